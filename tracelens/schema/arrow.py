@@ -1,0 +1,66 @@
+"""The event table as Arrow: its columns, and writing it to a file.
+
+One Arrow IPC file a process (zstd, batches of up to 64 Ki rows, sorted by `start_ns`); the side tables
+stand in the schema metadata. Columns that do not apply are null. The file is described for other
+tools in docs/format.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracelens.schema.side import SideTables
+
+BATCH_ROWS: Final = 1 << 16
+
+_WORD: Final = pa.dictionary(pa.int8(), pa.string())
+_NAME: Final = pa.dictionary(pa.int32(), pa.string())
+
+EVENT_SCHEMA: Final = pa.schema(
+    [
+        pa.field("start_ns", pa.int64(), nullable=False),
+        pa.field("duration_ns", pa.int64()),  # null = still open; instants and counters: 0
+        pa.field("type", _WORD, nullable=False),
+        pa.field("kind", _WORD, nullable=False),
+        pa.field("op", _WORD),
+        pa.field("name", _NAME, nullable=False),
+        pa.field("status", _WORD, nullable=False),
+        pa.field("thread", pa.uint16(), nullable=False),
+        pa.field("depth", pa.uint16(), nullable=False),
+        pa.field("step", pa.int32(), nullable=False),  # -1 = outside
+        pa.field("micro_step", pa.uint16()),
+        pa.field("communicator", pa.int32()),  # index into the communicator table
+        pa.field("seq", pa.uint32()),
+        pa.field("bytes", pa.int64()),
+        pa.field("algorithm", _WORD),
+        pa.field("bucket", pa.int32()),
+        pa.field("peer", pa.int32()),
+        pa.field("shard", pa.int32()),
+        pa.field("key", pa.int32()),
+        pa.field("queue_depth", pa.uint16()),
+        pa.field("request", pa.uint64()),
+        pa.field("device_start_ns", pa.int64()),
+        pa.field("device_duration_ns", pa.int64()),
+        pa.field("stream", pa.uint16()),
+        pa.field("value", pa.float64()),
+    ]
+)
+
+
+def write_events(path: Path, events: pa.Table, side: SideTables) -> None:
+    """Write one process's events, already in `EVENT_SCHEMA`, sorted by start and compressed.
+
+    The file appears under its name only when it is whole.
+    """
+    table = events.sort_by("start_ns").replace_schema_metadata(side.to_metadata())
+    table = table.unify_dictionaries()
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_file(str(unfinished), table.schema, options=options) as writer:
+        writer.write_table(table, max_chunksize=BATCH_ROWS)
+    unfinished.replace(path)

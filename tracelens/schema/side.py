@@ -1,0 +1,226 @@
+"""Side tables: what a process says once, instead of in every event.
+
+While training runs they are lines of JSON in ``side.jsonl`` beside the segments, each appended by one
+`write`, so that a killed process leaves whole lines. In the Arrow file they stand as one JSON text in
+the schema metadata. Either way they are read back into `SideTables`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from tracelens.errors import NewerVersion, NotATrace
+from tracelens.schema.vocabulary import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+METADATA_KEY: Final = b"tracelens"
+MAX_NAME: Final = 1000
+
+
+@dataclass(frozen=True)
+class Process:
+    """Who recorded: one process of the job.
+
+    `clock_domain` names the monotonic clock: processes with equal values share one.
+    `incarnation` tells restarts of a rank apart (nanoseconds of wall time at start).
+    `parent_rank_pid` is the pid of the recording process this one was forked or spawned from.
+    """
+
+    role: str = "worker"
+    rank: int = 0
+    world: int = 1
+    local_rank: int = 0
+    host: str = ""
+    clock_domain: str = ""
+    pid: int = 0
+    parent_pid: int = 0
+    parent_rank_pid: int | None = None
+    incarnation: int = 0
+    job: str = ""
+    shard: int | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    schema: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What a record's `definition` number stands for; `id` counts from 1."""
+
+    id: int
+    name: str
+    kind: str
+    type: str = "span"
+    op: str | None = None
+    algorithm: str | None = None
+    communicator: int | None = None
+    shard: int | None = None
+
+
+@dataclass(frozen=True)
+class Thread:
+    """A row of the thread table.
+
+    `in_flight` marks a track that is no thread: operations that run beside the code (non-blocking
+    collectives, gradient buckets), which may overlap each other and everything else.
+    """
+
+    index: int
+    name: str
+    native_id: int = 0
+    in_flight: bool = False
+
+
+@dataclass(frozen=True)
+class Communicator:
+    """A group of ranks that act together.
+
+    `index` is this process's number for it; `uid` is equal in all its members and differs between
+    groups (a hash of job, global ranks and order of creation).
+    """
+
+    index: int
+    uid: str
+    name: str
+    ranks: list[int]
+
+
+@dataclass(frozen=True)
+class ClockReading:
+    """One look at two clocks, nanoseconds.
+
+    ``local``: `monotonic_ns` and `wall_ns` of this process, read within `window_ns`.
+    ``ping_pong``: this process's clock minus `peer`'s is `offset_ns`, +- `window_ns` / 2 (half the
+    smallest round trip), at `monotonic_ns` of this process.
+    """
+
+    method: str
+    monotonic_ns: int
+    window_ns: int
+    wall_ns: int | None = None
+    peer: int | None = None
+    offset_ns: int | None = None
+
+
+@dataclass(frozen=True)
+class SideTables:
+    """All side tables of one process.
+
+    `dropped` counts lost events by reason; `complete` says that the process ended its recording
+    itself (false: killed, or still running).
+    """
+
+    process: Process = field(default_factory=Process)
+    definitions: tuple[Definition, ...] = ()
+    threads: tuple[Thread, ...] = ()
+    communicators: tuple[Communicator, ...] = ()
+    clocks: tuple[ClockReading, ...] = ()
+    dropped: dict[str, int] = field(default_factory=dict)
+    complete: bool = False
+
+    def to_metadata(self) -> dict[bytes, bytes]:
+        """Pack into Arrow schema metadata (definitions are already in the columns)."""
+        packed = asdict(replace(self, definitions=()))
+        return {METADATA_KEY: json.dumps(packed, separators=(",", ":")).encode()}
+
+    @classmethod
+    def from_metadata(cls, metadata: dict[bytes, bytes] | None) -> SideTables:
+        """Unpack from Arrow schema metadata.
+
+        Raises:
+            NotATrace: the metadata is not ours or is damaged.
+            NewerVersion: it was written by a newer TraceLens.
+        """
+        text = (metadata or {}).get(METADATA_KEY)
+        if text is None:
+            raise NotATrace("it is an Arrow file without TraceLens metadata")
+        try:
+            packed = json.loads(text)
+            check_version(packed["process"].get("schema"))
+            return cls(
+                process=_build(Process, packed["process"]),
+                threads=tuple(_build(Thread, row) for row in packed["threads"]),
+                communicators=tuple(_build(Communicator, row) for row in packed["communicators"]),
+                clocks=tuple(_build(ClockReading, row) for row in packed["clocks"]),
+                dropped={str(k): int(v) for k, v in packed["dropped"].items()},
+                complete=bool(packed["complete"]),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise NotATrace(f"its TraceLens metadata is damaged ({error})") from error
+
+
+_ROWS: Final[dict[str, type[Definition | Thread | Communicator | ClockReading]]] = {
+    "definitions": Definition,
+    "threads": Thread,
+    "communicators": Communicator,
+    "clocks": ClockReading,
+}
+
+
+def to_line(table: str, row: Process | Definition | Thread | Communicator | ClockReading) -> bytes:
+    """One line of the side file; `table` is a field of `SideTables`."""
+    return json.dumps({"table": table, **asdict(row)}, separators=(",", ":")).encode() + b"\n"
+
+
+def dropped_line(reason: str, count: int) -> bytes:
+    """Say that `count` events have been lost so far for `reason` (the last line of a reason counts)."""
+    return json.dumps({"table": "dropped", "reason": reason, "count": count}).encode() + b"\n"
+
+
+END_LINE: Final = b'{"table":"end"}\n'
+
+
+def from_lines(lines: Iterable[bytes]) -> SideTables:
+    """Read a side file; a last line cut off by a full disk is left out.
+
+    Raises:
+        NotATrace: there is no process line, so nobody knows whose events these are.
+        NewerVersion: it was written by a newer TraceLens.
+    """
+    process: Process | None = None
+    rows: dict[str, list[Any]] = {table: [] for table in _ROWS}
+    dropped: dict[str, int] = {}
+    complete = False
+    for line in lines:
+        try:
+            row = json.loads(line)
+            table = row.pop("table")
+            if table == "process":
+                check_version(row.get("schema"))
+                process = _build(Process, row)
+            elif table == "dropped":
+                dropped[str(row["reason"])] = int(row["count"])
+            elif table == "end":
+                complete = True
+            elif table in _ROWS:
+                rows[table].append(_build(_ROWS[table], row))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue
+    if process is None:
+        raise NotATrace("its side file names no process")
+    return SideTables(
+        process=process,
+        dropped=dropped,
+        complete=complete,
+        **{table: tuple(found) for table, found in rows.items()},
+    )
+
+
+def check_version(found: object) -> None:
+    """Refuse what a newer TraceLens wrote."""
+    if not isinstance(found, int) or found < 1:
+        raise NotATrace(f"its schema version is {found!r}, expected a number from 1")
+    if found > SCHEMA_VERSION:
+        raise NewerVersion(
+            f"it has schema version {found}, this TraceLens reads up to {SCHEMA_VERSION}: "
+            "update TraceLens to read it"
+        )
+
+
+def _build(cls: type[Any], row: dict[str, Any]) -> Any:
+    """Build a row from JSON; fields that a later minor version added are ignored."""
+    known = {f.name for f in fields(cls)}
+    return cls(**{key: value for key, value in row.items() if key in known})

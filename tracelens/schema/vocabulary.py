@@ -1,0 +1,77 @@
+"""The words of a trace: kinds, operations, types, roles, and how its files are named."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal, get_args
+
+SCHEMA_VERSION: Final = 1
+
+EventType = Literal["span", "instant", "counter"]
+Kind = Literal[
+    "step",
+    "data",
+    "forward",
+    "backprop",
+    "reduction",
+    "update",
+    "wait",
+    "ps",
+    "elastic",
+    "checkpoint",
+    "gc",
+    "device",
+    "user",
+]
+Status = Literal["closed", "open", "exception", "estimated"]
+Role = Literal["worker", "ps"]
+
+EVENT_TYPES: Final[tuple[str, ...]] = get_args(EventType)
+KINDS: Final[tuple[str, ...]] = get_args(Kind)
+STATUSES: Final[tuple[str, ...]] = get_args(Status)
+ROLES: Final[tuple[str, ...]] = get_args(Role)
+
+COLLECTIVES: Final = (
+    "allreduce",
+    "reduce_scatter",
+    "all_gather",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "all_to_all",
+    "barrier",
+)
+POINT_TO_POINT: Final = ("send", "recv")
+OPS: Final[dict[str, tuple[str, ...]]] = {
+    "reduction": (*COLLECTIVES, *POINT_TO_POINT),
+    "ps": ("push", "pull", "receive", "aggregate", "apply", "reply"),
+    "elastic": ("turn_wait", "weights_down", "weights_up", "worker_update", "master_update"),
+}
+
+# Nobody leaves one of these before the last has come, so their ends tie clocks together.
+FULL_COLLECTIVES: Final = ("allreduce", "reduce_scatter", "all_gather", "all_to_all", "barrier")
+
+# Work that a rank does by itself; whatever else fills its time is waiting, transfer or unknown.
+OWN_KINDS: Final = ("data", "forward", "backprop", "update", "checkpoint", "gc", "user")
+# Work a rank gets paid for: POP's "useful" time.
+USEFUL_KINDS: Final = ("forward", "backprop", "update", "user")
+COMMUNICATION_KINDS: Final = ("reduction", "ps", "elastic", "wait")
+
+TRACE_SUFFIX: Final = ".arrow"
+SEGMENTS_SUFFIX: Final = ".segments"
+SEGMENT_SUFFIX: Final = ".seg"
+SIDE_FILE: Final = "side.jsonl"
+
+_STEM = re.compile(r"(?P<role>worker|ps)-(?P<rank>\d{5,})-(?P<pid>\d+)")
+
+
+def stem(role: str, rank: int, pid: int) -> str:
+    """Name a process's files, without suffix: ``worker-00003-41237``."""
+    return f"{role}-{rank:05d}-{pid}"
+
+
+def parse_stem(name: str) -> tuple[str, int, int] | None:
+    """Read (role, rank, pid) back from a file name; None if it is not one of ours."""
+    match = _STEM.fullmatch(name.removesuffix(TRACE_SUFFIX).removesuffix(SEGMENTS_SUFFIX))
+    return (match["role"], int(match["rank"]), int(match["pid"])) if match else None

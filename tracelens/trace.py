@@ -1,0 +1,214 @@
+"""The central value: everything that a run's processes recorded, in one immutable `Trace`.
+
+Readers, transforms and the simulator return one; analyses, exports and pages take one.
+All times are integer nanoseconds. After the default transforms (`tracelens.open`) they are on one
+clock, that of the first host, and every worker's time is divided into steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import polars as pl
+
+from tracelens.schema.vocabulary import EVENT_TYPES, STATUSES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EVENT_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "process": pl.Int32(),  # row of `Trace.processes`
+    "rank": pl.Int32(),  # global rank of that process
+    "role": pl.Categorical(),
+    "start_ns": pl.Int64(),
+    "end_ns": pl.Int64(),  # null = still open when the recording ended
+    "type": pl.Enum(EVENT_TYPES),
+    "kind": pl.Categorical(),
+    "op": pl.Categorical(),
+    "name": pl.Categorical(),
+    "status": pl.Enum(STATUSES),
+    "thread": pl.UInt16(),
+    "depth": pl.UInt16(),
+    "step": pl.Int32(),
+    "micro_step": pl.UInt16(),
+    "communicator": pl.Categorical(),  # the uid, equal in all members
+    "seq": pl.UInt32(),
+    "bytes": pl.Int64(),
+    "algorithm": pl.Categorical(),
+    "bucket": pl.Int32(),
+    "peer": pl.Int32(),
+    "shard": pl.Int32(),
+    "key": pl.Int32(),
+    "queue_depth": pl.UInt16(),
+    "request": pl.UInt64(),
+    "device_start_ns": pl.Int64(),
+    "device_duration_ns": pl.Int64(),
+    "stream": pl.UInt16(),
+    "value": pl.Float64(),
+}
+
+PROCESS_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "process": pl.Int32(),
+    "role": pl.String(),
+    "rank": pl.Int32(),
+    "world": pl.Int32(),
+    "local_rank": pl.Int32(),
+    "host": pl.String(),
+    "clock_domain": pl.String(),
+    "pid": pl.Int64(),
+    "incarnation": pl.Int64(),
+    "job": pl.String(),
+    "shard": pl.Int32(),
+    "main": pl.Boolean(),  # the rank's own process, not a child it forked or an earlier incarnation
+    "complete": pl.Boolean(),  # ended its recording itself
+    "events": pl.Int64(),
+    "dropped": pl.Int64(),
+    "first_ns": pl.Int64(),
+    "last_ns": pl.Int64(),
+    "training_thread": pl.UInt16(),  # the one that runs the steps; null for PS processes
+    "file": pl.String(),
+}
+
+COMMUNICATOR_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "communicator": pl.Categorical(),
+    "name": pl.String(),
+    "ranks": pl.List(pl.Int32()),
+}
+
+THREAD_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "process": pl.Int32(),
+    "thread": pl.UInt16(),
+    "name": pl.String(),
+    "in_flight": pl.Boolean(),
+}
+
+CLOCK_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "process": pl.Int32(),
+    "method": pl.String(),  # local | ping_pong
+    "monotonic_ns": pl.Int64(),
+    "window_ns": pl.Int64(),
+    "wall_ns": pl.Int64(),
+    "peer": pl.Int32(),
+    "offset_ns": pl.Int64(),
+}
+
+# One row per worker (main process) and step. The windows of a process touch: a step lasts until the
+# next one starts, so data loading between two step spans belongs to a step too.
+STEP_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "process": pl.Int32(),
+    "rank": pl.Int32(),
+    "step": pl.Int32(),
+    "start_ns": pl.Int64(),
+    "end_ns": pl.Int64(),
+    "samples": pl.Float64(),
+}
+
+# One row per rank and collective call, matched by communicator and seq (never guessed).
+ARRIVAL_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "process": pl.Int32(),
+    "rank": pl.Int32(),
+    "communicator": pl.Categorical(),
+    "seq": pl.UInt32(),
+    "op": pl.Categorical(),
+    "step": pl.Int32(),
+    "bucket": pl.Int32(),
+    "bytes": pl.Int64(),
+    "thread": pl.UInt16(),
+    "start_ns": pl.Int64(),  # this rank's arrival
+    "end_ns": pl.Int64(),  # this rank's exit; null = still inside when the recording ended
+    "last_arrival_ns": pl.Int64(),  # null where an expected rank never arrived
+    "last_rank": pl.Int32(),
+    "arrived": pl.Int32(),  # ranks seen
+    "expected": pl.Int32(),  # ranks in the communicator
+    "wait_ns": pl.Int64(),  # last_arrival - start, within [0, duration]
+    "transfer_ns": pl.Int64(),  # duration - wait
+}
+
+
+@dataclass(frozen=True)
+class HostClock:
+    """How one clock was brought onto the common one; nanoseconds, parts per million."""
+
+    host: str
+    clock_domain: str
+    offset_ns: int
+    drift_ppm: float
+    uncertainty_ns: int
+    jumps: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """How the clocks were aligned.
+
+    `method` is one of same_clock, collective_exits, ping_pong, wall.
+    """
+
+    method: str
+    hosts: tuple[HostClock, ...] = ()
+
+    @property
+    def uncertainty_ns(self) -> int:
+        """The worst host's uncertainty; no wait below three times this is worth printing."""
+        return max((host.uncertainty_ns for host in self.hosts), default=0)
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something that reading met and the reader of a report should know, in one sentence."""
+
+    file: str
+    sentence: str
+    kind: str = "unreadable"  # unreadable | truncated | incomplete | dropped | renumbered | desync
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A run. Frames are documented by the column tables of this module.
+
+    `expected_ranks` is the world size that the processes report. `steps` and `arrivals` are empty
+    until the transforms of the same name filled them in.
+    """
+
+    events: pl.LazyFrame
+    processes: pl.DataFrame
+    communicators: pl.DataFrame = field(
+        default_factory=lambda: pl.DataFrame(schema=COMMUNICATOR_COLUMNS)
+    )
+    threads: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=THREAD_COLUMNS))
+    clocks: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=CLOCK_COLUMNS))
+    steps: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=STEP_COLUMNS))
+    arrivals: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=ARRIVAL_COLUMNS))
+    alignment: Alignment = field(default_factory=lambda: Alignment("same_clock"))
+    notes: tuple[Note, ...] = ()
+    dropped: dict[str, int] = field(default_factory=dict)
+    path: Path | None = None
+
+    @property
+    def spans(self) -> pl.LazyFrame:
+        """The events that have a begin and an end."""
+        return self.events.filter(pl.col("type") == "span")
+
+    @property
+    def workers(self) -> pl.DataFrame:
+        """The main process of every worker rank, by rank."""
+        chosen = (pl.col("role") == "worker") & pl.col("main")
+        return self.processes.filter(chosen).sort("rank")
+
+    @property
+    def shards(self) -> pl.DataFrame:
+        """The main process of every parameter-server rank, by rank."""
+        chosen = (pl.col("role") == "ps") & pl.col("main")
+        return self.processes.filter(chosen).sort("rank")
+
+    @property
+    def expected_ranks(self) -> int:
+        """World size as the processes report it; at least the ranks seen."""
+        world = self.processes["world"].max() if self.processes.height else 0
+        seen = self.processes.filter(pl.col("main")).height
+        return max(int(world) if isinstance(world, int) else 0, seen)
+
+    def with_(self, **changes: Any) -> Self:
+        """Return a copy with some fields replaced."""
+        return replace(self, **changes)

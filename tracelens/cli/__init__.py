@@ -1,1 +1,95 @@
-"""."""
+"""The command line: one module a verb, and the only place where errors become exit codes.
+
+Exit codes: 0 done (findings included), 1 a gate failed, 2 usage, 3 unusable input, 4 a missing extra.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Final, Protocol
+
+from tracelens import __version__
+from tracelens.cli import analyze, demo, info, record, serve
+from tracelens.errors import MissingExtra, TraceLensError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["COMMANDS", "main"]
+
+
+class Command(Protocol):
+    """What a verb's module offers; its `HELP` and `EXAMPLES` are what `--help` prints."""
+
+    NAME: str
+    HELP: str
+    EXAMPLES: str
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Add the verb's arguments."""
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Do it and return the exit code."""
+
+
+COMMANDS: Final[tuple[Command, ...]] = (record, info, analyze, serve, demo)
+
+_EXTRA_OF: Final = {
+    "polars": "analyze",
+    "rich": "analyze",
+    "dash": "dashboard",
+    "dash_mantine_components": "dashboard",
+    "dash_ag_grid": "dashboard",
+    "plotly": "dashboard",
+    "waitress": "dashboard",
+    "mpi4py": "demo",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb; `argv` without the program's name."""
+    arguments = build_parser().parse_args(argv)
+    try:
+        code: int = arguments.run(arguments)
+    except TraceLensError as error:
+        return _fail(error)
+    except ModuleNotFoundError as error:
+        extra = _EXTRA_OF.get((error.name or "").split(".")[0])
+        if extra is None:
+            raise
+        return _fail(MissingExtra.naming(f"`tracelens {arguments.verb}`", extra))
+    except BrokenPipeError:  # `tracelens analyze DIR | head`
+        sys.stderr.close()
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    return code
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Build the parser of all verbs from `COMMANDS`."""
+    parser = argparse.ArgumentParser(
+        prog="tracelens",
+        description="Find where distributed training loses its time.",
+        epilog=__doc__.rpartition("\n\n")[2],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"tracelens {__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for command in COMMANDS:
+        verb = verbs.add_parser(
+            command.NAME,
+            help=command.HELP,
+            description=command.HELP,
+            epilog=f"examples:\n{command.EXAMPLES}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.configure(verb)
+        verb.set_defaults(run=command.run)
+    return parser
+
+
+def _fail(error: TraceLensError) -> int:
+    sys.stderr.write(f"tracelens: {error}\n")
+    return error.exit_code

@@ -1,0 +1,54 @@
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check unit samples bench bench-recorder clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
+
+demo: $(VENV)/demo.stamp ## record a real training with a slow rank, analyze it, serve it (NO_SERVE=1: end after the verdict)
+	$(BIN)/tracelens demo $(if $(NO_SERVE),--no-serve)
+
+test: $(VENV)/test.stamp browser check unit ## set up and pass everything
+
+check: $(VENV)/test.stamp ## lint, types, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/mypy tests
+	$(BIN)/lint-imports
+
+unit: $(VENV)/test.stamp ## all tests, without the checks
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+samples: $(VENV)/test.stamp ## record sample_traces/ anew
+	$(BIN)/python sample_traces/record.py
+
+bench: bench-recorder ## all benchmarks
+
+bench-recorder: $(VENV)/test.stamp ## what recording costs, as ratios
+	$(BIN)/python tests/benchmarks/recorder.py
+
+clean: ## remove what the targets made
+	rm -rf $(VENV) traces .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+.PHONY: browser
+browser: # the browser tests use the system's Chromium
+	@command -v chromium >/dev/null 2>&1 || { \
+	  if [ "$$(id -u)" = 0 ]; then apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; \
+	  else echo "Chromium is missing: run  sudo apt-get install -y chromium fonts-dejavu-core"; exit 1; fi; }
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/demo.stamp: pyproject.toml | $(VENV)/bin/python
+	$(PIP) -e '.[demo]'
+	touch $@
+
+$(VENV)/test.stamp: pyproject.toml | $(VENV)/bin/python
+	$(PIP) 'torch==2.13.0'
+	$(PIP) -e '.[test]'
+	touch $@ $(VENV)/demo.stamp

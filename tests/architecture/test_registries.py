@@ -1,0 +1,23 @@
+"""Adding a reader, an analysis, a report, a hook, a command or a page is one line in a visible list."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("module", "registry"),
+    [
+        ("tracelens.readers", "READERS"),
+        ("tracelens.analyses", "ANALYSES"),
+        ("tracelens.reports", "REPORTS"),
+        ("tracelens.cli", "COMMANDS"),
+        ("tracelens_instrument.hooks", "HOOKS"),
+        ("tracelens_dashboard.pages", "PAGES"),
+    ],
+)
+def test_registry_is_a_visible_list(module: str, registry: str) -> None:
+    """Every extension point is a non-empty collection under its documented name."""
+    assert len(getattr(import_module(module), registry)) > 0

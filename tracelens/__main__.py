@@ -1,0 +1,7 @@
+"""`python -m tracelens` is `tracelens`."""
+
+import sys
+
+from tracelens.cli import main
+
+sys.exit(main())

@@ -1,0 +1,74 @@
+"""`tracelens demo`: record a real training with a planted slow rank, explain it, show it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Final
+
+from tracelens.cli import analyze, record, serve
+from tracelens.errors import InvalidArgument, MissingExtra
+
+NAME: Final = "demo"
+HELP: Final = "record a real 4-rank MPI training with a planted slow rank, analyze it, serve it"
+EXAMPLES: Final = """\
+  tracelens demo
+  tracelens demo --no-serve --slow-rank 1 --slow-phase forward
+"""
+STEPS: Final = 120
+SLOW_STEPS: Final = "40:99"
+SLOW_MS: Final = 25
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `demo`."""
+    parser.add_argument("--out", type=Path, help="trace folder (default: traces/<UTC time>)")
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--slow-rank", type=int, default=2)
+    parser.add_argument("--slow-phase", default="backprop")
+    parser.add_argument("--no-serve", action="store_true", help="end after the verdict")
+    parser.add_argument("--port", type=int, default=8050)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what a user would: record, analyze, serve."""
+    folder = arguments.out or record.default_folder()
+    print(  # noqa: T201  the demo talks to its user
+        f"Training on {arguments.ranks} MPI ranks; rank {arguments.slow_rank} gets {SLOW_MS} ms of "
+        f"extra work in {arguments.slow_phase}, steps {SLOW_STEPS.replace(':', '-')}."
+    )
+    code = record.run(argparse.Namespace(out=folder, command=_training(arguments)))
+    if code:
+        return code
+    analyze.run(argparse.Namespace(trace=folder, format="text"))
+    if arguments.no_serve:
+        return 0
+    return serve.run(argparse.Namespace(trace=folder, host="127.0.0.1", port=arguments.port))
+
+
+def _training(arguments: argparse.Namespace) -> list[str]:
+    launcher = [str(_launcher()), "-n", str(arguments.ranks)]
+    script = [sys.executable, "-m", "mpi4py", str(_example("mpi_allreduce.py"))]
+    fault = {"rank": arguments.slow_rank, "phase": arguments.slow_phase, "steps": SLOW_STEPS}
+    planted = [f"--slow-{key}={value}" for key, value in {**fault, "ms": SLOW_MS}.items()]
+    return [*launcher, *script, f"--steps={STEPS}", *planted]
+
+
+def _launcher() -> Path:
+    """The mpiexec that belongs to this Python's MPI (another one ahead in PATH would be wrong)."""
+    mpiexec = Path(sys.executable).with_name("mpiexec")
+    if not mpiexec.exists():
+        raise MissingExtra.naming("`tracelens demo`", "demo")
+    return mpiexec
+
+
+def _example(name: str) -> Path:
+    """Find an example beside the installed recorder, or in a checkout."""
+    import tracelens_instrument
+
+    package = Path(tracelens_instrument.__file__).parent
+    for folder in (package / "examples", package.parent / "examples"):
+        if (folder / name).exists():
+            return folder / name
+    raise InvalidArgument(f"the example {name} is not installed: run the demo from a checkout")

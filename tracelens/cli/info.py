@@ -1,0 +1,94 @@
+"""`tracelens info`: what a trace folder holds, before any judgement."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import argparse
+
+    from tracelens.trace import Trace
+
+NAME: Final = "info"
+HELP: Final = "list the processes of a recorded run: ranks, hosts, steps, events, losses"
+EXAMPLES: Final = """\
+  tracelens info traces/today
+  tracelens info traces/today --format json
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `info`."""
+    parser.add_argument("trace", type=Path, help="trace folder")
+    parser.add_argument("--format", choices=("text", "json", "markdown"), default="text")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Open and print."""
+    from tracelens.cli.progress import progress
+    from tracelens.load import open as open_trace
+
+    with progress("reading") as tell:
+        trace = open_trace(arguments.trace, progress=tell)
+    facts = describe(trace)
+    if arguments.format == "json":
+        sys.stdout.write(json.dumps(facts, indent=2) + "\n")
+    else:
+        _print(facts, markdown=arguments.format == "markdown")
+    return 0
+
+
+def describe(trace: Trace) -> dict[str, Any]:
+    """Gather the facts as plain values."""
+    steps = dict(trace.steps.group_by("process").len().iter_rows())
+    processes = [
+        {
+            "role": row["role"],
+            "rank": row["rank"],
+            "host": row["host"],
+            "pid": row["pid"],
+            "steps": steps.get(row["process"], 0),
+            "events": row["events"],
+            "seconds": round((row["last_ns"] - row["first_ns"]) / 1e9, 3)
+            if row["last_ns"] is not None and row["first_ns"] is not None
+            else None,
+            "dropped": row["dropped"],
+            "complete": row["complete"],
+            "file": row["file"],
+        }
+        for row in trace.processes.sort("role", "rank", "pid").iter_rows(named=True)
+    ]
+    return {
+        "trace": str(trace.path),
+        "ranks_expected": trace.expected_ranks,
+        "processes": processes,
+        "clock": trace.alignment.method,
+        "notes": [f"{note.file}: {note.sentence}" for note in trace.notes],
+    }
+
+
+def _print(facts: dict[str, Any], *, markdown: bool) -> None:
+    from rich.box import MARKDOWN, SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    columns = ("process", "host", "pid", "steps", "events", "seconds", "dropped", "ended")
+    table = Table(*columns, box=MARKDOWN if markdown else SIMPLE_HEAD)
+    for row in facts["processes"]:
+        values = (row[key] for key in columns[1:7])
+        ended = "by itself" if row["complete"] else "cut off"
+        table.add_row(f"{row['role']} {row['rank']}", *map(_cell, values), ended)
+    console = Console(highlight=False, markup=False)
+    console.print(
+        f"{facts['trace']}: {len(facts['processes'])} processes, clocks: {facts['clock']}"
+    )
+    console.print(table)
+    for note in facts["notes"]:
+        console.print(f"note: {note}")
+
+
+def _cell(value: object) -> str:
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)

@@ -25,7 +25,7 @@ unit: $(VENV)/test.stamp ## all tests, without the checks
 	$(BIN)/pytest $(PYTEST_ARGS)
 
 samples: $(VENV)/test.stamp ## record sample_traces/ anew
-	$(BIN)/python sample_traces/record.py
+	PYTHONPATH=tests $(BIN)/python -m support.samples
 
 bench: bench-recorder ## all benchmarks
 

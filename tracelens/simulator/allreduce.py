@@ -1,0 +1,193 @@
+"""Simulates data-parallel steps that end in allreduces of gradient buckets, cause by cause.
+
+A bucket is ready when its fraction of backprop is done; its reduction goes when the last rank has
+come and the one before it is through; every rank leaves it shortly after it is done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tracelens.simulator import durations
+from tracelens.simulator.scenario import MILLISECOND, ORIGIN_NS
+from tracelens.simulator.sheet import WORLD_UID, Sheet
+
+if TYPE_CHECKING:
+    from tracelens.simulator.durations import Nanoseconds
+    from tracelens.simulator.scenario import Scenario
+
+TRAINING_THREAD = 0
+REDUCTION_TRACK = 1
+
+
+@dataclass(frozen=True)
+class Own:
+    """Durations of a worker's own work, [step, rank]."""
+
+    data: Nanoseconds
+    forward: Nanoseconds
+    backprop: Nanoseconds
+    update: Nanoseconds
+    checkpoint: Nanoseconds
+    gc: Nanoseconds
+
+
+def draw_own(scenario: Scenario) -> Own:
+    """Draw all own work of a scenario."""
+    return Own(
+        data=durations.phase(scenario, "data", scenario.data_ms),
+        forward=durations.phase(scenario, "forward", scenario.forward_ms),
+        backprop=durations.phase(scenario, "backprop", scenario.backprop_ms),
+        update=durations.phase(scenario, "update", scenario.update_ms),
+        checkpoint=durations.phase(scenario, "checkpoint", 0.0),
+        gc=durations.phase(scenario, "gc", 0.0),
+    )
+
+
+def simulate(scenario: Scenario, sheet: Sheet) -> None:
+    """Add the workers' events of a whole run to `sheet`, in true time."""
+    own = draw_own(scenario)
+    shape = (scenario.steps, scenario.ranks)
+    start, ready, backprop_end, done, end = (np.zeros(shape, np.int64) for _ in range(5))
+    enter, leave = (np.zeros((*shape, scenario.buckets), np.int64) for _ in range(2))
+    transfers, skews = durations.transfers(scenario), durations.exit_skews(scenario)
+    now = np.full(scenario.ranks, ORIGIN_NS, np.int64)
+    for step in range(scenario.steps):
+        start[step] = now
+        ready[step] = now + own.data[step] + own.forward[step] + own.gc[step]
+        backprop_end[step] = ready[step] + own.backprop[step]
+        reduce = _overlapped if scenario.overlap else _blocking
+        enter[step], leave[step] = reduce(
+            ready[step], backprop_end[step], transfers[step], skews[step]
+        )
+        done[step] = np.maximum(leave[step].max(axis=-1), backprop_end[step])
+        end[step] = done[step] + own.update[step] + own.checkpoint[step] + _gaps(scenario)
+        now = end[step]
+    record_own(scenario, sheet, own, start, done)
+    record_step(scenario, sheet, start, end)
+    _record_reductions(scenario, sheet, enter, leave)
+    if scenario.overlap:
+        sheet.spans(backprop_end, done, name="wait_reductions", kind="wait", **at(scenario))
+
+
+def _overlapped(
+    begin: Nanoseconds, end: Nanoseconds, transfers: Nanoseconds, skews: Nanoseconds
+) -> tuple[Nanoseconds, Nanoseconds]:
+    """Reduce buckets while backprop runs: when each rank enters and leaves, [rank, bucket]."""
+    shares = np.arange(1, len(transfers) + 1)
+    enter = begin[:, None] + (end - begin)[:, None] * shares // len(transfers)
+    leave = np.empty_like(enter)
+    free = np.int64(0)
+    for bucket, transfer in enumerate(transfers):
+        free = max(enter[:, bucket].max(), free) + transfer
+        leave[:, bucket] = free + skews[bucket]
+    return enter, leave
+
+
+def _blocking(
+    _begin: Nanoseconds, end: Nanoseconds, transfers: Nanoseconds, skews: Nanoseconds
+) -> tuple[Nanoseconds, Nanoseconds]:
+    """Reduce bucket after bucket once backprop is over, as `_overlapped`."""
+    enter, leave = [], []
+    now = end
+    for transfer, skew in zip(transfers, skews, strict=True):
+        enter.append(now)
+        now = now.max() + transfer + skew
+        leave.append(now)
+    return np.stack(enter, axis=1), np.stack(leave, axis=1)
+
+
+def _gaps(scenario: Scenario) -> int:
+    return round(scenario.update_gap_ms * MILLISECOND) * (scenario.layers - 1)
+
+
+def at(scenario: Scenario, depth: int = 1) -> dict[str, Any]:
+    """Where the workers' spans stand: process, rank, role, step, thread, depth."""
+    rank = np.arange(scenario.ranks)
+    return {
+        "process": rank,
+        "rank": rank,
+        "role": "worker",
+        "step": np.arange(scenario.steps)[:, None],
+        "thread": TRAINING_THREAD,
+        "depth": depth,
+    }
+
+
+def record_step(scenario: Scenario, sheet: Sheet, start: Nanoseconds, end: Nanoseconds) -> None:
+    """Add the step spans and the samples that each step worked on."""
+    sheet.spans(start, end, name="step", kind="step", **at(scenario, 0))
+    sheet.counters(end, scenario.samples, name="samples", **at(scenario))
+
+
+def record_own(
+    scenario: Scenario, sheet: Sheet, own: Own, start: Nanoseconds, update_at: Nanoseconds | None
+) -> None:
+    """Add the spans of own work; `update_at` is null where the parameter servers update."""
+    place = at(scenario)
+    data_end = start + own.data
+    forward_end = data_end + own.forward + own.gc
+    backprop_end = forward_end + own.backprop
+    sheet.spans(start, data_end, name="next_batch", kind="data", **place)
+    sheet.spans(data_end, forward_end, name="forward", kind="forward", **place)
+    sheet.spans(forward_end, backprop_end, name="backprop", kind="backprop", **place)
+    _only(sheet, data_end, own.gc, name="gc", kind="gc", **at(scenario, 2))
+    if scenario.layers > 1:
+        _layers(scenario, sheet, data_end + own.gc, own.forward, "forward")
+        _layers(scenario, sheet, forward_end, own.backprop, "backprop")
+    if update_at is None:
+        return
+    gap = round(scenario.update_gap_ms * MILLISECOND)
+    for layer in range(scenario.layers):
+        begin = update_at + own.update * layer // scenario.layers
+        finish = update_at + own.update * (layer + 1) // scenario.layers
+        name = f"update.{layer}" if scenario.layers > 1 else "update"
+        bucket = layer if scenario.layers > 1 else None
+        moved = gap * layer
+        sheet.spans(begin + moved, finish + moved, name=name, kind="update", bucket=bucket, **place)
+    update_end = update_at + own.update + _gaps(scenario)
+    _only(sheet, update_end, own.checkpoint, name="checkpoint", kind="checkpoint", **place)
+
+
+def _layers(
+    scenario: Scenario, sheet: Sheet, start: Nanoseconds, duration: Nanoseconds, kind: str
+) -> None:
+    for index in range(scenario.layers):
+        begin = start + duration * index // scenario.layers
+        end = start + duration * (index + 1) // scenario.layers
+        layer = index if kind == "forward" else scenario.layers - 1 - index
+        sheet.spans(begin, end, name=f"{kind}.{layer}", kind=kind, **at(scenario, 2))
+
+
+def _only(sheet: Sheet, start: Nanoseconds, duration: Nanoseconds, **columns: Any) -> None:
+    """Add a span only where it lasts."""
+    steps, ranks = np.nonzero(duration)
+    if len(steps):
+        begin, lasting = start[steps, ranks], duration[steps, ranks]
+        where = {"process": ranks, "rank": ranks, "step": steps}
+        sheet.spans(begin, begin + lasting, **(columns | where))
+
+
+def _record_reductions(
+    scenario: Scenario, sheet: Sheet, enter: Nanoseconds, leave: Nanoseconds
+) -> None:
+    place = at(scenario)
+    if scenario.overlap:
+        place |= {"thread": REDUCTION_TRACK, "depth": 0}
+    steps = np.arange(scenario.steps)[:, None]
+    for bucket in range(scenario.buckets):
+        sheet.spans(
+            enter[..., bucket],
+            leave[..., bucket],
+            name="allreduce",
+            kind="reduction",
+            op="allreduce",
+            communicator=WORLD_UID,
+            seq=steps * scenario.buckets + bucket,
+            bucket=bucket,
+            bytes=scenario.bucket_bytes,
+            **place,
+        )

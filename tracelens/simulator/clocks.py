@@ -1,0 +1,107 @@
+"""Puts a simulated run onto its hosts' clocks, and writes down what each process read of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import polars as pl
+
+from tracelens.simulator import durations
+from tracelens.simulator.scenario import MILLISECOND, ORIGIN_NS, Clock
+from tracelens.trace import CLOCK_COLUMNS
+
+if TYPE_CHECKING:
+    from tracelens.simulator.durations import Nanoseconds
+    from tracelens.simulator.scenario import Scenario
+
+WALL_NS: Final = 1_750_000_000_000_000_000  # wall time at the origin
+PAIR_WINDOW_NS: Final = 230
+ROUND_TRIP_NS: Final = 50_000
+_READINGS: Final = 11
+
+
+def host_of(scenario: Scenario, process: int) -> int:
+    """Return the host of a process (workers by rank, then shards)."""
+    if process < scenario.ranks:
+        return process // scenario.ranks_per_host
+    return scenario.worker_hosts + process - scenario.ranks
+
+
+def clock_of(scenario: Scenario, process: int) -> Clock:
+    """Return the clock of a process; the true one where the scenario names none."""
+    return scenario.clocks[host_of(scenario, process)] if scenario.clocks else Clock()
+
+
+def to_local(clock: Clock, true_ns: Nanoseconds) -> Nanoseconds:
+    """Return what `clock` shows at true times."""
+    since = true_ns - ORIGIN_NS
+    drifted = np.rint(since * (clock.drift_ppm * 1e-6)).astype(np.int64)
+    jumped = np.where(since >= clock.jump_after_ms * MILLISECOND, clock.jump_ns, 0)
+    return np.asarray(true_ns + clock.offset_ns + drifted + jumped)
+
+
+def skew(scenario: Scenario, events: pl.DataFrame) -> pl.DataFrame:
+    """Move events from true time onto their hosts' clocks."""
+    if not scenario.clocks:
+        return events
+    parts = [
+        part.with_columns(
+            pl.Series("start_ns", to_local(clock, part["start_ns"].to_numpy())),
+            pl.Series("end_ns", to_local(clock, part["end_ns"].to_numpy())),
+        )
+        for process, clock in _clocks(scenario)
+        for part in (events.filter(pl.col("process") == process),)
+    ]
+    return pl.concat(parts)
+
+
+def readings(scenario: Scenario, last_ns: int) -> pl.DataFrame:
+    """Return what the processes read of their clocks from the origin to `last_ns` (true time)."""
+    moments = np.linspace(ORIGIN_NS, last_ns, _READINGS).astype(np.int64)
+    errors = durations.stream(scenario, "wall").normal(
+        0.0, scenario.wall_error_ms * MILLISECOND, scenario.hosts
+    )
+    rows: list[dict[str, Any]] = []
+    for process, clock in _clocks(scenario):
+        wall = moments - ORIGIN_NS + WALL_NS + int(errors[host_of(scenario, process)])
+        local = to_local(clock, moments)
+        rows += [
+            _row(process, "local", at, PAIR_WINDOW_NS, wall_ns=int(shown))
+            for at, shown in zip(local, wall, strict=True)
+        ]
+    return pl.DataFrame(rows + _ping_pongs(scenario, moments), schema=CLOCK_COLUMNS)
+
+
+def _ping_pongs(scenario: Scenario, moments: Nanoseconds) -> list[dict[str, Any]]:
+    """Compare every process with process 0, at the start and at the end."""
+    if not scenario.ping_pong:
+        return []
+    draw = durations.stream(scenario, "ping_pong")
+    reference, ends = clock_of(scenario, 0), moments[[0, -1]]
+    rows = []
+    for process, clock in _clocks(scenario)[1:]:
+        local = to_local(clock, ends)
+        error = draw.uniform(-0.1, 0.1, 2) * ROUND_TRIP_NS
+        offsets = local - to_local(reference, ends) + error.astype(np.int64)
+        rows += [
+            _row(process, "ping_pong", at, ROUND_TRIP_NS, peer=0, offset_ns=int(offset))
+            for at, offset in zip(local, offsets, strict=True)
+        ]
+    return rows
+
+
+def _row(process: int, method: str, at: np.int64, window: int, **values: int) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(CLOCK_COLUMNS)
+    return row | {
+        "process": process,
+        "method": method,
+        "monotonic_ns": int(at),
+        "window_ns": window,
+        **values,
+    }
+
+
+def _clocks(scenario: Scenario) -> list[tuple[int, Clock]]:
+    processes = range(scenario.ranks + scenario.shards)
+    return [(process, clock_of(scenario, process)) for process in processes]

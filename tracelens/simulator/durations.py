@@ -1,0 +1,116 @@
+"""How long everything would take: random draws, and the planted faults on top.
+
+Each phase draws from its own stream, so that a scenario with and without a fault shares all random
+numbers: their difference is the fault's true cost.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.simulator.scenario import MILLISECOND
+
+if TYPE_CHECKING:
+    from tracelens.simulator.scenario import Fault, Scenario
+
+Nanoseconds = npt.NDArray[np.int64]
+Factors = npt.NDArray[np.float64]
+
+_STREAMS: Final = (
+    "spread",
+    "common",
+    "data",
+    "forward",
+    "backprop",
+    "update",
+    "checkpoint",
+    "gc",
+    "reduction",
+    "aggregate",
+    "apply",
+    "exit",
+    "wall",
+    "ping_pong",
+)
+
+
+def stream(scenario: Scenario, name: str) -> np.random.Generator:
+    """Return the random numbers of one purpose."""
+    return np.random.default_rng([scenario.seed, _STREAMS.index(name)])
+
+
+def phase(scenario: Scenario, name: str, mean_ms: float) -> Nanoseconds:
+    """Draw the duration of a worker's phase, [step, rank]."""
+    ranks = range(scenario.ranks)
+    shape = (scenario.steps, scenario.ranks)
+    spread = np.exp(scenario.spread * stream(scenario, "spread").standard_normal(scenario.ranks))
+    common = np.exp(
+        scenario.common * stream(scenario, "common").standard_normal((scenario.steps, 1))
+    )
+    base = mean_ms * spread * common * np.exp(scenario.noise * _noise(scenario, name, shape))
+    return _nanoseconds(_plant(scenario, name, base, list(ranks)))
+
+
+def transfers(scenario: Scenario) -> Nanoseconds:
+    """Draw how long each bucket is on the wire once all ranks have come, [step, bucket]."""
+    shape = (scenario.steps, scenario.buckets)
+    base = scenario.transfer_ms * np.exp(scenario.noise * _noise(scenario, "reduction", shape))
+    return _nanoseconds(_plant(scenario, "reduction", base, None))
+
+
+def services(scenario: Scenario) -> Nanoseconds:
+    """Draw how long a shard computes on one worker's push, [step, shard]."""
+    mean = np.array(scenario.bytes_of_shards) / (scenario.aggregate_gbytes_per_s * 1e6)
+    shape = (scenario.steps, scenario.shards)
+    base = mean * np.exp(scenario.noise * _noise(scenario, "aggregate", shape))
+    return _nanoseconds(_plant(scenario, "aggregate", base, list(range(scenario.shards))))
+
+
+def exit_skews(scenario: Scenario) -> Nanoseconds:
+    """Draw how much later than possible each rank leaves a collective, [step, bucket, rank]."""
+    shape = (scenario.steps, scenario.buckets, scenario.ranks)
+    draw = stream(scenario, "exit").lognormal(0.0, 0.5, shape)
+    return np.rint(scenario.exit_skew_us * 1_000 * draw).astype(np.int64)
+
+
+def _noise(scenario: Scenario, name: str, shape: tuple[int, int]) -> Factors:
+    """Draw standard normal noise with the scenario's correlation from step to step."""
+    fresh = stream(scenario, name).standard_normal(shape)
+    rho = scenario.correlation
+    if rho:
+        for step in range(1, shape[0]):
+            fresh[step] = rho * fresh[step - 1] + np.sqrt(1 - rho**2) * fresh[step]
+    return fresh
+
+
+def _plant(scenario: Scenario, name: str, base: Factors, columns: list[int] | None) -> Factors:
+    """Apply the faults of one phase; `columns` are the ranks (or shards), null where all share."""
+    for fault in scenario.faults:
+        if fault.phase == name:
+            steps, factors = _hit(fault, scenario.steps)
+            chosen = _columns(fault, columns, base.shape[1])
+            cells = np.ix_(steps, np.array(chosen, np.intp))
+            base[cells] = base[cells] * factors[:, None] + fault.extra_ms
+    return base
+
+
+def _columns(fault: Fault, columns: list[int] | None, width: int) -> list[int]:
+    if columns is None or not fault.ranks:
+        return list(range(width))
+    return [columns.index(rank) for rank in fault.ranks if rank in columns]
+
+
+def _hit(fault: Fault, steps: int) -> tuple[npt.NDArray[np.intp], Factors]:
+    """Return the steps that a fault touches, and by what factor."""
+    first, last = fault.steps or (0, steps - 1)
+    touched = np.arange(max(first, 0), min(last, steps - 1) + 1, fault.every)
+    if not fault.ramp:
+        return touched, np.full(len(touched), fault.factor)
+    return touched, np.linspace(1.0, fault.factor, len(touched))
+
+
+def _nanoseconds(milliseconds: Factors) -> Nanoseconds:
+    return np.rint(milliseconds * MILLISECOND).astype(np.int64)

@@ -1,0 +1,142 @@
+"""What to simulate: a data-parallel training run, its noise, its clocks and its planted faults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Final, Literal
+
+import numpy as np
+
+from tracelens.errors import InvalidArgument
+
+FaultPhase = Literal[
+    "data", "forward", "backprop", "update", "checkpoint", "gc", "reduction", "aggregate"
+]
+ORIGIN_NS: Final = 1_000_000_000_000  # where the true clock stands when the run starts
+MILLISECOND: Final = 1_000_000
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One planted slowdown: `phase` of `ranks` lasts `factor` times as long, plus `extra_ms`.
+
+    `ranks` empty = all; for the phase ``aggregate`` they are shards. `steps` is (first, last),
+    inclusive, null = all. `every` = n hits only each n-th of them; `ramp` lets the factor grow
+    linearly from 1. ``checkpoint`` and ``gc`` have no base duration: use `extra_ms`.
+    """
+
+    phase: FaultPhase
+    ranks: tuple[int, ...] = ()
+    steps: tuple[int, int] | None = None
+    factor: float = 1.0
+    extra_ms: float = 0.0
+    every: int = 1
+    ramp: bool = False
+
+
+@dataclass(frozen=True)
+class Clock:
+    """One host's monotonic clock: what it shows minus the true time.
+
+    At true time t it is `offset_ns` + `drift_ppm` x (t - start) and, `jump_after_ms` into the run,
+    `jump_ns` more.
+    """
+
+    offset_ns: int = 0
+    drift_ppm: float = 0.0
+    jump_ns: int = 0
+    jump_after_ms: float = 0.0
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A run to simulate; times are milliseconds, means per step or bucket.
+
+    `noise` is the relative deviation from step to step (with `correlation` between neighbours),
+    `spread` the lasting relative difference between ranks, `common` noise shared by all ranks.
+    `overlap` reduces buckets beside backprop, as DDP does; else one blocking call a bucket.
+    `layers` > 1 records each layer of forward, backprop and update. `clocks` holds one clock a
+    host (the workers' hosts, then one host a shard); empty = all share one. With `shards`, gradients
+    go to parameter servers instead of an allreduce.
+    """
+
+    ranks: int = 4
+    ranks_per_host: int = 4
+    steps: int = 50
+    seed: int = 0
+    data_ms: float = 1.0
+    forward_ms: float = 5.0
+    backprop_ms: float = 10.0
+    buckets: int = 2
+    bucket_bytes: int = 4 << 20
+    transfer_ms: float = 1.0
+    update_ms: float = 1.0
+    update_gap_ms: float = 0.0
+    noise: float = 0.02
+    correlation: float = 0.0
+    spread: float = 0.005
+    common: float = 0.0
+    exit_skew_us: float = 5.0
+    overlap: bool = True
+    layers: int = 1
+    samples: float = 32.0
+    shards: int = 0
+    shard_bytes: tuple[int, ...] = ()
+    link_gbytes_per_s: float = 2.0
+    aggregate_gbytes_per_s: float = 8.0
+    apply_ms: float = 0.2
+    latency_us: float = 20.0
+    clocks: tuple[Clock, ...] = ()
+    wall_error_ms: float = 0.5
+    ping_pong: bool = False
+    faults: tuple[Fault, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be simulated.
+
+        Raises:
+            InvalidArgument: a count is below 1 or lists do not fit together.
+        """
+        counts = (self.ranks, self.ranks_per_host, self.steps, self.buckets, self.layers)
+        if min(counts) < 1 or self.shards < 0:
+            raise InvalidArgument(
+                f"A scenario has ranks, ranks_per_host, steps, buckets and layers of at least 1, "
+                f"found {counts}."
+            )
+        if self.shard_bytes and len(self.shard_bytes) != self.shards:
+            raise InvalidArgument(
+                f"A scenario with {self.shards} shards needs as many shard_bytes, "
+                f"found {len(self.shard_bytes)}."
+            )
+        if self.clocks and len(self.clocks) != self.hosts:
+            raise InvalidArgument(
+                f"A scenario with {self.hosts} hosts needs as many clocks, found {len(self.clocks)}."
+            )
+
+    @property
+    def worker_hosts(self) -> int:
+        """Hosts that run workers."""
+        return ceil(self.ranks / self.ranks_per_host)
+
+    @property
+    def hosts(self) -> int:
+        """All hosts; every shard has its own."""
+        return self.worker_hosts + self.shards
+
+    @property
+    def bytes_of_shards(self) -> tuple[int, ...]:
+        """Bytes of gradient that each shard receives from each worker in a step."""
+        even = (self.buckets * self.bucket_bytes // max(self.shards, 1),) * self.shards
+        return self.shard_bytes or even
+
+
+def random_clocks(
+    hosts: int, seed: int = 0, offset_ms: float = 5.0, drift_ppm: float = 20.0
+) -> tuple[Clock, ...]:
+    """Draw clocks with offsets within +-`offset_ms` and drifts within +-`drift_ppm`; host 0 is true."""
+    draw = np.random.default_rng([seed, 77])
+    offsets = draw.uniform(-offset_ms, offset_ms, hosts) * MILLISECOND
+    drifts = draw.uniform(-drift_ppm, drift_ppm, hosts)
+    skewed = (Clock(int(o), float(d)) for o, d in zip(offsets, drifts, strict=True))
+    return (Clock(), *list(skewed)[1:])

@@ -1,0 +1,131 @@
+"""Turns a `Scenario` into a `Trace`, as a reader would return it, or into files to read.
+
+Everything is simulated cause by cause in true time and then put onto the hosts' clocks, so waits,
+overlap and queues are consequences, never inputs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from tracelens.schema.side import ClockReading, Communicator, Process, SideTables, Thread
+from tracelens.schema.vocabulary import TRACE_SUFFIX, stem
+from tracelens.simulator import allreduce, clocks, parameter_server
+from tracelens.simulator.clocks import host_of
+from tracelens.simulator.scenario import Clock, Fault, Scenario, random_clocks
+from tracelens.simulator.sheet import WORLD_UID, Sheet
+from tracelens.simulator.to_files import write_process
+from tracelens.trace import COMMUNICATOR_COLUMNS, PROCESS_COLUMNS, THREAD_COLUMNS, Trace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["Clock", "Fault", "Scenario", "generate", "random_clocks", "write"]
+
+FIRST_PID = 1000
+INCARNATION_NS = clocks.WALL_NS
+
+
+def generate(scenario: Scenario) -> Trace:
+    """Simulate a run; the trace is raw: own clocks per host, no steps, no arrivals."""
+    sheet = Sheet()
+    (parameter_server if scenario.shards else allreduce).simulate(scenario, sheet)
+    true = sheet.frame()
+    last = true["end_ns"].max()
+    assert isinstance(last, int)
+    events = clocks.skew(scenario, true)
+    return Trace(
+        events=events.lazy(),
+        processes=_processes(scenario, events),
+        communicators=_communicators(scenario),
+        threads=_threads(scenario),
+        clocks=clocks.readings(scenario, last),
+    )
+
+
+def write(scenario: Scenario, folder: Path) -> None:
+    """Simulate a run and write it as its processes would have: one Arrow file each."""
+    trace = generate(scenario)
+    folder.mkdir(parents=True, exist_ok=True)
+    events = trace.events.collect().partition_by("process", as_dict=True)
+    readings = trace.clocks.partition_by("process", as_dict=True)
+    for row in trace.processes.iter_rows(named=True):
+        key = (row["process"],)
+        side = _side(scenario, row, readings[key])
+        name = stem(row["role"], row["rank"], row["pid"]) + TRACE_SUFFIX
+        write_process(folder / name, events[key], side)
+
+
+def _process(scenario: Scenario, process: int) -> Process:
+    worker = process < scenario.ranks
+    host = host_of(scenario, process)
+    return Process(
+        role="worker" if worker else "ps",
+        rank=process if worker else process - scenario.ranks,
+        world=scenario.ranks + scenario.shards,
+        local_rank=process % scenario.ranks_per_host if worker else 0,
+        host=f"host{host:03d}",
+        clock_domain=f"boot{host:03d}" if scenario.clocks else "boot000",
+        pid=FIRST_PID + process,
+        incarnation=INCARNATION_NS + process,
+        job="simulated",
+        shard=None if worker else process - scenario.ranks,
+    )
+
+
+def _processes(scenario: Scenario, events: pl.DataFrame) -> pl.DataFrame:
+    rows = []
+    for index in range(scenario.ranks + scenario.shards):
+        process = _process(scenario, index)
+        known = {name: getattr(process, name, None) for name in PROCESS_COLUMNS}
+        files = stem(process.role, process.rank, process.pid) + TRACE_SUFFIX
+        flags = {"process": index, "main": True, "complete": True, "dropped": 0, "file": files}
+        rows.append(known | flags)
+    measured = events.group_by("process").agg(
+        events=pl.len().cast(pl.Int64),
+        first_ns=pl.col("start_ns").min(),
+        last_ns=pl.col("end_ns").max(),
+    )
+    table = pl.DataFrame(rows, schema=PROCESS_COLUMNS).drop("events", "first_ns", "last_ns")
+    return table.join(measured, on="process").select(*PROCESS_COLUMNS).sort("process")
+
+
+def _communicators(scenario: Scenario) -> pl.DataFrame:
+    row = {"communicator": WORLD_UID, "name": "world", "ranks": list(range(scenario.ranks))}
+    return pl.DataFrame([] if scenario.shards else [row], schema=COMMUNICATOR_COLUMNS)
+
+
+def _threads(scenario: Scenario) -> pl.DataFrame:
+    rows = [
+        {"process": index, "thread": thread, "name": name, "in_flight": thread > 0}
+        for index in range(scenario.ranks + scenario.shards)
+        for thread, name in enumerate(_tracks(scenario, index))
+    ]
+    return pl.DataFrame(rows, schema=THREAD_COLUMNS)
+
+
+def _tracks(scenario: Scenario, process: int) -> list[str]:
+    if process >= scenario.ranks:
+        return ["MainThread", "network"]
+    if scenario.shards:
+        return ["MainThread", *(f"shard {shard}" for shard in range(scenario.shards))]
+    return ["MainThread", "reductions"]
+
+
+def _side(scenario: Scenario, row: dict[str, Any], readings: pl.DataFrame) -> SideTables:
+    process = row["process"]
+    world = Communicator(0, WORLD_UID, "world", list(range(scenario.ranks)))
+    return SideTables(
+        process=_process(scenario, process),
+        threads=tuple(
+            Thread(index, name, in_flight=index > 0)
+            for index, name in enumerate(_tracks(scenario, process))
+        ),
+        communicators=() if scenario.shards else (world,),
+        clocks=tuple(
+            ClockReading(**reading) for reading in readings.drop("process").iter_rows(named=True)
+        ),
+        complete=True,
+    )

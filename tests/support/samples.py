@@ -101,7 +101,8 @@ def _near(found: tuple[int, int] | None, planted: list[int]) -> bool:
 def main() -> None:
     """Record every sample anew."""
     for sample in manifest():
-        print(f"{sample.name}: {sample.about}", flush=True)
+        sys.stdout.write(f"{sample.name}: {sample.about}\n")
+        sys.stdout.flush()
         shutil.rmtree(sample.folder, ignore_errors=True)
         record(sample, sample.folder)
 

@@ -1,0 +1,62 @@
+"""Bad input gets one clear sentence and an exit code, never a traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def tracelens(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line as a user does, in its own process."""
+    return subprocess.run(
+        [sys.executable, "-m", "tracelens", *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("verb", ["info", "analyze", "serve"])
+def test_missing_folder(verb: str, tmp_path: Path) -> None:
+    """A folder that is not there: exit 3, and the sentence names it."""
+    done = tracelens(verb, str(tmp_path / "nowhere"))
+    assert done.returncode == 3
+    assert done.stderr.startswith("tracelens: ")
+    assert "nowhere" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("verb", ["info", "analyze"])
+def test_empty_folder(verb: str, tmp_path: Path) -> None:
+    """A folder without a trace: exit 3, and the sentence says what was expected."""
+    done = tracelens(verb, str(tmp_path))
+    assert done.returncode == 3
+    assert ".arrow" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_not_arrow(tmp_path: Path) -> None:
+    """A file that only looks like a trace: exit 3, and the sentence names the file."""
+    (tmp_path / "worker-00000-1.arrow").write_text('{"traceEvents": []}')
+    done = tracelens("analyze", str(tmp_path))
+    assert done.returncode == 3
+    assert "worker-00000-1.arrow" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [["unknown-verb"], ["analyze"], ["analyze", "x", "--format", "xml"], ["record"]]
+)
+def test_usage(arguments: list[str]) -> None:
+    """A wrong call: exit 2."""
+    done = tracelens(*arguments)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr

@@ -1,1 +1,18 @@
-"""."""
+"""Pure functions from `Trace` to `Trace`; the default ones make a raw trace ready for analyses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tracelens.transforms import collectives, steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tracelens.trace import Trace
+
+# In order: each relies on what those before it filled in.
+DEFAULT_TRANSFORMS: Final[tuple[Callable[[Trace], Trace], ...]] = (
+    steps.divide,
+    collectives.match,
+)

@@ -1,0 +1,65 @@
+"""A single late rank stays visible, however many ranks and steps share a pixel."""
+
+from __future__ import annotations
+
+import numpy as np
+from support.frames import scene_of
+
+from tracelens.lod import lateness, rows
+from tracelens.lod.codes import FIRST_LEVEL, LEVELS
+from tracelens.lod.lanes import Lane, Lanes
+from tracelens.lod.query import Scene, look
+from tracelens.lod.window import Window
+
+WORST = FIRST_LEVEL + LEVELS - 1
+STEP_NS = 1000
+
+
+def crowd(ranks: int, steps: int, late_rank: int, late_step: int) -> Scene:
+    """Build only what the coarse level needs: whole steps of very many ranks."""
+    own = np.full((ranks, steps), 100.0)
+    own[late_rank, late_step] = 300.0
+    codes = lateness.compare(own, tuple(range(ranks)), tuple(range(steps))).levels.ravel()
+    starts = np.tile(STEP_NS * np.arange(steps), ranks)
+    number = np.zeros(ranks * steps, np.int64)
+    lanes = tuple(Lane(rank, "worker", rank) for rank in range(ranks))
+    offsets = steps * np.arange(ranks + 1)
+    ends = starts + STEP_NS
+    whole = Lanes(lanes, offsets, starts, ends, codes, number, number, ("",))
+    return Scene(whole, whole, Window(0, steps * STEP_NS), STEP_NS)
+
+
+def test_one_late_step_of_512_ranks_is_painted() -> None:
+    """At 512 ranks and 400 steps the one late step is drawn in its rank's row and its columns only."""
+    late = {(300, 200): 100}
+    scene = scene_of(512, 400, late)
+    plan = rows.plan(scene.lanes)
+    picture = look(scene, scene.whole, plan)
+    assert picture.level == "lateness"
+    red = np.argwhere(picture.pixels == WORST)
+    assert set(red[:, 0]) == {plan.section("workers")[300].top}
+    begin = scene.steps.starts[scene.steps.offsets[300] + 200]
+    columns = (begin - picture.grid.start_ns) // picture.grid.step_ns
+    assert red[:, 1].min() == columns
+
+
+def test_one_late_step_survives_more_ranks_and_steps_than_pixels() -> None:
+    """With 4,096 ranks in 512 rows and ten steps to a pixel, the late one is still drawn."""
+    scene = crowd(4096, 12_000, 4095, 7777)
+    plan = rows.plan(scene.lanes)
+    picture = look(scene, scene.whole, plan)
+    assert plan.height == rows.WORKERS_PX
+    red = np.argwhere(picture.pixels == WORST)
+    assert red.tolist() == [[511, 777]]
+
+
+def test_worst_rank_stands_for_its_group_when_spans_are_sampled() -> None:
+    """Zoomed in to one step, a row that stands for eight ranks shows the late one's spans."""
+    scene = scene_of(1024, 3, {(9, 1): 100})
+    plan = rows.plan(scene.lanes)
+    second = Window(15 * 1_000_000, 130 * 1_000_000)
+    picture = look(scene, second, plan)
+    assert picture.level == "sampled"
+    shown = picture.pixels[4]  # ranks 8 and 9
+    alone = look(scene, second, rows.plan(scene.lanes, pinned=[9])).pixels[0]
+    assert (shown == alone).all()

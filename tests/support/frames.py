@@ -1,0 +1,81 @@
+"""Hand-made partitions of time: a run whose every nanosecond is known, without a simulator."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from tracelens.analyses.phases import HIDDEN_COLUMNS, SEGMENT_COLUMNS, TIME_COLUMNS, Phases
+from tracelens.lod import lanes, lateness
+from tracelens.lod.query import Scene
+from tracelens.lod.window import Window
+from tracelens.trace import STEP_COLUMNS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MS = 1_000_000
+WORK = (("data", 1), ("forward", 4), ("backprop", 8), ("update", 2))
+
+
+def run_of(
+    ranks: int = 4,
+    steps: int = 10,
+    late: Mapping[tuple[int, int], int] | None = None,
+    origin: int = 0,
+) -> tuple[Phases, pl.DataFrame]:
+    """Build the phases and the step table of a run.
+
+    Every rank works `WORK` in each step; `late` adds milliseconds to the data phase of a (rank,
+    step), for which the others wait before the update.
+    """
+    late = late or {}
+    segments: list[dict[str, Any]] = []
+    windows: list[dict[str, Any]] = []
+    begin = origin
+    for step in range(steps):
+        longest = max(late.get((rank, step), 0) for rank in range(ranks))
+        for rank in range(ranks):
+            lateness_ms = late.get((rank, step), 0)
+            data, forward, backprop, update = (ms * MS for _, ms in WORK)
+            pieces = [
+                ("data", data + lateness_ms * MS),
+                ("forward", forward),
+                ("backprop", backprop),
+                ("wait", (longest - lateness_ms) * MS),
+                ("update", update),
+            ]
+            edges = [begin]
+            for _, length in pieces:
+                edges.append(edges[-1] + length)
+            for (category, _), (start, end) in zip(pieces, pairwise(edges), strict=True):
+                if end > start:
+                    segments.append(_row(rank, step, start, end, category))
+            windows.append(_row(rank, step, begin, edges[-1], "") | {"samples": 32.0})
+        begin = edges[-1]
+    table = pl.DataFrame(segments, schema=SEGMENT_COLUMNS)
+    times = table.group_by("process", "rank", "step", "category").agg(
+        ns=(pl.col("end_ns") - pl.col("start_ns")).sum()
+    )
+    phases = Phases(table, times.select(*TIME_COLUMNS), pl.DataFrame(schema=HIDDEN_COLUMNS))
+    return phases, pl.DataFrame(windows).select(*STEP_COLUMNS).cast(pl.Schema(STEP_COLUMNS))
+
+
+def scene_of(
+    ranks: int = 4, steps: int = 10, late: Mapping[tuple[int, int], int] | None = None
+) -> Scene:
+    """Build the timeline's scene of such a run."""
+    phases, windows = run_of(ranks, steps, late)
+    detail = lanes.from_segments(phases.segments, [(rank, rank) for rank in range(ranks)])
+    late_by = lateness.measure(phases.times, range(ranks))
+    coarse = lateness.step_lanes(late_by, windows, detail.lanes)
+    ends = windows["end_ns"].max()
+    assert isinstance(ends, int)
+    return Scene(detail, coarse, Window(0, ends), ends // steps)
+
+
+def _row(rank: int, step: int, start: int, end: int, category: str) -> dict[str, Any]:
+    row = {"process": rank, "rank": rank, "step": step, "start_ns": start, "end_ns": end}
+    return row | {"category": category, "name": category}

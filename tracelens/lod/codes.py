@@ -1,0 +1,21 @@
+"""Palette indexes: the small numbers that stand for a category, or a degree of lateness, in a pixel."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tracelens.analyses.phases import CATEGORIES
+
+BLANK: Final = 0  # nothing there: the page shows through
+SHARD_OPS: Final = ("receive", "aggregate", "apply", "reply")
+LABELS: Final = (*CATEGORIES, *SHARD_OPS)
+CODES: Final = {label: 1 + index for index, label in enumerate(LABELS)}
+
+# Lateness is a ramp of levels; a higher index is a later rank, so the worst of many is their maximum.
+FIRST_LEVEL: Final = 32
+LEVELS: Final = 64
+
+
+def label_of(code: int) -> str:
+    """Return the category, or the shard's operation, that a palette index stands for."""
+    return LABELS[code - 1]

@@ -1,0 +1,148 @@
+"""How much later each rank was in each step than its peers, and that as lanes of colour levels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+import polars as pl
+
+from tracelens.analyses.phases import OWN_CATEGORIES
+from tracelens.lod.codes import BLANK, FIRST_LEVEL, LEVELS
+from tracelens.lod.lanes import Bytes, Lane, Lanes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Matrix: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+
+# The ramp ends at what is late in the worst steps, leaving out a few (a first step loads libraries),
+# and never below a tenth of a step's work: noise in a healthy run stays pale.
+CEILING_QUANTILE: Final = 0.98
+SMALLEST_CEILING: Final = 0.1
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """Own time of every rank in every step, [rank, step] in ns; NaN where the rank was not there.
+
+    `excess_ns` is own time less that of the peers: the lower median over the ranks of a step, or,
+    where there is one rank, its own median over the steps.
+    """
+
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+    own_ns: Matrix
+    excess_ns: Matrix
+    ceiling_ns: float
+
+    @property
+    def total_ns(self) -> Matrix:
+        """Per rank, all time by which it was late."""
+        return np.asarray(np.nansum(np.maximum(self.excess_ns, 0), axis=1))
+
+    @property
+    def levels(self) -> Bytes:
+        """Return the excess as palette indexes."""
+        share = np.clip(np.nan_to_num(self.excess_ns) / self.ceiling_ns, 0, 1)
+        levels = FIRST_LEVEL + np.rint(share * (LEVELS - 1))
+        return np.where(np.isnan(self.excess_ns), BLANK, levels).astype(np.uint8)
+
+
+def measure(
+    times: pl.DataFrame, ranks: Sequence[int], categories: Sequence[str] = OWN_CATEGORIES
+) -> Lateness:
+    """Compare the ranks' time in `categories`, step by step; `times` as in `Phases.times`."""
+    inside = times.filter(pl.col("step") >= 0)
+    steps = inside["step"].unique().sort()
+    own = np.full((len(ranks), len(steps)), np.nan)
+    wanted = pl.col("category").cast(pl.String).is_in(list(categories))
+    sums = inside.group_by("rank", "step").agg(ns=pl.col("ns").filter(wanted).sum())
+    sums = sums.filter(pl.col("rank").is_in(list(ranks)))
+    row = sums["rank"].replace_strict(list(ranks), range(len(ranks)), return_dtype=pl.Int64)
+    own[row.to_numpy(), steps.search_sorted(sums["step"]).to_numpy()] = sums["ns"].to_numpy()
+    return compare(own, tuple(ranks), tuple(steps))
+
+
+def compare(own: Matrix, ranks: tuple[int, ...], steps: tuple[int, ...]) -> Lateness:
+    """Compare rows of time, [rank, step], with each other."""
+    excess = own - (_lower_median(own, 0) if len(ranks) > 1 else _lower_median(own, 1))
+    return Lateness(ranks, steps, own, excess, _ceiling(own, excess))
+
+
+def step_lanes(lateness: Lateness, steps: pl.DataFrame, lanes: Sequence[Lane]) -> Lanes:
+    """Make one lane a rank whose items are its steps, coded by how late it was in each.
+
+    `steps` as in `Trace.steps`; `lanes` are the workers' of the same order as `lateness.ranks`.
+    """
+    levels, items, offsets = lateness.levels, [], [0]
+    for row, lane in enumerate(lanes):
+        mine = steps.filter(pl.col("process") == lane.process).sort("start_ns")
+        known = mine.filter(pl.col("step").is_in(list(lateness.steps)))
+        column = np.searchsorted(lateness.steps, known["step"].to_numpy())
+        items.append(known.with_columns(code=pl.Series(levels[row, column], dtype=pl.UInt8)))
+        offsets.append(offsets[-1] + known.height)
+    table = pl.concat(items) if items else steps.with_columns(code=pl.lit(0, pl.UInt8)).clear()
+    return Lanes(
+        lanes=tuple(lanes),
+        offsets=np.array(offsets),
+        starts=table["start_ns"].to_numpy().astype(np.int64),
+        ends=table["end_ns"].to_numpy().astype(np.int64),
+        codes=table["code"].to_numpy(),
+        steps=table["step"].to_numpy().astype(np.int64),
+        names=np.zeros(table.height, np.int64),
+        words=("",),
+    )
+
+
+def boundaries(steps: pl.DataFrame) -> pl.DataFrame:
+    """Return each step's usual window: the medians over the ranks, made to touch."""
+    middle = steps.group_by("step").agg(pl.col("start_ns", "end_ns").median().cast(pl.Int64))
+    middle = middle.filter(pl.col("step") >= 0).sort("step")
+    following = pl.col("start_ns").shift(-1).fill_null(pl.col("end_ns"))
+    return middle.with_columns(end_ns=following)
+
+
+def shard_lanes(lanes: Lanes, windows: pl.DataFrame) -> Lanes:
+    """Turn the lanes of shards into lanes of steps, coded by time in use beyond the other shards'."""
+    starts = windows["start_ns"].to_numpy()
+    busy = np.array([_busy(lanes, lane, starts) for lane in range(len(lanes))])
+    levels = np.zeros(busy.shape, np.uint8)
+    for part in {lane.part for lane in lanes.lanes}:
+        rows = [row for row, lane in enumerate(lanes.lanes) if lane.part == part]
+        levels[rows] = compare(busy[rows], tuple(rows), tuple(windows["step"])).levels
+    count = len(starts)
+    return replace(
+        lanes,
+        offsets=count * np.arange(len(lanes) + 1),
+        starts=np.tile(starts, len(lanes)),
+        ends=np.tile(windows["end_ns"].to_numpy(), len(lanes)),
+        codes=levels.ravel(),
+        steps=np.tile(windows["step"].to_numpy().astype(np.int64), len(lanes)),
+        names=np.zeros(len(lanes) * count, np.int64),
+        words=("",),
+    )
+
+
+def _busy(lanes: Lanes, lane: int, starts: np.ndarray[Any, Any]) -> Matrix:
+    part = slice(int(lanes.offsets[lane]), int(lanes.offsets[lane + 1]))
+    step = np.searchsorted(starts, lanes.starts[part], side="right") - 1
+    duration = lanes.ends[part] - lanes.starts[part]
+    within = step >= 0
+    return np.bincount(step[within], duration[within], minlength=len(starts)).astype(float)
+
+
+def _lower_median(values: Matrix, axis: int) -> Matrix:
+    """The lower of the two middle values: with two ranks, the one that is not late."""
+    ordered = np.sort(values, axis=axis)  # NaN last
+    present = np.sum(~np.isnan(values), axis=axis, keepdims=True)
+    return np.take_along_axis(ordered, np.maximum(present - 1, 0) // 2, axis=axis)
+
+
+def _ceiling(own: Matrix, excess: Matrix) -> float:
+    if not excess.size or np.isnan(excess).all():
+        return 1.0
+    worst = np.max(np.nan_to_num(excess), axis=0)
+    usual = float(np.nanmedian(own))
+    return max(float(np.quantile(worst, CEILING_QUANTILE)), SMALLEST_CEILING * usual, 1.0)

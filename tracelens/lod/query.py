@@ -1,0 +1,113 @@
+"""What to draw for a window: lateness per step, sampled spans, or the spans themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+import numpy as np
+
+from tracelens.lod import raster, rows, window
+
+if TYPE_CHECKING:
+    from tracelens.lod.lanes import Bytes, Integers, Lanes
+    from tracelens.lod.rows import Band, Plan
+    from tracelens.lod.window import Grid, Window
+
+Level = Literal["lateness", "sampled", "spans"]
+
+COLUMNS: Final = 1200
+# Below these widths of a step, categories are noise to the eye; tall rows bear narrower steps.
+STEP_PX: Final = 24
+PINNED_STEP_PX: Final = 8
+MOST_BARS: Final = 1500
+BAR_PX: Final = 6
+
+
+@dataclass(frozen=True)
+class Scene:
+    """All that a timeline can show.
+
+    `lanes` and `steps` have the same rows; the items of `steps` are whole steps, coded by lateness.
+    """
+
+    lanes: Lanes
+    steps: Lanes
+    whole: Window
+    step_ns: int
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Spans to draw as shapes: `items` of the scene's lanes, in the band of the same place."""
+
+    items: Integers
+    bands: Integers
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Pixels to lay under the axes, and the few spans to draw as shapes."""
+
+    grid: Grid
+    pixels: Bytes
+    level: Level
+    spans: int
+    hidden: int
+    bars: Bars | None
+
+
+def look(scene: Scene, seen: Window, plan: Plan, columns: int = COLUMNS) -> Picture:
+    """Choose the level of detail for a window and draw it."""
+    grid = window.snap(seen, scene.whole, columns)
+    step_px = scene.step_ns / grid.step_ns
+    bars = _bars(scene, grid, plan)
+    chosen = rows.worst([band.lanes for band in plan.bands], _severity(scene, grid))
+    detailed = [step_px >= _needed(band) for band in plan.bands]
+    pixels = np.zeros((len(chosen), grid.columns), np.uint8)
+    hidden = _paint(scene, grid, chosen, detailed, pixels)
+    whole = bars is not None and len(set(bars.bands.tolist())) == len(plan.bands)
+    workers = [d for d, band in zip(detailed, plan.bands, strict=True) if band.section != "pinned"]
+    return Picture(
+        grid=grid,
+        pixels=raster.fill(plan, pixels, range(len(chosen))),
+        level="spans" if whole else "sampled" if any(workers) else "lateness",
+        spans=scene.lanes.count(seen.start_ns, seen.end_ns),
+        hidden=hidden,
+        bars=bars,
+    )
+
+
+def _needed(band: Band) -> int:
+    return PINNED_STEP_PX if band.section == "pinned" else STEP_PX
+
+
+def _paint(scene: Scene, grid: Grid, chosen: list[int], detailed: list[bool], pixels: Bytes) -> int:
+    fine = [row for row, yes in enumerate(detailed) if yes]
+    coarse = [row for row, yes in enumerate(detailed) if not yes]
+    pixels[fine], hidden = raster.sample(scene.lanes, [chosen[row] for row in fine], grid)
+    pixels[coarse] = raster.highest(scene.steps, [chosen[row] for row in coarse], grid)
+    return hidden
+
+
+def _severity(scene: Scene, grid: Grid) -> Integers:
+    """Say how late each lane is at worst in what is drawn."""
+    parts = [
+        scene.steps.between(lane, grid.start_ns, grid.end_ns) for lane in range(len(scene.steps))
+    ]
+    return np.array([int(scene.steps.codes[part].max(initial=0)) for part in parts])
+
+
+def _bars(scene: Scene, grid: Grid, plan: Plan) -> Bars | None:
+    """Choose the bands that can be shapes: all of them if they are few spans, else the pinned."""
+    for bands in (list(plan.bands), [b for b in plan.bands if b.section == "pinned"]):
+        tall = [band for band in bands if len(band.lanes) == 1 and band.height >= BAR_PX]
+        parts = [scene.lanes.between(b.lanes[0], grid.start_ns, grid.end_ns) for b in tall]
+        count = sum(part.stop - part.start for part in parts)
+        if len(tall) == len(bands) and 0 < count <= MOST_BARS:
+            place = [plan.bands.index(band) for band in tall]
+            return Bars(
+                items=np.concatenate([np.arange(part.start, part.stop) for part in parts]),
+                bands=np.repeat(place, [part.stop - part.start for part in parts]),
+            )
+    return None

@@ -1,5 +1,70 @@
-"""TraceLens: records, aligns, explains and shows where distributed training loses its time."""
+"""TraceLens: records, aligns, explains and shows where distributed training loses its time.
+
+Importing it costs about a millisecond: what a name needs is imported when the name is first used.
+The recorder's functions need nothing but the standard library until a recording ends.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from tracelens.analyses import Report, analyze
+    from tracelens.load import open
+    from tracelens.trace import Trace
+    from tracelens_instrument.hooks import attach
+    from tracelens_instrument.recorder import counter, instant, span, start, step, stop, traced
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "Report",
+    "Trace",
+    "__version__",
+    "analyze",
+    "attach",
+    "counter",
+    "instant",
+    "open",
+    "span",
+    "start",
+    "step",
+    "stop",
+    "traced",
+]
+
+_HOMES: Final = {
+    "Report": "tracelens.analyses",
+    "Trace": "tracelens.trace",
+    "analyze": "tracelens.analyses",
+    "attach": "tracelens_instrument.hooks",
+    "counter": "tracelens_instrument.recorder",
+    "instant": "tracelens_instrument.recorder",
+    "open": "tracelens.load",
+    "span": "tracelens_instrument.recorder",
+    "start": "tracelens_instrument.recorder",
+    "step": "tracelens_instrument.recorder",
+    "stop": "tracelens_instrument.recorder",
+    "traced": "tracelens_instrument.recorder",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        value = getattr(import_module(home), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "polars":
+            raise
+        from tracelens.errors import MissingExtra  # noqa: PLC0415 - not needed when all is well
+
+        raise MissingExtra.naming(f"tracelens.{name}", "analyze") from error
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,39 @@
+"""What the recorder does when it cannot go on: say so once, count, and let the training run."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+
+__all__ = ["Counter", "warn_once"]
+
+_said: set[str] = set()
+
+
+def warn_once(sentence: str) -> None:
+    """Warn of `sentence`, once in the life of the process; never raises.
+
+    A user may have turned warnings into errors, and training code must not see ours.
+    """
+    if sentence in _said:
+        return
+    _said.add(sentence)
+    try:
+        warnings.warn(f"TraceLens: {sentence}", RuntimeWarning, stacklevel=3)
+    except RuntimeWarning:
+        return
+
+
+class Counter:
+    """Counts exactly, also when threads and signal handlers count at the same time."""
+
+    __slots__ = ("_looks", "add")
+
+    def __init__(self) -> None:
+        self.add = itertools.count().__next__
+        self._looks = 0
+
+    def total(self) -> int:
+        """How often `add` was called."""
+        self._looks += 1
+        return self.add() - self._looks + 1

@@ -1,0 +1,131 @@
+"""Who is recording: rank, world and role, from arguments, launcher, or the parent process.
+
+What the caller gives wins; then what the launcher set; a process that was spawned by a recording one
+and has no rank of its own belongs to its parent's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+import sys
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tracelens import __version__
+from tracelens.schema.host import clock_domain
+from tracelens.schema.side import Process
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["PARENT_VARIABLE", "Identity", "identify", "launcher_of", "process_row"]
+
+PARENT_VARIABLE: Final = "TRACELENS_PARENT"
+
+# The first launcher whose rank variable is set counts: (rank, world, local rank).
+_LAUNCHERS: Final = (
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK"),  # torchrun
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),  # Open MPI
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),  # MPICH, Intel MPI
+    ("PMIX_RANK", "PMIX_SIZE", "PMIX_LOCAL_RANK"),  # PRRTE and others
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),  # srun
+)
+_JOBS: Final = ("TRACELENS_JOB", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
+_VERSIONED: Final = ("torch", "mpi4py", "numpy")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who a process is in its job; `launcher` is (rank, world) as its launcher said, if one did."""
+
+    role: str = "worker"
+    rank: int = 0
+    world: int = 1
+    local_rank: int = 0
+    job: str = ""
+    shard: int | None = None
+    parent: int | None = None
+    launcher: tuple[int, int] | None = None
+
+    def for_children(self, pid: int) -> str:
+        """Write down for spawned children whose they are."""
+        return json.dumps(asdict(self) | {"parent": pid}, separators=(",", ":"))
+
+
+def identify(given: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Identity:
+    """Find out who this process is; entries of `given` that are not None win."""
+    chosen = {key: value for key, value in given.items() if value is not None}
+    found = _inherited(environment) or _launched(environment)
+    if "rank" in chosen and chosen["rank"] != found.rank:
+        found = Identity(world=found.world, job=found.job, launcher=found.launcher)
+    return Identity(**asdict(found) | chosen)
+
+
+def launcher_of(environment: Mapping[str, str]) -> tuple[int, int, int] | None:
+    """Read (rank, world, local rank) as the launcher set them; None without a launcher."""
+    for rank, world, local_rank in _LAUNCHERS:
+        found = _number(environment, rank)
+        if found is not None:
+            size = _number(environment, world) or 1
+            return found, max(size, found + 1), _number(environment, local_rank) or 0
+    return None
+
+
+def process_row(who: Identity) -> Process:
+    """Describe this process for the side file."""
+    return Process(
+        role=who.role,
+        rank=who.rank,
+        world=who.world,
+        local_rank=who.local_rank,
+        host=socket.gethostname(),
+        clock_domain=clock_domain(),
+        pid=os.getpid(),
+        parent_pid=os.getppid(),
+        parent_rank_pid=who.parent,
+        incarnation=time.time_ns(),
+        job=who.job,
+        shard=who.shard,
+        versions=_versions(),
+    )
+
+
+def _launched(environment: Mapping[str, str]) -> Identity:
+    job = next((environment[name] for name in _JOBS if environment.get(name)), "")
+    found = launcher_of(environment)
+    if found is None:
+        return Identity(job=job)
+    rank, world, local_rank = found
+    return Identity(rank=rank, world=world, local_rank=local_rank, job=job, launcher=(rank, world))
+
+
+def _inherited(environment: Mapping[str, str]) -> Identity | None:
+    """Read the parent's mark, unless a launcher gave this process a rank of its own since."""
+    try:
+        mark = json.loads(environment.get(PARENT_VARIABLE, ""))
+        launcher = mark["launcher"]
+        who = Identity(**mark | {"launcher": tuple(launcher) if launcher else None})
+    except (ValueError, TypeError, KeyError):
+        return None
+    found = launcher_of(environment)
+    own = found[:2] if found else None
+    return who if own == who.launcher and who.parent != os.getpid() else None
+
+
+def _number(environment: Mapping[str, str], name: str) -> int | None:
+    text = environment.get(name, "")
+    return int(text) if text.isdecimal() else None
+
+
+def _versions() -> dict[str, str]:
+    """Versions of what is already loaded; nothing is imported to ask."""
+    found = {"python": platform.python_version(), "tracelens": __version__}
+    for name in _VERSIONED:
+        version = getattr(sys.modules.get(name), "__version__", None)
+        if version is not None:
+            found[name] = str(version)
+    return found

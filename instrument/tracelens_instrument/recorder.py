@@ -1,0 +1,213 @@
+"""The recorder's functions: what training code calls through `tracelens`, and what hooks call.
+
+Nothing here raises into training code, except for a handle that is made wrongly, which is a mistake
+in the program and shows when it is imported.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+
+from tracelens.errors import InvalidArgument
+from tracelens.schema.vocabulary import KINDS, OPS, ROLES
+from tracelens_instrument import lifecycle, steps
+from tracelens_instrument.clock import now
+from tracelens_instrument.lifecycle import on_stop
+from tracelens_instrument.registry import REGISTRY
+from tracelens_instrument.span import Span, Use, Values
+from tracelens_instrument.state import STATE
+from tracelens_instrument.steps import Step, begin_step, end_step, put_counter
+from tracelens_instrument.traced import wrap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tracelens.schema.side import ClockReading
+
+__all__ = [
+    "Span",
+    "Step",
+    "Use",
+    "active",
+    "begin_step",
+    "clock_reading",
+    "communicator",
+    "counter",
+    "end_step",
+    "instant",
+    "now",
+    "on_stop",
+    "span",
+    "start",
+    "step",
+    "stop",
+    "traced",
+    "track",
+]
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+
+def start(
+    directory: str | Path | None = None,
+    *,
+    role: str | None = None,
+    rank: int | None = None,
+    world: int | None = None,
+    local_rank: int | None = None,
+    job: str | None = None,
+    shard: int | None = None,
+) -> None:
+    """Record from now on, into `directory`.
+
+    Args:
+        directory: The trace folder, common to all ranks; default: `TRACELENS_DIR`, else
+            ``traces/<UTC time>``.
+        role: ``worker`` or ``ps``.
+        rank: Global rank; it, `world` and `local_rank` are otherwise taken from torchrun, MPI or
+            Slurm.
+        world: Number of ranks.
+        local_rank: Rank on this host.
+        job: What tells this job from others; equal in all its ranks.
+        shard: Parameter-server shard that this process serves.
+
+    Raises:
+        InvalidArgument: a role or number that cannot be.
+    """
+    if role is not None and role not in ROLES:
+        raise InvalidArgument(f"role is {role!r}, expected one of {', '.join(ROLES)}.")
+    if rank is not None and (rank < 0 or (world is not None and rank >= world)):
+        raise InvalidArgument(f"rank is {rank}, expected a number from 0 and below the world size.")
+    given = {
+        "role": role,
+        "rank": rank,
+        "world": world,
+        "local_rank": local_rank,
+        "job": job,
+        "shard": shard,
+    }
+    lifecycle.begin(None if directory is None else Path(directory), given)
+
+
+def stop() -> None:
+    """End the recording and write its Arrow file; the end of the process does it, too."""
+    lifecycle.end()
+    steps.forget_steps()
+
+
+def span(
+    name: str,
+    *,
+    kind: str = "user",
+    op: str | None = None,
+    algorithm: str | None = None,
+    communicator: int | None = None,
+    shard: int | None = None,
+) -> Span:
+    """Make a handle for a kind of work: once, to be used many times.
+
+    Args:
+        name: What it is called.
+        kind: Its category, one of `tracelens.schema.vocabulary.KINDS`.
+        op: The operation, for the kinds reduction, ps and elastic.
+        algorithm: How a collective is carried out: ring, tree, ...
+        communicator: The group that acts, from `tracelens_instrument.recorder.communicator`.
+        shard: Parameter-server shard.
+
+    Raises:
+        InvalidArgument: an unknown kind, or an operation that this kind does not have.
+    """
+    _check(kind, op)
+    return Span(REGISTRY.definition(name, kind, "span", op, algorithm, communicator, shard))
+
+
+@overload
+def traced(name: F) -> F: ...
+@overload
+def traced(
+    name: str | None = None, *, kind: str = "user", op: str | None = None
+) -> Callable[[F], F]: ...
+def traced(name: Any = None, *, kind: str = "user", op: str | None = None) -> Any:
+    """Record a span around every call of a function: ``@tl.traced``, ``@tl.traced("forward")``.
+
+    While nothing records, and nothing is going to (`TRACELENS_DIR`), the function itself is returned:
+    call `start` before the functions are defined.
+    """
+    if callable(name):
+        return _traced(name, name.__qualname__, kind, op)
+
+    def decorate(function: F) -> F:
+        return _traced(function, name or function.__qualname__, kind, op)
+
+    return decorate
+
+
+def step(number: int, samples: float | None = None, tokens: float | None = None) -> Step:
+    """One training step, around its whole body: ``with tl.step(i, samples=len(batch)):``.
+
+    Everything recorded inside, by any thread, carries its number. `samples` and `tokens` are the
+    work done in it: throughput, and whether ranks had the same work, come from them.
+    """
+    return Step(number, samples, tokens)
+
+
+def instant(name: str, kind: str = "user", **values: Unpack[Values]) -> None:
+    """Record that something happened at this moment."""
+    if _on():
+        _check(kind, None)
+        moment = now()
+        Span(REGISTRY.definition(name, kind, "instant")).complete(moment, moment, **values)
+
+
+def counter(name: str, value: float, kind: str = "user") -> None:
+    """Record the value of something at this moment."""
+    if _on():
+        _check(kind, None)
+        put_counter(REGISTRY.definition(name, kind, "counter"), value)
+
+
+def active() -> bool:
+    """Tell whether events are recorded, now or from the first one on."""
+    return _on()
+
+
+def communicator(ranks: Sequence[int], name: str) -> int:
+    """Number a group of global ranks, for ``span(communicator=...)``.
+
+    Called once per group, in the same order by all members: its identity across processes is the
+    job, the name, the ranks, and how many such groups came before.
+    """
+    return REGISTRY.communicator(ranks, name)
+
+
+def track(name: str) -> int:
+    """Number a track beside the threads, for operations in flight that may overlap."""
+    return REGISTRY.track(name)
+
+
+def clock_reading(reading: ClockReading) -> None:
+    """Write down how this process's clock stands to another's."""
+    if STATE.recording is not None:
+        STATE.recording.clock_reading(reading)
+
+
+def _on() -> bool:
+    return STATE.segment is not None or STATE.waiting is not None
+
+
+def _traced(function: F, name: str, kind: str, op: str | None) -> F:
+    handle = span(name, kind=kind, op=op)
+    return wrap(function, handle) if _on() else function
+
+
+def _check(kind: str, op: str | None) -> None:
+    if kind not in KINDS:
+        raise InvalidArgument(f"kind is {kind!r}, expected one of {', '.join(KINDS)}.")
+    known = OPS.get(kind, ())
+    if op is not None and op not in known:
+        expected = f"one of {', '.join(known)}" if known else "none"
+        raise InvalidArgument(f"op of kind {kind!r} is {op!r}, expected {expected}.")
+
+
+lifecycle.wait_for_first_use()

@@ -1,0 +1,89 @@
+"""Segments: memory-mapped files that hold records until they become Arrow.
+
+Space is reserved when a segment is made: a full disk then says so at once, instead of killing the
+training by SIGBUS when a page is first touched. A killed process loses nothing, because its dirty
+pages belong to the kernel.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+from typing import TYPE_CHECKING, Final
+
+from tracelens.schema.record import BYTE_ORDER, HEADER, MAGIC, RECORD_BYTES
+from tracelens.schema.vocabulary import SCHEMA_VERSION, SEGMENT_SUFFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tracelens_instrument.failures import Counter
+    from tracelens_instrument.recording import Recording
+
+__all__ = ["SEGMENT_BYTES", "Segment", "create_segment", "sink"]
+
+SEGMENT_BYTES: Final = 1 << 20
+
+
+class Segment:
+    """Slots to write records into.
+
+    `take` reserves a slot and returns its offset in bytes; offsets from `limit` on mean that the
+    segment is full. It is one step that no signal handler can interrupt. `words` are the same bytes
+    as 8-byte integers. Whoever holds the segment may close its spans, also after it was rotated out.
+    """
+
+    __slots__ = ("__weakref__", "limit", "memory", "owner", "take", "words")
+
+    def __init__(
+        self,
+        memory: mmap.mmap | bytearray,
+        owner: Recording,
+        take: Callable[[], int] | None = None,
+    ) -> None:
+        self.memory = memory
+        self.words = memoryview(memory).cast("q")
+        self.owner = owner
+        self.take = take or itertools.count(RECORD_BYTES, RECORD_BYTES).__next__
+        self.limit = len(memory)
+
+    def detach(self) -> None:
+        """Send whatever is still written here nowhere (a forked child must not touch the file)."""
+        scratch = bytearray(self.limit)
+        self.memory = scratch
+        self.words = memoryview(scratch).cast("q")
+
+
+def create_segment(path: Path, number: int, owner: Recording) -> Segment:
+    """Make segment `number` in the folder `path`, its space reserved.
+
+    Raises:
+        OSError: there is no room, or the folder cannot be written.
+    """
+    file = path / f"{number:06d}{SEGMENT_SUFFIX}"
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        os.posix_fallocate(descriptor, 0, SEGMENT_BYTES)
+        memory = mmap.mmap(descriptor, SEGMENT_BYTES)
+    except (OSError, ValueError):
+        file.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)
+    capacity = SEGMENT_BYTES // RECORD_BYTES - 1
+    HEADER.pack_into(
+        memory, 0, MAGIC, BYTE_ORDER, SCHEMA_VERSION, RECORD_BYTES, capacity, os.getpid()
+    )
+    return Segment(memory, owner)
+
+
+def sink(owner: Recording, lost: Counter) -> Segment:
+    """Make a segment that counts its records and keeps none."""
+
+    def take() -> int:
+        lost.add()
+        return 0
+
+    return Segment(bytearray(RECORD_BYTES), owner, take)

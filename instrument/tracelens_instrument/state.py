@@ -1,0 +1,74 @@
+"""What the hot path reads: one object, so that a span looks up as little as possible."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from typing import TYPE_CHECKING, Final
+
+from tracelens.schema.record import NO_BYTES, NO_INDEX, NO_REQUEST, NO_SEQ, NO_SHORT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracelens_instrument.identity import Identity
+    from tracelens_instrument.recording import Recording
+    from tracelens_instrument.segments import Segment
+    from tracelens_instrument.span import Span
+
+__all__ = ["NO_STEP", "OPEN", "STATE", "Here", "State"]
+
+NO_STEP: Final = -1
+
+# A record without values is mostly constant, so it is written in four pieces: start, what changes
+# with the step (bytes 16..52), what belongs to the thread (52..60), definition.
+OPEN: Final = struct.Struct("@q8x36s8sI")
+_BY_STEP: Final = struct.Struct("@qQIiiii")
+_BY_THREAD: Final = struct.Struct("@HHHH")
+
+
+class Here:
+    """A thread in a recording: its row in the thread table, and the spans that `with SPAN:` opened."""
+
+    __slots__ = ("block", "index", "stack")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.block = _BY_THREAD.pack(index, NO_SHORT, NO_SHORT, 0)
+        self.stack: list[tuple[Span, Segment, int]] = []
+
+
+class _Local(threading.local):
+    here: Here
+
+
+class State:
+    """The recorder of this process.
+
+    `segment` is None while nothing is recorded. `waiting` says where to open a recording at the
+    first event, if one is wanted. `step` holds for all threads.
+    """
+
+    __slots__ = ("blank", "local", "recording", "segment", "step", "waiting")
+
+    def __init__(self) -> None:
+        self.segment: Segment | None = None
+        self.waiting: tuple[Path, Identity] | None = None
+        self.recording: Recording | None = None
+        self.local = _Local()
+        self.set_step(NO_STEP)
+
+    def set_step(self, step: int) -> None:
+        """Stamp what follows with `step`."""
+        self.step = step
+        self.blank = _BY_STEP.pack(NO_BYTES, NO_REQUEST, NO_SEQ, step, NO_INDEX, NO_INDEX, NO_INDEX)
+
+    def forget(self) -> None:
+        """Record nothing from now on."""
+        self.segment = None
+        self.recording = None
+        self.waiting = None
+        self.local = _Local()
+
+
+STATE: Final = State()

@@ -1,0 +1,52 @@
+"""`traced`: a span around every call of a function."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tracelens_instrument.span import Span
+
+__all__ = ["wrap"]
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+
+def wrap(function: F, span: Span) -> F:
+    """Return `function` with `span` around it; a generator's span lasts until it is used up."""
+    if inspect.iscoroutinefunction(function):
+        return _around_coroutine(function, span)
+    if inspect.isgeneratorfunction(function):
+        return _around_generator(function, span)
+    return _around_call(function, span)
+
+
+def _around_call(function: Any, span: Span) -> Any:
+    @functools.wraps(function)
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        with span:
+            return function(*args, **kwargs)
+
+    return traced
+
+
+def _around_coroutine(function: Any, span: Span) -> Any:
+    @functools.wraps(function)
+    async def traced(*args: Any, **kwargs: Any) -> Any:
+        with span():
+            return await function(*args, **kwargs)
+
+    return traced
+
+
+def _around_generator(function: Any, span: Span) -> Any:
+    @functools.wraps(function)
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        with span():
+            return (yield from function(*args, **kwargs))
+
+    return traced

@@ -1,0 +1,37 @@
+"""How deep a span is nested: the number of spans of its thread that were open when it began."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["depths"]
+
+
+def depths(
+    thread: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Count, for each event, the earlier spans of its thread that end after it starts.
+
+    Of two that start together the longer one counts as earlier, of equal ones the first given. What
+    takes no time holds nothing. On a track of operations in flight this is how many overlap.
+    """
+    order = np.lexsort((-end, start, thread))
+    found = np.zeros(len(order), np.int64)
+    bounds = np.flatnonzero(np.diff(thread[order], prepend=-1, append=-1))
+    for first, last in zip(bounds[:-1], bounds[1:], strict=True):
+        chosen = order[first:last]
+        found[chosen] = _depths_of_thread(start[chosen], end[chosen])
+    return found
+
+
+def _depths_of_thread(start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Count starts before each event minus ends before it; sorted by start, longest first."""
+    holds = end > start
+    begun = np.cumsum(holds) - holds
+    ended: NDArray[np.int64] = np.searchsorted(np.sort(end[holds]), start, side="right")
+    return begun - ended

@@ -1,0 +1,118 @@
+"""From live segments to Arrow: at the end of a recording, or by whoever reads what a killed one left.
+
+Segments may be read at any time, also while they are written: only records whose `definition` is set
+count, and it is written last, so a record is whole or absent.
+"""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens.errors import NotATrace, TraceNotFound
+from tracelens.schema.arrow import write_events
+from tracelens.schema.columns import SLOT, Records, to_table
+from tracelens.schema.host import clock_domain, process_started_ns
+from tracelens.schema.record import BYTE_ORDER, HEADER, MAGIC, RECORD_BYTES
+from tracelens.schema.side import SideTables, check_version, from_lines
+from tracelens.schema.vocabulary import SEGMENT_SUFFIX, SIDE_FILE, TRACE_SUFFIX
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pyarrow as pa
+
+__all__ = ["convert", "decode", "is_live"]
+
+_UNUSED_HEADER: Final = bytes(RECORD_BYTES)
+_START_SLACK_NS: Final = (
+    2 * 10**9
+)  # the kernel tells start times in ticks, relative to a whole second
+
+
+def decode(folder: Path) -> tuple[pa.Table, SideTables]:
+    """Read a segments folder: events in `EVENT_SCHEMA` sorted by start, and the side tables.
+
+    Raises:
+        TraceNotFound: there is no such folder, or no side file in it.
+        NotATrace: a file is not what its name says.
+        NewerVersion: it was written by a newer TraceLens.
+    """
+    side = _read_side(folder)
+    table, lost = to_table(_read_records(folder), side.definitions)
+    return table, replace(side, dropped=side.dropped | lost)
+
+
+def convert(folder: Path) -> Path:
+    """Turn a segments folder into the Arrow file beside it, then remove the folder.
+
+    Raises:
+        UnusableInput: as `decode` does.
+        OSError: the file cannot be written; the folder is left as it was.
+    """
+    events, side = decode(folder)
+    path = folder.with_suffix(TRACE_SUFFIX)
+    write_events(path, events, side)
+    for file in [*folder.glob(f"*{SEGMENT_SUFFIX}"), folder / SIDE_FILE]:
+        file.unlink(missing_ok=True)
+    folder.rmdir()
+    return path
+
+
+def is_live(folder: Path) -> bool:
+    """Tell whether the process that records into `folder` still runs, on this machine.
+
+    Raises:
+        UnusableInput: as `decode` does.
+    """
+    side = _read_side(folder)
+    process = side.process
+    here = process.host == socket.gethostname() and process.clock_domain == clock_domain()
+    if side.complete or not here:
+        return False
+    started = process_started_ns(process.pid)
+    return started is not None and started <= process.incarnation + _START_SLACK_NS
+
+
+def _read_side(folder: Path) -> SideTables:
+    try:
+        with (folder / SIDE_FILE).open("rb") as lines:
+            return from_lines(lines)
+    except FileNotFoundError as error:
+        raise TraceNotFound(
+            f"{folder} has no {SIDE_FILE}, without which nobody knows whose events these are"
+        ) from error
+    except OSError as error:
+        raise NotATrace(f"{folder / SIDE_FILE} cannot be read ({error.strerror})") from error
+
+
+def _read_records(folder: Path) -> Records:
+    """Read the used slots of all segments, in the order in which they were taken."""
+    parts = [_read_segment(path) for path in sorted(folder.glob(f"*{SEGMENT_SUFFIX}"))]
+    return np.concatenate([np.empty(0, SLOT), *parts])
+
+
+def _read_segment(path: Path) -> Records:
+    """Read the used slots of a segment; of one that was cut off, those that are whole."""
+    content = path.read_bytes()
+    header = content[:RECORD_BYTES]
+    if len(header) < RECORD_BYTES or header == _UNUSED_HEADER:
+        return np.empty(0, SLOT)  # killed while it was being made
+    _check_header(path.name, header)
+    whole = len(content) // RECORD_BYTES - 1
+    records: Records = np.frombuffer(content, SLOT, count=whole, offset=RECORD_BYTES)
+    return records[records["definition"] != 0]
+
+
+def _check_header(name: str, header: bytes) -> None:
+    magic, order, version, record_bytes, _capacity, _pid = HEADER.unpack(header)
+    if magic != MAGIC:
+        raise NotATrace(f"{name} does not begin as a segment of TraceLens does")
+    if order != BYTE_ORDER:
+        raise NotATrace(f"{name} was written on a machine of another byte order: convert it there")
+    check_version(version)
+    if record_bytes != RECORD_BYTES:
+        raise NotATrace(f"{name} has records of {record_bytes} bytes, expected {RECORD_BYTES}")

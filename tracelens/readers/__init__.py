@@ -1,1 +1,12 @@
-"""."""
+"""Each reader turns one kind of recording into a `Trace`; the first that recognises a path reads it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tracelens.readers.native import NativeReader
+
+if TYPE_CHECKING:
+    from tracelens.readers.base import Reader
+
+READERS: Final[tuple[Reader, ...]] = (NativeReader(),)

@@ -1,0 +1,150 @@
+"""Puts the recordings of single processes together into one `Trace`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from tracelens.readers._checked import checked
+from tracelens.trace import (
+    CLOCK_COLUMNS,
+    COMMUNICATOR_COLUMNS,
+    PROCESS_COLUMNS,
+    THREAD_COLUMNS,
+    Note,
+    Trace,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tracelens.readers._arrow_file import Recording
+
+UNUSABLE: Final = "unusable times"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A recording and the name of its file."""
+
+    file: str
+    recording: Recording
+
+
+def assemble(parts: list[Part], notes: Iterable[Note] = ()) -> Trace:
+    """Build the trace; processes are ordered by role (workers first), rank and age."""
+    parts = sorted(parts, key=_order)
+    frames, rows, said = [], [], list(notes)
+    dropped: Counter[str] = Counter()
+    for index, part in enumerate(parts):
+        events, unusable = checked(part.recording, index)
+        lost = part.recording.side.dropped | ({UNUSABLE: unusable} if unusable else {})
+        dropped.update(lost)
+        frames.append(events)
+        rows.append(_process(index, part, events, sum(lost.values())))
+        said += _notes(part, events, lost)
+    processes, restarts = _with_main(pl.DataFrame(rows, schema=PROCESS_COLUMNS | _EXTRA))
+    return Trace(
+        events=pl.concat(frames).lazy(),
+        processes=processes.select(*PROCESS_COLUMNS),
+        communicators=_communicators(parts),
+        threads=_rows(parts, "threads", THREAD_COLUMNS, thread="index"),
+        clocks=_rows(parts, "clocks", CLOCK_COLUMNS),
+        notes=(*said, *restarts),
+        dropped=dict(dropped),
+    )
+
+
+# Needed to choose the main processes, and not kept.
+_EXTRA: Final[dict[str, pl.DataType]] = {"steps": pl.Int64(), "child": pl.Boolean()}
+
+
+def _order(part: Part) -> tuple[bool, int, int, int]:
+    process = part.recording.side.process
+    return (process.role == "ps", process.rank, process.incarnation, process.pid)
+
+
+def _process(index: int, part: Part, events: pl.DataFrame, lost: int) -> dict[str, Any]:
+    side = part.recording.side
+    last = events.select(pl.max_horizontal("start_ns", "end_ns").max()).item()
+    known = {name: getattr(side.process, name, None) for name in PROCESS_COLUMNS}
+    return known | {
+        "process": index,
+        "clock_domain": side.process.clock_domain or side.process.host,
+        "main": False,
+        "complete": side.complete and not part.recording.cut,
+        "events": events.height,
+        "dropped": lost,
+        "first_ns": events["start_ns"].min(),
+        "last_ns": last,
+        "file": part.file,
+        "steps": events.filter(pl.col("kind") == "step").height,
+        "child": side.process.parent_rank_pid is not None,
+    }
+
+
+def _with_main(processes: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
+    """Mark for each rank the process that stands for it; note ranks that had several."""
+    rivals = processes.filter(~pl.col("child"))
+    best = (
+        rivals.with_columns(stepped=pl.col("steps") > 0)
+        .sort("stepped", "incarnation", "events", descending=True, maintain_order=True)
+        .group_by("role", "rank", maintain_order=True)
+        .agg(pl.col("process").first(), pl.col("pid").first(), ran=pl.col("stepped").sum())
+    )
+    marked = processes.with_columns(main=pl.col("process").is_in(best["process"].implode()))
+    several = best.filter(pl.col("ran") > 1).sort("role", "rank")
+    return marked, [_restart(row) for row in several.iter_rows(named=True)]
+
+
+def _restart(row: dict[str, Any]) -> Note:
+    who = "Rank" if row["role"] == "worker" else "Parameter server"
+    sentence = (
+        f"{who} {row['rank']} was recorded {row['ran']} times: the latest with steps, process "
+        f"{row['pid']}, stands for it, the others are kept apart."
+    )
+    return Note(file="", sentence=sentence, kind="restarted")
+
+
+def _notes(part: Part, events: pl.DataFrame, lost: dict[str, int]) -> list[Note]:
+    """Say what this process's recording lacks."""
+    file, notes = part.file, []
+    if part.recording.cut:
+        sentence = f"'{file}' is damaged or cut off: its first {events.height} events are used."
+        notes.append(Note(file, sentence, "truncated"))
+    elif not part.recording.side.complete:
+        sentence = (
+            f"'{file}' did not end its recording itself (killed, or still running): "
+            f"all {events.height} events up to then are used."
+        )
+        notes.append(Note(file, sentence, "incomplete"))
+    if not events.height:
+        notes.append(Note(file, f"'{file}' holds no events.", "incomplete"))
+    if lost:
+        reasons = ", ".join(f"{count} for {reason}" for reason, count in sorted(lost.items()))
+        notes.append(Note(file, f"'{file}' lost events: {reasons}.", "dropped"))
+    return notes
+
+
+def _communicators(parts: list[Part]) -> pl.DataFrame:
+    rows = {
+        group.uid: {"communicator": group.uid, "name": group.name, "ranks": group.ranks}
+        for part in reversed(parts)
+        for group in part.recording.side.communicators
+    }
+    return pl.DataFrame(list(rows.values()), schema=COMMUNICATOR_COLUMNS)
+
+
+def _rows(
+    parts: list[Part], table: str, columns: dict[str, pl.DataType], **renamed: str
+) -> pl.DataFrame:
+    """Gather one side table of all processes; `renamed` maps columns to fields."""
+    rows = [
+        {name: given.get(renamed.get(name, name)) for name in columns} | {"process": index}
+        for index, part in enumerate(parts)
+        for given in map(asdict, getattr(part.recording.side, table))
+    ]
+    return pl.DataFrame(rows, schema=columns)

@@ -1,0 +1,117 @@
+"""Reads TraceLens' own folders: one Arrow file a process, and the segments of killed or running ones."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from tracelens.errors import EmptyTrace, NewerVersion, NotATrace, TraceLensError
+from tracelens.readers._arrow_file import Recording, read_arrow
+from tracelens.readers._assemble import Part, assemble
+from tracelens.schema import segments
+from tracelens.schema.vocabulary import SEGMENTS_SUFFIX, TRACE_SUFFIX
+from tracelens.trace import Note
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracelens.readers.base import Progress
+    from tracelens.trace import Trace
+
+# What damaged input makes pyarrow, its C++ library and our own decoding raise.
+_DAMAGE: Final = (TraceLensError, OSError, ValueError, TypeError, MemoryError, pa.ArrowException)
+
+
+class NativeReader:
+    """The format described in docs/format.md."""
+
+    name = "TraceLens trace folder"
+
+    def sniff(self, path: Path) -> bool:
+        """Say whether there is at least one file or folder named like ours."""
+        return bool(_recordings(path))
+
+    def read(self, path: Path, progress: Progress | None = None) -> Trace:
+        """Read every process; one that cannot be read becomes a note."""
+        found = _recordings(path)
+        parts: list[Part] = []
+        problems: list[tuple[Path, Exception]] = []
+        for done, file in enumerate(found):
+            try:
+                parts.append(_read(file))
+            except _DAMAGE as error:
+                problems.append((file, error))
+            if progress:
+                progress(done + 1, len(found))
+        if not parts:
+            raise _refusal(path, problems)
+        notes = tuple(Note(file.name, _sentence(file, error)) for file, error in problems)
+        trace = assemble(parts, notes)
+        if not trace.processes["events"].sum():
+            raise EmptyTrace(
+                f"'{path}' holds {len(found)} recorded processes, but not one event: "
+                "check that the recorded program did any work after tl.start()."
+            )
+        return trace.with_(path=path)
+
+
+def _recordings(path: Path) -> list[Path]:
+    """List files and segment folders; segments whose conversion is done are left out."""
+    if path.is_file() or path.name.endswith(SEGMENTS_SUFFIX):
+        return [path] if path.name.endswith((TRACE_SUFFIX, SEGMENTS_SUFFIX)) else []
+    try:
+        entries = sorted(path.iterdir())
+    except OSError:
+        return []
+    visible = [entry for entry in entries if not entry.name.startswith(".")]
+    files = [entry for entry in visible if entry.name.endswith(TRACE_SUFFIX)]
+    converted = {file.name.removesuffix(TRACE_SUFFIX) for file in files}
+    live = [
+        entry
+        for entry in visible
+        if entry.name.endswith(SEGMENTS_SUFFIX)
+        and entry.name.removesuffix(SEGMENTS_SUFFIX) not in converted
+    ]
+    return sorted(files + live)
+
+
+def _read(path: Path) -> Part:
+    if path.name.endswith(SEGMENTS_SUFFIX):
+        return _read_segments(path)
+    if not path.is_file():
+        raise NotATrace("it is not a file")
+    return Part(path.name, read_arrow(path))
+
+
+def _read_segments(folder: Path) -> Part:
+    """Decode what a killed or running process left; convert it if its process is surely gone.
+
+    Whether a process on another machine still runs cannot be known here, so its segments stay.
+    """
+    table, side = segments.decode(folder)
+    name = folder.name
+    ours = side.process.host == socket.gethostname()
+    if ours and not segments.is_live(folder) and os.access(folder.parent, os.W_OK):
+        with suppress(OSError):  # a full disk, or another reader converts it now: we have it
+            name = segments.convert(folder).name
+    return Part(name, Recording(table, side))
+
+
+def _sentence(path: Path, error: Exception) -> str:
+    """Say in one sentence which file was left out and why."""
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return f"'{path.name}' was left out: {reason.rstrip('.')}."
+
+
+def _refusal(path: Path, problems: list[tuple[Path, Exception]]) -> TraceLensError:
+    """Build the error for a path of which nothing can be read."""
+    newer = next((error for _, error in problems if isinstance(error, NewerVersion)), None)
+    file, error = problems[0]
+    first = _sentence(file, newer or error).removesuffix(".")
+    kind = NewerVersion if newer else NotATrace
+    count = len(problems)
+    return kind(f"None of the {count} recordings in '{path}' can be read; the first: {first}.")

@@ -1,0 +1,213 @@
+"""Brings all clocks onto that of the first host.
+
+Processes that share a monotonic clock need nothing. Else hosts are tied together by the exits of the
+collectives in which they all took part (see `tracelens.transforms._fit`); a host without any by
+ping-pong with another, or at last by its wall clock. How sure each is stands in `Trace.alignment`.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import polars as pl
+
+from tracelens.trace import Alignment, HostClock, Note
+from tracelens.transforms._clock_exits import from_exits, shifted, spread_of
+from tracelens.transforms._clock_map import ClockMap
+from tracelens.transforms._clock_readings import bias, from_ping_pong, from_wall
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from tracelens.trace import Trace
+
+_METHODS: Final = ("collective_exits", "ping_pong", "wall")
+_TIMES: Final = ("start_ns", "end_ns", "device_start_ns", "first_ns", "last_ns")
+
+
+def align(trace: Trace) -> Trace:
+    """Move all times onto one clock and say how; a trace with one clock stays as it is."""
+    clocks = _clocks(trace.processes)
+    names = clocks.unique("clock", keep="first", maintain_order=True).sort("clock")
+    if names.height < 2:
+        return trace.with_(alignment=Alignment("same_clock", _unmoved(names)))
+    maps, method, notes = _maps(trace, clocks, names)
+    return trace.with_(
+        events=_moved(trace.events.collect(), clocks, maps).lazy(),
+        processes=_moved(trace.processes, clocks, maps),
+        alignment=Alignment(method, _described(clocks, maps)),
+        notes=(*trace.notes, *notes),
+    )
+
+
+def _clocks(processes: pl.DataFrame) -> pl.DataFrame:
+    """Number the clocks: by the first main worker that has each, then the rest."""
+    order = processes.sort(~pl.col("main"), pl.col("role") != "worker", "rank", "process")
+    number = {
+        name: index for index, name in enumerate(order["clock_domain"].unique(maintain_order=True))
+    }
+    return order.select(
+        "process",
+        "host",
+        "clock_domain",
+        "first_ns",
+        "last_ns",
+        clock=pl.col("clock_domain").replace_strict(number, return_dtype=pl.Int32),
+    )
+
+
+def _unmoved(names: pl.DataFrame) -> tuple[HostClock, ...]:
+    rows = names.select("host", "clock_domain").iter_rows()
+    return tuple(HostClock(host, domain, 0, 0.0, 0) for host, domain in rows)
+
+
+def _maps(
+    trace: Trace, clocks: pl.DataFrame, names: pl.DataFrame
+) -> tuple[dict[int, ClockMap], str, list[Note]]:
+    """Find how each clock becomes the common one, by the best method that it allows."""
+    readings = _readings(trace, clocks)
+    maps = _sharpened(from_exits(trace, clocks), readings)
+    used = dict.fromkeys(maps, "collective_exits")
+    if not maps:
+        maps = {0: ClockMap()}
+    origin = min(maps)
+    used |= _add_ping_pong(maps, readings, names.height)
+    used |= _add_wall(maps, readings, names.height, origin)
+    alone = names.filter(~pl.col("clock").is_in(list(maps)))
+    maps |= {clock: ClockMap() for clock in alone["clock"]}
+    method = next((name for name in _METHODS if name in used.values()), "wall")
+    return maps, method, _said(names, used, method) + _unaligned(alone)
+
+
+def _readings(trace: Trace, clocks: pl.DataFrame) -> pl.DataFrame:
+    """Return the clock records with the clock of each and of its peer."""
+    clock_of = clocks.select("process", "clock")
+    peers = trace.workers.select("process", peer="rank").join(clock_of, on="process")
+    return trace.clocks.join(clock_of, on="process").join(
+        peers.select("peer", peer_clock="clock"), on="peer", how="left"
+    )
+
+
+def _between(readings: pl.DataFrame, clock: int, peer: int) -> pl.DataFrame:
+    return readings.filter(
+        pl.col("method") == "ping_pong", pl.col("clock") == clock, pl.col("peer_clock") == peer
+    )
+
+
+def _sharpened(maps: dict[int, ClockMap], readings: pl.DataFrame) -> dict[int, ClockMap]:
+    """Take a lasting lag out of fitted clocks where ping-pong is sharper than exits scatter."""
+    better = dict(maps)
+    for clock, found in maps.items():
+        measured = bias(_between(readings, clock, min(maps)), found, maps[min(maps)])
+        if measured and measured[1] < spread_of(found):
+            better[clock] = shifted(found, *measured)
+    return better
+
+
+def _add_ping_pong(maps: dict[int, ClockMap], readings: pl.DataFrame, count: int) -> dict[int, str]:
+    """Tie clocks to mapped ones, and others to those, until nothing is left to tie."""
+    added: dict[int, str] = {}
+    while True:
+        found = {
+            clock: tied
+            for clock in range(count)
+            if clock not in maps and (tied := _tied(maps, readings, clock))
+        }
+        if not found:
+            return added
+        maps |= found
+        added |= dict.fromkeys(found, "ping_pong")
+
+
+def _tied(maps: dict[int, ClockMap], readings: pl.DataFrame, clock: int) -> ClockMap | None:
+    candidates = [
+        from_ping_pong(_between(readings, clock, other), _between(readings, other, clock), mapped)
+        for other, mapped in maps.items()
+    ]
+    found = [candidate for candidate in candidates if candidate]
+    return min(found, key=lambda candidate: candidate.uncertainty_ns, default=None)
+
+
+def _add_wall(
+    maps: dict[int, ClockMap], readings: pl.DataFrame, count: int, origin: int
+) -> dict[int, str]:
+    by_clock = [readings.filter(pl.col("clock") == clock) for clock in range(count)]
+    added: dict[int, str] = {}
+    for clock in range(count):
+        if clock not in maps:
+            found = from_wall(by_clock[clock], by_clock[origin], maps[origin])
+            if found:
+                maps[clock] = found
+                added[clock] = "wall"
+    return added
+
+
+def _said(names: pl.DataFrame, used: dict[int, str], method: str) -> list[Note]:
+    """Say which hosts had to be aligned by a worse method than the others."""
+    words = {"ping_pong": "messages between processes", "wall": "its wall clock (about 1 ms)"}
+    return [
+        Note(
+            file="",
+            sentence=f"Host '{row['host']}' took part in no common collective: its clock is aligned "
+            f"by {words[used[row['clock']]]}.",
+            kind="clock",
+        )
+        for row in names.iter_rows(named=True)
+        if used.get(row["clock"], method) != method
+    ]
+
+
+def _unaligned(alone: pl.DataFrame) -> list[Note]:
+    return [
+        Note(
+            file="",
+            sentence=f"Host '{host}' cannot be aligned with the others (no common collective, "
+            "ping-pong or wall clock was recorded): only durations within it are meaningful.",
+            kind="clock",
+        )
+        for host in alone["host"]
+    ]
+
+
+def _described(clocks: pl.DataFrame, maps: dict[int, ClockMap]) -> tuple[HostClock, ...]:
+    extents = clocks.group_by("clock").agg(
+        pl.col("host", "clock_domain").first(), pl.col("first_ns").min(), pl.col("last_ns").max()
+    )
+    return tuple(_describe(row, maps[row["clock"]]) for row in extents.sort("clock").to_dicts())
+
+
+def _describe(row: dict[str, Any], found: ClockMap) -> HostClock:
+    first, last = row["first_ns"] or 0, row["last_ns"] or 0
+    return HostClock(
+        host=row["host"],
+        clock_domain=row["clock_domain"],
+        offset_ns=int(found.offset_at(np.array([first]))[0]),
+        drift_ppm=found.drift_ppm(first, last),
+        uncertainty_ns=found.uncertainty_ns,
+        jumps=found.jumps,
+    )
+
+
+def _moved(frame: pl.DataFrame, clocks: pl.DataFrame, maps: dict[int, ClockMap]) -> pl.DataFrame:
+    """Put the times of a frame with a process column onto the common clock."""
+    clock_of = np.zeros(int(clocks["process"].to_numpy().max()) + 1, np.int32)
+    clock_of[clocks["process"].to_numpy()] = clocks["clock"].to_numpy()
+    of_row = clock_of[frame["process"].to_numpy()]
+    order = np.argsort(of_row, kind="stable")
+    ends = np.searchsorted(of_row[order], np.arange(len(maps) + 1))
+    rows = [order[first:last] for first, last in pairwise(ends)]
+    present = [name for name in _TIMES if name in frame.columns and frame[name].count()]
+    return frame.with_columns(_moved_column(frame[name], rows, maps) for name in present)
+
+
+def _moved_column(
+    column: pl.Series, rows: list[npt.NDArray[np.intp]], maps: dict[int, ClockMap]
+) -> pl.Series:
+    times = column.fill_null(0).to_numpy()
+    moved = np.empty_like(times)
+    for clock, part in enumerate(rows):
+        moved[part] = maps[clock].apply(times[part])
+    found = pl.Series(column.name, moved)
+    return pl.select(pl.when(column.is_not_null()).then(found)).to_series().alias(column.name)

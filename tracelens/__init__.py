@@ -10,8 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from tracelens.analyses import Report, analyze
-    from tracelens.load import open
+    from tracelens.analyses import analyze
+    from tracelens.analyses.result import Report
+    from tracelens.load import open  # noqa: A004 - `tracelens.open` is meant to read like it
     from tracelens.trace import Trace
     from tracelens_instrument.hooks import attach
     from tracelens_instrument.recorder import counter, instant, span, start, step, stop, traced
@@ -35,7 +36,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "Report": "tracelens.analyses",
+    "Report": "tracelens.analyses.result",
     "Trace": "tracelens.trace",
     "analyze": "tracelens.analyses",
     "attach": "tracelens_instrument.hooks",

@@ -15,7 +15,6 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tracelens import __version__
 from tracelens.schema.host import clock_domain
 from tracelens.schema.side import Process
 
@@ -35,7 +34,7 @@ _LAUNCHERS: Final = (
     ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),  # srun
 )
 _JOBS: Final = ("TRACELENS_JOB", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
-_VERSIONED: Final = ("torch", "mpi4py", "numpy")
+_VERSIONED: Final = ("tracelens", "torch", "mpi4py", "numpy")
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,7 @@ def _number(environment: Mapping[str, str], name: str) -> int | None:
 
 def _versions() -> dict[str, str]:
     """Versions of what is already loaded; nothing is imported to ask."""
-    found = {"python": platform.python_version(), "tracelens": __version__}
+    found = {"python": platform.python_version()}
     for name in _VERSIONED:
         version = getattr(sys.modules.get(name), "__version__", None)
         if version is not None:

@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tracelens.schema.host import process_started_ns
 from tracelens_instrument.failures import warn_once
 from tracelens_instrument.identity import PARENT_VARIABLE, Identity, identify, launcher_of
 from tracelens_instrument.recording import Recording
 from tracelens_instrument.registry import REGISTRY
 from tracelens_instrument.state import NO_STEP, STATE
-from tracelens.schema.host import process_started_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,14 +27,14 @@ __all__ = ["DIRECTORY_VARIABLE", "begin", "end", "first_use", "on_stop", "wait_f
 
 DIRECTORY_VARIABLE: Final = "TRACELENS_DIR"
 
-_lock = threading.RLock()
+_LOCK: Final = [threading.RLock()]  # in a list, because a forked child needs a fresh one
 _callbacks: list[Callable[[], object]] = []
 _replaced: dict[str, str | None] = {}
 
 
 def begin(directory: Path | None, given: Mapping[str, Any]) -> None:
     """Open a recording now."""
-    with _lock:
+    with _LOCK[0]:
         if STATE.recording is not None:
             if directory is not None and directory.resolve() != STATE.recording.directory:
                 warn_once(
@@ -55,7 +55,7 @@ def wait_for_first_use() -> None:
 
 def first_use() -> Segment | None:
     """Open the recording that waits for its first event; None if none does."""
-    with _lock:
+    with _LOCK[0]:
         if STATE.segment is None and STATE.waiting is not None:
             _open(*STATE.waiting)
         return STATE.segment
@@ -63,7 +63,7 @@ def first_use() -> Segment | None:
 
 def end() -> None:
     """Close the recording and turn its segments into Arrow."""
-    with _lock:
+    with _LOCK[0]:
         STATE.waiting = None
         recording = STATE.recording
         if recording is None:
@@ -155,8 +155,7 @@ def _convert(folder: Path) -> None:
 
 def _in_forked_child() -> None:
     """Make the child a recording process of its own, beginning at its first event."""
-    global _lock
-    _lock = threading.RLock()
+    _LOCK[0] = threading.RLock()
     REGISTRY.after_fork()
     _callbacks.clear()
     STATE.set_step(NO_STEP)

@@ -15,7 +15,7 @@ from tracelens_instrument import lifecycle, steps
 from tracelens_instrument.clock import now
 from tracelens_instrument.lifecycle import on_stop
 from tracelens_instrument.registry import REGISTRY
-from tracelens_instrument.span import Span, Use, Values
+from tracelens_instrument.span import Span, Token, Values
 from tracelens_instrument.state import STATE
 from tracelens_instrument.steps import Step, begin_step, end_step, put_counter
 from tracelens_instrument.traced import wrap
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Span",
     "Step",
-    "Use",
+    "Token",
     "active",
     "begin_step",
     "clock_reading",
@@ -119,7 +119,10 @@ def span(
         InvalidArgument: an unknown kind, or an operation that this kind does not have.
     """
     _check(kind, op)
-    return Span(REGISTRY.definition(name, kind, "span", op, algorithm, communicator, shard))
+    number = REGISTRY.definition(
+        name, kind, op=op, algorithm=algorithm, communicator=communicator, shard=shard
+    )
+    return Span(number)
 
 
 @overload
@@ -154,22 +157,21 @@ def step(number: int, samples: float | None = None, tokens: float | None = None)
 
 def instant(name: str, kind: str = "user", **values: Unpack[Values]) -> None:
     """Record that something happened at this moment."""
-    if _on():
+    if STATE.on:
         _check(kind, None)
-        moment = now()
-        Span(REGISTRY.definition(name, kind, "instant")).complete(moment, moment, **values)
+        Span(REGISTRY.definition(name, kind, "instant")).begin(**values)
 
 
 def counter(name: str, value: float, kind: str = "user") -> None:
     """Record the value of something at this moment."""
-    if _on():
+    if STATE.on:
         _check(kind, None)
         put_counter(REGISTRY.definition(name, kind, "counter"), value)
 
 
 def active() -> bool:
     """Tell whether events are recorded, now or from the first one on."""
-    return _on()
+    return STATE.on
 
 
 def communicator(ranks: Sequence[int], name: str) -> int:
@@ -192,13 +194,9 @@ def clock_reading(reading: ClockReading) -> None:
         STATE.recording.clock_reading(reading)
 
 
-def _on() -> bool:
-    return STATE.segment is not None or STATE.waiting is not None
-
-
 def _traced(function: F, name: str, kind: str, op: str | None) -> F:
     handle = span(name, kind=kind, op=op)
-    return wrap(function, handle) if _on() else function
+    return wrap(function, handle) if STATE.on else function
 
 
 def _check(kind: str, op: str | None) -> None:

@@ -66,10 +66,14 @@ class Recording:
                     if STATE.recording is self:
                         STATE.segment = self.segment
                 segment = self.segment
-            offset = segment.take()
-            if offset < segment.limit:
-                return segment, offset
-            full = segment
+            try:
+                return segment, segment.take()
+            except StopIteration:
+                full = segment
+
+    def count_unusable_time(self) -> None:
+        """Count an event that was left out because its times were no integers."""
+        self.clipped.add()
 
     def arrive(self) -> Here:
         """Enter the calling thread into the thread table."""

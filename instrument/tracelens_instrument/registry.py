@@ -44,6 +44,7 @@ class Registry:
         name: str,
         kind: str,
         event_type: str = "span",
+        *,
         op: str | None = None,
         algorithm: str | None = None,
         communicator: int | None = None,

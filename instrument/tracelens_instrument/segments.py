@@ -7,7 +7,6 @@ pages belong to the kernel.
 
 from __future__ import annotations
 
-import itertools
 import mmap
 import os
 from typing import TYPE_CHECKING, Final
@@ -30,12 +29,12 @@ SEGMENT_BYTES: Final = 1 << 20
 class Segment:
     """Slots to write records into.
 
-    `take` reserves a slot and returns its offset in bytes; offsets from `limit` on mean that the
-    segment is full. It is one step that no signal handler can interrupt. `words` are the same bytes
-    as 8-byte integers. Whoever holds the segment may close its spans, also after it was rotated out.
+    `take` reserves a slot and returns its offset in bytes, in one step that neither a thread nor a
+    signal handler can come between; StopIteration says that the segment is full. `words` are the
+    same bytes as 8-byte integers. Whoever holds a segment may close its spans, also after it is full.
     """
 
-    __slots__ = ("__weakref__", "limit", "memory", "owner", "take", "words")
+    __slots__ = ("__weakref__", "memory", "owner", "slots", "take", "words")
 
     def __init__(
         self,
@@ -46,12 +45,12 @@ class Segment:
         self.memory = memory
         self.words = memoryview(memory).cast("q")
         self.owner = owner
-        self.take = take or itertools.count(RECORD_BYTES, RECORD_BYTES).__next__
-        self.limit = len(memory)
+        self.slots = iter(range(RECORD_BYTES, len(memory), RECORD_BYTES))
+        self.take = take or self.slots.__next__
 
     def detach(self) -> None:
         """Send whatever is still written here nowhere (a forked child must not touch the file)."""
-        scratch = bytearray(self.limit)
+        scratch = bytearray(len(self.memory))
         self.memory = scratch
         self.words = memoryview(scratch).cast("q")
 

@@ -1,14 +1,16 @@
 """Spans: handles that are made once and used many times.
 
-The methods that run inside training (`__enter__`, `__exit__`) are written flat: every call and every
-attribute that they do without is time that the training keeps.
+The methods that run inside training (`__enter__`, `__exit__`, `begin`, `end`) are written flat: every
+call and every attribute that they do without is time that the training keeps.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
+import struct
+from typing import TYPE_CHECKING, Self, TypedDict, Unpack
 
 from tracelens.schema.record import (
+    ESTIMATED,
     NO_BYTES,
     NO_INDEX,
     NO_REQUEST,
@@ -18,6 +20,7 @@ from tracelens.schema.record import (
 )
 from tracelens_instrument.clock import now
 from tracelens_instrument.lifecycle import first_use
+from tracelens_instrument.repair import write_what_fits
 from tracelens_instrument.state import OPEN, STATE
 
 if TYPE_CHECKING:
@@ -25,14 +28,19 @@ if TYPE_CHECKING:
 
     from tracelens_instrument.segments import Segment
 
-__all__ = ["Span", "Use", "Values"]
+__all__ = ["Span", "Token", "Values"]
 
-_open = OPEN.pack_into
+_write_open = OPEN.pack_into
 _write = RECORD.pack_into
+_write_flags = struct.Struct("@H").pack_into
+_write_definition = struct.Struct("@I").pack_into
+_FLAGS_OFFSET = 58
+_DEFINITION_OFFSET = 60
+_UNUSED = 0
 
 
 class Values(TypedDict, total=False):
-    """What may be said of one use of a span."""
+    """What may be said of one use of a span; see docs/format.md for what each means."""
 
     nbytes: int
     seq: int
@@ -45,35 +53,15 @@ class Values(TypedDict, total=False):
     step: int | None
 
 
-class Span:
-    """A kind of work, named once: ``with SPAN:`` or ``with SPAN(nbytes=n):`` records one piece of it.
+class Token:
+    """A span that has begun; `end` closes it, in any thread, and so does leaving it as a context."""
 
-    May be used from any thread, inside itself, and in signal handlers. Interleaved use of one
-    handle by coroutines of a thread needs the second form, whose state is its own.
-    """
+    __slots__ = ("offset", "segment")
 
-    __slots__ = ("definition",)
-
-    def __init__(self, definition: int) -> None:
-        self.definition = definition
+    segment: Segment | None
+    offset: int
 
     def __enter__(self) -> Self:
-        segment = STATE.segment
-        if segment is None:
-            if STATE.waiting is None:
-                return self
-            segment = first_use()
-            if segment is None:
-                return self
-        offset = segment.take()
-        if offset >= segment.limit:
-            segment, offset = segment.owner.rotate(segment)
-        try:
-            here = STATE.local.here
-        except AttributeError:
-            here = segment.owner.arrive()
-        here.stack.append((self, segment, offset))
-        _open(segment.memory, offset, now(), STATE.blank, here.block, self.definition)
         return self
 
     def __exit__(
@@ -83,6 +71,68 @@ class Span:
         traceback: TracebackType | None,
     ) -> None:
         end = now()
+        segment = self.segment
+        if segment is not None:
+            self.segment = None
+            segment.words[(self.offset >> 3) + 1] = end if kind is None else -end
+
+    def end(self, failed: bool = False) -> None:  # noqa: FBT001, FBT002 - keywords cost time here
+        """Close the span, as failed if it ended by an exception; a second time does nothing."""
+        end = now()
+        segment = self.segment
+        if segment is not None:
+            self.segment = None
+            segment.words[(self.offset >> 3) + 1] = -end if failed else end
+
+    def discard(self) -> None:
+        """Make as if it had never begun."""
+        segment, self.segment = self.segment, None
+        if segment is not None:
+            _write_definition(segment.memory, self.offset + _DEFINITION_OFFSET, _UNUSED)
+
+
+_new = object.__new__
+_NOTHING = Token()
+_NOTHING.segment = None
+
+
+class Span:
+    """A kind of work, named once: ``with SPAN:`` or ``with SPAN(nbytes=n):`` records a piece of it.
+
+    May be used by all threads, inside itself, and in signal handlers. Where coroutines of one thread
+    use a handle in turns, use ``with SPAN():``, which keeps its state apart from the thread's.
+    """
+
+    __slots__ = ("definition",)
+
+    def __init__(self, definition: int) -> None:
+        self.definition = definition
+
+    def __enter__(self) -> Self:
+        segment = STATE.segment
+        if segment is None and (STATE.waiting is None or (segment := first_use()) is None):
+            return self
+        try:
+            offset = segment.take()
+        except StopIteration:
+            segment, offset = segment.owner.rotate(segment)
+        try:
+            here = STATE.local.here
+        except AttributeError:
+            here = segment.owner.arrive()
+        here.stack.append((self, segment, offset))
+        _write_open(segment.memory, offset, now(), STATE.blank, here.block, self.definition)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        end = now()
+        if STATE.segment is None:
+            return
         try:
             stack = STATE.local.here.stack
             span, segment, offset = stack.pop()
@@ -92,8 +142,9 @@ class Span:
             return  # it was entered before recording began
         segment.words[(offset >> 3) + 1] = end if kind is None else -end
 
-    def __call__(
+    def begin(
         self,
+        track: int | None = None,
         *,
         nbytes: int = NO_BYTES,
         seq: int = NO_SEQ,
@@ -104,25 +155,60 @@ class Span:
         queue_depth: int = NO_SHORT,
         micro_step: int = NO_SHORT,
         step: int | None = None,
-    ) -> Use:
-        """Say more about the next use: ``with SPAN(nbytes=n):``."""
-        return Use(
-            self.definition,
-            (nbytes, request, seq),
-            step,
-            (key, bucket, peer),
-            (micro_step, queue_depth),
-        )
+    ) -> Token:
+        """Begin a span now, on this thread or on `track`; what is returned ends it."""
+        segment = STATE.segment
+        if segment is None and (STATE.waiting is None or (segment := first_use()) is None):
+            return _NOTHING
+        try:
+            offset = segment.take()
+        except StopIteration:
+            segment, offset = segment.owner.rotate(segment)
+        try:
+            row = STATE.local.here.index if track is None else track
+        except AttributeError:
+            row = segment.owner.arrive().index
+        at = STATE.step if step is None else step
+        memory = segment.memory
+        start = now()
+        try:
+            # The fields and their order are those of tracelens.schema.record.
+            _write(memory, offset, start, 0, nbytes, request, seq, at, key, bucket, peer,
+                   row, micro_step, queue_depth, 0, self.definition)  # fmt: skip
+        except Exception:  # noqa: BLE001 - training code hands in anything, and must not fail
+            values = (nbytes, request, seq, at, key, bucket, peer, row, micro_step, queue_depth)
+            write_what_fits(segment, offset, start, values, self.definition)
+        token = _new(Token)
+        token.segment = segment
+        token.offset = offset
+        return token
 
-    def begin(self, track: int | None = None, **values: Unpack[Values]) -> Use:
-        """Open a span that `end` of what is returned closes, in any thread."""
-        return self(**values).begin(track)
+    __call__ = begin
 
     def complete(
-        self, start_ns: int, end_ns: int, track: int | None = None, **values: Unpack[Values]
+        self,
+        start_ns: int,
+        end_ns: int,
+        track: int | None = None,
+        *,
+        failed: bool = False,
+        estimated: bool = False,
+        **values: Unpack[Values],
     ) -> None:
-        """Record a span that is already over (monotonic clock)."""
-        self(**values).put(start_ns, end_ns, track)
+        """Record a span that is over, by times of the monotonic clock."""
+        token = self.begin(track, **values)
+        segment = token.segment
+        if segment is None:
+            return
+        if estimated:
+            _write_flags(segment.memory, token.offset + _FLAGS_OFFSET, ESTIMATED)
+        first = token.offset >> 3
+        try:
+            segment.words[first] = start_ns
+            segment.words[first + 1] = -end_ns if failed else end_ns
+        except (TypeError, ValueError):
+            token.discard()
+            segment.owner.count_unusable_time()
 
 
 def _pull(
@@ -132,123 +218,6 @@ def _pull(
     stack.append(top)
     for at in range(len(stack) - 1, -1, -1):
         if stack[at][0] is span:
-            return stack.pop(at)[1:]
+            _, segment, offset = stack.pop(at)
+            return segment, offset
     raise IndexError
-
-
-class Use:
-    """One use of a span with values of its own; also what `Span.begin` returns."""
-
-    __slots__ = ("_definition", "_first", "_offset", "_second", "_segment", "_step", "_third")
-
-    def __init__(
-        self,
-        definition: int,
-        first: tuple[int, int, int],
-        step: int | None,
-        second: tuple[int, int, int],
-        third: tuple[int, int],
-    ) -> None:
-        self._definition = definition
-        self._first = first
-        self._step = step
-        self._second = second
-        self._third = third
-        self._segment: Segment | None = None
-        self._offset = 0
-
-    def __enter__(self) -> Self:
-        return self.begin()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.end(failed=kind is not None)
-
-    def begin(self, track: int | None = None) -> Self:
-        """Write the open record."""
-        self.put(now(), 0, track)
-        return self
-
-    def end(self, *, failed: bool = False) -> None:
-        """Close it, as failed if it ended by an exception."""
-        end = now()
-        segment = self._segment
-        if segment is not None:
-            segment.words[(self._offset >> 3) + 1] = -end if failed else end
-            self._segment = None
-
-    def discard(self) -> None:
-        """Make as if it had never begun."""
-        segment, self._segment = self._segment, None
-        if segment is not None:
-            segment.memory[self._offset + 60 : self._offset + 64] = b"\0\0\0\0"
-
-    def put(self, start_ns: int, end_ns: int, track: int | None = None) -> None:
-        """Write the record."""
-        segment = STATE.segment
-        if segment is None:
-            segment = first_use()
-            if segment is None:
-                return
-        offset = segment.take()
-        if offset >= segment.limit:
-            segment, offset = segment.owner.rotate(segment)
-        if track is None:
-            try:
-                track = STATE.local.here.index
-            except AttributeError:
-                track = segment.owner.arrive().index
-        step = STATE.step if self._step is None else self._step
-        fields = (*self._first, step, *self._second, track, *self._third)
-        try:
-            _write(segment.memory, offset, start_ns, end_ns, *fields, 0, self._definition)
-        except Exception:  # noqa: BLE001 - training code hands in anything, and must not fail
-            repair(segment, offset, start_ns, end_ns, fields, self._definition)
-        self._segment = segment
-        self._offset = offset
-
-
-def repair(
-    segment: Segment,
-    offset: int,
-    start_ns: int,
-    end_ns: int,
-    fields: tuple[Any, ...],
-    definition: int,
-) -> None:
-    """Write a record some values of which do not fit, without those."""
-    fit = [_fitting(value, *rule) for value, rule in zip(fields, _RULES, strict=True)]
-    if any(value is not None and not ok for value, (_, ok) in zip(fields, fit, strict=True)):
-        segment.owner.clipped.add()
-    numbers = [number for number, _ in fit]
-    _write(segment.memory, offset, start_ns, end_ns, *numbers, 0, definition)
-
-
-# Per field of a record from `bytes` to `queue_depth`: lowest, highest, and "does not apply".
-_I32 = (-(2**31), 2**31 - 1, NO_INDEX)
-_U16 = (0, 2**16 - 1, NO_SHORT)
-_RULES = (
-    (-(2**63), 2**63 - 1, NO_BYTES),
-    (0, 2**64 - 1, NO_REQUEST),
-    (0, 2**32 - 1, NO_SEQ),
-    _I32,
-    _I32,
-    _I32,
-    _I32,
-    (0, 2**16 - 1, 0),
-    _U16,
-    _U16,
-)
-
-
-def _fitting(value: Any, lowest: int, highest: int, absent: int) -> tuple[int, bool]:
-    try:
-        number = int(value)
-    except Exception:  # noqa: BLE001 - a tensor, an array, anything may fail in its own way
-        return absent, False
-    fits = lowest <= number <= highest
-    return (number if fits else absent), fits

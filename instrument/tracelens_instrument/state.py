@@ -38,10 +38,6 @@ class Here:
         self.stack: list[tuple[Span, Segment, int]] = []
 
 
-class _Local(threading.local):
-    here: Here
-
-
 class State:
     """The recorder of this process.
 
@@ -55,8 +51,13 @@ class State:
         self.segment: Segment | None = None
         self.waiting: tuple[Path, Identity] | None = None
         self.recording: Recording | None = None
-        self.local = _Local()
+        self.local = threading.local()
         self.set_step(NO_STEP)
+
+    @property
+    def on(self) -> bool:
+        """Whether events are recorded, now or from the first one on."""
+        return self.segment is not None or self.waiting is not None
 
     def set_step(self, step: int) -> None:
         """Stamp what follows with `step`."""
@@ -68,7 +69,7 @@ class State:
         self.segment = None
         self.recording = None
         self.waiting = None
-        self.local = _Local()
+        self.local = threading.local()
 
 
 STATE: Final = State()

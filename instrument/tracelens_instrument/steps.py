@@ -1,14 +1,14 @@
-"""Training steps: the span of a step, the work done in it, and the number that events are stamped with."""
+"""Training steps: a step's span, the work done in it, and the number that events are stamped with."""
 
 from __future__ import annotations
 
 import struct
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from tracelens.schema.record import NO_REQUEST, VALUE
-from tracelens_instrument.clock import now
+from tracelens.schema.record import VALUE
 from tracelens_instrument.registry import REGISTRY
-from tracelens_instrument.span import Span, Use
+from tracelens_instrument.repair import fits_step
+from tracelens_instrument.span import Span, Token
 from tracelens_instrument.state import NO_STEP, STATE
 
 if TYPE_CHECKING:
@@ -26,20 +26,19 @@ _AS_REQUEST: Final = struct.Struct("@Q")
 class Step:
     """One training step: ``with tl.step(i, samples=len(batch)):``."""
 
-    __slots__ = ("_before", "_number", "_use", "_work")
+    __slots__ = ("_before", "_number", "_token", "_work")
 
     def __init__(self, number: int, samples: float | None, tokens: float | None) -> None:
         self._number = number
-        self._work = {"samples": samples, "tokens": tokens}
-        self._use: Use | None = None
+        self._work = (("samples", samples), ("tokens", tokens))
+        self._token: Token | None = None
         self._before = NO_STEP
 
     def __enter__(self) -> Self:
-        if STATE.segment is not None or STATE.waiting is not None:
+        if STATE.on:
             _IMPLICIT.give_way()
             self._before = STATE.step
-            self._use = _STEP.begin(step=self._number)
-            STATE.set_step(self._number)
+            self._token = _enter(self._number)
         return self
 
     def __exit__(
@@ -48,46 +47,43 @@ class Step:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._use is None:
+        token, self._token = self._token, None
+        if token is None:
             return
-        self._use.end(failed=kind is not None)
+        token.end(failed=kind is not None)
         if kind is None:
             self._put_work()
-        self._use = None
-        STATE.set_step(self._before)
-        _housekeeping()
+        _leave(self._before)
 
     def _put_work(self) -> None:
-        for name, amount in self._work.items():
+        for name, amount in self._work:
             if amount is not None:
                 put_counter(_WORK[name], amount)
 
 
 class _Implicit:
-    """The step that hooks believe to see, until the user says where steps begin and end."""
+    """The steps that hooks believe to see, until the user says where steps begin and end."""
 
     def __init__(self) -> None:
-        self.use: Use | None = None
+        self.token: Token | None = None
         self.heeded = True
 
     def begin(self, number: int) -> None:
-        if self.heeded and (STATE.segment is not None or STATE.waiting is not None):
+        if self.heeded and STATE.on:
             self.end()
-            self.use = _STEP.begin(step=number)
-            STATE.set_step(number)
+            self.token = _enter(number)
 
     def end(self) -> None:
-        use, self.use = self.use, None
-        if use is not None:
-            use.end()
-            STATE.set_step(NO_STEP)
-            _housekeeping()
+        token, self.token = self.token, None
+        if token is not None:
+            token.end()
+            _leave(NO_STEP)
 
     def give_way(self) -> None:
         self.heeded = False
-        use, self.use = self.use, None
-        if use is not None:
-            use.discard()
+        token, self.token = self.token, None
+        if token is not None:
+            token.discard()
             STATE.set_step(NO_STEP)
 
 
@@ -106,7 +102,7 @@ def end_step() -> None:
 
 def forget_steps() -> None:
     """Be outside of any step, and heed hooks again."""
-    _IMPLICIT.use = None
+    _IMPLICIT.token = None
     _IMPLICIT.heeded = True
     STATE.set_step(NO_STEP)
 
@@ -116,14 +112,20 @@ def put_counter(definition: int, value: Any) -> None:
     try:
         (bits,) = _AS_REQUEST.unpack(VALUE.pack(value))
     except Exception:  # noqa: BLE001 - training code hands in anything, and must not fail
-        bits = NO_REQUEST
         if STATE.recording is not None:
             STATE.recording.clipped.add()
-    moment = now()
-    Span(definition).complete(moment, moment, request=bits)
+        return
+    Span(definition).begin(request=bits)
 
 
-def _housekeeping() -> None:
-    recording = STATE.recording
-    if recording is not None:
-        recording.at_step_boundary()
+def _enter(number: int) -> Token:
+    token = _STEP.begin(step=number)
+    step = fits_step(number)
+    STATE.set_step(NO_STEP if step is None else step)
+    return token
+
+
+def _leave(before: int) -> None:
+    STATE.set_step(before)
+    if STATE.recording is not None:
+        STATE.recording.at_step_boundary()

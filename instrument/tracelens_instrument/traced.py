@@ -18,11 +18,14 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 def wrap(function: F, span: Span) -> F:
     """Return `function` with `span` around it; a generator's span lasts until it is used up."""
+    wrapped: F
     if inspect.iscoroutinefunction(function):
-        return _around_coroutine(function, span)
-    if inspect.isgeneratorfunction(function):
-        return _around_generator(function, span)
-    return _around_call(function, span)
+        wrapped = _around_coroutine(function, span)
+    elif inspect.isgeneratorfunction(function):
+        wrapped = _around_generator(function, span)
+    else:
+        wrapped = _around_call(function, span)
+    return wrapped
 
 
 def _around_call(function: Any, span: Span) -> Any:

@@ -88,13 +88,11 @@ def _build(
     deep = depths(records["thread"].astype(np.int64), start, ends)
     counters = types == _COUNTER
     request = np.ascontiguousarray(records["request"])
-    columns: dict[str, pa.Array] = {
+    columns: dict[str, pa.Array[Any]] = {
         "start_ns": pa.array(start),
         "duration_ns": pa.array(ends - start, mask=still_open),
-        "type": pa.DictionaryArray.from_arrays(pa.array(types), pa.array(EVENT_TYPES)),
-        "status": pa.DictionaryArray.from_arrays(
-            pa.array(_statuses(records, still_open)), pa.array(STATUSES)
-        ),
+        "type": _coded(types, EVENT_TYPES),
+        "status": _coded(_statuses(records, still_open), STATUSES),
         "thread": pa.array(records["thread"]),
         "depth": pa.array(np.minimum(deep, NO_SHORT).astype(np.uint16)),
         "step": pa.array(records["step"]),
@@ -122,15 +120,23 @@ def _statuses(records: Records, still_open: NDArray[np.bool_]) -> NDArray[np.int
     return np.where(still_open, _OPEN, found).astype(np.int8)
 
 
-def _unless(values: NDArray[Any], absent: int) -> pa.Array:
-    return pa.array(values, mask=values == absent)
+def _unless(values: NDArray[Any], absent: int) -> pa.Array[Any]:
+    column: pa.Array[Any] = pa.array(values, mask=values == absent)
+    return column
 
 
-def _unless_negative(values: NDArray[Any]) -> pa.Array:
-    return pa.array(values, mask=values < 0)
+def _unless_negative(values: NDArray[Any]) -> pa.Array[Any]:
+    column: pa.Array[Any] = pa.array(values, mask=values < 0)
+    return column
 
 
-def _of_definitions(rows: NDArray[np.intp], ordered: Sequence[Definition]) -> dict[str, pa.Array]:
+def _coded(codes: NDArray[np.int8], words: Sequence[str]) -> pa.Array[Any]:
+    return pa.DictionaryArray.from_arrays(codes, list(words))
+
+
+def _of_definitions(
+    rows: NDArray[np.intp], ordered: Sequence[Definition]
+) -> dict[str, pa.Array[Any]]:
     """Columns that are constant for a definition."""
     takes = pa.array(rows, pa.int64())
     words = {
@@ -144,7 +150,7 @@ def _of_definitions(rows: NDArray[np.intp], ordered: Sequence[Definition]) -> di
     return {name: column.take(takes) for name, column in words.items()}
 
 
-def _encode(words: Sequence[str | None]) -> pa.Array:
+def _encode(words: Sequence[str | None]) -> pa.Array[Any]:
     return pa.array(words, pa.string()).dictionary_encode()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +24,7 @@ def depths(
     order = np.lexsort((-end, start, thread))
     found = np.zeros(len(order), np.int64)
     bounds = np.flatnonzero(np.diff(thread[order], prepend=-1, append=-1))
-    for first, last in zip(bounds[:-1], bounds[1:], strict=True):
+    for first, last in itertools.pairwise(bounds):
         chosen = order[first:last]
         found[chosen] = _depths_of_thread(start[chosen], end[chosen])
     return found
@@ -32,6 +33,6 @@ def depths(
 def _depths_of_thread(start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
     """Count starts before each event minus ends before it; sorted by start, longest first."""
     holds = end > start
-    begun = np.cumsum(holds) - holds
+    begun: NDArray[np.int64] = np.cumsum(holds) - holds
     ended: NDArray[np.int64] = np.searchsorted(np.sort(end[holds]), start, side="right")
     return begun - ended

@@ -104,7 +104,8 @@ def _read_segment(path: Path) -> Records:
     _check_header(path.name, header)
     whole = len(content) // RECORD_BYTES - 1
     records: Records = np.frombuffer(content, SLOT, count=whole, offset=RECORD_BYTES)
-    return records[records["definition"] != 0]
+    used: Records = records[records["definition"] != 0]
+    return used
 
 
 def _check_header(name: str, header: bytes) -> None:

@@ -33,10 +33,12 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
     names = (*_WORKER_TIMES, *_SHARD_TIMES, "depth")
     requests = {name: np.zeros((*shape, scenario.shards), np.int64) for name in names}
     now = np.full(scenario.ranks, ORIGIN_NS, np.int64)
+    free = np.full(scenario.shards, ORIGIN_NS, np.int64)
     for step in range(scenario.steps):
         start[step] = now
         ready = now + own.data[step] + own.forward[step] + own.gc[step] + own.backprop[step]
-        now = _exchange(scenario, ready, service[step], {n: a[step] for n, a in requests.items()})
+        times = {name: array[step] for name, array in requests.items()}
+        now = _exchange(scenario, ready, service[step], free, times)
         end[step] = now
     record_own(scenario, sheet, own, start, None)
     record_step(scenario, sheet, start, end)
@@ -45,13 +47,20 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
 
 
 def _exchange(
-    scenario: Scenario, ready: Nanoseconds, service: Nanoseconds, out: dict[str, Nanoseconds]
+    scenario: Scenario,
+    ready: Nanoseconds,
+    service: Nanoseconds,
+    free: Nanoseconds,
+    out: dict[str, Nanoseconds],
 ) -> Nanoseconds:
-    """Push and pull once with every shard; fills `out` and returns when each worker goes on."""
+    """Push and pull once with every shard; fills `out` and returns when each worker goes on.
+
+    `free` says from when on each shard can serve; it is moved on.
+    """
     latency = round(scenario.latency_us * 1_000)
     wires = [round(size / scenario.link_gbytes_per_s) for size in scenario.bytes_of_shards]
     for shard, wire in enumerate(wires):
-        serve, served, depth = _queue(ready + latency + wire, service[shard])
+        serve, served, depth = _queue(ready + latency + wire, service[shard], free[shard])
         out["push"][:, shard] = ready
         out["arrive"][:, shard] = ready + latency
         out["received"][:, shard] = ready + latency + wire
@@ -61,18 +70,25 @@ def _exchange(
     pull = out["push_end"].max(axis=1)
     for shard, wire in enumerate(wires):
         applied = out["served"][:, shard].max() + round(scenario.apply_ms * MILLISECOND)
-        reply, replied, _ = _queue(np.maximum(pull + latency, applied), np.int64(wire))
+        reply, replied, _ = _queue(pull + latency, np.int64(wire), applied)
+        free[shard] = replied.max()
         out["pull"][:, shard], out["asked"][:, shard] = pull, pull + latency
         out["reply"][:, shard], out["replied"][:, shard] = reply, replied
         out["pull_end"][:, shard] = replied + latency
     return np.asarray(out["pull_end"].max(axis=1))
 
 
-def _queue(arrive: Nanoseconds, service: np.int64) -> tuple[Nanoseconds, Nanoseconds, Nanoseconds]:
-    """Serve in order of arrival, one at a time: start, end, and requests waiting at the start."""
+def _queue(
+    arrive: Nanoseconds, service: np.int64, free: np.int64
+) -> tuple[Nanoseconds, Nanoseconds, Nanoseconds]:
+    """Serve in order of arrival, one at a time: start, end, and how many wait at the start.
+
+    Nothing is served before `free`.
+    """
     order = np.argsort(arrive, kind="stable")
     turn = np.arange(len(arrive))
-    ends = np.maximum.accumulate(arrive[order] - turn * service) + (turn + 1) * service
+    able = np.maximum(arrive[order], free)
+    ends = np.maximum.accumulate(able - turn * service) + (turn + 1) * service
     starts = ends - service
     behind = np.searchsorted(arrive[order], starts, side="right") - turn - 1
     result = np.empty((3, len(arrive)), np.int64)

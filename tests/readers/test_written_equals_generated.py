@@ -1,0 +1,42 @@
+"""What is written as trace files is read back without loss."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from polars.testing import assert_frame_equal
+from support.scenarios import BLOCKING, HEALTHY, HOT_SHARD, TWO_HOSTS
+
+from tracelens import load
+from tracelens.simulator.synthetic import Scenario, generate, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KEY = ["process", "start_ns", "end_ns", "kind", "name", "thread", "request", "seq"]
+
+
+@pytest.mark.parametrize("scenario", [HEALTHY, BLOCKING, TWO_HOSTS, HOT_SHARD])
+def test_round_trip(scenario: Scenario, tmp_path: Path) -> None:
+    """Every event, process, thread, communicator and clock record comes back as it was."""
+    write(scenario, tmp_path)
+    told: list[tuple[int, int]] = []
+    read = load.open(tmp_path, progress=lambda done, total: told.append((done, total)))
+    made = load.prepare(generate(scenario))
+    count = scenario.ranks + scenario.shards
+    assert told == [(done + 1, count) for done in range(count)]
+    assert read.path == tmp_path
+    assert read.notes == made.notes
+    assert read.alignment == made.alignment
+    for name in ("processes", "communicators", "threads", "clocks", "steps", "arrivals"):
+        assert_frame_equal(getattr(read, name), getattr(made, name))
+    assert_frame_equal(read.events.collect().sort(KEY), made.events.collect().sort(KEY))
+
+
+def test_single_file(tmp_path: Path) -> None:
+    """One file of a trace can be opened by itself."""
+    write(HEALTHY, tmp_path)
+    trace = load.open(tmp_path / "worker-00002-1002.arrow")
+    assert trace.workers["rank"].to_list() == [2]
+    assert trace.expected_ranks == 4

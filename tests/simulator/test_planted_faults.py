@@ -1,0 +1,63 @@
+"""A planted fault changes what it names, by its factor, and nothing else that it does not cause."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+from support.scenarios import HEALTHY
+
+from tracelens.errors import InvalidArgument
+from tracelens.simulator.synthetic import Fault, Scenario, generate
+
+
+def durations(scenario: Scenario, kind: str) -> pl.DataFrame:
+    spans = generate(scenario).spans.filter(pl.col("kind") == kind)
+    lasting = spans.with_columns(ns=pl.col("end_ns") - pl.col("start_ns"))
+    return lasting.select("rank", "step", "ns").sort("rank", "step").collect()
+
+
+@pytest.mark.parametrize("phase", ["data", "forward", "backprop", "update"])
+def test_factor(phase: str) -> None:
+    """Only the named phase, rank and steps last longer, by the factor."""
+    fault = Fault(phase, (2,), steps=(10, 19), factor=1.5)  # type: ignore[arg-type] - a parameter
+    without = durations(HEALTHY, phase)
+    planted = durations(replace(HEALTHY, faults=(fault,)), phase)
+    hit = (pl.col("rank") == 2) & pl.col("step").is_between(10, 19)
+    expected = pl.when(hit).then(1.5 * pl.col("ns")).otherwise(pl.col("ns"))
+    assert planted["ns"].to_list() == pytest.approx(
+        without.select(ns=expected)["ns"].to_list(), abs=2
+    )
+
+
+def test_every_and_extra() -> None:
+    """A sparse stall hits each n-th step, with its extra time."""
+    fault = Fault("data", (1,), extra_ms=30.0, every=20)
+    added = (
+        durations(replace(HEALTHY, faults=(fault,)), "data")["ns"]
+        - durations(HEALTHY, "data")["ns"]
+    )
+    assert sorted(added.to_list()) == [0] * 237 + [30_000_000] * 3
+
+
+def test_ramp() -> None:
+    """A drifting fault grows from nothing to its factor."""
+    scenario = replace(HEALTHY, noise=0.0, spread=0.0)
+    fault = Fault("forward", (0,), factor=2.0, ramp=True)
+    found = durations(replace(scenario, faults=(fault,)), "forward").filter(pl.col("rank") == 0)
+    assert found["ns"][0] == 5_000_000
+    assert found["ns"][-1] == 10_000_000
+    assert found["ns"].is_sorted()
+
+
+@pytest.mark.parametrize(
+    "impossible",
+    [{"ranks": 0}, {"steps": 0}, {"shards": 2, "shard_bytes": (1,)}, {"clocks": ()}],
+)
+def test_refusals(impossible: dict[str, object]) -> None:
+    """What cannot be simulated is refused with a sentence."""
+    if impossible == {"clocks": ()}:
+        impossible = {"ranks": 8, "ranks_per_host": 2, "clocks": (object(),)}
+    with pytest.raises(InvalidArgument, match="A scenario"):
+        replace(HEALTHY, **impossible)  # type: ignore[arg-type] - the point of the test

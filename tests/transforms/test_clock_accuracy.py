@@ -1,0 +1,96 @@
+"""Clocks are aligned to within microseconds, whoever is slow, drifts or jumps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tracelens.simulator.synthetic import Clock, Fault, Scenario, generate, random_clocks
+from tracelens.transforms import clock
+
+RUN = Scenario(ranks=32, ranks_per_host=4, steps=400, buckets=4, clocks=random_clocks(8, seed=3))
+
+
+def errors_us(scenario: Scenario) -> npt.NDArray[np.float64]:
+    """Return how far every event of the aligned trace is from the true time, microseconds."""
+    aligned = clock.align(generate(scenario))
+    assert aligned.alignment.method == "collective_exits"
+    found = aligned.events.collect()["start_ns"].to_numpy()
+    true = generate(replace(scenario, clocks=())).events.collect()["start_ns"].to_numpy()
+    return np.abs(found - true) / 1e3
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_offsets_and_drifts(seed: int) -> None:
+    """Clocks 5 ms and 20 ppm apart come together to 1.5 microseconds."""
+    scenario = replace(RUN, seed=seed, clocks=random_clocks(8, seed=seed))
+    assert np.quantile(errors_us(scenario), 0.99) <= 1.5
+
+
+def test_hours_apart() -> None:
+    """Hosts that booted hours apart are aligned as well as any."""
+    far = tuple(replace(c, offset_ns=c.offset_ns * 1_000_000) for c in RUN.clocks)
+    assert np.quantile(errors_us(replace(RUN, clocks=far)), 0.99) <= 1.5
+
+
+def test_straggler_is_not_absorbed() -> None:
+    """A rank that always comes late keeps its lateness: the clock of its host is not bent to it."""
+    late = Fault("backprop", (9,), factor=1.3)
+    assert np.quantile(errors_us(replace(RUN, faults=(late,))), 0.99) <= 1.5
+
+
+def test_slow_host_is_not_absorbed() -> None:
+    """Nor is a whole host's lateness."""
+    late = Fault("forward", (8, 9, 10, 11), factor=2.0)
+    assert np.quantile(errors_us(replace(RUN, faults=(late,))), 0.99) <= 1.5
+
+
+def test_two_hosts() -> None:
+    """Two clocks, of which nobody can say which is right, are brought onto the first."""
+    pair = replace(RUN, ranks=8, clocks=random_clocks(2, seed=5))
+    assert np.quantile(errors_us(pair), 0.99) <= 1.5
+
+
+def test_jump() -> None:
+    """A clock that jumps is mended on both sides, and the jump is named where it was."""
+    jumping = replace(RUN.clocks[5], jump_ns=500_000, jump_after_ms=3_000.0)
+    scenario = replace(RUN, clocks=(*RUN.clocks[:5], jumping, *RUN.clocks[6:]))
+    # Only between two collectives can one not know when it jumped.
+    assert np.quantile(errors_us(scenario), 0.99) <= 1.7
+    hosts = clock.align(generate(scenario)).alignment.hosts
+    assert [len(host.jumps) for host in hosts] == [0, 0, 0, 0, 0, 1, 0, 0]
+    assert hosts[5].jumps[0] == pytest.approx(1_000_000_000_000 + 3_000_000_000, abs=30_000_000)
+
+
+def test_what_is_reported() -> None:
+    """Offsets and drifts are reported as they are; the errors stay within the uncertainty."""
+    alignment = clock.align(generate(RUN)).alignment
+    assert [host.host for host in alignment.hosts] == [f"host{h:03d}" for h in range(8)]
+    for host, true in zip(alignment.hosts, RUN.clocks, strict=True):
+        assert host.offset_ns == pytest.approx(true.offset_ns, abs=2_000)
+        assert host.drift_ppm == pytest.approx(true.drift_ppm, abs=0.5)
+        assert host.uncertainty_ns <= 5_000
+    assert errors_us(RUN).max() * 1e3 <= alignment.uncertainty_ns
+
+
+def test_first_host_is_unchanged() -> None:
+    """The common clock is the first host's: its own times stay to the nanosecond."""
+    scenario = replace(RUN, clocks=(Clock(7_000, 12.0), *RUN.clocks[1:]))
+    raw = generate(scenario)
+    on_first = [0, 1, 2, 3]
+    before, after = raw.events.collect(), clock.align(raw).events.collect()
+    for column in ("start_ns", "end_ns"):
+        pair = (frame.filter(frame["process"].is_in(on_first))[column] for frame in (before, after))
+        assert next(pair).equals(next(pair))
+
+
+def test_one_clock_changes_nothing() -> None:
+    """Processes that share a clock are left alone, whatever their collectives look like."""
+    raw = generate(replace(RUN, clocks=()))
+    same = clock.align(raw)
+    assert same.alignment.method == "same_clock"
+    assert same.alignment.uncertainty_ns == 0
+    assert same.events.collect().equals(raw.events.collect())

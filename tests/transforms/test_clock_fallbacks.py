@@ -67,7 +67,7 @@ def test_a_host_without_collectives() -> None:
 def test_sharp_ping_pong_removes_a_lasting_lag() -> None:
     """If a host always leaves late, exits cannot see it; a sharper measurement can."""
     lag = 300_000
-    noisy = replace(WORKERS, exit_skew_us=150.0, ping_pong=True, seed=4, steps=400)
+    noisy = replace(WORKERS, exit_skew_us=300.0, ping_pong=True, seed=4, steps=400)
     trace = generate(noisy)
     late = (pl.col("process") >= 2) & (pl.col("process") < 4) & (pl.col("kind") == "reduction")
     lagging = pl.when(late).then(pl.col("end_ns") + lag).otherwise("end_ns")

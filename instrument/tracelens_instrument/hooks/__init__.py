@@ -1,1 +1,47 @@
-"""."""
+"""Hooks into frameworks: a line in HOOKS and a module each; none is imported before it is needed."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import wrapt
+
+from tracelens.errors import InvalidArgument
+from tracelens_instrument.hooks.base import Hook, attached
+
+__all__ = ["HOOKS", "attach", "attached", "install"]
+
+_HERE: Final = "tracelens_instrument.hooks"
+
+HOOKS: Final[tuple[Hook, ...]] = (
+    Hook("PyTorch", f"{_HERE}.torch_ddp", "torch", "a torch.nn.Module (also DDP)"),
+    Hook("mpi4py", f"{_HERE}.mpi", "mpi4py.MPI", "an mpi4py communicator"),
+)
+
+_installed: set[str] = set()
+
+
+def attach(obj: Any, **options: Any) -> Any:
+    """Record what `obj` does from now on; use what is returned in its place.
+
+    A PyTorch module: ``attach(model, optimizer=optimizer, loader=loader)`` returns the model.
+    An mpi4py communicator: ``attach(comm)`` returns a communicator that records itself.
+
+    Raises:
+        InvalidArgument: an object that no hook knows, or an option that its hook does not have.
+    """
+    for hook in HOOKS:
+        if hook.wanted:
+            module = hook.load()
+            if module.matches(obj):
+                return module.attach(obj, **options)
+    known = ", ".join(hook.attaches for hook in HOOKS)
+    raise InvalidArgument(f"attach got {type(obj).__qualname__!r}, expected one of: {known}.")
+
+
+def install() -> None:
+    """Record every framework in HOOKS as soon as the program imports it, or at once if it has."""
+    for hook in HOOKS:
+        if hook.name not in _installed:
+            _installed.add(hook.name)
+            wrapt.register_post_import_hook(hook.install, hook.trigger)

@@ -1,0 +1,135 @@
+"""Data-parallel training of a NumPy network over MPI; gradients by ring, tree or library allreduce.
+
+    tracelens record -- mpiexec -n 4 python -m mpi4py mpi_allreduce.py --algorithm ring
+
+Every layer's gradient is reduced as soon as backprop has made it: by blocking calls, or, with
+``--overlap``, by non-blocking ones that are awaited before the update. Ring and tree are written out
+with point-to-point calls inside a reduction span, so that the hops are in the trace, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
+
+import faults
+import numpy as np
+from allreduce import ring, tree
+from mlp import Batches, Perceptron, loss
+from mpi4py import MPI
+
+import tracelens as tl
+from tracelens_instrument import recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mlp import Array
+
+WRITTEN_OUT: Final = {"ring": ring, "tree": tree}
+BATCH: Final = 256
+RATE: Final = 0.05
+
+FORWARD = tl.span("forward", kind="forward")
+BACKPROP = tl.span("backprop", kind="backprop")
+DATA = tl.span("load batch", kind="data")
+UPDATE = tl.span("update weights", kind="update")
+
+
+class Reducer:
+    """Averages gradients over all ranks; `reduce` starts it, `finish` awaits what is in flight."""
+
+    def __init__(self, comm: Any, algorithm: str, *, overlap: bool) -> None:
+        self.comm = comm
+        self.overlap = overlap
+        self._in_flight: list[tuple[Any, Array]] = []
+        self._written_out: Callable[[Any, Array], None] | None = WRITTEN_OUT.get(algorithm)
+        group = recorder.communicator(range(comm.size), f"{algorithm} allreduce")
+        self._calls = count()
+        self._span = tl.span(
+            f"{algorithm} allreduce",
+            kind="reduction",
+            op="allreduce",
+            algorithm=algorithm,
+            communicator=group,
+        )
+
+    def reduce(self, layer: int, gradient: Array) -> None:
+        """Average one layer's gradient in place."""
+        flat = gradient.reshape(-1)
+        if self._written_out:
+            with self._span(nbytes=flat.nbytes, seq=next(self._calls), bucket=layer):
+                self._written_out(self.comm, flat)
+        elif self.overlap:
+            self._in_flight.append((self.comm.Iallreduce(MPI.IN_PLACE, flat), flat))
+            return
+        else:
+            self.comm.Allreduce(MPI.IN_PLACE, flat)
+        flat /= self.comm.size
+
+    def finish(self) -> None:
+        """Await the non-blocking calls."""
+        MPI.Request.Waitall([request for request, _ in self._in_flight])
+        for _, flat in self._in_flight:
+            np.divide(flat, self.comm.size, out=flat)
+        self._in_flight.clear()
+
+
+def train(arguments: argparse.Namespace) -> None:
+    """Train, and tell on rank 0 how the loss fell and whether all ranks hold the same weights."""
+    comm = tl.attach(MPI.COMM_WORLD)
+    planted = faults.from_arguments(arguments)
+    model = Perceptron.with_hidden(arguments.hidden)
+    batches = Batches(comm.rank, BATCH)
+    reducer = Reducer(comm, arguments.algorithm, overlap=arguments.overlap)
+    losses = []
+    for step in range(arguments.steps):
+        with tl.step(step, samples=BATCH):
+            losses.append(_step(step, model, batches, reducer, planted))
+    sums = comm.gather(float(sum(weight.astype("f8").sum() for weight in model.weights)))
+    if comm.rank == 0:
+        same = max(sums) - min(sums) < 1e-3
+        print(f"loss {losses[0]:.4f} -> {losses[-1]:.4f}, same weights on all ranks: {same}")
+
+
+def _step(
+    step: int, model: Perceptron, batches: Batches, reducer: Reducer, planted: faults.Faults
+) -> float:
+    rank = reducer.comm.rank
+    with DATA:
+        inputs, targets = batches.next()
+        planted.slow_down(rank, "data", step)
+    with FORWARD:
+        activations = model.forward(inputs)
+        planted.slow_down(rank, "forward", step)
+    gradients: list[Array] = [np.empty(0, "f4")] * len(model.weights)
+    layers = model.backprop(activations, targets)
+    for _ in model.weights:
+        with BACKPROP:
+            layer, gradients_of_layer = next(layers)
+            if layer == len(model.weights) // 2:
+                planted.kill(rank, step)
+                planted.slow_down(rank, "backprop", step)
+        gradients[layer] = gradients_of_layer
+        reducer.reduce(layer, gradients_of_layer)
+    reducer.finish()
+    with UPDATE:
+        model.update(gradients, RATE)
+        planted.slow_down(rank, "update", step)
+    return loss(activations[-1], targets)
+
+
+def main() -> None:
+    """Read the command line and train."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--algorithm", choices=("ring", "tree", "library"), default="library")
+    parser.add_argument("--overlap", action="store_true", help="non-blocking library allreduce")
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--hidden", type=int, default=512)
+    faults.add_arguments(parser)
+    train(parser.parse_args())
+
+
+if __name__ == "__main__":
+    main()

@@ -58,7 +58,10 @@ def queues(trace: Trace) -> pl.DataFrame:
         received=pl.col("end_ns").filter(pl.col("op") == "receive").min(), begun=begun
     )
     end = pl.col("end_ns").fill_null(FOREVER)
-    start = pl.max_horizontal("start_ns", "received")
+    # A pull carries nothing until its reply: before that it stands in line, also unseen by a shard
+    # that is too busy to take it in.
+    asking = pl.col("op") == "pull"
+    start = pl.when(asking).then("start_ns").otherwise(pl.max_horizontal("start_ns", "received"))
     return (
         workers.filter(pl.col("op").is_in(["push", "pull"]))
         .join(served.filter(pl.col("received").is_not_null()), on="request")

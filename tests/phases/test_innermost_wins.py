@@ -42,7 +42,7 @@ def by_hand(rows: list[dict[str, Any]], at: int) -> tuple[str, str | None]:
     return ("user", active[-1]["name"]) if active else ("unknown", None)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(nested())
 def test_every_nanosecond(rows: list[dict[str, Any]]) -> None:
     """Category and name of each nanosecond are those of the definition."""

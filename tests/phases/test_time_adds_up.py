@@ -66,7 +66,7 @@ def any_span(draw: st.DrawFn, ranks: int) -> dict[str, Any]:
     return span(rank, kind, start, None if length is None else start + length, **more)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(any_span(ranks=3), max_size=40))
 def test_any_spans(rows: list[dict[str, Any]]) -> None:
     """Random spans, also open, empty, crossing each other and out of order."""

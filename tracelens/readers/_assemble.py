@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tracelens.readers._arrow_file import Recording
 
-UNUSABLE: Final = "unusable times"
+UNUSABLE: Final = "unusable values"
 
 
 @dataclass(frozen=True)

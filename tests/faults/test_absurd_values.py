@@ -1,0 +1,79 @@
+"""Single values that make no sense are left out and counted; everything else of the file is used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from support.damage import RUN, VICTIM, rewritten, written
+
+from tracelens import load
+from tracelens.analyses import phases
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROW = 40
+YEAR_NS = 366 * 86_400 * 10**9
+ABSURD: dict[str, tuple[str, Any]] = {
+    "ends before it starts": ("duration_ns", -5),
+    "before the beginning": ("start_ns", -1),
+    "smallest": ("start_ns", -(2**63)),
+    "largest": ("start_ns", 2**63 - 1),
+    "lasts forever": ("duration_ns", 2**63 - 1),
+    "lasts two years": ("duration_ns", 2 * YEAR_NS),
+    "in a hundred years": ("start_ns", 100 * YEAR_NS),
+    "another type": ("type", "dream"),
+    "another status": ("status", "schroedinger"),
+}
+
+
+def with_value(table: pa.Table, column: str, value: Any) -> pa.Table:
+    index = table.schema.get_field_index(column)
+    kind = table.schema.field(index).type
+    values = table[column].to_pylist()
+    values[ROW] = value
+    return table.set_column(index, table.schema.field(index), pa.array(values).cast(kind))
+
+
+@pytest.mark.parametrize("name", ABSURD)
+def test_absurd_row(name: str, tmp_path: Path) -> None:
+    """The row is dropped and counted, nothing overflows, and the time still adds up."""
+    victim = written(tmp_path)
+    before = load.open(tmp_path)
+    rewritten(victim, lambda table: with_value(table, *ABSURD[name]))
+    trace = load.open(tmp_path)
+    assert trace.dropped == {"unusable values": 1}
+    (note,) = trace.notes
+    assert note.sentence == f"'{VICTIM}' lost events: 1 for unusable values."
+    assert trace.events.collect().height == before.events.collect().height - 1
+    assert trace.processes["dropped"].to_list() == [0, 1, 0]
+    times = phases.run(trace).times.group_by("process", "step").agg(pl.col("ns").sum())
+    assert times.height == RUN.ranks * RUN.steps
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_not_a_number(value: float, tmp_path: Path) -> None:
+    """A counter that is no number has no value."""
+    victim = written(tmp_path)
+    rewritten(victim, lambda table: with_value(table, "value", value))
+    values = load.open(tmp_path).events.collect()["value"].drop_nulls()
+    assert values.is_finite().all()
+
+
+def test_unknown_communicator(tmp_path: Path) -> None:
+    """A communicator that the file does not describe matches with nobody."""
+    victim = written(tmp_path)
+    rewritten(victim, lambda table: with_value(table, "communicator", 77))
+    trace = load.open(tmp_path)
+    assert trace.events.collect()["communicator"].n_unique() == 2  # the world, and none
+
+
+def test_unknown_kind_is_user_time(tmp_path: Path) -> None:
+    """A kind that this version does not know is the user's own work."""
+    victim = written(tmp_path)
+    rewritten(victim, lambda table: with_value(table, "kind", "teleport"))
+    found = phases.run(load.open(tmp_path)).times
+    assert found["ns"].sum() > 0

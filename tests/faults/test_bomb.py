@@ -1,0 +1,56 @@
+"""A small file that would become a huge table is refused before anything is decompressed."""
+
+from __future__ import annotations
+
+import resource
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from support.damage import assert_left_out, rewritten, written
+
+from tracelens import load
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROWS = 6_000_000
+
+
+def huge(table: pa.Table) -> pa.Table:
+    """Repeat the first row until decompressed it needs some 600 MB."""
+    columns = []
+    for name in table.column_names:
+        chunk = table[name].combine_chunks().slice(0, 1)
+        if isinstance(chunk, pa.DictionaryArray):
+            indices = pa.repeat(pa.scalar(0, chunk.type.index_type), ROWS)
+            columns.append(pa.DictionaryArray.from_arrays(indices, ["word"]))
+        else:
+            columns.append(pa.repeat(chunk[0], ROWS))
+    return pa.Table.from_arrays(columns, schema=table.schema)
+
+
+def test_bomb(tmp_path: Path) -> None:
+    """The sentence says what it would have become; memory does not grow by it."""
+    victim = written(tmp_path)
+    rewritten(victim, huge, compression="zstd")
+    assert victim.stat().st_size < 1_000_000
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert_left_out(tmp_path, "bytes would become more than", "when decompressed")
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 100_000  # kilobytes
+
+
+def test_very_regular_trace_is_no_bomb(tmp_path: Path) -> None:
+    """Real traces compress well, too: identical events from end to end are still read."""
+    victim = written(tmp_path)
+    rows = 100_000
+
+    def regular(table: pa.Table) -> pa.Table:
+        many = pa.concat_tables([table.slice(0, 1)] * 10)
+        many = pa.concat_tables([many] * (rows // 10)).combine_chunks().unify_dictionaries()
+        return pa.Table.from_arrays(many.columns, schema=table.schema)
+
+    rewritten(victim, regular, compression="zstd")
+    trace = load.open(tmp_path)
+    assert trace.notes == ()
+    assert trace.processes["events"][1] == rows

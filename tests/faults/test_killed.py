@@ -1,0 +1,112 @@
+"""What a killed or still running process left as segments is read like any other file."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+from support.damage import own_time, written
+from support.recording import clean_environment, run_child
+
+from tracelens import load
+from tracelens.analyses import phases
+from tracelens.errors import NotATrace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KILLED = """
+import os, signal, sys
+from tracelens_instrument import recorder as tl
+tl.start(sys.argv[1], rank=3, world=4)
+work = tl.span("work", kind="forward")
+for number in range(5):
+    with tl.step(number):
+        with work:
+            if number == 4:
+                os.kill(os.getpid(), signal.SIGKILL)
+"""
+RUNNING = """
+import sys
+from tracelens_instrument import recorder as tl
+tl.start(sys.argv[1], rank=3, world=4)
+with tl.step(0):
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.end_to_end
+def test_killed_rank(tmp_path: Path) -> None:
+    """All its closed spans are there and the one it died in is open; the others are unchanged."""
+    written(tmp_path)
+    before = load.open(tmp_path)
+    run_child(KILLED, tmp_path, check=False)
+    (segments,) = tmp_path.glob("*.segments")
+    trace = load.open(tmp_path)
+    mine = trace.spans.filter(pl.col("rank") == 3).collect()
+    work = mine.filter(pl.col("name") == "work").sort("start_ns")
+    assert work["status"].to_list() == ["closed"] * 4 + ["open"]
+    assert work["step"].to_list() == [0, 1, 2, 3, 4]
+    (note,) = trace.notes
+    assert note.kind == "incomplete"
+    assert "did not end its recording itself" in note.sentence
+    assert trace.workers["complete"].to_list() == [True, True, True, False]
+    for rank in range(3):
+        assert own_time(trace, rank).drop("process").equals(own_time(before, rank).drop("process"))
+    assert phases.run(trace).times.filter(pl.col("rank") == 3)["step"].n_unique() == 5
+    # Its process is gone, so its segments have become a file, which reads the same.
+    assert not segments.exists()
+    again = load.open(tmp_path)
+    assert again.events.collect().equals(trace.events.collect())
+    assert again.notes == trace.notes
+
+
+@pytest.mark.end_to_end
+def test_killed_rank_in_a_read_only_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing can be written the segments are decoded in memory, and stay."""
+    run_child(KILLED, tmp_path, check=False)
+    monkeypatch.setattr("os.access", lambda *_args, **_more: False)
+    trace = load.open(tmp_path)
+    assert trace.steps.height == 5
+    assert len(list(tmp_path.glob("*.segments"))) == 1
+
+
+@pytest.mark.end_to_end
+def test_running_rank(tmp_path: Path) -> None:
+    """A process that still records is read up to now, and its segments are left to it."""
+    with subprocess.Popen(
+        [sys.executable, "-c", RUNNING, str(tmp_path)],
+        env=clean_environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        trace = load.open(tmp_path)
+        assert trace.spans.collect()["status"].to_list() == ["open"]
+        assert len(list(tmp_path.glob("*.segments"))) == 1
+        child.communicate("")
+    assert child.returncode == 0
+    assert load.open(tmp_path).workers["complete"].to_list() == [True]
+
+
+def test_folder_that_only_looks_like_segments(tmp_path: Path) -> None:
+    """A segments folder without a side file is one process's problem."""
+    written(tmp_path)
+    (tmp_path / "worker-00009-9.segments").mkdir()
+    trace = load.open(tmp_path)
+    (note,) = trace.notes
+    assert "'worker-00009-9.segments' was left out" in note.sentence
+    assert trace.workers["rank"].to_list() == [0, 1, 2]
+
+
+def test_nothing_but_broken_segments(tmp_path: Path) -> None:
+    """With nothing else there is one sentence for all."""
+    (tmp_path / "worker-00009-9.segments").mkdir()
+    with pytest.raises(NotATrace, match="None of the 1 recordings"):
+        load.open(tmp_path)

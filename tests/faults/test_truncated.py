@@ -1,0 +1,101 @@
+"""A file that was cut off gives all its complete batches, and the others give everything."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from polars.testing import assert_frame_equal
+from support.damage import VICTIM, assert_left_out, own_time, written
+
+from tracelens import load
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracelens.trace import Trace
+
+BATCH = 50
+
+
+def in_small_batches(path: Path) -> int:
+    """Rewrite a file in many batches; return its size."""
+    with pa.ipc.open_file(str(path)) as reader:
+        table = reader.read_all()
+    with pa.ipc.new_file(str(path), table.schema) as out:
+        out.write_table(table, max_chunksize=BATCH)
+    return path.stat().st_size
+
+
+@pytest.mark.parametrize("kept", [0.5, 0.7, 0.9])
+def test_prefix_is_used(kept: float, tmp_path: Path) -> None:
+    """Whole batches before the cut are read, which is said; other ranks lose nothing."""
+    victim = written(tmp_path)
+    size = in_small_batches(victim)
+    whole = load.open(tmp_path)
+    victim.write_bytes(victim.read_bytes()[: int(kept * size)])
+    trace = load.open(tmp_path)
+    (note,) = trace.notes
+    rank = trace.events.filter(pl.col("rank") == 1).collect()
+    assert note.kind == "truncated"
+    assert rank.height % BATCH == 0
+    assert 0 < rank.height < whole.events.filter(pl.col("rank") == 1).collect().height
+    assert note.sentence == (
+        f"'{VICTIM}' is damaged or cut off: its first {rank.height} events are used."
+    )
+    others = pl.col("rank") != 1
+    assert_frame_equal(trace.events.filter(others).collect(), whole.events.filter(others).collect())
+    for other in (0, 2):
+        assert_frame_equal(own_time(trace, other), own_time(whole, other))
+    assert not trace.processes.filter(pl.col("rank") == 1)["complete"].item()
+
+
+def test_truncated_rank_is_no_hang(tmp_path: Path) -> None:
+    """The others' waits after the cut are measured among themselves, not unknown."""
+    victim = written(tmp_path)
+    size = in_small_batches(victim)
+    victim.write_bytes(victim.read_bytes()[: size // 2])
+    arrivals = load.open(tmp_path).arrivals
+    partial = arrivals.filter(pl.col("arrived") < pl.col("expected"))
+    assert partial.height > 0
+    assert partial["last_arrival_ns"].null_count() == 0
+
+
+def test_only_the_footer_is_missing(tmp_path: Path) -> None:
+    """Without its last bytes a file still gives every event."""
+    victim = written(tmp_path)
+    whole = load.open(tmp_path)
+    victim.write_bytes(victim.read_bytes()[:-1])
+    trace = load.open(tmp_path)
+    assert_frame_equal(trace.events.collect(), whole.events.collect())
+    assert [note.kind for note in trace.notes] == ["truncated"]
+
+
+@pytest.mark.parametrize("kept", [9, 100, 700])
+def test_cut_inside_the_header(kept: int, tmp_path: Path) -> None:
+    """Without a whole header nobody knows whose events these are."""
+    victim = written(tmp_path)
+    victim.write_bytes(victim.read_bytes()[:kept])
+    assert_left_out(tmp_path, "header is damaged or cut off")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_flipped_bits(seed: int, tmp_path: Path) -> None:
+    """Random damage never stops the reading and never changes what other files hold."""
+    victim = written(tmp_path)
+    whole = load.open(tmp_path)
+    content, draw = bytearray(victim.read_bytes()), Random(seed)
+    for _ in range(8):
+        content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+    victim.write_bytes(bytes(content))
+    trace = load.open(tmp_path)
+    for file in ("worker-00000-1000.arrow", "worker-00002-1002.arrow"):
+        assert_frame_equal(events_of(trace, file), events_of(whole, file))
+
+
+def events_of(trace: Trace, file: str) -> pl.DataFrame:
+    process = trace.processes.filter(pl.col("file") == file)["process"].item()
+    return trace.events.filter(pl.col("process") == process).drop("process").collect()

@@ -1,0 +1,111 @@
+"""Columns and versions are checked by name and type before anything is decoded."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from support.damage import RUN, assert_left_out, assert_same, rewritten, written
+from support.traces import span, trace_of
+
+from tracelens import load
+from tracelens.errors import NewerVersion
+from tracelens.schema.side import METADATA_KEY
+from tracelens.simulator.synthetic import write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def newer(table: pa.Table) -> pa.Table:
+    metadata = dict(table.schema.metadata or {})
+    metadata[METADATA_KEY] = metadata[METADATA_KEY].replace(b'"schema":1', b'"schema":99')
+    return table.replace_schema_metadata(metadata)
+
+
+def test_newer_version(tmp_path: Path) -> None:
+    """A file from the future is refused with both versions and what to do."""
+    rewritten(written(tmp_path), newer)
+    assert_left_out(tmp_path, "schema version 99", "reads up to 1", "update TraceLens")
+
+
+def test_all_newer(tmp_path: Path) -> None:
+    """If all are, the whole trace is refused for that reason."""
+    write(RUN, tmp_path)
+    for path in tmp_path.iterdir():
+        rewritten(path, newer)
+    with pytest.raises(NewerVersion, match=r"None of the 3 recordings.*schema version 99"):
+        load.open(tmp_path)
+
+
+@pytest.mark.parametrize("column", ["start_ns", "name", "value", "request"])
+def test_missing_column(column: str, tmp_path: Path) -> None:
+    """The sentence names the column that is missing."""
+    rewritten(written(tmp_path), lambda table: table.drop_columns([column]))
+    assert_left_out(tmp_path, f"column '{column}' is there 0 times")
+
+
+def test_float_time(tmp_path: Path) -> None:
+    """The sentence names the column of another type, and both types."""
+
+    def floating(table: pa.Table) -> pa.Table:
+        times = table["start_ns"].cast(pa.float64(), safe=False)
+        return table.set_column(0, "start_ns", times)
+
+    rewritten(written(tmp_path), floating)
+    assert_left_out(tmp_path, "column 'start_ns' has type double, expected int64")
+
+
+def test_no_metadata(tmp_path: Path) -> None:
+    """An Arrow file of somebody else is not a trace."""
+    rewritten(written(tmp_path), lambda table: table.replace_schema_metadata({}))
+    assert_left_out(tmp_path, "without TraceLens metadata")
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b'{"process":3}', b"\xff\xfe", b"null"])
+def test_damaged_metadata(text: bytes, tmp_path: Path) -> None:
+    """Metadata that makes no sense is refused, whatever is wrong with it."""
+    rewritten(written(tmp_path), lambda table: table.replace_schema_metadata({METADATA_KEY: text}))
+    assert_left_out(tmp_path, "metadata is damaged")
+
+
+def test_many_columns(tmp_path: Path) -> None:
+    """A file with absurdly many columns is refused."""
+
+    def widened(table: pa.Table) -> pa.Table:
+        for index in range(300):
+            table = table.append_column(f"x{index}", pa.nulls(table.num_rows))
+        return table
+
+    rewritten(written(tmp_path), widened)
+    assert_left_out(tmp_path, "325 columns, more than the limit")
+
+
+def test_extensions_are_ignored(tmp_path: Path) -> None:
+    """Columns and metadata of others, with pickles in them, are not decoded and change nothing."""
+    victim = written(tmp_path)
+    expected = load.open(tmp_path)
+
+    def extended(table: pa.Table) -> pa.Table:
+        field = pa.field(
+            "evil",
+            pa.binary(),
+            metadata={
+                "ARROW:extension:name": "arrow.py_extension_type",
+                "ARROW:extension:metadata": pickle.dumps(pytest.fail),
+            },
+        )
+        table = table.append_column(field, pa.array([b"x"] * table.num_rows))
+        metadata = dict(table.schema.metadata or {})
+        return table.replace_schema_metadata(metadata | {b"pandas": b"{broken"})
+
+    rewritten(victim, extended)
+    assert_same(load.open(tmp_path), expected)
+
+
+def test_hand_made_trace_has_our_columns() -> None:
+    """The helper that other tests rely on makes traces of the documented columns."""
+    trace = trace_of([span(0, "step", 0, 10)])
+    assert load.prepare(trace).steps.height == 1

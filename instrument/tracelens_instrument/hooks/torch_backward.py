@@ -1,0 +1,104 @@
+"""Backward passes: computing gradients, then waiting for the reductions that are still under way."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+import wrapt
+
+from tracelens_instrument import recorder
+from tracelens_instrument.clock import now
+from tracelens_instrument.hooks.base import guarded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tracelens_instrument.span import Token
+
+__all__ = ["bucket_ready", "install"]
+
+_BACKPROP: Final = recorder.span("backprop", kind="backprop")
+_WAIT: Final = recorder.span("wait for reductions", kind="wait")
+
+
+class _Pass:
+    """One call of backward() on the training thread."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+        self._computing: Token | None = _BACKPROP.begin()
+        self._waiting: Token | None = None
+        self._ready_ns = 0
+
+    def bucket_ready(self, *, last: bool) -> None:
+        """Be told that a bucket is complete; maybe not in the training thread."""
+        if self._computing is None:
+            self._go_on()
+        if last and self._computing is not None:
+            self._ready_ns = now()
+            self._computing.end()
+            self._computing = None
+            if threading.get_ident() == self._thread:
+                self._waiting = _WAIT.begin()
+
+    def finish(self, *, failed: bool) -> None:
+        """End with the call of backward()."""
+        if self._computing is not None:
+            self._computing.end(failed)
+        elif self._waiting is not None:
+            self._waiting.end(failed)
+        else:
+            _WAIT.complete(self._ready_ns, now(), failed=failed)
+
+    def _go_on(self) -> None:
+        """There is another model behind the one whose last bucket this was."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.discard()
+        if threading.get_ident() == self._thread:
+            _BACKPROP.complete(self._ready_ns, now())
+            self._computing = _BACKPROP.begin()
+
+
+class _Passes:
+    """The backward pass under way; one that begins inside it (checkpointing) is a part of it."""
+
+    def __init__(self) -> None:
+        self.current: _Pass | None = None
+        self.installed = False
+
+
+_PASSES: Final = _Passes()
+
+
+def bucket_ready(*, last: bool) -> None:
+    """Say that the gradients of a bucket are complete, and whether it is the last one."""
+    current = _PASSES.current
+    if current is not None:
+        current.bucket_ready(last=last)
+
+
+def install() -> None:
+    """Record every backward pass of this process."""
+    if not _PASSES.installed:
+        _PASSES.installed = True
+        wrapt.wrap_function_wrapper(torch.autograd, "backward", _around_backward)
+
+
+def _around_backward(
+    backward: Callable[..., Any], _instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    if _PASSES.current is not None:
+        return backward(*args, **kwargs)
+    _PASSES.current = current = guarded(_Pass)()
+    failed = True
+    try:
+        result = backward(*args, **kwargs)
+        failed = False
+    finally:
+        _PASSES.current = None
+        if current is not None:
+            guarded(current.finish)(failed=failed)
+    return result

@@ -1,0 +1,97 @@
+"""PyTorch: DistributedDataParallel and plain modules, optimizers and data loaders."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+import torch.distributed as dist
+import wrapt
+from torch.nn.parallel import DistributedDataParallel
+
+from tracelens.errors import InvalidArgument
+from tracelens_instrument import recorder
+from tracelens_instrument.hooks import (
+    torch_backward,
+    torch_buckets,
+    torch_data,
+    torch_modules,
+    torch_optimizer,
+)
+from tracelens_instrument.hooks.base import guarded, note_attached
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch.nn import Module
+
+__all__ = ["attach", "install", "matches"]
+
+_DETAILS: Final = ("layer", "phase")
+_MODELS: Final[weakref.WeakSet[Module]] = weakref.WeakSet()
+
+
+def matches(obj: object) -> bool:
+    """Tell whether this is a model."""
+    return isinstance(obj, torch.nn.Module)
+
+
+def attach(
+    model: Module, *, optimizer: Any = None, loader: Any = None, detail: str = "layer"
+) -> Module:
+    """Record the training of a model; returns the model.
+
+    Args:
+        model: A DistributedDataParallel, or any module of a training without one.
+        optimizer: Whose steps are the weight updates.
+        loader: The DataLoader whose batches are waited for.
+        detail: ``layer`` for spans of layers, ``phase`` for those of the whole model only.
+
+    Raises:
+        InvalidArgument: an unknown detail, or a loader that is no DataLoader.
+    """
+    if detail not in _DETAILS:
+        raise InvalidArgument(f"detail is {detail!r}, expected one of {', '.join(_DETAILS)}.")
+    if loader is not None:
+        torch_data.record_batches(loader)
+    if optimizer is not None:
+        torch_optimizer.record_updates(optimizer)
+    torch_backward.install()
+    torch_buckets.install()
+    _record(model, detail)
+    return model
+
+
+def install(_framework: Any) -> None:
+    """Record every DistributedDataParallel, optimizer, DataLoader and backward pass."""
+    torch_backward.install()
+    torch_buckets.install()
+    torch_data.install()
+    torch_optimizer.install()
+    wrapt.wrap_function_wrapper(
+        "torch.nn.parallel.distributed", "DistributedDataParallel.__init__", _around_init
+    )
+
+
+def _record(model: Module, detail: str) -> None:
+    if model in _MODELS:
+        return
+    _MODELS.add(model)
+    if isinstance(model, DistributedDataParallel):
+        recorder.identify(dist.get_rank(), dist.get_world_size())
+        torch_buckets.record_buckets(model)
+    torch_modules.record_forward(model, layers=detail == "layer", first=_before_first_forward)
+    note_attached(f"{type(model).__name__} with {sum(1 for _ in model.parameters())} parameters")
+
+
+def _before_first_forward(model: Module) -> None:
+    if isinstance(model, DistributedDataParallel):
+        torch_buckets.register(model)
+
+
+def _around_init(
+    init: Callable[..., Any], model: Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    init(*args, **kwargs)
+    guarded(_record)(model, "layer")

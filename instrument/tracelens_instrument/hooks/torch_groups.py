@@ -1,0 +1,40 @@
+"""Process groups of torch.distributed as communicators of a trace."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Final
+
+import torch.distributed as dist
+
+from tracelens_instrument import recorder
+
+if TYPE_CHECKING:
+    from tracelens_instrument.span import Span
+
+__all__ = ["Group", "group_of"]
+
+
+class Group:
+    """A process group: its communicator, the span of its reductions, and how many there were."""
+
+    def __init__(self, name: str, ranks: list[int]) -> None:
+        communicator = recorder.communicator(ranks, name)
+        self.span: Span = recorder.span(
+            "bucket", kind="reduction", op="allreduce", communicator=communicator
+        )
+        self.track = recorder.track("gradient buckets")
+        self.next_seq = itertools.count().__next__
+
+
+_GROUPS: Final[dict[tuple[str, tuple[int, ...]], Group]] = {}
+
+
+def group_of(process_group: dist.ProcessGroup) -> Group:
+    """Return what is known of `process_group`, without keeping it alive."""
+    ranks = dist.get_process_group_ranks(process_group)
+    name = f"torch {process_group.group_name}"
+    key = (name, tuple(ranks))
+    if key not in _GROUPS:
+        _GROUPS[key] = Group(name, ranks)
+    return _GROUPS[key]

@@ -1,0 +1,94 @@
+"""Forward spans: one around the whole model, one per layer.
+
+The hooks live in the module's own hook tables, where they would be pickled and copied with it. So they
+turn into a function of the standard library that does nothing: a model saved whole loads where
+TraceLens is not installed, and a copy (an average of the weights, say) does not record.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tracelens_instrument import recorder
+from tracelens_instrument.hooks.base import guarded
+from tracelens_instrument.hooks.torch_steps import STEPS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch.nn import Module
+
+    from tracelens_instrument.span import Span
+
+__all__ = ["ModuleHook", "leaves", "record_forward"]
+
+
+class ModuleHook:
+    """Base of what is registered with a module; pickles as a function that does nothing."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return getattr, (nullcontext(), "__exit__")
+
+
+class _Begin(ModuleHook):
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    def __call__(self, _module: Module, _inputs: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self._span.__enter__()
+
+
+class _BeginRoot(ModuleHook):
+    def __init__(self, span: Span, first: Callable[[Module], object]) -> None:
+        self._span = span
+        self._first: Callable[[Module], object] | None = first
+
+    def __call__(self, module: Module, _inputs: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        first, self._first = self._first, None
+        if first is not None:
+            guarded(first)(module)
+        if module.training and torch.is_grad_enabled():
+            STEPS.working()
+        self._span.__enter__()
+
+
+class _End(ModuleHook):
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    def __call__(self, _module: Module, _inputs: Any, output: Any) -> None:
+        if not torch.compiler.is_compiling():
+            failure = sys.exc_info() if output is None else (None, None, None)
+            self._span.__exit__(*failure)
+
+
+def record_forward(root: Module, *, layers: bool, first: Callable[[Module], object]) -> None:
+    """Record the forward pass of `root`, and of each of its layers; call `first` before the first."""
+    whole = recorder.span("forward", kind="forward")
+    _register(root, _BeginRoot(whole, first), _End(whole))
+    for name, module in leaves(root) if layers else ():
+        span = recorder.span(name, kind="forward")
+        _register(module, _Begin(span), _End(span))
+
+
+def leaves(root: Module) -> Iterator[tuple[str, Module]]:
+    """Find the layers: modules without modules inside, by their path in the user's model."""
+    inner = root.module if isinstance(root, torch.nn.parallel.DistributedDataParallel) else root
+    for name, module in inner.named_modules():
+        scripted = isinstance(module, torch.jit.ScriptModule)
+        if name and not scripted and next(module.children(), None) is None:
+            yield name, module
+
+
+def _register(module: Module, begin: ModuleHook, end: ModuleHook) -> None:
+    pre: Any = begin
+    post: Any = end
+    module.register_forward_pre_hook(pre)
+    module.register_forward_hook(post, always_call=True)

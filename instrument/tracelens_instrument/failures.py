@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import warnings
 
 __all__ = ["Counter", "warn_once"]
@@ -13,7 +14,7 @@ _said: set[str] = set()
 def warn_once(sentence: str) -> None:
     """Warn of `sentence`, once in the life of the process; never raises.
 
-    A user may have turned warnings into errors, and training code must not see ours.
+    A user may have turned warnings into errors, and the training must not fail by ours.
     """
     if sentence in _said:
         return
@@ -21,7 +22,7 @@ def warn_once(sentence: str) -> None:
     try:
         warnings.warn(f"TraceLens: {sentence}", RuntimeWarning, stacklevel=3)
     except RuntimeWarning:
-        return
+        sys.stderr.write(f"TraceLens: {sentence}\n")
 
 
 class Counter:

@@ -1,27 +1,25 @@
 """Who is recording: rank, world and role, from arguments, launcher, or the parent process.
 
-What the caller gives wins; then what the launcher set; a process that was spawned by a recording one
-and has no rank of its own belongs to its parent's.
+What the caller gives wins; then what the launcher set; then what a hook learned from its framework.
+A process that was spawned by a recording one and has no rank of its own belongs to its parent's.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import platform
-import socket
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from tracelens.schema.host import clock_domain
+from tracelens.schema.host import clock_domain, host_name
 from tracelens.schema.side import Process
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["PARENT_VARIABLE", "Identity", "identify", "launcher_of", "process_row"]
+__all__ = ["PARENT_VARIABLE", "Identity", "enlightened", "identify", "launcher_of", "process_row"]
 
 PARENT_VARIABLE: Final = "TRACELENS_PARENT"
 
@@ -39,7 +37,11 @@ _VERSIONED: Final = ("tracelens", "torch", "mpi4py", "numpy")
 
 @dataclass(frozen=True)
 class Identity:
-    """Who a process is in its job; `launcher` is (rank, world) as its launcher said, if one did."""
+    """Who a process is in its job.
+
+    `parent` is the pid of the recording process whose child it is. `launcher` is (rank, world) as
+    the launcher said, if one did; `told` that its rank is known, by launcher, caller or parent.
+    """
 
     role: str = "worker"
     rank: int = 0
@@ -49,19 +51,33 @@ class Identity:
     shard: int | None = None
     parent: int | None = None
     launcher: tuple[int, int] | None = None
+    told: bool = False
 
     def for_children(self, pid: int) -> str:
         """Write down for spawned children whose they are."""
         return json.dumps(asdict(self) | {"parent": pid}, separators=(",", ":"))
 
 
-def identify(given: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Identity:
-    """Find out who this process is; entries of `given` that are not None win."""
+def identify(
+    given: Mapping[str, Any],
+    learned: Mapping[str, Any],
+    environment: Mapping[str, str] = os.environ,
+) -> Identity:
+    """Find out who this process is; entries of `given` and `learned` that are None do not count."""
     chosen = {key: value for key, value in given.items() if value is not None}
-    found = _inherited(environment) or _launched(environment)
-    if "rank" in chosen and chosen["rank"] != found.rank:
-        found = Identity(world=found.world, job=found.job, launcher=found.launcher)
-    return Identity(**asdict(found) | chosen)
+    launched = _launched(environment)
+    if "rank" in chosen:  # whoever is given a rank is nobody's child
+        found = replace(launched, told=True)
+    else:
+        found = _inherited(environment, launched.launcher) or launched
+    who = replace(enlightened(found, learned), **chosen)
+    return replace(who, world=max(who.world, who.rank + 1))
+
+
+def enlightened(who: Identity, learned: Mapping[str, Any]) -> Identity:
+    """Add what a hook learned, where nobody else has told the rank."""
+    known = {key: value for key, value in learned.items() if value is not None}
+    return who if who.told or not known else replace(who, parent=None, **known)
 
 
 def launcher_of(environment: Mapping[str, str]) -> tuple[int, int, int] | None:
@@ -70,7 +86,7 @@ def launcher_of(environment: Mapping[str, str]) -> tuple[int, int, int] | None:
         found = _number(environment, rank)
         if found is not None:
             size = _number(environment, world) or 1
-            return found, max(size, found + 1), _number(environment, local_rank) or 0
+            return found, size, _number(environment, local_rank) or 0
     return None
 
 
@@ -81,7 +97,7 @@ def process_row(who: Identity) -> Process:
         rank=who.rank,
         world=who.world,
         local_rank=who.local_rank,
-        host=socket.gethostname(),
+        host=host_name(),
         clock_domain=clock_domain(),
         pid=os.getpid(),
         parent_pid=os.getppid(),
@@ -99,20 +115,20 @@ def _launched(environment: Mapping[str, str]) -> Identity:
     if found is None:
         return Identity(job=job)
     rank, world, local_rank = found
-    return Identity(rank=rank, world=world, local_rank=local_rank, job=job, launcher=(rank, world))
+    return Identity(
+        rank=rank, world=world, local_rank=local_rank, job=job, launcher=(rank, world), told=True
+    )
 
 
-def _inherited(environment: Mapping[str, str]) -> Identity | None:
+def _inherited(environment: Mapping[str, str], launcher: tuple[int, int] | None) -> Identity | None:
     """Read the parent's mark, unless a launcher gave this process a rank of its own since."""
     try:
         mark = json.loads(environment.get(PARENT_VARIABLE, ""))
-        launcher = mark["launcher"]
-        who = Identity(**mark | {"launcher": tuple(launcher) if launcher else None})
+        known = tuple(mark["launcher"]) if mark["launcher"] else None
+        who = Identity(**mark | {"launcher": known})
     except (ValueError, TypeError, KeyError):
         return None
-    found = launcher_of(environment)
-    own = found[:2] if found else None
-    return who if own == who.launcher and who.parent != os.getpid() else None
+    return who if known == launcher and who.parent != os.getpid() else None
 
 
 def _number(environment: Mapping[str, str], name: str) -> int | None:
@@ -122,7 +138,7 @@ def _number(environment: Mapping[str, str], name: str) -> int | None:
 
 def _versions() -> dict[str, str]:
     """Versions of what is already loaded; nothing is imported to ask."""
-    found = {"python": platform.python_version()}
+    found = {"python": sys.version.partition(" ")[0]}
     for name in _VERSIONED:
         version = getattr(sys.modules.get(name), "__version__", None)
         if version is not None:

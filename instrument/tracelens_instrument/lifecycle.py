@@ -6,59 +6,68 @@ import atexit
 import os
 import sys
 import threading
-import time
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tracelens.schema.host import process_started_ns
+from tracelens_instrument import environment
 from tracelens_instrument.failures import warn_once
-from tracelens_instrument.identity import PARENT_VARIABLE, Identity, identify, launcher_of
+from tracelens_instrument.identity import enlightened, identify
 from tracelens_instrument.recording import Recording
 from tracelens_instrument.registry import REGISTRY
-from tracelens_instrument.state import NO_STEP, STATE
+from tracelens_instrument.state import NO_STEP, STATE, Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
+    from tracelens_instrument.identity import Identity
     from tracelens_instrument.segments import Segment
 
-__all__ = ["DIRECTORY_VARIABLE", "begin", "end", "first_use", "on_stop", "wait_for_first_use"]
-
-DIRECTORY_VARIABLE: Final = "TRACELENS_DIR"
+__all__ = ["begin", "end", "first_use", "learn", "on_stop", "wait_for_first_use"]
 
 _LOCK: Final = [threading.RLock()]  # in a list, because a forked child needs a fresh one
 _callbacks: list[Callable[[], object]] = []
-_replaced: dict[str, str | None] = {}
+_learned: dict[str, int | None] = {}
 
 
 def begin(directory: Path | None, given: Mapping[str, Any]) -> None:
     """Open a recording now."""
     with _LOCK[0]:
-        if STATE.recording is not None:
-            if directory is not None and directory.resolve() != STATE.recording.directory:
-                warn_once(
-                    f"already recording to {STATE.recording.directory}, "
-                    f"so start({str(directory)!r}) was ignored"
-                )
-            return
-        chosen = directory or _default_directory()
-        _open(chosen.resolve(), identify(given))
+        current = STATE.recording
+        if current is None:
+            chosen = directory or environment.wanted_directory() or environment.default_directory()
+            _open(chosen.absolute(), identify(given, _learned))
+        elif directory is not None and directory.absolute() != current.directory:
+            warn_once(
+                f"start was asked to record to {directory}, but this process already records to "
+                f"{current.directory}: it goes on there"
+            )
 
 
 def wait_for_first_use() -> None:
     """Open a recording at the first event, if the environment names a folder."""
-    directory = os.environ.get(DIRECTORY_VARIABLE)
-    if directory:
-        STATE.waiting = Path(directory).resolve(), identify({})
+    directory = environment.wanted_directory()
+    if directory is not None and STATE.recording is None:
+        STATE.waiting = Waiting(directory.absolute())
 
 
 def first_use() -> Segment | None:
     """Open the recording that waits for its first event; None if none does."""
     with _LOCK[0]:
-        if STATE.segment is None and STATE.waiting is not None:
-            _open(*STATE.waiting)
+        waiting = STATE.waiting
+        if STATE.segment is None and waiting is not None:
+            _open(waiting.directory, waiting.who or identify({}, _learned))
         return STATE.segment
+
+
+def learn(rank: int, world: int, local_rank: int | None) -> None:
+    """Be told by a hook what neither the launcher nor the caller of `start` had said."""
+    with _LOCK[0]:
+        _learned.update(rank=rank, world=world, local_rank=local_rank)
+        recording = STATE.recording
+        if recording is not None and not recording.who.told:
+            recording.rename(enlightened(recording.who, _learned))
+            environment.tell_children(recording.directory, recording.who)
 
 
 def end() -> None:
@@ -71,7 +80,7 @@ def end() -> None:
         _run_callbacks()
         STATE.forget()
         recording.close()
-        _restore_environment()
+        environment.restore()
     _convert(recording.folder)
 
 
@@ -93,38 +102,8 @@ def _open(directory: Path, who: Identity) -> None:
     STATE.forget()
     STATE.recording = recording
     STATE.segment = recording.segment
-    _tell_children(directory, who)
+    environment.tell_children(directory, who)
     _end_with_multiprocessing()
-
-
-def _default_directory() -> Path:
-    """Return where to record if nobody said: ranks of one launcher on one host agree on it."""
-    named = os.environ.get(DIRECTORY_VARIABLE)
-    if named:
-        return Path(named)
-    together = launcher_of(os.environ) is not None
-    since = process_started_ns(os.getppid()) if together else None
-    seconds = time.time() if since is None else since // 10**9
-    return Path("traces") / time.strftime("%Y-%m-%dT%H-%M-%SZ", time.gmtime(seconds))
-
-
-def _tell_children(directory: Path, who: Identity) -> None:
-    """Let processes that this one spawns record to the same folder, as its children."""
-    for name, value in (
-        (DIRECTORY_VARIABLE, str(directory)),
-        (PARENT_VARIABLE, who.for_children(os.getpid())),
-    ):
-        _replaced.setdefault(name, os.environ.get(name))
-        os.environ[name] = value
-
-
-def _restore_environment() -> None:
-    for name, value in _replaced.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-    _replaced.clear()
 
 
 def _end_with_multiprocessing() -> None:
@@ -145,9 +124,9 @@ def _run_callbacks() -> None:
 
 def _convert(folder: Path) -> None:
     # numpy and pyarrow take a quarter of a second to import: not before training has ended.
-    from tracelens.schema.segments import convert  # noqa: PLC0415 - see the line above
-
     try:
+        from tracelens.schema.segments import convert  # noqa: PLC0415 - see the line above
+
         convert(folder)
     except Exception as error:  # noqa: BLE001 - whatever it is, the segments remain readable
         warn_once(f"{folder} could not be converted, it stays readable as it is ({error!r})")
@@ -163,7 +142,8 @@ def _in_forked_child() -> None:
     if recording is not None:
         recording.abandon()
         STATE.forget()
-        STATE.waiting = recording.directory, replace(recording.who, parent=recording.process.pid)
+        who = replace(recording.who, parent=recording.process.pid)
+        STATE.waiting = Waiting(recording.directory, who)
 
 
 if hasattr(os, "register_at_fork"):

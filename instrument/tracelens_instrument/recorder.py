@@ -35,6 +35,7 @@ __all__ = [
     "communicator",
     "counter",
     "end_step",
+    "identify",
     "instant",
     "now",
     "on_stop",
@@ -186,6 +187,11 @@ def communicator(ranks: Sequence[int], name: str) -> int:
 def track(name: str) -> int:
     """Number a track beside the threads, for operations in flight that may overlap."""
     return REGISTRY.track(name)
+
+
+def identify(rank: int, world: int, local_rank: int | None = None) -> None:
+    """Say which rank this is, where a framework knows it and no launcher has said so."""
+    lifecycle.learn(rank, world, local_rank)
 
 
 def clock_reading(reading: ClockReading) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import weakref
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from tracelens.schema.record import RECORD_BYTES
 from tracelens.schema.side import END_LINE, ClockReading, Thread, dropped_line, to_line
 from tracelens.schema.vocabulary import SEGMENTS_SUFFIX, TRACE_SUFFIX, stem
 from tracelens_instrument.clock import now, read_clocks
 from tracelens_instrument.failures import Counter, warn_once
 from tracelens_instrument.identity import process_row
 from tracelens_instrument.registry import REGISTRY
-from tracelens_instrument.segments import Segment, create_segment, sink
+from tracelens_instrument.segments import SEGMENT_BYTES, Segment, create_segment, sink
 from tracelens_instrument.side_file import SideFile
 from tracelens_instrument.state import STATE, Here
 
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["Recording"]
 
 _CLOCK_EVERY_NS: Final = 10 * 10**9
+_LOSSES_EVERY_NS: Final = 10**9
+_PREPARE_BELOW: Final = SEGMENT_BYTES // RECORD_BYTES // 2
 _NO_ROOM: Final = "no room or no permission for a segment"
 _CLIPPED: Final = "value out of range"
 
@@ -50,6 +55,9 @@ class Recording:
         self._lock = threading.RLock()
         self._numbers = itertools.count()
         self._segments: weakref.WeakSet[Segment] = weakref.WeakSet()
+        self._spare: Segment | None = None
+        self._prepared = False
+        self._losses_due = 0
         self._told = {_NO_ROOM: 0, _CLIPPED: 0}
         self._side = SideFile(self.folder)
         self._side.append(to_line("process", self.process))
@@ -85,6 +93,12 @@ class Recording:
         local.here = here
         return here
 
+    def rename(self, who: Identity) -> None:
+        """Be somebody else, from a time before anybody knew better; the last word counts."""
+        self.who = who
+        self.process = replace(process_row(who), incarnation=self.process.incarnation)
+        self._side.append(to_line("process", self.process))
+
     def clock_reading(self, reading: ClockReading) -> None:
         """Write down a reading of clocks."""
         self._side.append(to_line("clocks", reading))
@@ -95,9 +109,14 @@ class Recording:
         self.clock_reading(read_clocks())
 
     def at_step_boundary(self) -> None:
-        """Do what has to be done now and then, where it disturbs least."""
-        self._tell_losses()
-        if now() >= self._clock_due:
+        """Do what has to be done now and then, where it disturbs least: between two steps."""
+        if 0 < self.segment.remaining() < _PREPARE_BELOW:
+            self._prepare_segment()
+        moment = now()
+        if moment >= self._losses_due:
+            self._losses_due = moment + _LOSSES_EVERY_NS
+            self._tell_losses()
+        if moment >= self._clock_due:
             self.read_clocks()
 
     def close(self) -> None:
@@ -115,13 +134,22 @@ class Recording:
         self._side.close()
 
     def _next_segment(self) -> Segment:
+        segment, self._spare = self._spare, None
+        self._prepared = False
         try:
-            segment = create_segment(self.folder, next(self._numbers), self)
+            segment = segment or create_segment(self.folder, next(self._numbers), self)
         except (OSError, ValueError) as error:
             warn_once(f"recording stopped, the training goes on ({self.folder}: {error})")
             segment = sink(self, self._lost)
         self._segments.add(segment)
         return segment
+
+    def _prepare_segment(self) -> None:
+        """Make the next segment ahead of time; if that fails now, it may not when it is needed."""
+        if not self._prepared:
+            self._prepared = True
+            with contextlib.suppress(OSError, ValueError):
+                self._spare = create_segment(self.folder, next(self._numbers), self, touch=True)
 
     def _tell_losses(self) -> None:
         for reason, counter in ((_NO_ROOM, self._lost), (_CLIPPED, self.clipped)):

@@ -7,8 +7,10 @@ pages belong to the kernel.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
+from operator import length_hint
 from typing import TYPE_CHECKING, Final
 
 from tracelens.schema.record import BYTE_ORDER, HEADER, MAGIC, RECORD_BYTES
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["SEGMENT_BYTES", "Segment", "create_segment", "sink"]
 
 SEGMENT_BYTES: Final = 1 << 20
+_POPULATE_WRITE: Final = 23  # MADV_POPULATE_WRITE, which the mmap module does not name
 
 
 class Segment:
@@ -48,6 +51,10 @@ class Segment:
         self.slots = iter(range(RECORD_BYTES, len(memory), RECORD_BYTES))
         self.take = take or self.slots.__next__
 
+    def remaining(self) -> int:
+        """How many slots are left."""
+        return length_hint(self.slots)
+
     def detach(self) -> None:
         """Send whatever is still written here nowhere (a forked child must not touch the file)."""
         scratch = bytearray(len(self.memory))
@@ -55,8 +62,10 @@ class Segment:
         self.words = memoryview(scratch).cast("q")
 
 
-def create_segment(path: Path, number: int, owner: Recording) -> Segment:
+def create_segment(path: Path, number: int, owner: Recording, *, touch: bool = False) -> Segment:
     """Make segment `number` in the folder `path`, its space reserved.
+
+    With `touch` its pages are brought into memory now, so that no span has to wait for them.
 
     Raises:
         OSError: there is no room, or the folder cannot be written.
@@ -71,6 +80,11 @@ def create_segment(path: Path, number: int, owner: Recording) -> Segment:
         raise
     finally:
         os.close(descriptor)
+    if touch:
+        with contextlib.suppress(
+            OSError
+        ):  # before Linux 5.14 a page comes when it is first written
+            memory.madvise(_POPULATE_WRITE)
     capacity = SEGMENT_BYTES // RECORD_BYTES - 1
     HEADER.pack_into(
         memory, 0, MAGIC, BYTE_ORDER, SCHEMA_VERSION, RECORD_BYTES, capacity, os.getpid()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tracelens.schema.record import NO_BYTES, NO_INDEX, NO_REQUEST, NO_SEQ, NO_SHORT
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from tracelens_instrument.segments import Segment
     from tracelens_instrument.span import Span
 
-__all__ = ["NO_STEP", "OPEN", "STATE", "Here", "State"]
+__all__ = ["NO_STEP", "OPEN", "STATE", "Here", "State", "Waiting"]
 
 NO_STEP: Final = -1
 
@@ -38,6 +39,14 @@ class Here:
         self.stack: list[tuple[Span, Segment, int]] = []
 
 
+@dataclass(frozen=True)
+class Waiting:
+    """A recording that opens at its first event: where, and whose if that is known already."""
+
+    directory: Path
+    who: Identity | None = None
+
+
 class State:
     """The recorder of this process.
 
@@ -49,7 +58,7 @@ class State:
 
     def __init__(self) -> None:
         self.segment: Segment | None = None
-        self.waiting: tuple[Path, Identity] | None = None
+        self.waiting: Waiting | None = None
         self.recording: Recording | None = None
         self.local = threading.local()
         self.set_step(NO_STEP)

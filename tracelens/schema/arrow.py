@@ -61,6 +61,9 @@ def write_events(path: Path, events: pa.Table, side: SideTables) -> None:
     table = table.unify_dictionaries()
     unfinished = path.with_name(f".{path.name}.unfinished")
     options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_file(str(unfinished), table.schema, options=options) as writer:
-        writer.write_table(table, max_chunksize=BATCH_ROWS)
-    unfinished.replace(path)
+    try:
+        with pa.ipc.new_file(str(unfinished), table.schema, options=options) as writer:
+            writer.write_table(table, max_chunksize=BATCH_ROWS)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["clock_domain", "process_started_ns"]
+__all__ = ["clock_domain", "host_name", "process_started_ns"]
 
 _PROC = Path("/proc")
 
@@ -16,6 +16,11 @@ def clock_domain() -> str:
     A boot has one clock, and a time namespace may shift it.
     """
     return f"{_boot_id()}/{_time_namespace()}"
+
+
+def host_name() -> str:
+    """Return the name of this machine."""
+    return os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
 
 
 def process_started_ns(pid: int) -> int | None:

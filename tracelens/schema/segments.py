@@ -6,7 +6,6 @@ count, and it is written last, so a record is whole or absent.
 
 from __future__ import annotations
 
-import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -15,15 +14,24 @@ import numpy as np
 from tracelens.errors import NotATrace, TraceNotFound
 from tracelens.schema.arrow import write_events
 from tracelens.schema.columns import SLOT, Records, to_table
-from tracelens.schema.host import clock_domain, process_started_ns
+from tracelens.schema.host import clock_domain, host_name, process_started_ns
 from tracelens.schema.record import BYTE_ORDER, HEADER, MAGIC, RECORD_BYTES
 from tracelens.schema.side import SideTables, check_version, from_lines
-from tracelens.schema.vocabulary import SEGMENT_SUFFIX, SIDE_FILE, TRACE_SUFFIX
+from tracelens.schema.vocabulary import (
+    SEGMENT_SUFFIX,
+    SEGMENTS_SUFFIX,
+    SIDE_FILE,
+    TRACE_SUFFIX,
+    parse_stem,
+    stem,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pyarrow as pa
+
+    from tracelens.schema.side import Process
 
 __all__ = ["convert", "decode", "is_live"]
 
@@ -54,7 +62,7 @@ def convert(folder: Path) -> Path:
         OSError: the file cannot be written; the folder is left as it was.
     """
     events, side = decode(folder)
-    path = folder.with_suffix(TRACE_SUFFIX)
+    path = folder.with_name(_final_stem(folder.name, side.process) + TRACE_SUFFIX)
     write_events(path, events, side)
     for file in [*folder.glob(f"*{SEGMENT_SUFFIX}"), folder / SIDE_FILE]:
         file.unlink(missing_ok=True)
@@ -70,11 +78,19 @@ def is_live(folder: Path) -> bool:
     """
     side = _read_side(folder)
     process = side.process
-    here = process.host == socket.gethostname() and process.clock_domain == clock_domain()
+    here = process.host == host_name() and process.clock_domain == clock_domain()
     if side.complete or not here:
         return False
     started = process_started_ns(process.pid)
     return started is not None and started <= process.incarnation + _START_SLACK_NS
+
+
+def _final_stem(name: str, process: Process) -> str:
+    """Name the file after the rank that the process turned out to have."""
+    known = parse_stem(name)
+    if known is None:
+        return name.removesuffix(SEGMENTS_SUFFIX)
+    return stem(process.role, process.rank, known[2])
 
 
 def _read_side(folder: Path) -> SideTables:

@@ -1,0 +1,58 @@
+"""What the recorder reads from the environment, and what it leaves there for processes it spawns."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tracelens.schema.host import process_started_ns
+from tracelens_instrument.identity import PARENT_VARIABLE, launcher_of
+
+if TYPE_CHECKING:
+    from tracelens_instrument.identity import Identity
+
+__all__ = [
+    "DIRECTORY_VARIABLE",
+    "default_directory",
+    "restore",
+    "tell_children",
+    "wanted_directory",
+]
+
+DIRECTORY_VARIABLE: Final = "TRACELENS_DIR"
+
+_replaced: dict[str, str | None] = {}
+
+
+def wanted_directory() -> Path | None:
+    """Return where the environment wants a recording, if it does."""
+    named = os.environ.get(DIRECTORY_VARIABLE)
+    return Path(named) if named else None
+
+
+def default_directory() -> Path:
+    """Return where to record if nobody says: ranks of one launcher on one host agree on it."""
+    launched = launcher_of(os.environ) is not None
+    since = process_started_ns(os.getppid()) if launched else None
+    seconds = time.time() if since is None else since // 10**9
+    return Path("traces") / time.strftime("%Y-%m-%dT%H-%M-%SZ", time.gmtime(seconds))
+
+
+def tell_children(directory: Path, who: Identity) -> None:
+    """Let processes that this one spawns record to the same folder, as its children."""
+    marks = {DIRECTORY_VARIABLE: str(directory), PARENT_VARIABLE: who.for_children(os.getpid())}
+    for name, value in marks.items():
+        _replaced.setdefault(name, os.environ.get(name))
+        os.environ[name] = value
+
+
+def restore() -> None:
+    """Leave the environment as it was found."""
+    for name, value in _replaced.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    _replaced.clear()

@@ -1,0 +1,72 @@
+"""Switched off, the recorder gets out of the way; switched on later, handles made before work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from support.recording import read_one
+
+import tracelens as tl
+from tracelens.errors import InvalidArgument
+from tracelens_instrument import recorder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def work() -> int:
+    return 7
+
+
+def test_traced_returns_the_function_itself() -> None:
+    """No wrapper, no cost: in all forms of the decorator."""
+    assert tl.traced(work) is work
+    assert tl.traced("name")(work) is work
+    assert tl.traced(kind="forward")(work) is work
+    assert not recorder.active()
+
+
+def test_everything_is_inert(tmp_path: Path) -> None:
+    """Every function may be called, and leaves no file."""
+    span = tl.span("piece")
+    with tl.step(3, samples=4), span, span(nbytes=3) as token:
+        token.end()
+    span.begin().end()
+    span.begin().discard()
+    span.complete(1, 2, failed=True, estimated=True)
+    tl.instant("instant")
+    tl.counter("counter", 1.0)
+    recorder.begin_step(1)
+    recorder.end_step()
+    tl.stop()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_handles_made_before_start_record_after_it(tmp_path: Path) -> None:
+    """A handle at module level works whenever the recording starts, also a second time."""
+    span = tl.span("made early", kind="forward")
+    for folder in (tmp_path / "first", tmp_path / "second"):
+        with span:
+            pass
+        tl.start(folder)
+        with span:
+            pass
+        tl.stop()
+        assert read_one(folder).one("made early")["kind"] == "forward"
+
+
+def test_wrong_handles_are_refused_when_made() -> None:
+    """A mistake in the program shows when it is imported, in one sentence."""
+    with pytest.raises(InvalidArgument, match="kind is 'backward', expected one of step, data"):
+        tl.span("x", kind="backward")
+    with pytest.raises(InvalidArgument, match="op of kind 'reduction' is 'push', expected one of"):
+        tl.span("x", kind="reduction", op="push")
+    with pytest.raises(InvalidArgument, match="op of kind 'user' is 'send', expected none"):
+        tl.span("x", op="send")
+    with pytest.raises(InvalidArgument, match="kind is 'nope'"):
+        tl.traced(kind="nope")(work)
+    with pytest.raises(InvalidArgument, match="role is 'boss'"):
+        tl.start(role="boss")
+    with pytest.raises(InvalidArgument, match="rank is 4"):
+        tl.start(rank=4, world=4)

@@ -1,0 +1,84 @@
+"""Recordings for tests: what a trace folder holds, and children that record by themselves."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pyarrow as pa
+
+from tracelens.schema.segments import decode
+from tracelens.schema.side import SideTables
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One process's part of a trace folder."""
+
+    path: Path
+    table: pa.Table
+    side: SideTables
+
+    @property
+    def frame(self) -> pl.DataFrame:
+        found = pl.from_arrow(self.table)
+        assert isinstance(found, pl.DataFrame)
+        return found
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return self.table.to_pylist()
+
+    def named(self, name: str) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["name"] == name]
+
+    def one(self, name: str) -> dict[str, Any]:
+        (event,) = self.named(name)
+        return event
+
+
+def read(path: Path) -> Recorded:
+    """Read one process, converted or not."""
+    if path.is_dir():
+        return Recorded(path, *decode(path))
+    table = pa.ipc.open_file(str(path)).read_all()
+    return Recorded(path, table, SideTables.from_metadata(table.schema.metadata))
+
+
+def read_all(folder: Path) -> list[Recorded]:
+    """Read all processes of a trace folder, in the order of their names."""
+    found = sorted([*folder.glob("*.arrow"), *folder.glob("*.segments")])
+    return [read(path) for path in found]
+
+
+def read_one(folder: Path) -> Recorded:
+    """Read the only process of a trace folder."""
+    (recorded,) = read_all(folder)
+    return recorded
+
+
+def clean_environment(**variables: str) -> dict[str, str]:
+    """Return this environment without anything that tells a rank, plus `variables`."""
+    foreign = ("TRACELENS_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "PMI", "OMPI_", "SLURM_", "MPI_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    return kept | variables
+
+
+def run_child(code: str, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run Python code in a process of its own, in a clean environment, and wait for it."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
+        env=clean_environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )

@@ -1,0 +1,87 @@
+"""The report for programs: one JSON object, format `tracelens.report/1` (docs/report.md)."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from tracelens.analyses.result import REPORT_FORMAT
+
+if TYPE_CHECKING:
+    from tracelens.analyses.result import Efficiency, Finding, Report
+    from tracelens.trace import Alignment
+
+__all__ = ["render", "to_object"]
+
+
+def render(report: Report) -> str:
+    """Write the report as indented JSON."""
+    return json.dumps(to_object(report), indent=2, allow_nan=False)
+
+
+def to_object(report: Report) -> dict[str, Any]:
+    """Return the report as plain lists, objects, numbers and texts; what is absent is null."""
+    summary = report.summary
+    return {
+        "format": REPORT_FORMAT,
+        "trace": {
+            "ranks_expected": summary.ranks_expected,
+            "ranks_seen": summary.ranks_seen,
+            "shards": summary.shards,
+            "steps": summary.steps,
+            "spans": summary.spans,
+            "dropped": dict(summary.dropped),
+        },
+        "clock": _clock(report.clock),
+        "efficiency": _efficiency(report.efficiency),
+        "findings": [_finding(finding) for finding in report.findings],
+        "notes": [asdict(note) for note in report.notes],
+    }
+
+
+def _clock(alignment: Alignment) -> dict[str, Any]:
+    hosts = [
+        {
+            "host": host.host,
+            "offset_ns": host.offset_ns,
+            "drift_ppm": _plain(host.drift_ppm),
+            "uncertainty_ns": host.uncertainty_ns,
+            "jumps": list(host.jumps),
+        }
+        for host in alignment.hosts
+    ]
+    return {"method": alignment.method, "hosts": hosts}
+
+
+def _efficiency(efficiency: Efficiency | None) -> dict[str, Any] | None:
+    if efficiency is None:
+        return None
+    return {
+        "definition": "POP parallel efficiency: useful computation / (ranks x job time)",
+        "achieved": _plain(efficiency.achieved),
+        "job_ns": efficiency.job_ns,
+        "pop": {name: _plain(value) for name, value in efficiency.pop.items()},
+        "waterfall": [
+            {"cause": bar.cause, "share": _plain(bar.share)} for bar in efficiency.waterfall
+        ],
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    fields = asdict(finding)
+    return {name: _plain(value) for name, value in fields.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Turn a value into what JSON has: no NaN, no NumPy numbers, no tuples."""
+    if isinstance(value, dict):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
+    if hasattr(value, "item"):
+        return _plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,38 @@
+"""The report for an issue or a chat: the same as the text, as Markdown."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from tracelens.reports.words import cause, clean, headline, percent, saving
+
+if TYPE_CHECKING:
+    from tracelens.analyses.result import Report
+
+__all__ = ["render"]
+
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|#])")
+
+
+def render(report: Report) -> str:
+    """Write the report as Markdown."""
+    lines = [f"**TraceLens**: {headline(report)}", ""]
+    for number, finding in enumerate(report.findings, 1):
+        gain = saving(finding)
+        kind = finding.kind.replace("_", " ")
+        lines.append(f"{number}. **{kind}** ({finding.category}): {_escaped(finding.sentence)}")
+        lines += [f"   {gain[0].upper()}{gain[1:]}."] if gain else []
+    if not report.findings:
+        lines.append("No fault was found.")
+    if report.efficiency:
+        shares = [("useful computation (POP parallel efficiency)", report.efficiency.achieved)]
+        shares += [(cause(bar.cause), bar.share) for bar in report.efficiency.waterfall]
+        lines += ["", "| where the time went | share |", "|---|---:|"]
+        lines += [f"| {name} | {percent(share)} |" for name, share in shares]
+    notes = [f"- {_escaped(note.file)}: {_escaped(note.sentence)}" for note in report.notes]
+    return "\n".join([*lines, "", *notes]).rstrip() + "\n"
+
+
+def _escaped(text: str) -> str:
+    return _SPECIAL.sub(r"\\\1", clean(text))

@@ -1,0 +1,98 @@
+"""The report for a terminal: findings first, then where the time went."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Console, Group
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from tracelens.reports.words import cause, clean, duration, headline, percent, saving
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from tracelens.analyses.result import Efficiency, Finding, Report
+    from tracelens.trace import Alignment
+
+__all__ = ["render"]
+
+BAR: Final = 30
+STYLE: Final = {"fault": "bold red", "opportunity": "yellow"}
+
+
+def render(report: Report, *, width: int | None = None, color: bool = False) -> str:
+    """Write the report as text, `width` columns wide (default: the terminal's)."""
+    out = io.StringIO()
+    columns = width or shutil.get_terminal_size((100, 24)).columns
+    console = Console(
+        file=out, width=columns, force_terminal=color, no_color=not color, highlight=False
+    )
+    console.print(Text(headline(report), style="dim"))
+    console.print(_findings(report))
+    if report.efficiency:
+        console.print(_waterfall(report.efficiency))
+    console.print(_clock(report.clock))
+    for note in report.notes:
+        source = f"{clean(note.file)}: " if note.file else ""
+        console.print(Text(f"Note: {source}{clean(note.sentence)}"))
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def _findings(report: Report) -> RenderableType:
+    faults = any(finding.category == "fault" for finding in report.findings)
+    parts: list[RenderableType] = [Text()]
+    if not faults:
+        parts += [Text("No fault was found.", style="bold green"), Text()]
+    for number, finding in enumerate(report.findings, 1):
+        parts += [_finding(number, finding), Text()]
+    return Group(*parts)
+
+
+def _finding(number: int, finding: Finding) -> RenderableType:
+    title = Text.assemble(
+        (f"{number}. {finding.kind.replace('_', ' ')}", STYLE[finding.category]),
+        "" if finding.category == "fault" else " (opportunity)",
+    )
+    body = Text(clean(finding.sentence))
+    gain = saving(finding)
+    lines: list[RenderableType] = [title, Padding(body, (0, 0, 0, 3))]
+    if gain:
+        lines.append(Padding(Text(gain[0].upper() + gain[1:] + "."), (0, 0, 0, 3)))
+    return Group(*lines)
+
+
+def _waterfall(efficiency: Efficiency) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column()
+    rows = [("useful computation", efficiency.achieved, "blue")]
+    rows += [(cause(bar.cause), bar.share, "red") for bar in efficiency.waterfall]
+    for name, share, style in rows:
+        if share >= 0.0005 or style == "blue":
+            bar = "█" * max(round(share * BAR), 1)
+            table.add_row(f"  {name}", percent(share), Text(bar, style=style))
+    factors = ", ".join(
+        f"{name.replace('_', ' ')} {percent(value)}" for name, value in efficiency.pop.items()
+    )
+    return Group(
+        Text(f"Where the time went (share of ranks x job time of {duration(efficiency.job_ns)})"),
+        table,
+        Text(),
+        Text(f"Efficiency is POP parallel efficiency: {percent(efficiency.achieved)}; {factors}."),
+    )
+
+
+def _clock(alignment: Alignment) -> Text:
+    if alignment.method == "same_clock":
+        return Text("Clocks: all processes share one.")
+    method = alignment.method.replace("_", " ")
+    return Text(
+        f"Clocks: {len(alignment.hosts)} aligned by {method}, "
+        f"to within {duration(alignment.uncertainty_ns)}."
+    )

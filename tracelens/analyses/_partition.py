@@ -110,7 +110,8 @@ def partition(spans: Spans, around: Surroundings, windows: Times) -> Pieces:
     spans, around = spans.within(first, last), around.within(first, last)
     sets = (spans, around.wait, around.queue, around.flying, around.cause)
     ends = [edge for part in sets for edge in (part.start, part.end)]
-    bounds = np.unique(np.concatenate([windows, *ends]))
+    bounds = np.sort(np.concatenate([windows, *ends]))
+    bounds = bounds[np.diff(bounds, prepend=first - 1) > 0]
     wait, queue, flying, cause = (_covered(bounds, part) for part in sets[1:])
     code, user, name = _innermost(bounds, spans, wait | queue | flying)
     split = np.select([wait, queue], [WAIT, PS_QUEUE], TRANSFER)

@@ -43,14 +43,16 @@ def _training_threads(
     """Return each worker's training thread: the one with the most steps, else the busiest."""
     tracks = threads.filter("in_flight").select("process", "thread")
     return (
-        events.filter(pl.col("type") == "span")
-        .join(workers, on="process", how="semi")
-        .join(tracks, on=["process", "thread"], how="anti")
+        events.lazy()
+        .filter(pl.col("type") == "span")
         .group_by("process", "thread")
         .agg(steps=(pl.col("kind") == "step").sum(), events=pl.len())
+        .join(workers.lazy(), on="process", how="semi")
+        .join(tracks.lazy(), on=["process", "thread"], how="anti")
         .sort("process", "steps", "events", "thread", descending=[False, True, True, False])
         .group_by("process", maintain_order=True)
         .agg(pl.col("thread").first())
+        .collect()
     )
 
 
@@ -109,9 +111,12 @@ def _number(marks: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
 def _windows(marks: pl.DataFrame, events: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
     """Return process, step, start_ns, end_ns; windows of a process touch."""
     last = (
-        events.join(threads, on=["process", "thread"], how="semi")
-        .group_by("process")
+        events.lazy()
+        .group_by("process", "thread")
         .agg(last_ns=pl.max_horizontal("start_ns", "end_ns").max())
+        .join(threads.lazy(), on=["process", "thread"])
+        .select("process", "last_ns")
+        .collect()
     )
     following = pl.col("start_ns").shift(-1).over("process")
     return (
@@ -135,8 +140,7 @@ def _assign(
     Normally only those without a step, on training threads and in-flight tracks; `everywhere` when
     the recorded numbers have lost their meaning.
     """
-    order = events.columns
-    events = events.sort("process", "start_ns", "depth")
+    events = _in_order(events)
     windows = steps.select("process", "start_ns", found="step").sort("process", "start_ns")
     found = events.select("process", "start_ns").join_asof(
         windows, on="start_ns", by="process", check_sortedness=False
@@ -152,14 +156,25 @@ def _assign(
     )["here"]
     missing = (pl.col("step") < 0) & here.fill_null(value=False)
     chosen = pl.when(missing).then(found.fill_null(-1)).otherwise("step")
-    return events.with_columns(step=chosen).select(order)
+    return events.with_columns(step=chosen)
+
+
+def _in_order(events: pl.DataFrame) -> pl.DataFrame:
+    """Sort by process and time; as readers do so already, look first."""
+    process, start = pl.col("process").diff(), pl.col("start_ns").diff()
+    risen = (process > 0) | ((process == 0) & (start >= 0))
+    if events.select(risen.drop_nulls().all()).item():
+        return events
+    return events.sort("process", "start_ns", "depth")
 
 
 def _samples(steps: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
     done = (
-        events.filter((pl.col("type") == "counter") & (pl.col("name") == SAMPLES))
+        events.lazy()
+        .filter((pl.col("type") == "counter") & (pl.col("name") == SAMPLES))
         .group_by("process", "step")
         .agg(samples=pl.col("value").sum())
+        .collect()
     )
     joined = steps.join(done, on=["process", "step"], how="left", maintain_order="left")
     return joined.with_columns(pl.col("samples").cast(pl.Float64))

@@ -121,7 +121,7 @@ def _convert_leftovers(folder: Path) -> None:
 def _say(folder: Path, files: set[Path], code: int) -> None:
     if files:
         processes = f"{len(files)} process{'es' if len(files) > 1 else ''}"
-        shown = os.path.relpath(folder)
+        shown = min(os.path.relpath(folder), str(folder), key=len)
         text = f"recorded {processes} to {shown}; next: tracelens analyze {shown}"
     else:
         text = (

@@ -1,0 +1,78 @@
+"""Where the job's time went: POP efficiencies, and a waterfall from all of the time to the useful part.
+
+Shares are of ranks x job time, the job lasting from the first rank's first step to the last rank's
+last event. Useful is what computes the result (forward, backprop, update and the user's own spans), so
+`achieved` is the parallel efficiency of the POP project (load balance x communication efficiency;
+pop-coe.eu, "POP standard metrics for parallel performance analysis").
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from tracelens.analyses.phases import CATEGORIES
+from tracelens.analyses.result import Efficiency, Share
+from tracelens.schema.vocabulary import USEFUL_KINDS
+
+if TYPE_CHECKING:
+    from tracelens.analyses.phases import Phases
+    from tracelens.trace import Trace
+
+__all__ = ["measure"]
+
+# The bars, in the order in which they are taken off; a category that is not useful names its cause.
+CAUSES: Final = {
+    "data": "data",
+    "checkpoint": "checkpoint",
+    "gc": "gc",
+    "wait": "late_ranks",
+    "ps_queue": "ps_queue",
+    "transfer": "exposed_transfer",
+    "idle": "idle",
+    "unknown": "unknown",
+}
+assert {*CAUSES, *USEFUL_KINDS} == set(CATEGORIES)
+
+
+def measure(trace: Trace, phases: Phases) -> Efficiency | None:
+    """Add up the workers' time; None where no worker recorded a step."""
+    steps = trace.steps
+    if steps.is_empty():
+        return None
+    start, end = steps["start_ns"].min(), steps["end_ns"].max()
+    assert isinstance(start, int)
+    assert isinstance(end, int)
+    ranks, job = steps["process"].n_unique(), max(end - start, 1)
+    spent: dict[str, int] = dict(
+        phases.times.group_by(pl.col("category").cast(pl.String))
+        .agg(pl.col("ns").sum())
+        .iter_rows()
+    )
+    useful = sum(spent.get(kind, 0) for kind in USEFUL_KINDS)
+    total = ranks * job
+    bars = [Share(cause, spent.get(name, 0) / total) for name, cause in CAUSES.items()]
+    outside = (total - sum(spent.values())) / total
+    return Efficiency(
+        achieved=useful / total,
+        waterfall=(*bars, Share("outside", outside)),
+        pop=_pop(phases, ranks, job),
+        job_ns=job,
+    )
+
+
+def _pop(phases: Phases, ranks: int, job: int) -> dict[str, float]:
+    """Split parallel efficiency into its two factors."""
+    useful = (
+        phases.times.filter(pl.col("category").cast(pl.String).is_in(USEFUL_KINDS))
+        .group_by("process")
+        .agg(pl.col("ns").sum())["ns"]
+    )
+    most = useful.max()
+    if not isinstance(most, int) or most == 0:
+        return {}
+    return {
+        "load_balance": int(useful.sum()) / ranks / most,
+        "communication_efficiency": most / job,
+    }

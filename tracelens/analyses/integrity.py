@@ -1,0 +1,162 @@
+"""What limits the trace: ranks that are missing, were cut off, lost events, or lost step with others.
+
+Such findings have no saving; they come first in a report, since they bound what the rest can say.
+Of several processes that were cut off together, the one that the others were waiting for was first:
+it is named, with the span that was open in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from tracelens.analyses.result import Finding
+
+if TYPE_CHECKING:
+    from tracelens.analyses.phases import Phases
+    from tracelens.trace import Trace
+
+__all__ = ["Integrity", "run"]
+
+
+@dataclass(frozen=True)
+class Integrity:
+    """The findings; `open_spans` holds what each process that was cut off was in, innermost."""
+
+    open_spans: pl.DataFrame
+    findings: tuple[Finding, ...]
+
+
+def run(trace: Trace, _phases: Phases) -> Integrity:
+    """Look for what is not there."""
+    spans = _open_spans(trace)
+    findings = [*_truncated(trace, spans), *_missing(trace), *_dropped(trace), *_desync(trace)]
+    return Integrity(spans, tuple(findings))
+
+
+def _open_spans(trace: Trace) -> pl.DataFrame:
+    """Return what each main process that did not end by itself was in: its innermost open span."""
+    cut = trace.processes.filter(pl.col("main") & ~pl.col("complete"))
+    tracks = trace.threads.filter("in_flight").select("process", "thread").lazy()
+    return (
+        trace.spans.filter((pl.col("status") == "open") & (pl.col("kind") != "step"))
+        .join(cut.select("process").lazy(), on="process", how="semi")
+        .join(tracks, on=["process", "thread"], how="anti")
+        .sort("process", "start_ns", "depth")
+        .group_by("process", "role", "rank", maintain_order=True)
+        .agg(pl.col("kind", "op", "name", "step", "start_ns", "communicator", "seq").last())
+        .collect()
+    )
+
+
+def _truncated(trace: Trace, open_spans: pl.DataFrame) -> list[Finding]:
+    cut = trace.workers.filter(~pl.col("complete"))
+    if cut.is_empty():
+        return []
+    first = _first_to_go(trace, cut, open_spans)
+    row = cut.filter(pl.col("rank") == first).row(0, named=True)
+    within = open_spans.filter(pl.col("process") == row["process"])
+    span = within.row(0, named=True) if within.height else None
+    step = _last_step(trace, row["process"], span)
+    others = [rank for rank in cut["rank"] if rank != first]
+    return [
+        Finding(
+            kind="truncated_trace",
+            category="fault",
+            ranks=(first,),
+            hosts=(row["host"],),
+            phase=span["kind"] if span else None,
+            steps=None if step is None else (step, step),
+            sentence=_truncated_sentence(first, span, step, others),
+            evidence={"file": row["file"], "cut_off": sorted(cut["rank"].to_list())},
+        )
+    ]
+
+
+def _first_to_go(trace: Trace, cut: pl.DataFrame, open_spans: pl.DataFrame) -> int:
+    """Return the rank that the others were left waiting for, else the one that fell silent first."""
+    left = trace.arrivals.filter(pl.col("last_arrival_ns").is_null())
+    awaited = (
+        left.filter(pl.col("last_rank").is_in(cut["rank"].implode()))
+        .group_by("last_rank")
+        .len()
+        .sort("len", "last_rank", descending=[True, False])
+    )
+    if awaited.height:
+        return int(awaited["last_rank"][0])
+    communicating = open_spans.filter(pl.col("kind").is_in(["reduction", "wait", "ps"]))
+    busy = cut.join(communicating, on="process", how="anti")
+    candidates = busy if 0 < busy.height < cut.height else cut
+    return int(candidates.sort("last_ns", nulls_last=True)["rank"][0])
+
+
+def _last_step(trace: Trace, process: int, span: dict[str, Any] | None) -> int | None:
+    if span and span["step"] >= 0:
+        return int(span["step"])
+    last = trace.steps.filter(pl.col("process") == process)["step"].max()
+    return last if isinstance(last, int) else None
+
+
+def _truncated_sentence(
+    rank: int, span: dict[str, Any] | None, step: int | None, others: list[int]
+) -> str:
+    where = "" if step is None else f" in step {step}"
+    inside = ""
+    if span:
+        named = "" if span["name"] == span["kind"] else f" ({span['name']})"
+        inside = f", inside {span['kind']}{named}"
+    sentence = f"Rank {rank}'s recording breaks off{where}{inside}: it was killed or died there"
+    if others:
+        listed = ", ".join(map(str, others[:8])) + (" and more" if len(others) > 8 else "")
+        plural = "s" if len(others) > 1 else ""
+        sentence += f"; rank{plural} {listed} broke off after it"
+    return f"{sentence}."
+
+
+def _missing(trace: Trace) -> list[Finding]:
+    known = trace.communicators["ranks"].explode().drop_nulls().unique()
+    expected = trace.expected_ranks - trace.shards.height
+    absent = sorted({*range(expected), *known} - {*trace.workers["rank"]})
+    if not absent:
+        return []
+    listed = ", ".join(map(str, absent[:8])) + (" and more" if len(absent) > 8 else "")
+    plural = "s" if len(absent) > 1 else ""
+    return [
+        Finding(
+            kind="missing_rank",
+            category="fault",
+            ranks=tuple(absent),
+            sentence=(
+                f"Nothing was read of rank{plural} {listed} (of {expected}): whom the others "
+                "waited for, and all shares, are those of the ranks that are here."
+            ),
+            evidence={"expected": expected, "seen": trace.workers.height},
+        )
+    ]
+
+
+def _dropped(trace: Trace) -> list[Finding]:
+    losers = trace.processes.filter(pl.col("dropped") > 0)
+    if losers.is_empty():
+        return []
+    lost = int(losers["dropped"].sum())
+    reasons = ", ".join(f"{reason}: {count:,}" for reason, count in trace.dropped.items())
+    return [
+        Finding(
+            kind="dropped_events",
+            category="fault",
+            ranks=tuple(losers["rank"].unique().sort().to_list()),
+            sentence=f"{lost:,} events were lost ({reasons}): times there are lower bounds.",
+            evidence={"dropped": dict(trace.dropped)},
+        )
+    ]
+
+
+def _desync(trace: Trace) -> list[Finding]:
+    return [
+        Finding(kind="desync", category="fault", sentence=note.sentence)
+        for note in trace.notes
+        if note.kind == "desync"
+    ]

@@ -64,8 +64,7 @@ def look(scene: Scene, seen: Window, plan: Plan, columns: int = COLUMNS) -> Pict
     bars = _bars(scene, grid, plan)
     chosen = rows.worst([band.lanes for band in plan.bands], _severity(scene, grid))
     detailed = [step_px >= _needed(band) for band in plan.bands]
-    pixels = np.zeros((len(chosen), grid.columns), np.uint8)
-    hidden = _paint(scene, grid, chosen, detailed, pixels)
+    pixels, hidden = _paint(scene, seen, grid, chosen, detailed)
     whole = bars is not None and len(set(bars.bands.tolist())) == len(plan.bands)
     workers = [d for d, band in zip(detailed, plan.bands, strict=True) if band.section != "pinned"]
     return Picture(
@@ -73,21 +72,34 @@ def look(scene: Scene, seen: Window, plan: Plan, columns: int = COLUMNS) -> Pict
         pixels=raster.fill(plan, pixels, range(len(chosen))),
         level="spans" if whole else "sampled" if any(workers) else "lateness",
         spans=scene.lanes.count(seen.start_ns, seen.end_ns),
-        hidden=hidden,
+        hidden=0 if whole else hidden,
         bars=bars,
     )
+
+
+def lane_at(scene: Scene, seen: Window, plan: Plan, height: float) -> int | None:
+    """Return the lane that is drawn at a height: the one that stands for its band."""
+    band = plan.at(height)
+    if band is None:
+        return None
+    grid = window.snap(seen, scene.whole, COLUMNS)
+    return rows.worst([band.lanes], _severity(scene, grid))[0]
 
 
 def _needed(band: Band) -> int:
     return PINNED_STEP_PX if band.section == "pinned" else STEP_PX
 
 
-def _paint(scene: Scene, grid: Grid, chosen: list[int], detailed: list[bool], pixels: Bytes) -> int:
+def _paint(
+    scene: Scene, seen: Window, grid: Grid, chosen: list[int], detailed: list[bool]
+) -> tuple[Bytes, int]:
+    """Draw a row for each chosen lane; count the spans in view that got no pixel."""
+    pixels = np.zeros((len(chosen), grid.columns), np.uint8)
     fine = [row for row, yes in enumerate(detailed) if yes]
     coarse = [row for row, yes in enumerate(detailed) if not yes]
-    pixels[fine], hidden = raster.sample(scene.lanes, [chosen[row] for row in fine], grid)
+    pixels[fine], hidden = raster.sample(scene.lanes, [chosen[row] for row in fine], grid, seen)
     pixels[coarse] = raster.highest(scene.steps, [chosen[row] for row in coarse], grid)
-    return hidden
+    return pixels, hidden
 
 
 def _severity(scene: Scene, grid: Grid) -> Integers:

@@ -7,22 +7,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens.lod.codes import BLANK
+from tracelens.lod.window import Window
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens.lod.lanes import Bytes, Lanes
+    from tracelens.lod.lanes import Bytes, Integers, Lanes
     from tracelens.lod.rows import Plan
     from tracelens.lod.window import Grid
 
 
-def sample(lanes: Lanes, chosen: Sequence[int], grid: Grid) -> tuple[Bytes, int]:
+def sample(
+    lanes: Lanes, chosen: Sequence[int], grid: Grid, seen: Window | None = None
+) -> tuple[Bytes, int]:
     """Draw the span under each column's centre, a row for each chosen lane.
 
-    Also returns how many spans of these lanes lie between centres and are not drawn.
+    Also returns how many spans of these lanes, in the window `seen`, lie between centres and are not
+    drawn.
     """
     pixels = np.full((len(chosen), grid.columns), BLANK, np.uint8)
     centres = grid.centres
+    seen = seen or Window(grid.start_ns, grid.end_ns)
     hidden = 0
     for row, lane in enumerate(chosen):
         part = lanes.between(lane, grid.start_ns, grid.end_ns)
@@ -32,7 +37,7 @@ def sample(lanes: Lanes, chosen: Sequence[int], grid: Grid) -> tuple[Bytes, int]
         np.maximum(item, part.start, out=item)
         inside = (centres >= lanes.starts[item]) & (centres < lanes.ends[item])
         pixels[row] = np.where(inside, lanes.codes[item], BLANK)
-        hidden += part.stop - part.start - _distinct(item[inside])
+        hidden += _missed(lanes.between(lane, seen.start_ns, seen.end_ns), item[inside])
     return pixels, hidden
 
 
@@ -61,5 +66,8 @@ def fill(plan: Plan, rows: Bytes, band_rows: Sequence[int]) -> Bytes:
     return image
 
 
-def _distinct(items: np.ndarray) -> int:
-    return int(np.count_nonzero(np.diff(items))) + 1 if len(items) else 0
+def _missed(part: slice, drawn: Integers) -> int:
+    """Count the items of a lane's part that are not among those drawn (in ascending order)."""
+    within = drawn[(drawn >= part.start) & (drawn < part.stop)]
+    distinct = int(np.count_nonzero(np.diff(within))) + 1 if len(within) else 0
+    return int(part.stop - part.start) - distinct

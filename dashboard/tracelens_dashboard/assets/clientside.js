@@ -1,0 +1,59 @@
+// What the browser does without asking the server; called by name from Python.
+(() => {
+  const REMEMBER_MS = 300;
+  const SECOND = 1e9;
+  let waiting = null;
+
+  const query = (view, pins, sort) => {
+    const values = new URLSearchParams();
+    if (view.t0 > 0 || view.t1 < view.whole) {
+      values.set("t0", Math.round(view.t0));
+      values.set("t1", Math.round(view.t1));
+    }
+    if (pins && pins.length) values.set("pin", pins.join(","));
+    if (view.steps) values.set("steps", view.steps.join("-"));
+    if (sort && sort !== "rank") values.set("sort", sort);
+    return values.toString().replaceAll("%2C", ",");
+  };
+
+  const write = (view, pins, sort) => {
+    if (window.location.pathname !== "/timeline") return;
+    const text = query(view, pins, sort);
+    const address = window.location.pathname + (text ? "?" + text : "");
+    window.history.replaceState(window.history.state, "", address);
+  };
+
+  window.dash_clientside = Object.assign({}, window.dash_clientside, {
+    tracelens: {
+      // Turns what Plotly says after a zoom or a drag into the page's view.
+      moved(relayout, view) {
+        const keep = window.dash_clientside.no_update;
+        if (!relayout || !view) return keep;
+        const range = relayout["xaxis.range"] || [relayout["xaxis.range[0]"], relayout["xaxis.range[1]"]];
+        const [low, high] = range.map((seconds) => Math.round(seconds * SECOND));
+        if (!(low < high)) return keep;
+        const width = Math.min(high - low, view.whole);
+        const t0 = Math.max(0, Math.min(low, view.whole - width));
+        return { ...view, t0, t1: t0 + width };
+      },
+      // Keeps the address bar true to what is seen, and moves the window over the strip.
+      remember(view, pins, sort) {
+        clearTimeout(waiting);
+        waiting = setTimeout(write, REMEMBER_MS, view, pins, sort);
+        const share = (ns) => (100 * ns) / view.whole;
+        const hidden = view.t0 <= 0 && view.t1 >= view.whole;
+        return {
+          left: share(view.t0) + "%",
+          width: share(view.t1 - view.t0) + "%",
+          display: hidden ? "none" : "block",
+        };
+      },
+      swap: (table) => [Boolean(table), !table],
+      sidebar: (opened, bar) => ({ ...bar, collapsed: { mobile: !opened } }),
+      help: () => true,
+      scheme(scheme) {
+        if (scheme) document.body.dataset.agThemeMode = scheme;
+      },
+    },
+  });
+})();

@@ -1,0 +1,41 @@
+// Moves the timeline by buttons and keys: one way for all, through the same event as the mouse.
+(() => {
+  const PAGE_KEYS = /^[1-9]$/;
+  const KEYS = { w: "in", s: "out", a: "left", d: "right", 0: "all" };
+
+  const moved = (how, [low, high], [first, last]) => {
+    const width = high - low;
+    const middle = (low + high) / 2;
+    const zoom = (factor) => [middle - (width * factor) / 2, middle + (width * factor) / 2];
+    const pan = (share) => [low + share * width, high + share * width];
+    const make = { in: () => zoom(0.5), out: () => zoom(2), left: () => pan(-0.3), right: () => pan(0.3) };
+    if (how === "all") return [first, last];
+    const [from, to] = make[how]();
+    const size = Math.min(to - from, last - first);
+    const start = Math.max(first, Math.min(from, last - size));
+    return [start, start + size];
+  };
+
+  const move = (how) => {
+    const graph = document.querySelector("#timeline .js-plotly-plot");
+    if (!graph || !window.Plotly) return;
+    const axis = graph._fullLayout.xaxis;
+    const whole = [axis.minallowed, axis.maxallowed];
+    window.Plotly.relayout(graph, { "xaxis.range": moved(how, axis.range, whole) });
+  };
+
+  const writing = (target) =>
+    target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName);
+
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[id^='zoom-']");
+    if (button) move(button.id.slice("zoom-".length));
+  });
+
+  document.addEventListener("keydown", (event) => {
+    if (writing(event.target) || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === "?") document.getElementById("help-button")?.click();
+    else if (event.key in KEYS) move(KEYS[event.key]);
+    else if (PAGE_KEYS.test(event.key)) document.querySelectorAll(".page-link")[event.key - 1]?.click();
+  });
+})();

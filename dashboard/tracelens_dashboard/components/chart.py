@@ -1,0 +1,124 @@
+"""A chart in a card: title, one sentence, the graph, and the same numbers as a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import dash_ag_grid as dag
+import dash_mantine_components as dmc
+from dash import MATCH, ClientsideFunction, Input, Output, State, dcc, html
+from dash.exceptions import PreventUpdate
+
+from tracelens_dashboard import ids, theme
+from tracelens_dashboard.theme import GRAPH_CONFIG
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from dash import Dash
+    from dash.development.base_component import Component
+
+    from tracelens_dashboard.figures.drawing import Drawing
+
+GRID_OPTIONS: Final = {
+    "suppressFieldDotNotation": True,  # column names are words, not paths
+    "animateRows": False,
+    "rowHeight": 32,
+    "headerHeight": 34,
+}
+
+
+def graph(identity: Any, height: int | None = None) -> dcc.Graph:
+    """Return a graph with the one configuration that all share."""
+    style = {"height": f"{height}px"} if height else {}
+    return dcc.Graph(
+        id=identity, figure=theme.blank(), config=GRAPH_CONFIG, style=style, responsive=True
+    )
+
+
+def card(chart: str, title: str, height: int, *extra: Component) -> dmc.Card:
+    """Return the card of a chart; `extra` stands beside its title."""
+    switch = dmc.Switch(
+        id=ids.part(chart, "switch"), label="Table", size="xs", className="table-switch"
+    )
+    heading = dmc.Group(
+        [dmc.Title(title, order=2, className="card-title"), dmc.Group([*extra, switch], gap="md")],
+        justify="space-between",
+        wrap="wrap",
+        gap="xs",
+    )
+    return dmc.Card(
+        [
+            heading,
+            html.P(id=ids.part(chart, "summary"), className="summary"),
+            html.Div(
+                graph(ids.part(chart, "graph"), height),
+                id=ids.part(chart, "plot"),
+                role="img",
+            ),
+            html.Div(
+                grid(ids.part(chart, "rows"), height), id=ids.part(chart, "grid"), hidden=True
+            ),
+        ],
+        className="card",
+    )
+
+
+def grid(identity: Any, height: int) -> dag.AgGrid:
+    """Return a table that sorts and filters; its cells are text, never HTML."""
+    return dag.AgGrid(
+        id=identity,
+        defaultColDef={"sortable": True, "resizable": True, "minWidth": 90, "flex": 1},
+        dashGridOptions=GRID_OPTIONS,
+        style={"height": f"{height}px"},
+    )
+
+
+def columns(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Describe a table's columns by its first row."""
+    if not rows:
+        return []
+    return [
+        {
+            "field": name,
+            "type": "numericColumn" if isinstance(value, (int, float)) else None,
+            "filter": not isinstance(value, (int, float)),
+            "wrapHeaderText": True,
+            "autoHeaderHeight": True,
+        }
+        for name, value in rows[0].items()
+    ]
+
+
+def bind(app: Dash, chart: str, draw: Callable[..., Drawing], *inputs: Input | State) -> None:
+    """Draw a chart whenever the colour scheme, or one of `inputs`, changes.
+
+    `draw` is given the theme, then the values of `inputs`.
+    """
+
+    @app.callback(
+        Output(ids.part(chart, "graph"), "figure"),
+        Output(ids.part(chart, "summary"), "children"),
+        Output(ids.part(chart, "plot"), "aria-label"),
+        Output(ids.part(chart, "rows"), "rowData"),
+        Output(ids.part(chart, "rows"), "columnDefs"),
+        Input(ids.SCHEME, "computedColorScheme"),
+        *inputs,
+    )
+    def redraw(scheme: str | None, *values: Any) -> tuple[Any, ...]:
+        if scheme is None:
+            raise PreventUpdate
+        drawing = draw(theme.of(scheme), *values)
+        summary, rows = drawing.summary, drawing.rows
+        return drawing.figure, summary, summary, rows, columns(rows)
+
+
+def register_switches(app: Dash) -> None:
+    """Let every card's switch show its table in place of its graph."""
+    app.clientside_callback(
+        ClientsideFunction(ids.NAMESPACE, "swap"),
+        Output({"chart": MATCH, "part": "plot"}, "hidden"),
+        Output({"chart": MATCH, "part": "grid"}, "hidden"),
+        Input({"chart": MATCH, "part": "switch"}, "checked"),
+        prevent_initial_call=True,
+    )

@@ -1,0 +1,128 @@
+"""What is known of the span one clicked: its time, its peers' time, and what was recorded there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import dash_mantine_components as dmc
+import numpy as np
+import polars as pl
+from dash import dcc, html
+
+from tracelens.lod.codes import label_of
+from tracelens_dashboard import links, text
+from tracelens_dashboard.theme import name_of
+
+if TYPE_CHECKING:
+    from dash.development.base_component import Component
+
+    from tracelens.lod.lanes import Lane
+    from tracelens_dashboard.store import Store
+
+MOST_SPANS: Final = 12
+_FACTS: Final = (
+    "op",
+    "bytes",
+    "communicator",
+    "seq",
+    "bucket",
+    "peer",
+    "shard",
+    "key",
+    "request",
+    "queue_depth",
+    "algorithm",
+    "status",
+)
+
+
+def hint() -> Component:
+    """Say what a click would do."""
+    return html.P("Click a span to see what it was.", className="summary")
+
+
+def of_span(store: Store, lane_index: int, at_ns: int) -> Component:
+    """Describe what a lane did at a moment."""
+    lanes = store.scene.lanes
+    lane = lanes.lanes[lane_index]
+    part = lanes.between(lane_index, at_ns, at_ns + 1)
+    who = f"PS shard {lane.rank}" if lane.role == "ps" else f"rank {lane.rank}"
+    if part.start == part.stop:
+        return html.P(f"Nothing was recorded on {who} at this moment.", className="summary")
+    item = part.start
+    category = label_of(int(lanes.codes[item]))
+    facts = _facts(store, lane, item, category)
+    heading = [name_of(category), f"on {who}", f"in step {lanes.steps[item]}"]
+    return html.Div(
+        [
+            dmc.Title(" ".join(heading), order=2, className="card-title", id="details-title"),
+            dmc.SimpleGrid(
+                [_fact(*fact) for fact in facts], cols={"base": 2, "sm": 4}, spacing="xs"
+            ),
+            _recorded(store.recorded_at(lane.process, at_ns)),
+            _ways(store, lane, int(lanes.steps[item])),
+        ]
+    )
+
+
+def _facts(store: Store, lane: Lane, item: int, category: str) -> list[tuple[str, str]]:
+    lanes, origin = store.scene.lanes, store.whole.start_ns
+    start, end = int(lanes.starts[item]), int(lanes.ends[item])
+    facts = [
+        ("span", lanes.words[lanes.names[item]] or "none recorded"),
+        ("lasted", text.duration(end - start)),
+        ("began", f"{text.duration(start - origin)} after the start"),
+    ]
+    if lane.role == "worker":
+        facts.append(
+            ("in this step", _compared(store, lane.rank, int(lanes.steps[item]), category))
+        )
+    return facts
+
+
+def _compared(store: Store, rank: int, step: int, category: str) -> str:
+    """Compare the rank's time in a category with that of all ranks in the same step."""
+    here = (pl.col("step") == step) & (pl.col("category").cast(pl.String) == category)
+    times = store.phases.times.filter(here)
+    mine = int(times.filter(pl.col("rank") == rank)["ns"].sum())
+    usual = float(np.median([*times["ns"], *[0] * (len(store.ranks) - times.height)]))
+    if len(store.ranks) == 1:
+        return f"{text.duration(mine)} of {name_of(category)}"
+    return f"{text.duration(mine)} (median of the ranks: {text.duration(usual)})"
+
+
+def _fact(name: str, value: str) -> Component:
+    return html.Div([html.Div(name, className="fact-name"), html.Div(value, className="fact")])
+
+
+def _recorded(spans: pl.DataFrame) -> Component:
+    """List the recorded spans around the moment, the outermost first."""
+    lines = [
+        html.Tr([html.Td(cell) for cell in _line(row)])
+        for row in spans.head(MOST_SPANS).iter_rows(named=True)
+    ]
+    head = html.Thead(html.Tr([html.Th(name) for name in ("span", "kind", "lasted", "details")]))
+    return html.Table(
+        [html.Caption("Recorded at this moment"), head, html.Tbody(lines)], className="spans"
+    )
+
+
+def _line(row: dict[str, Any]) -> list[str]:
+    end = row["end_ns"]
+    lasted = text.duration(end - row["start_ns"]) if end is not None else "still open"
+    facts = [_say(name, row[name]) for name in _FACTS if row[name] not in {None, "closed"}]
+    return ["· " * row["depth"] + row["name"], row["kind"], lasted, ", ".join(facts)]
+
+
+def _say(name: str, value: Any) -> str:
+    if name == "bytes":
+        return text.size(value)
+    return str(value) if name in {"op", "status"} else f"{name.replace('_', ' ')} {value}"
+
+
+def _ways(store: Store, lane: Lane, step: int) -> Component:
+    if step < 0:
+        return html.Div()
+    ranks = (lane.rank,) if lane.role == "worker" else ()
+    href = links.to_step(store, step, ranks)
+    return html.Div(dcc.Link(f"Zoom to step {step}", href=href, className="way"), className="ways")

@@ -1,0 +1,115 @@
+"""One finding as a card: what it costs, whom it names, and where to see it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import dash_mantine_components as dmc
+from dash import dcc, html
+
+from tracelens_dashboard import links, text, theme
+
+if TYPE_CHECKING:
+    from dash.development.base_component import Component
+
+    from tracelens.analyses.result import Finding
+    from tracelens_dashboard.store import Store
+
+_WHAT: Final = {
+    "straggler": "late",
+    "slow_host": "slow host",
+    "slow_all": "all ranks slow",
+    "slow_link": "slow link",
+    "congestion": "congestion",
+    "load_imbalance": "uneven work",
+    "ps_hot_shard": "overloaded shard",
+    "ps_cpu_bound": "shards busy computing",
+    "ps_network_bound": "shards limited by the network",
+    "ps_incast": "requests arrive all at once",
+    "small_messages": "small messages",
+    "exposed_communication": "communication not hidden",
+    "update_gap": "gaps between weight updates",
+    "data_stall": "data loading stalls",
+    "checkpoint_stall": "checkpoints stall",
+    "gc_stall": "garbage collection stalls",
+}
+
+
+def title(finding: Finding) -> str:
+    """Say the finding in a few words: ``Rank 2 late: backprop, steps 40-99``."""
+    who = _who(finding)
+    what = _WHAT.get(finding.kind, finding.kind.replace("_", " "))
+    where = [theme.name_of(finding.phase)] if finding.phase else []
+    where += [text.span_of(finding.steps)] if finding.steps else []
+    headline = f"{who} {what}".strip() if finding.kind == "straggler" else _joined(who, what)
+    headline = headline[:1].upper() + headline[1:]
+    return f"{headline}: {', '.join(where)}" if where else headline
+
+
+def card(store: Store, finding: Finding) -> Component:
+    """Return the card; all of it is one link, the worst step a second one."""
+    amount, colour = _amount(finding)
+    return dmc.Card(
+        dmc.Group(
+            [
+                html.Div(amount, className=f"points points-{colour}", title=_explain(finding)),
+                html.Div(
+                    [
+                        dcc.Link(
+                            title(finding), href=_target(store, finding), className="stretched"
+                        ),
+                        html.P(finding.sentence, className="summary"),
+                        html.Div(_ways(store, finding), className="ways"),
+                    ],
+                    className="finding-text",
+                ),
+            ],
+            wrap="nowrap",
+            align="flex-start",
+            gap="md",
+        ),
+        className="card finding",
+    )
+
+
+def _who(finding: Finding) -> str:
+    if finding.shards:
+        return text.listing("shard", finding.shards)
+    if finding.kind == "slow_host" and finding.hosts:
+        return ", ".join(finding.hosts[: text.MOST_LISTED])
+    if finding.ranks:
+        return text.listing("rank", finding.ranks)
+    return ", ".join(finding.hosts[: text.MOST_LISTED])
+
+
+def _joined(who: str, what: str) -> str:
+    return f"{who}: {what}" if who else what
+
+
+def _amount(finding: Finding) -> tuple[str, str]:
+    cost = finding.saving if finding.saving is not None else finding.cost
+    if cost is None:
+        return "!" if finding.category == "fault" else "i", "quiet"
+    return f"\N{MINUS SIGN}{text.points(cost)}", finding.category
+
+
+def _explain(finding: Finding) -> str:
+    if finding.saving is None:
+        return "What it costs cannot be told from this trace."
+    return "Points of the job's time that mending it would save."
+
+
+def _target(store: Store, finding: Finding) -> str:
+    return links.to_shard(finding) if finding.shards else links.to_timeline(store, finding)
+
+
+def _ways(store: Store, finding: Finding) -> list[Component]:
+    """Offer the places in which it can be seen, as links above the card's own."""
+    ways = []
+    if finding.shards:
+        ways.append(("Its shard", links.to_shard(finding)))
+    ways.append(("Show in the timeline", links.to_timeline(store, finding)))
+    step = links.to_worst_step(store, finding)
+    if step:
+        ways.append(("Its worst step", step))
+    return [dcc.Link(label, href=href, className="way") for label, href in ways]

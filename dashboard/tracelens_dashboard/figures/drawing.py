@@ -1,0 +1,43 @@
+"""What a figure function returns: the picture, what it says in one sentence, and its numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from plotly import graph_objects as go
+
+from tracelens_dashboard import theme as themes
+
+if TYPE_CHECKING:
+    from tracelens_dashboard.theme import Theme
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure, the sentence that says what it shows, and the rows of its table."""
+
+    figure: go.Figure
+    summary: str
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+
+def empty(theme: Theme, sentence: str) -> Drawing:
+    """Say in a figure's place why there is none."""
+    note = {
+        "text": sentence,
+        "showarrow": False,
+        "x": 0.5,
+        "y": 0.5,
+        "xref": "paper",
+        "yref": "paper",
+        "font": {"color": theme.secondary, "size": 13},
+    }
+    blank = {"visible": False}
+    layout = {"annotations": [note], "xaxis": blank, "yaxis": blank}
+    return Drawing(figure(theme, **layout), sentence)
+
+
+def figure(theme: Theme, *traces: go.Figure, **layout: Any) -> go.Figure:
+    """Make a figure in a theme."""
+    return go.Figure(list(traces), layout={"template": themes.template(theme.name), **layout})

@@ -1,0 +1,155 @@
+"""Rank (or host) x step: who was late when, by own time beyond the peers'."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from plotly import graph_objects as go
+
+from tracelens_dashboard import text
+from tracelens_dashboard.figures.drawing import Drawing, empty, figure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tracelens.lod.lateness import Lateness, Matrix
+    from tracelens_dashboard.theme import Theme
+
+# A browser that has fewer pixels than cells drops some: one late rank would be lost.
+MOST_ROWS: Final = 160
+MOST_COLUMNS: Final = 320
+MOST_LABELS: Final = 10
+MS: Final = 1e6
+
+
+def by_rank(late: Lateness, theme: Theme, marked: tuple[int, int] | None = None) -> Drawing:
+    """Draw a row a rank; beyond 160 ranks the worst of some neighbours stands for them."""
+    if not late.steps:
+        return empty(theme, "No step was recorded.")
+    size = -(-len(late.ranks) // MOST_ROWS)
+    groups = [range(i, min(i + size, len(late.ranks))) for i in range(0, len(late.ranks), size)]
+    labels = [_ranks([late.ranks[i] for i in group]) for group in groups]
+    rows = _worst(late.excess_ns, groups, 0)
+    return _draw(late, rows, labels, theme, marked)
+
+
+def by_host(late: Lateness, hosts: Mapping[int, str], theme: Theme) -> Drawing:
+    """Draw a row a host: the latest of its ranks, as a mean would hide a single one."""
+    if not late.steps:
+        return empty(theme, "No step was recorded.")
+    names = list(dict.fromkeys(hosts[rank] for rank in late.ranks))
+    members = [[i for i, r in enumerate(late.ranks) if hosts[r] == name] for name in names]
+    rows = _worst(late.excess_ns, members, 0)
+    return _draw(late, rows, [text.safe(name) for name in names], theme, None)
+
+
+def summary(late: Lateness) -> str:
+    """Say who is latest, and when, in one sentence."""
+    if not np.nansum(np.maximum(late.excess_ns, 0)):
+        return "No rank is later than the others in any step."
+    worst = int(np.argmax(late.total_ns))
+    row = np.nan_to_num(late.excess_ns[worst])
+    step = int(np.argmax(row))
+    who = f"rank {late.ranks[worst]}"
+    return (
+        f"Latest over the run is {who}, by {text.duration(float(late.total_ns[worst]))} in all and "
+        f"at most {text.duration(float(row[step]))}, in step {late.steps[step]}."
+    )
+
+
+def _draw(
+    late: Lateness,
+    rows: Matrix,
+    labels: Sequence[str],
+    theme: Theme,
+    marked: tuple[int, int] | None,
+) -> Drawing:
+    columns = np.array_split(np.arange(len(late.steps)), min(len(late.steps), MOST_COLUMNS))
+    cells = _worst(rows, columns, 1) / MS
+    trace = go.Heatmap(
+        z=cells.astype(np.float32),
+        x=[late.steps[group[0]] for group in columns],
+        y=list(labels),
+        colorscale=theme.colorscale,
+        zmin=0,
+        zmax=late.ceiling_ns / MS,
+        hoverongaps=False,
+        colorbar=_bar(theme),
+        hovertemplate="%{y}, step %{x}: %{z:.2f} ms late<extra></extra>",
+    )
+    return Drawing(figure(theme, trace, **_axes(labels, theme, marked)), summary(late), table(late))
+
+
+def table(late: Lateness) -> list[dict[str, Any]]:
+    """List every rank with what it lost, the latest first."""
+    usual = float(np.nanmedian(late.own_ns)) or 1.0
+    rows = []
+    for index in np.argsort(-late.total_ns):
+        own, excess = late.own_ns[index], late.excess_ns[index]
+        if np.isnan(own).all():
+            continue
+        rows.append(
+            {
+                "rank": late.ranks[index],
+                "own time, median (ms)": round(float(np.nanmedian(own)) / MS, 3),
+                "late, median (ms)": round(float(np.nanmedian(excess)) / MS, 3),
+                "late, worst (ms)": round(float(np.nanmax(excess)) / MS, 3),
+                "in step": late.steps[int(np.nanargmax(excess))],
+                "late in all (ms)": round(float(late.total_ns[index]) / MS, 2),
+                "steps 10 % late": int(np.sum(np.nan_to_num(excess) > usual / 10)),
+                "steps": int(np.sum(~np.isnan(own))),
+            }
+        )
+    return rows
+
+
+def _worst(cells: Matrix, groups: Sequence[Any], axis: int) -> Matrix:
+    """Reduce groups of rows (0) or columns (1) to their maximum; NaN where all are."""
+    filled = np.where(np.isnan(cells), -np.inf, cells)
+    parts = [np.take(filled, group, axis=axis).max(axis=axis) for group in groups]
+    found = np.stack(parts, axis=axis)
+    return np.where(np.isinf(found), np.nan, found)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]}-{ranks[-1]}"
+
+
+def _bar(theme: Theme) -> dict[str, Any]:
+    return {
+        "thickness": 10,
+        "outlinewidth": 0,
+        "ticksuffix": " ms",
+        "tickfont": {"color": theme.secondary},
+        "title": {"text": "late by", "font": {"color": theme.secondary, "size": 12}},
+        "nticks": 5,
+    }
+
+
+def _axes(labels: Sequence[str], theme: Theme, marked: tuple[int, int] | None) -> dict[str, Any]:
+    stride = max(1, -(-len(labels) // MOST_LABELS))
+    return {
+        "xaxis": {"title": {"text": "step"}, "showgrid": False, "fixedrange": True},
+        "yaxis": {
+            "type": "category",
+            "tickvals": list(labels[::stride]),
+            "ticksuffix": " ",
+            "range": [len(labels) - 0.5, -0.5],
+            "showgrid": False,
+            "fixedrange": True,
+        },
+        "shapes": [_mark(*marked, theme)] if marked else [],
+    }
+
+
+def _mark(first: int, last: int, theme: Theme) -> dict[str, Any]:
+    return {
+        "type": "rect",
+        "yref": "paper",
+        "x0": first - 0.5,
+        "x1": last + 0.5,
+        "y0": 0,
+        "y1": 1,
+        "line": {"color": theme.secondary, "width": 1, "dash": "dot"},
+    }

@@ -1,0 +1,324 @@
+"""The timeline: an image under axes, and over it the few spans that are drawn as shapes."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tracelens.lod import png
+from tracelens.lod.codes import LABELS, label_of
+from tracelens_dashboard import text
+from tracelens_dashboard import theme as themes
+from tracelens_dashboard.figures.drawing import figure
+from tracelens_dashboard.figures.strip import LEFT_PX, NARROW, RIGHT_PX, SECOND
+
+if TYPE_CHECKING:
+    import polars as pl
+    from plotly import graph_objects as go
+
+    from tracelens.lod.query import Picture, Scene
+    from tracelens.lod.rows import Band, Plan
+    from tracelens.lod.window import Window
+    from tracelens_dashboard.theme import Theme
+
+TOP_PX: Final = 30
+BOTTOM_PX: Final = 44
+LABEL_EVERY_PX: Final = 26
+MOST_STEP_TICKS: Final = 12
+LETTER_PX: Final = 7
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Everything one picture of the timeline stands on."""
+
+    scene: Scene
+    plan: Plan
+    seen: Window
+    windows: pl.DataFrame
+    flagged: frozenset[int] = frozenset()
+    marked: Window | None = None
+    marked_label: str = ""
+
+    def seconds(self, at_ns: int) -> float:
+        """Place a moment on the time axis."""
+        return (at_ns - self.scene.whole.start_ns) / SECOND
+
+
+def draw(frame: Frame, picture: Picture, theme: Theme) -> go.Figure:
+    """Draw everything anew."""
+    parts = changing(frame, picture, theme)
+    drawn = figure(
+        theme,
+        height=height(frame.plan),
+        margin={"l": LEFT_PX, "r": RIGHT_PX, "t": TOP_PX, "b": BOTTOM_PX},
+        images=parts["images"],
+        shapes=_marks(frame, theme),
+        annotations=[*_pointers(frame, theme), *_mark_label(frame, theme)],
+        barmode="overlay",
+        bargap=0,
+        dragmode="pan",
+        hovermode="closest",
+        hoveranywhere=True,
+        clickanywhere=True,
+        uirevision=f"{frame.seen.start_ns}-{frame.seen.end_ns}",
+        xaxis=_time_axis(frame),
+        xaxis2=_step_axis(frame, theme, parts["ticks"]),
+        yaxis=_row_axis(frame, theme),
+    )
+    drawn.add_traces(parts["data"])
+    return drawn
+
+
+def height(plan: Plan) -> int:
+    """Return the figure's height: one pixel of the plan is one on the screen."""
+    return plan.height + TOP_PX + BOTTOM_PX
+
+
+def changing(frame: Frame, picture: Picture, theme: Theme) -> dict[str, Any]:
+    """Return what panning and zooming change: images, traces, ticks of the steps."""
+    return {
+        "images": [_image(frame, picture, theme)],
+        "data": [_anchor(), *_bars(frame, picture, theme)],
+        "ticks": step_ticks(frame.windows, picture),
+    }
+
+
+def step_ticks(windows: pl.DataFrame, picture: Picture) -> list[tuple[int, int]]:
+    """Choose (step, start in ns) of the steps to name: round numbers, not too many."""
+    starts = windows["start_ns"].to_numpy()
+    low = int(np.searchsorted(starts, picture.grid.start_ns))
+    high = int(np.searchsorted(starts, picture.grid.end_ns))
+    steps = windows["step"].to_numpy()[low:high]
+    if not len(steps):
+        return []
+    stride = _round_stride(len(steps) // 2)
+    return [
+        (int(step), int(start))
+        for step, start in zip(steps, starts[low:high], strict=True)
+        if step % stride == 0
+    ]
+
+
+def tick_texts(frame: Frame, ticks: list[tuple[int, int]]) -> dict[str, list[Any]]:
+    """Return the texts and places of the steps' ticks."""
+    return {
+        "tickvals": [frame.seconds(start) for _, start in ticks],
+        "ticktext": [f"step {step}" for step, _ in ticks],
+    }
+
+
+def _round_stride(count: int) -> int:
+    stride = 1
+    while count / stride > MOST_STEP_TICKS:
+        stride *= 2 if str(stride)[0] != "2" else 5
+        stride = {4: 5, 40: 50, 400: 500, 4000: 5000}.get(stride, stride)
+    return stride
+
+
+def _image(frame: Frame, picture: Picture, theme: Theme) -> dict[str, Any]:
+    data = png.encode(picture.pixels, themes.palette(theme.name))
+    grid = picture.grid
+    return {
+        "source": "data:image/png;base64," + base64.b64encode(data).decode(),
+        "xref": "x",
+        "yref": "y",
+        "x": frame.seconds(grid.start_ns),
+        "y": 0,
+        "sizex": grid.columns * grid.step_ns / SECOND,
+        "sizey": frame.plan.height,
+        "xanchor": "left",
+        "yanchor": "top",
+        "sizing": "stretch",
+        "layer": "below",
+    }
+
+
+def _anchor() -> dict[str, Any]:
+    """Return an invisible trace: the axis of the steps is drawn only if something is on it."""
+    return {
+        "type": "scatter",
+        "x": [None],
+        "y": [None],
+        "xaxis": "x2",
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
+
+
+def _bars(frame: Frame, picture: Picture, theme: Theme) -> list[dict[str, Any]]:
+    """Return a trace for each category that has spans to draw."""
+    if picture.bars is None:
+        return []
+    lanes = frame.scene.lanes
+    codes = lanes.codes[picture.bars.items]
+    traces = []
+    for code in range(1, len(LABELS) + 1):
+        chosen = np.flatnonzero(codes == code)
+        if len(chosen):
+            items, bands = picture.bars.items[chosen], picture.bars.bands[chosen]
+            traces.append(_category(frame, picture, items.tolist(), bands.tolist(), theme))
+    return traces
+
+
+def _category(
+    frame: Frame, picture: Picture, items: list[int], bands: list[int], theme: Theme
+) -> dict[str, Any]:
+    lanes = frame.scene.lanes
+    label = label_of(int(lanes.codes[items[0]]))
+    places = [frame.plan.bands[band] for band in bands]
+    lengths = [int(lanes.ends[item] - lanes.starts[item]) for item in items]
+    names = [text.safe(lanes.words[lanes.names[item]]) for item in items]
+    details = [
+        [lane_label(frame, band), name or themes.name_of(label), int(lanes.steps[item]),
+         text.duration(length)]
+        for item, band, name, length in zip(items, places, names, lengths, strict=True)
+    ]  # fmt: skip
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": themes.name_of(label),
+        "base": [frame.seconds(int(lanes.starts[item])) for item in items],
+        "x": [length / SECOND for length in lengths],
+        "y": [band.middle for band in places],
+        "width": [band.height for band in places],
+        "marker": {"color": theme.categories[label], "line": {"width": 0}},
+        "customdata": details,
+        "text": [
+            name if length / picture.grid.step_ns > LETTER_PX * len(name) + 10 else ""
+            for name, length in zip(names, lengths, strict=True)
+        ],
+        "textposition": "inside",
+        "insidetextanchor": "middle",
+        "textfont": {"size": 11},
+        "constraintext": "none",
+        "hovertemplate": (
+            "<b>%{customdata[1]}</b><br>%{customdata[0]}, step %{customdata[2]}<br>"
+            f"%{{customdata[3]}}, {themes.name_of(label)}<extra></extra>"
+        ),
+    }
+
+
+def lane_label(frame: Frame, band: Band) -> str:
+    """Name the rank, or the shard, of a band."""
+    lane = frame.scene.lanes.lanes[band.lanes[0]]
+    return f"PS {lane.rank} {lane.part}s" if lane.role == "ps" else f"rank {lane.rank}"
+
+
+def _time_axis(frame: Frame) -> dict[str, Any]:
+    whole = frame.scene.whole
+    return {
+        "range": [frame.seconds(frame.seen.start_ns), frame.seconds(frame.seen.end_ns)],
+        "minallowed": 0,
+        "maxallowed": whole.width_ns / SECOND,
+        "ticksuffix": " s",
+        "title": {"text": "time since the start", "standoff": 8},
+        "showgrid": False,
+        "zeroline": False,
+        "automargin": False,
+        "nticks": 9,
+    }
+
+
+def _step_axis(frame: Frame, theme: Theme, ticks: list[tuple[int, int]]) -> dict[str, Any]:
+    return {
+        "overlaying": "x",
+        "matches": "x",
+        "side": "top",
+        **tick_texts(frame, ticks),
+        "ticks": "outside",
+        "ticklen": 4,
+        "tickcolor": theme.quiet,
+        "gridcolor": theme.grid,
+        "showgrid": False,
+        "zeroline": False,
+        "automargin": False,
+        "tickangle": 0,
+    }
+
+
+def _row_axis(frame: Frame, theme: Theme) -> dict[str, Any]:
+    ticks = _row_labels(frame)
+    return {
+        "range": [frame.plan.height, 0],
+        "fixedrange": True,
+        "tickvals": [y for y, _ in ticks],
+        "ticktext": [label + NARROW for _, label in ticks],
+        "tickfont": {"color": theme.secondary, "size": 11},
+        "showgrid": False,
+        "zeroline": False,
+        "automargin": False,
+    }
+
+
+def _row_labels(frame: Frame) -> list[tuple[float, str]]:
+    """Label pinned rows in bold, the others as closely as they can be read."""
+    labels, free = [], 0.0
+    for band in frame.plan.bands:
+        if band.section == "pinned":
+            labels.append((band.middle, f"<b>{lane_label(frame, band)}</b>"))
+        elif band.middle >= free:
+            labels.append((band.middle, lane_label(frame, band)))
+            free = band.middle + (LABEL_EVERY_PX if band.height < LABEL_EVERY_PX // 2 else 1)
+    return labels
+
+
+def _pointers(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
+    """Point at the rows of flagged ranks, which may be one pixel high."""
+    lanes = frame.scene.lanes.lanes
+    return [
+        {
+            "x": 0,
+            "xref": "paper",
+            "xanchor": "right",
+            "y": band.middle,
+            "yref": "y",
+            "text": "▶",
+            "showarrow": False,
+            "font": {"size": 9, "color": theme.loss},
+            "xshift": 3,
+        }
+        for band in frame.plan.section("workers")
+        if any(lanes[lane].rank in frame.flagged for lane in band.lanes)
+    ]
+
+
+def _marks(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
+    """Frame the steps that a finding speaks of."""
+    if frame.marked is None:
+        return []
+    edge = {"color": theme.loss, "width": 1.5, "dash": "dot"}
+    sides = (frame.marked.start_ns, frame.marked.end_ns)
+    return [
+        {
+            "type": "line",
+            "x0": frame.seconds(side),
+            "x1": frame.seconds(side),
+            "yref": "paper",
+            "y0": 0,
+            "y1": 1,
+            "line": edge,
+        }
+        for side in sides
+    ]
+
+
+def _mark_label(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
+    if frame.marked is None:
+        return []
+    return [
+        {
+            "x": frame.seconds(frame.marked.start_ns),
+            "xanchor": "left",
+            "y": 0,
+            "yref": "paper",
+            "yanchor": "top",
+            "yshift": -26,
+            "text": f"finding: {frame.marked_label}",
+            "showarrow": False,
+            "font": {"size": 11, "color": theme.loss},
+        }
+    ]

@@ -1,0 +1,20 @@
+"""Names of components that more than one module speaks of."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SCHEME: Final = "scheme"  # the light/dark switch; its `computedColorScheme` says what is shown
+SHELL: Final = "shell"
+BURGER: Final = "burger"
+HELP_BUTTON: Final = "help-button"
+HELP: Final = "help"
+TROUBLE: Final = "trouble"
+GO: Final = "go"  # setting its `href` leads to another page
+
+NAMESPACE: Final = "tracelens"  # of the browser-side functions in assets/clientside.js
+
+
+def part(chart: str, name: str) -> dict[str, str]:
+    """Name a part of a chart's card: graph, plot, summary, grid, switch."""
+    return {"chart": chart, "part": name}

@@ -1,0 +1,69 @@
+"""Where a finding leads: to the rows and the window in which it can be seen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens.lod.window import Window
+from tracelens_dashboard.state import MOST_PINS, ViewState
+
+if TYPE_CHECKING:
+    from tracelens.analyses.result import Finding
+    from tracelens_dashboard.store import Store
+
+TIMELINE: Final = "/timeline"
+SHARDS: Final = "/shards"
+MARGIN: Final = 0.05  # of the window, on either side: where it begins and ends is seen
+
+
+def to_timeline(store: Store, finding: Finding) -> str:
+    """Show the finding's ranks, pinned, in its steps."""
+    view = ViewState(pins=_ranks(store, finding), steps=finding.steps)
+    window = store.window_of(*finding.steps) if finding.steps else None
+    return _framed(store, view, window).link(TIMELINE)
+
+
+def to_worst_step(store: Store, finding: Finding) -> str | None:
+    """Show the one step in which the finding's ranks were latest; None where it names none."""
+    ranks = _ranks(store, finding)
+    rows = [store.ranks.index(rank) for rank in ranks]
+    late = store.lateness
+    first, last = finding.steps or (0, max(late.steps, default=0))
+    inside = [i for i, step in enumerate(late.steps) if first <= step <= last]
+    if not rows or not inside:
+        return None
+    worst = np.nan_to_num(late.excess_ns[np.ix_(rows, inside)], nan=-np.inf).max(axis=0).argmax()
+    return to_step(store, late.steps[inside[int(worst)]], ranks, finding.steps)
+
+
+def to_step(
+    store: Store, step: int, ranks: tuple[int, ...] = (), steps: tuple[int, int] | None = None
+) -> str:
+    """Show one step, with some ranks pinned; `steps` are marked."""
+    view = ViewState(pins=ranks[:MOST_PINS], steps=steps or (step, step))
+    return _framed(store, view, store.window_of(step, step)).link(TIMELINE)
+
+
+def to_shard(finding: Finding) -> str:
+    """Show the shard that a finding names."""
+    return ViewState(shard=finding.shards[0], steps=finding.steps).link(SHARDS)
+
+
+def _ranks(store: Store, finding: Finding) -> tuple[int, ...]:
+    named = set(finding.ranks) & set(store.ranks)
+    if not named and not finding.shards:
+        named = {rank for rank, host in store.hosts.items() if host in finding.hosts}
+    return tuple(sorted(named))[:MOST_PINS]
+
+
+def _framed(store: Store, view: ViewState, window: Window | None) -> ViewState:
+    if window is None:
+        return view
+    beside = int(window.width_ns * MARGIN)
+    seen = Window(window.start_ns - beside, window.end_ns + beside).clamp(store.whole)
+    start = store.whole.start_ns
+    return ViewState(
+        seen.start_ns - start, seen.end_ns - start, view.pins, view.steps, view.shard, view.sort
+    )

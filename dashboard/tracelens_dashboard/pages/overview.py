@@ -1,0 +1,130 @@
+"""Where did the efficiency go? The verdict, the waterfall, the findings, and who was late when."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import dash_mantine_components as dmc
+from dash import Input, Output, html
+from dash.exceptions import PreventUpdate
+
+from tracelens_dashboard import ids, links, text
+from tracelens_dashboard.components import chart, finding_card
+from tracelens_dashboard.components.aria import aria
+from tracelens_dashboard.figures import lateness_map, waterfall
+
+if TYPE_CHECKING:
+    from dash import Dash
+    from dash.development.base_component import Component
+
+    from tracelens.analyses.result import Finding
+    from tracelens_dashboard.figures.drawing import Drawing
+    from tracelens_dashboard.state import ViewState
+    from tracelens_dashboard.store import Store
+    from tracelens_dashboard.theme import Theme
+
+PATH: Final = "/"
+TITLE: Final = "Overview"
+
+WATERFALL: Final = "waterfall"
+LATENESS: Final = "overview-lateness"
+MOST_ROWS: Final = 64  # beyond, a row is a host
+SHOWN: Final = 6
+
+
+def layout(store: Store, _view: ViewState) -> Component:
+    """Return the page."""
+    width = {"base": 12, "md": 5}
+    return html.Div(
+        [
+            _verdict(store),
+            dmc.Grid(
+                [
+                    dmc.GridCol(chart.card(WATERFALL, "Where the time went", 300), span=width),
+                    dmc.GridCol(_findings(store), span={"base": 12, "md": 7}),
+                    dmc.GridCol(chart.card(LATENESS, _map_title(store), 260), span=12),
+                ],
+                gutter="sm",
+            ),
+            _notes(store),
+        ],
+        className="page",
+    )
+
+
+def register(app: Dash, store: Store) -> None:
+    """Draw both charts; a click on the map leads to the timeline."""
+    chart.bind(app, WATERFALL, lambda theme: waterfall.draw(store.report.efficiency, theme))
+    chart.bind(app, LATENESS, lambda theme: _map(store, theme))
+
+    @app.callback(
+        Output(ids.GO, "href", allow_duplicate=True),
+        Input(ids.part(LATENESS, "graph"), "clickData"),
+        prevent_initial_call=True,
+    )
+    def follow(click: dict[str, Any] | None) -> str:
+        if not click or not click.get("points"):
+            raise PreventUpdate
+        point = click["points"][0]
+        rank = store.ranks[point["pointIndex"][0]] if _by_rank(store) else None
+        return links.to_step(store, int(point["x"]), () if rank is None else (rank,))
+
+
+def _by_rank(store: Store) -> bool:
+    return len(store.ranks) <= MOST_ROWS
+
+
+def _map_title(store: Store) -> str:
+    return (
+        "Who was late, when" if _by_rank(store) else "Who was late, when: the latest of each host"
+    )
+
+
+def _map(store: Store, theme: Theme) -> Drawing:
+    if _by_rank(store):
+        return lateness_map.by_rank(store.lateness, theme)
+    return lateness_map.by_host(store.lateness, store.hosts, theme)
+
+
+def _verdict(store: Store) -> Component:
+    efficiency = store.report.efficiency
+    faults = [f for f in store.report.findings if f.category == "fault"]
+    useful = (
+        f"{text.percent(efficiency.achieved)} of the ranks' time is useful work. "
+        if efficiency
+        else ""
+    )
+    reason = faults[0].sentence if faults else "No fault was found."
+    note = "Efficiency is POP parallel efficiency: useful computation over ranks times job time."
+    return html.Div(
+        [dmc.Title([html.Span(useful), reason], order=1, id="verdict"), html.P(note)],
+        className="verdict",
+    )
+
+
+def _findings(store: Store) -> Component:
+    found = store.report.findings
+    if not found:
+        return dmc.Card(html.P("Nothing stands out in this run.", className="summary"))
+    cards = [finding_card.card(store, finding) for finding in found]
+    shown: list[Component] = [dmc.Stack(cards[:SHOWN], gap="xs")]
+    if cards[SHOWN:]:
+        more = html.Summary(f"{len(cards) - SHOWN} more", className="way")
+        shown.append(html.Details([more, dmc.Stack(cards[SHOWN:], gap="xs")]))
+    return html.Section(shown, **aria(_count(found)), id="findings")
+
+
+def _count(found: tuple[Finding, ...]) -> str:
+    return text.count(len(found), "finding")
+
+
+def _notes(store: Store) -> Component:
+    """Say what limits the trace, loudly enough."""
+    lines = [html.Li(f"{note.file}: {note.sentence}") for note in store.report.notes]
+    lines += [
+        html.Li(f"{number:,} events were dropped while recording: {reason}.")
+        for reason, number in store.report.summary.dropped.items()
+    ]
+    if not lines:
+        return html.Div()
+    return dmc.Alert(html.Ul(lines), title="What limits this trace", color="yellow", mt="sm")

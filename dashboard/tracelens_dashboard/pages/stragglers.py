@@ -1,0 +1,100 @@
+"""Which ranks are late, in which steps, and in which phase?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import dash_mantine_components as dmc
+from dash import Input, Output, dcc, html
+from dash.exceptions import PreventUpdate
+
+from tracelens.analyses.phases import OWN_CATEGORIES
+from tracelens_dashboard import ids, links
+from tracelens_dashboard.components import chart, finding_card
+from tracelens_dashboard.components.aria import aria
+from tracelens_dashboard.figures import lateness_map, rank_bars
+from tracelens_dashboard.theme import name_of
+
+if TYPE_CHECKING:
+    from dash import Dash
+    from dash.development.base_component import Component
+
+    from tracelens_dashboard.figures.drawing import Drawing
+    from tracelens_dashboard.state import ViewState
+    from tracelens_dashboard.store import Store
+    from tracelens_dashboard.theme import Theme
+
+PATH: Final = "/stragglers"
+TITLE: Final = "Stragglers"
+
+MAP: Final = "late-map"
+BARS: Final = "late-bars"
+PHASE: Final = "late-phase"
+MARKED: Final = "late-marked"
+ROW_PX: Final = 34
+ALL: Final = "all own work"
+KINDS: Final = ("straggler", "slow_host", "slow_all", "data_stall", "gc_stall", "checkpoint_stall")
+
+
+def layout(store: Store, view: ViewState) -> Component:
+    """Return the page."""
+    found = [f for f in store.report.findings if f.kind in KINDS]
+    cards = [finding_card.card(store, finding) for finding in found[:3]]
+    return html.Div(
+        [
+            dcc.Store(id=MARKED, data=view.steps),
+            dmc.Title("Who is late?", order=1, className="page-title"),
+            dmc.Stack(cards, gap="xs", mb="sm" if cards else 0),
+            dmc.Grid(
+                [
+                    dmc.GridCol(_map_card(store), span={"base": 12, "lg": 7}),
+                    dmc.GridCol(
+                        chart.card(BARS, "What makes them late", _height(store)),
+                        span={"base": 12, "lg": 5},
+                    ),
+                ],
+                gutter="sm",
+            ),
+        ],
+        className="page",
+    )
+
+
+def register(app: Dash, store: Store) -> None:
+    """Draw both charts; a click on a cell leads to that rank and step."""
+    chart.bind(
+        app, MAP, lambda *values: _map(store, *values), Input(PHASE, "value"), Input(MARKED, "data")
+    )
+    chart.bind(app, BARS, lambda theme: rank_bars.draw(store.lateness, store.lateness_in, theme))
+
+    @app.callback(
+        Output(ids.GO, "href", allow_duplicate=True),
+        Input(ids.part(MAP, "graph"), "clickData"),
+        prevent_initial_call=True,
+    )
+    def follow(click: dict[str, Any] | None) -> str:
+        if not click or not click.get("points"):
+            raise PreventUpdate
+        point = click["points"][0]
+        rank = int(str(point["y"]).split()[1].split("-")[0])
+        return links.to_step(store, int(point["x"]), (rank,))
+
+
+def _height(store: Store) -> int:
+    return max(240, min(440, 100 + ROW_PX * len(store.ranks)))
+
+
+def _map_card(store: Store) -> Component:
+    present = set(store.phases.times["category"].cast(str).unique())
+    names = [name for name in OWN_CATEGORIES if name in present]
+    data = [{"value": ALL, "label": ALL}, *({"value": n, "label": name_of(n)} for n in names)]
+    choice = dmc.Select(
+        id=PHASE, data=data, value=ALL, size="xs", allowDeselect=False, **aria("phase")
+    )
+    return chart.card(MAP, "Rank and step", _height(store), choice)
+
+
+def _map(store: Store, theme: Theme, phase: str | None, marked: list[int] | None) -> Drawing:
+    known = phase if phase in OWN_CATEGORIES else None
+    late = store.lateness_in(known) if known else store.lateness
+    return lateness_map.by_rank(late, theme, (marked[0], marked[1]) if marked else None)

@@ -1,0 +1,235 @@
+"""What happened then? Every rank's time, from the whole run down to single spans."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import dash_mantine_components as dmc
+from dash import ClientsideFunction, Input, Output, Patch, State, dcc, html
+from dash.exceptions import PreventUpdate
+
+from tracelens.analyses.phases import CATEGORIES
+from tracelens.lod.codes import SHARD_OPS
+from tracelens_dashboard import ids, sight, text
+from tracelens_dashboard import theme as themes
+from tracelens_dashboard.components import chart, details, legend
+from tracelens_dashboard.components.aria import aria
+from tracelens_dashboard.figures import strip, timeline
+from tracelens_dashboard.state import MOST_PINS, SORTS
+
+if TYPE_CHECKING:
+    from dash import Dash
+    from dash.development.base_component import Component
+
+    from tracelens.lod.query import Picture
+    from tracelens.lod.rows import Plan
+    from tracelens_dashboard.state import ViewState
+    from tracelens_dashboard.store import Store
+
+PATH: Final = "/timeline"
+TITLE: Final = "Timeline"
+
+GRAPH: Final = "timeline"
+PLOT: Final = "timeline-plot"
+STRIP: Final = "timeline-strip"
+WINDOW: Final = "timeline-window"
+VIEW: Final = "timeline-view"
+PINS: Final = "timeline-pins"
+SORT: Final = "timeline-sort"
+NOTE: Final = "timeline-note"
+LEGEND: Final = "timeline-legend"
+DETAILS: Final = "timeline-details"
+STRIP_PX: Final = 64
+LEVELS: Final = {
+    "lateness": "Steps are narrow here: colour says how late a rank was in a step, by its own work. "
+    "Zoom in to see what it did.",
+    "sampled": "Each pixel shows what ran at its moment.",
+    "spans": "Every span is drawn; hover or click one.",
+}
+
+
+def layout(store: Store, view: ViewState) -> Component:
+    """Return the page."""
+    seen = sight.window_of(store, view)
+    data: dict[str, Any] = {"t0": seen.start_ns, "t1": seen.end_ns, "whole": store.whole.width_ns}
+    data["steps"] = list(view.steps) if view.steps else None
+    graph = html.Div(chart.graph(GRAPH), role="img", id=PLOT)
+    return html.Div(
+        [
+            dcc.Store(id=VIEW, data=data),
+            dmc.Card([_controls(store, view), _strip(), graph], className="card"),
+            dmc.Card(details.hint(), id=DETAILS, className="card", mt="sm"),
+        ],
+        className="page",
+    )
+
+
+def register(app: Dash, store: Store) -> None:
+    """Draw, follow zoom and drag, describe what is clicked, keep the address bar true."""
+    _register_drawing(app, store)
+    _register_following(app, store)
+    _register_strip(app, store)
+    _register_details(app, store)
+    app.clientside_callback(
+        ClientsideFunction(ids.NAMESPACE, "moved"),
+        Output(VIEW, "data"),
+        Input(GRAPH, "relayoutData"),
+        State(VIEW, "data"),
+        prevent_initial_call=True,
+    )
+    app.clientside_callback(
+        ClientsideFunction(ids.NAMESPACE, "remember"),
+        Output(WINDOW, "style"),
+        Input(VIEW, "data"),
+        Input(PINS, "value"),
+        Input(SORT, "value"),
+    )
+
+
+def _register_drawing(app: Dash, store: Store) -> None:
+    @app.callback(
+        Output(GRAPH, "figure"),
+        Output(GRAPH, "style"),
+        Output(NOTE, "children"),
+        Output(PLOT, "aria-label"),
+        Input(ids.SCHEME, "computedColorScheme"),
+        Input(PINS, "value"),
+        Input(SORT, "value"),
+        State(VIEW, "data"),
+    )
+    def draw(scheme: str | None, pins: Any, sort: Any, view: Any) -> tuple[Any, ...]:
+        if scheme is None:
+            raise PreventUpdate
+        frame = sight.frame(store, view, pins, sort)
+        picture = sight.picture(frame)
+        figure = timeline.draw(frame, picture, themes.of(scheme))
+        note = _note(picture, frame.plan)
+        return figure, {"height": f"{timeline.height(frame.plan)}px"}, note, note
+
+
+def _register_following(app: Dash, store: Store) -> None:
+    """Answer zoom and drag with what they change; all else of the figure stays."""
+
+    @app.callback(
+        Output(GRAPH, "figure", allow_duplicate=True),
+        Output(NOTE, "children", allow_duplicate=True),
+        Output(PLOT, "aria-label", allow_duplicate=True),
+        Input(VIEW, "data"),
+        State(ids.SCHEME, "computedColorScheme"),
+        State(PINS, "value"),
+        State(SORT, "value"),
+        prevent_initial_call=True,
+    )
+    def follow(view: Any, scheme: str | None, pins: Any, sort: Any) -> tuple[Any, ...]:
+        frame = sight.frame(store, view, pins, sort)
+        picture = sight.picture(frame)
+        note = _note(picture, frame.plan)
+        return _patch(frame, picture, themes.of(scheme)), note, note
+
+
+def _patch(frame: timeline.Frame, picture: Picture, theme: themes.Theme) -> Patch:
+    parts = timeline.changing(frame, picture, theme)
+    patch = Patch()
+    patch["data"] = parts["data"]
+    patch["layout"]["images"] = parts["images"]
+    for name, texts in timeline.tick_texts(frame, parts["ticks"]).items():
+        patch["layout"]["xaxis2"][name] = texts
+    return patch
+
+
+def _register_strip(app: Dash, store: Store) -> None:
+    @app.callback(
+        Output(STRIP, "figure"),
+        Output("timeline-strip-plot", "aria-label"),
+        Output(LEGEND, "children"),
+        Input(ids.SCHEME, "computedColorScheme"),
+    )
+    def draw(scheme: str | None) -> tuple[Any, ...]:
+        if scheme is None:
+            raise PreventUpdate
+        theme = themes.of(scheme)
+        drawing = strip.draw(store.phases.times, store.windows, store.whole, theme)
+        ramp = legend.ramp(store.lateness.ceiling_ns, theme)
+        return drawing.figure, drawing.summary, [*legend.categories(_present(store), theme), ramp]
+
+
+def _register_details(app: Dash, store: Store) -> None:
+    @app.callback(
+        Output(DETAILS, "children"),
+        Input(GRAPH, "clickData"),
+        State(PINS, "value"),
+        State(SORT, "value"),
+        State(VIEW, "data"),
+        prevent_initial_call=True,
+    )
+    def describe(click: Any, pins: Any, sort: Any, view: Any) -> Component:
+        found = sight.at(sight.frame(store, view, pins, sort), click)
+        if found is None:
+            raise PreventUpdate
+        return details.of_span(store, *found)
+
+
+def _present(store: Store) -> list[str]:
+    """List the categories that occur, in their order."""
+    times = store.phases.times
+    found = set(times.filter(times["ns"] > 0)["category"].cast(str).unique())
+    names = [name for name in CATEGORIES if name in found]
+    return [*names, *SHARD_OPS] if store.trace.shards.height else names
+
+
+def _note(picture: Picture, plan: Plan) -> str:
+    """Say what is drawn, and what is not."""
+    most = max(len(band.lanes) for band in plan.bands) if plan.bands else 1
+    grouped = f" A row shows the latest of up to {most} ranks." if most > 1 else ""
+    hidden = (
+        f" {text.count(picture.hidden, 'shorter span is', 'shorter spans are')} not drawn."
+        if picture.hidden
+        else ""
+    )
+    return f"{text.count(picture.spans, 'span')} in view. {LEVELS[picture.level]}{grouped}{hidden}"
+
+
+def _controls(store: Store, view: ViewState) -> Component:
+    pins = dmc.MultiSelect(
+        id=PINS,
+        data=[{"value": str(rank), "label": f"rank {rank}"} for rank in store.ranks],
+        value=[str(rank) for rank in view.pins if rank in set(store.ranks)],
+        placeholder="Pin ranks",
+        searchable=True,
+        clearable=True,
+        limit=50,
+        maxValues=MOST_PINS,
+        size="xs",
+        className="pins",
+        **aria("pinned ranks"),
+    )
+    data = [{"value": name, "label": f"by {name}"} for name in SORTS]
+    sort = dmc.SegmentedControl(id=SORT, data=data, value=view.sort, size="xs")
+    heading = dmc.Group(
+        [dmc.Title("Timeline", order=1, className="card-title"), dmc.Group([pins, sort, _zoom()])],
+        justify="space-between",
+    )
+    note = html.P(id=NOTE, className="summary", role="status")
+    return html.Div([heading, note, html.Div(id=LEGEND, className="legend")])
+
+
+def _zoom() -> Component:
+    """Return the buttons; assets/timeline.js makes them work, without asking the server."""
+    names = (
+        ("in", "+", "zoom in"),
+        ("out", "\N{MINUS SIGN}", "zoom out"),
+        ("left", "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}", "earlier"),
+        ("right", "\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}", "later"),
+        ("all", "All", "show the whole run"),
+    )
+    buttons = [
+        dmc.Button(sign, id=f"zoom-{name}", variant="default", size="compact-sm", **aria(say))
+        for name, sign, say in names
+    ]
+    return dmc.Group(buttons, gap=4)
+
+
+def _strip() -> Component:
+    plot = html.Div(chart.graph(STRIP, STRIP_PX), role="img", id="timeline-strip-plot")
+    window = html.Div(html.Div(id=WINDOW, className="window"), className="window-track")
+    return html.Div([plot, window], className="strip")

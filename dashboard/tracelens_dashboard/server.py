@@ -1,0 +1,83 @@
+"""Serves one run on this machine, until Ctrl-C."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import sys
+import webbrowser
+from typing import TYPE_CHECKING, Any, Final
+
+from waitress import create_server
+
+from tracelens.errors import InvalidArgument
+from tracelens.load import open as open_trace
+from tracelens.trace import Trace
+from tracelens_dashboard.app import create_app
+from tracelens_dashboard.store import Store
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+LOOPBACK: Final = "127.0.0.1"
+THREADS: Final = 8
+
+
+def serve(
+    source: Trace | str | os.PathLike[str],
+    host: str = LOOPBACK,
+    port: int = 8050,
+    *,
+    open_browser: bool = False,
+    ready: Callable[[str], None] | None = None,
+) -> None:
+    """Open, analyze and serve a run; returns on Ctrl-C.
+
+    `port` 0 picks a free one; `ready` is called with the address once requests are accepted.
+
+    Raises:
+        InvalidArgument: `host` is not this machine's loopback, or the port is taken.
+        UnusableInput: the trace cannot be read.
+    """
+    _refuse_network(host)
+    trace = source if isinstance(source, Trace) else open_trace(source)
+    store = Store.of(trace)
+    store.warm()
+    server = _listen(create_app(store).server, host, port)
+    url = f"http://{host}:{server.effective_port}/"
+    sys.stdout.write(f"TraceLens shows this run at {url} (Ctrl-C ends)\n")
+    sys.stdout.flush()
+    if ready:
+        ready(url)
+    if open_browser:
+        webbrowser.open(url)
+    try:
+        server.run()  # returns on Ctrl-C
+    finally:
+        server.close()
+
+
+def _listen(application: Any, host: str, port: int) -> Any:
+    try:
+        return create_server(application, host=host, port=port, threads=THREADS, ident=None)
+    except (OSError, OverflowError) as error:
+        raise InvalidArgument(
+            f"Port {port} cannot be used ({error}): choose another one with --port, 0 picks one."
+        ) from error
+
+
+def _refuse_network(host: str) -> None:
+    """A run names hosts, functions and tensors: nobody else on the network shall read them."""
+    if host != "localhost" and not _is_loopback(host):
+        raise InvalidArgument(
+            f"'{host}' would show this run to the network; TraceLens listens on {LOOPBACK} only. "
+            f"From another machine use a tunnel: ssh -L 8050:{LOOPBACK}:8050 {socket.gethostname()}"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,98 @@
+"""What the timeline shows just now: from the address bar, the controls and the mouse to a picture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tracelens.lod import query, rows
+from tracelens.lod.window import Window
+from tracelens_dashboard import text
+from tracelens_dashboard.figures.strip import SECOND
+from tracelens_dashboard.figures.timeline import Frame
+from tracelens_dashboard.state import MOST_PINS, ViewState
+
+if TYPE_CHECKING:
+    from tracelens.lod.query import Picture
+    from tracelens_dashboard.store import Store
+
+
+def window_of(store: Store, view: ViewState) -> Window:
+    """Return the window of a link, in ns since the start; the whole run where it names none."""
+    whole = Window(0, store.whole.width_ns)
+    if view.start_ns is None or view.end_ns is None:
+        return whole
+    return Window(view.start_ns, view.end_ns).clamp(whole)
+
+
+def frame(store: Store, view: Any, pins: Any, sort: Any) -> Frame:
+    """Build the timeline's frame from the page's view, the pinned ranks and the others' order.
+
+    All three come from the browser and are taken for what they may be: anything.
+    """
+    known = view if isinstance(view, dict) else {}
+    asked = ViewState(_natural(known.get("t0")), _natural(known.get("t1")))
+    seen = window_of(store, asked)
+    origin = store.whole.start_ns
+    marked = _steps(known.get("steps"))
+    return Frame(
+        scene=store.scene,
+        plan=rows.plan(store.scene.lanes, _lanes(store, pins), _order(store, sort)),
+        seen=Window(origin + seen.start_ns, origin + seen.end_ns),
+        windows=store.windows,
+        flagged=store.flagged,
+        marked=store.window_of(*marked) if marked else None,
+        marked_label=text.span_of(marked) if marked else "",
+    )
+
+
+def picture(now: Frame) -> Picture:
+    """Draw it."""
+    return query.look(now.scene, now.seen, now.plan)
+
+
+def at(now: Frame, click: Any) -> tuple[int, int] | None:
+    """Return the lane and the moment that a click meant; None beside the rows."""
+    place = _place(click)
+    if place is None:
+        return None
+    seconds, height = place
+    lane = query.lane_at(now.scene, now.seen, now.plan, height)
+    moment = now.scene.whole.start_ns + int(seconds * SECOND)
+    return None if lane is None else (lane, moment)
+
+
+def _place(click: Any) -> tuple[float, float] | None:
+    """Read where the mouse was; a click that says only which shape was hit means its middle."""
+    if not isinstance(click, dict):
+        return None
+    xs, ys = click.get("xvals"), click.get("yvals")
+    if isinstance(xs, list) and isinstance(ys, list) and xs and ys:
+        return float(xs[0]), float(ys[0])
+    points = click.get("points") or [{}]
+    base, x, y = (points[0].get(key) for key in ("base", "x", "y"))
+    numbers = all(isinstance(value, (int, float)) for value in (base, x, y))
+    return ((base + x) / 2, float(y)) if numbers else None
+
+
+def _natural(value: Any) -> int | None:
+    return int(value) if isinstance(value, (int, float)) and 0 <= value < 1 << 62 else None
+
+
+def _steps(value: Any) -> tuple[int, int] | None:
+    sane = isinstance(value, list) and len(value) == 2 and all(isinstance(v, int) for v in value)
+    return (value[0], value[1]) if sane else None
+
+
+def _lanes(store: Store, pins: Any) -> list[int]:
+    chosen = pins[:MOST_PINS] if isinstance(pins, list) else []
+    ranks = [int(pin) for pin in chosen if str(pin).isdecimal()]
+    found = [store.lane_of(rank) for rank in ranks]
+    return [lane for lane in found if lane is not None]
+
+
+def _order(store: Store, sort: Any) -> list[int] | None:
+    if sort != "lateness":
+        return None
+    return [int(i) for i in np.argsort(-store.lateness.total_ns, kind="stable")]

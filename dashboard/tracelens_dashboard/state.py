@@ -1,0 +1,85 @@
+"""The view in the address bar: what a link restores. Values that make no sense are ignored."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlencode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LONGEST_VALUE: Final = 200
+MOST_PINS: Final = 12
+SORTS: Final = ("rank", "lateness")
+
+_NUMBER = re.compile(r"[0-9]{1,18}")
+_RANGE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
+
+
+@dataclass(frozen=True)
+class ViewState:
+    """What is looked at: a window in ns since the run's start, pinned ranks, marked steps, a shard."""
+
+    start_ns: int | None = None
+    end_ns: int | None = None
+    pins: tuple[int, ...] = ()
+    steps: tuple[int, int] | None = None
+    shard: int | None = None
+    sort: str = "rank"
+
+    @property
+    def query(self) -> str:
+        """Return it as the query of a link; what is not set is left out."""
+        values = {
+            "t0": self.start_ns,
+            "t1": self.end_ns,
+            "pin": ",".join(map(str, self.pins)) or None,
+            "steps": f"{self.steps[0]}-{self.steps[1]}" if self.steps else None,
+            "shard": self.shard,
+            "sort": self.sort if self.sort != SORTS[0] else None,
+        }
+        return urlencode({k: v for k, v in values.items() if v is not None}, safe=",")
+
+    def link(self, path: str) -> str:
+        """Return the address that shows this view on a page."""
+        return f"{path}?{self.query}" if self.query else path
+
+
+def parse(query: Mapping[str, object]) -> ViewState:
+    """Read a query; nothing in it can make this fail."""
+    values = {key: value for key, value in query.items() if _sane(value)}
+    start, end = _number(values.get("t0")), _number(values.get("t1"))
+    if start is None or end is None or end <= start:
+        start = end = None
+    sort = str(values.get("sort"))
+    return ViewState(
+        start_ns=start,
+        end_ns=end,
+        pins=_numbers(values.get("pin")),
+        steps=_steps(values.get("steps")),
+        shard=_number(values.get("shard")),
+        sort=sort if sort in SORTS else SORTS[0],
+    )
+
+
+def _sane(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= LONGEST_VALUE
+
+
+def _number(value: object) -> int | None:
+    return int(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else None
+
+
+def _numbers(value: object) -> tuple[int, ...]:
+    found = [_number(item) for item in value.split(",")] if isinstance(value, str) else []
+    return tuple(dict.fromkeys(n for n in found if n is not None))[:MOST_PINS]
+
+
+def _steps(value: object) -> tuple[int, int] | None:
+    match = _RANGE.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        return None
+    first, last = int(match[1]), int(match[2])
+    return (first, last) if first <= last else None

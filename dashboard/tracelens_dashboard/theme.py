@@ -1,0 +1,189 @@
+"""Colours and templates, light and dark, and the one configuration of every graph.
+
+Culprits are strong, victims pale: whoever waits for a late rank almost melts into the background,
+so the eye goes to the one that works.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from plotly import graph_objects as go
+
+from tracelens.lod.codes import FIRST_LEVEL, LABELS, LEVELS
+
+if TYPE_CHECKING:
+    from tracelens.lod.png import Colour
+
+GRAPH_CONFIG: Final[Any] = {
+    "showSendToCloud": False,  # plotly.js would offer to upload the figure
+    "displaylogo": False,
+    "scrollZoom": True,
+    "displayModeBar": False,
+    "doubleClick": "reset",
+}
+TRANSPARENT: Final = "rgba(0,0,0,0)"
+FONT: Final = (
+    "-apple-system, BlinkMacSystemFont, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+)
+
+_STRONG: Final = {
+    "data": "#DDAA33",
+    "forward": "#4477AA",
+    "backprop": "#66CCEE",
+    "update": "#228833",
+    "checkpoint": "#44AA99",
+    "gc": "#EE6677",
+    "user": "#999999",
+    "transfer": "#AA3377",
+    "receive": "#C58BB0",
+    "aggregate": "#EE8866",
+    "apply": "#228833",
+    "reply": "#7B5EA7",
+}
+_PALE_LIGHT: Final = {
+    "wait": "#E9DADD",
+    "ps_queue": "#DFC9DA",
+    "idle": "#F4F4F5",
+    "unknown": "#E4E6E9",
+}
+_PALE_DARK: Final = {
+    "wait": "#4B3A40",
+    "ps_queue": "#544056",
+    "idle": "#333333",
+    "unknown": "#3D3F42",
+}
+NAMES: Final = {
+    "data": "data loading",
+    "forward": "forward",
+    "backprop": "backprop",
+    "update": "weight update",
+    "checkpoint": "checkpoint",
+    "gc": "garbage collection",
+    "user": "other own work",
+    "wait": "waiting for a late rank",
+    "ps_queue": "queueing at a shard",
+    "transfer": "transfer",
+    "idle": "idle",
+    "unknown": "not recorded",
+    "receive": "shard receives",
+    "aggregate": "shard adds up",
+    "apply": "shard updates weights",
+    "reply": "shard answers",
+}
+
+
+@dataclass(frozen=True)
+class Theme:
+    """One colour scheme; `ramp` runs from punctual to as late as it gets."""
+
+    name: str
+    text: str
+    secondary: str
+    grid: str
+    surface: str
+    accent: str
+    loss: str
+    quiet: str
+    categories: dict[str, str]
+    ramp: tuple[str, ...]
+
+    @property
+    def colorscale(self) -> list[list[object]]:
+        """Return the ramp as Plotly wants it."""
+        last = len(self.ramp) - 1
+        return [[index / last, colour] for index, colour in enumerate(self.ramp)]
+
+
+LIGHT: Final = Theme(
+    name="light",
+    text="#1F2328",
+    secondary="#5C636A",
+    grid="#E6E8EB",
+    surface="#FFFFFF",
+    accent="#4477AA",
+    loss="#C4473A",
+    quiet="#C9CED4",
+    categories=_STRONG | _PALE_LIGHT,
+    ramp=("#FAF6EB", "#F6D98B", "#EE9C3A", "#CF3B2B", "#7A0A24"),
+)
+DARK: Final = Theme(
+    name="dark",
+    text="#E3E5E8",
+    secondary="#B5B8BD",
+    grid="#434343",
+    surface="#2E2E2E",
+    accent="#6A9FD4",
+    loss="#EF7C6E",
+    quiet="#6A6E73",
+    categories=_STRONG | _PALE_DARK,
+    ramp=("#34322F", "#6E5A2B", "#C98A2B", "#F0563F", "#FFC2B8"),
+)
+
+
+def of(scheme: str | None) -> Theme:
+    """Return the theme of a colour scheme as the browser names it."""
+    return DARK if scheme == "dark" else LIGHT
+
+
+def name_of(label: str | None) -> str:
+    """Say a category or a shard's operation in words."""
+    return NAMES.get(label or "", label or "")
+
+
+@cache
+def template(scheme: str) -> go.layout.Template:
+    """Return what all figures of a scheme share; plots show their card through."""
+    theme = of(scheme)
+    axis = {
+        "gridcolor": theme.grid,
+        "linecolor": theme.grid,
+        "zerolinecolor": theme.grid,
+        "tickfont": {"color": theme.secondary},
+        "title": {"font": {"color": theme.secondary, "size": 12}},
+        "automargin": True,
+    }
+    layout = go.Layout(
+        font={"family": FONT, "size": 12, "color": theme.text},
+        paper_bgcolor=TRANSPARENT,
+        plot_bgcolor=TRANSPARENT,
+        margin={"l": 8, "r": 12, "t": 8, "b": 8},
+        hoverlabel={
+            "bgcolor": theme.surface,
+            "bordercolor": theme.grid,
+            "font": {"family": FONT, "color": theme.text, "size": 12},
+            "align": "left",
+        },
+        dragmode=False,
+        showlegend=False,
+        xaxis=axis,
+        yaxis=axis,
+    )
+    return go.layout.Template(layout=layout)
+
+
+def blank() -> go.Figure:
+    """Return what stands in a figure's place until it is drawn: nothing."""
+    hidden = {"visible": False}
+    return go.Figure(layout={"template": template("light"), "xaxis": hidden, "yaxis": hidden})
+
+
+@cache
+def palette(scheme: str) -> tuple[Colour, ...]:
+    """Return the colours of every palette index of `tracelens.lod.codes`."""
+    theme = of(scheme)
+    colours = [rgb(theme.surface)] * FIRST_LEVEL
+    for code, label in enumerate(LABELS, start=1):
+        colours[code] = rgb(theme.categories[label])
+    stops = np.array([rgb(colour) for colour in theme.ramp], float)
+    places = np.linspace(0, len(stops) - 1, LEVELS)
+    channels = [np.interp(places, range(len(stops)), stops[:, c]).round() for c in range(3)]
+    return (*colours, *((int(r), int(g), int(b)) for r, g, b in zip(*channels, strict=True)))
+
+
+def rgb(colour: str) -> Colour:
+    """Read ``#RRGGBB``."""
+    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)

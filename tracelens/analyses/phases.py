@@ -122,7 +122,8 @@ class _ByProcess:
 
     def __init__(self, frame: pl.DataFrame) -> None:
         frame = frame.sort("process")
-        self._process = frame["process"].to_numpy()
+        process = frame["process"].to_numpy()
+        self._bounds = np.searchsorted(process, np.arange(process.max(initial=-1) + 2))
         self._columns = {
             name: frame[name].cast(pl.Int64).to_numpy()
             for name in frame.columns
@@ -131,7 +132,8 @@ class _ByProcess:
 
     def of(self, process: int, *names: str) -> list[npt.NDArray[np.int64]]:
         """Return some columns of one process."""
-        first, last = np.searchsorted(self._process, [process, process + 1])
+        beyond = len(self._bounds) - 1
+        first, last = self._bounds[min(process, beyond)], self._bounds[min(process + 1, beyond)]
         return [self._columns[name][first:last] for name in names]
 
 

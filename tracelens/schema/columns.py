@@ -46,6 +46,8 @@ assert SLOT.itemsize == RECORD_BYTES
 _SPAN, _INSTANT, _COUNTER = (EVENT_TYPES.index(word) for word in ("span", "instant", "counter"))
 _CLOSED, _OPEN, _EXCEPTION, _ESTIMATED = range(len(STATUSES))
 _FOREVER: Final = np.iinfo(np.int64).max
+_MAX_INDEX: Final = np.iinfo(np.int32).max
+_MAX_ID: Final = np.iinfo(np.uint32).max
 _MOST_WORDS: Final = 127
 _OTHER: Final = "other"
 
@@ -54,11 +56,12 @@ def to_table(
     records: Records, definitions: Sequence[Definition]
 ) -> tuple[pa.Table, dict[str, int]]:
     """Join records with what they stand for; also count what had to be left out, by reason."""
-    ordered = sorted(definitions, key=lambda row: row.id)
+    ordered = sorted(filter(_is_sound, definitions), key=lambda row: row.id)
     rows, known = _join(records, ordered)
     records, rows = records[known], rows[known]
     types = np.array([EVENT_TYPES.index(row.type) for row in ordered], np.int8)[rows]
-    forward = (records["end_ns"] == 0) | (np.abs(records["end_ns"]) >= records["start_ns"])
+    end = records["end_ns"]
+    forward = (types != _SPAN) | (end == 0) | (np.abs(end) >= records["start_ns"])
     order = np.argsort(records["start_ns"][forward], kind="stable")
     kept = np.flatnonzero(forward)[order]
     table = _build(records[kept], types[kept], rows[kept], ordered)
@@ -67,6 +70,21 @@ def to_table(
         "negative duration": int((~forward).sum()),
     }
     return table, {reason: count for reason, count in lost.items() if count}
+
+
+def _is_sound(row: Definition) -> bool:
+    """Whether a definition is usable; the side file is read, but not trusted."""
+    optional = (row.op, row.algorithm)
+    indexes = [index for index in (row.communicator, row.shard) if index is not None]
+    return (
+        row.type in EVENT_TYPES
+        and isinstance(row.name, str)
+        and isinstance(row.kind, str)
+        and all(word is None or isinstance(word, str) for word in optional)
+        and all(isinstance(index, int) and abs(index) <= _MAX_INDEX for index in indexes)
+        and isinstance(row.id, int)
+        and 0 < row.id <= _MAX_ID
+    )
 
 
 def _join(records: Records, ordered: Sequence[Definition]) -> tuple[NDArray[np.intp], Any]:
@@ -92,7 +110,7 @@ def _build(
         "start_ns": pa.array(start),
         "duration_ns": pa.array(ends - start, mask=still_open),
         "type": _coded(types, EVENT_TYPES),
-        "status": _coded(_statuses(records, still_open), STATUSES),
+        "status": _coded(_statuses(records, spans), STATUSES),
         "thread": pa.array(records["thread"]),
         "depth": pa.array(np.minimum(deep, NO_SHORT).astype(np.uint16)),
         "step": pa.array(records["step"]),
@@ -113,11 +131,11 @@ def _build(
     return pa.Table.from_arrays(arrays, schema=EVENT_SCHEMA)
 
 
-def _statuses(records: Records, still_open: NDArray[np.bool_]) -> NDArray[np.int8]:
+def _statuses(records: Records, spans: NDArray[np.bool_]) -> NDArray[np.int8]:
     estimated = (records["flags"] & ESTIMATED) != 0
     found = np.where(estimated, _ESTIMATED, _CLOSED)
-    found = np.where(records["end_ns"] < 0, _EXCEPTION, found)
-    return np.where(still_open, _OPEN, found).astype(np.int8)
+    found = np.where(spans & (records["end_ns"] < 0), _EXCEPTION, found)
+    return np.where(spans & (records["end_ns"] == 0), _OPEN, found).astype(np.int8)
 
 
 def _unless(values: NDArray[Any], absent: int) -> pa.Array[Any]:

@@ -6,6 +6,7 @@ count, and it is written last, so a record is whole or absent.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -66,7 +67,8 @@ def convert(folder: Path) -> Path:
     write_events(path, events, side)
     for file in [*folder.glob(f"*{SEGMENT_SUFFIX}"), folder / SIDE_FILE]:
         file.unlink(missing_ok=True)
-    folder.rmdir()
+    with contextlib.suppress(OSError):  # somebody put a file of their own into it
+        folder.rmdir()
     return path
 
 

@@ -14,7 +14,7 @@ from tracelens_instrument.state import NO_STEP, STATE
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["Step", "begin_step", "end_step", "forget_steps", "put_counter"]
+__all__ = ["Step", "begin_step", "drop_step", "end_step", "forget_steps", "put_counter"]
 
 _STEP: Final = Span(REGISTRY.definition("step", "step"))
 _WORK: Final = {
@@ -81,6 +81,9 @@ class _Implicit:
 
     def give_way(self) -> None:
         self.heeded = False
+        self.drop()
+
+    def drop(self) -> None:
         token, self.token = self.token, None
         if token is not None:
             token.discard()
@@ -98,6 +101,11 @@ def begin_step(number: int) -> None:
 def end_step() -> None:
     """End the step that a hook began."""
     _IMPLICIT.end()
+
+
+def drop_step() -> None:
+    """Make as if the step that a hook began had not begun: nothing was done in it."""
+    _IMPLICIT.drop()
 
 
 def forget_steps() -> None:

@@ -1,4 +1,8 @@
-"""Backward passes: computing gradients, then waiting for the reductions that are still under way."""
+"""Backward passes: computing gradients, then waiting for the reductions that are still under way.
+
+Inside, each layer's span begins when the gradient of its output is known, and ends where the next
+layer's begins: so it holds the layer's gradients and what lies between it and the layer before.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,14 @@ import wrapt
 from tracelens_instrument import recorder
 from tracelens_instrument.clock import now
 from tracelens_instrument.hooks.base import guarded
+from tracelens_instrument.hooks.torch_steps import STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tracelens_instrument.span import Token
+    from tracelens_instrument.span import Span, Token
 
-__all__ = ["bucket_ready", "install"]
+__all__ = ["bucket_ready", "install", "layer_begins"]
 
 _BACKPROP: Final = recorder.span("backprop", kind="backprop")
 _WAIT: Final = recorder.span("wait for reductions", kind="wait")
@@ -27,16 +32,25 @@ class _Pass:
     """One call of backward() on the training thread."""
 
     def __init__(self) -> None:
+        STEPS.computing()
         self._thread = threading.get_ident()
+        self._layer: Token | None = None
         self._computing: Token | None = _BACKPROP.begin()
         self._waiting: Token | None = None
         self._ready_ns = 0
+
+    def layer_begins(self, span: Span) -> None:
+        """Be told that the gradient of a layer's output is known; maybe not in the training thread."""
+        self._end_layer()
+        if self._computing is not None:
+            self._layer = span.begin()
 
     def bucket_ready(self, *, last: bool) -> None:
         """Be told that a bucket is complete; maybe not in the training thread."""
         if self._computing is None:
             self._go_on()
         if last and self._computing is not None:
+            self._end_layer()
             self._ready_ns = now()
             self._computing.end()
             self._computing = None
@@ -45,12 +59,18 @@ class _Pass:
 
     def finish(self, *, failed: bool) -> None:
         """End with the call of backward()."""
+        self._end_layer(failed=failed)
         if self._computing is not None:
             self._computing.end(failed)
         elif self._waiting is not None:
             self._waiting.end(failed)
         else:
             _WAIT.complete(self._ready_ns, now(), failed=failed)
+
+    def _end_layer(self, *, failed: bool = False) -> None:
+        layer, self._layer = self._layer, None
+        if layer is not None:
+            layer.end(failed)
 
     def _go_on(self) -> None:
         """There is another model behind the one whose last bucket this was."""
@@ -78,6 +98,13 @@ def bucket_ready(*, last: bool) -> None:
     current = _PASSES.current
     if current is not None:
         current.bucket_ready(last=last)
+
+
+def layer_begins(span: Span) -> None:
+    """Say that the gradient of a layer's output is known, so that its backward pass begins."""
+    current = _PASSES.current
+    if current is not None:
+        current.layer_begins(span)
 
 
 def install() -> None:

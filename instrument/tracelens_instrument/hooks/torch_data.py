@@ -18,37 +18,83 @@ if TYPE_CHECKING:
 __all__ = ["install", "record_batches"]
 
 _DATA: Final = recorder.span("data", kind="data")
-_installed: Final[list[bool]] = []
+_DATALOADER: Final = ("torch.utils.data.dataloader", "_BaseDataLoaderIter.__next__")
+_HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that Python code has made, not C
+_MARK: Final = "_tracelens_recorded"
+_patched: Final[set[object]] = set()
 
 
 def install() -> None:
     """Record the batches of every DataLoader in this process."""
-    if not _installed:
-        _installed.append(True)
-        wrapt.wrap_function_wrapper(
-            "torch.utils.data.dataloader", "_BaseDataLoaderIter.__next__", _around_next
-        )
+    _patch(*_DATALOADER, _around_next)
 
 
 def record_batches(loader: Any) -> None:
-    """Record the batches of a DataLoader.
+    """Record the batches of a DataLoader, or of an object of any class that can be iterated over.
 
     Raises:
-        InvalidArgument: something else, whose iterators nobody can look into.
+        InvalidArgument: it cannot be iterated over, or is of a built-in type, which cannot be told.
     """
-    if not isinstance(loader, data.DataLoader):
+    cls = type(loader)
+    if isinstance(loader, data.DataLoader):
+        install()
+    elif hasattr(cls, "__iter__") and cls.__flags__ & _HEAP_TYPE and hasattr(loader, "__dict__"):
+        setattr(loader, _MARK, True)
+        _patch(cls, "__iter__", _around_iter)
+    else:
         raise InvalidArgument(
-            f"loader is a {type(loader).__qualname__!r}, expected a torch.utils.data.DataLoader: put "
-            "a span of kind 'data' around what fetches the batches."
+            f"loader is a {cls.__qualname__!r}, expected a DataLoader or an object of a class with "
+            "__iter__: else put a span of kind 'data' around what fetches the batches."
         )
-    install()
+
+
+class _Batches:
+    """The iterator of a recorded loader; whatever else the iterator can do, it can."""
+
+    def __init__(self, batches: Any) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> _Batches:
+        return self
+
+    def __next__(self) -> Any:
+        return _fetch(self._batches.__next__)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batches, name)
+
+
+def _around_iter(
+    make: Callable[..., Any], loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    batches = make(*args, **kwargs)
+    return _Batches(batches) if _MARK in vars(loader) else batches
 
 
 def _around_next(
     fetch: Callable[..., Any], _instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
+    return _fetch(fetch, *args, **kwargs)
+
+
+def _fetch(fetch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if data.get_worker_info() is not None:  # a worker process prepares batches, it does not train
         return fetch(*args, **kwargs)
-    guarded(STEPS.working)()
-    with _DATA():
-        return fetch(*args, **kwargs)
+    guarded(STEPS.fetching)()
+    token = _DATA.begin()
+    failed = True
+    try:
+        batch = fetch(*args, **kwargs)
+        failed = False
+    except StopIteration:
+        failed = False
+        raise
+    finally:
+        token.end(failed)
+    return batch
+
+
+def _patch(owner: Any, name: str, around: Callable[..., Any]) -> None:
+    if (owner, name) not in _patched:
+        _patched.add((owner, name))
+        wrapt.wrap_function_wrapper(owner, name, around)

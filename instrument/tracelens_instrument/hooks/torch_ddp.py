@@ -81,7 +81,7 @@ def _record(model: Module, detail: str) -> None:
     if isinstance(model, DistributedDataParallel):
         recorder.identify(dist.get_rank(), dist.get_world_size())
         torch_buckets.record_buckets(model)
-    torch_modules.record_forward(model, layers=detail == "layer", first=_before_first_forward)
+    torch_modules.record_modules(model, layers=detail == "layer", first=_before_first_forward)
     note_attached(f"{type(model).__name__} with {sum(1 for _ in model.parameters())} parameters")
 
 

@@ -1,8 +1,11 @@
-"""Forward spans: one around the whole model, one per layer.
+"""Spans of the whole model and of its layers, in the forward and in the backward pass.
 
 The hooks live in the module's own hook tables, where they would be pickled and copied with it. So they
 turn into a function of the standard library that does nothing: a model saved whole loads where
 TraceLens is not installed, and a copy (an average of the weights, say) does not record.
+
+The backward pass of a layer is seen by the node of the graph that made its output, because PyTorch's
+own backward hooks of modules put further nodes into the graph, and warn in some layers.
 """
 
 from __future__ import annotations
@@ -14,17 +17,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tracelens_instrument import recorder
+from tracelens_instrument.hooks import torch_backward
 from tracelens_instrument.hooks.base import guarded
 from tracelens_instrument.hooks.torch_steps import STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from torch import Tensor
     from torch.nn import Module
 
     from tracelens_instrument.span import Span
 
-__all__ = ["ModuleHook", "leaves", "record_forward"]
+__all__ = ["ModuleHook", "leaves", "record_modules"]
 
 
 class ModuleHook:
@@ -55,7 +60,7 @@ class _BeginRoot(ModuleHook):
         if first is not None:
             guarded(first)(module)
         if module.training and torch.is_grad_enabled():
-            STEPS.working()
+            STEPS.computing()
         self._span.__enter__()
 
 
@@ -69,13 +74,37 @@ class _End(ModuleHook):
             self._span.__exit__(*failure)
 
 
-def record_forward(root: Module, *, layers: bool, first: Callable[[Module], object]) -> None:
-    """Record the forward pass of `root`, and of each of its layers; call `first` before the first."""
+class _EndLayer(_End):
+    """Ends a layer's forward span, and lies in wait for its backward pass."""
+
+    def __init__(self, forward: Span, backward: Span) -> None:
+        super().__init__(forward)
+        self._backward = backward
+
+    def __call__(self, module: Module, inputs: Any, output: Any) -> None:
+        super().__call__(module, inputs, output)
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            guarded(self._await_gradient)(inputs, output)
+
+    def _await_gradient(self, inputs: Any, output: Any) -> None:
+        given = {id(tensor) for tensor in _tensors(inputs)}
+        for tensor in _tensors(output):
+            node = tensor.grad_fn
+            if node is not None and id(tensor) not in given:
+                node.register_prehook(self._gradient_known)
+
+    def _gradient_known(self, _gradients: tuple[Tensor, ...]) -> None:
+        guarded(torch_backward.layer_begins)(self._backward)
+
+
+def record_modules(root: Module, *, layers: bool, first: Callable[[Module], object]) -> None:
+    """Record the passes of `root` and, with `layers`, of its layers; call `first` before the first."""
     whole = recorder.span("forward", kind="forward")
     _register(root, _BeginRoot(whole, first), _End(whole))
     for name, module in leaves(root) if layers else ():
-        span = recorder.span(name, kind="forward")
-        _register(module, _Begin(span), _End(span))
+        forward = recorder.span(name, kind="forward")
+        backward = recorder.span(name, kind="backprop")
+        _register(module, _Begin(forward), _EndLayer(forward, backward))
 
 
 def leaves(root: Module) -> Iterator[tuple[str, Module]]:
@@ -92,3 +121,13 @@ def _register(module: Module, begin: ModuleHook, end: ModuleHook) -> None:
     post: Any = end
     module.register_forward_pre_hook(pre)
     module.register_forward_hook(post, always_call=True)
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """Find the tensors among what a module takes or returns: bare, in sequences, or by name."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        yield from (item for item in value if isinstance(item, torch.Tensor))
+    elif isinstance(value, dict):
+        yield from (item for item in value.values() if isinstance(item, torch.Tensor))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import Any, Final
 
-from tracelens_instrument.recorder import begin_step, end_step
+from tracelens_instrument.recorder import begin_step, end_step, on_stop
+from tracelens_instrument.steps import drop_step
 
 __all__ = ["STEPS", "ImplicitSteps"]
 
@@ -14,29 +15,48 @@ class ImplicitSteps:
     """Numbers the steps of a program that does not say where its steps are.
 
     The first begins with the first batch or forward pass. Each ends with the step of the optimizer
-    that was the first to make one (a program may have several), and the next begins there.
+    that was the first to make one (a program may have several), and the next begins there. A last
+    one in which nothing was computed is none.
     """
 
     def __init__(self) -> None:
-        self._number = 0
-        self._begun = False
         self._optimizer: weakref.ref[Any] | None = None
+        self._forget()
 
-    def working(self) -> None:
-        """Be told that a batch is fetched or a forward pass begins."""
+    def fetching(self) -> None:
+        """Be told that a batch is fetched."""
         if not self._begun:
-            self._begun = True
-            begin_step(self._number)
+            on_stop(self._stop)
+            self._begin()
+
+    def computing(self) -> None:
+        """Be told that a forward pass of the training begins."""
+        self.fetching()
+        self._used = True
 
     def updated(self, optimizer: Any) -> None:
         """Be told that an optimizer has made its step."""
         if self._optimizer is None or self._optimizer() is None:
             self._optimizer = weakref.ref(optimizer)
-        if self._optimizer() is optimizer:
+        if self._begun and self._optimizer() is optimizer:
             end_step()
             self._number += 1
-            self._begun = True
-            begin_step(self._number)
+            self._begin()
+
+    def _begin(self) -> None:
+        self._begun = True
+        self._used = False
+        begin_step(self._number)
+
+    def _stop(self) -> None:
+        if not self._used:
+            drop_step()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._number = 0
+        self._begun = False
+        self._used = False
 
 
 STEPS: Final = ImplicitSteps()

@@ -1,0 +1,121 @@
+"""An attached model records its forward and backward passes, updates and batches, step by step."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from support.recording import Recorded, read_one
+from support.torch_training import Training, loader, torch
+
+import tracelens as tl
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STEPS = 3
+
+
+def _record(trace: Path, detail: str = "layer") -> Recorded:
+    training = Training()
+    batches = loader(STEPS)
+    same = tl.attach(training.model, optimizer=training.optimizer, loader=batches, detail=detail)
+    assert same is training.model
+    for batch in batches:
+        training.step(batch)
+    tl.stop()
+    return read_one(trace)
+
+
+def _spans(recorded: Recorded, kind: str) -> list[dict[str, Any]]:
+    return [event for event in recorded.events if event["kind"] == kind]
+
+
+def _within(inner: dict[str, Any], outer: dict[str, Any]) -> bool:
+    return (
+        outer["start_ns"] <= inner["start_ns"]
+        and inner["start_ns"] + inner["duration_ns"] <= outer["start_ns"] + outer["duration_ns"]
+    )
+
+
+def test_every_step_has_each_phase_once_and_in_order(trace: Path) -> None:
+    recorded = _record(trace, detail="phase")
+    kinds = [event["kind"] for event in recorded.events if event["kind"] != "step"]
+    assert kinds == ["data", "forward", "backprop", "update"] * STEPS + ["data"]
+    assert all(event["status"] == "closed" for event in recorded.events)
+
+
+def test_steps_touch_and_hold_their_events(trace: Path) -> None:
+    recorded = _record(trace)
+    steps = _spans(recorded, "step")
+    assert [step["step"] for step in steps] == [0, 1, 2]
+    for before, after in pairwise(steps):
+        assert before["start_ns"] + before["duration_ns"] <= after["start_ns"]
+    for event in recorded.events:
+        if event["step"] < STEPS:
+            assert _within(event, steps[event["step"]]), event
+
+
+def test_layers_lie_in_the_passes_forwards_and_backwards(trace: Path) -> None:
+    recorded = _record(trace)
+    for kind, order in (("forward", ["0", "1", "2"]), ("backprop", ["2", "1", "0"])):
+        whole = [event for event in _spans(recorded, kind) if event["name"] == kind]
+        layers = [event for event in _spans(recorded, kind) if event["name"] != kind]
+        assert [event["name"] for event in layers] == order * STEPS
+        assert all(_within(layer, whole[layer["step"]]) for layer in layers)
+
+
+def test_layers_are_not_recorded_where_phases_are_asked_for(trace: Path) -> None:
+    names = {event["name"] for event in _record(trace, detail="phase").events}
+    assert names == {"step", "data", "forward", "backprop", "SGD"}
+
+
+def test_attaching_twice_records_once(trace: Path) -> None:
+    training = Training()
+    for _ in range(2):
+        tl.attach(training.model, optimizer=training.optimizer)
+    training.step()
+    tl.stop()
+    recorded = read_one(trace)
+    assert len(recorded.named("forward")) == len(recorded.named("SGD")) == 1
+
+
+def test_a_failing_layer_fails_its_spans_and_those_around(trace: Path) -> None:
+    training = Training()
+    tl.attach(training.model)
+    try:
+        training.model(torch.ones(1, 3))
+    except RuntimeError:
+        pass
+    else:
+        raise AssertionError
+    tl.stop()
+    recorded = read_one(trace)
+    assert recorded.one("forward")["status"] == "exception"
+    assert recorded.one("0")["status"] == "exception"
+    assert recorded.one("step")["status"] == "open"
+
+
+def test_the_users_own_steps_win(trace: Path) -> None:
+    training = Training()
+    tl.attach(training.model, optimizer=training.optimizer)
+    for number in (7, 8):
+        with tl.step(number):
+            training.step()
+    tl.stop()
+    recorded = read_one(trace)
+    assert [event["step"] for event in recorded.named("step")] == [7, 8]
+    assert [event["step"] for event in recorded.named("SGD")] == [7, 8]
+
+
+def test_an_epoch_loop_numbers_its_steps_on(trace: Path) -> None:
+    training = Training()
+    batches = loader(2)
+    tl.attach(training.model, optimizer=training.optimizer, loader=batches)
+    for _ in range(2):
+        for batch in batches:
+            training.step(batch)
+    tl.stop()
+    recorded = read_one(trace)
+    assert [event["step"] for event in recorded.named("step")] == [0, 1, 2, 3]
+    assert [event["status"] for event in recorded.named("data")] == ["closed"] * 6

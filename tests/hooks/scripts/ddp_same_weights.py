@@ -1,0 +1,87 @@
+"""Trains the same models with and without TraceLens attached; every rank prints what differed.
+
+Three ranks show what two would hide: multiplying by 1/3 is not dividing by 3.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.nn.parallel import DistributedDataParallel
+
+import tracelens as tl
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STEPS = 4
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Embedding(50, 16), nn.Flatten(), nn.Linear(64, 64), nn.Linear(64, 3))
+
+
+def sparse_network() -> nn.Module:
+    return nn.Sequential(nn.Embedding(50, 16, sparse=True), nn.Flatten(), nn.Linear(64, 3))
+
+
+def compress_before(model: Any) -> None:
+    model.register_comm_hook(None, fp16_compress_hook)
+
+
+def no_hook(model: Any) -> None:
+    del model
+
+
+def train(
+    make: Callable[[], nn.Module], hook: Callable[[Any], None], *, attach: bool, late: bool = False
+) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    model = DistributedDataParallel(make(), bucket_cap_mb=0.01)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    if attach:
+        tl.attach(model, optimizer=optimizer)
+    if late:  # after a first forward pass, which PyTorch allows
+        model(torch.zeros(1, 4, dtype=torch.long))
+    hook(model)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        words = torch.randint(0, 50, (8, 4), generator=generator)
+        model(words).square().mean().backward()
+        optimizer.step()
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def same(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    plain = train(network, no_hook, attach=False)
+    compressed = train(network, compress_before, attach=False)
+    found = {
+        "default": same(plain, train(network, no_hook, attach=True)),
+        "hook": same(compressed, train(network, compress_before, attach=True)),
+        "late hook": same(compressed, train(network, compress_before, attach=True, late=True)),
+        "sparse": same(
+            train(sparse_network, no_hook, attach=False),
+            train(sparse_network, no_hook, attach=True),
+        ),
+        "hooks differ": not same(plain, compressed),
+    }
+    sys.stdout.write(json.dumps(found) + "\n")
+    gc.collect()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+main()

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from support.segments import PROCESS, Slot, write_folder
 
-from tracelens.errors import NotATrace
+from tracelens.errors import NotATrace, TraceNotFound
 from tracelens.schema.arrow import BATCH_ROWS, EVENT_SCHEMA
 from tracelens.schema.segments import convert, decode
 from tracelens.schema.side import SideTables
@@ -70,3 +70,21 @@ def test_file_of_somebody_else_is_left(tmp_path: Path) -> None:
     path = convert(folder)
     assert path.exists()
     assert [file.name for file in folder.iterdir()] == ["notes.txt"]
+
+
+def test_rank_that_was_learned_late(tmp_path: Path) -> None:
+    """The file bears the rank of the side tables; a name that is taken is left to its owner."""
+    for number, name in enumerate(["worker-00000-5", "worker-00001-5"]):
+        made = write_folder(tmp_path, [Slot(start_ns=number)])
+        made.rename(tmp_path / f"{name}.segments")
+    first = convert(tmp_path / "worker-00000-5.segments")
+    second = convert(tmp_path / "worker-00001-5.segments")
+    assert [first.name, second.name] == ["worker-00003-5.arrow", "worker-00001-5.arrow"]
+
+
+def test_somebody_else_was_quicker(tmp_path: Path) -> None:
+    """Converting what is converted already is no error; converting nothing is."""
+    folder = write_folder(tmp_path, [Slot(start_ns=1)])
+    assert convert(folder) == convert(folder)
+    with pytest.raises(TraceNotFound):
+        convert(tmp_path / "worker-00009-9.segments")

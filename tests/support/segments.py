@@ -68,7 +68,7 @@ def write_folder(
     end: bool = True,
 ) -> Path:
     """Write a segments folder; unused slots at the end of each segment as in a real one."""
-    path = folder / "worker-00003-77.segments"
+    path = folder / f"worker-{process.rank:05d}-77.segments"
     path.mkdir(parents=True)
     lines = [
         to_line("process", process),

@@ -7,6 +7,7 @@ tools in docs/format.md.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -55,11 +56,11 @@ EVENT_SCHEMA: Final = pa.schema(
 def write_events(path: Path, events: pa.Table, side: SideTables) -> None:
     """Write one process's events, already in `EVENT_SCHEMA`, sorted by start and compressed.
 
-    The file appears under its name only when it is whole.
+    The file appears under its name only when it is whole, also if two processes write it at once.
     """
     table = events.sort_by("start_ns").replace_schema_metadata(side.to_metadata())
     table = table.unify_dictionaries()
-    unfinished = path.with_name(f".{path.name}.unfinished")
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     try:
         with pa.ipc.new_file(str(unfinished), table.schema, options=options) as writer:

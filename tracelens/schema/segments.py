@@ -58,12 +58,21 @@ def decode(folder: Path) -> tuple[pa.Table, SideTables]:
 def convert(folder: Path) -> Path:
     """Turn a segments folder into the Arrow file beside it, then remove the folder.
 
+    Two may do it at the same time; the file is whole as soon as it is there.
+
     Raises:
         UnusableInput: as `decode` does.
-        OSError: the file cannot be written; the folder is left as it was.
+        OSError: the file cannot be written; the segments are left as they were.
     """
-    events, side = decode(folder)
-    path = folder.with_name(_final_stem(folder.name, side.process) + TRACE_SUFFIX)
+    done = folder.with_suffix(TRACE_SUFFIX)
+    try:
+        events, side = decode(folder)
+    except (TraceNotFound, FileNotFoundError):
+        if done.exists():
+            return done  # somebody else was quicker
+        raise
+    folder = _rename_for(side.process, folder)
+    path = folder.with_suffix(TRACE_SUFFIX)
     write_events(path, events, side)
     for file in [*folder.glob(f"*{SEGMENT_SUFFIX}"), folder / SIDE_FILE]:
         file.unlink(missing_ok=True)
@@ -87,12 +96,16 @@ def is_live(folder: Path) -> bool:
     return started is not None and started <= process.incarnation + _START_SLACK_NS
 
 
-def _final_stem(name: str, process: Process) -> str:
-    """Name the file after the rank that the process turned out to have."""
-    known = parse_stem(name)
-    if known is None:
-        return name.removesuffix(SEGMENTS_SUFFIX)
-    return stem(process.role, process.rank, known[2])
+def _rename_for(process: Process, folder: Path) -> Path:
+    """Name the folder after the rank that the process turned out to have."""
+    known = parse_stem(folder.name)
+    if known is None or known[:2] == (process.role, process.rank):
+        return folder
+    name = stem(process.role, process.rank, known[2])
+    renamed = folder.with_name(name + SEGMENTS_SUFFIX)
+    if renamed.exists() or renamed.with_suffix(TRACE_SUFFIX).exists():
+        return folder
+    return folder.rename(renamed)
 
 
 def _read_side(folder: Path) -> SideTables:

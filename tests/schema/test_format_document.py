@@ -1,0 +1,112 @@
+"""docs/format.md says what the code does: its tables are the schema, and its snippet runs."""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from support.segments import Slot, write_folder
+
+from tracelens.schema import record, side, vocabulary
+from tracelens.schema.arrow import EVENT_SCHEMA
+from tracelens.schema.columns import SLOT
+from tracelens.schema.segments import convert
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "format.md").read_text(encoding="utf-8")
+TYPES = {
+    pa.dictionary(pa.int8(), pa.string()): "dictionary<int8, string>",
+    pa.dictionary(pa.int32(), pa.string()): "dictionary<int32, string>",
+    pa.float64(): "float64",
+}
+
+
+def rows(*head_words: str) -> list[list[str]]:
+    """Return the rows of the table whose head begins with these words."""
+    head = re.escape(f"| {' | '.join(head_words)} |")
+    (table,) = re.findall(rf"^{head}.*\n\|[-|]+\n((?:\|.*\n)+)", DOCUMENT, re.MULTILINE)
+    found = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table.splitlines()]
+    return [row for row in found if row]
+
+
+def test_columns() -> None:
+    """Every column, in order, with its type and whether it may be null."""
+    said = [(name.strip("`"), kind, null) for name, kind, null, _ in rows("column", "type")]
+    assert [(name, kind, null == "never") for name, kind, null in said] == [
+        (column.name, TYPES.get(column.type, str(column.type)), not column.nullable)
+        for column in EVENT_SCHEMA
+    ]
+
+
+def test_words() -> None:
+    """Every kind, operation, type and status is named."""
+    words = set(re.findall(r"`(\w+)`", DOCUMENT))
+    operations = {op for ops in vocabulary.OPS.values() for op in ops}
+    known = {*vocabulary.KINDS, *vocabulary.EVENT_TYPES, *vocabulary.STATUSES, *vocabulary.ROLES}
+    assert (known | operations) - words == set()
+
+
+@pytest.mark.parametrize(
+    ("table", "row"),
+    [
+        ("process", side.Process),
+        ("definitions", side.Definition),
+        ("threads", side.Thread),
+        ("communicators", side.Communicator),
+        ("clocks", side.ClockReading),
+    ],
+)
+def test_side_tables(table: str, row: Any) -> None:
+    """Every table with all its fields, in order."""
+    (said,) = [cells for name, cells in rows("table", "fields") if name == f"`{table}`"]
+    assert re.findall(r"`(\w+)`", said) == [field.name for field in fields(row)]
+
+
+def test_slot() -> None:
+    """Every field of the live record at its place."""
+    kinds = {"i64": "i8", "u64": "u8", "u32": "u4", "i32": "i4", "u16": "u2"}
+    said = [(int(at), kinds[kind], name) for at, kind, name, _ in rows("offset", "type", "slot")]
+    assert SLOT.names is not None
+    assert SLOT.fields is not None
+    places = {name: SLOT.fields[name][:2] for name in SLOT.names}
+    assert said == [(at, kind.str[1:], name) for name, (kind, at) in places.items()]
+
+
+def test_header() -> None:
+    """What a reader finds at the places that the page names."""
+    packed = record.HEADER.pack(record.MAGIC, record.BYTE_ORDER, 1, 64, 16383, 4711)
+    codes = {"8 bytes": "8s", "u32": "I", "u16": "H", "u64": "Q"}
+    found = [
+        struct.unpack_from(f"@{codes[kind]}", packed, int(at))[0]
+        for at, kind, _, _ in rows("offset", "type", "header")
+    ]
+    assert found == [b"TLSEGMNT", 0x01020304, 1, 64, 16383, 4711]
+
+
+def test_slot_is_what_the_recorder_packs() -> None:
+    """The reader's fields and the writer's struct are the same 64 bytes."""
+    values = list(range(1, 15))
+    packed = record.RECORD.pack(*values)
+    (found,) = np.frombuffer(packed, SLOT).tolist()
+    assert list(found) == values
+    assert struct.unpack_from("@q", packed, record.END_OFFSET) == (2,)
+
+
+def test_snippet_runs(tmp_path: Path) -> None:
+    """What the page tells to type reads a trace, without TraceLens."""
+    (snippet,) = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
+    assert "tracelens" not in snippet.replace('b"tracelens"', "")
+    path = convert(write_folder(tmp_path, [Slot(start_ns=1, end_ns=2)]))
+    found: dict[str, Any] = {"path": str(path)}
+    exec(snippet, found)  # noqa: S102 - our own page is what is tested
+    assert (found["rank"], found["world"], found["names"]) == (3, 4, ["piece"])
+
+
+def test_version() -> None:
+    """The page describes the version that the code writes."""
+    assert f"# The trace format, version {vocabulary.SCHEMA_VERSION}\n" in DOCUMENT

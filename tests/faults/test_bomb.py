@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 from support.damage import assert_left_out, rewritten, written
 
@@ -22,8 +23,8 @@ def huge(table: pa.Table) -> pa.Table:
     for name in table.column_names:
         chunk = table[name].combine_chunks().slice(0, 1)
         if isinstance(chunk, pa.DictionaryArray):
-            indices = pa.repeat(pa.scalar(0, chunk.type.index_type), ROWS)
-            columns.append(pa.DictionaryArray.from_arrays(indices, ["word"]))
+            zeros = np.zeros(ROWS, chunk.type.index_type.to_pandas_dtype())
+            columns.append(pa.DictionaryArray.from_arrays(zeros, ["word"]))
         else:
             columns.append(pa.repeat(chunk[0], ROWS))
     return pa.Table.from_arrays(columns, schema=table.schema)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 from support.damage import own_time, written
-from support.recording import clean_environment, run_child
+from support.recording import clean_environment
 
 from tracelens import load
 from tracelens.analyses import phases
@@ -39,12 +40,23 @@ with tl.step(0):
 """
 
 
+def run_and_kill(folder: Path) -> None:
+    """Record rank 3 until it is killed in the forward span of its fifth step."""
+    child = subprocess.run(
+        [sys.executable, "-c", KILLED, str(folder)],
+        env=clean_environment(),
+        check=False,
+        timeout=120,
+    )
+    assert child.returncode == -signal.SIGKILL
+
+
 @pytest.mark.end_to_end
 def test_killed_rank(tmp_path: Path) -> None:
     """All its closed spans are there and the one it died in is open; the others are unchanged."""
     written(tmp_path)
     before = load.open(tmp_path)
-    run_child(KILLED, tmp_path, check=False)
+    run_and_kill(tmp_path)
     (segments,) = tmp_path.glob("*.segments")
     trace = load.open(tmp_path)
     mine = trace.spans.filter(pl.col("rank") == 3).collect()
@@ -68,7 +80,7 @@ def test_killed_rank(tmp_path: Path) -> None:
 @pytest.mark.end_to_end
 def test_killed_rank_in_a_read_only_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing can be written the segments are decoded in memory, and stay."""
-    run_child(KILLED, tmp_path, check=False)
+    run_and_kill(tmp_path)
     monkeypatch.setattr("os.access", lambda *_args, **_more: False)
     trace = load.open(tmp_path)
     assert trace.steps.height == 5

@@ -127,7 +127,7 @@ def test_elastic() -> None:
 
 def test_queue_of_a_shard() -> None:
     """A push that the shard has but does not serve yet stands in its queue."""
-    on_shard = {"process": 1, "role": "ps", "request": 7}
+    on_shard: dict[str, Any] = {"process": 1, "role": "ps", "request": 7}
     rows = [
         span(0, "ps", 10, 90, op="push", request=7),
         span(0, "ps", 15, 30, op="receive", **on_shard),

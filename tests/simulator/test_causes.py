@@ -31,9 +31,10 @@ def test_slow_rank_makes_others_wait() -> None:
     """The rank with the slow phase comes last nearly always, and hardly waits itself."""
     arrivals = prepare(generate(SLOW_BACKPROP)).arrivals
     last_bucket = arrivals.filter(pl.col("bucket") == 1)
-    assert (last_bucket["last_rank"] == 2).mean() > 0.95
-    waits = last_bucket.group_by("rank").agg(pl.col("wait_ns").mean()).sort("rank")["wait_ns"]
-    assert waits[2] < 0.1 * min(waits[0], waits[1], waits[3])
+    assert (last_bucket["last_rank"] == 2).sum() > 0.95 * last_bucket.height
+    waits = last_bucket.group_by("rank").agg(pl.col("wait_ns").sum())
+    by_rank = dict(waits.iter_rows())
+    assert by_rank[2] < 0.1 * min(by_rank[rank] for rank in (0, 1, 3))
 
 
 def test_buckets_queue_behind_each_other() -> None:
@@ -42,7 +43,7 @@ def test_buckets_queue_behind_each_other() -> None:
     trace = prepare(generate(busy))
     leaves = trace.arrivals.filter(pl.col("rank") == 0).sort("seq")
     gaps = leaves.select(pl.col("end_ns").diff().over("step"))["end_ns"].drop_nulls()
-    assert gaps.min() > 5_000_000
+    assert (gaps > 5_000_000).all()
 
 
 def test_shard_serves_one_request_at_a_time() -> None:
@@ -50,7 +51,7 @@ def test_shard_serves_one_request_at_a_time() -> None:
     spans = generate(HOT_SHARD).spans.filter(pl.col("role") == "ps").collect()
     served = spans.filter(pl.col("op").is_in(["aggregate", "apply", "reply"])).sort("start_ns")
     behind = served.select(pl.col("start_ns") - pl.col("end_ns").shift(1).over("shard"))
-    assert behind["start_ns"].drop_nulls().min() >= 0
+    assert (behind["start_ns"].drop_nulls() >= 0).all()
     received = spans.filter(pl.col("op") == "receive").select("request", received="end_ns")
     begun = served.drop_nulls("request").join(received, on="request", validate="1:1")
     assert begun.filter(pl.col("start_ns") < pl.col("received")).is_empty()

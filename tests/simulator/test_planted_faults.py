@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
@@ -10,6 +11,9 @@ from support.scenarios import HEALTHY
 
 from tracelens.errors import InvalidArgument
 from tracelens.simulator.synthetic import Fault, Scenario, generate
+
+if TYPE_CHECKING:
+    from tracelens.simulator.scenario import FaultPhase
 
 
 def durations(scenario: Scenario, kind: str) -> pl.DataFrame:
@@ -19,9 +23,9 @@ def durations(scenario: Scenario, kind: str) -> pl.DataFrame:
 
 
 @pytest.mark.parametrize("phase", ["data", "forward", "backprop", "update"])
-def test_factor(phase: str) -> None:
+def test_factor(phase: FaultPhase) -> None:
     """Only the named phase, rank and steps last longer, by the factor."""
-    fault = Fault(phase, (2,), steps=(10, 19), factor=1.5)  # type: ignore[arg-type] - a parameter
+    fault = Fault(phase, (2,), steps=(10, 19), factor=1.5)
     without = durations(HEALTHY, phase)
     planted = durations(replace(HEALTHY, faults=(fault,)), phase)
     hit = (pl.col("rank") == 2) & pl.col("step").is_between(10, 19)
@@ -55,9 +59,9 @@ def test_ramp() -> None:
     "impossible",
     [{"ranks": 0}, {"steps": 0}, {"shards": 2, "shard_bytes": (1,)}, {"clocks": ()}],
 )
-def test_refusals(impossible: dict[str, object]) -> None:
+def test_refusals(impossible: dict[str, Any]) -> None:
     """What cannot be simulated is refused with a sentence."""
     if impossible == {"clocks": ()}:
         impossible = {"ranks": 8, "ranks_per_host": 2, "clocks": (object(),)}
     with pytest.raises(InvalidArgument, match="A scenario"):
-        replace(HEALTHY, **impossible)  # type: ignore[arg-type] - the point of the test
+        replace(HEALTHY, **impossible)

@@ -41,7 +41,13 @@ def span(
 
 def call(rank: int, seq: int, start_ns: int, end_ns: int | None, **more: Any) -> dict[str, Any]:
     """Write one allreduce in the world communicator, in flight beside the training thread."""
-    usual = {"op": "allreduce", "communicator": WORLD, "seq": seq, "bytes": 8, "thread": 1}
+    usual: dict[str, Any] = {
+        "op": "allreduce",
+        "communicator": WORLD,
+        "seq": seq,
+        "bytes": 8,
+        "thread": 1,
+    }
     return span(rank, "reduction", start_ns, end_ns, **(usual | more))
 
 

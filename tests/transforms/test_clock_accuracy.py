@@ -20,7 +20,7 @@ def errors_us(scenario: Scenario) -> npt.NDArray[np.float64]:
     assert aligned.alignment.method == "collective_exits"
     found = aligned.events.collect()["start_ns"].to_numpy()
     true = generate(replace(scenario, clocks=())).events.collect()["start_ns"].to_numpy()
-    return np.abs(found - true) / 1e3
+    return np.asarray(np.abs(found - true) / 1e3)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -24,7 +24,7 @@ WORKERS = Scenario(ranks=6, ranks_per_host=2, steps=60, clocks=random_clocks(3, 
 
 def errors_ns(aligned: Trace, scenario: Scenario) -> npt.NDArray[np.int64]:
     true = generate(replace(scenario, clocks=())).events.collect()["start_ns"].to_numpy()
-    return np.abs(aligned.events.collect()["start_ns"].to_numpy() - true)
+    return np.asarray(np.abs(aligned.events.collect()["start_ns"].to_numpy() - true))
 
 
 def test_ping_pong() -> None:

@@ -1,0 +1,95 @@
+"""Load imbalance: of ranks, lasting and from step to step, and of parameter-server shards.
+
+Percent imbalance is max / mean - 1 of own time (DeRose, Homer and Johnson 2007). Per step it is high
+and over the run low where the work varies, as with sequence lengths; both are high where it is uneven
+for good. Noise alone makes max exceed the median too, so only a large excess shared out among all
+ranks (entropy of who comes last) is called load imbalance; one slow rank is a straggler instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import polars as pl
+
+from tracelens.analyses import shards
+from tracelens.analyses._own_time import measure as own_time
+from tracelens.analyses.result import Finding
+
+if TYPE_CHECKING:
+    from tracelens.analyses._own_time import Floats, OwnTime
+    from tracelens.analyses.phases import Phases
+    from tracelens.analyses.shards import Shards
+    from tracelens.trace import Trace
+
+__all__ = ["RANK_COLUMNS", "Imbalance", "run"]
+
+FEWEST_RANKS: Final = 4  # "who comes last" says nothing among fewer
+FEWEST_STEPS: Final = 30
+EXCESS: Final = 0.10  # of a step
+ENTROPY: Final = 0.9  # 1 = each rank is last equally often
+RANK_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "rank": pl.Int32(),
+    "own_ns": pl.Float64(),  # mean per step
+    "over_mean": pl.Float64(),  # own / mean of ranks - 1
+    "last": pl.Float64(),  # share of steps in which its own time was the longest
+}
+
+
+@dataclass(frozen=True)
+class Imbalance:
+    """Imbalance of ranks (`lasting` on totals, `per_step` on average) and of shards."""
+
+    ranks: pl.DataFrame
+    lasting: float
+    per_step: float
+    shards: Shards
+    findings: tuple[Finding, ...]
+
+
+def run(trace: Trace, phases: Phases) -> Imbalance:
+    """Measure both."""
+    servers = shards.measure(trace, phases)
+    own = own_time(trace, phases)
+    total = own.total[own.settled]
+    total = total[~np.isnan(total).any(axis=1)]
+    if total.size == 0:
+        return Imbalance(pl.DataFrame(schema=RANK_COLUMNS), 0.0, 0.0, servers, servers.findings)
+    mean = total.mean(axis=0)
+    last = np.bincount(total.argmax(axis=1), minlength=total.shape[1]) / len(total)
+    table = pl.DataFrame(
+        {"rank": own.ranks, "own_ns": mean, "over_mean": mean / mean.mean() - 1, "last": last},
+        schema=RANK_COLUMNS,
+    )
+    findings = (*servers.findings, *_varying_work(own, total, last))
+    lasting = float(mean.max() / mean.mean() - 1)
+    per_step = float((total.max(axis=1) / total.mean(axis=1) - 1).mean())
+    return Imbalance(table, lasting, per_step, servers, findings)
+
+
+def _varying_work(own: OwnTime, total: Floats, last: Floats) -> list[Finding]:
+    """Look for work that is uneven in every step, but each time on another rank."""
+    steps, ranks = total.shape
+    if ranks < FEWEST_RANKS or steps < FEWEST_STEPS:
+        return []
+    excess = float((total.max(axis=1) - np.median(total, axis=1)).mean()) / max(own.step_ns, 1.0)
+    shares = last[last > 0]
+    entropy = float(-(shares * np.log(shares)).sum() / np.log(ranks))
+    if excess <= EXCESS or entropy <= ENTROPY:
+        return []
+    return [
+        Finding(
+            kind="load_imbalance",
+            category="opportunity",
+            saving=excess,
+            pattern="rotating",
+            sentence=(
+                f"In every step some rank works {100 * excess:.0f} % of a step longer than most, each "
+                "time another one: the work per rank varies (sequence lengths, sample sizes, a noisy "
+                "machine); evening it out would save that much."
+            ),
+            evidence={"excess": excess, "last_rank_entropy": entropy},
+        )
+    ]

@@ -1,0 +1,69 @@
+"""mpi4py: collectives, messages and requests of communicators."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from mpi4py import MPI
+
+from tracelens_instrument import recorder
+from tracelens_instrument.hooks import mpi_requests
+from tracelens_instrument.hooks.base import guarded, note_attached
+from tracelens_instrument.hooks.mpi_clock import compare_clocks
+from tracelens_instrument.hooks.mpi_communicator import known, record
+from tracelens_instrument.hooks.mpi_log import global_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["attach", "install", "matches"]
+
+
+def matches(obj: object) -> bool:
+    """Tell whether this is a communicator, other than one between two groups."""
+    return isinstance(obj, MPI.Intracomm)
+
+
+def attach(comm: MPI.Intracomm) -> MPI.Intracomm:
+    """Return a communicator with the same handle that records itself; all its members must call this.
+
+    Communicators made from it record themselves, too. While nothing records it is returned as it is.
+    """
+    if not recorder.active():
+        return comm
+    return guarded(_attach)(comm) or comm
+
+
+def install(framework: Any) -> None:
+    """Record COMM_WORLD, and whatever is made from it, as soon as MPI runs."""
+    if framework.Is_initialized():
+        framework.COMM_WORLD = attach(framework.COMM_WORLD)
+        return
+    for name in ("Init", "Init_thread"):
+        setattr(framework, name, _then_install(getattr(framework, name), framework))
+
+
+def _attach(comm: MPI.Intracomm) -> MPI.Intracomm:
+    already = known(comm)
+    if already is not None:
+        return already
+    if comm == MPI.COMM_WORLD:
+        recorder.identify(comm.rank, comm.size)
+    ranks = global_ranks(comm)
+    guarded(compare_clocks)(comm, ranks)
+    name = comm.name or f"MPI communicator of {comm.size}"
+    found = record(comm, name)
+    mpi_requests.install()
+    note_attached(f"{name} with {comm.size} ranks")
+    return found
+
+
+def _then_install(original: Callable[..., Any], framework: Any) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def initialize(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        install(framework)
+        return result
+
+    return initialize

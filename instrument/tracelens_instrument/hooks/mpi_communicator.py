@@ -1,0 +1,181 @@
+"""Communicators that record themselves: classes made from the table, with MPI's own as their base.
+
+They are real subclasses with the same handle, so they pass wherever mpi4py wants a communicator. Each
+method asks the communicator's log to begin a span, calls MPI's method once with what it was given, and
+ends the span. If the log fails nothing is recorded, and the call is made all the same.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Final
+
+from mpi4py import MPI
+
+from tracelens_instrument.hooks import mpi_requests
+from tracelens_instrument.hooks.base import guarded
+from tracelens_instrument.hooks.mpi_flight import Flight
+from tracelens_instrument.hooks.mpi_log import Log
+from tracelens_instrument.hooks.mpi_table import COLLECTIVES, DERIVING, POINT_TO_POINT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tracelens_instrument.hooks.mpi_table import Collective, PointToPoint
+
+__all__ = ["known", "record"]
+
+Method = "Callable[..., Any]"
+
+_CLASSES: Final[dict[type, type]] = {}
+_KNOWN: Final[dict[int, MPI.Intracomm]] = {}
+
+
+def known(comm: MPI.Intracomm) -> MPI.Intracomm | None:
+    """Return the communicator that already records this handle."""
+    return comm if getattr(comm, "_log", None) is not None else _KNOWN.get(comm.handle)
+
+
+def record(comm: MPI.Intracomm, name: str) -> MPI.Intracomm:
+    """Return a communicator with the same handle that records itself under this name."""
+    log = Log(comm, name)
+    found: MPI.Intracomm = _class_for(type(comm))(comm)
+    found._log = log  # type: ignore[attr-defined] # noqa: SLF001 - of the class made below
+    _KNOWN[comm.handle] = found
+    return found
+
+
+def _class_for(base: type) -> type:
+    if hasattr(base, "_log"):
+        return base
+    if base not in _CLASSES:
+        _CLASSES[base] = type(f"Recording{base.__name__}", (base,), _namespace(base))
+    return _CLASSES[base]
+
+
+def _namespace(base: type) -> dict[str, Any]:
+    methods: dict[str, Any] = {"_log": None, "__doc__": f"A {base.__name__} that records itself."}
+    for name, row in COLLECTIVES.items():
+        make = _issuing if name[0] == "I" else _blocking
+        methods[name] = make(name, getattr(base, name), row)
+    for name, message in POINT_TO_POINT.items():
+        methods[name] = _messaging(name, getattr(base, name), message)
+    for name in DERIVING:
+        if hasattr(base, name):
+            methods[name] = _deriving(name, getattr(base, name))
+    for name in ("Free", "free", "Disconnect"):
+        methods[name] = _forgetting(getattr(base, name))
+    return methods
+
+
+def _blocking(name: str, original: Callable[..., Any], row: Collective) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        token = _begin_collective(self._log, name, row, args, kwargs)
+        if token is None:
+            return original(self, *args, **kwargs)
+        with token:
+            return original(self, *args, **kwargs)
+
+    return method
+
+
+def _issuing(name: str, original: Callable[..., Any], row: Collective) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        token = _begin_collective(self._log, name, row, args, kwargs)
+        if token is None:
+            return original(self, *args, **kwargs)
+        try:
+            request = original(self, *args, **kwargs)
+        except BaseException:
+            token.end(failed=True)
+            raise
+        flight = Flight()
+        flight.tokens.append(token)
+        return mpi_requests.recording(request, flight)
+
+    return method
+
+
+def _messaging(name: str, original: Callable[..., Any], row: PointToPoint) -> Callable[..., Any]:
+    immediate = name[0] in "Ii"
+
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        flight = _begin_messages(self._log, name, row, args, kwargs)
+        if flight is None:
+            return original(self, *args, **kwargs)
+        if flight.receipt is not None and not immediate:
+            args, kwargs = _with_status(flight, row, args, kwargs)
+        try:
+            result = original(self, *args, **kwargs)
+        except BaseException:
+            flight.end(failed=True)
+            raise
+        if immediate:
+            return mpi_requests.recording(result, flight)
+        flight.end()
+        return result
+
+    return method
+
+
+def _with_status(
+    flight: Flight, row: PointToPoint, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Ask MPI for the status, if the program has not."""
+    if flight.status is None:
+        flight.status = MPI.Status()
+        kwargs = dict(zip(row.parameters, args, strict=False)) | kwargs | {"status": flight.status}
+        args = ()
+    return args, kwargs
+
+
+def _deriving(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        made = original(self, *args, **kwargs)
+        return made if self._log is None else _derived(made, f"{self._log.name}.{name}") or made
+
+    return method
+
+
+def _forgetting(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _KNOWN.pop(self.handle, None)
+        return original(self, *args, **kwargs)
+
+    return method
+
+
+@guarded
+def _derived(made: MPI.Intracomm, name: str) -> MPI.Intracomm | None:
+    return None if made == MPI.COMM_NULL else record(made, name)
+
+
+@guarded
+def _begin_collective(
+    log: Log | None,
+    name: str,
+    row: Collective,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    if log is None:
+        return None
+    return log.collective(name, row, dict(zip(row.parameters, args, strict=False)) | kwargs)
+
+
+@guarded
+def _begin_messages(
+    log: Log | None,
+    name: str,
+    row: PointToPoint,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Flight | None:
+    if log is None:
+        return None
+    return log.messages(name, row, dict(zip(row.parameters, args, strict=False)) | kwargs)

@@ -1,0 +1,105 @@
+"""What is known of one communicator: its number, its global ranks, its spans, and what was counted."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final
+
+from mpi4py import MPI
+
+from tracelens.schema.record import NO_INDEX
+from tracelens_instrument import recorder
+from tracelens_instrument.hooks import mpi_payload
+from tracelens_instrument.hooks.mpi_flight import Flight, Receipt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tracelens_instrument.hooks.mpi_table import Collective, Leg, PointToPoint
+    from tracelens_instrument.span import Span, Token
+
+__all__ = ["Log", "global_ranks"]
+
+_TRACK: Final = "non-blocking"
+
+
+def global_ranks(comm: MPI.Intracomm) -> list[int]:
+    """Return the members' ranks in COMM_WORLD."""
+    mine, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
+    try:
+        return [int(rank) for rank in mine.Translate_ranks(None, world)]
+    finally:
+        mine.Free()
+        world.Free()
+
+
+class Log:
+    """Records what one communicator does; collectives and messages are counted apart."""
+
+    def __init__(self, comm: MPI.Intracomm, name: str) -> None:
+        self.name = name
+        self.ranks = global_ranks(comm)
+        self._index = recorder.communicator(self.ranks, name)
+        self._spans: dict[tuple[str, str], Span] = {}
+        self._next_collective = itertools.count().__next__
+        self._messages: defaultdict[tuple[str, int, int], Callable[[], int]] = defaultdict(
+            lambda: itertools.count().__next__
+        )
+
+    def collective(self, name: str, row: Collective, values: Mapping[str, Any]) -> Token:
+        """Begin a collective on this thread, or on the track if it does not block."""
+        nbytes = mpi_payload.of_call(row, values, len(self.ranks))
+        track = recorder.track(_TRACK) if name[0] == "I" else None
+        span, seq = self.span(name, row.op), self._next_collective()
+        if row.rooted:
+            root = self.global_rank(values.get("root", 0))
+            return span.begin(track, nbytes=nbytes, seq=seq, peer=root)
+        return span.begin(track, nbytes=nbytes, seq=seq)
+
+    def messages(self, name: str, row: PointToPoint, values: Mapping[str, Any]) -> Flight:
+        """Begin the messages of a call."""
+        track = recorder.track(_TRACK) if name[0] in "Ii" else None
+        found = Flight(values.get("status"))
+        for leg in row.legs:
+            self._message(found, name, leg, values, track)
+        return found
+
+    def _message(
+        self,
+        found: Flight,
+        name: str,
+        leg: Leg,
+        values: Mapping[str, Any],
+        track: int | None,
+    ) -> None:
+        receives = leg.op == "recv"
+        peer = values.get(leg.peer, MPI.ANY_SOURCE)
+        tag = values.get(leg.tag, MPI.ANY_TAG if receives else 0)
+        if peer == MPI.PROC_NULL:
+            return
+        nbytes = mpi_payload.of_buffer(values.get(leg.payload))
+        span = self.span(name, leg.op)
+        if receives and (peer == MPI.ANY_SOURCE or tag == MPI.ANY_TAG):
+            found.receipt = Receipt(self, span, track, span.begin(track, nbytes=nbytes))
+        else:
+            seq = self.next_message(leg.op, peer, tag)
+            token = span.begin(track, nbytes=nbytes, seq=seq, peer=self.global_rank(peer), key=tag)
+            found.tokens.append(token)
+
+    def global_rank(self, rank: int) -> int:
+        """Return a member's rank in COMM_WORLD; `NO_INDEX` for what is no member."""
+        return self.ranks[rank] if 0 <= rank < len(self.ranks) else NO_INDEX
+
+    def next_message(self, op: str, peer: int, tag: int) -> int:
+        """Count the messages to or from a peer with a tag."""
+        return self._messages[op, peer, tag]()
+
+    def span(self, name: str, op: str) -> Span:
+        """Return the handle of a method on this communicator."""
+        key = (name, op)
+        if key not in self._spans:
+            self._spans[key] = recorder.span(
+                name, kind="reduction", op=op, communicator=self._index
+            )
+        return self._spans[key]

@@ -1,0 +1,135 @@
+"""MPI's methods that are recorded, as a table: to record one more is one more line.
+
+The names of the parameters stand here because mpi4py's methods are compiled and the values that a
+record holds (payload, root, peer, tag) may be given by position or by name. Methods whose name begins
+with an ``I`` (``i``) return a request; `collectives` derives those of collectives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["COLLECTIVES", "DERIVING", "POINT_TO_POINT", "Collective", "Leg", "PointToPoint"]
+
+
+@dataclass(frozen=True)
+class Collective:
+    """A collective: its operation, its parameters, and which of them is this rank's payload.
+
+    With `IN_PLACE` (or None) as payload, `instead` holds it; the share of each rank, if `shared`.
+    """
+
+    op: str
+    parameters: tuple[str, ...] = ()
+    payload: str | None = None
+    instead: str | None = None
+    shared: bool = False
+
+    @property
+    def rooted(self) -> bool:
+        """Whether one rank is the source or the destination of all."""
+        return "root" in self.parameters
+
+
+@dataclass(frozen=True)
+class Leg:
+    """A message that a call sends or receives: which parameters are its buffer, peer and tag."""
+
+    op: str
+    payload: str
+    peer: str
+    tag: str
+
+
+@dataclass(frozen=True)
+class PointToPoint:
+    """A call that sends, receives, or both."""
+
+    parameters: tuple[str, ...]
+    legs: tuple[Leg, ...]
+
+
+_BOTH: Final = ("sendbuf", "recvbuf")
+_ROOTED: Final = ("sendbuf", "recvbuf", "root")
+
+
+def _of_buffers(
+    op: str, parameters: tuple[str, ...] = _BOTH, *, receives: bool = False, shared: bool = False
+) -> Collective:
+    send, receive = _BOTH[::-1] if receives else _BOTH
+    return Collective(op, parameters, send, receive, shared)
+
+
+_BLOCKING: Final = {
+    "Barrier": Collective("barrier"),
+    "Bcast": Collective("broadcast", ("buf", "root"), "buf"),
+    "Reduce": _of_buffers("reduce", ("sendbuf", "recvbuf", "op", "root")),
+    "Allreduce": _of_buffers("allreduce"),
+    "Allgather": _of_buffers("all_gather", shared=True),
+    "Allgatherv": Collective("all_gather", _BOTH, "sendbuf"),
+    "Gather": _of_buffers("gather", _ROOTED, shared=True),
+    "Gatherv": Collective("gather", _ROOTED, "sendbuf"),
+    "Scatter": _of_buffers("scatter", _ROOTED, receives=True, shared=True),
+    "Scatterv": Collective("scatter", _ROOTED, "recvbuf"),
+    "Alltoall": _of_buffers("all_to_all"),
+    "Alltoallv": _of_buffers("all_to_all"),
+    "Alltoallw": Collective("all_to_all", _BOTH),
+    "Reduce_scatter": _of_buffers("reduce_scatter"),
+    "Reduce_scatter_block": _of_buffers("reduce_scatter"),
+}
+
+# How large a pickled object will be is not known before it is pickled, so no payload.
+_PICKLING: Final = {
+    "barrier": Collective("barrier"),
+    "bcast": Collective("broadcast", ("obj", "root")),
+    "reduce": Collective("reduce", ("sendobj", "op", "root")),
+    "allreduce": Collective("allreduce", ("sendobj", "op")),
+    "allgather": Collective("all_gather", ("sendobj",)),
+    "gather": Collective("gather", ("sendobj", "root")),
+    "scatter": Collective("scatter", ("sendobj", "root")),
+    "alltoall": Collective("all_to_all", ("sendobj",)),
+}
+
+_NON_BLOCKING: Final = {f"I{name.lower()}": row for name, row in _BLOCKING.items()}
+
+COLLECTIVES: Final[dict[str, Collective]] = {**_BLOCKING, **_PICKLING, **_NON_BLOCKING}
+
+_SEND: Final = PointToPoint(("buf", "dest", "tag"), (Leg("send", "buf", "dest", "tag"),))
+_SEND_OBJECT: Final = PointToPoint(("obj", "dest", "tag"), (Leg("send", "obj", "dest", "tag"),))
+_IRECV: Final = PointToPoint(("buf", "source", "tag"), (Leg("recv", "buf", "source", "tag"),))
+_RECV: Final = PointToPoint((*_IRECV.parameters, "status"), _IRECV.legs)
+
+
+def _exchange(send: str, receive: str) -> PointToPoint:
+    legs = (Leg("send", send, "dest", "sendtag"), Leg("recv", receive, "source", "recvtag"))
+    names = (send, "dest", "sendtag", receive, "source", "recvtag", "status")
+    return PointToPoint(tuple(dict.fromkeys(names)), legs)
+
+
+POINT_TO_POINT: Final[dict[str, PointToPoint]] = {
+    **dict.fromkeys(("Send", "Ssend", "Bsend", "Rsend"), _SEND),
+    **dict.fromkeys(("Isend", "Issend", "Ibsend", "Irsend"), _SEND),
+    **dict.fromkeys(("send", "ssend", "bsend", "isend", "issend", "ibsend"), _SEND_OBJECT),
+    **dict.fromkeys(("Recv", "recv"), _RECV),
+    **dict.fromkeys(("Irecv", "irecv"), _IRECV),
+    "Sendrecv": _exchange("sendbuf", "recvbuf"),
+    "Sendrecv_replace": _exchange("buf", "buf"),
+    "sendrecv": _exchange("sendobj", "recvbuf"),
+}
+
+# They return a communicator, which records itself if the one it comes from does.
+DERIVING: Final = (
+    "Clone",
+    "Create",
+    "Create_cart",
+    "Create_dist_graph",
+    "Create_dist_graph_adjacent",
+    "Create_graph",
+    "Create_group",
+    "Dup",
+    "Dup_with_info",
+    "Split",
+    "Split_type",
+    "Sub",
+)

@@ -12,7 +12,7 @@ from support.traces import call, trace_of
 
 from tracelens.load import prepare
 from tracelens.simulator.synthetic import generate
-from tracelens.trace import Note, Trace
+from tracelens.trace import Alignment, HostClock, Note, Trace
 from tracelens.transforms import collectives
 
 
@@ -141,3 +141,15 @@ def test_slow_rank_costs_what_was_planted() -> None:
     last = pl.col("end_ns").max().over("step")
     expected = spans.select("rank", "step", wait_ns=last - pl.col("end_ns")).sort("step", "rank")
     assert_frame_equal(trace.arrivals.select("rank", "step", "wait_ns"), expected)
+
+
+def test_impossible_exits() -> None:
+    """Exits before the last arrival mean that the clocks, or the matches, are wrong: it is said."""
+    rows = [call(0, 0, 100, 140), call(1, 0, 160, 205)]
+    (note,) = matched(rows).notes
+    assert note.kind == "clock"
+    assert (
+        "1 of 1 collectives a rank left before the last had come, by up to 20 ns" in note.sentence
+    )
+    unsure = Alignment("wall", (HostClock("host", "boot", 0, 0.0, 10),))
+    assert matched(rows, alignment=unsure).notes == ()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from tracelens.schema.vocabulary import COLLECTIVES
+from tracelens.schema.vocabulary import COLLECTIVES, FULL_COLLECTIVES
 from tracelens.trace import ARRIVAL_COLUMNS, Note
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ EQUAL_BYTES: Final = ("allreduce",)
 # With a known root (`peer`), the others wait for it alone, or it alone waits for the others.
 FROM_ROOT: Final = ("broadcast", "scatter")
 TO_ROOT: Final = ("reduce", "gather")
+RARE: Final = 0.01  # completion may be noted late, in another thread
 _CALL: Final = ("communicator", "seq")
 
 
@@ -164,6 +165,24 @@ def _notes(calls: pl.DataFrame, desync: pl.DataFrame, names: pl.DataFrame) -> li
         )
         notes.append(Note(file="", sentence=sentence, kind="desync"))
     return notes
+
+
+def _impossible(arrivals: pl.DataFrame, uncertainty_ns: int) -> list[Note]:
+    """Note full collectives that a rank left before the last had come: clocks or matches are wrong."""
+    full = arrivals.filter(
+        pl.col("op").cast(pl.String).is_in(FULL_COLLECTIVES),
+        pl.col("last_arrival_ns").is_not_null(),
+    )
+    early = full.group_by(_CALL).agg(ns=pl.col("last_arrival_ns").first() - pl.col("end_ns").min())
+    worst = early.filter(pl.col("ns") > 3 * uncertainty_ns)
+    if worst.height <= RARE * early.height:
+        return []
+    sentence = (
+        f"In {worst.height} of {early.height} collectives a rank left before the last had come, by "
+        f"up to {max(worst['ns'].to_list())} ns, which cannot be: the clocks are aligned worse than believed, "
+        "or a rank skipped a call; do not trust waits."
+    )
+    return [Note(file="", sentence=sentence, kind="clock")]
 
 
 def _bytes() -> pl.Expr:

@@ -14,7 +14,7 @@ from tracelens_instrument.state import NO_STEP, STATE
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["Step", "begin_step", "drop_step", "end_step", "forget_steps", "put_counter"]
+__all__ = ["Step", "begin_step", "drop_step", "end_step", "forget_steps", "put_counter", "put_work"]
 
 _STEP: Final = Span(REGISTRY.definition("step", "step"))
 _WORK: Final = {
@@ -113,6 +113,12 @@ def forget_steps() -> None:
     _IMPLICIT.token = None
     _IMPLICIT.heeded = True
     STATE.set_step(NO_STEP)
+
+
+def put_work(name: str, amount: float) -> None:
+    """Record the work done in a step that a hook began; where the user says the steps, they say it."""
+    if _IMPLICIT.token is not None:
+        put_counter(_WORK[name], amount)
 
 
 def put_counter(definition: int, value: Any) -> None:

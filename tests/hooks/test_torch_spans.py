@@ -28,7 +28,7 @@ def _record(trace: Path, detail: str = "layer") -> Recorded:
 
 
 def _spans(recorded: Recorded, kind: str) -> list[dict[str, Any]]:
-    return [event for event in recorded.events if event["kind"] == kind]
+    return [e for e in recorded.events if e["kind"] == kind and e["type"] == "span"]
 
 
 def _within(inner: dict[str, Any], outer: dict[str, Any]) -> bool:
@@ -40,7 +40,10 @@ def _within(inner: dict[str, Any], outer: dict[str, Any]) -> bool:
 
 def test_every_step_has_each_phase_once_and_in_order(trace: Path) -> None:
     recorded = _record(trace, detail="phase")
-    kinds = [event["kind"] for event in recorded.events if event["kind"] != "step"]
+    spans = [event for event in recorded.events if event["type"] == "span"]
+    kinds = [event["kind"] for event in spans if event["kind"] != "step"]
+    start, *kinds = kinds
+    assert start == "data"
     assert kinds == ["data", "forward", "backprop", "update"] * STEPS + ["data"]
     assert all(event["status"] == "closed" for event in recorded.events)
 
@@ -66,8 +69,9 @@ def test_layers_lie_in_the_passes_forwards_and_backwards(trace: Path) -> None:
 
 
 def test_layers_are_not_recorded_where_phases_are_asked_for(trace: Path) -> None:
-    names = {event["name"] for event in _record(trace, detail="phase").events}
-    assert names == {"step", "data", "forward", "backprop", "SGD"}
+    recorded = _record(trace, detail="phase")
+    assert {event["name"] for event in _spans(recorded, "forward")} == {"forward"}
+    assert {event["name"] for event in _spans(recorded, "backprop")} == {"backprop"}
 
 
 def test_attaching_twice_records_once(trace: Path) -> None:
@@ -119,3 +123,18 @@ def test_an_epoch_loop_numbers_its_steps_on(trace: Path) -> None:
     recorded = read_one(trace)
     assert [event["step"] for event in recorded.named("step")] == [0, 1, 2, 3]
     assert [event["status"] for event in recorded.named("data")] == ["closed"] * 6
+
+
+def test_steps_count_the_samples_that_they_train_on(trace: Path) -> None:
+    """Each step its own, also the short last batch; what is only evaluated does not count."""
+    training = Training()
+    batches = torch.utils.data.DataLoader(torch.ones(11, 8), 4)
+    tl.attach(training.model, optimizer=training.optimizer, loader=batches)
+    for batch in batches:
+        training.step(batch)
+    training.model.eval()
+    for batch in batches:
+        training.model(batch)
+    tl.stop()
+    counters = read_one(trace).named("samples")
+    assert [(event["step"], event["value"]) for event in counters] == [(0, 4), (1, 4), (2, 3)]

@@ -10,15 +10,19 @@ from torch.utils import data
 from tracelens.errors import InvalidArgument
 from tracelens_instrument import recorder
 from tracelens_instrument.hooks.base import guarded
+from tracelens_instrument.hooks.torch_modules import tensors
 from tracelens_instrument.hooks.torch_steps import STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tracelens_instrument.span import Span
+
 __all__ = ["install", "record_batches"]
 
 _DATA: Final = recorder.span("data", kind="data")
-_DATALOADER: Final = ("torch.utils.data.dataloader", "_BaseDataLoaderIter.__next__")
+_START: Final = recorder.span("loader start", kind="data")
+_MODULE: Final = "torch.utils.data.dataloader"
 _HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that Python code has made, not C
 _MARK: Final = "_tracelens_recorded"
 _patched: Final[set[object]] = set()
@@ -26,7 +30,8 @@ _patched: Final[set[object]] = set()
 
 def install() -> None:
     """Record the batches of every DataLoader in this process."""
-    _patch(*_DATALOADER, _around_next)
+    _patch(_MODULE, "DataLoader.__iter__", _around_start)
+    _patch(_MODULE, "_BaseDataLoaderIter.__next__", _around_next)
 
 
 def record_batches(loader: Any) -> None:
@@ -58,7 +63,7 @@ class _Batches:
         return self
 
     def __next__(self) -> Any:
-        return _fetch(self._batches.__next__)
+        return _recorded(_DATA, self._batches.__next__)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batches, name)
@@ -71,17 +76,35 @@ def _around_iter(
     return _Batches(batches) if _MARK in vars(loader) else batches
 
 
-def _around_next(
-    fetch: Callable[..., Any], _instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+def _around_start(
+    make: Callable[..., Any], _loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    return _fetch(fetch, *args, **kwargs)
+    """Starting the workers takes time, too."""
+    return _recorded(_START, make, *args, **kwargs)
 
 
-def _fetch(fetch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _around_next(
+    fetch: Callable[..., Any], batches: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    batch = _recorded(_DATA, fetch, *args, **kwargs)
+    guarded(_count)(batches, batch)
+    return batch
+
+
+def _count(batches: Any, batch: Any) -> None:
+    """Count the samples of a batch, if its first dimension is the one that the sampler fills."""
+    first = next(tensors(batch), None)
+    samples = first.shape[0] if first is not None and first.ndim else None
+    most = getattr(batches._index_sampler, "batch_size", None)  # noqa: SLF001 - nothing public has it
+    counted = samples is not None and isinstance(most, int) and samples <= most
+    STEPS.fetched(samples if counted else None)
+
+
+def _recorded(span: Span, fetch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if data.get_worker_info() is not None:  # a worker process prepares batches, it does not train
         return fetch(*args, **kwargs)
     guarded(STEPS.fetching)()
-    token = _DATA.begin()
+    token = span.begin()
     failed = True
     try:
         batch = fetch(*args, **kwargs)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from tracelens_instrument.span import Span
 
-__all__ = ["ModuleHook", "leaves", "record_modules"]
+__all__ = ["ModuleHook", "leaves", "record_modules", "tensors"]
 
 
 class ModuleHook:
@@ -87,8 +87,8 @@ class _EndLayer(_End):
             guarded(self._await_gradient)(inputs, output)
 
     def _await_gradient(self, inputs: Any, output: Any) -> None:
-        given = {id(tensor) for tensor in _tensors(inputs)}
-        for tensor in _tensors(output):
+        given = {id(tensor) for tensor in tensors(inputs)}
+        for tensor in tensors(output):
             node = tensor.grad_fn
             if node is not None and id(tensor) not in given:
                 node.register_prehook(self._gradient_known)
@@ -123,7 +123,7 @@ def _register(module: Module, begin: ModuleHook, end: ModuleHook) -> None:
     module.register_forward_hook(post, always_call=True)
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def tensors(value: Any) -> Iterator[Tensor]:
     """Find the tensors among what a module takes or returns: bare, in sequences, or by name."""
     if isinstance(value, torch.Tensor):
         yield value

@@ -6,7 +6,7 @@ import weakref
 from typing import Any, Final
 
 from tracelens_instrument.recorder import begin_step, end_step, on_stop
-from tracelens_instrument.steps import drop_step
+from tracelens_instrument.steps import drop_step, put_work
 
 __all__ = ["STEPS", "ImplicitSteps"]
 
@@ -21,6 +21,7 @@ class ImplicitSteps:
 
     def __init__(self) -> None:
         self._optimizer: weakref.ref[Any] | None = None
+        self._samples: int | None = None
         self._forget()
 
     def fetching(self) -> None:
@@ -29,10 +30,17 @@ class ImplicitSteps:
             on_stop(self._stop)
             self._begin()
 
+    def fetched(self, samples: int | None) -> None:
+        """Be told how many samples the batch has; they count if the model is then trained on it."""
+        self._samples = samples
+
     def computing(self) -> None:
         """Be told that a forward pass of the training begins."""
         self.fetching()
         self._used = True
+        samples, self._samples = self._samples, None
+        if samples is not None:
+            put_work("samples", samples)
 
     def updated(self, optimizer: Any) -> None:
         """Be told that an optimizer has made its step."""
@@ -57,6 +65,7 @@ class ImplicitSteps:
         self._number = 0
         self._begun = False
         self._used = False
+        self._samples = None
 
 
 STEPS: Final = ImplicitSteps()

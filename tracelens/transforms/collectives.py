@@ -34,6 +34,7 @@ def match(trace: Trace) -> Trace:
     desync = _first_divergence(instances)
     arrivals = _waits(_trusted(calls.join(instances, on=_CALL, maintain_order="left"), desync))
     notes = _notes(calls, desync, trace.communicators)
+    notes += _impossible(arrivals, trace.alignment.uncertainty_ns)
     return trace.with_(arrivals=arrivals.select(*ARRIVAL_COLUMNS), notes=(*trace.notes, *notes))
 
 
@@ -179,8 +180,8 @@ def _impossible(arrivals: pl.DataFrame, uncertainty_ns: int) -> list[Note]:
         return []
     sentence = (
         f"In {worst.height} of {early.height} collectives a rank left before the last had come, by "
-        f"up to {max(worst['ns'].to_list())} ns, which cannot be: the clocks are aligned worse than believed, "
-        "or a rank skipped a call; do not trust waits."
+        f"up to {max(worst['ns'].to_list())} ns, which cannot be: the clocks are aligned worse than "
+        "believed, or a rank skipped a call; do not trust waits."
     )
     return [Note(file="", sentence=sentence, kind="clock")]
 

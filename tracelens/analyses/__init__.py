@@ -1,1 +1,88 @@
-"""."""
+"""Analyses turn a `Trace` into frozen results with findings; `analyze` gathers them in a `Report`.
+
+An analysis is a module with ``run(trace, phases)`` and a line in `ANALYSES`. All of them stand on
+`phases.run`, the exact partition of every worker's time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from tracelens.analyses import efficiency, imbalance, integrity, interleaving, phases
+from tracelens.analyses.result import Finding, Report, Result, Summary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tracelens.analyses.phases import Phases
+    from tracelens.trace import Trace
+
+__all__ = ["ANALYSES", "Analysis", "Finding", "Report", "Result", "analyze"]
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """An entry of `ANALYSES`: its name, the question that it answers, and what runs it."""
+
+    name: str
+    question: str
+    run: Callable[[Trace, Phases], Result]
+
+
+ANALYSES: Final = (
+    Analysis("integrity", "What of the run is not in the trace?", integrity.run),
+    Analysis("imbalance", "Is the work spread evenly over ranks and PS shards?", imbalance.run),
+    Analysis("interleaving", "Is communication hidden, and what gaps are there?", interleaving.run),
+)
+
+
+def analyze(trace: Trace, progress: Callable[[int, int], None] | None = None) -> Report:
+    """Run every analysis and order the findings by what mending each would save.
+
+    Args:
+        trace: A run with the default transforms applied, as `tracelens.open` returns it.
+        progress: Called with (done, total) after each analysis.
+    """
+    tell = progress or (lambda _done, _total: None)
+    total = len(ANALYSES) + 1
+    tell(0, total)
+    parts = phases.run(trace)
+    results: dict[str, Result] = {"phases": parts}
+    for done, analysis in enumerate(ANALYSES, 1):
+        tell(done, total)
+        results[analysis.name] = analysis.run(trace, parts)
+    tell(total, total)
+    return Report(
+        summary=_summary(trace),
+        clock=trace.alignment,
+        efficiency=efficiency.measure(trace, parts),
+        findings=ranked(finding for result in results.values() for finding in result.findings),
+        notes=trace.notes,
+        results=results,
+    )
+
+
+def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Order findings: faults without a saving first (they limit the rest), then by saving."""
+
+    def place(finding: Finding) -> tuple[bool, float]:
+        limits = finding.category == "fault" and finding.saving is None
+        return not limits, -(finding.saving or 0.0)
+
+    return tuple(sorted(findings, key=place))
+
+
+def _summary(trace: Trace) -> Summary:
+    spans = trace.spans.select(pl.len()).collect().item()
+    shards = trace.shards.height
+    return Summary(
+        ranks_expected=max(trace.expected_ranks - shards, trace.workers.height),
+        ranks_seen=trace.workers.height,
+        shards=shards,
+        steps=trace.steps["step"].n_unique(),
+        spans=int(spans),
+        dropped=trace.dropped,
+    )

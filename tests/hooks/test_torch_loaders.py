@@ -1,0 +1,75 @@
+"""Batches are recorded from whatever loader is attached, and only where the training fetches them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.recording import read_all, read_one
+from support.torch_training import Training, loader, torch
+
+import tracelens as tl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class Ours:
+    """A loader of a user's own."""
+
+    def __init__(self, batches: int) -> None:
+        self.batches = batches
+
+    def __len__(self) -> int:
+        return self.batches
+
+    def __iter__(self) -> Iterator[Any]:
+        for _ in range(self.batches):
+            yield torch.ones(4, 8)
+
+
+def test_a_loader_of_any_class_is_recorded(trace: Path) -> None:
+    training = Training()
+    ours, other = Ours(2), Ours(3)
+    tl.attach(training.model, optimizer=training.optimizer, loader=ours)
+    assert len([training.step(batch) for batch in ours]) == len(ours)
+    assert len(list(other)) == len(other)
+    tl.stop()
+    recorded = read_one(trace)
+    assert [event["step"] for event in recorded.named("data")] == [0, 1, 2]
+    assert {event["status"] for event in recorded.named("data")} == {"closed"}
+
+
+def test_a_batch_that_fails_fails_its_span(trace: Path) -> None:
+    class Broken(torch.utils.data.Dataset):
+        def __len__(self) -> int:
+            return 1
+
+        def __getitem__(self, index: int) -> Any:
+            raise ValueError(index)
+
+    batches = torch.utils.data.DataLoader(Broken())
+    tl.attach(Training().model, loader=batches)
+    with pytest.raises(ValueError, match="0"):
+        list(batches)
+    tl.stop()
+    assert read_one(trace).one("data")["status"] == "exception"
+
+
+def test_worker_processes_record_nothing(trace: Path) -> None:
+    """Not even where a dataset reads from a loader of its own."""
+
+    class Nested(torch.utils.data.Dataset):
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> Any:
+            return next(iter(loader(1))) * index
+
+    batches = torch.utils.data.DataLoader(Nested(), 2, num_workers=1)
+    tl.attach(Training().model, loader=batches)
+    assert len(list(batches)) == 2
+    tl.stop()
+    (recorded,) = read_all(trace)
+    assert len(recorded.named("data")) == 3

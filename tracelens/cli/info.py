@@ -43,6 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def describe(trace: Trace) -> dict[str, Any]:
     """Gather the facts as plain values."""
+    from tracelens.reports.words import noted
+
     steps = dict(trace.steps.group_by("process").len().iter_rows())
     processes = [
         {
@@ -66,7 +68,7 @@ def describe(trace: Trace) -> dict[str, Any]:
         "ranks_expected": trace.expected_ranks,
         "processes": processes,
         "clock": trace.alignment.method,
-        "notes": [f"{note.file}: {note.sentence}" for note in trace.notes],
+        "notes": [noted(note) for note in trace.notes],
     }
 
 
@@ -78,7 +80,7 @@ def _print(facts: dict[str, Any], *, markdown: bool) -> None:
     columns = ("process", "host", "pid", "steps", "events", "seconds", "dropped", "ended")
     table = Table(*columns, box=MARKDOWN if markdown else SIMPLE_HEAD)
     for row in facts["processes"]:
-        values = (row[key] for key in columns[1:7])
+        values = (row["host"], str(row["pid"]), *(row[key] for key in columns[3:7]))
         ended = "by itself" if row["complete"] else "cut off"
         table.add_row(f"{row['role']} {row['rank']}", *map(_cell, values), ended)
     console = Console(highlight=False, markup=False)

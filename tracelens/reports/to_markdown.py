@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tracelens.reports.words import cause, clean, headline, percent, saving
+from tracelens.reports.words import cause, clean, headline, noted, percent, saving
 
 if TYPE_CHECKING:
     from tracelens.analyses.result import Report
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["render"]
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#])")
+_BACKSLASHED = r"\\\1"
 
 
 def render(report: Report) -> str:
@@ -30,9 +31,9 @@ def render(report: Report) -> str:
         shares += [(cause(bar.cause), bar.share) for bar in report.efficiency.waterfall]
         lines += ["", "| where the time went | share |", "|---|---:|"]
         lines += [f"| {name} | {percent(share)} |" for name, share in shares]
-    notes = [f"- {_escaped(note.file)}: {_escaped(note.sentence)}" for note in report.notes]
+    notes = [f"- {_SPECIAL.sub(_BACKSLASHED, noted(note))}" for note in report.notes]
     return "\n".join([*lines, "", *notes]).rstrip() + "\n"
 
 
 def _escaped(text: str) -> str:
-    return _SPECIAL.sub(r"\\\1", clean(text))
+    return _SPECIAL.sub(_BACKSLASHED, clean(text))

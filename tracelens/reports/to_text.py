@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tracelens.reports.words import cause, clean, duration, headline, percent, saving
+from tracelens.reports.words import cause, clean, duration, headline, noted, percent, saving
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -38,8 +38,7 @@ def render(report: Report, *, width: int | None = None, color: bool = False) -> 
         console.print(_waterfall(report.efficiency))
     console.print(_clock(report.clock))
     for note in report.notes:
-        source = f"{clean(note.file)}: " if note.file else ""
-        console.print(Text(f"Note: {source}{clean(note.sentence)}"))
+        console.print(Text(f"Note: {noted(note)}"))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from tracelens.analyses.result import Finding, Report
+    from tracelens.trace import Note
 
-__all__ = ["CAUSES", "cause", "clean", "duration", "headline", "percent", "saving"]
+__all__ = ["CAUSES", "cause", "clean", "duration", "headline", "noted", "percent", "saving"]
 
 CAUSES: Final = {
     "late_ranks": "waiting for late ranks",
@@ -59,6 +60,12 @@ def saving(finding: Finding) -> str:
         return text
     low, high = finding.interval
     return f"{text} (95 %: {percent(low)} to {percent(high)})"
+
+
+def noted(note: Note) -> str:
+    """Write a note, with its file if it does not name it itself."""
+    named = not note.file or note.file in note.sentence
+    return clean(note.sentence if named else f"{note.file}: {note.sentence}")
 
 
 def headline(report: Report) -> str:

@@ -23,17 +23,17 @@ class Receipt:
     """
 
     def __init__(self, log: Log, span: Span, track: int | None, token: Token) -> None:
-        self._log, self._span, self._track, self._token = log, span, track, token
+        self._log, self._span, self._track, self.token = log, span, track, token
         self._start_ns = now()
 
-    def end(self, status: MPI.Status, failed: bool) -> None:  # noqa: FBT001 - as Token.end
+    def end(self, status: MPI.Status | None, failed: bool) -> None:  # noqa: FBT001 - as Token.end
         """Record what came."""
         end_ns = now()
-        if failed:
-            self._token.end(failed=True)
+        if failed or status is None:
+            self.token.end(failed)
             return
         source, tag = status.Get_source(), status.Get_tag()
-        self._token.discard()
+        self.token.discard()
         if source == MPI.PROC_NULL:
             return
         self._span.complete(
@@ -71,8 +71,17 @@ class Flight:
         told = status or self.status
         tokens, self.tokens = self.tokens, []
         receipt, self.receipt = self.receipt, None
-        gone = self._cancelled and told is not None and told.Is_cancelled()
+        if self._cancelled and told is not None and told.Is_cancelled():
+            _discard(tokens, receipt)
+            return
         for token in tokens:
-            token.discard() if gone else token.end(failed)
-        if receipt is not None and told is not None:
-            receipt.end(told, failed or gone)
+            token.end(failed)
+        if receipt is not None:
+            receipt.end(told, failed)
+
+
+def _discard(tokens: list[Token], receipt: Receipt | None) -> None:
+    for token in tokens:
+        token.discard()
+    if receipt is not None:
+        receipt.token.discard()

@@ -43,7 +43,7 @@ def of_buffer(buffer: Any) -> int:
 
 
 def _absent(buffer: Any) -> bool:
-    return buffer is None or (isinstance(buffer, int) and buffer == MPI.IN_PLACE)
+    return buffer is None or buffer is MPI.IN_PLACE
 
 
 def _of_data(data: Any) -> int:

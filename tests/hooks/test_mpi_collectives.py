@@ -1,0 +1,108 @@
+"""Every collective of the table does what MPI does, and is recorded with operation, bytes and number."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.mpi import run_alone
+from support.recording import Recorded, read_one
+
+from tracelens_instrument.hooks.mpi_table import COLLECTIVES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ARRAY = 4 * 8
+# How to call each blocking method that takes buffers, and the bytes of this rank in it.
+BUFFERS = {
+    "Barrier": ("()", None),
+    "Bcast": ("(a)", ARRAY),
+    "Reduce": ("(a, b, root=0)", ARRAY),
+    "Allreduce": ("(MPI.IN_PLACE, b, op=MPI.MAX)", ARRAY),
+    "Allgather": ("(a, b)", ARRAY),
+    "Allgatherv": ("(a, [b, [4]])", ARRAY),
+    "Gather": ("(a, b)", ARRAY),
+    "Gatherv": ("([a, 3], [b, [3]])", 3 * 8),
+    "Scatter": ("(a, b)", ARRAY),
+    "Scatterv": ("([a, [2]], [b, 2, MPI.DOUBLE])", 2 * 8),
+    "Alltoall": ("(a, b)", ARRAY),
+    "Alltoallv": ("([a, [4], [0], MPI.DOUBLE], [b, [4]])", ARRAY),
+    "Alltoallw": ("([a, [4], [0], [MPI.DOUBLE]], [b, [4], [0], [MPI.DOUBLE]])", None),
+    "Reduce_scatter": ("(a, b, recvcounts=[4])", ARRAY),
+    "Reduce_scatter_block": ("(sendbuf=a, recvbuf=b)", ARRAY),
+}
+OBJECTS = {
+    "barrier": "()",
+    "bcast": "({'x': 1}, root=0)",
+    "reduce": "(3, MPI.SUM, 0)",
+    "allreduce": "(3)",
+    "allgather": "('x')",
+    "gather": "('x', 0)",
+    "scatter": "(['x'])",
+    "alltoall": "(['x'])",
+}
+ROOTED = {"broadcast", "reduce", "gather", "scatter"}
+CALLS: dict[str, tuple[str, int | None]] = {
+    **BUFFERS,
+    **{name: (call, None) for name, call in OBJECTS.items()},
+    **{f"I{name.lower()}": call for name, call in BUFFERS.items()},
+}
+
+PROGRAM = """
+found = {}
+for name, call in CALLS.items():
+    results = []
+    for c in (plain, comm):
+        a, b = np.arange(4.0), np.full(4, 7.0)
+        result = eval(f"c.{name}{call}")
+        if isinstance(result, MPI.Request):
+            result = result.Wait()
+        results.append([result, a.tolist(), b.tolist()])
+    found[name] = results
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Recorded]:
+    folder: Path = tmp_path_factory.mktemp("collectives") / "trace"
+    calls = {name: call for name, (call, _) in CALLS.items()}
+    return run_alone(f"CALLS = {calls!r}\n" + PROGRAM, folder), read_one(folder)
+
+
+def test_the_whole_table_is_called_here():
+    assert set(CALLS) == set(COLLECTIVES)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_it_does_what_mpi_does(run: tuple[dict[str, Any], Recorded], name: str):
+    plain, recording = run[0][name]
+    assert recording == plain
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_it_is_recorded_with_operation_bytes_and_root(
+    run: tuple[dict[str, Any], Recorded], name: str
+):
+    event, op = run[1].one(name), COLLECTIVES[name].op
+    assert (event["kind"], event["op"], event["status"]) == ("reduction", op, "closed")
+    assert event["bytes"] == CALLS[name][1]
+    assert event["peer"] == (0 if op in ROOTED else None)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_only_non_blocking_ones_are_beside_the_thread(
+    run: tuple[dict[str, Any], Recorded], name: str
+):
+    recorded = run[1]
+    track = recorded.side.threads[recorded.one(name)["thread"]]
+    assert track.in_flight == name.startswith("I")
+
+
+def test_they_are_counted_on_their_communicator(run: tuple[dict[str, Any], Recorded]):
+    events = {event["name"]: event for event in run[1].events}
+    assert [events[name]["seq"] for name in CALLS] == list(range(len(CALLS)))
+    (world,) = run[1].side.communicators
+    assert world.ranks == [0]
+    assert {event["communicator"] for event in events.values()} == {world.index}

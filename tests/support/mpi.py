@@ -1,0 +1,57 @@
+"""MPI programs for tests, each in processes of its own: MPI cannot be begun twice in one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from support.recording import clean_environment
+
+MPIEXEC = Path(sys.executable).parent / "mpiexec"
+
+PRELUDE = """
+import json
+import numpy as np
+import tracelens as tl
+from mpi4py import MPI
+
+plain = MPI.COMM_WORLD
+comm = tl.attach(plain)
+"""
+
+
+def run_alone(code: str, trace: Path) -> Any:
+    """Run code after PRELUDE in one process that records; return the JSON that it prints."""
+    command = [sys.executable, "-c", PRELUDE + textwrap.dedent(code)]
+    output = _run(command, trace)
+    return json.loads(output) if output.strip() else None
+
+
+def run_ranks(code: str, trace: Path, ranks: int = 3) -> str:
+    """Run code after PRELUDE as several ranks that record; return what they print."""
+    script = trace.parent / "ranks.py"
+    script.write_text(PRELUDE + textwrap.dedent(code))
+    return _run(launch(script, ranks), trace)
+
+
+def launch(script: Path, ranks: int) -> list[str]:
+    """Return the command that starts a script as several ranks."""
+    return [str(MPIEXEC), "-n", str(ranks), sys.executable, "-m", "mpi4py", str(script)]
+
+
+def _run(command: list[str], trace: Path) -> str:
+    done = subprocess.run(
+        command,
+        env=clean_environment(TRACELENS_DIR=str(trace)),
+        cwd=trace.parent,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from flask import Response
 
 # Another name for this machine would let a foreign page reach us through its own DNS.
-TRUSTED_HOSTS: Final = ["127.0.0.1", "localhost", "[::1]"]
+TRUSTED_HOSTS: Final = ("127.0.0.1", "localhost")
 READING: Final = {"GET", "HEAD", "OPTIONS"}
 
 
 def protect(app: Dash) -> None:
     """Refuse foreign hosts and foreign pages; forbid the page to load from elsewhere."""
-    app.server.config["TRUSTED_HOSTS"] = TRUSTED_HOSTS
+    app.server.config["TRUSTED_HOSTS"] = list(TRUSTED_HOSTS)
 
     @app.server.before_request
     def check_origin() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 import sys
 import webbrowser
@@ -14,6 +13,7 @@ from tracelens.errors import InvalidArgument
 from tracelens.load import open as open_trace
 from tracelens.trace import Trace
 from tracelens_dashboard.app import create_app
+from tracelens_dashboard.guards import TRUSTED_HOSTS
 from tracelens_dashboard.store import Store
 
 if TYPE_CHECKING:
@@ -60,24 +60,18 @@ def serve(
 
 def _listen(application: Any, host: str, port: int) -> Any:
     try:
-        return create_server(application, host=host, port=port, threads=THREADS, ident=None)
+        listening = socket.create_server((host, port))
     except (OSError, OverflowError) as error:
         raise InvalidArgument(
             f"Port {port} cannot be used ({error}): choose another one with --port, 0 picks one."
         ) from error
+    return create_server(application, sockets=[listening], threads=THREADS, ident=None)
 
 
 def _refuse_network(host: str) -> None:
     """A run names hosts, functions and tensors: nobody else on the network shall read them."""
-    if host != "localhost" and not _is_loopback(host):
+    if host not in TRUSTED_HOSTS:
         raise InvalidArgument(
             f"'{host}' would show this run to the network; TraceLens listens on {LOOPBACK} only. "
             f"From another machine use a tunnel: ssh -L 8050:{LOOPBACK}:8050 {socket.gethostname()}"
         )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

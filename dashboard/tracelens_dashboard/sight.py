@@ -64,16 +64,14 @@ def at(now: Frame, click: Any) -> tuple[int, int] | None:
 
 
 def _place(click: Any) -> tuple[float, float] | None:
-    """Read where the mouse was; a click that says only which shape was hit means its middle."""
+    """Read where the mouse was, on a shape or beside it."""
     if not isinstance(click, dict):
         return None
     xs, ys = click.get("xvals"), click.get("yvals")
-    if isinstance(xs, list) and isinstance(ys, list) and xs and ys:
-        return float(xs[0]), float(ys[0])
-    points = click.get("points") or [{}]
-    base, x, y = (points[0].get(key) for key in ("base", "x", "y"))
-    numbers = all(isinstance(value, (int, float)) for value in (base, x, y))
-    return ((base + x) / 2, float(y)) if numbers else None
+    if not (isinstance(xs, list) and isinstance(ys, list) and xs and ys):
+        return None
+    numbers = isinstance(xs[0], (int, float)) and isinstance(ys[0], (int, float))
+    return (float(xs[0]), float(ys[0])) if numbers else None
 
 
 def _natural(value: Any) -> int | None:

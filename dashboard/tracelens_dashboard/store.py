@@ -12,14 +12,14 @@ from tracelens.analyses import analyze
 from tracelens.lod import lanes, lateness
 from tracelens.lod.query import Scene
 from tracelens.lod.window import Window
-from tracelens_dashboard import loads
 
 if TYPE_CHECKING:
+    from tracelens.analyses.imbalance import Imbalance
     from tracelens.analyses.phases import Phases
     from tracelens.analyses.result import Report
+    from tracelens.analyses.shards import Shards
     from tracelens.lod.lateness import Lateness
     from tracelens.trace import Trace
-    from tracelens_dashboard.loads import Loads
 
 
 class Store:
@@ -85,10 +85,10 @@ class Store:
         spans = self.trace.spans.filter(pl.col("role").cast(pl.String) == "ps")
         return spans.filter(pl.col("kind").cast(pl.String) == "ps").collect()
 
-    @cached_property
-    def loads(self) -> Loads:
+    @property
+    def loads(self) -> Shards:
         """What each shard carried."""
-        return loads.measure(self.trace, self.shard_spans, self.whole.width_ns)
+        return cast("Imbalance", self.report.results["imbalance"]).shards
 
     @cached_property
     def flagged(self) -> frozenset[int]:

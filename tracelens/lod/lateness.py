@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Matrix: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
 # The ramp ends at what is late in the worst steps, leaving out a few (a first step loads libraries),
-# and never below a tenth of a step's work: noise in a healthy run stays pale.
+# and never below a tenth of a step: noise in a healthy run stays pale.
 CEILING_QUANTILE: Final = 0.98
 SMALLEST_CEILING: Final = 0.1
 
@@ -58,17 +58,23 @@ def measure(
     steps = inside["step"].unique().sort()
     own = np.full((len(ranks), len(steps)), np.nan)
     wanted = pl.col("category").cast(pl.String).is_in(list(categories))
-    sums = inside.group_by("rank", "step").agg(ns=pl.col("ns").filter(wanted).sum())
+    sums = inside.group_by("rank", "step").agg(
+        own=pl.col("ns").filter(wanted).sum(), all=pl.col("ns").sum()
+    )
     sums = sums.filter(pl.col("rank").is_in(list(ranks)))
     row = sums["rank"].replace_strict(list(ranks), range(len(ranks)), return_dtype=pl.Int64)
-    own[row.to_numpy(), steps.search_sorted(sums["step"]).to_numpy()] = sums["ns"].to_numpy()
-    return compare(own, tuple(ranks), tuple(steps))
+    own[row.to_numpy(), steps.search_sorted(sums["step"]).to_numpy()] = sums["own"].to_numpy()
+    usual = sums["all"].median()
+    scale = float(usual) if isinstance(usual, (int, float)) else 0.0
+    return compare(own, tuple(ranks), tuple(steps), scale)
 
 
-def compare(own: Matrix, ranks: tuple[int, ...], steps: tuple[int, ...]) -> Lateness:
-    """Compare rows of time, [rank, step], with each other."""
+def compare(
+    own: Matrix, ranks: tuple[int, ...], steps: tuple[int, ...], step_ns: float = 0.0
+) -> Lateness:
+    """Compare rows of time, [rank, step], with each other; `step_ns` is how long a step usually is."""
     excess = own - (_lower_median(own, 0) if len(ranks) > 1 else _lower_median(own, 1))
-    return Lateness(ranks, steps, own, excess, _ceiling(own, excess))
+    return Lateness(ranks, steps, own, excess, _ceiling(own, excess, step_ns))
 
 
 def step_lanes(lateness: Lateness, steps: pl.DataFrame, lanes: Sequence[Lane]) -> Lanes:
@@ -140,9 +146,9 @@ def _lower_median(values: Matrix, axis: int) -> Matrix:
     return np.take_along_axis(ordered, np.maximum(present - 1, 0) // 2, axis=axis)
 
 
-def _ceiling(own: Matrix, excess: Matrix) -> float:
+def _ceiling(own: Matrix, excess: Matrix, step_ns: float) -> float:
     if not excess.size or np.isnan(excess).all():
         return 1.0
     worst = np.max(np.nan_to_num(excess), axis=0)
-    usual = float(np.nanmedian(own))
+    usual = max(float(np.nanmedian(own)), step_ns)
     return max(float(np.quantile(worst, CEILING_QUANTILE)), SMALLEST_CEILING * usual, 1.0)

@@ -42,7 +42,6 @@ def title(finding: Finding) -> str:
     where = [theme.name_of(finding.phase)] if finding.phase else []
     where += [text.span_of(finding.steps)] if finding.steps else []
     headline = f"{who} {what}".strip() if finding.kind == "straggler" else _joined(who, what)
-    headline = headline[:1].upper() + headline[1:]
     return f"{headline}: {', '.join(where)}" if where else headline
 
 
@@ -74,16 +73,16 @@ def card(store: Store, finding: Finding) -> Component:
 
 def _who(finding: Finding) -> str:
     if finding.shards:
-        return text.listing("shard", finding.shards)
+        return text.listing("Shard", finding.shards)
     if finding.kind == "slow_host" and finding.hosts:
         return ", ".join(finding.hosts[: text.MOST_LISTED])
     if finding.ranks:
-        return text.listing("rank", finding.ranks)
+        return text.listing("Rank", finding.ranks)
     return ", ".join(finding.hosts[: text.MOST_LISTED])
 
 
 def _joined(who: str, what: str) -> str:
-    return f"{who}: {what}" if who else what
+    return f"{who}: {what}" if who else what[:1].upper() + what[1:]
 
 
 def _amount(finding: Finding) -> tuple[str, str]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
+import polars as pl
 from plotly import graph_objects as go
 from plotly.subplots import make_subplots
 
@@ -14,8 +15,6 @@ from tracelens_dashboard import theme as themes
 from tracelens_dashboard.figures.drawing import Drawing, figure
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from tracelens_dashboard.theme import Theme
 
 Units: TypeAlias = tuple[tuple[float, str], ...]
@@ -23,11 +22,11 @@ Units: TypeAlias = tuple[tuple[float, str], ...]
 BYTES: Final[Units] = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
 TIMES: Final[Units] = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns"))
 MEASURES: Final[tuple[tuple[str, str, Units], ...]] = (
-    ("bytes", "bytes moved", BYTES),
+    ("bytes", "bytes<br>moved", BYTES),
     ("requests", "requests", ((1, ""),)),
-    ("service_ns", "service of a request", TIMES),
-    ("queue_ns", "queue of a request", TIMES),
-    ("busy", "time in service", ((0.01, "%"),)),
+    ("service", "service of<br>a request", TIMES),
+    ("queue", "queue of<br>a request", TIMES),
+    ("busy_share", "busy when<br>asked", ((0.01, "%"),)),
 )
 FAR: Final = 1.5  # times the mean: named in red
 EVEN: Final = 1.1
@@ -43,14 +42,23 @@ class Measure:
 
     @property
     def heading(self) -> str:
-        """Name it with its unit."""
+        """Name it with its unit, in two lines."""
         return f"{self.title} ({self.unit})" if self.unit else self.title
+
+    @property
+    def name(self) -> str:
+        """Name it with its unit, in one line."""
+        return self.heading.replace("<br>", " ")
 
 
 def measures(shards: pl.DataFrame) -> list[Measure]:
-    """Scale every measure of `Loads.shards`."""
+    """Scale every measure of `tracelens.analyses.shards.Shards.loads`."""
+    requests = pl.max_horizontal("requests", pl.lit(1))
+    table = shards.with_columns(
+        service=pl.col("service_ns") / requests, queue=pl.col("queue_ns") / requests
+    )
     return [
-        Measure(title, *_scaled(shards[name].fill_null(0).to_numpy().astype(float), units))
+        Measure(title, *_scaled(table[name].fill_null(0).to_numpy().astype(float), units))
         for name, title, units in MEASURES
     ]
 
@@ -65,7 +73,7 @@ def dots(shards: pl.DataFrame, theme: Theme, marked: int | None = None) -> Drawi
         horizontal_spacing=0.03,
         subplot_titles=[measure.heading for measure in found],
     )
-    drawn.update_layout(template=themes.template(theme.name), margin={"t": 34})
+    drawn.update_layout(template=themes.template(theme.name), margin={"t": 44})
     drawn.update_annotations(font={"size": 12, "color": theme.secondary})
     for column, measure in enumerate(found, start=1):
         place = {"row": 1, "col": column}
@@ -93,20 +101,21 @@ def summary(shards: pl.DataFrame) -> str:
         return f"The {len(values)} shards carry about the same: {text.size(values.mean())} each."
     return (
         f"Shard {shards['shard'][most]} carries {text.size(float(values[most]))}, "
-        f"{ratio:.1f} times the mean of {len(values)} shards, and is in service "
-        f"{text.percent(float(shards['busy'][most]))} of the time."
+        f"{ratio:.1f} times the mean of {len(values)} shards, and is "
+        f"busy {text.percent(float(shards['busy_share'][most] or 0))} of the time in which it is asked."
     )
 
 
 def traffic(table: pl.DataFrame, theme: Theme) -> Drawing:
-    """Draw which worker moves how many bytes with which shard; `table` as in `Loads.traffic`."""
-    pivot = table.pivot(on="shard", index="worker", values="bytes").sort("worker")
-    shards = [name for name in pivot.columns if name != "worker"]
+    """Draw which worker moves how many bytes with which shard; `table` as in `Shards.traffic`."""
+    sums = table.group_by("rank", "shard").agg(pl.col("bytes").sum()).sort("shard", "rank")
+    pivot = sums.pivot(on="shard", index="rank", values="bytes").sort("rank")
+    shards = [name for name in pivot.columns if name != "rank"]
     unit, cells = _scaled(pivot.select(shards).fill_null(0).to_numpy().astype(float), BYTES)
     trace = go.Heatmap(
         z=cells,
         x=[f"shard {name}" for name in shards],
-        y=[f"worker {rank} " for rank in pivot["worker"]],
+        y=[f"worker {rank} " for rank in pivot["rank"]],
         colorscale=[[0, theme.ramp[0]], [1, theme.accent]],
         zmin=0,
         colorbar={"thickness": 10, "outlinewidth": 0, "ticksuffix": f" {unit}", "nticks": 5},
@@ -118,7 +127,7 @@ def traffic(table: pl.DataFrame, theme: Theme) -> Drawing:
     rows = {"range": [len(cells) - 0.5, -0.5]}
     drawn = figure(theme, trace, xaxis=fixed, yaxis=fixed | rows)
     return Drawing(
-        drawn, _unevenness(list(pivot["worker"]), cells.sum(axis=1), unit), table.to_dicts()
+        drawn, _unevenness(list(pivot["rank"]), cells.sum(axis=1), unit), table.to_dicts()
     )
 
 
@@ -140,7 +149,7 @@ def _dots(labels: list[str], measure: Measure, theme: Theme) -> go.Scatter:
 
 
 def _rows(shards: pl.DataFrame, found: list[Measure]) -> list[dict[str, Any]]:
-    columns = {measure.heading: measure.values.round(3).tolist() for measure in found}
+    columns = {measure.name: measure.values.round(3).tolist() for measure in found}
     names = {"shard": shards["shard"].to_list(), "host": shards["host"].to_list()}
     table = names | columns
     return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]

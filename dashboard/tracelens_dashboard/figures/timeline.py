@@ -57,7 +57,8 @@ def draw(frame: Frame, picture: Picture, theme: Theme) -> go.Figure:
         margin={"l": LEFT_PX, "r": RIGHT_PX, "t": TOP_PX, "b": BOTTOM_PX},
         images=parts["images"],
         shapes=_marks(frame, theme),
-        annotations=[*_pointers(frame, theme), *_mark_label(frame, theme)],
+        annotations=[_step_title(theme), *_pointers(frame, theme), *_mark_label(frame, theme)],
+        uniformtext={"mode": "hide", "minsize": 10},
         barmode="overlay",
         bargap=0,
         dragmode="pan",
@@ -83,31 +84,31 @@ def changing(frame: Frame, picture: Picture, theme: Theme) -> dict[str, Any]:
     return {
         "images": [_image(frame, picture, theme)],
         "data": [_anchor(), *_bars(frame, picture, theme)],
-        "ticks": step_ticks(frame.windows, picture),
+        "ticks": step_ticks(frame.windows, picture, frame.seen),
     }
 
 
-def step_ticks(windows: pl.DataFrame, picture: Picture) -> list[tuple[int, int]]:
-    """Choose (step, start in ns) of the steps to name: round numbers, not too many."""
-    starts = windows["start_ns"].to_numpy()
-    low = int(np.searchsorted(starts, picture.grid.start_ns))
-    high = int(np.searchsorted(starts, picture.grid.end_ns))
-    steps = windows["step"].to_numpy()[low:high]
-    if not len(steps):
-        return []
-    stride = _round_stride(len(steps) // 2)
-    return [
-        (int(step), int(start))
-        for step, start in zip(steps, starts[low:high], strict=True)
-        if step % stride == 0
-    ]
+def step_ticks(windows: pl.DataFrame, picture: Picture, seen: Window) -> list[tuple[int, int]]:
+    """Choose (step, start in ns) of the steps to name: round numbers, not too many in view."""
+    starts, steps = windows["start_ns"].to_numpy(), windows["step"].to_numpy()
+    in_view = np.searchsorted(starts, [seen.start_ns, seen.end_ns])
+    stride = round_stride(int(in_view[1] - in_view[0]))
+    drawn = slice(*np.searchsorted(starts, [picture.grid.start_ns, picture.grid.end_ns]))
+    pairs = zip(steps[drawn].tolist(), starts[drawn].tolist(), strict=True)
+    return [(step, start) for step, start in pairs if step % stride == 0]
+
+
+def round_stride(number: int) -> int:
+    """Return 1, 2, 5, 10, 20, ... such that so many steps get few enough ticks."""
+    strides = (digit * 10**power for power in range(19) for digit in (1, 2, 5))
+    return next(stride for stride in strides if number <= stride * MOST_STEP_TICKS)
 
 
 def tick_texts(frame: Frame, ticks: list[tuple[int, int]]) -> dict[str, list[Any]]:
     """Return the texts and places of the steps' ticks."""
     return {
         "tickvals": [frame.seconds(start) for _, start in ticks],
-        "ticktext": [f"step {step}" for step, _ in ticks],
+        "ticktext": [str(step) for step, _ in ticks],
     }
 
 
@@ -194,7 +195,7 @@ def _category(
         "textposition": "inside",
         "insidetextanchor": "middle",
         "textfont": {"size": 11},
-        "constraintext": "none",
+        "textangle": 0,
         "hovertemplate": (
             "<b>%{customdata[1]}</b><br>%{customdata[0]}, step %{customdata[2]}<br>"
             f"%{{customdata[3]}}, {themes.name_of(label)}<extra></extra>"
@@ -237,6 +238,21 @@ def _step_axis(frame: Frame, theme: Theme, ticks: list[tuple[int, int]]) -> dict
         "zeroline": False,
         "automargin": False,
         "tickangle": 0,
+    }
+
+
+def _step_title(theme: Theme) -> dict[str, Any]:
+    return {
+        "text": "step" + NARROW,
+        "x": 0,
+        "xref": "paper",
+        "xanchor": "right",
+        "y": 1,
+        "yref": "paper",
+        "yanchor": "bottom",
+        "yshift": 3,
+        "showarrow": False,
+        "font": {"color": theme.secondary},
     }
 
 

@@ -39,7 +39,7 @@ def layout(store: Store, view: ViewState) -> Component:
     if not store.trace.shards.height:
         return _explanation()
     found = [finding for finding in store.report.findings if finding.shards]
-    height = max(220, 90 + ROW_PX * store.trace.shards.height)
+    height = max(220, 100 + ROW_PX * store.trace.shards.height)
     workers = max(220, min(560, 90 + ROW_PX * len(store.ranks)))
     return html.Div(
         [
@@ -63,7 +63,7 @@ def register(app: Dash, store: Store) -> None:
     chart.bind(
         app,
         DOTS,
-        lambda theme, marked: figures.dots(store.loads.shards, theme, marked),
+        lambda theme, marked: figures.dots(store.loads.loads, theme, marked),
         Input(MARKED, "data"),
     )
     chart.bind(app, TRAFFIC, lambda theme: figures.traffic(store.loads.traffic, theme))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from typing import TYPE_CHECKING
 
@@ -69,6 +70,37 @@ def test_damaged_metadata(text: bytes, tmp_path: Path) -> None:
     """Metadata that makes no sense is refused, whatever is wrong with it."""
     rewritten(written(tmp_path), lambda table: table.replace_schema_metadata({METADATA_KEY: text}))
     assert_left_out(tmp_path, "metadata is damaged")
+
+
+WRONG_VALUES = [
+    ("process", "rank", "three"),
+    ("process", "rank", -1),
+    ("process", "rank", 2**40),
+    ("process", "rank", True),
+    ("process", "role", "king"),
+    ("process", "host", None),
+    ("process", "incarnation", 2**70),
+    ("process", "job", "x" * 100_000),
+    ("threads", "index", 2**16),
+    ("threads", "in_flight", "yes"),
+    ("communicators", "ranks", ["a"]),
+    ("communicators", "uid", 7),
+    ("clocks", "monotonic_ns", 1.5),
+]
+
+
+@pytest.mark.parametrize(("table", "name", "value"), WRONG_VALUES)
+def test_side_tables_of_other_types(table: str, name: str, value: object, tmp_path: Path) -> None:
+    """Side tables whose values are not what they should be cost one file, not the trace."""
+
+    def change(events: pa.Table) -> pa.Table:
+        side = json.loads((events.schema.metadata or {})[METADATA_KEY])
+        row = side[table] if table == "process" else side[table][0]
+        row[name] = value
+        return events.replace_schema_metadata({METADATA_KEY: json.dumps(side).encode()})
+
+    rewritten(written(tmp_path), change)
+    assert_left_out(tmp_path, "metadata is damaged", name)
 
 
 def test_many_columns(tmp_path: Path) -> None:

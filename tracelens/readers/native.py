@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 from tracelens.errors import EmptyTrace, NewerVersion, NotATrace, TraceLensError
 from tracelens.readers._arrow_file import Recording, read_arrow
 from tracelens.readers._assemble import Part, assemble
+from tracelens.readers._side_checked import check_side
 from tracelens.schema import segments
 from tracelens.schema.vocabulary import SEGMENTS_SUFFIX, TRACE_SUFFIX
 from tracelens.trace import Note
@@ -23,7 +25,17 @@ if TYPE_CHECKING:
     from tracelens.trace import Trace
 
 # What damaged input makes pyarrow, its C++ library and our own decoding raise.
-_DAMAGE: Final = (TraceLensError, OSError, ValueError, TypeError, MemoryError, pa.ArrowException)
+_DAMAGE: Final = (
+    TraceLensError,
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    MemoryError,
+    struct.error,
+    pa.ArrowException,
+)
 
 
 class NativeReader:
@@ -42,7 +54,7 @@ class NativeReader:
         problems: list[tuple[Path, Exception]] = []
         for done, file in enumerate(found):
             try:
-                parts.append(_read(file))
+                parts.append(_checked(_read(file)))
             except _DAMAGE as error:
                 problems.append((file, error))
             if progress:
@@ -77,6 +89,11 @@ def _recordings(path: Path) -> list[Path]:
         and entry.name.removesuffix(SEGMENTS_SUFFIX) not in converted
     ]
     return sorted(files + live)
+
+
+def _checked(part: Part) -> Part:
+    check_side(part.recording.side)
+    return part
 
 
 def _read(path: Path) -> Part:

@@ -1,0 +1,74 @@
+"""Checks that side tables hold what their types say, before anything is built on them."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, Final, get_type_hints
+
+from tracelens.errors import NotATrace
+from tracelens.schema.vocabulary import ROLES
+
+if TYPE_CHECKING:
+    from tracelens.schema.side import ClockReading, Communicator, Process, SideTables, Thread
+
+_SMALL: Final = 2**31  # what the trace's columns hold; all else has 64 bits
+_LIMITS: Final[dict[str, int]] = {  # exclusive
+    "Process.rank": _SMALL,
+    "Process.world": _SMALL,
+    "Process.local_rank": _SMALL,
+    "Process.shard": _SMALL,
+    "Thread.index": 2**16,
+    "Communicator.index": _SMALL,
+    "Communicator.ranks": _SMALL,
+    "ClockReading.peer": _SMALL,
+}
+_MAY_BE_NEGATIVE: Final = ("ClockReading.offset_ns", "ClockReading.wall_ns")
+_MAX_TEXT: Final = 10_000
+
+
+def check_side(side: SideTables) -> None:
+    """Refuse side tables with values of other types, out of range, or absurdly long.
+
+    Raises:
+        NotATrace: naming the first such value.
+    """
+    rows: list[Process | Thread | Communicator | ClockReading] = [side.process, *side.threads]
+    for row in [*rows, *side.communicators, *side.clocks]:
+        hints = get_type_hints(type(row))
+        for part in fields(row):
+            _check(
+                f"{type(row).__name__}.{part.name}", getattr(row, part.name), str(hints[part.name])
+            )
+    if side.process.role not in ROLES:
+        raise _wrong("role", side.process.role)
+    for reason, count in side.dropped.items():
+        _check(str(reason), count, "<class 'int'>")
+
+
+def _check(name: str, value: Any, kind: str) -> None:
+    """Check one value against the text of its type, such as ``int | None`` or ``list[int]``."""
+    if value is None and "None" in kind:
+        return
+    if kind.startswith("dict"):
+        good = isinstance(value, dict)
+    elif kind.startswith("list"):
+        good = isinstance(value, list) and all(_fits(name, item) for item in value)
+    elif "bool" in kind:
+        good = isinstance(value, bool)
+    elif "int" in kind:
+        good = _fits(name, value)
+    else:
+        good = isinstance(value, str) and len(value) <= _MAX_TEXT
+    if not good:
+        raise _wrong(name, value)
+
+
+def _fits(name: str, value: Any) -> bool:
+    if not isinstance(value, int) or isinstance(value, bool):
+        return False
+    limit = _LIMITS.get(name, 2**63)
+    return (-limit if name in _MAY_BE_NEGATIVE else 0) <= value < limit
+
+
+def _wrong(name: str, value: Any) -> NotATrace:
+    return NotATrace(f"its TraceLens metadata is damaged ({name} is {value!r:.100})")

@@ -22,7 +22,7 @@ from tracelens_instrument.failures import warn_once
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Hook", "HookModule", "attached", "guarded", "note_attached"]
+__all__ = ["Hook", "HookModule", "attached", "guarded", "note_attached", "say_failed"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -83,11 +83,16 @@ def guarded(function: Callable[P, R]) -> Callable[P, R | None]:
         try:
             return function(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - the border to the user's training code
-            what = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
-            warn_once(f"hook {what} failed and recorded nothing ({type(error).__name__}: {error}).")
+            say_failed(function, error)
             return None
 
     return call
+
+
+def say_failed(function: Callable[..., object], error: Exception) -> None:
+    """Warn once that a function of ours failed in the midst of training code."""
+    what = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
+    warn_once(f"hook {what} failed and recorded nothing ({type(error).__name__}: {error}).")
 
 
 def note_attached(words: str) -> None:

@@ -14,7 +14,7 @@ import wrapt
 
 from tracelens_instrument import recorder
 from tracelens_instrument.clock import now
-from tracelens_instrument.hooks.base import guarded
+from tracelens_instrument.hooks.base import guarded, say_failed
 from tracelens_instrument.hooks.torch_steps import STEPS
 
 if TYPE_CHECKING:
@@ -104,7 +104,10 @@ def layer_begins(span: Span) -> None:
     """Say that the gradient of a layer's output is known, so that its backward pass begins."""
     current = _PASSES.current
     if current is not None:
-        current.layer_begins(span)
+        try:
+            current.layer_begins(span)
+        except Exception as error:  # noqa: BLE001 - the border to the user's training code
+            say_failed(layer_begins, error)
 
 
 def install() -> None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-import torch
-import torch.distributed as dist
 import wrapt
 
 from tracelens_instrument.failures import warn_once
@@ -22,6 +20,8 @@ from tracelens_instrument.hooks.torch_groups import Group, group_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import torch
+    import torch.distributed as dist
     from torch._C._distributed_c10d import GradBucket
     from torch.nn.parallel import DistributedDataParallel
 
@@ -156,7 +156,7 @@ def _average(group: dist.ProcessGroup, buffer: torch.Tensor) -> Future:
         buffer.div_(world)
     else:
         buffer.mul_(1.0 / world)
-    work: Any = dist.all_reduce(buffer, group=group, async_op=True)
+    work: Any = group.allreduce([buffer])
     future: Future = work.get_future().then(_first)
     return future
 

@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from torch.compiler import is_compiling
 
 from tracelens_instrument import recorder
-from tracelens_instrument.hooks import torch_backward
-from tracelens_instrument.hooks.base import guarded
+from tracelens_instrument.hooks.base import guarded, say_failed
+from tracelens_instrument.hooks.torch_backward import layer_begins
 from tracelens_instrument.hooks.torch_steps import STEPS
+from tracelens_instrument.state import STATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
     from tracelens_instrument.span import Span
 
 __all__ = ["ModuleHook", "leaves", "record_modules", "tensors"]
+
+
+_SUCCESS: Final = (None, None, None)
 
 
 class ModuleHook:
@@ -44,7 +49,7 @@ class _Begin(ModuleHook):
         self._span = span
 
     def __call__(self, _module: Module, _inputs: Any) -> None:
-        if not torch.compiler.is_compiling():
+        if not is_compiling():
             self._span.__enter__()
 
 
@@ -54,7 +59,7 @@ class _BeginRoot(ModuleHook):
         self._first: Callable[[Module], object] | None = first
 
     def __call__(self, module: Module, _inputs: Any) -> None:
-        if torch.compiler.is_compiling():
+        if is_compiling():
             return
         first, self._first = self._first, None
         if first is not None:
@@ -69,32 +74,39 @@ class _End(ModuleHook):
         self._span = span
 
     def __call__(self, _module: Module, _inputs: Any, output: Any) -> None:
-        if not torch.compiler.is_compiling():
-            failure = sys.exc_info() if output is None else (None, None, None)
-            self._span.__exit__(*failure)
+        if not is_compiling():
+            self._span.__exit__(*(_SUCCESS if output is not None else sys.exc_info()))
 
 
-class _EndLayer(_End):
-    """Ends a layer's forward span, and lies in wait for its backward pass."""
+class _EndLayer(ModuleHook):
+    """Ends a layer's forward span, and lies in wait for its backward pass; written to be quick."""
 
     def __init__(self, forward: Span, backward: Span) -> None:
-        super().__init__(forward)
+        self._span = forward
         self._backward = backward
 
-    def __call__(self, module: Module, inputs: Any, output: Any) -> None:
-        super().__call__(module, inputs, output)
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            guarded(self._await_gradient)(inputs, output)
+    def __call__(self, _module: Module, inputs: Any, output: Any) -> None:
+        if is_compiling():
+            return
+        self._span.__exit__(*(_SUCCESS if output is not None else sys.exc_info()))
+        if STATE.segment is not None:
+            try:
+                self._await_gradient(inputs, output)
+            except Exception as error:  # noqa: BLE001 - the border to the user's training code
+                say_failed(self._await_gradient, error)
 
     def _await_gradient(self, inputs: Any, output: Any) -> None:
+        if type(output) is torch.Tensor and len(inputs) == 1:
+            if output.grad_fn is not None and output is not inputs[0]:
+                output.grad_fn.register_prehook(self._gradient_known)
+            return
         given = {id(tensor) for tensor in tensors(inputs)}
         for tensor in tensors(output):
-            node = tensor.grad_fn
-            if node is not None and id(tensor) not in given:
-                node.register_prehook(self._gradient_known)
+            if tensor.grad_fn is not None and id(tensor) not in given:
+                tensor.grad_fn.register_prehook(self._gradient_known)
 
     def _gradient_known(self, _gradients: tuple[Tensor, ...]) -> None:
-        guarded(torch_backward.layer_begins)(self._backward)
+        layer_begins(self._backward)
 
 
 def record_modules(root: Module, *, layers: bool, first: Callable[[Module], object]) -> None:

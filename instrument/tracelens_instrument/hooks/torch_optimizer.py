@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from torch.optim import optimizer as torch_optimizer
@@ -11,13 +12,15 @@ from tracelens_instrument.hooks.base import guarded
 from tracelens_instrument.hooks.torch_steps import STEPS
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from torch.optim import Optimizer
 
     from tracelens_instrument.span import Token
 
 __all__ = ["install", "record_updates"]
 
-_open: Final[dict[int, Token]] = {}
+_open: Final[dict[int, _Update]] = {}
 _everywhere: Final[list[bool]] = []
 _ATTRIBUTE: Final = "_tracelens_recorded"
 
@@ -38,24 +41,47 @@ def record_updates(optimizer: Optimizer) -> None:
         optimizer.register_step_post_hook(_end)
 
 
+class _Update:
+    """A step under way; `caller` is the frame that makes it, which tells whether it still runs."""
+
+    def __init__(self, token: Token, caller: int) -> None:
+        self.token = token
+        self.depth = 1
+        self._caller = caller
+
+    def is_around(self, frame: FrameType) -> bool:
+        """Tell whether `frame` runs inside this step."""
+        outer = frame.f_back
+        while outer is not None and id(outer) != self._caller:
+            outer = outer.f_back
+        return outer is not None
+
+
 def _begin(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-    guarded(_begin_update)(optimizer)
+    guarded(_begin_update)(optimizer, sys._getframe(1))  # noqa: SLF001 - that of the step
 
 
 def _end(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
     guarded(_end_update)(optimizer)
 
 
-def _begin_update(optimizer: Optimizer) -> None:
-    stale = _open.pop(id(optimizer), None)
-    if stale is not None:
-        stale.end(failed=True)  # a step that raised: PyTorch calls no hook then
+def _begin_update(optimizer: Optimizer, caller: FrameType) -> None:
+    before = _open.get(id(optimizer))
+    if before is not None and before.is_around(caller):
+        before.depth += 1  # the step of a class that calls its base's
+        return
+    if before is not None:
+        before.token.discard()  # it raised: PyTorch calls no hook then, so nobody knows when
     span = recorder.span(type(optimizer).__name__, kind="update")
-    _open[id(optimizer)] = span.begin()
+    _open[id(optimizer)] = _Update(span.begin(), id(caller))
 
 
 def _end_update(optimizer: Optimizer) -> None:
-    token = _open.pop(id(optimizer), None)
-    if token is not None:
-        token.end()
+    update = _open.get(id(optimizer))
+    if update is None:
+        return
+    update.depth -= 1
+    if update.depth == 0:
+        del _open[id(optimizer)]
+        update.token.end()
         STEPS.updated(optimizer)

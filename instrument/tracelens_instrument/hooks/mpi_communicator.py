@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["known", "record"]
 
-Method = "Callable[..., Any]"
-
 _CLASSES: Final[dict[type, type]] = {}
 _KNOWN: Final[dict[int, MPI.Intracomm]] = {}
 
@@ -65,6 +63,7 @@ def _namespace(base: type) -> dict[str, Any]:
             methods[name] = _deriving(name, getattr(base, name))
     for name in ("Free", "free", "Disconnect"):
         methods[name] = _forgetting(getattr(base, name))
+    methods["__reduce__"] = _reducing(base)
     return methods
 
 
@@ -148,6 +147,15 @@ def _forgetting(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self, *args, **kwargs)
 
     return method
+
+
+def _reducing(base: type) -> Callable[..., Any]:
+    """Pickle what it stands for, which mpi4py can do with the communicators that all processes have."""
+    return lambda self: (_unpickled, (base(self),))
+
+
+def _unpickled(comm: MPI.Intracomm) -> MPI.Intracomm:
+    return known(comm) or comm
 
 
 @guarded

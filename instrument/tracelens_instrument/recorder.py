@@ -13,6 +13,7 @@ from tracelens.errors import InvalidArgument
 from tracelens.schema.vocabulary import KINDS, OPS, ROLES
 from tracelens_instrument import lifecycle, steps
 from tracelens_instrument.clock import now
+from tracelens_instrument.failures import warn_once
 from tracelens_instrument.lifecycle import on_stop
 from tracelens_instrument.registry import REGISTRY
 from tracelens_instrument.span import Span, Token, Values
@@ -46,6 +47,8 @@ __all__ = [
     "traced",
     "track",
 ]
+
+_handles: dict[tuple[str, str, str], Span] = {}
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -117,9 +120,12 @@ def span(
         shard: Parameter-server shard.
 
     Raises:
-        InvalidArgument: an unknown kind, or an operation that this kind does not have.
+        InvalidArgument: an unknown kind, an operation that this kind does not have, or a name or
+            number that is none.
     """
     _check(kind, op)
+    _check_texts(name=name, algorithm=algorithm)
+    _check_indexes(communicator=communicator, shard=shard)
     number = REGISTRY.definition(
         name, kind, op=op, algorithm=algorithm, communicator=communicator, shard=shard
     )
@@ -157,17 +163,17 @@ def step(number: int, samples: float | None = None, tokens: float | None = None)
 
 
 def instant(name: str, kind: str = "user", **values: Unpack[Values]) -> None:
-    """Record that something happened at this moment."""
+    """Record that something happened at this moment; `values` are those of a span."""
+    if not values.keys() <= Values.__annotations__.keys():
+        raise TypeError(f"instant() takes the values {', '.join(Values.__annotations__)}")
     if STATE.on:
-        _check(kind, None)
-        Span(REGISTRY.definition(name, kind, "instant")).begin(**values)
+        _handle(name, kind, "instant").begin(**values)
 
 
 def counter(name: str, value: float, kind: str = "user") -> None:
     """Record the value of something at this moment."""
     if STATE.on:
-        _check(kind, None)
-        put_counter(REGISTRY.definition(name, kind, "counter"), value)
+        put_counter(_handle(name, kind, "counter"), value)
 
 
 def active() -> bool:
@@ -205,6 +211,18 @@ def _traced(function: F, name: str, kind: str, op: str | None) -> F:
     return wrap(function, handle) if STATE.on else function
 
 
+def _handle(name: str, kind: str, event_type: str) -> Span:
+    """Return the handle of an instant or counter; a wrong kind costs the kind, not the training."""
+    key = (name, kind, event_type)
+    known = _handles.get(key)
+    if known is None:
+        if kind not in KINDS:
+            warn_once(f"kind is {kind!r}, expected one of {', '.join(KINDS)}: recorded as 'user'")
+            kind = "user"
+        known = _handles[key] = Span(REGISTRY.definition(str(name), kind, event_type))
+    return known
+
+
 def _check(kind: str, op: str | None) -> None:
     if kind not in KINDS:
         raise InvalidArgument(f"kind is {kind!r}, expected one of {', '.join(KINDS)}.")
@@ -212,6 +230,18 @@ def _check(kind: str, op: str | None) -> None:
     if op is not None and op not in known:
         expected = f"one of {', '.join(known)}" if known else "none"
         raise InvalidArgument(f"op of kind {kind!r} is {op!r}, expected {expected}.")
+
+
+def _check_texts(**texts: object) -> None:
+    for name, text in texts.items():
+        if not isinstance(text, str) and (text is not None or name == "name"):
+            raise InvalidArgument(f"{name} of a span is {text!r}, expected a text.")
+
+
+def _check_indexes(**indexes: object) -> None:
+    for name, index in indexes.items():
+        if index is not None and not (isinstance(index, int) and 0 <= index < 2**31):
+            raise InvalidArgument(f"{name} of a span is {index!r}, expected a number from 0.")
 
 
 lifecycle.wait_for_first_use()

@@ -75,7 +75,7 @@ class Recording:
                         STATE.segment = self.segment
                 segment = self.segment
             try:
-                return segment, segment.take()
+                return segment, next(segment.slots)
             except StopIteration:
                 full = segment
 

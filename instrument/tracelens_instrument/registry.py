@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tracelens.schema.record import NO_SHORT
@@ -31,7 +32,9 @@ class Registry:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._definitions: dict[tuple[object, ...], Definition] = {}
+        self._definitions: dict[int, Definition] = {}
+        self._numbers: dict[Definition, int] = {}
+        self._unused = itertools.count(1)
         self._communicators: list[tuple[str, list[int], int]] = []
         self._tracks: dict[str, Thread] = {}
         self._threads = itertools.count()
@@ -51,17 +54,29 @@ class Registry:
         shard: int | None = None,
     ) -> int:
         """Return the number of a definition; equal ones share it."""
-        key = (name, kind, event_type, op, algorithm, communicator, shard)
-        known = self._definitions.get(key)
-        if known is not None:
-            return known.id
+        row = Definition(0, name[:MAX_NAME], kind, event_type, op, algorithm, communicator, shard)
+        return self.number(row)
+
+    def number(self, row: Definition) -> int:
+        """Return the number of a definition that was numbered elsewhere, or not at all."""
+        key = replace(row, id=0)
+        known = self._numbers.get(key)
+        return self._new_number(key) if known is None else known
+
+    def _new_number(self, key: Definition) -> int:
         with self._lock:
-            number = len(self._definitions) + 1
-            row = Definition(
-                number, name[:MAX_NAME], kind, event_type, op, algorithm, communicator, shard
-            )
+            known = self._numbers.get(key)
+            if known is not None:
+                return known
+            row = replace(key, id=next(self._unused))
             self._tell(to_line("definitions", row))
-            return self._definitions.setdefault(key, row).id
+            self._definitions[row.id] = row
+            self._numbers[key] = row.id
+            return row.id
+
+    def lookup(self, number: int) -> Definition:
+        """Return what a number stands for."""
+        return self._definitions[number]
 
     def communicator(self, ranks: Sequence[int], name: str) -> int:
         """Number a group of global ranks; each call stands for a new group."""
@@ -98,11 +113,11 @@ class Registry:
         """Tell `listener` all rows known and, from now on, each new one."""
         with self._lock:
             self._job = job
-            for definition in self._definitions.values():
+            for definition in list(self._definitions.values()):
                 listener(to_line("definitions", definition))
             for index in range(len(self._communicators)):
                 listener(to_line("communicators", self._communicator(index)))
-            for track in self._tracks.values():
+            for track in list(self._tracks.values()):
                 listener(to_line("threads", track))
             self._listener = listener
 

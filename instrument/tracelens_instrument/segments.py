@@ -11,13 +11,13 @@ import contextlib
 import mmap
 import os
 from operator import length_hint
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from tracelens.schema.record import BYTE_ORDER, HEADER, MAGIC, RECORD_BYTES
 from tracelens.schema.vocabulary import SCHEMA_VERSION, SEGMENT_SUFFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tracelens_instrument.failures import Counter
@@ -32,24 +32,24 @@ _POPULATE_WRITE: Final = 23  # MADV_POPULATE_WRITE, which the mmap module does n
 class Segment:
     """Slots to write records into.
 
-    `take` reserves a slot and returns its offset in bytes, in one step that neither a thread nor a
-    signal handler can come between; StopIteration says that the segment is full. `words` are the
-    same bytes as 8-byte integers. Whoever holds a segment may close its spans, also after it is full.
+    ``next(segment.slots)`` reserves one and returns its offset in bytes, in one step that neither a
+    thread nor a signal handler can come between; StopIteration says that the segment is full.
+    `words` are the same bytes as 8-byte integers. Whoever holds a segment may close its spans, also
+    after it is full.
     """
 
-    __slots__ = ("__weakref__", "memory", "owner", "slots", "take", "words")
+    __slots__ = ("__weakref__", "memory", "owner", "slots", "words")
 
     def __init__(
         self,
         memory: mmap.mmap | bytearray,
         owner: Recording,
-        take: Callable[[], int] | None = None,
+        slots: Iterator[int] | None = None,
     ) -> None:
         self.memory = memory
         self.words = memoryview(memory).cast("q")
         self.owner = owner
-        self.slots = iter(range(RECORD_BYTES, len(memory), RECORD_BYTES))
-        self.take = take or self.slots.__next__
+        self.slots = slots or iter(range(RECORD_BYTES, len(memory), RECORD_BYTES))
 
     def remaining(self) -> int:
         """How many slots are left."""
@@ -94,9 +94,21 @@ def create_segment(path: Path, number: int, owner: Recording, *, touch: bool = F
 
 def sink(owner: Recording, lost: Counter) -> Segment:
     """Make a segment that counts its records and keeps none."""
+    return Segment(bytearray(RECORD_BYTES), owner, _NoSlots(lost))
 
-    def take() -> int:
-        lost.add()
+
+class _NoSlots:
+    """Gives the same slot to everybody, and counts how often."""
+
+    def __init__(self, lost: Counter) -> None:
+        self._lost = lost
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> int:
+        self._lost.add()
         return 0
 
-    return Segment(bytearray(RECORD_BYTES), owner, take)
+    def __length_hint__(self) -> int:
+        return 0

@@ -18,7 +18,7 @@ __all__ = ["Step", "begin_step", "drop_step", "end_step", "forget_steps", "put_c
 
 _STEP: Final = Span(REGISTRY.definition("step", "step"))
 _WORK: Final = {
-    name: REGISTRY.definition(name, "step", "counter") for name in ("samples", "tokens")
+    name: Span(REGISTRY.definition(name, "step", "counter")) for name in ("samples", "tokens")
 }
 _AS_REQUEST: Final = struct.Struct("@Q")
 
@@ -121,7 +121,7 @@ def put_work(name: str, amount: float) -> None:
         put_counter(_WORK[name], amount)
 
 
-def put_counter(definition: int, value: Any) -> None:
+def put_counter(handle: Span, value: Any) -> None:
     """Record the value of a counter at this moment."""
     try:
         (bits,) = _AS_REQUEST.unpack(VALUE.pack(value))
@@ -129,7 +129,7 @@ def put_counter(definition: int, value: Any) -> None:
         if STATE.recording is not None:
             STATE.recording.clipped.add()
         return
-    Span(definition).begin(request=bits)
+    handle.begin(request=bits)
 
 
 def _enter(number: int) -> Token:

@@ -29,10 +29,20 @@ def wrap(function: F, span: Span) -> F:
 
 
 def _around_call(function: Any, span: Span) -> Any:
+    # What `with span:` does, called directly: that is quicker from Python to Python.
+    enter: Callable[[], object] = span.__enter__
+    leave: Callable[..., None] = span.__exit__
+
     @functools.wraps(function)
     def traced(*args: Any, **kwargs: Any) -> Any:
-        with span:
-            return function(*args, **kwargs)
+        enter()
+        try:
+            result = function(*args, **kwargs)
+        except BaseException:
+            leave(BaseException, None, None)
+            raise
+        leave(None, None, None)
+        return result
 
     return traced
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 from support.recording import read_one
@@ -56,3 +57,23 @@ def test_equal_handles_share_a_definition() -> None:
     """Making a handle again costs no new definition."""
     assert tl.span("same").definition == tl.span("same").definition
     assert tl.span("same").definition != tl.span("same", kind="forward").definition
+
+
+def test_threads_that_name_at_once() -> None:
+    """Every definition has a number of its own, and equal ones the same, whoever comes first."""
+    registry = Registry()
+    lines: list[bytes] = []
+    registry.listen(lines.append, "")
+    found: list[list[int]] = []
+
+    def name_all() -> None:
+        found.append([registry.definition(f"n{n}", "user") for n in range(500)])
+
+    threads = [threading.Thread(target=name_all) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(numbers == found[0] for numbers in found)
+    assert len(set(found[0])) == 500
+    assert len(lines) == 500

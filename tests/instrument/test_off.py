@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.recording import read_one
@@ -66,6 +66,13 @@ def test_wrong_handles_are_refused_when_made() -> None:
         tl.span("x", op="send")
     with pytest.raises(InvalidArgument, match="kind is 'nope'"):
         tl.traced(kind="nope")(work)
+    wrong: Any = 5
+    with pytest.raises(InvalidArgument, match="name of a span is 5, expected a text"):
+        tl.span(wrong)
+    with pytest.raises(InvalidArgument, match="algorithm of a span is 5"):
+        tl.span("x", algorithm=wrong)
+    with pytest.raises(InvalidArgument, match="shard of a span is -1, expected a number from 0"):
+        tl.span("x", shard=-1)
     with pytest.raises(InvalidArgument, match="role is 'boss'"):
         tl.start(role="boss")
     with pytest.raises(InvalidArgument, match="rank is 4"):

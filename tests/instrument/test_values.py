@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -154,4 +156,45 @@ def test_times_that_are_no_numbers(trace: Path) -> None:
     tl.stop()
     recorded = read_one(trace)
     assert recorded.named("piece") == []
+    assert recorded.side.dropped == {"value out of range": 1}
+
+
+@pytest.mark.parametrize("name", ["", "日本 🚂", "half \ud800 character", 'quo"te\n\0', "x" * 5000])
+def test_any_text_may_be_a_name(trace: Path, name: str) -> None:
+    """It is kept, up to a length, and never costs the recording."""
+    with tl.span(name):
+        pass
+    tl.stop()
+    recorded = read_one(trace)
+    assert [e["name"] for e in recorded.events] == [name[:1000].encode(errors="replace").decode()]
+
+
+def test_handle_may_be_copied_and_sent(trace: Path) -> None:
+    """A copy is the same kind of work, and keeps its own uses apart."""
+    span = tl.span("piece", kind="reduction", op="allreduce")
+    copied = copy.deepcopy(span)
+    sent = pickle.loads(pickle.dumps(span))  # noqa: S301 - our own, made in the same line
+    with span, copied, sent, span:
+        pass
+    tl.stop()
+    pieces = read_one(trace).named("piece")
+    assert [(e["op"], e["depth"], e["status"]) for e in pieces] == [
+        ("allreduce", depth, "closed") for depth in range(4)
+    ]
+
+
+def test_mistakes_in_instants_and_counters(trace: Path) -> None:
+    """A wrong kind costs the kind; a wrong keyword is Python's error, recording or not."""
+    with pytest.warns(RuntimeWarning, match="kind is 'nope', expected one of step"):
+        tl.instant("instant", kind="nope")
+    wrong: Any = {"color": 1}
+    with pytest.raises(TypeError, match=r"instant\(\) takes the values nbytes"):
+        tl.instant("instant", **wrong)
+    value: Any = "much"
+    tl.counter("counter", value)
+    tl.stop()
+    with pytest.raises(TypeError, match="takes the values"):
+        tl.instant("instant", **wrong)
+    recorded = read_one(trace)
+    assert [(e["name"], e["kind"]) for e in recorded.events] == [("instant", "user")]
     assert recorded.side.dropped == {"value out of range": 1}

@@ -169,7 +169,12 @@ def _of_definitions(
 
 
 def _encode(words: Sequence[str | None]) -> pa.Array[Any]:
-    return pa.array(words, pa.string()).dictionary_encode()
+    return pa.array(map(_printable, words), pa.string()).dictionary_encode()
+
+
+def _printable(word: str | None) -> str | None:
+    """Replace what is no text, such as half a character of a file name."""
+    return None if word is None else word.encode(errors="replace").decode()
 
 
 def _few(words: Sequence[str | None]) -> Sequence[str | None]:

@@ -89,7 +89,9 @@ def _run(domains: Sequence[str]) -> list[FakeComm]:
     return comms
 
 
-def test_a_clock_that_is_ahead_has_a_positive_offset(readings: dict[str, list[ClockReading]]):
+def test_a_clock_that_is_ahead_has_a_positive_offset(
+    readings: dict[str, list[ClockReading]],
+) -> None:
     comms = _run(["a", "a", "b", "c", "b"])
     assert set(readings) == {"b", "c"}
     for domain, (reading,) in readings.items():
@@ -101,11 +103,11 @@ def test_a_clock_that_is_ahead_has_a_positive_offset(readings: dict[str, list[Cl
     assert all(comm.freed for comm in comms)
 
 
-def test_with_one_clock_nothing_is_sent(readings: dict[str, list[ClockReading]]):
+def test_with_one_clock_nothing_is_sent(readings: dict[str, list[ClockReading]]) -> None:
     comms = _run(["a", "a", "a"])
     assert not readings
     assert not any(comm.freed for comm in comms)
 
 
-def test_the_first_of_each_other_clock_is_asked():
+def test_the_first_of_each_other_clock_is_asked() -> None:
     assert mpi_clock.first_of_each(["b", "a", "b", "c", "a"]) == [1, 3]

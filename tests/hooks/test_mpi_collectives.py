@@ -71,12 +71,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Recor
     return run_alone(f"CALLS = {calls!r}\n" + PROGRAM, folder), read_one(folder)
 
 
-def test_the_whole_table_is_called_here():
+def test_the_whole_table_is_called_here() -> None:
     assert set(CALLS) == set(COLLECTIVES)
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_it_does_what_mpi_does(run: tuple[dict[str, Any], Recorded], name: str):
+def test_it_does_what_mpi_does(run: tuple[dict[str, Any], Recorded], name: str) -> None:
     plain, recording = run[0][name]
     assert recording == plain
 
@@ -84,7 +84,7 @@ def test_it_does_what_mpi_does(run: tuple[dict[str, Any], Recorded], name: str):
 @pytest.mark.parametrize("name", CALLS)
 def test_it_is_recorded_with_operation_bytes_and_root(
     run: tuple[dict[str, Any], Recorded], name: str
-):
+) -> None:
     event, op = run[1].one(name), COLLECTIVES[name].op
     assert (event["kind"], event["op"], event["status"]) == ("reduction", op, "closed")
     assert event["bytes"] == CALLS[name][1]
@@ -94,13 +94,13 @@ def test_it_is_recorded_with_operation_bytes_and_root(
 @pytest.mark.parametrize("name", CALLS)
 def test_only_non_blocking_ones_are_beside_the_thread(
     run: tuple[dict[str, Any], Recorded], name: str
-):
+) -> None:
     recorded = run[1]
     track = recorded.side.threads[recorded.one(name)["thread"]]
     assert track.in_flight == name.startswith("I")
 
 
-def test_they_are_counted_on_their_communicator(run: tuple[dict[str, Any], Recorded]):
+def test_they_are_counted_on_their_communicator(run: tuple[dict[str, Any], Recorded]) -> None:
     events = {event["name"]: event for event in run[1].events}
     assert [events[name]["seq"] for name in CALLS] == list(range(len(CALLS)))
     (world,) = run[1].side.communicators

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_each_way_of_making_one(tmp_path: Path):
+def test_each_way_of_making_one(tmp_path: Path) -> None:
     program = """
     group = comm.Get_group()
     cart = comm.Create_cart([1])
@@ -27,8 +27,17 @@ def test_each_way_of_making_one(tmp_path: Path):
     recorded = read_one(tmp_path / "trace")
     barriers = recorded.named("Barrier")
     names = {row.index: row.name for row in recorded.side.communicators}
-    made = ("Split", "Dup", "Clone", "Create", "Create_group", "Split_type", "Create_cart")
-    made = (*made, "Create_cart.Sub", "Split.Dup")
+    made = (
+        "Split",
+        "Dup",
+        "Clone",
+        "Create",
+        "Create_group",
+        "Split_type",
+        "Create_cart",
+        "Create_cart.Sub",
+        "Split.Dup",
+    )
     assert [names[event["communicator"]] for event in barriers] == [
         f"MPI_COMM_WORLD.{name}" for name in made
     ]
@@ -36,12 +45,12 @@ def test_each_way_of_making_one(tmp_path: Path):
     assert len({row.uid for row in recorded.side.communicators}) == len(names)
 
 
-def test_no_communicator_stays_none(tmp_path: Path):
+def test_no_communicator_stays_none(tmp_path: Path) -> None:
     program = "print(json.dumps(comm.Split(MPI.UNDEFINED) == MPI.COMM_NULL))"
     assert run_alone(program, tmp_path / "trace") is True
 
 
-def test_a_communicator_with_the_handle_of_a_freed_one_is_another(tmp_path: Path):
+def test_a_communicator_with_the_handle_of_a_freed_one_is_another(tmp_path: Path) -> None:
     program = """
     for _ in range(2):
         mine = plain.Dup()
@@ -55,7 +64,7 @@ def test_a_communicator_with_the_handle_of_a_freed_one_is_another(tmp_path: Path
     assert first["communicator"] != second["communicator"]
 
 
-def test_it_passes_wherever_a_communicator_does(tmp_path: Path):
+def test_it_passes_wherever_a_communicator_does(tmp_path: Path) -> None:
     program = """
     window = MPI.Win.Allocate(8, comm=comm)
     window.Free()
@@ -65,7 +74,7 @@ def test_it_passes_wherever_a_communicator_does(tmp_path: Path):
     assert run_alone(program, tmp_path / "trace") == [True, True, True, True, 1]
 
 
-def test_it_is_pickled_as_the_one_it_stands_for(tmp_path: Path):
+def test_it_is_pickled_as_the_one_it_stands_for(tmp_path: Path) -> None:
     program = """
     import pickle
     found = [pickle.loads(pickle.dumps(comm)) is comm]

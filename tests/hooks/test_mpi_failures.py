@@ -22,7 +22,7 @@ BREAKAGES = {
 
 
 @pytest.mark.parametrize("breakage", BREAKAGES.values(), ids=BREAKAGES)
-def test_calls_are_made_once_whatever_breaks(tmp_path: Path, breakage: str):
+def test_calls_are_made_once_whatever_breaks(tmp_path: Path, breakage: str) -> None:
     program = f"""
     import warnings
     from tracelens_instrument import recorder
@@ -48,7 +48,7 @@ def test_calls_are_made_once_whatever_breaks(tmp_path: Path, breakage: str):
     assert result == [[0.0, 1.0], 2, ["x"], "y", False]
 
 
-def test_exceptions_of_mpi_pass_and_close_the_span(tmp_path: Path):
+def test_exceptions_of_mpi_pass_and_close_the_span(tmp_path: Path) -> None:
     program = """
     b = np.zeros(2)
     calls = (
@@ -72,7 +72,7 @@ def test_exceptions_of_mpi_pass_and_close_the_span(tmp_path: Path):
     assert [event["status"] for event in events] == ["exception"] * len(raised)
 
 
-def test_a_communicator_that_cannot_be_described_is_returned_as_it_is(tmp_path: Path):
+def test_a_communicator_that_cannot_be_described_is_returned_as_it_is(tmp_path: Path) -> None:
     program = """
     from tracelens_instrument.hooks import mpi, mpi_communicator
     import warnings

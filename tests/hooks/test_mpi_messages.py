@@ -56,12 +56,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Recor
 
 
 @pytest.mark.parametrize("name", POINT_TO_POINT)
-def test_the_message_arrives(run: tuple[dict[str, Any], Recorded], name: str):
+def test_the_message_arrives(run: tuple[dict[str, Any], Recorded], name: str) -> None:
     assert run[0][name] == ([0.0, 1.0, 2.0, 3.0] if name[0].isupper() else "x")
 
 
 @pytest.mark.parametrize("name", POINT_TO_POINT)
-def test_each_leg_is_recorded(run: tuple[dict[str, Any], Recorded], name: str):
+def test_each_leg_is_recorded(run: tuple[dict[str, Any], Recorded], name: str) -> None:
     events = run[1].named(name)
     assert [event["op"] for event in events] == [leg.op for leg in POINT_TO_POINT[name].legs]
     for event in events:
@@ -73,7 +73,7 @@ def test_each_leg_is_recorded(run: tuple[dict[str, Any], Recorded], name: str):
 @pytest.mark.parametrize("name", POINT_TO_POINT)
 def test_only_non_blocking_ones_are_beside_the_thread(
     run: tuple[dict[str, Any], Recorded], name: str
-):
+) -> None:
     recorded = run[1]
     for event in recorded.named(name):
         assert recorded.side.threads[event["thread"]].in_flight == (name[0] in "Ii")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.recording import run_child
 
 
-def test_the_communicator_is_returned_as_it_is():
+def test_the_communicator_is_returned_as_it_is() -> None:
     run_child("""
         import tracelens as tl
         from mpi4py import MPI

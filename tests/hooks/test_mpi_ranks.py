@@ -60,12 +60,12 @@ def ranks(folder: Path) -> list[Recorded]:
     return read_all(folder)
 
 
-def test_each_process_knows_its_rank(ranks: list[Recorded]):
+def test_each_process_knows_its_rank(ranks: list[Recorded]) -> None:
     found = [(recorded.side.process.rank, recorded.side.process.world) for recorded in ranks]
     assert found == [(rank, RANKS) for rank in range(RANKS)]
 
 
-def test_all_members_issue_the_same_collectives_in_the_same_order(ranks: list[Recorded]):
+def test_all_members_issue_the_same_collectives_in_the_same_order(ranks: list[Recorded]) -> None:
     issued: dict[str, list[list[Any]]] = {}
     for recorded in ranks:
         for row in recorded.side.communicators:
@@ -79,13 +79,13 @@ def test_all_members_issue_the_same_collectives_in_the_same_order(ranks: list[Re
         assert members == [first] * len(first[0])
 
 
-def test_collectives_are_matched_and_complete(folder: Path):
+def test_collectives_are_matched_and_complete(folder: Path) -> None:
     arrivals = tl.open(folder).arrivals
     assert arrivals.height >= 4 * STEPS
     assert arrivals["arrived"].to_list() == arrivals["expected"].to_list()
 
 
-def test_non_blocking_ones_overlap_what_the_rank_does_meanwhile(ranks: list[Recorded]):
+def test_non_blocking_ones_overlap_what_the_rank_does_meanwhile(ranks: list[Recorded]) -> None:
     for recorded in ranks:
         flights, works = recorded.named("Iallreduce"), recorded.named("overlapped")
         assert len(flights) == 2 * len(works) == 2 * STEPS
@@ -95,7 +95,7 @@ def test_non_blocking_ones_overlap_what_the_rank_does_meanwhile(ranks: list[Reco
                 assert _end(flight) > _end(work)
 
 
-def test_every_message_sent_is_received(ranks: list[Recorded]):
+def test_every_message_sent_is_received(ranks: list[Recorded]) -> None:
     sent: Counter[tuple[Any, ...]] = Counter()
     received: Counter[tuple[Any, ...]] = Counter()
     for recorded in ranks:
@@ -110,7 +110,7 @@ def test_every_message_sent_is_received(ranks: list[Recorded]):
     assert len(sent) == STEPS * (RANKS + 3 * (RANKS - 1))
 
 
-def test_peers_and_roots_are_global_ranks(ranks: list[Recorded]):
+def test_peers_and_roots_are_global_ranks(ranks: list[Recorded]) -> None:
     for recorded in ranks:
         me = recorded.side.process.rank
         assert {event["peer"] for event in recorded.named("Bcast")} == {1}

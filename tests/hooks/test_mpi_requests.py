@@ -48,13 +48,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Recor
 
 
 @pytest.mark.parametrize("name", [*SINGLE, *COMPLETIONS])
-def test_it_returns_what_mpi_returns(run: tuple[dict[str, Any], Recorded], name: str):
+def test_it_returns_what_mpi_returns(run: tuple[dict[str, Any], Recorded], name: str) -> None:
     plain, recording = run[0][name]
     assert recording == plain
 
 
 @pytest.mark.parametrize("name", [*SINGLE, *COMPLETIONS])
-def test_it_ends_the_operation(run: tuple[dict[str, Any], Recorded], name: str):
+def test_it_ends_the_operation(run: tuple[dict[str, Any], Recorded], name: str) -> None:
     position = [*SINGLE, *COMPLETIONS].index(name)
     barrier = run[1].named("Ibarrier")[position]
     around = run[1].named(f"around {name}")[1]
@@ -63,11 +63,11 @@ def test_it_ends_the_operation(run: tuple[dict[str, Any], Recorded], name: str):
     assert _end(around) >= _end(barrier) > around["start_ns"]
 
 
-def test_what_nobody_asked_about_stays_open(run: tuple[dict[str, Any], Recorded]):
+def test_what_nobody_asked_about_stays_open(run: tuple[dict[str, Any], Recorded]) -> None:
     assert run[1].named("Ibarrier")[-1]["status"] == "open"
 
 
-def test_requests_of_others_still_pass_as_requests(tmp_path: Path):
+def test_requests_of_others_still_pass_as_requests(tmp_path: Path) -> None:
     program = """
     request = plain.Ibarrier()
     print(json.dumps([

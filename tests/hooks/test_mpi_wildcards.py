@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_source_tag_number_and_bytes_come_from_the_status(tmp_path: Path):
+def test_source_tag_number_and_bytes_come_from_the_status(tmp_path: Path) -> None:
     program = """
     b, status = np.zeros(8), MPI.Status()
     def send(tag):
@@ -37,7 +37,7 @@ def test_source_tag_number_and_bytes_come_from_the_status(tmp_path: Path):
     assert {event["status"] for event in events} == {"closed"}
 
 
-def test_objects_are_returned_as_without_us(tmp_path: Path):
+def test_objects_are_returned_as_without_us(tmp_path: Path) -> None:
     program = """
     requests = [plain.isend(word, 0, 3) for word in ("x", "y", "z")]
     print(json.dumps([comm.recv(), comm.irecv().wait(), comm.irecv().test()]))
@@ -46,7 +46,7 @@ def test_objects_are_returned_as_without_us(tmp_path: Path):
     assert _numbers(read_one(tmp_path / "trace")) == [(0, 3, 0), (0, 3, 1), (0, 3, 2)]
 
 
-def test_a_message_to_nobody_is_not_recorded(tmp_path: Path):
+def test_a_message_to_nobody_is_not_recorded(tmp_path: Path) -> None:
     program = """
     b = np.zeros(2)
     comm.Send(b, MPI.PROC_NULL)
@@ -59,7 +59,7 @@ def test_a_message_to_nobody_is_not_recorded(tmp_path: Path):
     assert [event["name"] for event in read_one(tmp_path / "trace").events] == ["Barrier"]
 
 
-def test_a_cancelled_receive_is_not_recorded(tmp_path: Path):
+def test_a_cancelled_receive_is_not_recorded(tmp_path: Path) -> None:
     program = """
     for source in (0, MPI.ANY_SOURCE):
         request = comm.Irecv(np.zeros(2), source, 9)

@@ -7,9 +7,12 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from support.recording import clean_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 MPIEXEC = Path(sys.executable).parent / "mpiexec"
 
@@ -31,16 +34,33 @@ def run_alone(code: str, trace: Path) -> Any:
     return json.loads(output) if output.strip() else None
 
 
+def run_apart(code: str, trace: Path, wrappers: Sequence[Sequence[str]]) -> str:
+    """Run code after PRELUDE with a rank under each wrapper command; return what they print."""
+    script = _script(code, trace)
+    parts = [["-n", "1", *wrapper, *_python(script)] for wrapper in wrappers]
+    command = [word for part in parts for word in (":", *part)][1:]
+    return _run([str(MPIEXEC), *command], trace)
+
+
 def run_ranks(code: str, trace: Path, ranks: int = 3) -> str:
     """Run code after PRELUDE as several ranks that record; return what they print."""
-    script = trace.parent / "ranks.py"
-    script.write_text(PRELUDE + textwrap.dedent(code))
-    return _run(launch(script, ranks), trace)
+    return _run(launch(_script(code, trace), ranks), trace)
 
 
 def launch(script: Path, ranks: int) -> list[str]:
     """Return the command that starts a script as several ranks."""
-    return [str(MPIEXEC), "-n", str(ranks), sys.executable, "-m", "mpi4py", str(script)]
+    return [str(MPIEXEC), "-n", str(ranks), *_python(script)]
+
+
+def _python(script: Path) -> list[str]:
+    """Return the command of a rank; with ``-m mpi4py`` one that fails ends the others, too."""
+    return [sys.executable, "-m", "mpi4py", str(script)]
+
+
+def _script(code: str, trace: Path) -> Path:
+    script = trace.parent / "ranks.py"
+    script.write_text(PRELUDE + textwrap.dedent(code))
+    return script
 
 
 def _run(command: list[str], trace: Path) -> str:

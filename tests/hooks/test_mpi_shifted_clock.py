@@ -1,0 +1,117 @@
+"""Ranks whose clocks are 100 s apart measure that, and are brought together when the trace is opened."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+from support.mpi import run_apart
+from support.recording import Recorded, read_all
+
+import tracelens as tl
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracelens.schema.side import ClockReading
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.root]
+
+AHEAD_S = 100
+SECOND_NS = 1_000_000_000
+ROUNDS = 30
+SHIFT = ["unshare", "-T", "--monotonic", str(AHEAD_S)]
+
+PROGRAM = f"""
+for number in range({ROUNDS}):
+    with tl.step(number):
+        comm.Allreduce(MPI.IN_PLACE, np.zeros(8))
+"""
+
+
+def _unable() -> str | None:
+    """Say why clocks cannot be shifted here; None if they can."""
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        return "needs root, to make time namespaces"
+    if shutil.which("unshare") is None:
+        return "needs the program unshare"
+    tried = subprocess.run([*SHIFT, "true"], capture_output=True, text=True, check=False)
+    return None if tried.returncode == 0 else f"unshare cannot shift clocks here: {tried.stderr}"
+
+
+def _skip_if_unable() -> None:
+    reason = _unable()
+    if reason is not None:
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    _skip_if_unable()
+    folder = tmp_path_factory.mktemp("shifted") / "trace"
+    run_apart(PROGRAM, folder, [[], SHIFT])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ranks(folder: Path) -> list[Recorded]:
+    return read_all(folder)
+
+
+def test_the_later_rank_reads_how_far_it_is_ahead(ranks: list[Recorded]) -> None:
+    first, second = ranks
+    (reading,) = _ping_pongs(second)
+    assert not _ping_pongs(first)
+    assert reading.peer == 0
+    assert reading.offset_ns is not None
+    assert abs(reading.offset_ns - AHEAD_S * SECOND_NS) <= reading.window_ns / 2 + 1
+
+
+def test_without_alignment_nothing_fits(ranks: list[Recorded]) -> None:
+    first, second = (recorded.named("Allreduce")[0] for recorded in ranks)
+    assert second["start_ns"] - first["start_ns"] > (AHEAD_S - 20) * SECOND_NS
+
+
+def test_opened_all_leave_a_collective_together(folder: Path) -> None:
+    trace = tl.open(folder)
+    ends = pl.col("end_ns")
+    spread = (
+        trace.events.filter(pl.col("name") == "Allreduce")
+        .group_by("seq")
+        .agg(ranks=pl.len(), apart=ends.max() - ends.min())
+        .collect()
+    )
+    assert trace.alignment.method == "collective_exits"
+    assert spread["ranks"].to_list() == [2] * ROUNDS
+    assert spread["apart"].to_numpy().max() < SECOND_NS
+
+
+def test_without_collectives_the_reading_aligns(tmp_path: Path) -> None:
+    """No message is then received before it was sent."""
+    _skip_if_unable()
+    program = f"""
+    other = 1 - comm.rank
+    for number in range({ROUNDS}):
+        with tl.step(number):
+            comm.Sendrecv(np.zeros(8), other, 0, np.zeros(8), other, 0)
+    """
+    run_apart(program, tmp_path / "trace", [[], SHIFT])
+    (window_ns,) = [c.window_ns for c in _ping_pongs(read_all(tmp_path / "trace")[1])]
+    trace = tl.open(tmp_path / "trace")
+    assert trace.alignment.method == "ping_pong"
+    events = trace.events.collect()
+    sent = events.filter(pl.col("op") == "send").select("rank", "seq", "start_ns")
+    received = events.filter(pl.col("op") == "recv").select("peer", "seq", "end_ns")
+    pairs = sent.join(received, left_on=["rank", "seq"], right_on=["peer", "seq"])
+    assert pairs.height == 2 * ROUNDS
+    took = pairs["end_ns"] - pairs["start_ns"]
+    assert took.to_numpy().min() > -window_ns
+    assert took.to_numpy().max() < AHEAD_S * SECOND_NS / 2
+
+
+def _ping_pongs(recorded: Recorded) -> list[ClockReading]:
+    return [reading for reading in recorded.side.clocks if reading.method == "ping_pong"]

@@ -48,14 +48,11 @@ class _Pass:
     def bucket_ready(self, *, last: bool) -> None:
         """Be told that a bucket is complete; maybe not in the training thread."""
         if self._computing is None:
-            self._go_on()
-        if last and self._computing is not None:
-            self._end_layer()
-            self._ready_ns = now()
-            self._computing.end()
-            self._computing = None
-            if threading.get_ident() == self._thread:
-                self._waiting = _WAIT.begin()
+            self._was_computing()
+        if last:
+            self._wait()
+        elif self._computing is None and self._here:
+            self._computing = _BACKPROP.begin()
 
     def finish(self, *, failed: bool) -> None:
         """End with the call of backward()."""
@@ -72,14 +69,25 @@ class _Pass:
         if layer is not None:
             layer.end(failed)
 
-    def _go_on(self) -> None:
-        """There is another model behind the one whose last bucket this was."""
+    def _wait(self) -> None:
+        self._end_layer()
+        if self._computing is not None:
+            self._computing.end()
+            self._computing = None
+        self._ready_ns = now()
+        if self._here:
+            self._waiting = _WAIT.begin()
+
+    def _was_computing(self) -> None:
+        """There is another model behind the one whose last bucket had come."""
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             waiting.discard()
-        if threading.get_ident() == self._thread:
             _BACKPROP.complete(self._ready_ns, now())
-            self._computing = _BACKPROP.begin()
+
+    @property
+    def _here(self) -> bool:
+        return threading.get_ident() == self._thread
 
 
 class _Passes:

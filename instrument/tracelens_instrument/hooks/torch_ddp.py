@@ -78,16 +78,20 @@ def _record(model: Module, detail: str) -> None:
     if model in _MODELS:
         return
     _MODELS.add(model)
-    if isinstance(model, DistributedDataParallel):
+    for parallel in _parallel_parts(model):
         recorder.identify(dist.get_rank(), dist.get_world_size())
-        torch_buckets.record_buckets(model)
+        torch_buckets.record_buckets(parallel)
     torch_modules.record_modules(model, layers=detail == "layer", first=_before_first_forward)
     note_attached(f"{type(model).__name__} with {sum(1 for _ in model.parameters())} parameters")
 
 
 def _before_first_forward(model: Module) -> None:
-    if isinstance(model, DistributedDataParallel):
-        torch_buckets.register(model)
+    for parallel in _parallel_parts(model):
+        torch_buckets.register(parallel)
+
+
+def _parallel_parts(model: Module) -> list[DistributedDataParallel]:
+    return [part for part in model.modules() if isinstance(part, DistributedDataParallel)]
 
 
 def _around_init(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from typing import TYPE_CHECKING, Final
 
 import torch.distributed as dist
@@ -27,14 +28,13 @@ class Group:
         self.next_seq = itertools.count().__next__
 
 
-_GROUPS: Final[dict[tuple[str, tuple[int, ...]], Group]] = {}
+_GROUPS: Final[weakref.WeakKeyDictionary[dist.ProcessGroup, Group]] = weakref.WeakKeyDictionary()
 
 
 def group_of(process_group: dist.ProcessGroup) -> Group:
     """Return what is known of `process_group`, without keeping it alive."""
-    ranks = dist.get_process_group_ranks(process_group)
-    name = f"torch {process_group.group_name}"
-    key = (name, tuple(ranks))
-    if key not in _GROUPS:
-        _GROUPS[key] = Group(name, ranks)
-    return _GROUPS[key]
+    group = _GROUPS.get(process_group)
+    if group is None:
+        ranks = dist.get_process_group_ranks(process_group)
+        group = _GROUPS[process_group] = Group(f"torch {process_group.group_name}", ranks)
+    return group

@@ -1,0 +1,142 @@
+"""Buckets are recorded whatever communication hook a program has, and a hook in the way is no harm."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.recording import read_one
+from support.torch_training import Training, dist, group_of_one, network, torch
+
+import tracelens as tl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+DistributedDataParallel = torch.nn.parallel.DistributedDataParallel
+
+
+@pytest.fixture(autouse=True)
+def _group() -> Iterator[None]:
+    with group_of_one():
+        yield
+
+
+class Hook:
+    """A communication hook of a user's: counts, reduces nothing."""
+
+    def __init__(self) -> None:
+        self.__name__ = self.__qualname__ = "hook"  # as a function has
+        self.calls = 0
+
+    def __call__(self, state, bucket):  # noqa: ANN001, ANN204 - DDP refuses annotations that are strings
+        assert state == "state"
+        self.calls += 1
+        done = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+
+def _trained(model: Any) -> Training:
+    training = Training(model)
+    training.step()
+    training.step()
+    return training
+
+
+def test_without_a_hook_of_the_users(trace: Path) -> None:
+    _trained(tl.attach(DistributedDataParallel(network())))
+    tl.stop()
+    buckets = read_one(trace).named("bucket")
+    assert [(b["seq"], b["bytes"], b["op"]) for b in buckets] == [
+        (number, 4 * (8 * 16 + 16 + 16), "allreduce") for number in (0, 1)
+    ]
+
+
+def test_the_users_hook_is_called_and_recorded(trace: Path) -> None:
+    model = tl.attach(DistributedDataParallel(network()))
+    hook = Hook()
+    model.register_comm_hook("state", hook)
+    _trained(model)
+    tl.stop()
+    assert hook.calls == len(read_one(trace).named("bucket")) == 2
+
+
+def test_a_second_hook_is_refused_as_ever() -> None:
+    model = tl.attach(DistributedDataParallel(network()))
+    model.register_comm_hook("state", Hook())
+    with pytest.raises(RuntimeError, match="can only be called once"):
+        model.register_comm_hook("state", Hook())
+
+
+def test_what_is_no_hook_is_refused_as_ever() -> None:
+    model = tl.attach(DistributedDataParallel(network()))
+    with pytest.raises(TypeError, match="must be callable"):
+        model.register_comm_hook("state", "no hook")
+
+
+def test_a_hook_from_before_is_kept_and_told_of(trace: Path) -> None:
+    model = DistributedDataParallel(network())
+    hook = Hook()
+    model.register_comm_hook("state", hook)
+    with pytest.warns(
+        RuntimeWarning, match="buckets of a model are not recorded.*call attach first"
+    ):
+        tl.attach(model)
+    _trained(model)
+    tl.stop()
+    assert hook.calls == 2
+    recorded = read_one(trace)
+    assert not recorded.named("bucket")
+    assert len(recorded.named("backprop")) == 2
+
+
+def test_a_built_in_hook_is_kept_and_told_of(trace: Path) -> None:
+    model = DistributedDataParallel(network())
+    model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
+    training = Training(tl.attach(model))
+    with pytest.warns(RuntimeWarning, match="can only be called once"):
+        training.step()
+    tl.stop()
+    recorded = read_one(trace)
+    assert not recorded.named("bucket")
+    assert len(recorded.named("backprop")) == 1
+
+
+def test_two_models_share_a_backward_pass(trace: Path) -> None:
+    """Computing goes on after the first model's last bucket; only after the last is there waiting."""
+    first, second = (tl.attach(DistributedDataParallel(network())) for _ in range(2))
+    inputs = torch.ones(2, 8)
+    (first(inputs) + second(inputs)).sum().backward()
+    tl.stop()
+    recorded = read_one(trace)
+    assert [bucket["seq"] for bucket in recorded.named("bucket")] == [0, 1]
+    whole = [*recorded.named("backprop"), *recorded.named("wait for reductions")]
+    assert [span["kind"] for span in whole] == ["backprop", "backprop", "wait"]
+    for before, after in pairwise(whole):
+        assert before["start_ns"] + before["duration_ns"] <= after["start_ns"]
+
+
+def test_a_model_inside_the_attached_one_is_found(trace: Path) -> None:
+    class Outer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = DistributedDataParallel(network())
+
+        def forward(self, inputs: Any) -> Any:
+            return self.inner(inputs)
+
+    _trained(tl.attach(Outer()))
+    tl.stop()
+    assert len(read_one(trace).named("bucket")) == 2
+
+
+def test_a_recorded_model_goes_away() -> None:
+    """Nothing of ours keeps a model alive: gloo's threads must not outlive it."""
+    model = tl.attach(DistributedDataParallel(network()))
+    _trained(model)
+    weight = torch._C._WeakTensorRef(model.module[0].weight)
+    del model
+    assert weight.expired()

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
-import signal
-import subprocess
 import sys
-import uuid
+import time
 from argparse import REMAINDER
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from tracelens.cli.child import run_child
 from tracelens.errors import InvalidArgument, UnusableInput
 from tracelens.schema.vocabulary import SEGMENTS_SUFFIX, TRACE_SUFFIX
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 NAME: Final = "record"
 HELP: Final = "run a training command and record its ranks (no change to its script)"
@@ -26,6 +26,8 @@ EXAMPLES: Final = """\
   tracelens record --out traces/today -- mpiexec -n 4 python -m mpi4py train.py
   srun tracelens record -- python train.py
 """
+_LOOKS: Final = 20  # at processes that are about to end
+_LOOK_EVERY_S: Final = 0.1
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -37,13 +39,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command, recorded; return its exit code."""
     command = _command(arguments.command)
-    folder = (arguments.out or default_folder()).resolve()
-    before = set(folder.glob(f"*{TRACE_SUFFIX}"))
-    code = _run(command, environment(folder))
+    folder = _writable((arguments.out or default_folder()).absolute())
+    before = _recorded(folder)
+    code = run_child(command, environment(folder))
     _convert_leftovers(folder)
-    recorded = set(folder.glob(f"*{TRACE_SUFFIX}")) - before
-    if os.environ.get("TRACELENS_QUIET") != "1":
-        _say(folder, recorded, code)
+    rank = launcher_rank()
+    if rank is None:
+        _say(_summary(folder, _recorded(folder) - before), code)
+    elif rank == 0:
+        _say(_invitation(folder), code)
     return code
 
 
@@ -54,17 +58,28 @@ def default_folder() -> Path:
     return default_directory()
 
 
+def launcher_rank() -> int | None:
+    """Return the rank that a launcher has given us; None if the launcher is in the command."""
+    from tracelens_instrument.identity import launcher_of
+
+    found = launcher_of(os.environ)
+    return None if found is None else found[0]
+
+
 def environment(folder: Path) -> dict[str, str]:
     """Return the environment that makes every Python below record itself into `folder`."""
     import tracelens_instrument
 
-    autoload = Path(tracelens_instrument.__file__).parent / "autoload"
+    autoload = str(Path(tracelens_instrument.__file__).parent / "autoload")
     mine = dict(os.environ)
-    paths = [str(autoload), *filter(None, mine.get("PYTHONPATH", "").split(os.pathsep))]
-    mine["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+    theirs = mine.get("PYTHONPATH")
+    # An empty path among theirs means the working directory, so it stays.
+    paths = [path for path in theirs.split(os.pathsep) if path != autoload] if theirs else []
+    mine["PYTHONPATH"] = os.pathsep.join([autoload, *paths])
     mine["TRACELENS_DIR"] = str(folder)
     mine["TRACELENS_HOOKS"] = "1"
-    mine.setdefault("TRACELENS_JOB", mine.get("SLURM_JOB_ID") or uuid.uuid4().hex[:12])
+    # Nothing drawn: each host, or each rank, may have a `record` of its own, and must say the same.
+    mine.setdefault("TRACELENS_JOB", mine.get("SLURM_JOB_ID") or folder.name)
     return mine
 
 
@@ -82,51 +97,114 @@ def _command(words: Sequence[str]) -> list[str]:
     return command
 
 
-def _run(command: list[str], env: dict[str, str]) -> int:
-    """Run to the end and pass signals on; killed by a signal is 128 + its number, as in a shell."""
-    with subprocess.Popen(command, env=env) as child:
+def _writable(folder: Path) -> Path:
+    """Return the folder if it can hold a trace; it is made only when there is something to record."""
+    try:
+        nearest = next(path for path in (folder, *folder.parents) if path.exists())
+        usable = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+    except OSError:
+        usable = False
+    if not usable:
+        raise InvalidArgument(
+            f"--out is {str(folder)!r}, where no trace can be written: name a folder that can be made."
+        )
+    return folder
 
-        def pass_on(number: int, _frame: Any) -> None:
-            child.send_signal(number)
 
-        def leave_to_child(_number: int, _frame: Any) -> None:
-            """Ctrl-C reaches the whole foreground group by itself."""
-
-        handlers = {
-            signal.SIGTERM: pass_on,
-            signal.SIGHUP: pass_on,
-            signal.SIGINT: leave_to_child,
-        }
-        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-        try:
-            code = child.wait()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-    return code if code >= 0 else 128 - code
+def _recorded(folder: Path) -> set[Path]:
+    return set(folder.glob(f"*{TRACE_SUFFIX}"))
 
 
 def _convert_leftovers(folder: Path) -> None:
-    """Turn what killed ranks left behind into Arrow files."""
-    from tracelens.schema.segments import convert, is_live
+    """Turn what killed ranks of this host left behind into Arrow files."""
+    from tracelens.schema.segments import convert
 
-    for left in sorted(folder.glob(f"*{SEGMENTS_SUFFIX}")):
+    left = _leftovers(folder)
+    if left:
+        _write(f"reading what {_count(left, 'process', 'processes')} left behind unfinished")
+    for segments in left:
         try:
-            if not is_live(left):
-                convert(left)
+            convert(segments)
         except (UnusableInput, OSError) as error:
-            sys.stderr.write(f"tracelens: {left.name} stays as it is: {error}\n")
+            _write(f"{segments.name} stays as it is: {error}")
 
 
-def _say(folder: Path, files: set[Path], code: int) -> None:
-    if files:
-        processes = f"{len(files)} process{'es' if len(files) > 1 else ''}"
-        shown = min(os.path.relpath(folder), str(folder), key=len)
-        text = f"recorded {processes} to {shown}; next: tracelens analyze {shown}"
-    else:
-        text = (
+def _leftovers(folder: Path) -> list[Path]:
+    """Find the segments that nobody writes any more; killed processes take a moment to be gone."""
+    looks = _LOOKS if launcher_rank() is None else 1
+    for look in range(looks):
+        found = sorted(folder.glob(f"*{SEGMENTS_SUFFIX}"))
+        ended = [segments for segments in found if not _may_grow(segments)]
+        if len(ended) == len(found):
+            break
+        if look + 1 < looks:
+            time.sleep(_LOOK_EVERY_S)
+    return ended
+
+
+def _may_grow(segments: Path) -> bool:
+    """Tell whether somebody may still write here: of other hosts nobody knows."""
+    from tracelens.schema.host import clock_domain, host_name
+    from tracelens.schema.segments import is_live
+    from tracelens.schema.side import from_lines
+    from tracelens.schema.vocabulary import SIDE_FILE
+
+    among_ranks = launcher_rank() is not None
+    try:
+        with (segments / SIDE_FILE).open("rb") as lines:
+            process = from_lines(lines).process
+        if process.host != host_name():
+            return True
+        if process.clock_domain != clock_domain():  # another container, maybe
+            return among_ranks
+        return is_live(segments)
+    except (UnusableInput, OSError):
+        return among_ranks  # a rank beside us makes it, or converts it, just now
+
+
+def _summary(folder: Path, files: Collection[Path]) -> str:
+    if not files:
+        return (
             "nothing was recorded: the command ran no Python that uses torch DDP, mpi4py or "
             "tracelens with this TraceLens installed."
         )
+    events = sum(map(_events, files))
+    what = f"{_count(files, 'process', 'processes')} with {events:,} events"
+    return f"recorded {what} to {_shown(folder)}; next: tracelens analyze {_shown(folder)}"
+
+
+def _invitation(folder: Path) -> str:
+    """Say where the ranks of our launcher record to; they may not all have ended yet."""
+    if not any(folder.glob(f"*{SEGMENTS_SUFFIX}")) and not _recorded(folder):
+        return _summary(folder, ())
+    shown = _shown(folder)
+    return f"the ranks record to {shown}; when all have ended: tracelens analyze {shown}"
+
+
+def _events(path: Path) -> int:
+    """Count the events of a file by its first column."""
+    import pyarrow as pa
+
+    options = pa.ipc.IpcReadOptions(included_fields=[0])
+    try:
+        with pa.ipc.open_file(str(path), options=options) as reader:
+            return sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
+    except (pa.ArrowInvalid, OSError):
+        return 0
+
+
+def _count(things: Collection[object], one: str, many: str) -> str:
+    return f"{len(things)} {one if len(things) == 1 else many}"
+
+
+def _shown(folder: Path) -> str:
+    return shlex.quote(min(os.path.relpath(folder), str(folder), key=len))
+
+
+def _say(text: str, code: int) -> None:
     ended = f" (the command ended with exit code {code})" if code else ""
-    sys.stderr.write(f"tracelens: {text}{ended}\n")
+    _write(f"{text}{ended}")
+
+
+def _write(text: str) -> None:
+    sys.stderr.write(f"tracelens: {text}\n")

@@ -1,0 +1,48 @@
+"""What `tracelens record` cannot run or write gets one sentence and exit code 2; nothing is run."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from support.record import run_record
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RUNS = ("--", sys.executable, "-c", "print('ran')")
+
+
+def _refused(*arguments: object, cwd: Path) -> str:
+    done = run_record(*arguments, cwd=cwd)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.strip().splitlines()
+    assert line.startswith("tracelens: ")
+    return line
+
+
+@pytest.mark.parametrize("arguments", [(), ("--",), ("--out", "t", "--")])
+def test_no_command(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    assert "put it after --" in _refused(*arguments, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("command", ["no-such-command", "./folder", "./plain"])
+def test_no_such_command(command: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "plain").write_text("not executable")
+    assert command in _refused("--", command, cwd=tmp_path)
+
+
+def test_a_file_that_no_system_can_execute(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("echo there is no line that names a shell\n")
+    script.chmod(0o755)
+    assert "cannot be started" in _refused("--", "./script", cwd=tmp_path)
+
+
+@pytest.mark.parametrize("out", ["taken", "taken/below"])
+def test_a_place_where_no_folder_can_be(out: str, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file")
+    assert out in _refused("--out", out, *RUNS, cwd=tmp_path)

@@ -1,0 +1,92 @@
+"""`tracelens record` runs the command as it is, and says in one line what became of it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from support.record import run_record
+from support.recording import read_one
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TRAINING = """
+import sys
+import tracelens as tl
+WORK = tl.span("work")
+for i in range(3):
+    with tl.step(i), WORK:
+        pass
+print("trained")
+sys.exit(int(sys.argv[1]))
+"""
+
+
+def _line(text: str) -> str:
+    (line,) = text.strip().splitlines()
+    return line
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_its_exit_code_is_the_commands(code: int, tmp_path: Path) -> None:
+    """The trace is there and announced, also after a failure."""
+    done = run_record("--out", tmp_path / "t", "--", sys.executable, "-c", TRAINING, code)
+    assert done.returncode == code
+    assert done.stdout == "trained\n"
+    line = _line(done.stderr)
+    assert "recorded 1 process with 6 events" in line
+    assert "next: tracelens analyze " in line
+    assert ("exit code 7" in line) == (code == 7)
+    assert len(read_one(tmp_path / "t").named("work")) == 3
+
+
+def test_a_folder_of_its_own_by_default(tmp_path: Path) -> None:
+    done = run_record("--", sys.executable, "-c", TRAINING, 0, cwd=tmp_path)
+    (folder,) = (tmp_path / "traces").iterdir()
+    assert f"tracelens analyze traces/{folder.name}" in done.stderr
+    assert read_one(folder).side.complete
+
+
+def test_the_next_command_can_be_pasted(tmp_path: Path) -> None:
+    done = run_record("--out", "a run", "--", sys.executable, "-c", TRAINING, 0, cwd=tmp_path)
+    assert "tracelens analyze 'a run'" in done.stderr
+
+
+def test_only_what_is_new_is_announced(tmp_path: Path) -> None:
+    """A second recording into the same folder tells of its own processes."""
+    for _ in range(2):
+        done = run_record("--out", tmp_path / "t", "--", sys.executable, "-c", TRAINING, 0)
+        assert "recorded 1 process " in done.stderr
+    assert len(list((tmp_path / "t").glob("*.arrow"))) == 2
+
+
+def test_a_command_that_records_nothing_is_told_so(tmp_path: Path) -> None:
+    """It ran all the same: its exit code stands, and no empty folder is left."""
+    done = run_record("--out", tmp_path / "t", "--", sys.executable, "-c", "raise SystemExit(5)")
+    assert done.returncode == 5
+    assert "nothing was recorded" in _line(done.stderr)
+    assert not (tmp_path / "t").exists()
+
+
+def test_arguments_after_the_dashes_belong_to_the_command(tmp_path: Path) -> None:
+    show = "import sys; print(sys.argv[1:])"
+    done = run_record("--", sys.executable, "-c", show, "--out", "x", "--", "y", cwd=tmp_path)
+    assert done.stdout == "['--out', 'x', '--', 'y']\n"
+
+
+def test_open_files_reach_the_command(tmp_path: Path) -> None:
+    """An MPI launcher talks to its ranks through one."""
+    script = tmp_path / "through.py"
+    script.write_text(
+        "import os, subprocess, sys\n"
+        "here, there = os.pipe()\n"
+        "os.set_inheritable(there, True)\n"
+        "say = f'import os; os.write({there}, b\"hello\")'\n"
+        "command = [*sys.argv[1:], '--', sys.executable, '-c', say]\n"
+        "subprocess.run(command, close_fds=False, check=True)\n"
+        "print(os.read(here, 5).decode())\n"
+    )
+    done = run_record("--", sys.executable, script, sys.executable, "-m", "tracelens", "record")
+    assert done.stdout == "hello\n"

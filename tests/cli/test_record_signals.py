@@ -1,0 +1,89 @@
+"""A signal sent to `tracelens record` reaches the command; what it does then is what counts."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from support.record import TIME_LIMIT, record_command
+from support.recording import clean_environment, read_one
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OBEDIENT = """
+import signal, sys
+import tracelens as tl
+number = int(sys.argv[1])
+signal.signal(number, lambda *_: sys.exit(40 + number))
+with tl.span("work"):
+    print("ready", flush=True)
+    while True:
+        signal.pause()
+"""
+SIGNALS = ("SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+
+
+def _signalled(number: int, command: list[object]) -> tuple[int, str]:
+    """Start, send the signal to the recorder once the command is ready, and wait."""
+    with subprocess.Popen(
+        record_command(*command),
+        env=clean_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # as in the background: there is no terminal that tells the child
+    ) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline() == "ready\n"
+        started.send_signal(number)
+        _, errors = started.communicate(timeout=TIME_LIMIT)
+    return started.returncode, errors
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_the_command_gets_the_signal(name: str, tmp_path: Path) -> None:
+    """It ends as it likes, and what it recorded is there."""
+    number = int(signal.Signals[name])
+    command = ["--out", tmp_path / "t", "--", sys.executable, "-c", OBEDIENT, number]
+    code, errors = _signalled(number, command)
+    assert code == 40 + number
+    assert "recorded 1 process" in errors
+    assert read_one(tmp_path / "t").one("work")["status"] == "exception"
+
+
+def test_a_command_killed_by_a_signal_ends_as_in_a_shell(tmp_path: Path) -> None:
+    """Exit code 128 + the signal; the span that it was in is there, open."""
+    helpless = OBEDIENT.replace("signal.signal(number", "(lambda *_: None)(number")
+    command = ["--out", tmp_path / "t", "--", sys.executable, "-c", helpless, 0]
+    code, errors = _signalled(signal.SIGTERM, command)
+    assert code == 128 + signal.SIGTERM
+    assert "1 process left behind" in errors
+    recorded = read_one(tmp_path / "t")
+    assert recorded.one("work")["status"] == "open"
+    assert recorded.path.suffix == ".arrow"
+
+
+def test_what_is_ignored_stays_ignored(tmp_path: Path) -> None:
+    """Under nohup neither the recorder nor the command ends when the terminal goes."""
+    ask = "import signal; print(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN)"
+    command = record_command("--out", tmp_path / "t", "--", sys.executable, "-c", ask)
+    done = subprocess.run(
+        [sys.executable, "-c", _NOHUP, *command],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=TIME_LIMIT,
+        check=True,
+    )
+    assert done.stdout == "True\n"
+
+
+_NOHUP = """
+import os, signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+os.execv(sys.argv[1], sys.argv[1:])
+"""

@@ -1,0 +1,34 @@
+"""Runs `tracelens record` as a user does, in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from support.recording import clean_environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TIME_LIMIT = 120
+
+
+def record_command(*arguments: object) -> list[str]:
+    """Build the command line of `tracelens record`."""
+    return [sys.executable, "-m", "tracelens", "record", *map(str, arguments)]
+
+
+def run_record(
+    *arguments: object, cwd: Path | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run `tracelens record` with these arguments and wait for it."""
+    return subprocess.run(
+        record_command(*arguments),
+        env=clean_environment(OMP_NUM_THREADS="1", **variables),
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=TIME_LIMIT,
+        check=False,
+    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
-from tracelens_instrument import clock, lifecycle, recorder
+from tracelens_instrument import clock, recorder
 from tracelens_instrument.hooks import mpi_clock
 
 if TYPE_CHECKING:
@@ -49,10 +49,10 @@ class FakeComm:
 
 
 @pytest.fixture
-def readings(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[ClockReading]]:
+def readings(monkeypatch: pytest.MonkeyPatch) -> list[ClockReading]:
     """Give each thread a clock of its own, which ticks when any is read; collect the readings."""
     side, ticks, lock = Side(), iter(range(0, 10**9, TICK_NS)), threading.Lock()
-    found: dict[str, list[ClockReading]] = {}
+    found: list[ClockReading] = []
 
     def now() -> int:
         with lock:
@@ -60,10 +60,9 @@ def readings(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[ClockReading]]:
 
     for module in (clock, mpi_clock):
         monkeypatch.setattr(module, "now", now)
-    monkeypatch.setattr(lifecycle, "first_use", lambda: None)
-    monkeypatch.setattr(
-        recorder, "clock_reading", lambda reading: found.setdefault(side.domain, []).append(reading)
-    )
+    monkeypatch.setattr(mpi_clock, "PENDING", [])
+    monkeypatch.setattr(recorder, "on_stop", lambda _write: None)
+    monkeypatch.setattr(recorder, "clock_reading", found.append)
     monkeypatch.setattr(mpi_clock, "clock_domain", lambda: side.domain)
     monkeypatch.setattr(f"{__name__}.SIDE", side, raising=False)
     return found
@@ -90,21 +89,22 @@ def _run(domains: Sequence[str]) -> list[FakeComm]:
 
 
 def test_a_clock_that_is_ahead_has_a_positive_offset(
-    readings: dict[str, list[ClockReading]],
+    readings: list[ClockReading],
 ) -> None:
     comms = _run(["a", "a", "b", "c", "b"])
-    assert set(readings) == {"b", "c"}
-    for domain, (reading,) in readings.items():
-        assert reading.method == "ping_pong"
-        assert reading.peer == 10
-        assert reading.offset_ns is not None
-        assert abs(reading.offset_ns - AHEAD_NS[domain]) <= reading.window_ns / 2
+    mpi_clock.write_pending()
+    expected = [AHEAD_NS["c"], AHEAD_NS["b"]]
+    found = sorted((reading.offset_ns or 0, reading.window_ns, reading) for reading in readings)
+    for (offset_ns, _, reading), ahead_ns in zip(found, expected, strict=True):
+        assert (reading.method, reading.peer) == ("ping_pong", 10)
+        assert abs(offset_ns - ahead_ns) <= reading.window_ns / 2
         assert reading.window_ns <= 50 * TICK_NS
     assert all(comm.freed for comm in comms)
 
 
-def test_with_one_clock_nothing_is_sent(readings: dict[str, list[ClockReading]]) -> None:
+def test_with_one_clock_nothing_is_sent(readings: list[ClockReading]) -> None:
     comms = _run(["a", "a", "a"])
+    mpi_clock.write_pending()
     assert not readings
     assert not any(comm.freed for comm in comms)
 

@@ -115,3 +115,16 @@ def test_without_collectives_the_reading_aligns(tmp_path: Path) -> None:
 
 def _ping_pongs(recorded: Recorded) -> list[ClockReading]:
     return [reading for reading in recorded.side.clocks if reading.method == "ping_pong"]
+
+
+def test_the_program_can_still_say_its_role(tmp_path: Path) -> None:
+    """Measuring clocks, which happens first, does not open the recording."""
+    _skip_if_unable()
+    program = """
+    tl.start(role="ps" if comm.rank == 1 else "worker", shard=comm.rank)
+    tl.instant("ready")
+    """
+    run_apart(program, tmp_path / "trace", [[], SHIFT])
+    server, worker = read_all(tmp_path / "trace")
+    assert (server.side.process.role, worker.side.process.role) == ("ps", "worker")
+    assert len(_ping_pongs(server)) == 1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracelens.schema.host import clock_domain
 from tracelens.schema.side import ClockReading
-from tracelens_instrument import lifecycle, recorder
+from tracelens_instrument import recorder
 from tracelens_instrument.clock import now, ping_pong
 
 if TYPE_CHECKING:
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
     from mpi4py import MPI
 
-__all__ = ["compare_clocks", "first_of_each"]
+__all__ = ["PENDING", "compare_clocks", "first_of_each", "write_pending"]
 
+PENDING: Final[list[ClockReading]] = []
 _ROUNDS: Final = 50
 
 
@@ -54,9 +55,18 @@ def _ask(comm: MPI.Intracomm, peer: int) -> None:
     offset_ns, round_trip_ns = ping_pong(
         lambda mine: comm.Send(array("q", [mine]), 0), receive, _ROUNDS
     )
-    lifecycle.first_use()  # a recording that waits for its first event has no place for a reading
     reading = ClockReading("ping_pong", now(), round_trip_ns, peer=peer, offset_ns=offset_ns)
-    recorder.clock_reading(reading)
+    PENDING.append(reading)
+    recorder.on_stop(write_pending)
+
+
+def write_pending() -> None:
+    """Write down what was measured while the recording still waited for its first event.
+
+    To open it for this would be too early: the program may still say which role it has.
+    """
+    while PENDING:
+        recorder.clock_reading(PENDING.pop())
 
 
 def _answer(comm: MPI.Intracomm, rank: int) -> None:

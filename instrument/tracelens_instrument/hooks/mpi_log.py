@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 from mpi4py import MPI
@@ -11,6 +10,7 @@ from mpi4py import MPI
 from tracelens.schema.record import NO_INDEX
 from tracelens_instrument import recorder
 from tracelens_instrument.hooks import mpi_payload
+from tracelens_instrument.hooks.mpi_clock import PENDING, write_pending
 from tracelens_instrument.hooks.mpi_flight import Flight, Receipt
 
 if TYPE_CHECKING:
@@ -43,9 +43,7 @@ class Log:
         self._index = recorder.communicator(self.ranks, name)
         self._spans: dict[tuple[str, str], Span] = {}
         self._next_collective = itertools.count().__next__
-        self._messages: defaultdict[tuple[str, int, int], Callable[[], int]] = defaultdict(
-            lambda: itertools.count().__next__
-        )
+        self._messages: dict[tuple[str, int, int], Callable[[], int]] = {}
 
     def collective(self, name: str, row: Collective, values: Mapping[str, Any]) -> Token:
         """Begin a collective on this thread, or on the track if it does not block."""
@@ -54,8 +52,12 @@ class Log:
         span, seq = self.span(name, row.op), self._next_collective()
         if row.rooted:
             root = self.global_rank(values.get("root", 0))
-            return span.begin(track, nbytes=nbytes, seq=seq, peer=root)
-        return span.begin(track, nbytes=nbytes, seq=seq)
+            token = span.begin(track, nbytes=nbytes, seq=seq, peer=root)
+        else:
+            token = span.begin(track, nbytes=nbytes, seq=seq)
+        if PENDING:
+            write_pending()
+        return token
 
     def messages(self, name: str, row: PointToPoint, values: Mapping[str, Any]) -> Flight:
         """Begin the messages of a call."""
@@ -63,6 +65,8 @@ class Log:
         found = Flight(values.get("status"))
         for leg in row.legs:
             self._message(found, name, leg, values, track)
+        if PENDING:
+            write_pending()
         return found
 
     def _message(
@@ -93,7 +97,11 @@ class Log:
 
     def next_message(self, op: str, peer: int, tag: int) -> int:
         """Count the messages to or from a peer with a tag."""
-        return self._messages[op, peer, tag]()
+        key = (op, peer, tag)
+        count = self._messages.get(key)
+        if count is None:  # setdefault, because threads may send side by side
+            count = self._messages.setdefault(key, itertools.count().__next__)
+        return count()
 
     def span(self, name: str, op: str) -> Span:
         """Return the handle of a method on this communicator."""

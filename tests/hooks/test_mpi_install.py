@@ -1,0 +1,59 @@
+"""Installed, the hook records COMM_WORLD as soon as the program has begun MPI, be it by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from support.recording import read_one, run_child
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BEGINNINGS = {
+    "import": "",
+    "Init": "MPI.Init()",
+    "Init_thread": "assert MPI.Init_thread(MPI.THREAD_MULTIPLE) == MPI.THREAD_MULTIPLE",
+}
+
+
+@pytest.mark.parametrize("beginning", BEGINNINGS)
+def test_it_waits_until_mpi_runs(tmp_path: Path, beginning: str) -> None:
+    automatic = beginning == "import"
+    program = f"""
+        from tracelens_instrument import hooks
+        hooks.install()
+        import mpi4py
+        mpi4py.rc.initialize = {automatic}
+        from mpi4py import MPI
+        assert MPI.Is_initialized() == {automatic}
+        {BEGINNINGS[beginning]}
+        MPI.COMM_WORLD.Barrier()
+        request = MPI.COMM_WORLD.Ibarrier()
+        MPI.Request.Waitall([request])
+    """
+    run_child(program, TRACELENS_DIR=str(tmp_path / "trace"))
+    events = read_one(tmp_path / "trace").events
+    found = [(event["name"], event["status"]) for event in events]
+    assert found == [("Barrier", "closed"), ("Ibarrier", "closed")]
+
+
+def test_operations_that_outlive_the_recording_do_no_harm(tmp_path: Path) -> None:
+    program = """
+        import tracelens as tl
+        from mpi4py import MPI
+        comm = tl.attach(MPI.COMM_WORLD)
+        request = comm.Ibarrier()
+        message = comm.irecv()
+        tl.stop()
+        request.Wait()
+        comm.send("x", 0)
+        assert message.wait() == "x"
+        comm.Barrier()
+    """
+    run_child(program, TRACELENS_DIR=str(tmp_path / "trace"))
+    events = read_one(tmp_path / "trace").events
+    assert [(event["name"], event["status"]) for event in events] == [
+        ("Ibarrier", "open"),
+        ("irecv", "open"),
+    ]

@@ -69,6 +69,7 @@ NAMES: Final = {
     "transfer": "transfer",
     "idle": "idle",
     "outside": "outside the steps",
+    "outside_steps": "outside the steps",
     "late_ranks": "waiting for late ranks",
     "exposed_transfer": "transfer nothing hides",
     "unknown": "not recorded",

@@ -9,7 +9,7 @@ from support.callbacks import call
 from support.stores import slow_rank
 
 from tracelens_dashboard.app import create_app
-from tracelens_dashboard.components.chart import GRAPH_CONFIG
+from tracelens_dashboard.theme import GRAPH_CONFIG
 
 if TYPE_CHECKING:
     from dash import Dash

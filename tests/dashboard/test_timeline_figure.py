@@ -66,7 +66,7 @@ def test_real_spans_lie_where_they_ran() -> None:
     place = said.index(("rank 2", "backprop", 25))
     mine = store.phases.segments.filter(rank=2, step=25, category="backprop")
     assert backprop["base"][place] == pytest.approx((mine["start_ns"][0] - origin) / 1e9)
-    length = (mine["end_ns"] - mine["start_ns"]).sum() / 1e9
+    length = int((mine["end_ns"] - mine["start_ns"]).sum()) / 1e9
     assert backprop["x"][place] == pytest.approx(length)
 
 

@@ -27,7 +27,8 @@ def call(app: Dash, output: str, values: dict[str, Any], **headers: str) -> Test
         "state": [_given(item, values) for item in found["state"]],
         "changedPropIds": [_name(item) for item in found["inputs"]],
     }
-    return client.post(URL, json=body, headers=headers)
+    answer: TestResponse = client.post(URL, json=body, headers=headers)
+    return answer
 
 
 def _names(output: str) -> list[str]:

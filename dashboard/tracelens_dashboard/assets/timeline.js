@@ -25,7 +25,8 @@
   };
 
   const writing = (target) =>
-    target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName);
+    target.isContentEditable ||
+    (/^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName) && !/^(checkbox|radio)$/.test(target.type));
 
   document.addEventListener("click", (event) => {
     const button = event.target.closest("[id^='zoom-']");

@@ -81,6 +81,7 @@ def columns(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         {
             "field": name,
+            "headerName": name,
             "type": "numericColumn" if isinstance(value, (int, float)) else None,
             "filter": not isinstance(value, (int, float)),
             "wrapHeaderText": True,

@@ -1,0 +1,116 @@
+"""A real browser on a really served run: what happened on the page is watched all the while."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response
+
+Scheme = Literal["light", "dark"]
+
+# The system's browser, without a display, and without its own traffic.
+FLAGS: Final = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+START_LIMIT_S: Final = 60
+ANSWER_LIMIT_MS: Final = 30_000
+
+
+@dataclass
+class Watch:
+    """What a page did that it should not: console errors, failures, requests to elsewhere."""
+
+    console: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    hosts: set[str] = field(default_factory=set)
+
+    def over(self, page: Page) -> None:
+        """Watch a page from now on."""
+        page.on("console", self._heard)
+        page.on("pageerror", lambda error: self.console.append(str(error)))
+        page.on("request", self._asked)
+        page.on("response", self._answered)
+
+    def assert_clean(self) -> None:
+        """Nothing was complained of, and nothing left this machine."""
+        assert self.console == []
+        assert self.failed == []
+        assert self.hosts <= {"127.0.0.1"}
+
+    def _heard(self, message: ConsoleMessage) -> None:
+        if message.type in {"error", "warning"}:
+            self.console.append(message.text)
+
+    def _asked(self, request: Request) -> None:
+        address = urlsplit(request.url)
+        if address.scheme not in {"data", "blob"}:
+            self.hosts.add(address.hostname or "")
+
+    def _answered(self, response: Response) -> None:
+        if response.status >= 400:
+            self.failed.append(f"{response.status} {response.url}")
+
+
+@contextmanager
+def served(trace: Path) -> Iterator[str]:
+    """Run `tracelens serve` on a free port; yields its address; it must end well on Ctrl-C."""
+    command = [sys.executable, "-m", "tracelens", "serve", str(trace), "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        words = (word for line in iter(process.stdout.readline, "") for word in line.split())
+        yield next(word for word in words if word.startswith("http://"))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=START_LIMIT_S) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Start the system's Chromium."""
+    path = shutil.which("chromium")
+    if path is None:
+        pytest.fail("Chromium is missing: `make test` installs it as root, else says how")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def opened(browser: Browser, url: str, scheme: Scheme = "light") -> Iterator[Page]:
+    """Open an address in a fresh profile; afterwards nothing may have gone wrong."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme=scheme)
+    page = context.new_page()
+    page.set_default_timeout(ANSWER_LIMIT_MS)
+    watch = Watch()
+    watch.over(page)
+    page.goto(url)
+    yield page
+    page.wait_for_load_state("networkidle")
+    context.close()
+    watch.assert_clean()

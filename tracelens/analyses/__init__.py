@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from tracelens.analyses import efficiency, imbalance, integrity, interleaving, phases
+from tracelens.analyses import (
+    efficiency,
+    imbalance,
+    integrity,
+    interleaving,
+    phases,
+    stalls,
+    stragglers,
+)
 from tracelens.analyses.result import Finding, Report, Result, Summary
 
 if TYPE_CHECKING:
@@ -21,6 +29,9 @@ if TYPE_CHECKING:
     from tracelens.trace import Trace
 
 __all__ = ["ANALYSES", "Analysis", "Finding", "Report", "Result", "analyze"]
+
+# Findings that explain why the slowest rank of a step is slow.
+_LATE: Final = ("straggler", "slow_host", "gc_stall", "checkpoint_stall")
 
 
 @dataclass(frozen=True)
@@ -34,6 +45,8 @@ class Analysis:
 
 ANALYSES: Final = (
     Analysis("integrity", "What of the run is not in the trace?", integrity.run),
+    Analysis("stragglers", "Which ranks are late, in what, and what does it cost?", stragglers.run),
+    Analysis("stalls", "When are all ranks slow at the same time?", stalls.run),
     Analysis("imbalance", "Is the work spread evenly over ranks and PS shards?", imbalance.run),
     Analysis("interleaving", "Is communication hidden, and what gaps are there?", interleaving.run),
 )
@@ -66,13 +79,29 @@ def analyze(trace: Trace, progress: Callable[[int, int], None] | None = None) ->
 
 
 def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Order findings: faults without a saving first (they limit the rest), then by saving."""
+    """Order findings: what limits the trace, then faults, then opportunities, each by saving.
 
-    def place(finding: Finding) -> tuple[bool, float]:
-        limits = finding.category == "fault" and finding.saving is None
-        return not limits, -(finding.saving or 0.0)
+    A fault without a saving is of the first kind. A fault comes before an opportunity because it is
+    certain, and because an opportunity's saving is what could be had at best.
+    """
+    kept = list(findings)
 
-    return tuple(sorted(findings, key=place))
+    def place(finding: Finding) -> tuple[int, float]:
+        if finding.category == "opportunity":
+            return 2, -(finding.saving or 0.0)
+        return (1, -finding.saving) if finding.saving is not None else (0, 0.0)
+
+    return tuple(sorted((f for f in kept if not _told(f, kept)), key=place))
+
+
+def _told(finding: Finding, findings: list[Finding]) -> bool:
+    """Say whether another finding names the cause of the same loss."""
+    if finding.kind == "exposed_communication":
+        return any(other.kind == "ps_hot_shard" for other in findings)
+    if finding.kind == "load_imbalance":
+        late = sum(other.saving or 0.0 for other in findings if other.kind in _LATE)
+        return late >= (finding.saving or 0.0) / 2
+    return False
 
 
 def _summary(trace: Trace) -> Summary:

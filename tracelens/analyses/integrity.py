@@ -116,8 +116,10 @@ def _truncated_sentence(
 
 
 def _missing(trace: Trace) -> list[Finding]:
-    known = trace.communicators["ranks"].explode().drop_nulls().unique()
     expected = trace.expected_ranks - trace.shards.height
+    known: set[int] = set()
+    if trace.shards.is_empty():  # else communicators number servers and workers together
+        known = {*trace.communicators["ranks"].explode().drop_nulls()}
     absent = sorted({*range(expected), *known} - {*trace.workers["rank"]})
     if not absent:
         return []

@@ -1,0 +1,167 @@
+"""Finds ranks that are late for a while, among three or more, step by step against their peers.
+
+Each step is compared across ranks (so what all share cancels), blocks of steps are condensed to their
+median (so single spikes cancel), and windows of all lengths and places are scanned. What difference
+between ranks is normal is learnt from the ranks themselves, with a prior from the noise between blocks,
+and the p-value pays for every window tried. A sign test guards against noise with heavy tails: in a
+late window nearly every step is late. docs/analyses.md gives the formulas and their source.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.analyses._special import binomial_tail, student_tail
+
+Floats = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.int64]
+
+LEAST_BLOCK: Final = 4  # steps
+MOST_BLOCKS: Final = 64
+NATURAL_SPREAD: Final = 0.003  # of the step, between ranks that are equal
+_PRIOR_FREEDOM: Final = 8
+_MOST_FREEDOM: Final = 60
+_TO_SIGMA: Final = 1.4826  # a median absolute deviation, as a standard deviation
+_THREE_RANKS: Final = 2.14  # of three values one is the median: that deviation is always 0
+_HOPELESS: Final = 0.05  # no p-value above it can become a finding
+_STEPS_ALIKE: Final = 2  # neighbouring steps are correlated: so many count as one
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows of steps (rows), inclusive, and every rank's mean and corrected p-value in them."""
+
+    first: Rows
+    last: Rows
+    mean: Floats  # [window, rank]
+    p: Floats
+
+
+@dataclass(frozen=True)
+class Scan:
+    """The least likely window of every rank; `mean` is the excess in it."""
+
+    p: Floats
+    mean: Floats
+    first: Rows
+    last: Rows
+
+
+def paired_excess(own: Floats, step_ns: float) -> Floats:
+    """Return each rank's own time beyond the step's median rank, as a share of `step_ns`.
+
+    Both are [step, rank]; where a rank lacks a step (nan) it counts as the median.
+    """
+    nobody = np.isnan(own).all(axis=1, keepdims=True)  # a step in which the job broke off
+    own = np.where(nobody, 0.0, own)
+    excess: Floats = (own - np.nanmedian(own, axis=1, keepdims=True)) / step_ns
+    return np.nan_to_num(excess, nan=0.0)
+
+
+def least_effect(ranks: int) -> float:
+    """Return the smallest excess worth reporting, as a share of the step: 2 %, more for few ranks."""
+    return 0.02 * (1 + 4 / ranks)
+
+
+def block_edges(steps: int) -> Rows:
+    """Return where blocks of steps begin, and the end; a remainder belongs to the last block."""
+    size = max(LEAST_BLOCK, steps // MOST_BLOCKS)
+    edges = np.arange(0, max(steps - size, 0) + 1, size)
+    return np.append(edges, steps)
+
+
+def block_medians(values: Floats, edges: Rows) -> Floats:
+    """Condense each block of rows to its median."""
+    return np.stack([np.median(values[a:b], axis=0) for a, b in pairwise(edges)])
+
+
+def scan(excess: Floats) -> Scan:
+    """Search every rank's excess, [step, rank], for the window that chance explains worst."""
+    windows = _windows(excess)
+    pooled = np.sort(excess, axis=None)
+    chosen = [_least_likely(excess, pooled, windows, rank) for rank in range(excess.shape[1])]
+    rows = np.array([row for row, _ in chosen])
+    return Scan(
+        p=np.array([p for _, p in chosen]),
+        mean=windows.mean[rows, np.arange(len(rows))],
+        first=windows.first[rows],
+        last=windows.last[rows],
+    )
+
+
+def _windows(excess: Floats) -> Windows:
+    """Try windows of all lengths (2, 4, 8 ... blocks, and everything) at every quarter length."""
+    edges = block_edges(len(excess))
+    blocks = block_medians(excess, edges)
+    blocks = blocks - np.median(blocks, axis=1, keepdims=True)
+    count, ranks = blocks.shape
+    noise = float(_TO_SIGMA * np.median(np.abs(np.diff(blocks, axis=0))) / np.sqrt(2))
+    sums = np.concatenate([np.zeros((1, ranks)), np.cumsum(blocks, axis=0)])
+    lengths = [*(2**power for power in range(1, count.bit_length()) if 2**power < count), count]
+    parts = []
+    for length in lengths:
+        starts = np.arange(0, count - length + 1, max(1, length // 4))
+        means = (sums[starts + length] - sums[starts]) / length
+        means = means - np.median(means, axis=1, keepdims=True)
+        tried = 2 * count / length * len(lengths)
+        p = np.minimum(_tail(means, noise, length, count / length) * tried, 1.0)
+        parts.append(Windows(edges[starts], edges[starts + length] - 1, means, p))
+    names = ("first", "last", "mean", "p")
+    return Windows(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+
+def _tail(means: Floats, noise: float, length: int, independent: float) -> Floats:
+    """Return how likely each window's mean is among equal ranks."""
+    ranks = means.shape[1]
+    factor = _THREE_RANKS if ranks == 3 else 1 + 2 / ranks
+    observed = factor * _TO_SIGMA * np.median(np.abs(means))
+    freedom = 0.37 * ranks * independent
+    prior = 1.5 * noise**2 / length + NATURAL_SPREAD**2
+    scale = np.sqrt((freedom * observed**2 + _PRIOR_FREEDOM * prior) / (freedom + _PRIOR_FREEDOM))
+    return student_tail(means / scale, min(freedom, _MOST_FREEDOM) + _PRIOR_FREEDOM)
+
+
+def _least_likely(
+    excess: Floats, pooled: Floats, windows: Windows, rank: int
+) -> tuple[np.intp, float]:
+    """Return a rank's window with the smallest p-value that its steps confirm one by one."""
+    p = windows.p[:, rank]
+    order = np.argsort(p, kind="stable")
+    best, lowest = order[0], 1.0
+    for row in order:
+        if p[row] >= min(lowest, _HOPELESS):
+            break
+        level = windows.mean[row, rank] / 2
+        inside = excess[windows.first[row] : windows.last[row] + 1, rank]
+        sign = _sign_tail(inside, excess[:, rank], pooled, level)
+        tried = 2 * len(excess) / len(inside)
+        combined = max(float(p[row]), sign * tried)
+        if combined < lowest:
+            best, lowest = row, combined
+    return best, lowest
+
+
+def _sign_tail(inside: Floats, own: Floats, pooled: Floats, level: float) -> float:
+    """Return how likely so many steps above `level` are, judged by the rank outside and its peers."""
+    above = np.count_nonzero(inside > level)
+    own_above = np.count_nonzero(own > level)
+    peers = len(pooled) - np.searchsorted(pooled, level, side="right") - own_above
+    outside = len(own) - len(inside)
+    peer_rate = (peers + 1) / (len(pooled) - len(own) + 2)
+    own_rate = (own_above - above) / outside if outside >= LEAST_BLOCK else 0.0
+    rate = max(peer_rate, own_rate)
+    trials = len(inside) / _STEPS_ALIKE
+    return float(binomial_tail(above / _STEPS_ALIKE, trials, rate))
+
+
+def discoveries(p: Floats, rate: float) -> npt.NDArray[np.bool_]:
+    """Say which p-values hold if at most `rate` of them may be wrong (Benjamini-Hochberg)."""
+    flat = np.sort(p, axis=None)
+    allowed = rate * np.arange(1, flat.size + 1) / flat.size
+    passed = np.flatnonzero(flat <= allowed)
+    return np.asarray(p <= (flat[passed[-1]] if passed.size else -1.0))

@@ -1,0 +1,62 @@
+"""A late rank in one sentence: who, where, when, by how much, and what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tracelens.analyses import _words
+
+if TYPE_CHECKING:
+    from tracelens.analyses._counterfactual import Price
+    from tracelens.analyses._lateness import Late
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the sentence tells; `ranks` and `steps` are those of the run, `hosts` only if whole."""
+
+    late: Late
+    cost: Price
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
+    steps: tuple[int, int]
+    extra_ns: float
+    share: float
+    majority: bool
+
+
+def sentence(verdict: Verdict) -> str:
+    """Say it plainly."""
+    named = verdict.hosts or verdict.ranks
+    who = _words.listing("host" if verdict.hosts else "rank", named)
+    several = len(named) > 1
+    text = (
+        f"{_words.capital(who)} {_course(verdict.late, several=several)}, "
+        f"{_words.steps(*verdict.steps)}: +{_words.duration(verdict.extra_ns)} a step "
+        f"({_words.percent(verdict.share)} of a step); {_waiting(verdict, several=several)}. "
+        f"Without {'them' if several else 'it'} the job would be "
+        f"{_words.percent(verdict.cost.saving)} shorter."
+    )
+    if verdict.majority:
+        text += " So many ranks are late that the median rank is no reliable reference."
+    return text
+
+
+def _course(late: Late, *, several: bool) -> str:
+    verb, phase = "are" if several else "is", _words.phase(late.phase)
+    if late.pattern == "sparse":
+        often = f"every {late.period} steps" if late.period else f"in {len(late.touched)} steps"
+        return f"{'stall' if several else 'stalls'} in {phase} {often}"
+    if late.pattern == "rotating":
+        return f"{verb} late in {phase}, one after the other"
+    if late.pattern == "drifting":
+        return f"{verb} later and later in {phase}"
+    return f"{verb} late in {phase}"
+
+
+def _waiting(verdict: Verdict, *, several: bool) -> str:
+    whom, count = "them" if several else "it", verdict.cost.waiting
+    if not count:
+        return f"no rank was seen waiting for {whom}"
+    return f"1 rank waits for {whom}" if count == 1 else f"{count} ranks wait for {whom}"

@@ -1,0 +1,58 @@
+"""Stalls: a rank far behind in some steps, too few and too scattered to be a lasting lateness."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.analyses._special import binomial_tail
+
+Floats = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.int64]
+
+LEAST_STALL: Final = 0.08  # of the step
+LEAST_COUNT: Final = 4
+WRONG: Final = 0.001
+_DEVIATIONS: Final = 6
+_TO_SIGMA: Final = 1.4826
+_MORE_OFTEN: Final = 3  # than the stalls of its peers
+
+
+@dataclass(frozen=True)
+class Stalls:
+    """One rank's stalls: their rows, how likely chance is, and every how many rows (null: irregular)."""
+
+    rank: int
+    rows: Rows
+    p: float
+    period: int | None
+
+
+def find(excess: Floats) -> list[Stalls]:
+    """Find ranks that stall clearly more often than any but a quarter of their peers, [step, rank]."""
+    steps, ranks = excess.shape
+    spread = _TO_SIGMA * np.median(np.abs(excess - np.median(excess, axis=0)))
+    stalled = excess > max(LEAST_STALL, _DEVIATIONS * float(spread))
+    counts = stalled.sum(axis=0)
+    found = []
+    for rank in range(ranks):
+        peers = np.delete(counts, rank)
+        usual = float(np.quantile(peers, 0.75, method="higher"))
+        rate = max(usual / steps, (peers[peers <= usual].sum() + 1) / (len(peers) * steps + 2))
+        p = float(binomial_tail(counts[rank], steps, rate)) * ranks
+        often = counts[rank] >= max(LEAST_COUNT, _MORE_OFTEN * usual)
+        if often and p < WRONG and counts[rank] < steps / 2:
+            rows = np.flatnonzero(stalled[:, rank])
+            found.append(Stalls(rank, rows, p, _period(rows)))
+    return found
+
+
+def _period(rows: Rows) -> int | None:
+    """Return the step between stalls if nearly all keep it."""
+    gaps = np.diff(rows)
+    period = int(np.median(gaps))
+    regular = np.mean(np.abs(gaps - np.maximum(np.rint(gaps / period), 1) * period) <= 1)
+    return period if period > 2 and regular >= 0.8 else None

@@ -1,0 +1,151 @@
+"""Stragglers: which ranks are late by their own work, in which phase and steps, and what that costs.
+
+Own time is compared, never how long communication lasts: waiting is the victim's symptom. Three ranks
+or more are judged against each other (`_detector`), two by permutations (`_paired`), and of one rank
+nothing can be said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens.analyses import _lateness, _own_time
+from tracelens.analyses._counterfactual import Price, price
+from tracelens.analyses._job import job_ns
+from tracelens.analyses._last import last_share, slowest_function
+from tracelens.analyses._late_words import Verdict, sentence
+from tracelens.analyses.result import Finding
+
+if TYPE_CHECKING:
+    from tracelens.analyses._lateness import Late
+    from tracelens.analyses._own_time import OwnTime
+    from tracelens.analyses.phases import Phases
+    from tracelens.analyses.result import FindingKind
+    from tracelens.trace import Trace
+
+LEAST_STEPS: Final = 30
+LEAST_SAVING: Final = 0.003  # of the job: what is not worth a sentence
+STALL_OF_A_PAIR: Final = 0.05  # of the job: two ranks do not tell what stalls are usual
+WHOLE_HOST: Final = 0.75  # of a host's ranks
+MAJORITY: Final = 0.4  # of all ranks
+_KINDS: Final[dict[str, FindingKind]] = {"checkpoint": "checkpoint_stall", "gc": "gc_stall"}
+
+
+@dataclass(frozen=True)
+class Stragglers:
+    """`statement` says in a sentence what could not be judged; null if everything was."""
+
+    findings: tuple[Finding, ...] = ()
+    statement: str | None = None
+
+
+def run(trace: Trace, phases: Phases) -> Stragglers:
+    """Find late ranks and price them."""
+    own = _own_time.measure(trace, phases)
+    statement = _insufficient(own)
+    if statement:
+        return Stragglers(statement=statement)
+    found = _lateness.find(own)
+    late = {rank for entry in found for rank in entry.ranks if entry.pattern != "rotating"}
+    majority = len(own.ranks) > 2 and len(late) > MAJORITY * len(own.ranks)
+    job = job_ns(trace)
+    findings = []
+    for entry in found:
+        cost = price(own.total, entry.effect, own.wait, job)
+        least = (
+            STALL_OF_A_PAIR if entry.pattern == "sparse" and len(own.ranks) == 2 else LEAST_SAVING
+        )
+        if cost.saving >= least:
+            findings.append(_finding(trace, phases, own, entry, cost, majority=majority))
+    return Stragglers(tuple(findings))
+
+
+def _insufficient(own: OwnTime) -> str | None:
+    """Say why nothing can be judged, if so."""
+    if len(own.ranks) < 2:
+        return (
+            f"{len(own.ranks) or 'No'} worker rank: lateness is a comparison between ranks, so "
+            "nothing is said about stragglers."
+        )
+    if (
+        len(own.steps) < LEAST_STEPS
+        or np.count_nonzero(own.settled) < LEAST_STEPS - _own_time.WARM_UP
+    ):
+        return (
+            f"{len(own.steps)} steps: too few for statistics on stragglers, which need "
+            f"{LEAST_STEPS}; times are shown, nothing is judged."
+        )
+    return None
+
+
+def _finding(
+    trace: Trace, phases: Phases, own: OwnTime, late: Late, cost: Price, *, majority: bool
+) -> Finding:
+    rows = late.touched
+    extra = float(late.effect[rows].max(axis=1).mean())
+    verdict = Verdict(
+        late=late,
+        cost=cost,
+        ranks=tuple(own.ranks[rank] for rank in late.ranks),
+        hosts=_whole_hosts(own, late),
+        steps=(int(own.steps[late.first]), int(own.steps[late.last])),
+        extra_ns=extra,
+        share=extra / own.step_ns,
+        majority=majority,
+    )
+    evidence = {
+        "extra_ns": round(extra),
+        "share_of_step": verdict.share,
+        "steps_late": len(rows),
+        "last_share": last_share(trace, verdict.ranks, own.steps[rows]),
+        "ranks_waiting": cost.waiting,
+        "p_value": late.p,
+        "period": late.period,
+        "also_late_in": list(late.also),
+        "majority_late": majority,
+    }
+    return Finding(
+        kind="slow_host" if verdict.hosts else _KINDS.get(late.phase, "straggler"),
+        category="opportunity" if late.phase == "checkpoint" else "fault",
+        sentence=sentence(verdict),
+        saving=cost.saving,
+        interval=cost.interval,
+        cost=cost.cost,
+        slowdown=_slowdown(own, late),
+        confidence=1.0 - late.p,
+        ranks=verdict.ranks,
+        hosts=verdict.hosts or tuple(dict.fromkeys(own.hosts[rank] for rank in late.ranks)),
+        phase=late.phase,
+        pattern=late.pattern,
+        steps=verdict.steps,
+        function=slowest_function(phases, verdict.ranks, late.phase, own.steps[rows]),
+        evidence=evidence,
+    )
+
+
+def _whole_hosts(own: OwnTime, late: Late) -> tuple[str, ...]:
+    """Return the hosts that these ranks are, if they are hosts rather than ranks."""
+    members: dict[str, list[int]] = {}
+    for rank, host in enumerate(own.hosts):
+        members.setdefault(host, []).append(rank)
+    hosts = tuple(dict.fromkeys(own.hosts[rank] for rank in late.ranks))
+    whole = all(
+        len(members[host]) > 1
+        and len(set(members[host]) & set(late.ranks)) >= WHOLE_HOST * len(members[host])
+        for host in hosts
+    )
+    return hosts if whole and len(members) > len(hosts) else ()
+
+
+def _slowdown(own: OwnTime, late: Late) -> float | None:
+    """Return how many times as long as its peers the latest rank takes for the phase."""
+    values = own.own[own.phases.index(late.phase)][late.touched]
+    peers = np.delete(values, late.ranks, axis=1)
+    if not peers.size or np.isnan(peers).all():
+        return None
+    usual = float(np.nanmedian(peers))
+    slow = float(np.nanmax(np.nanmean(values[:, late.ranks], axis=0)))
+    return slow / usual if usual > 0 else None

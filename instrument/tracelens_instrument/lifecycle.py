@@ -78,7 +78,6 @@ def end() -> None:
         if recording is None:
             return
         _run_callbacks()
-        STATE.forget()
         recording.close()
         environment.restore()
     _convert(recording.folder)
@@ -96,7 +95,7 @@ def _open(directory: Path, who: Identity) -> None:
         return
     try:
         recording = Recording(directory, who)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         warn_once(f"nothing is recorded, the training goes on ({error})")
         return
     STATE.forget()

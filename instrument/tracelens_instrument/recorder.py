@@ -6,6 +6,7 @@ in the program and shows when it is imported.
 
 from __future__ import annotations
 
+import operator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
@@ -81,16 +82,11 @@ def start(
     """
     if role is not None and role not in ROLES:
         raise InvalidArgument(f"role is {role!r}, expected one of {', '.join(ROLES)}.")
-    if rank is not None and (rank < 0 or (world is not None and rank >= world)):
-        raise InvalidArgument(f"rank is {rank}, expected a number from 0 and below the world size.")
-    given = {
-        "role": role,
-        "rank": rank,
-        "world": world,
-        "local_rank": local_rank,
-        "job": job,
-        "shard": shard,
-    }
+    numbers = {"rank": rank, "world": world, "local_rank": local_rank, "shard": shard}
+    given: dict[str, object] = {name: _index(name, number) for name, number in numbers.items()}
+    if rank is not None and world is not None and rank >= world:
+        raise InvalidArgument(f"rank is {rank} in a world of {world}, expected one below it.")
+    given |= {"role": role, "job": None if job is None else str(job)}
     lifecycle.begin(None if directory is None else Path(directory), given)
 
 
@@ -125,9 +121,13 @@ def span(
     """
     _check(kind, op)
     _check_texts(name=name, algorithm=algorithm)
-    _check_indexes(communicator=communicator, shard=shard)
     number = REGISTRY.definition(
-        name, kind, op=op, algorithm=algorithm, communicator=communicator, shard=shard
+        name,
+        kind,
+        op=op,
+        algorithm=algorithm,
+        communicator=_index("communicator", communicator),
+        shard=_index("shard", shard),
     )
     return Span(number)
 
@@ -238,10 +238,17 @@ def _check_texts(**texts: object) -> None:
             raise InvalidArgument(f"{name} of a span is {text!r}, expected a text.")
 
 
-def _check_indexes(**indexes: object) -> None:
-    for name, index in indexes.items():
-        if index is not None and not (isinstance(index, int) and 0 <= index < 2**31):
-            raise InvalidArgument(f"{name} of a span is {index!r}, expected a number from 0.")
+def _index(name: str, value: object) -> int | None:
+    """Take what is an integer, also one of another library."""
+    if value is None:
+        return None
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]  # what has no index raises
+    except TypeError:
+        number = -1
+    if not 0 <= number < 2**31:
+        raise InvalidArgument(f"{name} is {value!r}, expected a number from 0.")
+    return number
 
 
 lifecycle.wait_for_first_use()

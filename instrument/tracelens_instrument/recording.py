@@ -57,6 +57,7 @@ class Recording:
         self._segments: weakref.WeakSet[Segment] = weakref.WeakSet()
         self._spare: Segment | None = None
         self._prepared = False
+        self._closed = False
         self._losses_due = 0
         self._told = {_NO_ROOM: 0, _CLIPPED: 0}
         self._side = SideFile(self.folder)
@@ -120,7 +121,10 @@ class Recording:
             self.read_clocks()
 
     def close(self) -> None:
-        """Write what is to be said at the end."""
+        """Take no more events, and write what is to be said at the end."""
+        with self._lock:
+            STATE.forget()
+            self._closed = True
         REGISTRY.deafen()
         self.read_clocks()
         self._tell_losses()
@@ -139,8 +143,9 @@ class Recording:
         try:
             segment = segment or create_segment(self.folder, next(self._numbers), self)
         except (OSError, ValueError) as error:
-            warn_once(f"recording stopped, the training goes on ({self.folder}: {error})")
             segment = sink(self, self._lost)
+            if not self._closed:
+                warn_once(f"recording stopped, the training goes on ({self.folder}: {error})")
         self._segments.add(segment)
         return segment
 

@@ -71,9 +71,11 @@ def test_wrong_handles_are_refused_when_made() -> None:
         tl.span(wrong)
     with pytest.raises(InvalidArgument, match="algorithm of a span is 5"):
         tl.span("x", algorithm=wrong)
-    with pytest.raises(InvalidArgument, match="shard of a span is -1, expected a number from 0"):
+    with pytest.raises(InvalidArgument, match="shard is -1, expected a number from 0"):
         tl.span("x", shard=-1)
     with pytest.raises(InvalidArgument, match="role is 'boss'"):
         tl.start(role="boss")
-    with pytest.raises(InvalidArgument, match="rank is 4"):
+    with pytest.raises(InvalidArgument, match="rank is 4 in a world of 4"):
         tl.start(rank=4, world=4)
+    with pytest.raises(InvalidArgument, match="world is 'many', expected a number from 0"):
+        tl.start(rank=4, world="many")  # type: ignore[arg-type]  # the mistake is the point

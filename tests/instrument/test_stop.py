@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 import warnings
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from support.recording import read_one, run_child
+from support.recording import read, read_one, run_child
 
 import tracelens as tl
 from tracelens.schema import segments
-from tracelens_instrument import failures, recorder
+from tracelens_instrument import failures, recorder, recording
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -158,3 +160,35 @@ def test_counter_counts_exactly() -> None:
         assert counter.total() == expected
         assert counter.total() == expected
         counter.add()
+
+
+def test_threads_that_go_on_recording(trace: Path) -> None:
+    """A thread that does not know of the end records nothing any more, and is not disturbed."""
+    span = tl.span("piece")
+    failed: list[BaseException] = []
+    ended = threading.Event()
+
+    def work() -> None:
+        try:
+            while not ended.is_set():
+                with span, span(nbytes=1):
+                    span.begin().end()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it fails the test
+            failed.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recording, "_PREPARE_BELOW", 0)
+        for folder in (trace, trace / "again", trace / "and again"):
+            tl.start(folder)
+            while not list(folder.glob("*.segments/000001.seg")):
+                time.sleep(0.001)
+            tl.stop()
+    ended.set()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert not recorder.active()
+    assert all(read(path).side.complete for path in trace.rglob("*.arrow"))

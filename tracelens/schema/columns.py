@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tracelens.schema.side import Definition
 
-__all__ = ["SLOT", "Records", "to_table"]
+__all__ = ["SLOT", "Records", "pick", "to_table"]
 
 Records = np.ndarray[Any, np.dtype[np.void]]
 
@@ -58,18 +58,27 @@ def to_table(
     """Join records with what they stand for; also count what had to be left out, by reason."""
     ordered = sorted(filter(_is_sound, definitions), key=lambda row: row.id)
     rows, known = _join(records, ordered)
-    records, rows = records[known], rows[known]
-    types = np.array([EVENT_TYPES.index(row.type) for row in ordered], np.int8)[rows]
+    types = np.array([EVENT_TYPES.index(row.type) for row in ordered] or [0], np.int8)
+    types = types[np.where(known, rows, 0)]
     end = records["end_ns"]
     forward = (types != _SPAN) | (end == 0) | (np.abs(end) >= records["start_ns"])
-    order = np.argsort(records["start_ns"][forward], kind="stable")
-    kept = np.flatnonzero(forward)[order]
-    table = _build(records[kept], types[kept], rows[kept], ordered)
+    kept = np.flatnonzero(known & forward)
+    kept = kept[np.argsort(records["start_ns"][kept], kind="stable")]
+    table = _build(pick(records, kept), types[kept], rows[kept], ordered)
     lost = {
         "unknown definition": int((~known).sum()),
-        "negative duration": int((~forward).sum()),
+        "negative duration": int((known & ~forward).sum()),
     }
     return table, {reason: count for reason, count in lost.items() if count}
+
+
+def pick(records: Records, where: NDArray[np.intp]) -> Records:
+    """Take records; as rows of integers, because numpy copies structures field by field."""
+    if len(where) == len(records) and bool((np.diff(where) == 1).all()):
+        return records
+    words = np.ascontiguousarray(records).view(np.int64).reshape(-1, RECORD_BYTES // 8)
+    picked: Records = words[where].reshape(-1).view(SLOT)
+    return picked
 
 
 def _is_sound(row: Definition) -> bool:
@@ -89,7 +98,7 @@ def _is_sound(row: Definition) -> bool:
 
 def _join(records: Records, ordered: Sequence[Definition]) -> tuple[NDArray[np.intp], Any]:
     """Find each record's definition: its row, and whether there is one."""
-    ids = np.array([row.id for row in ordered], np.int64)
+    ids = np.array([row.id for row in ordered], np.uint32)
     rows = np.searchsorted(ids, records["definition"])
     known = rows < len(ids)
     known[known] = ids[rows[known]] == records["definition"][known]

@@ -14,7 +14,7 @@ import numpy as np
 
 from tracelens.errors import NotATrace, TraceNotFound
 from tracelens.schema.arrow import write_events
-from tracelens.schema.columns import SLOT, Records, to_table
+from tracelens.schema.columns import SLOT, Records, pick, to_table
 from tracelens.schema.host import clock_domain, host_name, process_started_ns
 from tracelens.schema.record import BYTE_ORDER, HEADER, MAGIC, RECORD_BYTES
 from tracelens.schema.side import SideTables, check_version, from_lines
@@ -135,8 +135,7 @@ def _read_segment(path: Path) -> Records:
     _check_header(path.name, header)
     whole = len(content) // RECORD_BYTES - 1
     records: Records = np.frombuffer(content, SLOT, count=whole, offset=RECORD_BYTES)
-    used: Records = records[records["definition"] != 0]
-    return used
+    return pick(records, np.flatnonzero(records["definition"]))
 
 
 def _check_header(name: str, header: bytes) -> None:

@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from tracelens_instrument.identity import Identity
     from tracelens_instrument.segments import Segment
 
-__all__ = ["begin", "end", "first_use", "learn", "on_stop", "wait_for_first_use"]
+__all__ = ["begin", "end", "first_use", "learn", "missed", "on_stop", "wait_for_first_use"]
 
 _LOCK: Final = [threading.RLock()]  # in a list, because a forked child needs a fresh one
 _callbacks: list[Callable[[], object]] = []
 _learned: dict[str, int | None] = {}
+
+missed: Final[list[str]] = []  # functions that were decorated while nothing recorded
 
 
 def begin(directory: Path | None, given: Mapping[str, Any]) -> None:
@@ -103,6 +105,16 @@ def _open(directory: Path, who: Identity) -> None:
     STATE.segment = recording.segment
     environment.tell_children(directory, who)
     _end_with_multiprocessing()
+    _say_what_is_missed()
+
+
+def _say_what_is_missed() -> None:
+    if missed:
+        warn_once(
+            f"{len(missed)} functions, {missed[0]} the first, were given to tl.traced before recording "
+            "began and are not recorded: call tl.start before they are defined, or set TRACELENS_DIR"
+        )
+        missed.clear()
 
 
 def _end_with_multiprocessing() -> None:

@@ -208,7 +208,10 @@ def clock_reading(reading: ClockReading) -> None:
 
 def _traced(function: F, name: str, kind: str, op: str | None) -> F:
     handle = span(name, kind=kind, op=op)
-    return wrap(function, handle) if STATE.on else function
+    if STATE.on:
+        return wrap(function, handle)
+    lifecycle.missed.append(name)
+    return function
 
 
 def _handle(name: str, kind: str, event_type: str) -> Span:

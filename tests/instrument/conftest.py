@@ -23,6 +23,7 @@ def _recorder_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[N
     monkeypatch.setattr(failures, "_said", set())
     tl.stop()
     lifecycle._learned.clear()
+    lifecycle.missed.clear()
     yield
     tl.stop()
     lifecycle._learned.clear()

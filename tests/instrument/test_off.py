@@ -27,6 +27,16 @@ def test_traced_returns_the_function_itself() -> None:
     assert not recorder.active()
 
 
+def test_functions_decorated_too_early_are_told(tmp_path: Path) -> None:
+    """Who starts after decorating is told so, once, instead of finding spans missing."""
+    tl.traced(work)
+    tl.traced("named")(work)
+    with pytest.warns(RuntimeWarning, match="2 functions, work the first, were given to tl.traced"):
+        tl.start(tmp_path / "first")
+    tl.stop()
+    tl.start(tmp_path / "second")
+
+
 def test_everything_is_inert(tmp_path: Path) -> None:
     """Every function may be called, and leaves no file."""
     span = tl.span("piece")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -37,10 +39,16 @@ def _signalled(number: int, command: list[object]) -> tuple[int, str]:
         text=True,
         start_new_session=True,  # as in the background: there is no terminal that tells the child
     ) as started:
-        assert started.stdout is not None
-        assert started.stdout.readline() == "ready\n"
-        started.send_signal(number)
-        _, errors = started.communicate(timeout=TIME_LIMIT)
+        try:
+            assert started.stdout is not None
+            assert started.stdout.readline() == "ready\n"
+            started.send_signal(number)
+            _, errors = started.communicate(timeout=TIME_LIMIT)
+        finally:
+            with suppress(
+                ProcessLookupError
+            ):  # a recorder that dies must not leave the command here
+                os.killpg(started.pid, signal.SIGKILL)
     return started.returncode, errors
 
 

@@ -21,9 +21,10 @@ from tracelens.analyses import (
     stragglers,
 )
 from tracelens.analyses.result import Finding, Report, Result, Summary
+from tracelens.trace import Note
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from tracelens.analyses.phases import Phases
     from tracelens.trace import Trace
@@ -73,7 +74,7 @@ def analyze(trace: Trace, progress: Callable[[int, int], None] | None = None) ->
         clock=trace.alignment,
         efficiency=efficiency.measure(trace, parts),
         findings=ranked(finding for result in results.values() for finding in result.findings),
-        notes=trace.notes,
+        notes=(*trace.notes, *_unjudged(results)),
         results=results,
     )
 
@@ -102,6 +103,13 @@ def _told(finding: Finding, findings: list[Finding]) -> bool:
         late = sum(other.saving or 0.0 for other in findings if other.kind in _LATE)
         return late >= (finding.saving or 0.0) / 2
     return False
+
+
+def _unjudged(results: Mapping[str, Result]) -> tuple[Note, ...]:
+    """Say what could not be judged, where a reader of any report finds it."""
+    late = results["stragglers"]
+    statement = late.statement if isinstance(late, stragglers.Stragglers) else None
+    return (Note(file="", sentence=statement, kind="unjudged"),) if statement else ()
 
 
 def _summary(trace: Trace) -> Summary:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from tracelens.analyses._job import job_ns
 from tracelens.analyses.phases import CATEGORIES
 from tracelens.analyses.result import Efficiency, Share
 from tracelens.schema.vocabulary import USEFUL_KINDS
@@ -41,10 +42,8 @@ def measure(trace: Trace, phases: Phases) -> Efficiency | None:
     steps = trace.steps
     if steps.is_empty():
         return None
-    start, end = steps["start_ns"].min(), steps["end_ns"].max()
-    assert isinstance(start, int)
-    assert isinstance(end, int)
-    ranks, job = steps["process"].n_unique(), max(end - start, 1)
+    job = max(job_ns(trace), 1)
+    ranks = steps["process"].n_unique()
     spent: dict[str, int] = dict(
         phases.times.group_by(pl.col("category").cast(pl.String))
         .agg(pl.col("ns").sum())
@@ -63,16 +62,29 @@ def measure(trace: Trace, phases: Phases) -> Efficiency | None:
 
 
 def _pop(phases: Phases, ranks: int, job: int) -> dict[str, float]:
-    """Split parallel efficiency into its two factors."""
+    """Split parallel efficiency into POP's factors, of which it is the product.
+
+    Without transfer a step would be shorter by what the rank transferred that came last, which of all
+    ranks transferred least; what the ideal network leaves over is serialisation.
+    """
+    category = pl.col("category").cast(pl.String)
     useful = (
-        phases.times.filter(pl.col("category").cast(pl.String).is_in(USEFUL_KINDS))
+        phases.times.filter(category.is_in(USEFUL_KINDS))
         .group_by("process")
-        .agg(pl.col("ns").sum())["ns"]
-    )
+        .agg(pl.col("ns").sum())
+    )["ns"]
     most = useful.max()
     if not isinstance(most, int) or most == 0:
         return {}
+    moved = (
+        phases.times.filter(category == "transfer")
+        .group_by("step")
+        .agg(pl.col("ns").min(), there=pl.len())
+    )
+    ideal = max(job - int(moved.filter(pl.col("there") == ranks)["ns"].sum()), most)
     return {
         "load_balance": int(useful.sum()) / ranks / most,
         "communication_efficiency": most / job,
+        "serialisation_efficiency": most / ideal,
+        "transfer_efficiency": ideal / job,
     }

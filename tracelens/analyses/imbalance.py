@@ -63,9 +63,10 @@ def run(trace: Trace, phases: Phases) -> Imbalance:
         {"rank": own.ranks, "own_ns": mean, "over_mean": mean / mean.mean() - 1, "last": last},
         schema=RANK_COLUMNS,
     )
-    findings = (*servers.findings, *_varying_work(own, total, last))
     lasting = float(mean.max() / mean.mean() - 1)
     per_step = float((total.max(axis=1) / total.mean(axis=1) - 1).mean())
+    wanders = lasting < per_step / 2
+    findings = (*servers.findings, *(_varying_work(own, total, last) if wanders else ()))
     return Imbalance(table, lasting, per_step, servers, findings)
 
 

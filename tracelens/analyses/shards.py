@@ -2,8 +2,8 @@
 
 Worker and shard records of one request are joined by the request id that its message carried. Load is
 judged by bytes and by busy time: a synchronous step's PS part lasts as long as its busiest shard, so
-even placement would save max - mean of the shards' busy time, as far as workers stand and wait for it
-(lower bound of a balanced step; the effective number of shards is total / max, Mathuriya et al. 2017).
+even placement would shorten what workers give to the servers by mean / max of the shards' busy time (the
+effective number of shards is total / max, Mathuriya et al. 2017).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import polars as pl
 
 from tracelens.analyses.result import Finding
@@ -23,6 +24,7 @@ __all__ = ["SHARD_COLUMNS", "Shards", "measure"]
 
 HOT: Final = 1.5  # times the mean bytes
 EXPOSED: Final = 0.10  # of the workers' time: below, the servers are hidden and harmless
+_SAMPLES: Final = 400  # of steps, for the interval
 SERVICE: Final = ("aggregate", "apply", "reply")
 
 SHARD_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -91,7 +93,7 @@ def _loads(
         window=pl.col("end_ns").max() - pl.col("start_ns").min()
     )
     windows = window.group_by("shard").agg(pl.col("window").sum())
-    joined = processes.select("shard", "rank", "host")
+    joined = processes.select(pl.coalesce("shard", "rank").alias("shard"), "rank", "host")
     for part in (volume, service, _queues(served), depth, windows):
         joined = joined.join(part, on="shard", how="left")
     return (
@@ -121,8 +123,11 @@ def _queues(served: pl.DataFrame) -> pl.DataFrame:
 
 
 def _busy(served: pl.DataFrame) -> pl.DataFrame:
-    """Return each shard's busy time per step: receiving and serving."""
-    return served.group_by("shard", "step").agg(busy=pl.col("ns").sum())
+    """Return each shard's busy time per step: receiving or serving, counted once where both."""
+    reached = pl.col("end_ns").cum_max().shift(1).over("shard", "step").fill_null(0)
+    added = (pl.col("end_ns") - pl.max_horizontal("start_ns", reached)).clip(lower_bound=0)
+    ordered = served.sort("shard", "step", "start_ns").with_columns(busy=added)
+    return ordered.group_by("shard", "step").agg(pl.col("busy").sum())
 
 
 def _hot_shard(loads: pl.DataFrame, busy: pl.DataFrame, phases: Phases) -> list[Finding]:
@@ -131,9 +136,9 @@ def _hot_shard(loads: pl.DataFrame, busy: pl.DataFrame, phases: Phases) -> list[
         return []
     hottest = loads.sort("bytes", descending=True).row(0, named=True)
     ratio = hottest["bytes"] / mean
-    exposed, saving = _gain(loads.height, busy, phases)
+    gain = _gain(loads.height, busy, phases)
     hot = ratio >= HOT or hottest["bytes_share"] > 2 / loads.height
-    if not hot or exposed < EXPOSED:
+    if not hot or gain.exposed < EXPOSED:
         return []
     return [
         Finding(
@@ -143,33 +148,53 @@ def _hot_shard(loads: pl.DataFrame, busy: pl.DataFrame, phases: Phases) -> list[
             hosts=(hottest["host"],),
             phase="ps",
             pattern="persistent",
-            saving=saving,
+            saving=gain.saving,
+            interval=gain.interval,
             slowdown=ratio,
-            sentence=_sentence(hottest, ratio, exposed, loads),
+            sentence=_sentence(hottest, ratio, gain.exposed, loads),
             evidence={
                 "bytes_share": hottest["bytes_share"],
                 "max_over_mean_bytes": ratio,
                 "effective_shards": loads.height / ratio,
                 "busy_share": hottest["busy_share"],
-                "exposed": exposed,
+                "exposed": gain.exposed,
             },
         )
     ]
 
 
-def _gain(shards: int, busy: pl.DataFrame, phases: Phases) -> tuple[float, float]:
-    """Return the exposed PS share of the workers' time, and what even placement would save."""
-    spent = phases.times.with_columns(pl.col("category").cast(pl.String))
-    steps = spent.group_by("step").agg(
+@dataclass(frozen=True)
+class _Gain:
+    """Shares of the workers' time: given to the servers, and saved by even placement."""
+
+    exposed: float
+    saving: float
+    interval: tuple[float, float]
+
+
+def _gain(shards: int, busy: pl.DataFrame, phases: Phases) -> _Gain:
+    """Return what even placement would save.
+
+    A step's exchange lasts as long as its busiest shard is busy; with equal shards each would be busy
+    for the mean, so the exchange shrinks by mean / max.
+    """
+    served = pl.col("category").cast(pl.String).is_in(["ps_queue", "transfer"])
+    steps = phases.times.group_by("step").agg(
         total=pl.col("ns").sum() / pl.col("process").n_unique(),
-        exposed=pl.col("ns").filter(pl.col("category").is_in(["ps_queue", "transfer"])).sum()
-        / pl.col("process").n_unique(),
+        exposed=pl.col("ns").filter(served).sum() / pl.col("process").n_unique(),
     )
-    uneven = busy.group_by("step").agg(excess=pl.col("busy").max() - pl.col("busy").sum() / shards)
-    joined = steps.join(uneven, on="step", how="left").with_columns(pl.col("excess").fill_null(0))
+    even = busy.group_by("step").agg(
+        shrinks=1 - pl.col("busy").sum() / shards / pl.col("busy").max()
+    )
+    joined = steps.join(even, on="step", how="left").with_columns(
+        saved=pl.col("exposed") * pl.col("shrinks").fill_null(0).fill_nan(0)
+    )
     total = float(joined["total"].sum()) or 1.0
-    gain = joined.select(pl.min_horizontal("exposed", "excess").sum()).item()
-    return float(joined["exposed"].sum()) / total, float(gain) / total
+    saved = joined["saved"].to_numpy()
+    draws = np.random.default_rng(0).integers(0, len(saved), (_SAMPLES, len(saved)))
+    low, high = np.quantile(saved[draws].sum(axis=1) / total, [0.025, 0.975])
+    exposed = float(joined["exposed"].sum()) / total
+    return _Gain(exposed, float(saved.sum()) / total, (float(low), float(high)))
 
 
 def _sentence(hottest: dict[str, Any], ratio: float, exposed: float, loads: pl.DataFrame) -> str:

@@ -6,25 +6,35 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import pytest
 from support.recording import clean_environment
 
 import tracelens_instrument
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NONE: Mapping[str, str] = MappingProxyType({})
 AUTOLOAD = Path(tracelens_instrument.__file__).parent / "autoload"
 INSTALLED = "import sys; print('tracelens_instrument.hooks' in sys.modules)"
 
 
 def _python(
-    code: str, *behind: Path, python: str = sys.executable, ours: bool = True, **variables: str
+    code: str,
+    *behind: Path,
+    python: str = sys.executable,
+    ours: bool = True,
+    variables: Mapping[str, str] = NONE,
 ) -> subprocess.CompletedProcess[str]:
     """Run code as under `tracelens record`, with more folders behind ours on the path."""
     path = os.pathsep.join(map(str, (AUTOLOAD, *behind) if ours else behind))
     recording = {"TRACELENS_DIR": "unused", "TRACELENS_HOOKS": "1", "PYTHONPATH": path}
     return subprocess.run(
         [python, "-c", code],
-        env=clean_environment(**(recording | variables)),
+        env=clean_environment(**(recording | dict(variables))),
         cwd=AUTOLOAD.root,
         capture_output=True,
         text=True,
@@ -45,8 +55,8 @@ def test_hooks_are_installed() -> None:
 
 
 def test_not_where_nothing_is_to_be_recorded() -> None:
-    for missing in ("TRACELENS_HOOKS", "TRACELENS_DIR"):
-        assert _python(INSTALLED, **{missing: ""}).stdout == "False\n"
+    for missing in ({"TRACELENS_HOOKS": ""}, {"TRACELENS_DIR": ""}):
+        assert _python(INSTALLED, variables=missing).stdout == "False\n"
 
 
 def test_no_framework_is_imported() -> None:

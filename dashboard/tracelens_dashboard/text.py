@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 from typing import TYPE_CHECKING, Final
 
+from tracelens.reports.words import clean
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -66,7 +68,7 @@ def span_of(steps: tuple[int, int]) -> str:
 
 def safe(name: str | None) -> str:
     """Make a name from a trace inert in a figure: Plotly reads a few HTML tags in its texts."""
-    shown = name or ""
+    shown = clean(name or "")
     if len(shown) > LONGEST_NAME:
         shown = shown[: LONGEST_NAME - 1] + "…"
     return html.escape(shown, quote=False)

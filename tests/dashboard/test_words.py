@@ -49,4 +49,5 @@ def test_a_name_from_a_trace_is_inert() -> None:
     """Markup that Plotly would read is escaped, and an endless name is cut."""
     assert text.safe("<a href='x'>&</a>") == "&lt;a href='x'&gt;&amp;&lt;/a&gt;"
     assert len(text.safe("x" * 5000)) == text.LONGEST_NAME
+    assert text.safe("a\u202eb") == "a\\x202eb"
     assert text.safe(None) == ""

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 Level = Literal["lateness", "sampled", "spans"]
 
 COLUMNS: Final = 1200
-# Below these widths of a step, categories are noise to the eye; tall rows bear narrower steps.
+# Below these widths of a step, and of its mean span, categories are noise to the eye; tall rows bear
+# less.
 STEP_PX: Final = 24
-PINNED_STEP_PX: Final = 8
+SPAN_PX: Final = 1.0
+PINNED: Final = 3  # times less
 MOST_BARS: Final = 1500
 BAR_PX: Final = 6
 
@@ -35,6 +37,11 @@ class Scene:
     steps: Lanes
     whole: Window
     step_ns: int
+
+    @property
+    def spans_a_step(self) -> float:
+        """How many items a step has in a lane, on average."""
+        return len(self.lanes.starts) / max(len(self.steps.starts), 1)
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,8 @@ def look(scene: Scene, seen: Window, plan: Plan, columns: int = COLUMNS) -> Pict
     step_px = scene.step_ns / grid.step_ns
     bars = _bars(scene, grid, plan)
     chosen = rows.worst([band.lanes for band in plan.bands], _severity(scene, grid))
-    detailed = [step_px >= _needed(band) for band in plan.bands]
+    needed = max(STEP_PX, SPAN_PX * scene.spans_a_step)
+    detailed = [step_px >= _share(band) * needed for band in plan.bands]
     pixels, hidden = _paint(scene, seen, grid, chosen, detailed)
     whole = bars is not None and len(set(bars.bands.tolist())) == len(plan.bands)
     workers = [d for d, band in zip(detailed, plan.bands, strict=True) if band.section != "pinned"]
@@ -86,8 +94,8 @@ def lane_at(scene: Scene, seen: Window, plan: Plan, height: float) -> int | None
     return rows.worst([band.lanes], _severity(scene, grid))[0]
 
 
-def _needed(band: Band) -> int:
-    return PINNED_STEP_PX if band.section == "pinned" else STEP_PX
+def _share(band: Band) -> float:
+    return 1 / PINNED if band.section == "pinned" else 1.0
 
 
 def _paint(

@@ -10,6 +10,7 @@ import polars as pl
 from dash import dcc, html
 
 from tracelens.lod.codes import label_of
+from tracelens.reports.words import clean
 from tracelens_dashboard import links, text
 from tracelens_dashboard.theme import name_of
 
@@ -69,7 +70,7 @@ def _facts(store: Store, lane: Lane, item: int, category: str) -> list[tuple[str
     lanes, origin = store.scene.lanes, store.whole.start_ns
     start, end = int(lanes.starts[item]), int(lanes.ends[item])
     facts = [
-        ("span", lanes.words[lanes.names[item]] or "none recorded"),
+        ("span", clean(lanes.words[lanes.names[item]]) or "none recorded"),
         ("lasted", text.duration(end - start)),
         ("began", f"{text.duration(start - origin)} after the start"),
     ]
@@ -111,7 +112,7 @@ def _line(row: dict[str, Any]) -> list[str]:
     end = row["end_ns"]
     lasted = text.duration(end - row["start_ns"]) if end is not None else "still open"
     facts = [_say(name, row[name]) for name in _FACTS if row[name] not in {None, "closed"}]
-    return ["· " * row["depth"] + row["name"], row["kind"], lasted, ", ".join(facts)]
+    return ["· " * row["depth"] + clean(row["name"]), row["kind"], lasted, ", ".join(facts)]
 
 
 def _say(name: str, value: Any) -> str:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 import dash_mantine_components as dmc
 from dash import dcc, html
 
+from tracelens.analyses.phases import OWN_CATEGORIES
+from tracelens.reports.words import clean
 from tracelens_dashboard import links, text, theme
 
 if TYPE_CHECKING:
@@ -39,10 +41,12 @@ def title(finding: Finding) -> str:
     """Say the finding in a few words: ``Rank 2 late: backprop, steps 40-99``."""
     who = _who(finding)
     what = _WHAT.get(finding.kind, finding.kind.replace("_", " "))
-    where = [theme.name_of(finding.phase)] if finding.phase else []
-    where += [text.span_of(finding.steps)] if finding.steps else []
-    headline = f"{who} {what}".strip() if finding.kind == "straggler" else _joined(who, what)
-    return f"{headline}: {', '.join(where)}" if where else headline
+    where = [text.span_of(finding.steps)] if finding.steps else []
+    if finding.phase in OWN_CATEGORIES:
+        where = [theme.name_of(finding.phase), *where]
+    if finding.kind == "straggler":
+        return ": ".join(filter(None, (f"{who} {what}", ", ".join(where))))
+    return ", ".join((_joined(who, what), *where))
 
 
 def card(store: Store, finding: Finding) -> Component:
@@ -57,7 +61,7 @@ def card(store: Store, finding: Finding) -> Component:
                         dcc.Link(
                             title(finding), href=_target(store, finding), className="stretched"
                         ),
-                        html.P(finding.sentence, className="summary"),
+                        html.P(clean(finding.sentence), className="summary"),
                         html.Div(_ways(store, finding), className="ways"),
                     ],
                     className="finding-text",
@@ -75,10 +79,10 @@ def _who(finding: Finding) -> str:
     if finding.shards:
         return text.listing("Shard", finding.shards)
     if finding.kind == "slow_host" and finding.hosts:
-        return ", ".join(finding.hosts[: text.MOST_LISTED])
+        return clean(", ".join(finding.hosts[: text.MOST_LISTED]))
     if finding.ranks:
         return text.listing("Rank", finding.ranks)
-    return ", ".join(finding.hosts[: text.MOST_LISTED])
+    return clean(", ".join(finding.hosts[: text.MOST_LISTED]))
 
 
 def _joined(who: str, what: str) -> str:

@@ -8,6 +8,7 @@ import dash
 import dash_mantine_components as dmc
 from dash import ClientsideFunction, Input, Output, State, dcc, html
 
+from tracelens.reports.words import clean
 from tracelens_dashboard import ids, text
 from tracelens_dashboard.components.aria import aria
 
@@ -94,7 +95,7 @@ def _header(store: Store) -> Component:
             dmc.Burger(id=ids.BURGER, size="sm", hiddenFrom="sm", **aria("pages")),
             dcc.Link("TraceLens", href="/", className="brand"),
             html.Span(
-                [html.B(store.name), html.Span(chip(store), className="chip-facts")],
+                [html.B(clean(store.name)), html.Span(chip(store), className="chip-facts")],
                 className="chip",
                 id="run",
             ),

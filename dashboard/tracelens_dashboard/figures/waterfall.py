@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from plotly import graph_objects as go
 
+from tracelens.reports.words import cause
 from tracelens_dashboard import text
 from tracelens_dashboard.figures.drawing import Drawing, empty, figure
-from tracelens_dashboard.theme import name_of
 
 if TYPE_CHECKING:
     from tracelens.analyses.result import Efficiency
@@ -35,7 +35,7 @@ def draw(efficiency: Efficiency | None, theme: Theme) -> Drawing:
         hovertemplate="%{y}: %{x:.2f} % of the ranks' time<extra></extra>",
     )
     losses = sorted(efficiency.waterfall, key=lambda part: -part.share)
-    first = f"; most is lost to {name_of(losses[0].cause)}" if losses else ""
+    first = f"; most is lost to {cause(losses[0].cause)}" if losses else ""
     rows = [{"part": label, "share %": round(100 * share, 3)} for label, share in _all(efficiency)]
     return Drawing(
         figure(theme, bars, **_axes(labels, theme)),
@@ -51,13 +51,13 @@ def _steps(efficiency: Efficiency, theme: Theme) -> list[tuple[str, float, float
     for part in efficiency.waterfall:
         left -= part.share
         if part.share >= SMALLEST:
-            label = text.safe(name_of(part.cause))
+            label = text.safe(cause(part.cause))
             steps.append((label, max(left, 0.0), part.share, theme.loss))
     return [*steps, ("useful work", 0.0, efficiency.achieved, theme.accent)]
 
 
 def _all(efficiency: Efficiency) -> list[tuple[str, float]]:
-    causes = [(name_of(part.cause), part.share) for part in efficiency.waterfall]
+    causes = [(cause(part.cause), part.share) for part in efficiency.waterfall]
     return [*causes, ("useful work", efficiency.achieved)]
 
 

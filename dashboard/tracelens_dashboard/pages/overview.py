@@ -8,6 +8,7 @@ import dash_mantine_components as dmc
 from dash import Input, Output, html
 from dash.exceptions import PreventUpdate
 
+from tracelens.reports.words import clean, noted
 from tracelens_dashboard import ids, links, text
 from tracelens_dashboard.components import chart, finding_card
 from tracelens_dashboard.components.aria import aria
@@ -42,7 +43,9 @@ def layout(store: Store, _view: ViewState) -> Component:
                 [
                     dmc.GridCol(chart.card(WATERFALL, "Where the time went", 300), span=width),
                     dmc.GridCol(_findings(store), span={"base": 12, "md": 7}),
-                    dmc.GridCol(chart.card(LATENESS, _map_title(store), 260), span=12),
+                    dmc.GridCol(
+                        chart.card(LATENESS, _map_title(store), _map_height(store)), span=12
+                    ),
                 ],
                 gutter="sm",
             ),
@@ -74,6 +77,11 @@ def _by_rank(store: Store) -> bool:
     return len(store.ranks) <= MOST_ROWS
 
 
+def _map_height(store: Store) -> int:
+    rows = len(store.ranks) if _by_rank(store) else len(set(store.hosts.values()))
+    return max(170, min(280, 110 + 26 * rows))
+
+
 def _map_title(store: Store) -> str:
     return (
         "Who was late, when" if _by_rank(store) else "Who was late, when: the latest of each host"
@@ -94,7 +102,7 @@ def _verdict(store: Store) -> Component:
         if efficiency
         else ""
     )
-    reason = faults[0].sentence if faults else "No fault was found."
+    reason = clean(faults[0].sentence) if faults else "No fault was found."
     note = "Efficiency is POP parallel efficiency: useful computation over ranks times job time."
     return html.Div(
         [dmc.Title([html.Span(useful), reason], order=1, id="verdict"), html.P(note)],
@@ -120,11 +128,12 @@ def _count(found: tuple[Finding, ...]) -> str:
 
 def _notes(store: Store) -> Component:
     """Say what limits the trace, loudly enough."""
-    lines = [html.Li(f"{note.file}: {note.sentence}") for note in store.report.notes]
+    lines = [html.Li(noted(note)) for note in store.report.notes]
     lines += [
         html.Li(f"{number:,} events were dropped while recording: {reason}.")
         for reason, number in store.report.summary.dropped.items()
     ]
     if not lines:
         return html.Div()
-    return dmc.Alert(html.Ul(lines), title="What limits this trace", color="yellow", mt="sm")
+    title = dmc.Title("What limits this trace", order=2, className="card-title")
+    return dmc.Card([title, html.Ul(lines, className="notes")], className="card", mt="sm")

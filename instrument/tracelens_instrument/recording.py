@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import threading
 import weakref
@@ -29,7 +28,7 @@ __all__ = ["Recording"]
 
 _CLOCK_EVERY_NS: Final = 10 * 10**9
 _LOSSES_EVERY_NS: Final = 10**9
-_PREPARE_BELOW: Final = SEGMENT_BYTES // RECORD_BYTES // 2
+_TOUCH_BELOW: Final = SEGMENT_BYTES // RECORD_BYTES // 2
 _NO_ROOM: Final = "no room or no permission for a segment"
 _CLIPPED: Final = "value out of range"
 
@@ -55,8 +54,6 @@ class Recording:
         self._lock = threading.RLock()
         self._numbers = itertools.count()
         self._segments: weakref.WeakSet[Segment] = weakref.WeakSet()
-        self._spare: Segment | None = None
-        self._prepared = False
         self._closed = False
         self._losses_due = 0
         self._told = {_NO_ROOM: 0, _CLIPPED: 0}
@@ -64,16 +61,15 @@ class Recording:
         self._side.append(to_line("process", self.process))
         REGISTRY.listen(self._side.append, who.job)
         self.read_clocks()
-        self.segment = self._next_segment()
+        self.segment = self._make_segment()
+        self._spare = self._make_spare()
 
     def rotate(self, full: Segment) -> tuple[Segment, int]:
         """Reserve a slot in the segment after `full`."""
         while True:
             with self._lock:
                 if self.segment is full:
-                    self.segment = self._next_segment()
-                    if STATE.recording is self:
-                        STATE.segment = self.segment
+                    self._advance()
                 segment = self.segment
             try:
                 return segment, next(segment.slots)
@@ -111,8 +107,8 @@ class Recording:
 
     def at_step_boundary(self) -> None:
         """Do what has to be done now and then, where it disturbs least: between two steps."""
-        if 0 < self.segment.remaining() < _PREPARE_BELOW:
-            self._prepare_segment()
+        if self._spare is not None and self.segment.remaining() < _TOUCH_BELOW:
+            self._spare.touch()
         moment = now()
         if moment >= self._losses_due:
             self._losses_due = moment + _LOSSES_EVERY_NS
@@ -137,11 +133,20 @@ class Recording:
             segment.detach()
         self._side.close()
 
-    def _next_segment(self) -> Segment:
-        segment, self._spare = self._spare, None
-        self._prepared = False
+    def _advance(self) -> None:
+        """Go on in the spare segment, and only then make the next spare.
+
+        A signal handler that records meanwhile finds a segment with room, however long that takes.
+        """
+        self.segment = self._spare or self._make_segment()
+        self._spare = None
+        if STATE.recording is self:
+            STATE.segment = self.segment
+        self._spare = self._make_spare()
+
+    def _make_segment(self) -> Segment:
         try:
-            segment = segment or create_segment(self.folder, next(self._numbers), self)
+            segment = create_segment(self.folder, next(self._numbers), self)
         except (OSError, ValueError) as error:
             segment = sink(self, self._lost)
             if not self._closed:
@@ -149,12 +154,14 @@ class Recording:
         self._segments.add(segment)
         return segment
 
-    def _prepare_segment(self) -> None:
-        """Make the next segment ahead of time; if that fails now, it may not when it is needed."""
-        if not self._prepared:
-            self._prepared = True
-            with contextlib.suppress(OSError, ValueError):
-                self._spare = create_segment(self.folder, next(self._numbers), self, touch=True)
+    def _make_spare(self) -> Segment | None:
+        """Make a segment ahead of time; if that fails now, it may not when it is needed."""
+        try:
+            segment = create_segment(self.folder, next(self._numbers), self)
+        except (OSError, ValueError):
+            return None
+        self._segments.add(segment)
+        return segment
 
     def _tell_losses(self) -> None:
         for reason, counter in ((_NO_ROOM, self._lost), (_CLIPPED, self.clipped)):

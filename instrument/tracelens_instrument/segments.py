@@ -38,7 +38,7 @@ class Segment:
     after it is full.
     """
 
-    __slots__ = ("__weakref__", "memory", "owner", "slots", "words")
+    __slots__ = ("__weakref__", "memory", "owner", "slots", "touched", "words")
 
     def __init__(
         self,
@@ -49,11 +49,19 @@ class Segment:
         self.memory = memory
         self.words = memoryview(memory).cast("q")
         self.owner = owner
+        self.touched = False
         self.slots = slots or iter(range(RECORD_BYTES, len(memory), RECORD_BYTES))
 
     def remaining(self) -> int:
         """How many slots are left."""
         return length_hint(self.slots)
+
+    def touch(self) -> None:
+        """Bring the pages into memory now, so that no span has to wait for them; once."""
+        if not self.touched and isinstance(self.memory, mmap.mmap):
+            self.touched = True
+            with contextlib.suppress(OSError):  # before Linux 5.14: they come when first written
+                self.memory.madvise(_POPULATE_WRITE)
 
     def detach(self) -> None:
         """Send whatever is still written here nowhere (a forked child must not touch the file)."""
@@ -62,10 +70,8 @@ class Segment:
         self.words = memoryview(scratch).cast("q")
 
 
-def create_segment(path: Path, number: int, owner: Recording, *, touch: bool = False) -> Segment:
+def create_segment(path: Path, number: int, owner: Recording) -> Segment:
     """Make segment `number` in the folder `path`, its space reserved.
-
-    With `touch` its pages are brought into memory now, so that no span has to wait for them.
 
     Raises:
         OSError: there is no room, or the folder cannot be written.
@@ -80,11 +86,6 @@ def create_segment(path: Path, number: int, owner: Recording, *, touch: bool = F
         raise
     finally:
         os.close(descriptor)
-    if touch:
-        with contextlib.suppress(
-            OSError
-        ):  # before Linux 5.14 a page comes when it is first written
-            memory.madvise(_POPULATE_WRITE)
     capacity = SEGMENT_BYTES // RECORD_BYTES - 1
     HEADER.pack_into(
         memory, 0, MAGIC, BYTE_ORDER, SCHEMA_VERSION, RECORD_BYTES, capacity, os.getpid()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from support.recording import read_one
 
 import tracelens as tl
@@ -32,7 +33,6 @@ def test_nothing_is_lost_at_the_seam(trace: Path) -> None:
             with span(nbytes=number):
                 pass
         token.end()
-    assert segment_files(trace) == ["000000.seg", "000001.seg", "000002.seg"]
     tl.stop()
     recorded = read_one(trace)
     assert [event["bytes"] for event in recorded.named("piece")] == list(range(count))
@@ -40,34 +40,34 @@ def test_nothing_is_lost_at_the_seam(trace: Path) -> None:
     assert recorded.side.dropped == {}
 
 
-def test_next_segment_is_made_between_steps(trace: Path) -> None:
-    """When half of a segment is used, the next one is ready before a span has to wait for it."""
+def test_one_segment_is_always_ahead(trace: Path) -> None:
+    """A full segment is followed by one that is there already; unused ones leave nothing behind."""
+    span = tl.span("piece")
+    for used in range(1, 4):
+        with span:
+            pass
+        assert segment_files(trace) == [f"{number:06d}.seg" for number in range(used + 1)]
+        for _ in range(SLOTS - 1):
+            with span:
+                pass
+    tl.stop()
+    assert len(read_one(trace).events) == 3 * SLOTS
+    assert [path.suffix for path in trace.iterdir()] == [".arrow"]
+
+
+@pytest.mark.usefixtures("trace")
+def test_pages_are_brought_in_between_steps() -> None:
+    """When half of a segment is used, the pages of the next one come at the end of a step."""
+    recording = STATE.recording
+    assert recording is not None
+    assert recording._spare is not None
     span = tl.span("piece")
     with tl.step(0):
+        pass
+    assert not recording._spare.touched
+    with tl.step(1):
         for _ in range(SLOTS // 2 + 10):
             with span:
                 pass
-        assert segment_files(trace) == ["000000.seg"]
-    assert segment_files(trace) == ["000000.seg", "000001.seg"]
-    for _ in range(3):
-        with tl.step(1):
-            pass
-    assert segment_files(trace) == ["000000.seg", "000001.seg"]
-    for _ in range(SLOTS):
-        with span:
-            pass
-    assert segment_files(trace) == ["000000.seg", "000001.seg"]
-    tl.stop()
-    assert len(read_one(trace).named("piece")) == SLOTS // 2 + 10 + SLOTS
-
-
-def test_unused_segment_is_no_trouble(trace: Path) -> None:
-    """A segment that was prepared and never used leaves nothing behind."""
-    recording = STATE.recording
-    assert recording is not None
-    recording._prepare_segment()
-    with tl.span("piece"):
-        pass
-    tl.stop()
-    assert len(read_one(trace).events) == 1
-    assert [path.suffix for path in trace.iterdir()] == [".arrow"]
+        assert not recording._spare.touched
+    assert recording._spare.touched

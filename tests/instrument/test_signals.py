@@ -3,47 +3,91 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any, Self
 
 import polars as pl
 from support.recording import read_one
 
 import tracelens as tl
+from tracelens_instrument import recording, segments
 
 if TYPE_CHECKING:
     from pathlib import Path
     from types import FrameType
 
+    import pytest
+
 HANDLED = 200
 
 
-def test_spans_in_handlers_inside_spans(trace: Path) -> None:
-    """All spans of handler and training are found, none torn, and the handler's nest deeper."""
-    outer, inner = tl.span("outer"), tl.span("inner")
-    handled = 0
+class Alarm:
+    """A handler that records, called every half millisecond."""
 
-    def handler(_number: int, _frame: FrameType | None) -> None:
-        nonlocal handled
-        handled += 1
-        with inner, inner(nbytes=handled):
+    def __init__(self) -> None:
+        self.calls = 0
+        self.span = tl.span("handler")
+
+    def __call__(self, _number: int, _frame: FrameType | None) -> None:
+        self.calls += 1
+        with self.span, self.span(nbytes=self.calls):
             pass
 
-    before = signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
-    count = 0
-    try:
-        while handled < HANDLED:
-            with outer:
-                count += 1
-            with outer(seq=count):
-                count += 1
-    finally:
+    def __enter__(self) -> Self:
+        self.before = signal.signal(signal.SIGALRM, self)
+        signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    tl.stop()
+        signal.signal(signal.SIGALRM, self.before)
+
+
+def train(alarm: Alarm) -> int:
+    outer = tl.span("training")
+    count = 0
+    while alarm.calls < HANDLED:
+        with outer:
+            count += 1
+        with outer(seq=count):
+            count += 1
+    return count
+
+
+def check(trace: Path, alarm: Alarm, count: int) -> None:
     recorded = read_one(trace)
     frame = recorded.frame
-    assert frame.filter(pl.col("name") == "outer").height == count
-    assert frame.filter(pl.col("name") == "inner").height == 2 * handled
+    assert frame.filter(pl.col("name") == "training").height == count
+    assert frame.filter(pl.col("name") == "handler").height == 2 * alarm.calls
     assert frame["status"].unique().to_list() == ["closed"]
     assert recorded.side.dropped == {}
+
+
+def test_spans_in_handlers_inside_spans(trace: Path) -> None:
+    """All spans of handler and training are found, and none is torn."""
+    with Alarm() as alarm:
+        count = train(alarm)
+    tl.stop()
+    check(trace, alarm, count)
+
+
+def test_handlers_while_the_next_segment_is_made(
+    trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if that takes much longer than the time between two signals."""
+    create = segments.create_segment
+
+    def slowly(*arguments: Any) -> Any:
+        until = time.monotonic() + 0.02
+        while time.monotonic() < until:
+            pass
+        return create(*arguments)
+
+    monkeypatch.setattr(recording, "create_segment", slowly)
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 1 << 14)
+    tl.stop()
+    tl.start(trace / "small")
+    with Alarm() as alarm:
+        count = train(alarm)
+    tl.stop()
+    check(trace / "small", alarm, count)

@@ -14,7 +14,7 @@ from support.recording import read, read_one, run_child
 
 import tracelens as tl
 from tracelens.schema import segments
-from tracelens_instrument import failures, recorder, recording
+from tracelens_instrument import failures, recorder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -179,13 +179,11 @@ def test_threads_that_go_on_recording(trace: Path) -> None:
     threads = [threading.Thread(target=work) for _ in range(3)]
     for thread in threads:
         thread.start()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recording, "_PREPARE_BELOW", 0)
-        for folder in (trace, trace / "again", trace / "and again"):
-            tl.start(folder)
-            while not list(folder.glob("*.segments/000001.seg")):
-                time.sleep(0.001)
-            tl.stop()
+    for folder in (trace, trace / "again", trace / "and again"):
+        tl.start(folder)
+        while not list(folder.glob("*.segments/000002.seg")):
+            time.sleep(0.001)
+        tl.stop()
     ended.set()
     for thread in threads:
         thread.join()

@@ -18,7 +18,7 @@ EXAMPLES: Final = """\
 """
 STEPS: Final = 120
 SLOW_STEPS: Final = "40:99"
-SLOW_MS: Final = 25
+SLOW_MS: Final = 40
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
     folder = arguments.out or record.default_folder()
     print(  # noqa: T201  the demo talks to its user
         f"Training on {arguments.ranks} MPI ranks; rank {arguments.slow_rank} gets {SLOW_MS} ms of "
-        f"extra work in {arguments.slow_phase}, steps {SLOW_STEPS.replace(':', '-')}."
+        f"extra work in {arguments.slow_phase}, steps {SLOW_STEPS.replace(':', '-')}.",
+        flush=True,
     )
     code = record.run(argparse.Namespace(out=folder, command=_training(arguments)))
     if code:

@@ -21,7 +21,7 @@ CAUSES: Final = {
     "checkpoint": "checkpoints",
     "gc": "garbage collection",
     "idle": "idle, cause recorded",
-    "outside": "before a rank's first or after its last step",
+    "outside": "outside steps",
     "unknown": "unknown (nothing recorded)",
 }
 

@@ -110,9 +110,10 @@ def _open(directory: Path, who: Identity) -> None:
 
 def _say_what_is_missed() -> None:
     if missed:
+        more = f" and {len(missed) - 3} more" if len(missed) > 3 else ""
         warn_once(
-            f"{len(missed)} functions, {missed[0]} the first, were given to tl.traced before recording "
-            "began and are not recorded: call tl.start before they are defined, or set TRACELENS_DIR"
+            f"not recorded are {', '.join(missed[:3])}{more}, given to tl.traced before recording "
+            "began: call tl.start before functions are decorated, or set TRACELENS_DIR"
         )
         missed.clear()
 

@@ -15,8 +15,13 @@ import numpy as np
 from tracelens.analyses import _lateness, _own_time
 from tracelens.analyses._counterfactual import Price, price
 from tracelens.analyses._job import job_ns
-from tracelens.analyses._last import last_share, slowest_function
 from tracelens.analyses._late_words import Verdict, sentence
+from tracelens.analyses._witnesses import (
+    complete_calls,
+    held_up,
+    last_share,
+    slowest_function,
+)
 from tracelens.analyses.result import Finding
 
 if TYPE_CHECKING:
@@ -29,6 +34,8 @@ if TYPE_CHECKING:
 LEAST_STEPS: Final = 30
 LEAST_SAVING: Final = 0.003  # of the job: what is not worth a sentence
 STALL_OF_A_PAIR: Final = 0.05  # of the job: two ranks do not tell what stalls are usual
+HELD_UP: Final = 0.3  # of the lost time, to be seen in the arrivals at collectives
+SIGMAS: Final = 3  # of the clocks' uncertainty: what is less cannot be seen
 WHOLE_HOST: Final = 0.75  # of a host's ranks
 MAJORITY: Final = 0.4  # of all ranks
 _KINDS: Final[dict[str, FindingKind]] = {"checkpoint": "checkpoint_stall", "gc": "gc_stall"}
@@ -58,7 +65,7 @@ def run(trace: Trace, phases: Phases) -> Stragglers:
         least = (
             STALL_OF_A_PAIR if entry.pattern == "sparse" and len(own.ranks) == 2 else LEAST_SAVING
         )
-        if cost.saving >= least:
+        if cost.saving >= least and _seen_by_others(trace, own, entry, cost.saving * job):
             findings.append(_finding(trace, phases, own, entry, cost, majority=majority))
     return Stragglers(tuple(findings))
 
@@ -81,6 +88,20 @@ def _insufficient(own: OwnTime) -> str | None:
     return None
 
 
+def _seen_by_others(trace: Trace, own: OwnTime, late: Late, lost_ns: float) -> bool:
+    """Say whether collectives were held up by these ranks, as they must be if a step is longer for it.
+
+    An update is felt in the step after. Not asked where arrivals cannot tell: without collectives,
+    within the clocks' uncertainty, and where the lateness wanders.
+    """
+    rows = np.union1d(late.touched, np.minimum(late.touched + 1, len(own.steps) - 1))
+    ranks = tuple(own.ranks[rank] for rank in late.ranks)
+    if late.pattern == "rotating" or lost_ns < SIGMAS * trace.alignment.uncertainty_ns * len(rows):
+        return True
+    held = held_up(complete_calls(trace, own.steps[rows]), ranks)
+    return held is None or held >= HELD_UP * lost_ns
+
+
 def _finding(
     trace: Trace, phases: Phases, own: OwnTime, late: Late, cost: Price, *, majority: bool
 ) -> Finding:
@@ -100,7 +121,7 @@ def _finding(
         "extra_ns": round(extra),
         "share_of_step": verdict.share,
         "steps_late": len(rows),
-        "last_share": last_share(trace, verdict.ranks, own.steps[rows]),
+        "last_share": last_share(complete_calls(trace, own.steps[rows]), verdict.ranks),
         "ranks_waiting": cost.waiting,
         "p_value": late.p,
         "period": late.period,

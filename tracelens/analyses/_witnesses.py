@@ -1,0 +1,77 @@
+"""What speaks for a lateness beside own time: others were held up, and one function grew."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from tracelens.analyses.phases import Phases
+    from tracelens.trace import Trace
+
+_MOST_OF_IT: Final = 0.6  # of the phase's lateness, to be named as its place
+
+
+def complete_calls(trace: Trace, steps: npt.NDArray[np.int64]) -> pl.DataFrame:
+    """Return the arrivals at the collectives of some steps that every rank came to."""
+    return trace.arrivals.filter(
+        pl.col("step").is_in(steps.tolist()), pl.col("last_arrival_ns").is_not_null()
+    )
+
+
+def last_share(calls: pl.DataFrame, ranks: tuple[int, ...]) -> float | None:
+    """Return in what share of collectives one of `ranks` came last; null without any."""
+    each = calls.unique(["communicator", "seq"])
+    if each.is_empty():
+        return None
+    return each.filter(pl.col("last_rank").is_in(list(ranks))).height / each.height
+
+
+def held_up(calls: pl.DataFrame, ranks: tuple[int, ...]) -> int | None:
+    """Return how long collectives had to wait for `ranks` alone, beyond what they do for any rank.
+
+    That is the time between the last arrival of the others and that of `ranks`, less what a typical
+    other rank holds up. Null without collectives.
+    """
+    if calls.is_empty():
+        return None
+    late = pl.col("rank").is_in(list(ranks))
+    here, others = (pl.col("start_ns").filter(part).max() for part in (late, ~late))
+    arrivals = pl.col("start_ns").sort(descending=True)
+    each = calls.group_by("communicator", "seq").agg(
+        alone=(here - others).clip(lower_bound=0),
+        last=pl.col("last_rank").first(),
+        gap=arrivals.get(0) - arrivals.get(1, null_on_oob=True),
+    )
+    usual = each.group_by("last").agg(pl.col("gap").sum())
+    peers = calls.filter(~late).select(last="rank").unique()
+    typical = peers.join(usual, on="last", how="left")["gap"].fill_null(0).median()
+    return int(each["alone"].sum()) - int(typical if isinstance(typical, float) else 0)
+
+
+def slowest_function(
+    phases: Phases, ranks: tuple[int, ...], phase: str, steps: npt.NDArray[np.int64]
+) -> str | None:
+    """Return the recorded span in which the ranks lost most of what they lost to their peers."""
+    late = pl.col("rank").is_in(list(ranks))
+    inside = phases.segments.filter(
+        pl.col("category") == phase, pl.col("step").is_in(steps.tolist())
+    )
+    counts = inside.select(
+        late=pl.col("rank").filter(late).n_unique(), all=pl.col("rank").n_unique()
+    )
+    here, everywhere = counts.row(0)
+    if not here or here == everywhere:
+        return None
+    length = pl.col("end_ns") - pl.col("start_ns")
+    grown = inside.group_by("name").agg(
+        extra=length.filter(late).sum() / here - length.filter(~late).sum() / (everywhere - here)
+    )
+    worst = grown.sort("extra", descending=True).row(0, named=True)
+    total = float(grown["extra"].sum())
+    named = worst["name"] is not None and worst["extra"] >= _MOST_OF_IT * total > 0
+    return str(worst["name"]) if named else None

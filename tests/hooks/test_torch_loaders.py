@@ -33,7 +33,8 @@ def test_a_loader_of_any_class_is_recorded(trace: Path) -> None:
     training = Training()
     ours, other = Ours(2), Ours(3)
     tl.attach(training.model, optimizer=training.optimizer, loader=ours)
-    assert len([training.step(batch) for batch in ours]) == len(ours)
+    for batch in ours:
+        training.step(batch)
     assert len(list(other)) == len(other)
     tl.stop()
     recorded = read_one(trace)

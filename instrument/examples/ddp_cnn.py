@@ -109,6 +109,7 @@ def train(arguments: argparse.Namespace) -> None:
     """Train, and tell on rank 0 how the loss fell."""
     rank = dist.get_rank()
     planted = faults.from_arguments(arguments)
+    planted.check(dist.get_world_size())
     torch.manual_seed(0)
     network = Network(rank, planted)
     model = DistributedDataParallel(network, bucket_cap_mb=1)

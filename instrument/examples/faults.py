@@ -29,6 +29,16 @@ class Faults:
     kill_rank: int
     kill_step: int
 
+    def check(self, ranks: int, can_be_slow: int | None = None) -> None:
+        """End the program if something is planted in a rank that there is not: nothing would happen."""
+        slow_ranks = ranks if can_be_slow is None else can_be_slow
+        for switch, rank, count in (
+            ("--slow-rank", self.slow_rank, slow_ranks),
+            ("--kill-rank", self.kill_rank, ranks),
+        ):
+            if rank >= count:
+                raise SystemExit(f"{switch} is {rank}, but there is no such rank: 0 to {count - 1}")
+
     def slow_down(self, rank: int, phase: str, step: int) -> None:
         """Take longer, if this is the place: called once in the middle of each phase."""
         first, last = self.slow_steps

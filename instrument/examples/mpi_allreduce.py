@@ -80,6 +80,7 @@ def train(arguments: argparse.Namespace) -> None:
     """Train, and tell on rank 0 how the loss fell and whether all ranks hold the same weights."""
     comm = tl.attach(MPI.COMM_WORLD)
     planted = faults.from_arguments(arguments)
+    planted.check(comm.size)
     model = Perceptron.with_hidden(arguments.hidden)
     batches = Batches(comm.rank, BATCH)
     reducer = Reducer(comm, arguments.algorithm, overlap=arguments.overlap)
@@ -128,7 +129,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--hidden", type=int, default=512)
     faults.add_arguments(parser)
-    train(parser.parse_args())
+    arguments = parser.parse_args()
+    if arguments.overlap and arguments.algorithm != "library":
+        parser.error(
+            "--overlap needs --algorithm library: the others are written with blocking calls"
+        )
+    train(arguments)
 
 
 if __name__ == "__main__":

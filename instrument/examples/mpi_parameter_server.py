@@ -6,6 +6,9 @@ The first ranks serve shards of the weights, the others train: each pulls the we
 all shards, computes, and pushes its gradients. A shard adds up the gradients of all workers, applies
 them (Adam), and only then answers the next pulls. Every request carries an id, which stands in the
 worker's span and in the shard's spans, so that both ends of a transfer are known to belong together.
+
+The ranks of the fault switches are workers; but with ``--slow-phase update`` it is a shard that is slow,
+because shards make the updates.
 """
 
 from __future__ import annotations
@@ -50,17 +53,20 @@ def main() -> None:
     shards, workers = arguments.shards, comm.size - arguments.shards
     if workers < 1 or shards < 1:
         parser.error(f"{comm.size} MPI ranks cannot be {shards} shards and at least one worker")
+    if arguments.hot_shard >= shards or not 0 < arguments.hot_share < 1:
+        parser.error(f"--hot-shard must be below {shards}, and --hot-share between 0 and 1")
+    planted = faults.from_arguments(arguments)
+    planted.check(workers, can_be_slow=shards if planted.slow_phase == "update" else workers)
     model = Perceptron.with_hidden(arguments.hidden)
     total = sum(weight.size for weight in model.weights)
     parts = cuts(total, shards, arguments.hot_shard, arguments.hot_share)
     if comm.rank < shards:
         tl.start(role="ps", rank=comm.rank, world=comm.size, shard=comm.rank)
         weights = np.concatenate([weight.reshape(-1) for weight in model.weights])
-        Shard(comm, weights[parts[comm.rank] : parts[comm.rank + 1]], workers).serve()
+        Shard(comm, weights[parts[comm.rank] : parts[comm.rank + 1]], workers, planted).serve()
     else:
         rank = comm.rank - shards
         tl.start(role="worker", rank=rank, world=comm.size)
-        planted = faults.from_arguments(arguments)
         losses = Worker(comm, rank, model, parts, planted).train(arguments.steps)
         print(f"worker {rank}: loss {losses[0]:.4f} -> {losses[-1]:.4f}")
 

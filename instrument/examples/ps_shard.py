@@ -15,6 +15,7 @@ import tracelens as tl
 from tracelens_instrument import recorder
 
 if TYPE_CHECKING:
+    from faults import Faults
     from mlp import Array
 
 RATE: Final = 1e-3
@@ -34,10 +35,11 @@ class Request:
 class Shard:
     """Holds a part of the weights; serves one request at a time, in order of arrival."""
 
-    def __init__(self, comm: Any, weights: Array, workers: int) -> None:
+    def __init__(self, comm: Any, weights: Array, workers: int, planted: Faults) -> None:
         self.comm = comm
         self.weights = weights.copy()
         self.workers = workers
+        self.planted = planted
         self.step = 0
         self._done = 0
         self._pushed = 0
@@ -118,6 +120,7 @@ class Shard:
             second += (1 - DECAY[1]) * (gradient**2 - second)
             self.weights -= RATE * first / (np.sqrt(second) + 1e-8)
             self._sum[:] = 0
+            self.planted.slow_down(self.comm.rank, "update", self.step)
         self._pushed = 0
         self.step += 1
 

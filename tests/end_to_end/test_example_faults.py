@@ -1,0 +1,105 @@
+"""A fault planted in an example takes its time in its rank, phase and steps, and nowhere else."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING
+
+import pytest
+from support.examples import record_example, run_example
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from support.recording import Recorded
+
+pytestmark = pytest.mark.end_to_end
+
+STEPS = 6
+SLOW_MS = 150
+PLANTED = range(2, 4)
+
+
+def _phase_ns(recorded: Recorded, kind: str) -> dict[int, int]:
+    """Sum up a phase for each step, without the spans inside its spans."""
+    total = dict.fromkeys(range(STEPS), 0)
+    ends: dict[int, int] = {}
+    for event in recorded.events:
+        if event["kind"] != kind or event["type"] != "span" or event["step"] not in total:
+            continue
+        if event["start_ns"] >= ends.get(event["thread"], 0):
+            ends[event["thread"]] = event["start_ns"] + event["duration_ns"]
+            total[event["step"]] += event["duration_ns"]
+    return total
+
+
+def _check(recorded: list[Recorded], slow_rank: int, phase: str, planted: range = PLANTED) -> None:
+    planted_ns = SLOW_MS * 10**6
+    for rank, process in enumerate(recorded):
+        times = _phase_ns(process, phase)
+        slow = {step for step in planted if rank == slow_rank}
+        assert all(times[step] >= planted_ns for step in slow)
+        if len(slow) < STEPS:
+            others = [times[step] for step in times if step not in slow]
+            assert median(others) < min([times[step] for step in slow], default=planted_ns)
+
+
+def _switches(rank: int, phase: str) -> list[str]:
+    steps = f"{PLANTED.start}:{PLANTED.stop - 1}"
+    return [f"--slow-rank={rank}", f"--slow-phase={phase}", f"--slow-steps={steps}"]
+
+
+@pytest.mark.parametrize("phase", ["data", "forward", "backprop", "update"])
+@pytest.mark.parametrize("script", ["ddp_cnn.py", "mpi_allreduce.py"])
+def test_a_slow_rank(script: str, phase: str, tmp_path: Path) -> None:
+    if script == "ddp_cnn.py":
+        pytest.importorskip("torch")
+    arguments = [f"--steps={STEPS}", f"--slow-ms={SLOW_MS}", *_switches(1, phase)]
+    _check(record_example(script, 2, tmp_path / "t", *arguments), 1, phase)
+
+
+@pytest.mark.parametrize("phase", ["data", "forward", "backprop"])
+def test_a_slow_worker_of_a_parameter_server(phase: str, tmp_path: Path) -> None:
+    arguments = [f"--steps={STEPS}", "--shards=1", f"--slow-ms={SLOW_MS}", *_switches(1, phase)]
+    recorded = record_example("mpi_parameter_server.py", 3, tmp_path / "t", *arguments)
+    workers = [process for process in recorded if process.side.process.role == "worker"]
+    assert len(workers) == 2
+    _check(workers, 1, phase)
+
+
+def test_a_slow_update_is_a_shards(tmp_path: Path) -> None:
+    arguments = [f"--steps={STEPS}", f"--slow-ms={SLOW_MS}", *_switches(1, "update")]
+    recorded = record_example("mpi_parameter_server.py", 3, tmp_path / "t", *arguments)
+    for process in recorded:
+        for event in process.named("apply"):
+            slow = process.side.process.shard == 1 and event["step"] in PLANTED
+            if slow:
+                assert event["duration_ns"] >= SLOW_MS * 10**6
+    applied = [len(process.named("apply")) for process in recorded]
+    assert applied == [STEPS, STEPS, 0]
+
+
+def test_a_slow_loader_is_slow_at_every_step(tmp_path: Path) -> None:
+    arguments = [f"--steps={STEPS}", "--slow-loader=0", f"--slow-ms={SLOW_MS}"]
+    recorded = record_example("mpi_allreduce.py", 2, tmp_path / "t", *arguments)
+    _check(recorded, 0, "data", range(STEPS))
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "words"),
+    [
+        ("mpi_allreduce.py", ["--slow-rank=2"], "--slow-rank is 2"),
+        ("mpi_allreduce.py", ["--kill-rank=5"], "--kill-rank is 5"),
+        ("mpi_allreduce.py", ["--overlap", "--algorithm=ring"], "--overlap needs"),
+        ("mpi_parameter_server.py", ["--shards=1", "--slow-rank=1"], "--slow-rank is 1"),
+        ("mpi_parameter_server.py", ["--shards=1", "--hot-shard=1"], "--hot-shard"),
+    ],
+)
+def test_what_cannot_be_planted_is_refused(
+    script: str, arguments: list[str], words: str, tmp_path: Path
+) -> None:
+    """A truth that is not planted would be worse than none."""
+    done = run_example(script, 2, tmp_path / "t", *arguments)
+    assert done.returncode != 0
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,92 @@
+"""The examples really train: the loss falls, and ranks that train together agree on the weights."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from support.examples import record_example, run_example
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.end_to_end
+
+LOSS = re.compile(r"loss (\d+\.\d+) -> (\d+\.\d+)")
+
+
+def _falls(output: str) -> None:
+    found = LOSS.findall(output)
+    assert found
+    for first, last in found:
+        assert float(last) < 0.9 * float(first), output
+
+
+@pytest.mark.parametrize(
+    "algorithm", [["library"], ["library", "--overlap"], ["ring"], ["tree"]], ids="-".join
+)
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_mpi_allreduce(algorithm: list[str], ranks: int, tmp_path: Path) -> None:
+    """Whatever the algorithm and the number of ranks."""
+    arguments = ["--steps=20", "--hidden=128", "--algorithm", *algorithm]
+    done = run_example("mpi_allreduce.py", ranks, tmp_path / "t", *arguments)
+    assert done.returncode == 0, done.stderr
+    _falls(done.stdout)
+    assert "same weights on all ranks: True" in done.stdout
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_parameter_server(shards: int, tmp_path: Path) -> None:
+    arguments = ["--steps=30", "--hidden=128", f"--shards={shards}"]
+    done = run_example("mpi_parameter_server.py", shards + 2, tmp_path / "t", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert len(LOSS.findall(done.stdout)) == 2
+    _falls(done.stdout)
+
+
+def test_ddp(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    done = run_example("ddp_cnn.py", 2, tmp_path / "t", "--steps=60")
+    assert done.returncode == 0, done.stderr
+    _falls(done.stdout)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "tree"])
+def test_hops_lie_inside_the_reduction_that_they_make_up(algorithm: str, tmp_path: Path) -> None:
+    """A reduction that is written out names its algorithm, and holds its messages."""
+    arguments = ["--steps=3", "--hidden=64", f"--algorithm={algorithm}"]
+    recorded = record_example("mpi_allreduce.py", 3, tmp_path / "t", *arguments)
+    for process in recorded:
+        whole = process.named(f"{algorithm} allreduce")
+        assert {event["algorithm"] for event in whole} == {algorithm}
+        hops = [e for e in process.events if e["op"] in ("send", "recv") and e["step"] >= 0]
+        assert hops
+        for hop in hops:
+            end = hop["start_ns"] + hop["duration_ns"]
+            assert any(
+                reduction["start_ns"] <= hop["start_ns"]
+                and end <= reduction["start_ns"] + reduction["duration_ns"]
+                for reduction in whole
+            )
+
+
+def test_overlapped_reductions_fly_while_backprop_goes_on(tmp_path: Path) -> None:
+    """The reduction of a layer is issued before the backprop of the next begins, and ends after."""
+    arguments = ["--steps=3", "--hidden=64", "--overlap"]
+    for process in record_example("mpi_allreduce.py", 3, tmp_path / "t", *arguments):
+        flights = {thread.index: thread.in_flight for thread in process.side.threads}
+        reductions = process.named("Iallreduce")
+        assert len(reductions) == 3 * 4
+        assert all(flights[event["thread"]] for event in reductions)
+        for step in range(3):
+            flying = [event for event in reductions if event["step"] == step]
+            ends = [
+                e["start_ns"] + e["duration_ns"]
+                for e in process.named("backprop")
+                if e["step"] == step
+            ]
+            issued = sorted(event["start_ns"] for event in flying)
+            completed = min(event["start_ns"] + event["duration_ns"] for event in flying)
+            assert all(issue < end for issue, end in zip(issued, sorted(ends)[1:], strict=False))
+            assert completed >= max(ends)

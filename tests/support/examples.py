@@ -1,0 +1,33 @@
+"""Runs the examples under `tracelens record`, as their docstrings say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from support.mpi import launch
+from support.record import run_record
+from support.recording import Recorded, read_all
+from support.torchrun import torchrun_command
+
+if TYPE_CHECKING:
+    import subprocess
+
+EXAMPLES = Path(__file__).parents[2] / "instrument" / "examples"
+
+
+def run_example(
+    script: str, ranks: int, folder: Path, *arguments: object
+) -> subprocess.CompletedProcess[str]:
+    """Record an example with its own launcher; what becomes of it is for the caller to judge."""
+    path = EXAMPLES / script
+    start = launch if script.startswith("mpi_") else torchrun_command
+    command = [*start(path, ranks), *map(str, arguments)]
+    return run_record("--out", folder, "--", *command)
+
+
+def record_example(script: str, ranks: int, folder: Path, *arguments: object) -> list[Recorded]:
+    """Record an example that must end well; return its processes."""
+    done = run_example(script, ranks, folder, *arguments)
+    assert done.returncode == 0, done.stderr
+    return read_all(folder)

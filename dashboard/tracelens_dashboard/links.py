@@ -26,16 +26,34 @@ def to_timeline(store: Store, finding: Finding) -> str:
 
 
 def to_worst_step(store: Store, finding: Finding) -> str | None:
-    """Show the one step in which the finding's ranks were latest; None where it names none."""
-    ranks = _ranks(store, finding)
-    rows = [store.ranks.index(rank) for rank in ranks]
+    """Show the one step in which the finding's ranks, or its shard, were worst; None without one."""
+    step = _worst_of_shard(store, finding) if finding.shards else _worst_of_ranks(store, finding)
+    return None if step is None else to_step(store, step, _ranks(store, finding), finding.steps)
+
+
+def _worst_of_ranks(store: Store, finding: Finding) -> int | None:
     late = store.lateness
-    first, last = finding.steps or (0, max(late.steps, default=0))
-    inside = [i for i, step in enumerate(late.steps) if first <= step <= last]
+    rows = [store.ranks.index(rank) for rank in _ranks(store, finding)]
+    inside = [i for i, step in enumerate(late.steps) if _within(step, finding)]
     if not rows or not inside:
         return None
     worst = np.nan_to_num(late.excess_ns[np.ix_(rows, inside)], nan=-np.inf).max(axis=0).argmax()
-    return to_step(store, late.steps[inside[int(worst)]], ranks, finding.steps)
+    return late.steps[inside[int(worst)]]
+
+
+def _worst_of_shard(store: Store, finding: Finding) -> int | None:
+    lanes = store.scene.steps
+    for index, lane in enumerate(lanes.lanes):
+        if lane.role == "ps" and lane.rank == finding.shards[0]:
+            mine = slice(int(lanes.offsets[index]), int(lanes.offsets[index + 1]))
+            found = zip(lanes.codes[mine].tolist(), lanes.steps[mine].tolist(), strict=True)
+            inside = [(code, -step) for code, step in found if _within(step, finding)]
+            return -max(inside)[1] if inside else None
+    return None
+
+
+def _within(step: int, finding: Finding) -> bool:
+    return finding.steps is None or finding.steps[0] <= step <= finding.steps[1]
 
 
 def to_step(

@@ -58,7 +58,9 @@ def test_the_worst_step_is_one_of_its_steps() -> None:
 def test_a_hot_shard_leads_to_its_page() -> None:
     """A PS finding marks its shard on the shards' page."""
     assert links.to_shard(HOT) == "/shards?shard=0"
-    assert links.to_worst_step(sharded(), HOT) is None
+    step = links.to_worst_step(sharded(), HOT)
+    assert step is not None
+    assert len(steps_in(sharded(), view_of(step))) == 1
     assert links.to_timeline(sharded(), HOT) == "/timeline"
 
 

@@ -25,7 +25,7 @@ def test_the_planted_phase_is_named_and_compared() -> None:
     mine = store.phases.segments.filter(rank=2, step=25, category="backprop")
     page = described(store, 2, mine["start_ns"][0] + 1000)
     assert "backprop on rank 2 in step 25" in page
-    assert "median of the ranks: 10" in page
+    assert "the others' median: 10" in page
     assert "Recorded at this moment" in page
     assert "/timeline?" in page
 

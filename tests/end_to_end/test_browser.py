@@ -78,7 +78,7 @@ def test_from_a_finding_to_the_spans_behind_it(browser: Browser, url: str) -> No
         x, y, width, _ = plot_box(page)
         find_backprop(page, x, y, width)
         expect(page.locator("#details-title")).to_contain_text("backprop on rank 2 in step")
-        expect(page.locator("#timeline-details")).to_contain_text("median of the ranks")
+        expect(page.locator("#timeline-details")).to_contain_text("the others' median")
 
 
 def find_backprop(page: Page, x: float, y: float, width: float) -> None:
@@ -159,6 +159,18 @@ def test_every_page_shows_tables_and_no_cloud(browser: Browser, url: str) -> Non
         page.keyboard.press("?")
         expect(page.get_by_role("dialog")).to_contain_text("zoom in, zoom out")
         assert "Share chart" not in page.content()
+
+
+def test_a_narrow_window_has_a_sidebar_to_open(browser: Browser, url: str) -> None:
+    """On a narrow window the pages hide behind a button, and step aside once one is chosen."""
+    with opened(browser, url) as page:
+        page.set_viewport_size({"width": 600, "height": 800})
+        page.get_by_role("button", name="pages").click()
+        page.get_by_role("link", name="Stragglers").click()
+        expect(page.get_by_role("heading", name="Who is late?")).to_be_visible()
+        expect(page.get_by_role("link", name="Stragglers")).not_to_be_in_viewport()
+        wide = "() => document.documentElement.scrollWidth <= window.innerWidth"
+        assert page.evaluate(wide)
 
 
 def test_512_ranks_open(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Section = Literal["pinned", "workers", "shards"]
 
-PINNED_PX: Final = 18
+PINNED_PX: Final = 20
 TALLEST_PX: Final = 30
 GAP_PX: Final = 2  # between rows that are tall enough to be told apart
 GAP_FROM_PX: Final = 6

@@ -50,6 +50,7 @@
       },
       swap: (table) => [Boolean(table), !table],
       sidebar: (opened, bar) => ({ ...bar, collapsed: { mobile: !opened } }),
+      arrived: () => false, // on a narrow window the sidebar covers the page it led to
       help: () => true,
       scheme(scheme) {
         if (scheme) document.body.dataset.agThemeMode = scheme;

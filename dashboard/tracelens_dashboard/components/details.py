@@ -82,14 +82,15 @@ def _facts(store: Store, lane: Lane, item: int, category: str) -> list[tuple[str
 
 
 def _compared(store: Store, rank: int, step: int, category: str) -> str:
-    """Compare the rank's time in a category with that of all ranks in the same step."""
+    """Compare the rank's time in a category with that of the others in the same step."""
     here = (pl.col("step") == step) & (pl.col("category").cast(pl.String) == category)
     times = store.phases.times.filter(here)
-    mine = int(times.filter(pl.col("rank") == rank)["ns"].sum())
-    usual = float(np.median([*times["ns"], *[0] * (len(store.ranks) - times.height)]))
-    if len(store.ranks) == 1:
+    spent = dict.fromkeys(store.ranks, 0) | dict(times.select("rank", "ns").iter_rows())
+    mine = spent.pop(rank)
+    if not spent:
         return f"{text.duration(mine)} of {name_of(category)}"
-    return f"{text.duration(mine)} (median of the ranks: {text.duration(usual)})"
+    usual = float(np.median(list(spent.values())))
+    return f"{text.duration(mine)} (the others' median: {text.duration(usual)})"
 
 
 def _fact(name: str, value: str) -> Component:

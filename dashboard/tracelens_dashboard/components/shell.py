@@ -58,7 +58,12 @@ def navbar(*, opened: bool) -> dict[str, object]:
 
 
 def register(app: Dash) -> None:
-    """Open the sidebar and the help; let tables follow the colour scheme."""
+    """Open and close the sidebar, open the help; let tables follow the colour scheme."""
+    app.clientside_callback(
+        ClientsideFunction(ids.NAMESPACE, "arrived"),
+        Output(ids.BURGER, "opened"),
+        Input(ids.GO, "pathname"),
+    )
     app.clientside_callback(
         ClientsideFunction(ids.NAMESPACE, "sidebar"),
         Output(ids.SHELL, "navbar"),

@@ -9,8 +9,8 @@ import numpy as np
 from tracelens.lod import query, rows
 from tracelens.lod.window import Window
 from tracelens_dashboard import text
+from tracelens_dashboard.figures.frame import Frame
 from tracelens_dashboard.figures.strip import SECOND
-from tracelens_dashboard.figures.timeline import Frame
 from tracelens_dashboard.state import MOST_PINS, ViewState
 
 if TYPE_CHECKING:

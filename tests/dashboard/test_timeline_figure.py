@@ -11,6 +11,7 @@ from support.stores import sharded, slow_rank
 from tracelens.lod.png import SIGNATURE
 from tracelens_dashboard import sight
 from tracelens_dashboard.figures import timeline
+from tracelens_dashboard.figures.frame import lane_label
 from tracelens_dashboard.theme import DARK, LIGHT
 
 MS = 1_000_000
@@ -73,7 +74,7 @@ def test_real_spans_lie_where_they_ran() -> None:
 def test_shards_have_rows_below_the_workers() -> None:
     """Each shard shows what it served and what it received."""
     frame = sight.frame(sharded(), WHOLE, [], "rank")
-    labels = [timeline.lane_label(frame, band) for band in frame.plan.section("shards")]
+    labels = [lane_label(frame, band) for band in frame.plan.section("shards")]
     assert labels[:2] == ["PS 0 serves", "PS 0 receives"]
     assert len(labels) == 6
     assert frame.plan.section("shards")[0].top > frame.plan.section("workers")[-1].top

@@ -3,49 +3,31 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from tracelens.lod import png
-from tracelens.lod.codes import LABELS, label_of
-from tracelens_dashboard import text
 from tracelens_dashboard import theme as themes
+from tracelens_dashboard.figures import marks, spans
 from tracelens_dashboard.figures.drawing import figure
+from tracelens_dashboard.figures.frame import lane_label
 from tracelens_dashboard.figures.strip import LEFT_PX, NARROW, RIGHT_PX, SECOND
 
 if TYPE_CHECKING:
     import polars as pl
     from plotly import graph_objects as go
 
-    from tracelens.lod.query import Picture, Scene
-    from tracelens.lod.rows import Band, Plan
+    from tracelens.lod.query import Picture
+    from tracelens.lod.rows import Plan
     from tracelens.lod.window import Window
+    from tracelens_dashboard.figures.frame import Frame
     from tracelens_dashboard.theme import Theme
 
 TOP_PX: Final = 30
 BOTTOM_PX: Final = 44
 LABEL_EVERY_PX: Final = 26
 MOST_STEP_TICKS: Final = 12
-LETTER_PX: Final = 7
-
-
-@dataclass(frozen=True)
-class Frame:
-    """Everything one picture of the timeline stands on."""
-
-    scene: Scene
-    plan: Plan
-    seen: Window
-    windows: pl.DataFrame
-    flagged: frozenset[int] = frozenset()
-    marked: Window | None = None
-    marked_label: str = ""
-
-    def seconds(self, at_ns: int) -> float:
-        """Place a moment on the time axis."""
-        return (at_ns - self.scene.whole.start_ns) / SECOND
 
 
 def draw(frame: Frame, picture: Picture, theme: Theme) -> go.Figure:
@@ -56,8 +38,8 @@ def draw(frame: Frame, picture: Picture, theme: Theme) -> go.Figure:
         height=height(frame.plan),
         margin={"l": LEFT_PX, "r": RIGHT_PX, "t": TOP_PX, "b": BOTTOM_PX},
         images=parts["images"],
-        shapes=_marks(frame, theme),
-        annotations=[_step_title(theme), *_pointers(frame, theme), *_mark_label(frame, theme)],
+        shapes=marks.edges(frame, theme),
+        annotations=marks.words(frame, theme),
         uniformtext={"mode": "hide", "minsize": 10},
         barmode="overlay",
         bargap=0,
@@ -83,7 +65,7 @@ def changing(frame: Frame, picture: Picture, theme: Theme) -> dict[str, Any]:
     """Return what panning and zooming change: images, traces, ticks of the steps."""
     return {
         "images": [_image(frame, picture, theme)],
-        "data": [_anchor(), *_bars(frame, picture, theme)],
+        "data": [_anchor(), *spans.bars(frame, picture, theme)],
         "ticks": step_ticks(frame.windows, picture, frame.seen),
     }
 
@@ -150,65 +132,6 @@ def _anchor() -> dict[str, Any]:
     }
 
 
-def _bars(frame: Frame, picture: Picture, theme: Theme) -> list[dict[str, Any]]:
-    """Return a trace for each category that has spans to draw."""
-    if picture.bars is None:
-        return []
-    lanes = frame.scene.lanes
-    codes = lanes.codes[picture.bars.items]
-    traces = []
-    for code in range(1, len(LABELS) + 1):
-        chosen = np.flatnonzero(codes == code)
-        if len(chosen):
-            items, bands = picture.bars.items[chosen], picture.bars.bands[chosen]
-            traces.append(_category(frame, picture, items.tolist(), bands.tolist(), theme))
-    return traces
-
-
-def _category(
-    frame: Frame, picture: Picture, items: list[int], bands: list[int], theme: Theme
-) -> dict[str, Any]:
-    lanes = frame.scene.lanes
-    label = label_of(int(lanes.codes[items[0]]))
-    places = [frame.plan.bands[band] for band in bands]
-    lengths = [int(lanes.ends[item] - lanes.starts[item]) for item in items]
-    names = [text.safe(lanes.words[lanes.names[item]]) for item in items]
-    details = [
-        [lane_label(frame, band), name or themes.name_of(label), int(lanes.steps[item]),
-         text.duration(length)]
-        for item, band, name, length in zip(items, places, names, lengths, strict=True)
-    ]  # fmt: skip
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "name": themes.name_of(label),
-        "base": [frame.seconds(int(lanes.starts[item])) for item in items],
-        "x": [length / SECOND for length in lengths],
-        "y": [band.middle for band in places],
-        "width": [band.height for band in places],
-        "marker": {"color": theme.categories[label], "line": {"width": 0}},
-        "customdata": details,
-        "text": [
-            name if length / picture.grid.step_ns > LETTER_PX * len(name) + 10 else ""
-            for name, length in zip(names, lengths, strict=True)
-        ],
-        "textposition": "inside",
-        "insidetextanchor": "middle",
-        "textfont": {"size": 11},
-        "textangle": 0,
-        "hovertemplate": (
-            "<b>%{customdata[1]}</b><br>%{customdata[0]}, step %{customdata[2]}<br>"
-            f"%{{customdata[3]}}, {themes.name_of(label)}<extra></extra>"
-        ),
-    }
-
-
-def lane_label(frame: Frame, band: Band) -> str:
-    """Name the rank, or the shard, of a band."""
-    lane = frame.scene.lanes.lanes[band.lanes[0]]
-    return f"PS {lane.rank} {lane.part}s" if lane.role == "ps" else f"rank {lane.rank}"
-
-
 def _time_axis(frame: Frame) -> dict[str, Any]:
     whole = frame.scene.whole
     return {
@@ -241,21 +164,6 @@ def _step_axis(frame: Frame, theme: Theme, ticks: list[tuple[int, int]]) -> dict
     }
 
 
-def _step_title(theme: Theme) -> dict[str, Any]:
-    return {
-        "text": "step" + NARROW,
-        "x": 0,
-        "xref": "paper",
-        "xanchor": "right",
-        "y": 1,
-        "yref": "paper",
-        "yanchor": "bottom",
-        "yshift": 3,
-        "showarrow": False,
-        "font": {"color": theme.secondary},
-    }
-
-
 def _row_axis(frame: Frame, theme: Theme) -> dict[str, Any]:
     ticks = _row_labels(frame)
     return {
@@ -280,61 +188,3 @@ def _row_labels(frame: Frame) -> list[tuple[float, str]]:
             labels.append((band.middle, lane_label(frame, band)))
             free = band.middle + (LABEL_EVERY_PX if band.height < LABEL_EVERY_PX // 2 else 1)
     return labels
-
-
-def _pointers(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
-    """Point at the rows of flagged ranks, which may be one pixel high."""
-    lanes = frame.scene.lanes.lanes
-    return [
-        {
-            "x": 0,
-            "xref": "paper",
-            "xanchor": "right",
-            "y": band.middle,
-            "yref": "y",
-            "text": "▶",
-            "showarrow": False,
-            "font": {"size": 9, "color": theme.loss},
-            "xshift": 3,
-        }
-        for band in frame.plan.section("workers")
-        if any(lanes[lane].rank in frame.flagged for lane in band.lanes)
-    ]
-
-
-def _marks(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
-    """Frame the steps that a finding speaks of."""
-    if frame.marked is None:
-        return []
-    edge = {"color": theme.loss, "width": 1.5, "dash": "dot"}
-    sides = (frame.marked.start_ns, frame.marked.end_ns)
-    return [
-        {
-            "type": "line",
-            "x0": frame.seconds(side),
-            "x1": frame.seconds(side),
-            "yref": "paper",
-            "y0": 0,
-            "y1": 1,
-            "line": edge,
-        }
-        for side in sides
-    ]
-
-
-def _mark_label(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
-    if frame.marked is None:
-        return []
-    return [
-        {
-            "x": frame.seconds(frame.marked.start_ns),
-            "xanchor": "left",
-            "y": 0,
-            "yref": "paper",
-            "yanchor": "top",
-            "yshift": -26,
-            "text": f"finding: {frame.marked_label}",
-            "showarrow": False,
-            "font": {"size": 11, "color": theme.loss},
-        }
-    ]

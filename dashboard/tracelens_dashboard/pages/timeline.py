@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from tracelens.lod.query import Picture
     from tracelens.lod.rows import Plan
+    from tracelens_dashboard.figures.frame import Frame
     from tracelens_dashboard.state import ViewState
     from tracelens_dashboard.store import Store
 
@@ -127,7 +128,7 @@ def _register_following(app: Dash, store: Store) -> None:
         return _patch(frame, picture, themes.of(scheme)), note, note
 
 
-def _patch(frame: timeline.Frame, picture: Picture, theme: themes.Theme) -> Patch:
+def _patch(frame: Frame, picture: Picture, theme: themes.Theme) -> Patch:
     parts = timeline.changing(frame, picture, theme)
     patch = Patch()
     patch["data"] = parts["data"]

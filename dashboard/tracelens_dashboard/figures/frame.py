@@ -1,0 +1,38 @@
+"""What one picture of the timeline stands on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tracelens_dashboard.figures.strip import SECOND
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from tracelens.lod.query import Scene
+    from tracelens.lod.rows import Band, Plan
+    from tracelens.lod.window import Window
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Everything one picture of the timeline stands on."""
+
+    scene: Scene
+    plan: Plan
+    seen: Window
+    windows: pl.DataFrame
+    flagged: frozenset[int] = frozenset()
+    marked: Window | None = None
+    marked_label: str = ""
+
+    def seconds(self, at_ns: int) -> float:
+        """Place a moment on the time axis."""
+        return (at_ns - self.scene.whole.start_ns) / SECOND
+
+
+def lane_label(frame: Frame, band: Band) -> str:
+    """Name the rank, or the shard, of a band."""
+    lane = frame.scene.lanes.lanes[band.lanes[0]]
+    return f"PS {lane.rank} {lane.part}s" if lane.role == "ps" else f"rank {lane.rank}"

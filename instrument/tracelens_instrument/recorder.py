@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 from tracelens.errors import InvalidArgument
 from tracelens.schema.vocabulary import KINDS, OPS, ROLES
 from tracelens_instrument import lifecycle, steps
+from tracelens_instrument.backend import backend
 from tracelens_instrument.clock import now
 from tracelens_instrument.failures import warn_once
 from tracelens_instrument.lifecycle import on_stop
@@ -32,6 +33,7 @@ __all__ = [
     "Step",
     "Token",
     "active",
+    "backend",
     "begin_step",
     "clock_reading",
     "communicator",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from tracelens.schema.record import BYTE_ORDER, HEADER, MAGIC, RECORD_BYTES
 from tracelens.schema.vocabulary import SCHEMA_VERSION, SEGMENT_SUFFIX
+from tracelens_instrument.backend import NATIVE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +51,7 @@ class Segment:
         self.words = memoryview(memory).cast("q")
         self.owner = owner
         self.touched = False
-        self.slots = slots or iter(range(RECORD_BYTES, len(memory), RECORD_BYTES))
+        self.slots = slots or _offsets(memory)
 
     def remaining(self) -> int:
         """How many slots are left."""
@@ -68,6 +69,14 @@ class Segment:
         scratch = bytearray(len(self.memory))
         self.memory = scratch
         self.words = memoryview(scratch).cast("q")
+        if NATIVE is not None:
+            NATIVE.redirect(self.slots, scratch)
+
+
+def _offsets(memory: mmap.mmap | bytearray) -> Iterator[int]:
+    if NATIVE is None:
+        return iter(range(RECORD_BYTES, len(memory), RECORD_BYTES))
+    return NATIVE.Slots(memory)
 
 
 def create_segment(path: Path, number: int, owner: Recording) -> Segment:

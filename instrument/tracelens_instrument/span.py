@@ -1,255 +1,34 @@
-"""Spans: handles that are made once and used many times.
-
-The methods that run inside training (`__enter__`, `__exit__`, `begin`, `end`) are written flat: every
-call and every attribute that they do without is time that the training keeps.
-"""
+"""Spans, as the recorder in use makes them: `Span` and `Token` are those in C or those in Python."""
 
 from __future__ import annotations
 
-import struct
-from typing import TYPE_CHECKING, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING
 
-from tracelens.schema.record import (
-    ESTIMATED,
-    NO_BYTES,
-    NO_INDEX,
-    NO_REQUEST,
-    NO_SEQ,
-    NO_SHORT,
-    RECORD,
-)
-from tracelens_instrument.clock import now
-from tracelens_instrument.lifecycle import first_use
-from tracelens_instrument.registry import REGISTRY
-from tracelens_instrument.repair import write_what_fits
-from tracelens_instrument.state import OPEN, STATE
+from tracelens_instrument import span_in_python
+from tracelens_instrument.backend import NATIVE
+from tracelens_instrument.span_in_python import Values
+from tracelens_instrument.state import STATE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
-
-    from tracelens.schema.side import Definition
     from tracelens_instrument.segments import Segment
+    from tracelens_instrument.span_in_python import Span, Token
+    from tracelens_instrument.state import Here
 
 __all__ = ["Span", "Token", "Values"]
 
-_write_open = OPEN.pack_into
-_write = RECORD.pack_into
-_write_flags = struct.Struct("@H").pack_into
-_write_definition = struct.Struct("@I").pack_into
-_FLAGS_OFFSET = 58
-_DEFINITION_OFFSET = 60
-_UNUSED = 0
+
+def _arrive(segment: Segment) -> Here:
+    return segment.owner.arrive()
 
 
-class Values(TypedDict, total=False):
-    """What may be said of one use of a span; see docs/format.md for what each means."""
-
-    nbytes: int
-    seq: int
-    bucket: int
-    peer: int
-    key: int
-    request: int
-    queue_depth: int
-    micro_step: int
-    step: int | None
-
-
-class Token:
-    """A span that has begun; `end` closes it, in any thread, and so does leaving it as a context."""
-
-    __slots__ = ("offset", "segment")
-
-    segment: Segment | None
-    offset: int
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        end = now()
-        segment = self.segment
-        if segment is not None:
-            self.segment = None
-            segment.words[(self.offset >> 3) + 1] = end if kind is None else -end
-
-    def end(self, failed: bool = False) -> None:  # noqa: FBT001, FBT002 - keywords cost time here
-        """Close the span, as failed if it ended by an exception; a second time does nothing."""
-        end = now()
-        segment = self.segment
-        if segment is not None:
-            self.segment = None
-            segment.words[(self.offset >> 3) + 1] = -end if failed else end
-
-    def discard(self) -> None:
-        """Make as if it had never begun."""
-        segment, self.segment = self.segment, None
-        if segment is not None:
-            _write_definition(segment.memory, self.offset + _DEFINITION_OFFSET, _UNUSED)
-
-
-_new = object.__new__
-_NOTHING = Token()
-_NOTHING.segment = None
-
-
-class Span:
-    """A kind of work, named once: ``with SPAN:`` or ``with SPAN(nbytes=n):`` records a piece of it.
-
-    May be used by all threads, inside itself, and in signal handlers. Where coroutines of one thread
-    use a handle in turns, use ``with SPAN():``, which keeps its state apart from the thread's.
-    """
-
-    __slots__ = ("__enter__", "__exit__", "definition")
-
-    if TYPE_CHECKING:  # they are attributes of each handle, see `_entering`
-
-        def __enter__(self) -> Self: ...
-        def __exit__(
-            self,
-            kind: type[BaseException] | None,
-            error: BaseException | None,
-            traceback: TracebackType | None,
-        ) -> None: ...
-
-    def __init__(self, definition: int) -> None:
-        self.definition = definition
-        context = {"__enter__": _entering(self, definition), "__exit__": _leaving(self)}
-        for name, function in context.items():
-            setattr(self, name, function)
-
-    def __reduce__(self) -> tuple[Callable[[Definition], Span], tuple[Definition]]:
-        """Let a handle be copied, and sent to a process where other numbers stand for the same."""
-        return _same_span, (REGISTRY.lookup(self.definition),)
-
-    # Positional, although they are meant as keywords: Python fills in the defaults of keyword-only
-    # arguments one by one, which costs 80 ns a span.
-    def begin(  # noqa: PLR0917 - see above
-        self,
-        track: int | None = None,
-        nbytes: int = NO_BYTES,
-        seq: int = NO_SEQ,
-        bucket: int = NO_INDEX,
-        peer: int = NO_INDEX,
-        key: int = NO_INDEX,
-        request: int = NO_REQUEST,
-        queue_depth: int = NO_SHORT,
-        micro_step: int = NO_SHORT,
-        step: int | None = None,
-    ) -> Token:
-        """Begin a span now, on this thread or on `track`; what is returned ends it."""
-        segment = STATE.segment
-        if segment is None and (STATE.waiting is None or (segment := first_use()) is None):
-            return _NOTHING
-        try:
-            offset = next(segment.slots)
-        except StopIteration:
-            segment, offset = segment.owner.rotate(segment)
-        try:
-            row = STATE.local.here.index if track is None else track
-        except AttributeError:
-            row = segment.owner.arrive().index
-        at = STATE.step if step is None else step
-        memory = segment.memory
-        start = now()
-        try:
-            # The fields and their order are those of tracelens.schema.record.
-            _write(memory, offset, start, 0, nbytes, request, seq, at, key, bucket, peer,
-                   row, micro_step, queue_depth, 0, self.definition)  # fmt: skip
-        except Exception:  # noqa: BLE001 - training code hands in anything, and must not fail
-            values = (nbytes, request, seq, at, key, bucket, peer, row, micro_step, queue_depth)
-            write_what_fits(segment, offset, start, values, self.definition)
-        token = _new(Token)
-        token.segment = segment
-        token.offset = offset
-        return token
-
-    __call__ = begin
-
-    def complete(
-        self,
-        start_ns: int,
-        end_ns: int,
-        track: int | None = None,
-        *,
-        failed: bool = False,
-        estimated: bool = False,
-        **values: Unpack[Values],
-    ) -> None:
-        """Record a span that is over, by times of the monotonic clock."""
-        token = self.begin(track, **values)
-        segment = token.segment
-        if segment is None:
-            return
-        if estimated:
-            _write_flags(segment.memory, token.offset + _FLAGS_OFFSET, ESTIMATED)
-        first = token.offset >> 3
-        try:
-            segment.words[first] = start_ns
-            segment.words[first + 1] = -end_ns if failed else end_ns
-        except (TypeError, ValueError):
-            token.discard()
-            segment.owner.count_unusable_time()
-
-
-def _same_span(row: Definition) -> Span:
-    return Span(REGISTRY.number(row))
-
-
-# `with` finds the two functions in the slots of a handle. As closures they have what they need at
-# hand: a tenth of the cost of a span is saved against methods that ask `self` for it.
-
-
-def _entering(span: Span, definition: int) -> Callable[[], Span]:
-    def enter() -> Span:
-        segment = STATE.segment
-        if segment is None and (STATE.waiting is None or (segment := first_use()) is None):
-            return span
-        try:
-            offset = next(segment.slots)
-        except StopIteration:
-            segment, offset = segment.owner.rotate(segment)
-        try:
-            here = STATE.local.here
-        except AttributeError:
-            here = segment.owner.arrive()
-        here.stack.append((span, segment, offset))
-        _write_open(segment.memory, offset, now(), STATE.blank, here.block, definition)
-        return span
-
-    return enter
-
-
-def _leaving(span: Span) -> Callable[[type[BaseException] | None, object, object], None]:
-    def leave(kind: type[BaseException] | None, _error: object, _traceback: object) -> None:
-        end = now()
-        if STATE.segment is None:
-            return
-        try:
-            stack = STATE.local.here.stack
-            entered, segment, offset = stack.pop()
-            if entered is not span:
-                segment, offset = _pull(stack, span, (entered, segment, offset))
-        except (AttributeError, IndexError):
-            return  # it was entered before recording began
-        segment.words[(offset >> 3) + 1] = end if kind is None else -end
-
-    return leave
-
-
-def _pull(
-    stack: list[tuple[Span, Segment, int]], span: Span, top: tuple[Span, Segment, int]
-) -> tuple[Segment, int]:
-    """Find `span` further down, where uses did not nest; IndexError if it is not there."""
-    stack.append(top)
-    for at in range(len(stack) - 1, -1, -1):
-        if stack[at][0] is span:
-            _, segment, offset = stack.pop(at)
-            return segment, offset
-    raise IndexError
+if NATIVE is not None:
+    NATIVE.install(
+        state=STATE,
+        twin=span_in_python.Span,
+        again=span_in_python.reduced,
+        arrive=_arrive,
+    )
+    if not TYPE_CHECKING:
+        Span, Token = NATIVE.Span, NATIVE.Token
+elif not TYPE_CHECKING:
+    Span, Token = span_in_python.Span, span_in_python.Token

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tracelens.schema.record import NO_BYTES, NO_INDEX, NO_REQUEST, NO_SEQ, NO_SHORT
+from tracelens_instrument.backend import NATIVE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from tracelens_instrument.identity import Identity
     from tracelens_instrument.recording import Recording
     from tracelens_instrument.segments import Segment
-    from tracelens_instrument.span import Span
+    from tracelens_instrument.span_in_python import Span
 
 __all__ = ["NO_STEP", "OPEN", "STATE", "Here", "State", "Waiting"]
 
@@ -28,7 +29,7 @@ _BY_STEP: Final = struct.Struct("@qQIiiii")
 _BY_THREAD: Final = struct.Struct("@HHHH")
 
 
-class Here:
+class _Here:
     """A thread in a recording: its row in the thread table, and the spans that `with SPAN:` opened."""
 
     __slots__ = ("block", "index", "stack")
@@ -39,6 +40,26 @@ class Here:
         self.stack: list[tuple[Span, Segment, int]] = []
 
 
+class _Fields:
+    __slots__ = ("blank", "local", "recording", "segment", "step", "waiting")
+
+    segment: Segment | None
+    waiting: Waiting | None
+    recording: Recording | None
+    local: threading.local
+    step: int
+    blank: bytes
+
+
+# In C, spans find these without asking Python.
+if TYPE_CHECKING or NATIVE is None:
+    Here = _Here
+    Fields = _Fields
+else:
+    Here = NATIVE.Here
+    Fields = NATIVE.Fields
+
+
 @dataclass(frozen=True)
 class Waiting:
     """A recording that opens at its first event: where, and whose if that is known already."""
@@ -47,19 +68,19 @@ class Waiting:
     who: Identity | None = None
 
 
-class State:
+class State(Fields):
     """The recorder of this process.
 
     `segment` is None while nothing is recorded. `waiting` says where to open a recording at the
     first event, if one is wanted. `step` holds for all threads.
     """
 
-    __slots__ = ("blank", "local", "recording", "segment", "step", "waiting")
+    __slots__ = ()
 
     def __init__(self) -> None:
-        self.segment: Segment | None = None
-        self.waiting: Waiting | None = None
-        self.recording: Recording | None = None
+        self.segment = None
+        self.waiting = None
+        self.recording = None
         self.local = threading.local()
         self.set_step(NO_STEP)
 

@@ -1,0 +1,83 @@
+"""Build hook: compile the native recorder, if that can be done; without it the one in Python serves."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+SOURCE = Path("instrument", "tracelens_instrument", "_native.c")
+LIBRARY = "_native.abi3.so"
+FLAGS = ("-std=gnu11", "-O2", "-g0", "-fPIC", "-shared", "-fvisibility=hidden")
+
+
+class NativeBuildHook(BuildHookInterface[Any]):
+    """Puts the library beside its source for an editable install, otherwise into the wheel only."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile, and tell the wheel what it has become by that."""
+        source = Path(self.root) / SOURCE
+        if version == "editable":
+            compiled(source, source.with_name(LIBRARY))
+            return
+        self._folder = tempfile.TemporaryDirectory()
+        library = Path(self._folder.name) / LIBRARY
+        if compiled(source, library):
+            build_data["force_include"][str(library)] = f"tracelens_instrument/{LIBRARY}"
+            build_data["pure_python"] = False
+            build_data["tag"] = f"cp311-abi3-{_platform()}"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Remove what the wheel holds by now."""
+        del build_data, artifact_path
+        if version != "editable":
+            self._folder.cleanup()
+
+
+def compiled(source: Path, library: Path) -> bool:
+    """Compile `source` to `library`, and say whether that worked; if not, there is no library."""
+    library.unlink(missing_ok=True)
+    obstacle = _obstacle() or _compile(source, library)
+    if obstacle:
+        sys.stderr.write(f"TraceLens: the recorder in Python will serve, as {obstacle}\n")
+    return not obstacle
+
+
+def _obstacle() -> str:
+    if sys.platform != "linux" or platform.python_implementation() != "CPython":
+        return "the native one is for CPython on Linux"
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return "the native one relies on the GIL, which this Python lacks"
+    return ""
+
+
+def _compile(source: Path, library: Path) -> str:
+    """Return what went wrong."""
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    flags = [*FLAGS, *shlex.split(os.environ.get("CFLAGS", ""))]
+    include = f"-I{sysconfig.get_path('include')}"
+    try:
+        done = subprocess.run(
+            [*compiler, *flags, include, str(source), "-o", str(library)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError as error:
+        return f"there is no compiler ({error})"
+    if done.returncode != 0:
+        library.unlink(missing_ok=True)
+        return f"{compiler[0]} could not compile {source.name}:\n{done.stderr.strip()[-2000:]}"
+    return ""
+
+
+def _platform() -> str:
+    return sysconfig.get_platform().replace("-", "_").replace(".", "_")

@@ -1,0 +1,38 @@
+"""What the recorder's parts in Python use of the part in C."""
+
+from collections.abc import Callable, Iterator
+from mmap import mmap
+from threading import local
+from typing import Any
+
+from tracelens_instrument.recording import Recording
+from tracelens_instrument.segments import Segment
+from tracelens_instrument.span_in_python import Span as Span
+from tracelens_instrument.span_in_python import Token as Token
+from tracelens_instrument.state import State, Waiting
+
+class Slots(Iterator[int]):
+    def __init__(self, memory: mmap | bytearray) -> None: ...
+    def __next__(self) -> int: ...
+    def __length_hint__(self) -> int: ...
+
+class Here:
+    def __init__(self, index: int) -> None: ...
+    @property
+    def index(self) -> int: ...
+
+class Fields:
+    segment: Segment | None
+    waiting: Waiting | None
+    recording: Recording | None
+    local: local
+    step: int
+    blank: bytes
+
+def install(
+    state: State,
+    twin: Callable[[int], Span],
+    again: Callable[[int], tuple[Any, ...]],
+    arrive: Callable[[Segment], object],
+) -> None: ...
+def redirect(slots: Iterator[int], memory: bytearray) -> None: ...

@@ -49,7 +49,7 @@ static const Record BLANK = {
     .micro_step = UINT16_MAX, .queue_depth = UINT16_MAX,
 };
 
-static int64_t now(void)
+static inline int64_t now(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -57,18 +57,34 @@ static int64_t now(void)
 }
 
 /* The definition makes a slot a record, so it comes last: a process may be killed at any point. */
-static void put_definition(char *slot, uint32_t definition)
+static inline void put_definition(char *slot, uint32_t definition)
 {
     __atomic_store_n((uint32_t *)(slot + offsetof(Record, definition)), definition, __ATOMIC_RELEASE);
 }
 
-static void put_record(char *slot, const Record *record, uint32_t definition)
+/* Field by field: a block copy would have to wait for the fields that were written just before. */
+static inline void put_values(char *slot, const Record *from)
 {
-    memcpy(slot, record, offsetof(Record, definition));
-    put_definition(slot, definition);
+    Record *to = (Record *)slot;
+    to->bytes = from->bytes;
+    to->request = from->request;
+    to->seq = from->seq;
+    to->step = from->step;
+    to->key = from->key;
+    to->bucket = from->bucket;
+    to->peer = from->peer;
+    to->thread = from->thread;
+    to->micro_step = from->micro_step;
+    to->queue_depth = from->queue_depth;
+    to->flags = from->flags;
 }
 
-static void put_end(char *slot, int64_t end_ns)
+static inline void put_start(char *slot, int64_t start_ns)
+{
+    ((Record *)slot)->start_ns = start_ns;
+}
+
+static inline void put_end(char *slot, int64_t end_ns)
 {
     __atomic_store_n((int64_t *)(slot + offsetof(Record, end_ns)), end_ns, __ATOMIC_RELEASE);
 }
@@ -492,9 +508,16 @@ static Here *here_now(void)
 
 static PyObject *token_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
 
+/* Tokens come and go with every span: the memory of the last few is kept. */
+#define SPARE_TOKENS 32
+static Token *spare_tokens[SPARE_TOKENS];
+static int spare_count;
+
 static Token *token_new(void)
 {
-    Token *self = PyObject_New(Token, TokenType);
+    Token *self = spare_count > 0
+        ? (Token *)PyObject_Init((PyObject *)spare_tokens[--spare_count], TokenType)
+        : PyObject_New(Token, TokenType);
     if (self != NULL) {
         self->call = token_call;
         self->slots = NULL;
@@ -506,7 +529,12 @@ static Token *token_new(void)
 static void token_dealloc(Token *self)
 {
     Py_XDECREF((PyObject *)self->slots);
-    give_back(self);
+    if (spare_count == SPARE_TOKENS) {
+        give_back(self);
+        return;
+    }
+    spare_tokens[spare_count++] = self;
+    Py_DECREF((PyObject *)TokenType); /* PyObject_Init takes it again */
 }
 
 static void token_close(Token *self, int64_t end_ns)
@@ -744,16 +772,16 @@ static int take_named(Values *values, PyObject *const *args, PyObject *names, in
     return 1;
 }
 
-/* Whether `begin` takes such arguments at all, whatever their values. */
-static int acceptable(Py_ssize_t count, PyObject *names)
+/* Whether all names are those of parameters from `first` to before `last`, whatever the values. */
+static int acceptable(PyObject *names, int first, int last)
 {
     Py_ssize_t named = names ? PyTuple_Size(names) : 0;
     for (Py_ssize_t at = 0; at < named; at++) {
         int which = which_name(PyTuple_GetItem(names, at));
-        if (which < count || which >= BEGIN_COUNT)
+        if (which < first || which >= last)
             return 0;
     }
-    return count <= BEGIN_COUNT;
+    return 1;
 }
 
 static void values_init(Values *values)
@@ -867,7 +895,7 @@ static int locate(Values *values)
 static PyObject *span_begin(Span *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
     Values values;
-    if (!recording() && acceptable(count, names))
+    if (!recording() && count <= BEGIN_COUNT && acceptable(names, (int)count, BEGIN_COUNT))
         return not_recorded();
     if (state->slots == NULL || !take_begin(&values, args, count, names))
         return slowly(self, "begin", args, count, names);
@@ -885,8 +913,10 @@ static PyObject *span_begin(Span *self, PyObject *const *args, Py_ssize_t count,
     Py_INCREF((PyObject *)slots);
     token->slots = slots;
     token->offset = slots_take(slots);
-    values.record.start_ns = now();
-    put_record(slots->base + token->offset, &values.record, self->definition);
+    char *slot = slots->base + token->offset;
+    put_values(slot, &values.record);
+    put_start(slot, now());
+    put_definition(slot, self->definition);
     return (PyObject *)token;
 }
 
@@ -898,6 +928,8 @@ static PyObject *span_call(PyObject *self, PyObject *const *args, size_t nargsf,
 static PyObject *span_complete(Span *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
     Values values;
+    if (!recording() && (count == 2 || count == 3) && acceptable(names, (int)count - 2, START_NS))
+        Py_RETURN_NONE;
     if (state->slots == NULL || !take_complete(&values, args, count, names))
         return slowly(self, "complete", args, count, names);
     int located = locate(&values);
@@ -906,7 +938,11 @@ static PyObject *span_complete(Span *self, PyObject *const *args, Py_ssize_t cou
     Slots *slots = state->slots;
     if (!located || slots == NULL || !slots_left(slots))
         return slowly(self, "complete", args, count, names);
-    put_record(slots->base + slots_take(slots), &values.record, self->definition);
+    char *slot = slots->base + slots_take(slots);
+    put_values(slot, &values.record);
+    put_start(slot, values.record.start_ns);
+    put_end(slot, values.record.end_ns);
+    put_definition(slot, self->definition);
     Py_RETURN_NONE;
 }
 
@@ -943,8 +979,10 @@ static PyObject *span_enter(PyObject *self, PyObject *unused)
     record.thread = (uint16_t)here->index;
     Py_ssize_t offset = slots_take(slots);
     here_push(here, self, (PyObject *)slots, offset);
-    record.start_ns = now();
-    put_record(slots->base + offset, &record, ((Span *)self)->definition);
+    char *slot = slots->base + offset;
+    put_values(slot, &record);
+    put_start(slot, now());
+    put_definition(slot, ((Span *)self)->definition);
     return itself(self);
 }
 

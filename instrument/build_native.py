@@ -16,7 +16,16 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCE = Path("instrument", "tracelens_instrument", "_native.c")
 LIBRARY = "_native.abi3.so"
-FLAGS = ("-std=gnu11", "-O2", "-g0", "-fno-plt", "-fno-strict-aliasing", "-fPIC", "-shared", "-fvisibility=hidden")
+FLAGS = (
+    "-std=gnu11",
+    "-O2",
+    "-g0",
+    "-fno-plt",
+    "-fno-strict-aliasing",
+    "-fPIC",
+    "-shared",
+    "-fvisibility=hidden",
+)
 
 
 class NativeBuildHook(BuildHookInterface[Any]):

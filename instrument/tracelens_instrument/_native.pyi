@@ -1,4 +1,4 @@
-"""What the recorder's parts in Python use of the part in C."""
+# What the recorder's parts in Python use of the part in C.
 
 from collections.abc import Callable, Iterator
 from mmap import mmap

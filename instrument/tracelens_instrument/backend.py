@@ -5,28 +5,26 @@ The choice is made here and nowhere else, when the recorder is imported.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sysconfig
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from types import ModuleType
+from typing import Final
 
 __all__ = ["NATIVE", "backend"]
 
 _SWITCH: Final = "TRACELENS_NATIVE"
 
 
-def _choose() -> tuple[ModuleType | None, str]:
+def _choose() -> tuple[bool, str]:
     if os.environ.get(_SWITCH) == "0":
-        return None, f"{_SWITCH}=0 asks for it"
+        return False, f"{_SWITCH}=0 asks for it"
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
-        return None, "this Python is free-threaded, and the native recorder relies on the GIL"
+        return False, "this Python is free-threaded, and the native recorder relies on the GIL"
     try:
-        from tracelens_instrument import _native  # noqa: PLC0415 - it may not be there
+        importlib.import_module("tracelens_instrument._native")
     except ImportError as error:
-        return None, f"the native recorder cannot be loaded ({error})"
-    return _native, "it is there and may be used"
+        return False, f"the native recorder cannot be loaded ({error})"
+    return True, "it is there and may be used"
 
 
 NATIVE, _WHY = _choose()
@@ -34,4 +32,4 @@ NATIVE, _WHY = _choose()
 
 def backend() -> tuple[str, str]:
     """Return which recorder is in use, ``native`` or ``python``, and why."""
-    return "python" if NATIVE is None else "native", _WHY
+    return "native" if NATIVE else "python", _WHY

@@ -17,6 +17,9 @@ from tracelens.schema.record import BYTE_ORDER, HEADER, MAGIC, RECORD_BYTES
 from tracelens.schema.vocabulary import SCHEMA_VERSION, SEGMENT_SUFFIX
 from tracelens_instrument.backend import NATIVE
 
+if NATIVE:
+    from tracelens_instrument._native import Slots, redirect
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -69,14 +72,14 @@ class Segment:
         scratch = bytearray(len(self.memory))
         self.memory = scratch
         self.words = memoryview(scratch).cast("q")
-        if NATIVE is not None:
-            NATIVE.redirect(self.slots, scratch)
+        if NATIVE:
+            redirect(self.slots, scratch)
 
 
 def _offsets(memory: mmap.mmap | bytearray) -> Iterator[int]:
-    if NATIVE is None:
-        return iter(range(RECORD_BYTES, len(memory), RECORD_BYTES))
-    return NATIVE.Slots(memory)
+    if NATIVE:
+        return Slots(memory)
+    return iter(range(RECORD_BYTES, len(memory), RECORD_BYTES))
 
 
 def create_segment(path: Path, number: int, owner: Recording) -> Segment:

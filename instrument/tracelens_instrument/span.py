@@ -21,14 +21,16 @@ def _arrive(segment: Segment) -> Here:
     return segment.owner.arrive()
 
 
-if NATIVE is not None:
-    NATIVE.install(
+if NATIVE:
+    from tracelens_instrument import _native
+
+    _native.install(
         state=STATE,
         twin=span_in_python.Span,
         again=span_in_python.reduced,
         arrive=_arrive,
     )
-    if not TYPE_CHECKING:
-        Span, Token = NATIVE.Span, NATIVE.Token
-elif not TYPE_CHECKING:
-    Span, Token = span_in_python.Span, span_in_python.Token
+
+if not TYPE_CHECKING:
+    _used = _native if NATIVE else span_in_python
+    Span, Token = _used.Span, _used.Token

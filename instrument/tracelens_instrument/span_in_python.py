@@ -1,7 +1,8 @@
 """Spans in Python: handles that are made once and used many times.
 
-Where the recorder in C serves, these still do what is unusual (see `_native.c`). The methods that run inside training (`__enter__`, `__exit__`, `begin`, `end`) are written flat: every
-call and every attribute that they do without is time that the training keeps.
+Where the recorder in C serves, these do what is unusual (see `_native.c`). The methods that run inside
+training (`__enter__`, `__exit__`, `begin`, `end`) are written flat: every call and every attribute
+that they do without is time that the training keeps.
 """
 
 from __future__ import annotations

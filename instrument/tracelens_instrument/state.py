@@ -52,12 +52,11 @@ class _Fields:
 
 
 # In C, spans find these without asking Python.
-if TYPE_CHECKING or NATIVE is None:
+if TYPE_CHECKING or not NATIVE:
     Here = _Here
     Fields = _Fields
 else:
-    Here = NATIVE.Here
-    Fields = NATIVE.Fields
+    from tracelens_instrument._native import Fields, Here
 
 
 @dataclass(frozen=True)

@@ -66,9 +66,16 @@ def read_one(folder: Path) -> Recorded:
 
 
 def clean_environment(**variables: str) -> dict[str, str]:
-    """Return this environment without anything that tells a rank, plus `variables`."""
+    """Return this environment without anything that tells a rank, plus `variables`.
+
+    Which recorder is wanted stays, so that all tests can be run with either.
+    """
     foreign = ("TRACELENS_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "PMI", "OMPI_", "SLURM_", "MPI_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(foreign) or name == "TRACELENS_NATIVE"
+    }
     return kept | variables
 
 

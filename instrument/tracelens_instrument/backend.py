@@ -22,6 +22,11 @@ def _choose() -> tuple[bool, str]:
         return False, "this Python is free-threaded, and the native recorder relies on the GIL"
     try:
         importlib.import_module("tracelens_instrument._native")
+    except ModuleNotFoundError:
+        return (
+            False,
+            "the native recorder was not built when this was installed: was there a C compiler?",
+        )
     except ImportError as error:
         return False, f"the native recorder cannot be loaded ({error})"
     return True, "it is there and may be used"

@@ -20,7 +20,7 @@ from tracelens.analyses._interval import course
 Floats = npt.NDArray[np.float64]
 
 LEAST_EFFECT: Final = 0.10  # of the step
-LEAST_WINDOW: Final = (8, 20)  # steps: a fifth of the run, but no less and no more
+LEAST_WINDOW: Final = (8, 40)  # steps: a quarter of the run, but no less and no more
 PERMUTATIONS: Final = 4999
 CONSISTENT: Final = 0.75  # of a window's steps are late, else single spikes made it
 _LONGEST_MEMORY: Final = 10  # steps
@@ -42,7 +42,7 @@ def scan(difference: Floats, seed: int = 0) -> Scan:
 def least_window(steps: int) -> int:
     """Return how long two ranks must differ; shorter, any third program may be the cause."""
     shortest, longest = LEAST_WINDOW
-    return max(shortest, min(longest, steps // 5))
+    return max(shortest, min(longest, steps // 4))
 
 
 def _scan_second(difference: Floats, seed: int) -> tuple[float, float, int, int]:

@@ -160,7 +160,7 @@ class Note:
 
     file: str
     sentence: str
-    kind: str = "unreadable"  # truncated, incomplete, dropped, renumbered, restarted, clock, desync
+    kind: str = "unreadable"  # truncated, running, incomplete, dropped, renumbered, restarted, clock, desync
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,8 @@ def find(excess: Floats) -> list[Stalls]:
     """Find ranks that stall clearly more often than any but a quarter of their peers, [step, rank]."""
     steps, ranks = excess.shape
     spread = _TO_SIGMA * np.median(np.abs(excess - np.median(excess, axis=0)))
+    if ranks == 3:  # one of three is the median and deviates by nothing
+        spread = 2 * spread
     stalled = excess > max(LEAST_STALL, _DEVIATIONS * float(spread))
     counts = stalled.sum(axis=0)
     found = []

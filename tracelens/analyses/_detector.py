@@ -128,7 +128,7 @@ def _noise(blocks: Floats) -> float:
     level = factor * float(np.median(np.median(centred, axis=0)))
     rho = 1 - (change / level) ** 2 if level > change else 0.0
     rho = min(rho, _MOST_ALIKE)
-    return change * float(np.sqrt((1 + rho) / (1 - rho)))
+    return float(change * np.sqrt((1 + rho) / (1 - rho)))
 
 
 def _tail(means: Floats, noise: float, length: int, independent: float) -> Floats:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from tracelens.analyses._left_waiting import hangs, left_waiting
 from tracelens.analyses.result import Finding
 from tracelens.schema.vocabulary import SEGMENTS_SUFFIX
 
@@ -39,6 +40,8 @@ def run(trace: Trace, _phases: Phases) -> Integrity:
         *_missing(trace),
         *_dropped(trace),
         *_desync(trace),
+        *hangs(trace),
+        *_jumps(trace),
     ]
     return Integrity(spans, tuple(findings))
 
@@ -93,10 +96,16 @@ def _broken_off(trace: Trace, open_spans: pl.DataFrame) -> list[Finding]:
     within = open_spans.filter(pl.col("process") == first)
     span = within.row(0, named=True) if within.height else None
     step = _last_step(trace, first, span)
-    others = silent.filter(pl.col("process") != first).sort(
-        "role", "rank", descending=[True, False]
-    )
     worker = row["role"] == "worker"
+    missed = [w for w in left_waiting(trace) if worker and w.absent == row["rank"]]
+    stood = {rank for waiting in missed for rank in waiting.ranks}
+    others = silent.filter(
+        (pl.col("process") != first)
+        & ~((pl.col("role") == "worker") & pl.col("rank").is_in(list(stood)))
+    ).sort("role", "rank", descending=[True, False])
+    after = [waiting.told() for waiting in missed]
+    if others.height:
+        after.append(_listed([_name(o) for o in others.iter_rows(named=True)]))
     return [
         Finding(
             kind="truncated_trace",
@@ -106,8 +115,13 @@ def _broken_off(trace: Trace, open_spans: pl.DataFrame) -> list[Finding]:
             hosts=(row["host"],),
             phase=span["kind"] if span else None,
             steps=None if step is None else (step, step),
-            sentence=_sentence(row, span, step, [_name(o) for o in others.iter_rows(named=True)]),
-            evidence={"file": row["file"], "broken_off": silent["file"].to_list()},
+            function=span["name"] if span else None,
+            sentence=_sentence(row, span, step, after),
+            evidence={
+                "file": row["file"],
+                "broken_off": silent["file"].to_list(),
+                "waiting": sorted(stood),
+            },
         )
     ]
 
@@ -143,7 +157,7 @@ def _name(row: dict[str, Any]) -> str:
 
 
 def _sentence(
-    row: dict[str, Any], span: dict[str, Any] | None, step: int | None, others: list[str]
+    row: dict[str, Any], span: dict[str, Any] | None, step: int | None, after: list[str]
 ) -> str:
     name = _name(row)
     where = "" if step is None else f" in step {step}"
@@ -156,10 +170,11 @@ def _sentence(
         f"{name[0].upper()}{name[1:]}'s recording breaks off{where}{inside}: "
         f"it was killed or died there{elsewhere}"
     )
-    if others:
-        listed = ", ".join(others[:8]) + (" and more" if len(others) > 8 else "")
-        sentence += f"; {listed} broke off after it"
-    return f"{sentence}."
+    return f"{'; '.join([sentence, *after])}."
+
+
+def _listed(others: list[str]) -> str:
+    return ", ".join(others[:8]) + (" and more" if len(others) > 8 else "") + " broke off after it"
 
 
 def _missing(trace: Trace) -> list[Finding]:
@@ -208,4 +223,22 @@ def _desync(trace: Trace) -> list[Finding]:
         Finding(kind="desync", category="fault", sentence=note.sentence)
         for note in trace.notes
         if note.kind == "desync"
+    ]
+
+
+def _jumps(trace: Trace) -> list[Finding]:
+    """Report clocks that were set during the run; times are corrected for it, so nothing is lost."""
+    return [
+        Finding(
+            kind="clock_jump",
+            category="opportunity",
+            hosts=(host.host,),
+            sentence=(
+                f"The clock of host {host.host} jumped during the run ({len(host.jumps)}x); "
+                "times are corrected for it."
+            ),
+            evidence={"jumps_ns": list(host.jumps)},
+        )
+        for host in trace.alignment.hosts
+        if host.jumps
     ]

@@ -156,11 +156,15 @@ class Alignment:
 
 @dataclass(frozen=True)
 class Note:
-    """Something that reading met and the reader of a report should know, in one sentence."""
+    """Something that reading met and the reader of a report should know, in one sentence.
+
+    `kind` is one of unreadable, truncated, running, incomplete, dropped, renumbered, restarted,
+    clock, desync.
+    """
 
     file: str
     sentence: str
-    kind: str = "unreadable"  # truncated, incomplete, dropped, renumbered, restarted, clock, desync
+    kind: str = "unreadable"
 
 
 @dataclass(frozen=True)

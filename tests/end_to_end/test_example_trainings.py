@@ -1,4 +1,7 @@
-"""The examples really train: the loss falls, and ranks that train together agree on the weights."""
+"""The examples really train: the loss falls, and ranks that train together agree on the weights.
+
+What was attached is said once for all ranks.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +37,7 @@ def test_mpi_allreduce(algorithm: list[str], ranks: int, tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
     _falls(done.stdout)
     assert "same weights on all ranks: True" in done.stdout
+    assert done.stderr.count(f"(MPI_COMM_WORLD with {ranks} ranks)") == 1
 
 
 @pytest.mark.parametrize("shards", [1, 2])
@@ -50,6 +54,7 @@ def test_ddp(tmp_path: Path) -> None:
     done = run_example("ddp_cnn.py", 2, tmp_path / "t", "--steps=60")
     assert done.returncode == 0, done.stderr
     _falls(done.stdout)
+    assert done.stderr.count("DistributedDataParallel with 8 parameters") == 1
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "tree"])

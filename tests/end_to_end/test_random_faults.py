@@ -31,7 +31,7 @@ def drawn(sample: Sample, phases: tuple[str, ...]) -> Sample:
     planted = [f"--slow-rank={rank}", f"--slow-phase={phase}", f"--slow-steps={first}:{last}"]
     return replace(
         sample,
-        arguments=[*arguments, f"--steps={STEPS}", *planted, "--slow-ms=40"],
+        arguments=[*arguments, f"--steps={STEPS}", *planted, "--slow-ms=60"],
         expect={"kind": "straggler", "ranks": [rank], "phase": phase, "steps": [first, last]},
     )
 

@@ -28,6 +28,7 @@ _PRIOR_FREEDOM: Final = 8
 _MOST_FREEDOM: Final = 60
 _TO_SIGMA: Final = 1.4826  # a median absolute deviation, as a standard deviation
 _THREE_RANKS: Final = 2.14  # of three values one is the median: that deviation is always 0
+_MOST_ALIKE: Final = 0.8
 _HOPELESS: Final = 0.05  # no p-value above it can become a finding
 _STEPS_ALIKE: Final = 2  # neighbouring steps are correlated: so many count as one
 
@@ -100,7 +101,7 @@ def _windows(excess: Floats) -> Windows:
     blocks = block_medians(excess, edges)
     blocks = blocks - np.median(blocks, axis=1, keepdims=True)
     count, ranks = blocks.shape
-    noise = float(_TO_SIGMA * np.median(np.abs(np.diff(blocks, axis=0))) / np.sqrt(2))
+    noise = _noise(blocks)
     sums = np.concatenate([np.zeros((1, ranks)), np.cumsum(blocks, axis=0)])
     lengths = [*(2**power for power in range(1, count.bit_length()) if 2**power < count), count]
     parts = []
@@ -113,6 +114,21 @@ def _windows(excess: Floats) -> Windows:
         parts.append(Windows(edges[starts], edges[starts + length] - 1, means, p))
     names = ("first", "last", "mean", "p")
     return Windows(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+
+def _noise(blocks: Floats) -> float:
+    """Return the deviation of blocks as their means feel it: more, if neighbours are alike.
+
+    Changes between neighbours tell the noise (a lateness makes only two of them), changes and levels
+    together how alike neighbours are.
+    """
+    factor = _TO_SIGMA * (_THREE_RANKS / 1.5 if blocks.shape[1] == 3 else 1.0)
+    change = factor * float(np.median(np.abs(np.diff(blocks, axis=0)))) / np.sqrt(2)
+    centred = np.abs(blocks - np.median(blocks, axis=0))
+    level = factor * float(np.median(np.median(centred, axis=0)))
+    rho = 1 - (change / level) ** 2 if level > change else 0.0
+    rho = min(rho, _MOST_ALIKE)
+    return float(change * np.sqrt((1 + rho) / (1 - rho)))
 
 
 def _tail(means: Floats, noise: float, length: int, independent: float) -> Floats:

@@ -20,10 +20,11 @@ from tracelens.analyses._interval import course
 Floats = npt.NDArray[np.float64]
 
 LEAST_EFFECT: Final = 0.10  # of the step
-LEAST_WINDOW: Final = 8  # steps
+LEAST_WINDOW: Final = (8, 40)  # steps: a quarter of the run, but no less and no more
 PERMUTATIONS: Final = 4999
 CONSISTENT: Final = 0.75  # of a window's steps are late, else single spikes made it
 _LONGEST_MEMORY: Final = 10  # steps
+_FAR_OUT: Final = 4.0  # robust standard deviations
 _TAKEN_AWAY: Final = 2.0  # a fitted lateness takes noise with it, and noise drifts
 _AT_ONCE: Final = 2_000_000  # numbers
 
@@ -38,13 +39,20 @@ def scan(difference: Floats, seed: int = 0) -> Scan:
     return Scan(np.array(p), np.array(mean), np.array(first), np.array(last))
 
 
+def least_window(steps: int) -> int:
+    """Return how long two ranks must differ; shorter, any third program may be the cause."""
+    shortest, longest = LEAST_WINDOW
+    return max(shortest, min(longest, steps // 4))
+
+
 def _scan_second(difference: Floats, seed: int) -> tuple[float, float, int, int]:
     """Return p-value, effect and window (first and last row) in which the second rank is latest."""
     whole = (0, len(difference) - 1)
     fitted = course(difference, *whole)
-    residual = difference - fitted.effect
+    residual = _without_spikes(difference - fitted.effect)
+    difference = fitted.effect + residual
     size = max(_memory(residual), len(difference) // MOST_BLOCKS)
-    first, last = _windows(len(difference) // size, -(-LEAST_WINDOW // size))
+    first, last = _windows(len(difference) // size, -(-least_window(len(difference)) // size))
     if not len(first):
         return 1.0, 0.0, *whole
     scores = _scores(_blocks(difference, size)[None, :], first, last)[0]
@@ -56,6 +64,13 @@ def _scan_second(difference: Floats, seed: int) -> tuple[float, float, int, int]
         return 1.0, effect, *edges
     null = _TAKEN_AWAY * _null(_blocks(residual, size), first, last, seed)
     return (1 + np.count_nonzero(null >= scores[row])) / (1 + len(null)), effect, *edges
+
+
+def _without_spikes(residual: Floats) -> Floats:
+    """Cut what is far out: a few stalls of the machine must not hide what lasts."""
+    middle = np.median(residual)
+    limit = _FAR_OUT * 1.4826 * np.median(np.abs(residual - middle))
+    return np.clip(residual, middle - limit, middle + limit)
 
 
 def _memory(residual: Floats) -> int:

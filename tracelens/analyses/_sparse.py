@@ -35,19 +35,32 @@ def find(excess: Floats) -> list[Stalls]:
     """Find ranks that stall clearly more often than any but a quarter of their peers, [step, rank]."""
     steps, ranks = excess.shape
     spread = _TO_SIGMA * np.median(np.abs(excess - np.median(excess, axis=0)))
+    if ranks == 3:  # one of three is the median and deviates by nothing
+        spread = 2 * spread
     stalled = excess > max(LEAST_STALL, _DEVIATIONS * float(spread))
     counts = stalled.sum(axis=0)
     found = []
     for rank in range(ranks):
-        peers = np.delete(counts, rank)
-        usual = float(np.quantile(peers, 0.75, method="higher"))
-        rate = max(usual / steps, (peers[peers <= usual].sum() + 1) / (len(peers) * steps + 2))
-        p = float(binomial_tail(counts[rank], steps, rate)) * ranks
+        p, usual = _chance(int(counts[rank]), np.delete(counts, rank), steps)
         often = counts[rank] >= max(LEAST_COUNT, _MORE_OFTEN * usual)
-        if often and p < WRONG and counts[rank] < steps / 2:
+        if often and p * ranks < WRONG and counts[rank] < steps / 2:
             rows = np.flatnonzero(stalled[:, rank])
-            found.append(Stalls(rank, rows, p, _period(rows)))
+            found.append(Stalls(rank, rows, p * ranks, _period(rows)))
     return found
+
+
+def _chance(count: int, peers: Rows, steps: int) -> tuple[float, float]:
+    """Return how likely so many stalls are, and how many are usual: the peers' upper quartile.
+
+    They must be too many for the usual rate, and too large a part of all stalls of this rank and its
+    usual peers, since that rate is itself known from few of them.
+    """
+    usual = float(np.quantile(peers, 0.75, method="higher"))
+    alike = peers[peers <= usual]
+    rate = max(usual / steps, (int(alike.sum()) + 1) / (len(peers) * steps + 2))
+    by_rate = binomial_tail(count, steps, rate)
+    by_part = binomial_tail(count, count + int(alike.sum()), 1 / (1 + len(alike)))
+    return float(np.maximum(by_rate, by_part)), usual
 
 
 def _period(rows: Rows) -> int | None:

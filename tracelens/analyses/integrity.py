@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from tracelens.analyses._left_waiting import hangs, left_waiting
 from tracelens.analyses.result import Finding
+from tracelens.schema.vocabulary import SEGMENTS_SUFFIX
 
 if TYPE_CHECKING:
     from tracelens.analyses.phases import Phases
@@ -32,7 +34,15 @@ class Integrity:
 def run(trace: Trace, _phases: Phases) -> Integrity:
     """Look for what is not there."""
     spans = _open_spans(trace)
-    findings = [*_truncated(trace, spans), *_missing(trace), *_dropped(trace), *_desync(trace)]
+    findings = [
+        *_broken_off(trace, spans),
+        *_damaged(trace),
+        *_missing(trace),
+        *_dropped(trace),
+        *_desync(trace),
+        *hangs(trace),
+        *_jumps(trace),
+    ]
     return Integrity(spans, tuple(findings))
 
 
@@ -51,32 +61,73 @@ def _open_spans(trace: Trace) -> pl.DataFrame:
     )
 
 
-def _truncated(trace: Trace, open_spans: pl.DataFrame) -> list[Finding]:
-    cut = trace.workers.filter(~pl.col("complete"))
-    if cut.is_empty():
-        return []
-    first = _first_to_go(trace, cut, open_spans)
-    row = cut.filter(pl.col("rank") == first).row(0, named=True)
-    within = open_spans.filter(pl.col("process") == row["process"])
-    span = within.row(0, named=True) if within.height else None
-    step = _last_step(trace, row["process"], span)
-    others = [rank for rank in cut["rank"] if rank != first]
+def _damaged(trace: Trace) -> list[Finding]:
+    """Report files whose end is missing: the process may have run on."""
+    files = [note.file for note in trace.notes if note.kind == "truncated"]
+    rows = trace.processes.filter(pl.col("main") & pl.col("file").is_in(files))
     return [
         Finding(
             kind="truncated_trace",
             category="fault",
-            ranks=(first,),
+            ranks=() if row["role"] == "ps" else (row["rank"],),
+            shards=(row["shard"],) if row["role"] == "ps" and row["shard"] is not None else (),
+            hosts=(row["host"],),
+            sentence=(
+                f"The file of {_name(row)} is damaged or cut off: what it did after its first "
+                f"{row['events']:,} events is unknown, and waits for it are lower bounds."
+            ),
+            evidence={"file": row["file"], "events": row["events"]},
+        )
+        for row in rows.iter_rows(named=True)
+    ]
+
+
+def _broken_off(trace: Trace, open_spans: pl.DataFrame) -> list[Finding]:
+    """Report the process that broke off first, of those that did not end their recording."""
+    explained = [note.file for note in trace.notes if note.kind in {"truncated", "running"}]
+    silent = trace.processes.filter(
+        pl.col("main") & ~pl.col("complete") & ~pl.col("file").is_in(explained)
+    )
+    if silent.is_empty():
+        return []
+    workers = silent.filter(pl.col("role") == "worker")
+    first = _first_to_go(trace, silent if workers.is_empty() else workers, open_spans)
+    row = silent.filter(pl.col("process") == first).row(0, named=True)
+    within = open_spans.filter(pl.col("process") == first)
+    span = within.row(0, named=True) if within.height else None
+    step = _last_step(trace, first, span)
+    worker = row["role"] == "worker"
+    missed = [w for w in left_waiting(trace) if worker and w.absent == row["rank"]]
+    stood = {rank for waiting in missed for rank in waiting.ranks}
+    others = silent.filter(
+        (pl.col("process") != first)
+        & ~((pl.col("role") == "worker") & pl.col("rank").is_in(list(stood)))
+    ).sort("role", "rank", descending=[True, False])
+    after = [waiting.told() for waiting in missed]
+    if others.height:
+        after.append(_listed([_name(o) for o in others.iter_rows(named=True)]))
+    return [
+        Finding(
+            kind="truncated_trace",
+            category="fault",
+            ranks=(row["rank"],) if worker else (),
+            shards=() if worker or row["shard"] is None else (row["shard"],),
             hosts=(row["host"],),
             phase=span["kind"] if span else None,
             steps=None if step is None else (step, step),
-            sentence=_truncated_sentence(first, span, step, others),
-            evidence={"file": row["file"], "cut_off": sorted(cut["rank"].to_list())},
+            function=span["name"] if span else None,
+            sentence=_sentence(row, span, step, after),
+            evidence={
+                "file": row["file"],
+                "broken_off": silent["file"].to_list(),
+                "waiting": sorted(stood),
+            },
         )
     ]
 
 
 def _first_to_go(trace: Trace, cut: pl.DataFrame, open_spans: pl.DataFrame) -> int:
-    """Return the rank that the others were left waiting for, else the one that fell silent first."""
+    """Return the process that others were left waiting for, else the one that fell silent first."""
     left = trace.arrivals.filter(pl.col("last_arrival_ns").is_null())
     awaited = (
         left.filter(pl.col("last_rank").is_in(cut["rank"].implode()))
@@ -85,11 +136,11 @@ def _first_to_go(trace: Trace, cut: pl.DataFrame, open_spans: pl.DataFrame) -> i
         .sort("len", "last_rank", descending=[True, False])
     )
     if awaited.height:
-        return int(awaited["last_rank"][0])
+        return int(cut.filter(pl.col("rank") == awaited["last_rank"][0])["process"][0])
     communicating = open_spans.filter(pl.col("kind").is_in(["reduction", "wait", "ps"]))
     busy = cut.join(communicating, on="process", how="anti")
     candidates = busy if 0 < busy.height < cut.height else cut
-    return int(candidates.sort("last_ns", nulls_last=True)["rank"][0])
+    return int(candidates.sort("last_ns", nulls_last=True)["process"][0])
 
 
 def _last_step(trace: Trace, process: int, span: dict[str, Any] | None) -> int | None:
@@ -99,20 +150,31 @@ def _last_step(trace: Trace, process: int, span: dict[str, Any] | None) -> int |
     return last if isinstance(last, int) else None
 
 
-def _truncated_sentence(
-    rank: int, span: dict[str, Any] | None, step: int | None, others: list[int]
+def _name(row: dict[str, Any]) -> str:
+    if row["role"] == "worker":
+        return f"rank {row['rank']}"
+    return f"PS shard {row['rank'] if row['shard'] is None else row['shard']}"
+
+
+def _sentence(
+    row: dict[str, Any], span: dict[str, Any] | None, step: int | None, after: list[str]
 ) -> str:
+    name = _name(row)
     where = "" if step is None else f" in step {step}"
     inside = ""
     if span:
         named = "" if span["name"] == span["kind"] else f" ({span['name']})"
         inside = f", inside {span['kind']}{named}"
-    sentence = f"Rank {rank}'s recording breaks off{where}{inside}: it was killed or died there"
-    if others:
-        listed = ", ".join(map(str, others[:8])) + (" and more" if len(others) > 8 else "")
-        plural = "s" if len(others) > 1 else ""
-        sentence += f"; rank{plural} {listed} broke off after it"
-    return f"{sentence}."
+    elsewhere = ", or still runs on its host" if row["file"].endswith(SEGMENTS_SUFFIX) else ""
+    sentence = (
+        f"{name[0].upper()}{name[1:]}'s recording breaks off{where}{inside}: "
+        f"it was killed or died there{elsewhere}"
+    )
+    return f"{'; '.join([sentence, *after])}."
+
+
+def _listed(others: list[str]) -> str:
+    return ", ".join(others[:8]) + (" and more" if len(others) > 8 else "") + " broke off after it"
 
 
 def _missing(trace: Trace) -> list[Finding]:
@@ -161,4 +223,22 @@ def _desync(trace: Trace) -> list[Finding]:
         Finding(kind="desync", category="fault", sentence=note.sentence)
         for note in trace.notes
         if note.kind == "desync"
+    ]
+
+
+def _jumps(trace: Trace) -> list[Finding]:
+    """Report clocks that were set during the run; times are corrected for it, so nothing is lost."""
+    return [
+        Finding(
+            kind="clock_jump",
+            category="opportunity",
+            hosts=(host.host,),
+            sentence=(
+                f"The clock of host {host.host} jumped during the run ({len(host.jumps)}x); "
+                "times are corrected for it."
+            ),
+            evidence={"jumps_ns": list(host.jumps)},
+        )
+        for host in trace.alignment.hosts
+        if host.jumps
     ]

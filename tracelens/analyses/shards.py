@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SHARD_COLUMNS", "Shards", "measure"]
 
-HOT: Final = 1.5  # times the mean bytes
+HOT: Final = 1.25  # times the mean bytes; bytes are exact, only a gain that matters is in doubt
+WORTH_SAYING: Final = 0.03  # of job time
 EXPOSED: Final = 0.10  # of the workers' time: below, the servers are hidden and harmless
 _SAMPLES: Final = 400  # of steps, for the interval
 SERVICE: Final = ("aggregate", "apply", "reply")
@@ -138,7 +139,7 @@ def _hot_shard(loads: pl.DataFrame, busy: pl.DataFrame, phases: Phases) -> list[
     ratio = hottest["bytes"] / mean
     gain = _gain(loads.height, busy, phases)
     hot = ratio >= HOT or hottest["bytes_share"] > 2 / loads.height
-    if not hot or gain.exposed < EXPOSED:
+    if not hot or gain.exposed < EXPOSED or gain.saving < WORTH_SAYING:
         return []
     return [
         Finding(

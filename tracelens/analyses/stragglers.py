@@ -16,6 +16,7 @@ from tracelens.analyses import _lateness, _own_time
 from tracelens.analyses._counterfactual import Price, price
 from tracelens.analyses._job import job_ns
 from tracelens.analyses._late_words import Verdict, sentence
+from tracelens.analyses._together import put_together
 from tracelens.analyses._witnesses import (
     complete_calls,
     held_up,
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 
 LEAST_STEPS: Final = 30
 LEAST_SAVING: Final = 0.003  # of the job: what is not worth a sentence
-STALL_OF_A_PAIR: Final = 0.05  # of the job: two ranks do not tell what stalls are usual
+OF_A_PAIR: Final = 0.02  # of the job: two ranks hardly tell what is usual,
+STALLS_OF_A_PAIR: Final = 0.05  # nor which stalls are
 HELD_UP: Final = 0.3  # of the lost time, to be seen in the arrivals at collectives
 SIGMAS: Final = 3  # of the clocks' uncertainty: what is less cannot be seen
 WHOLE_HOST: Final = 0.75  # of a host's ranks
@@ -55,16 +57,14 @@ def run(trace: Trace, phases: Phases) -> Stragglers:
     statement = _insufficient(own)
     if statement:
         return Stragglers(statement=statement)
-    found = _lateness.find(own)
+    found = put_together(own, _lateness.find(own))
     late = {rank for entry in found for rank in entry.ranks if entry.pattern != "rotating"}
     majority = len(own.ranks) > 2 and len(late) > MAJORITY * len(own.ranks)
     job = job_ns(trace)
     findings = []
     for entry in found:
         cost = price(own.total, entry.effect, own.wait, job)
-        least = (
-            STALL_OF_A_PAIR if entry.pattern == "sparse" and len(own.ranks) == 2 else LEAST_SAVING
-        )
+        least = _least_saving(own, entry)
         if cost.saving >= least and _seen_by_others(trace, own, entry, cost.saving * job):
             findings.append(_finding(trace, phases, own, entry, cost, majority=majority))
     return Stragglers(tuple(findings))
@@ -86,6 +86,12 @@ def _insufficient(own: OwnTime) -> str | None:
             f"{LEAST_STEPS}; times are shown, nothing is judged."
         )
     return None
+
+
+def _least_saving(own: OwnTime, late: Late) -> float:
+    if len(own.ranks) > 2:
+        return LEAST_SAVING
+    return STALLS_OF_A_PAIR if late.pattern == "sparse" else OF_A_PAIR
 
 
 def _seen_by_others(trace: Trace, own: OwnTime, late: Late, lost_ns: float) -> bool:

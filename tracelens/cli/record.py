@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import sys
+import tempfile
 import time
 from argparse import REMAINDER
 from pathlib import Path
@@ -41,11 +42,11 @@ def run(arguments: argparse.Namespace) -> int:
     command = _command(arguments.command)
     folder = _writable((arguments.out or default_folder()).absolute())
     before = _recorded(folder)
-    code = run_child(command, environment(folder))
+    code, attached = _run(command, environment(folder))
     _convert_leftovers(folder)
     rank = launcher_rank()
     if rank is None:
-        _say(_summary(folder, _recorded(folder) - before), code)
+        _say(_summary(folder, _recorded(folder) - before, attached), code)
     elif rank == 0:
         _say(_invitation(folder), code)
     return code
@@ -81,6 +82,15 @@ def environment(folder: Path) -> dict[str, str]:
     # Nothing drawn: each host, or each rank, may have a `record` of its own, and must say the same.
     mine.setdefault("TRACELENS_JOB", mine.get("SLURM_JOB_ID") or folder.name)
     return mine
+
+
+def _run(command: Sequence[str], variables: dict[str, str]) -> tuple[int, list[str]]:
+    """Run the command; return its exit code and what hooks attached to, said once for all ranks."""
+    from tracelens_instrument.hooks.base import ATTACHED_VARIABLE
+
+    with tempfile.NamedTemporaryFile("r", encoding="utf-8", errors="replace") as told:
+        code = run_child(command, variables | {ATTACHED_VARIABLE: told.name})
+        return code, list(dict.fromkeys(told.read().splitlines()))
 
 
 def _command(words: Sequence[str]) -> list[str]:
@@ -162,7 +172,7 @@ def _may_grow(segments: Path) -> bool:
         return among_ranks  # a rank beside us makes it, or converts it, just now
 
 
-def _summary(folder: Path, files: Collection[Path]) -> str:
+def _summary(folder: Path, files: Collection[Path], attached: Sequence[str] = ()) -> str:
     if not files:
         return (
             "nothing was recorded: the command ran no Python that uses torch DDP, mpi4py or "
@@ -170,7 +180,9 @@ def _summary(folder: Path, files: Collection[Path]) -> str:
         )
     events = sum(map(_events, files))
     what = f"{_count(files, 'process', 'processes')} with {events:,} events"
-    return f"recorded {what} to {_shown(folder)}; next: tracelens analyze {_shown(folder)}"
+    whose = f" ({', '.join(attached)})" if attached else ""
+    shown = _shown(folder)
+    return f"recorded {what}{whose} to {shown}; next: tracelens analyze {shown}"
 
 
 def _invitation(folder: Path) -> str:

@@ -28,10 +28,11 @@ UNUSABLE: Final = "unusable values"
 
 @dataclass(frozen=True)
 class Part:
-    """A recording and the name of its file."""
+    """A recording, the name of its file, and whether its process still writes to it."""
 
     file: str
     recording: Recording
+    running: bool = False
 
 
 def assemble(parts: list[Part], notes: Iterable[Note] = ()) -> Trace:
@@ -115,6 +116,11 @@ def _notes(part: Part, events: pl.DataFrame, lost: dict[str, int]) -> list[Note]
     if part.recording.cut:
         sentence = f"'{file}' is damaged or cut off: its first {events.height} events are used."
         notes.append(Note(file, sentence, "truncated"))
+    elif part.running:
+        sentence = (
+            f"'{file}' is still being recorded: its {events.height} events up to now are used."
+        )
+        notes.append(Note(file, sentence, "running"))
     elif not part.recording.side.complete:
         sentence = (
             f"'{file}' did not end its recording itself (killed, or still running): "

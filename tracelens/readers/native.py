@@ -112,10 +112,11 @@ def _read_segments(folder: Path) -> Part:
     table, side = segments.decode(folder)
     name = folder.name
     ours = side.process.host == socket.gethostname()
-    if ours and not segments.is_live(folder) and os.access(folder.parent, os.W_OK):
+    running = ours and segments.is_live(folder)
+    if ours and not running and os.access(folder.parent, os.W_OK):
         with suppress(OSError):  # a full disk, or another reader converts it now: we have it
             name = segments.convert(folder).name
-    return Part(name, Recording(table, side))
+    return Part(name, Recording(table, side), running)
 
 
 def _sentence(path: Path, error: Exception) -> str:

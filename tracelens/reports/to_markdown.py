@@ -22,8 +22,9 @@ def render(report: Report) -> str:
     for number, finding in enumerate(report.findings, 1):
         gain = saving(finding)
         kind = finding.kind.replace("_", " ")
-        lines.append(f"{number}. **{kind}** ({finding.category}): {_escaped(finding.sentence)}")
-        lines += [f"   {gain[0].upper()}{gain[1:]}."] if gain else []
+        price = f", {gain}" if gain else ""
+        lines.append(f"{number}. **{kind}** ({finding.category}{price}):")
+        lines.append(f"   {_escaped(finding.sentence)}")
     if not report.findings:
         lines.append("No fault was found.")
     if report.efficiency:

@@ -53,16 +53,13 @@ def _findings(report: Report) -> RenderableType:
 
 
 def _finding(number: int, finding: Finding) -> RenderableType:
+    gain = saving(finding)
     title = Text.assemble(
         (f"{number}. {finding.kind.replace('_', ' ')}", STYLE[finding.category]),
         "" if finding.category == "fault" else " (opportunity)",
+        f": {gain}" if gain else "",
     )
-    body = Text(clean(finding.sentence))
-    gain = saving(finding)
-    lines: list[RenderableType] = [title, Padding(body, (0, 0, 0, 3))]
-    if gain:
-        lines.append(Padding(Text(gain[0].upper() + gain[1:] + "."), (0, 0, 0, 3)))
-    return Group(*lines)
+    return Group(title, Padding(Text(clean(finding.sentence)), (0, 0, 0, 3)))
 
 
 def _waterfall(efficiency: Efficiency) -> RenderableType:

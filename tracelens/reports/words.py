@@ -52,10 +52,11 @@ def cause(name: str) -> str:
 
 
 def saving(finding: Finding) -> str:
-    """Say what mending a finding would save, with its interval."""
+    """Say what mending a finding would save, with its interval; empty where nobody knows."""
     if finding.saving is None:
         return ""
-    text = f"mending it saves {percent(finding.saving)} of the job's time"
+    most = "up to " if finding.category == "opportunity" else ""
+    text = f"{most}{percent(finding.saving)} of the job's time"
     if finding.interval is None:
         return text
     low, high = finding.interval

@@ -11,7 +11,9 @@ Whatever goes wrong inside a hook stays there: `guarded` functions warn once and
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
 import sys
 from dataclasses import dataclass
 from importlib import import_module
@@ -22,10 +24,20 @@ from tracelens_instrument.failures import warn_once
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Hook", "HookModule", "attached", "guarded", "note_attached", "say_failed"]
+__all__ = [
+    "ATTACHED_VARIABLE",
+    "Hook",
+    "HookModule",
+    "attached",
+    "guarded",
+    "note_attached",
+    "say_failed",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+ATTACHED_VARIABLE: Final = "TRACELENS_ATTACHED"
 
 _ATTACHED: Final[list[str]] = []
 
@@ -96,8 +108,24 @@ def say_failed(function: Callable[..., object], error: Exception) -> None:
 
 
 def note_attached(words: str) -> None:
-    """Remember that something was attached, for whoever asks what is recorded."""
+    """Remember that something was attached, for whoever asks what is recorded.
+
+    `tracelens record` asks by a file that it names in the environment.
+    """
     _ATTACHED.append(words)
+    asking = os.environ.get(ATTACHED_VARIABLE)
+    if asking:
+        with contextlib.suppress(OSError):  # on another host there is no such file
+            _append(asking, f"{words}\n".encode())
+
+
+def _append(path: str, line: bytes) -> None:
+    """Add a line in one write, so that those of several ranks do not mix; never make the file."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND)
+    try:
+        os.write(file, line)
+    finally:
+        os.close(file)
 
 
 def attached() -> list[str]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch.compiler import is_compiling
+from torch.utils import checkpoint
 
 from tracelens_instrument import recorder
 from tracelens_instrument.hooks.base import guarded, say_failed
@@ -35,6 +36,8 @@ __all__ = ["ModuleHook", "leaves", "record_modules", "tensors"]
 
 
 _SUCCESS: Final = (None, None, None)
+# By this, activation checkpointing breaks off once it has computed anew what it needs.
+_ENOUGH: Final = getattr(checkpoint, "_StopRecomputationError", None)
 
 
 class ModuleHook:
@@ -75,7 +78,7 @@ class _End(ModuleHook):
 
     def __call__(self, _module: Module, _inputs: Any, output: Any) -> None:
         if not is_compiling():
-            self._span.__exit__(*(_SUCCESS if output is not None else sys.exc_info()))
+            self._span.__exit__(*(_SUCCESS if output is not None else _failure()))
 
 
 class _EndLayer(ModuleHook):
@@ -88,7 +91,7 @@ class _EndLayer(ModuleHook):
     def __call__(self, _module: Module, inputs: Any, output: Any) -> None:
         if is_compiling():
             return
-        self._span.__exit__(*(_SUCCESS if output is not None else sys.exc_info()))
+        self._span.__exit__(*(_SUCCESS if output is not None else _failure()))
         if STATE.segment is not None:
             try:
                 self._await_gradient(inputs, output)
@@ -107,6 +110,12 @@ class _EndLayer(ModuleHook):
 
     def _gradient_known(self, _gradients: tuple[Tensor, ...]) -> None:
         layer_begins(self._backward)
+
+
+def _failure() -> tuple[Any, Any, Any]:
+    """Return the exception by which a module ends that has no output, unless it is a planned one."""
+    found = sys.exc_info()
+    return _SUCCESS if found[0] is _ENOUGH else found
 
 
 def record_modules(root: Module, *, layers: bool, first: Callable[[Module], object]) -> None:

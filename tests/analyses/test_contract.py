@@ -1,0 +1,87 @@
+"""What holds for every analysis, on every kind of run."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, fields
+from typing import TYPE_CHECKING, get_args
+
+import pytest
+from support.analysed import RUNS, faults, report, trace
+
+from tracelens.analyses import ANALYSES, Analysis, analyze
+from tracelens.analyses.result import FindingKind, Pattern
+from tracelens.schema.vocabulary import KINDS
+from tracelens.simulator.synthetic import Scenario
+
+if TYPE_CHECKING:
+    from tracelens.analyses.result import Finding
+
+runs = pytest.mark.parametrize("run", RUNS)
+
+
+@pytest.mark.parametrize("analysis", ANALYSES, ids=lambda analysis: analysis.name)
+def test_an_analysis_asks_a_question(analysis: Analysis) -> None:
+    """Each has a name of its own and says what it answers."""
+    assert analysis.question.endswith("?")
+    assert [other.name for other in ANALYSES].count(analysis.name) == 1
+
+
+@pytest.mark.parametrize("analysis", ANALYSES, ids=lambda analysis: analysis.name)
+@runs
+def test_results_are_frozen(run: str, analysis: Analysis) -> None:
+    """A result holds its findings and cannot be changed."""
+    result = report(RUNS[run][0]).results[analysis.name]
+    assert isinstance(result.findings, tuple)
+    with pytest.raises(FrozenInstanceError):
+        result.findings = ()  # type: ignore[misc]  # that it cannot be assigned is the point
+
+
+@runs
+def test_findings_are_well_formed(run: str) -> None:
+    """Words are those of the contract, shares are shares, steps are in the run."""
+    found = report(RUNS[run][0])
+    for finding in found.findings:
+        assert finding.kind in get_args(FindingKind)
+        assert finding.phase is None or finding.phase in KINDS
+        assert finding.pattern is None or finding.pattern in get_args(Pattern)
+        assert finding.sentence.endswith(".")
+        assert finding.steps is None or 0 <= finding.steps[0] <= finding.steps[1]
+        _shares_are_shares(finding)
+
+
+def _shares_are_shares(finding: Finding) -> None:
+    for share in (finding.saving, finding.cost, finding.confidence):
+        assert share is None or 0 <= share <= 1
+    if finding.interval and finding.saving is not None:
+        low, high = finding.interval
+        assert low - 1e-9 <= finding.saving <= high + 1e-9
+
+
+@runs
+def test_faults_are_the_planted_ones(run: str) -> None:
+    """Every kind of run shows what was planted, and nothing else is called wrong."""
+    scenario, kinds = RUNS[run]
+    assert tuple(finding.kind for finding in faults(report(scenario))) == kinds
+
+
+@runs
+def test_findings_are_in_order(run: str) -> None:
+    """Faults come before opportunities, each by what mending saves."""
+    found = report(RUNS[run][0]).findings
+    places = [(finding.category, -(finding.saving or 0.0)) for finding in found]
+    assert places == sorted(places)
+
+
+def test_progress_is_told_to_the_end() -> None:
+    """A watcher hears of every part, in order, and of the end."""
+    heard: list[tuple[int, int]] = []
+    analyze(trace(Scenario(ranks=2, steps=5)), lambda *told: heard.append(told))
+    total = len(ANALYSES) + 1
+    assert heard == [(done, total) for done in range(total + 1)]
+
+
+def test_the_report_holds_every_result() -> None:
+    """Results are found by the names of their analyses, and the partition beside them."""
+    results = report(RUNS["healthy"][0]).results
+    assert set(results) == {"phases", *(analysis.name for analysis in ANALYSES)}
+    assert all("findings" in {field.name for field in fields(r)} for r in results.values())  # type: ignore[arg-type]  # the protocol hides that they are dataclasses

@@ -1,0 +1,58 @@
+"""Uneven work is told from late ranks and from noise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from support.analysed import report
+
+from tracelens.simulator.synthetic import Fault, Scenario
+
+if TYPE_CHECKING:
+    from tracelens.analyses.imbalance import Imbalance
+
+QUIET = Scenario(ranks=4, steps=60, noise=0, spread=0)
+
+
+def measured(scenario: Scenario) -> Imbalance:
+    return cast("Imbalance", report(scenario).results["imbalance"])
+
+
+def kinds(scenario: Scenario) -> set[str]:
+    return {finding.kind for finding in report(scenario).findings}
+
+
+def test_equal_ranks_have_no_imbalance() -> None:
+    """Without noise max and mean are one."""
+    assert measured(QUIET).lasting == measured(QUIET).per_step == 0.0
+
+
+def test_a_slow_rank_is_lasting_imbalance() -> None:
+    """One rank with 10 of 17 ms doubled: max / mean - 1 = 27 / 19.5 - 1, in steps and on totals."""
+    slow = measured(replace(QUIET, faults=(Fault("backprop", (1,), factor=2),)))
+    assert slow.lasting == pytest.approx(27 / 19.5 - 1)
+    assert slow.per_step == pytest.approx(slow.lasting)
+    ranks = slow.ranks.to_dict(as_series=False)
+    assert ranks["last"] == [0, 1, 0, 0]
+    assert ranks["over_mean"][1] == pytest.approx(slow.lasting)
+
+
+def test_work_that_varies_is_an_opportunity() -> None:
+    """Batches of variable length: uneven in every step, even over the run."""
+    varying = Scenario(ranks=8, steps=60, noise=0.3)
+    assert measured(varying).per_step > 4 * measured(varying).lasting
+    assert "load_imbalance" in kinds(varying)
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.05])
+def test_usual_noise_is_no_imbalance(noise: float) -> None:
+    """What noise alone gives is not reported."""
+    assert "load_imbalance" not in kinds(Scenario(ranks=8, steps=60, noise=noise))
+
+
+def test_a_straggler_is_not_told_twice() -> None:
+    """Where late ranks explain the slowest rank of a step, imbalance is not another finding."""
+    slow = Scenario(ranks=8, steps=60, noise=0.1, faults=(Fault("backprop", (1,), factor=2),))
+    assert kinds(slow) & {"straggler", "load_imbalance"} == {"straggler"}

@@ -1,0 +1,89 @@
+"""What mending is said to save is what the same run without the fault really saves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.analysed import faults, report, trace
+
+from tracelens.analyses._counterfactual import price
+from tracelens.analyses._job import job_ns
+from tracelens.simulator.synthetic import Fault, Scenario
+
+FAULTS = {
+    "lasting": Fault("backprop", (2,), factor=1.3),
+    "passing": Fault("forward", (1,), steps=(30, 79), factor=1.8),
+    "two ranks": Fault("backprop", (0, 5), steps=(20, 89), factor=1.4),
+    "growing": Fault("backprop", (3,), steps=(10, 99), factor=2.0, ramp=True),
+    "stalls": Fault("data", (4,), extra_ms=15, every=6),
+    "updates": Fault("update", (1,), steps=(30, 79), extra_ms=6),
+    "all load slowly": Fault("data", (), steps=(30, 59), extra_ms=10),
+}
+SHARES = {"two": (2 << 20, 14 << 20), "three": (24 << 20, 4 << 20, 4 << 20)}
+
+
+def saved(with_it: Scenario, without: Scenario) -> float:
+    """Return the share of the job that really goes away."""
+    return 1 - job_ns(trace(without)) / job_ns(trace(with_it))
+
+
+@pytest.mark.parametrize("ranks", [8, 32])
+@pytest.mark.parametrize("name", FAULTS)
+def test_saving_is_that_of_the_run_without(name: str, ranks: int) -> None:
+    """To a tenth of the saving, or half a point of the job: all random numbers are the same."""
+    scenario = Scenario(ranks=ranks, steps=100, noise=0.04, faults=(FAULTS[name],))
+    (found,) = faults(report(scenario))
+    truth = saved(scenario, replace(scenario, faults=()))
+    assert found.saving == pytest.approx(truth, rel=0.1, abs=0.005)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_few_ranks_are_priced_as_well(ranks: int) -> None:
+    """The price needs no statistics, so two ranks have one."""
+    fault = Fault("backprop", (1,), steps=(30, 59), extra_ms=9)
+    scenario = Scenario(ranks=ranks, steps=80, faults=(fault,))
+    (found,) = faults(report(scenario))
+    truth = saved(scenario, replace(scenario, faults=()))
+    assert found.saving == pytest.approx(truth, rel=0.05, abs=0.005)
+
+
+@pytest.mark.parametrize("name", SHARES)
+@pytest.mark.parametrize("link", [0.5, 2.0])
+def test_even_shards_save_what_is_said(name: str, link: float) -> None:
+    """The run with equal shards is shorter by what the hot shard's finding says."""
+    sizes = SHARES[name]
+    even = (sum(sizes) // len(sizes),) * len(sizes)
+    scenario = Scenario(
+        ranks=4, steps=40, shards=len(sizes), shard_bytes=sizes, link_gbytes_per_s=link
+    )
+    (found,) = faults(report(scenario))
+    truth = saved(scenario, replace(scenario, shard_bytes=even))
+    assert found.saving == pytest.approx(truth, rel=0.1)
+
+
+def test_without_waiting_only_the_end_moves() -> None:
+    """Where ranks never meet, a late one delays no step: only the job's end, if it is the last."""
+    total = np.full((50, 3), 10.0)
+    effect = np.zeros_like(total)
+    effect[10:20, 1] = 4.0
+    apart = price(total + effect, effect, np.zeros_like(total), 540.0)
+    assert apart.saving == pytest.approx(40 / 540)
+    ahead = price(total + effect - 2 * effect.any(axis=0), effect, np.zeros_like(total), 540.0)
+    assert ahead.saving == 0.0
+    assert (apart.waiting, apart.cost) == (0, 0.0)
+
+
+def test_cost_is_what_the_others_waited() -> None:
+    """Summed waiting over ranks x job; who was not seen waiting is not counted."""
+    total = np.full((50, 4), 10.0)
+    effect = np.zeros_like(total)
+    effect[10:20, 1] = 4.0
+    wait = (total + effect).max(axis=1, keepdims=True) - (total + effect)
+    wait[:, 3] = 0.0
+    found = price(total + effect, effect, wait, 540.0)
+    assert found.saving == pytest.approx(40 / 540)
+    assert found.waiting == 2
+    assert found.cost == pytest.approx(2 * 40 / (4 * 540))
+    assert found.interval[0] <= found.saving <= found.interval[1]

@@ -1,0 +1,53 @@
+"""Shards are measured from both ends of their requests, and one that holds too much is named."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from support.analysed import faults, report
+
+from tracelens.simulator.synthetic import Scenario
+
+if TYPE_CHECKING:
+    from tracelens.analyses.imbalance import Imbalance
+
+MIB = 1 << 20
+HOT = Scenario(ranks=4, steps=40, shards=3, shard_bytes=(4 * MIB, 24 * MIB, 4 * MIB))
+
+
+def test_the_hot_shard_is_named() -> None:
+    """Which shard, how much of all bytes, and what it does to the workers."""
+    (found,) = faults(report(HOT))
+    assert (found.kind, found.shards, found.ranks) == ("ps_hot_shard", (1,), ())
+    assert found.sentence.startswith("PS shard 1 moves 2.2x the mean bytes (75 % of all;")
+    assert found.evidence["effective_shards"] == pytest.approx(32 / 24)
+
+
+def test_loads_are_exact() -> None:
+    """Bytes and requests of every shard are those that were pushed and pulled."""
+    loads = cast("Imbalance", report(HOT).results["imbalance"]).shards.loads
+    assert loads["shard"].to_list() == [0, 1, 2]
+    assert loads["bytes"].to_list() == [2 * 4 * 40 * size * MIB for size in (4, 24, 4)]
+    assert loads["requests"].to_list() == [2 * 4 * 40] * 3
+    assert loads["bytes_share"].sum() == pytest.approx(1)
+    assert loads["queue_ns"][1] > 4 * loads["queue_ns"][0]
+
+
+def test_even_shards_are_not_blamed() -> None:
+    """Servers that cost much but evenly are no hot shard."""
+    even = Scenario(ranks=4, steps=40, shards=3, aggregate_gbytes_per_s=0.5)
+    assert faults(report(even)) == []
+
+
+def test_a_hidden_shard_is_harmless() -> None:
+    """A shard with most of the bytes is no fault if workers hardly wait for it."""
+    small = Scenario(ranks=4, steps=40, shards=3, shard_bytes=(8192, 49152, 8192))
+    assert faults(report(small)) == []
+
+
+def test_a_run_without_servers_has_no_shards() -> None:
+    """The table is there, and empty."""
+    shards = cast("Imbalance", report(Scenario()).results["imbalance"]).shards
+    assert shards.loads.is_empty()
+    assert shards.findings == ()

@@ -1,0 +1,47 @@
+"""When all ranks are slow at the same time, nobody is to blame."""
+
+from __future__ import annotations
+
+import pytest
+from support.analysed import faults, report
+
+from tracelens.simulator.synthetic import Fault, Scenario
+
+
+def test_slow_loading_of_all_is_a_data_stall() -> None:
+    """An interval in which every rank loads slowly: its steps and price, no straggler."""
+    fault = Fault("data", (), steps=(40, 59), extra_ms=10)
+    (found,) = faults(report(Scenario(ranks=4, steps=100, faults=(fault,))))
+    assert (found.kind, found.phase, found.steps) == ("data_stall", "data", (40, 59))
+    assert found.pattern == "transient"
+    assert "no rank is to blame" in found.sentence
+
+
+def test_scattered_stalls_of_all_are_counted() -> None:
+    """Every tenth batch is late on every rank."""
+    fault = Fault("data", (), extra_ms=20, every=10)
+    (found,) = faults(report(Scenario(ranks=8, steps=100, faults=(fault,))))
+    assert (found.kind, found.pattern) == ("data_stall", "sparse")
+    assert found.evidence["steps_slow"] == 9  # the tenth lies in the warm-up
+
+
+def test_slow_computing_of_all_is_not_loading() -> None:
+    """Another phase than data is told as what it is."""
+    fault = Fault("backprop", (), steps=(30, 69), extra_ms=14)
+    (found,) = faults(report(Scenario(ranks=4, steps=120, faults=(fault,))))
+    assert (found.kind, found.phase, found.steps) == ("slow_all", "backprop", (30, 69))
+
+
+def test_always_loading_is_an_opportunity() -> None:
+    """Loading that takes a quarter of each step is not a fault, but could be done ahead."""
+    found = report(Scenario(ranks=4, steps=60, data_ms=6))
+    assert faults(found) == []
+    (chance,) = (finding for finding in found.findings if finding.kind == "data_stall")
+    assert chance.saving == pytest.approx(6 / 24, abs=0.03)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_machine_that_wanders_is_no_stall(seed: int) -> None:
+    """Noise that all ranks share is not an event."""
+    scenario = Scenario(ranks=4, steps=100, seed=seed, common=0.15, noise=0.1, correlation=0.6)
+    assert faults(report(scenario)) == []

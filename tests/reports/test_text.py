@@ -1,0 +1,52 @@
+"""The text for a terminal: findings first, readable at any width, with and without colour."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from support.analysed import RUNS, report
+
+from tracelens.reports import to_text
+
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+SLOW, HEALTHY = RUNS["slow rank"][0], RUNS["healthy"][0]
+
+
+def test_the_verdict_comes_first() -> None:
+    """What the run is, the finding and its price, then where the time went."""
+    lines = to_text.render(report(SLOW), width=100).splitlines()
+    assert lines[0] == "4 ranks, 80 steps, 2,560 spans, 1.54 s"
+    assert lines[2].startswith("1. straggler: 5.")
+    assert lines[2].endswith("%)")
+    assert lines[3].startswith("   Rank 2 is late in forward, steps 20-49: +2.9 ms a step (16 % of")
+    assert "Where the time went (share of ranks x job time of 1.54 s)" in lines
+    bars = [line for line in lines if "█" in line]
+    assert [line.split("  ")[1] for line in bars] == [
+        "useful computation",
+        "data loading",
+        "waiting for late ranks",
+        "exposed transfer",
+    ]
+    assert any(line.startswith("Efficiency is POP parallel efficiency") for line in lines)
+    assert lines[-1] == "Clocks: all processes share one."
+
+
+def test_a_healthy_run_is_told_so() -> None:
+    """No fault is a verdict, too."""
+    assert to_text.render(report(HEALTHY), width=100).splitlines()[2] == "No fault was found."
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+@pytest.mark.parametrize("run", RUNS)
+def test_lines_fit(width: int, run: str) -> None:
+    """Nothing runs over the terminal's edge."""
+    text = to_text.render(report(RUNS[run][0]), width=width)
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_colour_adds_nothing_but_colour() -> None:
+    """Without its colours the text is the plain one."""
+    coloured = to_text.render(report(SLOW), width=90, color=True)
+    assert ANSI.search(coloured)
+    assert ANSI.sub("", coloured).split() == to_text.render(report(SLOW), width=90).split()

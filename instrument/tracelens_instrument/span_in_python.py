@@ -107,23 +107,44 @@ class Span:
     use a handle in turns, use ``with SPAN():``, which keeps its state apart from the thread's.
     """
 
-    __slots__ = ("__enter__", "__exit__", "definition")
-
-    if TYPE_CHECKING:  # they are attributes of each handle, see `_entering`
-
-        def __enter__(self) -> Self: ...
-        def __exit__(
-            self,
-            kind: type[BaseException] | None,
-            error: BaseException | None,
-            traceback: TracebackType | None,
-        ) -> None: ...
+    __slots__ = ("definition",)
 
     def __init__(self, definition: int) -> None:
         self.definition = definition
-        context = {"__enter__": _entering(self, definition), "__exit__": _leaving(self)}
-        for name, function in context.items():
-            setattr(self, name, function)
+
+    def __enter__(self) -> Self:
+        segment = STATE.segment
+        if segment is None and (STATE.waiting is None or (segment := first_use()) is None):
+            return self
+        try:
+            offset = next(segment.slots)
+        except StopIteration:
+            segment, offset = segment.owner.rotate(segment)
+        try:
+            here = STATE.local.here
+        except AttributeError:
+            here = segment.owner.arrive()
+        here.stack.append((self, segment, offset))
+        _write_open(segment.memory, offset, now(), STATE.blank, here.block, self.definition)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        end = now()
+        if STATE.segment is None:
+            return
+        try:
+            stack = STATE.local.here.stack
+            entered, segment, offset = stack.pop()
+            if entered is not self:
+                segment, offset = _pull(stack, self, (entered, segment, offset))
+        except (AttributeError, IndexError):
+            return  # it was entered before recording began
+        segment.words[(offset >> 3) + 1] = end if kind is None else -end
 
     def __reduce__(self) -> tuple[Callable[[Definition], Span], tuple[Definition]]:
         """Let a handle be copied, and sent to a process where other numbers stand for the same."""
@@ -209,47 +230,6 @@ def _same_span(row: Definition) -> Span:
     from tracelens_instrument import span  # noqa: PLC0415 - see the line above
 
     return span.Span(REGISTRY.number(row))
-
-
-# `with` finds the two functions in the slots of a handle. As closures they have what they need at
-# hand: a tenth of the cost of a span is saved against methods that ask `self` for it.
-
-
-def _entering(span: Span, definition: int) -> Callable[[], Span]:
-    def enter() -> Span:
-        segment = STATE.segment
-        if segment is None and (STATE.waiting is None or (segment := first_use()) is None):
-            return span
-        try:
-            offset = next(segment.slots)
-        except StopIteration:
-            segment, offset = segment.owner.rotate(segment)
-        try:
-            here = STATE.local.here
-        except AttributeError:
-            here = segment.owner.arrive()
-        here.stack.append((span, segment, offset))
-        _write_open(segment.memory, offset, now(), STATE.blank, here.block, definition)
-        return span
-
-    return enter
-
-
-def _leaving(span: Span) -> Callable[[type[BaseException] | None, object, object], None]:
-    def leave(kind: type[BaseException] | None, _error: object, _traceback: object) -> None:
-        end = now()
-        if STATE.segment is None:
-            return
-        try:
-            stack = STATE.local.here.stack
-            entered, segment, offset = stack.pop()
-            if entered is not span:
-                segment, offset = _pull(stack, span, (entered, segment, offset))
-        except (AttributeError, IndexError):
-            return  # it was entered before recording began
-        segment.words[(offset >> 3) + 1] = end if kind is None else -end
-
-    return leave
 
 
 def _pull(

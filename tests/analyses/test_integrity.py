@@ -84,3 +84,15 @@ def test_lost_events_are_counted() -> None:
     assert finding.kind == "dropped_events"
     assert "14 events" in finding.sentence
     assert "full disk" in finding.sentence
+
+
+def test_few_lost_events_are_no_fault() -> None:
+    """A handful of thousands is worth a word, not the first place; a tenth is."""
+    trace = prepare(generate(Scenario(ranks=2, steps=STEPS)))
+    kept = int(trace.processes["events"].sum())
+    for lost, category in ((1, "opportunity"), (kept // 9, "fault")):
+        dropped = trace.processes.with_columns(
+            dropped=pl.when(pl.col("process") == 0).then(lost).otherwise(0)
+        )
+        (finding,) = integrity.run(replace(trace, processes=dropped), phases.run(trace)).findings
+        assert finding.category == category

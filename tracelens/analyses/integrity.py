@@ -8,7 +8,7 @@ it is named, with the span that was open in it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tracelens.trace import Trace
 
 __all__ = ["Integrity", "run"]
+
+MANY_LOST: Final = 0.01  # of the events: from here on, what is left tells another story
 
 
 @dataclass(frozen=True)
@@ -206,14 +208,15 @@ def _dropped(trace: Trace) -> list[Finding]:
     if losers.is_empty():
         return []
     lost = int(losers["dropped"].sum())
+    share = lost / max(lost + int(trace.processes["events"].sum()), 1)
     reasons = ", ".join(f"{reason}: {count:,}" for reason, count in trace.dropped.items())
     return [
         Finding(
             kind="dropped_events",
-            category="fault",
+            category="fault" if share >= MANY_LOST else "opportunity",
             ranks=tuple(losers["rank"].unique().sort().to_list()),
             sentence=f"{lost:,} events were lost ({reasons}): times there are lower bounds.",
-            evidence={"dropped": dict(trace.dropped)},
+            evidence={"dropped": dict(trace.dropped), "share": share},
         )
     ]
 

@@ -1,0 +1,73 @@
+"""Measure false alarms and recall of the straggler statistics, as docs/analyses.md tells them.
+
+Run: PYTHONPATH=.:tests python tests/benchmarks/stragglers.py
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import numpy as np
+from support.matrices import PHASES, healthy, own_time
+
+from tracelens.analyses import _lateness
+from tracelens.analyses._own_time import WARM_UP
+
+if TYPE_CHECKING:
+    from tracelens.analyses._lateness import Late
+
+RUNS = 200
+PLANTED = (0.05, 0.1, 0.3)  # of a step, in 40 % of the steps, in the last phase
+
+
+def measure(ranks: int, steps: int, *, spiky: bool) -> tuple[float, list[float]]:
+    """Return the share of healthy runs that accuse somebody, and of late ranks that are found."""
+    runs = RUNS if ranks < 64 else RUNS // 3
+    alarms, hits = 0, np.zeros(len(PLANTED))
+    for seed in range(runs):
+        alarms += bool(_found(seed, ranks, steps, None, spiky=spiky))
+        for index, extra in enumerate(PLANTED):
+            hits[index] += _hit(seed, ranks, steps, extra, spiky=spiky)
+    return alarms / runs, [float(share) for share in hits / runs]
+
+
+def _hit(seed: int, ranks: int, steps: int, extra: float, *, spiky: bool) -> bool:
+    draw = np.random.default_rng([7, seed])
+    length, rank = int(0.4 * steps), int(draw.integers(ranks))
+    first = int(draw.integers(WARM_UP, steps - length + 1))
+    found = _found(seed, ranks, steps, (first, length, rank, extra), spiky=spiky)
+    return any(late.ranks == (rank,) and late.phase == "backprop" for late in found)
+
+
+def _found(
+    seed: int,
+    ranks: int,
+    steps: int,
+    planted: tuple[int, int, int, float] | None,
+    *,
+    spiky: bool,
+) -> list[Late]:
+    matrices = healthy(seed, ranks, steps, spiky=spiky)
+    if planted:
+        first, length, rank, extra = planted
+        matrices[len(PHASES) - 1][first : first + length, rank] += extra
+    return _lateness.find(own_time(matrices))
+
+
+def main() -> None:
+    """Print one line for each size and noise."""
+    planted = "".join(f"{extra:>8.0%}" for extra in PLANTED)
+    sys.stdout.write(f"ranks steps noise   alarms{planted}\n")
+    for ranks in (2, 3, 4, 8, 64):
+        for steps in (60, 100):
+            for spiky in (False, True):
+                alarms, recall = measure(ranks, steps, spiky=spiky)
+                noise = "spiky" if spiky else "smooth"
+                shares = "".join(f"{share:8.2f}" for share in recall)
+                sys.stdout.write(f"{ranks:5} {steps:5} {noise:6} {alarms:8.3f}{shares}\n")
+                sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

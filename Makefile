@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit samples bench bench-recorder clean
+.PHONY: help demo test check unit samples bench bench-recorder bench-stragglers clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -21,16 +21,20 @@ check: $(VENV)/test.stamp ## lint, types, import contracts
 	$(BIN)/mypy tests
 	$(BIN)/lint-imports
 
-unit: $(VENV)/test.stamp ## all tests, without the checks
+unit: $(VENV)/test.stamp ## all tests, without the checks; the recorder's also without its native part
 	$(BIN)/pytest $(PYTEST_ARGS)
+	TRACELENS_NATIVE=0 $(BIN)/pytest tests/instrument
 
 samples: $(VENV)/test.stamp ## record sample_traces/ anew
 	PYTHONPATH=tests $(BIN)/python -m support.samples
 
-bench: bench-recorder ## all benchmarks
+bench: bench-recorder bench-stragglers ## all benchmarks
 
 bench-recorder: $(VENV)/test.stamp ## what recording costs, as ratios
 	$(BIN)/python tests/benchmarks/recorder.py
+
+bench-stragglers: $(VENV)/test.stamp ## false alarms and recall of the straggler tests
+	$(BIN)/python tests/benchmarks/stragglers.py
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) traces .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -34,7 +34,7 @@ bench-recorder: $(VENV)/test.stamp ## what recording costs, as ratios
 	$(BIN)/python tests/benchmarks/recorder.py
 
 bench-stragglers: $(VENV)/test.stamp ## false alarms and recall of the straggler tests
-	$(BIN)/python tests/benchmarks/stragglers.py
+	PYTHONPATH=tests $(BIN)/python tests/benchmarks/stragglers.py
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) traces .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -72,7 +72,7 @@ def run_and_kill(folder: Path, progress: Path) -> int:
         while PROGRESS.unpack_from(memory)[0] == 0:
             assert child.poll() is None
             time.sleep(0.001)
-        time.sleep(random.uniform(0.0, 0.1))
+        time.sleep(random.uniform(0.0, 0.03))
     finally:
         os.kill(child.pid, signal.SIGKILL)
         child.wait()

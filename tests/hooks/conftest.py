@@ -1,36 +1,5 @@
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING
+from support.recorder_fixtures import recorder_off, trace
 
-import pytest
-from support.recording import clean_environment
-
-import tracelens as tl
-from tracelens_instrument import failures, lifecycle
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-
-@pytest.fixture(autouse=True)
-def _recorder_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Begin and end with a recorder that is off and knows nothing of this test session."""
-    for name in set(os.environ) - set(clean_environment()):
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(failures, "_said", set())
-    tl.stop()
-    lifecycle._learned.clear()
-    yield
-    tl.stop()
-    lifecycle._learned.clear()
-
-
-@pytest.fixture
-def trace(tmp_path: Path) -> Path:
-    """A folder that this process records to."""
-    folder = tmp_path / "trace"
-    tl.start(folder)
-    return folder
+__all__ = ["recorder_off", "trace"]

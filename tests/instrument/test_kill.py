@@ -22,12 +22,13 @@ TRIALS = 20
 PROGRESS = struct.Struct("@q")
 
 # It says how many spans it has closed in shared memory, which a kill cannot lose either.
+# One store a value: `struct.pack_into` would write zeros first, and a kill may come in between.
 LOOP = """
-import mmap, struct, sys
+import mmap, sys
 import tracelens as tl
 with open(sys.argv[1], "r+b") as file:
     memory = mmap.mmap(file.fileno(), 8)
-said = struct.Struct("@q").pack_into
+said = memoryview(memory).cast("q")
 tl.start(sys.argv[2])
 OUTER, INNER, VALUED = tl.span("outer"), tl.span("inner"), tl.span("valued")
 closed = 0
@@ -38,7 +39,7 @@ with OUTER:
         with VALUED(nbytes=closed):
             pass
         closed += 2
-        said(memory, 0, closed)
+        said[0] = closed
 """
 
 

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 from tracelens.schema.host import process_started_ns
 from tracelens_instrument.identity import PARENT_VARIABLE, launcher_of
+from tracelens_instrument.retention import to_environment
 
 if TYPE_CHECKING:
+    from tracelens.schema.side import Retention
     from tracelens_instrument.identity import Identity
 
 __all__ = [
@@ -40,9 +42,10 @@ def default_directory() -> Path:
     return Path("traces") / time.strftime("%Y-%m-%dT%H-%M-%SZ", time.gmtime(seconds))
 
 
-def tell_children(directory: Path, who: Identity) -> None:
-    """Let processes that this one spawns record to the same folder, as its children."""
+def tell_children(directory: Path, who: Identity, retention: Retention) -> None:
+    """Let processes that this one spawns record alike to the same folder, as its children."""
     marks = {DIRECTORY_VARIABLE: str(directory), PARENT_VARIABLE: who.for_children(os.getpid())}
+    marks |= to_environment(retention)
     for name, value in marks.items():
         _replaced.setdefault(name, os.environ.get(name))
         os.environ[name] = value

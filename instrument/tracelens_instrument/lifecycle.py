@@ -14,12 +14,14 @@ from tracelens_instrument.failures import warn_once
 from tracelens_instrument.identity import enlightened, identify
 from tracelens_instrument.recording import Recording
 from tracelens_instrument.registry import REGISTRY
+from tracelens_instrument.retention import described, from_environment
 from tracelens_instrument.state import NO_STEP, STATE, Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from tracelens.schema.side import Retention
     from tracelens_instrument.identity import Identity
     from tracelens_instrument.segments import Segment
 
@@ -32,14 +34,20 @@ _learned: dict[str, int | None] = {}
 missed: Final[list[str]] = []  # functions that were decorated while nothing recorded
 
 
-def begin(directory: Path | None, given: Mapping[str, Any]) -> None:
+def begin(directory: Path | None, given: Mapping[str, Any], wanted: Retention) -> None:
     """Open a recording now."""
     with _LOCK[0]:
         current = STATE.recording
         if current is None:
             chosen = directory or environment.wanted_directory() or environment.default_directory()
-            _open(chosen.absolute(), identify(given, _learned))
-        elif directory is not None and directory.absolute() != current.directory:
+            _open(chosen.absolute(), identify(given, _learned), wanted)
+            return
+        if wanted != current.retention:
+            warn_once(
+                f"start was asked to keep {described(wanted)}, but this process already keeps "
+                f"{described(current.retention)}: it goes on so"
+            )
+        if directory is not None and directory.absolute() != current.directory:
             warn_once(
                 f"start was asked to record to {directory}, but this process already records to "
                 f"{current.directory}: it goes on there"
@@ -58,7 +66,8 @@ def first_use() -> Segment | None:
     with _LOCK[0]:
         waiting = STATE.waiting
         if STATE.segment is None and waiting is not None:
-            _open(waiting.directory, waiting.who or identify({}, _learned))
+            who = waiting.who or identify({}, _learned)
+            _open(waiting.directory, who, from_environment())
         return STATE.segment
 
 
@@ -69,7 +78,7 @@ def learn(rank: int, world: int, local_rank: int | None) -> None:
         recording = STATE.recording
         if recording is not None and not recording.who.told:
             recording.rename(enlightened(recording.who, _learned))
-            environment.tell_children(recording.directory, recording.who)
+            environment.tell_children(recording.directory, recording.who, recording.retention)
 
 
 def end() -> None:
@@ -90,20 +99,20 @@ def on_stop(callback: Callable[[], object]) -> None:
     _callbacks.append(callback)
 
 
-def _open(directory: Path, who: Identity) -> None:
+def _open(directory: Path, who: Identity, wanted: Retention) -> None:
     STATE.waiting = None
     if sys.platform != "linux":
         warn_once("the recorder works on Linux only, so nothing is recorded here")
         return
     try:
-        recording = Recording(directory, who)
+        recording = Recording(directory, who, wanted)
     except (OSError, ValueError) as error:
         warn_once(f"nothing is recorded, the training goes on ({error})")
         return
     STATE.forget()
     STATE.recording = recording
     STATE.segment = recording.segment
-    environment.tell_children(directory, who)
+    environment.tell_children(directory, who, wanted)
     _end_with_multiprocessing()
     _say_what_is_missed()
 

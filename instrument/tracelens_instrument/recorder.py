@@ -18,6 +18,7 @@ from tracelens_instrument.clock import now
 from tracelens_instrument.failures import warn_once
 from tracelens_instrument.lifecycle import on_stop
 from tracelens_instrument.registry import REGISTRY
+from tracelens_instrument.retention import wanted
 from tracelens_instrument.span import Span, Token, Values
 from tracelens_instrument.state import STATE
 from tracelens_instrument.steps import Step, begin_step, end_step, put_counter
@@ -65,6 +66,8 @@ def start(
     local_rank: int | None = None,
     job: str | None = None,
     shard: int | None = None,
+    keep: str | None = None,
+    budget: int | str | None = None,
 ) -> None:
     """Record from now on, into `directory`.
 
@@ -78,9 +81,13 @@ def start(
         local_rank: Rank on this host.
         job: What tells this job from others; equal in all its ranks.
         shard: Parameter-server shard that this process serves.
+        keep: ``all``, ``last:N`` steps, or ``every:N:BURST``, the detail of BURST steps out of N;
+            default: `TRACELENS_KEEP`, else all.
+        budget: Bytes this process may have on disk, a number or a text such as ``4GB``; default:
+            `TRACELENS_BUDGET`, else no limit.
 
     Raises:
-        InvalidArgument: a role or number that cannot be.
+        InvalidArgument: a role, number, keep or budget that cannot be.
     """
     if role is not None and role not in ROLES:
         raise InvalidArgument(f"role is {role!r}, expected one of {', '.join(ROLES)}.")
@@ -89,7 +96,7 @@ def start(
     if rank is not None and world is not None and rank >= world:
         raise InvalidArgument(f"rank is {rank} in a world of {world}, expected one below it.")
     given |= {"role": role, "job": None if job is None else str(job)}
-    lifecycle.begin(None if directory is None else Path(directory), given)
+    lifecycle.begin(None if directory is None else Path(directory), given, wanted(keep, budget))
 
 
 def stop() -> None:

@@ -22,6 +22,7 @@ from tracelens_instrument.state import STATE, Here
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tracelens.schema.side import Retention
     from tracelens_instrument.identity import Identity
 
 __all__ = ["Recording"]
@@ -39,7 +40,7 @@ class Recording:
     It never raises into training code: where it cannot go on, it warns once and counts.
     """
 
-    def __init__(self, directory: Path, who: Identity) -> None:
+    def __init__(self, directory: Path, who: Identity, retention: Retention) -> None:
         """Create the folder, write down who records, and tie the clocks together.
 
         Raises:
@@ -47,6 +48,7 @@ class Recording:
         """
         self.who = who
         self.directory = directory
+        self.retention = retention
         self.process = process_row(who)
         self.folder = _new_folder(directory, who, self.process.pid)
         self.clipped = Counter()
@@ -59,6 +61,7 @@ class Recording:
         self._told = {_NO_ROOM: 0, _CLIPPED: 0}
         self._side = SideFile(self.folder)
         self._side.append(to_line("process", self.process))
+        self._side.append(to_line("retention", retention))
         REGISTRY.listen(self._side.append, who.job)
         self.read_clocks()
         self.segment = self._make_segment()

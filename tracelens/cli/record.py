@@ -34,15 +34,18 @@ _LOOK_EVERY_S: Final = 0.1
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `record`."""
     parser.add_argument("--out", type=Path, help="trace folder (default: traces/<UTC time>)")
+    parser.add_argument("--keep", help="all, last:N or every:N:BURST steps (default: all)")
+    parser.add_argument("--budget", help="bytes on disk a process, such as 4GB (default: no limit)")
     parser.add_argument("command", nargs=REMAINDER, help="the training command, after --")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command, recorded; return its exit code."""
+    kept = _kept(arguments.keep, arguments.budget)
     command = _command(arguments.command)
     folder = _writable((arguments.out or default_folder()).absolute())
     before = _recorded(folder)
-    code, attached = _run(command, environment(folder))
+    code, attached = _run(command, environment(folder) | kept)
     _convert_leftovers(folder)
     rank = launcher_rank()
     if rank is None:
@@ -82,6 +85,15 @@ def environment(folder: Path) -> dict[str, str]:
     # Nothing drawn: each host, or each rank, may have a `record` of its own, and must say the same.
     mine.setdefault("TRACELENS_JOB", mine.get("SLURM_JOB_ID") or folder.name)
     return mine
+
+
+def _kept(keep: str | None, budget: str | None) -> dict[str, str]:
+    """Return the variables that say what is to be kept, if that was asked for and makes sense."""
+    from tracelens_instrument.retention import BUDGET_VARIABLE, KEEP_VARIABLE, parse
+
+    parse(keep, budget)
+    given = {KEEP_VARIABLE: keep, BUDGET_VARIABLE: budget}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _run(command: Sequence[str], variables: dict[str, str]) -> tuple[int, list[str]]:

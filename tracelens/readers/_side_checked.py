@@ -9,7 +9,14 @@ from tracelens.errors import NotATrace
 from tracelens.schema.vocabulary import ROLES
 
 if TYPE_CHECKING:
-    from tracelens.schema.side import ClockReading, Communicator, Process, SideTables, Thread
+    from tracelens.schema.side import (
+        ClockReading,
+        Communicator,
+        Process,
+        Retention,
+        SideTables,
+        Thread,
+    )
 
 _SMALL: Final = 2**31  # what the trace's columns hold; all else has 64 bits
 _LIMITS: Final[dict[str, int]] = {  # exclusive
@@ -32,7 +39,11 @@ def check_side(side: SideTables) -> None:
     Raises:
         NotATrace: naming the first such value.
     """
-    rows: list[Process | Thread | Communicator | ClockReading] = [side.process, *side.threads]
+    rows: list[Process | Thread | Communicator | ClockReading | Retention] = [
+        side.process,
+        side.retention,
+        *side.threads,
+    ]
     for row in [*rows, *side.communicators, *side.clocks]:
         hints = get_type_hints(type(row))
         for part in fields(row):

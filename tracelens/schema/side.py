@@ -106,6 +106,20 @@ class ClockReading:
 
 
 @dataclass(frozen=True)
+class Retention:
+    """What was to be kept of a recording; all of it, where nothing else is said.
+
+    `last`: only the last so many steps. `every`: the detail of `burst` consecutive steps out of so
+    many. `budget_bytes`: no more than that on disk.
+    """
+
+    last: int | None = None
+    every: int | None = None
+    burst: int = 1
+    budget_bytes: int | None = None
+
+
+@dataclass(frozen=True)
 class SideTables:
     """All side tables of one process.
 
@@ -120,6 +134,7 @@ class SideTables:
     clocks: tuple[ClockReading, ...] = ()
     dropped: dict[str, int] = field(default_factory=dict)
     complete: bool = False
+    retention: Retention = field(default_factory=Retention)
 
     def to_metadata(self) -> dict[bytes, bytes]:
         """Pack into Arrow schema metadata (definitions are already in the columns)."""
@@ -147,6 +162,7 @@ class SideTables:
                 clocks=tuple(_build(ClockReading, row) for row in packed["clocks"]),
                 dropped={str(k): int(v) for k, v in packed["dropped"].items()},
                 complete=bool(packed["complete"]),
+                retention=_build(Retention, packed.get("retention", {})),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise NotATrace(f"its TraceLens metadata is damaged ({error})") from error
@@ -160,7 +176,9 @@ _ROWS: Final[dict[str, type[Definition | Thread | Communicator | ClockReading]]]
 }
 
 
-def to_line(table: str, row: Process | Definition | Thread | Communicator | ClockReading) -> bytes:
+def to_line(
+    table: str, row: Process | Definition | Thread | Communicator | ClockReading | Retention
+) -> bytes:
     """One line of the side file; `table` is a field of `SideTables`."""
     return json.dumps({"table": table, **asdict(row)}, separators=(",", ":")).encode() + b"\n"
 
@@ -184,6 +202,7 @@ def from_lines(lines: Iterable[bytes]) -> SideTables:
     rows: dict[str, list[Any]] = {table: [] for table in _ROWS}
     dropped: dict[str, int] = {}
     complete = False
+    retention = Retention()
     for line in lines:
         try:
             row = json.loads(line)
@@ -195,6 +214,8 @@ def from_lines(lines: Iterable[bytes]) -> SideTables:
                 dropped[str(row["reason"])] = int(row["count"])
             elif table == "end":
                 complete = True
+            elif table == "retention":
+                retention = _build(Retention, row)
             elif table in _ROWS:
                 rows[table].append(_build(_ROWS[table], row))
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -205,6 +226,7 @@ def from_lines(lines: Iterable[bytes]) -> SideTables:
         process=process,
         dropped=dropped,
         complete=complete,
+        retention=retention,
         **{table: tuple(found) for table, found in rows.items()},
     )
 

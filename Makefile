@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit samples bench bench-recorder bench-stragglers clean
+.PHONY: help demo test check unit samples bench bench-recorder bench-stragglers bench-easgd clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -35,6 +35,9 @@ bench-recorder: $(VENV)/test.stamp ## what recording costs, as ratios
 
 bench-stragglers: $(VENV)/test.stamp ## false alarms and recall of the straggler tests
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/stragglers.py
+
+bench-easgd: $(VENV)/test.stamp ## how much the methods of the EASGD family communicate, in real runs
+	PYTHONPATH=tests $(BIN)/python tests/benchmarks/easgd.py
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) traces .mypy_cache .ruff_cache .pytest_cache .hypothesis

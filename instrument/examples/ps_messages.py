@@ -25,7 +25,7 @@ def header(what: int, step: int, request: int) -> Header:
     return np.array([what, step, request], np.int64)
 
 
-def await_(request: Any) -> None:
+def await_(request: Any, status: Any = None) -> None:
     """Await an MPI request without burning the core that somebody else computes on."""
-    while not request.Test():
+    while not request.Test(status):
         time.sleep(POLL_S)

@@ -1,0 +1,109 @@
+"""The EASGD family: every method trains, and records what tells the methods apart."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from support.examples import record_example, run_example
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from support.recording import Recorded
+
+pytestmark = pytest.mark.end_to_end
+
+WITH_MASTER = ("original", "async", "hogwild", "sync1")
+WITHOUT_MASTER = ("sync2", "sync3")
+WORKERS, STEPS = 2, 8
+LOSS = re.compile(r"loss (\d+\.\d+) -> (\d+\.\d+)")
+
+
+def _ranks(method: str) -> int:
+    return WORKERS + (method in WITH_MASTER)
+
+
+def _record(method: str, folder: Path, *arguments: str) -> list[Recorded]:
+    settings = [f"--method={method}", f"--steps={STEPS}", "--hidden=64", *arguments]
+    return record_example("mpi_easgd.py", _ranks(method), folder, *settings)
+
+
+def _of_role(recorded: list[Recorded], role: str) -> list[Recorded]:
+    return [process for process in recorded if process.side.process.role == role]
+
+
+@pytest.mark.parametrize("momentum", ["0", "0.9"])
+@pytest.mark.parametrize("method", [*WITH_MASTER, *WITHOUT_MASTER])
+def test_every_method_trains(method: str, momentum: str, tmp_path: Path) -> None:
+    settings = [f"--method={method}", f"--momentum={momentum}", "--steps=60", "--hidden=64"]
+    done = run_example("mpi_easgd.py", _ranks(method), tmp_path / "t", *settings)
+    assert done.returncode == 0, done.stderr
+    losses = LOSS.findall(done.stdout)
+    assert len(losses) == WORKERS
+    assert all(float(last) < float(first) for first, last in losses)
+    updates = 60 if method.startswith("sync") else 60 * WORKERS
+    assert f"centre: version {updates}" in done.stdout
+
+
+def test_the_synchronous_methods_end_with_the_same_centre(tmp_path: Path) -> None:
+    """They send the same weights by other ways, so only the order of summing differs."""
+    centres = []
+    for method in ("sync1", "sync2", "sync3"):
+        saved = tmp_path / f"{method}.npy"
+        _record(method, tmp_path / method, f"--save={saved}")
+        centres.append(np.load(saved))
+    assert np.abs(centres[0]).max() > 0.1
+    assert max(np.abs(centres[0] - other).max() for other in centres[1:]) < 1e-4
+
+
+@pytest.mark.parametrize("method", ["original", "async", "hogwild"])
+def test_both_ends_of_a_transfer_name_one_request(method: str, tmp_path: Path) -> None:
+    """Each transfer is in the worker's trace and in the master's, once, with the same size."""
+    recorded = _record(method, tmp_path / "t")
+    ends = [
+        Counter(
+            (event["op"], event["request"], event["bytes"])
+            for process in _of_role(recorded, role)
+            for event in process.events
+            if event["op"] in ("weights_down", "weights_up")
+        )
+        for role in ("worker", "ps")
+    ]
+    assert ends[0] == ends[1]
+    assert len(ends[0]) == 2 * STEPS * WORKERS
+    assert set(ends[0].values()) == {1}
+
+
+def test_waiting_for_the_turn_is_told_apart_from_transfers(tmp_path: Path) -> None:
+    """While the master serves one worker, the others wait for their turn."""
+    workers = _of_role(_record("original", tmp_path / "t", "--slow-rank=0"), "worker")
+    slow, waiting = sorted(workers, key=lambda process: process.side.process.rank)
+    turns = [event for event in waiting.events if event["op"] == "turn_wait"]
+    served = [event for event in slow.events if event["kind"] == "backprop"]
+    assert len(turns) == STEPS
+    for turn, backprop in list(zip(turns, served, strict=True))[1:]:
+        assert turn["start_ns"] <= backprop["start_ns"]
+        assert turn["duration_ns"] >= backprop["duration_ns"]
+
+
+@pytest.mark.parametrize("method", ["async", "hogwild"])
+def test_staleness_is_in_the_trace(method: str, tmp_path: Path) -> None:
+    """Weights that come up name the version of the centre that they were last pulled towards."""
+    recorded = _record(method, tmp_path / "t")
+    (master,) = _of_role(recorded, "ps")
+    made = {e["request"]: e["seq"] for e in master.events if e["op"] == "master_update"}
+    assert max(made.values()) == STEPS * WORKERS
+    for worker in _of_role(recorded, "worker"):
+        ups = [event for event in worker.events if event["op"] == "weights_up"]
+        staleness = [made[event["request"]] - 1 - event["seq"] for event in ups]
+        assert min(staleness) >= 0
+
+
+def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
+    done = run_example("mpi_easgd.py", 1, tmp_path / "t", "--method=original")
+    assert done.returncode != 0
+    assert "at least one worker" in done.stderr

@@ -35,12 +35,12 @@ def shares(method: str, folder: Path) -> tuple[float, float]:
     trace = tl.open(folder)
     times = phases.run(trace).times.filter(pl.col("step") >= 0)
     own = pl.col("category").cast(pl.String).is_in([*USEFUL_KINDS, "data"])
-    total = times["ns"].sum()
+    total = int(times["ns"].sum())
     turns = trace.spans.filter(pl.col("op") == "turn_wait").select(
         (pl.col("end_ns") - pl.col("start_ns")).sum()
     )
-    communication = times.filter(~own)["ns"].sum() / total
-    return communication, turns.collect().item() / total
+    communication = int(times.filter(~own)["ns"].sum()) / total
+    return communication, int(turns.collect().item()) / total
 
 
 def measure(runs: int) -> dict[str, list[tuple[float, float]]]:

@@ -28,13 +28,18 @@ def warn_once(sentence: str) -> None:
 class Counter:
     """Counts exactly, also when threads and signal handlers count at the same time."""
 
-    __slots__ = ("_looks", "add")
+    __slots__ = ("_looks", "_many", "add")
 
     def __init__(self) -> None:
         self.add = itertools.count().__next__
         self._looks = 0
+        self._many = 0
+
+    def add_many(self, number: int) -> None:
+        """Count `number` at once; not from several threads at the same time."""
+        self._many += number
 
     def total(self) -> int:
-        """How often `add` was called."""
+        """How many were counted."""
         self._looks += 1
-        return self.add() - self._looks + 1
+        return self.add() - self._looks + 1 + self._many

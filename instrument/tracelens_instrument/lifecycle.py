@@ -91,7 +91,13 @@ def end() -> None:
         _run_callbacks()
         recording.close()
         environment.restore()
-    _convert(recording.folder)
+    _convert(recording)
+
+
+def keep() -> None:
+    """Keep for ever the steps that a recording of the last steps holds now."""
+    if STATE.recording is not None:
+        STATE.recording.storage.freeze()
 
 
 def on_stop(callback: Callable[[], object]) -> None:
@@ -143,14 +149,15 @@ def _run_callbacks() -> None:
     _callbacks.clear()
 
 
-def _convert(folder: Path) -> None:
+def _convert(recording: Recording) -> None:
     # numpy and pyarrow take a quarter of a second to import: not before training has ended.
     try:
         from tracelens.schema.segments import convert  # noqa: PLC0415 - see the line above
 
-        convert(folder)
+        convert(recording.folder)
     except Exception as error:  # noqa: BLE001 - whatever it is, the segments remain readable
-        warn_once(f"{folder} could not be converted, it stays readable as it is ({error!r})")
+        if not recording.storage.stopped:  # else it is known that there is no room, or no folder
+            warn_once(f"{recording.folder} could not be converted, it stays as it is ({error!r})")
 
 
 def _in_forked_child() -> None:

@@ -4,34 +4,30 @@ from __future__ import annotations
 
 import itertools
 import threading
-import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from tracelens.schema.record import RECORD_BYTES
-from tracelens.schema.side import END_LINE, ClockReading, Thread, dropped_line, to_line
-from tracelens.schema.vocabulary import SEGMENTS_SUFFIX, TRACE_SUFFIX, stem
+from tracelens.schema.side import END_LINE, ClockReading, Thread, to_line
+from tracelens.schema.vocabulary import CLIPPED, SEGMENTS_SUFFIX, TRACE_SUFFIX, stem
 from tracelens_instrument.clock import now, read_clocks
-from tracelens_instrument.failures import Counter, warn_once
+from tracelens_instrument.failures import warn_once
 from tracelens_instrument.identity import process_row
+from tracelens_instrument.losses import Losses
 from tracelens_instrument.registry import REGISTRY
-from tracelens_instrument.segments import SEGMENT_BYTES, Segment, create_segment, sink
 from tracelens_instrument.side_file import SideFile
 from tracelens_instrument.state import STATE, Here
+from tracelens_instrument.storage import Storage
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tracelens.schema.side import Retention
     from tracelens_instrument.identity import Identity
+    from tracelens_instrument.segments import Segment
 
 __all__ = ["Recording"]
 
 _CLOCK_EVERY_NS: Final = 10 * 10**9
-_LOSSES_EVERY_NS: Final = 10**9
-_TOUCH_BELOW: Final = SEGMENT_BYTES // RECORD_BYTES // 2
-_NO_ROOM: Final = "no room or no permission for a segment"
-_CLIPPED: Final = "value out of range"
 
 
 class Recording:
@@ -51,33 +47,23 @@ class Recording:
         self.retention = retention
         self.process = process_row(who)
         self.folder = _new_folder(directory, who, self.process.pid)
-        self.clipped = Counter()
-        self._lost = Counter()
-        self._lock = threading.RLock()
-        self._numbers = itertools.count()
-        self._segments: weakref.WeakSet[Segment] = weakref.WeakSet()
-        self._closed = False
-        self._losses_due = 0
-        self._told = {_NO_ROOM: 0, _CLIPPED: 0}
         self._side = SideFile(self.folder)
+        self._losses = Losses(self._side.append)
+        self.clipped = self._losses.counter(CLIPPED)
         self._side.append(to_line("process", self.process))
         self._side.append(to_line("retention", retention))
         REGISTRY.listen(self._side.append, who.job)
         self.read_clocks()
-        self.segment = self._make_segment()
-        self._spare = self._make_spare()
+        self.storage = Storage(self.folder, self, self._side, self._losses)
+
+    @property
+    def segment(self) -> Segment:
+        """What is written to now."""
+        return self.storage.segment
 
     def rotate(self, full: Segment) -> tuple[Segment, int]:
         """Reserve a slot in the segment after `full`."""
-        while True:
-            with self._lock:
-                if self.segment is full:
-                    self._advance()
-                segment = self.segment
-            try:
-                return segment, next(segment.slots)
-            except StopIteration:
-                full = segment
+        return self.storage.rotate(full)
 
     def count_unusable_time(self) -> None:
         """Count an event that was left out because its times were no integers."""
@@ -110,68 +96,28 @@ class Recording:
 
     def at_step_boundary(self) -> None:
         """Do what has to be done now and then, where it disturbs least: between two steps."""
-        if self._spare is not None and self.segment.remaining() < _TOUCH_BELOW:
-            self._spare.touch()
-        moment = now()
-        if moment >= self._losses_due:
-            self._losses_due = moment + _LOSSES_EVERY_NS
-            self._tell_losses()
-        if moment >= self._clock_due:
-            self.read_clocks()
+        try:
+            self.storage.at_step_boundary()
+            moment = now()
+            self._losses.tell_if_due(moment)
+            if moment >= self._clock_due:
+                self.read_clocks()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
+            warn_once(f"the recorder's work between two steps failed ({error!r})")
 
     def close(self) -> None:
         """Take no more events, and write what is to be said at the end."""
-        with self._lock:
-            STATE.forget()
-            self._closed = True
+        self.storage.close()
         REGISTRY.deafen()
         self.read_clocks()
-        self._tell_losses()
+        self._losses.tell()
         self._side.append(END_LINE)
         self._side.close()
 
     def abandon(self) -> None:
         """Let go of everything, in a forked child: it all belongs to the parent."""
-        for segment in list(self._segments):
-            segment.detach()
+        self.storage.abandon()
         self._side.close()
-
-    def _advance(self) -> None:
-        """Go on in the spare segment, and only then make the next spare.
-
-        A signal handler that records meanwhile finds a segment with room, however long that takes.
-        """
-        self.segment = self._spare or self._make_segment()
-        self._spare = None
-        if STATE.recording is self:
-            STATE.segment = self.segment
-        self._spare = self._make_spare()
-
-    def _make_segment(self) -> Segment:
-        try:
-            segment = create_segment(self.folder, next(self._numbers), self)
-        except (OSError, ValueError) as error:
-            segment = sink(self, self._lost)
-            if not self._closed:
-                warn_once(f"recording stopped, the training goes on ({self.folder}: {error})")
-        self._segments.add(segment)
-        return segment
-
-    def _make_spare(self) -> Segment | None:
-        """Make a segment ahead of time; if that fails now, it may not when it is needed."""
-        try:
-            segment = create_segment(self.folder, next(self._numbers), self)
-        except (OSError, ValueError):
-            return None
-        self._segments.add(segment)
-        return segment
-
-    def _tell_losses(self) -> None:
-        for reason, counter in ((_NO_ROOM, self._lost), (_CLIPPED, self.clipped)):
-            count = counter.total()
-            if count != self._told[reason]:
-                self._told[reason] = count
-                self._side.append(dropped_line(reason, count))
 
 
 def _new_folder(directory: Path, who: Identity, pid: int) -> Path:

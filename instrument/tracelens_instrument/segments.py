@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from tracelens_instrument.failures import Counter
     from tracelens_instrument.recording import Recording
 
-__all__ = ["SEGMENT_BYTES", "Segment", "create_segment", "sink"]
+__all__ = ["SEGMENT_BYTES", "Segment", "count_records", "create_segment", "sink"]
 
-SEGMENT_BYTES: Final = 1 << 20
+# Small, so that bringing one into memory between two steps takes a tenth of a millisecond.
+SEGMENT_BYTES: Final = 1 << 18
+_DEFINITION_WORD: Final = RECORD_BYTES // 4 - 1  # of 4 bytes; the header has zeros there
 _POPULATE_WRITE: Final = 23  # MADV_POPULATE_WRITE, which the mmap module does not name
 
 
@@ -42,14 +44,17 @@ class Segment:
     after it is full.
     """
 
-    __slots__ = ("__weakref__", "memory", "owner", "slots", "touched", "words")
+    __slots__ = ("__weakref__", "memory", "owner", "path", "slots", "touched", "words")
 
     def __init__(
         self,
         memory: mmap.mmap | bytearray,
         owner: Recording,
+        *,
+        path: Path | None = None,
         slots: Iterator[int] | None = None,
     ) -> None:
+        self.path = path
         self.memory = memory
         self.words = memoryview(memory).cast("q")
         self.owner = owner
@@ -102,12 +107,18 @@ def create_segment(path: Path, number: int, owner: Recording) -> Segment:
     HEADER.pack_into(
         memory, 0, MAGIC, BYTE_ORDER, SCHEMA_VERSION, RECORD_BYTES, capacity, os.getpid()
     )
-    return Segment(memory, owner)
+    return Segment(memory, owner, path=file)
+
+
+def count_records(content: bytes) -> int:
+    """How many slots of a segment are in use."""
+    definitions = memoryview(content).cast("I")[_DEFINITION_WORD :: RECORD_BYTES // 4]
+    return len(definitions) - definitions.tolist().count(0)
 
 
 def sink(owner: Recording, lost: Counter) -> Segment:
     """Make a segment that counts its records and keeps none."""
-    return Segment(bytearray(RECORD_BYTES), owner, _NoSlots(lost))
+    return Segment(bytearray(RECORD_BYTES), owner, slots=_NoSlots(lost))
 
 
 class _NoSlots:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +14,7 @@ from tracelens_instrument.segments import SEGMENT_BYTES
 from tracelens_instrument.state import STATE
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from tracelens_instrument.segments import Segment
 
 SLOTS = SEGMENT_BYTES // RECORD_BYTES - 1
 
@@ -55,19 +56,50 @@ def test_one_segment_is_always_ahead(trace: Path) -> None:
     assert [path.suffix for path in trace.iterdir()] == [".arrow"]
 
 
-@pytest.mark.usefixtures("trace")
-def test_pages_are_brought_in_between_steps() -> None:
-    """When half of a segment is used, the pages of the next one come at the end of a step."""
+def in_hand() -> list[Segment]:
+    """The segment in use, and those ready to follow it."""
     recording = STATE.recording
     assert recording is not None
-    assert recording._spare is not None
+    return [recording.segment, *recording.storage._spares]
+
+
+@pytest.mark.usefixtures("trace")
+def test_next_segment_is_made_between_steps() -> None:
+    """What a step takes is there before it begins, pages and all, and one more."""
     span = tl.span("piece")
-    with tl.step(0):
-        pass
-    assert not recording._spare.touched
+    for number, segments in enumerate((0, 2, 2, 1)):
+        before = in_hand()
+        assert all(segment.touched for segment in before)
+        with tl.step(number):
+            for _ in range(segments * SLOTS):
+                with span:
+                    pass
+            if number > 1:  # one of this size was seen
+                assert set(in_hand()) < set(before)
+                assert len(in_hand()) > 1
+
+
+@pytest.mark.usefixtures("trace")
+def test_small_steps_have_one_segment_ahead() -> None:
+    """Room on disk is not taken for what does not come."""
+    for number in range(SLOTS // 4):
+        with tl.step(number), tl.span("piece"):
+            pass
+    assert len(in_hand()) == 2
+
+
+@pytest.mark.usefixtures("trace")
+def test_full_segments_leave_the_memory() -> None:
+    """A day of training maps no more than a few: the kernel allows a process so many and no more."""
+    span = tl.span("piece")
+    for _ in range(30 * SLOTS):
+        with span:
+            pass
+    assert mapped() < 12
     with tl.step(1):
-        for _ in range(SLOTS // 2 + 10):
-            with span:
-                pass
-        assert not recording._spare.touched
-    assert recording._spare.touched
+        pass
+    assert mapped() == len(in_hand())
+
+
+def mapped() -> int:
+    return Path("/proc/self/maps").read_text().count(".seg\n")

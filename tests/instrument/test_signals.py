@@ -10,7 +10,7 @@ import polars as pl
 from support.recording import read_one
 
 import tracelens as tl
-from tracelens_instrument import recording, segments
+from tracelens_instrument import segments, storage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,7 +83,7 @@ def test_handlers_while_the_next_segment_is_made(
             pass
         return create(*arguments)
 
-    monkeypatch.setattr(recording, "create_segment", slowly)
+    monkeypatch.setattr(storage, "create_segment", slowly)
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 1 << 14)
     tl.stop()
     tl.start(trace / "small")

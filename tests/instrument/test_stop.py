@@ -102,7 +102,7 @@ def test_failed_conversion_leaves_the_segments(
     monkeypatch.setattr(segments, "write_events", fail)
     with tl.span("piece"):
         pass
-    with pytest.warns(RuntimeWarning, match="stays readable as it is"):
+    with pytest.warns(RuntimeWarning, match="stays as it is"):
         tl.stop()
     recorded = read_one(trace)
     assert recorded.path.suffix == ".segments"
@@ -119,7 +119,7 @@ def test_unfinished_file_is_not_left(trace: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(pa.RecordBatchFileWriter, "write_table", fail)
     with tl.span("piece"):
         pass
-    with pytest.warns(RuntimeWarning, match="stays readable"):
+    with pytest.warns(RuntimeWarning, match="stays as it is"):
         tl.stop()
     assert [path.suffix for path in trace.iterdir()] == [".segments"]
 

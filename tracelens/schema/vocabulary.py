@@ -58,6 +58,14 @@ OWN_KINDS: Final = ("data", "forward", "backprop", "update", "checkpoint", "gc",
 USEFUL_KINDS: Final = ("forward", "backprop", "update", "user")
 COMMUNICATION_KINDS: Final = ("reduction", "ps", "elastic", "wait")
 
+# Why events are lost, where the recorder knows.
+NO_ROOM: Final = "no room or no permission for a segment"
+BUDGET_REACHED: Final = "the byte budget was used up"
+OUTDATED: Final = "older than the steps to be kept"
+CROWDED_OUT: Final = "no room for as many steps as were to be kept"
+CLIPPED: Final = "value out of range"
+CHOSEN_LOSSES: Final = (OUTDATED,)  # what the user asked to leave out
+
 TRACE_SUFFIX: Final = ".arrow"
 SEGMENTS_SUFFIX: Final = ".segments"
 SEGMENT_SUFFIX: Final = ".seg"

@@ -57,6 +57,8 @@ class SideFile:
         except OSError as error:
             warn_once(f"the side file of the recording cannot be written: {error.strerror}")
             return False
+        if not fits:
+            warn_once("the side file of the recording cannot be written: there is no room")
         return fits
 
     def _write_once(self, descriptor: int, line: bytes) -> bool:

@@ -119,6 +119,38 @@ def append_rows(side: SideFile) -> None:
         side.append(to_line("process", Process(rank=number)))
 
 
+def no_room(_descriptor: int, _offset: int, _length: int) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_reserve_gives_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a line does not fit, room that was held for it is given back, and then it does."""
+    write, given = os.write, os.ftruncate
+    room = [0, 7, 0]
+
+    def limited(descriptor: int, content: bytes) -> int:
+        if not room:
+            return write(descriptor, content)
+        left = room[0]
+        if left == 0:
+            raise OSError(28, "No space left on device")
+        return write(descriptor, content[:left])
+
+    def give(descriptor: int, size: int) -> None:
+        given(descriptor, size)
+        room.pop(0)
+
+    side = SideFile(tmp_path)
+    monkeypatch.setattr(os, "write", limited)
+    monkeypatch.setattr(os, "ftruncate", give)
+    append_rows(side)
+    side.close()
+    assert room == []
+    lines = (tmp_path / "side.jsonl").read_bytes().splitlines(keepends=True)
+    assert lines[0] == b'{"table\n'
+    assert [from_lines([line]).process.rank for line in lines[1:]] == [0, 1, 2]
+
+
 def test_line_that_did_not_fit_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk tears at most one line, and nothing is lost when there is room again."""
     room = [5, 0, 10**6, 10**6, 10**6]
@@ -130,6 +162,7 @@ def test_line_that_did_not_fit_waits(tmp_path: Path, monkeypatch: pytest.MonkeyP
             raise OSError(28, "No space left on device")
         return write(descriptor, content[:left])
 
+    monkeypatch.setattr(os, "posix_fallocate", no_room)
     side = SideFile(tmp_path)
     monkeypatch.setattr(failures, "_said", set())
     monkeypatch.setattr(os, "write", limited)

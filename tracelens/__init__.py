@@ -15,7 +15,16 @@ if TYPE_CHECKING:
     from tracelens.load import open  # noqa: A004 - `tracelens.open` is meant to read like it
     from tracelens.trace import Trace
     from tracelens_instrument.hooks import attach
-    from tracelens_instrument.recorder import counter, instant, span, start, step, stop, traced
+    from tracelens_instrument.recorder import (
+        counter,
+        instant,
+        keep,
+        span,
+        start,
+        step,
+        stop,
+        traced,
+    )
 
 __version__ = "0.1.0"
 
@@ -27,6 +36,7 @@ __all__ = [
     "attach",
     "counter",
     "instant",
+    "keep",
     "open",
     "span",
     "start",
@@ -42,6 +52,7 @@ _HOMES: Final = {
     "attach": "tracelens_instrument.hooks",
     "counter": "tracelens_instrument.recorder",
     "instant": "tracelens_instrument.recorder",
+    "keep": "tracelens_instrument.recorder",
     "open": "tracelens.load",
     "span": "tracelens_instrument.recorder",
     "start": "tracelens_instrument.recorder",

@@ -9,7 +9,7 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from tracelens_instrument import environment
+from tracelens_instrument import environment, keep_signal
 from tracelens_instrument.failures import warn_once
 from tracelens_instrument.identity import enlightened, identify
 from tracelens_instrument.recording import Recording
@@ -90,14 +90,9 @@ def end() -> None:
             return
         _run_callbacks()
         recording.close()
+        keep_signal.uninstall()
         environment.restore()
     _convert(recording)
-
-
-def keep() -> None:
-    """Keep for ever the steps that a recording of the last steps holds now."""
-    if STATE.recording is not None:
-        STATE.recording.storage.freeze()
 
 
 def on_stop(callback: Callable[[], object]) -> None:
@@ -119,6 +114,7 @@ def _open(directory: Path, who: Identity, wanted: Retention) -> None:
     STATE.recording = recording
     STATE.segment = recording.segment
     environment.tell_children(directory, who, wanted)
+    keep_signal.install()
     _end_with_multiprocessing()
     _say_what_is_missed()
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from tracelens.errors import InvalidArgument
 from tracelens.schema.vocabulary import KINDS, OPS, ROLES
-from tracelens_instrument import lifecycle, steps
+from tracelens_instrument import keep_signal, lifecycle, steps
 from tracelens_instrument.backend import backend
 from tracelens_instrument.clock import now
 from tracelens_instrument.failures import warn_once
@@ -42,6 +42,7 @@ __all__ = [
     "end_step",
     "identify",
     "instant",
+    "keep",
     "now",
     "on_stop",
     "span",
@@ -103,6 +104,15 @@ def stop() -> None:
     """End the recording and write its Arrow file; the end of the process does it, too."""
     lifecycle.end()
     steps.forget_steps()
+
+
+def keep() -> None:
+    """Keep the steps that are there now, where only the last ones would be (``keep="last:N"``).
+
+    They stay, and the last steps go on being kept beside them. It takes effect when the step ends.
+    `TRACELENS_KEEP_SIGNAL`, for example ``USR1``, names a signal that does the same.
+    """
+    keep_signal.keep()
 
 
 def span(

@@ -44,7 +44,7 @@ class Segment:
     after it is full.
     """
 
-    __slots__ = ("__weakref__", "memory", "owner", "path", "slots", "touched", "words")
+    __slots__ = ("__weakref__", "memory", "number", "owner", "path", "slots", "touched", "words")
 
     def __init__(
         self,
@@ -52,9 +52,11 @@ class Segment:
         owner: Recording,
         *,
         path: Path | None = None,
+        number: int = -1,
         slots: Iterator[int] | None = None,
     ) -> None:
         self.path = path
+        self.number = number
         self.memory = memory
         self.words = memoryview(memory).cast("q")
         self.owner = owner
@@ -107,7 +109,7 @@ def create_segment(path: Path, number: int, owner: Recording) -> Segment:
     HEADER.pack_into(
         memory, 0, MAGIC, BYTE_ORDER, SCHEMA_VERSION, RECORD_BYTES, capacity, os.getpid()
     )
-    return Segment(memory, owner, path=file)
+    return Segment(memory, owner, path=file, number=number)
 
 
 def count_records(content: bytes) -> int:

@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from tracelens.schema.record import RECORD_BYTES
+from tracelens.schema.side import Kept, to_line
 from tracelens.schema.vocabulary import BUDGET_REACHED, CROWDED_OUT, NO_ROOM, OUTDATED
 from tracelens_instrument import segments
 from tracelens_instrument.clock import now
@@ -58,6 +59,7 @@ class Storage:
         self._ring = None if retention.last is None else Ring(retention.last)
         self._lock = threading.RLock()
         self._numbers = itertools.count()
+        self._unused: list[int] = []
         self._known: weakref.WeakSet[Segment] = weakref.WeakSet()
         self._spares: deque[Segment] = deque()
         self._full: deque[Segment] = deque(maxlen=_MOST_UNRELEASED)
@@ -192,7 +194,12 @@ class Storage:
             raise OSError(errno.EBADF, "the recording has ended")
         if self._budget is not None and not self._fits(self._budget):
             raise _OverBudget(errno.EDQUOT, f"the budget of {self._budget:,} bytes is used up")
-        return create_segment(self._folder, next(self._numbers), self._owner)
+        number = self._unused.pop() if self._unused else next(self._numbers)
+        try:
+            return create_segment(self._folder, number, self._owner)
+        except Exception:
+            self._unused.append(number)  # a gap in the numbers means that events are missing
+            raise
 
     def _fits(self, budget: int) -> bool:
         """Whether another segment does; others may have turned some of ours into less."""
@@ -220,6 +227,7 @@ class Storage:
     def _heed_freeze(self, ring: Ring) -> None:
         if self._freeze_wanted:
             self._freeze_wanted = False
+            self._side.append(to_line("kept", Kept(now(), self.segment.number)))
             ring.freeze()
 
     def _drop(self, path: Path, reason: str) -> None:

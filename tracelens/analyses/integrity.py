@@ -14,7 +14,7 @@ import polars as pl
 
 from tracelens.analyses._left_waiting import hangs, left_waiting
 from tracelens.analyses.result import Finding
-from tracelens.schema.vocabulary import SEGMENTS_SUFFIX
+from tracelens.schema.vocabulary import CHOSEN_LOSSES, SEGMENTS_SUFFIX
 
 if TYPE_CHECKING:
     from tracelens.analyses.phases import Phases
@@ -209,14 +209,15 @@ def _dropped(trace: Trace) -> list[Finding]:
         return []
     lost = int(losers["dropped"].sum())
     share = lost / max(lost + int(trace.processes["events"].sum()), 1)
-    reasons = ", ".join(f"{reason}: {count:,}" for reason, count in trace.dropped.items())
+    unasked = {reason: n for reason, n in trace.dropped.items() if reason not in CHOSEN_LOSSES}
+    reasons = ", ".join(f"{reason}: {count:,}" for reason, count in unasked.items())
     return [
         Finding(
             kind="dropped_events",
             category="fault" if share >= MANY_LOST else "opportunity",
             ranks=tuple(losers["rank"].unique().sort().to_list()),
             sentence=f"{lost:,} events were lost ({reasons}): times there are lower bounds.",
-            evidence={"dropped": dict(trace.dropped), "share": share},
+            evidence={"dropped": unasked, "share": share},
         )
     ]
 

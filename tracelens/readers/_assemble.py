@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from tracelens.readers._checked import checked
+from tracelens.schema.vocabulary import CHOSEN_LOSSES
 from tracelens.trace import (
     CLOCK_COLUMNS,
     COMMUNICATOR_COLUMNS,
@@ -45,8 +46,9 @@ def assemble(parts: list[Part], notes: Iterable[Note] = ()) -> Trace:
         lost = part.recording.side.dropped | ({UNUSABLE: unusable} if unusable else {})
         dropped.update(lost)
         frames.append(events)
-        rows.append(_process(index, part, events, sum(lost.values())))
-        said += _notes(part, events, lost)
+        unasked = {reason: n for reason, n in lost.items() if reason not in CHOSEN_LOSSES}
+        rows.append(_process(index, part, events, sum(unasked.values())))
+        said += _notes(part, events, unasked)
     processes, restarts = _with_main(pl.DataFrame(rows, schema=PROCESS_COLUMNS | _EXTRA))
     return Trace(
         events=pl.concat(frames).lazy(),

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tracelens.schema.side import (
         ClockReading,
         Communicator,
+        Kept,
         Process,
         Retention,
         SideTables,
@@ -39,10 +40,11 @@ def check_side(side: SideTables) -> None:
     Raises:
         NotATrace: naming the first such value.
     """
-    rows: list[Process | Thread | Communicator | ClockReading | Retention] = [
+    rows: list[Process | Thread | Communicator | ClockReading | Retention | Kept] = [
         side.process,
         side.retention,
         *side.threads,
+        *side.kept,
     ]
     for row in [*rows, *side.communicators, *side.clocks]:
         hints = get_type_hints(type(row))

@@ -16,9 +16,11 @@ from tracelens.errors import NotATrace, TraceNotFound
 from tracelens.schema.arrow import write_events
 from tracelens.schema.columns import SLOT, Records, pick, to_table
 from tracelens.schema.host import clock_domain, host_name, process_started_ns
+from tracelens.schema.last_steps import cut_to_last, stretches
 from tracelens.schema.record import BYTE_ORDER, HEADER, MAGIC, RECORD_BYTES
 from tracelens.schema.side import SideTables, check_version, from_lines
 from tracelens.schema.vocabulary import (
+    OUTDATED,
     SEGMENT_SUFFIX,
     SEGMENTS_SUFFIX,
     SIDE_FILE,
@@ -28,6 +30,7 @@ from tracelens.schema.vocabulary import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -51,7 +54,12 @@ def decode(folder: Path) -> tuple[pa.Table, SideTables]:
         NewerVersion: it was written by a newer TraceLens.
     """
     side = _read_side(folder)
-    table, lost = to_table(_read_records(folder), side.definitions)
+    segments = _read_segments(folder)
+    parts = _kept(segments, side)
+    cut = _count(records for _, records in segments) - _count(parts)
+    table, lost = to_table(np.concatenate([np.empty(0, SLOT), *parts]), side.definitions)
+    if cut:
+        lost[OUTDATED] = side.dropped.get(OUTDATED, 0) + cut
     return table, replace(side, dropped=side.dropped | lost)
 
 
@@ -120,13 +128,29 @@ def _read_side(folder: Path) -> SideTables:
         raise NotATrace(f"{folder / SIDE_FILE} cannot be read ({error.strerror})") from error
 
 
-def _read_records(folder: Path) -> Records:
-    """Read the used slots of all segments, in the order in which they were taken."""
-    parts = [_read_segment(path) for path in sorted(folder.glob(f"*{SEGMENT_SUFFIX}"))]
-    return np.concatenate([np.empty(0, SLOT), *parts])
+def _read_segments(folder: Path) -> list[tuple[int, Records]]:
+    """Read the used slots of all segments, with their numbers, in the order in which they were taken."""
+    paths = sorted(folder.glob(f"*{SEGMENT_SUFFIX}"), key=_number)
+    return [(_number(path), _records_of(path)) for path in paths]
 
 
-def _read_segment(path: Path) -> Records:
+def _number(path: Path) -> int:
+    return int(path.stem) if path.stem.isdecimal() else -1
+
+
+def _kept(segments: Sequence[tuple[int, Records]], side: SideTables) -> list[Records]:
+    """Leave out what is older than the steps that were to be kept."""
+    last = side.retention.last
+    if last is None:
+        return [records for _, records in segments]
+    return cut_to_last(stretches(segments), last, side.kept, side.definitions)
+
+
+def _count(parts: Iterable[Records]) -> int:
+    return sum(map(len, parts))
+
+
+def _records_of(path: Path) -> Records:
     """Read the used slots of a segment; of one that was cut off, those that are whole."""
     content = path.read_bytes()
     header = content[:RECORD_BYTES]

@@ -120,6 +120,14 @@ class Retention:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """A moment at which the last steps were to be kept (monotonic clock), and the segment in use."""
+
+    at_ns: int
+    segment: int
+
+
+@dataclass(frozen=True)
 class SideTables:
     """All side tables of one process.
 
@@ -135,6 +143,7 @@ class SideTables:
     dropped: dict[str, int] = field(default_factory=dict)
     complete: bool = False
     retention: Retention = field(default_factory=Retention)
+    kept: tuple[Kept, ...] = ()
 
     def to_metadata(self) -> dict[bytes, bytes]:
         """Pack into Arrow schema metadata (definitions are already in the columns)."""
@@ -163,21 +172,24 @@ class SideTables:
                 dropped={str(k): int(v) for k, v in packed["dropped"].items()},
                 complete=bool(packed["complete"]),
                 retention=_build(Retention, packed.get("retention", {})),
+                kept=tuple(_build(Kept, row) for row in packed.get("kept", ())),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise NotATrace(f"its TraceLens metadata is damaged ({error})") from error
 
 
-_ROWS: Final[dict[str, type[Definition | Thread | Communicator | ClockReading]]] = {
+_ROWS: Final[dict[str, type[Definition | Thread | Communicator | ClockReading | Kept]]] = {
     "definitions": Definition,
     "threads": Thread,
     "communicators": Communicator,
     "clocks": ClockReading,
+    "kept": Kept,
 }
 
 
 def to_line(
-    table: str, row: Process | Definition | Thread | Communicator | ClockReading | Retention
+    table: str,
+    row: Process | Definition | Thread | Communicator | ClockReading | Retention | Kept,
 ) -> bytes:
     """One line of the side file; `table` is a field of `SideTables`."""
     return json.dumps({"table": table, **asdict(row)}, separators=(",", ":")).encode() + b"\n"

@@ -44,7 +44,7 @@ EVENT_COLUMNS: Final[dict[str, pl.DataType]] = {
     "request": pl.UInt64(),
     "device_start_ns": pl.Int64(),
     "device_duration_ns": pl.Int64(),
-    "stream": pl.UInt16(),
+    "stream": pl.UInt16(),  # row of the thread table
     "value": pl.Float64(),
 }
 
@@ -81,16 +81,18 @@ THREAD_COLUMNS: Final[dict[str, pl.DataType]] = {
     "thread": pl.UInt16(),
     "name": pl.String(),
     "in_flight": pl.Boolean(),
+    "device": pl.Int32(),  # number of the device whose stream this row stands for
 }
 
 CLOCK_COLUMNS: Final[dict[str, pl.DataType]] = {
     "process": pl.Int32(),
-    "method": pl.String(),  # local | ping_pong
+    "method": pl.String(),  # local | ping_pong | device
     "monotonic_ns": pl.Int64(),
     "window_ns": pl.Int64(),
     "wall_ns": pl.Int64(),
     "peer": pl.Int32(),
     "offset_ns": pl.Int64(),
+    "device": pl.Int32(),
 }
 
 # One row per worker (main process) and step. The windows of a process touch: a step lasts until the

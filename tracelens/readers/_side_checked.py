@@ -29,6 +29,8 @@ _LIMITS: Final[dict[str, int]] = {  # exclusive
     "Communicator.index": _SMALL,
     "Communicator.ranks": _SMALL,
     "ClockReading.peer": _SMALL,
+    "ClockReading.device": _SMALL,
+    "Thread.device": _SMALL,
 }
 _MAY_BE_NEGATIVE: Final = ("ClockReading.offset_ns", "ClockReading.wall_ns")
 _MAX_TEXT: Final = 10_000

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from tracelens.schema.arrow import EVENT_SCHEMA
 from tracelens.schema.depth import depths
+from tracelens.schema.device import OnDevice, are_device_times
 from tracelens.schema.record import ESTIMATED, NO_REQUEST, NO_SEQ, NO_SHORT, RECORD_BYTES
 from tracelens.schema.vocabulary import EVENT_TYPES, STATUSES
 
@@ -56,6 +57,7 @@ def to_table(
     records: Records, definitions: Sequence[Definition]
 ) -> tuple[pa.Table, dict[str, int]]:
     """Join records with what they stand for; also count what had to be left out, by reason."""
+    records, on_device = _apart(records, definitions)
     ordered = sorted(filter(_is_sound, definitions), key=lambda row: row.id)
     rows, known = _join(records, ordered)
     types = np.array([EVENT_TYPES.index(row.type) for row in ordered] or [0], np.int8)
@@ -64,12 +66,21 @@ def to_table(
     forward = (types != _SPAN) | (end == 0) | (np.abs(end) >= records["start_ns"])
     kept = np.flatnonzero(known & forward)
     kept = kept[np.argsort(records["start_ns"][kept], kind="stable")]
-    table = _build(pick(records, kept), types[kept], rows[kept], ordered)
+    table = _build(pick(records, kept), types[kept], rows[kept], ordered, on_device)
     lost = {
         "unknown definition": int((~known).sum()),
         "negative duration": int((known & ~forward).sum()),
     }
     return table, {reason: count for reason, count in lost.items() if count}
+
+
+def _apart(records: Records, definitions: Sequence[Definition]) -> tuple[Records, OnDevice]:
+    """Separate the events from the device times."""
+    apart = are_device_times(records, definitions)
+    if apart is None:
+        return records, OnDevice.of(None)
+    times = pick(records, np.flatnonzero(apart))
+    return pick(records, np.flatnonzero(~apart)), OnDevice.of(times)
 
 
 def pick(records: Records, where: NDArray[np.intp]) -> Records:
@@ -106,7 +117,11 @@ def _join(records: Records, ordered: Sequence[Definition]) -> tuple[NDArray[np.i
 
 
 def _build(
-    records: Records, types: NDArray[np.int8], rows: NDArray[np.intp], ordered: Sequence[Definition]
+    records: Records,
+    types: NDArray[np.int8],
+    rows: NDArray[np.intp],
+    ordered: Sequence[Definition],
+    on_device: OnDevice,
 ) -> pa.Table:
     start, end = records["start_ns"], np.abs(records["end_ns"])
     spans = types == _SPAN
@@ -115,6 +130,7 @@ def _build(
     deep = depths(records["thread"].astype(np.int64), start, ends)
     counters = types == _COUNTER
     request = np.ascontiguousarray(records["request"])
+    no_request = counters | (request == NO_REQUEST) | on_device.named_by(request)
     columns: dict[str, pa.Array[Any]] = {
         "start_ns": pa.array(start),
         "duration_ns": pa.array(ends - start, mask=still_open),
@@ -126,10 +142,11 @@ def _build(
         "micro_step": _unless(records["micro_step"], NO_SHORT),
         "seq": _unless(records["seq"], NO_SEQ),
         "queue_depth": _unless(records["queue_depth"], NO_SHORT),
-        "request": pa.array(request, mask=counters | (request == NO_REQUEST)),
+        "request": pa.array(request, mask=no_request),
         "value": pa.array(request.view(np.float64), mask=~counters),
         **{name: _unless_negative(records[name]) for name in ("bytes", "bucket", "peer", "key")},
         **_of_definitions(rows, ordered),
+        **on_device.columns(np.where(spans, request, NO_REQUEST)),
     }
     arrays = [
         columns[field.name].cast(field.type)

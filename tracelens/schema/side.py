@@ -65,13 +65,15 @@ class Thread:
     """A row of the thread table.
 
     `in_flight` marks a track that is no thread: operations that run beside the code (non-blocking
-    collectives, gradient buckets), which may overlap each other and everything else.
+    collectives, gradient buckets), which may overlap each other and everything else. `device` is the
+    number of the device whose stream this row stands for.
     """
 
     index: int
     name: str
     native_id: int = 0
     in_flight: bool = False
+    device: int | None = None
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,8 @@ class ClockReading:
     ``local``: `monotonic_ns` and `wall_ns` of this process, read within `window_ns`.
     ``ping_pong``: this process's clock minus `peer`'s is `offset_ns`, +- `window_ns` / 2 (half the
     smallest round trip), at `monotonic_ns` of this process.
+    ``device``: at `monotonic_ns`, which was read within `window_ns`, this process's clock minus that of
+    `device` is `offset_ns`.
     """
 
     method: str
@@ -103,6 +107,7 @@ class ClockReading:
     wall_ns: int | None = None
     peer: int | None = None
     offset_ns: int | None = None
+    device: int | None = None
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ Status = Literal["closed", "open", "exception", "estimated"]
 Role = Literal["worker", "ps"]
 
 EVENT_TYPES: Final[tuple[str, ...]] = get_args(EventType)
+DEVICE_TIMES: Final = "device"  # the type of a live record that is no event: device times of a span
 KINDS: Final[tuple[str, ...]] = get_args(Kind)
 STATUSES: Final[tuple[str, ...]] = get_args(Status)
 ROLES: Final[tuple[str, ...]] = get_args(Role)

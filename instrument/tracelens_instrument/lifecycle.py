@@ -150,7 +150,7 @@ def _convert(recording: Recording) -> None:
     try:
         from tracelens.schema.segments import convert  # noqa: PLC0415 - see the line above
 
-        convert(recording.folder)
+        convert(recording.note or recording.folder)
     except Exception as error:  # noqa: BLE001 - whatever it is, the segments remain readable
         if not recording.storage.stopped:  # else it is known that there is no room, or no folder
             warn_once(f"{recording.folder} could not be converted, it stays as it is ({error!r})")

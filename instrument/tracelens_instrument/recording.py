@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tracelens.schema.side import END_LINE, ClockReading, Thread, to_line
-from tracelens.schema.vocabulary import CLIPPED, SEGMENTS_SUFFIX, TRACE_SUFFIX, stem
+from tracelens.schema.vocabulary import CLIPPED
 from tracelens_instrument.clock import now, read_clocks
 from tracelens_instrument.failures import warn_once
+from tracelens_instrument.folders import new_folder
 from tracelens_instrument.identity import process_row
 from tracelens_instrument.losses import Losses
 from tracelens_instrument.registry import REGISTRY
@@ -46,7 +46,7 @@ class Recording:
         self.directory = directory
         self.retention = retention
         self.process = process_row(who)
-        self.folder = _new_folder(directory, who, self.process.pid)
+        self.folder, self.note = new_folder(directory, who, self.process.pid)
         self._side = SideFile(self.folder)
         self._losses = Losses(self._side.append)
         self.clipped = self._losses.counter(CLIPPED)
@@ -118,19 +118,3 @@ class Recording:
         """Let go of everything, in a forked child: it all belongs to the parent."""
         self.storage.abandon()
         self._side.close()
-
-
-def _new_folder(directory: Path, who: Identity, pid: int) -> Path:
-    """Make a folder that nobody else has: a pid may come again, after a restart or in a second run."""
-    directory.mkdir(parents=True, exist_ok=True)
-    for number in itertools.chain([pid], (pid * 1000 + again for again in range(1, 1000))):
-        name = stem(who.role, who.rank, number)
-        folder = directory / f"{name}{SEGMENTS_SUFFIX}"
-        if (directory / f"{name}{TRACE_SUFFIX}").exists():
-            continue
-        try:
-            folder.mkdir()
-        except FileExistsError:
-            continue
-        return folder
-    raise FileExistsError(f"{directory} holds a thousand recordings of process {pid}")

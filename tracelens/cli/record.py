@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracelens.cli.child import run_child
 from tracelens.errors import InvalidArgument, UnusableInput
-from tracelens.schema.vocabulary import SEGMENTS_SUFFIX, TRACE_SUFFIX
+from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, TRACE_SUFFIX
 
 if TYPE_CHECKING:
     import argparse
@@ -144,19 +144,19 @@ def _convert_leftovers(folder: Path) -> None:
     left = _leftovers(folder)
     if left:
         _write(f"reading what {_count(left, 'process', 'processes')} left behind unfinished")
-    for segments in left:
+    for place in left:
         try:
-            convert(segments)
+            convert(place)
         except (UnusableInput, OSError) as error:
-            _write(f"{segments.name} stays as it is: {error}")
+            _write(f"{place.name} stays as it is: {error}")
 
 
 def _leftovers(folder: Path) -> list[Path]:
     """Find the segments that nobody writes any more; killed processes take a moment to be gone."""
     looks = _LOOKS if launcher_rank() is None else 1
     for look in range(looks):
-        found = sorted(folder.glob(f"*{SEGMENTS_SUFFIX}"))
-        ended = [segments for segments in found if not _may_grow(segments)]
+        found = _unfinished(folder)
+        ended = [place for place in found if not _may_grow(place)]
         if len(ended) == len(found):
             break
         if look + 1 < looks:
@@ -164,24 +164,27 @@ def _leftovers(folder: Path) -> list[Path]:
     return ended
 
 
-def _may_grow(segments: Path) -> bool:
+def _unfinished(folder: Path) -> list[Path]:
+    """List segments, and notes that tell where on a host they are."""
+    return sorted([*folder.glob(f"*{SEGMENTS_SUFFIX}"), *folder.glob(f"*{ELSEWHERE_SUFFIX}")])
+
+
+def _may_grow(place: Path) -> bool:
     """Tell whether somebody may still write here: of other hosts nobody knows."""
     from tracelens.schema.host import clock_domain, host_name
-    from tracelens.schema.segments import is_live
-    from tracelens.schema.side import from_lines
-    from tracelens.schema.vocabulary import SIDE_FILE
+    from tracelens.schema.segments import is_live, side_of
 
     among_ranks = launcher_rank() is not None
     try:
-        with (segments / SIDE_FILE).open("rb") as lines:
-            process = from_lines(lines).process
+        process = side_of(place).process
         if process.host != host_name():
             return True
         if process.clock_domain != clock_domain():  # another container, maybe
             return among_ranks
-        return is_live(segments)
+        return is_live(place)
     except (UnusableInput, OSError):
-        return among_ranks  # a rank beside us makes it, or converts it, just now
+        # A rank beside us makes it, or converts it, just now; or it is on another host.
+        return among_ranks or place.suffix == ELSEWHERE_SUFFIX
 
 
 def _summary(folder: Path, files: Collection[Path], attached: Sequence[str] = ()) -> str:
@@ -199,7 +202,7 @@ def _summary(folder: Path, files: Collection[Path], attached: Sequence[str] = ()
 
 def _invitation(folder: Path) -> str:
     """Say where the ranks of our launcher record to; they may not all have ended yet."""
-    if not any(folder.glob(f"*{SEGMENTS_SUFFIX}")) and not _recorded(folder):
+    if not _unfinished(folder) and not _recorded(folder):
         return _summary(folder, ())
     shown = _shown(folder)
     return f"the ranks record to {shown}; when all have ended: tracelens analyze {shown}"

@@ -15,7 +15,7 @@ from tracelens.readers._arrow_file import Recording, read_arrow
 from tracelens.readers._assemble import Part, assemble
 from tracelens.readers._side_checked import check_side
 from tracelens.schema import segments
-from tracelens.schema.vocabulary import SEGMENTS_SUFFIX, TRACE_SUFFIX
+from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, TRACE_SUFFIX
 from tracelens.trace import Note
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from tracelens.readers.base import Progress
     from tracelens.trace import Trace
+
+_UNFINISHED: Final = (SEGMENTS_SUFFIX, ELSEWHERE_SUFFIX)
 
 # What damaged input makes pyarrow, its C++ library and our own decoding raise.
 _DAMAGE: Final = (
@@ -74,7 +76,7 @@ class NativeReader:
 def _recordings(path: Path) -> list[Path]:
     """List files and segment folders; segments whose conversion is done are left out."""
     if path.is_file() or path.name.endswith(SEGMENTS_SUFFIX):
-        return [path] if path.name.endswith((TRACE_SUFFIX, SEGMENTS_SUFFIX)) else []
+        return [path] if path.name.endswith((TRACE_SUFFIX, *_UNFINISHED)) else []
     try:
         entries = sorted(path.iterdir())
     except OSError:
@@ -85,8 +87,7 @@ def _recordings(path: Path) -> list[Path]:
     live = [
         entry
         for entry in visible
-        if entry.name.endswith(SEGMENTS_SUFFIX)
-        and entry.name.removesuffix(SEGMENTS_SUFFIX) not in converted
+        if entry.name.endswith(_UNFINISHED) and entry.stem not in converted
     ]
     return sorted(files + live)
 
@@ -97,25 +98,25 @@ def _checked(part: Part) -> Part:
 
 
 def _read(path: Path) -> Part:
-    if path.name.endswith(SEGMENTS_SUFFIX):
+    if path.name.endswith(_UNFINISHED):
         return _read_segments(path)
     if not path.is_file():
         raise NotATrace("it is not a file")
     return Part(path.name, read_arrow(path))
 
 
-def _read_segments(folder: Path) -> Part:
+def _read_segments(place: Path) -> Part:
     """Decode what a killed or running process left; convert it if its process is surely gone.
 
     Whether a process on another machine still runs cannot be known here, so its segments stay.
     """
-    table, side = segments.decode(folder)
-    name = folder.name
+    table, side = segments.decode(place)
+    name = place.with_suffix(SEGMENTS_SUFFIX).name
     ours = side.process.host == socket.gethostname()
-    running = ours and segments.is_live(folder)
-    if ours and not running and os.access(folder.parent, os.W_OK):
+    running = ours and segments.is_live(place)
+    if ours and not running and os.access(place.parent, os.W_OK):
         with suppress(OSError):  # a full disk, or another reader converts it now: we have it
-            name = segments.convert(folder).name
+            name = segments.convert(place).name
     return Part(name, Recording(table, side), running)
 
 

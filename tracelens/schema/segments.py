@@ -15,14 +15,15 @@ import numpy as np
 from tracelens.errors import NotATrace, TraceNotFound
 from tracelens.schema.arrow import write_events
 from tracelens.schema.columns import SLOT, Records, pick, to_table
+from tracelens.schema.elsewhere import find_segments
 from tracelens.schema.host import clock_domain, host_name, process_started_ns
 from tracelens.schema.last_steps import cut_to_last, stretches
 from tracelens.schema.record import BYTE_ORDER, HEADER, MAGIC, RECORD_BYTES
 from tracelens.schema.side import SideTables, check_version, from_lines
 from tracelens.schema.vocabulary import (
+    ELSEWHERE_SUFFIX,
     OUTDATED,
     SEGMENT_SUFFIX,
-    SEGMENTS_SUFFIX,
     SIDE_FILE,
     TRACE_SUFFIX,
     parse_stem,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     from tracelens.schema.side import Process
 
-__all__ = ["convert", "decode", "is_live"]
+__all__ = ["convert", "decode", "is_live", "side_of"]
 
 _UNUSED_HEADER: Final = bytes(RECORD_BYTES)
 _START_SLACK_NS: Final = (
@@ -45,14 +46,17 @@ _START_SLACK_NS: Final = (
 )  # the kernel tells start times in ticks, relative to a whole second
 
 
-def decode(folder: Path) -> tuple[pa.Table, SideTables]:
+def decode(place: Path) -> tuple[pa.Table, SideTables]:
     """Read a segments folder: events in `EVENT_SCHEMA` sorted by start, and the side tables.
+
+    `place` is the folder, or the note that tells where on this host it is.
 
     Raises:
         TraceNotFound: there is no such folder, or no side file in it.
         NotATrace: a file is not what its name says.
         NewerVersion: it was written by a newer TraceLens.
     """
+    folder = _folder(place)
     side = _read_side(folder)
     segments = _read_segments(folder)
     parts = _kept(segments, side)
@@ -63,39 +67,53 @@ def decode(folder: Path) -> tuple[pa.Table, SideTables]:
     return table, replace(side, dropped=side.dropped | lost)
 
 
-def convert(folder: Path) -> Path:
-    """Turn a segments folder into the Arrow file beside it, then remove the folder.
+def convert(place: Path) -> Path:
+    """Turn a segments folder into an Arrow file, then remove the folder, and the note if there is one.
 
-    Two may do it at the same time; the file is whole as soon as it is there.
+    The file comes beside `place`, which is as for `decode`. Two may do it at the same time; the file is
+    whole as soon as it is there.
 
     Raises:
         UnusableInput: as `decode` does.
         OSError: the file cannot be written; the segments are left as they were.
     """
-    done = folder.with_suffix(TRACE_SUFFIX)
+    done = place.with_suffix(TRACE_SUFFIX)
     try:
-        events, side = decode(folder)
+        events, side = decode(place)
     except (TraceNotFound, FileNotFoundError):
         if done.exists():
             return done  # somebody else was quicker
         raise
-    folder = _rename_for(side.process, folder)
-    path = folder.with_suffix(TRACE_SUFFIX)
+    place = _rename_for(side.process, place)
+    folder = _folder(place)
+    path = place.with_suffix(TRACE_SUFFIX)
     write_events(path, events, side)
+    _remove(folder)
+    if place != folder:
+        place.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            folder.parent.rmdir()  # made for this folder alone
+    return path
+
+
+def _folder(place: Path) -> Path:
+    return find_segments(place) if place.suffix == ELSEWHERE_SUFFIX else place
+
+
+def _remove(folder: Path) -> None:
     for file in [*folder.glob(f"*{SEGMENT_SUFFIX}"), folder / SIDE_FILE]:
         file.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # somebody put a file of their own into it
         folder.rmdir()
-    return path
 
 
-def is_live(folder: Path) -> bool:
-    """Tell whether the process that records into `folder` still runs, on this machine.
+def is_live(place: Path) -> bool:
+    """Tell whether the process that records to `place` still runs, on this machine.
 
     Raises:
         UnusableInput: as `decode` does.
     """
-    side = _read_side(folder)
+    side = side_of(place)
     process = side.process
     here = process.host == host_name() and process.clock_domain == clock_domain()
     if side.complete or not here:
@@ -104,16 +122,24 @@ def is_live(folder: Path) -> bool:
     return started is not None and started <= process.incarnation + _START_SLACK_NS
 
 
-def _rename_for(process: Process, folder: Path) -> Path:
-    """Name the folder after the rank that the process turned out to have."""
-    known = parse_stem(folder.name)
+def _rename_for(process: Process, place: Path) -> Path:
+    """Name the folder, or the note, after the rank that the process turned out to have."""
+    known = parse_stem(place.stem)
     if known is None or known[:2] == (process.role, process.rank):
-        return folder
-    name = stem(process.role, process.rank, known[2])
-    renamed = folder.with_name(name + SEGMENTS_SUFFIX)
+        return place
+    renamed = place.with_name(stem(process.role, process.rank, known[2]) + place.suffix)
     if renamed.exists() or renamed.with_suffix(TRACE_SUFFIX).exists():
-        return folder
-    return folder.rename(renamed)
+        return place
+    return place.rename(renamed)
+
+
+def side_of(place: Path) -> SideTables:
+    """Read the side tables alone.
+
+    Raises:
+        UnusableInput: as `decode` does.
+    """
+    return _read_side(_folder(place))
 
 
 def _read_side(folder: Path) -> SideTables:

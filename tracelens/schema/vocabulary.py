@@ -69,6 +69,7 @@ CHOSEN_LOSSES: Final = (OUTDATED,)  # what the user asked to leave out
 
 TRACE_SUFFIX: Final = ".arrow"
 SEGMENTS_SUFFIX: Final = ".segments"
+ELSEWHERE_SUFFIX: Final = ".elsewhere"
 SEGMENT_SUFFIX: Final = ".seg"
 SIDE_FILE: Final = "side.jsonl"
 

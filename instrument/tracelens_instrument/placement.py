@@ -1,0 +1,145 @@
+"""Where live segments lie: in the trace folder, unless that is on a network file system.
+
+Memory that is mapped from a network file system may stall, or end the process, when the network or the
+server does not answer. A disk of the host does not; the Arrow file goes to the trace folder at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tracelens_instrument.failures import warn_once
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["LOCAL_VARIABLE", "Mount", "is_network", "local_place", "mount_of", "read_mounts"]
+
+LOCAL_VARIABLE: Final = "TRACELENS_LOCAL_DIR"
+
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+_NETWORK: Final = re.compile(
+    "9p|acfs|afs|beegfs|ceph|cifs|coda|cvfs|davfs|fhgfs|gfs2|glusterfs|gpfs|lustre|mmfs|ncpfs|nfs4?|ocfs2|"
+    r"orangefs|panfs|pvfs2|smb3|smbfs|vboxsf|virtiofs|wekafs|fuse(blk)?(\..*)?"
+)
+_MEMORY: Final = ("tmpfs", "ramfs")
+_OCTAL: Final = re.compile(r"\\([0-7]{3})")
+_PLENTY: Final = 1 << 30
+_ENOUGH: Final = 1 << 24
+
+
+class Mount(NamedTuple):
+    """A row of the table of mounted file systems: device number, where, and of which type."""
+
+    device: int
+    path: str
+    type: str
+
+
+def local_place(directory: Path) -> Path | None:
+    """Return the folder of this host to record in, instead of `directory`; None if that will do.
+
+    Raises:
+        OSError: `directory` will not do, and no other place has room.
+    """
+    wanted = os.environ.get(LOCAL_VARIABLE)
+    if wanted:
+        chosen = Path(wanted).absolute()
+        with contextlib.suppress(OSError):
+            chosen.mkdir(parents=True, exist_ok=True)
+        if _room(chosen):
+            return None if _same(chosen, directory) else chosen
+        warn_once(f"{LOCAL_VARIABLE} is {wanted!r}, where there is no room or no permission")
+    mounts = read_mounts()
+    found = mount_of(directory, mounts)
+    if found is None or not is_network(found.type):
+        return None
+    place = _best(_candidates(), mounts)
+    if place is None:
+        raise OSError(
+            errno.ENOSPC,
+            f"{directory} is on a network file system ({found.type}), and no disk of this host has "
+            f"room for live segments: name one in {LOCAL_VARIABLE}",
+        )
+    return place
+
+
+def is_network(kind: str) -> bool:
+    """Tell whether a type of file system may depend on a network or on another process."""
+    return _NETWORK.fullmatch(kind) is not None
+
+
+def read_mounts(table: Path = _MOUNTS) -> list[Mount]:
+    """Read the table of mounted file systems; empty if there is none."""
+    try:
+        lines = table.read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return []
+    return [mount for mount in map(_mount, lines) if mount is not None]
+
+
+def mount_of(path: Path, mounts: Sequence[Mount]) -> Mount | None:
+    """Return the file system that an existing path is on, by its device number, else by its name."""
+    device, real = path.stat().st_dev, os.path.realpath(path)
+    above = [mount for mount in mounts if _holds(mount.path, real)]
+    same = [mount for mount in above if mount.device == device]
+    # Of several at one place the last is on top; some file systems give files other numbers.
+    return max(reversed(same or above), key=lambda mount: len(mount.path), default=None)
+
+
+def _mount(line: str) -> Mount | None:
+    """Read ``36 35 98:0 /root /where options - type source options``; see proc(5)."""
+    before, _, after = line.partition(" - ")
+    fields, kind = before.split(" "), after.partition(" ")[0]
+    try:
+        major, minor = map(int, fields[2].split(":"))
+        where = _OCTAL.sub(lambda found: chr(int(found[1], 8)), fields[4])
+    except (IndexError, ValueError):
+        return None
+    return Mount(os.makedev(major, minor), where, kind)
+
+
+def _holds(mount: str, path: str) -> bool:
+    return path == mount or path.startswith(mount.rstrip("/") + "/")
+
+
+def _candidates() -> list[Path]:
+    named = (os.environ.get("TMPDIR"), "/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - in a folder that is ours alone
+    return [Path(name) for name in dict.fromkeys(named) if name]
+
+
+def _best(places: Iterable[Path], mounts: Sequence[Mount]) -> Path | None:
+    """Choose a local place: the first disk with plenty of room, else memory, else what has most."""
+    local = [place for place in places if _room(place) >= _ENOUGH and _is_local(place, mounts)]
+    ample = [place for place in local if _room(place) >= _PLENTY]
+    if ample:
+        return min(ample, key=lambda place: _in_memory(place, mounts))
+    return max(local, key=_room, default=None)
+
+
+def _is_local(place: Path, mounts: Sequence[Mount]) -> bool:
+    found = mount_of(place, mounts)
+    return found is not None and not is_network(found.type)
+
+
+def _in_memory(place: Path, mounts: Sequence[Mount]) -> bool:
+    found = mount_of(place, mounts)
+    return found is not None and found.type in _MEMORY
+
+
+def _room(place: Path) -> int:
+    """Return how many bytes may be written below a folder."""
+    try:
+        found = os.statvfs(place)
+        return found.f_bavail * found.f_frsize if os.access(place, os.W_OK | os.X_OK) else 0
+    except OSError:
+        return 0
+
+
+def _same(one: Path, other: Path) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)

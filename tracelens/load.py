@@ -1,38 +1,73 @@
-"""From a trace folder to a `Trace` that analyses can use."""
+"""From a trace folder, or a table of spans, to a `Trace` that analyses can use."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tracelens.errors import EmptyTrace, NotATrace, TraceNotFound
+from tracelens.errors import EmptyTrace, InvalidArgument, NotATrace, TraceNotFound
 from tracelens.readers import READERS
+from tracelens.readers.table import TableReader
+from tracelens.readers.table.naming import Renaming
 from tracelens.transforms import DEFAULT_TRANSFORMS
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping
 
     from tracelens.readers.base import Progress
     from tracelens.trace import Trace
 
 
-def open(path: str | os.PathLike[str], progress: Progress | None = None) -> Trace:  # noqa: A001 - reads as tracelens.open
-    """Read a trace and prepare it; `progress` is called with (done, total) processes.
+def open(  # noqa: A001 - reads as tracelens.open
+    path: str | os.PathLike[str],
+    progress: Progress | None = None,
+    *,
+    map: Mapping[str, str] | None = None,  # noqa: A002 - called what the command line calls it
+    one_clock: bool = False,
+) -> Trace:
+    """Read a trace and prepare it.
+
+    Args:
+        path: A trace folder, a file of one, or a table of spans (.arrow, .feather, .parquet, .csv).
+        progress: Called with (done, total) processes.
+        map: For a table: what its columns and words are called in TraceLens (docs/tables.md).
+        one_clock: For a table: all its times come from one clock.
 
     Raises:
         TraceNotFound: there is nothing at `path`.
         UnusableInput: there is, but nothing of it can be read.
+        InvalidArgument: `map` or `one_clock` for what is no table, or a `map` that says nothing.
     """
     place = Path(path)
     if not place.exists():
         raise TraceNotFound(
-            f"There is no '{place}': expected a trace folder; "
+            f"There is no '{place}': expected a trace folder or a table of spans; "
             "record one with 'tracelens record -- COMMAND'."
         )
-    for reader in READERS:
-        if reader.sniff(place):
-            return prepare(reader.read(place, progress))
+    if map or one_clock:
+        reader = TableReader(Renaming.parse(map or {}), one_clock)
+        if not reader.sniff(place):
+            raise InvalidArgument(
+                f"'{place}' is no table of spans, so there is nothing for --map or --one-clock."
+            )
+        return prepare(reader.read(place, progress))
+    for known in READERS:
+        if known.sniff(place):
+            return prepare(known.read(place, progress))
     raise _unknown(place)
+
+
+def from_table(
+    table: Any,
+    *,
+    map: Mapping[str, str] | None = None,  # noqa: A002 - called what the command line calls it
+    one_clock: bool = False,
+) -> Trace:
+    """Read a table of spans from memory (or a path, as `open` does) and prepare it."""
+    if isinstance(table, (str, Path)):
+        return open(table, map=map, one_clock=one_clock)
+    return prepare(TableReader(Renaming.parse(map or {}), one_clock).take(table))
 
 
 def prepare(trace: Trace) -> Trace:
@@ -45,8 +80,8 @@ def prepare(trace: Trace) -> Trace:
 def _unknown(place: Path) -> NotATrace | EmptyTrace:
     if place.is_file():
         return NotATrace(
-            f"'{place}' is not a trace that TraceLens reads: expected a trace folder or an .arrow "
-            "file of one."
+            f"'{place}' is not a trace that TraceLens reads: expected a trace folder, an .arrow "
+            "file of one, or a table of spans (.arrow, .feather, .parquet, .csv)."
         )
     inner = sorted(entry.name for entry in place.iterdir() if _holds_recordings(entry))
     advice = (

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tracelens.readers.native import NativeReader
+from tracelens.readers.table import TableReader
 
 if TYPE_CHECKING:
     from tracelens.readers.base import Reader
 
-READERS: Final[tuple[Reader, ...]] = (NativeReader(),)
+READERS: Final[tuple[Reader, ...]] = (TableReader(), NativeReader())

@@ -19,7 +19,7 @@ LONGEST_NS: Final = 366 * 86_400 * 1_000_000_000  # nothing lasts a year from a 
 def checked(recording: Recording, process: int) -> tuple[pl.DataFrame, int]:
     """Return the usable events of one process, and how many were left out."""
     table = cast("pl.DataFrame", pl.from_arrow(recording.table))
-    usable = table.filter(_sane())
+    usable = table.filter(sane())
     near = (pl.col("start_ns") - pl.col("start_ns").median()).abs() < LONGEST_NS
     usable = usable.filter(near)
     events = usable.with_columns(
@@ -36,7 +36,7 @@ def checked(recording: Recording, process: int) -> tuple[pl.DataFrame, int]:
     return events.select(columns).sort("start_ns", "depth"), table.height - usable.height
 
 
-def _sane() -> pl.Expr:
+def sane() -> pl.Expr:
     """Times in order and in range, known words."""
     start, duration = pl.col("start_ns"), pl.col("duration_ns").fill_null(0)
     return (

@@ -1,0 +1,123 @@
+"""Threads: which rows of a table are code, and which are operations that ran beside it.
+
+Communication on a thread of its own is in flight. So is communication that crosses other work of its
+thread, since no thread does two things at once: it is moved to a track of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from tracelens.schema.depth import depths
+from tracelens.trace import THREAD_COLUMNS, Note
+
+__all__ = ["lay_out"]
+
+_FLYING: Final = ("reduction", "ps", "elastic")
+_WORK: Final = ("data", "forward", "backprop", "update")
+_MOST: Final = 2**16 - 1
+_OVERLAP: Final = 0.05  # of an operation: less is the rounding of times
+_RARE: Final = 0.01  # of all operations: fewer are slips of a clock
+_PLACE: Final = ("process", "thread")
+_FOREVER: Final = 2**62
+
+
+def lay_out(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, list[Note]]:
+    """Number threads, find those in flight, and add `depth`; return rows, threads and notes."""
+    frame, names = _numbered(frame)
+    crossing = [kind for kind in _FLYING if _crosses(frame, kind)]
+    moved = pl.col("kind").cast(pl.String).is_in(crossing) & (pl.col("role") == "worker")
+    track = pl.col("thread").max().over("process") + 1
+    frame = frame.with_columns(thread=pl.when(moved).then(track).otherwise("thread"))
+    threads = _threads(frame, names)
+    frame = frame.with_columns(pl.col("thread").cast(pl.UInt16))
+    return frame.with_columns(depth=_depths(frame)), threads, _said(crossing)
+
+
+def _numbered(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Turn threads into small numbers: their own where they are such, else in order of time."""
+    if "thread" not in frame.columns:
+        named = frame.with_columns(thread=pl.lit(0, pl.Int64))
+        return named, pl.DataFrame(
+            schema={"process": pl.Int32, "thread": pl.Int64, "said": pl.String}
+        )
+    said = frame.group_by("process", said=pl.col("thread"), maintain_order=True).agg(
+        first=pl.col("start_ns").min()
+    )
+    number = pl.col("said").cast(pl.String).cast(pl.Int64, strict=False)
+    plain = number.is_between(0, _MOST - 1).fill_null(value=False).all()
+    said = said.sort("process", "first").with_columns(
+        number=pl.when(plain).then(number).otherwise(pl.int_range(pl.len()).over("process"))
+    )
+    rows = frame.rename({"thread": "said"}).join(
+        said.select("process", "said", thread="number"),
+        on=["process", "said"],
+        how="left",
+        nulls_equal=True,
+        maintain_order="left",
+    )
+    names = said.select("process", thread="number", said=pl.col("said").cast(pl.String))
+    return rows.drop("said"), names
+
+
+def _crosses(frame: pl.DataFrame, kind: str) -> bool:
+    """Say whether operations of a kind cross other work of their worker's thread, or each other."""
+    workers = frame.lazy().filter(pl.col("role") == "worker")
+    alone = (pl.col("kind") == kind).all().over(_PLACE)
+    rows = (
+        workers.filter(pl.col("kind").cast(pl.String).is_in([kind, *_WORK]))
+        .filter(~alone)
+        .select(
+            *_PLACE, "start_ns", pl.col("end_ns").fill_null(_FOREVER), flies=pl.col("kind") == kind
+        )
+        .sort(*_PLACE, "start_ns", "end_ns", descending=[False, False, False, True])
+    )
+    end, start = pl.col("end_ns"), pl.col("start_ns")
+    earlier = end.shift(1).over(_PLACE)
+    ends_inside = pl.when(earlier < end).then(earlier - start)
+    work_begins = pl.when(~pl.col("flies")).then(start).shift(-1).backward_fill().over(_PLACE)
+    share = pl.max_horizontal(ends_inside, end - work_begins) / (end - start).clip(lower_bound=1)
+    found = (
+        rows.with_columns(crossed=share.fill_null(0) > _OVERLAP)
+        .filter("flies")
+        .select(pl.col("crossed").mean())
+        .collect()
+        .item()
+    )
+    return bool(found is not None and found > _RARE)
+
+
+def _threads(frame: pl.DataFrame, names: pl.DataFrame) -> pl.DataFrame:
+    """Describe all threads; in flight are a worker's threads that only communicate, beside another."""
+    flies = pl.col("kind").cast(pl.String).is_in(_FLYING).all() & (pl.col("role") == "worker").all()
+    found = frame.group_by(_PLACE).agg(flies=flies).sort(_PLACE)
+    beside = ~pl.col("flies").all().over("process")
+    return (
+        found.join(names, on=_PLACE, how="left", maintain_order="left")
+        .with_columns(
+            in_flight=pl.col("flies") & beside,
+            name=pl.coalesce("said", pl.format("thread {}", "thread")),
+        )
+        .select(*THREAD_COLUMNS)
+        .cast(pl.Schema(THREAD_COLUMNS))
+    )
+
+
+def _depths(frame: pl.DataFrame) -> pl.Series:
+    place = frame["process"].to_numpy().astype(np.int64) * (_MOST + 1) + frame["thread"].to_numpy()
+    end = frame["end_ns"].fill_null(_FOREVER).to_numpy()
+    found = depths(place, frame["start_ns"].to_numpy(), end)
+    return pl.Series("depth", np.minimum(found, _MOST).astype(np.uint16))
+
+
+def _said(crossing: list[str]) -> list[Note]:
+    if not crossing:
+        return []
+    sentence = (
+        f"Communication ({', '.join(crossing)}) crosses other work of its thread, so it is taken to run "
+        "beside the code; give it a thread of its own to say so."
+    )
+    return [Note(file="", sentence=sentence, kind="table")]

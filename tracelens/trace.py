@@ -8,6 +8,7 @@ clock, that of the first host, and every worker's time is divided into steps.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import polars as pl
@@ -15,6 +16,7 @@ import polars as pl
 from tracelens.schema.vocabulary import EVENT_TYPES, STATUSES
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 EVENT_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -161,7 +163,7 @@ class Note:
     """Something that reading met and the reader of a report should know, in one sentence.
 
     `kind` is one of unreadable, truncated, running, incomplete, dropped, renumbered, restarted,
-    clock, desync.
+    clock, desync, unjudged, and table: what was made of a table's columns and words.
     """
 
     file: str
@@ -190,6 +192,32 @@ class Trace:
     notes: tuple[Note, ...] = ()
     dropped: dict[str, int] = field(default_factory=dict)
     path: Path | None = None
+
+    @staticmethod
+    def from_table(
+        table: Any,
+        *,
+        map: Mapping[str, str] | None = None,  # noqa: A002 - called what the command line calls it
+        one_clock: bool = False,
+    ) -> Trace:
+        """Take a table of spans (docs/tables.md), prepared for analyses as by `tracelens.open`.
+
+        Args:
+            table: A polars or pandas frame, an Arrow table, a mapping of columns, or a file's path.
+            map: What its columns and words are called here: ``{"worker_no": "rank", "t0":
+                "start_us", "kind:predict": "forward"}``.
+            one_clock: All its times come from one clock; else ranks share one if their `host` (or
+                `clock`) is the same.
+
+        Raises:
+            UnusableInput: a column is missing, or no row is usable.
+            InvalidArgument: `table` is no table, or `map` names what there is not.
+        """
+        # Readers and transforms stand above the trace: this front door asks for them when it is used.
+        trace: Trace = import_module("tracelens.load").from_table(
+            table, map=map, one_clock=one_clock
+        )
+        return trace
 
     @property
     def spans(self) -> pl.LazyFrame:

@@ -187,8 +187,10 @@ def _gain(shards: int, busy: pl.DataFrame, phases: Phases) -> _Gain:
     even = busy.group_by("step").agg(
         shrinks=1 - pl.col("busy").sum() / shards / pl.col("busy").max()
     )
-    joined = steps.join(even, on="step", how="left").with_columns(
-        saved=pl.col("exposed") * pl.col("shrinks").fill_null(0).fill_nan(0)
+    joined = (
+        steps.join(even, on="step", how="left")
+        .sort("step")
+        .with_columns(saved=pl.col("exposed") * pl.col("shrinks").fill_null(0).fill_nan(0))
     )
     total = float(joined["total"].sum()) or 1.0
     saved = joined["saved"].to_numpy()

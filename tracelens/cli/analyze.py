@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from tracelens.cli.opening import add_trace, open_trace
 
 if TYPE_CHECKING:
     import argparse
@@ -14,12 +15,14 @@ HELP: Final = "say what costs time in a recorded run, findings first"
 EXAMPLES: Final = """\
   tracelens analyze traces/today
   tracelens analyze traces/today --format json > report.json
+  tracelens analyze events.parquet
+  tracelens analyze events.csv --map worker_no=rank --map t0=start_us --map kind:predict=forward
 """
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `analyze`."""
-    parser.add_argument("trace", type=Path, help="trace folder, as `tracelens record` wrote it")
+    add_trace(parser)
     parser.add_argument("--format", choices=("text", "json", "markdown"), default="text")
 
 
@@ -27,11 +30,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Open, analyze, print."""
     from tracelens.analyses import analyze
     from tracelens.cli.progress import progress
-    from tracelens.load import open as open_trace
     from tracelens.reports import REPORTS
 
-    with progress("reading") as tell:
-        trace = open_trace(arguments.trace, progress=tell)
+    trace = open_trace(arguments)
     with progress("analyzing") as tell:
         report = analyze(trace, progress=tell)
     sys.stdout.write(REPORTS[arguments.format].render(report).rstrip("\n") + "\n")

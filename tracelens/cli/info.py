@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from tracelens.cli.opening import add_trace, open_trace
 
 if TYPE_CHECKING:
     import argparse
@@ -17,23 +18,19 @@ HELP: Final = "list the processes of a recorded run: ranks, hosts, steps, events
 EXAMPLES: Final = """\
   tracelens info traces/today
   tracelens info traces/today --format json
+  tracelens info events.csv
 """
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `info`."""
-    parser.add_argument("trace", type=Path, help="trace folder")
+    add_trace(parser)
     parser.add_argument("--format", choices=("text", "json", "markdown"), default="text")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Open and print."""
-    from tracelens.cli.progress import progress
-    from tracelens.load import open as open_trace
-
-    with progress("reading") as tell:
-        trace = open_trace(arguments.trace, progress=tell)
-    facts = describe(trace)
+    facts = describe(open_trace(arguments))
     if arguments.format == "json":
         sys.stdout.write(json.dumps(facts, indent=2) + "\n")
     else:
@@ -80,7 +77,11 @@ def _print(facts: dict[str, Any], *, markdown: bool) -> None:
     columns = ("process", "host", "pid", "steps", "events", "seconds", "dropped", "ended")
     table = Table(*columns, box=MARKDOWN if markdown else SIMPLE_HEAD)
     for row in facts["processes"]:
-        values = (row["host"], str(row["pid"]), *(row[key] for key in columns[3:7]))
+        values = (
+            row["host"],
+            "-" if row["pid"] is None else str(row["pid"]),
+            *(row[key] for key in columns[3:7]),
+        )
         ended = "by itself" if row["complete"] else "cut off"
         table.add_row(f"{row['role']} {row['rank']}", *map(_cell, values), ended)
     console = Console(highlight=False, markup=False)

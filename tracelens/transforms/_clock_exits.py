@@ -58,7 +58,9 @@ def _exits(
     trace: Trace, clocks: pl.DataFrame
 ) -> tuple[list[int], npt.NDArray[np.int64], npt.NDArray[np.float64]] | None:
     """Return the clocks, where each begins to count, and its exits, [collective, clock]."""
-    ends = _ends(trace, clocks)
+    ends = _ends(trace, clocks, "closed")
+    if ends.is_empty():  # calls matched by their order still tell, by how little they scatter
+        ends = _ends(trace, clocks, "estimated")
     widest = ends.group_by("communicator", "seq").agg(
         members=pl.col("clock").sort(), width=pl.len()
     )
@@ -81,14 +83,14 @@ def _exits(
     return members, bases, ((times - bases) + fraction)[order]
 
 
-def _ends(trace: Trace, clocks: pl.DataFrame) -> pl.DataFrame:
-    """Return for each full collective and clock the median exit of its ranks."""
+def _ends(trace: Trace, clocks: pl.DataFrame, status: str) -> pl.DataFrame:
+    """Return for each full collective of a status and each clock the median exit of its ranks."""
     main = trace.workers.select("process")
     calls = (
         trace.spans.filter(
             pl.col("kind") == "reduction",
             pl.col("op").cast(pl.String).is_in(FULL_COLLECTIVES),
-            pl.col("status") == "closed",
+            pl.col("status") == status,
             pl.col("end_ns").is_not_null(),
             pl.col("communicator").is_not_null(),
             pl.col("seq").is_not_null(),

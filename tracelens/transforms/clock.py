@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tracelens.trace import Trace
 
 _METHODS: Final = ("collective_exits", "ping_pong", "wall")
+_SHOWN: Final = 8
 _TIMES: Final = ("start_ns", "end_ns", "device_start_ns", "first_ns", "last_ns")
 
 
@@ -160,15 +161,15 @@ def _said(names: pl.DataFrame, used: dict[int, str], method: str) -> list[Note]:
 
 
 def _unaligned(alone: pl.DataFrame) -> list[Note]:
-    return [
-        Note(
-            file="",
-            sentence=f"Host '{host}' cannot be aligned with the others (no common collective, "
-            "ping-pong or wall clock was recorded): only durations within it are meaningful.",
-            kind="clock",
-        )
-        for host in alone["host"]
-    ]
+    if alone.is_empty():
+        return []
+    hosts = [f"'{host}'" for host in alone["host"].head(_SHOWN)]
+    more = f" and {alone.height - _SHOWN} more" if alone.height > _SHOWN else ""
+    sentence = (
+        f"Host {', '.join(hosts)}{more} cannot be aligned with the others (no common collective, "
+        "ping-pong or wall clock was recorded): only durations within it are meaningful."
+    )
+    return [Note(file="", sentence=sentence, kind="clock")]
 
 
 def _described(clocks: pl.DataFrame, maps: dict[int, ClockMap]) -> tuple[HostClock, ...]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from tracelens.errors import InvalidArgument, UnusableInput
 from tracelens.readers.table.words import Meaning, meaning, normal, role
+from tracelens.schema.vocabulary import KINDS, OPS, ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -57,6 +58,7 @@ UNITS: Final[dict[str, int]] = {
 }
 EVENT_TYPE: Final = "type"  # span, instant, counter; where there is no kind, a word for it
 REQUIRED: Final = ("rank", "start", "end")
+_KINDS: Final = (*KINDS, *(op for ops in OPS.values() for op in ops))
 _WORD = re.compile(r"[^\W_]+")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SHOWN: Final = 20
@@ -89,7 +91,7 @@ class Renaming:
 
     @classmethod
     def parse(cls, theirs_to_ours: Mapping[str, str]) -> Renaming:
-        """Read ``{"worker_no": "rank", "t0": "start_us", "kind:fprop": "forward"}``.
+        """Read ``{"worker_no": "rank", "t0": "start_us", "kind:predict": "forward"}``.
 
         On the left stands what the table says: a column, or after ``kind:``, ``op:`` or ``role:`` a
         word in such a column; on the right what TraceLens calls it.
@@ -103,11 +105,13 @@ class Renaming:
         for theirs, ours in theirs_to_ours.items():
             column, colon, word = theirs.partition(":")
             if colon and column in {"kind", "op"}:
-                kinds[normal(word)] = _known(theirs, ours, meaning(ours), "kind or operation")
+                kinds[normal(word)] = _known(
+                    theirs, ours, meaning(ours), "kind or operation", _KINDS
+                )
             elif colon and column == "role":
-                roles[normal(word)] = _known(theirs, ours, role(ours), "role (worker, ps)")
+                roles[normal(word)] = _known(theirs, ours, role(ours), "role", ROLES)
             else:
-                columns[theirs] = _known(theirs, ours, _recognised(ours), _our_columns())
+                columns[theirs] = _known(theirs, ours, _recognised(ours), "column", COLUMNS)
         return cls(columns, kinds, roles)
 
 
@@ -168,9 +172,9 @@ def _require(chosen: Mapping[str, Source], names: list[str], table: str) -> None
     if lacking:
         needed = " and ".join(f"'{ours}'" for ours in lacking)
         raise UnusableInput(
-            f"{table} has the columns {_listed(names)}: expected one row a span with rank, start_ns "
-            f"and end_ns (or duration_ns), and none of them is {needed}; if one is, say so with "
-            f"--map COLUMN={lacking[0]}."
+            f"{table[0].upper()}{table[1:]} has {_listed(names)}: expected one row a span with rank, "
+            f"start_ns and end_ns (or duration_ns), and none of them is {needed}; if one is, say "
+            f"so with --map COLUMN={lacking[0]}."
         )
 
 
@@ -203,18 +207,18 @@ _OURS: Final[dict[str, str]] = {
 }
 
 
-def _known(theirs: str, ours: str, found: _T | None, expected: str) -> _T:
+def _known(theirs: str, ours: str, found: _T | None, what: str, known: tuple[str, ...]) -> _T:
     if found is None:
-        raise InvalidArgument(f"--map {theirs}={ours}: '{ours}' is no {expected} of TraceLens.")
+        unit = ", times with a unit such as start_us" if known is COLUMNS else ""
+        raise InvalidArgument(
+            f"--map {theirs}={ours}: '{ours}' is no {what} of TraceLens; expected one of "
+            f"{', '.join(known)}{unit}."
+        )
     return found
-
-
-def _our_columns() -> str:
-    return f"column ({', '.join(COLUMNS)}, times with a unit such as start_us)"
 
 
 def _listed(names: list[str]) -> str:
     if not names:
-        return "no columns"
+        return "no column"
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(f"'{name}'" for name in names[:_SHOWN]) + more
+    return f"the columns {', '.join(map(repr, names[:_SHOWN]))}{more}"

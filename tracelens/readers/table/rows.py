@@ -35,13 +35,13 @@ def sound(frame: pl.DataFrame, unusable: int, name: str) -> tuple[pl.DataFrame, 
         UnusableInput: nothing is left.
     """
     frame = _typed(_shifted(frame)).with_columns(duration_ns=pl.col("end_ns") - pl.col("start_ns"))
-    middle = pl.col("start_ns").median().over(_WHOSE)
+    middle = pl.when(sane()).then("start_ns").median().over(_WHOSE)
     near = (pl.col("start_ns") - middle).abs() < LONGEST_NS
     backward = (pl.col("duration_ns") < 0).fill_null(value=False)
     judged = frame.with_columns(backward=backward, good=sane() & near)
     kept = judged.filter("good").drop("backward", "good", "duration_ns")
     if kept.is_empty():
-        raise UnusableInput(f"In {name} no row is usable: every one ends before it begins.")
+        raise UnusableInput(f"In {name} no row is usable: not one has an end after its begin.")
     counts = {
         _UNUSABLE: unusable + judged.filter(~pl.col("good") & ~pl.col("backward")).height,
         _NEGATIVE: judged.filter("backward").height,

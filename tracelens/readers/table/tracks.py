@@ -1,7 +1,8 @@
 """Threads: which rows of a table are code, and which are operations that ran beside it.
 
 Communication on a thread of its own is in flight. So is communication that crosses other work of its
-thread, since no thread does two things at once: it is moved to a track of its own.
+thread, since no thread does two things at once, and where a table names no threads also what lies within
+other work, as gradient buckets do: it is moved to a track of its own.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ _FOREVER: Final = 2**62
 
 def lay_out(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, list[Note]]:
     """Number threads, find those in flight, and add `depth`; return rows, threads and notes."""
+    told = "thread" in frame.columns
     frame, names = _numbered(frame)
-    crossing = [kind for kind in _FLYING if _crosses(frame, kind)]
+    crossing = [kind for kind in _FLYING if _crosses(frame, kind, told=told)]
     moved = pl.col("kind").cast(pl.String).is_in(crossing) & (pl.col("role") == "worker")
     track = pl.col("thread").max().over("process") + 1
     frame = frame.with_columns(thread=pl.when(moved).then(track).otherwise("thread"))
     threads = _threads(frame, names)
     frame = frame.with_columns(pl.col("thread").cast(pl.UInt16))
-    return frame.with_columns(depth=_depths(frame)), threads, _said(crossing)
+    return frame.with_columns(depth=_depths(frame)), threads, _said(crossing, told=told)
 
 
 def _numbered(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -63,31 +65,29 @@ def _numbered(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     return rows.drop("said"), names
 
 
-def _crosses(frame: pl.DataFrame, kind: str) -> bool:
-    """Say whether operations of a kind cross other work of their worker's thread, or each other."""
-    workers = frame.lazy().filter(pl.col("role") == "worker")
-    alone = (pl.col("kind") == kind).all().over(_PLACE)
-    rows = (
-        workers.filter(pl.col("kind").cast(pl.String).is_in([kind, *_WORK]))
-        .filter(~alone)
-        .select(
-            *_PLACE, "start_ns", pl.col("end_ns").fill_null(_FOREVER), flies=pl.col("kind") == kind
-        )
-        .sort(*_PLACE, "start_ns", "end_ns", descending=[False, False, False, True])
-    )
-    end, start = pl.col("end_ns"), pl.col("start_ns")
-    earlier = end.shift(1).over(_PLACE)
-    ends_inside = pl.when(earlier < end).then(earlier - start)
-    work_begins = pl.when(~pl.col("flies")).then(start).shift(-1).backward_fill().over(_PLACE)
-    share = pl.max_horizontal(ends_inside, end - work_begins) / (end - start).clip(lower_bound=1)
-    found = (
-        rows.with_columns(crossed=share.fill_null(0) > _OVERLAP)
+def _crosses(frame: pl.DataFrame, kind: str, *, told: bool) -> bool:
+    """Say whether operations of a kind cross other work of their worker's thread.
+
+    Where threads are not told, to lie within other work is enough.
+    """
+    place, flies = list(_PLACE), pl.col("flies")
+    start, end = pl.col("start_ns"), pl.col("end_ns")
+    work_ends = pl.when(~flies).then(end).cum_max().forward_fill().over(place)
+    work_begins = pl.when(~flies).then(start).shift(-1).backward_fill().over(place)
+    within = pl.min_horizontal(work_ends, end) - start
+    before = pl.when(work_ends < end).then(within) if told else within
+    cut = pl.max_horizontal(before, end - work_begins) / (end - start).clip(lower_bound=1)
+    crossed = (
+        frame.lazy()
+        .filter(pl.col("role") == "worker", pl.col("kind").cast(pl.String).is_in([kind, *_WORK]))
+        .select(*place, start, end.fill_null(_FOREVER), flies=pl.col("kind") == kind)
+        .sort(*place, "start_ns", "end_ns", descending=[False, False, False, True])
+        .with_columns(crossed=cut.fill_null(0) > _OVERLAP)
         .filter("flies")
         .select(pl.col("crossed").mean())
-        .collect()
-        .item()
     )
-    return bool(found is not None and found > _RARE)
+    share = crossed.collect().item()
+    return bool(share is not None and share > _RARE)
 
 
 def _threads(frame: pl.DataFrame, names: pl.DataFrame) -> pl.DataFrame:
@@ -113,11 +113,12 @@ def _depths(frame: pl.DataFrame) -> pl.Series:
     return pl.Series("depth", np.minimum(found, _MOST).astype(np.uint16))
 
 
-def _said(crossing: list[str]) -> list[Note]:
+def _said(crossing: list[str], *, told: bool) -> list[Note]:
     if not crossing:
         return []
+    whose, advice = ("thread", "give it a thread of its own") if told else ("rank", "add 'thread'")
     sentence = (
-        f"Communication ({', '.join(crossing)}) crosses other work of its thread, so it is taken to run "
-        "beside the code; give it a thread of its own to say so."
+        f"Communication ({', '.join(crossing)}) overlaps other work of its {whose}, so it is taken to "
+        f"run beside the code; {advice} to say where it ran."
     )
     return [Note(file="", sentence=sentence, kind="table")]

@@ -1,0 +1,76 @@
+"""A trace as somebody else would hand it over: a plain table, one row an event."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+if TYPE_CHECKING:
+    from tracelens.trace import Trace
+
+# What the contract names, and what events have beyond that.
+CONTRACT: Final = (
+    "rank",
+    "start_ns",
+    "end_ns",
+    "host",
+    "role",
+    "thread",
+    "kind",
+    "name",
+    "step",
+    "op",
+    "bytes",
+    "communicator",
+    "seq",
+    "peer",
+    "shard",
+)
+BEYOND: Final = (
+    "type",
+    "status",
+    "value",
+    "request",
+    "queue_depth",
+    "bucket",
+    "key",
+    "micro_step",
+    "algorithm",
+    "clock",
+    "world",
+)
+
+
+def table_of(trace: Trace, *, beyond: bool = True) -> pl.DataFrame:
+    """Write down a trace's main processes; only spans, in the contract's columns, if not `beyond`."""
+    main = trace.processes.filter("main").select(
+        "process", "host", clock="clock_domain", world="world", own_shard="shard"
+    )
+    events = trace.events if beyond else trace.spans
+    rows = events.collect().join(main, on="process", maintain_order="left")
+    rows = rows.with_columns(shard=pl.coalesce("shard", "own_shard"))
+    words = [
+        pl.col(name).cast(pl.String) for name in ("kind", "op", "name", "role", "communicator")
+    ]
+    return rows.with_columns(words).select(*CONTRACT, *(BEYOND if beyond else ()))
+
+
+def comparable(report: dict[str, Any]) -> dict[str, Any]:
+    """Leave out of a report what names its files, how clocks were told, and what reading met."""
+    kept = {name: value for name, value in report.items() if name not in {"notes", "clock"}}
+    of_files = {"file", "broken_off"}
+    kept["findings"] = [
+        finding | {"evidence": {k: v for k, v in finding["evidence"].items() if k not in of_files}}
+        for finding in report["findings"]
+    ]
+    return kept
+
+
+def rows(columns: str, *lines: str) -> dict[str, list[str]]:
+    """Write a small table: names and cells between spaces, `_` for an empty cell."""
+    cells = [["" if cell == "_" else cell for cell in line.split()] for line in lines]
+    return {
+        name: list(column)
+        for name, column in zip(columns.split(), zip(*cells, strict=True), strict=True)
+    }

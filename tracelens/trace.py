@@ -97,6 +97,16 @@ CLOCK_COLUMNS: Final[dict[str, pl.DataType]] = {
     "device": pl.Int32(),
 }
 
+# How each device's clock was brought onto its host's.
+DEVICE_CLOCK_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "process": pl.Int32(),
+    "device": pl.Int32(),
+    "offset_ns": pl.Int64(),  # host minus device at the first reading
+    "drift_ppm": pl.Float64(),  # how much faster the device's clock runs
+    "uncertainty_ns": pl.Int64(),
+    "readings": pl.Int64(),
+}
+
 # One row per worker (main process) and step. The windows of a process touch: a step lasts until the
 # next one starts, so data loading between two step spans belongs to a step too.
 STEP_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -186,6 +196,9 @@ class Trace:
     )
     threads: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=THREAD_COLUMNS))
     clocks: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=CLOCK_COLUMNS))
+    device_clocks: pl.DataFrame = field(
+        default_factory=lambda: pl.DataFrame(schema=DEVICE_CLOCK_COLUMNS)
+    )
     steps: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=STEP_COLUMNS))
     arrivals: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=ARRIVAL_COLUMNS))
     alignment: Alignment = field(default_factory=lambda: Alignment("same_clock"))

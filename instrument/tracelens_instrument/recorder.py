@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import operator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from tracelens.errors import InvalidArgument
 from tracelens.schema.vocabulary import KINDS, OPS, ROLES
 from tracelens_instrument import keep_signal, lifecycle, steps
 from tracelens_instrument.backend import backend
 from tracelens_instrument.clock import now
+from tracelens_instrument.device_span import DeviceSpan, DeviceToken
 from tracelens_instrument.failures import warn_once
 from tracelens_instrument.lifecycle import on_stop
 from tracelens_instrument.registry import REGISTRY
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from tracelens.schema.side import ClockReading
 
 __all__ = [
+    "DeviceSpan",
+    "DeviceToken",
     "Span",
     "Step",
     "Token",
@@ -115,6 +118,7 @@ def keep() -> None:
     keep_signal.keep()
 
 
+@overload
 def span(
     name: str,
     *,
@@ -123,7 +127,29 @@ def span(
     algorithm: str | None = None,
     communicator: int | None = None,
     shard: int | None = None,
-) -> Span:
+    device: Literal[False] = False,
+) -> Span: ...
+@overload
+def span(
+    name: str,
+    *,
+    kind: str = "user",
+    op: str | None = None,
+    algorithm: str | None = None,
+    communicator: int | None = None,
+    shard: int | None = None,
+    device: Literal[True],
+) -> DeviceSpan: ...
+def span(
+    name: str,
+    *,
+    kind: str = "user",
+    op: str | None = None,
+    algorithm: str | None = None,
+    communicator: int | None = None,
+    shard: int | None = None,
+    device: bool = False,
+) -> Span | DeviceSpan:
     """Make a handle for a kind of work: once, to be used many times.
 
     Args:
@@ -133,6 +159,8 @@ def span(
         algorithm: How a collective is carried out: ring, tree, ...
         communicator: The group that acts, from `tracelens_instrument.recorder.communicator`.
         shard: Parameter-server shard.
+        device: Whether to time it on the device, too, on which its work is queued (CUDA); where there
+            is none it is an ordinary span.
 
     Raises:
         InvalidArgument: an unknown kind, an operation that this kind does not have, or a name or
@@ -148,7 +176,7 @@ def span(
         communicator=_index("communicator", communicator),
         shard=_index("shard", shard),
     )
-    return Span(number)
+    return DeviceSpan(Span(number)) if device else Span(number)
 
 
 @overload

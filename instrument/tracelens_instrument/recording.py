@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from tracelens.schema.side import END_LINE, ClockReading, Thread, to_line
 from tracelens.schema.vocabulary import CLIPPED
 from tracelens_instrument.clock import now, read_clocks
+from tracelens_instrument.devices import Devices
 from tracelens_instrument.failures import warn_once
 from tracelens_instrument.folders import new_folder
 from tracelens_instrument.identity import process_row
@@ -54,6 +55,7 @@ class Recording:
         self._side.append(to_line("retention", retention))
         REGISTRY.listen(self._side.append, who.job)
         self.read_clocks()
+        self.devices = Devices(self.clock_reading, self._losses)
         self.storage = Storage(self.folder, self, self._side, self._losses)
 
     @property
@@ -97,6 +99,7 @@ class Recording:
     def at_step_boundary(self) -> None:
         """Do what has to be done now and then, where it disturbs least: between two steps."""
         try:
+            self.devices.at_step_boundary()
             self.storage.at_step_boundary()
             moment = now()
             self._losses.tell_if_due(moment)
@@ -107,6 +110,7 @@ class Recording:
 
     def close(self) -> None:
         """Take no more events, and write what is to be said at the end."""
+        self.devices.finish()
         self.storage.close()
         REGISTRY.deafen()
         self.read_clocks()
@@ -116,5 +120,6 @@ class Recording:
 
     def abandon(self) -> None:
         """Let go of everything, in a forked child: it all belongs to the parent."""
+        self.devices.abandon()
         self.storage.abandon()
         self._side.close()

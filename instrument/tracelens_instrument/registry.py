@@ -88,11 +88,11 @@ class Registry:
             self._tell(to_line("communicators", self._communicator(index)))
             return index
 
-    def track(self, name: str) -> int:
+    def track(self, name: str, device: int | None = None) -> int:
         """Number a row of the thread table for operations that run beside the code."""
         with self._lock:
             if name not in self._tracks:
-                row = Thread(self._next_thread(), name, in_flight=True)
+                row = Thread(self._next_thread(), name, in_flight=True, device=device)
                 self._tracks[name] = row
                 self._tell(to_line("threads", row))
             return self._tracks[name].index

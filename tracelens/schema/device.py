@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["OnDevice", "are_device_times"]
 
 Names = npt.NDArray[np.uint64]
-_MARK = np.uint64(TIMED_ON_DEVICE)
+_LOWER = np.uint64(48)
+_MARK = np.uint64(TIMED_ON_DEVICE) >> _LOWER
 
 
 def are_device_times(
@@ -65,7 +66,7 @@ class OnDevice:
 
     def named_by(self, request: Names) -> npt.NDArray[np.bool_]:
         """Say which spans' requests name device times, also such as never came."""
-        return np.asarray((request & _MARK != 0) & self.used)
+        return np.asarray((request >> _LOWER == _MARK) & self.used)
 
     def columns(self, request: Names) -> dict[str, pa.Array[Any]]:
         """Return the columns of the spans with these requests; null where a span has none."""

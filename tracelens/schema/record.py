@@ -10,7 +10,7 @@ offset type field           meaning
 16     i64  bytes           payload of this rank; -1 = does not apply
 24     u64  request         PS request (worker << 40 | counter); 0 = does not apply;
                             in a counter's record the value, a float64;
-                            with the highest bit set, see device times
+                            0x8000 << 48 | number: see device times
 32     u32  seq             order of issue in the communicator; 2**32-1 = does not apply
 36     i32  step            -1 = outside of any step
 40     i32  key             PS key or message tag; -1 = does not apply
@@ -29,7 +29,7 @@ Whatever is constant for a handle (name, kind, op, algorithm, communicator, shar
 the side file as a definition, written before its first use (see `tracelens.schema.side`).
 
 A device tells its times later than the host, so they come in a record of their own, whose definition
-has the type ``device``. It names its span by an equal `request`, whose highest bit is set; `bytes` is
+has the type ``device``. It names its span by an equal `request`, 0x8000 << 48 | number; `bytes` is
 the begin on the device's clock, ``end_ns - start_ns`` the length there, `thread` the stream's row.
 """
 
@@ -52,7 +52,7 @@ NO_SEQ: Final = 2**32 - 1
 NO_INDEX: Final = -1  # step, key, bucket, peer
 NO_SHORT: Final = 2**16 - 1  # micro_step, queue_depth
 ESTIMATED: Final = 1
-TIMED_ON_DEVICE: Final = 2**63  # of a request
+TIMED_ON_DEVICE: Final = 0x8000 << 48  # of a request, with a number in the lower 48 bits
 
 # magic, byte-order mark, schema version, record bytes, capacity (slots), pid, padding to 64
 HEADER: Final = struct.Struct("@8sIHHQQ32x")

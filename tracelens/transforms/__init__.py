@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tracelens.transforms import clock, collectives, steps
+from tracelens.transforms import clock, collectives, device, steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 # In order: each relies on what those before it filled in.
 DEFAULT_TRANSFORMS: Final[tuple[Callable[[Trace], Trace], ...]] = (
+    device.place,
     clock.align,
     steps.divide,
     collectives.match,

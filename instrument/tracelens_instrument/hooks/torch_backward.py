@@ -15,27 +15,30 @@ import wrapt
 from tracelens_instrument import recorder
 from tracelens_instrument.clock import now
 from tracelens_instrument.hooks.base import guarded, say_failed
+from tracelens_instrument.hooks.torch_device import Placed
 from tracelens_instrument.hooks.torch_steps import STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tracelens_instrument.device_span import DeviceToken
     from tracelens_instrument.span import Span, Token
 
 __all__ = ["bucket_ready", "install", "layer_begins"]
 
-_BACKPROP: Final = recorder.span("backprop", kind="backprop")
+_BACKPROP: Final = Placed(recorder.span("backprop", kind="backprop"))
 _WAIT: Final = recorder.span("wait for reductions", kind="wait")
 
 
 class _Pass:
     """One call of backward() on the training thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, loss: Any) -> None:
         STEPS.computing()
         self._thread = threading.get_ident()
         self._layer: Token | None = None
-        self._computing: Token | None = _BACKPROP.begin()
+        self._span = _BACKPROP.at(loss)
+        self._computing: Token | DeviceToken | None = self._span.begin()
         self._waiting: Token | None = None
         self._ready_ns = 0
 
@@ -52,7 +55,7 @@ class _Pass:
         if last:
             self._wait()
         elif self._computing is None and self._here:
-            self._computing = _BACKPROP.begin()
+            self._computing = self._span.begin()
 
     def finish(self, *, failed: bool) -> None:
         """End with the call of backward()."""
@@ -83,7 +86,7 @@ class _Pass:
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             waiting.discard()
-            _BACKPROP.complete(self._ready_ns, now())
+            _BACKPROP.on_host.complete(self._ready_ns, now())
 
     @property
     def _here(self) -> bool:
@@ -130,7 +133,7 @@ def _around_backward(
 ) -> Any:
     if _PASSES.current is not None:
         return backward(*args, **kwargs)
-    _PASSES.current = current = guarded(_Pass)()
+    _PASSES.current = current = guarded(_begin)(*args, **kwargs)
     failed = True
     try:
         result = backward(*args, **kwargs)
@@ -140,3 +143,8 @@ def _around_backward(
         if current is not None:
             guarded(current.finish)(failed=failed)
     return result
+
+
+def _begin(tensors: Any = None, *_args: Any, **_kwargs: Any) -> _Pass:
+    """Begin a pass: of a tensor, or of several, of which the first says where all are."""
+    return _Pass(next(iter(tensors), None) if isinstance(tensors, (list, tuple)) else tensors)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import GradBucket
     from torch.nn.parallel import DistributedDataParallel
 
+    from tracelens_instrument.device_span import DeviceToken
     from tracelens_instrument.span import Token
 
     Future = torch.futures.Future[torch.Tensor]
@@ -53,14 +54,14 @@ class Buckets:
         group: dist.ProcessGroup = model.process_group
         return group
 
-    def begin(self, bucket: GradBucket) -> Token:
+    def begin(self, bucket: GradBucket) -> Token | DeviceToken:
         """A bucket is complete and its reduction is issued."""
         group = self._group
         if group is None:
             group = self._group = group_of(self.process_group)
         buffer = bucket.buffer()
         nbytes = 0 if buffer.is_sparse else buffer.nbytes
-        return group.span.begin(
+        return group.span.at(buffer).begin(
             group.track, seq=group.next_seq(), bucket=bucket.index(), nbytes=nbytes
         )
 
@@ -166,8 +167,12 @@ def _first(future: Any) -> torch.Tensor:
     return tensor
 
 
-def _ending(token: Token, future: Future) -> Future:
-    """End the span in the thread that completes the reduction; the future itself stays as it is."""
+def _ending(token: Token | DeviceToken, future: Future) -> Future:
+    """End the span in the thread that completes the reduction; the future itself stays as it is.
+
+    With NCCL that is as soon as the reduction is queued; but there the callback runs on a stream that
+    waits for it, so that the device's end of the span is that of the reduction.
+    """
 
     def end(done: Any) -> None:
         try:

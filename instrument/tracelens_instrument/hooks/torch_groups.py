@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import torch.distributed as dist
 
 from tracelens_instrument import recorder
-
-if TYPE_CHECKING:
-    from tracelens_instrument.span import Span
+from tracelens_instrument.hooks.torch_device import REDUCTIONS, Placed
 
 __all__ = ["Group", "group_of"]
 
@@ -21,9 +19,8 @@ class Group:
 
     def __init__(self, name: str, ranks: list[int]) -> None:
         communicator = recorder.communicator(ranks, name)
-        self.span: Span = recorder.span(
-            "bucket", kind="reduction", op="allreduce", communicator=communicator
-        )
+        span = recorder.span("bucket", kind="reduction", op="allreduce", communicator=communicator)
+        self.span = Placed(span, REDUCTIONS)
         self.track = recorder.track("gradient buckets")
         self.next_seq = itertools.count().__next__
 

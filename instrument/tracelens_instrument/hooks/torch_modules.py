@@ -21,6 +21,7 @@ from torch.utils import checkpoint
 from tracelens_instrument import recorder
 from tracelens_instrument.hooks.base import guarded, say_failed
 from tracelens_instrument.hooks.torch_backward import layer_begins
+from tracelens_instrument.hooks.torch_device import Placed
 from tracelens_instrument.hooks.torch_steps import STEPS
 from tracelens_instrument.state import STATE
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
 
+    from tracelens_instrument.device_span import DeviceSpan
     from tracelens_instrument.span import Span
 
 __all__ = ["ModuleHook", "leaves", "record_modules", "tensors"]
@@ -56,9 +58,20 @@ class _Begin(ModuleHook):
             self._span.__enter__()
 
 
+class _Whole:
+    """The span of the whole model: on a device if its weights are there when it is first used."""
+
+    def __init__(self, placed: Placed) -> None:
+        self._placed = placed
+        self.span: Span | DeviceSpan = placed.on_host
+
+    def settle(self, module: Module) -> None:
+        self.span = self._placed.at(next(module.parameters(), None))
+
+
 class _BeginRoot(ModuleHook):
-    def __init__(self, span: Span, first: Callable[[Module], object]) -> None:
-        self._span = span
+    def __init__(self, whole: _Whole, first: Callable[[Module], object]) -> None:
+        self._whole = whole
         self._first: Callable[[Module], object] | None = first
 
     def __call__(self, module: Module, _inputs: Any) -> None:
@@ -67,18 +80,19 @@ class _BeginRoot(ModuleHook):
         first, self._first = self._first, None
         if first is not None:
             guarded(first)(module)
+            guarded(self._whole.settle)(module)
         if module.training and torch.is_grad_enabled():
             STEPS.computing()
-        self._span.__enter__()
+        self._whole.span.__enter__()
 
 
-class _End(ModuleHook):
-    def __init__(self, span: Span) -> None:
-        self._span = span
+class _EndRoot(ModuleHook):
+    def __init__(self, whole: _Whole) -> None:
+        self._whole = whole
 
     def __call__(self, _module: Module, _inputs: Any, output: Any) -> None:
         if not is_compiling():
-            self._span.__exit__(*(_SUCCESS if output is not None else _failure()))
+            self._whole.span.__exit__(*(_SUCCESS if output is not None else _failure()))
 
 
 class _EndLayer(ModuleHook):
@@ -120,8 +134,8 @@ def _failure() -> tuple[Any, Any, Any]:
 
 def record_modules(root: Module, *, layers: bool, first: Callable[[Module], object]) -> None:
     """Record the passes of `root` and, with `layers`, of its layers; call `first` before the first."""
-    whole = recorder.span("forward", kind="forward")
-    _register(root, _BeginRoot(whole, first), _End(whole))
+    whole = _Whole(Placed(recorder.span("forward", kind="forward")))
+    _register(root, _BeginRoot(whole, first), _EndRoot(whole))
     for name, module in leaves(root) if layers else ():
         forward = recorder.span(name, kind="forward")
         backward = recorder.span(name, kind="backprop")

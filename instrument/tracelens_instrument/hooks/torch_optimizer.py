@@ -9,6 +9,7 @@ from torch.optim import optimizer as torch_optimizer
 
 from tracelens_instrument import recorder
 from tracelens_instrument.hooks.base import guarded
+from tracelens_instrument.hooks.torch_device import Placed
 from tracelens_instrument.hooks.torch_steps import STEPS
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
+    from tracelens_instrument.device_span import DeviceToken
     from tracelens_instrument.span import Token
 
 __all__ = ["install", "record_updates"]
@@ -44,7 +46,7 @@ def record_updates(optimizer: Optimizer) -> None:
 class _Update:
     """A step under way; `caller` is the frame that makes it, which tells whether it still runs."""
 
-    def __init__(self, token: Token, caller: int) -> None:
+    def __init__(self, token: Token | DeviceToken, caller: int) -> None:
         self.token = token
         self.depth = 1
         self._caller = caller
@@ -72,8 +74,9 @@ def _begin_update(optimizer: Optimizer, caller: FrameType) -> None:
         return
     if before is not None:
         before.token.discard()  # it raised: PyTorch calls no hook then, so nobody knows when
-    span = recorder.span(type(optimizer).__name__, kind="update")
-    _open[id(optimizer)] = _Update(span.begin(), id(caller))
+    span = Placed(recorder.span(type(optimizer).__name__, kind="update"))
+    token = span.at(_first_weight(optimizer)).begin()
+    _open[id(optimizer)] = _Update(token, id(caller))
 
 
 def _end_update(optimizer: Optimizer) -> None:
@@ -85,3 +88,8 @@ def _end_update(optimizer: Optimizer) -> None:
         del _open[id(optimizer)]
         update.token.end()
         STEPS.updated(optimizer)
+
+
+def _first_weight(optimizer: Optimizer) -> Any:
+    weights = (weight for group in optimizer.param_groups for weight in group["params"])
+    return next(weights, None)

@@ -1,0 +1,101 @@
+"""What a model does on a device is timed there: forward, backprop, buckets, update; layers are not.
+
+The device is simulated; where a real one is, `tests/gpu` does the same with it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from support.recording import Recorded, read_one
+from support.simulated_device import SimulatedDevice
+from support.torch_training import Training, group_of_one, network, torch
+
+import tracelens as tl
+from tracelens_instrument import device_clock
+from tracelens_instrument.hooks import torch_device
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+STEPS = 3
+
+
+class Placed:
+    """A tensor as far as its place goes."""
+
+    def __init__(self, *, is_cuda: bool) -> None:
+        self.is_cuda = is_cuda
+
+
+def trained(trace: Path) -> Recorded:
+    """Train a DDP model for some steps."""
+    with group_of_one():
+        model = torch.nn.parallel.DistributedDataParallel(network())
+        training = Training(tl.attach(model))
+        tl.attach(training.model, optimizer=training.optimizer)
+        for step in range(STEPS):
+            with tl.step(step):
+                training.step()
+        tl.stop()
+        del training, model
+    return read_one(trace)
+
+
+def timed(events: list[dict[str, Any]]) -> list[bool]:
+    return [event["device_start_ns"] is not None for event in events]
+
+
+def test_all_of_a_model_on_a_device(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole phases have device times, layers have not, and buckets have a row of their own."""
+    device = SimulatedDevice(clock=time.monotonic_ns)
+    monkeypatch.setattr(device_clock, "find", lambda: device)
+    monkeypatch.setattr(torch_device, "on_device", lambda tensor: tensor is not None)
+    found = trained(trace)
+    assert not found.side.dropped
+    for name in ("forward", "backprop", "bucket", "SGD"):
+        assert timed(found.named(name)) == [True] * STEPS, name
+    for name in ("0", "2"):
+        assert not any(timed(found.named(name)))
+    rows = {row.index: row.name for row in found.side.threads}
+    on_device = [event for event in found.events if event["stream"] is not None]
+    streams = {event["name"]: rows[event["stream"]] for event in on_device}
+    assert streams == {
+        "forward": "simulated:0 stream 0",
+        "backprop": "simulated:0 stream 0",
+        "SGD": "simulated:0 stream 0",
+        "bucket": "simulated:0 reductions",
+    }
+    order = sorted(("forward", "backprop", "SGD"), key=lambda n: found.named(n)[0]["start_ns"])
+    begins = [found.named(name)[0]["device_start_ns"] for name in order]
+    assert begins == sorted(begins)
+
+
+def test_a_model_on_the_host_is_not_timed_on_a_device(
+    trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the process uses a device for something else."""
+    device = SimulatedDevice(clock=time.monotonic_ns)
+    monkeypatch.setattr(device_clock, "find", lambda: device)
+    found = trained(trace)
+    assert not any(timed(found.events))
+    assert device.events == []
+
+
+def test_the_place_of_a_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tensor says where it is; nothing, and what is no tensor, is on no device."""
+    monkeypatch.setattr(torch, "Tensor", Placed)
+    assert torch_device.on_device(Placed(is_cuda=True))
+    assert not torch_device.on_device(Placed(is_cuda=False))
+    assert not torch_device.on_device(None)
+    assert not torch_device.on_device([Placed(is_cuda=True)])
+
+
+def test_without_cuda_no_device_is_found() -> None:
+    """PyTorch being loaded does not make a device, nor is one woken up."""
+    assert torch.cuda.is_initialized() is False
+    assert device_clock.find() is None
+    assert torch.cuda.is_initialized() is False

@@ -66,7 +66,8 @@ def test_with_a_device_it_is_timed_there(trace: Path, device: SimulatedDevice) -
     assert event["device_duration_ns"] == pytest.approx(5 * MS, abs=1000)
     assert event["duration_ns"] < event["device_start_ns"] - event["start_ns"]
     assert (event["bytes"], event["step"], event["request"]) == (3, 0, None)
-    assert found.side.threads[event["stream"]].name == "simulated:0 stream 0"
+    rows = {row.index: row.name for row in found.side.threads}
+    assert rows[event["stream"]] == "simulated:0 stream 0"
 
 
 def test_its_clock_is_tied_to_the_hosts(trace: Path, device: SimulatedDevice) -> None:

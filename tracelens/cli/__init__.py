@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tracelens import __version__
-from tracelens.cli import analyze, demo, info, record, serve
+from tracelens.cli import analyze, demo, info, record, serve, validate
 from tracelens.errors import MissingExtra, TraceLensError
 
 if TYPE_CHECKING:
@@ -33,11 +33,12 @@ class Command(Protocol):
         """Do it and return the exit code."""
 
 
-COMMANDS: Final[tuple[Command, ...]] = (record, info, analyze, serve, demo)
+COMMANDS: Final[tuple[Command, ...]] = (record, info, analyze, validate, serve, demo)
 
 _EXTRA_OF: Final = {
     "polars": "analyze",
     "rich": "analyze",
+    "jsonschema": "analyze",
     "dash": "dashboard",
     "dash_mantine_components": "dashboard",
     "dash_ag_grid": "dashboard",

@@ -21,9 +21,9 @@ MAP: Final = (
 )
 
 
-def add_trace(parser: argparse.ArgumentParser) -> None:
-    """Add the run to read, and what only tables need."""
-    parser.add_argument("trace", type=Path, help=WHAT)
+def add_trace(parser: argparse.ArgumentParser, *, also: str = "") -> None:
+    """Add the run to read, and what only tables need; `also` says what else may stand there."""
+    parser.add_argument("trace", type=Path, help=f"{WHAT}{also and ', or '}{also}")
     table = parser.add_argument_group("tables of spans")
     table.add_argument("--map", action="append", metavar="THEIRS=OURS", help=MAP)
     table.add_argument(

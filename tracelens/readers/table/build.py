@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import polars as pl
-
 from tracelens.readers.table import calls, steps, tracks
 from tracelens.readers.table.cells import gather
+from tracelens.readers.table.frames import fitted
 from tracelens.readers.table.meanings import translate, translate_roles
 from tracelens.readers.table.naming import plan
 from tracelens.readers.table.processes import describe, number, wall_clocks
@@ -15,6 +14,8 @@ from tracelens.readers.table.rows import once, sound
 from tracelens.trace import EVENT_COLUMNS, Note, Trace
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from tracelens.readers.table.naming import Plan, Renaming
 
 __all__ = ["build"]
@@ -50,10 +51,7 @@ def build(table: pl.LazyFrame, renaming: Renaming, file: str, *, one_clock: bool
 
 def _events(rows: pl.DataFrame) -> pl.DataFrame:
     """Give rows all columns of events, in their types and order."""
-    return rows.select(
-        pl.col(name).cast(kind) if name in rows.columns else pl.lit(None, kind).alias(name)
-        for name, kind in EVENT_COLUMNS.items()
-    ).sort("process", "start_ns", "depth")
+    return fitted(rows, EVENT_COLUMNS).sort("process", "start_ns", "depth")
 
 
 def _unused(planned: Plan) -> list[Note]:

@@ -12,6 +12,7 @@ from typing import Final
 
 import polars as pl
 
+from tracelens.readers.table.frames import fitted
 from tracelens.schema.vocabulary import COLLECTIVES
 from tracelens.trace import COMMUNICATOR_COLUMNS, Note
 
@@ -63,15 +64,13 @@ def match(frame: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
 
 def communicators(frame: pl.DataFrame) -> pl.DataFrame:
     """Return the communicators that collectives name, with the ranks that call them."""
-    return (
+    members = (
         frame.filter((pl.col("role") == "worker") & pl.col("communicator").is_not_null())
         .group_by("communicator")
         .agg(ranks=pl.col("rank").unique().sort())
         .with_columns(name=pl.col("communicator").cast(pl.String))
-        .sort("name")
-        .select(*COMMUNICATOR_COLUMNS)
-        .cast(pl.Schema(COMMUNICATOR_COLUMNS))
     )
+    return fitted(members.sort("name"), COMMUNICATOR_COLUMNS)
 
 
 def _completed(frame: pl.DataFrame, called: pl.Expr) -> pl.DataFrame:

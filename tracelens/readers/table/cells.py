@@ -159,7 +159,7 @@ def _told(table: pl.LazyFrame, frame: pl.DataFrame, column: _Column) -> Note | N
         f"Column '{column.theirs}' holds {count} times something else than {column.expected}, "
         f"first {str(cell)[:60]!r} in row {row + 1}: {fate}."
     )
-    return Note(file="", sentence=sentence, kind="table")
+    return Note(file="", sentence=sentence, kind="unreadable")
 
 
 def _is_number(table: pl.LazyFrame, schema: pl.Schema, column: str) -> bool:

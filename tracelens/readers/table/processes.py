@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from tracelens.errors import UnusableInput
+from tracelens.readers.table.frames import fitted
 from tracelens.trace import CLOCK_COLUMNS, PROCESS_COLUMNS
 
 if TYPE_CHECKING:
@@ -54,10 +55,7 @@ def describe(
         dropped=pl.col("dropped").fill_null(0),
         file=pl.lit(file),
     )
-    return described.select(
-        pl.col(column) if column in described.columns else pl.lit(None).alias(column)
-        for column in PROCESS_COLUMNS
-    ).cast(pl.Schema(PROCESS_COLUMNS))
+    return fitted(described, PROCESS_COLUMNS)
 
 
 def wall_clocks(processes: pl.DataFrame, *, dates: bool) -> pl.DataFrame:
@@ -67,18 +65,10 @@ def wall_clocks(processes: pl.DataFrame, *, dates: bool) -> pl.DataFrame:
     if not (dates or epoch):
         return pl.DataFrame(schema=CLOCK_COLUMNS)
     moments = processes.select("process", pl.concat_list("first_ns", "last_ns").alias("wall_ns"))
-    return (
-        moments.explode("wall_ns")
-        .with_columns(
-            method=pl.lit("local"),
-            monotonic_ns="wall_ns",
-            window_ns=pl.lit(_WINDOW_NS),
-            peer=pl.lit(None),
-            offset_ns=pl.lit(None),
-        )
-        .select(*CLOCK_COLUMNS)
-        .cast(pl.Schema(CLOCK_COLUMNS))
+    read = moments.explode("wall_ns").with_columns(
+        method=pl.lit("local"), monotonic_ns="wall_ns", window_ns=pl.lit(_WINDOW_NS)
     )
+    return fitted(read, CLOCK_COLUMNS)
 
 
 def _gathered(frame: pl.DataFrame) -> pl.DataFrame:

@@ -70,7 +70,7 @@ def once(frame: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
     if not repeated:
         return frame, []
     sentence = f"{repeated:,} rows repeat another in every column: they count once."
-    return kept, [Note(file="", sentence=sentence, kind="table")]
+    return kept, [Note(file="", sentence=sentence, kind="dropped")]
 
 
 def _typed(frame: pl.DataFrame) -> pl.DataFrame:

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from tracelens.readers.table.frames import fitted
 from tracelens.schema.depth import depths
 from tracelens.trace import THREAD_COLUMNS, Note
 
@@ -95,15 +96,11 @@ def _threads(frame: pl.DataFrame, names: pl.DataFrame) -> pl.DataFrame:
     flies = pl.col("kind").cast(pl.String).is_in(_FLYING).all() & (pl.col("role") == "worker").all()
     found = frame.group_by(_PLACE).agg(flies=flies).sort(_PLACE)
     beside = ~pl.col("flies").all().over("process")
-    return (
-        found.join(names, on=_PLACE, how="left", maintain_order="left")
-        .with_columns(
-            in_flight=pl.col("flies") & beside,
-            name=pl.coalesce("said", pl.format("thread {}", "thread")),
-        )
-        .select(*THREAD_COLUMNS)
-        .cast(pl.Schema(THREAD_COLUMNS))
+    named = found.join(names, on=_PLACE, how="left", maintain_order="left").with_columns(
+        in_flight=pl.col("flies") & beside,
+        name=pl.coalesce("said", pl.format("thread {}", "thread")),
     )
+    return fitted(named, THREAD_COLUMNS)
 
 
 def _depths(frame: pl.DataFrame) -> pl.Series:

@@ -1,0 +1,163 @@
+"""docs/report.schema.json: every report keeps to it, and it says no more and no less than the code."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from jsonschema import Draft202012Validator
+from support.analysed import RUNS, report
+from support.damage import written
+from support.samples import Sample, manifest
+from support.tables import table_of
+
+from tracelens import load
+from tracelens.analyses import analyze
+from tracelens.analyses.efficiency import CAUSES
+from tracelens.analyses.result import (
+    REPORT_FORMAT,
+    Finding,
+    FindingKind,
+    Pattern,
+    Report,
+    Summary,
+)
+from tracelens.reports import to_json
+from tracelens.reports.schema import problems, report_schema
+from tracelens.schema.vocabulary import KINDS
+from tracelens.simulator.synthetic import Fault, Scenario, generate, random_clocks
+from tracelens.trace import HostClock, Note, Trace
+
+DOCS = Path(__file__).parents[2] / "docs"
+SCHEMA = report_schema()
+PHASES = ("data", "forward", "backprop", "update", "checkpoint", "gc", "reduction", "aggregate")
+CLOCKS = random_clocks(2)
+
+
+def as_printed(found: Report) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(to_json.render(found))
+    return loaded
+
+
+def test_the_schema_is_one() -> None:
+    """Of draft 2020-12, and strict: an object with fields has no others, and all of them."""
+    assert SCHEMA["$schema"].endswith("2020-12/schema")
+    Draft202012Validator.check_schema(SCHEMA)
+    for part in objects(SCHEMA):
+        assert part["additionalProperties"] is False
+        if (
+            "load_balance" not in part["properties"]
+        ):  # the factors are not there without useful time
+            assert part["required"] == list(part["properties"])
+
+
+def objects(value: Any) -> list[dict[str, Any]]:
+    """Return every schema of an object with named fields."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    found = [part for entry in inner for part in objects(entry)]
+    return [value, *found] if isinstance(value, dict) and "properties" in value else found
+
+
+def test_the_words_are_those_of_the_code() -> None:
+    """Kinds, patterns, phases, causes and fields are neither fewer nor more."""
+    parts = SCHEMA["$defs"]
+    finding = parts["finding"]["properties"]
+    assert finding["kind"]["enum"] == list(get_args(FindingKind))
+    assert finding["pattern"]["enum"] == [*get_args(Pattern), None]
+    assert finding["phase"]["enum"] == [*KINDS, None]
+    assert list(finding) == [field.name for field in fields(Finding)]
+    assert set(SCHEMA["properties"]["trace"]["properties"]) == {f.name for f in fields(Summary)}
+    assert parts["bar"]["properties"]["cause"]["enum"] == [*CAUSES.values(), "outside"]
+    assert set(parts["note"]["properties"]) == {field.name for field in fields(Note)}
+    hosts = {field.name for field in fields(HostClock)} - {"clock_domain"}
+    assert set(parts["host"]["properties"]) == hosts
+    assert SCHEMA["properties"]["format"] == {"const": REPORT_FORMAT}
+    kinds = set(re.findall(r"\w+", str(Note.__doc__).partition("one of")[2].partition(": what")[0]))
+    assert kinds - {"and"} == set(parts["note"]["properties"]["kind"]["enum"])
+
+
+@pytest.mark.parametrize("sample", manifest(), ids=lambda sample: sample.name)
+def test_samples(sample: Sample) -> None:
+    """Real runs, natively and as a table."""
+    trace = load.open(sample.folder)
+    assert problems(as_printed(analyze(trace))) == []
+    table = Trace.from_table(table_of(trace, beyond=False).drop("host"))
+    assert problems(as_printed(analyze(table))) == []
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_runs(run: str) -> None:
+    """Simulated runs of every kind."""
+    assert problems(as_printed(report(RUNS[run][0]))) == []
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_faults(phase: Any, hosts: int) -> None:
+    """A fault in each phase, for good and now and then, of one rank and of all, on skewed clocks."""
+    faults = (
+        Fault(phase, (1,), factor=1.5, extra_ms=9.0),
+        Fault(phase, (), steps=(20, 30), extra_ms=9.0, every=3),
+    )
+    shards = 2 if phase == "aggregate" else 0
+    clocks = CLOCKS if hosts == 2 and not shards else ()
+    scenario = Scenario(
+        ranks=4, ranks_per_host=4 // hosts, steps=50, faults=faults, shards=shards, clocks=clocks
+    )
+    assert problems(as_printed(report(scenario))) == []
+
+
+def test_broken_and_poor_traces(tmp_path: Path) -> None:
+    """Cut off, partly unreadable, without steps, without anything useful, with lost events."""
+    victim = written(tmp_path)
+    victim.write_bytes(victim.read_bytes()[:-900])
+    assert problems(as_printed(analyze(load.open(tmp_path)))) == []
+    victim.write_bytes(b"nothing of a trace")
+    assert problems(as_printed(analyze(load.open(tmp_path)))) == []
+    tables: list[dict[str, Any]] = [
+        {"rank": [0], "start_ns": [0], "end_ns": [0]},
+        {"rank": [7], "start_ns": [5], "end_ns": [None]},
+        {"rank": [0, 9], "start_ns": [5, 9], "end_ns": [9, 5], "kind": ["ps_service", "gc"]},
+        {"rank": [0, 1], "start_ns": [5, 9], "end_ns": [9, 12], "kind": ["wait", "barrier"]},
+    ]
+    for table in tables:
+        assert problems(as_printed(analyze(Trace.from_table(table)))) == []
+    nothing = generate(Scenario(ranks=2, steps=3))
+    bare = nothing.with_(events=nothing.events.filter(rank=99))
+    assert problems(as_printed(analyze(load.prepare(bare)))) == []
+
+
+def test_what_breaks_the_format_is_found() -> None:
+    """Each in a sentence that says where."""
+    good = as_printed(report(RUNS["slow rank"][0]))
+    finding = good["findings"][0]
+    broken: dict[str, dict[str, Any]] = {
+        "$.format: ": good | {"format": "tracelens.report/2"},
+        "'more' was unexpected": good | {"more": 1},
+        "$.findings[0].kind: 'slow' is not one of": good
+        | {"findings": [finding | {"kind": "slow"}]},
+        "$.findings[0].saving: 3 is greater": good | {"findings": [finding | {"saving": 3}]},
+        "$.findings[0].steps: [1] is too short": good | {"findings": [finding | {"steps": [1]}]},
+        "sum to": good | {"efficiency": good["efficiency"] | {"achieved": 0.0}},
+    }
+    for said, bad in broken.items():
+        assert any(said in problem for problem in problems(bad)), said
+    del finding["evidence"]
+    assert "'evidence' is a required property" in problems(good)[0]
+
+
+def test_the_page_agrees() -> None:
+    """The example of docs/report.md keeps to the schema, has every field, and its table every one."""
+    page = (DOCS / "report.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    found = json.loads(example)
+    assert problems(found) == []
+    assert found["findings"]
+    assert found["clock"]["hosts"]
+    assert found["notes"]
+    named = {name for part in objects(SCHEMA) for name in part["properties"]}
+    assert {name for name in named if f"`{name}`" not in page} == set()

@@ -1,0 +1,78 @@
+"""`tracelens validate`: whether a trace, a table or a report keeps to its format."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from tracelens.cli.opening import add_trace, open_trace
+from tracelens.errors import TraceNotFound, UnusableInput
+
+if TYPE_CHECKING:
+    import argparse
+    from pathlib import Path
+
+NAME: Final = "validate"
+HELP: Final = (
+    "check a trace, a table of spans or a report against its format, a line for each problem"
+)
+EXAMPLES: Final = """\
+  tracelens validate traces/today
+  tracelens validate events.parquet
+  tracelens validate report.json
+"""
+_MARK: Final = "tracelens.report/"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `validate`."""
+    add_trace(parser, also="a report (.json)")
+    parser.add_argument("--format", choices=("text", "json", "markdown"), default="text")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check and print; exit code 1 if there is a problem."""
+    report = _report(arguments.trace)
+    if report is None:
+        what, problems = _of_trace(arguments)
+    else:
+        from tracelens.reports.schema import problems as broken
+
+        what, problems = "report", broken(report)
+    sys.stdout.write(_written(arguments.format, arguments.trace, what, problems))
+    return 1 if problems else 0
+
+
+def _of_trace(arguments: argparse.Namespace) -> tuple[str, list[str]]:
+    from tracelens.readers.table.files import is_table
+    from tracelens.soundness import problems
+
+    what = "table of spans" if is_table(arguments.trace) else "trace"
+    try:
+        return what, problems(open_trace(arguments))
+    except TraceNotFound:
+        raise
+    except UnusableInput as error:
+        return what, [str(error)]
+
+
+def _report(path: Path) -> Any:
+    """Return what a JSON file holds if it looks like a report of ours, else None."""
+    try:
+        with path.open("rb") as file:
+            if not file.read(1 << 10).lstrip().startswith(b"{"):
+                return None
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if str(found.get("format")).startswith(_MARK) else None
+
+
+def _written(form: str, path: Path, what: str, problems: list[str]) -> str:
+    if form == "json":
+        return json.dumps({"path": str(path), "what": what, "problems": problems}, indent=2) + "\n"
+    from tracelens.reports.words import clean
+
+    lines = [f"{'- ' if form == 'markdown' else ''}{clean(problem)}" for problem in problems]
+    return "\n".join(lines or [f"{path}: no problem in this {what}."]) + "\n"

@@ -1,0 +1,46 @@
+"""The JSON Schema of the report, and what of a report does not keep to it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from jsonschema import Draft202012Validator
+
+__all__ = ["problems", "report_schema"]
+
+_NAME: Final = "report.schema.json"
+_SLACK: Final = 1e-6
+_SHOWN: Final = 200
+
+
+def report_schema() -> dict[str, Any]:
+    """Load the schema: it lies beside this module where installed, in docs/ in a checkout."""
+    here = Path(__file__).parent
+    places = (here / _NAME, here.parents[1] / "docs" / _NAME)
+    text = next(place for place in places if place.exists()).read_text(encoding="utf-8")
+    schema: dict[str, Any] = json.loads(text)
+    return schema
+
+
+def problems(report: Any) -> list[str]:
+    """Say in a sentence each what of a report, as loaded from JSON, breaks the format."""
+    validator = Draft202012Validator(report_schema())
+    found = [
+        f"{error.json_path}: {error.message[:_SHOWN]}"
+        for error in sorted(validator.iter_errors(report), key=lambda error: error.json_path)
+    ]
+    return found or _sums(report["efficiency"])
+
+
+def _sums(efficiency: dict[str, Any] | None) -> list[str]:
+    """Check what a schema cannot say: time adds up."""
+    if efficiency is None:
+        return []
+    total = efficiency["achieved"] + sum(bar["share"] for bar in efficiency["waterfall"])
+    if abs(total - 1) <= _SLACK:
+        return []
+    return [
+        f"$.efficiency: achieved and the shares of the waterfall sum to {total:.6f}, expected 1"
+    ]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 Array = npt.NDArray[np.float32]
 
@@ -32,12 +32,16 @@ class Perceptron:
         pairs = pairwise(sizes)
         return cls([draw.normal(0, 1 / np.sqrt(a), (a, b)).astype("f4") for a, b in pairs])
 
-    def forward(self, inputs: Array) -> list[Array]:
-        """Return the inputs and every layer's activations."""
+    def forward(
+        self, inputs: Array, before: Callable[[int], object] = lambda _: None
+    ) -> list[Array]:
+        """Return the inputs and every layer's activations; `before` is called with each layer first."""
         activations = [inputs]
-        for weight in self.weights[:-1]:
-            activations.append(np.maximum(activations[-1] @ weight, 0))
-        activations.append(activations[-1] @ self.weights[-1])
+        last = len(self.weights) - 1
+        for layer, weight in enumerate(self.weights):
+            before(layer)
+            output = activations[-1] @ weight
+            activations.append(output if layer == last else np.maximum(output, 0))
         return activations
 
     def backprop(self, activations: list[Array], targets: Array) -> Iterator[tuple[int, Array]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,8 +22,13 @@ def run_example(
 ) -> subprocess.CompletedProcess[str]:
     """Record an example with its own launcher; what becomes of it is for the caller to judge."""
     path = EXAMPLES / script
-    start = launch if script.startswith("mpi_") else torchrun_command
-    command = [*start(path, ranks), *map(str, arguments)]
+    if script.startswith("grpc_"):
+        command = [sys.executable, str(path), f"--workers={ranks}"]
+    elif script.startswith("mpi_"):
+        command = launch(path, ranks)
+    else:
+        command = torchrun_command(path, ranks)
+    command += map(str, arguments)
     return run_record("--out", folder, "--", *command)
 
 

@@ -1,0 +1,114 @@
+"""The gRPC parameter server: real servers and workers, whose requests are known on both ends."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from support.examples import record_example, run_example
+
+from tracelens.placement import STRATEGIES, loads
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from support.recording import Recorded
+
+pytestmark = pytest.mark.end_to_end
+
+MODES = ("sync", "async", "pipelined")
+SCRIPT = "grpc_parameter_server.py"
+WORKERS, SHARDS, STEPS, HIDDEN = 2, 2, 6, 96
+SIZES = [4 * a * b for a, b in [(64, HIDDEN), *[(HIDDEN, HIDDEN)] * 3, (HIDDEN, 10)]]
+LOSS = re.compile(r"loss (\d+\.\d+) -> (\d+\.\d+)")
+
+
+def _record(folder: Path, *arguments: str) -> list[Recorded]:
+    settings = [f"--shards={SHARDS}", f"--steps={STEPS}", f"--hidden={HIDDEN}", *arguments]
+    return record_example(SCRIPT, WORKERS, folder, *settings)
+
+
+def _requests(recorded: list[Recorded], role: str, ops: set[str]) -> Counter[tuple[int, int]]:
+    """Count (shard, request id) of these operations, on one end."""
+    return Counter(
+        (event["shard"], event["request"])
+        for process in recorded
+        if process.side.process.role == role
+        for event in process.events
+        if event["op"] in ops
+    )
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_trains(mode: str, tmp_path: Path) -> None:
+    done = run_example(SCRIPT, WORKERS, tmp_path / "t", f"--mode={mode}", "--steps=40")
+    assert done.returncode == 0, done.stderr
+    losses = LOSS.findall(done.stdout)
+    assert len(losses) == WORKERS
+    assert all(float(last) < float(first) for first, last in losses)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_requests_match_one_to_one(mode: str, tmp_path: Path) -> None:
+    """What a worker asks for, and what a shard received or sent: the same requests, once each."""
+    recorded = _record(tmp_path / "t", f"--mode={mode}")
+    asked = _requests(recorded, "worker", {"push", "pull"})
+    answered = _requests(recorded, "ps", {"receive", "reply"})
+    assert asked.keys() == answered.keys()
+    assert set(asked.values()) == {1}
+    per_request = 2 if mode == "pipelined" else 1  # there a push comes back as a pull
+    assert set(answered.values()) == {per_request}
+
+
+@pytest.mark.parametrize("placement", sorted(STRATEGIES))
+def test_bytes_per_shard_are_those_of_the_placement(placement: str, tmp_path: Path) -> None:
+    recorded = _record(tmp_path / "t", f"--placement={placement}")
+    placed = loads(STRATEGIES[placement](SIZES, SHARDS), SHARDS)
+    for op in ("push", "pull"):
+        moved = [0] * SHARDS
+        for process in recorded:
+            for event in process.events:
+                if event["op"] == op:
+                    moved[event["shard"]] += event["bytes"]
+        assert moved == [STEPS * WORKERS * nbytes for nbytes in placed]
+
+
+def test_a_synchronous_update_takes_all_gradients(tmp_path: Path) -> None:
+    """One update a step and shard, which no worker passes by: the token comes after it."""
+    recorded = _record(tmp_path / "t", "--mode=sync")
+    applied: dict[int, int] = {}
+    for process in recorded:
+        for event in process.named("apply"):
+            end = event["start_ns"] + event["duration_ns"]
+            applied[event["step"]] = max(applied.get(event["step"], 0), end)
+    assert len(applied) == STEPS
+    barriers = [event for process in recorded for event in process.named("wait for the token")]
+    assert len(barriers) == STEPS * WORKERS
+    for barrier in barriers:
+        assert barrier["start_ns"] + barrier["duration_ns"] >= applied[barrier["step"]]
+
+
+def test_asynchronous_updates_are_one_a_push(tmp_path: Path) -> None:
+    """Each makes a version of its own; a pull says which it got."""
+    for process in _record(tmp_path / "t", "--mode=async"):
+        made = [event["seq"] for event in process.named("apply")]
+        if process.side.process.role == "ps":
+            assert sorted(made) == list(range(1, STEPS * WORKERS + 1))
+            assert all(0 <= event["seq"] <= len(made) for event in process.named("reply"))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_killed_worker_ends_the_training(mode: str, tmp_path: Path) -> None:
+    """Nobody waits for ever, and what was recorded until then is there."""
+    kill = ["--kill-rank=1", "--kill-step=2", f"--steps={STEPS}", f"--mode={mode}"]
+    done = run_example(SCRIPT, WORKERS, tmp_path / "t", *kill)
+    assert done.returncode != 0
+    assert len(list((tmp_path / "t").iterdir())) == WORKERS + 2
+
+
+def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
+    done = run_example(SCRIPT, WORKERS, tmp_path / "t", "--shards=0")
+    assert done.returncode != 0
+    assert "at least one worker and one shard" in done.stderr

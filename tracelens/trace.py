@@ -250,6 +250,12 @@ class Trace:
         return self.processes.filter(chosen).sort("rank")
 
     @property
+    def uncertainty_ns(self) -> int:
+        """How sure times of different ranks compare, at worst; devices' clocks included."""
+        devices = self.device_clocks["uncertainty_ns"].max()
+        return self.alignment.uncertainty_ns + (devices if isinstance(devices, int) else 0)
+
+    @property
     def expected_ranks(self) -> int:
         """World size as the processes report it; at least the ranks seen."""
         world = self.processes["world"].max() if self.processes.height else 0

@@ -112,10 +112,10 @@ def test_other_causes() -> None:
     rows = [
         span(0, "gc", 10, 20, thread=2),
         span(0, "device", 30, 40),
-        span(0, "data", 50, 55, device_start_ns=60, device_duration_ns=10),
+        span(0, "device", 50, 55, device_start_ns=60, device_duration_ns=10),
     ]
     idle = [row[1:] for row in cut(rows, ranks=1) if row[0] == "idle"]
-    assert idle == [(10, 20), (30, 40), (60, 70)]
+    assert idle == [(10, 20), (30, 40), (50, 55), (60, 70)]
 
 
 def test_elastic() -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from polars.testing import assert_frame_equal
-from support.scenarios import BLOCKING, HEALTHY, HOT_SHARD, TWO_HOSTS
+from support.scenarios import BLOCKING, DEVICES, HEALTHY, HOT_SHARD, TWO_HOSTS
 
 from tracelens import load
 from tracelens.simulator.synthetic import Scenario, generate, write
@@ -14,10 +14,19 @@ from tracelens.simulator.synthetic import Scenario, generate, write
 if TYPE_CHECKING:
     from pathlib import Path
 
+TABLES = (
+    "processes",
+    "communicators",
+    "threads",
+    "clocks",
+    "device_clocks",
+    "steps",
+    "arrivals",
+)
 KEY = ["process", "start_ns", "end_ns", "kind", "name", "thread", "request", "seq"]
 
 
-@pytest.mark.parametrize("scenario", [HEALTHY, BLOCKING, TWO_HOSTS, HOT_SHARD])
+@pytest.mark.parametrize("scenario", [HEALTHY, BLOCKING, TWO_HOSTS, HOT_SHARD, DEVICES])
 def test_round_trip(scenario: Scenario, tmp_path: Path) -> None:
     """Every event, process, thread, communicator and clock record comes back as it was."""
     write(scenario, tmp_path)
@@ -29,7 +38,15 @@ def test_round_trip(scenario: Scenario, tmp_path: Path) -> None:
     assert read.path == tmp_path
     assert read.notes == made.notes
     assert read.alignment == made.alignment
-    for name in ("processes", "communicators", "threads", "clocks", "steps", "arrivals"):
+    for name in (
+        "processes",
+        "communicators",
+        "threads",
+        "clocks",
+        "steps",
+        "arrivals",
+        "device_clocks",
+    ):
         assert_frame_equal(getattr(read, name), getattr(made, name))
     assert_frame_equal(read.events.collect().sort(KEY), made.events.collect().sort(KEY))
 

@@ -20,6 +20,7 @@ RUNS: dict[str, tuple[Scenario, tuple[str, ...]]] = {
     "healthy": (Scenario(ranks=4, steps=60), ()),
     "healthy pair": (Scenario(ranks=2, steps=60), ()),
     "blocking": (Scenario(ranks=4, steps=60, overlap=False), ()),
+    "devices": (Scenario(ranks=4, steps=60, on_device=True), ()),
     "noisy": (Scenario(ranks=8, steps=60, noise=0.3), ()),
     "alone": (Scenario(ranks=1, steps=40), ()),
     "short": (Scenario(ranks=4, steps=12, faults=(Fault("forward", (1,), factor=3),)), ()),

@@ -10,3 +10,4 @@ SLOW_BACKPROP = Scenario(ranks=4, steps=60, faults=(Fault("backprop", (2,), fact
 SLOW_LOADER = Scenario(ranks=4, steps=60, faults=(Fault("data", (1,), factor=8.0),))
 TWO_HOSTS = Scenario(ranks=8, ranks_per_host=4, steps=60, clocks=random_clocks(2))
 HOT_SHARD = Scenario(ranks=4, steps=40, shards=3, shard_bytes=(24 << 20, 4 << 20, 4 << 20))
+DEVICES = Scenario(ranks=4, steps=60, on_device=True)

@@ -4,11 +4,14 @@ All begins and ends of interest are sorted into boundaries; between two neighbou
 Spans get levels by how many others are open when they begin, and within a level the latest begun
 counts: so the deepest active level is the innermost span, and overlaps that should not exist still
 give each nanosecond to one span.
+
+Where a device did the work, its time counts first: the thread only queued it. Then comes the thread's
+other work, then communication, and last the queueing, which matters only while the device has nothing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -44,6 +47,7 @@ UNKNOWN: Final = CATEGORIES.index("unknown")
 # on something, which is that something's category, or a wait if nothing else is recorded.
 COMMUNICATION: Final = 100
 BLOCKED: Final = 101
+QUEUED: Final = 200  # more than the category of a span that only queues work for a device
 NOTHING: Final = -1
 
 
@@ -78,19 +82,29 @@ class Spans:
         return Spans(start[order], end[order], self.code[order], self.name[order])
 
 
+def _no_spans() -> Spans:
+    none = np.empty(0, np.int64)
+    return Spans(none, none, none, none)
+
+
 @dataclass(frozen=True)
 class Surroundings:
-    """What else of the rank goes on: who it waits for, shard queues, communication, other causes."""
+    """What else of the rank goes on: who it waits for, shard queues, communication, other causes.
+
+    `device` is the own work that was timed on a device.
+    """
 
     wait: Intervals
     queue: Intervals
     flying: Intervals
     cause: Intervals
+    device: Spans = field(default_factory=_no_spans)
 
     def within(self, first: int, last: int) -> Surroundings:
         """Cut to a window."""
         parts = (self.wait, self.queue, self.flying, self.cause)
-        return Surroundings(*(part.within(first, last) for part in parts))
+        wait, queue, flying, cause = (part.within(first, last) for part in parts)
+        return Surroundings(wait, queue, flying, cause, self.device.within(first, last))
 
 
 @dataclass(frozen=True)
@@ -109,16 +123,23 @@ def partition(spans: Spans, around: Surroundings, windows: Times) -> Pieces:
     first, last = int(windows[0]), int(windows[-1])
     spans, around = spans.within(first, last), around.within(first, last)
     sets = (spans, around.wait, around.queue, around.flying, around.cause)
-    ends = [edge for part in sets for edge in (part.start, part.end)]
+    ends = [edge for part in (*sets, around.device) for edge in (part.start, part.end)]
     bounds = np.sort(np.concatenate([windows, *ends]))
     bounds = bounds[np.diff(bounds, prepend=first - 1) > 0]
     wait, queue, flying, cause = (_covered(bounds, part) for part in sets[1:])
     code, user, name = _innermost(bounds, spans, wait | queue | flying)
+    works, works_for_user, work = _innermost(bounds, around.device, flying)
+    works = np.where((works == NOTHING) & works_for_user, USER, works)
     split = np.select([wait, queue], [WAIT, PS_QUEUE], TRANSFER)
     unrecorded = np.select([user, flying, cause], [USER, split, IDLE], UNKNOWN)
+    queued = np.where(flying, split, code - QUEUED)
     category = np.select(
-        [code == NOTHING, code == COMMUNICATION], [unrecorded, split], code
+        [works != NOTHING, code == NOTHING, code == COMMUNICATION, code >= QUEUED],
+        [works, unrecorded, split, queued],
+        code,
     ).astype(np.int8)
+    name = np.where((code >= QUEUED) & flying, NOTHING, name)
+    name = np.where(works != NOTHING, work, name)
     step = np.searchsorted(windows[:-1], bounds[:-1], side="right") - 1
     lengths = np.diff(bounds) * (flying & (category <= USER))
     hidden = np.bincount(step, lengths, len(windows) - 1).astype(np.int64)

@@ -14,6 +14,10 @@ _CAUSES: Final = ("gc", "device", "checkpoint")
 _IN_FLIGHT: Final = ("reduction", "ps", "elastic")
 _SERVICE: Final = ("aggregate", "apply", "reply")
 _COLUMNS: Final = ("process", "start_ns", "end_ns")
+# A reduction that a thread only queues: it is in flight on the device.
+REDUCED_ON_DEVICE: Final = (pl.col("kind") == "reduction") & pl.col(
+    "device_duration_ns"
+).is_not_null()
 
 
 def waits(trace: Trace) -> pl.DataFrame:
@@ -30,7 +34,13 @@ def waits(trace: Trace) -> pl.DataFrame:
 
 def flying(trace: Trace) -> pl.DataFrame:
     """Return the communication that ran beside each training thread."""
-    return _beside(trace, _IN_FLIGHT).select(*_COLUMNS).collect()
+    beside = _beside(trace, _IN_FLIGHT).filter(~REDUCED_ON_DEVICE).select(*_COLUMNS)
+    queued = trace.spans.filter(REDUCED_ON_DEVICE).select(
+        "process",
+        start_ns="device_start_ns",
+        end_ns=pl.col("device_start_ns") + pl.col("device_duration_ns"),
+    )
+    return pl.concat([beside, queued]).collect()
 
 
 def causes(trace: Trace) -> pl.DataFrame:

@@ -5,6 +5,8 @@ on the thread, and unrecorded time while something of the rank is in flight, is 
 collective of the rank has not been entered by all, ``ps_queue`` while a shard holds a request of the
 rank that it has not begun to serve, else ``transfer``. What is left is ``idle`` where another record
 explains it, else ``unknown``.
+
+Where work was timed on a device, what the device did counts, for the thread only queued it.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from tracelens.analyses._partition import (
     COMMUNICATION,
     IDLE,
     OWN_CATEGORIES,
+    QUEUED,
     USER,
     WAIT,
     Intervals,
@@ -81,6 +84,9 @@ _ELASTIC_MEANING: Final[dict[str, int]] = {
 }
 
 
+_SPAN: Final = ("start_ns", "end_ns", "code", "name")
+
+
 @dataclass(frozen=True)
 class Phases:
     """The partition of every worker's time; per rank and step it sums to the step exactly.
@@ -97,7 +103,7 @@ class Phases:
 
 def run(trace: Trace) -> Phases:
     """Divide every worker's steps into categories."""
-    spans = _thread_spans(trace)
+    spans, device = _thread_spans(trace), _device_spans(trace)
     steps = trace.steps.sort("process", "start_ns")
     around = {
         "wait": _surroundings.waits(trace),
@@ -106,15 +112,16 @@ def run(trace: Trace) -> Phases:
         "cause": _surroundings.causes(trace),
     }
     sets = {name: _ByProcess(frame) for name, frame in around.items()}
-    on_thread = _ByProcess(spans)
+    on_thread, on_device = _ByProcess(spans), _ByProcess(device)
     cut = []
     for process, windows, offset in _windows(steps):
-        own = Spans(*on_thread.of(process, "start_ns", "end_ns", "code", "name"))
+        own = Spans(*on_thread.of(process, *_SPAN))
+        work = Spans(*on_device.of(process, *_SPAN))
         beside = {
             name: Intervals(*part.of(process, "start_ns", "end_ns")) for name, part in sets.items()
         }
-        cut.append((partition(own, Surroundings(**beside), windows), offset))
-    return _gathered(cut, steps, spans["word"])
+        cut.append((partition(own, Surroundings(**beside, device=work), windows), offset))
+    return _gathered(cut, steps, pl.concat([spans["word"], device["word"]]))
 
 
 class _ByProcess:
@@ -142,14 +149,49 @@ def _thread_spans(trace: Trace) -> pl.DataFrame:
     threads = trace.workers.select("process", thread="training_thread").lazy()
     meaning = pl.col("kind").cast(pl.String).replace_strict(_MEANING, default=USER)
     elastic = pl.col("op").cast(pl.String).replace_strict(_ELASTIC_MEANING, default=None)
+    queued = pl.when(pl.col("queued")).then(QUEUED).otherwise(0)
     return (
-        trace.spans.filter(pl.col("kind") != "step")
+        trace.spans.filter(pl.col("kind") != "step", ~_surroundings.REDUCED_ON_DEVICE)
         .join(threads, on=["process", "thread"], how="semi")
+        .join(_queued_kinds(trace), on=["process", "kind"], how="left", maintain_order="left")
         .select(
             "process",
             "start_ns",
             end_ns=pl.col("end_ns").fill_null(_surroundings.FOREVER),
-            code=pl.coalesce(elastic, meaning),
+            code=pl.coalesce(elastic, meaning + queued),
+            name=pl.col("name").to_physical(),
+            word="name",
+        )
+        .sort("process")
+        .collect()
+    )
+
+
+def _queued_kinds(trace: Trace) -> pl.LazyFrame:
+    """Return the kinds of spans by which a process only gives its device work, or awaits it."""
+    kinds = _device_work(trace).select("process", "kind").unique()
+    waits = kinds.select("process", kind=pl.lit("device", kinds.collect_schema()["kind"])).unique()
+    return pl.concat([kinds, waits]).unique().with_columns(queued=True)
+
+
+def _device_work(trace: Trace) -> pl.LazyFrame:
+    kind = pl.col("kind").cast(pl.String)
+    return trace.spans.filter(
+        pl.col("device_duration_ns").is_not_null(), kind.is_in(OWN_CATEGORIES)
+    )
+
+
+def _device_spans(trace: Trace) -> pl.DataFrame:
+    """Return the workers' own work as their devices timed it, like `_thread_spans`."""
+    workers = trace.workers.select("process").lazy()
+    return (
+        _device_work(trace)
+        .join(workers, on="process", how="semi")
+        .select(
+            "process",
+            start_ns="device_start_ns",
+            end_ns=pl.col("device_start_ns") + pl.col("device_duration_ns"),
+            code=pl.col("kind").cast(pl.String).replace_strict(_MEANING, return_dtype=pl.Int64),
             name=pl.col("name").to_physical(),
             word="name",
         )

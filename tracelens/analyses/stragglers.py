@@ -102,7 +102,7 @@ def _seen_by_others(trace: Trace, own: OwnTime, late: Late, lost_ns: float) -> b
     """
     rows = np.union1d(late.touched, np.minimum(late.touched + 1, len(own.steps) - 1))
     ranks = tuple(own.ranks[rank] for rank in late.ranks)
-    if late.pattern == "rotating" or lost_ns < SIGMAS * trace.alignment.uncertainty_ns * len(rows):
+    if late.pattern == "rotating" or lost_ns < SIGMAS * trace.uncertainty_ns * len(rows):
         return True
     held = held_up(complete_calls(trace, own.steps[rows]), ranks)
     return held is None or held >= HELD_UP * lost_ns

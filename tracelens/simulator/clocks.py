@@ -58,27 +58,32 @@ def skew(scenario: Scenario, events: pl.DataFrame) -> pl.DataFrame:
 
 def readings(scenario: Scenario, last_ns: int) -> pl.DataFrame:
     """Return what the processes read of their clocks from the origin to `last_ns` (true time)."""
-    moments = np.linspace(ORIGIN_NS, last_ns, _READINGS).astype(np.int64)
+    at = moments(last_ns)
     errors = durations.stream(scenario, "wall").normal(
         0.0, scenario.wall_error_ms * MILLISECOND, scenario.hosts
     )
     rows: list[dict[str, Any]] = []
     for process, clock in _clocks(scenario):
-        wall = moments - ORIGIN_NS + WALL_NS + int(errors[host_of(scenario, process)])
-        local = to_local(clock, moments)
+        wall = at - ORIGIN_NS + WALL_NS + int(errors[host_of(scenario, process)])
+        local = to_local(clock, at)
         rows += [
-            _row(process, "local", at, PAIR_WINDOW_NS, wall_ns=int(shown))
-            for at, shown in zip(local, wall, strict=True)
+            _row(process, "local", shown_at, PAIR_WINDOW_NS, wall_ns=int(shown))
+            for shown_at, shown in zip(local, wall, strict=True)
         ]
-    return pl.DataFrame(rows + _ping_pongs(scenario, moments), schema=CLOCK_COLUMNS)
+    return pl.DataFrame(rows + _ping_pongs(scenario, at), schema=CLOCK_COLUMNS)
 
 
-def _ping_pongs(scenario: Scenario, moments: Nanoseconds) -> list[dict[str, Any]]:
+def moments(last_ns: int) -> Nanoseconds:
+    """Return when clocks are read, from the origin to `last_ns` (true time)."""
+    return np.linspace(ORIGIN_NS, last_ns, _READINGS).astype(np.int64)
+
+
+def _ping_pongs(scenario: Scenario, read: Nanoseconds) -> list[dict[str, Any]]:
     """Compare every process with process 0, at the start and at the end."""
     if not scenario.ping_pong:
         return []
     draw = durations.stream(scenario, "ping_pong")
-    reference, ends = clock_of(scenario, 0), moments[[0, -1]]
+    reference, ends = clock_of(scenario, 0), read[[0, -1]]
     rows = []
     for process, clock in _clocks(scenario)[1:]:
         local = to_local(clock, ends)

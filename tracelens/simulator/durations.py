@@ -34,6 +34,8 @@ _STREAMS: Final = (
     "exit",
     "wall",
     "ping_pong",
+    "device",
+    "device_clock",
 )
 
 

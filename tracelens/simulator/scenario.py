@@ -58,7 +58,8 @@ class Scenario:
     `overlap` reduces buckets beside backprop, as DDP does; else one blocking call a bucket.
     `layers` > 1 records each layer of forward, backprop and update. `clocks` holds one clock a
     host (the workers' hosts, then one host a shard); empty = all share one. With `shards`, gradients
-    go to parameter servers instead of an allreduce.
+    go to parameter servers instead of an allreduce. `on_device`: every worker has a device that does
+    the work, while its host queues it in `launch_share` of the time and waits for the rest of the step.
     """
 
     ranks: int = 4
@@ -89,6 +90,9 @@ class Scenario:
     latency_us: float = 20.0
     clocks: tuple[Clock, ...] = ()
     wall_error_ms: float = 0.5
+    on_device: bool = False
+    launch_share: float = 0.2
+    device_drift_ppm: float = 20.0
     ping_pong: bool = False
     faults: tuple[Fault, ...] = ()
 
@@ -109,6 +113,8 @@ class Scenario:
                 f"A scenario with {self.shards} shards needs as many shard_bytes, "
                 f"found {len(self.shard_bytes)}."
             )
+        if self.on_device and self.shards:
+            raise InvalidArgument("A scenario has either devices or shards, found both.")
         if self.clocks and len(self.clocks) != self.hosts:
             raise InvalidArgument(
                 f"A scenario with {self.hosts} hosts needs as many clocks, found {len(self.clocks)}."

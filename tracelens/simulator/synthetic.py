@@ -12,7 +12,7 @@ import polars as pl
 
 from tracelens.schema.side import ClockReading, Communicator, Process, SideTables, Thread
 from tracelens.schema.vocabulary import TRACE_SUFFIX, stem
-from tracelens.simulator import allreduce, clocks, parameter_server
+from tracelens.simulator import allreduce, clocks, device, parameter_server
 from tracelens.simulator.clocks import host_of
 from tracelens.simulator.scenario import Clock, Fault, Scenario, random_clocks
 from tracelens.simulator.sheet import WORLD_UID, Sheet
@@ -35,13 +35,19 @@ def generate(scenario: Scenario) -> Trace:
     true = sheet.frame()
     last = true["end_ns"].max()
     assert isinstance(last, int)
-    events = clocks.skew(scenario, true)
+    readings = clocks.readings(scenario, last)
+    if scenario.on_device:
+        events = device.skewed(scenario, clocks.skew(scenario, device.launched(scenario, true)))
+        anchors = device.readings(scenario, last)
+        readings = pl.concat([readings, anchors]).sort("process", maintain_order=True)
+    else:
+        events = clocks.skew(scenario, true)
     return Trace(
         events=events.lazy(),
         processes=_processes(scenario, events),
         communicators=_communicators(scenario),
         threads=_threads(scenario),
-        clocks=clocks.readings(scenario, last),
+        clocks=readings,
     )
 
 
@@ -99,9 +105,15 @@ def _communicators(scenario: Scenario) -> pl.DataFrame:
 
 def _threads(scenario: Scenario) -> pl.DataFrame:
     rows = [
-        {"process": index, "thread": thread, "name": name, "in_flight": thread > 0}
+        {
+            "process": index,
+            "thread": row.index,
+            "name": row.name,
+            "in_flight": row.in_flight,
+            "device": row.device,
+        }
         for index in range(scenario.ranks + scenario.shards)
-        for thread, name in enumerate(_tracks(scenario, index))
+        for row in _rows(scenario, index)
     ]
     return pl.DataFrame(rows, schema=THREAD_COLUMNS)
 
@@ -111,7 +123,19 @@ def _tracks(scenario: Scenario, process: int) -> list[str]:
         return ["MainThread", "network"]
     if scenario.shards:
         return ["MainThread", *(f"shard {shard}" for shard in range(scenario.shards))]
-    return ["MainThread", "reductions"]
+    return ["MainThread", "reductions", *(device.STREAMS if scenario.on_device else ())]
+
+
+def _rows(scenario: Scenario, process: int) -> tuple[Thread, ...]:
+    return tuple(
+        Thread(
+            index,
+            name,
+            in_flight=index > 0,
+            device=0 if index >= device.COMPUTE and scenario.on_device else None,
+        )
+        for index, name in enumerate(_tracks(scenario, process))
+    )
 
 
 def _side(scenario: Scenario, row: dict[str, Any], readings: pl.DataFrame) -> SideTables:
@@ -119,10 +143,7 @@ def _side(scenario: Scenario, row: dict[str, Any], readings: pl.DataFrame) -> Si
     world = Communicator(0, WORLD_UID, "world", list(range(scenario.ranks)))
     return SideTables(
         process=_process(scenario, process),
-        threads=tuple(
-            Thread(index, name, in_flight=index > 0)
-            for index, name in enumerate(_tracks(scenario, process))
-        ),
+        threads=_rows(scenario, process),
         communicators=() if scenario.shards else (world,),
         clocks=tuple(
             ClockReading(**reading) for reading in readings.drop("process").iter_rows(named=True)

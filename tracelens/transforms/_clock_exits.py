@@ -11,6 +11,7 @@ import polars as pl
 from tracelens.schema.vocabulary import FULL_COLLECTIVES
 from tracelens.transforms._clock_map import ClockMap
 from tracelens.transforms._fit import fit
+from tracelens.transforms.device import carried_out
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -97,7 +98,7 @@ def _ends(trace: Trace, clocks: pl.DataFrame, status: str) -> pl.DataFrame:
         )
         .join(main.lazy(), on="process", how="semi")
         .join(clocks.lazy(), on="process")
-        .select("clock", *_CALL, "end_ns")
+        .select("clock", *_CALL, end_ns=carried_out()["end_ns"])
     )
     first = pl.col("end_ns").min()
     # Differences from the first exit are small, so that their median is exact.

@@ -13,6 +13,7 @@ import polars as pl
 
 from tracelens.schema.vocabulary import COLLECTIVES, FULL_COLLECTIVES
 from tracelens.trace import ARRIVAL_COLUMNS, Note
+from tracelens.transforms.device import carried_out
 
 if TYPE_CHECKING:
     from tracelens.trace import Trace
@@ -34,7 +35,7 @@ def match(trace: Trace) -> Trace:
     desync = _first_divergence(instances)
     arrivals = _waits(_trusted(calls.join(instances, on=_CALL, maintain_order="left"), desync))
     notes = _notes(calls, desync, trace.communicators)
-    notes += _impossible(arrivals, trace.alignment.uncertainty_ns)
+    notes += _impossible(arrivals, trace.uncertainty_ns)
     return trace.with_(arrivals=arrivals.select(*ARRIVAL_COLUMNS), notes=(*trace.notes, *notes))
 
 
@@ -50,7 +51,7 @@ def _calls(trace: Trace) -> pl.DataFrame:
             pl.col("seq").is_not_null(),
         )
         .join(main.lazy(), on="process", how="semi")
-        .select(*wanted, "start_ns", "end_ns", "status")
+        .select(*wanted, "status", **carried_out())
         .sort("communicator", "seq", "process", "start_ns")
         .unique([*_CALL, "process"], keep="first", maintain_order=True)
         .collect()

@@ -40,6 +40,16 @@ def place(trace: Trace) -> Trace:
     )
 
 
+def carried_out() -> dict[str, pl.Expr]:
+    """Return begin and end of a span's work: those on the device, where it was timed there."""
+    end = pl.col("device_start_ns") + pl.col("device_duration_ns")
+    known = end.is_not_null() & pl.col("end_ns").is_not_null()
+    return {
+        "start_ns": pl.when(known).then("device_start_ns").otherwise("start_ns"),
+        "end_ns": pl.when(known).then(end).otherwise("end_ns"),
+    }
+
+
 def _map(readings: pl.DataFrame) -> ClockMap:
     names = ("monotonic_ns", "window_ns", "offset_ns")
     return through(Readings(*(readings[name].to_numpy() for name in names)))
@@ -94,10 +104,9 @@ def _in_flight(events: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
     known = pl.col("device_duration_ns").is_not_null()
     chosen = pl.col("flies").fill_null(value=False) & over
     usual = known.filter(chosen).mean().over("process", "thread") > 0.5
-    end = pl.col("device_start_ns") + pl.col("device_duration_ns")
+    times = carried_out().items()
     return joined.with_columns(
-        start_ns=pl.when(chosen & known).then("device_start_ns").otherwise("start_ns"),
-        end_ns=pl.when(chosen & known).then(end).otherwise("end_ns"),
+        **{name: pl.when(chosen).then(found).otherwise(name) for name, found in times},
         status=pl.when(chosen & ~known & usual)
         .then(pl.lit("estimated", events.schema["status"]))
         .otherwise("status"),

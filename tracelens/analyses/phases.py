@@ -103,7 +103,8 @@ class Phases:
 
 def run(trace: Trace) -> Phases:
     """Divide every worker's steps into categories."""
-    spans, device = _thread_spans(trace), _device_spans(trace)
+    device = _device_spans(trace)
+    spans = _thread_spans(trace, device)
     steps = trace.steps.sort("process", "start_ns")
     around = {
         "wait": _surroundings.waits(trace),
@@ -144,21 +145,20 @@ class _ByProcess:
         return [self._columns[name][first:last] for name in names]
 
 
-def _thread_spans(trace: Trace) -> pl.DataFrame:
+def _thread_spans(trace: Trace, device: pl.DataFrame) -> pl.DataFrame:
     """Return the training threads' spans: process, times, meaning, and name (number and word)."""
     threads = trace.workers.select("process", thread="training_thread").lazy()
     meaning = pl.col("kind").cast(pl.String).replace_strict(_MEANING, default=USER)
     elastic = pl.col("op").cast(pl.String).replace_strict(_ELASTIC_MEANING, default=None)
-    queued = pl.when(pl.col("queued")).then(QUEUED).otherwise(0)
+    code = pl.coalesce(elastic, meaning)
     return (
         trace.spans.filter(pl.col("kind") != "step", ~_surroundings.REDUCED_ON_DEVICE)
         .join(threads, on=["process", "thread"], how="semi")
-        .join(_queued_kinds(trace), on=["process", "kind"], how="left", maintain_order="left")
         .select(
             "process",
             "start_ns",
             end_ns=pl.col("end_ns").fill_null(_surroundings.FOREVER),
-            code=pl.coalesce(elastic, meaning + queued),
+            code=pl.when(_only_queues(code, device)).then(code + QUEUED).otherwise(code),
             name=pl.col("name").to_physical(),
             word="name",
         )
@@ -167,35 +167,31 @@ def _thread_spans(trace: Trace) -> pl.DataFrame:
     )
 
 
-def _queued_kinds(trace: Trace) -> pl.LazyFrame:
-    """Return the kinds of spans by which a process only gives its device work, or awaits it."""
-    kinds = _device_work(trace).select("process", "kind").unique()
-    waits = kinds.select("process", kind=pl.lit("device", kinds.collect_schema()["kind"])).unique()
-    return pl.concat([kinds, waits]).unique().with_columns(queued=True)
-
-
-def _device_work(trace: Trace) -> pl.LazyFrame:
-    kind = pl.col("kind").cast(pl.String)
-    return trace.spans.filter(
-        pl.col("device_duration_ns").is_not_null(), kind.is_in(OWN_CATEGORIES)
-    )
+def _only_queues(code: pl.Expr, device: pl.DataFrame) -> pl.Expr:
+    """Say of a thread's span whether it only gives the process's device such work, or awaits it."""
+    known = device.select("process", "code").unique()
+    awaits = known.select("process", code=pl.lit(IDLE, pl.Int64)).unique()
+    pair = pl.col("process").cast(pl.Int64) * QUEUED + pl.col("code")
+    pairs = pl.concat([known, awaits]).select(pair).to_series()
+    return (pl.col("process").cast(pl.Int64) * QUEUED + code).is_in(pairs.to_list())
 
 
 def _device_spans(trace: Trace) -> pl.DataFrame:
     """Return the workers' own work as their devices timed it, like `_thread_spans`."""
     workers = trace.workers.select("process").lazy()
+    kind = pl.col("kind").cast(pl.String)
     return (
-        _device_work(trace)
+        trace.spans.filter(pl.col("device_duration_ns").is_not_null(), kind.is_in(OWN_CATEGORIES))
         .join(workers, on="process", how="semi")
+        .sort("process", "depth", maintain_order=True)
         .select(
             "process",
             start_ns="device_start_ns",
             end_ns=pl.col("device_start_ns") + pl.col("device_duration_ns"),
-            code=pl.col("kind").cast(pl.String).replace_strict(_MEANING, return_dtype=pl.Int64),
+            code=kind.replace_strict(_MEANING, return_dtype=pl.Int64),
             name=pl.col("name").to_physical(),
             word="name",
         )
-        .sort("process")
         .collect()
     )
 

@@ -54,9 +54,11 @@ def record(sample: Sample, folder: Path) -> None:
     if sample.launcher == "torchrun":
         options = ["--standalone", f"--nproc-per-node={sample.ranks}"]
         training = [str(binaries / "torchrun"), *options, *script]
-    else:
+    elif sample.launcher == "mpiexec":
         launcher = [str(binaries / "mpiexec"), "-n", str(sample.ranks)]
         training = [*launcher, sys.executable, "-m", "mpi4py", *script]
+    else:  # it starts its processes itself
+        training = [sys.executable, *script, f"--workers={sample.ranks}"]
     command = [sys.executable, "-m", "tracelens", "record", "--out", str(folder), "--", *training]
     done = subprocess.run(
         command, check=False, capture_output=True, text=True, timeout=TIME_LIMIT, cwd=ROOT

@@ -86,8 +86,8 @@ def _steps(value: Any) -> tuple[int, int] | None:
 def _lanes(store: Store, pins: Any) -> list[int]:
     chosen = pins[:MOST_PINS] if isinstance(pins, list) else []
     ranks = [int(pin) for pin in chosen if str(pin).isdecimal()]
-    found = [store.lane_of(rank) for rank in ranks]
-    return [lane for lane in found if lane is not None]
+    found = [(store.lane_of(rank), store.streams_of(rank)) for rank in ranks]
+    return [row for lane, streams in found if lane is not None for row in (lane, *streams)]
 
 
 def _order(store: Store, sort: Any) -> list[int] | None:

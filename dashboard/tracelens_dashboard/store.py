@@ -85,6 +85,20 @@ class Store:
         spans = self.trace.spans.filter(pl.col("role").cast(pl.String) == "ps")
         return spans.filter(pl.col("kind").cast(pl.String) == "ps").collect()
 
+    @cached_property
+    def stream_spans(self) -> pl.DataFrame:
+        """What ran on the workers' devices: the spans, with the device's times, and their stream."""
+        workers = self.trace.workers.select("process").lazy()
+        names = self.trace.threads.lazy().select("process", stream="thread", stream_name="name")
+        end = pl.col("device_start_ns") + pl.col("device_duration_ns")
+        return (
+            self.trace.spans.filter(end.is_not_null())
+            .join(workers, on="process", how="semi")
+            .with_columns(start_ns="device_start_ns", end_ns=end)
+            .join(names, on=["process", "stream"], how="inner")
+            .collect()
+        )
+
     @property
     def loads(self) -> Shards:
         """What each shard carried."""
@@ -105,11 +119,27 @@ class Store:
         shards = self.trace.shards.select(
             "process", pl.col("shard").fill_null(pl.col("rank"))
         ).rows()
+        streams = self._streams
+        if streams:
+            ran = lanes.from_streams(self.stream_spans, streams)
+            detail = lanes.join(detail, ran)
+            steps = lanes.join(steps, lateness.shard_lanes(ran, self.windows))
         if shards:
             served = lanes.from_shards(self.shard_spans, shards)
             detail = lanes.join(detail, served)
             steps = lanes.join(steps, lateness.shard_lanes(served, self.windows))
         return Scene(detail, steps, self.whole, self._usual_step_ns)
+
+    @cached_property
+    def _streams(self) -> list[tuple[int, int, str]]:
+        """The streams on which something ran, rank by rank: process, rank, name."""
+        used = self.stream_spans.select("process", "rank", "stream_name").unique()
+        return used.sort("rank", "stream_name").rows()
+
+    def streams_of(self, rank: int) -> list[int]:
+        """Return the rows of a rank's streams in the scene."""
+        rows = enumerate(self.scene.lanes.lanes)
+        return [row for row, lane in rows if lane.role == "device" and lane.rank == rank]
 
     @cached_property
     def _usual_step_ns(self) -> int:
@@ -134,3 +164,9 @@ class Store:
         )
         mine = self.trace.spans.filter((pl.col("process") == process) & inside)
         return mine.collect().sort("thread", "depth", "start_ns")
+
+    def ran_at(self, process: int, stream: str, at_ns: int) -> pl.DataFrame:
+        """Return the spans that a device's stream was in at a moment, with the device's times."""
+        inside = (pl.col("start_ns") <= at_ns) & (pl.col("end_ns") > at_ns)
+        mine = self.stream_spans.filter(process=process, stream_name=stream).filter(inside)
+        return mine.sort("depth", "start_ns")

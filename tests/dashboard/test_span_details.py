@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from plotly.utils import PlotlyJSONEncoder
-from support.stores import sharded, slow_rank
+from support.stores import devices, sharded, slow_rank
 
 from tracelens_dashboard.components import details
 
@@ -51,6 +51,19 @@ def test_a_shard_shows_its_request() -> None:
     assert "shard adds up on PS shard 0 in step 0" in page
     assert "peer" in page
     assert "24.0 MiB" in page
+
+
+def test_a_stream_shows_what_ran_on_it() -> None:
+    """On a stream's row: the reduction, with its size, when the device did it."""
+    store = devices()
+    lanes = store.scene.lanes
+    lane = next(i for i, owner in enumerate(lanes.lanes) if owner.part.endswith("reductions"))
+    first = int(lanes.starts[lanes.offsets[lane]])
+    page = described(store, lane, first)
+    assert "on rank 0, cuda:0 reductions in step 0" in page
+    assert "allreduce" in page
+    assert "4.0 MiB" in page
+    assert "bucket 0" in page
 
 
 def test_where_nothing_was_recorded_it_says_so() -> None:

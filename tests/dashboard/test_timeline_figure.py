@@ -6,7 +6,7 @@ import base64
 from dataclasses import replace
 
 import pytest
-from support.stores import sharded, slow_rank
+from support.stores import devices, sharded, slow_rank
 
 from tracelens.lod.png import SIGNATURE
 from tracelens_dashboard import sight
@@ -78,6 +78,33 @@ def test_shards_have_rows_below_the_workers() -> None:
     assert labels[:2] == ["PS 0 serves", "PS 0 receives"]
     assert len(labels) == 6
     assert frame.plan.section("shards")[0].top > frame.plan.section("workers")[-1].top
+
+
+def test_streams_of_devices_have_rows_below_the_workers() -> None:
+    """Each shows what ran there; those of a pinned rank stand with it on top."""
+    frame = sight.frame(devices(), WHOLE, ["1"], "lateness")
+    labels = [lane_label(frame, band) for band in frame.plan.section("streams")]
+    assert labels == [f"rank {r} {name}" for r in (0, 1) for name in ("reductions", "stream 0")]
+    pinned = [lane_label(frame, band) for band in frame.plan.section("pinned")]
+    assert pinned == ["rank 1", "rank 1 reductions", "rank 1 stream 0"]
+
+
+def test_what_ran_on_a_stream_is_drawn_when_it_ran() -> None:
+    """Zoomed in to a step, the backprop of a stream lies where the device did it."""
+    store = devices()
+    window = store.window_of(5, 5)
+    assert window is not None
+    origin = store.whole.start_ns
+    view = {"t0": window.start_ns - origin, "t1": window.end_ns - origin}
+    frame = sight.frame(store, view, [], "rank")
+    bars = timeline.changing(frame, sight.picture(frame), LIGHT)["data"][1:]
+    backprop = next(trace for trace in bars if trace["name"] == "backprop")
+    said = [tuple(words[:3]) for words in backprop["customdata"]]
+    place = said.index(("rank 1 stream 0", "backprop", 5))
+    mine = store.trace.spans.filter(rank=1, step=5, kind="backprop").collect()
+    begin, length = mine["device_start_ns"][0], mine["device_duration_ns"][0]
+    assert backprop["base"][place] == pytest.approx((begin - origin) / 1e9)
+    assert backprop["x"][place] == pytest.approx(length / 1e9)
 
 
 @pytest.mark.parametrize(

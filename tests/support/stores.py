@@ -18,6 +18,7 @@ SLOW_RANK = Scenario(
     ranks=4, steps=60, faults=(Fault("backprop", (2,), steps=(20, 39), factor=1.6),)
 )
 SHARDED = Scenario(ranks=4, steps=20, shards=3, shard_bytes=(24 << 20, 4 << 20, 4 << 20))
+DEVICES = Scenario(ranks=2, steps=20, on_device=True)
 ALONE = Scenario(ranks=1, steps=10)
 
 LATE = Finding(
@@ -83,3 +84,9 @@ def sharded() -> Store:
 def alone() -> Store:
     """Return a run of a single rank."""
     return open_run(ALONE)
+
+
+@cache
+def devices() -> Store:
+    """Return a run whose work was done on devices."""
+    return open_run(DEVICES)

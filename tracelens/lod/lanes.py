@@ -9,13 +9,14 @@ import numpy as np
 import polars as pl
 
 from tracelens.lod.codes import CODES, SHARD_OPS
+from tracelens.schema.vocabulary import OWN_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Integers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
-Role = Literal["worker", "ps"]
+Role = Literal["worker", "device", "ps"]
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,19 @@ def from_shards(spans: pl.DataFrame, shards: Sequence[tuple[int, int]]) -> Lanes
         Lane(process, "ps", rank, part) for process, rank in shards for part in ("serve", "receive")
     ]
     return _build(table.with_columns(code=codes), owners)
+
+
+def from_streams(spans: pl.DataFrame, streams: Sequence[tuple[int, int, str]]) -> Lanes:
+    """Make one lane a stream of a device, of the spans that were timed there.
+
+    `spans` have the device's times and their stream's name; `streams` lists (process, rank, name).
+    What overlaps (a bucket that is ready while the one before it is reduced) is drawn one after another.
+    """
+    kind = pl.col("kind").cast(pl.String)
+    category = pl.when(kind.is_in(OWN_KINDS)).then(kind).otherwise(pl.lit("transfer"))
+    codes = category.replace_strict(CODES, return_dtype=pl.UInt8)
+    table = _without_overlap(spans.with_columns(part="stream_name", code=codes))
+    return _build(table, [Lane(process, "device", rank, name) for process, rank, name in streams])
 
 
 def join(first: Lanes, second: Lanes) -> Lanes:

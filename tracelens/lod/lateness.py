@@ -111,7 +111,7 @@ def boundaries(steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def shard_lanes(lanes: Lanes, windows: pl.DataFrame) -> Lanes:
-    """Turn the lanes of shards into lanes of steps, coded by time in use beyond the other shards'."""
+    """Turn lanes of shards, or of streams, into lanes of steps, coded by use beyond their peers'."""
     starts = windows["start_ns"].to_numpy()
     busy = np.array([_busy(lanes, lane, starts) for lane in range(len(lanes))])
     levels = np.zeros(busy.shape, np.uint8)

@@ -1,4 +1,4 @@
-"""Which lane is drawn at which height: pinned ranks tall on top, then all workers, then the shards."""
+"""Which lane is drawn at which height: pinned ranks on top, all workers, devices' streams, shards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from tracelens.lod.lanes import Integers, Lanes
 
-Section = Literal["pinned", "workers", "shards"]
+Section = Literal["pinned", "workers", "streams", "shards"]
 
 PINNED_PX: Final = 20
 TALLEST_PX: Final = 30
@@ -20,6 +20,7 @@ GAP_PX: Final = 2  # between rows that are tall enough to be told apart
 GAP_FROM_PX: Final = 6
 BETWEEN_SECTIONS_PX: Final = 14
 WORKERS_PX: Final = 512
+STREAMS_PX: Final = 384
 SHARDS_PX: Final = 192
 MAX_PINNED: Final = 12
 
@@ -59,10 +60,12 @@ class Plan:
 def plan(lanes: Lanes, pinned: Sequence[int] = (), order: Sequence[int] | None = None) -> Plan:
     """Give every lane its place; `pinned` and `order` list lanes (order: of the workers)."""
     workers = [i for i, lane in enumerate(lanes.lanes) if lane.role == "worker"]
+    streams = [i for i, lane in enumerate(lanes.lanes) if lane.role == "device"]
     shards = [i for i, lane in enumerate(lanes.lanes) if lane.role == "ps"]
     bands: list[Band] = []
     top = _stack(bands, "pinned", list(pinned)[:MAX_PINNED], 0, PINNED_PX * MAX_PINNED)
     top = _stack(bands, "workers", list(order or workers), top, WORKERS_PX)
+    top = _stack(bands, "streams", streams, top, STREAMS_PX)
     top = _stack(bands, "shards", shards, top, SHARDS_PX)
     return Plan(tuple(bands), max(top, 1))
 

@@ -47,7 +47,7 @@ def of_span(store: Store, lane_index: int, at_ns: int) -> Component:
     lanes = store.scene.lanes
     lane = lanes.lanes[lane_index]
     part = lanes.between(lane_index, at_ns, at_ns + 1)
-    who = f"PS shard {lane.rank}" if lane.role == "ps" else f"rank {lane.rank}"
+    who = _who(lane)
     if part.start == part.stop:
         return html.P(f"Nothing was recorded on {who} at this moment.", className="summary")
     item = part.start
@@ -60,10 +60,22 @@ def of_span(store: Store, lane_index: int, at_ns: int) -> Component:
             dmc.SimpleGrid(
                 [_fact(*fact) for fact in facts], cols={"base": 2, "sm": 4}, spacing="xs"
             ),
-            _recorded(store.recorded_at(lane.process, at_ns)),
+            _recorded(_spans_at(store, lane, at_ns)),
             _ways(store, lane, int(lanes.steps[item])),
         ]
     )
+
+
+def _who(lane: Lane) -> str:
+    if lane.role == "ps":
+        return f"PS shard {lane.rank}"
+    return f"rank {lane.rank}" + (f", {lane.part}" if lane.role == "device" else "")
+
+
+def _spans_at(store: Store, lane: Lane, at_ns: int) -> pl.DataFrame:
+    if lane.role == "device":
+        return store.ran_at(lane.process, lane.part, at_ns)
+    return store.recorded_at(lane.process, at_ns)
 
 
 def _facts(store: Store, lane: Lane, item: int, category: str) -> list[tuple[str, str]]:
@@ -125,6 +137,6 @@ def _say(name: str, value: Any) -> str:
 def _ways(store: Store, lane: Lane, step: int) -> Component:
     if step < 0:
         return html.Div()
-    ranks = (lane.rank,) if lane.role == "worker" else ()
+    ranks = () if lane.role == "ps" else (lane.rank,)
     href = links.to_step(store, step, ranks)
     return html.Div(dcc.Link(f"Zoom to step {step}", href=href, className="way"), className="ways")

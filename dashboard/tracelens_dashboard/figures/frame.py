@@ -33,6 +33,9 @@ class Frame:
 
 
 def lane_label(frame: Frame, band: Band) -> str:
-    """Name the rank, or the shard, of a band."""
+    """Name the rank, its device's stream, or the shard, of a band."""
     lane = frame.scene.lanes.lanes[band.lanes[0]]
-    return f"PS {lane.rank} {lane.part}s" if lane.role == "ps" else f"rank {lane.rank}"
+    if lane.role == "ps":
+        return f"PS {lane.rank} {lane.part}s"
+    stream = lane.part.partition(" ")[2]  # without the device: there is little room
+    return f"rank {lane.rank} {stream}".rstrip()

@@ -119,10 +119,10 @@ def test_other_causes() -> None:
 
 
 def test_elastic() -> None:
-    """Waiting for one's turn is waiting; the elastic update is an update; the rest is transfer."""
+    """Waiting for one's turn is a server's queue, an elastic update is an update, the rest transfer."""
     ops = ("turn_wait", "weights_down", "worker_update")
     rows = [span(0, "elastic", 10 * i, 10 * i + 10, op=op) for i, op in enumerate(ops)]
-    assert [row[0] for row in cut(rows, ranks=1)] == ["wait", "transfer", "update", "unknown"]
+    assert [row[0] for row in cut(rows, ranks=1)] == ["ps_queue", "transfer", "update", "unknown"]
 
 
 def test_queue_of_a_shard() -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from tracelens.analyses import (
+    asynchrony,
     efficiency,
     imbalance,
     integrity,
@@ -50,6 +51,7 @@ ANALYSES: Final = (
     Analysis("stalls", "When are all ranks slow at the same time?", stalls.run),
     Analysis("imbalance", "Is the work spread evenly over ranks and PS shards?", imbalance.run),
     Analysis("interleaving", "Is communication hidden, and what gaps are there?", interleaving.run),
+    Analysis("asynchrony", "Who is stale, and who waits for a turn?", asynchrony.run),
 )
 
 

@@ -24,9 +24,9 @@ from tracelens.analyses._partition import (
     COMMUNICATION,
     IDLE,
     OWN_CATEGORIES,
+    PS_QUEUE,
     QUEUED,
     USER,
-    WAIT,
     Intervals,
     Pieces,
     Spans,
@@ -76,9 +76,9 @@ _MEANING: Final[dict[str, int]] = {
     "elastic": COMMUNICATION,
     "wait": BLOCKED,
 }
-# Elastic training's own work and its queue for a turn, which is waiting whatever is in flight.
+# Elastic training's own work and its queue for a turn, whatever is in flight.
 _ELASTIC_MEANING: Final[dict[str, int]] = {
-    "turn_wait": WAIT,
+    "turn_wait": PS_QUEUE,
     "worker_update": CATEGORIES.index("update"),
     "master_update": CATEGORIES.index("update"),
 }

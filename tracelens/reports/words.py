@@ -14,7 +14,7 @@ __all__ = ["CAUSES", "cause", "clean", "duration", "headline", "noted", "percent
 CAUSES: Final = {
     "late_ranks": "waiting for late ranks",
     "wait": "waiting for late ranks",
-    "ps_queue": "parameter-server queues",
+    "ps_queue": "queues at servers",
     "transfer": "exposed transfer",
     "exposed_transfer": "exposed transfer",
     "data": "data loading",

@@ -130,6 +130,7 @@ def test_waiting_for_a_turn_is_no_waiting_for_late_ranks() -> None:
     names = sorted({name for row in rows for name in row})
     trace = tl.Trace.from_table({name: [row.get(name) for row in rows] for name in names})
     report = analyze(trace)
+    assert report.efficiency is not None
     shares = {share.cause: share.share for share in report.efficiency.waterfall}
     assert shares["ps_queue"] == pytest.approx(0.74, abs=0.02)
     assert shares.get("late_ranks", 0.0) == 0.0

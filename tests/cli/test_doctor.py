@@ -1,0 +1,78 @@
+"""`tracelens doctor` tries to record, says what stands in the way, and ends with 1 if something does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.recording import clean_environment
+
+from tracelens.cli import checks, main, trial
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Output = pytest.CaptureFixture[str]
+pytestmark = pytest.mark.end_to_end
+
+
+def examined(folder: Path, capsys: Output) -> tuple[int, dict[str, Any]]:
+    code = main(["doctor", "--out", str(folder), "--format", "json"])
+    found = json.loads(capsys.readouterr().out)
+    return code, {check["name"]: check for check in found}
+
+
+def test_a_machine_that_can_record(tmp_path: Path, capsys: Output) -> None:
+    """All is tried for real, below the folder that was named, and nothing is left there."""
+    code, found = examined(tmp_path / "traces" / "today", capsys)
+    assert code == 0
+    assert found["trial"]["state"] == "ok"
+    assert "1000 spans" in found["trial"]["found"]
+    assert found["PyTorch"]["found"] == "not installed" or "2." in found["PyTorch"]["found"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_recorder_in_python_is_noted(tmp_path: Path) -> None:
+    """It works, at a higher cost, so it is no problem."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tracelens", "doctor", "--out", str(tmp_path)],
+        env=clean_environment(TRACELENS_NATIVE="0"),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0
+    (line,) = (line for line in done.stdout.splitlines() if " recorder " in line)
+    assert line.startswith("note")
+    assert "TRACELENS_NATIVE=0" in done.stdout
+    assert done.stdout.rstrip().endswith("ready to record")
+
+
+def test_a_folder_that_cannot_be_written(capsys: Output) -> None:
+    """Nobody can make a folder there, not even the administrator."""
+    code, found = examined(checks.Path("/proc/nowhere"), capsys)
+    assert code == 1
+    assert found["trial"]["state"] == "problem"
+    assert "/proc" in found["trial"]["found"]
+
+
+def test_spans_that_are_missing_are_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recording that is short of spans is told with what its process said."""
+    monkeypatch.setattr(trial, "_PROGRAM", trial._PROGRAM.replace("range(1000)", "range(7)"))
+    check = trial.check_trial(tmp_path)
+    assert (check.state, check.found) == ("problem", "7 of 1000 spans were read back")
+
+
+def test_a_program_that_does_not_record_is_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "_PROGRAM", "raise SystemExit('no recorder here')")
+    check = trial.check_trial(tmp_path)
+    assert check.state == "problem"
+    assert "no recorder here" in check.advice

@@ -1,0 +1,186 @@
+"""What `tracelens doctor` checks. A check looks, or tries, and says what it found and what to do."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import platform
+import shutil
+import statistics
+import sys
+import time
+from dataclasses import dataclass
+from importlib import metadata, util
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+from tracelens.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Check", "check_all"]
+
+State = Literal["ok", "note", "problem"]
+
+_GIBIBYTE: Final = 1 << 30
+_SLOW_CLOCK_NS: Final = 300
+_CLOCK_SOURCE: Final = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+_PTRACE: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
+_EXTRAS: Final = {
+    "analyze": ("polars", "rich"),
+    "dashboard": ("dash", "plotly", "dash_mantine_components", "dash_ag_grid", "waitress"),
+    "mpi": ("mpi4py",),
+}
+_OTHER_FRAMEWORKS: Final = ("horovod", "tensorflow", "jax", "lightning", "transformers")
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was looked at, how it is, what was found, and what to do about it ('' = nothing)."""
+
+    name: str
+    state: State
+    found: str
+    advice: str = ""
+
+
+def check_all(out: Path | None) -> list[Check]:
+    """Check everything, for recording to `out`, or to where the environment says."""
+    from tracelens.cli.trial import check_trial
+    from tracelens_instrument.environment import default_directory, wanted_directory
+
+    directory = (out or wanted_directory() or default_directory()).absolute()
+    return [
+        _system(),
+        _recorder(),
+        _clock(),
+        _folder(directory),
+        check_trial(existing(directory)),
+        _identity(),
+        _environment(),
+        *_frameworks(),
+        *_extras(),
+        _sampling(),
+    ]
+
+
+def existing(directory: Path) -> Path:
+    """Return the folder itself or the nearest one above that exists."""
+    return next(path for path in (directory, *directory.parents) if path.is_dir())
+
+
+def _system() -> Check:
+    found = f"Python {platform.python_version()}, {platform.system()} {platform.release()}"
+    if sys.platform != "linux":
+        return Check("system", "problem", found, "The recorder works on Linux only.")
+    return Check("system", "ok", f"{found}, {os.cpu_count()} CPUs")
+
+
+def _recorder() -> Check:
+    from tracelens_instrument.backend import backend
+
+    which, why = backend()
+    if which == "native":
+        return Check("recorder", "ok", "native (C)")
+    advice = "A span costs several times as much; install again where there is a C compiler."
+    return Check("recorder", "note", f"Python, because {why}", advice)
+
+
+def _clock() -> Check:
+    reads = [time.perf_counter_ns() for _ in range(4001)]
+    steps = [after - before for before, after in itertools.pairwise(reads)]
+    cost = statistics.median(steps)
+    try:
+        source = _CLOCK_SOURCE.read_text().strip()
+    except OSError:
+        source = "unknown"
+    found = f"source {source}, {cost:.0f} ns a reading, smallest step {min(steps)} ns"
+    if cost <= _SLOW_CLOCK_NS:
+        return Check("clock", "ok", found)
+    advice = (
+        "Reading the clock is slow here; a kernel that uses 'tsc' reads it without a system call."
+    )
+    return Check("clock", "note", found, advice)
+
+
+def _folder(directory: Path) -> Check:
+    from tracelens_instrument.placement import is_network, local_place, mount_of, read_mounts
+
+    place = existing(directory)
+    if not os.access(place, os.W_OK | os.X_OK):
+        advice = "Choose another with --out or TRACELENS_DIR."
+        return Check("trace folder", "problem", f"{place} cannot be written", advice)
+    mount = mount_of(place, read_mounts())
+    kind = mount.type if mount else "unknown type"
+    free = shutil.disk_usage(place).free
+    found = f"{directory} on {kind}, {free / _GIBIBYTE:.1f} GiB free"
+    if mount and is_network(mount.type):
+        return Check("trace folder", "note", found, f"Live segments go to {local_place(place)}.")
+    if free < _GIBIBYTE:
+        advice = "Free some room, or bound the recording with --budget or --keep last:N."
+        return Check("trace folder", "note", found, advice)
+    return Check("trace folder", "ok", found)
+
+
+def _identity() -> Check:
+    from tracelens_instrument.identity import identify, launcher_of
+
+    who = identify({}, {})
+    found = f"{who.role} {who.rank} of {who.world}"
+    if launcher_of(os.environ) is None:
+        return Check("identity", "ok", f"{found}: no launcher has set a rank here")
+    return Check("identity", "ok", f"{found}, as the launcher says")
+
+
+def _environment() -> Check:
+    found = sorted(
+        f"{name}={text}" for name, text in os.environ.items() if name.startswith("TRACELENS_")
+    )
+    return Check("environment", "ok", ", ".join(found) or "no TRACELENS_ variable is set")
+
+
+def _frameworks() -> Iterator[Check]:
+    from tracelens_instrument.hooks import HOOKS
+
+    for hook in HOOKS:
+        package = hook.trigger.partition(".")[0]
+        version = _version(package)
+        found = f"{version}, recorded without a change" if version else "not installed"
+        yield Check(hook.name, "ok", found)
+    for package in _OTHER_FRAMEWORKS:
+        version = _version(package)
+        if version:
+            advice = "Mark its phases with tl.span and tl.step."
+            yield Check(package, "note", f"{version}, for which there is no hook", advice)
+
+
+def _extras() -> Iterator[Check]:
+    for extra, modules in _EXTRAS.items():
+        missing = [name for name in modules if util.find_spec(name) is None]
+        if missing:
+            advice = str(MissingExtra.naming(", ".join(missing), extra))
+            yield Check(f"extra {extra}", "note", "not installed", advice)
+        else:
+            yield Check(f"extra {extra}", "ok", "installed")
+
+
+def _sampling() -> Check:
+    if _version("py-spy") is None:
+        advice = str(MissingExtra.naming("Sampling stacks", "sampling"))
+        return Check("py-spy", "note", "not installed", advice)
+    try:
+        scope = int(_PTRACE.read_text())
+    except (OSError, ValueError):
+        scope = 0
+    if scope == 0 or os.geteuid() == 0:
+        return Check("py-spy", "ok", f"{_version('py-spy')}, may look into processes of this user")
+    advice = "It may look only into processes that it starts itself (kernel.yama.ptrace_scope)."
+    return Check("py-spy", "note", f"{_version('py-spy')}, ptrace_scope {scope}", advice)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,55 @@
+"""`tracelens doctor`: whether this machine can record, and what stands in the way."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import argparse
+
+    from tracelens.cli.checks import Check
+
+NAME: Final = "doctor"
+HELP: Final = "check whether this machine can record: really tries it, and says what to mend"
+EXAMPLES: Final = """\
+  tracelens doctor
+  tracelens doctor --out /shared/traces/today
+  mpiexec -n 1 tracelens doctor --format json
+"""
+_WIDTH: Final = 96
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `doctor`."""
+    parser.add_argument("--out", type=Path, help="the trace folder that is going to be used")
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check everything and print it; 1 if something would stop recording."""
+    from tracelens.cli.checks import check_all
+
+    found = check_all(arguments.out)
+    if arguments.format == "json":
+        sys.stdout.write(json.dumps([asdict(check) for check in found], indent=2) + "\n")
+    else:
+        sys.stdout.write("\n".join(_lines(found)) + "\n")
+    return int(any(check.state == "problem" for check in found))
+
+
+def _lines(found: list[Check]) -> list[str]:
+    """Write a paragraph a check; plain, because a training node may lack the libraries to colour it."""
+    width = max(len(check.name) for check in found)
+    lines = []
+    for check in found:
+        head = f"{check.state:8} {check.name:{width}}  "
+        said = f"{check.found}. {check.advice}" if check.advice else check.found
+        lines += textwrap.wrap(said, _WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
+    problems = sum(check.state == "problem" for check in found)
+    verdict = f"{problems} problem(s) would stop recording" if problems else "ready to record"
+    return [*lines, "", verdict]

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.recording import clean_environment
 
-from tracelens.cli import checks, main, trial
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tracelens.cli import main, trial
 
 Output = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.end_to_end
@@ -54,7 +52,7 @@ def test_the_recorder_in_python_is_noted(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written(capsys: Output) -> None:
     """Nobody can make a folder there, not even the administrator."""
-    code, found = examined(checks.Path("/proc/nowhere"), capsys)
+    code, found = examined(Path("/proc/nowhere"), capsys)
     assert code == 1
     assert found["trial"]["state"] == "problem"
     assert "/proc" in found["trial"]["found"]

@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit samples bench bench-recorder bench-stragglers bench-easgd clean
+.PHONY: help demo test check unit proofs samples bench bench-recorder bench-stragglers bench-easgd clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -24,6 +24,11 @@ check: $(VENV)/test.stamp ## lint, types, import contracts
 unit: $(VENV)/test.stamp ## all tests, without the checks; the recorder's also without its native part
 	$(BIN)/pytest $(PYTEST_ARGS)
 	TRACELENS_NATIVE=0 $(BIN)/pytest tests/instrument
+
+PROOFS := tests/instrument/test_kill.py tests/instrument/test_threads.py tests/instrument/test_fork.py tests/instrument/test_full_disk.py
+proofs: $(VENV)/test.stamp ## the recorder's promises at length: 100 kills, 8 x 10^5 spans, forks, full disks; with both recorders
+	TRACELENS_PROOF_KILLS=100 TRACELENS_PROOF_SPANS=100000 TRACELENS_NATIVE=1 $(BIN)/pytest $(PROOFS) --timeout 1800
+	TRACELENS_PROOF_KILLS=100 TRACELENS_PROOF_SPANS=100000 TRACELENS_NATIVE=0 $(BIN)/pytest $(PROOFS) --timeout 1800
 
 samples: $(VENV)/test.stamp ## record sample_traces/ anew
 	PYTHONPATH=tests $(BIN)/python -m support.samples

@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit proofs samples bench bench-recorder bench-stragglers bench-easgd clean
+.PHONY: help demo test check unit proofs samples bench bench-recorder bench-stragglers bench-easgd bench-accuracy clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -43,6 +43,9 @@ bench-stragglers: $(VENV)/test.stamp ## false alarms and recall of the straggler
 
 bench-easgd: $(VENV)/test.stamp ## how much the methods of the EASGD family communicate, in real runs
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/easgd.py
+
+bench-accuracy: $(VENV)/test.stamp ## how right verdicts are, beside other tools' rules (half an hour; QUICK=1: a minute)
+	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/accuracy.py $(if $(QUICK),--quick)
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) traces .mypy_cache .ruff_cache .pytest_cache .hypothesis

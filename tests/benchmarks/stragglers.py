@@ -15,7 +15,7 @@ from tracelens.analyses import _lateness
 from tracelens.analyses._own_time import WARM_UP
 
 if TYPE_CHECKING:
-    from tracelens.analyses._lateness import Late
+    from tracelens.analyses._late import Late
 
 RUNS = 200
 PLANTED = (0.05, 0.1, 0.3)  # of a step, in 40 % of the steps, in the last phase

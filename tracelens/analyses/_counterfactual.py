@@ -17,6 +17,7 @@ Floats = npt.NDArray[np.float64]
 
 _BLOCK: Final = 5  # steps resampled together: neighbours are alike
 _SAMPLES: Final = 400
+_TWO_SIDED: Final = 1.96  # standard errors, for 95 %
 _TOGETHER: Final = 0.2  # of the lateness is seen again as waiting, if ranks meet in every step
 
 
@@ -30,20 +31,42 @@ class Price:
     waiting: int
 
 
-def price(total: Floats, effect: Floats, wait: Floats, job_ns: float) -> Price:
-    """Price `effect` (nanoseconds that a mend takes away), [step, rank] like `total` and `wait`."""
+def price(total: Floats, effect: Floats, wait: Floats, job_ns: float, unsure: float = 0.0) -> Price:
+    """Price `effect` (nanoseconds that a mend takes away), [step, rank] like `total` and `wait`.
+
+    `unsure` is the standard error of `effect`, as a share of it.
+    """
     total = np.nan_to_num(total, nan=0.0)
-    lost = total.max(axis=1) - (total - effect).max(axis=1)
+    lost = _lost(total, effect)
     touched = np.asarray(effect.any(axis=1))
     waited = _waited(np.where(effect > 0, 0.0, wait), touched)
     caused = np.minimum(waited, lost.sum())
     cost = float(caused.sum() / (total.shape[1] * job_ns))
     waiting = int(np.count_nonzero(caused > _TOGETHER * lost.sum()))
+    swings = [
+        _lost(total, effect * (1 + by)).sum() for by in (-_TWO_SIDED * unsure, _TWO_SIDED * unsure)
+    ]
     if not waiting and lost.any():
         ends, mended = total.sum(axis=0), (total - effect).sum(axis=0)
-        lost = lost * (ends.max() - mended.max()) / lost.sum()
+        counts = (ends.max() - mended.max()) / lost.sum()
+        lost, swings = lost * counts, [swing * counts for swing in swings]
+    interval = _joined(lost, _interval(lost[touched], job_ns), [s / job_ns for s in swings], job_ns)
+    return Price(float(lost.sum() / job_ns), interval, cost, waiting)
+
+
+def _joined(
+    lost: Floats, drawn: tuple[float, float], swings: list[float], job_ns: float
+) -> tuple[float, float]:
+    """Join the doubt about single steps with that about the lateness itself."""
     saving = float(lost.sum() / job_ns)
-    return Price(saving, _interval(lost[touched], job_ns), cost, waiting)
+    below = np.hypot(saving - drawn[0], saving - swings[0])
+    above = np.hypot(drawn[1] - saving, swings[1] - saving)
+    return max(saving - float(below), 0.0), saving + float(above)
+
+
+def _lost(total: Floats, effect: Floats) -> Floats:
+    """Return by how much each step is shorter without `effect`."""
+    return np.asarray(total.max(axis=1) - (total - effect).max(axis=1))
 
 
 def _waited(wait: Floats, touched: npt.NDArray[np.bool_]) -> Floats:

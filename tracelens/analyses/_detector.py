@@ -3,8 +3,9 @@
 Each step is compared across ranks (so what all share cancels), blocks of steps are condensed to their
 median (so single spikes cancel), and windows of all lengths and places are scanned. What difference
 between ranks is normal is learnt from the ranks themselves, with a prior from the noise between blocks,
-and the p-value pays for every window tried. A sign test guards against noise with heavy tails: in a
-late window nearly every step is late. docs/analyses.md gives the formulas and their source.
+and the p-value pays for every window tried. A window is also held against the same rank outside of it:
+there, lasting differences between ranks cancel, so less is enough. A sign test guards against noise with
+heavy tails: in a late window nearly every step is late. docs/analyses.md gives formulas and sources.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ Rows = npt.NDArray[np.int64]
 LEAST_BLOCK: Final = 4  # steps
 MOST_BLOCKS: Final = 64
 NATURAL_SPREAD: Final = 0.003  # of the step, between ranks that are equal
+NATURAL_WANDER: Final = 0.001  # of the step: how much that changes with time
 _PRIOR_FREEDOM: Final = 8
 _MOST_FREEDOM: Final = 60
 _TO_SIGMA: Final = 1.4826  # a median absolute deviation, as a standard deviation
@@ -31,24 +33,29 @@ _THREE_RANKS: Final = 2.14  # of three values one is the median: that deviation 
 _MOST_ALIKE: Final = 0.8
 _HOPELESS: Final = 0.05  # no p-value above it can become a finding
 _STEPS_ALIKE: Final = 2  # neighbouring steps are correlated: so many count as one
+_LONGEST_CHANGE: Final = 0.75  # of the run: beyond, too little is left to compare with
+_STATISTICS: Final = 2  # against the other ranks, and against the rank itself outside
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of steps (rows), inclusive, and every rank's mean and corrected p-value in them."""
+    """Windows of steps (rows), inclusive, and how far each rank is beyond what it is held against."""
 
     first: Rows
     last: Rows
     mean: Floats  # [window, rank]
+    middle: Floats  # halfway between that and the mean: who is above is late
+    scale: Floats  # what is normal, the same for all ranks of a window
     p: Floats
 
 
 @dataclass(frozen=True)
 class Scan:
-    """The least likely window of every rank; `mean` is the excess in it."""
+    """The least likely window of every rank; `mean` is the excess in it, `scale` what is normal."""
 
     p: Floats
     mean: Floats
+    scale: Floats
     first: Rows
     last: Rows
 
@@ -90,6 +97,7 @@ def scan(excess: Floats) -> Scan:
     return Scan(
         p=np.array([p for _, p in chosen]),
         mean=windows.mean[rows, np.arange(len(rows))],
+        scale=windows.scale[rows, 0],
         first=windows.first[rows],
         last=windows.last[rows],
     )
@@ -100,20 +108,43 @@ def _windows(excess: Floats) -> Windows:
     edges = block_edges(len(excess))
     blocks = block_medians(excess, edges)
     blocks = blocks - np.median(blocks, axis=1, keepdims=True)
-    count, ranks = blocks.shape
-    noise = _noise(blocks)
-    sums = np.concatenate([np.zeros((1, ranks)), np.cumsum(blocks, axis=0)])
+    count = len(blocks)
+    sums = np.concatenate([np.zeros((1, blocks.shape[1])), np.cumsum(blocks, axis=0)])
     lengths = [*(2**power for power in range(1, count.bit_length()) if 2**power < count), count]
-    parts = []
+    noise, parts = _noise(blocks), []
     for length in lengths:
+        tried = 2 * count / length * len(lengths) * _STATISTICS
         starts = np.arange(0, count - length + 1, max(1, length // 4))
-        means = (sums[starts + length] - sums[starts]) / length
-        means = means - np.median(means, axis=1, keepdims=True)
-        tried = 2 * count / length * len(lengths)
-        p = np.minimum(_tail(means, noise, length, count / length) * tried, 1.0)
-        parts.append(Windows(edges[starts], edges[starts + length] - 1, means, p))
-    names = ("first", "last", "mean", "p")
+        place = _Place(edges[starts], edges[starts + length] - 1, count / length, tried)
+        inside = (sums[starts + length] - sums[starts]) / length
+        prior = 1.5 * noise**2 / length + NATURAL_SPREAD**2
+        parts.append(_judged(place, inside, np.zeros_like(inside), prior))
+        if length <= _LONGEST_CHANGE * count:
+            outside = (sums[-1] - inside * length) / (count - length)
+            prior = 1.5 * noise**2 * (1 / length + 1 / (count - length)) + NATURAL_WANDER**2
+            parts.append(_judged(place, inside, outside, prior))
+    names = ("first", "last", "mean", "middle", "scale", "p")
     return Windows(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Windows of one length: their rows, how many are independent, and how many are tried."""
+
+    first: Rows
+    last: Rows
+    independent: float
+    tried: float
+
+
+def _judged(place: _Place, inside: Floats, usual: Floats, prior: float) -> Windows:
+    """Judge means, [window, rank], against what is usual; `prior` is the variance expected."""
+    means = inside - usual
+    means = means - np.median(means, axis=1, keepdims=True)
+    scale, freedom = _scale(means, prior, place.independent)
+    p = np.minimum(student_tail(means / scale, freedom) * place.tried, 1.0)
+    scales = np.full((len(means), 1), scale)
+    return Windows(place.first, place.last, means, usual + means / 2, scales, p)
 
 
 def _noise(blocks: Floats) -> float:
@@ -131,15 +162,14 @@ def _noise(blocks: Floats) -> float:
     return float(change * np.sqrt((1 + rho) / (1 - rho)))
 
 
-def _tail(means: Floats, noise: float, length: int, independent: float) -> Floats:
-    """Return how likely each window's mean is among equal ranks."""
+def _scale(means: Floats, prior: float, independent: float) -> tuple[float, float]:
+    """Return how far equal ranks' means lie apart, and the degrees of freedom of that estimate."""
     ranks = means.shape[1]
     factor = _THREE_RANKS if ranks == 3 else 1 + 2 / ranks
     observed = factor * _TO_SIGMA * np.median(np.abs(means))
     freedom = 0.37 * ranks * independent
-    prior = 1.5 * noise**2 / length + NATURAL_SPREAD**2
-    scale = np.sqrt((freedom * observed**2 + _PRIOR_FREEDOM * prior) / (freedom + _PRIOR_FREEDOM))
-    return student_tail(means / scale, min(freedom, _MOST_FREEDOM) + _PRIOR_FREEDOM)
+    both = (freedom * observed**2 + _PRIOR_FREEDOM * prior) / (freedom + _PRIOR_FREEDOM)
+    return float(np.sqrt(both)), min(freedom, _MOST_FREEDOM) + _PRIOR_FREEDOM
 
 
 def _least_likely(
@@ -152,7 +182,7 @@ def _least_likely(
     for row in order:
         if p[row] >= min(lowest, _HOPELESS):
             break
-        level = windows.mean[row, rank] / 2
+        level = windows.middle[row, rank]
         inside = excess[windows.first[row] : windows.last[row] + 1, rank]
         sign = _sign_tail(inside, excess[:, rank], pooled, level)
         tried = 2 * len(excess) / len(inside)

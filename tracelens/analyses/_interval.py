@@ -18,6 +18,7 @@ Floats = npt.NDArray[np.float64]
 PERSISTENT: Final = 0.6  # of the run
 _ROUNDS: Final = 4
 _FEW: Final = 8  # steps: too few to say what is normal outside
+_ENOUGH: Final = 0.25  # of the run: so many say that a rank is normally faster than others
 _CLEARLY_BETTER: Final = 0.75
 
 
@@ -54,16 +55,17 @@ def _flat(excess: Floats, first: int, last: int) -> Course:
         upper = float(np.median(excess[inside]))
         rest = excess[~inside]
         lower = float(np.median(rest)) if len(rest) >= _FEW else 0.0
-        lower = min(max(lower, 0.0), upper / 2)
+        least = -upper / 2 if len(rest) >= _ENOUGH * len(excess) else 0.0
+        lower = min(max(lower, least), upper / 2)
         level = upper - lower
-        first, last = _greatest_run(np.abs(excess - lower) - np.abs(excess - upper))
+        first, last = greatest_run(np.abs(excess - lower) - np.abs(excess - upper))
     effect = np.zeros(len(excess))
     effect[first : last + 1] = level
     lasting = (last - first + 1) >= PERSISTENT * len(excess)
     return Course(first, last, effect, "persistent" if lasting else "transient")
 
 
-def _greatest_run(gains: Floats) -> tuple[int, int]:
+def greatest_run(gains: Floats) -> tuple[int, int]:
     """Return the run of rows with the greatest sum (Kadane)."""
     sums = np.concatenate([[0.0], np.cumsum(gains)])
     lowest = np.minimum.accumulate(sums)

@@ -9,7 +9,7 @@ from tracelens.analyses import _words
 
 if TYPE_CHECKING:
     from tracelens.analyses._counterfactual import Price
-    from tracelens.analyses._lateness import Late
+    from tracelens.analyses._late import Late
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 from tracelens.analyses import _detector, _paired, _sparse
 from tracelens.analyses._interval import course
+from tracelens.analyses._late import WHOLE, Late
+from tracelens.analyses._over_phases import spread_over_phases
 
 if TYPE_CHECKING:
     from tracelens.analyses._detector import Scan
@@ -18,45 +20,20 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
-FALSE_RATE: Final = 0.01  # of what is reported may be chance
-
-
-@dataclass(frozen=True)
-class Late:
-    """Ranks that are late in a phase in the same steps; numbers are columns and rows of `OwnTime`.
-
-    `effect` is the lateness in nanoseconds, [step, rank], 0 outside; `also` names further phases of the
-    same ranks whose lateness is part of it.
-    """
-
-    ranks: tuple[int, ...]
-    phase: str
-    first: int
-    last: int
-    effect: Floats
-    pattern: Pattern
-    p: float
-    period: int | None = None
-    also: tuple[str, ...] = ()
-
-    @property
-    def touched(self) -> npt.NDArray[np.intp]:
-        """Rows in which it happens."""
-        return np.flatnonzero(self.effect.any(axis=1))
+FALSE_RATE: Final = 0.005  # of what is reported may be chance
 
 
 def find(own: OwnTime) -> list[Late]:
     """Return every rank that is late in a phase, lastingly or now and then."""
     if not own.phases:
         return []
-    excess = [_excess(own, phase) for phase in range(len(own.phases))]
+    excess = [_excess(own, values) for values in own.own]
     lasting = _lasting(own, excess)
     return lasting + _stalls(own, excess, lasting)
 
 
-def _excess(own: OwnTime, phase: int) -> Floats:
+def _excess(own: OwnTime, values: Floats) -> Floats:
     """Return each rank's time beyond its peers in every step, as a share of the step."""
-    values = own.own[phase]
     if len(own.ranks) > 2:
         return _detector.paired_excess(values, own.step_ns)
     difference = np.nan_to_num(values[:, 1] - values[:, 0], nan=0.0) / own.step_ns
@@ -64,8 +41,10 @@ def _excess(own: OwnTime, phase: int) -> Floats:
 
 
 def _lasting(own: OwnTime, excess: list[Floats]) -> list[Late]:
-    """Return ranks that are late for a while."""
-    settled = [values[own.settled] for values in excess]
+    """Return ranks that are late for a while: in a phase, or in all of them together."""
+    names = [*own.phases, *([WHOLE] if len(own.phases) > 1 else [])]
+    searched = [*excess, _excess(own, own.total)][: len(names)]
+    settled = [values[own.settled] for values in searched]
     if len(own.ranks) > 2:
         scans, chance, holds = _among_many(settled)
         shortest = _detector.LEAST_BLOCK
@@ -73,11 +52,11 @@ def _lasting(own: OwnTime, excess: list[Floats]) -> list[Late]:
         scans, chance, holds = _of_two(settled)
         shortest = _paired.least_window(len(settled[0]))
     found = []
-    for phase, rank in np.argwhere(holds):
-        late = _followed(own, excess[phase], scans[phase], int(rank))
+    for row, rank in np.argwhere(holds):
+        late = _followed(own, searched[row], scans[row], int(rank))
         if late.last - late.first + 1 >= shortest:
-            found.append(late.named(own.phases[phase], float(chance[phase, rank])))
-    return found
+            found.append(late.named(names[row], float(chance[row, rank])))
+    return spread_over_phases(own, excess, found)
 
 
 def _among_many(excess: list[Floats]) -> tuple[list[Scan], Floats, npt.NDArray[np.bool_]]:
@@ -105,9 +84,12 @@ class _Followed:
     last: int
     effect: Floats
     pattern: Pattern
+    unsure: float = 0.0
 
     def named(self, phase: str, p: float) -> Late:
-        return Late((self.rank,), phase, self.first, self.last, self.effect, self.pattern, p)
+        return Late(
+            (self.rank,), phase, self.first, self.last, self.effect, self.pattern, p, self.unsure
+        )
 
 
 def _followed(own: OwnTime, excess: Floats, scan: Scan, rank: int) -> _Followed:
@@ -123,7 +105,8 @@ def _followed(own: OwnTime, excess: Floats, scan: Scan, rank: int) -> _Followed:
         line[rows] = shape.effect
     effect = np.zeros(own.total.shape)
     effect[:, rank] = line * own.step_ns
-    return _Followed(rank, first, last, effect, shape.pattern)
+    unsure = float(scan.scale[rank]) / shape.level if shape.level > 0 else 0.0
+    return _Followed(rank, first, last, effect, shape.pattern, unsure)
 
 
 def _since_the_start(warm_up: Floats, level: float) -> bool:

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analyses._detector import LEAST_BLOCK, MOST_BLOCKS, Rows, Scan
+from tracelens.analyses._detector import LEAST_BLOCK, MOST_BLOCKS, NATURAL_SPREAD, Rows, Scan
 from tracelens.analyses._interval import course
 
 Floats = npt.NDArray[np.float64]
@@ -35,8 +35,10 @@ def scan(difference: Floats, seed: int = 0) -> Scan:
     Returns one entry for each rank: its worst window, and how likely chance gives one as bad.
     """
     sides = [_scan_second(sign * difference, seed) for sign in (-1.0, 1.0)]
-    p, mean, first, last = zip(*sides, strict=True)
-    return Scan(np.array(p), np.array(mean), np.array(first), np.array(last))
+    p, mean, first, last = (np.array(column) for column in zip(*sides, strict=True))
+    spread = 1.4826 * np.median(np.abs(np.diff(difference))) / np.sqrt(2)
+    scale = np.maximum(spread * np.sqrt(_LONGEST_MEMORY / (last - first + 1)), NATURAL_SPREAD)
+    return Scan(p, mean, scale, first, last)
 
 
 def least_window(steps: int) -> int:

@@ -39,28 +39,34 @@ def find(excess: Floats) -> list[Stalls]:
         spread = 2 * spread
     stalled = excess > max(LEAST_STALL, _DEVIATIONS * float(spread))
     counts = stalled.sum(axis=0)
+    p, usual = _chances(counts, steps)
+    often = (counts >= np.maximum(LEAST_COUNT, _MORE_OFTEN * usual)) & (counts < steps / 2)
     found = []
-    for rank in range(ranks):
-        p, usual = _chance(int(counts[rank]), np.delete(counts, rank), steps)
-        often = counts[rank] >= max(LEAST_COUNT, _MORE_OFTEN * usual)
-        if often and p * ranks < WRONG and counts[rank] < steps / 2:
-            rows = np.flatnonzero(stalled[:, rank])
-            found.append(Stalls(rank, rows, p * ranks, _period(rows)))
+    for rank in np.flatnonzero(often & (p * ranks < WRONG)):
+        rows = np.flatnonzero(stalled[:, rank])
+        found.append(Stalls(int(rank), rows, float(p[rank]) * ranks, _period(rows)))
     return found
 
 
-def _chance(count: int, peers: Rows, steps: int) -> tuple[float, float]:
+def _chances(counts: Rows, steps: int) -> tuple[Floats, Floats]:
     """Return how likely so many stalls are, and how many are usual: the peers' upper quartile.
 
     They must be too many for the usual rate, and too large a part of all stalls of this rank and its
     usual peers, since that rate is itself known from few of them.
     """
-    usual = float(np.quantile(peers, 0.75, method="higher"))
-    alike = peers[peers <= usual]
-    rate = max(usual / steps, (int(alike.sum()) + 1) / (len(peers) * steps + 2))
-    by_rate = binomial_tail(count, steps, rate)
-    by_part = binomial_tail(count, count + int(alike.sum()), 1 / (1 + len(alike)))
-    return float(np.maximum(by_rate, by_part)), usual
+    peers = len(counts) - 1
+    ordered = np.sort(counts)
+    place = np.ceil(0.75 * (peers - 1)).astype(int)
+    # Without itself, a rank at or below that place has the next one there.
+    usual = np.where(counts <= ordered[place], ordered[place + 1], ordered[place]).astype(float)
+    sums = np.concatenate([[0], np.cumsum(ordered)])
+    alike = np.searchsorted(ordered, usual, side="right")
+    itself = counts <= usual
+    number, total = alike - itself, sums[alike] - np.where(itself, counts, 0)
+    rate = np.maximum(usual / steps, (total + 1) / (peers * steps + 2))
+    by_rate = binomial_tail(counts, steps, rate)
+    by_part = binomial_tail(counts, counts + total, 1 / (1 + number))
+    return np.maximum(by_rate, by_part), usual
 
 
 def _period(rows: Rows) -> int | None:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tracelens.analyses._over_phases import same_rank
+
 if TYPE_CHECKING:
-    from tracelens.analyses._lateness import Late
+    from tracelens.analyses._late import Late
     from tracelens.analyses._own_time import OwnTime
 
-_SAME_RANK: Final = 0.5  # overlap, of the shorter one, of two phases of a rank
 _SAME_TIME: Final = 0.6  # overlap of two intervals, of both together, that makes them one
 _SHORT: Final = 0.25  # of the run: how long a wandering lateness stays on a rank
 _MANY: Final = (3, 1 / 8)  # ranks that it visits: so many, and such a share of all
@@ -28,21 +29,15 @@ def _by_rank(found: list[Late]) -> list[Late]:
     """Join the phases in which a rank is late at the same time; the largest gives the name."""
     merged: list[Late] = []
     for late in sorted(found, key=lambda late: -float(late.effect.sum())):
-        same = (i for i, main in enumerate(merged) if _same_rank(main, late))
+        same = (i for i, main in enumerate(merged) if same_rank(main, late))
         index = next(same, None)
         if index is None:
             merged.append(late)
             continue
         main = merged[index]
-        also = (*main.also, late.phase)
+        also = tuple(dict.fromkeys((*main.also, late.phase, *late.also)))
         merged[index] = replace(main, effect=main.effect + late.effect, also=also)
     return merged
-
-
-def _same_rank(main: Late, late: Late) -> bool:
-    common = len(np.intersect1d(main.touched, late.touched))
-    shorter = min(len(main.touched), len(late.touched))
-    return main.ranks == late.ranks and common >= _SAME_RANK * shorter
 
 
 def _by_time(found: list[Late]) -> list[Late]:
@@ -68,6 +63,7 @@ def _joined(group: Late, late: Late) -> Late:
         last=max(group.last, late.last),
         effect=group.effect + late.effect,
         p=max(group.p, late.p),
+        unsure=max(group.unsure, late.unsure),
         also=tuple(dict.fromkeys((*group.also, *late.also))),
     )
 

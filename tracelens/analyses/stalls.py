@@ -1,7 +1,7 @@
 """Stalls of all: when every rank is slow in the same phase at the same time.
 
 No comparison between ranks sees this, so each phase is compared with itself over the run: what counts
-is the rank that suffers least.
+is the rank that suffers least. Also here: pauses that all ranks make, each at another time.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analyses import _own_time, _words
-from tracelens.analyses._interval import course
+from tracelens.analyses import _all_slow, _own_time, _pauses, _words
+from tracelens.analyses._interval import course, greatest_run
 from tracelens.analyses._job import job_ns
 from tracelens.analyses.result import Finding
 
@@ -62,6 +62,8 @@ def run(trace: Trace, phases: Phases) -> Stalls:
         found += _slow(own, name, least, job)
         if name == "data":
             found += _loading(own, least, job)
+    found += _pauses.findings(own, job)
+    found += _all_slow.findings(own, job, found)
     return Stalls(tuple(found))
 
 
@@ -91,7 +93,7 @@ def _slow(own: OwnTime, phase: str, least: Floats, job: int) -> list[Finding]:
 
 def _lasting(excess: Floats, level: float) -> tuple[npt.NDArray[np.intp], Pattern] | None:
     """Return the interval in which nearly all steps are slow, if there is one."""
-    shape = course(excess, 0, len(excess) - 1)
+    shape = course(excess, *greatest_run(excess - level / 2))
     inside = excess[shape.first : shape.last + 1]
     fits = SHORTEST <= len(inside) <= LONGEST * len(excess)
     if fits and shape.level >= level and np.mean(inside > level / 2) >= _STEADY:

@@ -26,14 +26,16 @@ from tracelens.analyses._witnesses import (
 from tracelens.analyses.result import Finding
 
 if TYPE_CHECKING:
-    from tracelens.analyses._lateness import Late
+    from tracelens.analyses._late import Late
     from tracelens.analyses._own_time import OwnTime
     from tracelens.analyses.phases import Phases
     from tracelens.analyses.result import FindingKind
     from tracelens.trace import Trace
 
 LEAST_STEPS: Final = 30
-LEAST_SAVING: Final = 0.003  # of the job: what is not worth a sentence
+LEAST_SAVING: Final = 0.003  # of the job: what is not worth a sentence,
+LEAST_OF_LASTING: Final = 0.0002  # unless it lasts: of many ranks, noise hides what one loses,
+LASTING: Final = 0.2  # of the run
 OF_A_PAIR: Final = 0.02  # of the job: two ranks hardly tell what is usual,
 STALLS_OF_A_PAIR: Final = 0.05  # nor which stalls are
 HELD_UP: Final = 0.3  # of the lost time, to be seen in the arrivals at collectives
@@ -57,17 +59,25 @@ def run(trace: Trace, phases: Phases) -> Stragglers:
     statement = _insufficient(own)
     if statement:
         return Stragglers(statement=statement)
-    found = put_together(own, _lateness.find(own))
-    late = {rank for entry in found for rank in entry.ranks if entry.pattern != "rotating"}
-    majority = len(own.ranks) > 2 and len(late) > MAJORITY * len(own.ranks)
     job = job_ns(trace)
-    findings = []
-    for entry in found:
-        cost = price(own.total, entry.effect, own.wait, job)
-        least = _least_saving(own, entry)
-        if cost.saving >= least and _seen_by_others(trace, own, entry, cost.saving * job):
-            findings.append(_finding(trace, phases, own, entry, cost, majority=majority))
+    worth = priced(own, job)
+    late = {rank for entry, _ in worth for rank in entry.ranks if entry.pattern != "rotating"}
+    majority = len(own.ranks) > 2 and len(late) > MAJORITY * len(own.ranks)
+    findings = [
+        _finding(trace, phases, own, entry, cost, majority=majority)
+        for entry, cost in worth
+        if _seen_by_others(trace, own, entry, cost.saving * job)
+    ]
     return Stragglers(tuple(findings))
+
+
+def priced(own: OwnTime, job_ns: float) -> list[tuple[Late, Price]]:
+    """Return who is late by own time alone, and what that costs, where it is worth a sentence."""
+    found = put_together(own, _lateness.find(own))
+    costs = [
+        (entry, price(own.total, entry.effect, own.wait, job_ns, entry.unsure)) for entry in found
+    ]
+    return [(entry, cost) for entry, cost in costs if cost.saving >= _least_saving(own, entry)]
 
 
 def _insufficient(own: OwnTime) -> str | None:
@@ -90,7 +100,8 @@ def _insufficient(own: OwnTime) -> str | None:
 
 def _least_saving(own: OwnTime, late: Late) -> float:
     if len(own.ranks) > 2:
-        return LEAST_SAVING
+        lasts = late.pattern != "sparse" and len(late.touched) >= LASTING * len(own.steps)
+        return LEAST_OF_LASTING if lasts else LEAST_SAVING
     return STALLS_OF_A_PAIR if late.pattern == "sparse" else OF_A_PAIR
 
 

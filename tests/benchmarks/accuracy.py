@@ -1,0 +1,129 @@
+"""Measure how right the verdicts are, on labelled runs of every kind, beside the rules of other tools.
+
+Run: PYTHONPATH=.:tests python tests/benchmarks/accuracy.py [--quick] [--part kinds] [--seeds tuning]
+A full run of all parts takes about half an hour on two cores. With --publish it writes
+docs/accuracy.json and the tables of docs/accuracy.md; those are made with the published seeds only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+os.environ.setdefault("POLARS_MAX_THREADS", "1")  # runs, not threads, fill the cores
+
+from benchmarks.labelled import clockwork, endtoend, tables
+from benchmarks.labelled.markdown import tables_of, with_tables
+from benchmarks.labelled.setting import FIRST_SEED, RANKS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+FORMAT: Final = "tracelens.accuracy/1"
+PARTS: Final = ("healthy", "clocks", "kinds")
+DOCS: Final = Path(__file__).parents[2] / "docs"
+# By size: healthy tables a noise, and tables a slowdown and family.
+TABLES: Final = {8: (700, 200), 64: (300, 100), 512: (40, 20)}
+QUICK_TABLES: Final = {8: (10, 5)}
+RUNS: Final = {8: 30, 64: 30, 512: 15}  # of each kind, by size, in each noise
+CLOCK_RUNS: Final = 5
+Task = TypeVar("Task")
+
+
+def measure(
+    parts: Sequence[str],
+    seeds: str,
+    *,
+    quick: bool,
+    workers: int,
+    ranks: Sequence[int] = RANKS,
+    runs: Mapping[int, int] = RUNS,
+    only: str = "",
+) -> dict[str, Any]:
+    """Measure some parts and return the results as plain data."""
+    first = FIRST_SEED[seeds]
+    out: dict[str, Any] = {"format": FORMAT, "seeds": seeds, "quick": quick}
+    if "healthy" in parts:
+        sizes = QUICK_TABLES if quick else {size: TABLES[size] for size in ranks}
+        judged = list(_each(tables.perform, tables.tasks(sizes, seeds), workers))
+        out |= {"healthy": tables.healthy(judged), "recall": tables.recall(judged)}
+    if "clocks" in parts:
+        size = (8, 200) if quick else (clockwork.HOSTS, clockwork.STEPS)
+        situations = [
+            (index, first + run, *size)
+            for index in range(len(clockwork.SITUATIONS))
+            for run in range(1 if quick else CLOCK_RUNS)
+        ]
+        out["clocks"] = clockwork.gathered(list(_each(clockwork.perform, situations, workers)))
+    if "kinds" in parts:
+        counts = {ranks[0]: 1} if quick else {size: runs[size] for size in ranks}
+        todo = endtoend.tasks(counts, seeds, only)
+        out["kinds"] = endtoend.gathered(_each(endtoend.perform, todo, workers))
+    return out
+
+
+def _each(
+    perform: Callable[[Task], dict[str, Any]], todo: Sequence[Task], workers: int
+) -> Iterator[dict[str, Any]]:
+    """Perform every task, on several processes if asked to, and tell how far it is."""
+    if workers < 2:
+        yield from map(perform, todo)
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        for done, result in enumerate(pool.map(perform, todo, chunksize=4), 1):
+            if done % 50 == 0:
+                sys.stderr.write(f"\r{done} of {len(todo)} runs ")
+                sys.stderr.flush()
+            yield result
+    sys.stderr.write("\n")
+
+
+def publish(results: dict[str, Any]) -> None:
+    """Write the results beside the page about them, and its tables."""
+    place, page = DOCS / "accuracy.json", DOCS / "accuracy.md"
+    known = json.loads(place.read_text()) if place.exists() else {}
+    merged = known | results
+    place.write_text(json.dumps(merged, indent=1, sort_keys=True) + "\n")
+    page.write_text(with_tables(page.read_text(), merged))
+
+
+def main() -> None:
+    """Measure, print the tables, and publish them if asked to."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a few runs of 8 ranks, in a minute")
+    parser.add_argument("--part", action="append", choices=PARTS, help="only this (repeatable)")
+    parser.add_argument("--ranks", type=int, action="append", choices=RANKS, help="only this size")
+    parser.add_argument("--kind", default="", help="only kinds of run whose names hold this")
+    parser.add_argument("--runs", type=int, help="runs a kind, size and noise")
+    parser.add_argument("--seeds", choices=tuple(FIRST_SEED), default="published")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--json", type=Path, help="write the results there")
+    parser.add_argument("--publish", action="store_true", help="write docs/accuracy.*")
+    given = parser.parse_args()
+    partial = given.quick or given.kind or given.ranks
+    if given.publish and (partial or given.seeds != "published"):
+        parser.error("only full runs with the published seeds are published")
+    results = measure(
+        given.part or PARTS,
+        given.seeds,
+        quick=given.quick,
+        workers=given.workers,
+        ranks=given.ranks or RANKS,
+        runs=dict.fromkeys(RANKS, given.runs) if given.runs else RUNS,
+        only=given.kind,
+    )
+    if given.json:
+        given.json.write_text(json.dumps(results, indent=1))
+    if given.publish:
+        publish(results)
+    sys.stdout.write(tables_of(results) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""The border to what is measured: tables of own time in, verdicts of the analyses out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens.analyses import stragglers
+from tracelens.analyses._own_time import WARM_UP, OwnTime
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from benchmarks.labelled.setting import Floats
+
+MS: Final = 1e6
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A late rank, as judged from own time alone."""
+
+    ranks: tuple[int, ...]
+    phase: str
+    steps: tuple[int, int]
+    saving: float
+    interval: tuple[float, float]
+
+
+def verdicts(phases: Mapping[str, Floats], per_host: int) -> list[Verdict]:
+    """Judge durations of phases in milliseconds, [step, rank], of ranks that meet in every step."""
+    own = np.stack(list(phases.values())) * MS
+    total = own.sum(axis=0)
+    length = np.broadcast_to(total.max(axis=1, keepdims=True), total.shape)
+    steps, ranks = total.shape
+    table = OwnTime(
+        ranks=tuple(range(ranks)),
+        hosts=tuple(f"node{rank // per_host}" for rank in range(ranks)),
+        steps=np.arange(steps),
+        phases=tuple(phases),
+        own=own,
+        length=length,
+        wait=length - total,
+        settled=np.arange(steps) >= WARM_UP,
+    )
+    return [
+        Verdict(late.ranks, late.phase, (late.first, late.last), cost.saving, cost.interval)
+        for late, cost in stragglers.priced(table, float(total.max(axis=1).sum()))
+    ]

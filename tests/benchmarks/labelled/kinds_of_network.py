@@ -1,0 +1,66 @@
+"""Kinds of run in which communication is slow, badly cut, or not hidden."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from benchmarks.labelled.kinds_of_ranks import interval, pick, rows
+from benchmarks.labelled.label import Label
+
+if TYPE_CHECKING:
+    from benchmarks.labelled.setting import Setting
+    from benchmarks.labelled.work import Work
+
+
+def hops(setting: Setting, work: Work) -> None:
+    """Record each rank's sends: equally long for all."""
+    whole = work.transfer.sum(axis=1, keepdims=True)
+    wobble = 0.03 * setting.stream("hops").standard_normal((setting.steps, setting.ranks))
+    work.hop = np.asarray(0.8 * whole * np.exp(wobble))
+
+
+def slow_link(setting: Setting, work: Work) -> Label:
+    """Make one link of the ring slow: all reductions last long, only one rank's sends do."""
+    hops(setting, work)
+    assert work.hop is not None
+    rank = pick(setting)[0]
+    work.transfer *= 5
+    work.hop[:, rank] *= 5
+    ranks = tuple(sorted((rank, (rank + 1) % setting.ranks)))
+    return Label("slow_link", ranks=ranks, anyone=True)
+
+
+def congestion(setting: Setting, work: Work) -> Label:
+    """Make every transfer slow for a while."""
+    steps = interval(setting, 0.25, 0.4)
+    work.transfer[rows(steps)] *= 8
+    return Label("congestion", steps=steps)
+
+
+def small_messages(_setting: Setting, work: Work) -> Label:
+    """Send the same gradients in 24 small messages, each with its latency."""
+    count, latency = 24, 4.0
+    part = work.transfer.sum(axis=1, keepdims=True) / count
+    work.transfer = np.repeat(part + latency, count, axis=1)
+    work.lag = np.repeat(work.lag[:, :1], count, axis=1)
+    work.bucket_bytes = work.bucket_bytes * 2 // count
+    return Label("small_messages", opportunity=True, also=("exposed_communication",))
+
+
+def no_overlap(_setting: Setting, work: Work) -> Label:
+    """Reduce only when backprop is over."""
+    work.overlap = False
+    return Label("exposed_communication", opportunity=True)
+
+
+def communication_bound(_setting: Setting, work: Work) -> Label:
+    """Make reductions last longer than what they could hide behind."""
+    work.transfer *= 5
+    return Label("exposed_communication", opportunity=True)
+
+
+def update_gap(_setting: Setting, work: Work) -> Label:
+    """Let the updates of the layers stand apart."""
+    work.layers, work.gap = 6, 4.0
+    return Label("update_gap", opportunity=True)

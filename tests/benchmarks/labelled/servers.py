@@ -1,0 +1,177 @@
+"""Plays a synchronous training with parameter servers, request by request.
+
+A worker pushes its gradients to all shards at once. Requests on a shard's wire share it; each takes its
+turn on the shard's processor in the order in which it came through. When all have pushed, the shard
+applies the sum and answers pulls one after the other. With `collapse`, the wire gets less done the more
+requests are on it (incast).
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from benchmarks.labelled.noise import vary
+from benchmarks.labelled.training import ORIGIN_NS, ns
+
+if TYPE_CHECKING:
+    from benchmarks.labelled.setting import Floats, Setting, Times
+
+SHARDS: Final = 4
+MEANS_MS: Final = {"data": 5.0, "forward": 25.0, "backprop": 55.0}
+WIRE_MS: Final = (
+    6.0  # that all workers' requests of one step and direction keep a shard's wire busy
+)
+CPU_MS: Final = 2.0  # its processor
+APPLY_MS: Final = 0.5
+LATENCY_NS: Final = 25_000
+STEP_BYTES: Final = 64 << 20  # of one worker, over all shards
+_OPS: Final = (
+    "push",
+    "arrive",
+    "received",
+    "serve",
+    "served",
+    "pushed",
+    "asked",
+    "reply",
+    "replied",
+    "pulled",
+)
+
+
+@dataclass
+class Servers:
+    """Own work of workers, and what each worker's request costs each shard, milliseconds."""
+
+    phases: dict[str, Floats]
+    wire: Floats
+    cpu: Floats
+    share: Floats
+    collapse: float = 0.0
+
+    def copied(self) -> Servers:
+        """Return a copy that can be changed alone."""
+        return deepcopy(self)
+
+    def place(self, share: Floats) -> None:
+        """Give each shard its share of the bytes."""
+        self.wire = self.wire * share / self.share
+        self.cpu = self.cpu * share / self.share
+        self.share = share
+
+
+@dataclass
+class Served:
+    """When everything happened, true nanoseconds: [step, rank], and by operation [step, rank, shard]."""
+
+    start: Times
+    data_end: Times
+    forward_end: Times
+    backprop_end: Times
+    end: Times
+    at: dict[str, Times]
+    depth: Times
+
+    @property
+    def job_ns(self) -> int:
+        """From the first step's begin to the last one's end."""
+        return int(self.end.max() - self.start.min())
+
+
+def draw(setting: Setting) -> Servers:
+    """Draw a healthy run."""
+    even = np.full(SHARDS, 1 / SHARDS)
+    return Servers(
+        phases=vary(setting, MEANS_MS),
+        wire=np.full(SHARDS, WIRE_MS / setting.ranks),
+        cpu=np.full(SHARDS, CPU_MS / setting.ranks),
+        share=even,
+    )
+
+
+def play(work: Servers) -> Served:
+    """Run it."""
+    own = {name: ns(values) for name, values in work.phases.items()}
+    steps, ranks = own["data"].shape
+    start, data_end, forward_end, backprop_end, end = np.zeros((5, steps, ranks), np.int64)
+    at = {name: np.zeros((steps, ranks, SHARDS), np.int64) for name in _OPS}
+    out = Served(start, data_end, forward_end, backprop_end, end, at, np.zeros_like(at["push"]))
+    now = np.full(ranks, ORIGIN_NS)
+    for step in range(steps):
+        out.start[step] = now
+        out.data_end[step] = now + own["data"][step]
+        out.forward_end[step] = out.data_end[step] + own["forward"][step]
+        out.backprop_end[step] = out.forward_end[step] + own["backprop"][step]
+        _exchange(work, out, step)
+        now = out.at["pulled"][step].max(axis=1)
+        out.end[step] = now
+    return out
+
+
+def _exchange(work: Servers, out: Served, step: int) -> None:
+    ready = out.backprop_end[step]
+    at = {name: values[step] for name, values in out.at.items()}
+    for shard in range(SHARDS):
+        wire, cpu = work.wire[shard] * 1e6, work.cpu[shard] * 1e6
+        at["push"][:, shard] = ready
+        at["arrive"][:, shard] = ready + LATENCY_NS
+        received = _shared(ready + LATENCY_NS, wire, work.collapse)
+        begin, done, depth = _in_turn(received, round(cpu))
+        at["received"][:, shard], at["serve"][:, shard], at["served"][:, shard] = (
+            received,
+            begin,
+            done,
+        )
+        at["pushed"][:, shard] = done + LATENCY_NS
+        out.depth[step, :, shard] = depth
+    asking = at["pushed"].max(axis=1)
+    for shard in range(SHARDS):
+        applied = at["served"][:, shard].max() + round(APPLY_MS * 1e6)
+        asked = asking + LATENCY_NS
+        reply, replied, _ = _in_turn(np.maximum(asked, applied), round(work.wire[shard] * 1e6))
+        at["asked"][:, shard] = asked
+        at["reply"][:, shard], at["replied"][:, shard] = reply, replied
+        at["pulled"][:, shard] = replied + LATENCY_NS
+
+
+def _shared(arrive: Times, alone: float, collapse: float) -> Times:
+    """Share a wire evenly among the requests on it: when each is through.
+
+    All are equally large, so the first to come is the first through; `alone` is what one takes.
+    """
+    order = np.argsort(arrive, kind="stable")
+    times = arrive[order].astype(float).tolist()
+    through: list[float] = []
+    targets: list[float] = []
+    work, now, first = 0.0, times[0], 0
+    upcoming = 0
+    while first < len(times):
+        on_it = upcoming - first
+        speed = 1 / (on_it * (1 + collapse * (on_it - 1) / len(times))) if on_it else 0.0
+        done = now + (targets[first] - work) / speed if on_it else np.inf
+        following = times[upcoming] if upcoming < len(times) else np.inf
+        if following <= done:
+            work, now = work + (following - now) * speed, following
+            targets.append(work + alone)
+            upcoming += 1
+        else:
+            work, now = targets[first], done
+            through.append(done)
+            first += 1
+    result = np.empty(len(times), np.int64)
+    result[order] = np.rint(through).astype(np.int64)
+    return result
+
+
+def _in_turn(arrive: Times, service: int) -> tuple[Times, Times, Times]:
+    """Serve one after the other in order of arrival: begin, end, and how many stood in line before."""
+    order = np.argsort(arrive, kind="stable")
+    index = np.arange(len(arrive))
+    end = np.maximum.accumulate(arrive[order] - index * service) + (index + 1) * service
+    ahead = index - np.searchsorted(end, arrive[order], side="right")
+    out = np.empty((3, len(arrive)), np.int64)
+    out[:, order] = end - service, end, np.maximum(ahead, 0)
+    return out[0], out[1], out[2]

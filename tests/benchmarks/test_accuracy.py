@@ -1,0 +1,68 @@
+"""The accuracy bench runs through, and its published tables are those of its published results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from benchmarks.accuracy import DOCS, FORMAT, PARTS, measure
+from benchmarks.labelled.kinds import KINDS
+from benchmarks.labelled.markdown import tables_of, with_tables
+from benchmarks.labelled.setting import FIRST_SEED, RANKS
+
+LABELLED = Path(__file__).parent / "labelled"
+
+
+@pytest.fixture(scope="module")
+def published() -> dict[str, object]:
+    found: dict[str, object] = json.loads((DOCS / "accuracy.json").read_text())
+    return found
+
+
+def test_page_shows_the_published_results(published: dict[str, object]) -> None:
+    """Nobody edits the tables by hand: they are made from the results beside them."""
+    page = (DOCS / "accuracy.md").read_text()
+    assert with_tables(page, published) == page
+
+
+def test_published_results_are_of_a_full_run(published: dict[str, object]) -> None:
+    """Published seeds, every kind of run and every size."""
+    assert (published["format"], published["seeds"], published["quick"]) == (
+        FORMAT,
+        "published",
+        False,
+    )
+    rows = published["kinds"]
+    assert isinstance(rows, list)
+    assert {(row["kind"], row["ranks"]) for row in rows} == {
+        (kind.name, ranks) for kind in KINDS for ranks in RANKS
+    }
+
+
+def test_quick_run_measures_every_part() -> None:
+    """A minute's run fills every table: all kinds of run, all situations of clocks."""
+    results = measure(PARTS, "tuning", quick=True, workers=1)
+    assert {row["kind"] for row in results["kinds"]} == {kind.name for kind in KINDS}
+    assert all(row["runs"] == 1 for row in results["kinds"])
+    assert sum(row["alarms"] for row in results["healthy"]) <= 1
+    found = {row["slowdown"]: row["recall"] for row in results["recall"]}
+    assert found[0.3] == 1.0
+    equal = next(row for row in results["clocks"] if row["situation"] == "equal exits")
+    assert equal["p99_us"] < 5
+    assert "| healthy | none | 100 %" in tables_of(results)
+
+
+def test_seeds_for_tuning_are_never_published() -> None:
+    """The ranges are further apart than any run of the bench is long."""
+    assert FIRST_SEED["published"] - FIRST_SEED["tuning"] >= 1_000_000
+
+
+def test_generator_shares_no_code_with_what_it_measures() -> None:
+    """Only the border module knows the analyses; nothing knows the simulator."""
+    for path in LABELLED.glob("*.py"):
+        text = path.read_text()
+        assert "tracelens.simulator" not in text
+        imports = [line for line in text.splitlines() if line.startswith(("from", "import"))]
+        analyses = [line for line in imports if "tracelens.analyses" in line]
+        assert not analyses or path.name in {"judged.py", "endtoend.py"}, path.name

@@ -1,0 +1,130 @@
+"""When all ranks slow down at once: a change point in the run itself, which no comparison of ranks sees.
+
+Two levels are fitted to the computation of the median rank over the steps. They must be far apart and
+keep apart step by step, both must last, and nearly every rank must follow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens.analyses import _own_time, _words
+from tracelens.analyses._interval import PERSISTENT, greatest_run
+from tracelens.analyses.result import Finding
+
+if TYPE_CHECKING:
+    from tracelens.analyses._own_time import Floats, OwnTime
+    from tracelens.analyses.result import Pattern
+
+COMPUTED: Final = ("forward", "backprop", "update", "user")
+FASTER: Final = 0.12  # of the step: how far the levels are apart, at least
+SHORTEST: Final = 0.15  # of the run: both levels last as long
+FEWEST: Final = 16  # steps of each level
+APART: Final = 0.9  # of the steps of each level are on its side of the middle
+TOGETHER: Final = 0.9  # of the ranks are slower by half of it, or more
+NOTICEABLE: Final = 0.03  # of the job
+_EXTREMES: Final = (0.1, 0.9)
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """Rows `first` to `last`, inclusive, in which every rank computes longer by `level` of a step."""
+
+    first: int
+    last: int
+    level: float
+
+
+def find(own: OwnTime) -> Slowdown | None:
+    """Search the run for an interval in which all ranks compute more slowly."""
+    rows = np.arange(_own_time.WARM_UP, len(own.steps))
+    computed = np.nan_to_num(_computed(own), nan=0.0)[rows] / own.step_ns
+    typical = np.median(computed, axis=1)
+    first, last = greatest_run(typical - np.mean(np.quantile(typical, _EXTREMES)))
+    inside = np.zeros(len(rows), np.bool_)
+    inside[first : last + 1] = True
+    fewest = max(FEWEST, SHORTEST * len(rows))
+    if min(np.count_nonzero(inside), np.count_nonzero(~inside)) < fewest:
+        return None
+    upper, lower = (np.median(computed[part], axis=0) for part in (inside, ~inside))
+    middle = float(np.median(upper) + np.median(lower)) / 2
+    above, below = np.mean(typical[inside] > middle), np.mean(typical[~inside] < middle)
+    level = float(np.median(upper - lower))
+    together = np.mean(upper - lower > level / 2)
+    if level < FASTER or min(above, below) < APART or together < TOGETHER:
+        return None
+    return Slowdown(int(rows[first]), int(rows[last]), level)
+
+
+def findings(own: OwnTime, job_ns: int, told: list[Finding]) -> list[Finding]:
+    """Report a slowdown of all, unless one of `told` is the same."""
+    slow = find(own)
+    if slow is None or any(_same(own, slow, finding) for finding in told):
+        return []
+    total = np.nan_to_num(own.total, nan=0.0).max(axis=1)
+    inside = slice(slow.first, slow.last + 1)
+    outside = np.delete(total, np.r_[: _own_time.WARM_UP, inside])
+    lost = total[inside] - np.mean(outside)
+    saving = float(lost.sum() / job_ns)
+    if saving < NOTICEABLE:
+        return []
+    return [_finding(own, slow, saving, _interval(lost, outside, job_ns))]
+
+
+def _computed(own: OwnTime) -> Floats:
+    chosen = [row for row, phase in enumerate(own.phases) if phase in COMPUTED]
+    return np.asarray(own.own[chosen].sum(axis=0))
+
+
+def _same(own: OwnTime, slow: Slowdown, finding: Finding) -> bool:
+    if finding.steps is None:
+        return False
+    first, last = (int(own.steps[row]) for row in (slow.first, slow.last))
+    common = min(last, finding.steps[1]) - max(first, finding.steps[0]) + 1
+    return common >= 0.5 * (last - first + 1)
+
+
+def _interval(lost: Floats, outside: Floats, job_ns: int) -> tuple[float, float]:
+    """Return the 95 % interval of the sum, by the spread of the steps of both levels."""
+    error = len(lost) * np.sqrt(lost.var() / len(lost) + outside.var() / len(outside))
+    middle = float(lost.sum())
+    return (middle - 1.96 * float(error)) / job_ns, (middle + 1.96 * float(error)) / job_ns
+
+
+def _phase(own: OwnTime, slow: Slowdown) -> str:
+    """Name the phase that grew most."""
+    inside = np.zeros(len(own.steps), np.bool_)
+    inside[slow.first : slow.last + 1] = True
+    least = np.nan_to_num(np.fmin.reduce(own.own, axis=2), nan=0.0)
+    grown = np.median(least[:, inside], axis=1) - np.median(least[:, ~inside], axis=1)
+    return own.phases[int(np.argmax(grown))]
+
+
+def _finding(own: OwnTime, slow: Slowdown, saving: float, interval: tuple[float, float]) -> Finding:
+    steps = (int(own.steps[slow.first]), int(own.steps[slow.last]))
+    lasting = slow.last - slow.first + 1
+    pattern: Pattern = "persistent" if lasting >= PERSISTENT * len(own.steps) else "transient"
+    phase = _phase(own, slow)
+    sentence = (
+        f"All {len(own.ranks)} ranks compute more slowly at the same time, {_words.steps(*steps)}: "
+        f"+{_words.duration(slow.level * own.step_ns)} a step ({_words.percent(slow.level)} of a "
+        f"step, most of it in {_words.phase(phase)}), so no rank is to blame: look for what they "
+        "share, such as power, cooling, or what was changed then. Without it the job would be "
+        f"{_words.percent(saving)} shorter."
+    )
+    return Finding(
+        kind="slow_all",
+        category="fault",
+        sentence=sentence,
+        saving=saving,
+        interval=interval,
+        cost=0.0,
+        ranks=own.ranks,
+        phase=phase,
+        pattern=pattern,
+        steps=steps,
+        evidence={"extra_ns": round(slow.level * own.step_ns), "share_of_step": slow.level},
+    )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
 
 from tracelens.schema.vocabulary import FULL_COLLECTIVES
+from tracelens.transforms._clock_lags import lags
 from tracelens.transforms._clock_map import ClockMap
-from tracelens.transforms._fit import fit
+from tracelens.transforms._fit import Correction, fit
 from tracelens.transforms.device import carried_out
 
 if TYPE_CHECKING:
@@ -30,14 +31,17 @@ def from_exits(trace: Trace, clocks: pl.DataFrame) -> dict[int, ClockMap]:
     found = _exits(trace, clocks)
     if found is None:
         return {}
-    members, bases, exits = found
-    corrections = fit(exits)
+    corrections = fit(found.exits)
     if corrections is None:
         return {}
-    maps = {members[0]: ClockMap(int(bases[0]), int(bases[0]))}
-    for member, base, correction in list(zip(members, bases, corrections, strict=True))[1:]:
-        # Exits cannot tell a lasting lag of one host from an offset; their scatter bounds it.
-        sure = round(max(correction.sigma, correction.spread, SMALLEST_NS))
+    members, bases = found.members, found.bases
+    unsure = lags(found.lasted, found.sizes).unsure() if len(members) > 1 else np.zeros(1)
+    jumps = Correction(np.zeros(1), np.zeros(1), jumps=corrections[0].jumps)
+    maps = {members[0]: ClockMap(int(bases[0]), int(bases[0]), jumps if jumps.jumps else None)}
+    fitted = list(zip(members, bases, corrections, unsure, strict=True))
+    for member, base, correction, lag in fitted[1:]:
+        # Exits take a lasting lag of a host for an offset: what is known of it bounds the error.
+        sure = round(max(correction.sigma, correction.spread, lag, SMALLEST_NS))
         maps[member] = ClockMap(int(base), int(bases[0]), correction, sure)
     return maps
 
@@ -55,10 +59,19 @@ def shifted(found: ClockMap, by: float, uncertainty: float) -> ClockMap:
     return replace(found, correction=correction, uncertainty_ns=round(uncertainty))
 
 
-def _exits(
-    trace: Trace, clocks: pl.DataFrame
-) -> tuple[list[int], npt.NDArray[np.int64], npt.NDArray[np.float64]] | None:
-    """Return the clocks, where each begins to count, and its exits, [collective, clock]."""
+@dataclass(frozen=True)
+class _Exits:
+    """Clocks, where each begins to count, exits and time since the last entry, [collective, clock]."""
+
+    members: list[int]
+    bases: npt.NDArray[np.int64]
+    exits: npt.NDArray[np.float64]
+    lasted: npt.NDArray[np.float64]
+    sizes: npt.NDArray[np.int64]
+
+
+def _exits(trace: Trace, clocks: pl.DataFrame) -> _Exits | None:
+    """Return when which clock says that each common collective was left."""
     ends = _ends(trace, clocks, "closed")
     if ends.is_empty():  # calls matched by their order still tell, by how little they scatter
         ends = _ends(trace, clocks, "estimated")
@@ -77,15 +90,18 @@ def _exits(
         .filter(pl.col("clock").is_in(members))
         .sort("communicator", "seq", "clock")
     )
-    times = table["end_ns"].to_numpy().reshape(-1, len(members))
-    fraction = table["fraction"].to_numpy().reshape(-1, len(members))
+    times, entered, sizes, fraction = (
+        table[name].to_numpy().reshape(-1, len(members))
+        for name in ("end_ns", "entered", "bytes", "fraction")
+    )
     order = np.argsort(times[:, 0])
     bases = times.min(axis=0)
-    return members, bases, ((times - bases) + fraction)[order]
+    exits = ((times - bases) + fraction)[order]
+    return _Exits(members, bases, exits, (times - entered)[order].astype(float), sizes[order, 0])
 
 
 def _ends(trace: Trace, clocks: pl.DataFrame, status: str) -> pl.DataFrame:
-    """Return for each full collective of a status and each clock the median exit of its ranks."""
+    """Return for each full collective of a status and each clock its last entry and median exit."""
     main = trace.workers.select("process")
     calls = (
         trace.spans.filter(
@@ -98,16 +114,23 @@ def _ends(trace: Trace, clocks: pl.DataFrame, status: str) -> pl.DataFrame:
         )
         .join(main.lazy(), on="process", how="semi")
         .join(clocks.lazy(), on="process")
-        .select("clock", *_CALL, end_ns=carried_out()["end_ns"])
+        .select("clock", *_CALL, "bytes", **carried_out())
     )
     first = pl.col("end_ns").min()
     # Differences from the first exit are small, so that their median is exact.
     return (
         calls.group_by("clock", *_CALL)
-        .agg(first=first, later=(pl.col("end_ns") - first).median())
+        .agg(
+            first=first,
+            later=(pl.col("end_ns") - first).median(),
+            entered=pl.col("start_ns").max(),
+            bytes=pl.col("bytes").max().fill_null(0),
+        )
         .select(
             "clock",
             *_CALL,
+            "entered",
+            "bytes",
             end_ns=pl.col("first") + pl.col("later").floor().cast(pl.Int64),
             fraction=pl.col("later") - pl.col("later").floor(),
         )

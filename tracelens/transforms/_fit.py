@@ -33,8 +33,8 @@ FAR: Final = 1e16  # beyond any run, from its start, in nanoseconds
 class Correction:
     """What to take off a clock at its times: a piecewise straight line through knots.
 
-    Two knots at one time are a jump. `sigma` is the uncertainty of the line, `spread` how far single
-    exits scatter around it, `jumps` the times and heights of jumps.
+    Two knots a nanosecond apart are a jump. `sigma` is the uncertainty of the line, `spread` how far
+    single exits scatter around it, `jumps` the times and heights of jumps.
     """
 
     knots_t: Floats
@@ -85,7 +85,8 @@ def fit(exits: Floats) -> list[Correction] | None:
         )
         lines = [line.corrected_by(more) for line, more in zip(lines, found, strict=True)]
     kept = _gate(aligned)
-    return [_with_pieces(aligned[kept], clock, lines) for clock in range(exits.shape[1])]
+    left = [_left(aligned[kept], clock) for clock in range(exits.shape[1])]
+    return [_against_first(lines, left, clock) for clock in range(exits.shape[1])]
 
 
 def _line(x: Floats, y: Floats) -> Line:
@@ -134,8 +135,19 @@ def theil_sen(x: Floats, y: Floats, at_least: int = MIN_FOR_SLOPE) -> Line:
     return Line(float(np.median(y - slope * x)), slope)
 
 
-def _with_pieces(aligned: Floats, clock: int, lines: list[Line]) -> Correction:
-    """Add to a clock's line what it leaves (nothing, a jump, or wander), relative to clock 0's line."""
+@dataclass(frozen=True)
+class _Left:
+    """What a clock's line leaves, at aligned times; jumps are (time, height)."""
+
+    knots_s: Floats
+    knots: Floats
+    sigma: float
+    spread: float
+    jumps: tuple[tuple[float, float], ...]
+
+
+def _left(aligned: Floats, clock: int) -> _Left:
+    """Follow what a clock's line leaves against the reference: nothing, a jump, or wander."""
     _, y, parts = _blocks(aligned)
     rest = aligned[:, clock] - _reference(aligned)
     own = y[:, clock]
@@ -145,11 +157,23 @@ def _with_pieces(aligned: Floats, clock: int, lines: list[Line]) -> Correction:
     jumps: tuple[tuple[float, float], ...] = ()
     if len(own) >= MIN_FOR_SLOPE and np.ptp(own) > max(6 * sigma, SMALLEST_PIECE_NS):
         knots_s, knots, jumps = _pieces(aligned[:, clock], rest, own, parts)
+    return _Left(knots_s, knots, sigma, spread, jumps)
+
+
+def _against_first(lines: list[Line], left: list[_Left], clock: int) -> Correction:
+    """Return what to take off a clock to make it the first one, which may jump and wander itself."""
     line, first = lines[clock], lines[0]
+    own, firsts = left[clock], left[0]
+    knots_s = np.unique(np.concatenate([own.knots_s, firsts.knots_s]))
+    apart = np.interp(knots_s, own.knots_s, own.knots) - np.interp(
+        knots_s, firsts.knots_s, firsts.knots
+    )
     t = (knots_s + line.intercept) / (1 - line.slope)
-    total = (line.at(t) + knots - first.at(t)) / (1 - first.slope)
-    found = tuple(((at + line.intercept) / (1 - line.slope), height) for at, height in jumps)
-    return Correction(t, total, sigma, spread, found)
+    total = (line.at(t) + apart - first.at(t)) / (1 - first.slope)
+    if clock == 0:
+        total = np.zeros_like(t)
+    found = tuple(((at + line.intercept) / (1 - line.slope), height) for at, height in own.jumps)
+    return Correction(t, total, own.sigma, own.spread, found)
 
 
 def _scatter(rest: Floats, levels: Floats, parts: list[npt.NDArray[np.intp]]) -> float:
@@ -193,7 +217,7 @@ def _jump(
     split = min(max(split, 1), len(t) - 1)
     left, right = _side(t[:split], rest[:split]), _side(t[split:], rest[split:])
     at = (t[split - 1] + t[split]) / 2
-    knots_s = np.array([-FAR, at, at, FAR])
+    knots_s = np.array([-FAR, at - 0.5, at + 0.5, FAR])  # within a nanosecond
     knots = np.concatenate([left.at(knots_s[:2]), right.at(knots_s[2:])])
     return knots_s, knots, ((float(at), float(knots[2] - knots[1])),)
 

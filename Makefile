@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit proofs samples bench bench-recorder bench-stragglers bench-easgd bench-accuracy clean
+.PHONY: help demo test check unit proofs samples bench bench-recorder bench-stragglers bench-easgd bench-accuracy test-gpu sample-gpu clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -46,6 +46,15 @@ bench-easgd: $(VENV)/test.stamp ## how much the methods of the EASGD family comm
 
 bench-accuracy: $(VENV)/test.stamp ## how right verdicts are, beside other tools' rules (half an hour; QUICK=1: a minute)
 	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/accuracy.py $(if $(QUICK),--quick)
+
+# A machine with a GPU has a PyTorch of its own: PYTHON with torch, pyarrow, numpy, wrapt, pytest, pytest-timeout.
+ON_GPU := PYTHONPATH=.:instrument:tests $(PYTHON) -m
+
+test-gpu: ## the tests that need a CUDA device, with what PYTHON has installed
+	$(ON_GPU) pytest tests/gpu $(PYTEST_ARGS)
+
+sample-gpu: ## record a training on this machine's GPUs into TRACE, check its device times, measure what they cost
+	$(ON_GPU) support.gpu_sample $(or $(TRACE),traces/ddp-gpu) $(ARGS)
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) traces .mypy_cache .ruff_cache .pytest_cache .hypothesis

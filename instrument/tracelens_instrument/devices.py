@@ -44,7 +44,9 @@ class Devices:
         if clock is None:
             return None
         times = self._known.get(clock.index)
-        return self._meet(clock) if times is None else times
+        if times is None and clock.may_ask():
+            times = self._meet(clock)
+        return times
 
     def at_step_boundary(self) -> None:
         """Do what is to be done between two steps."""

@@ -5,21 +5,19 @@ The device is simulated; where a real one is, `tests/gpu` does the same with it.
 
 from __future__ import annotations
 
+import re
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import pytest
 from support.recording import Recorded, read_one
 from support.simulated_device import SimulatedDevice
 from support.torch_training import Training, group_of_one, network, torch
 
 import tracelens as tl
 from tracelens_instrument import device_clock
-from tracelens_instrument.hooks import torch_device
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
+from tracelens_instrument.hooks import torch_cuda, torch_device, torch_groups
 
 STEPS = 3
 
@@ -56,6 +54,7 @@ def test_all_of_a_model_on_a_device(trace: Path, monkeypatch: pytest.MonkeyPatch
     device = SimulatedDevice(clock=time.monotonic_ns)
     monkeypatch.setattr(device_clock, "find", lambda: device)
     monkeypatch.setattr(torch_device, "on_device", lambda tensor: tensor is not None)
+    monkeypatch.setattr(torch_groups, "queues_only", lambda _group: True)
     found = trained(trace)
     assert not found.side.dropped
     for name in ("forward", "backprop", "bucket", "SGD"):
@@ -76,6 +75,31 @@ def test_all_of_a_model_on_a_device(trace: Path, monkeypatch: pytest.MonkeyPatch
     assert begins == sorted(begins)
 
 
+def test_reductions_by_the_host_are_timed_there(
+    trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As gloo does them, also for tensors on a device: the host sees when they are over."""
+    device = SimulatedDevice(clock=time.monotonic_ns)
+    monkeypatch.setattr(device_clock, "find", lambda: device)
+    monkeypatch.setattr(torch_device, "on_device", lambda tensor: tensor is not None)
+    found = trained(trace)
+    assert timed(found.named("backprop")) == [True] * STEPS
+    assert timed(found.named("bucket")) == [False] * STEPS
+
+
+@pytest.mark.parametrize(
+    ("backend", "queues"), [("nccl", True), ("gloo", False), ("cpu:gloo,cuda:nccl", True)]
+)
+def test_which_backends_only_queue(
+    backend: str, monkeypatch: pytest.MonkeyPatch, *, queues: bool
+) -> None:
+    """By what the group says of its backends, device by device."""
+    config = torch.distributed.distributed_c10d.BackendConfig(backend)
+    monkeypatch.setattr(torch.distributed, "get_backend_config", lambda _group: str(config))
+    group: Any = None
+    assert torch_groups.queues_only(group) is queues
+
+
 def test_a_model_on_the_host_is_not_timed_on_a_device(
     trace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +118,20 @@ def test_the_place_of_a_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not torch_device.on_device(Placed(is_cuda=False))
     assert not torch_device.on_device(None)
     assert not torch_device.on_device([Placed(is_cuda=True)])
+
+
+@pytest.mark.parametrize(
+    ("owner", "names"),
+    [
+        (torch.cuda, set(re.findall(r"_CUDA\.(\w+)", Path(torch_cuda.__file__).read_text()))),
+        (torch.cuda.Event, {"record", "query", "elapsed_time"}),
+        (torch.Stream, {"stream_id"}),
+    ],
+)
+def test_pytorch_has_what_the_cuda_layer_uses(owner: object, names: set[str]) -> None:
+    """Also where PyTorch comes without CUDA, so that a change of theirs shows here."""
+    assert names
+    assert {name for name in names if not hasattr(owner, name)} == set()
 
 
 def test_without_cuda_no_device_is_found() -> None:

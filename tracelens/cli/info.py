@@ -65,6 +65,7 @@ def describe(trace: Trace) -> dict[str, Any]:
         "ranks_expected": trace.expected_ranks,
         "processes": processes,
         "clock": trace.alignment.method,
+        "devices": trace.device_clocks.to_dicts(),
         "notes": [noted(note) for note in trace.notes],
     }
 
@@ -88,9 +89,18 @@ def _print(facts: dict[str, Any], *, markdown: bool) -> None:
     console.print(
         f"{facts['trace']}: {len(facts['processes'])} processes, clocks: {facts['clock']}"
     )
+    if facts["devices"]:
+        console.print(_devices(facts["devices"]))
     console.print(table)
     for note in facts["notes"]:
         console.print(f"note: {note}")
+
+
+def _devices(clocks: list[dict[str, Any]]) -> str:
+    from tracelens.reports.words import duration
+
+    worst = max(clock["uncertainty_ns"] for clock in clocks)
+    return f"{len(clocks)} devices timed, their clocks known to within {duration(worst)}"
 
 
 def _cell(value: object) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tracelens.lod.window import Window
     from tracelens_dashboard.theme import Theme
 
-LEFT_PX: Final = 104  # as the timeline below it
+LEFT_PX: Final = 120  # as the timeline below it
 RIGHT_PX: Final = 16
 MOST_POINTS: Final = 500
 SECOND: Final = 1e9

@@ -61,7 +61,7 @@ class Buckets:
             group = self._group = group_of(self.process_group)
         buffer = bucket.buffer()
         nbytes = 0 if buffer.is_sparse else buffer.nbytes
-        return group.span.at(buffer).begin(
+        return group.span_of(buffer).begin(
             group.track, seq=group.next_seq(), bucket=bucket.index(), nbytes=nbytes
         )
 

@@ -26,7 +26,7 @@ class CudaClock:
 
     def __init__(self, index: int) -> None:
         self._index = index
-        self._apart = _CUDA.Stream(index, priority=_HIGH)
+        self._apart: Any = None
         self._spare: list[Event] = []
 
     @property
@@ -50,6 +50,8 @@ class CudaClock:
 
     def record_apart(self) -> Event:
         """Record an event on a stream of our own."""
+        if self._apart is None:
+            self._apart = _CUDA.Stream(self._index, priority=_HIGH)
         event = self._event()
         event.record(self._apart)
         return event

@@ -25,7 +25,7 @@ def on_device(tensor: Any) -> bool:
 
 
 class Placed:
-    """A kind of work whose place is known when it begins."""
+    """A kind of work whose place is known when it begins; `row` as in `DeviceSpan`."""
 
     def __init__(self, span: Span, row: str | None = None) -> None:
         self.on_host = span

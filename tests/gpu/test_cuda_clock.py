@@ -1,0 +1,102 @@
+"""The CUDA layer does what the recorder takes for granted of a device's clock."""
+
+from __future__ import annotations
+
+import time
+
+from support.gpu import gpu, torch
+
+from tracelens_instrument.hooks.torch_cuda import CudaClock
+
+pytestmark = gpu
+
+CYCLES = 50_000_000  # tens of milliseconds
+
+
+def settled(clock: CudaClock, event: object, limit_s: float = 10.0) -> None:
+    """Wait by asking, as the recorder does at the end."""
+    until = time.monotonic() + limit_s
+    while not clock.is_over(event):
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
+def test_an_event_is_over_when_the_stream_has_come_to_it() -> None:
+    """Not before."""
+    clock = CudaClock(torch.cuda.current_device())
+    torch.cuda.synchronize()
+    torch.cuda._sleep(CYCLES)
+    recorded = clock.record()
+    assert recorded is not None
+    assert not clock.is_over(recorded[0])
+    settled(clock, recorded[0])
+
+
+def test_time_between_events_is_the_devices() -> None:
+    """As long as the work between them, which the host did not wait for."""
+    clock = CudaClock(torch.cuda.current_device())
+    torch.cuda.synchronize()
+    began = time.monotonic_ns()
+    first = clock.record()
+    torch.cuda._sleep(CYCLES)
+    second = clock.record()
+    queued = time.monotonic_ns() - began
+    assert first is not None
+    assert second is not None
+    torch.cuda.synchronize()
+    took = time.monotonic_ns() - began
+    between = clock.between_ns(first[0], second[0])
+    assert queued < between < took
+
+
+def test_a_stream_apart_does_not_wait_for_the_others() -> None:
+    """So that an anchor's window stays narrow while the device computes."""
+    clock = CudaClock(torch.cuda.current_device())
+    settled(clock, clock.record_apart())
+    torch.cuda.synchronize()
+    torch.cuda._sleep(CYCLES)
+    busy = clock.record()
+    assert busy is not None
+    settled(clock, clock.record_apart())
+    assert not clock.is_over(busy[0])
+    torch.cuda.synchronize()
+
+
+def test_streams_are_told_apart() -> None:
+    """By the numbers that PyTorch gives them."""
+    clock = CudaClock(torch.cuda.current_device())
+    here = clock.record()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        there = clock.record()
+    assert here is not None
+    assert there is not None
+    assert here[1] != there[1]
+    torch.cuda.synchronize()
+    # Also backwards: an anchor may be passed after the span that is measured from it.
+    assert clock.between_ns(here[0], there[0]) == -clock.between_ns(there[0], here[0])
+
+
+def test_events_are_used_again() -> None:
+    """What was given back is recorded anew."""
+    clock = CudaClock(torch.cuda.current_device())
+    first = clock.record_apart()
+    settled(clock, first)
+    clock.reuse(first)
+    assert clock.record_apart() is first
+    torch.cuda.synchronize()
+
+
+def test_a_capture_is_left_alone() -> None:
+    """Nothing is recorded, and nothing may be asked, while this thread captures a graph."""
+    clock = CudaClock(torch.cuda.current_device())
+    values = torch.zeros(8, device="cuda")
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        values += 1
+        assert clock.record() is None
+        assert not clock.may_ask()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert values.tolist() == [1.0] * 8
+    assert clock.may_ask()

@@ -32,4 +32,4 @@ def test_without_devices_nothing_is_said(
 ) -> None:
     write(HEALTHY, tmp_path)
     assert main(["info", str(tmp_path)]) == 0
-    assert "devices" not in capsys.readouterr().out
+    assert "devices timed" not in capsys.readouterr().out

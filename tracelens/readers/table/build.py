@@ -11,6 +11,7 @@ from tracelens.readers.table.meanings import translate, translate_roles
 from tracelens.readers.table.naming import plan
 from tracelens.readers.table.processes import describe, number, wall_clocks
 from tracelens.readers.table.rows import once, sound
+from tracelens.readers.table.sentences import quoted
 from tracelens.trace import EVENT_COLUMNS, Note, Trace
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def _events(rows: pl.DataFrame) -> pl.DataFrame:
 def _unused(planned: Plan) -> list[Note]:
     if not planned.unused:
         return []
-    listed = ", ".join(f"'{column}'" for column in planned.unused)
+    listed = ", ".join(map(quoted, planned.unused))
     plural = "s" if len(planned.unused) > 1 else ""
     sentence = f"Nothing is read from the column{plural} {listed}."
     return [Note(file="", sentence=sentence, kind="table")]

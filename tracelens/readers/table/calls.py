@@ -13,6 +13,7 @@ from typing import Final
 import polars as pl
 
 from tracelens.readers.table.frames import fitted
+from tracelens.readers.table.sentences import quoted
 from tracelens.schema.vocabulary import COLLECTIVES
 from tracelens.trace import COMMUNICATOR_COLUMNS, Note
 
@@ -49,7 +50,7 @@ def match(frame: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
     for (group,), part in calls.group_by("communicator", maintain_order=True):
         found, problem = _numbered(part)
         parts.append(found)
-        said.setdefault(problem, []).append(f"'{group}'")
+        said.setdefault(problem, []).append(quoted(str(group)))
     notes = [_note(sentence, groups) for sentence, groups in said.items() if sentence]
     if not parts:
         return frame, notes
@@ -124,7 +125,7 @@ def _uneven(calls: pl.DataFrame) -> str:
     first = counts.row(0, named=True)
     least = 0 if first["ranks"] < ranks else first["least"]
     where = f" in step {first['step']}" if first["step"] >= 0 else ""
-    return f"{least} to {first['most']} of '{first['name']}'{where}"
+    return f"{least} to {first['most']} of {quoted(first['name'])}{where}"
 
 
 def _dense(calls: pl.DataFrame, *key: str) -> pl.DataFrame:

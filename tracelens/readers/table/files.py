@@ -65,13 +65,22 @@ def from_object(table: Any) -> pl.LazyFrame:
     if isinstance(table, pl.LazyFrame):
         return table
     try:
-        return pl.DataFrame(table, strict=False).lazy()
+        return _spelt(pl.DataFrame(table, strict=False)).lazy()
     except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise InvalidArgument(
             f"a {type(table).__name__} is no table of spans ({reason.rstrip('.')}): expected a path, "
             "a polars or pandas frame, an Arrow table or a mapping of columns."
         ) from error
+
+
+def _spelt(frame: pl.DataFrame) -> pl.DataFrame:
+    """Turn columns of mixed Python objects into text, which says what each cell holds."""
+    mixed = [name for name, kind in frame.schema.items() if kind == pl.Object]
+    return frame.with_columns(
+        pl.Series(name, [None if cell is None else str(cell) for cell in frame[name]], pl.String)
+        for name in mixed
+    )
 
 
 def _opened(frame: pl.LazyFrame) -> pl.LazyFrame:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from tracelens.errors import UnusableInput
+from tracelens.readers.table.frames import mapped, words
+from tracelens.readers.table.sentences import map_option, quoted
 from tracelens.readers.table.words import meaning, normal, role
 from tracelens.schema.vocabulary import OPS
 from tracelens.trace import Note
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["translate", "translate_roles"]
 
-_SAYING: Final = ("kind", "op", "name")  # in this order
+_SAYING: Final = ["kind", "op", "name"]  # in this order
+_MEANT: Final = {name: f"{name}_meant" for name in _SAYING}
 _SERVING: Final = tuple(op for op in OPS["ps"] if op not in {"push", "pull"})
 _SHOWN: Final = 12
 _WORD: Final = pl.Categorical()
@@ -33,20 +36,28 @@ def translate(frame: pl.DataFrame, renaming: Renaming) -> tuple[pl.DataFrame, li
     """Fill kind, op and name of every row; return notes on words that nobody knows."""
     absent = [pl.lit(None, _WORD).alias(name) for name in _SAYING if name not in frame.columns]
     frame = frame.with_columns(absent)
+    said = frame.group_by(_SAYING, maintain_order=True).agg(count=pl.len())
+    spoken = _spoken(said, renaming)
+    meant = pl.concat([said.select(_SAYING), spoken.select(*_MEANT.values())], how="horizontal")
+    joined = frame.join(meant, on=_SAYING, how="left", nulls_equal=True, maintain_order="left")
+    named = joined.drop(_SAYING).rename({found: name for name, found in _MEANT.items()})
+    return named, _unknown(spoken) + _nameless(spoken)
 
-    known = {name: _understood(frame, name, renaming) for name in _SAYING}
+
+def _spoken(said: pl.DataFrame, renaming: Renaming) -> pl.DataFrame:
+    """Say for each combination of words what it means, and what in it nobody knows."""
+    known = {name: _understood(said, name, renaming) for name in _SAYING}
     kinds = {
         name: _mapped(name, {w: kind for w, (kind, _) in known[name].items()}) for name in _SAYING
     }
     by_name = pl.when(pl.col("kind").is_null()).then(kinds["name"])
     kind = pl.coalesce(kinds["kind"], kinds["op"], by_name)
-    spoken = frame.with_columns(
-        kind=kind.fill_null(pl.lit("user", _WORD)),
-        op=_operation(known, kind),
-        name=pl.coalesce("name", "op", "kind", pl.lit("user", _WORD)),
+    return said.with_columns(
+        kind_meant=kind.fill_null(pl.lit("user", _WORD)),
+        op_meant=_operation(known, kind),
+        name_meant=pl.coalesce("name", "op", "kind", pl.lit("user", _WORD)),
         unknown=pl.when(kind.is_null()).then(pl.coalesce("kind", "name", pl.lit("", _WORD))),
     )
-    return spoken.drop("unknown"), _unknown(spoken["unknown"]) + _nameless(spoken)
 
 
 def translate_roles(frame: pl.DataFrame, renaming: Renaming, table: str) -> pl.DataFrame:
@@ -60,27 +71,22 @@ def translate_roles(frame: pl.DataFrame, renaming: Renaming, table: str) -> pl.D
     if "role" not in frame.columns:
         return frame.with_columns(role=guessed.cast(_WORD))
 
-    meant = {word: renaming.roles.get(normal(word)) or role(word) for word in _words(frame, "role")}
+    meant = {word: renaming.roles.get(normal(word)) or role(word) for word in words(frame["role"])}
     unknown = sorted(word for word, found in meant.items() if found is None)
     if unknown:
         raise UnusableInput(
-            f"In {table} the role '{unknown[0]}' is not known: expected worker or ps; say which "
-            f"it is with --map role:{unknown[0]}=worker (or =ps)."
+            f"In {table} the role {quoted(unknown[0])} is not known: expected worker or ps; say which "
+            f"it is with {map_option('role:' + unknown[0], 'worker')} (or =ps)."
         )
-    known = {word: found for word, found in meant.items() if found}
-    return frame.with_columns(role=_mapped("role", known).fill_null(guessed.cast(_WORD)))
+    told = mapped(frame["role"], meant)
+    return frame.with_columns(role=pl.coalesce(told, guessed.cast(_WORD)))
 
 
 def _understood(frame: pl.DataFrame, column: str, renaming: Renaming) -> dict[str, Meaning]:
     found = {
-        word: renaming.kinds.get(normal(word)) or meaning(word) for word in _words(frame, column)
+        word: renaming.kinds.get(normal(word)) or meaning(word) for word in words(frame[column])
     }
     return {word: meant for word, meant in found.items() if meant}
-
-
-def _words(frame: pl.DataFrame, column: str) -> list[str]:
-    words: list[str] = frame[column].drop_nulls().unique().cast(pl.String).to_list()
-    return words
 
 
 def _mapped(column: str, known: Mapping[str, str | None]) -> pl.Expr:
@@ -101,12 +107,17 @@ def _operation(known: Mapping[str, Mapping[str, Meaning]], kind: pl.Expr) -> pl.
     return pl.coalesce(*fitting, "op")
 
 
-def _unknown(words: pl.Series) -> list[Note]:
-    counts = words.drop_nulls().value_counts(sort=True)
+def _unknown(spoken: pl.DataFrame) -> list[Note]:
+    counts = (
+        spoken.drop_nulls("unknown")
+        .group_by(pl.col("unknown").cast(pl.String))
+        .agg(pl.col("count").sum())
+        .sort("count", "unknown", descending=[True, False])
+    )
     if counts.is_empty():
         return []
     total, shown = int(counts["count"].sum()), counts.head(_SHOWN)
-    said = [f"'{word}' ({n:,})" if word else f"none ({n:,})" for word, n in shown.iter_rows()]
+    said = [f"{quoted(word)} ({n:,})" if word else f"none ({n:,})" for word, n in shown.iter_rows()]
     more = f" and {counts.height - _SHOWN} more" if counts.height > _SHOWN else ""
     sentence = (
         f"{total:,} spans are of a kind that TraceLens does not know: {', '.join(said)}{more}; they are "
@@ -117,7 +128,8 @@ def _unknown(words: pl.Series) -> list[Note]:
 
 def _nameless(spoken: pl.DataFrame) -> list[Note]:
     """Note reductions without an operation, which cannot be matched."""
-    silent = spoken.filter((pl.col("kind") == "reduction") & pl.col("op").is_null()).height
+    unsaid = (pl.col("kind_meant") == "reduction") & pl.col("op_meant").is_null()
+    silent = int(spoken.filter(unsaid)["count"].sum())
     if not silent:
         return []
     sentence = (

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tracelens.errors import InvalidArgument, UnusableInput
+from tracelens.readers.table.sentences import map_option, quoted
 from tracelens.readers.table.words import Meaning, meaning, normal, role
 from tracelens.schema.vocabulary import KINDS, OPS, ROLES
 
@@ -125,7 +126,9 @@ def plan(columns: Iterable[str], renaming: Renaming, table: str) -> Plan:
     names = [name for name in columns if not name.startswith("__")]
     missing = [theirs for theirs in renaming.columns if theirs not in names]
     if missing:
-        raise InvalidArgument(f"{table} has no column '{missing[0]}'; it has {_listed(names)}.")
+        raise InvalidArgument(
+            f"{table} has no column {quoted(missing[0])}; it has {_listed(names)}."
+        )
     chosen = {ours: Source(theirs, unit) for theirs, (ours, unit) in renaming.columns.items()}
     for ours, sources in _candidates(names, renaming).items():
         if ours not in chosen:
@@ -157,10 +160,10 @@ def _best(ours: str, sources: list[Source], table: str) -> Source:
     """Take the first; of what is required, only if it is the plain name or the only one."""
     first, *others = sources
     if others and ours in REQUIRED and _place(ours, first.column) > 1:
-        both = " and ".join(f"'{source.column}'" for source in sources[:2])
+        both = " and ".join(quoted(source.column) for source in sources[:2])
         raise UnusableInput(
             f"In {table} the columns {both} could both be '{ours}': "
-            f"say which with --map {first.column}={ours}."
+            f"say which with {map_option(first.column, ours)}."
         )
     return first
 
@@ -211,7 +214,7 @@ def _known(theirs: str, ours: str, found: _T | None, what: str, known: tuple[str
     if found is None:
         unit = ", times with a unit such as start_us" if known is COLUMNS else ""
         raise InvalidArgument(
-            f"--map {theirs}={ours}: '{ours}' is no {what} of TraceLens; expected one of "
+            f"{map_option(theirs, ours)}: {quoted(ours)} is no {what} of TraceLens; expected one of "
             f"{', '.join(known)}{unit}."
         )
     return found
@@ -221,4 +224,4 @@ def _listed(names: list[str]) -> str:
     if not names:
         return "no column"
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"the columns {', '.join(map(repr, names[:_SHOWN]))}{more}"
+    return f"the columns {', '.join(map(quoted, names[:_SHOWN]))}{more}"

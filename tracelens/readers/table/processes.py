@@ -8,6 +8,7 @@ import polars as pl
 
 from tracelens.errors import UnusableInput
 from tracelens.readers.table.frames import fitted
+from tracelens.readers.table.sentences import quoted
 from tracelens.trace import CLOCK_COLUMNS, PROCESS_COLUMNS
 
 if TYPE_CHECKING:
@@ -104,6 +105,6 @@ def _refuse_local_ranks(found: pl.DataFrame, name: str) -> None:
     row = several.row(0, named=True)
     first, second = row["hosts"][:2]
     raise UnusableInput(
-        f"In {name} rank {row['rank']} has rows of the hosts '{first}' and '{second}': 'rank' must be "
-        "the global rank, different for every process of the job."
+        f"In {name} rank {row['rank']} has rows of the hosts {quoted(first)} and {quoted(second)}: "
+        "'rank' must be the global rank, different for every process of the job."
     )

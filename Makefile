@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit proofs samples bench bench-recorder bench-stragglers bench-easgd bench-accuracy test-gpu sample-gpu clean
+.PHONY: $(shell sed -n 's/^\([a-z-]*\):.*\#\#.*/\1/p' $(MAKEFILE_LIST))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -40,6 +40,9 @@ bench-recorder: $(VENV)/test.stamp ## what recording costs, as ratios
 
 bench-stragglers: $(VENV)/test.stamp ## false alarms and recall of the straggler tests
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/stragglers.py
+
+bench-ddp: $(VENV)/test.stamp ## what recording costs a real DDP training, with its interval
+	PYTHONPATH=tests $(BIN)/python tests/benchmarks/ddp_overhead.py
 
 bench-easgd: $(VENV)/test.stamp ## how much the methods of the EASGD family communicate, in real runs
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/easgd.py

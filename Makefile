@@ -33,10 +33,13 @@ proofs: $(VENV)/test.stamp ## the recorder's promises at length: 100 kills, 8 x 
 samples: $(VENV)/test.stamp ## record sample_traces/ anew
 	PYTHONPATH=tests $(BIN)/python -m support.samples
 
-bench: bench-recorder bench-stragglers ## all benchmarks
+bench: bench-recorder bench-conversion bench-stragglers ## all benchmarks
 
 bench-recorder: $(VENV)/test.stamp ## what recording costs, as ratios
 	$(BIN)/python tests/benchmarks/recorder.py
+
+bench-conversion: $(VENV)/test.stamp ## what it costs to turn recordings into Arrow: time, bytes, memory
+	PYTHONPATH=tests $(BIN)/python tests/benchmarks/conversion.py
 
 bench-stragglers: $(VENV)/test.stamp ## false alarms and recall of the straggler tests
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/stragglers.py

@@ -8,12 +8,12 @@ import time
 import warnings
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pytest
 from support.recording import read, read_one, run_child
 
 import tracelens as tl
 from tracelens.schema import segments
+from tracelens.schema.growing import GrowingFile
 from tracelens_instrument import failures, recorder
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def test_failed_conversion_leaves_the_segments(
     def fail(*_arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(segments, "write_events", fail)
+    monkeypatch.setattr(GrowingFile, "finish", fail)
     with tl.span("piece"):
         pass
     with pytest.warns(RuntimeWarning, match="stays as it is"):
@@ -116,7 +116,7 @@ def test_unfinished_file_is_not_left(trace: Path, monkeypatch: pytest.MonkeyPatc
     def fail(*_arguments: object, **_options: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(pa.RecordBatchFileWriter, "write_table", fail)
+    monkeypatch.setattr(segments, "_publish", fail)
     with tl.span("piece"):
         pass
     with pytest.warns(RuntimeWarning, match="stays as it is"):

@@ -60,13 +60,15 @@ def read_arrow(path: Path) -> Recording:
             raise NotATrace("its header is damaged or cut off")
         stream = content.slice(_LEAD)
         schema = _schema(stream)
-        side = SideTables.from_metadata(schema.metadata)
+        ended = bytes(memoryview(content)[-len(MAGIC) :]) == MAGIC
+        side = SideTables.from_metadata(
+            _last_metadata(content, schema) if ended else schema.metadata
+        )
         columns = _known_columns(schema)
         _refuse_bombs(stream, size)
         batches, broken = _batches(stream, columns)
         table = pa.Table.from_batches(batches, schema=_selected(schema, columns))
-        ended = bytes(memoryview(content)[-len(MAGIC) :]) == MAGIC
-    return Recording(_in_order(table), side, cut=broken or not ended)
+    return Recording(_in_order(table.unify_dictionaries()), side, cut=broken or not ended)
 
 
 def _schema(stream: pa.Buffer) -> pa.Schema:
@@ -77,6 +79,15 @@ def _schema(stream: pa.Buffer) -> pa.Schema:
     if len(schema) > MAX_COLUMNS:
         raise NotATrace(f"it has {len(schema)} columns, more than the limit of {MAX_COLUMNS}")
     return schema
+
+
+def _last_metadata(content: pa.Buffer, schema: pa.Schema) -> dict[bytes, bytes] | None:
+    """Return what the end of a file says: side tables are whole there, not yet where it begins."""
+    try:
+        with pa.ipc.open_file(content) as reader:
+            return reader.schema.metadata
+    except (pa.ArrowException, OSError, ValueError):
+        return schema.metadata
 
 
 def _known_columns(schema: pa.Schema) -> list[int]:

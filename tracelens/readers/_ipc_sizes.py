@@ -10,6 +10,8 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from tracelens.schema.flatbuffer import field, follow, root
+
 _DICTIONARY_BATCH: Final = 2
 _RECORD_BATCH: Final = 3
 _STORED: Final = -1  # in place of a length: the buffer is not compressed
@@ -21,22 +23,22 @@ def declared_bytes(header: memoryview, body: memoryview) -> int:
     Raises:
         struct.error: the header points outside of itself or of the body.
     """
-    message = _root(header)
-    kind = _field(header, message, 1)
-    table = _field(header, message, 2)
+    message = root(header)
+    kind = field(header, message, 1)
+    table = field(header, message, 2)
     if kind is None or table is None or header[kind] not in {_DICTIONARY_BATCH, _RECORD_BATCH}:
         return 0
-    batch = _follow(header, table)
+    batch = follow(header, table)
     if header[kind] == _DICTIONARY_BATCH:
-        data = _field(header, batch, 1)
+        data = field(header, batch, 1)
         if data is None:
             return 0
-        batch = _follow(header, data)
-    buffers = _field(header, batch, 2)
+        batch = follow(header, data)
+    buffers = field(header, batch, 2)
     if buffers is None:
         return 0
-    compressed = _field(header, batch, 3) is not None
-    return _total(header, _follow(header, buffers), body, compressed=compressed)
+    compressed = field(header, batch, 3) is not None
+    return _total(header, follow(header, buffers), body, compressed=compressed)
 
 
 def _total(header: memoryview, vector: int, body: memoryview, *, compressed: bool) -> int:
@@ -52,23 +54,3 @@ def _total(header: memoryview, vector: int, body: memoryview, *, compressed: boo
         else:
             total += abs(length)
     return total
-
-
-def _root(header: memoryview) -> int:
-    return int(struct.unpack_from("<I", header, 0)[0])
-
-
-def _follow(header: memoryview, at: int) -> int:
-    return at + int(struct.unpack_from("<I", header, at)[0])
-
-
-def _field(header: memoryview, table: int, index: int) -> int | None:
-    """Return where a table's field stands, null if it has none."""
-    vtable = table - struct.unpack_from("<i", header, table)[0]
-    if vtable < 0:
-        raise struct.error("a table begins before its header")
-    (size,) = struct.unpack_from("<H", header, vtable)
-    if 4 + 2 * index >= size:
-        return None
-    (offset,) = struct.unpack_from("<H", header, vtable + 4 + 2 * index)
-    return table + offset if offset else None

@@ -56,7 +56,7 @@ def check_side(side: SideTables) -> None:
             )
     if side.process.role not in ROLES:
         raise _wrong("role", side.process.role)
-    for reason, count in side.dropped.items():
+    for reason, count in [*side.dropped.items(), *side.thinned.items()]:
         _check(str(reason), count, "<class 'int'>")
 
 

@@ -52,6 +52,9 @@ EVENT_SCHEMA: Final = pa.schema(
     ]
 )
 
+# One thread: whoever writes does so beside a training.
+OPTIONS: Final = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", 1), use_threads=False)
+
 
 def write_events(path: Path, events: pa.Table, side: SideTables) -> None:
     """Write one process's events, already in `EVENT_SCHEMA`, sorted by start and compressed.
@@ -61,9 +64,8 @@ def write_events(path: Path, events: pa.Table, side: SideTables) -> None:
     table = events.sort_by("start_ns").replace_schema_metadata(side.to_metadata())
     table = table.unify_dictionaries()
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
     try:
-        with pa.ipc.new_file(str(unfinished), table.schema, options=options) as writer:
+        with pa.ipc.new_file(str(unfinished), table.schema, options=OPTIONS) as writer:
             writer.write_table(table, max_chunksize=BATCH_ROWS)
         unfinished.replace(path)
     finally:

@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from tracelens.schema.arrow import EVENT_SCHEMA
-from tracelens.schema.depth import depths
-from tracelens.schema.device import OnDevice, are_device_times
+from tracelens.schema.meanings import NO_INDEX
 from tracelens.schema.record import ESTIMATED, NO_REQUEST, NO_SEQ, NO_SHORT, RECORD_BYTES
 from tracelens.schema.vocabulary import EVENT_TYPES, STATUSES
 
@@ -18,9 +17,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tracelens.schema.side import Definition
+    from tracelens.schema.device import OnDevice
+    from tracelens.schema.meanings import Column, Meanings
 
-__all__ = ["SLOT", "Records", "pick", "to_table"]
+__all__ = ["FOREVER", "SLOT", "Records", "ends_of", "join", "pick", "to_batch"]
 
 Records = np.ndarray[Any, np.dtype[np.void]]
 
@@ -44,166 +44,131 @@ SLOT: Final = np.dtype(
 )
 assert SLOT.itemsize == RECORD_BYTES
 
+FOREVER: Final = np.iinfo(np.int64).max
 _SPAN, _INSTANT, _COUNTER = (EVENT_TYPES.index(word) for word in ("span", "instant", "counter"))
 _CLOSED, _OPEN, _EXCEPTION, _ESTIMATED = range(len(STATUSES))
-_FOREVER: Final = np.iinfo(np.int64).max
-_MAX_INDEX: Final = np.iinfo(np.int32).max
-_MAX_ID: Final = np.iinfo(np.uint32).max
-_MOST_WORDS: Final = 127
-_OTHER: Final = "other"
-
-
-def to_table(
-    records: Records, definitions: Sequence[Definition]
-) -> tuple[pa.Table, dict[str, int]]:
-    """Join records with what they stand for; also count what had to be left out, by reason."""
-    records, on_device = _apart(records, definitions)
-    ordered = sorted(filter(_is_sound, definitions), key=lambda row: row.id)
-    rows, known = _join(records, ordered)
-    types = np.array([EVENT_TYPES.index(row.type) for row in ordered] or [0], np.int8)
-    types = types[np.where(known, rows, 0)]
-    end = records["end_ns"]
-    forward = (types != _SPAN) | (end == 0) | (np.abs(end) >= records["start_ns"])
-    kept = np.flatnonzero(known & forward)
-    kept = kept[np.argsort(records["start_ns"][kept], kind="stable")]
-    table = _build(pick(records, kept), types[kept], rows[kept], ordered, on_device)
-    lost = {
-        "unknown definition": int((~known).sum()),
-        "negative duration": int((known & ~forward).sum()),
-    }
-    return table, {reason: count for reason, count in lost.items() if count}
-
-
-def _apart(records: Records, definitions: Sequence[Definition]) -> tuple[Records, OnDevice]:
-    """Separate the events from the device times."""
-    apart = are_device_times(records, definitions)
-    if apart is None:
-        return records, OnDevice.of(None)
-    times = pick(records, np.flatnonzero(apart))
-    return pick(records, np.flatnonzero(~apart)), OnDevice.of(times)
+_TYPE_WORDS: Final = pa.array(EVENT_TYPES)
+_STATUS_WORDS: Final = pa.array(STATUSES)
 
 
 def pick(records: Records, where: NDArray[np.intp]) -> Records:
     """Take records; as rows of integers, because numpy copies structures field by field."""
     if len(where) == len(records) and bool((np.diff(where) == 1).all()):
         return records
-    words = np.ascontiguousarray(records).view(np.int64).reshape(-1, RECORD_BYTES // 8)
-    picked: Records = words[where].reshape(-1).view(SLOT)
+    picked: Records = _words(records)[where].reshape(-1).view(SLOT)
     return picked
 
 
-def _is_sound(row: Definition) -> bool:
-    """Whether a definition is usable; the side file is read, but not trusted."""
-    optional = (row.op, row.algorithm)
-    indexes = [index for index in (row.communicator, row.shard) if index is not None]
-    return (
-        row.type in EVENT_TYPES
-        and isinstance(row.name, str)
-        and isinstance(row.kind, str)
-        and all(word is None or isinstance(word, str) for word in optional)
-        and all(isinstance(index, int) and abs(index) <= _MAX_INDEX for index in indexes)
-        and isinstance(row.id, int)
-        and 0 < row.id <= _MAX_ID
-    )
+def join(parts: Sequence[Records]) -> Records:
+    """Put records one after the other; as rows of integers, for the same reason."""
+    filled = [part for part in parts if len(part)]
+    if len(filled) == 1:
+        return filled[0]
+    words = [np.empty((0, RECORD_BYTES // 8), np.int64), *map(_words, filled)]
+    joined: Records = np.concatenate(words).reshape(-1).view(SLOT)
+    return joined
 
 
-def _join(records: Records, ordered: Sequence[Definition]) -> tuple[NDArray[np.intp], Any]:
-    """Find each record's definition: its row, and whether there is one."""
-    ids = np.array([row.id for row in ordered], np.uint32)
-    rows = np.searchsorted(ids, records["definition"])
-    known = rows < len(ids)
-    known[known] = ids[rows[known]] == records["definition"][known]
-    return rows, known
+def _words(records: Records) -> NDArray[np.int64]:
+    return np.ascontiguousarray(records).view(np.int64).reshape(-1, RECORD_BYTES // 8)
 
 
-def _build(
+def ends_of(records: Records, types: NDArray[np.int8]) -> NDArray[np.int64]:
+    """Return when each event ends: `FOREVER` if it is open, at once if it is no span."""
+    end = np.abs(records["end_ns"])
+    end[end == 0] = FOREVER
+    return np.where(types == _SPAN, end, records["start_ns"])
+
+
+def to_batch(
     records: Records,
-    types: NDArray[np.int8],
-    rows: NDArray[np.intp],
-    ordered: Sequence[Definition],
+    rows: NDArray[np.int32],
+    depth: NDArray[np.int64],
+    meanings: Meanings,
     on_device: OnDevice,
-) -> pa.Table:
-    start, end = records["start_ns"], np.abs(records["end_ns"])
-    spans = types == _SPAN
-    still_open = spans & (records["end_ns"] == 0)
-    ends = np.where(still_open, _FOREVER, np.where(spans, end, start))
-    deep = depths(records["thread"].astype(np.int64), start, ends)
-    counters = types == _COUNTER
+) -> pa.RecordBatch:
+    """Build the columns of records whose definitions are the `rows` of `meanings`, at least one."""
+    types = meanings.type[rows]
+    spans, counters = types == _SPAN, types == _COUNTER
+    start = np.ascontiguousarray(records["start_ns"])
+    ends = ends_of(records, types)
     request = np.ascontiguousarray(records["request"])
     no_request = counters | (request == NO_REQUEST) | on_device.named_by(request)
     columns: dict[str, pa.Array[Any]] = {
         "start_ns": pa.array(start),
-        "duration_ns": pa.array(ends - start, mask=still_open),
-        "type": _coded(types, EVENT_TYPES),
-        "status": _coded(_statuses(records, spans), STATUSES),
-        "thread": pa.array(records["thread"]),
-        "depth": pa.array(np.minimum(deep, NO_SHORT).astype(np.uint16)),
-        "step": pa.array(records["step"]),
-        "micro_step": _unless(records["micro_step"], NO_SHORT),
-        "seq": _unless(records["seq"], NO_SEQ),
-        "queue_depth": _unless(records["queue_depth"], NO_SHORT),
-        "request": pa.array(request, mask=no_request),
-        "value": pa.array(request.view(np.float64), mask=~counters),
+        "duration_ns": _unless(ends - start, ends == FOREVER),
+        "type": _coded(types, _TYPE_WORDS),
+        "status": _coded(_statuses(records, spans), _STATUS_WORDS),
+        "thread": pa.array(np.ascontiguousarray(records["thread"])),
+        "depth": pa.array(np.minimum(depth, NO_SHORT).astype(np.uint16)),
+        "step": pa.array(np.ascontiguousarray(records["step"])),
+        "request": _unless(request, no_request),
+        "value": _unless(request.view(np.float64), ~counters),
+        **{name: _unless_is(records[name], NO_SHORT) for name in ("micro_step", "queue_depth")},
+        "seq": _unless_is(records["seq"], NO_SEQ),
         **{name: _unless_negative(records[name]) for name in ("bytes", "bucket", "peer", "key")},
-        **_of_definitions(rows, ordered),
+        **_of_definitions(rows, meanings),
         **on_device.columns(np.where(spans, request, NO_REQUEST)),
     }
     arrays = [
-        columns[field.name].cast(field.type)
-        if field.name in columns
-        else pa.nulls(len(records), field.type)
+        columns[field.name] if field.name in columns else pa.nulls(len(records), field.type)
         for field in EVENT_SCHEMA
     ]
-    return pa.Table.from_arrays(arrays, schema=EVENT_SCHEMA)
+    return pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA)
 
 
 def _statuses(records: Records, spans: NDArray[np.bool_]) -> NDArray[np.int8]:
-    estimated = (records["flags"] & ESTIMATED) != 0
-    found = np.where(estimated, _ESTIMATED, _CLOSED)
-    found = np.where(spans & (records["end_ns"] < 0), _EXCEPTION, found)
-    return np.where(spans & (records["end_ns"] == 0), _OPEN, found).astype(np.int8)
+    estimated = records["flags"] & ESTIMATED
+    found = (estimated * _ESTIMATED).astype(np.int8)
+    end = records["end_ns"]
+    found[spans & (end < 0)] = _EXCEPTION
+    found[spans & (end == 0)] = _OPEN
+    return found
 
 
-def _unless(values: NDArray[Any], absent: int) -> pa.Array[Any]:
-    column: pa.Array[Any] = pa.array(values, mask=values == absent)
-    return column
+def _unless_is(values: NDArray[Any], absent: int) -> pa.Array[Any]:
+    values = np.ascontiguousarray(values)
+    return _unless(values, values == absent)
 
 
 def _unless_negative(values: NDArray[Any]) -> pa.Array[Any]:
-    column: pa.Array[Any] = pa.array(values, mask=values < 0)
+    values = np.ascontiguousarray(values)
+    return _unless(values, values < 0)
+
+
+def _unless(values: NDArray[Any], absent: NDArray[np.bool_]) -> pa.Array[Any]:
+    """Take values, null where they are absent; most columns are all there or not at all."""
+    column: pa.Array[Any]
+    if not absent.any():
+        column = pa.array(values)
+    elif absent.all():
+        column = pa.array(np.zeros_like(values), mask=absent)
+    else:
+        column = pa.array(values, mask=absent)
     return column
 
 
-def _coded(codes: NDArray[np.int8], words: Sequence[str]) -> pa.Array[Any]:
-    return pa.DictionaryArray.from_arrays(codes, list(words))
+def _coded(codes: NDArray[Any], words: pa.Array[Any]) -> pa.Array[Any]:
+    absent = codes < 0
+    indexes = _unless(np.maximum(codes, 0), absent)  # some readers look at what is null, too
+    return pa.DictionaryArray.from_arrays(indexes, words, safe=False)
 
 
-def _of_definitions(
-    rows: NDArray[np.intp], ordered: Sequence[Definition]
-) -> dict[str, pa.Array[Any]]:
+def _of_definitions(rows: NDArray[np.int32], meanings: Meanings) -> dict[str, pa.Array[Any]]:
     """Columns that are constant for a definition."""
-    takes = pa.array(rows, pa.int64())
-    words = {
-        "name": _encode([row.name for row in ordered]),
-        "kind": _encode(_few([row.kind for row in ordered])),
-        "op": _encode(_few([row.op for row in ordered])),
-        "algorithm": _encode(_few([row.algorithm for row in ordered])),
-        "communicator": pa.array([row.communicator for row in ordered], pa.int32()),
-        "shard": pa.array([row.shard for row in ordered], pa.int32()),
+
+    def words(column: Column) -> pa.Array[Any]:
+        return _coded(column.codes[rows], column.words)
+
+    def indexes(column: NDArray[np.int64]) -> pa.Array[Any]:
+        values = column[rows]
+        return _unless(values.astype(np.int32), values == NO_INDEX)
+
+    return {
+        "name": words(meanings.name),
+        "kind": words(meanings.kind),
+        "op": words(meanings.op),
+        "algorithm": words(meanings.algorithm),
+        "communicator": indexes(meanings.communicator),
+        "shard": indexes(meanings.shard),
     }
-    return {name: column.take(takes) for name, column in words.items()}
-
-
-def _encode(words: Sequence[str | None]) -> pa.Array[Any]:
-    return pa.array(map(_printable, words), pa.string()).dictionary_encode()
-
-
-def _printable(word: str | None) -> str | None:
-    """Replace what is no text, such as half a character of a file name."""
-    return None if word is None else word.encode(errors="replace").decode()
-
-
-def _few(words: Sequence[str | None]) -> Sequence[str | None]:
-    """Keep as many different words as a small dictionary holds; the rest becomes one."""
-    kept = set(list(dict.fromkeys(words))[: _MOST_WORDS - 1])
-    return [word if word in kept else _OTHER for word in words]

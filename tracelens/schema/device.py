@@ -13,27 +13,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tracelens.schema.record import TIMED_ON_DEVICE
-from tracelens.schema.vocabulary import DEVICE_TIMES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tracelens.schema.columns import Records
-    from tracelens.schema.side import Definition
 
-__all__ = ["OnDevice", "are_device_times"]
+__all__ = ["OnDevice"]
 
 Names = npt.NDArray[np.uint64]
 _LOWER = np.uint64(48)
 _MARK = np.uint64(TIMED_ON_DEVICE) >> _LOWER
-
-
-def are_device_times(
-    records: Records, definitions: Sequence[Definition]
-) -> npt.NDArray[np.bool_] | None:
-    """Say which records are device times; None where this process has none at all."""
-    ids = [row.id for row in definitions if row.type == DEVICE_TIMES and isinstance(row.id, int)]
-    return np.isin(records["definition"], ids) if ids else None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from tracelens.schema.columns import pick
+from tracelens.schema.columns import join, pick
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,7 +45,7 @@ def stretches(segments: Sequence[tuple[int, Records]]) -> list[Stretch]:
     ends = [*begins[1:], len(segments)]
     return [
         Stretch(
-            np.concatenate([records for _, records in segments[begin:end]]),
+            join([records for _, records in segments[begin:end]]),
             numbers[begin],
             numbers[end - 1],
             end < len(segments),

@@ -1,28 +1,35 @@
 """From live segments to Arrow: at the end of a recording, or by whoever reads what a killed one left.
 
 Segments may be read at any time, also while they are written: only records whose `definition` is set
-count, and it is written last, so a record is whole or absent.
+count, and it is written last, so a record is whole or absent. Of a long recording a part may be Arrow
+already (see `tracelens.schema.converting`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
+import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
+import pyarrow as pa
 
 from tracelens.errors import NotATrace, TraceNotFound
-from tracelens.schema.arrow import write_events
-from tracelens.schema.columns import SLOT, Records, pick, to_table
+from tracelens.schema.arrow import EVENT_SCHEMA
+from tracelens.schema.conversion import Conversion
+from tracelens.schema.converting import Converting
 from tracelens.schema.elsewhere import find_segments
+from tracelens.schema.growing import read_growing
 from tracelens.schema.host import clock_domain, host_name, process_started_ns
-from tracelens.schema.last_steps import cut_to_last, stretches
-from tracelens.schema.record import BYTE_ORDER, HEADER, MAGIC, RECORD_BYTES
-from tracelens.schema.side import SideTables, check_version, from_lines
+from tracelens.schema.lock import locked
+from tracelens.schema.progress import PROGRESS_FILE, UNFINISHED_FILE, load_progress
+from tracelens.schema.remaining import convert_rest
+from tracelens.schema.segment_files import segment_files
+from tracelens.schema.side import SideTables, from_lines
 from tracelens.schema.vocabulary import (
     ELSEWHERE_SUFFIX,
-    OUTDATED,
     SEGMENT_SUFFIX,
     SIDE_FILE,
     TRACE_SUFFIX,
@@ -31,19 +38,18 @@ from tracelens.schema.vocabulary import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
-    import pyarrow as pa
-
+    from tracelens.schema.segment_files import Segment
     from tracelens.schema.side import Process
 
 __all__ = ["convert", "decode", "is_live", "side_of"]
 
-_UNUSED_HEADER: Final = bytes(RECORD_BYTES)
 _START_SLACK_NS: Final = (
     2 * 10**9
 )  # the kernel tells start times in ticks, relative to a whole second
+_PATIENCE_S: Final = 20.0
 
 
 def decode(place: Path) -> tuple[pa.Table, SideTables]:
@@ -52,43 +58,88 @@ def decode(place: Path) -> tuple[pa.Table, SideTables]:
     `place` is the folder, or the note that tells where on this host it is.
 
     Raises:
-        TraceNotFound: there is no such folder, or no side file in it.
+        TraceNotFound: there is no such folder, or no side file in it (any more).
         NotATrace: a file is not what its name says.
         NewerVersion: it was written by a newer TraceLens.
     """
     folder = _folder(place)
+    # In this order: what becomes Arrow meanwhile is read before, and known to be there twice.
+    segments = list(_there(folder))
+    progress = load_progress(folder)
     side = _read_side(folder)
-    segments = _read_segments(folder)
-    parts = _kept(segments, side)
-    cut = _count(records for _, records in segments) - _count(parts)
-    table, lost = to_table(np.concatenate([np.empty(0, SLOT), *parts]), side.definitions)
-    if cut:
-        lost[OUTDATED] = side.dropped.get(OUTDATED, 0) + cut
-    return table, replace(side, dropped=side.dropped | lost)
+    try:
+        batches = read_growing(folder / UNFINISHED_FILE, progress.length)
+    except FileNotFoundError as error:
+        raise TraceNotFound(f"{folder} has just become a whole file") from error
+    conversion = Conversion(batches.append, side.retention, progress)
+    side = convert_rest(conversion, segments, progress, side)
+    table = pa.Table.from_batches(batches, EVENT_SCHEMA).unify_dictionaries()
+    if not side.sorted:
+        table, side = table.sort_by("start_ns"), replace(side, sorted=True)
+    return table, side
 
 
 def convert(place: Path) -> Path:
     """Turn a segments folder into an Arrow file, then remove the folder, and the note if there is one.
 
-    The file comes beside `place`, which is as for `decode`. Two may do it at the same time; the file is
-    whole as soon as it is there.
+    The file comes beside `place`, which is as for `decode`. Two may do it at the same time: one waits
+    for the other. The file is whole as soon as it is there.
 
     Raises:
         UnusableInput: as `decode` does.
-        OSError: the file cannot be written; the segments are left as they were.
+        OSError: the file cannot be written, or another process does so for very long; the segments are
+            left as they were.
     """
     done = place.with_suffix(TRACE_SUFFIX)
     try:
-        events, side = decode(place)
-    except (TraceNotFound, FileNotFoundError):
+        folder = _folder(place)
+        with locked(folder / SIDE_FILE, _PATIENCE_S):
+            if done.exists():  # and what it was made of was not removed any more
+                return _cleared(place, folder, done)
+            with Converting(folder) as converting:
+                return _finished(converting, place)
+    except TraceNotFound:
         if done.exists():
             return done  # somebody else was quicker
         raise
-    place = _rename_for(side.process, place)
-    folder = _folder(place)
-    path = place.with_suffix(TRACE_SUFFIX)
-    write_events(path, events, side)
-    _remove(folder)
+
+
+def _finished(converting: Converting, place: Path) -> Path:
+    side = side_of(place)
+    try:
+        unfinished = converting.finish(side)
+        place = _rename_for(side.process, place)
+        folder = _folder(place)
+        path = place.with_suffix(TRACE_SUFFIX)
+        _publish(folder / unfinished.name, path)
+    except BaseException:
+        converting.give_up()
+        raise
+    return _cleared(place, folder, path)
+
+
+def _publish(unfinished: Path, path: Path) -> None:
+    """Give a whole file its name; it may have to go to another file system for that."""
+    try:
+        unfinished.replace(path)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        copy = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
+        try:
+            shutil.copyfile(unfinished, copy)
+            copy.replace(path)
+        finally:
+            copy.unlink(missing_ok=True)
+
+
+def _cleared(place: Path, folder: Path, path: Path) -> Path:
+    """Remove what a file was made of; return the file."""
+    names = (PROGRESS_FILE, UNFINISHED_FILE, f".{PROGRESS_FILE}", SIDE_FILE)
+    for file in [*folder.glob(f"*{SEGMENT_SUFFIX}"), *(folder / name for name in names)]:
+        file.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # somebody put a file of their own into it
+        folder.rmdir()
     if place != folder:
         place.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
@@ -98,13 +149,6 @@ def convert(place: Path) -> Path:
 
 def _folder(place: Path) -> Path:
     return find_segments(place) if place.suffix == ELSEWHERE_SUFFIX else place
-
-
-def _remove(folder: Path) -> None:
-    for file in [*folder.glob(f"*{SEGMENT_SUFFIX}"), folder / SIDE_FILE]:
-        file.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # somebody put a file of their own into it
-        folder.rmdir()
 
 
 def is_live(place: Path) -> bool:
@@ -154,46 +198,8 @@ def _read_side(folder: Path) -> SideTables:
         raise NotATrace(f"{folder / SIDE_FILE} cannot be read ({error.strerror})") from error
 
 
-def _read_segments(folder: Path) -> list[tuple[int, Records]]:
-    """Read the used slots of all segments, with their numbers, in the order in which they were taken."""
-    paths = sorted(folder.glob(f"*{SEGMENT_SUFFIX}"), key=_number)
-    return [(_number(path), _records_of(path)) for path in paths]
-
-
-def _number(path: Path) -> int:
-    return int(path.stem) if path.stem.isdecimal() else -1
-
-
-def _kept(segments: Sequence[tuple[int, Records]], side: SideTables) -> list[Records]:
-    """Leave out what is older than the steps that were to be kept."""
-    last = side.retention.last
-    if last is None:
-        return [records for _, records in segments]
-    return cut_to_last(stretches(segments), last, side.kept, side.definitions)
-
-
-def _count(parts: Iterable[Records]) -> int:
-    return sum(map(len, parts))
-
-
-def _records_of(path: Path) -> Records:
-    """Read the used slots of a segment; of one that was cut off, those that are whole."""
-    content = path.read_bytes()
-    header = content[:RECORD_BYTES]
-    if len(header) < RECORD_BYTES or header == _UNUSED_HEADER:
-        return np.empty(0, SLOT)  # killed while it was being made
-    _check_header(path.name, header)
-    whole = len(content) // RECORD_BYTES - 1
-    records: Records = np.frombuffer(content, SLOT, count=whole, offset=RECORD_BYTES)
-    return pick(records, np.flatnonzero(records["definition"]))
-
-
-def _check_header(name: str, header: bytes) -> None:
-    magic, order, version, record_bytes, _capacity, _pid = HEADER.unpack(header)
-    if magic != MAGIC:
-        raise NotATrace(f"{name} does not begin as a segment of TraceLens does")
-    if order != BYTE_ORDER:
-        raise NotATrace(f"{name} was written on a machine of another byte order: convert it there")
-    check_version(version)
-    if record_bytes != RECORD_BYTES:
-        raise NotATrace(f"{name} has records of {record_bytes} bytes, expected {RECORD_BYTES}")
+def _there(folder: Path) -> Iterator[Segment]:
+    """Read all segments, but those that become Arrow and are removed just now."""
+    for file in segment_files(folder):
+        with contextlib.suppress(FileNotFoundError):
+            yield file.read()

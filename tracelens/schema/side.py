@@ -136,8 +136,9 @@ class Kept:
 class SideTables:
     """All side tables of one process.
 
-    `dropped` counts lost events by reason; `complete` says that the process ended its recording
-    itself (false: killed, or still running).
+    `dropped` counts lost events by reason, `thinned` by kind those that step sampling left out;
+    `complete` says that the process ended its recording itself (false: killed, or still running), and
+    `sorted` that the rows are in order of their begin.
     """
 
     process: Process = field(default_factory=Process)
@@ -149,6 +150,8 @@ class SideTables:
     complete: bool = False
     retention: Retention = field(default_factory=Retention)
     kept: tuple[Kept, ...] = ()
+    thinned: dict[str, int] = field(default_factory=dict)
+    sorted: bool = True
 
     def to_metadata(self) -> dict[bytes, bytes]:
         """Pack into Arrow schema metadata (definitions are already in the columns)."""
@@ -178,6 +181,8 @@ class SideTables:
                 complete=bool(packed["complete"]),
                 retention=_build(Retention, packed.get("retention", {})),
                 kept=tuple(_build(Kept, row) for row in packed.get("kept", ())),
+                thinned={str(k): int(v) for k, v in packed.get("thinned", {}).items()},
+                sorted=bool(packed.get("sorted", True)),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise NotATrace(f"its TraceLens metadata is damaged ({error})") from error
@@ -239,12 +244,9 @@ def from_lines(lines: Iterable[bytes]) -> SideTables:
             continue
     if process is None:
         raise NotATrace("its side file names no process")
+    tables: dict[str, Any] = {table: tuple(found) for table, found in rows.items()}
     return SideTables(
-        process=process,
-        dropped=dropped,
-        complete=complete,
-        retention=retention,
-        **{table: tuple(found) for table, found in rows.items()},
+        process=process, dropped=dropped, complete=complete, retention=retention, **tables
     )
 
 

@@ -65,6 +65,7 @@ BUDGET_REACHED: Final = "the byte budget was used up"
 OUTDATED: Final = "older than the steps to be kept"
 CROWDED_OUT: Final = "no room for as many steps as were to be kept"
 CLIPPED: Final = "value out of range"
+OUTLASTED: Final = "ends of spans that were open for very long"
 LATE_TIMES: Final = "device times that were not known in time"
 CHOSEN_LOSSES: Final = (OUTDATED,)  # what the user asked to leave out
 

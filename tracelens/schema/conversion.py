@@ -1,0 +1,273 @@
+"""Turns the records of a recording into batches of rows, however long it is, with little memory.
+
+Records come nearly in the order in which they began: chunk by chunk, each with a look ahead at the
+next. While the recording goes on, what may still change is handed back, to be fed again with the next
+chunk.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+import numpy as np
+
+from tracelens.schema.columns import FOREVER, ends_of, join, pick, to_batch
+from tracelens.schema.depth import depths
+from tracelens.schema.device import OnDevice
+from tracelens.schema.meanings import TYPES, UNKNOWN, Meanings, meanings_of
+from tracelens.schema.progress import Progress
+from tracelens.schema.thinning import Sampled, Sampling, groups, phases, thin
+from tracelens.schema.vocabulary import OUTLASTED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from tracelens.schema.columns import Records
+    from tracelens.schema.side import Definition, Retention, Thread
+
+__all__ = ["BATCH_ROWS", "NEW", "Conversion", "Given", "Wants"]
+
+BATCH_ROWS: Final = 1 << 16
+NEW: Final = -1  # depth of what was not fed before
+_MOST_WAITING: Final = 1 << 20  # records that wait for their turn
+_MOST_REACHING: Final = 1 << 16  # depths end there, too
+_SPAN, _DEVICE = TYPES.index("span"), TYPES.index("device")
+
+
+class Given(NamedTuple):
+    """Records, where each comes from (any number), and the depth it was found to have, else `NEW`."""
+
+    records: Records
+    origin: npt.NDArray[np.int64]
+    depth: npt.NDArray[np.int64]
+
+    @classmethod
+    def new(cls, records: Records, origin: npt.NDArray[np.int64]) -> Self:
+        """Take records that were not fed before."""
+        return cls(records, origin, np.full(len(records), NEW))
+
+    @classmethod
+    def together(cls, parts: Sequence[Given]) -> Self:
+        """Put parts one after the other."""
+        empty = np.empty(0, np.int64)
+        return cls(
+            join([part.records for part in parts]),
+            np.concatenate([empty, *(part.origin for part in parts)]),
+            np.concatenate([empty, *(part.depth for part in parts)]),
+        )
+
+    def where(self, chosen: npt.NDArray[np.bool_]) -> Given:
+        """Take those that are chosen: all, mostly."""
+        return self if chosen.all() else self.at(np.flatnonzero(chosen))
+
+    def sorted(self) -> Given:
+        """Put them in the order of their begin, as they mostly are."""
+        start = np.ascontiguousarray(self.records["start_ns"])
+        in_order = (start[1:] >= start[:-1]).all()
+        return self if in_order else self.at(np.argsort(start, kind="stable"))
+
+    def part(self, first: int, end: int | None) -> Given:
+        """Take some that follow each other."""
+        part = slice(first, end)
+        return Given(self.records[part], self.origin[part], self.depth[part])
+
+    def at(self, where: npt.NDArray[np.intp]) -> Given:
+        """Take some."""
+        return Given(pick(self.records, where), self.origin[where], self.depth[where])
+
+
+class Wants(NamedTuple):
+    """How a chunk is to be converted.
+
+    `hold` back what may change; `last`: there is no more; of some origins (`released`), nobody wants to
+    wait any longer.
+    """
+
+    hold: bool = False
+    last: bool = False
+    released: npt.NDArray[np.int64] = np.empty(0, np.int64)
+
+
+class _Spans(NamedTuple):
+    """Events as the search for what lies around them needs them; `row` of the meanings."""
+
+    thread: npt.NDArray[Any]
+    start: npt.NDArray[np.int64]
+    end: npt.NDArray[np.int64]
+    step: npt.NDArray[Any]
+    row: npt.NDArray[Any]
+
+    @classmethod
+    def none(cls) -> Self:
+        return cls(*(np.empty(0, np.int64) for _ in cls._fields))
+
+    def and_(self, other: _Spans) -> _Spans:
+        return _Spans(*map(np.append, self, other)) if len(self.start) else other
+
+    def at(self, where: npt.NDArray[np.intp]) -> _Spans:
+        return _Spans(*(values[where] for values in self))
+
+
+class Conversion:
+    """Makes batches of what it is fed, and hands them to `sink`.
+
+    It goes on where `progress` says that an earlier one stopped, and counts on from there.
+    """
+
+    def __init__(
+        self,
+        sink: Callable[[pa.RecordBatch], None],
+        retention: Retention,
+        progress: Progress | None = None,
+    ) -> None:
+        before = progress or Progress()
+        self.lost = Counter(before.lost)
+        self.thinned = Counter(before.thinned)
+        self.latest_ns = before.latest_ns
+        self.sorted = before.sorted
+        self._sink = sink
+        every = retention.every
+        self._sampling = None if every is None else Sampling(every, retention.burst)
+        self._around = _Spans.none()
+        self._waiting = Given.together(())
+        self._device: list[Records] = []
+        self._known = 0
+        self._meanings: Meanings = meanings_of(())
+        self._in_flight = np.zeros(1, np.bool_)
+
+    def learn(self, definitions: Sequence[Definition], threads: Iterable[Thread]) -> None:
+        """Be told what the numbers in records stand for: all that was told before, and more."""
+        if len(definitions) != self._known:
+            self._known = len(definitions)
+            self._meanings = meanings_of(definitions)
+        flying = [row.index for row in threads if row.in_flight]
+        self._in_flight = np.zeros(max(flying, default=-1) + 2, np.bool_)
+        self._in_flight[flying] = True
+
+    def knows_all(self, records: Records) -> bool:
+        """Tell whether it was told what each of these records stands for."""
+        return bool((self._meanings.rows(records["definition"]) != UNKNOWN).all())
+
+    def feed(self, given: Given, ahead: Records, wants: Wants) -> Given:
+        """Convert a chunk; return what is held back, with its depths.
+
+        Args:
+            given: What comes next, and what was held back before.
+            ahead: What comes after it. Unless something may be held back, nothing that begins later
+                is converted before it, so that rows are sorted.
+            wants: How.
+        """
+        events, on_device = self._events(given, ahead)
+        pool = Given.together([self._waiting, events]).sorted()
+        turn = self._turn(pool.records["start_ns"], ahead, wants)
+        self._waiting = pool.part(turn, None)
+        chunk = pool.part(0, turn)
+        return self._convert(chunk, on_device, wants) if turn else chunk
+
+    def _events(self, given: Given, ahead: Records) -> tuple[Given, OnDevice]:
+        """Separate what is no event, or none that makes sense, and count the latter."""
+        row = self._meanings.rows(given.records["definition"])
+        types = self._meanings.type[row]
+        end = given.records["end_ns"]
+        known = row != UNKNOWN
+        forward = (types != _SPAN) | (end == 0) | (np.abs(end) >= given.records["start_ns"])
+        self.lost["unknown definition"] += len(row) - int(known.sum())
+        self.lost["negative duration"] += int((known & ~forward).sum())
+        events = given.where(known & forward & (types != _DEVICE))
+        if not self._meanings.times_devices:
+            return events, OnDevice.of(None)
+        following = self._meanings.type[self._meanings.rows(ahead["definition"])] == _DEVICE
+        self._device = [*self._device[-1:], pick(given.records, np.flatnonzero(types == _DEVICE))]
+        found = [*self._device, pick(ahead, np.flatnonzero(following))]
+        return events, OnDevice.of(join(found))
+
+    def _turn(self, starts: npt.NDArray[np.int64], ahead: Records, wants: Wants) -> int:
+        """Return how many of the sorted records are to be converted now."""
+        if wants.hold or wants.last or len(starts) > _MOST_WAITING or not len(ahead):
+            return len(starts)
+        return int(np.searchsorted(starts, ahead["start_ns"].min()))
+
+    def _convert(self, chunk: Given, on_device: OnDevice, wants: Wants) -> Given:
+        records = chunk.records
+        rows = self._meanings.rows(records["definition"])
+        types = self._meanings.type[rows]
+        ends = ends_of(records, types)
+        mine = _Spans(records["thread"], records["start_ns"], ends, records["step"], rows)
+        spans = self._around.and_(mine)
+        count = len(self._around.start)
+        deep = depths(spans.thread, spans.start, spans.end)
+        depth = np.where(chunk.depth == NEW, deep[count:], chunk.depth)
+        still_open = (ends == FOREVER) & (types == _SPAN)
+        kept, held = self._choose(chunk, spans, deep, wants)
+        if wants.hold:
+            outlasted = still_open & np.isin(chunk.origin, wants.released)
+            self.lost[OUTLASTED] += int(outlasted.sum())
+            held |= still_open & ~outlasted
+        self._count_thinned(rows[~kept & ~held])
+        taken = np.flatnonzero(kept & ~held)
+        self._emit(pick(records, taken), rows[taken], depth[taken], on_device)
+        self._remember(spans, np.append(np.zeros(count, np.bool_), held))
+        back = np.flatnonzero(held)
+        stays = Given(pick(records, back), chunk.origin[back], depth[back])
+        if wants.hold:
+            return stays
+        self._waiting = Given.together([stays, self._waiting])
+        return stays.at(back[:0])
+
+    def _choose(
+        self, chunk: Given, spans: _Spans, deep: npt.NDArray[np.int64], wants: Wants
+    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Say which events are to be kept, and of which that is not known yet."""
+        size = len(chunk.records)
+        if self._sampling is None:
+            return np.ones(size, np.bool_), np.zeros(size, np.bool_)
+        meanings, earlier = self._meanings, len(spans.start) - size
+        over = np.append(spans.end[:earlier] != FOREVER, chunk.records["end_ns"] > 0)
+        events = Sampled(
+            thread=spans.thread,
+            start=spans.start,
+            end=spans.end,
+            step=spans.step,
+            depth=deep,
+            phase=phases(meanings.kind, meanings.op)[spans.row],
+            group=groups(
+                meanings.kind.codes, meanings.op.codes, meanings.communicator, meanings.shard
+            )[spans.row],
+            span=meanings.type[spans.row] == _SPAN,
+            over=over,
+            waited=np.append(np.zeros(earlier, np.bool_), chunk.depth != NEW),
+        )
+        chosen = thin(events, self._sampling, self._in_flight, goes_on=wants.hold, last=wants.last)
+        return chosen.kept[earlier:], chosen.undecided[earlier:]
+
+    def _count_thinned(self, rows: npt.NDArray[np.int32]) -> None:
+        kinds = self._meanings.kind
+        counts = np.bincount(kinds.codes[rows], minlength=len(kinds.words))
+        for word, count in zip(kinds.words.to_pylist(), counts.tolist(), strict=True):
+            self.thinned[str(word)] += count
+
+    def _emit(
+        self,
+        records: Records,
+        rows: npt.NDArray[np.int32],
+        depth: npt.NDArray[np.int64],
+        on_device: OnDevice,
+    ) -> None:
+        parts = -(-len(records) // BATCH_ROWS)
+        bounds = np.linspace(0, len(records), parts + 1, dtype=int).tolist()
+        for first, end in itertools.pairwise(bounds):
+            part = slice(first, end)
+            start = records["start_ns"][part]
+            self.sorted &= self.latest_ns <= int(start[0])
+            self.latest_ns = max(self.latest_ns, int(start[-1]))
+            self._sink(to_batch(records[part], rows[part], depth[part], self._meanings, on_device))
+
+    def _remember(self, spans: _Spans, held: npt.NDArray[np.bool_]) -> None:
+        """Keep what lasts longer than what was converted; what is held back comes again by itself."""
+        reaching = np.flatnonzero((spans.end > spans.start[-1]) & ~held)
+        self._around = spans.at(reaching[-_MOST_REACHING:])

@@ -1,0 +1,77 @@
+"""Only one process at a time converts a recording: the others wait a while, or do without."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from tracelens.errors import TraceNotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["locked"]
+
+_TRY_EVERY_S: Final = 0.02
+_TAKEN: Final = (errno.EWOULDBLOCK, errno.EACCES)
+
+
+@contextmanager
+def locked(file: Path, patience_s: float = 0.0) -> Iterator[None]:
+    """Hold a lock on an existing file; a process that has it is waited for.
+
+    A system, or a file system, without locks is used without.
+
+    Raises:
+        BlockingIOError: another process has it, and does not let go in time.
+        TraceNotFound: the file is gone, because another process has finished with it.
+        OSError: it cannot be opened.
+    """
+    descriptor = _open(file)
+    try:
+        _take(descriptor, file, time.monotonic() + patience_s)
+        if not _is_still(file, descriptor):
+            raise _gone(file)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _open(file: Path) -> int:
+    try:
+        return os.open(file, os.O_RDWR)
+    except FileNotFoundError as error:
+        raise _gone(file) from error
+
+
+def _gone(file: Path) -> TraceNotFound:
+    return TraceNotFound(f"{file} is not there any more")
+
+
+def _is_still(file: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), file.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _take(descriptor: int, file: Path, until: float) -> None:
+    try:
+        import fcntl  # noqa: PLC0415 - there is none outside of Unix, where traces are only read
+    except ImportError:
+        return
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in _TAKEN:
+                return
+            if time.monotonic() >= until:
+                raise BlockingIOError(error.errno, f"another process converts {file}") from error
+        else:
+            return
+        time.sleep(_TRY_EVERY_S)

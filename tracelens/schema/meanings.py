@@ -1,0 +1,123 @@
+"""What the definitions of a process say, as columns that records look up by number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tracelens.schema.vocabulary import DEVICE_TIMES, EVENT_TYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tracelens.schema.side import Definition
+
+__all__ = ["NO_INDEX", "TYPES", "UNKNOWN", "Column", "Meanings", "meanings_of"]
+
+TYPES: Final = (*EVENT_TYPES, DEVICE_TIMES)
+UNKNOWN: Final = 0  # the row of what no definition explains
+_MAX_INDEX: Final = np.iinfo(np.int32).max
+_MAX_ID: Final = 1 << 22  # as many handles as no program makes; the table of them takes 16 MiB
+_MOST_WORDS: Final = 127
+NO_INDEX: Final = np.iinfo(np.int64).min
+_OTHER: Final = "other"
+
+
+@dataclass(frozen=True)
+class Column:
+    """Words of the definitions: a code for each row, negative where there is none."""
+
+    codes: npt.NDArray[Any]
+    words: pa.Array[Any]
+
+
+@dataclass(frozen=True)
+class Meanings:
+    """Sound definitions by row, in the order in which they were made; row 0 stands for no definition.
+
+    Words keep their codes when definitions are added, so that what was written with fewer of them
+    stays true.
+    """
+
+    row_of: npt.NDArray[np.int32]
+    type: npt.NDArray[np.int8]
+    name: Column
+    kind: Column
+    op: Column
+    algorithm: Column
+    communicator: npt.NDArray[np.int64]
+    shard: npt.NDArray[np.int64]
+
+    def rows(self, ids: npt.NDArray[np.uint32]) -> npt.NDArray[np.int32]:
+        """Return the row of each definition number."""
+        beyond = len(self.row_of) - 1  # stands for all that are too large
+        return self.row_of[np.minimum(ids, beyond)]
+
+    @property
+    def times_devices(self) -> bool:
+        """Whether some records are device times."""
+        return bool((self.type == TYPES.index(DEVICE_TIMES)).any())
+
+
+def meanings_of(definitions: Iterable[Definition]) -> Meanings:
+    """Look at each definition once; of two with the same number the first counts."""
+    sound: dict[int, Definition] = {}
+    for row in filter(_is_sound, definitions):
+        sound.setdefault(row.id, row)
+    rows = list(sound.values())
+    row_of = np.zeros(max(sound, default=0) + 2, np.int32)
+    row_of[[row.id for row in rows]] = np.arange(1, len(rows) + 1)
+    return Meanings(
+        row_of=row_of,
+        type=np.array([0, *(TYPES.index(row.type) for row in rows)], np.int8),
+        name=_column([row.name for row in rows], np.int32),
+        kind=_column(_few([row.kind for row in rows])),
+        op=_column(_few([row.op for row in rows])),
+        algorithm=_column(_few([row.algorithm for row in rows])),
+        communicator=_indexes([row.communicator for row in rows]),
+        shard=_indexes([row.shard for row in rows]),
+    )
+
+
+def _is_sound(row: Definition) -> bool:
+    """Whether a definition is usable; the side file is read, but not trusted."""
+    optional = (row.op, row.algorithm)
+    indexes = [index for index in (row.communicator, row.shard) if index is not None]
+    return (
+        row.type in TYPES
+        and isinstance(row.name, str)
+        and isinstance(row.kind, str)
+        and all(word is None or isinstance(word, str) for word in optional)
+        and all(isinstance(index, int) and abs(index) <= _MAX_INDEX for index in indexes)
+        and isinstance(row.id, int)
+        and 0 < row.id <= _MAX_ID
+    )
+
+
+def _column(words: Sequence[str | None], dtype: Any = np.int8) -> Column:
+    """Number words in the order in which they first come."""
+    numbers: dict[str, int] = {}
+    codes = [
+        -1 if word is None else numbers.setdefault(_printable(word), len(numbers)) for word in words
+    ]
+    return Column(np.array([-1, *codes], dtype), pa.array([*numbers], pa.string()))
+
+
+def _indexes(values: Sequence[int | None]) -> npt.NDArray[np.int64]:
+    return np.array([NO_INDEX, *(NO_INDEX if v is None else v for v in values)], np.int64)
+
+
+def _printable(word: str) -> str:
+    """Replace what is no text, such as half a character of a file name."""
+    return word.encode(errors="replace").decode()
+
+
+def _few(words: Sequence[str | None]) -> Sequence[str | None]:
+    """Keep as many different words as a small dictionary holds; the rest becomes one."""
+    found = [word for word in dict.fromkeys(words) if word is not None]
+    kept = set(found[: _MOST_WORDS - 1])
+    return [word if word is None or word in kept else _OTHER for word in words]

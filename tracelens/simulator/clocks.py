@@ -41,19 +41,15 @@ def to_local(clock: Clock, true_ns: Nanoseconds) -> Nanoseconds:
     return np.asarray(true_ns + clock.offset_ns + drifted + jumped)
 
 
-def skew(scenario: Scenario, events: pl.DataFrame) -> pl.DataFrame:
-    """Move events from true time onto their hosts' clocks."""
+def skew(scenario: Scenario, process: int, events: pl.DataFrame) -> pl.DataFrame:
+    """Move the events of a process from true time onto its host's clock."""
     if not scenario.clocks:
         return events
-    parts = [
-        part.with_columns(
-            pl.Series("start_ns", to_local(clock, part["start_ns"].to_numpy())),
-            pl.Series("end_ns", to_local(clock, part["end_ns"].to_numpy())),
-        )
-        for process, clock in _clocks(scenario)
-        for part in (events.filter(pl.col("process") == process),)
-    ]
-    return pl.concat(parts)
+    clock = clock_of(scenario, process)
+    return events.with_columns(
+        pl.Series(name, to_local(clock, events[name].to_numpy()))
+        for name in ("start_ns", "end_ns")
+    )
 
 
 def readings(scenario: Scenario, last_ns: int) -> pl.DataFrame:

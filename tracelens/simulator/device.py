@@ -6,7 +6,7 @@ device, at the same true times; the host's spans shrink to a share of that.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
@@ -51,21 +51,17 @@ def launched(scenario: Scenario, true: pl.DataFrame) -> pl.DataFrame:
     return table.sort("process", "start_ns", "depth")
 
 
-def skewed(scenario: Scenario, events: pl.DataFrame) -> pl.DataFrame:
-    """Move device times from true time onto the devices' clocks."""
-    parts = []
-    for process, shown in enumerate(_clocks(scenario)):
-        part = events.filter(pl.col("process") == process)
-        start = part["device_start_ns"].fill_null(0).to_numpy()
-        begin, end = shown(start), shown(start + part["device_duration_ns"].fill_null(0).to_numpy())
-        known = pl.col("device_start_ns").is_not_null()
-        parts.append(
-            part.with_columns(
-                device_start_ns=pl.when(known).then(pl.Series("start", begin)),
-                device_duration_ns=pl.when(known).then(pl.Series("length", end - begin)),
-            )
-        )
-    return pl.concat(parts)
+def skewed(scenario: Scenario, process: int, events: pl.DataFrame) -> pl.DataFrame:
+    """Move the device times of a process from true time onto its device's clock."""
+    shown = _clock(scenario, process)
+    start = events["device_start_ns"].fill_null(0).to_numpy()
+    end = start + events["device_duration_ns"].fill_null(0).to_numpy()
+    begun, ended = shown(start), shown(end)
+    known = pl.col("device_start_ns").is_not_null()
+    return events.with_columns(
+        device_start_ns=pl.when(known).then(pl.Series("start", begun)),
+        device_duration_ns=pl.when(known).then(pl.Series("length", ended - begun)),
+    )
 
 
 def readings(scenario: Scenario, last_ns: int) -> pl.DataFrame:
@@ -73,7 +69,8 @@ def readings(scenario: Scenario, last_ns: int) -> pl.DataFrame:
     draw = durations.stream(scenario, "device")
     moments = clocks.moments(last_ns)
     rows = []
-    for process, shown in enumerate(_clocks(scenario)):
+    for process in range(scenario.ranks):
+        shown = _clock(scenario, process)
         place = draw.integers(0, WINDOW_NS, len(moments))
         place[0] = WINDOW_NS // 2  # the device's clock is set to the middle of the first window
         local = clocks.to_local(clocks.clock_of(scenario, process), moments)
@@ -121,12 +118,9 @@ class _Shown:
         return np.asarray(self._set_to + since + np.rint(since * self._drift).astype(np.int64))
 
 
-def _clocks(scenario: Scenario) -> list[_Shown]:
-    """Return the device's clock of each worker, set to its host's at the origin."""
+def _clock(scenario: Scenario, process: int) -> _Shown:
+    """Return the clock of a worker's device, set to its host's at the origin."""
     draw = durations.stream(scenario, "device_clock")
-    drifts: Any = draw.uniform(-1, 1, scenario.ranks) * scenario.device_drift_ppm
-    found = []
-    for process, drift in enumerate(drifts):
-        local = clocks.to_local(clocks.clock_of(scenario, process), np.array([ORIGIN_NS]))
-        found.append(_Shown(ORIGIN_NS, int(local[0]), float(drift)))
-    return found
+    drift = float(draw.uniform(-1, 1, scenario.ranks)[process]) * scenario.device_drift_ppm
+    local = clocks.to_local(clocks.clock_of(scenario, process), np.array([ORIGIN_NS]))
+    return _Shown(ORIGIN_NS, int(local[0]), drift)

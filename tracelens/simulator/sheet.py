@@ -1,7 +1,8 @@
-"""Gathers simulated spans, block by block, into the event table of a `Trace`."""
+"""Gathers simulated spans, block by block, into the event table of a `Trace`, process by process."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,43 +19,72 @@ WORLD_UID = "simulated-world"
 class Sheet:
     """A pile of event blocks; a block is one kind of span for many steps and processes at once.
 
-    Array values have the shape of `start_ns` or broadcast to it.
+    Array values have the shape of `start_ns` or broadcast to it. Rows are made one process at a time,
+    so a large run never needs all of them at once.
     """
 
     def __init__(self) -> None:
-        self._blocks: list[pl.DataFrame] = []
+        self._blocks: list[_Block] = []
+
+    @property
+    def last_ns(self) -> int:
+        """When the last span ends."""
+        return max(int(block.arrays["end_ns"].max()) for block in self._blocks)
 
     def spans(self, start_ns: Nanoseconds, end_ns: Nanoseconds, **columns: Any) -> None:
         """Add spans; words (kind, name, op, role) are plain strings."""
         arrays = {"start_ns": start_ns, "end_ns": end_ns}
-        self._add(start_ns.shape, arrays, {"type": "span", "status": "closed"} | columns)
+        self._add(arrays, {"type": "span", "status": "closed"} | columns)
 
     def counters(self, at_ns: Nanoseconds, value: float, **columns: Any) -> None:
         """Add counter readings."""
         arrays = {"start_ns": at_ns, "end_ns": at_ns}
         words = {"type": "counter", "status": "closed", "value": value, "kind": "step"}
-        self._add(at_ns.shape, arrays, words | columns)
+        self._add(arrays, words | columns)
 
-    def frame(self) -> pl.DataFrame:
-        """Return everything gathered in the columns of a trace, by process and start."""
+    def frame(self, process: int) -> pl.DataFrame:
+        """Return what one process recorded in the columns of a trace, by start."""
         missing = pl.DataFrame(schema=EVENT_COLUMNS)
-        table = pl.concat([missing, *self._blocks], how="diagonal")
-        return table.sort("process", "start_ns", "depth").select(*EVENT_COLUMNS)
+        found = (block.frame(process) for block in self._blocks)
+        table = pl.concat([missing, *(part for part in found if part.height)], how="diagonal")
+        return table.sort("start_ns", "depth", maintain_order=True).select(*EVENT_COLUMNS)
 
-    def _add(
-        self, shape: tuple[int, ...], arrays: dict[str, Nanoseconds], columns: dict[str, Any]
-    ) -> None:
-        flat: dict[str, np.ndarray[Any, Any]] = {}
-        words: dict[str, Any] = {"thread": 0, "depth": 0, "step": -1}
-        for name, value in (arrays | columns).items():
-            if isinstance(value, np.ndarray):
-                flat[name] = np.broadcast_to(value, shape).ravel()
-            else:
-                words[name] = value
+    def _add(self, arrays: dict[str, Nanoseconds], columns: dict[str, Any]) -> None:
+        given = {"thread": 0, "depth": 0, "step": -1} | arrays | columns
+        here = {name: value for name, value in given.items() if isinstance(value, np.ndarray)}
+        words = {
+            name: value
+            for name, value in given.items()
+            if name not in here and value is not None
+        }
+        self._blocks.append(_Block(arrays["start_ns"].shape, here, words))
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Arrays that broadcast to `shape`, and what is the same in all rows."""
+
+    shape: tuple[int, ...]
+    arrays: dict[str, np.ndarray[Any, Any]]
+    words: dict[str, Any]
+
+    def frame(self, process: int) -> pl.DataFrame:
+        """Return the rows of one process."""
+        where = self._where(process)
+        flat = {
+            name: np.broadcast_to(values, self.shape)[where].ravel()
+            for name, values in self.arrays.items()
+        }
+        casts = [pl.col(name).cast(EVENT_COLUMNS[name]) for name in flat]
         constants = [
             pl.lit(value, dtype=EVENT_COLUMNS[name]).alias(name)
-            for name, value in words.items()
-            if name not in flat and value is not None
+            for name, value in self.words.items()
         ]
-        casts = [pl.col(name).cast(EVENT_COLUMNS[name]) for name in flat]
-        self._blocks.append(pl.DataFrame(flat).select(*casts, *constants))
+        return pl.DataFrame(flat).select(*casts, *constants)
+
+    def _where(self, process: int) -> tuple[Any, ...]:
+        """Return the cells of one process; of a block by step and rank its columns, at no cost."""
+        owner = self.arrays.get("process")
+        if owner is None:
+            return (slice(None) if self.words["process"] == process else slice(0),)
+        return ..., np.flatnonzero(owner == process)

@@ -6,7 +6,7 @@ overlap and queues are consequences, never inputs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -30,38 +30,55 @@ INCARNATION_NS = clocks.WALL_NS
 
 def generate(scenario: Scenario) -> Trace:
     """Simulate a run; the trace is raw: own clocks per host, no steps, no arrivals."""
-    sheet = Sheet()
-    (parameter_server if scenario.shards else allreduce).simulate(scenario, sheet)
-    true = sheet.frame()
-    last = true["end_ns"].max()
-    assert isinstance(last, int)
-    readings = clocks.readings(scenario, last)
-    if scenario.on_device:
-        events = device.skewed(scenario, clocks.skew(scenario, device.launched(scenario, true)))
-        anchors = device.readings(scenario, last)
-        readings = pl.concat([readings, anchors]).sort("process", maintain_order=True)
-    else:
-        events = clocks.skew(scenario, true)
+    sheet = _simulated(scenario)
+    events = pl.concat([_events(scenario, sheet, row) for row in range(_count(scenario))])
     return Trace(
         events=events.lazy(),
         processes=_processes(scenario, events),
         communicators=_communicators(scenario),
         threads=_threads(scenario),
-        clocks=readings,
+        clocks=_readings(scenario, sheet),
     )
 
 
 def write(scenario: Scenario, folder: Path) -> None:
     """Simulate a run and write it as its processes would have: one Arrow file each."""
-    trace = generate(scenario)
+    sheet = _simulated(scenario)
     folder.mkdir(parents=True, exist_ok=True)
-    events = trace.events.collect().partition_by("process", as_dict=True)
-    readings = trace.clocks.partition_by("process", as_dict=True)
-    for row in trace.processes.iter_rows(named=True):
-        key = (row["process"],)
-        side = _side(scenario, row, readings[key])
-        name = stem(row["role"], row["rank"], row["pid"]) + TRACE_SUFFIX
-        write_process(folder / name, events[key], side)
+    readings = _readings(scenario, sheet).partition_by("process", as_dict=True)
+    for row in range(_count(scenario)):
+        process = _process(scenario, row)
+        name = stem(process.role, process.rank, process.pid) + TRACE_SUFFIX
+        side = _side(scenario, row, readings[row,])
+        write_process(folder / name, _events(scenario, sheet, row), side)
+
+
+def _simulated(scenario: Scenario) -> Sheet:
+    sheet = Sheet()
+    (parameter_server if scenario.shards else allreduce).simulate(scenario, sheet)
+    return sheet
+
+
+def _count(scenario: Scenario) -> int:
+    return scenario.ranks + scenario.shards
+
+
+def _events(scenario: Scenario, sheet: Sheet, process: int) -> pl.DataFrame:
+    """Return what one process recorded, on its own clock."""
+    true = sheet.frame(process)
+    if not scenario.on_device:
+        return clocks.skew(scenario, process, true)
+    launched = clocks.skew(scenario, process, device.launched(scenario, true))
+    return device.skewed(scenario, process, launched)
+
+
+def _readings(scenario: Scenario, sheet: Sheet) -> pl.DataFrame:
+    """Return what all processes read of their clocks."""
+    readings = clocks.readings(scenario, sheet.last_ns)
+    if not scenario.on_device:
+        return readings
+    anchors = device.readings(scenario, sheet.last_ns)
+    return pl.concat([readings, anchors]).sort("process", maintain_order=True)
 
 
 def _process(scenario: Scenario, process: int) -> Process:
@@ -83,7 +100,7 @@ def _process(scenario: Scenario, process: int) -> Process:
 
 def _processes(scenario: Scenario, events: pl.DataFrame) -> pl.DataFrame:
     rows = []
-    for index in range(scenario.ranks + scenario.shards):
+    for index in range(_count(scenario)):
         process = _process(scenario, index)
         known = {name: getattr(process, name, None) for name in PROCESS_COLUMNS}
         files = stem(process.role, process.rank, process.pid) + TRACE_SUFFIX
@@ -112,7 +129,7 @@ def _threads(scenario: Scenario) -> pl.DataFrame:
             "in_flight": row.in_flight,
             "device": row.device,
         }
-        for index in range(scenario.ranks + scenario.shards)
+        for index in range(_count(scenario))
         for row in _rows(scenario, index)
     ]
     return pl.DataFrame(rows, schema=THREAD_COLUMNS)
@@ -138,8 +155,7 @@ def _rows(scenario: Scenario, process: int) -> tuple[Thread, ...]:
     )
 
 
-def _side(scenario: Scenario, row: dict[str, Any], readings: pl.DataFrame) -> SideTables:
-    process = row["process"]
+def _side(scenario: Scenario, process: int, readings: pl.DataFrame) -> SideTables:
     world = Communicator(0, WORLD_UID, "world", list(range(scenario.ranks)))
     return SideTables(
         process=_process(scenario, process),

@@ -140,6 +140,13 @@ ARRIVAL_COLUMNS: Final[dict[str, pl.DataType]] = {
 }
 
 
+def completed(events: pl.DataFrame) -> pl.LazyFrame:
+    """Return events with all their columns; those that a frame lacks are null and take no memory."""
+    missing = [name for name in EVENT_COLUMNS if name not in events.columns]
+    nulls = [pl.lit(None, EVENT_COLUMNS[name]).alias(name) for name in missing]
+    return events.lazy().with_columns(nulls).select(*EVENT_COLUMNS)
+
+
 @dataclass(frozen=True)
 class HostClock:
     """How one clock was brought onto the common one; nanoseconds, parts per million."""

@@ -138,7 +138,8 @@ def _body(message: pa.Message) -> memoryview:
 
 def _batches(stream: pa.Buffer, columns: list[int]) -> tuple[list[pa.RecordBatch], bool]:
     """Read batches until the end or the first that is cut off; say whether it was cut off."""
-    options = pa.ipc.IpcReadOptions(included_fields=columns)
+    # Files are read side by side, so each needs one thread.
+    options = pa.ipc.IpcReadOptions(included_fields=columns, use_threads=False)
     batches: list[pa.RecordBatch] = []
     with pa.ipc.open_stream(stream, options=options) as reader:
         while True:

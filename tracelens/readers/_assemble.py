@@ -6,52 +6,61 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import polars as pl
 
-from tracelens.readers._checked import checked
 from tracelens.schema.vocabulary import CHOSEN_LOSSES
 from tracelens.trace import (
     CLOCK_COLUMNS,
     COMMUNICATOR_COLUMNS,
+    EVENT_COLUMNS,
     PROCESS_COLUMNS,
     THREAD_COLUMNS,
     Note,
     Trace,
+    completed,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tracelens.readers._arrow_file import Recording
+    from tracelens.schema.side import SideTables
 
 UNUSABLE: Final = "unusable values"
 
 
 @dataclass(frozen=True)
 class Part:
-    """A recording, the name of its file, and whether its process still writes to it."""
+    """What one file holds: usable events, how many were not, and side tables.
+
+    `cut`: the end of the file is missing; `running`: its process still writes to it.
+    """
 
     file: str
-    recording: Recording
+    side: SideTables
+    events: pl.DataFrame
+    unusable: int = 0
+    cut: bool = False
     running: bool = False
 
 
 def assemble(parts: list[Part], notes: Iterable[Note] = ()) -> Trace:
-    """Build the trace; processes are ordered by role (workers first), rank and age."""
+    """Build the trace; processes are ordered by role (workers first), rank and age.
+
+    The parts' events are taken out of them, so that there are never two copies of all.
+    """
     parts = sorted(parts, key=_order)
-    frames, rows, said = [], [], list(notes)
+    rows, said = [], list(notes)
     dropped: Counter[str] = Counter()
     for index, part in enumerate(parts):
-        events, unusable = checked(part.recording, index)
-        lost = part.recording.side.dropped | ({UNUSABLE: unusable} if unusable else {})
+        lost = part.side.dropped | ({UNUSABLE: part.unusable} if part.unusable else {})
         dropped.update(lost)
-        frames.append(events)
         unasked = {reason: n for reason, n in lost.items() if reason not in CHOSEN_LOSSES}
-        rows.append(_process(index, part, events, sum(unasked.values())))
-        said += _notes(part, events, unasked)
+        rows.append(_process(index, part, sum(unasked.values())))
+        said += _notes(part, unasked)
     processes, restarts = _with_main(pl.DataFrame(rows, schema=PROCESS_COLUMNS | _EXTRA))
     return Trace(
-        events=pl.concat(frames).lazy(),
+        events=_events(parts),
         processes=processes.select(*PROCESS_COLUMNS),
         communicators=_communicators(parts),
         threads=_rows(parts, "threads", THREAD_COLUMNS, thread="index"),
@@ -61,24 +70,53 @@ def assemble(parts: list[Part], notes: Iterable[Note] = ()) -> Trace:
     )
 
 
+def _events(parts: list[Part]) -> pl.LazyFrame:
+    """Put the events together column by column."""
+    owner = pl.Series(np.repeat(np.arange(len(parts)), [part.events.height for part in parts]))
+    whose = {
+        "process": range(len(parts)),
+        "rank": [part.side.process.rank for part in parts],
+        "role": [part.side.process.role for part in parts],
+    }
+    same = [pl.Series(name, values, EVENT_COLUMNS[name]) for name, values in whose.items()]
+    columns = [values.gather(owner) for values in same]
+    held = {name for part in parts for name in part.events.columns}
+    columns += [_joined(parts, name) for name in EVENT_COLUMNS if name in held]
+    return completed(pl.DataFrame(columns))
+
+
+def _joined(parts: list[Part], name: str) -> pl.Series:
+    """Take a column out of all parts."""
+    kind = EVENT_COLUMNS[name]
+    return pl.concat(
+        [
+            part.events.drop_in_place(name)
+            if name in part.events.columns
+            else pl.Series(name, [], kind).extend_constant(None, part.events.height)
+            for part in parts
+        ],
+        rechunk=True,
+    )
+
+
 # Needed to choose the main processes, and not kept.
 _EXTRA: Final[dict[str, pl.DataType]] = {"steps": pl.Int64(), "child": pl.Boolean()}
 
 
 def _order(part: Part) -> tuple[bool, int, int, int]:
-    process = part.recording.side.process
+    process = part.side.process
     return (process.role == "ps", process.rank, process.incarnation, process.pid)
 
 
-def _process(index: int, part: Part, events: pl.DataFrame, lost: int) -> dict[str, Any]:
-    side = part.recording.side
+def _process(index: int, part: Part, lost: int) -> dict[str, Any]:
+    side, events = part.side, part.events
     last = events.select(pl.max_horizontal("start_ns", "end_ns").max()).item()
     known = {name: getattr(side.process, name, None) for name in PROCESS_COLUMNS}
     return known | {
         "process": index,
         "clock_domain": side.process.clock_domain or side.process.host,
         "main": False,
-        "complete": side.complete and not part.recording.cut,
+        "complete": side.complete and not part.cut,
         "events": events.height,
         "dropped": lost,
         "first_ns": events["start_ns"].min(),
@@ -112,10 +150,10 @@ def _restart(row: dict[str, Any]) -> Note:
     return Note(file="", sentence=sentence, kind="restarted")
 
 
-def _notes(part: Part, events: pl.DataFrame, lost: dict[str, int]) -> list[Note]:
+def _notes(part: Part, lost: dict[str, int]) -> list[Note]:
     """Say what this process's recording lacks."""
-    file, notes = part.file, []
-    if part.recording.cut:
+    file, events, notes = part.file, part.events, []
+    if part.cut:
         sentence = f"'{file}' is damaged or cut off: its first {events.height} events are used."
         notes.append(Note(file, sentence, "truncated"))
     elif part.running:
@@ -123,7 +161,7 @@ def _notes(part: Part, events: pl.DataFrame, lost: dict[str, int]) -> list[Note]
             f"'{file}' is still being recorded: its {events.height} events up to now are used."
         )
         notes.append(Note(file, sentence, "running"))
-    elif not part.recording.side.complete:
+    elif not part.side.complete:
         sentence = (
             f"'{file}' did not end its recording itself (killed, or still running): "
             f"all {events.height} events up to then are used."
@@ -141,7 +179,7 @@ def _communicators(parts: list[Part]) -> pl.DataFrame:
     rows = {
         group.uid: {"communicator": group.uid, "name": group.name, "ranks": group.ranks}
         for part in reversed(parts)
-        for group in part.recording.side.communicators
+        for group in part.side.communicators
     }
     return pl.DataFrame(list(rows.values()), schema=COMMUNICATOR_COLUMNS)
 
@@ -153,6 +191,6 @@ def _rows(
     rows = [
         {name: given.get(renamed.get(name, name)) for name in columns} | {"process": index}
         for index, part in enumerate(parts)
-        for given in map(asdict, getattr(part.recording.side, table))
+        for given in map(asdict, getattr(part.side, table))
     ]
     return pl.DataFrame(rows, schema=columns)

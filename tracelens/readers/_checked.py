@@ -1,4 +1,8 @@
-"""Turns one recording's table into rows of a `Trace`, leaving out and counting what makes no sense."""
+"""Turns one recording's table into events of a `Trace`, leaving out and counting what makes no sense.
+
+Files that the recorder wrote are sound and in order: that is looked up in a few extremes, and rows are
+only judged one by one, or sorted, where it is not so.
+"""
 
 from __future__ import annotations
 
@@ -6,34 +10,37 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import polars as pl
 
+from tracelens.schema.arrow import EVENT_SCHEMA
 from tracelens.schema.vocabulary import EVENT_TYPES, STATUSES
 from tracelens.trace import EVENT_COLUMNS
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from tracelens.readers._arrow_file import Recording
 
 LATEST_NS: Final = 9_214_646_400_000_000_000  # the year 2262, near the end of 64 bits
 LONGEST_NS: Final = 366 * 86_400 * 1_000_000_000  # nothing lasts a year from a run's median
+_WORDS: Final = {"type": EVENT_TYPES, "status": STATUSES}
+_NEEDED: Final = ("duration_ns", *(column.name for column in EVENT_SCHEMA if not column.nullable))
 
 
-def checked(recording: Recording, process: int) -> tuple[pl.DataFrame, int]:
-    """Return the usable events of one process, and how many were left out."""
-    table = cast("pl.DataFrame", pl.from_arrow(recording.table))
-    usable = table.filter(sane())
-    near = (pl.col("start_ns") - pl.col("start_ns").median()).abs() < LONGEST_NS
-    usable = usable.filter(near)
+def checked(recording: Recording) -> tuple[pl.DataFrame, int]:
+    """Return the usable events of one process by start, and how many were left out.
+
+    Columns that hold nothing are left out, and so are those that are the same for a whole process.
+    """
+    table = cast("pl.DataFrame", pl.from_arrow(_filled(recording.table)))
+    usable = table if _is_sound(table, recording.table) else _sound_rows(table)
     events = usable.with_columns(
-        process=pl.lit(process, pl.Int32),
-        rank=pl.lit(recording.side.process.rank, pl.Int32),
-        role=pl.lit(recording.side.process.role),
         end_ns=pl.col("start_ns") + pl.col("duration_ns"),
-        communicator=_communicator(recording),
         step=pl.max_horizontal("step", pl.lit(-1, pl.Int32)),
-        bytes=pl.when(pl.col("bytes") >= 0).then("bytes"),
-        value=pl.when(pl.col("value").is_finite()).then("value"),
+        **_repaired(recording, usable.columns),
     )
-    columns = [pl.col(name).cast(kind) for name, kind in EVENT_COLUMNS.items()]
-    return events.select(columns).sort("start_ns", "depth"), table.height - usable.height
+    events = events.select(
+        pl.col(name).cast(kind) for name, kind in EVENT_COLUMNS.items() if name in events.columns
+    )
+    return _in_order(events), table.height - usable.height
 
 
 def sane() -> pl.Expr:
@@ -47,8 +54,66 @@ def sane() -> pl.Expr:
     )
 
 
-def _communicator(recording: Recording) -> Any:
-    """Replace this process's communicator numbers by the identifiers that all members share."""
+def _filled(table: pa.Table) -> pa.Table:
+    """Leave out the columns in which every row is null."""
+    names = [
+        name
+        for name in table.column_names
+        if name in _NEEDED or table[name].null_count < table.num_rows
+    ]
+    return table.select(names)
+
+
+def _is_sound(table: pl.DataFrame, recorded: pa.Table) -> bool:
+    """Say whether all rows are usable, as far as extremes can tell."""
+    if not table.height:
+        return True
+    start, duration = pl.col("start_ns"), pl.col("duration_ns")
+    in_range = table.select(
+        (start.null_count() == 0)
+        & (start.min() >= 0)
+        & (start.max() <= LATEST_NS)
+        & (start.max() - start.min() < LONGEST_NS)
+        & (duration.min() >= 0).fill_null(value=True)
+        & (duration.max() <= LONGEST_NS).fill_null(value=True)
+    ).item()
+    return bool(in_range) and all(
+        recorded[name].null_count == 0 and _words(recorded[name]) <= {*known}
+        for name, known in _WORDS.items()
+    )
+
+
+def _words(column: pa.ChunkedArray[Any]) -> set[str | None]:
+    """Return the dictionary of a column, used or not."""
+    chunks = (cast("pa.DictionaryArray[Any, Any]", chunk) for chunk in column.chunks)
+    return {word for chunk in chunks for word in chunk.dictionary.to_pylist()}
+
+
+def _sound_rows(table: pl.DataFrame) -> pl.DataFrame:
+    usable = table.filter(sane())
+    near = (pl.col("start_ns") - pl.col("start_ns").median()).abs() < LONGEST_NS
+    return usable.filter(near)
+
+
+def _repaired(recording: Recording, columns: list[str]) -> dict[str, pl.Expr]:
+    """Return what replaces single columns: identifiers for numbers, null for what cannot be."""
     known = {group.index: group.uid for group in recording.side.communicators}
     number = pl.col("communicator")
-    return number.replace_strict(known, default=None, return_dtype=pl.String)
+    repaired = {
+        # What all members share, instead of this process's own number for it.
+        "communicator": number.replace_strict(
+            known, default=None, return_dtype=EVENT_COLUMNS["communicator"]
+        ),
+        "bytes": pl.when(pl.col("bytes") >= 0).then("bytes"),
+        "value": pl.when(pl.col("value").is_finite()).then("value"),
+    }
+    return {name: found for name, found in repaired.items() if name in columns}
+
+
+def _in_order(events: pl.DataFrame) -> pl.DataFrame:
+    """Sort by start, outer spans first; as recordings are in order already, look first."""
+    later, deeper = pl.col("start_ns").diff(), pl.col("depth").cast(pl.Int32).diff()
+    risen = (later > 0) | ((later == 0) & (deeper >= 0))
+    if events.select(risen.drop_nulls().all()).item():
+        return events
+    return events.sort("start_ns", "depth", maintain_order=True)

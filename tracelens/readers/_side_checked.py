@@ -6,18 +6,11 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
 from tracelens.errors import NotATrace
+from tracelens.schema.side import ClockReading, Communicator, Kept, Process, Retention, Thread
 from tracelens.schema.vocabulary import ROLES
 
 if TYPE_CHECKING:
-    from tracelens.schema.side import (
-        ClockReading,
-        Communicator,
-        Kept,
-        Process,
-        Retention,
-        SideTables,
-        Thread,
-    )
+    from tracelens.schema.side import SideTables
 
 _SMALL: Final = 2**31  # what the trace's columns hold; all else has 64 bits
 _LIMITS: Final[dict[str, int]] = {  # exclusive
@@ -34,6 +27,12 @@ _LIMITS: Final[dict[str, int]] = {  # exclusive
 }
 _MAY_BE_NEGATIVE: Final = ("ClockReading.offset_ns", "ClockReading.wall_ns")
 _MAX_TEXT: Final = 10_000
+_ROWS: Final = (Process, Retention, Thread, Kept, Communicator, ClockReading)
+# Fields and the texts of their types, such as ``int | None`` or ``list[int]``.
+_TYPES: Final[dict[type, tuple[tuple[str, str], ...]]] = {
+    row: tuple((part.name, str(get_type_hints(row)[part.name])) for part in fields(row))
+    for row in _ROWS
+}
 
 
 def check_side(side: SideTables) -> None:
@@ -49,11 +48,8 @@ def check_side(side: SideTables) -> None:
         *side.kept,
     ]
     for row in [*rows, *side.communicators, *side.clocks]:
-        hints = get_type_hints(type(row))
-        for part in fields(row):
-            _check(
-                f"{type(row).__name__}.{part.name}", getattr(row, part.name), str(hints[part.name])
-            )
+        for name, kind in _TYPES[type(row)]:
+            _check(f"{type(row).__name__}.{name}", getattr(row, name), kind)
     if side.process.role not in ROLES:
         raise _wrong("role", side.process.role)
     for reason, count in [*side.dropped.items(), *side.thinned.items()]:
@@ -67,7 +63,7 @@ def _check(name: str, value: Any, kind: str) -> None:
     if kind.startswith("dict"):
         good = isinstance(value, dict)
     elif kind.startswith("list"):
-        good = isinstance(value, list) and all(_fits(name, item) for item in value)
+        good = isinstance(value, list) and _all_fit(name, value)
     elif "bool" in kind:
         good = isinstance(value, bool)
     elif "int" in kind:
@@ -76,6 +72,13 @@ def _check(name: str, value: Any, kind: str) -> None:
         good = isinstance(value, str) and len(value) <= _MAX_TEXT
     if not good:
         raise _wrong(name, value)
+
+
+def _all_fit(name: str, values: list[Any]) -> bool:
+    """Check a list, which may name thousands of ranks, by its extremes."""
+    return {*map(type, values)} <= {int} and all(
+        _fits(name, end) for end in (min(values, default=0), max(values, default=0))
+    )
 
 
 def _fits(name: str, value: Any) -> bool:

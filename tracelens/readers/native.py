@@ -5,24 +5,30 @@ from __future__ import annotations
 import os
 import socket
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
+import polars as pl
 import pyarrow as pa
 
 from tracelens.errors import EmptyTrace, NewerVersion, NotATrace, TraceLensError
 from tracelens.readers._arrow_file import Recording, read_arrow
 from tracelens.readers._assemble import Part, assemble
+from tracelens.readers._checked import checked
 from tracelens.readers._side_checked import check_side
 from tracelens.schema import segments
 from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, TRACE_SUFFIX
 from tracelens.trace import Note
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tracelens.readers.base import Progress
     from tracelens.trace import Trace
+
+_Made = TypeVar("_Made")
 
 _UNFINISHED: Final = (SEGMENTS_SUFFIX, ELSEWHERE_SUFFIX)
 
@@ -54,11 +60,11 @@ class NativeReader:
         found = _recordings(path)
         parts: list[Part] = []
         problems: list[tuple[Path, Exception]] = []
-        for done, file in enumerate(found):
-            try:
-                parts.append(_checked(_read(file)))
-            except _DAMAGE as error:
-                problems.append((file, error))
+        for done, (file, part) in enumerate(zip(found, _side_by_side(_tried, found), strict=True)):
+            if isinstance(part, Part):
+                parts.append(part)
+            else:
+                problems.append((file, part))
             if progress:
                 progress(done + 1, len(found))
         if not parts:
@@ -92,9 +98,20 @@ def _recordings(path: Path) -> list[Path]:
     return sorted(files + live)
 
 
-def _checked(part: Part) -> Part:
-    check_side(part.recording.side)
-    return part
+def _side_by_side(work: Callable[[Path], _Made], files: list[Path]) -> Iterator[_Made]:
+    """Work on as many files at a time as there are cores; what comes back is in order of the files."""
+    pool = ThreadPoolExecutor(pl.thread_pool_size())
+    try:
+        yield from pool.map(work, files)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _tried(path: Path) -> Part | Exception:
+    try:
+        return _read(path)
+    except _DAMAGE as error:
+        return error
 
 
 def _read(path: Path) -> Part:
@@ -102,7 +119,13 @@ def _read(path: Path) -> Part:
         return _read_segments(path)
     if not path.is_file():
         raise NotATrace("it is not a file")
-    return Part(path.name, read_arrow(path))
+    return _part(path.name, read_arrow(path))
+
+
+def _part(file: str, recording: Recording, *, running: bool = False) -> Part:
+    check_side(recording.side)
+    events, unusable = checked(recording)
+    return Part(file, recording.side, events, unusable, recording.cut, running)
 
 
 def _read_segments(place: Path) -> Part:
@@ -117,7 +140,7 @@ def _read_segments(place: Path) -> Part:
     if ours and not running and os.access(place.parent, os.W_OK):
         with suppress(OSError):  # a full disk, or another reader converts it now: we have it
             name = segments.convert(place).name
-    return Part(name, Recording(table, side), running)
+    return _part(name, Recording(table, side), running=running)
 
 
 def _sentence(path: Path, error: Exception) -> str:

@@ -47,8 +47,7 @@ def skew(scenario: Scenario, process: int, events: pl.DataFrame) -> pl.DataFrame
         return events
     clock = clock_of(scenario, process)
     return events.with_columns(
-        pl.Series(name, to_local(clock, events[name].to_numpy()))
-        for name in ("start_ns", "end_ns")
+        pl.Series(name, to_local(clock, events[name].to_numpy())) for name in ("start_ns", "end_ns")
     )
 
 

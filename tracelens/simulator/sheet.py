@@ -53,9 +53,7 @@ class Sheet:
         given = {"thread": 0, "depth": 0, "step": -1} | arrays | columns
         here = {name: value for name, value in given.items() if isinstance(value, np.ndarray)}
         words = {
-            name: value
-            for name, value in given.items()
-            if name not in here and value is not None
+            name: value for name, value in given.items() if name not in here and value is not None
         }
         self._blocks.append(_Block(arrays["start_ns"].shape, here, words))
 

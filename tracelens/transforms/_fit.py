@@ -84,8 +84,8 @@ def fit(exits: Floats) -> list[Correction] | None:
             [aligned[:, clock] - line.at(aligned[:, clock]) for clock, line in enumerate(found)], 1
         )
         lines = [line.corrected_by(more) for line, more in zip(lines, found, strict=True)]
-    kept = _gate(aligned)
-    left = [_left(aligned[kept], clock) for clock in range(exits.shape[1])]
+    kept = _Kept.of(aligned[_gate(aligned)])
+    left = [_left(kept, clock) for clock in range(exits.shape[1])]
     return [_against_first(lines, left, clock) for clock in range(exits.shape[1])]
 
 
@@ -146,17 +146,31 @@ class _Left:
     jumps: tuple[tuple[float, float], ...]
 
 
-def _left(aligned: Floats, clock: int) -> _Left:
+@dataclass(frozen=True)
+class _Kept:
+    """Exits of collectives that did synchronise, [collective, clock]; `levels` are medians by block."""
+
+    aligned: Floats
+    reference: Floats
+    levels: Floats
+    parts: list[npt.NDArray[np.intp]]
+
+    @classmethod
+    def of(cls, aligned: Floats) -> _Kept:
+        _, levels, parts = _blocks(aligned)
+        return cls(aligned, _reference(aligned), levels, parts)
+
+
+def _left(kept: _Kept, clock: int) -> _Left:
     """Follow what a clock's line leaves against the reference: nothing, a jump, or wander."""
-    _, y, parts = _blocks(aligned)
-    rest = aligned[:, clock] - _reference(aligned)
-    own = y[:, clock]
+    rest = kept.aligned[:, clock] - kept.reference
+    own, parts = kept.levels[:, clock], kept.parts
     spread = _scatter(rest, own, parts)
     sigma = 1.25 * spread / float(np.sqrt(len(rest) / len(parts)))
     knots_s, knots = np.array([-FAR, FAR]), np.zeros(2)
     jumps: tuple[tuple[float, float], ...] = ()
     if len(own) >= MIN_FOR_SLOPE and np.ptp(own) > max(6 * sigma, SMALLEST_PIECE_NS):
-        knots_s, knots, jumps = _pieces(aligned[:, clock], rest, own, parts)
+        knots_s, knots, jumps = _pieces(kept.aligned[:, clock], rest, own, parts)
     return _Left(knots_s, knots, sigma, spread, jumps)
 
 

@@ -7,8 +7,7 @@ ping-pong with another, or at last by its wall clock. How sure each is stands in
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -19,10 +18,13 @@ from tracelens.transforms._clock_map import ClockMap
 from tracelens.transforms._clock_readings import bias, from_ping_pong, from_wall
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy.typing as npt
 
     from tracelens.trace import Trace
 
+_Rows: TypeAlias = "slice | npt.NDArray[np.intp]"
 _METHODS: Final = ("collective_exits", "ping_pong", "wall")
 _SHOWN: Final = 8
 _TIMES: Final = ("start_ns", "end_ns", "device_start_ns", "first_ns", "last_ns")
@@ -193,22 +195,33 @@ def _describe(row: dict[str, Any], found: ClockMap) -> HostClock:
 
 def _moved(frame: pl.DataFrame, clocks: pl.DataFrame, maps: dict[int, ClockMap]) -> pl.DataFrame:
     """Put the times of a frame with a process column onto the common clock."""
-    clock_of = np.zeros(int(clocks["process"].to_numpy().max()) + 1, np.int32)
-    clock_of[clocks["process"].to_numpy()] = clocks["clock"].to_numpy()
-    of_row = clock_of[frame["process"].to_numpy()]
-    order = np.argsort(of_row, kind="stable")
-    ends = np.searchsorted(of_row[order], np.arange(len(maps) + 1))
-    rows = [order[first:last] for first, last in pairwise(ends)]
+    rows = list(_rows_of(frame["process"], clocks))
     present = [name for name in _TIMES if name in frame.columns and frame[name].count()]
     return frame.with_columns(_moved_column(frame[name], rows, maps) for name in present)
 
 
+def _rows_of(process: pl.Series, clocks: pl.DataFrame) -> Iterator[tuple[int, _Rows]]:
+    """Yield each process's clock and its rows: a stretch, where a frame is in order of processes."""
+    numbers = process.to_numpy()
+    stretches = process.is_sorted()
+    order = np.arange(0) if stretches else np.argsort(numbers, kind="stable")
+    every = clocks["process"].to_numpy()
+    firsts, lasts = (
+        np.searchsorted(numbers, every, side, sorter=None if stretches else order)
+        for side in ("left", "right")
+    )
+    for clock, first, last in zip(clocks["clock"], firsts, lasts, strict=True):
+        yield clock, slice(first, last) if stretches else order[first:last]
+
+
 def _moved_column(
-    column: pl.Series, rows: list[npt.NDArray[np.intp]], maps: dict[int, ClockMap]
+    column: pl.Series, rows: list[tuple[int, _Rows]], maps: dict[int, ClockMap]
 ) -> pl.Series:
     times = column.fill_null(0).to_numpy()
     moved = np.empty_like(times)
-    for clock, part in enumerate(rows):
+    for clock, part in rows:
         moved[part] = maps[clock].apply(times[part])
     found = pl.Series(column.name, moved)
+    if not column.null_count():
+        return found
     return pl.select(pl.when(column.is_not_null()).then(found)).to_series().alias(column.name)

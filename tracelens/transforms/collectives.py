@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import polars as pl
 
 from tracelens.schema.vocabulary import COLLECTIVES, FULL_COLLECTIVES
@@ -30,32 +31,41 @@ _CALL: Final = ("communicator", "seq")
 def match(trace: Trace) -> Trace:
     """Fill `arrivals`, and note desynchronised communicators."""
     calls = _calls(trace)
-    expected = _expected(trace)
-    instances = _instances(calls, expected)
+    instances = _instances(calls, _expected(trace))
     desync = _first_divergence(instances)
-    arrivals = _waits(_trusted(calls.join(instances, on=_CALL, maintain_order="left"), desync))
+    arrivals = _waits(_trusted(_with(calls, instances), desync))
     notes = _notes(calls, desync, trace.communicators)
     notes += _impossible(arrivals, trace.uncertainty_ns)
     return trace.with_(arrivals=arrivals.select(*ARRIVAL_COLUMNS), notes=(*trace.notes, *notes))
 
 
 def _calls(trace: Trace) -> pl.DataFrame:
-    """Return each rank's calls, one row for a rank and number."""
+    """Return each rank's calls, one row for a rank and number; the calls of a number stand together."""
     wanted = ("process", "rank", *_CALL, "op", "step", "bucket", "bytes", "thread", "peer")
     main = trace.workers.select("process")
-    return (
+    calls = (
         trace.spans.filter(
             pl.col("kind") == "reduction",
-            pl.col("op").cast(pl.String).is_in(COLLECTIVES),
+            pl.col("op").is_in(COLLECTIVES),
             pl.col("communicator").is_not_null(),
             pl.col("seq").is_not_null(),
         )
         .join(main.lazy(), on="process", how="semi")
-        .select(*wanted, "status", **carried_out())
-        .sort("communicator", "seq", "process", "start_ns")
-        .unique([*_CALL, "process"], keep="first", maintain_order=True)
+        .select(*wanted, **carried_out(), status="status")
         .collect()
     )
+    words = calls.select(pl.col("communicator").unique()).sort(
+        pl.col("communicator").cast(pl.String)
+    )
+    number = pl.col("place").cast(pl.Int64) * 2**32 + pl.col("seq")
+    ordered = (
+        calls.join(words.with_row_index("place"), on="communicator", maintain_order="left")
+        .with_columns(number=number)
+        .drop("place")
+        .sort("number", "process", "start_ns", maintain_order=True)
+    )
+    again = (pl.col("number").diff() == 0) & (pl.col("process").diff() == 0)
+    return ordered.filter(~again.fill_null(value=False))
 
 
 def _expected(trace: Trace) -> pl.DataFrame:
@@ -70,34 +80,57 @@ def _expected(trace: Trace) -> pl.DataFrame:
 
 
 def _instances(calls: pl.DataFrame, expected: pl.DataFrame) -> pl.DataFrame:
-    """Return one row a collective: who came, who came last, and whether the calls agree."""
+    """Return one row a collective, in the calls' order: who came, who last, and whether calls agree."""
     latest = pl.col("start_ns").arg_max()
     finished = pl.col("end_ns").is_not_null() & pl.col("status").is_in(["closed", "estimated"])
-    measured = pl.col("op").cast(pl.String).is_in(EQUAL_BYTES)
-    gathered = calls.group_by(_CALL, maintain_order=True).agg(
+    size = pl.col("bytes").filter(pl.col("op").is_in(EQUAL_BYTES))
+    op = pl.col("op").to_physical()
+    members = expected.select("communicator", rank="ranks").explode("rank")
+    strange = calls.join(members, on=["communicator", "rank"], how="anti")["number"].unique()
+    known = pl.col("communicator").is_in(expected["communicator"].implode())
+    gathered = calls.group_by("number", maintain_order=True).agg(
+        pl.col(_CALL).first(),
         arrived=pl.len().cast(pl.Int32),
-        here=pl.col("rank"),
         last=pl.col("start_ns").max(),
         latest=pl.col("rank").get(latest),
         finished=finished.any(),
-        ops=pl.col("op").n_unique(),
-        buckets=pl.col("bucket").drop_nulls().n_unique(),
-        sizes=pl.col("bytes").filter(measured).drop_nulls().n_unique(),
+        differ=_vary(op) | _vary(pl.col("bucket")),
+        unequal=_vary(size),
         root_at=pl.col("start_ns").filter(pl.col("rank") == pl.col("peer")).min(),
     )
-    absent = pl.col("present").list.set_difference("here").list.sort()
-    strangers = pl.col("here").list.set_difference("ranks").list.len() > 0
-    return gathered.join(expected, on="communicator", how="left", maintain_order="left").select(
-        *_CALL,
-        "arrived",
-        "root_at",
-        expected=pl.col("expected").fill_null(pl.col("arrived")),
-        absent=pl.when(~pl.col("finished")).then(absent.list.first()),
-        last="last",
-        latest="latest",
-        apart=(pl.col("ops") > 1) | (pl.col("buckets") > 1) | strangers.fill_null(value=False),
-        unequal=pl.col("sizes") > 1,
+    absent = _absent(calls, gathered.filter(~pl.col("finished")), expected)
+    sizes = expected.select("communicator", "expected")
+    strangers = pl.col("number").is_in(strange.implode()) & known
+    return (
+        gathered.join(sizes, on="communicator", how="left", maintain_order="left")
+        .join(absent, on="number", how="left", maintain_order="left")
+        .with_columns(
+            pl.col("expected").fill_null(pl.col("arrived")),
+            apart=pl.col("differ") | strangers,
+        )
     )
+
+
+def _vary(values: pl.Expr) -> pl.Expr:
+    return (values.min() != values.max()).fill_null(value=False)
+
+
+def _absent(calls: pl.DataFrame, unfinished: pl.DataFrame, expected: pl.DataFrame) -> pl.DataFrame:
+    """Return for each collective that nobody finished the first rank that never came to it."""
+    here = (
+        calls.join(unfinished, on="number", how="semi")
+        .group_by("number")
+        .agg(pl.col("communicator").first(), here="rank")
+    )
+    missing = pl.col("present").list.set_difference("here").list.sort()
+    return here.join(expected, on="communicator").select("number", absent=missing.list.first())
+
+
+def _with(calls: pl.DataFrame, instances: pl.DataFrame) -> pl.DataFrame:
+    """Say beside each call what is known of its collective."""
+    rows = pl.Series(np.repeat(np.arange(instances.height), instances["arrived"].to_numpy()))
+    beside = instances.select(pl.exclude("number", *_CALL).gather(rows))
+    return calls.hstack(beside)
 
 
 def _first_divergence(instances: pl.DataFrame) -> pl.DataFrame:
@@ -137,7 +170,7 @@ def _waits(arrivals: pl.DataFrame) -> pl.DataFrame:
 
 def _awaited() -> pl.Expr:
     """When a call could go on: at the last arrival, or as the root of the operation says."""
-    op, root = pl.col("op").cast(pl.String), pl.col("peer")
+    op, root = pl.col("op"), pl.col("peer")
     here = pl.col("start_ns")
     from_root = pl.when(pl.col("rank") == root).then(here).otherwise("root_at")
     to_root = pl.when(pl.col("rank") == root).then("last").otherwise(here)
@@ -172,7 +205,7 @@ def _notes(calls: pl.DataFrame, desync: pl.DataFrame, names: pl.DataFrame) -> li
 def _impossible(arrivals: pl.DataFrame, uncertainty_ns: int) -> list[Note]:
     """Note full collectives that a rank left before the last had come: clocks or matches are wrong."""
     full = arrivals.filter(
-        pl.col("op").cast(pl.String).is_in(FULL_COLLECTIVES),
+        pl.col("op").is_in(FULL_COLLECTIVES),
         pl.col("last_arrival_ns").is_not_null(),
     )
     early = full.group_by(_CALL).agg(ns=pl.col("last_arrival_ns").first() - pl.col("end_ns").min())

@@ -141,22 +141,20 @@ def _assign(
     the recorded numbers have lost their meaning.
     """
     events = _in_order(events)
-    windows = steps.select("process", "start_ns", found="step").sort("process", "start_ns")
-    found = events.select("process", "start_ns").join_asof(
-        windows, on="start_ns", by="process", check_sortedness=False
-    )["found"]
+    row = events.lazy().select("process", "thread", "start_ns", "step").with_row_index("row")
     if everywhere:
-        own = pl.col("process").is_in(steps["process"].unique().implode())
-        chosen = pl.when(own).then(found.fill_null(-1)).otherwise("step")
-        return events.with_columns(step=chosen)
-    flying = tracks.filter("in_flight").select("process", "thread")
-    places = pl.concat([threads, flying]).with_columns(here=True)
-    here = events.select("process", "thread").join(
-        places, on=["process", "thread"], how="left", maintain_order="left"
-    )["here"]
-    missing = (pl.col("step") < 0) & here.fill_null(value=False)
-    chosen = pl.when(missing).then(found.fill_null(-1)).otherwise("step")
-    return events.with_columns(step=chosen)
+        lost = row.join(steps.lazy().select("process").unique(), on="process", how="semi")
+    else:
+        flying = tracks.filter("in_flight").select("process", "thread")
+        places = pl.concat([threads, flying]).lazy()
+        without = row.filter(pl.col("step") < 0)
+        lost = without.join(places, on=["process", "thread"], how="semi")
+    rows = lost.select("row", "process", "start_ns").sort("row").collect()
+    if rows.is_empty():
+        return events
+    windows = steps.select("process", "start_ns", found="step").sort("process", "start_ns")
+    found = rows.join_asof(windows, on="start_ns", by="process", check_sortedness=False)["found"]
+    return events.with_columns(events["step"].scatter(rows["row"], found.fill_null(-1)))
 
 
 def _in_order(events: pl.DataFrame) -> pl.DataFrame:

@@ -84,8 +84,8 @@ def fit(exits: Floats) -> list[Correction] | None:
             [aligned[:, clock] - line.at(aligned[:, clock]) for clock, line in enumerate(found)], 1
         )
         lines = [line.corrected_by(more) for line, more in zip(lines, found, strict=True)]
-    kept = _Kept.of(aligned[_gate(aligned)])
-    left = [_left(kept, clock) for clock in range(exits.shape[1])]
+    synchronised = _Kept.of(aligned[_gate(aligned)])
+    left = [_left(synchronised, clock) for clock in range(exits.shape[1])]
     return [_against_first(lines, left, clock) for clock in range(exits.shape[1])]
 
 

@@ -111,7 +111,7 @@ def test_tables(tmp_path: Path, capsys: Output) -> None:
     code, lines = checked(file, capsys)
     assert code == 1
     for said in (
-        "Column 'step' holds 2 times something else",
+        "In column 'step' 2 cells hold something else",
         "rows repeat another",
         "2 for negative duration",
         "1 collectives carry no communicator or number",

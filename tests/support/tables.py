@@ -37,6 +37,9 @@ BEYOND: Final = (
     "key",
     "micro_step",
     "algorithm",
+    "device_start_ns",
+    "device_duration_ns",
+    "stream",
     "clock",
     "world",
 )

@@ -55,10 +55,20 @@ def test_exact_name_wins() -> None:
     assert note.sentence == "Nothing is read from the columns 'pid', 'ts', 'dur'."
 
 
+class Foreign:
+    """A frame of any library that speaks Arrow's C interface, as pandas and DuckDB do."""
+
+    def __init__(self, table: Any) -> None:
+        self._table: Any = pa.table(table)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
 @pytest.mark.parametrize(
     "container",
-    [dict, pl.DataFrame, pa.table, lambda table: pl.DataFrame(table).lazy()],
-    ids=["mapping", "polars", "arrow", "lazy"],
+    [dict, pl.DataFrame, pa.table, lambda table: pl.DataFrame(table).lazy(), Foreign],
+    ids=["mapping", "polars", "arrow", "lazy", "foreign"],
 )
 def test_containers(container: Any) -> None:
     """Every kind of table says the same."""

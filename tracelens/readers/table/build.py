@@ -37,7 +37,7 @@ def build(table: pl.LazyFrame, renaming: Renaming, file: str, *, one_clock: bool
     rows, threads, beside = tracks.lay_out(rows)
     rows, stepped = steps.number(rows)
     rows, matched = calls.match(rows)
-    processes = describe(rows, lost, name, file, one_clock=one_clock)
+    processes = describe(rows, threads, lost, name, file, one_clock=one_clock)
     notes = (*_unused(planned), *cells.notes, *words, *twice, *beside, *stepped, *matched)
     return Trace(
         events=_events(rows).lazy(),

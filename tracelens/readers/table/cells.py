@@ -162,9 +162,10 @@ def _read_again(frame: pl.DataFrame, column: Column) -> tuple[pl.DataFrame, list
     if spoilt.is_empty():
         return frame.drop(rest), []
     fate = "such rows are left out" if column.ours in NEEDED else "taken as not applicable"
+    cells_hold = "1 cell holds" if spoilt.height == 1 else f"{spoilt.height:,} cells hold"
     sentence = (
-        f"Column {quoted(column.theirs)} holds {spoilt.height:,} times something else than "
-        f"{column.expected}, first {quoted(spoilt[rest][0])} in row {spoilt['row'][0] + 1}: {fate}."
+        f"In column {quoted(column.theirs)} {cells_hold} something else than {column.expected}, first "
+        f"{quoted(spoilt[rest][0])} in row {spoilt['row'][0] + 1}: {fate}."
     )
     return frame, [Note(file="", sentence=sentence, kind="unreadable")]
 

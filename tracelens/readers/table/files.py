@@ -65,13 +65,24 @@ def from_object(table: Any) -> pl.LazyFrame:
     if isinstance(table, pl.LazyFrame):
         return table
     try:
-        return _spelt(pl.DataFrame(table, strict=False)).lazy()
+        return _spelt(_frame(table)).lazy()
     except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise InvalidArgument(
             f"a {type(table).__name__} is no table of spans ({reason.rstrip('.')}): expected a path, "
             "a polars or pandas frame, an Arrow table or a mapping of columns."
         ) from error
+
+
+def _frame(table: Any) -> pl.DataFrame:
+    """Take a whole frame, or column by column where one of pandas mixes objects."""
+    try:
+        return pl.DataFrame(table, strict=False)
+    except (TypeError, ValueError):
+        if not hasattr(table, "columns"):
+            raise
+        cells = {str(name): list(table[name]) for name in table.columns}
+        return pl.DataFrame(cells, strict=False)
 
 
 def _spelt(frame: pl.DataFrame) -> pl.DataFrame:

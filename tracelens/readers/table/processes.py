@@ -36,13 +36,19 @@ def number(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def describe(
-    frame: pl.DataFrame, lost: Lost, name: str, file: str, *, one_clock: bool
+    frame: pl.DataFrame, threads: pl.DataFrame, lost: Lost, name: str, file: str, *, one_clock: bool
 ) -> pl.DataFrame:
     """Return the process table; processes share a clock if a column or the user says so, or the host.
+
+    A process with an open row, unless that is an operation in flight, did not end by itself.
 
     Raises:
         UnusableInput: rows of one rank come from several hosts.
     """
+    flying = threads.filter("in_flight").select("process", "thread")
+    broken = frame.filter(pl.col("status") == "open").join(
+        flying, on=["process", "thread"], how="anti"
+    )
     found = _gathered(frame)
     _refuse_local_ranks(found, name)
     alone = pl.format("{} {}", _called(), "rank")
@@ -53,6 +59,7 @@ def describe(
         world=pl.coalesce(pl.col("world").max(), pl.len()),
         shard=pl.when(pl.col("role") == "ps").then("shard"),
         main=pl.lit(value=True),
+        complete=~pl.col("process").is_in(broken["process"].unique().implode()),
         dropped=pl.col("dropped").fill_null(0),
         file=pl.lit(file),
     )
@@ -84,7 +91,6 @@ def _gathered(frame: pl.DataFrame) -> pl.DataFrame:
         .agg(
             *(pl.col(column).drop_nulls().first() for column in _MAYBE),
             hosts=pl.col("host").drop_nulls().unique().sort(),
-            complete=~(pl.col("status") == "open").any(),
             events=pl.len(),
             first_ns=pl.col("start_ns").min(),
             last_ns=pl.max_horizontal("start_ns", "end_ns").max(),

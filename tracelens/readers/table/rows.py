@@ -96,7 +96,8 @@ def _shifted(frame: pl.DataFrame) -> pl.DataFrame:
     first = frame["start_ns"].min()
     if not isinstance(first, int) or not -LONGEST_NS < first < 0:
         return frame
-    return frame.with_columns(pl.col("start_ns", "end_ns") - first)
+    times = [name for name in ("start_ns", "end_ns", "device_start_ns") if name in frame.columns]
+    return frame.with_columns(pl.col(times) - first)
 
 
 def _told(counts: dict[str, int], name: str) -> tuple[Note, ...]:

@@ -62,7 +62,7 @@ def test_what_does_not_apply(absent: str) -> None:
     table = {"rank": ["0"], "start": ["1"], **{name: [absent] for name in columns}}
     table = {name: [*cells, *cells] for name, cells in table.items()} | {"end": ["4", absent]}
     trace = Trace.from_table(table)
-    assert not any(note.kind == "dropped" or note.kind == "unreadable" for note in trace.notes)
+    assert not any(note.kind in {"dropped", "unreadable"} for note in trace.notes)
     events = trace.events.collect()
     assert set(events["end_ns"]) == {4, None}
     for name in ("bytes", "seq", "peer", "shard", "communicator"):

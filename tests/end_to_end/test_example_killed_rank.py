@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.examples import run_example
+from support.record import short
 from support.recording import Recorded, read_all
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def _killed(script: str, folder: Path) -> Recorded:
     done = run_example(script, RANKS[script], folder, f"--steps={STEPS}", *kill)
     assert done.returncode != 0
     assert "left behind" in done.stderr
-    assert f"tracelens analyze {folder}" in done.stderr.replace("'", "")
+    assert f"tracelens analyze {short(folder)}" in done.stderr.replace("'", "")
     recorded = read_all(folder)
     assert len(recorded) == RANKS[script]
     assert {process.path.suffix for process in recorded} == {".arrow"}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.examples import EXAMPLES
 from support.mpi import MPIEXEC
-from support.record import TIME_LIMIT, record_command
+from support.record import TIME_LIMIT, record_command, short
 from support.recording import clean_environment, read_all
 
 import tracelens as tl
@@ -49,7 +49,7 @@ def _check(folder: Path, said: str, ranks: int, per_step: int) -> None:
     assert set(arrivals["arrived"]) == set(arrivals["expected"]) == {ranks}
     lines = [line for line in said.splitlines() if line.startswith("tracelens: ")]
     assert len(lines) == 1, said
-    assert f"tracelens analyze {folder}" in lines[0].replace("'", "")
+    assert f"tracelens analyze {short(folder)}" in lines[0].replace("'", "")
 
 
 def test_under_mpiexec(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -32,3 +33,8 @@ def run_record(
         timeout=TIME_LIMIT,
         check=False,
     )
+
+
+def short(folder: Path) -> str:
+    """Name a folder as `record` does: from here, if that is shorter."""
+    return min(os.path.relpath(folder), str(folder), key=len)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tracelens.cli import analyze, record, serve
 from tracelens.errors import InvalidArgument, MissingExtra
@@ -39,13 +39,21 @@ def run(arguments: argparse.Namespace) -> int:
         f"extra work in {arguments.slow_phase}, steps {SLOW_STEPS.replace(':', '-')}.",
         flush=True,
     )
-    code = record.run(argparse.Namespace(out=folder, command=_training(arguments)))
+    code = _run(record, "--out", str(folder), "--", *_training(arguments))
     if code:
         return code
-    analyze.run(argparse.Namespace(trace=folder, format="text"))
+    _run(analyze, str(folder))
     if arguments.no_serve:
         return 0
-    return serve.run(argparse.Namespace(trace=folder, host="127.0.0.1", port=arguments.port))
+    return _run(serve, str(folder), "--port", str(arguments.port))
+
+
+def _run(verb: Any, *words: str) -> int:
+    """Run another verb as its own command line would, with its own defaults."""
+    parser = argparse.ArgumentParser()
+    verb.configure(parser)
+    code: int = verb.run(parser.parse_args(words))
+    return code
 
 
 def _training(arguments: argparse.Namespace) -> list[str]:

@@ -1,0 +1,39 @@
+"""The main job: `tracelens demo` records a training with a slow rank, and names that rank."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from support.recording import clean_environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.end_to_end
+def test_demo_names_the_slow_rank(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "tracelens",
+        "demo",
+        "--no-serve",
+        "--out",
+        str(tmp_path / "t"),
+    ]
+    done = subprocess.run(
+        command,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    planted = "rank 2 gets 40 ms of extra work in backprop"
+    assert planted in done.stdout
+    assert "1. straggler" in done.stdout
+    assert "Rank 2 is late in backprop" in " ".join(done.stdout.split())

@@ -45,9 +45,11 @@ def _requests(recorded: list[Recorded], role: str, ops: set[str]) -> Counter[tup
 def test_every_mode_trains(mode: str, tmp_path: Path) -> None:
     done = run_example(SCRIPT, WORKERS, tmp_path / "t", f"--mode={mode}", "--steps=40")
     assert done.returncode == 0, done.stderr
-    losses = LOSS.findall(done.stdout)
+    losses = [(float(first), float(last)) for first, last in LOSS.findall(done.stdout)]
     assert len(losses) == WORKERS
-    assert all(float(last) < float(first) for first, last in losses)
+    # A worker that starts late finds what the other one has already trained.
+    untrained = max(first for first, _ in losses)
+    assert all(last < untrained for _, last in losses)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -11,6 +11,7 @@ import contextlib
 import mmap
 import os
 from operator import length_hint
+from sys import getrefcount
 from typing import TYPE_CHECKING, Final, Self
 
 from tracelens.schema.record import BYTE_ORDER, HEADER, MAGIC, RECORD_BYTES
@@ -32,6 +33,7 @@ __all__ = ["SEGMENT_BYTES", "Segment", "count_records", "create_segment", "sink"
 # Small, so that bringing one into memory between two steps takes a tenth of a millisecond.
 SEGMENT_BYTES: Final = 1 << 18
 _DEFINITION_WORD: Final = RECORD_BYTES // 4 - 1  # of 4 bytes; the header has zeros there
+_OWN_REFERENCES: Final = 2  # the segment's, and that of asking
 _POPULATE_WRITE: Final = 23  # MADV_POPULATE_WRITE, which the mmap module does not name
 
 
@@ -73,6 +75,10 @@ class Segment:
             self.touched = True
             with contextlib.suppress(OSError):  # before Linux 5.14: they come when first written
                 self.memory.madvise(_POPULATE_WRITE)
+
+    def is_held(self) -> bool:
+        """Whether anything besides the segment itself refers to its slots."""
+        return getrefcount(self.slots) > _OWN_REFERENCES
 
     def detach(self) -> None:
         """Send whatever is still written here nowhere (a forked child must not touch the file)."""

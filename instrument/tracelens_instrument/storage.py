@@ -62,7 +62,7 @@ class Storage:
         self._unused: list[int] = []
         self._known: weakref.WeakSet[Segment] = weakref.WeakSet()
         self._spares: deque[Segment] = deque()
-        self._full: deque[Segment] = deque(maxlen=_MOST_UNRELEASED)
+        self._full: list[Segment] = []
         self._steps = 0
         self._taken = 0
         self._position = 0
@@ -91,7 +91,7 @@ class Storage:
         """Let go of what is full, and make ready what the next step needs."""
         with self._lock:
             self._steps += 1
-            self._full.clear()
+            self._release()
             if self.stopped:
                 return
             if self._ring is not None:
@@ -124,6 +124,8 @@ class Storage:
         A signal handler that records meanwhile finds a segment with room, however long that takes.
         """
         self._full.append(self.segment)
+        if len(self._full) > _MOST_UNRELEASED:
+            self._release()
         try:
             segment = self._spares.popleft()
         except IndexError:
@@ -133,6 +135,14 @@ class Storage:
             STATE.segment = self.segment
         if not self._spares and segment.path is not None:
             self._add_spare()
+
+    def _release(self) -> None:
+        """Let full segments leave the memory, but those with an open span.
+
+        It holds on to the slots alone, and a forked child must find the segment to detach it.
+        """
+        full, self._full = self._full, []
+        self._full += [segment for segment in full if segment.is_held()]
 
     def _taken_into_use(self, segment: Segment) -> Segment:
         if segment.path is not None:
@@ -206,7 +216,7 @@ class Storage:
         most = budget - segments.SEGMENT_BYTES - self._side.size
         if self._bytes > most and now() >= self._measure_due:
             self._measure_due = now() + _MEASURE_EVERY_NS
-            self._bytes = sum(entry.stat().st_size for entry in os.scandir(self._folder))
+            self._bytes = _bytes_in(self._folder)
         return self._bytes <= most
 
     def _tend(self, ring: Ring) -> None:
@@ -237,3 +247,11 @@ class Storage:
             path.unlink()
             self._bytes -= segments.SEGMENT_BYTES
             self._losses.counter(reason).add_many(count)
+
+
+def _bytes_in(folder: Path) -> int:
+    found = 0
+    for entry in os.scandir(folder):
+        with contextlib.suppress(FileNotFoundError):  # it has just been turned into Arrow
+            found += entry.stat().st_size
+    return found

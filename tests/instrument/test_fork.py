@@ -83,6 +83,43 @@ if __name__ == "__main__":
 """
 
 
+LONG = """
+import os, sys
+import tracelens as tl
+tl.start(sys.argv[1])
+held, span = tl.span("held"), tl.span("piece")
+token = held.begin()
+with held:
+    for step in range(2):
+        with tl.step(step):
+            for _ in range(10_000):
+                with span:
+                    pass
+    ended, end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(end)
+        os.read(ended, 1)  # until the parent has ended its own
+        token.end()
+        held.__exit__(None, None, None)
+        os._exit(0)
+token.end()
+tl.instant("over")
+os.close(end)
+os.waitpid(child, 0)
+"""
+
+
+def test_child_ends_nothing_of_its_parent(tmp_path: Path) -> None:
+    """Also where the span that was open at the fork is in a segment that was full long before."""
+    run_child(LONG, tmp_path)
+    (recorded,) = read_all(tmp_path)
+    after = recorded.one("over")["start_ns"]
+    ends = [event["start_ns"] + event["duration_ns"] for event in recorded.named("held")]
+    assert len(ends) == 2
+    assert max(ends) <= after
+
+
 def test_children_of_multiprocessing_complete(tmp_path: Path) -> None:
     """Although multiprocessing runs no atexit in a forked child, its recording ends with it."""
     run_child(POOL, tmp_path)

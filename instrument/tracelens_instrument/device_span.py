@@ -117,7 +117,7 @@ class DeviceSpan:
         if STATE.segment is None and STATE.waiting is not None:
             first_use()
         recording = STATE.recording
-        return None if recording is None else recording.devices
+        return None if recording is None or STATE.segment is None else recording.devices
 
     def _entered(self) -> list[Token | DeviceToken]:
         try:

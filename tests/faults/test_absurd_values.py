@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -11,11 +12,13 @@ from support.damage import RUN, VICTIM, rewritten, written
 
 from tracelens import load
 from tracelens.analyses import phases
+from tracelens.simulator.synthetic import write
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 ROW = 40
+ON_DEVICE = 22  # a row whose span was timed on a device
 YEAR_NS = 366 * 86_400 * 10**9
 ABSURD: dict[str, tuple[str, Any]] = {
     "ends before it starts": ("duration_ns", -5),
@@ -30,11 +33,11 @@ ABSURD: dict[str, tuple[str, Any]] = {
 }
 
 
-def with_value(table: pa.Table, column: str, value: Any) -> pa.Table:
+def with_value(table: pa.Table, column: str, value: Any, row: int = ROW) -> pa.Table:
     index = table.schema.get_field_index(column)
     kind = table.schema.field(index).type
     values = table[column].to_pylist()
-    values[ROW] = value
+    values[row] = value
     return table.set_column(index, table.schema.field(index), pa.array(values).cast(kind))
 
 
@@ -50,6 +53,27 @@ def test_absurd_row(name: str, tmp_path: Path) -> None:
     assert note.sentence == f"'{VICTIM}' lost events: 1 for unusable values."
     assert trace.events.collect().height == before.events.collect().height - 1
     assert trace.processes["dropped"].to_list() == [0, 1, 0]
+    times = phases.run(trace).times.group_by("process", "step").agg(pl.col("ns").sum())
+    assert times.height == RUN.ranks * RUN.steps
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("device_start_ns", -5),
+        ("device_start_ns", 2**63 - 1),
+        ("device_duration_ns", -5),
+        ("device_duration_ns", 2**63 - 1),
+        ("stream", None),
+        ("stream", 2**16 - 1),
+    ],
+)
+def test_absurd_device_times(column: str, value: int | None, tmp_path: Path) -> None:
+    """A span without sense on its device has no times there; the time still adds up."""
+    write(replace(RUN, on_device=True), tmp_path)
+    rewritten(tmp_path / VICTIM, lambda table: with_value(table, column, value, ON_DEVICE))
+    trace = load.open(tmp_path)
+    assert trace.dropped == {}
     times = phases.run(trace).times.group_by("process", "step").agg(pl.col("ns").sum())
     assert times.height == RUN.ranks * RUN.steps
 

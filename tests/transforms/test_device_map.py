@@ -123,3 +123,16 @@ def test_a_single_reading(places: list[float]) -> None:
     found = through(found_in)
     assert found.uncertainty_ns == 5_000
     assert error(truth, found, START, START + SECOND) <= 5_000
+
+
+BIG = st.sampled_from([0, 1, 10**6, 10**12, 2**58, 2**60])
+
+
+@given(st.lists(st.tuples(BIG, BIG, BIG, st.sampled_from([-1, 1])), min_size=1, max_size=6))
+def test_senseless_readings_do_not_overflow(rows: list[tuple[int, int, int, int]]) -> None:
+    """What was read from a damaged file is mapped somewhere, without an error."""
+    host, window, offset, sign = (np.array(part) for part in zip(*sorted(rows), strict=True))
+    found = through(Readings(4 * host, window, offset * sign))
+    moved = found.apply(np.array([0, 10**12, 2**60]))
+    assert len(moved) == 3
+    assert found.uncertainty_ns >= 0

@@ -74,6 +74,8 @@ def _trend(t: Floats, moved: Floats, half: Floats) -> tuple[Line, float]:
     span = float(np.ptp(t[best]))
     telling = span * _PLAUSIBLE > blunt
     line = theil_sen(t[best], moved[best], 2 if telling else len(best) + 1)
+    if abs(line.slope) > 10 * _PLAUSIBLE:  # these are no readings of a clock
+        return Line(float(np.median(moved[best]))), _PLAUSIBLE
     return line, WANDER + (blunt / span if telling else _PLAUSIBLE)
 
 

@@ -19,15 +19,14 @@ if TYPE_CHECKING:
     from tracelens.transforms._clock_map import ClockMap
 
 METHOD: Final = "device"
+FAR_NS: Final = 2**60  # 36 years
 _KEY: Final = ("process", "device")
 
 
 def place(trace: Trace) -> Trace:
     """Move device times to their host's clock; a trace without a device's clock stays as it is."""
     readings = trace.clocks.filter(
-        pl.col("method") == METHOD,
-        pl.col("device").is_not_null(),
-        pl.col("offset_ns").is_not_null(),
+        pl.col("method") == METHOD, pl.col("device").is_not_null(), _sane()
     ).sort("monotonic_ns")
     maps = {key: _map(part) for key, part in readings.partition_by(*_KEY, as_dict=True).items()}
     if not maps:
@@ -37,6 +36,15 @@ def place(trace: Trace) -> Trace:
     return trace.with_(
         events=events.sort("process", "start_ns", "depth").lazy(),
         device_clocks=pl.DataFrame(rows, schema=DEVICE_CLOCK_COLUMNS),
+    )
+
+
+def _sane() -> pl.Expr:
+    """Leave out readings that no clock can have given; sums of the others fit into 64 bits."""
+    return (
+        (pl.col("monotonic_ns") <= 4 * FAR_NS)
+        & (pl.col("window_ns") <= FAR_NS)
+        & (pl.col("offset_ns").abs() <= FAR_NS)
     )
 
 

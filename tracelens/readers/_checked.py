@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 LATEST_NS: Final = 9_214_646_400_000_000_000  # the year 2262, near the end of 64 bits
 LONGEST_NS: Final = 366 * 86_400 * 1_000_000_000  # nothing lasts a year from a run's median
-_ON_DEVICE: Final = ("device_start_ns", "device_duration_ns", "stream")
+_ON_DEVICE: Final = ("device_start_ns", "device_duration_ns")
 _WORDS: Final = {"type": EVENT_TYPES, "status": STATUSES}
 _NEEDED: Final = ("duration_ns", *(column.name for column in EVENT_SCHEMA if not column.nullable))
 
@@ -109,18 +109,13 @@ def _repaired(recording: Recording, columns: list[str]) -> dict[str, pl.Expr]:
         "value": pl.when(pl.col("value").is_finite()).then("value"),
     }
     if all(name in columns for name in _ON_DEVICE):
-        timed = _timed_on_device()
-        repaired |= {name: pl.when(timed).then(name) for name in _ON_DEVICE}
+        repaired |= {name: pl.when(_timed_on_device()).then(name) for name in _ON_DEVICE}
     return {name: found for name, found in repaired.items() if name in columns}
 
 
 def _timed_on_device() -> pl.Expr:
-    """Device times in range, and their stream."""
-    return (
-        pl.col("device_start_ns").is_between(0, LATEST_NS)
-        & pl.col("device_duration_ns").is_between(0, LONGEST_NS)
-        & pl.col("stream").is_not_null()
-    )
+    start, length = (pl.col(name) for name in _ON_DEVICE)
+    return start.is_between(0, LATEST_NS) & length.is_between(0, LONGEST_NS)
 
 
 def _in_order(events: pl.DataFrame) -> pl.DataFrame:

@@ -149,13 +149,16 @@ def completed(events: pl.DataFrame) -> pl.LazyFrame:
 
 @dataclass(frozen=True)
 class HostClock:
-    """How one clock was brought onto the common one; nanoseconds, parts per million."""
+    """How one clock was brought onto the common one; nanoseconds, parts per million.
+
+    `uncertainty_ns` is null where nothing ties it to the others.
+    """
 
     host: str
     clock_domain: str
     offset_ns: int
     drift_ppm: float
-    uncertainty_ns: int
+    uncertainty_ns: int | None
     jumps: tuple[int, ...] = ()
 
 
@@ -163,7 +166,7 @@ class HostClock:
 class Alignment:
     """How the clocks were aligned.
 
-    `method` is one of same_clock, collective_exits, ping_pong, wall.
+    `method` is one of same_clock, collective_exits, ping_pong, wall, unaligned.
     """
 
     method: str
@@ -172,7 +175,12 @@ class Alignment:
     @property
     def uncertainty_ns(self) -> int:
         """The worst host's uncertainty; no wait below three times this is worth printing."""
-        return max((host.uncertainty_ns for host in self.hosts), default=0)
+        return max((host.uncertainty_ns or 0 for host in self.hosts), default=0)
+
+    @property
+    def unaligned(self) -> tuple[str, ...]:
+        """The clock domains that nothing ties to the others: only durations within them are known."""
+        return tuple(host.clock_domain for host in self.hosts if host.uncertainty_ns is None)
 
 
 @dataclass(frozen=True)

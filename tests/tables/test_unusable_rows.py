@@ -44,7 +44,7 @@ def test_mixed_cells() -> None:
         "end": [2, 3, 4, 5, 6, 7],
         "step": [0, 0, 0, "?", 1, 1],
     }
-    trace = Trace.from_table(table)
+    trace = Trace.from_table(table, one_clock=True)
     assert trace.events.collect().select("rank", "start_ns").rows() == [(0, 1), (1, 4)]
     assert trace.dropped == {"unusable values": 4}
     said = sentences(trace)

@@ -111,6 +111,7 @@ def test_what_is_reported() -> None:
     for host, true in zip(alignment.hosts, RUN.clocks, strict=True):
         assert host.offset_ns == pytest.approx(true.offset_ns, abs=2_000)
         assert host.drift_ppm == pytest.approx(true.drift_ppm, abs=0.5)
+        assert host.uncertainty_ns is not None
         assert host.uncertainty_ns <= 5_000
     assert errors_us(RUN).max() * 1e3 <= alignment.uncertainty_ns
 

@@ -57,7 +57,7 @@ def causes(trace: Trace) -> pl.DataFrame:
 def queues(trace: Trace) -> pl.DataFrame:
     """Return when a request of each worker was with a shard that had not begun to serve it."""
     requests = trace.spans.filter((pl.col("kind") == "ps") & pl.col("request").is_not_null())
-    if trace.shards.is_empty():
+    if trace.shards.is_empty() or trace.alignment.unaligned:
         return pl.DataFrame(schema=trace.arrivals.select(*_COLUMNS).schema)
     shards, workers = (
         requests.join(part.select("process").lazy(), on="process", how="semi")

@@ -88,7 +88,11 @@ def _clock(alignment: Alignment) -> Text:
     if alignment.method == "same_clock":
         return Text("Clocks: all processes share one.")
     method = alignment.method.replace("_", " ")
+    loose = len(alignment.unaligned)
+    if alignment.method == "unaligned":
+        return Text("Clocks: nothing ties them to each other; waits between hosts are unknown.")
+    rest = f"; {loose} by nothing, waits for them are unknown" if loose else ""
     return Text(
-        f"Clocks: {len(alignment.hosts)} aligned by {method}, "
-        f"to within {duration(alignment.uncertainty_ns)}."
+        f"Clocks: {len(alignment.hosts) - loose} aligned by {method}, "
+        f"to within {duration(alignment.uncertainty_ns)}{rest}."
     )

@@ -7,6 +7,7 @@ ping-pong with another, or at last by its wall clock. How sure each is stands in
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -36,11 +37,11 @@ def align(trace: Trace) -> Trace:
     names = clocks.unique("clock", keep="first", maintain_order=True).sort("clock")
     if names.height < 2:
         return trace.with_(alignment=Alignment("same_clock", _unmoved(names)))
-    maps, method, notes = _maps(trace, clocks, names)
+    maps, method, notes, alone = _maps(trace, clocks, names)
     return trace.with_(
         events=_moved(trace.events.collect(), clocks, maps).lazy(),
         processes=_moved(trace.processes, clocks, maps),
-        alignment=Alignment(method, _described(clocks, maps)),
+        alignment=Alignment(method, _described(clocks, maps, alone)),
         notes=(*trace.notes, *notes),
     )
 
@@ -68,8 +69,11 @@ def _unmoved(names: pl.DataFrame) -> tuple[HostClock, ...]:
 
 def _maps(
     trace: Trace, clocks: pl.DataFrame, names: pl.DataFrame
-) -> tuple[dict[int, ClockMap], str, list[Note]]:
-    """Find how each clock becomes the common one, by the best method that it allows."""
+) -> tuple[dict[int, ClockMap], str, list[Note], list[int]]:
+    """Find how each clock becomes the common one, by the best method that it allows.
+
+    Clocks that nothing ties to the others are told last.
+    """
     readings = _readings(trace, clocks)
     maps = _sharpened(from_exits(trace, clocks), readings)
     used = dict.fromkeys(maps, "collective_exits")
@@ -79,9 +83,31 @@ def _maps(
     used |= _add_ping_pong(maps, readings, names.height)
     used |= _add_wall(maps, readings, names.height, origin)
     alone = names.filter(~pl.col("clock").is_in(list(maps)))
-    maps |= {clock: ClockMap() for clock in alone["clock"]}
-    method = next((name for name in _METHODS if name in used.values()), "wall")
-    return maps, method, _said(names, used, method) + _unaligned(alone)
+    maps |= _beside(maps[origin], origin, clocks, alone["clock"].to_list())
+    method = next((name for name in _METHODS if name in used.values()), "unaligned")
+    notes = _said(names, used, method) + _unaligned(alone)
+    return maps, method, notes, alone["clock"].to_list()
+
+
+def _beside(
+    common: ClockMap, origin: int, clocks: pl.DataFrame, alone: list[int]
+) -> dict[int, ClockMap]:
+    """Leave the times of clocks that nothing ties as they are, unless nothing overlaps then.
+
+    A clock that was never near the origin's (another boot) is moved so that both begin together.
+    """
+    extents = {
+        clock: (first or 0, last or 0)
+        for clock, first, last in clocks.group_by("clock")
+        .agg(pl.col("first_ns").min(), pl.col("last_ns").max())
+        .iter_rows()
+    }
+    begin, end = common.apply(np.array(extents[origin])).tolist()
+    return {
+        clock: ClockMap(first, first if first <= end and begin <= last else begin)
+        for clock, (first, last) in extents.items()
+        if clock in alone
+    }
 
 
 def _readings(trace: Trace, clocks: pl.DataFrame) -> pl.DataFrame:
@@ -169,16 +195,23 @@ def _unaligned(alone: pl.DataFrame) -> list[Note]:
     more = f" and {alone.height - _SHOWN} more" if alone.height > _SHOWN else ""
     sentence = (
         f"Host {', '.join(hosts)}{more} cannot be aligned with the others (no common collective, "
-        "ping-pong or wall clock was recorded): only durations within it are meaningful."
+        "ping-pong or wall clock was recorded): only durations within it are meaningful, and waits "
+        "of hosts for each other are unknown."
     )
     return [Note(file="", sentence=sentence, kind="clock")]
 
 
-def _described(clocks: pl.DataFrame, maps: dict[int, ClockMap]) -> tuple[HostClock, ...]:
+def _described(
+    clocks: pl.DataFrame, maps: dict[int, ClockMap], alone: list[int]
+) -> tuple[HostClock, ...]:
     extents = clocks.group_by("clock").agg(
         pl.col("host", "clock_domain").first(), pl.col("first_ns").min(), pl.col("last_ns").max()
     )
-    return tuple(_describe(row, maps[row["clock"]]) for row in extents.sort("clock").to_dicts())
+    described = [_describe(row, maps[row["clock"]]) for row in extents.sort("clock").to_dicts()]
+    return tuple(
+        replace(host, uncertainty_ns=None) if clock in alone else host
+        for clock, host in enumerate(described)
+    )
 
 
 def _describe(row: dict[str, Any], found: ClockMap) -> HostClock:

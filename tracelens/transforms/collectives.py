@@ -33,7 +33,8 @@ def match(trace: Trace) -> Trace:
     calls = _calls(trace)
     instances = _instances(calls, _expected(trace))
     desync = _first_divergence(instances)
-    arrivals = _waits(_trusted(_with(calls, instances), desync))
+    trusted = _trusted(_with(calls, instances), desync)
+    arrivals = _waits(_timed(trusted, trace.processes, trace.alignment.unaligned))
     notes = _notes(calls, desync, trace.communicators)
     notes += _impossible(arrivals, trace.uncertainty_ns)
     return trace.with_(arrivals=arrivals.select(*ARRIVAL_COLUMNS), notes=(*trace.notes, *notes))
@@ -152,18 +153,33 @@ def _trusted(arrivals: pl.DataFrame, desync: pl.DataFrame) -> pl.DataFrame:
     return joined.with_columns(matched=~lost & ~pl.col("unequal"))
 
 
+def _timed(
+    arrivals: pl.DataFrame, processes: pl.DataFrame, unaligned: tuple[str, ...]
+) -> pl.DataFrame:
+    """Mark the calls of communicators whose ranks are on clocks that are tied to each other."""
+    if not unaligned:
+        return arrivals.with_columns(timed=pl.lit(value=True))
+    clocks = arrivals.select("communicator", "process").unique().join(processes, on="process")
+    apart = clocks.group_by("communicator").agg(
+        timed=(pl.col("clock_domain").n_unique() < 2)
+        | ~pl.col("clock_domain").is_in(unaligned).any()
+    )
+    return arrivals.join(apart, on="communicator", how="left", maintain_order="left")
+
+
 def _waits(arrivals: pl.DataFrame) -> pl.DataFrame:
     """Split each call into waiting for the last rank, and the rest.
 
     A call that an expected rank never joined has no last arrival; `last_rank` is then who is missing.
+    Where clocks are not tied to each other nobody knows who came last.
     """
-    complete = pl.col("matched") & pl.col("absent").is_null()
+    complete = pl.col("matched") & pl.col("absent").is_null() & pl.col("timed")
     duration = pl.col("end_ns") - pl.col("start_ns")
     until = _awaited() - pl.col("start_ns")
     wait = pl.min_horizontal(until.clip(lower_bound=0), duration)
     return arrivals.with_columns(
         last_arrival_ns=pl.when(complete).then("last"),
-        last_rank=pl.when("matched").then(pl.coalesce("absent", "latest")),
+        last_rank=pl.when("matched").then(pl.coalesce("absent", pl.when("timed").then("latest"))),
         wait_ns=pl.when(complete).then(wait),
     ).with_columns(transfer_ns=duration - pl.col("wait_ns"))
 

@@ -41,6 +41,9 @@ bench-recorder: $(VENV)/test.stamp ## what recording costs, as ratios
 bench-conversion: $(VENV)/test.stamp ## what it costs to turn recordings into Arrow: time, bytes, memory
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/conversion.py
 
+bench-scale: $(VENV)/test.stamp ## time and memory to explain large runs, up to 17 million events (some minutes)
+	PYTHONPATH=. $(BIN)/python tests/benchmarks/scale.py --stages $(SIZES)
+
 bench-stragglers: $(VENV)/test.stamp ## false alarms and recall of the straggler tests
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/stragglers.py
 

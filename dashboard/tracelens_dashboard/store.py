@@ -63,12 +63,11 @@ class Store:
 
     @cached_property
     def whole(self) -> Window:
-        """From the first thing recorded to the last."""
-        seen = [self.phases.segments, self.trace.steps]
-        starts = [f["start_ns"].min() for f in seen if f.height]
-        ends = [f["end_ns"].max() for f in seen if f.height]
-        start = min(cast("list[int]", starts), default=0)
-        return Window(start, max(cast("list[int]", ends), default=start + 1))
+        """From the first step's begin to the last one's end."""
+        steps = self.trace.steps
+        if steps.is_empty():
+            return Window(0, 1)
+        return Window(cast("int", steps["start_ns"].min()), cast("int", steps["end_ns"].max()))
 
     @cached_property
     def lateness(self) -> Lateness:

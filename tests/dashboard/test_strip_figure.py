@@ -23,8 +23,8 @@ def test_shares_add_up_to_everything() -> None:
 
 def test_thousands_of_steps_become_a_few_hundred_points() -> None:
     """The strip's size does not grow with the run."""
-    phases, steps = run_of(1, 2000)
-    windows = lateness.boundaries(steps)
+    run = run_of(1, 2000)
+    windows = lateness.boundaries(run.steps)
     whole = slow_rank().whole
-    drawing = strip.draw(phases.times, windows, whole, LIGHT)
+    drawing = strip.draw(run.times, windows, whole, LIGHT)
     assert {len(area.x) for area in drawing.figure.data} == {strip.MOST_POINTS}

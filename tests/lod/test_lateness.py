@@ -12,8 +12,8 @@ from tracelens.lod.codes import BLANK, FIRST_LEVEL, LEVELS
 
 def test_the_late_rank_and_step_hold_the_excess() -> None:
     """A planted 30 ms is 30 ms of excess in that rank and step, and none elsewhere."""
-    phases, _ = run_of(5, 8, {(3, 6): 30})
-    late = lateness.measure(phases.times, range(5))
+    run = run_of(5, 8, {(3, 6): 30})
+    late = lateness.measure(run.times, range(5))
     assert late.excess_ns[3, 6] == 30 * MS
     assert np.count_nonzero(late.excess_ns) == 1
     assert late.total_ns.argmax() == 3
@@ -21,8 +21,8 @@ def test_the_late_rank_and_step_hold_the_excess() -> None:
 
 def test_waiting_for_a_late_rank_is_not_lateness() -> None:
     """The victims' longer steps leave their own time as it was."""
-    phases, _ = run_of(3, 4, {(0, 2): 50})
-    late = lateness.measure(phases.times, range(3))
+    run = run_of(3, 4, {(0, 2): 50})
+    late = lateness.measure(run.times, range(3))
     assert (late.own_ns[1:] == 15 * MS).all()
 
 
@@ -40,9 +40,9 @@ def test_a_single_rank_is_compared_with_its_own_steps() -> None:
 
 def test_a_rank_that_was_not_there_is_blank() -> None:
     """A killed rank's missing steps are drawn as nothing, not as punctual, and hide nobody else."""
-    phases, _ = run_of(4, 6, {(2, 5): 20})
+    run = run_of(4, 6, {(2, 5): 20})
     gone = (pl.col("rank") == 1) & (pl.col("step") >= 3)
-    late = lateness.measure(phases.times.filter(~gone), range(4))
+    late = lateness.measure(run.times.filter(~gone), range(4))
     assert (late.levels[1, 3:] == BLANK).all()
     assert late.levels[2, 5] == FIRST_LEVEL + LEVELS - 1
 

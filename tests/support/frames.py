@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
-from tracelens.analyses.phases import HIDDEN_COLUMNS, SEGMENT_COLUMNS, TIME_COLUMNS, Phases
+from tracelens.analyses.phases import SEGMENT_COLUMNS, TIME_COLUMNS
 from tracelens.lod import lanes, lateness
 from tracelens.lod.query import Scene
 from tracelens.lod.window import Window
@@ -20,13 +20,19 @@ MS = 1_000_000
 WORK = (("data", 1), ("forward", 4), ("backprop", 8), ("update", 2))
 
 
+class Run(NamedTuple):
+    segments: pl.DataFrame
+    times: pl.DataFrame
+    steps: pl.DataFrame
+
+
 def run_of(
     ranks: int = 4,
     steps: int = 10,
     late: Mapping[tuple[int, int], int] | None = None,
     origin: int = 0,
-) -> tuple[Phases, pl.DataFrame]:
-    """Build the phases and the step table of a run.
+) -> Run:
+    """Build the partition and the step table of a run.
 
     Every rank works `WORK` in each step; `late` adds milliseconds to the data phase of a (rank,
     step), for which the others wait before the update.
@@ -59,19 +65,19 @@ def run_of(
     times = table.group_by("process", "rank", "step", "category").agg(
         ns=(pl.col("end_ns") - pl.col("start_ns")).sum()
     )
-    phases = Phases(table, times.select(*TIME_COLUMNS), pl.DataFrame(schema=HIDDEN_COLUMNS))
-    return phases, pl.DataFrame(windows).select(*STEP_COLUMNS).cast(pl.Schema(STEP_COLUMNS))
+    stepped = pl.DataFrame(windows).select(*STEP_COLUMNS).cast(pl.Schema(STEP_COLUMNS))
+    return Run(table, times.select(*TIME_COLUMNS), stepped)
 
 
 def scene_of(
     ranks: int = 4, steps: int = 10, late: Mapping[tuple[int, int], int] | None = None
 ) -> Scene:
     """Build the timeline's scene of such a run."""
-    phases, windows = run_of(ranks, steps, late)
-    detail = lanes.from_segments(phases.segments, [(rank, rank) for rank in range(ranks)])
-    late_by = lateness.measure(phases.times, range(ranks))
-    coarse = lateness.step_lanes(late_by, windows, detail.lanes)
-    ends = windows["end_ns"].max()
+    run = run_of(ranks, steps, late)
+    detail = lanes.from_segments(run.segments, [(rank, rank) for rank in range(ranks)])
+    late_by = lateness.measure(run.times, range(ranks))
+    coarse = lateness.step_lanes(late_by, run.steps, detail.lanes)
+    ends = run.steps["end_ns"].max()
     assert isinstance(ends, int)
     return Scene(detail, coarse, Window(0, ends), ends // steps)
 

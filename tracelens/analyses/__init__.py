@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ANALYSES", "Analysis", "Finding", "Report", "Result", "analyze"]
 
+_OF_PHASES: Final = 50  # of hundred: cutting time into phases takes as long as all that follows
 # Findings that explain why the slowest rank of a step is slow.
 _LATE: Final = ("straggler", "slow_host", "gc_stall", "checkpoint_stall")
 
@@ -60,17 +61,15 @@ def analyze(trace: Trace, progress: Callable[[int, int], None] | None = None) ->
 
     Args:
         trace: A run with the default transforms applied, as `tracelens.open` returns it.
-        progress: Called with (done, total) after each analysis.
+        progress: Called with (done, total) as often as something is done, in hundredths of all.
     """
     tell = progress or (lambda _done, _total: None)
-    total = len(ANALYSES) + 1
-    tell(0, total)
-    parts = phases.run(trace)
+    tell(0, 100)
+    parts = phases.run(trace, lambda done, all_: tell(_OF_PHASES * done // all_, 100))
     results: dict[str, Result] = {"phases": parts}
     for done, analysis in enumerate(ANALYSES, 1):
-        tell(done, total)
         results[analysis.name] = analysis.run(trace, parts)
-    tell(total, total)
+        tell(_OF_PHASES + (100 - _OF_PHASES) * done // len(ANALYSES), 100)
     return Report(
         summary=_summary(trace),
         clock=trace.alignment,

@@ -12,7 +12,7 @@ other work, then communication, and last the queueing, which matters only while 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ import numpy.typing as npt
 Times = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int8]
 Flags = npt.NDArray[np.bool_]
+_Code: TypeAlias = npt.NDArray[Any] | int
 
 # Own work first (by kind), then what the rank waited for, then what is left.
 CATEGORIES: Final = (
@@ -78,8 +79,10 @@ class Spans:
         """Cut to a window and sort: outer spans before the inner ones."""
         start, end = np.maximum(self.start, first), np.minimum(self.end, last)
         kept = np.flatnonzero(start < end)
-        order = kept[np.lexsort((-end[kept], start[kept]))]
-        return Spans(start[order], end[order], self.code[order], self.name[order])
+        later, longer = np.diff(start[kept]), np.diff(end[kept])
+        if not np.all((later > 0) | ((later == 0) & (longer <= 0))):
+            kept = kept[np.lexsort((-end[kept], start[kept]))]
+        return Spans(start[kept], end[kept], self.code[kept], self.name[kept])
 
 
 def _no_spans() -> Spans:
@@ -112,9 +115,10 @@ class Pieces:
     """Touching pieces of time: boundaries (one more than pieces), and what each piece is."""
 
     bounds: Times
-    step: npt.NDArray[np.int64]  # index of the step window
+    step: npt.NDArray[np.int32]  # index of the step window
     category: Codes
-    name: npt.NDArray[np.int64]
+    name: npt.NDArray[np.int32]
+    spent: Times  # nanoseconds, [step window, category]
     hidden: Times  # nanoseconds of communication under own work, by step window
 
 
@@ -128,27 +132,58 @@ def partition(spans: Spans, around: Surroundings, windows: Times) -> Pieces:
     bounds = bounds[np.diff(bounds, prepend=first - 1) > 0]
     wait, queue, flying, cause = (_covered(bounds, part) for part in sets[1:])
     code, user, name = _innermost(bounds, spans, wait | queue | flying)
-    works, works_for_user, work = _innermost(bounds, around.device, flying)
-    works = np.where((works == NOTHING) & works_for_user, USER, works)
-    split = np.select([wait, queue], [WAIT, PS_QUEUE], TRANSFER)
-    unrecorded = np.select([user, flying, cause], [USER, split, IDLE], UNKNOWN)
-    queued = np.where(flying, split, code - QUEUED)
-    category = np.select(
-        [works != NOTHING, code == NOTHING, code == COMMUNICATION, code >= QUEUED],
-        [works, unrecorded, split, queued],
-        code,
-    ).astype(np.int8)
-    name = np.where((code >= QUEUED) & flying, NOTHING, name)
-    name = np.where(works != NOTHING, work, name)
-    step = np.searchsorted(windows[:-1], bounds[:-1], side="right") - 1
-    lengths = np.diff(bounds) * (flying & (category <= USER))
-    hidden = np.bincount(step, lengths, len(windows) - 1).astype(np.int64)
-    return _merged(Pieces(bounds, step, category, name, hidden))
+    split = _either(wait, WAIT, _either(queue, PS_QUEUE, TRANSFER))
+    unrecorded = _either(user, USER, _either(flying, split, _either(cause, IDLE, UNKNOWN)))
+    category = _either(code == NOTHING, unrecorded, _either(code == COMMUNICATION, split, code))
+    queued = code >= QUEUED
+    if queued.any():
+        category = _either(queued, _either(flying, split, code - QUEUED), category)
+        name = np.where(queued & flying, NOTHING, name)
+    if len(around.device.start):
+        works, works_for_user, work = _innermost(bounds, around.device, flying)
+        works = _either((works == NOTHING) & works_for_user, USER, works)
+        category = _either(works != NOTHING, works, category)
+        name = np.where(works != NOTHING, work, name)
+    step = np.repeat(np.arange(len(windows) - 1), np.diff(np.searchsorted(bounds, windows)))
+    lengths, count = np.diff(bounds), len(windows) - 1
+    spent = _sums(step * len(CATEGORIES) + category, lengths, count * len(CATEGORIES))
+    beside = np.flatnonzero(flying & (category <= USER))
+    kept = np.flatnonzero(_differs(step, category, name))
+    return Pieces(
+        bounds=np.append(bounds[kept], bounds[-1]),
+        step=step[kept].astype(np.int32),
+        category=category[kept].astype(np.int8),
+        name=name[kept],
+        spent=spent.reshape(count, len(CATEGORIES)),
+        hidden=_sums(step[beside], lengths[beside], count),
+    )
+
+
+def _sums(where: npt.NDArray[Any], values: Times, size: int) -> Times:
+    """Add values up by place, exactly."""
+    sums = np.zeros(size, np.int64)
+    np.add.at(sums, where, values)
+    return sums
+
+
+def _differs(*columns: npt.NDArray[Any]) -> Flags:
+    """Say which rows differ from the one before."""
+    new = np.ones(len(columns[0]), np.bool_)
+    new[1:] = np.any([values[1:] != values[:-1] for values in columns], axis=0)
+    return new
+
+
+def _either(where: Flags, this: _Code, that: _Code) -> npt.NDArray[np.int16]:
+    """Choose codes, in a type as small as they are."""
+    small = [np.asarray(code, np.int16) for code in (this, that)]
+    return np.where(where, *small)
 
 
 def _covered(bounds: Times, part: Intervals) -> Flags:
     """Say for each piece whether any interval covers it."""
     size = len(bounds)
+    if not len(part.start):
+        return np.zeros(size - 1, np.bool_)
     opened = np.bincount(np.searchsorted(bounds, part.start), minlength=size)
     closed = np.bincount(np.searchsorted(bounds, part.end), minlength=size)
     return np.asarray(np.cumsum(opened - closed)[:-1] > 0)
@@ -156,12 +191,12 @@ def _covered(bounds: Times, part: Intervals) -> Flags:
 
 def _innermost(
     bounds: Times, spans: Spans, busy: Flags
-) -> tuple[npt.NDArray[np.int64], Flags, npt.NDArray[np.int64]]:
+) -> tuple[npt.NDArray[np.int16], Flags, npt.NDArray[np.int32]]:
     """Return for each piece the innermost phase's code, whether user code is open, and the name."""
     size = len(bounds) - 1
     begin = np.searchsorted(bounds, spans.start)
     meaning = _resolved(bounds, spans, begin, busy)
-    code, name = np.full(size, NOTHING), np.full(size, NOTHING)
+    code, name = np.full(size, NOTHING, np.int16), np.full(size, NOTHING, np.int32)
     user = np.zeros(size, np.bool_)
     levels = np.arange(len(begin)) - np.searchsorted(np.sort(spans.end), spans.start, "right")
     for level in range(int(levels.max(initial=-1)) + 1):
@@ -172,31 +207,21 @@ def _innermost(
         active = np.flatnonzero((latest >= 0) & (spans.end[latest] > bounds[:-1]))
         span = latest[active]
         name[active] = spans.name[span]
-        is_user = meaning[span] == USER
+        means = meaning[span]
+        is_user = means == USER
         user[active[is_user]] = True
-        code[active[~is_user]] = meaning[span[~is_user]]
+        code[active[~is_user]] = means[~is_user]
     return code, user, name
 
 
 def _resolved(
     bounds: Times, spans: Spans, begin: npt.NDArray[np.intp], busy: Flags
-) -> npt.NDArray[np.int64]:
+) -> npt.NDArray[np.int16]:
     """Turn blocking spans into communication if any is recorded beneath them, else into waiting."""
+    meaning = spans.code.astype(np.int16)
+    blocked = np.flatnonzero(meaning == BLOCKED)
     before = np.concatenate([[0], np.cumsum(busy)])
-    end = np.searchsorted(bounds, spans.end)
-    alone = before[end] == before[begin]
-    blocked = spans.code == BLOCKED
-    return np.select([blocked & alone, blocked], [WAIT, COMMUNICATION], spans.code)
-
-
-def _merged(pieces: Pieces) -> Pieces:
-    """Join neighbours that do not differ."""
-    new = np.ones(len(pieces.step), np.bool_)
-    for values in (pieces.step, pieces.category, pieces.name):
-        new[1:] = new[1:] & (values[1:] == values[:-1])
-    new[1:] = ~new[1:]
-    kept = np.flatnonzero(new)
-    bounds = np.append(pieces.bounds[kept], pieces.bounds[-1])
-    return Pieces(
-        bounds, pieces.step[kept], pieces.category[kept], pieces.name[kept], pieces.hidden
-    )
+    end = np.searchsorted(bounds, spans.end[blocked])
+    alone = before[end] == before[begin[blocked]]
+    meaning[blocked] = np.where(alone, WAIT, COMMUNICATION)
+    return meaning

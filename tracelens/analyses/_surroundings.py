@@ -63,7 +63,7 @@ def queues(trace: Trace) -> pl.DataFrame:
         requests.join(part.select("process").lazy(), on="process", how="semi")
         for part in (trace.shards, trace.workers)
     )
-    begun = pl.col("start_ns").filter(pl.col("op").cast(pl.String).is_in(_SERVICE)).min()
+    begun = pl.col("start_ns").filter(pl.col("op").is_in(_SERVICE)).min()
     served = shards.group_by("request").agg(
         received=pl.col("end_ns").filter(pl.col("op") == "receive").min(), begun=begun
     )
@@ -85,7 +85,7 @@ def _beside(trace: Trace, kinds: tuple[str, ...]) -> pl.LazyFrame:
     """Return spans of some kinds that are not on the worker's training thread."""
     threads = trace.workers.select("process", "training_thread").lazy()
     return (
-        trace.spans.filter(pl.col("kind").cast(pl.String).is_in(kinds))
+        trace.spans.filter(pl.col("kind").is_in(kinds))
         .join(threads, on="process")
         .filter(pl.col("thread") != pl.col("training_thread"))
         .with_columns(pl.col("end_ns").fill_null(FOREVER))

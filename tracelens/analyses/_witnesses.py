@@ -58,9 +58,7 @@ def slowest_function(
 ) -> str | None:
     """Return the recorded span in which the ranks lost most of what they lost to their peers."""
     late = pl.col("rank").is_in(list(ranks))
-    inside = phases.segments.filter(
-        pl.col("category") == phase, pl.col("step").is_in(steps.tolist())
-    )
+    inside = phases.pieces.of(phase, steps)
     counts = inside.select(
         late=pl.col("rank").filter(late).n_unique(), all=pl.col("rank").n_unique()
     )

@@ -38,7 +38,7 @@ def open_trace(arguments: argparse.Namespace) -> Trace:
 
     renamed = dict(map(_pair, getattr(arguments, "map", None) or ()))
     one_clock = getattr(arguments, "one_clock", False)
-    with progress("reading") as tell:
+    with progress("reading", then="aligning clocks, matching collectives") as tell:
         return open_any(arguments.trace, tell, map=renamed, one_clock=one_clock)
 
 

@@ -10,12 +10,22 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function to call with (done, total); the bar is on standard error and goes away."""
+def progress(what: str, then: str | None = None) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function to call with (done, total); the bar is on standard error and goes away.
+
+    `then` says what goes on once all is done that is counted.
+    """
     from rich.console import Console
     from rich.progress import Progress
 
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        rest = bar.add_task(then or "", total=None, visible=False)
+
+        def tell(done: int, total: int) -> None:
+            over = then is not None and done >= total
+            bar.update(task, completed=done, total=total, visible=not over)
+            bar.update(rest, visible=over)
+
+        yield tell

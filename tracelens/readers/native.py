@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
-import polars as pl
 import pyarrow as pa
 
 from tracelens.errors import EmptyTrace, NewerVersion, NotATrace, TraceLensError
+from tracelens.parallel import side_by_side
 from tracelens.readers._arrow_file import Recording, read_arrow
 from tracelens.readers._assemble import Part, assemble
 from tracelens.readers._checked import checked
@@ -22,13 +21,10 @@ from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, TRACE
 from tracelens.trace import Note
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tracelens.readers.base import Progress
     from tracelens.trace import Trace
-
-_Made = TypeVar("_Made")
 
 _UNFINISHED: Final = (SEGMENTS_SUFFIX, ELSEWHERE_SUFFIX)
 
@@ -60,7 +56,7 @@ class NativeReader:
         found = _recordings(path)
         parts: list[Part] = []
         problems: list[tuple[Path, Exception]] = []
-        for done, (file, part) in enumerate(zip(found, _side_by_side(_tried, found), strict=True)):
+        for done, (file, part) in enumerate(zip(found, side_by_side(_tried, found), strict=True)):
             if isinstance(part, Part):
                 parts.append(part)
             else:
@@ -96,15 +92,6 @@ def _recordings(path: Path) -> list[Path]:
         if entry.name.endswith(_UNFINISHED) and entry.stem not in converted
     ]
     return sorted(files + live)
-
-
-def _side_by_side(work: Callable[[Path], _Made], files: list[Path]) -> Iterator[_Made]:
-    """Work on as many files at a time as there are cores; what comes back is in order of the files."""
-    pool = ThreadPoolExecutor(pl.thread_pool_size())
-    try:
-        yield from pool.map(work, files)
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def _tried(path: Path) -> Part | Exception:

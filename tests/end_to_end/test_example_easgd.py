@@ -42,9 +42,11 @@ def test_every_method_trains(method: str, momentum: str, tmp_path: Path) -> None
     settings = [f"--method={method}", f"--momentum={momentum}", "--steps=60", "--hidden=64"]
     done = run_example("mpi_easgd.py", _ranks(method), tmp_path / "t", *settings)
     assert done.returncode == 0, done.stderr
-    losses = LOSS.findall(done.stdout)
+    losses = [(float(first), float(last)) for first, last in LOSS.findall(done.stdout)]
     assert len(losses) == WORKERS
-    assert all(float(last) < float(first) for first, last in losses)
+    # A worker that starts late may find what the other one has already trained.
+    untrained = max(first for first, _ in losses)
+    assert all(last < untrained for _, last in losses)
     updates = 60 if method.startswith("sync") else 60 * WORKERS
     assert f"centre: version {updates}" in done.stdout
 

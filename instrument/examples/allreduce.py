@@ -1,12 +1,14 @@
-"""Two allreduce algorithms written out with point-to-point calls; in place, sum over all ranks."""
+"""Allreduce algorithms written out with point-to-point calls; in place, sum over all ranks."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mlp import Array
 
 
@@ -46,3 +48,39 @@ def tree(comm: Any, values: Array) -> None:
         if rank + distance < ranks:
             comm.Send(values, rank + distance)
         distance >>= 1
+
+
+def recursive_doubling(comm: Any, values: Array) -> None:
+    """Exchange everything with a partner 1, 2, 4, ... ranks away: log2(n) hops of all the values.
+
+    Where n is no power of two, the ranks left over give theirs to a neighbour first, and get the sum
+    at the end. Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication
+    operations in MPICH", 2005.
+    """
+    rank, ranks = comm.rank, comm.size
+    power = 1 << (ranks.bit_length() - 1)
+    left_over = ranks - power
+    arrived = np.empty_like(values)
+    if rank >= power:
+        comm.Send(values, rank - power)
+        comm.Recv(values, rank - power)
+        return
+    if rank < left_over:
+        comm.Recv(arrived, rank + power)
+        values += arrived
+    distance = 1
+    while distance < power:
+        partner = rank ^ distance
+        comm.Sendrecv(values, partner, recvbuf=arrived, source=partner)
+        # In the order of the ranks, so that all end with the same bits.
+        np.add(*((values, arrived) if rank < partner else (arrived, values)), out=values)
+        distance <<= 1
+    if rank < left_over:
+        comm.Send(values, rank + power)
+
+
+WRITTEN_OUT: Final[dict[str, Callable[[Any, Array], None]]] = {
+    "ring": ring,
+    "recursive-doubling": recursive_doubling,
+    "tree": tree,
+}

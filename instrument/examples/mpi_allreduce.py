@@ -1,33 +1,30 @@
-"""Data-parallel training of a NumPy network over MPI; gradients by ring, tree or library allreduce.
+"""Data-parallel training of a NumPy network over MPI; gradients by an allreduce of your choice.
 
     tracelens record -- mpiexec -n 4 python -m mpi4py mpi_allreduce.py --algorithm ring
 
 Every layer's gradient is reduced as soon as backprop has made it: by blocking calls, or, with
-``--overlap``, by non-blocking ones that are awaited before the update. Ring and tree are written out
-with point-to-point calls inside a reduction span, so that the hops are in the trace, too.
+``--overlap``, by non-blocking ones that are awaited before the update. With ``--fuse BYTES`` gradients
+are put together first, so that fewer and bigger messages go. All algorithms but the library's own are
+written out with point-to-point calls inside a reduction span, so that the hops are in the trace, too.
 """
 
 from __future__ import annotations
 
 import argparse
-from itertools import count
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import faults
 import numpy as np
-from allreduce import ring, tree
+from allreduce import WRITTEN_OUT
 from mlp import Batches, Perceptron, loss
 from mpi4py import MPI
+from reducer import Reducer
 
 import tracelens as tl
-from tracelens_instrument import recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from mlp import Array
 
-WRITTEN_OUT: Final = {"ring": ring, "tree": tree}
 BATCH: Final = 256
 RATE: Final = 0.05
 
@@ -37,45 +34,6 @@ DATA = tl.span("load batch", kind="data")
 UPDATE = tl.span("update weights", kind="update")
 
 
-class Reducer:
-    """Averages gradients over all ranks; `reduce` starts it, `finish` awaits what is in flight."""
-
-    def __init__(self, comm: Any, algorithm: str, *, overlap: bool) -> None:
-        self.comm = comm
-        self.overlap = overlap
-        self._in_flight: list[tuple[Any, Array]] = []
-        self._written_out: Callable[[Any, Array], None] | None = WRITTEN_OUT.get(algorithm)
-        group = recorder.communicator(range(comm.size), f"{algorithm} allreduce")
-        self._calls = count()
-        self._span = tl.span(
-            f"{algorithm} allreduce",
-            kind="reduction",
-            op="allreduce",
-            algorithm=algorithm,
-            communicator=group,
-        )
-
-    def reduce(self, layer: int, gradient: Array) -> None:
-        """Average one layer's gradient in place."""
-        flat = gradient.reshape(-1)
-        if self._written_out:
-            with self._span(nbytes=flat.nbytes, seq=next(self._calls), bucket=layer):
-                self._written_out(self.comm, flat)
-        elif self.overlap:
-            self._in_flight.append((self.comm.Iallreduce(MPI.IN_PLACE, flat), flat))
-            return
-        else:
-            self.comm.Allreduce(MPI.IN_PLACE, flat)
-        flat /= self.comm.size
-
-    def finish(self) -> None:
-        """Await the non-blocking calls."""
-        MPI.Request.Waitall([request for request, _ in self._in_flight])
-        for _, flat in self._in_flight:
-            np.divide(flat, self.comm.size, out=flat)
-        self._in_flight.clear()
-
-
 def train(arguments: argparse.Namespace) -> None:
     """Train, and tell on rank 0 how the loss fell and whether all ranks hold the same weights."""
     comm = tl.attach(MPI.COMM_WORLD)
@@ -83,7 +41,7 @@ def train(arguments: argparse.Namespace) -> None:
     planted.check(comm.size)
     model = Perceptron.with_hidden(arguments.hidden)
     batches = Batches(comm.rank, BATCH)
-    reducer = Reducer(comm, arguments.algorithm, overlap=arguments.overlap)
+    reducer = Reducer(comm, arguments.algorithm, overlap=arguments.overlap, fuse=arguments.fuse)
     losses = []
     for step in range(arguments.steps):
         with tl.step(step, samples=BATCH):
@@ -113,7 +71,7 @@ def _step(
                 planted.kill(rank, step)
                 planted.slow_down(rank, "backprop", step)
         gradients[layer] = gradients_of_layer
-        reducer.reduce(layer, gradients_of_layer)
+        reducer.reduce(gradients_of_layer)
     reducer.finish()
     with UPDATE:
         model.update(gradients, RATE)
@@ -124,8 +82,11 @@ def _step(
 def main() -> None:
     """Read the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--algorithm", choices=("ring", "tree", "library"), default="library")
+    parser.add_argument("--algorithm", choices=(*WRITTEN_OUT, "library"), default="library")
     parser.add_argument("--overlap", action="store_true", help="non-blocking library allreduce")
+    parser.add_argument(
+        "--fuse", type=int, default=0, metavar="BYTES", help="reduce as much at once, or more"
+    )
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--hidden", type=int, default=512)
     faults.add_arguments(parser)

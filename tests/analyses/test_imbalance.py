@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
+import polars as pl
 import pytest
 from support.analysed import report
 
+import tracelens as tl
 from tracelens.simulator.synthetic import Fault, Scenario
 
 if TYPE_CHECKING:
@@ -56,3 +58,16 @@ def test_a_straggler_is_not_told_twice() -> None:
     """Where late ranks explain the slowest rank of a step, imbalance is not another finding."""
     slow = Scenario(ranks=8, steps=60, noise=0.1, faults=(Fault("backprop", (1,), factor=2),))
     assert kinds(slow) & {"straggler", "load_imbalance"} == {"straggler"}
+
+
+def test_a_run_without_computation_has_no_imbalance() -> None:
+    """A benchmark of communication: nothing is divided by the work that there is not."""
+    calls = [
+        {"rank": rank, "kind": "reduction", "op": "allreduce", "step": step}
+        | {"start_ns": 10_000 * step, "end_ns": 10_000 * step + 5_000}
+        for step in range(40)
+        for rank in range(4)
+    ]
+    result = tl.analyze(tl.Trace.from_table(pl.DataFrame(calls), one_clock=True))
+    assert cast("Imbalance", result.results["imbalance"]).lasting == 0.0
+    assert not result.findings

@@ -6,16 +6,19 @@ What was attached is said once for all ranks.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 from support.examples import record_example, run_example
+from support.recording import read_all
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.end_to_end
 
+WRITTEN_OUT = ("ring", "recursive-doubling", "tree")
 LOSS = re.compile(r"loss (\d+\.\d+) -> (\d+\.\d+)")
 
 
@@ -27,12 +30,15 @@ def _falls(output: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "algorithm", [["library"], ["library", "--overlap"], ["ring"], ["tree"]], ids="-".join
+    "algorithm",
+    [["library"], ["library", "--overlap"], ["ring"], ["recursive-doubling"], ["tree"]],
+    ids="-".join,
 )
+@pytest.mark.parametrize("fuse", [0, 10**5])
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_mpi_allreduce(algorithm: list[str], ranks: int, tmp_path: Path) -> None:
-    """Whatever the algorithm and the number of ranks."""
-    arguments = ["--steps=20", "--hidden=128", "--algorithm", *algorithm]
+def test_mpi_allreduce(algorithm: list[str], fuse: int, ranks: int, tmp_path: Path) -> None:
+    """Whatever the algorithm, the number of ranks, and whether gradients are fused."""
+    arguments = ["--steps=20", "--hidden=128", f"--fuse={fuse}", "--algorithm", *algorithm]
     done = run_example("mpi_allreduce.py", ranks, tmp_path / "t", *arguments)
     assert done.returncode == 0, done.stderr
     _falls(done.stdout)
@@ -57,7 +63,34 @@ def test_ddp(tmp_path: Path) -> None:
     assert done.stderr.count("DistributedDataParallel with 8 parameters") == 1
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "tree"])
+@pytest.mark.parametrize("overlap", [[], ["--overlap"]], ids="".join)
+def test_fused_gradients_go_together(overlap: list[str], tmp_path: Path) -> None:
+    """As many bytes, in fewer reductions."""
+    found = []
+    for fuse in (0, 1 << 16):
+        arguments = ["--steps=2", "--hidden=64", f"--fuse={fuse}", *overlap]
+        first = record_example("mpi_allreduce.py", 2, tmp_path / str(fuse), *arguments)[0]
+        events = [e for e in first.events if e["op"] == "allreduce" and e["step"] == 1]
+        found.append((len(events), sum(event["bytes"] for event in events)))
+    (alone, total), (fused, same) = found
+    assert (alone, fused) == (4, 1)
+    assert same == total
+
+
+def test_sweep_of_message_sizes(tmp_path: Path) -> None:
+    """Every size of every algorithm is measured, and so often in the trace; all end with the sum."""
+    arguments = ["--most=1024", "--repeats=3"]
+    done = run_example("mpi_sweep.py", 3, tmp_path / "t", *arguments)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()[1:]]
+    assert {row[0] for row in rows} == {"library", *WRITTEN_OUT}
+    assert all(float(row[2]) > 0 for row in rows)
+    for process in read_all(tmp_path / "t"):
+        calls = Counter(e["bytes"] for e in process.events if e["name"] == "ring allreduce")
+        assert calls == dict.fromkeys((4, 16, 64, 256, 1024), 5)
+
+
+@pytest.mark.parametrize("algorithm", WRITTEN_OUT)
 def test_hops_lie_inside_the_reduction_that_they_make_up(algorithm: str, tmp_path: Path) -> None:
     """A reduction that is written out names its algorithm, and holds its messages."""
     arguments = ["--steps=3", "--hidden=64", f"--algorithm={algorithm}"]

@@ -54,7 +54,7 @@ def run(trace: Trace, phases: Phases) -> Imbalance:
     servers = shards.measure(trace, phases)
     own = own_time(trace, phases)
     total = own.total[own.settled]
-    total = total[~np.isnan(total).any(axis=1)]
+    total = total[~np.isnan(total).any(axis=1) & total.any(axis=1)]  # with any own work at all
     if total.size == 0:
         return Imbalance(pl.DataFrame(schema=RANK_COLUMNS), 0.0, 0.0, servers, servers.findings)
     mean = total.mean(axis=0)

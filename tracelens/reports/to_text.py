@@ -73,14 +73,14 @@ def _waterfall(efficiency: Efficiency) -> RenderableType:
         if share >= 0.0005 or style == "blue":
             bar = "█" * max(round(share * BAR), 1)
             table.add_row(f"  {name}", percent(share), Text(bar, style=style))
-    factors = ", ".join(
-        f"{name.replace('_', ' ')} {percent(value)}" for name, value in efficiency.pop.items()
-    )
+    factors = "".join(
+        f", {name.replace('_', ' ')} {percent(value)}" for name, value in efficiency.pop.items()
+    ).replace(",", ";", 1)
     return Group(
         Text(f"Where the time went (share of ranks x job time of {duration(efficiency.job_ns)})"),
         table,
         Text(),
-        Text(f"Efficiency is POP parallel efficiency: {percent(efficiency.achieved)}; {factors}."),
+        Text(f"Efficiency is POP parallel efficiency: {percent(efficiency.achieved)}{factors}."),
     )
 
 

@@ -43,7 +43,7 @@ def frame(store: Store, view: Any, pins: Any, sort: Any) -> Frame:
         windows=store.windows,
         flagged=store.flagged,
         marked=store.window_of(*marked) if marked else None,
-        marked_label=text.span_of(marked) if marked else "",
+        marked_label=text.steps(*marked) if marked else "",
     )
 
 

@@ -19,7 +19,9 @@ def test_the_verdict_comes_first() -> None:
     assert lines[0] == "4 ranks, 80 steps, 2,560 spans, 1.54 s"
     assert lines[2].startswith("1. straggler: 5.")
     assert lines[2].endswith("%)")
-    assert lines[3].startswith("   Rank 2 is late in forward, steps 20-49: +2.9 ms a step (16 % of")
+    assert lines[3].startswith(
+        "   Rank 2 is late in forward, steps 20-49: +2.95 ms a step (16 % of"
+    )
     assert "Where the time went (share of ranks x job time of 1.54 s)" in lines
     bars = [line for line in lines if "█" in line]
     assert [line.split("  ")[1] for line in bars] == [

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens.analyses import _own_time, _words
+from tracelens import words
+from tracelens.analyses import _own_time
 from tracelens.analyses._interval import PERSISTENT, greatest_run
 from tracelens.analyses.result import Finding
 
@@ -109,11 +110,11 @@ def _finding(own: OwnTime, slow: Slowdown, saving: float, interval: tuple[float,
     pattern: Pattern = "persistent" if lasting >= PERSISTENT * len(own.steps) else "transient"
     phase = _phase(own, slow)
     sentence = (
-        f"All {len(own.ranks)} ranks compute more slowly at the same time, {_words.steps(*steps)}: "
-        f"+{_words.duration(slow.level * own.step_ns)} a step ({_words.percent(slow.level)} of a "
-        f"step, most of it in {_words.phase(phase)}), so no rank is to blame: look for what they "
+        f"All {len(own.ranks)} ranks compute more slowly at the same time, {words.steps(*steps)}: "
+        f"+{words.duration(slow.level * own.step_ns)} a step ({words.percent(slow.level)} of a "
+        f"step, most of it in {words.phase(phase)}), so no rank is to blame: look for what they "
         "share, such as power, cooling, or what was changed then. Without it the job would be "
-        f"{_words.percent(saving)} shorter."
+        f"{words.percent(saving)} shorter."
     )
     return Finding(
         kind="slow_all",

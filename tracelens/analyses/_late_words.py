@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tracelens.analyses import _words
+from tracelens import words
 
 if TYPE_CHECKING:
     from tracelens.analyses._counterfactual import Price
@@ -29,14 +29,14 @@ class Verdict:
 def sentence(verdict: Verdict) -> str:
     """Say it plainly."""
     named = verdict.hosts or verdict.ranks
-    who = _words.listing("host" if verdict.hosts else "rank", named)
+    who = words.listing("host" if verdict.hosts else "rank", named)
     several = len(named) > 1
     text = (
-        f"{_words.capital(who)} {_course(verdict.late, several=several)}, "
-        f"{_words.steps(*verdict.steps)}: +{_words.duration(verdict.extra_ns)} a step "
-        f"({_words.percent(verdict.share)} of a step); {_waiting(verdict, several=several)}. "
+        f"{words.capital(who)} {_course(verdict.late, several=several)}, "
+        f"{words.steps(*verdict.steps)}: +{words.duration(verdict.extra_ns)} a step "
+        f"({words.percent(verdict.share)} of a step); {_waiting(verdict, several=several)}. "
         f"Without {'them' if several else 'it'} the job would be "
-        f"{_words.percent(verdict.cost.saving)} shorter."
+        f"{words.percent(verdict.cost.saving)} shorter."
     )
     if verdict.majority:
         text += " So many ranks are late that the median rank is no reliable reference."
@@ -44,7 +44,7 @@ def sentence(verdict: Verdict) -> str:
 
 
 def _course(late: Late, *, several: bool) -> str:
-    verb, phase = "are" if several else "is", _words.phase(late.phase)
+    verb, phase = "are" if several else "is", words.phase(late.phase)
     if late.pattern == "sparse":
         often = f"every {late.period} steps" if late.period else f"in {len(late.touched)} steps"
         return f"{'stall' if several else 'stalls'} in {phase} {often}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelens.analyses import _words
+from tracelens import words
 from tracelens.analyses.result import Finding
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Waiting:
         """Say it, to follow what became of the absent rank."""
         verb = "was" if len(self.ranks) == 1 else "were"
         return (
-            f"{_words.listing('rank', self.ranks)} {verb} in {self.op} waiting for it "
+            f"{words.listing('rank', self.ranks)} {verb} in {self.op} waiting for it "
             f"(call {self.seq} never came)"
         )
 

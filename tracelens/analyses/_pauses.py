@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens.analyses import _words
+from tracelens import words
 from tracelens.analyses._counterfactual import price
 from tracelens.analyses.result import Finding
 
@@ -29,12 +29,12 @@ def findings(own: OwnTime, job_ns: int) -> list[Finding]:
     hit = np.flatnonzero(paused.any(axis=1))
     ranks = tuple(rank for rank, ns in zip(own.ranks, by_rank, strict=True) if ns > 0)
     length = float(paused[paused > 0].mean())
-    who = _words.capital(_words.listing("rank", ranks))
+    who = words.capital(words.listing("rank", ranks))
     sentence = (
         f"{who} collect garbage at different times: somebody pauses in {len(hit)} of "
-        f"{len(own.steps)} steps, {_words.duration(length)} at a time, and the others wait. Without, or "
+        f"{len(own.steps)} steps, {words.duration(length)} at a time, and the others wait. Without, or "
         "with all pausing in the same few steps, the job would be up to "
-        f"{_words.percent(cost.saving)} shorter."
+        f"{words.percent(cost.saving)} shorter."
     )
     return [
         Finding(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from tracelens.analyses import _words
+from tracelens import words
 from tracelens.analyses._hideable import hideable
 from tracelens.analyses._job import job_ns
 from tracelens.analyses.result import Finding
@@ -121,10 +121,10 @@ def _exposed(overlap: pl.DataFrame, saving: float, job: int) -> list[Finding]:
             saving=saving,
             phase="reduction",
             sentence=(
-                f"Transfer that nothing hides takes {_words.percent(transfer)} of the time, and "
-                f"{_words.percent(hidden)} of all communication runs beside own work: started while "
+                f"Transfer that nothing hides takes {words.percent(transfer)} of the time, and "
+                f"{words.percent(hidden)} of all communication runs beside own work: started while "
                 "backprop still runs, it could make the job up to "
-                f"{_words.percent(saving)} shorter."
+                f"{words.percent(saving)} shorter."
             ),
             evidence={"exposed_transfer": transfer, "overlap": hidden},
         )
@@ -152,9 +152,9 @@ def _between_updates(trace: Trace, gaps: pl.DataFrame, job: int) -> list[Finding
             saving=saving,
             phase="update",
             sentence=(
-                f"The weight updates of a step stand {_words.duration(typical)} apart "
-                f"({_words.duration(long)} in one of ten). Without these gaps the job would be up to "
-                f"{_words.percent(saving)} shorter, or background work could use them."
+                f"The weight updates of a step stand {words.duration(typical)} apart "
+                f"({words.duration(long)} in one of ten). Without these gaps the job would be up to "
+                f"{words.percent(saving)} shorter, or background work could use them."
             ),
             evidence={"median_gap_ns": typical, "p90_gap_ns": long, "gaps": within.height},
         )

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analyses import _all_slow, _own_time, _pauses, _words
+from tracelens import words
+from tracelens.analyses import _all_slow, _own_time, _pauses
 from tracelens.analyses._interval import course, greatest_run
 from tracelens.analyses._job import job_ns
 from tracelens.analyses.result import Finding
@@ -103,14 +104,14 @@ def _lasting(excess: Floats, level: float) -> tuple[npt.NDArray[np.intp], Patter
 
 def _finding(own: OwnTime, phase: str, slow: _Slow) -> Finding:
     steps = (int(own.steps[slow.rows[0]]), int(own.steps[slow.rows[-1]]))
-    when = _words.steps(*steps)
+    when = words.steps(*steps)
     if slow.pattern == "sparse":
         when = f"in {len(slow.rows)} of the {when}"
     extra = float(slow.excess.mean())
     sentence = (
-        f"All {len(own.ranks)} ranks are slow in {_words.phase(phase)} at the same time, {when}: "
-        f"+{_words.duration(extra * own.step_ns)} a step ({_words.percent(extra)} of a step), so no "
-        f"rank is to blame. Without it the job would be {_words.percent(slow.saving)} shorter."
+        f"All {len(own.ranks)} ranks are slow in {words.phase(phase)} at the same time, {when}: "
+        f"+{words.duration(extra * own.step_ns)} a step ({words.percent(extra)} of a step), so no "
+        f"rank is to blame. Without it the job would be {words.percent(slow.saving)} shorter."
     )
     return Finding(
         kind=_KINDS.get(phase, "slow_all"),
@@ -133,8 +134,8 @@ def _loading(own: OwnTime, least: Floats, job: int) -> list[Finding]:
     if saving < LOADING:
         return []
     sentence = (
-        f"Every rank loads data for {_words.percent(usual / own.step_ns)} of each step. Loaded while "
-        f"the step before computes, it would make the job up to {_words.percent(saving)} shorter."
+        f"Every rank loads data for {words.percent(usual / own.step_ns)} of each step. Loaded while "
+        f"the step before computes, it would make the job up to {words.percent(saving)} shorter."
     )
     finding = Finding(
         kind="data_stall",

@@ -97,7 +97,7 @@ def _print(facts: dict[str, Any], *, markdown: bool) -> None:
 
 
 def _devices(clocks: list[dict[str, Any]]) -> str:
-    from tracelens.reports.words import duration
+    from tracelens.words import duration
 
     worst = max(clock["uncertainty_ns"] for clock in clocks)
     return f"{len(clocks)} devices timed, their clocks known to within {duration(worst)}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tracelens.reports.words import cause, clean, headline, noted, percent, saving
+from tracelens.reports.words import cause, clean, headline, noted, saving
+from tracelens.words import percent
 
 if TYPE_CHECKING:
     from tracelens.analyses.result import Report
@@ -31,7 +32,7 @@ def render(report: Report) -> str:
         shares = [("useful computation (POP parallel efficiency)", report.efficiency.achieved)]
         shares += [(cause(bar.cause), bar.share) for bar in report.efficiency.waterfall]
         lines += ["", "| where the time went | share |", "|---|---:|"]
-        lines += [f"| {name} | {percent(share)} |" for name, share in shares]
+        lines += [f"| {name} | {percent(share, 1)} |" for name, share in shares]
     notes = [f"- {_SPECIAL.sub(_BACKSLASHED, noted(note))}" for note in report.notes]
     return "\n".join([*lines, "", *notes]).rstrip() + "\n"
 

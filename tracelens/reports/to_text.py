@@ -11,7 +11,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tracelens.reports.words import cause, clean, duration, headline, noted, percent, saving
+from tracelens.reports.words import cause, clean, headline, noted, saving
+from tracelens.words import duration, percent
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -72,15 +73,15 @@ def _waterfall(efficiency: Efficiency) -> RenderableType:
     for name, share, style in rows:
         if share >= 0.0005 or style == "blue":
             bar = "█" * max(round(share * BAR), 1)
-            table.add_row(f"  {name}", percent(share), Text(bar, style=style))
+            table.add_row(f"  {name}", percent(share, 1), Text(bar, style=style))
     factors = "".join(
-        f", {name.replace('_', ' ')} {percent(value)}" for name, value in efficiency.pop.items()
+        f", {name.replace('_', ' ')} {percent(value, 1)}" for name, value in efficiency.pop.items()
     ).replace(",", ";", 1)
     return Group(
         Text(f"Where the time went (share of ranks x job time of {duration(efficiency.job_ns)})"),
         table,
         Text(),
-        Text(f"Efficiency is POP parallel efficiency: {percent(efficiency.achieved)}{factors}."),
+        Text(f"Efficiency is POP parallel efficiency: {percent(efficiency.achieved, 1)}{factors}."),
     )
 
 

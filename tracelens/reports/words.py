@@ -1,15 +1,17 @@
-"""Numbers and names as people read them; the only room where nanoseconds become seconds."""
+"""The parts of a report that every format says in the same words."""
 
 from __future__ import annotations
 
 import unicodedata
 from typing import TYPE_CHECKING, Final
 
+from tracelens import words
+
 if TYPE_CHECKING:
     from tracelens.analyses.result import Finding, Report
     from tracelens.trace import Note
 
-__all__ = ["CAUSES", "cause", "clean", "duration", "headline", "noted", "percent", "saving"]
+__all__ = ["CAUSES", "cause", "clean", "headline", "noted", "saving"]
 
 CAUSES: Final = {
     "late_ranks": "waiting for late ranks",
@@ -33,19 +35,6 @@ def clean(text: str) -> str:
     )
 
 
-def percent(share: float) -> str:
-    """Write a share: ``12.3 %``."""
-    return f"{100 * share:.1f} %"
-
-
-def duration(ns: float) -> str:
-    """Write a duration with a unit that suits it."""
-    for unit, size in (("h", 3.6e12), ("min", 6e10), ("s", 1e9), ("ms", 1e6), ("us", 1e3)):
-        if abs(ns) >= size:
-            return f"{ns / size:.3g} {unit}" if ns < 1000 * size else f"{ns / size:,.0f} {unit}"
-    return f"{ns:.0f} ns"
-
-
 def cause(name: str) -> str:
     """Name a bar of the waterfall in words."""
     return CAUSES.get(name, name.replace("_", " "))
@@ -56,11 +45,11 @@ def saving(finding: Finding) -> str:
     if finding.saving is None:
         return ""
     most = "up to " if finding.category == "opportunity" else ""
-    text = f"{most}{percent(finding.saving)} of the job's time"
+    text = f"{most}{words.percent(finding.saving, 1)} of the job's time"
     if finding.interval is None:
         return text
     low, high = finding.interval
-    return f"{text} (95 %: {percent(low)} to {percent(high)})"
+    return f"{text} (95 %: {words.percent(low, 1)} to {words.percent(high, 1)})"
 
 
 def noted(note: Note) -> str:
@@ -72,12 +61,12 @@ def noted(note: Note) -> str:
 def headline(report: Report) -> str:
     """Say in one line what the trace holds."""
     summary = report.summary
-    seen = f"{summary.ranks_seen} rank{'s' if summary.ranks_seen != 1 else ''}"
+    seen = words.count(summary.ranks_seen, "rank")
     if summary.ranks_seen < summary.ranks_expected:
         seen = f"{summary.ranks_seen} of {summary.ranks_expected} ranks"
-    parts = [seen, f"{summary.steps:,} steps", f"{summary.spans:,} spans"]
+    parts = [seen, words.count(summary.steps, "step"), words.count(summary.spans, "span")]
     if summary.shards:
-        parts.insert(1, f"{summary.shards} PS shards")
+        parts.insert(1, words.count(summary.shards, "PS shard"))
     if report.efficiency:
-        parts.append(duration(report.efficiency.job_ns))
+        parts.append(words.duration(report.efficiency.job_ns))
     return ", ".join(parts)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import dash_mantine_components as dmc
 from dash import dcc, html
 
+from tracelens import words
 from tracelens.analyses.phases import OWN_CATEGORIES
 from tracelens.reports.words import clean
 from tracelens_dashboard import links, text, theme
@@ -41,7 +42,7 @@ def title(finding: Finding) -> str:
     """Say the finding in a few words: ``Rank 2 late: backprop, steps 40-99``."""
     who = _who(finding)
     what = _WHAT.get(finding.kind, finding.kind.replace("_", " "))
-    where = [text.span_of(finding.steps)] if finding.steps else []
+    where = [text.steps(*finding.steps)] if finding.steps else []
     if finding.phase in OWN_CATEGORIES:
         where = [theme.name_of(finding.phase), *where]
     if finding.kind == "straggler":
@@ -79,10 +80,10 @@ def _who(finding: Finding) -> str:
     if finding.shards:
         return text.listing("Shard", finding.shards)
     if finding.kind == "slow_host" and finding.hosts:
-        return clean(", ".join(finding.hosts[: text.MOST_LISTED]))
+        return clean(", ".join(finding.hosts[: words.MOST_LISTED]))
     if finding.ranks:
         return text.listing("Rank", finding.ranks)
-    return clean(", ".join(finding.hosts[: text.MOST_LISTED]))
+    return clean(", ".join(finding.hosts[: words.MOST_LISTED]))
 
 
 def _joined(who: str, what: str) -> str:

@@ -1,0 +1,109 @@
+"""Numbers and names as people read them: the only place where nanoseconds become seconds.
+
+Inside, times are integer nanoseconds and shares fractions of 1; sentences of findings, reports and the
+dashboard write them with these functions, so that one number reads the same everywhere.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "bandwidth",
+    "capital",
+    "count",
+    "duration",
+    "listing",
+    "percent",
+    "phase",
+    "points",
+    "size",
+    "steps",
+]
+
+_UNITS: Final = ((3.6e12, "h"), (6e10, "min"), (1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
+_SIZES: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+_RATES: Final = ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"))
+_PHASES: Final = {
+    "data": "data loading",
+    "update": "the weight update",
+    "checkpoint": "checkpointing",
+    "gc": "garbage collection",
+    "user": "its own code",
+}
+MOST_LISTED: Final = 6
+
+
+def duration(ns: float) -> str:
+    """Write a duration with three digits: ``162 ms``, ``2.93 ms``; nanoseconds are whole."""
+    for unit_ns, unit in _UNITS[:-1]:
+        if abs(ns) >= unit_ns * (1 - 0.0005):  # 999.9 us is 1.00 ms
+            return f"{_three_digits(ns / unit_ns)} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def size(nbytes: float) -> str:
+    """Write a number of bytes: ``24.0 MiB``."""
+    for factor, unit in _SIZES:
+        if abs(nbytes) >= factor:
+            return f"{nbytes / factor:,.1f} {unit}"
+    return f"{nbytes:,.0f} B"
+
+
+def bandwidth(bytes_per_ns: float) -> str:
+    """Write bytes per nanosecond as links are sold, in powers of ten: ``11.8 GB/s``."""
+    rate = bytes_per_ns * 1e9
+    for factor, unit in _RATES:
+        if abs(rate) >= factor:
+            return f"{_three_digits(rate / factor)} {unit}"
+    return f"{rate:.0f} B/s"
+
+
+def points(share: float, digits: int | None = None) -> str:
+    """Write a share as points of hundred, with so many decimals: ``12`` or ``0.4`` if not said."""
+    value = 100 * share
+    shown = digits if digits is not None else 0 if abs(value) >= 9.95 else 1
+    return f"{value:.{shown}f}"
+
+
+def percent(share: float, digits: int | None = None) -> str:
+    """Write a share as a percentage: ``61 %``, ``0.4 %``; in columns with the same decimals."""
+    return f"{points(share, digits)} %"
+
+
+def count(number: int, noun: str, plural: str | None = None) -> str:
+    """Write a number with its noun: ``1 step``, ``400 steps``."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def listing(noun: str, names: Sequence[int | str]) -> str:
+    """Name some: ``rank 3``, ``ranks 3, 5 and 7``, ``ranks 0, 1, 2 and 61 more``."""
+    shown = [str(name) for name in names]
+    if len(shown) == 1:
+        return f"{noun} {shown[0]}"
+    if len(shown) > MOST_LISTED:
+        shown = [*shown[: MOST_LISTED - 1], f"{len(shown) - MOST_LISTED + 1} more"]
+    return f"{noun}s {', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def steps(first: int, last: int) -> str:
+    """Write a range of steps, inclusive: ``step 4``, ``steps 40-79``."""
+    return f"step {first}" if first == last else f"steps {first}-{last}"
+
+
+def phase(name: str) -> str:
+    """Say a phase within a sentence: ``data loading``, ``backprop``."""
+    return _PHASES.get(name, name)
+
+
+def capital(text: str) -> str:
+    """Begin a sentence."""
+    return text[:1].upper() + text[1:]
+
+
+def _three_digits(value: float) -> str:
+    size = abs(value)
+    return f"{value:,.{0 if size >= 99.95 else 1 if size >= 9.995 else 2}f}"

@@ -30,6 +30,9 @@ proofs: $(VENV)/test.stamp ## the recorder's promises at length: 100 kills, 8 x 
 	TRACELENS_PROOF_KILLS=100 TRACELENS_PROOF_SPANS=100000 TRACELENS_NATIVE=1 $(BIN)/pytest $(PROOFS) --timeout 1800
 	TRACELENS_PROOF_KILLS=100 TRACELENS_PROOF_SPANS=100000 TRACELENS_NATIVE=0 $(BIN)/pytest $(PROOFS) --timeout 1800
 
+sanitize: $(VENV)/test.stamp ## the recorder's tests with sanitizers in its native part
+	PYTHONPATH=tests $(BIN)/python -m support.sanitize $(PYTEST_ARGS)
+
 samples: $(VENV)/test.stamp ## record sample_traces/ anew
 	PYTHONPATH=tests $(BIN)/python -m support.samples
 
@@ -77,11 +80,13 @@ browser: # the browser tests use the system's Chromium
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/demo.stamp: pyproject.toml | $(VENV)/bin/python
+NATIVE := instrument/build_native.py $(wildcard $(addprefix instrument/tracelens_instrument/,*.c native/*.h))
+
+$(VENV)/demo.stamp: pyproject.toml $(NATIVE) | $(VENV)/bin/python
 	$(PIP) -e '.[demo]'
 	touch $@
 
-$(VENV)/test.stamp: pyproject.toml | $(VENV)/bin/python
+$(VENV)/test.stamp: pyproject.toml $(NATIVE) | $(VENV)/bin/python
 	$(PIP) 'torch==2.13.0'
 	$(PIP) -e '.[test]'
 	touch $@ $(VENV)/demo.stamp

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCE = Path("instrument", "tracelens_instrument", "_native.c")
+PARTS = SOURCE.with_name("native")
 LIBRARY = "_native.abi3.so"
 FLAGS = (
     "-std=gnu11",
@@ -26,6 +28,7 @@ FLAGS = (
     "-shared",
     "-fvisibility=hidden",
 )
+_OLDEST_GLIBC = 17  # 2.17, which pip calls manylinux2014: Python 3.11 needs no less
 
 
 class NativeBuildHook(BuildHookInterface[Any]):
@@ -42,7 +45,7 @@ class NativeBuildHook(BuildHookInterface[Any]):
         if compiled(source, library):
             build_data["force_include"][str(library)] = f"tracelens_instrument/{LIBRARY}"
             build_data["pure_python"] = False
-            build_data["tag"] = f"cp311-abi3-{_platform()}"
+            build_data["tag"] = f"cp311-abi3-{_platform(library.read_bytes())}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove what the wheel holds by now."""
@@ -88,5 +91,10 @@ def _compile(source: Path, library: Path) -> str:
     return ""
 
 
-def _platform() -> str:
-    return sysconfig.get_platform().replace("-", "_").replace(".", "_")
+def _platform(library: bytes) -> str:
+    """Name the oldest Linux that runs `library`: PEP 600 goes by what is needed of the C library."""
+    here = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    needed = [int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", library)]
+    if not needed or b"GLIBC_ABI_" in library:
+        return here  # another C library, or a linker whose output older ones refuse
+    return here.replace("linux_", f"manylinux_2_{max(_OLDEST_GLIBC, *needed)}_", 1)

@@ -13,6 +13,7 @@ from typing import Final
 __all__ = ["NATIVE", "backend"]
 
 _SWITCH: Final = "TRACELENS_NATIVE"
+_REVISION: Final = 2  # of what both parts expect of each other, as in native/base.h
 
 
 def _choose() -> tuple[bool, str]:
@@ -21,7 +22,7 @@ def _choose() -> tuple[bool, str]:
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return False, "this Python is free-threaded, and the native recorder relies on the GIL"
     try:
-        importlib.import_module("tracelens_instrument._native")
+        native = importlib.import_module("tracelens_instrument._native")
     except ModuleNotFoundError:
         return (
             False,
@@ -29,6 +30,8 @@ def _choose() -> tuple[bool, str]:
         )
     except ImportError as error:
         return False, f"the native recorder cannot be loaded ({error})"
+    if getattr(native, "REVISION", 1) != _REVISION:
+        return False, "the native recorder was built from other sources: install again"
     return True, "it is there and may be used"
 
 

@@ -10,15 +10,9 @@ from tracelens_instrument.span_in_python import Values
 from tracelens_instrument.state import STATE
 
 if TYPE_CHECKING:
-    from tracelens_instrument.segments import Segment
     from tracelens_instrument.span_in_python import Span, Token
-    from tracelens_instrument.state import Here
 
 __all__ = ["Span", "Token", "Values"]
-
-
-def _arrive(segment: Segment) -> Here:
-    return segment.owner.arrive()
 
 
 if NATIVE:
@@ -28,7 +22,6 @@ if NATIVE:
         state=STATE,
         twin=span_in_python.Span,
         again=span_in_python.reduced,
-        arrive=_arrive,
     )
 
 if not TYPE_CHECKING:

@@ -122,3 +122,16 @@ def test_the_choice_is_told(native: str, expected: str) -> None:
     used, _, why = run_child(code, TRACELENS_NATIVE=native).stdout.strip().partition("|")
     assert used == expected or (not expected and used in {"native", "python"})
     assert why
+
+
+def test_native_part_of_other_sources() -> None:
+    """One that was built before the sources changed is not used, and it is said what to do."""
+    code = """
+        import sys, types
+        sys.modules["tracelens_instrument._native"] = types.ModuleType("old")
+        from tracelens_instrument.recorder import backend
+        print(*backend(), sep="|")
+    """
+    used, _, why = run_child(code, TRACELENS_NATIVE="1").stdout.strip().partition("|")
+    assert used == "python"
+    assert "install again" in why

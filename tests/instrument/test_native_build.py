@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import shutil
+import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,10 +31,11 @@ def hook() -> ModuleType:
 
 @pytest.fixture
 def root(tmp_path: Path, hook: ModuleType) -> Path:
-    """A source tree with nothing in it but the C file."""
+    """A source tree with nothing in it but the C files."""
     source = tmp_path / "tree" / hook.SOURCE
     source.parent.mkdir(parents=True)
     shutil.copy(HOOK.parents[1] / hook.SOURCE, source)
+    shutil.copytree(HOOK.parents[1] / hook.PARTS, tmp_path / "tree" / hook.PARTS)
     return tmp_path / "tree"
 
 
@@ -68,8 +71,25 @@ def test_with_a_compiler(hook: ModuleType, root: Path) -> None:
         pytest.skip("there is no compiler here")
     data = build(hook, root, "standard")
     assert list(data["force_include"].values()) == [f"tracelens_instrument/{hook.LIBRARY}"]
-    assert data["tag"].startswith("cp311-abi3-linux_")
+    assert re.fullmatch("cp311-abi3-(many)?linux_.*", data["tag"])
     assert not data["pure_python"]
     assert not beside.exists()
     assert build(hook, root, "editable") == {"force_include": {}}
     assert beside.is_file()
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"\0clock_gettime\0GLIBC_2.17\0GLIBC_2.2.5\0", "manylinux_2_17_x86_64"),
+        (b"\0clock_gettime\0GLIBC_2.34\0GLIBC_2.2.5\0", "manylinux_2_34_x86_64"),
+        (b"\0GLIBC_2.36\0GLIBC_ABI_DT_RELR\0", "linux_x86_64"),
+        (b"\0clock_gettime\0libc.musl-x86_64.so.1\0", "linux_x86_64"),
+    ],
+)
+def test_platform_is_the_oldest_that_runs_it(
+    hook: ModuleType, monkeypatch: pytest.MonkeyPatch, content: bytes, expected: str
+) -> None:
+    """The wheel says which C library it needs, so that an index takes it and pip refuses it in time."""
+    monkeypatch.setattr(sysconfig, "get_platform", lambda: "linux-x86_64")
+    assert hook._platform(content) == expected

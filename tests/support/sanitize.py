@@ -1,0 +1,86 @@
+"""Runs the recorder's tests with a native part that checks every access and every operation of its own.
+
+The sources are copied and compiled there with the address and undefined-behaviour sanitizers, so that
+the installation stays as it is. Python's objects come from plain malloc, so that each is watched. What
+CPython and other libraries never free is not reported.
+
+Run: make sanitize [PYTEST_ARGS=...]
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+PARTS: Final = ("tracelens", "instrument", "dashboard", "tests", "pyproject.toml")
+COMPILED: Final = ("*.so", "__pycache__")
+FLAGS: Final = (
+    "-g -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all"
+)
+LIBRARIES: Final = ("libasan.so", "libubsan.so")
+OPTIONS: Final = {
+    "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=1:alloc_dealloc_mismatch=0",
+    "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
+    "PYTHONMALLOC": "malloc",
+    "TRACELENS_NATIVE": "1",
+}
+IN_USE: Final = "from tracelens_instrument.backend import backend; print(*backend(), sep=': ')"
+
+
+def main(arguments: list[str]) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder)
+        copy(tree)
+        build(tree)
+        environment = os.environ | OPTIONS | {"LD_PRELOAD": preload(), "PYTHONPATH": path_of(tree)}
+        used = subprocess.check_output([sys.executable, "-c", IN_USE], env=environment, text=True)
+        if not used.startswith("native"):
+            sys.exit(f"The native recorder is not in use: {used}")
+        tests = [sys.executable, "-m", "pytest", "tests/instrument", "-p", "no:cacheprovider"]
+        return subprocess.run(
+            [*tests, *arguments], cwd=tree, env=environment, check=False
+        ).returncode
+
+
+def copy(tree: Path) -> None:
+    for name in PARTS:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns(*COMPILED))
+        else:
+            shutil.copy(source, tree)
+
+
+def build(tree: Path) -> None:
+    """Compile as the build hook does, with more flags."""
+    spec = importlib.util.spec_from_file_location("hook", tree / "instrument" / "build_native.py")
+    assert spec is not None
+    assert spec.loader is not None
+    hook = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hook)
+    source = tree / hook.SOURCE
+    os.environ["CFLAGS"] = FLAGS
+    if not hook.compiled(source, source.with_name(hook.LIBRARY)):
+        sys.exit("The compiler or its sanitizers are missing.")
+    del os.environ["CFLAGS"]
+
+
+def preload() -> str:
+    """Name the sanitizers' libraries: a program that was built without them must load them first."""
+    asked = [["cc", f"-print-file-name={library}"] for library in LIBRARIES]
+    return ":".join(subprocess.check_output(command, text=True).strip() for command in asked)
+
+
+def path_of(tree: Path) -> str:
+    return os.pathsep.join(str(tree / part) for part in ("", "instrument", "dashboard"))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

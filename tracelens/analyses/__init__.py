@@ -13,6 +13,7 @@ import polars as pl
 
 from tracelens.analyses import (
     asynchrony,
+    communication,
     efficiency,
     imbalance,
     integrity,
@@ -52,6 +53,9 @@ ANALYSES: Final = (
     Analysis("stalls", "When are all ranks slow at the same time?", stalls.run),
     Analysis("imbalance", "Is the work spread evenly over ranks and PS shards?", imbalance.run),
     Analysis("interleaving", "Is communication hidden, and what gaps are there?", interleaving.run),
+    Analysis(
+        "communication", "How fast are collectives, and are messages too small?", communication.run
+    ),
     Analysis("asynchrony", "Who is stale, and who waits for a turn?", asynchrony.run),
 )
 

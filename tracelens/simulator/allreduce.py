@@ -7,6 +7,7 @@ come and the one before it is through; every rank leaves it shortly after it is 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -55,11 +56,11 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
     enter, leave = (np.zeros((*shape, scenario.buckets), np.int64) for _ in range(2))
     transfers, skews = durations.transfers(scenario), durations.exit_skews(scenario)
     now = np.full(scenario.ranks, ORIGIN_NS, np.int64)
+    reduce = partial(_overlapped, shares=_made(scenario)) if scenario.overlap else _blocking
     for step in range(scenario.steps):
         start[step] = now
         ready[step] = now + own.data[step] + own.forward[step] + own.gc[step]
         backprop_end[step] = ready[step] + own.backprop[step]
-        reduce = _overlapped if scenario.overlap else _blocking
         enter[step], leave[step] = reduce(
             ready[step], backprop_end[step], transfers[step], skews[step]
         )
@@ -73,12 +74,22 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
         sheet.spans(backprop_end, done, name="wait_reductions", kind="wait", **at(scenario))
 
 
+def _made(scenario: Scenario) -> Nanoseconds:
+    """Return how much of all gradients backprop has made when each bucket is full."""
+    sizes = np.array(scenario.bytes_of_buckets, np.int64)
+    return np.cumsum(np.maximum(sizes // max(np.gcd.reduce(sizes), 1), 1))
+
+
 def _overlapped(
-    begin: Nanoseconds, end: Nanoseconds, transfers: Nanoseconds, skews: Nanoseconds
+    begin: Nanoseconds,
+    end: Nanoseconds,
+    transfers: Nanoseconds,
+    skews: Nanoseconds,
+    *,
+    shares: Nanoseconds,
 ) -> tuple[Nanoseconds, Nanoseconds]:
     """Reduce buckets while backprop runs: when each rank enters and leaves, [rank, bucket]."""
-    shares = np.arange(1, len(transfers) + 1)
-    enter = begin[:, None] + (end - begin)[:, None] * shares // len(transfers)
+    enter = begin[:, None] + (end - begin)[:, None] * shares // shares[-1]
     leave = np.empty_like(enter)
     free = np.int64(0)
     for bucket, transfer in enumerate(transfers):
@@ -188,6 +199,6 @@ def _record_reductions(
             communicator=WORLD_UID,
             seq=steps * scenario.buckets + bucket,
             bucket=bucket,
-            bytes=scenario.bucket_bytes,
+            bytes=scenario.bytes_of_buckets[bucket],
             **place,
         )

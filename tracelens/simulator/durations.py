@@ -59,7 +59,9 @@ def phase(scenario: Scenario, name: str, mean_ms: float) -> Nanoseconds:
 def transfers(scenario: Scenario) -> Nanoseconds:
     """Draw how long each bucket is on the wire once all ranks have come, [step, bucket]."""
     shape = (scenario.steps, scenario.buckets)
-    base = scenario.transfer_ms * np.exp(scenario.noise * _noise(scenario, "reduction", shape))
+    sizes = np.array(scenario.bytes_of_buckets, np.float64)
+    means = scenario.message_ms + scenario.transfer_ms * sizes / max(float(sizes.mean()), 1.0)
+    base = means * np.exp(scenario.noise * _noise(scenario, "reduction", shape))
     return _nanoseconds(_plant(scenario, "reduction", base, None))
 
 

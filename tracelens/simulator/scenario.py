@@ -56,6 +56,8 @@ class Scenario:
     `noise` is the relative deviation from step to step (with `correlation` between neighbours),
     `spread` the lasting relative difference between ranks, `common` noise shared by all ranks.
     `overlap` reduces buckets beside backprop, as DDP does; else one blocking call a bucket.
+    A bucket of mean size is `transfer_ms` on the wire, and every message `message_ms` more, however
+    small; `bucket_sizes` (bytes) are `bucket_bytes` each if not given.
     `layers` > 1 records each layer of forward, backprop and update. `clocks` holds one clock a
     host (the workers' hosts, then one host a shard); empty = all share one. With `shards`, gradients
     go to parameter servers instead of an allreduce. `on_device`: every worker has a device that does
@@ -71,7 +73,9 @@ class Scenario:
     backprop_ms: float = 10.0
     buckets: int = 2
     bucket_bytes: int = 4 << 20
+    bucket_sizes: tuple[int, ...] = ()
     transfer_ms: float = 1.0
+    message_ms: float = 0.0
     update_ms: float = 1.0
     update_gap_ms: float = 0.0
     noise: float = 0.02
@@ -108,6 +112,11 @@ class Scenario:
                 f"A scenario has ranks, ranks_per_host, steps, buckets and layers of at least 1, "
                 f"found {counts}."
             )
+        if self.bucket_sizes and len(self.bucket_sizes) != self.buckets:
+            raise InvalidArgument(
+                f"A scenario with {self.buckets} buckets needs as many bucket_sizes, "
+                f"found {len(self.bucket_sizes)}."
+            )
         if self.shard_bytes and len(self.shard_bytes) != self.shards:
             raise InvalidArgument(
                 f"A scenario with {self.shards} shards needs as many shard_bytes, "
@@ -131,9 +140,14 @@ class Scenario:
         return self.worker_hosts + self.shards
 
     @property
+    def bytes_of_buckets(self) -> tuple[int, ...]:
+        """Bytes of gradient that each bucket holds."""
+        return self.bucket_sizes or (self.bucket_bytes,) * self.buckets
+
+    @property
     def bytes_of_shards(self) -> tuple[int, ...]:
         """Bytes of gradient that each shard receives from each worker in a step."""
-        even = (self.buckets * self.bucket_bytes // max(self.shards, 1),) * self.shards
+        even = (sum(self.bytes_of_buckets) // max(self.shards, 1),) * self.shards
         return self.shard_bytes or even
 
 

@@ -39,12 +39,12 @@ def congestion(setting: Setting, work: Work) -> Label:
 
 
 def small_messages(_setting: Setting, work: Work) -> Label:
-    """Send the same gradients in 24 small messages, each with its latency."""
+    """Send the same gradients in 24 small messages of different sizes, each with its latency."""
     count, latency = 24, 4.0
-    part = work.transfer.sum(axis=1, keepdims=True) / count
-    work.transfer = np.repeat(part + latency, count, axis=1)
+    share = np.linspace(0.2, 1.8, count) / count
+    work.sizes = tuple((share * work.bucket_bytes * 2).astype(int).tolist())
+    work.transfer = work.transfer.sum(axis=1, keepdims=True) * share + latency
     work.lag = np.repeat(work.lag[:, :1], count, axis=1)
-    work.bucket_bytes = work.bucket_bytes * 2 // count
     return Label("small_messages", opportunity=True, also=("exposed_communication",))
 
 

@@ -88,7 +88,7 @@ def _reductions(ledger: Ledger, place: Place, work: Work, played: Played) -> Non
         numbers = {
             "seq": place.step * buckets + bucket,
             "bucket": bucket,
-            "bytes": work.bucket_bytes,
+            "bytes": work.sizes[bucket] if work.sizes else work.bucket_bytes,
         }
         ledger.note(what, enter, leave, place.of() | numbers)
         if work.hop is not None:

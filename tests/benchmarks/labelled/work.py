@@ -28,7 +28,7 @@ class Work:
     `gc_at` says at which share of forward and backprop together a pause falls; `transfer` is the time
     of each bucket on the wire, [step, bucket]; `hop` the part of it that one rank's send takes, [step,
     rank], where sends are recorded; `starts` delays each rank's first step. `layers` updates a step lie
-    `gap` apart.
+    `gap` apart. `sizes` are the buckets' bytes where they differ.
     """
 
     phases: dict[str, Floats]
@@ -40,6 +40,7 @@ class Work:
     starts: Floats
     overlap: bool = True
     bucket_bytes: int = BUCKET_BYTES
+    sizes: tuple[int, ...] = ()
     hop: Floats | None = None
     layers: int = 1
     gap: float = 0.0

@@ -1,4 +1,4 @@
-"""Bandwidths and the cost of a message are measured; messages too small are told, with what joining saves."""
+"""Bandwidths and the cost of a message are measured; too small ones are told, and what joining saves."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_line_is_the_planted_one(scenario: Scenario) -> None:
 
 
 def test_bandwidths_by_size() -> None:
-    """Larger messages come closer to the best; what a rank sends twice the payload, less its own part."""
+    """Larger messages come closer to the best; a link carries twice the payload, less a rank's part."""
     table = measured(SMALL).bandwidths
     assert table["from_bytes"].to_list() == [MIB // 4, MIB, 4 * MIB]
     assert table["calls"].to_list() == [60 * 3, 60 * 12, 60]

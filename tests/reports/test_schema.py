@@ -161,3 +161,13 @@ def test_the_page_agrees() -> None:
     assert found["notes"]
     named = {name for part in objects(SCHEMA) for name in part["properties"]}
     assert {name for name in named if f"`{name}`" not in page} == set()
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_tables_are_those_of_the_code(run: str) -> None:
+    """Every table is in every report, with the same columns, whether or not it has rows."""
+    said = SCHEMA["properties"]["tables"]["properties"]
+    tables = report(RUNS[run][0]).tables
+    assert set(said) == set(tables)
+    for name, table in tables.items():
+        assert list(said[name]["items"]["properties"]) == table.columns

@@ -68,6 +68,11 @@ class Communication:
     lines: pl.DataFrame
     findings: tuple[Finding, ...]
 
+    @property
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """What a report shows."""
+        return {"bandwidths": self.bandwidths, "message_costs": self.lines}
+
 
 def run(trace: Trace, phases: Phases) -> Communication:
     """Measure the collectives of all communicators."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import polars as pl
 
     from tracelens.trace import Alignment, Note
 
@@ -78,6 +80,15 @@ class Result(Protocol):
         """Findings of this analysis, in any order."""
 
 
+@runtime_checkable
+class Tabled(Protocol):
+    """A result with tables that a report shows; they are there, if empty, for every trace."""
+
+    @property
+    def tables(self) -> Mapping[str, pl.DataFrame]:
+        """Tables by name, each with a row count that suits a page."""
+
+
 @dataclass(frozen=True)
 class Share:
     """One bar of the waterfall: a cause and its share of ranks x job time."""
@@ -122,3 +133,9 @@ class Report:
     findings: tuple[Finding, ...]
     notes: tuple[Note, ...]
     results: Mapping[str, Result] = field(default_factory=dict)
+
+    @property
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """The tables of all results that belong into a report, by name; docs/report.md tells of each."""
+        parts = [result.tables for result in self.results.values() if isinstance(result, Tabled)]
+        return {name: table for part in parts for name, table in part.items()}

@@ -37,6 +37,7 @@ def to_object(report: Report) -> dict[str, Any]:
         "clock": _clock(report.clock),
         "efficiency": _efficiency(report.efficiency),
         "findings": [_finding(finding) for finding in report.findings],
+        "tables": {name: _plain(table.to_dicts()) for name, table in report.tables.items()},
         "notes": [asdict(note) for note in report.notes],
     }
 

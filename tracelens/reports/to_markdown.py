@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from tracelens.reports.tables import sections
 from tracelens.reports.words import cause, clean, headline, noted, saving
 from tracelens.words import percent
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from tracelens.analyses.result import Report
 
 __all__ = ["render"]
@@ -33,8 +36,15 @@ def render(report: Report) -> str:
         shares += [(cause(bar.cause), bar.share) for bar in report.efficiency.waterfall]
         lines += ["", "| where the time went | share |", "|---|---:|"]
         lines += [f"| {name} | {percent(share, 1)} |" for name, share in shares]
+    for section in sections(report):
+        lines += ["", f"**{section.title}**", ""]
+        lines += _rows([section.headings, ["---:"] * len(section.headings), *section.rows])
     notes = [f"- {_SPECIAL.sub(_BACKSLASHED, noted(note))}" for note in report.notes]
     return "\n".join([*lines, "", *notes]).rstrip() + "\n"
+
+
+def _rows(rows: Iterable[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(map(_escaped, row))} |" for row in rows]
 
 
 def _escaped(text: str) -> str:

@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from tracelens.reports.tables import sections
 from tracelens.reports.words import cause, clean, headline, noted, saving
 from tracelens.words import duration, percent
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from tracelens.analyses.result import Efficiency, Finding, Report
+    from tracelens.reports.tables import Section
     from tracelens.trace import Alignment
 
 __all__ = ["render"]
@@ -37,6 +39,9 @@ def render(report: Report, *, width: int | None = None, color: bool = False) -> 
     console.print(_findings(report))
     if report.efficiency:
         console.print(_waterfall(report.efficiency))
+    console.print()
+    for section in sections(report):
+        console.print(_section(section))
     console.print(_clock(report.clock))
     for note in report.notes:
         console.print(Text(f"Note: {noted(note)}"))
@@ -83,6 +88,15 @@ def _waterfall(efficiency: Efficiency) -> RenderableType:
         Text(),
         Text(f"Efficiency is POP parallel efficiency: {percent(efficiency.achieved, 1)}{factors}."),
     )
+
+
+def _section(section: Section) -> RenderableType:
+    table = Table(box=None, padding=(0, 1), show_edge=False, header_style="dim")
+    for heading in section.headings:
+        table.add_column(heading, justify="left" if heading == section.headings[0] else "right")
+    for row in section.rows:
+        table.add_row(*map(clean, row))
+    return Group(Text(section.title), Padding(table, (0, 0, 1, 2)))
 
 
 def _clock(alignment: Alignment) -> Text:

@@ -1,0 +1,74 @@
+"""The tables of a report that people read: which columns, under what heading, in what words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tracelens.words import bandwidth, duration, percent, size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tracelens.analyses.result import Report
+
+__all__ = ["Section", "sections"]
+
+Column = tuple[str, str, "Callable[[Any], str]"]
+MOST_ROWS: Final = 8
+
+# By name of the table: title, then columns as heading, name, and how a value is written.
+SHOWN: Final[dict[str, tuple[str, tuple[Column, ...]]]] = {
+    "bandwidths": (
+        "Collectives by size",
+        (
+            ("operation", "op", str),
+            ("ranks", "ranks", str),
+            ("size", "bytes", size),
+            ("calls", "calls", str),
+            ("time", "wire_ns", duration),
+            ("bus bandwidth", "bus_bandwidth", bandwidth),
+            ("of the best", "of_best", percent),
+        ),
+    ),
+    "message_costs": (
+        "What a collective costs (95 %)",
+        (
+            ("operation", "op", str),
+            ("ranks", "ranks", str),
+            ("latency", "latency_ns", duration),
+            ("from", "latency_low_ns", duration),
+            ("to", "latency_high_ns", duration),
+            ("bus bandwidth", "bus_bandwidth", bandwidth),
+            ("half of it at", "half_bandwidth_bytes", size),
+            ("latency's share", "latency_share", percent),
+        ),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table in words."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def sections(report: Report) -> list[Section]:
+    """Return the tables that have rows; of many rows, the first, and how many more there are."""
+    tables = report.tables
+    found = []
+    for name, (title, columns) in SHOWN.items():
+        table = tables.get(name)
+        if table is None or table.is_empty():
+            continue
+        more = f" ({MOST_ROWS} of {table.height})" if table.height > MOST_ROWS else ""
+        rows = tuple(_row(row, columns) for row in table.head(MOST_ROWS).iter_rows(named=True))
+        found.append(Section(title + more, tuple(heading for heading, _, _ in columns), rows))
+    return found
+
+
+def _row(row: dict[str, Any], columns: Sequence[Column]) -> tuple[str, ...]:
+    return tuple("-" if row[name] is None else write(row[name]) for _, name, write in columns)

@@ -1,6 +1,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
+PEERS := .venv-peers
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
@@ -38,8 +39,10 @@ samples: $(VENV)/test.stamp ## record sample_traces/ anew
 
 bench: bench-recorder bench-conversion bench-stragglers ## all benchmarks
 
-bench-recorder: $(VENV)/test.stamp ## what recording costs, as ratios
-	$(BIN)/python tests/benchmarks/recorder.py
+bench-recorder: $(VENV)/peers.stamp ## what recording costs, beside other recorders (PUBLISH=1: write docs/benchmarks.md)
+	PYTHONPATH=.:instrument:tests $(PEERS)/bin/python tests/benchmarks/recorder.py $(if $(PUBLISH),--publish) $(ARGS)
+
+bench-peers: $(VENV)/peers.stamp ## install the recorders to compare with, into an environment of their own
 
 bench-conversion: $(VENV)/test.stamp ## what it costs to turn recordings into Arrow: time, bytes, memory
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/conversion.py
@@ -69,7 +72,7 @@ sample-gpu: ## record a training on this machine's GPUs into TRACE, check its de
 	$(ON_GPU) support.gpu_sample $(or $(TRACE),traces/ddp-gpu) $(ARGS)
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) traces .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) traces .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 .PHONY: browser
 browser: # the browser tests use the system's Chromium
@@ -90,3 +93,13 @@ $(VENV)/test.stamp: pyproject.toml $(NATIVE) | $(VENV)/bin/python
 	$(PIP) 'torch==2.13.0'
 	$(PIP) -e '.[test]'
 	touch $@ $(VENV)/demo.stamp
+
+# Beside what the tests use; a recorder that cannot be installed is left out, and bench-recorder says why.
+$(VENV)/peers.stamp: tests/benchmarks/peers.txt $(VENV)/test.stamp
+	$(BIN)/python -m venv $(PEERS)
+	$(BIN)/python -c "import site; print('import site; site.addsitedir(%r)' % site.getsitepackages()[0])" \
+	  > "$$(echo $(PEERS)/lib/python3*/site-packages)/with-tests.pth"
+	grep -v '^#' tests/benchmarks/peers.txt | while read -r peer; do \
+	  $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check "$$peer" > /dev/null 2>&1 \
+	    || echo "$$peer cannot be installed here"; done
+	touch $@

@@ -1,186 +1,118 @@
-"""What recording costs, as ratios: each arm against two clock reads and a list append, written inline.
+"""What recording costs: all our ways to record, and everything that one could use instead.
 
-Arms run in turns, so that a busy machine slows all alike; what counts is the median thread CPU time
-of a span, less that of an empty loop. Ratios carry over between machines, nanoseconds do not. Both
-recorders, in C and in Python, are measured in processes of their own that take turns. Between arms
-comes what training does between steps: the pages of the next segment are brought into memory.
+Ratios are to two clock reads and a list append written inline, which carry over between machines;
+nanoseconds do not. Both of our recorders, in C and in Python, are measured in processes of their own
+that take turns; other recorders beside the one in C. A recorder that is not there is told, with the
+reason: `make bench-peers` installs those that can be.
 
-Run: python tests/benchmarks/recorder.py [rounds]
+Run: PYTHONPATH=.:instrument:tests python tests/benchmarks/recorder.py [--help]
 """
 
 from __future__ import annotations
 
+import argparse
+import importlib.metadata
 import json
 import os
-import statistics
+import platform
 import subprocess
 import sys
 import tempfile
-import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-import tracelens as tl
+from benchmarks.published import with_measured
+from benchmarks.recorders import pages, survival
+from benchmarks.recorders.found import Found
+from benchmarks.recorders.known import PEERS, RECORDERS
+from benchmarks.recorders.ours import TraceLens
+from benchmarks.recorders.starting import starts
+from benchmarks.recorders.timing import Row, measure
+
 from tracelens_instrument.backend import backend
-from tracelens_instrument.state import STATE
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Arm = Callable[[int], None]
-    Found = dict[str, dict[str, float]]
-
-TURNS = 3
-SPANS = 2000
-SPAN = tl.span("piece", kind="user")
+SCRIPT = "tests/benchmarks/recorder.py"
+PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
+SWITCHES = {"native": "1", "python": "0"}
 
 
-def empty(count: int) -> None:
-    for _ in range(count):
-        pass
-
-
-def inline(count: int) -> None:
-    """Note name, step, bytes, start and end in a list: the least that anybody could do by hand."""
-    clock = time.perf_counter_ns
-    found: list[tuple[str, int, int, int, int]] = []
-    for number in range(count):
-        start = clock()
-        found.append(("piece", number, 4096, start, clock()))
-
-
-def plain_call(count: int) -> None:
-    for _ in range(count):
-        nothing()
-
-
-def with_span(count: int) -> None:
-    for _ in range(count):
-        with SPAN:
-            pass
-
-
-def with_values(count: int) -> None:
-    for number in range(count):
-        with SPAN(nbytes=number):
-            pass
-
-
-def with_many_values(count: int) -> None:
-    for number in range(count):
-        with SPAN(nbytes=number, seq=number, bucket=3, peer=1):
-            pass
-
-
-def begin_end(count: int) -> None:
-    for _ in range(count):
-        SPAN.begin().end()
-
-
-def begin_end_values(count: int) -> None:
-    for number in range(count):
-        SPAN.begin(nbytes=number, bucket=3).end()
-
-
-def complete(count: int) -> None:
-    for number in range(count):
-        SPAN.complete(1, 2, seq=number)
-
-
-def steps(count: int) -> None:
-    for number in range(count):
-        with tl.step(number):
-            pass
-
-
-def nothing() -> None:
-    pass
-
-
-def measure(arms: dict[str, Arm], rounds: int) -> dict[str, float]:
-    """Median nanoseconds of thread CPU time per span."""
-    times: dict[str, list[float]] = {name: [] for name in arms}
-    for _ in range(rounds):
-        for name, arm in arms.items():
-            if STATE.recording is not None:
-                STATE.recording.at_step_boundary()
-            before = time.thread_time_ns()
-            arm(SPANS)
-            times[name].append((time.thread_time_ns() - before) / SPANS)
-    return {name: statistics.median(found) for name, found in times.items()}
-
-
-def one(rounds: int) -> Found:
-    """Measure the recorder that this process uses: first switched off, then on."""
-    common: dict[str, Arm] = {"empty": empty, "inline": inline, "call": plain_call}
-    forms: dict[str, Arm] = {
-        "with SPAN": with_span,
-        "with SPAN(nbytes=)": with_values,
-        "with SPAN(4 values)": with_many_values,
-        "begin / end": begin_end,
-        "begin(2 values) / end": begin_end_values,
-        "complete": complete,
-        "step": steps,
-    }
-    found = {"off": measure(common | forms, rounds)}
+def one(rounds: int) -> None:
+    """Measure in this process, and print what was found."""
+    peers = PEERS if backend()[0] == "native" else ()
     with tempfile.TemporaryDirectory() as folder:
-        tl.start(folder)
-        recorded = tl.traced(nothing)
+        found = measure([TraceLens, *peers], Path(folder), rounds)
+    sys.stdout.write(f"\n{json.dumps((backend()[0], *found))}\n")
+    sys.stdout.flush()
+    os._exit(0)  # some recorders' ends take long, or print
 
-        def traced_call(count: int) -> None:
-            for _ in range(count):
-                recorded()
 
-        found["on"] = measure(common | forms | {"traced, less the call": traced_call}, rounds)
-        assert STATE.recording is not None
-        tl.stop()
+def both(rounds: int, turns: int) -> tuple[dict[str, Found], dict[str, str]]:
+    """Measure both of our recorders in processes of their own, in turns."""
+    found: dict[str, Found] = {}
+    failed: dict[str, str] = {}
+    for _ in range(turns):
+        for name, switch in SWITCHES.items():
+            command = [sys.executable, __file__, "--one", "--rounds", str(rounds)]
+            environment = os.environ | {"TRACELENS_NATIVE": switch}
+            done = subprocess.run(command, env=environment, capture_output=True, check=True)
+            used, rows, reasons = json.loads(done.stdout.splitlines()[-1])
+            failed |= reasons
+            if used == name:
+                found.setdefault(name, Found([])).add(Row(**row) for row in rows)
+    return found, failed
+
+
+def versions() -> dict[str, str]:
+    """Tell which versions are installed."""
+    found = {"TraceLens": "this one", "logging, JSON lines": platform.python_version()}
+    for kind in RECORDERS:
+        if kind.distribution and kind is not TraceLens:
+            try:
+                found[kind.name] = importlib.metadata.version(kind.distribution)
+            except importlib.metadata.PackageNotFoundError:
+                continue
     return found
 
 
-def both(rounds: int) -> dict[str, Found]:
-    """Measure both recorders in processes of their own, in turns; by round the median counts."""
-    asked = {"native": "1", "python": "0"}
-    found: dict[str, list[Found]] = {name: [] for name in asked}
-    for _ in range(TURNS):
-        for name, switch in asked.items():
-            command = [sys.executable, __file__, str(rounds), "--one"]
-            environment = os.environ | {"TRACELENS_NATIVE": switch}
-            done = subprocess.run(command, env=environment, capture_output=True, check=True)
-            used, measured = json.loads(done.stdout)
-            if used == name:
-                found[name].append(measured)
-    return {name: middle(turns) for name, turns in found.items() if turns}
+def report(arguments: argparse.Namespace) -> str:
+    """Measure all, and return it as Markdown."""
+    found, failed = both(arguments.rounds, arguments.turns)
+    able = [kind for kind in RECORDERS if kind.name not in failed]
+    started = starts(able, arguments.starts)
+    ended = survival.after_end(able)
+    killed = survival.after_kill(able, arguments.kills)
+    parts = [
+        pages.promises(found, started),
+        pages.cost_of_ours(found),
+        pages.cost_of_peers(next(iter(found.values())), failed),
+        pages.kept_and_started(ended, killed, started, versions()),
+    ]
+    return "\n\n".join(parts)
 
 
-def middle(turns: list[Found]) -> Found:
-    return {
-        mode: {arm: statistics.median(turn[mode][arm] for turn in turns) for arm in arms}
-        for mode, arms in turns[0].items()
-    }
+def options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=51)
+    parser.add_argument("--turns", type=int, default=3, help="processes of each of our recorders")
+    parser.add_argument("--starts", type=int, default=11, help="of each recorder")
+    parser.add_argument("--kills", type=int, default=5, help="of each recorder")
+    parser.add_argument("--publish", action="store_true", help="write docs/benchmarks.md")
+    parser.add_argument("--one", action="store_true", help="measure in this process")
+    parser.add_argument("--child", nargs=4, help="record, to be killed or to end")
+    return parser
 
 
-def report(mode: str, found: dict[str, Found]) -> None:
-    heads = "".join(f"{name + ' ns':>12}{'ratio':>8}" for name in found)
-    sys.stdout.write(f"\n{mode:28}{heads}\n")
-    for arm in next(iter(found.values()))[mode]:
-        cells = "".join(cell(measured[mode], arm) for measured in found.values())
-        sys.stdout.write(f"{arm:28}{cells}\n")
-
-
-def cell(times: dict[str, float], arm: str) -> str:
-    less = times["call"] if arm == "traced, less the call" else times["empty"]
-    spent = times[arm] - less
-    return f"{spent:12.0f}{spent / (times['inline'] - times['empty']):8.2f}"
-
-
-def main(arguments: list[str]) -> None:
-    rounds = int(arguments[0]) if arguments else 21
-    if "--one" in arguments:
-        json.dump((backend()[0], one(rounds)), sys.stdout)
-        return
-    found = both(rounds)
-    for mode in ("off", "on"):
-        report(mode, found)
+def main() -> None:
+    arguments = options().parse_args()
+    if arguments.child:
+        survival.child(*arguments.child)
+    elif arguments.one:
+        one(arguments.rounds)
+    else:
+        text = report(arguments)
+        sys.stdout.write(text + "\n")
+        if arguments.publish:
+            PAGE.write_text(with_measured(PAGE.read_text(), SCRIPT, text))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -5,20 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.labelled.peers import PEERS
+from benchmarks.published import table, with_measured
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-BEGIN: Final = "<!-- measured: written by tests/benchmarks/accuracy.py -->"
-END: Final = "<!-- end of measured -->"
+SCRIPT: Final = "tests/benchmarks/accuracy.py"
 NONE: Final = "-"  # not asked, or nothing to measure
 
 
 def with_tables(page: str, results: dict[str, Any]) -> str:
     """Put the tables between the page's markers."""
-    before, rest = page.split(BEGIN)
-    after = rest.split(END)[1]
-    return f"{before}{BEGIN}\n\n{tables_of(results)}\n\n{END}{after}"
+    return with_measured(page, SCRIPT, tables_of(results))
 
 
 def tables_of(results: dict[str, Any]) -> str:
@@ -28,12 +26,6 @@ def tables_of(results: dict[str, Any]) -> str:
     if "kinds" in results:
         made += [_confusion(results["kinds"]), _peers(results["kinds"])]
     return "\n\n".join(made)
-
-
-def _table(title: str, head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    head = list(head)
-    lines = [f"### {title}", "", f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 def _percent(share: float | None, digits: int = 1) -> str:
@@ -61,7 +53,7 @@ def _healthy(rows: list[dict[str, Any]]) -> str:
         )
         for row in rows
     ]
-    return _table("Healthy runs that accuse somebody", head, body)
+    return table("Healthy runs that accuse somebody", head, body)
 
 
 def _recall(rows: list[dict[str, Any]]) -> str:
@@ -90,9 +82,7 @@ def _recall(rows: list[dict[str, Any]]) -> str:
         )
         for row in rows
     ]
-    return _table(
-        "A rank slowed in 40 % of 1000 steps (other tools: found / precision)", head, body
-    )
+    return table("A rank slowed in 40 % of 1000 steps (other tools: found / precision)", head, body)
 
 
 def _clocks(rows: list[dict[str, Any]]) -> str:
@@ -116,7 +106,7 @@ def _clocks(rows: list[dict[str, Any]]) -> str:
         )
         for row in rows
     ]
-    return _table("Clock errors, 64 hosts", head, body)
+    return table("Clock errors, 64 hosts", head, body)
 
 
 def _kinds(rows: list[dict[str, Any]]) -> str:
@@ -135,7 +125,7 @@ def _kinds(rows: list[dict[str, Any]]) -> str:
             for place in places
         ]
         body.append((kind, mine[0]["verdict"], *right, *_summary(mine)))
-    return _table("Verdicts that are right, end to end", head, body)
+    return table("Verdicts that are right, end to end", head, body)
 
 
 def _summary(rows: list[dict[str, Any]]) -> list[str]:
@@ -166,7 +156,7 @@ def _confusion(rows: list[dict[str, Any]]) -> str:
         (truth, str(sum(counts.values())), ", ".join(f"{k} {n}" for k, n in _largest(counts)))
         for truth, counts in sorted(said.items())
     ]
-    return _table("What is said of which truth, all runs", ("truth", "runs", "said"), body)
+    return table("What is said of which truth, all runs", ("truth", "runs", "said"), body)
 
 
 def _largest(counts: dict[str, int]) -> list[tuple[str, int]]:
@@ -194,4 +184,4 @@ def _peers(rows: list[dict[str, Any]]) -> str:
         for name in PEERS
     ]
     head = ("rule", "healthy runs accused", "slow ranks all named", "somebody else named too")
-    return _table("Beside other tools' rules, end to end, skewed clocks", head, [ours, *others])
+    return table("Beside other tools' rules, end to end, skewed clocks", head, [ours, *others])

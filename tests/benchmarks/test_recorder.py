@@ -1,0 +1,91 @@
+"""The benchmark of recorders measures what it says, and leaves out nobody in silence."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from benchmarks.published import with_measured
+from benchmarks.recorders.by_hand import INLINE, JsonLines
+from benchmarks.recorders.found import Found, middle
+from benchmarks.recorders.known import RECORDERS
+from benchmarks.recorders.ours import MAIN, WAYS, TraceLens
+from benchmarks.recorders.timing import Row
+from support.recording import clean_environment
+
+if TYPE_CHECKING:
+    from benchmarks.recorders.arm import Recorder
+
+SCRIPT = Path(__file__).with_name("recorder.py")
+ROOT = Path(__file__).parents[2]
+
+
+def run(*arguments: object) -> str:
+    path = ":".join(str(ROOT / place) for place in (".", "instrument", "tests"))
+    command = [sys.executable, str(SCRIPT), *map(str, arguments)]
+    environment = clean_environment(PYTHONPATH=path)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=120, check=True
+    )
+    return done.stdout
+
+
+@pytest.mark.end_to_end
+def test_every_recorder_is_measured_or_told_why_not() -> None:
+    """Both switched off and on; a time is a time."""
+    backend, rows, failed = json.loads(run("--one", "--rounds", 1).splitlines()[-1])
+    on = {row["recorder"] for row in rows if row["on"]}
+    expected = RECORDERS if backend == "native" else (TraceLens,)
+    assert on | set(failed) == {kind.name for kind in expected} | {""}
+    assert all(failed.values())
+    arms = {(row["arm"], row["on"]) for row in rows if row["recorder"] == TraceLens.name}
+    assert {(arm.name, on) for arm in WAYS for on in (True, False)} <= arms
+    assert all(row["ns"][0] > 0 for row in rows if row["arm"] in {MAIN, INLINE})
+
+
+@pytest.mark.end_to_end
+@pytest.mark.parametrize("kind", [TraceLens, JsonLines])
+def test_spans_on_disk_are_counted(kind: type[Recorder], tmp_path: Path) -> None:
+    """As many as the child says it has closed, not fewer, not what it has not."""
+    said, folder = tmp_path / "said", tmp_path / "folder"
+    said.write_bytes(bytes(8))
+    folder.mkdir()
+    run("--child", kind.__name__, folder, said, 60)
+    assert int.from_bytes(said.read_bytes(), sys.byteorder) == 60
+    assert kind.kept(folder) == 60
+
+
+def test_ratios_are_taken_round_by_round() -> None:
+    """A round in which the machine was slow for all counts like any other."""
+    found = Found([])
+    for slow in (1.0, 9.0):
+        found.add([row("", INLINE, 10 * slow), row("TraceLens", MAIN, 5 * slow)])
+    assert found.to_inline(found.of("TraceLens", MAIN)) == (0.5, 0.5, 0.5)
+    assert found.peers(on=True) == []
+
+
+def test_interval_of_a_median() -> None:
+    """Of 100 values it lies about ten places to each side."""
+    assert middle(range(100)) == (49.5, 40, 59)
+    assert middle([3.0]) == (3.0, 3.0, 3.0)
+
+
+def test_a_page_keeps_what_others_wrote() -> None:
+    """Each script writes between its own marks."""
+    page = "".join(
+        f"{name}\n<!-- measured: written by {name} -->\nold {name}\n<!-- end of measured -->\n"
+        for name in ("a", "b")
+    )
+    changed = with_measured(page, "a", "new")
+    assert "old a" not in changed
+    assert "new" in changed
+    assert changed.endswith(page[page.index("b\n") :])
+    assert with_measured(changed, "a", "new") == changed
+
+
+def row(recorder: str, arm: str, ns: float, **values: Any) -> Row:
+    return Row(recorder, arm, "attributes", "public", values.get("on", True), [ns])

@@ -11,7 +11,6 @@ from waitress import create_server
 
 from tracelens.errors import InvalidArgument
 from tracelens.load import open as open_trace
-from tracelens.trace import Trace
 from tracelens_dashboard.app import create_app
 from tracelens_dashboard.guards import TRUSTED_HOSTS
 from tracelens_dashboard.store import Store
@@ -25,14 +24,14 @@ THREADS: Final = 8
 
 
 def serve(
-    source: Trace | str | os.PathLike[str],
+    source: Store | str | os.PathLike[str],
     host: str = LOOPBACK,
     port: int = 8050,
     *,
     open_browser: bool = False,
     ready: Callable[[str], None] | None = None,
 ) -> None:
-    """Open, analyze and serve a run; returns on Ctrl-C.
+    """Serve a run, opened or to be opened; returns on Ctrl-C.
 
     `port` 0 picks a free one; `ready` is called with the address once requests are accepted.
 
@@ -41,9 +40,8 @@ def serve(
         UnusableInput: the trace cannot be read.
     """
     _refuse_network(host)
-    trace = source if isinstance(source, Trace) else open_trace(source)
-    store = Store.of(trace)
-    store.warm()
+    store = source if isinstance(source, Store) else Store.open(source, lambda: open_trace(source))
+    store.refine()
     server = _listen(create_app(store).server, host, port)
     url = f"http://{host}:{server.effective_port}/"
     sys.stdout.write(f"TraceLens shows this run at {url} (Ctrl-C ends)\n")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from plotly import graph_objects as go
 
-from tracelens.lod.codes import FIRST_LEVEL, LABELS, LEVELS
+from tracelens.lod.codes import FIRST_LEVEL, LABELS, LEVELS, SHADE
 
 if TYPE_CHECKING:
     from tracelens.lod.png import Colour
@@ -29,6 +29,8 @@ TRANSPARENT: Final = "rgba(0,0,0,0)"
 FONT: Final = (
     "-apple-system, BlinkMacSystemFont, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 )
+
+_STRENGTHS: Final = (1.0, 0.72, 0.5, 0.34)  # of what took most of a pixel, by how full it is
 
 _STRONG: Final = {
     "data": "#DDAA33",
@@ -176,12 +178,19 @@ def palette(scheme: str) -> tuple[Colour, ...]:
     """Return the colours of every palette index of `tracelens.lod.codes`."""
     theme = of(scheme)
     colours = [rgb(theme.surface)] * FIRST_LEVEL
-    for code, label in enumerate(LABELS, start=1):
-        colours[code] = rgb(theme.categories[label])
+    for shade, strength in enumerate(_STRENGTHS):
+        for code, label in enumerate(LABELS, start=1):
+            colours[code + shade * SHADE] = _mixed(theme.categories[label], theme.surface, strength)
     stops = np.array([rgb(colour) for colour in theme.ramp], float)
     places = np.linspace(0, len(stops) - 1, LEVELS)
     channels = [np.interp(places, range(len(stops)), stops[:, c]).round() for c in range(3)]
     return (*colours, *((int(r), int(g), int(b)) for r, g, b in zip(*channels, strict=True)))
+
+
+def _mixed(colour: str, ground: str, strength: float) -> Colour:
+    over, under = rgb(colour), rgb(ground)
+    r, g, b = (round(strength * o + (1 - strength) * u) for o, u in zip(over, under, strict=True))
+    return r, g, b
 
 
 def rgb(colour: str) -> Colour:

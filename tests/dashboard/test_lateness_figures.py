@@ -7,6 +7,7 @@ import polars as pl
 from support.frames import MS, run_of
 
 from tracelens.lod import lateness
+from tracelens.lod.times import Times
 from tracelens_dashboard.figures import lateness_map, rank_bars
 from tracelens_dashboard.theme import DARK, LIGHT
 
@@ -14,7 +15,7 @@ from tracelens_dashboard.theme import DARK, LIGHT
 def test_one_late_rank_of_512_survives() -> None:
     """However rows and columns are merged, the greatest cell is the planted lateness."""
     run = run_of(512, 700, {(300, 411): 40})
-    late = lateness.measure(run.times, range(512))
+    late = lateness.measure(Times.of(run.times, range(512)))
     drawing = lateness_map.by_rank(late, LIGHT)
     cells = np.array(drawing.figure.data[0].z)
     assert cells.shape[0] <= lateness_map.MOST_ROWS
@@ -30,7 +31,7 @@ def test_one_late_rank_of_512_survives() -> None:
 def test_a_host_is_as_late_as_its_latest_rank() -> None:
     """A row a host shows the maximum of its ranks, and its name is inert."""
     run = run_of(4, 5, {(3, 2): 10})
-    late = lateness.measure(run.times, range(4))
+    late = lateness.measure(Times.of(run.times, range(4)))
     hosts = {0: "a", 1: "a", 2: "<b>", 3: "<b>"}
     trace = lateness_map.by_host(late, hosts, LIGHT).figure.data[0]
     assert list(trace.y) == ["a", "&lt;b&gt;"]
@@ -41,7 +42,7 @@ def test_missing_steps_are_gaps() -> None:
     """A rank that died has no cells after its death, rather than punctual ones."""
     run = run_of(3, 6, {(2, 1): 5})
     times = run.times.filter(~((pl.col("rank") == 0) & (pl.col("step") > 2)))
-    late = lateness.measure(times, range(3))
+    late = lateness.measure(Times.of(times, range(3)))
     cells = np.array(lateness_map.by_rank(late, DARK).figure.data[0].z)
     assert np.isnan(cells[0, 3:]).all()
     assert not np.isnan(cells[1:]).any()
@@ -50,9 +51,9 @@ def test_missing_steps_are_gaps() -> None:
 def test_the_bars_name_the_phase() -> None:
     """The latest rank comes first, and the sentence names the phase that was planted."""
     run = run_of(4, 10, {(1, step): 6 for step in range(10)})
-    late = lateness.measure(run.times, range(4))
+    late = lateness.measure(Times.of(run.times, range(4)))
     drawing = rank_bars.draw(
-        late, lambda name: lateness.measure(run.times, range(4), [name]), LIGHT
+        late, lambda name: lateness.measure(Times.of(run.times, range(4)), [name]), LIGHT
     )
     assert drawing.figure.data[0].name == "data loading"
     assert drawing.figure.data[0].y[0] == "rank 1 "
@@ -63,7 +64,7 @@ def test_the_bars_name_the_phase() -> None:
 def test_a_run_without_lateness_says_so() -> None:
     """Where all ranks are equal, no rank is called late."""
     run = run_of(3, 4)
-    late = lateness.measure(run.times, range(3))
+    late = lateness.measure(Times.of(run.times, range(3)))
     assert lateness_map.summary(late) == "No rank is later than the others in any step."
     bars = rank_bars.draw(late, lambda _: late, LIGHT)
     assert bars.summary == "No rank takes longer than the others."
@@ -72,7 +73,7 @@ def test_a_run_without_lateness_says_so() -> None:
 def test_a_run_without_steps_says_so() -> None:
     """No step, no map: one sentence stands in its place."""
     run = run_of(2, 1)
-    late = lateness.measure(run.times.clear(), range(2))
+    late = lateness.measure(Times.of(run.times.clear(), range(2)))
     assert lateness_map.by_rank(late, LIGHT).summary == "No step was recorded."
     assert late.excess_ns.shape == (2, 0)
 
@@ -80,6 +81,6 @@ def test_a_run_without_steps_says_so() -> None:
 def test_one_rank_gets_no_comparison_with_peers() -> None:
     """A single rank is told so instead of being called late."""
     run = run_of(1, 3)
-    late = lateness.measure(run.times, range(1))
+    late = lateness.measure(Times.of(run.times, range(1)))
     assert rank_bars.draw(late, lambda _: late, LIGHT).summary.startswith("One rank alone")
     assert late.own_ns[0, 0] == 15 * MS

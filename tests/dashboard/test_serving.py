@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def test_the_network_is_refused_with_a_way_out(host: str) -> None:
     """Another address than loopback is refused in one sentence that offers a tunnel."""
     with pytest.raises(InvalidArgument, match="ssh -L"):
-        serve(slow_rank().trace, host=host)
+        serve(slow_rank(), host=host)
 
 
 def test_a_taken_port_is_one_sentence() -> None:
@@ -33,7 +33,7 @@ def test_a_taken_port_is_one_sentence() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(InvalidArgument, match="--port"):
-            serve(slow_rank().trace, port=taken.getsockname()[1])
+            serve(slow_rank(), port=taken.getsockname()[1])
 
 
 @pytest.mark.end_to_end

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from plotly.utils import PlotlyJSONEncoder
 from support.stores import devices, sharded, slow_rank
 
+from tracelens.analyses import phases
 from tracelens_dashboard.components import details
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def described(store: Store, lane: int, at_ns: int) -> str:
 def test_the_planted_phase_is_named_and_compared() -> None:
     """In rank 2's long backprop: its name, its time, and the shorter median of all ranks."""
     store = slow_rank()
-    mine = store.phases.segments.filter(rank=2, step=25, category="backprop")
+    mine = phases.run(store.trace).segments.filter(rank=2, step=25, category="backprop")
     page = described(store, 2, mine["start_ns"][0] + 1000)
     assert "backprop on rank 2 in step 25" in page
     assert "the others' median: 10" in page

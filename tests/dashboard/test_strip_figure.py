@@ -8,6 +8,7 @@ from support.frames import run_of
 from support.stores import slow_rank
 
 from tracelens.lod import lateness
+from tracelens.lod.times import Times
 from tracelens_dashboard.figures import strip
 from tracelens_dashboard.theme import LIGHT
 
@@ -15,7 +16,7 @@ from tracelens_dashboard.theme import LIGHT
 def test_shares_add_up_to_everything() -> None:
     """At each step the categories' shares sum to 100 %."""
     store = slow_rank()
-    drawing = strip.draw(store.phases.times, store.windows, store.whole, LIGHT)
+    drawing = strip.draw(store.times, store.windows, store.whole, LIGHT)
     total = np.sum([area.y for area in drawing.figure.data], axis=0)
     assert total == pytest.approx(np.full(60, 100.0))
     assert "backprop takes the largest share" in drawing.summary
@@ -26,5 +27,5 @@ def test_thousands_of_steps_become_a_few_hundred_points() -> None:
     run = run_of(1, 2000)
     windows = lateness.boundaries(run.steps)
     whole = slow_rank().whole
-    drawing = strip.draw(run.times, windows, whole, LIGHT)
+    drawing = strip.draw(Times.of(run.times, [0]), windows, whole, LIGHT)
     assert {len(area.x) for area in drawing.figure.data} == {strip.MOST_POINTS}

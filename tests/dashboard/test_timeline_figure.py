@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from support.stores import devices, sharded, slow_rank
 
+from tracelens.analyses import phases
 from tracelens.lod.png import SIGNATURE
 from tracelens_dashboard import sight
 from tracelens_dashboard.figures import timeline
@@ -65,7 +66,7 @@ def test_real_spans_lie_where_they_ran() -> None:
     backprop = next(trace for trace in bars if trace["name"] == "backprop")
     said = [tuple(words[:3]) for words in backprop["customdata"]]
     place = said.index(("rank 2", "backprop", 25))
-    mine = store.phases.segments.filter(rank=2, step=25, category="backprop")
+    mine = phases.run(store.trace).segments.filter(rank=2, step=25, category="backprop")
     assert backprop["base"][place] == pytest.approx((mine["start_ns"][0] - origin) / 1e9)
     length = int((mine["end_ns"] - mine["start_ns"]).sum()) / 1e9
     assert backprop["x"][place] == pytest.approx(length)

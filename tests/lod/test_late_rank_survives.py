@@ -21,7 +21,7 @@ def crowd(ranks: int, steps: int, late_rank: int, late_step: int) -> Scene:
     own[late_rank, late_step] = 300.0
     codes = lateness.compare(own, tuple(range(ranks)), tuple(range(steps))).levels.ravel()
     starts = np.tile(STEP_NS * np.arange(steps), ranks)
-    number = np.zeros(ranks * steps, np.int64)
+    number = np.zeros(ranks * steps, np.int32)
     lanes = tuple(Lane(rank, "worker", rank) for rank in range(ranks))
     offsets = steps * np.arange(ranks + 1)
     ends = starts + STEP_NS

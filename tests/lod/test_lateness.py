@@ -8,12 +8,13 @@ from support.frames import MS, run_of
 
 from tracelens.lod import lateness
 from tracelens.lod.codes import BLANK, FIRST_LEVEL, LEVELS
+from tracelens.lod.times import Times
 
 
 def test_the_late_rank_and_step_hold_the_excess() -> None:
     """A planted 30 ms is 30 ms of excess in that rank and step, and none elsewhere."""
     run = run_of(5, 8, {(3, 6): 30})
-    late = lateness.measure(run.times, range(5))
+    late = lateness.measure(Times.of(run.times, range(5)))
     assert late.excess_ns[3, 6] == 30 * MS
     assert np.count_nonzero(late.excess_ns) == 1
     assert late.total_ns.argmax() == 3
@@ -22,7 +23,7 @@ def test_the_late_rank_and_step_hold_the_excess() -> None:
 def test_waiting_for_a_late_rank_is_not_lateness() -> None:
     """The victims' longer steps leave their own time as it was."""
     run = run_of(3, 4, {(0, 2): 50})
-    late = lateness.measure(run.times, range(3))
+    late = lateness.measure(Times.of(run.times, range(3)))
     assert (late.own_ns[1:] == 15 * MS).all()
 
 
@@ -42,7 +43,7 @@ def test_a_rank_that_was_not_there_is_blank() -> None:
     """A killed rank's missing steps are drawn as nothing, not as punctual, and hide nobody else."""
     run = run_of(4, 6, {(2, 5): 20})
     gone = (pl.col("rank") == 1) & (pl.col("step") >= 3)
-    late = lateness.measure(run.times.filter(~gone), range(4))
+    late = lateness.measure(Times.of(run.times.filter(~gone), range(4)))
     assert (late.levels[1, 3:] == BLANK).all()
     assert late.levels[2, 5] == FIRST_LEVEL + LEVELS - 1
 

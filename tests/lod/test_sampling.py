@@ -15,7 +15,7 @@ from tracelens.lod.window import Grid
 def lanes_of(edges: list[int], codes: list[int]) -> Lanes:
     """Build one lane; every second piece between the edges is a gap."""
     starts, ends = np.array(edges[:-1:2]), np.array(edges[1::2])
-    number = np.zeros(len(starts), np.int64)
+    number = np.zeros(len(starts), np.int32)
     code = np.array(codes[: len(starts)], np.uint8)
     offsets = np.array([0, len(starts)])
     return Lanes((Lane(0, "worker", 0),), offsets, starts, ends, code, number, number, ("",))

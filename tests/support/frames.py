@@ -5,11 +5,19 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import polars as pl
 
-from tracelens.analyses.phases import SEGMENT_COLUMNS, TIME_COLUMNS
+from tracelens.analyses.phases import (
+    CATEGORIES,
+    SEGMENT_COLUMNS,
+    TIME_COLUMNS,
+    Pieces,
+    Segments,
+)
 from tracelens.lod import lanes, lateness
 from tracelens.lod.query import Scene
+from tracelens.lod.times import Times
 from tracelens.lod.window import Window
 from tracelens.trace import STEP_COLUMNS
 
@@ -21,7 +29,7 @@ WORK = (("data", 1), ("forward", 4), ("backprop", 8), ("update", 2))
 
 
 class Run(NamedTuple):
-    segments: pl.DataFrame
+    pieces: Segments
     times: pl.DataFrame
     steps: pl.DataFrame
 
@@ -66,7 +74,25 @@ def run_of(
         ns=(pl.col("end_ns") - pl.col("start_ns")).sum()
     )
     stepped = pl.DataFrame(windows).select(*STEP_COLUMNS).cast(pl.Schema(STEP_COLUMNS))
-    return Run(table, times.select(*TIME_COLUMNS), stepped)
+    stepped = stepped.sort("process", "start_ns")
+    return Run(_pieces(table, stepped, steps), times.select(*TIME_COLUMNS), stepped)
+
+
+def _pieces(table: pl.DataFrame, stepped: pl.DataFrame, steps: int) -> Segments:
+    """Cut every rank's time as `phases.run` would."""
+    cut = []
+    for rank, mine in enumerate(table.partition_by("process", maintain_order=True)):
+        pieces = Pieces(
+            bounds=np.append(mine["start_ns"].to_numpy(), mine["end_ns"][-1]),
+            step=mine["step"].to_numpy(),
+            category=mine["category"].to_physical().to_numpy().astype(np.int8),
+            name=np.full(mine.height, -1, np.int32),
+            spent=np.zeros((steps, len(CATEGORIES)), np.int64),
+            hidden=np.zeros(steps, np.int64),
+        )
+        cut.append((pieces, rank * steps))
+    words = pl.Series([], dtype=pl.Categorical)
+    return Segments(tuple(cut), stepped.select("process", "rank", "step"), words)
 
 
 def scene_of(
@@ -74,8 +100,8 @@ def scene_of(
 ) -> Scene:
     """Build the timeline's scene of such a run."""
     run = run_of(ranks, steps, late)
-    detail = lanes.from_segments(run.segments, [(rank, rank) for rank in range(ranks)])
-    late_by = lateness.measure(run.times, range(ranks))
+    detail = lanes.from_pieces(run.pieces, [(rank, rank) for rank in range(ranks)])
+    late_by = lateness.measure(Times.of(run.times, range(ranks)))
     coarse = lateness.step_lanes(late_by, run.steps, detail.lanes)
     ends = run.steps["end_ns"].max()
     assert isinstance(ends, int)

@@ -65,7 +65,7 @@ def report_of(trace: Trace, *findings: Finding) -> Report:
 def open_run(scenario: Scenario, *findings: Finding) -> Store:
     """Simulate a run and open it, with findings of one's own."""
     trace = prepare(generate(scenario))
-    return Store(trace, report_of(trace, *findings))
+    return Store.of(trace, report_of(trace, *findings))
 
 
 @cache

@@ -29,7 +29,7 @@ def store(folder: Path, run: str) -> Store:
     else:
         columns = ["rank", "role", "start_ns", "end_ns", "kind", "shard"]
         table_of(simulated(RUNS[run][0]), beyond=False).select(columns).write_csv(file)
-    return Store.of(load.open(file))
+    return Store.open(file, lambda: load.open(file))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.TITLE)

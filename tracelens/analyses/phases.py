@@ -41,7 +41,15 @@ if TYPE_CHECKING:
     from tracelens.analyses.result import Finding
     from tracelens.trace import Trace
 
-__all__ = ["CATEGORIES", "OWN_CATEGORIES", "SEGMENT_COLUMNS", "Phases", "run"]
+__all__ = [
+    "CATEGORIES",
+    "OWN_CATEGORIES",
+    "SEGMENT_COLUMNS",
+    "Phases",
+    "Pieces",
+    "Segments",
+    "run",
+]
 
 TIME_COLUMNS: Final[dict[str, pl.DataType]] = {
     "process": pl.Int32(),

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tracelens import __version__
-from tracelens.cli import analyze, demo, doctor, info, record, serve, validate
+from tracelens.cli import analyze, demo, doctor, index, info, record, serve, validate
 from tracelens.errors import MissingExtra, TraceLensError
 
 if TYPE_CHECKING:
@@ -33,7 +33,16 @@ class Command(Protocol):
         """Do it and return the exit code."""
 
 
-COMMANDS: Final[tuple[Command, ...]] = (record, info, analyze, validate, serve, doctor, demo)
+COMMANDS: Final[tuple[Command, ...]] = (
+    record,
+    info,
+    analyze,
+    validate,
+    index,
+    serve,
+    doctor,
+    demo,
+)
 
 _EXTRA_OF: Final = {
     "polars": "analyze",

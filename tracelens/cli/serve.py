@@ -27,7 +27,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Open, analyze and serve until Ctrl-C."""
+    from tracelens.cli.progress import progress
     from tracelens_dashboard.server import serve
+    from tracelens_dashboard.store import Store
 
-    serve(open_trace(arguments), host=arguments.host, port=arguments.port)
+    renamed = arguments.map or arguments.one_clock  # then no index can be of it
+    path = None if renamed else arguments.trace
+    store = Store.open(path, lambda: open_trace(arguments), progress)
+    serve(store, host=arguments.host, port=arguments.port)
     return 0

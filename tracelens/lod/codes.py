@@ -11,11 +11,15 @@ SHARD_OPS: Final = ("receive", "aggregate", "apply", "reply")
 LABELS: Final = (*CATEGORIES, *SHARD_OPS)
 CODES: Final = {label: 1 + index for index, label in enumerate(LABELS)}
 
+# A pixel that is a category for a part of its time only is fainter: code + shade * SHADE.
+SHADE: Final = 32
+SHADES: Final = 4
+
 # Lateness is a ramp of levels; a higher index is a later rank, so the worst of many is their maximum.
-FIRST_LEVEL: Final = 32
+FIRST_LEVEL: Final = SHADE * SHADES
 LEVELS: Final = 64
 
 
 def label_of(code: int) -> str:
     """Return the category, or the shard's operation, that a palette index stands for."""
-    return LABELS[code - 1]
+    return LABELS[code % SHADE - 1]

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
 import polars as pl
 
+from tracelens.analyses.phases import CATEGORIES
 from tracelens.lod.codes import CODES, SHARD_OPS
 from tracelens.schema.vocabulary import OWN_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tracelens.analyses.phases import Pieces, Segments
+
 Integers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+Steps: TypeAlias = np.ndarray[Any, np.dtype[np.int32]]
 Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 Role = Literal["worker", "device", "ps"]
 
@@ -42,8 +46,8 @@ class Lanes:
     starts: Integers
     ends: Integers
     codes: Bytes
-    steps: Integers
-    names: Integers
+    steps: Steps
+    names: Steps
     words: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -56,21 +60,40 @@ class Lanes:
         last = low + int(np.searchsorted(self.starts[low:high], end_ns, side="left"))
         return slice(first, max(first, last))
 
+    def bounds(self, start_ns: int, end_ns: int) -> tuple[Integers, Integers]:
+        """Return, for all lanes at once, where the items that touch [start, end) begin and end."""
+        first = _bisected(self.ends, self.offsets, start_ns + 1)
+        last = _bisected(self.starts, self.offsets, end_ns)
+        return first, np.maximum(first, last)
+
     def count(self, start_ns: int, end_ns: int) -> int:
         """Count the items of all lanes that touch [start, end)."""
-        found = (self.between(lane, start_ns, end_ns) for lane in range(len(self)))
-        return sum(part.stop - part.start for part in found)
+        first, last = self.bounds(start_ns, end_ns)
+        return int((last - first).sum())
 
 
-def from_segments(segments: pl.DataFrame, workers: Sequence[tuple[int, int]]) -> Lanes:
+def from_pieces(segments: Segments, workers: Sequence[tuple[int, int]]) -> Lanes:
     """Make one lane a worker from the partition of its training thread.
 
-    `workers` lists (process, rank) in the order of the lanes; a worker without segments keeps an
+    `workers` lists (process, rank) in the order of the lanes; a worker without pieces keeps an
     empty lane, so that its absence is seen.
     """
-    owners = [Lane(process, "worker", rank) for process, rank in workers]
-    codes = pl.col("category").cast(pl.String).replace_strict(CODES, return_dtype=pl.UInt8)
-    return _build(segments.with_columns(code=codes, part=pl.lit("")), owners)
+    process = segments.steps["process"]
+    cut = {process[row]: (pieces, row) for pieces, row in segments.cut if len(pieces.hidden)}
+    step = segments.steps["step"].to_numpy()
+    counts = [len(cut[worker][0].category) if worker in cut else 0 for worker, _ in workers]
+    found = [cut[worker] for worker, _ in workers if worker in cut]
+    words, numbers = _numbered(segments.words)
+    return Lanes(
+        lanes=tuple(Lane(worker, "worker", rank) for worker, rank in workers),
+        offsets=np.cumsum([0, *counts]),
+        starts=np.concatenate([_NO_TIMES, *(pieces.bounds[:-1] for pieces, _ in found)]),
+        ends=np.concatenate([_NO_TIMES, *(pieces.bounds[1:] for pieces, _ in found)]),
+        codes=np.concatenate([_NO_CODES, *(_codes(pieces) for pieces, _ in found)]),
+        steps=np.concatenate([_NO_STEPS, *(step[pieces.step + row] for pieces, row in found)]),
+        names=np.concatenate([_NO_STEPS, *(numbers[pieces.name] for pieces, _ in found)]),
+        words=words,
+    )
 
 
 def from_shards(spans: pl.DataFrame, shards: Sequence[tuple[int, int]]) -> Lanes:
@@ -102,6 +125,25 @@ def from_streams(spans: pl.DataFrame, streams: Sequence[tuple[int, int, str]]) -
     return _build(table, [Lane(process, "device", rank, name) for process, rank, name in streams])
 
 
+_NO_TIMES: Final = np.zeros(0, np.int64)
+_NO_STEPS: Final = np.zeros(0, np.int32)
+_NO_CODES: Final = np.zeros(0, np.uint8)
+
+
+def _codes(pieces: Pieces) -> Bytes:
+    """Turn numbers of `CATEGORIES` into palette indexes, which begin with them."""
+    return pieces.category.astype(np.uint8) + np.uint8(CODES[CATEGORIES[0]])
+
+
+def _numbered(words: pl.Series) -> tuple[tuple[str, ...], Steps]:
+    """Return words, the empty one first, and for each physical number its place; -1 is the last."""
+    physical = words.to_physical().to_numpy()
+    places = np.zeros(int(physical.max(initial=0)) + 2, np.int32)
+    places[physical] = 1 + np.arange(len(physical))
+    places[-1] = 0
+    return ("", *words.cast(pl.String)), places
+
+
 def join(first: Lanes, second: Lanes) -> Lanes:
     """Stack the lanes of `second` under those of `first`."""
     return Lanes(
@@ -114,6 +156,18 @@ def join(first: Lanes, second: Lanes) -> Lanes:
         names=np.concatenate([first.names, second.names + len(first.words)]),
         words=first.words + second.words,
     )
+
+
+def _bisected(times: Integers, offsets: Integers, at_ns: int) -> Integers:
+    """Return for each lane the first item whose time is not before `at_ns`."""
+    low, high = offsets[:-1].copy(), offsets[1:].copy()
+    for _ in range(int((high - low).max(initial=0)).bit_length()):
+        middle = (low + high) // 2
+        open_ = low < high
+        before = open_ & (times[np.minimum(middle, len(times) - 1)] < at_ns)
+        low = np.where(before, middle + 1, low)
+        high = np.where(open_ & ~before, middle, high)
+    return low
 
 
 def _without_overlap(spans: pl.DataFrame) -> pl.DataFrame:
@@ -144,7 +198,7 @@ def _build(table: pl.DataFrame, owners: Sequence[Lane]) -> Lanes:
         starts=rows["start_ns"].to_numpy().astype(np.int64),
         ends=rows["end_ns"].to_numpy().astype(np.int64),
         codes=rows["code"].to_numpy().astype(np.uint8),
-        steps=rows["step"].cast(pl.Int64).to_numpy(),
-        names=numbers.to_numpy(),
+        steps=rows["step"].to_numpy().astype(np.int32),
+        names=numbers.to_numpy().astype(np.int32),
         words=tuple(words),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
@@ -13,9 +13,9 @@ from tracelens.lod.codes import BLANK, FIRST_LEVEL, LEVELS
 from tracelens.lod.lanes import Bytes, Lane, Lanes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-Matrix: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+    from tracelens.lod.times import Matrix, Times
 
 # The ramp ends at what is late in the worst steps, leaving out a few (a first step loads libraries),
 # and never below a tenth of a step: noise in a healthy run stays pale.
@@ -50,23 +50,9 @@ class Lateness:
         return np.where(np.isnan(self.excess_ns), BLANK, levels).astype(np.uint8)
 
 
-def measure(
-    times: pl.DataFrame, ranks: Sequence[int], categories: Sequence[str] = OWN_CATEGORIES
-) -> Lateness:
-    """Compare the ranks' time in `categories`, step by step; `times` as in `Phases.times`."""
-    inside = times.filter(pl.col("step") >= 0)
-    steps = inside["step"].unique().sort()
-    own = np.full((len(ranks), len(steps)), np.nan)
-    wanted = pl.col("category").cast(pl.String).is_in(list(categories))
-    sums = inside.group_by("rank", "step").agg(
-        own=pl.col("ns").filter(wanted).sum(), all=pl.col("ns").sum()
-    )
-    sums = sums.filter(pl.col("rank").is_in(list(ranks)))
-    row = sums["rank"].replace_strict(list(ranks), range(len(ranks)), return_dtype=pl.Int64)
-    own[row.to_numpy(), steps.search_sorted(sums["step"]).to_numpy()] = sums["own"].to_numpy()
-    usual = sums["all"].median()
-    scale = float(usual) if isinstance(usual, (int, float)) else 0.0
-    return compare(own, tuple(ranks), tuple(steps), scale)
+def measure(times: Times, categories: Iterable[str] = OWN_CATEGORIES) -> Lateness:
+    """Compare the ranks' time in `categories`, step by step."""
+    return compare(times.spent(categories), times.ranks, times.steps, times.usual_ns)
 
 
 def compare(
@@ -96,8 +82,8 @@ def step_lanes(lateness: Lateness, steps: pl.DataFrame, lanes: Sequence[Lane]) -
         starts=table["start_ns"].to_numpy().astype(np.int64),
         ends=table["end_ns"].to_numpy().astype(np.int64),
         codes=table["code"].to_numpy(),
-        steps=table["step"].to_numpy().astype(np.int64),
-        names=np.zeros(table.height, np.int64),
+        steps=table["step"].to_numpy().astype(np.int32),
+        names=np.zeros(table.height, np.int32),
         words=("",),
     )
 
@@ -125,8 +111,8 @@ def shard_lanes(lanes: Lanes, windows: pl.DataFrame) -> Lanes:
         starts=np.tile(starts, len(lanes)),
         ends=np.tile(windows["end_ns"].to_numpy(), len(lanes)),
         codes=levels.ravel(),
-        steps=np.tile(windows["step"].to_numpy().astype(np.int64), len(lanes)),
-        names=np.zeros(len(lanes) * count, np.int64),
+        steps=np.tile(windows["step"].to_numpy().astype(np.int32), len(lanes)),
+        names=np.zeros(len(lanes) * count, np.int32),
         words=("",),
     )
 

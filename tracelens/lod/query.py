@@ -1,4 +1,4 @@
-"""What to draw for a window: lateness per step, sampled spans, or the spans themselves."""
+"""What to draw for a window: lateness per step, what most of each pixel was, samples, or the spans."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from tracelens.lod import raster, rows, window
 
 if TYPE_CHECKING:
     from tracelens.lod.lanes import Bytes, Integers, Lanes
+    from tracelens.lod.pyramid import Pyramid
     from tracelens.lod.rows import Band, Plan
     from tracelens.lod.window import Grid, Window
 
-Level = Literal["lateness", "sampled", "spans"]
+Level = Literal["lateness", "dominant", "sampled", "spans"]
 
 COLUMNS: Final = 1200
-# Below these widths of a step, and of its mean span, categories are noise to the eye; tall rows bear
-# less.
+# Below this width of a step, categories are noise to the eye; tall rows bear less. Where spans can only
+# be sampled, so are they below this width of the mean span.
 STEP_PX: Final = 24
 SPAN_PX: Final = 1.0
 PINNED: Final = 3  # times less
@@ -37,6 +38,7 @@ class Scene:
     steps: Lanes
     whole: Window
     step_ns: int
+    pyramid: Pyramid | None = None
 
     @property
     def spans_a_step(self) -> float:
@@ -67,18 +69,21 @@ class Picture:
 def look(scene: Scene, seen: Window, plan: Plan, columns: int = COLUMNS) -> Picture:
     """Choose the level of detail for a window and draw it."""
     grid = window.snap(seen, scene.whole, columns)
+    binned = scene.pyramid.grid(grid.window, grid.step_ns) if scene.pyramid else None
     step_px = scene.step_ns / grid.step_ns
+    needed = STEP_PX if binned else max(STEP_PX, SPAN_PX * scene.spans_a_step)
+    detailed = [step_px >= _share(band) * needed for band in plan.bands]
     bars = _bars(scene, grid, plan)
     chosen = rows.worst([band.lanes for band in plan.bands], _severity(scene, grid))
-    needed = max(STEP_PX, SPAN_PX * scene.spans_a_step)
-    detailed = [step_px >= _share(band) * needed for band in plan.bands]
-    pixels, hidden = _paint(scene, seen, grid, chosen, detailed)
+    grid = binned if binned and any(detailed) else grid
+    pixels, hidden = _paint(scene, seen, grid, chosen, detailed, by_bins=grid is binned)
     whole = bars is not None and len(set(bars.bands.tolist())) == len(plan.bands)
     workers = [d for d, band in zip(detailed, plan.bands, strict=True) if band.section != "pinned"]
+    inside: Level = "dominant" if grid is binned else "sampled"
     return Picture(
         grid=grid,
         pixels=raster.fill(plan, pixels, range(len(chosen))),
-        level="spans" if whole else "sampled" if any(workers) else "lateness",
+        level="spans" if whole else inside if any(workers) else "lateness",
         spans=scene.lanes.count(seen.start_ns, seen.end_ns),
         hidden=0 if whole else hidden,
         bars=bars,
@@ -99,35 +104,48 @@ def _share(band: Band) -> float:
 
 
 def _paint(
-    scene: Scene, seen: Window, grid: Grid, chosen: list[int], detailed: list[bool]
+    scene: Scene,
+    seen: Window,
+    grid: Grid,
+    chosen: list[int],
+    detailed: list[bool],
+    *,
+    by_bins: bool,
 ) -> tuple[Bytes, int]:
     """Draw a row for each chosen lane; count the spans in view that got no pixel."""
-    pixels = np.zeros((len(chosen), grid.columns), np.uint8)
+    pixels, hidden = np.zeros((len(chosen), grid.columns), np.uint8), 0
     fine = [row for row, yes in enumerate(detailed) if yes]
     coarse = [row for row, yes in enumerate(detailed) if not yes]
-    pixels[fine], hidden = raster.sample(scene.lanes, [chosen[row] for row in fine], grid, seen)
+    lanes = [chosen[row] for row in fine]
+    if by_bins and scene.pyramid:
+        pixels[fine] = scene.pyramid.rows(lanes, grid)
+    else:
+        pixels[fine], hidden = raster.sample(scene.lanes, lanes, grid, seen)
     pixels[coarse] = raster.highest(scene.steps, [chosen[row] for row in coarse], grid)
     return pixels, hidden
 
 
 def _severity(scene: Scene, grid: Grid) -> Integers:
     """Say how late each lane is at worst in what is drawn."""
-    parts = [
-        scene.steps.between(lane, grid.start_ns, grid.end_ns) for lane in range(len(scene.steps))
-    ]
-    return np.array([int(scene.steps.codes[part].max(initial=0)) for part in parts])
+    first, last = scene.steps.bounds(grid.start_ns, grid.end_ns)
+    begin, end = int(first.min(initial=0)), int(last.max(initial=0))
+    codes = np.append(scene.steps.codes[begin:end], np.uint8(0))
+    bounds = np.stack([first, last], axis=1).ravel() - begin
+    worst = np.maximum.reduceat(codes, bounds)[::2] if len(bounds) else codes[:0]
+    return np.where(last > first, worst, 0)
 
 
 def _bars(scene: Scene, grid: Grid, plan: Plan) -> Bars | None:
     """Choose the bands that can be shapes: all of them if they are few spans, else the pinned."""
-    for bands in (list(plan.bands), [b for b in plan.bands if b.section == "pinned"]):
-        tall = [band for band in bands if len(band.lanes) == 1 and band.height >= BAR_PX]
-        parts = [scene.lanes.between(b.lanes[0], grid.start_ns, grid.end_ns) for b in tall]
-        count = sum(part.stop - part.start for part in parts)
-        if len(tall) == len(bands) and 0 < count <= MOST_BARS:
-            place = [plan.bands.index(band) for band in tall]
+    every = list(enumerate(plan.bands))
+    for bands in (every, [(row, b) for row, b in every if b.section == "pinned"]):
+        if any(len(band.lanes) > 1 or band.height < BAR_PX for _, band in bands):
+            continue
+        parts = [scene.lanes.between(b.lanes[0], grid.start_ns, grid.end_ns) for _, b in bands]
+        counts = [part.stop - part.start for part in parts]
+        if 0 < sum(counts) <= MOST_BARS:
             return Bars(
                 items=np.concatenate([np.arange(part.start, part.stop) for part in parts]),
-                bands=np.repeat(place, [part.stop - part.start for part in parts]),
+                bands=np.repeat([row for row, _ in bands], counts),
             )
     return None

@@ -47,6 +47,11 @@ class Grid:
         return self.start_ns + self.columns * self.step_ns
 
     @property
+    def window(self) -> Window:
+        """What they cover."""
+        return Window(self.start_ns, self.end_ns)
+
+    @property
     def edges(self) -> Integers:
         """Return the borders of the columns, one more than there are columns."""
         return self.start_ns + self.step_ns * np.arange(self.columns + 1, dtype=np.int64)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
 import numpy as np
-import polars as pl
 from dash import dcc, html
 
 from tracelens.lod.codes import label_of
@@ -15,6 +14,7 @@ from tracelens_dashboard import links, text
 from tracelens_dashboard.theme import name_of
 
 if TYPE_CHECKING:
+    import polars as pl
     from dash.development.base_component import Component
 
     from tracelens.lod.lanes import Lane
@@ -95,10 +95,8 @@ def _facts(store: Store, lane: Lane, item: int, category: str) -> list[tuple[str
 
 def _compared(store: Store, rank: int, step: int, category: str) -> str:
     """Compare the rank's time in a category with that of the others in the same step."""
-    here = (pl.col("step") == step) & (pl.col("category").cast(pl.String) == category)
-    times = store.phases.times.filter(here)
-    spent = dict.fromkeys(store.ranks, 0) | dict(times.select("rank", "ns").iter_rows())
-    mine = spent.pop(rank)
+    spent = store.times.in_step(category, step)
+    mine = spent.pop(rank, 0)
     if not spent:
         return f"{text.duration(mine)} of {name_of(category)}"
     usual = float(np.median(list(spent.values())))

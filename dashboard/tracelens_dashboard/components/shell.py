@@ -84,7 +84,7 @@ def register(app: Dash) -> None:
 
 def chip(store: Store) -> str:
     """Say what the run was: ranks, shards, steps, duration."""
-    shards = store.trace.shards.height
+    shards = store.shard_count
     parts = [
         text.count(len(store.ranks), "rank"),
         text.count(shards, "shard") if shards else "",

@@ -13,7 +13,8 @@ from tracelens_dashboard.figures.drawing import Drawing, empty, figure
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tracelens.lod.lateness import Lateness, Matrix
+    from tracelens.lod.lateness import Lateness
+    from tracelens.lod.times import Matrix
     from tracelens_dashboard.theme import Theme
 
 # A browser that has fewer pixels than cells drops some: one late rank would be lost.

@@ -15,7 +15,8 @@ from tracelens_dashboard.theme import name_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tracelens.lod.lateness import Lateness, Matrix
+    from tracelens.lod.lateness import Lateness
+    from tracelens.lod.times import Matrix
     from tracelens_dashboard.theme import Theme
 
 MOST_RANKS: Final = 16

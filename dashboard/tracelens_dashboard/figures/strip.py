@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import polars as pl
 from plotly import graph_objects as go
 
-from tracelens.analyses.phases import CATEGORIES
 from tracelens_dashboard import text
 from tracelens_dashboard.figures.drawing import Drawing, empty, figure
 from tracelens_dashboard.theme import name_of
 
 if TYPE_CHECKING:
+    import polars as pl
+
+    from tracelens.lod.times import Times
     from tracelens.lod.window import Window
     from tracelens_dashboard.theme import Theme
 
@@ -24,7 +25,7 @@ SECOND: Final = 1e9
 NARROW: Final = "\N{NO-BREAK SPACE}" * 3  # between a row and its label: room for a mark
 
 
-def draw(times: pl.DataFrame, windows: pl.DataFrame, whole: Window, theme: Theme) -> Drawing:
+def draw(times: Times, windows: pl.DataFrame, whole: Window, theme: Theme) -> Drawing:
     """Stack the categories' shares over time; `windows` are the steps' (step, start, end)."""
     if not windows.height:
         return empty(theme, "No step was recorded.")
@@ -53,14 +54,11 @@ def draw(times: pl.DataFrame, windows: pl.DataFrame, whole: Window, theme: Theme
     )
 
 
-def _shares(times: pl.DataFrame, windows: pl.DataFrame) -> dict[str, np.ndarray]:
-    sums = times.group_by("step", "category").agg(pl.col("ns").sum())
-    steps = windows["step"].to_numpy()
-    found = {category: np.zeros(len(steps)) for category in CATEGORIES}
-    for step, category, ns in sums.filter(pl.col("step").is_in(windows["step"])).iter_rows():
-        found[category][np.searchsorted(steps, step)] = ns
-    total = np.maximum(sum(found.values()), 1.0)
-    return {category: ns / total for category, ns in found.items()}
+def _shares(times: Times, windows: pl.DataFrame) -> dict[str, np.ndarray]:
+    """Return the categories' shares in the steps that have a window."""
+    column = np.searchsorted(times.steps, windows["step"].to_numpy())
+    shares = times.shares()[:, column]
+    return dict(zip(times.categories, shares, strict=True))
 
 
 def _axes(whole: Window) -> dict[str, object]:

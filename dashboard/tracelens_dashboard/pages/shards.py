@@ -36,10 +36,10 @@ WHAT_IT_SHOWS: Final = (
 
 def layout(store: Store, view: ViewState) -> Component:
     """Return the page, or say why this run has none of it."""
-    if not store.trace.shards.height:
+    if not store.shard_count:
         return _explanation()
     found = [finding for finding in store.report.findings if finding.shards]
-    height = max(220, 100 + ROW_PX * store.trace.shards.height)
+    height = max(220, 100 + ROW_PX * store.shard_count)
     workers = max(220, min(560, 90 + ROW_PX * len(store.ranks)))
     return html.Div(
         [
@@ -63,10 +63,10 @@ def register(app: Dash, store: Store) -> None:
     chart.bind(
         app,
         DOTS,
-        lambda theme, marked: figures.dots(store.loads.loads, theme, marked),
+        lambda theme, marked: figures.dots(store.run.loads, theme, marked),
         Input(MARKED, "data"),
     )
-    chart.bind(app, TRAFFIC, lambda theme: figures.traffic(store.loads.traffic, theme))
+    chart.bind(app, TRAFFIC, lambda theme: figures.traffic(store.run.traffic, theme))
 
 
 def _explanation() -> Component:

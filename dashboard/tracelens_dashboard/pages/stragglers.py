@@ -85,8 +85,7 @@ def _height(store: Store) -> int:
 
 
 def _map_card(store: Store) -> Component:
-    present = set(store.phases.times["category"].cast(str).unique())
-    names = [name for name in OWN_CATEGORIES if name in present]
+    names = [name for name in OWN_CATEGORIES if name in store.times.categories]
     data = [{"value": ALL, "label": ALL}, *({"value": n, "label": name_of(n)} for n in names)]
     choice = dmc.Select(
         id=PHASE, data=data, value=ALL, size="xs", allowDeselect=False, **aria("phase")

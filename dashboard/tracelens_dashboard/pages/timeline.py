@@ -8,7 +8,6 @@ import dash_mantine_components as dmc
 from dash import ClientsideFunction, Input, Output, Patch, State, dcc, html
 from dash.exceptions import PreventUpdate
 
-from tracelens.analyses.phases import CATEGORIES
 from tracelens.lod.codes import SHARD_OPS
 from tracelens_dashboard import ids, sight, text
 from tracelens_dashboard import theme as themes
@@ -44,6 +43,7 @@ STRIP_PX: Final = 64
 LEVELS: Final = {
     "lateness": "Steps are narrow here: colour says how late a rank was in a step, by its own work. "
     "Zoom in to see what it did.",
+    "dominant": "Each pixel shows what took most of its time.",
     "sampled": "Each pixel shows what ran at its moment.",
     "spans": "Every span is drawn; hover or click one.",
 }
@@ -149,7 +149,7 @@ def _register_strip(app: Dash, store: Store) -> None:
         if scheme is None:
             raise PreventUpdate
         theme = themes.of(scheme)
-        drawing = strip.draw(store.phases.times, store.windows, store.whole, theme)
+        drawing = strip.draw(store.times, store.windows, store.whole, theme)
         ramp = legend.ramp(store.lateness.ceiling_ns, theme)
         return drawing.figure, drawing.summary, [*legend.categories(_present(store), theme), ramp]
 
@@ -172,10 +172,8 @@ def _register_details(app: Dash, store: Store) -> None:
 
 def _present(store: Store) -> list[str]:
     """List the categories that occur, in their order."""
-    times = store.phases.times
-    found = set(times.filter(times["ns"] > 0)["category"].cast(str).unique())
-    names = [name for name in CATEGORIES if name in found]
-    return [*names, *SHARD_OPS] if store.trace.shards.height else names
+    names = list(store.times.categories)
+    return [*names, *SHARD_OPS] if store.shard_count else names
 
 
 def _note(picture: Picture, plan: Plan) -> str:

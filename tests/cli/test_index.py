@@ -1,0 +1,36 @@
+"""`tracelens index` makes the index once and says where it is, and how large."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from support.indexes import recorded
+
+from tracelens.cli import main
+from tracelens.lod import index
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def test_the_index_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The second time it is there already: nothing in it changes."""
+    trace = recorded(tmp_path / "run")
+    assert main(["index", str(trace)]) == 0
+    folder = index.find(trace)
+    assert folder
+    assert str(folder) in capsys.readouterr().out
+    made = {file.name: file.stat().st_mtime_ns for file in folder.iterdir()}
+    assert any(name.startswith("level-") for name in made)
+    assert main(["index", str(trace)]) == 0
+    assert {file.name: file.stat().st_mtime_ns for file in folder.iterdir()} == made
+
+
+def test_what_is_no_folder_has_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A table of spans opens without; the sentence says so."""
+    table = tmp_path / "spans.csv"
+    table.write_text("rank,start_ns,end_ns\n0,1,5\n")
+    assert main(["index", str(table)]) == 2
+    assert "works without" in capsys.readouterr().err

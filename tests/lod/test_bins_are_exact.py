@@ -1,0 +1,64 @@
+"""Bins sum up time exactly, also where spans overlap, and coarse bins are sums of fine ones."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracelens.lod import levels
+from tracelens.lod.codes import BLANK, SHADE, SHADES
+from tracelens.lod.levels import Bins
+
+ORIGIN = 1_000_003
+SPANS = st.lists(
+    st.tuples(st.integers(0, 900), st.integers(1, 400), st.integers(1, 16)), min_size=1, max_size=60
+)
+
+
+def arrays(spans: list[tuple[int, int, int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return starts, ends and codes of (start, length, code)."""
+    start, length, code = np.array(spans).T
+    return ORIGIN + start, ORIGIN + start + length, code.astype(np.uint8)
+
+
+def counted(spans: list[tuple[int, int, int]], bins: Bins) -> np.ndarray:
+    """Count nanosecond by nanosecond, [code, bin]."""
+    sums = np.zeros((17, bins.count << bins.shift))
+    for start, length, code in spans:
+        sums[code, start : start + length] += 1
+    return np.asarray(sums.reshape(17, bins.count, -1).sum(axis=2))
+
+
+@given(spans=SPANS, shift=st.integers(0, 9))
+def test_every_bin_holds_each_codes_time(spans: list[tuple[int, int, int]], shift: int) -> None:
+    """For any spans, in any order, overlapping or not."""
+    bins = Bins.over(ORIGIN, ORIGIN + 1300, shift)
+    present, sums = levels.busy(*arrays(spans), bins)
+    assert (sums == counted(spans, bins)[present]).all()
+    assert sums.sum() == sum(length for _, length, _ in spans)
+
+
+@given(spans=SPANS)
+def test_every_level_shows_the_code_with_most_time(spans: list[tuple[int, int, int]]) -> None:
+    """On each level, the colour is the one that counting says, faint where the bin was not full."""
+    ladder = [Bins.over(ORIGIN, ORIGIN + 1300, shift) for shift in range(3, 9)]
+    for bins, row in zip(ladder, levels.build(*arrays(spans), ladder), strict=True):
+        sums = counted(spans, bins)
+        busy = np.minimum(sums.sum(axis=0) / bins.width_ns, 1)
+        assert ((row == BLANK) == (busy == 0)).all()
+        shown = np.flatnonzero(busy)
+        most = sums[row[shown] % SHADE, shown]
+        assert (most == sums[:, shown].max(axis=0)).all()
+        assert (
+            row[shown] // SHADE == SHADES - 1 - np.minimum(busy[shown] * 4, 3).astype(int)
+        ).all()
+
+
+def test_a_ladder_covers_the_run_with_twos() -> None:
+    """Each level is twice as coarse as the one before and covers the run, from fine to 512 bins."""
+    ladder = levels.ladder(5, 5 + 10**12, 100_000)
+    assert [b.shift for b in ladder] == list(range(ladder[0].shift, ladder[-1].shift + 1))
+    assert all(b.count * b.width_ns >= 10**12 > (b.count - 1) * b.width_ns for b in ladder)
+    assert ladder[0].count <= 100_000 / levels.SPANS_A_BIN
+    assert 256 <= ladder[-1].count <= levels.FEWEST_BINS

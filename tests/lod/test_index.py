@@ -1,0 +1,178 @@
+"""An index gives back the run it was made of, is found only while it is true, and never half there."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from support.indexes import explained, recorded
+
+from tracelens import load
+from tracelens.analyses import analyze
+from tracelens.lod import files, home, index, opening, query, rows
+from tracelens.lod.run import Run, with_pyramid
+from tracelens.lod.window import Window
+from tracelens.simulator.synthetic import Scenario
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+LONG = Scenario(ranks=2, steps=400)  # has more than one level
+
+
+@pytest.fixture
+def long_trace(tmp_path: Path) -> Path:
+    return recorded(tmp_path / "long", LONG)
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    return recorded(tmp_path / "run")
+
+
+def test_what_comes_back_is_what_went_in(trace: Path) -> None:
+    """Findings, tables, lateness, spans and levels are the same as without an index."""
+    opened = load.open(trace)
+    fresh = with_pyramid(Run.of(opened, analyze(opened)))
+    explained(trace)
+    kept = opening.indexed(trace)
+    assert kept
+    assert asdict(replace(kept.report, results={})) == asdict(replace(fresh.report, results={}))
+    for table in files.TABLES:
+        assert getattr(kept, table).equals(getattr(fresh, table))
+    assert np.array_equal(kept.lateness.excess_ns, fresh.lateness.excess_ns, equal_nan=True)
+    for mine, theirs in (
+        (kept.scene.lanes, fresh.scene.lanes),
+        (kept.scene.steps, fresh.scene.steps),
+    ):
+        assert mine.lanes == theirs.lanes
+        assert mine.words == theirs.words
+        for name in files.COLUMNS:
+            assert np.array_equal(getattr(mine, name), getattr(theirs, name))
+    assert kept.scene.pyramid
+    assert kept.scene.pyramid.complete
+    plan, seen = rows.plan(kept.scene.lanes), kept.scene.whole
+    first, second = (query.look(run.scene, seen, plan).pixels for run in (kept, fresh))
+    assert np.array_equal(first, second)
+
+
+def test_a_changed_trace_gets_a_new_index(trace: Path) -> None:
+    """Another file, another size or another time: the index is not found, and goes when one is made."""
+    explained(trace)
+    before = index.find(trace)
+    assert before
+    file = next(trace.glob("*.arrow"))
+    os.utime(file, ns=(1, 1))
+    assert index.find(trace) is None
+    explained(trace)
+    assert index.find(trace) not in (None, before)
+    assert not before.exists()
+
+
+def test_other_code_finds_no_index(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Findings of another version of the analyses are not shown."""
+    explained(trace)
+    monkeypatch.setattr(home, "_code", lambda: "another version")
+    assert index.find(trace) is None
+
+
+def test_a_killed_build_leaves_nothing_that_is_found(
+    long_trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed while it is written: there is none. Killed while refined: coarse levels, all whole."""
+    trace = long_trace
+    monkeypatch.setattr(index, "COARSE_BINS", 600)
+    with monkeypatch.context() as dying:
+        dying.setattr(index, "_add_levels", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            opening.explained(load.open(trace))
+    assert index.find(trace) is None
+    opening.explained(load.open(trace))
+    kept = opening.indexed(trace)
+    assert kept
+    assert kept.scene.pyramid
+    with monkeypatch.context() as dying:
+        dying.setattr(np.memmap, "flush", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            opening.refined(kept)
+    assert levels_of(trace) == [433]
+    again = opening.indexed(trace)
+    assert again
+    opening.refined(again)
+    assert len(levels_of(trace)) > 1
+    entries = [entry.name for entry in (trace / home.FOLDER).iterdir() if entry.is_dir()]
+    assert index.find(trace)
+    assert len(entries) == 1
+
+
+def levels_of(trace: Path) -> list[int]:
+    """List the numbers of bins of the levels that are there, each of which can be read whole."""
+    found = index.find(trace)
+    assert found
+    files_ = sorted(found.glob("level-*.npy"), reverse=True)
+    return [int(np.load(file).shape[1]) for file in files_]
+
+
+def _killed(*_arguments: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_coarse_levels_serve_while_finer_ones_are_made(
+    long_trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before refinement the whole run can be drawn, and a narrow window by its spans."""
+    monkeypatch.setattr(index, "COARSE_BINS", 600)
+    run = opening.explained(load.open(long_trace))
+    assert run.scene.pyramid
+    assert not run.scene.pyramid.complete
+    plan, whole = rows.plan(run.scene.lanes), run.scene.whole
+    narrow = Window(whole.start_ns, whole.start_ns + whole.width_ns // 15)
+    for seen in (whole, narrow):
+        assert query.look(run.scene, seen, plan).pixels.any()
+
+
+def test_a_read_only_trace_is_indexed_in_the_cache(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing can be written beside the trace, the user's cache keeps the index."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (trace / home.FOLDER).write_text("in the way")  # root may write anywhere
+    explained(trace)
+    found = index.find(trace)
+    assert found
+    assert found.is_relative_to(tmp_path / "cache")
+
+
+def test_without_any_place_the_run_is_in_memory(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full or read-only disk is no reason not to show a run."""
+    (tmp_path / "cache").write_text("in the way")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (trace / home.FOLDER).write_text("in the way")
+    run = explained(trace)
+    assert index.find(trace) is None
+    assert run.scene.pyramid
+    assert run.scene.pyramid.complete
+
+
+def test_a_damaged_index_is_made_anew(trace: Path) -> None:
+    """What cannot be read is removed, and is no error."""
+    explained(trace)
+    found = index.find(trace)
+    assert found
+    (found / "run.json").write_text(json.dumps({"whole": 3}))
+    assert opening.indexed(trace) is None
+    explained(trace)
+    assert opening.indexed(trace)
+
+
+def test_a_recording_that_goes_on_has_no_index(trace: Path) -> None:
+    """What is still written to changes all the time."""
+    (trace / "worker-00009-77.segments").mkdir()
+    assert home.fingerprint(trace) is None

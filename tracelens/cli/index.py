@@ -1,0 +1,53 @@
+"""`tracelens index`: make now what the dashboard would else make when it first shows a run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tracelens.cli.opening import open_trace
+from tracelens.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    import argparse
+
+    from tracelens.lod.run import Run
+
+NAME: Final = "index"
+HELP: Final = "make the index of a recorded run, with which the dashboard opens it at once"
+EXAMPLES: Final = """\
+  tracelens index traces/today
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `index`."""
+    parser.add_argument("trace", type=Path, help="trace folder")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Make the index, unless there is one of the trace as it is, and say where it is."""
+    from tracelens.cli.progress import progress
+    from tracelens.lod import opening
+
+    made = opening.indexed(arguments.trace) or opening.explained(open_trace(arguments), progress)
+    opening.refined(made, progress)
+    sys.stdout.write(_described(made) + "\n")
+    return 0
+
+
+def _described(made: Run) -> str:
+    from tracelens.lod import index
+
+    folder = made.scene.pyramid.folder if made.scene.pyramid else None
+    if folder is None:
+        raise InvalidArgument(
+            f"There is no index of '{made.name}': one is made of a trace folder whose recording has "
+            "ended, beside it or in the user's cache; 'tracelens serve' works without."
+        )
+    sizes = index.size(folder)
+    return (
+        f"{folder}: {sum(sizes.values()) / 1e6:.1f} MB, of which levels of detail "
+        f"{sizes['levels'] / 1e6:.1f} MB, spans {sizes['columns'] / 1e6:.1f} MB"
+    )

@@ -1,0 +1,145 @@
+"""The level-of-detail index: a run on disk, made once, opened in a moment, with every level mapped.
+
+It is written coarse levels first into a folder that gets its name when it can be used; finer levels
+are added, each whole or absent. So whatever is found is whole, also after a kill, and an index can be
+looked at while it is refined. One process writes at a time.
+"""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import polars as pl
+
+from tracelens.lod import files, home, pyramid
+from tracelens.schema.lock import locked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tracelens.lod.levels import Bins
+    from tracelens.lod.run import Run
+
+    Tell = Callable[[int, int], None]
+
+COARSE_BINS: Final = 4096  # levels up to this fineness are there from the beginning
+UNFINISHED: Final = ".unfinished"
+_LOCK: Final = ".lock"
+_PATIENCE_S: Final = 600.0
+
+
+def find(trace: Path) -> Path | None:
+    """Return the index of a trace as it is now; None if there is none."""
+    made_of = home.fingerprint(trace)
+    if made_of is None:
+        return None
+    found = (place / made_of for place in home.places(trace))
+    return next((folder for folder in found if folder.is_dir()), None)
+
+
+def write(trace: Path, run: Run, tell: Tell | None = None) -> Path | None:
+    """Write the index of a trace without its finer levels; indexes of what it was before go.
+
+    None where no index can be kept: the recording goes on, or nothing can be written.
+    """
+    made_of = home.fingerprint(trace)
+    if made_of is None:
+        return None
+    for place in home.places(trace):
+        with suppress(OSError), _alone(place):
+            folder = place / made_of
+            if not folder.is_dir():
+                _clear(place)
+                _write(run, place, folder, tell)
+            return folder
+    return None
+
+
+def refine(folder: Path, tell: Tell | None = None) -> None:
+    """Add the finer levels to an index; does nothing where they are there.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    with _alone(folder.parent):
+        run = files.load(folder)
+        assert run.scene.pyramid is not None
+        missing = [r for r in run.scene.pyramid.ladder if not _level(folder, r).exists()]
+        if missing:
+            _add_levels(run, missing, folder, tell)
+
+
+def load(folder: Path) -> Run | None:
+    """Open an index; one that is damaged is removed, so that it is made anew."""
+    try:
+        return files.load(folder)
+    except (OSError, ValueError, LookupError, TypeError, pl.exceptions.PolarsError):
+        shutil.rmtree(folder, ignore_errors=True)
+        return None
+
+
+def size(folder: Path) -> dict[str, int]:
+    """Return the bytes of an index: levels, uncompressed columns of spans, and all the rest."""
+    found = {"levels": 0, "columns": 0, "rest": 0}
+    for file in folder.iterdir():
+        kind = {"level": "levels", "spans": "columns"}.get(file.name.split("-")[0], "rest")
+        found[kind] += file.stat().st_size
+    return found
+
+
+def _write(run: Run, place: Path, folder: Path, tell: Tell | None) -> None:
+    unfinished = place / UNFINISHED
+    unfinished.mkdir()
+    lanes, whole = run.scene.lanes, run.scene.whole
+    rungs = pyramid.ladder_of(lanes, whole)
+    files.save(run, rungs, unfinished)
+    coarse = [rung for rung in rungs if rung.count <= COARSE_BINS] or rungs[-1:]
+    _add_levels(run, coarse, unfinished, tell)
+    unfinished.rename(folder)
+
+
+def _add_levels(run: Run, rungs: list[Bins], folder: Path, tell: Tell | None) -> None:
+    """Write some neighbouring levels; each gets its name when it is whole."""
+    lanes = run.scene.lanes
+    shapes = {_level(folder, rung): (len(lanes), rung.count) for rung in rungs}
+    drafts = [
+        np.lib.format.open_memmap(_draft(file), "w+", np.uint8, shape)
+        for file, shape in shapes.items()
+    ]
+    for lane in range(len(lanes)):
+        for draft, row in zip(drafts, pyramid.of_lane(lanes, lane, rungs), strict=True):
+            draft[lane] = row
+        if tell:
+            tell(lane + 1, len(lanes))
+    for file, draft in zip(shapes, drafts, strict=True):
+        draft.flush()
+        _draft(file).rename(file)
+
+
+def _level(folder: Path, rung: Bins) -> Path:
+    return folder / pyramid.FILE.format(shift=rung.shift)
+
+
+def _draft(file: Path) -> Path:
+    return file.with_name(f".{file.name}{UNFINISHED}")
+
+
+def _clear(place: Path) -> None:
+    """Remove indexes of what the trace was before, and what a killed process left."""
+    for entry in place.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry)
+
+
+@contextmanager
+def _alone(place: Path) -> Iterator[None]:
+    """Wait until no other process writes there."""
+    place.mkdir(parents=True, exist_ok=True)
+    lock = place / _LOCK
+    lock.touch()
+    with locked(lock, _PATIENCE_S):
+        yield

@@ -1,0 +1,54 @@
+"""From a trace to a `Run`: by its index, or by explaining it."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracelens.analyses import analyze
+from tracelens.lod import index
+from tracelens.lod.run import Run, with_pyramid
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from tracelens.trace import Trace
+
+    Tell = Callable[[int, int], None]
+    Progress = Callable[[str], AbstractContextManager[Tell]]
+
+
+@contextmanager
+def quietly(_what: str) -> Iterator[Tell]:
+    """Tell nobody of any progress."""
+    yield lambda _done, _total: None
+
+
+def indexed(path: str | os.PathLike[str]) -> Run | None:
+    """Open the index of a trace; None if there is none, or not of the trace as it is now."""
+    folder = index.find(Path(path))
+    return index.load(folder) if folder else None
+
+
+def explained(trace: Trace, progress: Progress = quietly) -> Run:
+    """Explain a trace, and keep what pages need in an index, if there is a place for one.
+
+    Finer levels of an index are left for later (`refined`); a run without an index has all in memory.
+    """
+    with progress("analyzing") as tell:
+        report = analyze(trace, tell)
+    run = Run.of(trace, report)
+    with progress("indexing") as tell:
+        folder = index.write(trace.path, run, tell) if trace.path else None
+        return (index.load(folder) if folder else None) or with_pyramid(run)
+
+
+def refined(run: Run, progress: Progress = quietly) -> None:
+    """Add the levels that the index of a run still lacks; they show as soon as they are there."""
+    pyramid = run.scene.pyramid
+    if pyramid and pyramid.folder and not pyramid.complete:
+        with progress("refining the index") as tell:
+            index.refine(pyramid.folder, tell)

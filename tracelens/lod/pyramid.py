@@ -1,0 +1,88 @@
+"""The levels of all lanes: in memory, or in files that are mapped when a level is first looked at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens.lod import levels
+from tracelens.lod.window import Grid
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracelens.lod.lanes import Bytes, Lanes
+    from tracelens.lod.levels import Bins
+    from tracelens.lod.window import Window
+
+FILE: Final = "level-{shift:02}.npy"
+
+
+@dataclass(frozen=True)
+class Pyramid:
+    """Rows of coded bins, [lane, bin], for each rung of a ladder (the finest first).
+
+    Levels that are not built yet are missing; they are looked for in `folder` each time.
+    """
+
+    ladder: tuple[Bins, ...]
+    folder: Path | None = None
+    found: dict[int, Bytes] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all levels are there."""
+        return all(self._level(rung) is not None for rung in self.ladder)
+
+    def grid(self, seen: Window, step_ns: int) -> Grid | None:
+        """Return bins of the narrowest level that are no narrower than `step_ns`, over a window.
+
+        None where that level is not there (yet), or finer than all.
+        """
+        rung = next((rung for rung in self.ladder if rung.width_ns >= step_ns), None)
+        if rung is None or rung.width_ns >= 2 * step_ns or self._level(rung) is None:
+            return None
+        first = max(0, (seen.start_ns - rung.origin_ns) >> rung.shift)
+        last = min(rung.count, -(-(seen.end_ns - rung.origin_ns) >> rung.shift))
+        begin = rung.origin_ns + (first << rung.shift)
+        return Grid(begin, rung.width_ns, max(1, last - first))
+
+    def rows(self, lanes: list[int], grid: Grid) -> Bytes:
+        """Return the bins of a grid that `grid` made, a row a lane."""
+        rung = next(rung for rung in self.ladder if rung.width_ns == grid.step_ns)
+        level = self._level(rung)
+        assert level is not None
+        first = (grid.start_ns - rung.origin_ns) >> rung.shift
+        return np.asarray(level[lanes, first : first + grid.columns])
+
+    def _level(self, rung: Bins) -> Bytes | None:
+        if rung.shift not in self.found and self.folder:
+            file = self.folder / FILE.format(shift=rung.shift)
+            if file.exists():
+                self.found[rung.shift] = np.asarray(np.load(file, mmap_mode="r"))
+        return self.found.get(rung.shift)
+
+
+def in_memory(lanes: Lanes, whole: Window) -> Pyramid:
+    """Build all levels of some lanes."""
+    rungs = ladder_of(lanes, whole)
+    rows = [list(of_lane(lanes, lane, rungs)) for lane in range(len(lanes))]
+    shifts = [rung.shift for rung in rungs]
+    stacked = [np.array(level) for level in zip(*rows, strict=True)]
+    return Pyramid(tuple(rungs), found=dict(zip(shifts, stacked, strict=False)))
+
+
+def ladder_of(lanes: Lanes, whole: Window) -> list[Bins]:
+    """Choose the levels of some lanes."""
+    return levels.ladder(whole.start_ns, whole.end_ns, len(lanes.starts) / max(len(lanes), 1))
+
+
+def of_lane(lanes: Lanes, lane: int, rungs: list[Bins]) -> list[Bytes]:
+    """Build the rows of one lane; what lies outside the run is left out."""
+    first, end = rungs[0].origin_ns, rungs[0].origin_ns + rungs[0].count * rungs[0].width_ns
+    part = lanes.between(lane, first, end)
+    starts = np.maximum(lanes.starts[part], first)
+    ends = np.minimum(lanes.ends[part], end)
+    return list(levels.build(starts, ends, lanes.codes[part], rungs))

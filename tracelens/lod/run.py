@@ -1,0 +1,134 @@
+"""All that pages show of a run but single recorded spans: small tables, and the timeline's scene.
+
+It is made once from a trace and its report, and can be kept on disk (see `tracelens.lod.index`), so
+that a run opens again without reading and explaining its trace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
+
+import polars as pl
+
+from tracelens.lod import lanes, lateness, pyramid
+from tracelens.lod.query import Scene
+from tracelens.lod.times import Times
+from tracelens.lod.window import Window
+
+if TYPE_CHECKING:
+    from tracelens.analyses.imbalance import Imbalance
+    from tracelens.analyses.phases import Phases
+    from tracelens.analyses.result import Report
+    from tracelens.analyses.shards import Shards
+    from tracelens.lod.lanes import Lanes
+    from tracelens.lod.lateness import Lateness
+    from tracelens.trace import Trace
+
+    Streams = list[tuple[int, int, str]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as pages see it; nothing in it changes.
+
+    `workers` and `shards` list process, rank and host of the main processes, in order; `windows` each
+    step's usual window (step, start_ns, end_ns); `loads` and `traffic` are as in `analyses.shards`.
+    """
+
+    name: str
+    report: Report
+    workers: pl.DataFrame
+    shards: pl.DataFrame
+    windows: pl.DataFrame
+    times: Times
+    lateness: Lateness
+    loads: pl.DataFrame
+    traffic: pl.DataFrame
+    scene: Scene
+
+    @classmethod
+    def of(cls, trace: Trace, report: Report) -> Run:
+        """Make it from a trace and what was found in it; its scene has no pyramid yet."""
+        phases = cast("Phases", report.results["phases"])
+        ranks = trace.workers["rank"].to_list()
+        times = Times.of(phases.times, ranks)
+        late, windows = lateness.measure(times), lateness.boundaries(trace.steps)
+        loads: Shards = cast("Imbalance", report.results["imbalance"]).shards
+        return cls(
+            name=trace.path.resolve().name if trace.path else "run",
+            report=report,
+            workers=trace.workers.select("process", "rank", "host"),
+            shards=trace.shards.select(
+                "process", pl.col("shard").fill_null(pl.col("rank")), "host"
+            ),
+            windows=windows,
+            times=times,
+            lateness=late,
+            loads=loads.loads,
+            traffic=loads.traffic,
+            scene=_scene(trace, phases, late, windows),
+        )
+
+
+def stream_spans(trace: Trace) -> pl.DataFrame:
+    """Return what ran on the workers' devices: the spans, with the device's times, and their stream."""
+    workers = trace.workers.select("process").lazy()
+    names = trace.threads.lazy().select("process", stream="thread", stream_name="name")
+    end = pl.col("device_start_ns") + pl.col("device_duration_ns")
+    return (
+        trace.spans.filter(end.is_not_null())
+        .join(workers, on="process", how="semi")
+        .with_columns(start_ns="device_start_ns", end_ns=end)
+        .join(names, on=["process", "stream"], how="inner")
+        .collect()
+    )
+
+
+def shard_spans(trace: Trace) -> pl.DataFrame:
+    """Return what parameter-server processes recorded."""
+    spans = trace.spans.filter(pl.col("role").cast(pl.String) == "ps")
+    return spans.filter(pl.col("kind").cast(pl.String) == "ps").collect()
+
+
+def _scene(trace: Trace, phases: Phases, late: Lateness, windows: pl.DataFrame) -> Scene:
+    """Stack a row a worker, a row a stream, and two rows a shard."""
+    workers = trace.workers.select("process", "rank").rows()
+    detail = lanes.from_pieces(phases.pieces, workers)
+    steps = lateness.step_lanes(late, trace.steps, detail.lanes)
+    for more in _other_lanes(trace):
+        detail = lanes.join(detail, more)
+        steps = lanes.join(steps, lateness.shard_lanes(more, windows))
+    whole = _whole(trace)
+    usual = (windows["end_ns"] - windows["start_ns"]).median()
+    step_ns = max(1, int(cast("float", usual))) if windows.height else whole.width_ns
+    return Scene(detail, steps, whole, step_ns)
+
+
+def _other_lanes(trace: Trace) -> list[Lanes]:
+    found = []
+    spans = stream_spans(trace)
+    streams: Streams = (
+        spans.select("process", "rank", "stream_name").unique().sort("rank", "stream_name").rows()
+    )
+    if streams:
+        found.append(lanes.from_streams(spans, streams))
+    shards = trace.shards.select("process", pl.col("shard").fill_null(pl.col("rank"))).rows()
+    if shards:
+        found.append(lanes.from_shards(shard_spans(trace), shards))
+    return found
+
+
+def _whole(trace: Trace) -> Window:
+    """From the first step's begin to the last one's end."""
+    if trace.steps.is_empty():
+        return Window(0, 1)
+    begin, end = trace.steps["start_ns"].min(), trace.steps["end_ns"].max()
+    return Window(cast("int", begin), cast("int", end))
+
+
+def with_pyramid(run: Run) -> Run:
+    """Build the levels of a run's scene in memory."""
+    scene = run.scene
+    built = pyramid.in_memory(scene.lanes, scene.whole)
+    return replace(run, scene=replace(scene, pyramid=built))

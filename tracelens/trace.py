@@ -97,6 +97,17 @@ CLOCK_COLUMNS: Final[dict[str, pl.DataType]] = {
     "device": pl.Int32(),
 }
 
+# Samples of call stacks, where they were taken; a row is a run of equal ones.
+SAMPLE_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "process": pl.Int32(),  # the rank's; its children are sampled with it
+    "thread": pl.UInt16(),  # row of the thread table; null for children, and threads without events
+    "pid": pl.Int64(),
+    "thread_name": pl.String(),
+    "start_ns": pl.Int64(),
+    "end_ns": pl.Int64(),
+    "frames": pl.List(pl.String()),  # outermost first, as ``function (file:line)``
+}
+
 # How each device's clock was brought onto its host's.
 DEVICE_CLOCK_COLUMNS: Final[dict[str, pl.DataType]] = {
     "process": pl.Int32(),
@@ -214,6 +225,7 @@ class Trace:
     device_clocks: pl.DataFrame = field(
         default_factory=lambda: pl.DataFrame(schema=DEVICE_CLOCK_COLUMNS)
     )
+    samples: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=SAMPLE_COLUMNS))
     steps: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=STEP_COLUMNS))
     arrivals: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=ARRIVAL_COLUMNS))
     alignment: Alignment = field(default_factory=lambda: Alignment("same_clock"))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DIRECTORY_VARIABLE",
+    "RATE_VARIABLE",
     "default_directory",
     "restore",
     "tell_children",
@@ -24,6 +25,7 @@ __all__ = [
 ]
 
 DIRECTORY_VARIABLE: Final = "TRACELENS_DIR"
+RATE_VARIABLE: Final = "TRACELENS_SAMPLE"  # of stacks, Hz
 
 _replaced: dict[str, str | None] = {}
 

@@ -115,8 +115,18 @@ def _open(directory: Path, who: Identity, wanted: Retention) -> None:
     STATE.segment = recording.segment
     environment.tell_children(directory, who, wanted)
     keep_signal.install()
+    if os.environ.get(environment.RATE_VARIABLE):
+        _have_sampled(recording)
     _end_with_multiprocessing()
     _say_what_is_missed()
+
+
+def _have_sampled(recording: Recording) -> None:
+    from tracelens_instrument.stacks.beside import begin as begin_sampling  # noqa: PLC0415 - few need it
+
+    finish = begin_sampling(recording)
+    if finish:
+        on_stop(finish)
 
 
 def _say_what_is_missed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from tracelens import words
@@ -10,6 +11,7 @@ from tracelens import words
 if TYPE_CHECKING:
     from tracelens.analyses._counterfactual import Price
     from tracelens.analyses._late import Late
+    from tracelens.analyses._stacks import Culprit
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,14 @@ def sentence(verdict: Verdict) -> str:
     if verdict.majority:
         text += " So many ranks are late that the median rank is no reliable reference."
     return text
+
+
+def in_code(seen: Culprit) -> str:
+    """Say where in the code a rank was seen for longer than its peers."""
+    function, _, place = seen.frame.removesuffix(")").rpartition(" (")
+    file, _, line = place.rpartition(":")
+    name = f"{function} ({PurePath(file).name}:{line})"
+    return f"Samples of its stack show where: {name}."
 
 
 def _course(late: Late, *, several: bool) -> str:

@@ -15,7 +15,8 @@ import numpy as np
 from tracelens.analyses import _lateness, _own_time
 from tracelens.analyses._counterfactual import Price, price
 from tracelens.analyses._job import job_ns
-from tracelens.analyses._late_words import Verdict, sentence
+from tracelens.analyses._late_words import Verdict, in_code, sentence
+from tracelens.analyses._stacks import culprit
 from tracelens.analyses._together import put_together
 from tracelens.analyses._witnesses import (
     complete_calls,
@@ -134,6 +135,7 @@ def _finding(
         share=extra / own.step_ns,
         majority=majority,
     )
+    seen = culprit(trace, phases, verdict.ranks, late.phase, steps=own.steps[rows], extra_ns=extra)
     evidence = {
         "extra_ns": round(extra),
         "share_of_step": verdict.share,
@@ -144,11 +146,12 @@ def _finding(
         "period": late.period,
         "also_late_in": list(late.also),
         "majority_late": majority,
+        "samples": seen.evidence() if seen else None,
     }
     return Finding(
         kind="slow_host" if verdict.hosts else _KINDS.get(late.phase, "straggler"),
         category="opportunity" if late.phase == "checkpoint" else "fault",
-        sentence=sentence(verdict),
+        sentence=sentence(verdict) + (f" {in_code(seen)}" if seen else ""),
         saving=cost.saving,
         interval=cost.interval,
         cost=cost.cost,
@@ -159,7 +162,9 @@ def _finding(
         phase=late.phase,
         pattern=late.pattern,
         steps=verdict.steps,
-        function=slowest_function(phases, verdict.ranks, late.phase, own.steps[rows]),
+        function=seen.frame
+        if seen
+        else slowest_function(phases, verdict.ranks, late.phase, own.steps[rows]),
         evidence=evidence,
     )
 

@@ -65,6 +65,7 @@ def describe(trace: Trace) -> dict[str, Any]:
         "ranks_expected": trace.expected_ranks,
         "processes": processes,
         "clock": trace.alignment.method,
+        "sampled": trace.samples["process"].n_unique(),
         "devices": trace.device_clocks.to_dicts(),
         "notes": [noted(note) for note in trace.notes],
     }
@@ -89,6 +90,8 @@ def _print(facts: dict[str, Any], *, markdown: bool) -> None:
     console.print(
         f"{facts['trace']}: {len(facts['processes'])} processes, clocks: {facts['clock']}"
     )
+    if facts["sampled"]:
+        console.print(f"stacks sampled in {facts['sampled']} processes")
     if facts["devices"]:
         console.print(_devices(facts["devices"]))
     console.print(table)

@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 from tracelens.cli.child import run_child
 from tracelens.errors import InvalidArgument, UnusableInput
-from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, TRACE_SUFFIX
+from tracelens.schema.vocabulary import (
+    ELSEWHERE_SUFFIX,
+    SAMPLES_FOLDER,
+    SEGMENTS_SUFFIX,
+    TRACE_SUFFIX,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -27,7 +32,9 @@ EXAMPLES: Final = """\
   tracelens record --out traces/today -- mpiexec -n 4 python -m mpi4py train.py
   srun tracelens record -- python train.py
 """
+MOST_HZ: Final = 1000
 _LOOKS: Final = 20  # at processes that are about to end
+_LOOKS_FOR_SAMPLES: Final = 100
 _LOOK_EVERY_S: Final = 0.1
 
 
@@ -36,16 +43,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="trace folder (default: traces/<UTC time>)")
     parser.add_argument("--keep", help="all, last:N or every:N:BURST steps (default: all)")
     parser.add_argument("--budget", help="bytes on disk a process, such as 4GB (default: no limit)")
+    parser.add_argument(
+        "--sample",
+        nargs="?",
+        type=int,
+        const=100,
+        metavar="HZ",
+        help="also sample the ranks' call stacks, by py-spy (default: not; without HZ: 100)",
+    )
     parser.add_argument("command", nargs=REMAINDER, help="the training command, after --")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command, recorded; return its exit code."""
-    kept = _kept(arguments.keep, arguments.budget)
+    kept = _kept(arguments.keep, arguments.budget) | _sampled(arguments.sample)
     command = _command(arguments.command)
     folder = _writable((arguments.out or default_folder()).absolute())
     before = _recorded(folder)
     code, attached = _run(command, environment(folder) | kept)
+    if arguments.sample:
+        _await_samples(folder)
     _convert_leftovers(folder)
     rank = launcher_rank()
     if rank is None:
@@ -94,6 +111,17 @@ def _kept(keep: str | None, budget: str | None) -> dict[str, str]:
     parse(keep, budget)
     given = {KEEP_VARIABLE: keep, BUDGET_VARIABLE: budget}
     return {name: value for name, value in given.items() if value is not None}
+
+
+def _sampled(rate: int | None) -> dict[str, str]:
+    """Return the variable that asks for samples of stacks, if any are wanted."""
+    from tracelens_instrument.environment import RATE_VARIABLE
+
+    if rate is None:
+        return {}
+    if not 1 <= rate <= MOST_HZ:
+        raise InvalidArgument(f"--sample is {rate}, expected 1 to {MOST_HZ} samples a second.")
+    return {RATE_VARIABLE: str(rate)}
 
 
 def _run(command: Sequence[str], variables: dict[str, str]) -> tuple[int, list[str]]:
@@ -149,6 +177,16 @@ def _convert_leftovers(folder: Path) -> None:
             convert(place)
         except (UnusableInput, OSError) as error:
             _write(f"{place.name} stays as it is: {error}")
+
+
+def _await_samples(folder: Path) -> None:
+    """Wait while samples of killed ranks are still being written down; not for those of other hosts."""
+    from tracelens.schema.samples import UNFINISHED
+
+    for _ in range(_LOOKS_FOR_SAMPLES):
+        if not any((folder / SAMPLES_FOLDER).glob(f"*{UNFINISHED}")):
+            return
+        time.sleep(_LOOK_EVERY_S)
 
 
 def _leftovers(folder: Path) -> list[Path]:

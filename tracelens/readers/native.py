@@ -15,6 +15,7 @@ from tracelens.parallel import side_by_side
 from tracelens.readers._arrow_file import Recording, read_arrow
 from tracelens.readers._assemble import Part, assemble
 from tracelens.readers._checked import checked
+from tracelens.readers._samples import with_samples
 from tracelens.readers._side_checked import check_side
 from tracelens.schema import segments
 from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, TRACE_SUFFIX
@@ -66,7 +67,7 @@ class NativeReader:
         if not parts:
             raise _refusal(path, problems)
         notes = tuple(Note(file.name, _sentence(file, error)) for file, error in problems)
-        trace = assemble(parts, notes)
+        trace = with_samples(assemble(parts, notes), path, parts)
         if not trace.processes["events"].sum():
             raise EmptyTrace(
                 f"'{path}' holds {len(found)} recorded processes, but not one event: "

@@ -74,6 +74,7 @@ SEGMENTS_SUFFIX: Final = ".segments"
 ELSEWHERE_SUFFIX: Final = ".elsewhere"
 SEGMENT_SUFFIX: Final = ".seg"
 SIDE_FILE: Final = "side.jsonl"
+SAMPLES_FOLDER: Final = "samples"  # of call stacks
 
 _STEM = re.compile(r"(?P<role>worker|ps)-(?P<rank>\d{5,})-(?P<pid>\d+)")
 

@@ -41,6 +41,7 @@ def align(trace: Trace) -> Trace:
     return trace.with_(
         events=_moved(trace.events.collect(), clocks, maps).lazy(),
         processes=_moved(trace.processes, clocks, maps),
+        samples=_moved(trace.samples, clocks, maps),
         alignment=Alignment(method, _described(clocks, maps, alone)),
         notes=(*trace.notes, *notes),
     )

@@ -1,0 +1,66 @@
+"""In the rank: start the process that samples its stacks, and wait for it at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Final
+
+from tracelens.schema.vocabulary import SAMPLES_FOLDER, TRACE_SUFFIX
+from tracelens_instrument.environment import DIRECTORY_VARIABLE, RATE_VARIABLE
+from tracelens_instrument.failures import warn_once
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tracelens_instrument.recording import Recording
+
+__all__ = ["begin"]
+
+_SET_PTRACER: Final = 0x59616D61  # of prctl: who, besides its ancestors, may look into this process
+_PATIENCE_S: Final = 10
+_HOOKS_VARIABLE: Final = "TRACELENS_HOOKS"
+
+
+def begin(recording: Recording) -> Callable[[], object] | None:
+    """Have this process sampled; its children are sampled with it.
+
+    Returns:
+        What to call before the recording ends.
+    """
+    if recording.who.parent is not None:
+        return None
+    try:
+        sampler = _start(recording, os.environ[RATE_VARIABLE])
+    except OSError as error:
+        warn_once(f"stacks are not sampled, the training goes on ({error})")
+        return None
+    with contextlib.suppress(OSError, AttributeError):  # only some kernels ask, and only on Linux
+        ctypes.CDLL(None).prctl(_SET_PTRACER, sampler.pid, 0, 0, 0)
+    return lambda: _finish(sampler)
+
+
+def _start(recording: Recording, rate: str) -> subprocess.Popen[bytes]:
+    file = recording.directory / SAMPLES_FOLDER / f"{recording.folder.stem}{TRACE_SUFFIX}"
+    arguments = [str(recording.process.pid), rate, str(file)]
+    # It is no rank: nothing of it is to be recorded.
+    hidden = (DIRECTORY_VARIABLE, _HOOKS_VARIABLE)
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    return subprocess.Popen(
+        [sys.executable, "-m", "tracelens_instrument.stacks.sampler", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        env=environment,
+        start_new_session=True,
+    )
+
+
+def _finish(sampler: subprocess.Popen[bytes]) -> None:
+    """Let it write what it has: a launcher may end everything as soon as this process ends."""
+    assert sampler.stdin
+    sampler.stdin.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        sampler.wait(_PATIENCE_S)

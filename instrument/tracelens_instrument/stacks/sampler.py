@@ -1,0 +1,169 @@
+"""The process beside a rank that has its stacks sampled: ``python -m ... PID RATE FILE``.
+
+It ends when its standard input does, which is when the rank ends, however that comes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tracelens.schema.samples import RATE_KEY, SAMPLES, UNFINISHED
+from tracelens_instrument.clock import now
+from tracelens_instrument.hooks.base import ATTACHED_VARIABLE, note_attached
+from tracelens_instrument.stacks.chrome import Run, runs
+from tracelens_instrument.stacks.markers import mark, offset_ns
+
+PIECE_S: Final = 60  # py-spy keeps everything in memory, and writes at the end
+MARKERS: Final = 40
+LOOK_EVERY_S: Final = 0.1
+PATIENCE_S: Final = 20
+NS: Final = 10**9
+
+
+class _Rank:
+    """The process that is sampled."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._parent = os.getppid()
+        self._over = False
+
+    def is_over(self, wait_s: float = 0.0) -> bool:
+        """Whether it ended, or said that it will; its forked children may hold our input open."""
+        if not self._over:
+            readable, _, _ = select.select([sys.stdin], [], [], wait_s)
+            self._over = bool(readable) or os.getppid() != self._parent
+        return self._over
+
+
+class _Spy:
+    """One py-spy, which samples the rank and its children, so also us, for a piece of time."""
+
+    def __init__(self, pid: int, rate: int, folder: Path) -> None:
+        self.written = folder / "timeline.json"
+        self._said = (folder / "said.txt").open("w+b")
+        self.started_ns = now()
+        command = [_program(), "record", "--pid", str(pid), "--rate", str(rate)]
+        command += ["--output", str(self.written), "--format", "chrometrace", "--idle"]
+        command += ["--threads", "--nonblocking", "--subprocesses", "--full-filenames"]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said
+        )
+
+    def has_ended(self) -> bool:
+        """Whether it ended by itself."""
+        return self._process.poll() is not None
+
+    def end(self) -> None:
+        """Have it write what it saw."""
+        if not self.has_ended():
+            self._process.send_signal(signal.SIGINT)
+        try:
+            self._process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def failure(self) -> str | None:
+        """Return what it said if it wrote nothing."""
+        if self.written.exists():
+            return None
+        self._said.seek(0)
+        lines = self._said.read().decode(errors="replace").split("\n")
+        said = [line.removeprefix("Error:").strip() for line in lines if "Error" in line]
+        return said[0] if said else f"it ended with exit code {self._process.returncode}"
+
+
+def main() -> None:
+    """Sample in pieces until the rank ends."""
+    rank, rate, file = _Rank(int(sys.argv[1])), int(sys.argv[2]), Path(sys.argv[3])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the rank is told, and ends us
+    folder = file.with_suffix(UNFINISHED)
+    folder.mkdir(parents=True, exist_ok=True)
+    schema = SAMPLES.with_metadata({RATE_KEY: str(rate)})
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    try:
+        with pa.ipc.new_stream(str(file), schema, options=options) as stream:
+            while not rank.is_over():
+                stream.write_batch(_piece(rank, rate, folder))
+                _tell(f"stacks at {rate} Hz")
+    except (OSError, ValueError, KeyError) as error:
+        file.unlink(missing_ok=True)
+        _tell(f"no stacks: {error}")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _piece(rank: _Rank, rate: int, folder: Path) -> pa.RecordBatch:
+    """Sample until the piece is full or the rank ends.
+
+    Raises:
+        OSError: py-spy cannot be run, or may not look into the rank.
+        ValueError: it wrote what is no timeline.
+    """
+    spy = _Spy(rank.pid, rate, folder)
+    marked: dict[str, tuple[int, int]] = {}
+    while now() - spy.started_ns < PIECE_S * NS and not spy.has_ended():
+        if len(marked) < MARKERS:
+            marked |= mark(len(marked))
+        if rank.is_over(LOOK_EVERY_S / 4 if len(marked) < MARKERS else LOOK_EVERY_S):
+            break
+    spy.end()
+    failure = spy.failure()
+    if failure:
+        raise OSError(f"py-spy: {failure}")
+    seen = list(runs(spy.written))
+    spy.written.unlink()
+    offset = offset_ns(seen, marked)
+    half = NS // rate // 2  # a sample stands for the time around it
+    return _batch(
+        [run for run in seen if run.pid != os.getpid()],
+        (spy.started_ns if offset is None else offset) - half,
+    )
+
+
+def _batch(found: list[Run], offset: int) -> pa.RecordBatch:
+    rows: dict[str, list[Any]] = {
+        "pid": [run.pid for run in found],
+        "thread": [run.thread for run in found],
+        "thread_name": [run.thread_name for run in found],
+        "start_ns": [run.start_ns + offset for run in found],
+        "end_ns": [run.end_ns + offset for run in found],
+        "frames": [list(run.frames) for run in found],
+    }
+    return pa.RecordBatch.from_pydict(rows, schema=SAMPLES)
+
+
+def _program() -> str:
+    """Find py-spy: beside this Python, or on the path.
+
+    Raises:
+        OSError: it is at neither place.
+    """
+    beside = Path(sys.executable).with_name("py-spy")
+    found = str(beside) if beside.exists() else shutil.which("py-spy")
+    if found is None:
+        raise OSError("py-spy was not found; install it with 'pip install py-spy'")
+    return found
+
+
+def _tell(words: str) -> None:
+    """Say it once for all ranks, if `tracelens record` collects it; else only what went wrong."""
+    note_attached(words)
+    if ATTACHED_VARIABLE not in os.environ and words.startswith("no "):
+        with contextlib.suppress(OSError):
+            sys.stderr.write(f"TraceLens: {words}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""`tracelens record --sample`: the code that makes a rank late, by samples of its stack."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+from support.examples import EXAMPLES
+from support.mpi import launch
+from support.record import run_record
+from support.recording import clean_environment
+
+import tracelens as tl
+from tracelens_instrument.stacks import sampler
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.end_to_end
+
+TRAINING = EXAMPLES / "mpi_allreduce.py"
+
+
+def _train(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [*launch(TRAINING, 2), "--hidden=128", *arguments]
+    return run_record("--sample", "--out", folder, "--", *command)
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sampled") / "t"
+    done = _train(folder, "--steps=120", "--slow-rank=1", "--slow-phase=forward", "--slow-ms=30")
+    assert done.returncode == 0, done.stderr
+    assert "stacks at 100 Hz" in done.stderr
+    return folder
+
+
+def test_the_verdict_names_the_function(slow: Path) -> None:
+    (finding,) = (f for f in tl.analyze(tl.open(slow)).findings if f.kind == "straggler")
+    assert finding.ranks == (1,)
+    assert finding.function
+    assert finding.function.startswith("Faults.slow_down (")
+    assert "(faults.py:" in finding.sentence
+    assert any("mpi_allreduce.py" in frame for frame in finding.evidence["samples"]["stack"])
+
+
+def test_samples_are_on_the_clock_of_the_spans(slow: Path) -> None:
+    """Most of what is seen in the slow function lies in the spans that it was called in."""
+    trace = tl.open(slow)
+    rank = trace.workers.filter(rank=1)["process"][0]
+    spans = trace.spans.filter(process=rank, kind="forward").sort("start_ns").collect()
+    slept = trace.samples.filter(
+        pl.col("process") == rank, pl.col("frames").list.last().str.contains("slow_down")
+    )
+    middle = slept.select(start_ns=(pl.col("start_ns") + pl.col("end_ns")) // 2).sort("start_ns")
+    met = middle.join_asof(spans.select("start_ns", "end_ns"), on="start_ns")
+    inside = met.select((pl.col("start_ns") <= pl.col("end_ns")).fill_null(value=False)).to_series()
+    assert slept.height > 20
+    assert inside.sum() > 0.8 * slept.height
+
+
+def test_nothing_else_is_left(slow: Path) -> None:
+    """One stream a rank, no remains of py-spy."""
+    assert sorted(path.name for path in (slow / "samples").iterdir()) == sorted(
+        path.name for path in slow.glob("worker-*.arrow")
+    )
+
+
+def test_a_killed_rank_keeps_its_samples(tmp_path: Path) -> None:
+    """They are written by somebody else."""
+    done = _train(tmp_path / "t", "--steps=200", "--kill-rank=1", "--kill-step=120")
+    assert done.returncode != 0
+    trace = tl.open(tmp_path / "t")
+    assert set(trace.samples["process"]) == {0, 1}
+    assert not list((tmp_path / "t" / "samples").glob("*.unfinished"))
+
+
+def test_where_py_spy_cannot_look_the_run_goes_on(tmp_path: Path) -> None:
+    """It says so in one sentence, and leaves nothing."""
+    told, file = tmp_path / "told", tmp_path / "samples" / "worker-00000-1.arrow"
+    told.touch()
+    with subprocess.Popen(["sleep", "0"]) as gone:
+        gone.wait()
+    command = [sys.executable, "-m", "tracelens_instrument.stacks.sampler", str(gone.pid), "100"]
+    environment = clean_environment(TRACELENS_ATTACHED=str(told))
+    with subprocess.Popen([*command, str(file)], env=environment, stdin=subprocess.PIPE) as beside:
+        assert beside.wait(60) == 0
+    assert told.read_text().splitlines()[-1].startswith("no stacks: py-spy: ")
+    assert not list(file.parent.iterdir())
+
+
+def test_without_py_spy_it_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(OSError, match="pip install py-spy"):
+        sampler._program()
+
+
+def test_damaged_samples_are_left_out(slow: Path, tmp_path: Path) -> None:
+    """With a sentence; the events are used all the same."""
+    for file in slow.rglob("*.arrow"):
+        copy = tmp_path / file.relative_to(slow)
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_bytes(file.read_bytes())
+    first, second = sorted((tmp_path / "samples").iterdir())
+    first.write_bytes(os.urandom(500))
+    second.write_bytes(second.read_bytes()[:-200])
+    trace = tl.open(tmp_path)
+    assert trace.workers.height == 2
+    assert [note.file for note in trace.notes] == [first.name]

@@ -1,0 +1,154 @@
+"""Which code a late rank spends its excess in, by samples of its stack, against its peers'.
+
+Samples tell which share of a phase each stack had, and the recorded spans how long the phase was; down
+the tree of calls, the excess over the peers is followed for as long as one call holds most of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+import polars as pl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy.typing as npt
+
+    from tracelens.analyses.phases import Phases
+    from tracelens.trace import Trace
+
+    Times: TypeAlias = npt.NDArray[np.int64]
+
+MOST_OF_IT: Final = 0.6  # of a call's excess is in one that it makes: go down to that
+LEAST_SHARE: Final = 0.5  # of the lateness must be seen in the samples
+LEAST_SEEN_NS: Final = 10**8  # of a phase, on a rank, or its shares say nothing
+SHOWN: Final = 8  # calls above the culprit
+
+Stack: TypeAlias = "tuple[str, ...]"
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """The innermost call that holds most of the excess, with those that led to it, outermost first."""
+
+    stack: Stack
+    extra_ns: float  # a step, over the median peer
+
+    @property
+    def frame(self) -> str:
+        """The call itself, as ``function (file:line)``."""
+        return self.stack[-1]
+
+    def evidence(self) -> dict[str, object]:
+        """The numbers behind it, for a finding."""
+        return {"stack": list(self.stack[-SHOWN:]), "extra_ns": round(self.extra_ns)}
+
+
+def culprit(
+    trace: Trace,
+    phases: Phases,
+    ranks: tuple[int, ...],
+    phase: str,
+    *,
+    steps: Times,
+    extra_ns: float,
+) -> Culprit | None:
+    """Look for what the late ranks do longer than the others.
+
+    Args:
+        trace: With samples, or there is nothing to find.
+        phases: The partition of its time.
+        ranks: The late ones.
+        phase: The phase that they are late in.
+        steps: The steps in which they are.
+        extra_ns: How late a step, as own time tells.
+    """
+    if trace.samples.is_empty() or not len(steps):
+        return None
+    sampled = _sampled(trace, phases, phase, steps)
+    spent = {rank: _by_stack(rows, inside) for rank, rows, inside in sampled}
+    late = [spent[rank] for rank in ranks if any(spent.get(rank, ()))]
+    peers = [found for rank, found in spent.items() if rank not in ranks]
+    if not late or not peers:
+        return None
+    worst = _descend(_excess(_tree(late), _tree(peers)))
+    if worst is None or worst.extra_ns < LEAST_SHARE * extra_ns * len(steps):
+        return None
+    return Culprit(worst.stack, worst.extra_ns / len(steps))
+
+
+def _sampled(
+    trace: Trace, phases: Phases, phase: str, steps: Times
+) -> Iterable[tuple[int, pl.DataFrame, pl.DataFrame]]:
+    """Yield each rank's samples of its training thread, and its pieces of the phase, by time."""
+    mine = trace.workers.select("process", "rank", thread="training_thread")
+    samples = trace.samples.join(mine, on=["process", "thread"]).sort("start_ns")
+    pieces = phases.pieces.of(phase, steps).sort("start_ns")
+    for (rank,), rows in samples.group_by("rank", maintain_order=True):
+        assert isinstance(rank, int)
+        yield rank, rows, pieces.filter(rank=rank)
+
+
+def _by_stack(samples: pl.DataFrame, inside: pl.DataFrame) -> dict[Stack, float]:
+    """Return how much of the pieces' time each stack took, ns; that of none if few were seen."""
+    seen = _within(inside, samples["end_ns"]) - _within(inside, samples["start_ns"])
+    total = float((inside["end_ns"] - inside["start_ns"]).sum())
+    if seen.sum() < LEAST_SEEN_NS:
+        return {(): total}
+    scale = total / seen.sum()
+    summed = samples.select("frames", time=pl.Series(seen * scale)).filter(pl.col("time") > 0)
+    rows = summed.group_by("frames").agg(pl.col("time").sum()).iter_rows()
+    return {tuple(frames): time for frames, time in rows}
+
+
+def _within(inside: pl.DataFrame, moments: pl.Series) -> npt.NDArray[np.float64]:
+    """Return how much of the pieces lies before each moment; pieces are sorted and apart."""
+    begins, ends = inside["start_ns"].to_numpy(), inside["end_ns"].to_numpy()
+    if not len(begins):
+        return np.zeros(moments.len())
+    edges = np.column_stack([begins, ends]).ravel()
+    lengths = np.concatenate([[0], np.cumsum(ends - begins)])
+    heights = np.column_stack([lengths[:-1], lengths[1:]]).ravel()
+    return np.asarray(np.interp(moments.to_numpy(), edges, heights))
+
+
+def _tree(ranks: list[dict[Stack, float]]) -> list[dict[Stack, float]]:
+    """Return for each rank how long was spent below every call, by the calls that led to it."""
+    trees = []
+    for spent in ranks:
+        tree: dict[Stack, float] = {}
+        for stack, time in spent.items():
+            for depth in range(len(stack) + 1):
+                tree[stack[:depth]] = tree.get(stack[:depth], 0.0) + time
+        trees.append(tree)
+    return trees
+
+
+def _excess(late: list[dict[Stack, float]], peers: list[dict[Stack, float]]) -> dict[Stack, float]:
+    """Return what late ranks spent on average below each call, over the median peer."""
+    calls = {call for tree in late for call in tree}
+    return {
+        call: float(
+            np.mean([tree.get(call, 0.0) for tree in late])
+            - np.median([tree.get(call, 0.0) for tree in peers])
+        )
+        for call in calls
+    }
+
+
+def _descend(excess: dict[Stack, float]) -> Culprit | None:
+    """Go down from the whole, to the call with the most excess, while that is most of it."""
+    below: dict[Stack, list[Stack]] = {}
+    for call in excess:
+        if call:
+            below.setdefault(call[:-1], []).append(call)
+    here: Stack = ()
+    while below.get(here):
+        worst = max(below[here], key=excess.__getitem__)
+        if excess[worst] < MOST_OF_IT * excess[here]:
+            break
+        here = worst
+    return Culprit(here, excess[here]) if here and excess[here] > 0 else None

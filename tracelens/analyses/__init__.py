@@ -18,6 +18,7 @@ from tracelens.analyses import (
     imbalance,
     integrity,
     interleaving,
+    links,
     phases,
     stalls,
     stragglers,
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["ANALYSES", "Analysis", "Finding", "Report", "Result", "analyze"]
 
 _OF_PHASES: Final = 50  # of hundred: cutting time into phases takes as long as all that follows
-# Findings that explain why the slowest rank of a step is slow.
+# Findings that explain why transfer takes long, and why the slowest rank of a step is slow.
+_TRANSFERS: Final = ("slow_link", "congestion", "small_messages")
 _LATE: Final = ("straggler", "slow_host", "gc_stall", "checkpoint_stall")
 
 
@@ -56,6 +58,7 @@ ANALYSES: Final = (
     Analysis(
         "communication", "How fast are collectives, and are messages too small?", communication.run
     ),
+    Analysis("links", "Which links are slow, and when are all of them?", links.run),
     Analysis("asynchrony", "Who is stale, and who waits for a turn?", asynchrony.run),
 )
 
@@ -103,7 +106,10 @@ def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 def _told(finding: Finding, findings: list[Finding]) -> bool:
     """Say whether another finding names the cause of the same loss."""
     if finding.kind == "exposed_communication":
-        return any(other.kind == "ps_hot_shard" for other in findings)
+        why = (other for other in findings if other.kind in _TRANSFERS)
+        return any((other.saving or 0.0) >= (finding.saving or 0.0) / 2 for other in why) or any(
+            other.kind == "ps_hot_shard" for other in findings
+        )
     if finding.kind == "load_imbalance":
         late = sum(other.saving or 0.0 for other in findings if other.kind in _LATE)
         return late >= (finding.saving or 0.0) / 2

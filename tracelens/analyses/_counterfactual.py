@@ -50,7 +50,7 @@ def price(total: Floats, effect: Floats, wait: Floats, job_ns: float, unsure: fl
         ends, mended = total.sum(axis=0), (total - effect).sum(axis=0)
         counts = (ends.max() - mended.max()) / lost.sum()
         lost, swings = lost * counts, [swing * counts for swing in swings]
-    interval = _joined(lost, _interval(lost[touched], job_ns), [s / job_ns for s in swings], job_ns)
+    interval = _joined(lost, resampled(lost[touched], job_ns), [s / job_ns for s in swings], job_ns)
     return Price(float(lost.sum() / job_ns), interval, cost, waiting)
 
 
@@ -76,8 +76,8 @@ def _waited(wait: Floats, touched: npt.NDArray[np.bool_]) -> Floats:
     return np.asarray(wait[felt].sum(axis=0))
 
 
-def _interval(lost: Floats, job_ns: float, seed: int = 0) -> tuple[float, float]:
-    """Return the 95 % interval of the summed loss, by resampling blocks of steps."""
+def resampled(lost: Floats, job_ns: float, seed: int = 0) -> tuple[float, float]:
+    """Return the 95 % interval of the summed loss as a share of the job, resampling blocks of steps."""
     if not lost.size:
         return 0.0, 0.0
     count = -(-len(lost) // _BLOCK)

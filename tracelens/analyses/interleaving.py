@@ -12,9 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import polars as pl
 
 from tracelens import words
+from tracelens.analyses._exposed import exposed_transfer
 from tracelens.analyses._hideable import hideable
 from tracelens.analyses._job import job_ns
 from tracelens.analyses.result import Finding
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["GAP_COLUMNS", "OVERLAP_COLUMNS", "Interleaving", "run"]
 
 WORTH_SAYING: Final = 0.05  # share of job time
+BOUND: Final = 0.2  # share of job time that no rank hides, whatever it does
 OVERLAP_COLUMNS: Final[dict[str, pl.DataType]] = {
     "rank": pl.Int32(),
     "hidden_ns": pl.Int64(),
@@ -59,7 +62,7 @@ def run(trace: Trace, phases: Phases) -> Interleaving:
     if not job or overlap.is_empty():
         return Interleaving(overlap, gaps, ())
     saving = hideable(trace, phases) / job
-    findings = [*_exposed(overlap, saving, job), *_between_updates(trace, gaps, job)]
+    findings = [*_exposed(trace, phases, overlap, saving), *_between_updates(trace, gaps, job)]
     return Interleaving(overlap, gaps, tuple(findings))
 
 
@@ -108,9 +111,11 @@ def _gaps(trace: Trace) -> pl.DataFrame:
     )
 
 
-def _exposed(overlap: pl.DataFrame, saving: float, job: int) -> list[Finding]:
+def _exposed(trace: Trace, phases: Phases, overlap: pl.DataFrame, saving: float) -> list[Finding]:
+    """Tell what could be hidden, or, if that is little, that there is more than could ever be."""
+    job = job_ns(trace)
     if saving < WORTH_SAYING:
-        return []
+        return _bound(trace, phases, job)
     transfer = int(overlap["transfer_ns"].sum()) / (overlap.height * job)
     mean = overlap["overlap"].mean()
     hidden = mean if isinstance(mean, float) else 0.0
@@ -129,6 +134,37 @@ def _exposed(overlap: pl.DataFrame, saving: float, job: int) -> list[Finding]:
             evidence={"exposed_transfer": transfer, "overlap": hidden},
         )
     ]
+
+
+def _bound(trace: Trace, phases: Phases, job: int) -> list[Finding]:
+    """Say that collectives themselves are too slow for what there is to hide them behind."""
+    steps = trace.steps["step"].unique().sort().to_numpy().astype(np.int64)
+    share = float(exposed_transfer(phases, steps).sum()) / job
+    if share < BOUND or trace.arrivals.is_empty():
+        return []
+    sends = (pl.col("kind") == "reduction") & (pl.col("op") == "send")
+    told = trace.spans.filter(sends).head(1).collect().height > 0
+    unknown = (
+        ""
+        if told
+        else (
+            " Should one link be slow, collectives alone do not tell which link; messages between "
+            "ranks would."
+        )
+    )
+    finding = Finding(
+        kind="exposed_communication",
+        category="opportunity",
+        saving=share,
+        phase="reduction",
+        sentence=(
+            f"Transfer that nothing hides takes every rank {words.percent(share)} of the time, and "
+            "little of it could start earlier: fewer bytes or faster links could make the job up to "
+            f"{words.percent(share)} shorter.{unknown}"
+        ),
+        evidence={"exposed_transfer": share, "link_identifiable": told},
+    )
+    return [finding]
 
 
 def _between_updates(trace: Trace, gaps: pl.DataFrame, job: int) -> list[Finding]:

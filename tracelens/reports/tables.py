@@ -31,6 +31,16 @@ SHOWN: Final[dict[str, tuple[str, tuple[Column, ...]]]] = {
             ("of the best", "of_best", percent),
         ),
     ),
+    "links": (
+        "Links between ranks, the slowest first",
+        (
+            ("from", "sender", str),
+            ("to", "receiver", str),
+            ("messages", "messages", str),
+            ("time", "message_ns", duration),
+            ("bandwidth", "bandwidth", bandwidth),
+        ),
+    ),
     "message_costs": (
         "What a collective costs (95 %)",
         (

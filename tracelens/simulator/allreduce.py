@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tracelens.simulator import durations
+from tracelens.simulator.ring import Ring
 from tracelens.simulator.scenario import MILLISECOND, ORIGIN_NS
 from tracelens.simulator.sheet import WORLD_UID, Sheet
 
@@ -56,6 +57,7 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
     enter, leave = (np.zeros((*shape, scenario.buckets), np.int64) for _ in range(2))
     transfers, skews = durations.transfers(scenario), durations.exit_skews(scenario)
     now = np.full(scenario.ranks, ORIGIN_NS, np.int64)
+    hops = Ring(scenario) if scenario.hops else None
     reduce = partial(_overlapped, shares=_made(scenario)) if scenario.overlap else _blocking
     for step in range(scenario.steps):
         start[step] = now
@@ -64,12 +66,18 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
         enter[step], leave[step] = reduce(
             ready[step], backprop_end[step], transfers[step], skews[step]
         )
+        if hops:
+            leave[step] = hops.play(step, enter[step], transfers[step], skews[step])
+            if not scenario.overlap:
+                enter[step, :, 1:] = leave[step, :, :-1]
         done[step] = np.maximum(leave[step].max(axis=-1), backprop_end[step])
         end[step] = done[step] + own.update[step] + own.checkpoint[step] + _gaps(scenario)
         now = end[step]
     record_own(scenario, sheet, own, start, done)
     record_step(scenario, sheet, start, end)
     _record_reductions(scenario, sheet, enter, leave)
+    if hops:
+        hops.record(sheet, _reduction_place(scenario))
     if scenario.overlap:
         sheet.spans(backprop_end, done, name="wait_reductions", kind="wait", **at(scenario))
 
@@ -182,12 +190,15 @@ def _only(sheet: Sheet, start: Nanoseconds, duration: Nanoseconds, **columns: An
         sheet.spans(begin, begin + lasting, **(columns | where))
 
 
+def _reduction_place(scenario: Scenario) -> dict[str, Any]:
+    beside = {"thread": REDUCTION_TRACK, "depth": 0} if scenario.overlap else {}
+    return at(scenario) | beside
+
+
 def _record_reductions(
     scenario: Scenario, sheet: Sheet, enter: Nanoseconds, leave: Nanoseconds
 ) -> None:
-    place = at(scenario)
-    if scenario.overlap:
-        place |= {"thread": REDUCTION_TRACK, "depth": 0}
+    place = _reduction_place(scenario)
     steps = np.arange(scenario.steps)[:, None]
     for bucket in range(scenario.buckets):
         sheet.spans(

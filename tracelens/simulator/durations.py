@@ -36,6 +36,7 @@ _STREAMS: Final = (
     "ping_pong",
     "device",
     "device_clock",
+    "link",
 )
 
 
@@ -62,7 +63,21 @@ def transfers(scenario: Scenario) -> Nanoseconds:
     sizes = np.array(scenario.bytes_of_buckets, np.float64)
     means = scenario.message_ms + scenario.transfer_ms * sizes / max(float(sizes.mean()), 1.0)
     base = means * np.exp(scenario.noise * _noise(scenario, "reduction", shape))
-    return _nanoseconds(_plant(scenario, "reduction", base, None))
+    planted = _plant(scenario, "reduction", base, None)
+    if not scenario.hops:
+        planted = planted * links(scenario).max(axis=1, keepdims=True)
+    return _nanoseconds(planted)
+
+
+def links(scenario: Scenario) -> Factors:
+    """Draw how many times as long each rank's link takes as it should, [step, rank]."""
+    shape = (scenario.steps, scenario.ranks)
+    noise = (
+        np.exp(scenario.noise * _noise(scenario, "link", shape))
+        if scenario.hops
+        else np.ones(shape)
+    )
+    return _plant(scenario, "link", noise, list(range(scenario.ranks)))
 
 
 def services(scenario: Scenario) -> Nanoseconds:

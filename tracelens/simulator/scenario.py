@@ -11,7 +11,7 @@ import numpy as np
 from tracelens.errors import InvalidArgument
 
 FaultPhase = Literal[
-    "data", "forward", "backprop", "update", "checkpoint", "gc", "reduction", "aggregate"
+    "data", "forward", "backprop", "update", "checkpoint", "gc", "reduction", "link", "aggregate"
 ]
 ORIGIN_NS: Final = 1_000_000_000_000  # where the true clock stands when the run starts
 MILLISECOND: Final = 1_000_000
@@ -22,8 +22,9 @@ class Fault:
     """One planted slowdown: `phase` of `ranks` lasts `factor` times as long, plus `extra_ms`.
 
     `ranks` empty = all; for the phase ``aggregate`` they are shards. `steps` is (first, last),
-    inclusive, null = all. `every` = n hits only each n-th of them; `ramp` lets the factor grow
-    linearly from 1. ``checkpoint`` and ``gc`` have no base duration: use `extra_ms`.
+    inclusive, null = all. For ``link`` they are the senders: in a ring each sends to the next, and the
+    slowest link sets the pace of all. `every` = n hits only each n-th of them; `ramp` lets the factor
+    grow linearly from 1. ``checkpoint`` and ``gc`` have no base duration: use `extra_ms`.
     """
 
     phase: FaultPhase
@@ -58,6 +59,7 @@ class Scenario:
     `overlap` reduces buckets beside backprop, as DDP does; else one blocking call a bucket.
     A bucket of mean size is `transfer_ms` on the wire, and every message `message_ms` more, however
     small; `bucket_sizes` (bytes) are `bucket_bytes` each if not given.
+    `hops` records the sends and receives of the ring that every reduction then is.
     `layers` > 1 records each layer of forward, backprop and update. `clocks` holds one clock a
     host (the workers' hosts, then one host a shard); empty = all share one. With `shards`, gradients
     go to parameter servers instead of an allreduce. `on_device`: every worker has a device that does
@@ -84,6 +86,7 @@ class Scenario:
     common: float = 0.0
     exit_skew_us: float = 5.0
     overlap: bool = True
+    hops: bool = False
     layers: int = 1
     samples: float = 32.0
     shards: int = 0

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Recording"]
 
 _CLOCK_EVERY_NS: Final = 10 * 10**9
+_MOST_FOREIGN: Final = 1024
 
 
 class Recording:
@@ -55,6 +56,7 @@ class Recording:
         self._side.append(to_line("retention", retention))
         REGISTRY.listen(self._side.append, who.job)
         self.read_clocks()
+        self._foreign: dict[int, Here] = {}
         self.devices = Devices(self.clock_reading, self._losses)
         self.storage = Storage(self.folder, self, self._side, self._losses)
 
@@ -72,14 +74,27 @@ class Recording:
         self.clipped.add()
 
     def arrive(self) -> Here:
-        """Enter the calling thread into the thread table."""
-        local = STATE.local
+        """Enter the calling thread into the thread table, or find it there again.
+
+        A thread that Python did not start is a new one to Python each time it calls something.
+        """
         thread = threading.current_thread()
-        here = Here(REGISTRY.thread_index())
-        row = Thread(here.index, thread.name, threading.get_native_id())
-        self._side.append(to_line("threads", row))
-        local.here = here
+        native_id = threading.get_native_id()
+        # Nothing public tells such threads.
+        foreign = isinstance(thread, threading._DummyThread)  # noqa: SLF001
+        here = self._foreign.get(native_id) if foreign else None
+        if here is None:
+            here = Here(REGISTRY.thread_index())
+            self._side.append(to_line("threads", Thread(here.index, thread.name, native_id)))
+            if foreign:
+                self._remember(native_id, here)
+        STATE.local.here = here
         return here
+
+    def _remember(self, native_id: int, here: Here) -> None:
+        if len(self._foreign) == _MOST_FOREIGN:  # nobody says which of them have ended
+            self._foreign.clear()
+        self._foreign[native_id] = here
 
     def rename(self, who: Identity) -> None:
         """Be somebody else, from a time before anybody knew better; the last word counts."""

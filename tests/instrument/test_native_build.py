@@ -78,6 +78,15 @@ def test_with_a_compiler(hook: ModuleType, root: Path) -> None:
     assert beside.is_file()
 
 
+def test_without_warnings(hook: ModuleType, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one compiler warns of the next one refuses."""
+    if shutil.which("cc") is None:
+        pytest.skip("there is no compiler here")
+    monkeypatch.setenv("CFLAGS", "-Wall -Wextra -Werror")
+    source = root / hook.SOURCE
+    assert hook.compiled(source, source.with_name(hook.LIBRARY))
+
+
 @pytest.mark.parametrize(
     ("content", "expected"),
     [

@@ -25,6 +25,8 @@ typedef PyObject *(*Call)(PyObject *, PyObject *const *, size_t, PyObject *);
 #define LIKELY(condition) __builtin_expect(!!(condition), 1)
 #define UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 #define SELDOM __attribute__((cold, noinline))
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+#define NEVER_INLINE __attribute__((noinline))
 
 static void set(PyObject **where, PyObject *value)
 {

@@ -15,9 +15,16 @@ typedef struct {
 
 static PyTypeObject *HereType;
 
+/* Found without a call, where the C library has room for a few bytes of late comers (glibc has). */
+#if defined(__x86_64__) && defined(__GLIBC__)
+#define OF_THREAD __thread __attribute__((tls_model("initial-exec")))
+#else
+#define OF_THREAD __thread
+#endif
+
 /* Grows whenever a thread's Here may have been replaced or freed behind its back. */
 static unsigned long long epoch = 1;
-static __thread struct {
+static OF_THREAD struct {
     Here *here; /* borrowed from STATE.local, valid while the epoch is the same */
     unsigned long long epoch;
 } mine;

@@ -106,7 +106,8 @@ static inline Slots *ready(Here **here)
     return LIKELY(*here != NULL) ? slots : NULL;
 }
 
-static PyObject *span_begin(Span *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
+static ALWAYS_INLINE PyObject *begin(Span *self, PyObject *const *args, Py_ssize_t count,
+                                     PyObject *names)
 {
     Here *here;
     Slots *slots = ready(&here);
@@ -122,12 +123,26 @@ static PyObject *span_begin(Span *self, PyObject *const *args, Py_ssize_t count,
         PyErr_Clear();
         return itself(nothing);
     }
-    Py_INCREF(slots);
+    Py_INCREF((PyObject *)slots);
     token->slots = slots;
     token->offset = slots_take(slots);
     slot->start_ns = now();
     put_definition(slot, self->definition);
     return (PyObject *)token;
+}
+
+static NEVER_INLINE PyObject *begin_with_values(Span *self, PyObject *const *args, Py_ssize_t count,
+                                                PyObject *names)
+{
+    return begin(self, args, count, names);
+}
+
+/* Compiled twice: what values need would cost also those who give none. */
+static PyObject *span_begin(Span *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
+{
+    if (count > 0 || names != NULL)
+        return begin_with_values(self, args, count, names);
+    return begin(self, NULL, 0, NULL);
 }
 
 static PyObject *span_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names)

@@ -83,17 +83,24 @@ static SELDOM int token_failed(PyObject *const *args, Py_ssize_t count, PyObject
     return failed != 0;
 }
 
-static PyObject *token_end(Token *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
+static NEVER_INLINE PyObject *token_end_as(Token *self, PyObject *const *args, Py_ssize_t count,
+                                           PyObject *names)
 {
-    int64_t end_ns = self->slots != NULL ? now() : 0;
-    int failed = 0;
-    if (UNLIKELY(count > 0 || names != NULL)) {
-        failed = token_failed(args, count, names);
-        if (failed < 0)
-            return NULL;
-    }
+    int64_t end_ns = now();
+    int failed = token_failed(args, count, names);
+    if (failed < 0)
+        return NULL;
     if (self->slots != NULL)
         token_close(self, failed ? -end_ns : end_ns);
+    return itself(Py_None);
+}
+
+static PyObject *token_end(Token *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
+{
+    if (count > 0 || names != NULL)
+        return token_end_as(self, args, count, names);
+    if (self->slots != NULL)
+        token_close(self, now());
     return itself(Py_None);
 }
 

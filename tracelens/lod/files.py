@@ -12,7 +12,7 @@ import polars as pl
 from tracelens.lod import lateness, verdict
 from tracelens.lod.lanes import Lane, Lanes
 from tracelens.lod.levels import Bins
-from tracelens.lod.pyramid import Pyramid
+from tracelens.lod.pyramid import COLOURS, PEAKS, Pyramid, file_of
 from tracelens.lod.query import Scene
 from tracelens.lod.run import Run
 from tracelens.lod.times import Times
@@ -28,8 +28,11 @@ _REPORT: Final = "report.json"
 
 
 def save(run: Run, ladder: list[Bins], folder: Path) -> None:
-    """Write everything but levels into an empty folder."""
+    """Write everything but the levels of colours into an empty folder."""
     scene, times = run.scene, run.times
+    assert scene.peaks
+    for rung in scene.peaks.ladder:
+        np.save(file_of(folder, PEAKS, rung), scene.peaks.found[rung.shift])
     for name in TABLES:
         getattr(run, name).write_ipc(folder / f"{name}.arrow")
     verdict.save(run.report, folder / _REPORT)
@@ -43,7 +46,10 @@ def save(run: Run, ladder: list[Bins], folder: Path) -> None:
         "step_ns": scene.step_ns,
         "lanes": [[lane.process, lane.role, lane.rank, lane.part] for lane in scene.lanes.lanes],
         "words": {"spans": scene.lanes.words, "steps": scene.steps.words},
-        "ladder": [asdict(rung) for rung in ladder],
+        "ladders": {
+            COLOURS: [asdict(rung) for rung in ladder],
+            PEAKS: [asdict(rung) for rung in scene.peaks.ladder],
+        },
         "times": {
             "ranks": times.ranks,
             "steps": times.steps,
@@ -63,7 +69,8 @@ def load(folder: Path) -> Run:
         steps=_load_lanes(folder, "steps", lanes, facts["words"]),
         whole=Window(*facts["whole"]),
         step_ns=facts["step_ns"],
-        pyramid=Pyramid(tuple(Bins(**rung) for rung in facts["ladder"]), folder),
+        peaks=_pyramid(PEAKS, folder, facts),
+        pyramid=_pyramid(COLOURS, folder, facts),
     )
     times = _load_times(folder, facts["times"])
     return Run(
@@ -74,6 +81,10 @@ def load(folder: Path) -> Run:
         scene=scene,
         **{name: pl.read_ipc(folder / f"{name}.arrow") for name in TABLES},
     )
+
+
+def _pyramid(kind: str, folder: Path, facts: dict[str, Any]) -> Pyramid:
+    return Pyramid(kind, tuple(Bins(**rung) for rung in facts["ladders"][kind]), folder)
 
 
 def _save_lanes(lanes: Lanes, folder: Path, what: str) -> None:

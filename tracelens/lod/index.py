@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 COARSE_BINS: Final = 4096  # levels up to this fineness are there from the beginning
 UNFINISHED: Final = ".unfinished"
+_KINDS: Final = {pyramid.COLOURS: "levels", pyramid.PEAKS: "levels", "spans": "columns"}
 _LOCK: Final = ".lock"
 _PATIENCE_S: Final = 600.0
 
@@ -86,7 +87,7 @@ def size(folder: Path) -> dict[str, int]:
     """Return the bytes of an index: levels, uncompressed columns of spans, and all the rest."""
     found = {"levels": 0, "columns": 0, "rest": 0}
     for file in folder.iterdir():
-        kind = {"level": "levels", "spans": "columns"}.get(file.name.split("-")[0], "rest")
+        kind = _KINDS.get(file.name.split("-")[0], "rest")
         found[kind] += file.stat().st_size
     return found
 
@@ -121,7 +122,7 @@ def _add_levels(run: Run, rungs: list[Bins], folder: Path, tell: Tell | None) ->
 
 
 def _level(folder: Path, rung: Bins) -> Path:
-    return folder / pyramid.FILE.format(shift=rung.shift)
+    return pyramid.file_of(folder, pyramid.COLOURS, rung)
 
 
 def _draft(file: Path) -> Path:

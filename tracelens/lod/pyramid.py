@@ -7,26 +7,31 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens.lod import levels
+from tracelens.lod import levels, raster
+from tracelens.lod.levels import Bins
 from tracelens.lod.window import Grid
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tracelens.lod.lanes import Bytes, Lanes
-    from tracelens.lod.levels import Bins
     from tracelens.lod.window import Window
 
-FILE: Final = "level-{shift:02}.npy"
+COLOURS: Final = "level"
+PEAKS: Final = "peaks"
+BINS_A_STEP: Final = 4  # of the finest peaks: below, steps are few enough to be drawn themselves
+MOST_CELLS: Final = 1 << 26  # of the finest peaks of all lanes
 
 
 @dataclass(frozen=True)
 class Pyramid:
     """Rows of coded bins, [lane, bin], for each rung of a ladder (the finest first).
 
-    Levels that are not built yet are missing; they are looked for in `folder` each time.
+    Its `kind` is colours, what most of a bin was, or peaks, the highest code in a bin. Levels that are
+    not built yet are missing; they are looked for in `folder` each time.
     """
 
+    kind: str
     ladder: tuple[Bins, ...]
     folder: Path | None = None
     found: dict[int, Bytes] = field(default_factory=dict)
@@ -49,29 +54,53 @@ class Pyramid:
         begin = rung.origin_ns + (first << rung.shift)
         return Grid(begin, rung.width_ns, max(1, last - first))
 
-    def rows(self, lanes: list[int], grid: Grid) -> Bytes:
-        """Return the bins of a grid that `grid` made, a row a lane."""
-        rung = next(rung for rung in self.ladder if rung.width_ns == grid.step_ns)
-        level = self._level(rung)
-        assert level is not None
+    def rows(self, lanes: list[int], grid: Grid) -> Bytes | None:
+        """Return the bins of a grid, a row a lane; None where they are not bins of a level."""
+        rung = next((rung for rung in self.ladder if rung.width_ns == grid.step_ns), None)
+        level = self._level(rung) if rung else None
+        if rung is None or level is None or (grid.start_ns - rung.origin_ns) % rung.width_ns:
+            return None
         first = (grid.start_ns - rung.origin_ns) >> rung.shift
         return np.asarray(level[lanes, first : first + grid.columns])
 
     def _level(self, rung: Bins) -> Bytes | None:
         if rung.shift not in self.found and self.folder:
-            file = self.folder / FILE.format(shift=rung.shift)
+            file = file_of(self.folder, self.kind, rung)
             if file.exists():
                 self.found[rung.shift] = np.asarray(np.load(file, mmap_mode="r"))
         return self.found.get(rung.shift)
 
 
-def in_memory(lanes: Lanes, whole: Window) -> Pyramid:
+def file_of(folder: Path, kind: str, rung: Bins) -> Path:
+    """Return where a level is kept."""
+    return folder / f"{kind}-{rung.shift:02}.npy"
+
+
+def peaks(steps: Lanes, whole: Window, step_ns: int) -> Pyramid:
+    """Build the peaks of lanes whose items are steps, so usually long."""
+    shift = max(0, (step_ns // BINS_A_STEP).bit_length() - 1)
+    while whole.width_ns >> shift > max(MOST_CELLS // max(len(steps), 1), levels.FEWEST_BINS):
+        shift += 1
+    finest = Bins.over(whole.start_ns, whole.end_ns, shift)
+    grid = Grid(finest.origin_ns, finest.width_ns, finest.count)
+    level = raster.highest(steps, range(len(steps)), grid)
+    found = {shift: level}
+    rungs = [finest]
+    while rungs[-1].count > levels.FEWEST_BINS:
+        shift += 1
+        rungs.append(Bins.over(whole.start_ns, whole.end_ns, shift))
+        level = np.pad(level, ((0, 0), (0, level.shape[1] % 2)))
+        level = found[shift] = np.maximum(level[:, 0::2], level[:, 1::2])
+    return Pyramid(PEAKS, tuple(rungs), found=found)
+
+
+def colours(lanes: Lanes, whole: Window) -> Pyramid:
     """Build all levels of some lanes."""
     rungs = ladder_of(lanes, whole)
     rows = [list(of_lane(lanes, lane, rungs)) for lane in range(len(lanes))]
     shifts = [rung.shift for rung in rungs]
     stacked = [np.array(level) for level in zip(*rows, strict=True)]
-    return Pyramid(tuple(rungs), found=dict(zip(shifts, stacked, strict=False)))
+    return Pyramid(COLOURS, tuple(rungs), found=dict(zip(shifts, stacked, strict=False)))
 
 
 def ladder_of(lanes: Lanes, whole: Window) -> list[Bins]:

@@ -32,12 +32,14 @@ class Scene:
     """All that a timeline can show.
 
     `lanes` and `steps` have the same rows; the items of `steps` are whole steps, coded by lateness.
+    `peaks` are those of `steps`, `pyramid` that of `lanes`; either may be missing.
     """
 
     lanes: Lanes
     steps: Lanes
     whole: Window
     step_ns: int
+    peaks: Pyramid | None = None
     pyramid: Pyramid | None = None
 
     @property
@@ -69,17 +71,20 @@ class Picture:
 def look(scene: Scene, seen: Window, plan: Plan, columns: int = COLUMNS) -> Picture:
     """Choose the level of detail for a window and draw it."""
     grid = window.snap(seen, scene.whole, columns)
-    binned = scene.pyramid.grid(grid.window, grid.step_ns) if scene.pyramid else None
     step_px = scene.step_ns / grid.step_ns
-    needed = STEP_PX if binned else max(STEP_PX, SPAN_PX * scene.spans_a_step)
+    colours = scene.pyramid.grid(grid.window, grid.step_ns) if scene.pyramid else None
+    needed = STEP_PX if colours else max(STEP_PX, SPAN_PX * scene.spans_a_step)
     detailed = [step_px >= _share(band) * needed for band in plan.bands]
     bars = _bars(scene, grid, plan)
     chosen = rows.worst([band.lanes for band in plan.bands], _severity(scene, grid))
-    grid = binned if binned and any(detailed) else grid
-    pixels, hidden = _paint(scene, seen, grid, chosen, detailed, by_bins=grid is binned)
+    if any(detailed):
+        grid = colours or grid
+    elif scene.peaks:
+        grid = scene.peaks.grid(grid.window, grid.step_ns) or grid
+    pixels, hidden = _paint(scene, seen, grid, chosen, detailed)
     whole = bars is not None and len(set(bars.bands.tolist())) == len(plan.bands)
     workers = [d for d, band in zip(detailed, plan.bands, strict=True) if band.section != "pinned"]
-    inside: Level = "dominant" if grid is binned else "sampled"
+    inside: Level = "dominant" if grid is colours else "sampled"
     return Picture(
         grid=grid,
         pixels=raster.fill(plan, pixels, range(len(chosen))),
@@ -104,24 +109,22 @@ def _share(band: Band) -> float:
 
 
 def _paint(
-    scene: Scene,
-    seen: Window,
-    grid: Grid,
-    chosen: list[int],
-    detailed: list[bool],
-    *,
-    by_bins: bool,
+    scene: Scene, seen: Window, grid: Grid, chosen: list[int], detailed: list[bool]
 ) -> tuple[Bytes, int]:
     """Draw a row for each chosen lane; count the spans in view that got no pixel."""
     pixels, hidden = np.zeros((len(chosen), grid.columns), np.uint8), 0
     fine = [row for row, yes in enumerate(detailed) if yes]
     coarse = [row for row, yes in enumerate(detailed) if not yes]
-    lanes = [chosen[row] for row in fine]
-    if by_bins and scene.pyramid:
-        pixels[fine] = scene.pyramid.rows(lanes, grid)
-    else:
-        pixels[fine], hidden = raster.sample(scene.lanes, lanes, grid, seen)
-    pixels[coarse] = raster.highest(scene.steps, [chosen[row] for row in coarse], grid)
+    if fine:
+        lanes = [chosen[row] for row in fine]
+        found = scene.pyramid.rows(lanes, grid) if scene.pyramid else None
+        if found is None:
+            found, hidden = raster.sample(scene.lanes, lanes, grid, seen)
+        pixels[fine] = found
+    if coarse:
+        lanes = [chosen[row] for row in coarse]
+        found = scene.peaks.rows(lanes, grid) if scene.peaks else None
+        pixels[coarse] = raster.highest(scene.steps, lanes, grid) if found is None else found
     return pixels, hidden
 
 

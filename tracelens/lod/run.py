@@ -102,7 +102,7 @@ def _scene(trace: Trace, phases: Phases, late: Lateness, windows: pl.DataFrame) 
     whole = _whole(trace)
     usual = (windows["end_ns"] - windows["start_ns"]).median()
     step_ns = max(1, int(cast("float", usual))) if windows.height else whole.width_ns
-    return Scene(detail, steps, whole, step_ns)
+    return Scene(detail, steps, whole, step_ns, pyramid.peaks(steps, whole, step_ns))
 
 
 def _other_lanes(trace: Trace) -> list[Lanes]:
@@ -129,6 +129,5 @@ def _whole(trace: Trace) -> Window:
 
 def with_pyramid(run: Run) -> Run:
     """Build the levels of a run's scene in memory."""
-    scene = run.scene
-    built = pyramid.in_memory(scene.lanes, scene.whole)
-    return replace(run, scene=replace(scene, pyramid=built))
+    built = pyramid.colours(run.scene.lanes, run.scene.whole)
+    return replace(run, scene=replace(run.scene, pyramid=built))

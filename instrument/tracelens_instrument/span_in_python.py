@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from tracelens.schema.side import Definition
     from tracelens_instrument.segments import Segment
+    from tracelens_instrument.state import Here
 
 __all__ = ["Span", "Token", "Values", "reduced"]
 
@@ -74,17 +75,17 @@ class Token:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        end = now()
         segment = self.segment
         if segment is not None:
+            end = now()
             self.segment = None
             segment.words[(self.offset >> 3) + 1] = end if kind is None else -end
 
     def end(self, failed: bool = False) -> None:  # noqa: FBT001, FBT002 - keywords cost time here
         """Close the span, as failed if it ended by an exception; a second time does nothing."""
-        end = now()
         segment = self.segment
         if segment is not None:
+            end = now()
             self.segment = None
             segment.words[(self.offset >> 3) + 1] = -end if failed else end
 
@@ -95,7 +96,6 @@ class Token:
             _write_definition(segment.memory, self.offset + _DEFINITION_OFFSET, _UNUSED)
 
 
-_new = object.__new__
 _NOTHING = Token()
 _NOTHING.segment = None
 
@@ -124,8 +124,10 @@ class Span:
             here = STATE.local.here
         except AttributeError:
             here = segment.owner.arrive()
-        here.stack.append((self, segment, offset))
-        _write_open(segment.memory, offset, now(), STATE.blank, here.block, self.definition)
+        here.top = (self, segment, offset, here.top)
+        _write_open(
+            segment.memory, offset, now(), NO_BYTES, STATE.blank, here.block, self.definition
+        )
         return self
 
     def __exit__(
@@ -134,17 +136,20 @@ class Span:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        end = now()
         if STATE.segment is None:
             return
+        end = now()
         try:
-            stack = STATE.local.here.stack
-            entered, segment, offset = stack.pop()
-            if entered is not self:
-                segment, offset = _pull(stack, self, (entered, segment, offset))
-        except (AttributeError, IndexError):
+            here = STATE.local.here
+            entered, segment, offset, below = here.top
+        except (AttributeError, TypeError):
             return  # it was entered before recording began
-        segment.words[(offset >> 3) + 1] = end if kind is None else -end
+        if entered is self:
+            here.top = below
+        else:
+            segment, offset = _pull(here, self)
+        if segment is not None:
+            segment.words[(offset >> 3) + 1] = end if kind is None else -end
 
     def __reduce__(self) -> tuple[Callable[[Definition], Span], tuple[Definition]]:
         """Let a handle be copied, and sent to a process where other numbers stand for the same."""
@@ -156,13 +161,13 @@ class Span:
         self,
         track: int | None = None,
         nbytes: int = NO_BYTES,
-        seq: int = NO_SEQ,
-        bucket: int = NO_INDEX,
-        peer: int = NO_INDEX,
-        key: int = NO_INDEX,
-        request: int = NO_REQUEST,
-        queue_depth: int = NO_SHORT,
-        micro_step: int = NO_SHORT,
+        seq: int | None = None,
+        bucket: int | None = None,
+        peer: int | None = None,
+        key: int | None = None,
+        request: int | None = None,
+        queue_depth: int | None = None,
+        micro_step: int | None = None,
         step: int | None = None,
     ) -> Token:
         """Begin a span now, on this thread or on `track`; what is returned ends it."""
@@ -174,20 +179,38 @@ class Span:
         except StopIteration:
             segment, offset = segment.owner.rotate(segment)
         try:
-            row = STATE.local.here.index if track is None else track
+            here = STATE.local.here
         except AttributeError:
-            row = segment.owner.arrive().index
-        at = STATE.step if step is None else step
-        memory = segment.memory
+            here = segment.owner.arrive()
         start = now()
         try:
             # The fields and their order are those of tracelens.schema.record.
-            _write(memory, offset, start, 0, nbytes, request, seq, at, key, bucket, peer,
-                   row, micro_step, queue_depth, 0, self.definition)  # fmt: skip
+            if (
+                seq is None and bucket is None and peer is None and key is None
+                and request is None and queue_depth is None and micro_step is None
+                and step is None and track is None
+            ):  # fmt: skip
+                _write_open(
+                    segment.memory, offset, start, nbytes, STATE.blank, here.block, self.definition
+                )
+            else:
+                _write(segment.memory, offset, start, 0, nbytes,
+                       NO_REQUEST if request is None else request,
+                       NO_SEQ if seq is None else seq,
+                       STATE.step if step is None else step,
+                       NO_INDEX if key is None else key,
+                       NO_INDEX if bucket is None else bucket,
+                       NO_INDEX if peer is None else peer,
+                       here.index if track is None else track,
+                       NO_SHORT if micro_step is None else micro_step,
+                       NO_SHORT if queue_depth is None else queue_depth,
+                       0, self.definition)  # fmt: skip
         except Exception:  # noqa: BLE001 - training code hands in anything, and must not fail
+            at = STATE.step if step is None else step
+            row = here.index if track is None else track
             values = (nbytes, request, seq, at, key, bucket, peer, row, micro_step, queue_depth)
             write_what_fits(segment, offset, start, values, self.definition)
-        token = _new(Token)
+        token = Token()
         token.segment = segment
         token.offset = offset
         return token
@@ -232,13 +255,17 @@ def _same_span(row: Definition) -> Span:
     return span.Span(REGISTRY.number(row))
 
 
-def _pull(
-    stack: list[tuple[Span, Segment, int]], span: Span, top: tuple[Span, Segment, int]
-) -> tuple[Segment, int]:
-    """Find `span` further down, where uses did not nest; IndexError if it is not there."""
-    stack.append(top)
-    for at in range(len(stack) - 1, -1, -1):
-        if stack[at][0] is span:
-            _, segment, offset = stack.pop(at)
-            return segment, offset
-    raise IndexError
+def _pull(here: Here, span: Span) -> tuple[Segment | None, int]:
+    """Find `span` further down, where uses did not nest, and take it out."""
+    above = []
+    entry = here.top
+    while entry is not None and entry[0] is not span:
+        above.append(entry)
+        entry = entry[3]
+    if entry is None:
+        return None, 0
+    _, segment, offset, top = entry
+    for entered, its_segment, its_offset, _ in reversed(above):
+        top = (entered, its_segment, its_offset, top)
+    here.top = top
+    return segment, offset

@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from tracelens.schema.record import NO_BYTES, NO_INDEX, NO_REQUEST, NO_SEQ, NO_SHORT
+from tracelens.schema.record import NO_INDEX, NO_REQUEST, NO_SEQ, NO_SHORT
 from tracelens_instrument.backend import NATIVE
 
 if TYPE_CHECKING:
@@ -18,26 +18,33 @@ if TYPE_CHECKING:
     from tracelens_instrument.segments import Segment
     from tracelens_instrument.span_in_python import Span
 
+    Entry: TypeAlias = tuple[Span, Segment, int, "Entry | None"]
+
 __all__ = ["NO_STEP", "OPEN", "STATE", "Here", "State", "Waiting"]
 
 NO_STEP: Final = -1
 
-# A record without values is mostly constant, so it is written in four pieces: start, what changes
-# with the step (bytes 16..52), what belongs to the thread (52..60), definition.
-OPEN: Final = struct.Struct("@q8x36s8sI")
-_BY_STEP: Final = struct.Struct("@qQIiiii")
+# Most records say no more than bytes, so they are written in five pieces: start, bytes, what changes
+# with the step (bytes 24..52), what belongs to the thread (52..60), definition.
+OPEN: Final = struct.Struct("@q8xq28s8sI")
+_BY_STEP: Final = struct.Struct("@QIiiii")
 _BY_THREAD: Final = struct.Struct("@HHHH")
 
 
 class _Here:
-    """A thread in a recording: its row in the thread table, and the spans that `with SPAN:` opened."""
+    """A thread in a recording: its row in the thread table, and the spans that `with SPAN:` opened.
 
-    __slots__ = ("block", "index", "stack")
+    The latest of these is `top`, which holds the one before, and so on.
+    """
+
+    __slots__ = ("block", "index", "top")
+
+    top: Entry | None
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.block = _BY_THREAD.pack(index, NO_SHORT, NO_SHORT, 0)
-        self.stack: list[tuple[Span, Segment, int]] = []
+        self.top = None
 
 
 class _Fields:
@@ -91,7 +98,7 @@ class State(Fields):
     def set_step(self, step: int) -> None:
         """Stamp what follows with `step`."""
         self.step = step
-        self.blank = _BY_STEP.pack(NO_BYTES, NO_REQUEST, NO_SEQ, step, NO_INDEX, NO_INDEX, NO_INDEX)
+        self.blank = _BY_STEP.pack(NO_REQUEST, NO_SEQ, step, NO_INDEX, NO_INDEX, NO_INDEX)
 
     def forget(self) -> None:
         """Record nothing from now on."""

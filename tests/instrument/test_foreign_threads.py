@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from support.recording import Recorded
+
+    from tracelens.schema.side import Thread
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the recorder works on Linux")
 
 CALLBACK: Final = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
@@ -48,6 +52,11 @@ class ForeignThread:
             self._library.pthread_setspecific(self._key, ctypes.c_void_p(1))
 
 
+def threads_of(recorded: Recorded) -> list[Thread]:
+    """Return the rows that are no tracks: those are known as long as the process lives."""
+    return [row for row in recorded.side.threads if not row.in_flight]
+
+
 def test_callbacks_of_one_thread(trace: Path) -> None:
     """All its spans are there, in one row, however often it leaves Python and comes back."""
     outer, inner = tl.span("outer"), tl.span("inner")
@@ -65,7 +74,7 @@ def test_callbacks_of_one_thread(trace: Path) -> None:
     assert [event["bytes"] for event in mine] == [n for n in range(CALLS) for _ in range(2)]
     assert len(recorded.named("outer")) == CALLS + 1
     (row,) = {event["thread"] for event in mine}
-    assert len([thread for thread in recorded.side.threads if not thread.in_flight]) == 2
+    assert len(threads_of(recorded)) == 2
     assert {event["depth"] for event in mine} == {0, 1}
     assert row != next(e["thread"] for e in recorded.named("outer"))
 
@@ -84,7 +93,7 @@ def test_threads_that_come_and_go(trace: Path) -> None:
     rows = {event["bytes"]: event["thread"] for event in recorded.events}
     assert len(recorded.events) == 20 * CALLS
     assert len(set(rows.values())) == 20
-    assert len(recorded.side.threads) == 20
+    assert len(threads_of(recorded)) == 20
 
 
 def test_span_ends_in_a_foreign_thread(trace: Path) -> None:

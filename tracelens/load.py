@@ -5,18 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
+
 from tracelens.errors import EmptyTrace, InvalidArgument, NotATrace, TraceNotFound
 from tracelens.readers import READERS
+from tracelens.readers.native import NativeReader
 from tracelens.readers.table import TableReader
 from tracelens.readers.table.naming import Renaming
-from tracelens.transforms import DEFAULT_TRANSFORMS
+from tracelens.transforms import DEFAULT_TRANSFORMS, device
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
     from tracelens.readers.base import Progress
-    from tracelens.trace import Trace
+    from tracelens.trace import Moved, Trace
 
 
 def open(  # noqa: A001 - reads as tracelens.open
@@ -75,6 +78,30 @@ def prepare(trace: Trace) -> Trace:
     for transform in DEFAULT_TRANSFORMS:
         trace = transform(trace)
     return trace
+
+
+def spans_of(path: Path, process: int, moved: Moved | None) -> pl.DataFrame:
+    """Read the spans of one process from its file, as they are in the whole trace.
+
+    Args:
+        path: The file of that process.
+        process: Its row in the whole trace's processes.
+        moved: How its times came onto the common clock there; null = not at all.
+
+    Raises:
+        UnusableInput: the file cannot be read (any more).
+    """
+    alone = device.place(NativeReader().read(path))
+    spans = alone.spans.with_columns(process=pl.lit(process, pl.Int32)).collect()
+    if moved is None:
+        return spans
+    times = ("start_ns", "end_ns", "device_start_ns")
+    return spans.with_columns(_moved(spans[name], moved) for name in times if spans[name].count())
+
+
+def _moved(column: pl.Series, moved: Moved) -> pl.Series:
+    common = pl.Series(column.name, moved.apply(column.fill_null(0).to_numpy()))
+    return pl.select(pl.when(column.is_not_null()).then(common)).to_series().alias(column.name)
 
 
 def _unknown(place: Path) -> NotATrace | EmptyTrace:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import polars as pl
 
@@ -18,6 +18,8 @@ from tracelens.schema.vocabulary import EVENT_TYPES, STATUSES
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    import numpy as np
 
 EVENT_COLUMNS: Final[dict[str, pl.DataType]] = {
     "process": pl.Int32(),  # row of `Trace.processes`
@@ -207,12 +209,20 @@ class Note:
     kind: str = "unreadable"
 
 
+class Moved(Protocol):
+    """How times of a process become common ones."""
+
+    def apply(self, t: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Return common times."""
+
+
 @dataclass(frozen=True)
 class Trace:
     """A run. Frames are documented by the column tables of this module.
 
     `expected_ranks` is the world size that the processes report. `steps` and `arrivals` are empty
-    until the transforms of the same name filled them in.
+    until the transforms of the same name filled them in. `moved` tells how the times of each process
+    came onto the common clock; those of a process that it lacks stayed as they were.
     """
 
     events: pl.LazyFrame
@@ -231,6 +241,7 @@ class Trace:
     alignment: Alignment = field(default_factory=lambda: Alignment("same_clock"))
     notes: tuple[Note, ...] = ()
     dropped: dict[str, int] = field(default_factory=dict)
+    moved: Mapping[int, Moved] = field(default_factory=dict)
     path: Path | None = None
 
     @staticmethod

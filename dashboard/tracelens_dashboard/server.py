@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 import webbrowser
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from waitress import create_server
@@ -40,7 +41,11 @@ def serve(
         UnusableInput: the trace cannot be read.
     """
     _refuse_network(host)
-    store = source if isinstance(source, Store) else Store.open(source, lambda: open_trace(source))
+    store = (
+        source
+        if isinstance(source, Store)
+        else Store.open(Path(source), lambda: open_trace(source))
+    )
     store.refine()
     server = _listen(create_app(store).server, host, port)
     url = f"http://{host}:{server.effective_port}/"

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelens.lod import lateness, opening, run
+from tracelens.lod.recorded import Recorded
 from tracelens.lod.run import Run
 from tracelens.lod.window import Window
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable
+    from pathlib import Path
 
     from tracelens.analyses.result import Report
     from tracelens.lod.lateness import Lateness
@@ -27,19 +28,19 @@ if TYPE_CHECKING:
 class Store:
     """What every page asks. Nothing in it changes, so requests may share it."""
 
-    def __init__(self, shown: Run, reopen: Callable[[], Trace]) -> None:
+    def __init__(self, shown: Run, source: Path | Trace) -> None:
         self.run = shown
-        self._reopen = reopen
+        self._recorded = Recorded(shown, source)
 
     @classmethod
     def of(cls, trace: Trace, report: Report) -> Store:
         """Keep a trace and its report in memory."""
-        return cls(run.with_pyramid(Run.of(trace, report)), lambda: trace)
+        return cls(run.with_pyramid(Run.of(trace, report)), trace)
 
     @classmethod
     def open(
         cls,
-        path: str | os.PathLike[str] | None,
+        path: Path | None,
         read: Callable[[], Trace],
         progress: Progress = opening.quietly,
     ) -> Store:
@@ -51,21 +52,16 @@ class Store:
             UnusableInput: the trace cannot be read.
         """
         shown = opening.indexed(path) if path else None
-        if shown:
-            return cls(shown, read)
+        if shown and path:
+            return cls(shown, path)
         trace = read()
         shown = opening.explained(trace, progress)
         kept = shown.scene.pyramid and shown.scene.pyramid.folder
-        return cls(shown, read if kept else lambda: trace)
+        return cls(shown, path if kept and path else trace)
 
     def refine(self) -> None:
         """Let the levels that the run's index lacks be made, beside all else."""
         Thread(target=opening.refined, args=(self.run,), daemon=True).start()
-
-    @cached_property
-    def trace(self) -> Trace:
-        """The trace itself; opening it takes a while where the run came from an index."""
-        return self._reopen()
 
     @property
     def name(self) -> str:
@@ -144,19 +140,21 @@ class Store:
         return self.ranks.index(rank) if rank in self.ranks else None
 
     def recorded_at(self, process: int, at_ns: int) -> pl.DataFrame:
-        """Return the spans that a process had open at a moment, the outermost first."""
+        """Return the spans that a process had open at a moment, the outermost first.
+
+        Raises:
+            UnusableInput: the process's file cannot be read any more.
+        """
         inside = (pl.col("start_ns") <= at_ns) & (
             pl.col("end_ns").is_null() | (pl.col("end_ns") > at_ns)
         )
-        mine = self.trace.spans.filter((pl.col("process") == process) & inside)
-        return mine.collect().sort("thread", "depth", "start_ns")
+        return self._recorded.of(process).filter(inside).sort("thread", "depth", "start_ns")
 
     def ran_at(self, process: int, stream: str, at_ns: int) -> pl.DataFrame:
         """Return the spans that a device's stream was in at a moment, with the device's times."""
         inside = (pl.col("start_ns") <= at_ns) & (pl.col("end_ns") > at_ns)
-        mine = self._stream_spans.filter(process=process, stream_name=stream).filter(inside)
-        return mine.sort("depth", "start_ns")
-
-    @cached_property
-    def _stream_spans(self) -> pl.DataFrame:
-        return run.stream_spans(self.trace)
+        number = self.run.streams.filter(process=process, name=stream)["thread"]
+        end = pl.col("device_start_ns") + pl.col("device_duration_ns")
+        mine = self._recorded.of(process).filter(pl.col("stream").is_in(number.implode()))
+        mine = mine.with_columns(start_ns="device_start_ns", end_ns=end)
+        return mine.filter(inside).sort("depth", "start_ns")

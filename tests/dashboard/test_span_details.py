@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from plotly.utils import PlotlyJSONEncoder
-from support.stores import devices, sharded, slow_rank
+from support.stores import SLOW_RANK, devices, sharded, slow_rank, traced
 
 from tracelens.analyses import phases
 from tracelens_dashboard.components import details
@@ -23,7 +23,7 @@ def described(store: Store, lane: int, at_ns: int) -> str:
 def test_the_planted_phase_is_named_and_compared() -> None:
     """In rank 2's long backprop: its name, its time, and the shorter median of all ranks."""
     store = slow_rank()
-    mine = phases.run(store.trace).segments.filter(rank=2, step=25, category="backprop")
+    mine = phases.run(traced(SLOW_RANK)).segments.filter(rank=2, step=25, category="backprop")
     page = described(store, 2, mine["start_ns"][0] + 1000)
     assert "backprop on rank 2 in step 25" in page
     assert "the others' median: 10" in page
@@ -34,7 +34,7 @@ def test_the_planted_phase_is_named_and_compared() -> None:
 def test_what_ran_beside_the_code_is_listed() -> None:
     """A reduction in flight under backprop appears with its size and sequence number."""
     store = slow_rank()
-    spans = store.trace.spans.collect()
+    spans = traced(SLOW_RANK).spans.collect()
     bucket = spans.filter(process=0, step=5, kind="reduction", bucket=0)
     page = described(store, 0, bucket["start_ns"][0] + 1000)
     assert "backprop on rank 0 in step 5" in page

@@ -6,7 +6,7 @@ import base64
 from dataclasses import replace
 
 import pytest
-from support.stores import devices, sharded, slow_rank
+from support.stores import DEVICES, SLOW_RANK, devices, sharded, slow_rank, traced
 
 from tracelens.analyses import phases
 from tracelens.lod.png import SIGNATURE
@@ -66,7 +66,7 @@ def test_real_spans_lie_where_they_ran() -> None:
     backprop = next(trace for trace in bars if trace["name"] == "backprop")
     said = [tuple(words[:3]) for words in backprop["customdata"]]
     place = said.index(("rank 2", "backprop", 25))
-    mine = phases.run(store.trace).segments.filter(rank=2, step=25, category="backprop")
+    mine = phases.run(traced(SLOW_RANK)).segments.filter(rank=2, step=25, category="backprop")
     assert backprop["base"][place] == pytest.approx((mine["start_ns"][0] - origin) / 1e9)
     length = int((mine["end_ns"] - mine["start_ns"]).sum()) / 1e9
     assert backprop["x"][place] == pytest.approx(length)
@@ -102,7 +102,7 @@ def test_what_ran_on_a_stream_is_drawn_when_it_ran() -> None:
     backprop = next(trace for trace in bars if trace["name"] == "backprop")
     said = [tuple(words[:3]) for words in backprop["customdata"]]
     place = said.index(("rank 1 stream 0", "backprop", 5))
-    mine = store.trace.spans.filter(rank=1, step=5, kind="backprop").collect()
+    mine = traced(DEVICES).spans.filter(rank=1, step=5, kind="backprop").collect()
     begin, length = mine["device_start_ns"][0], mine["device_duration_ns"][0]
     assert backprop["base"][place] == pytest.approx((begin - origin) / 1e9)
     assert backprop["x"][place] == pytest.approx(length / 1e9)

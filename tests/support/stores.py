@@ -62,9 +62,15 @@ def report_of(trace: Trace, *findings: Finding) -> Report:
     )
 
 
+@cache
+def traced(scenario: Scenario) -> Trace:
+    """Simulate a run."""
+    return prepare(generate(scenario))
+
+
 def open_run(scenario: Scenario, *findings: Finding) -> Store:
     """Simulate a run and open it, with findings of one's own."""
-    trace = prepare(generate(scenario))
+    trace = traced(scenario)
     return Store.of(trace, report_of(trace, *findings))
 
 

@@ -17,12 +17,17 @@ from tracelens.lod.query import Scene
 from tracelens.lod.run import Run
 from tracelens.lod.times import Times
 from tracelens.lod.window import Window
+from tracelens.transforms.clock import ClockMap
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
-TABLES: Final = ("workers", "shards", "windows", "loads", "traffic")
+    from tracelens.trace import Moved
+
+TABLES: Final = ("workers", "shards", "streams", "windows", "loads", "traffic")
 COLUMNS: Final = ("offsets", "starts", "ends", "codes", "steps", "names")
+_MOVED: Final = "clocks.json"
 _FACTS: Final = "run.json"
 _REPORT: Final = "report.json"
 
@@ -57,6 +62,7 @@ def save(run: Run, ladder: list[Bins], folder: Path) -> None:
             "usual_ns": times.usual_ns,
         },
     }
+    (folder / _MOVED).write_text(json.dumps(_moved(run.moved)))
     (folder / _FACTS).write_text(json.dumps(facts))
 
 
@@ -79,8 +85,23 @@ def load(folder: Path) -> Run:
         times=times,
         lateness=lateness.measure(times),
         scene=scene,
+        moved=_load_moved(folder),
         **{name: pl.read_ipc(folder / f"{name}.arrow") for name in TABLES},
     )
+
+
+def _moved(moved: Mapping[int, Moved]) -> dict[str, Any]:
+    """Describe how processes' times were moved; many share a clock."""
+    maps = {id(found): found for found in moved.values() if isinstance(found, ClockMap)}
+    place = {key: index for index, key in enumerate(maps)}
+    rows = [found.row for found in maps.values()]
+    return {"clocks": rows, "processes": [[p, place[id(found)]] for p, found in moved.items()]}
+
+
+def _load_moved(folder: Path) -> dict[int, Moved]:
+    facts = json.loads((folder / _MOVED).read_text())
+    maps = [ClockMap.of(row) for row in facts["clocks"]]
+    return {process: maps[clock] for process, clock in facts["processes"]}
 
 
 def _pyramid(kind: str, folder: Path, facts: dict[str, Any]) -> Pyramid:

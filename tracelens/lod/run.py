@@ -7,7 +7,7 @@ that a run opens again without reading and explaining its trace.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import polars as pl
 
@@ -17,35 +17,43 @@ from tracelens.lod.times import Times
 from tracelens.lod.window import Window
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tracelens.analyses.imbalance import Imbalance
     from tracelens.analyses.phases import Phases
     from tracelens.analyses.result import Report
     from tracelens.analyses.shards import Shards
     from tracelens.lod.lanes import Lanes
     from tracelens.lod.lateness import Lateness
-    from tracelens.trace import Trace
+    from tracelens.trace import Moved, Trace
 
     Streams = list[tuple[int, int, str]]
+
+
+_SHARD: Final = pl.col("shard").fill_null(pl.col("rank")).alias("rank")
 
 
 @dataclass(frozen=True)
 class Run:
     """A run as pages see it; nothing in it changes.
 
-    `workers` and `shards` list process, rank and host of the main processes, in order; `windows` each
-    step's usual window (step, start_ns, end_ns); `loads` and `traffic` are as in `analyses.shards`.
+    `workers` and `shards` list process, rank, host and file of the main processes, in order; `streams`
+    the rows of devices' streams (process, thread, name); `windows` each step's usual window (step,
+    start_ns, end_ns); `loads` and `traffic` are as in `analyses.shards`, `moved` as in `Trace`.
     """
 
     name: str
     report: Report
     workers: pl.DataFrame
     shards: pl.DataFrame
+    streams: pl.DataFrame
     windows: pl.DataFrame
     times: Times
     lateness: Lateness
     loads: pl.DataFrame
     traffic: pl.DataFrame
     scene: Scene
+    moved: Mapping[int, Moved]
 
     @classmethod
     def of(cls, trace: Trace, report: Report) -> Run:
@@ -58,16 +66,16 @@ class Run:
         return cls(
             name=trace.path.resolve().name if trace.path else "run",
             report=report,
-            workers=trace.workers.select("process", "rank", "host"),
-            shards=trace.shards.select(
-                "process", pl.col("shard").fill_null(pl.col("rank")), "host"
-            ),
+            workers=trace.workers.select("process", "rank", "host", "file"),
+            shards=trace.shards.select("process", _SHARD, "host", "file"),
+            streams=trace.threads.drop_nulls("device").select("process", "thread", "name"),
             windows=windows,
             times=times,
             lateness=late,
             loads=loads.loads,
             traffic=loads.traffic,
             scene=_scene(trace, phases, late, windows),
+            moved=trace.moved,
         )
 
 
@@ -113,7 +121,7 @@ def _other_lanes(trace: Trace) -> list[Lanes]:
     )
     if streams:
         found.append(lanes.from_streams(spans, streams))
-    shards = trace.shards.select("process", pl.col("shard").fill_null(pl.col("rank"))).rows()
+    shards = trace.shards.select("process", _SHARD).rows()
     if shards:
         found.append(lanes.from_shards(shard_spans(trace), shards))
     return found

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from tracelens.transforms._fit import Correction
+from tracelens.transforms._fit import Correction
 
 Times = npt.NDArray[np.int64]
 
@@ -34,6 +33,20 @@ class ClockMap:
             return np.asarray(moved)
         fine = self.correction.at((t - self.base).astype(np.float64))
         return np.asarray(moved - np.rint(fine).astype(np.int64))
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """Return what `apply` needs, in plain values."""
+        fine = self.correction
+        knots = [fine.knots_t.tolist(), fine.knots.tolist()] if fine else None
+        return {"base": self.base, "target": self.target, "knots": knots}
+
+    @classmethod
+    def of(cls, row: dict[str, Any]) -> Self:
+        """Make it from what `row` gave; how sure it was is not known any more."""
+        knots = row["knots"]
+        fine = Correction(np.array(knots[0]), np.array(knots[1])) if knots else None
+        return cls(row["base"], row["target"], fine)
 
     def offset_at(self, t: Times) -> Times:
         """Return what this clock shows more than the common one, at its own times."""

@@ -18,6 +18,8 @@ from tracelens.transforms._clock_exits import from_exits, shifted, spread_of
 from tracelens.transforms._clock_map import ClockMap
 from tracelens.transforms._clock_readings import bias, from_ping_pong, from_wall
 
+__all__ = ["ClockMap", "align"]
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -44,6 +46,7 @@ def align(trace: Trace) -> Trace:
         samples=_moved(trace.samples, clocks, maps),
         alignment=Alignment(method, _described(clocks, maps, alone)),
         notes=(*trace.notes, *notes),
+        moved={process: maps[clock] for process, clock in clocks.select("process", "clock").rows()},
     )
 
 

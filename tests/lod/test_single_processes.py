@@ -1,0 +1,42 @@
+"""A process's spans read alone are those of the whole trace, on the common clock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+from support.indexes import explained, recorded
+
+from tracelens import load
+from tracelens.lod import opening
+from tracelens.lod.recorded import Recorded
+from tracelens.simulator.synthetic import Scenario, random_clocks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SKEWED = Scenario(ranks=4, ranks_per_host=2, steps=40, clocks=random_clocks(2))
+DEVICES = Scenario(ranks=2, ranks_per_host=1, steps=20, on_device=True, clocks=random_clocks(2))
+SHARDS = Scenario(ranks=2, shards=2, steps=10)
+
+
+@pytest.mark.parametrize("scenario", [SKEWED, DEVICES, SHARDS], ids=["clocks", "devices", "shards"])
+def test_alone_as_together(scenario: Scenario, tmp_path: Path) -> None:
+    """Begins, ends, times on devices and all else agree, for every process of an indexed trace."""
+    folder = recorded(tmp_path / "run", scenario)
+    explained(folder)
+    run = opening.indexed(folder)
+    assert run
+    trace = load.open(folder)
+    read = Recorded(run, folder)
+    together = trace.spans.collect()
+    for process in trace.processes["process"]:
+        mine = together.filter(pl.col("process") == process)
+        alone = read.of(process)
+        for column in mine.columns:
+            words = mine.schema[column] == pl.Categorical
+            first, second = (
+                frame[column].cast(pl.String) if words else frame[column] for frame in (mine, alone)
+            )
+            assert first.equals(second, null_equal=True), column

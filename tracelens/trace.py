@@ -72,6 +72,7 @@ PROCESS_COLUMNS: Final[dict[str, pl.DataType]] = {
     "last_ns": pl.Int64(),
     "training_thread": pl.UInt16(),  # the one that runs the steps; null for PS processes
     "file": pl.String(),
+    "detail": pl.String(),  # how closely framework hooks looked; null = nobody said
 }
 
 COMMUNICATOR_COLUMNS: Final[dict[str, pl.DataType]] = {

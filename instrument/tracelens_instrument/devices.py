@@ -50,7 +50,7 @@ class Devices:
 
     def at_step_boundary(self) -> None:
         """Do what is to be done between two steps."""
-        if self._failed:
+        if self._failed or not self._known:
             return
         try:
             for times in list(self._known.values()):

@@ -14,7 +14,7 @@ from tracelens_instrument.failures import warn_once
 from tracelens_instrument.identity import enlightened, identify
 from tracelens_instrument.recording import Recording
 from tracelens_instrument.registry import REGISTRY
-from tracelens_instrument.retention import described, from_environment
+from tracelens_instrument.retention import DEFAULT_DETAIL, described, from_environment
 from tracelens_instrument.state import NO_STEP, STATE, Waiting
 
 if TYPE_CHECKING:
@@ -25,11 +25,22 @@ if TYPE_CHECKING:
     from tracelens_instrument.identity import Identity
     from tracelens_instrument.segments import Segment
 
-__all__ = ["begin", "end", "first_use", "learn", "missed", "on_stop", "wait_for_first_use"]
+__all__ = [
+    "begin",
+    "detail",
+    "end",
+    "first_use",
+    "learn",
+    "look",
+    "missed",
+    "on_stop",
+    "wait_for_first_use",
+]
 
 _LOCK: Final = [threading.RLock()]  # in a list, because a forked child needs a fresh one
 _callbacks: list[Callable[[], object]] = []
 _learned: dict[str, int | None] = {}
+_looks: list[str] = []  # details asked for before the recording began
 
 missed: Final[list[str]] = []  # functions that were decorated while nothing recorded
 
@@ -81,6 +92,23 @@ def learn(rank: int, world: int, local_rank: int | None) -> None:
             environment.tell_children(recording.directory, recording.who, recording.retention)
 
 
+def detail() -> str:
+    """Return how closely hooks are to look, in the recording under way or the next one."""
+    recording = STATE.recording
+    found = from_environment() if recording is None else recording.retention
+    return found.detail or DEFAULT_DETAIL
+
+
+def look(level: str) -> None:
+    """Be told that a hook looks so closely, at one of its objects at least."""
+    with _LOCK[0]:
+        recording = STATE.recording
+        if recording is None:
+            _looks.append(level)
+        else:
+            recording.look(level)
+
+
 def end() -> None:
     """Close the recording and turn its segments into Arrow."""
     with _LOCK[0]:
@@ -113,6 +141,8 @@ def _open(directory: Path, who: Identity, wanted: Retention) -> None:
     STATE.forget()
     STATE.recording = recording
     STATE.segment = recording.segment
+    while _looks:
+        recording.look(_looks.pop())
     environment.tell_children(directory, who, wanted)
     keep_signal.install()
     if os.environ.get(environment.RATE_VARIABLE):

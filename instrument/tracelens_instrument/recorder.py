@@ -19,7 +19,7 @@ from tracelens_instrument.device_span import DeviceSpan, DeviceToken
 from tracelens_instrument.failures import warn_once
 from tracelens_instrument.lifecycle import on_stop
 from tracelens_instrument.registry import REGISTRY
-from tracelens_instrument.retention import wanted
+from tracelens_instrument.retention import checked_detail, wanted
 from tracelens_instrument.span import Span, Token, Values
 from tracelens_instrument.state import STATE
 from tracelens_instrument.steps import Step, begin_step, end_step, put_counter
@@ -42,6 +42,7 @@ __all__ = [
     "clock_reading",
     "communicator",
     "counter",
+    "detail",
     "end_step",
     "identify",
     "instant",
@@ -72,6 +73,7 @@ def start(
     shard: int | None = None,
     keep: str | None = None,
     budget: int | str | None = None,
+    detail: str | None = None,
 ) -> None:
     """Record from now on, into `directory`.
 
@@ -89,9 +91,11 @@ def start(
             default: `TRACELENS_KEEP`, else all.
         budget: Bytes this process may have on disk, a number or a text such as ``4GB``; default:
             `TRACELENS_BUDGET`, else no limit.
+        detail: How closely framework hooks look: ``step``, ``phase`` or ``layer``; default:
+            `TRACELENS_DETAIL`, else ``phase``. Spans of your own are recorded at any detail.
 
     Raises:
-        InvalidArgument: a role, number, keep or budget that cannot be.
+        InvalidArgument: a role, number, keep, budget or detail that cannot be.
     """
     if role is not None and role not in ROLES:
         raise InvalidArgument(f"role is {role!r}, expected one of {', '.join(ROLES)}.")
@@ -100,7 +104,9 @@ def start(
     if rank is not None and world is not None and rank >= world:
         raise InvalidArgument(f"rank is {rank} in a world of {world}, expected one below it.")
     given |= {"role": role, "job": None if job is None else str(job)}
-    lifecycle.begin(None if directory is None else Path(directory), given, wanted(keep, budget))
+    lifecycle.begin(
+        None if directory is None else Path(directory), given, wanted(keep, budget, detail)
+    )
 
 
 def stop() -> None:
@@ -240,6 +246,18 @@ def communicator(ranks: Sequence[int], name: str) -> int:
 def track(name: str) -> int:
     """Number a track beside the threads, for operations in flight that may overlap."""
     return REGISTRY.track(name)
+
+
+def detail(asked: str | None = None) -> str:
+    """Return how closely a hook is to look: as `asked` for something of its own, else as for all.
+
+    Raises:
+        InvalidArgument: no such detail.
+    """
+    if asked is None:
+        return lifecycle.detail()
+    lifecycle.look(checked_detail(asked))
+    return asked
 
 
 def identify(rank: int, world: int, local_rank: int | None = None) -> None:

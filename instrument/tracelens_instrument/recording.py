@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tracelens.schema.side import END_LINE, ClockReading, Thread, to_line
-from tracelens.schema.vocabulary import CLIPPED
+from tracelens.schema.vocabulary import CLIPPED, DETAILS
 from tracelens_instrument.clock import now, read_clocks
 from tracelens_instrument.devices import Devices
 from tracelens_instrument.failures import warn_once
@@ -15,6 +15,7 @@ from tracelens_instrument.folders import new_folder
 from tracelens_instrument.identity import process_row
 from tracelens_instrument.losses import Losses
 from tracelens_instrument.registry import REGISTRY
+from tracelens_instrument.retention import DEFAULT_DETAIL
 from tracelens_instrument.side_file import SideFile
 from tracelens_instrument.state import STATE, Here
 from tracelens_instrument.storage import Storage
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Recording"]
 
+_LOOK_EVERY_NS: Final = 10**8
 _CLOCK_EVERY_NS: Final = 10 * 10**9
 _MOST_FOREIGN: Final = 1024
 
@@ -47,6 +49,7 @@ class Recording:
         self.who = who
         self.directory = directory
         self.retention = retention
+        self._detail = retention.detail or DEFAULT_DETAIL
         self.process = process_row(who)
         self.folder, self.note = new_folder(directory, who, self.process.pid)
         self._side = SideFile(self.folder)
@@ -57,6 +60,7 @@ class Recording:
         REGISTRY.listen(self._side.append, who.job)
         self.read_clocks()
         self._foreign: dict[int, Here] = {}
+        self._look_due = 0
         self.devices = Devices(self.clock_reading, self._losses)
         self.storage = Storage(self.folder, self, self._side, self._losses)
 
@@ -102,6 +106,12 @@ class Recording:
         self.process = replace(process_row(who), incarnation=self.process.incarnation)
         self._side.append(to_line("process", self.process))
 
+    def look(self, level: str) -> None:
+        """Write down that a hook looks so closely, if that is closer than what is written so far."""
+        if DETAILS.index(level) > DETAILS.index(self._detail):
+            self._detail = level
+            self._side.append(to_line("retention", replace(self.retention, detail=level)))
+
     def clock_reading(self, reading: ClockReading) -> None:
         """Write down a reading of clocks."""
         self._side.append(to_line("clocks", reading))
@@ -114,12 +124,14 @@ class Recording:
     def at_step_boundary(self) -> None:
         """Do what has to be done now and then, where it disturbs least: between two steps."""
         try:
-            self.devices.at_step_boundary()
             self.storage.at_step_boundary()
+            self.devices.at_step_boundary()
             moment = now()
-            self._losses.tell_if_due(moment)
-            if moment >= self._clock_due:
-                self.read_clocks()
+            if moment >= self._look_due:
+                self._look_due = moment + _LOOK_EVERY_NS
+                self._losses.tell_if_due(moment)
+                if moment >= self._clock_due:
+                    self.read_clocks()
         except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
             warn_once(f"the recorder's work between two steps failed ({error!r})")
 

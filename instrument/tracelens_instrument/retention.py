@@ -1,7 +1,8 @@
 """How much of a recording is kept: what the user asked for, in a call or by the environment.
 
 ``keep`` is ``all``, ``last:N`` (the last N steps), ``every:N`` or ``every:N:BURST`` (the detail of BURST
-consecutive steps out of every N). ``budget`` is how many bytes a process may have on disk.
+consecutive steps out of every N). ``budget`` is how many bytes a process may have on disk. ``detail`` is
+how closely framework hooks look: ``step``, ``phase`` or ``layer``, each with those before it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from tracelens.errors import InvalidArgument
 from tracelens.schema.side import Retention
+from tracelens.schema.vocabulary import DETAILS
 from tracelens_instrument.failures import warn_once
 
 if TYPE_CHECKING:
@@ -19,8 +21,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BUDGET_VARIABLE",
+    "DEFAULT_DETAIL",
+    "DETAIL_VARIABLE",
     "KEEP_VARIABLE",
     "Retention",
+    "checked_detail",
     "described",
     "from_environment",
     "parse",
@@ -30,6 +35,8 @@ __all__ = [
 
 KEEP_VARIABLE: Final = "TRACELENS_KEEP"
 BUDGET_VARIABLE: Final = "TRACELENS_BUDGET"
+DETAIL_VARIABLE: Final = "TRACELENS_DETAIL"
+DEFAULT_DETAIL: Final = "phase"
 
 _LEAST_BUDGET: Final = 10**6  # a few segments, or nothing can be kept
 _MOST: Final = 2**63 - 1
@@ -43,22 +50,25 @@ _ALL: Final[_Steps] = (None, None, 1)
 T = TypeVar("T")
 
 
-def parse(keep: str | None = None, budget: int | str | None = None) -> Retention:
-    """Understand what the user wants kept; None means all of it, however much that is.
+def parse(
+    keep: str | None = None, budget: int | str | None = None, detail: str | None = None
+) -> Retention:
+    """Understand what the user wants kept; None means all of it, however much, phase by phase.
 
     Raises:
-        InvalidArgument: neither is among what this module's description names.
+        InvalidArgument: one of them is not among what this module's description names.
     """
     steps = _ALL if keep is None else _steps(keep)
-    return Retention(*steps, None if budget is None else _bytes(budget))
+    size = None if budget is None else _bytes(budget)
+    return Retention(*steps, size, DEFAULT_DETAIL if detail is None else checked_detail(detail))
 
 
 def from_environment() -> Retention:
     """Return what the environment wants kept; what makes no sense there is said once, and left out."""
-    return wanted(None, None)
+    return wanted(None, None, None)
 
 
-def wanted(keep: str | None, budget: int | str | None) -> Retention:
+def wanted(keep: str | None, budget: int | str | None, detail: str | None) -> Retention:
     """Return what is wanted kept: as given, else as the environment says.
 
     Raises:
@@ -66,19 +76,36 @@ def wanted(keep: str | None, budget: int | str | None) -> Retention:
     """
     steps = _found(KEEP_VARIABLE, _steps) if keep is None else _steps(keep)
     size = _found(BUDGET_VARIABLE, _bytes) if budget is None else _bytes(budget)
-    return Retention(*(steps or _ALL), size)
+    level = _found(DETAIL_VARIABLE, checked_detail) if detail is None else checked_detail(detail)
+    return Retention(*(steps or _ALL), size, level or DEFAULT_DETAIL)
+
+
+def checked_detail(detail: object) -> str:
+    """Return a level of detail if it is one.
+
+    Raises:
+        InvalidArgument: it is none.
+    """
+    if isinstance(detail, str) and detail in DETAILS:
+        return detail
+    raise InvalidArgument(f"detail is {detail!r}, expected one of {', '.join(DETAILS)}.")
 
 
 def to_environment(retention: Retention) -> dict[str, str]:
     """Return the variables from which a process that inherits them reads the same."""
     size = retention.budget_bytes
-    return {KEEP_VARIABLE: _keep_of(retention), BUDGET_VARIABLE: "" if size is None else str(size)}
+    return {
+        KEEP_VARIABLE: _keep_of(retention),
+        BUDGET_VARIABLE: "" if size is None else str(size),
+        DETAIL_VARIABLE: retention.detail or "",
+    }
 
 
 def described(retention: Retention) -> str:
     """Say in words what is kept."""
     size = retention.budget_bytes
-    return _keep_of(retention) + ("" if size is None else f" within {size:,} bytes")
+    within = "" if size is None else f" within {size:,} bytes"
+    return f"{_keep_of(retention)}{within} at detail {retention.detail}"
 
 
 def _keep_of(retention: Retention) -> str:
@@ -94,7 +121,7 @@ def _found(variable: str, understand: Callable[[str], T]) -> T | None:
     try:
         return understand(text) if text else None
     except InvalidArgument as error:
-        warn_once(f"{variable} is passed over, and nothing left out for it: {error}")
+        warn_once(f"{variable} is passed over: {error}")
         return None
 
 

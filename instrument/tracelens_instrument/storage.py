@@ -72,6 +72,7 @@ class Storage:
         self._freeze_wanted = False
         self._closed = False
         self.segment = self._taken_into_use(self._make_or_stop())
+        self._used()
         if not self.stopped:
             self._prepare()
 
@@ -89,8 +90,12 @@ class Storage:
 
     def at_step_boundary(self) -> None:
         """Let go of what is full, and make ready what the next step needs."""
+        self._steps += 1
+        used = self._used()
+        if self._ring is None and not self._full and self._has_room(used):
+            return
         with self._lock:
-            self._steps += 1
+            self._biggest = max(self._biggest, used)
             self._release()
             if self.stopped:
                 return
@@ -151,13 +156,19 @@ class Storage:
                 self._ring.take(segment.path, self._steps)
         return segment
 
+    def _used(self) -> int:
+        """Count the slots that were used since the last time."""
+        before = self._position
+        self._position = self._taken * _slots() - self.segment.remaining()
+        return self._position - before
+
+    def _has_room(self, used: int) -> bool:
+        """Whether there is room for steps as they have been so far, this one included."""
+        return used <= self._biggest and self.segment.remaining() >= 2 * self._biggest
+
     def _prepare(self) -> None:
         """Have enough room that also a step as big as the biggest leaves a segment over."""
-        slots = segments.SEGMENT_BYTES // RECORD_BYTES - 1
-        position = self._taken * slots - self.segment.remaining()
-        self._biggest = max(self._biggest, position - self._position)
-        self._position = position
-        wanted = (2 * self._biggest - self.segment.remaining()) // slots + 2
+        wanted = (2 * self._biggest - self.segment.remaining()) // _slots() + 2
         while len(self._spares) < min(wanted, _MOST_AHEAD) and self._add_spare():
             pass
         for segment in (self.segment, *self._spares):
@@ -247,6 +258,11 @@ class Storage:
             path.unlink()
             self._bytes -= segments.SEGMENT_BYTES
             self._losses.counter(reason).add_many(count)
+
+
+def _slots() -> int:
+    """Return how many records a segment holds: its first is about itself."""
+    return segments.SEGMENT_BYTES // RECORD_BYTES - 1
 
 
 def _bytes_in(folder: Path) -> int:

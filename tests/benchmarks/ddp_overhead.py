@@ -1,16 +1,19 @@
-"""What recording costs a real DDP training, from blocks of steps that take turns within one run.
+"""What recording costs a real DDP training, from blocks of steps with and without it within one run.
 
-Two ranks on gloo train three copies of the example's network: one recorded (hooks, steps, device off),
-two plain. In each round every copy trains a block of steps, in random order; the ratio recorded / plain
-of a round is one sample, and plain / plain, of which the truth is 1, shows what the machine's noise
-alone makes. CPU time counts all threads of a rank; wall time also contains waiting for the other rank.
-Given are 10 % trimmed means with 95 % intervals (Tukey and McLaughlin 1963).
+Two ranks on gloo train the example's network. In each round the same model trains three blocks of
+steps, in random order: one recorded (`tl.attach`, steps, device off), and two with every hook of ours
+taken out again (of the model, the optimizer, the loader, PyTorch's dispatcher and its backward). The
+ratio recorded / plain of a round is one sample; plain / plain, of which the truth is 1, shows what the
+machine's noise alone makes. CPU time counts all threads of a rank; wall time also contains waiting for
+the other rank. Given are 10 % trimmed means; 95 % intervals are from a bootstrap of blocks of
+consecutive rounds, because a busy machine is busy for a while (Kunsch 1989).
 
-Run: PYTHONPATH=tests python tests/benchmarks/ddp_overhead.py [rounds]
+Run: PYTHONPATH=tests python tests/benchmarks/ddp_overhead.py [--rounds N] [--batch N] [--detail LEVEL]
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import os
 import random
@@ -19,28 +22,66 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
-from scipy import stats
 
 import tracelens as tl
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-ROUNDS: Final = 150
-BLOCK: Final = 10  # steps
 WARM_UP: Final = 3  # rounds
 TRIM: Final = 0.1
-COPIES: Final = ("recorded", "plain", "also plain")
+ARMS: Final = ("recorded", "plain", "also plain")
+RESAMPLES: Final = 2000
+TOGETHER: Final = 10  # rounds a block of the bootstrap
+BLOCK_S: Final = 0.2  # about what a block of steps should take
 EXAMPLES: Final = Path(__file__).parents[2] / "instrument" / "examples"
+TABLES: Final = (
+    "_forward_pre_hooks",
+    "_forward_hooks",
+    "_forward_hooks_always_called",
+    "_optimizer_step_pre_hooks",
+    "_optimizer_step_post_hooks",
+)
 
 
-class Copy:
-    """A network with its optimizer and batches."""
+class Hooks:
+    """All that `tl.attach` has put into PyTorch; can be taken out and put in again."""
 
-    def __init__(self, rank: int, *, recorded: bool) -> None:
+    def __init__(self, model: Any, optimizer: Any) -> None:
+        torch: Any = importlib.import_module("torch")
+        self._dispatch: Any = importlib.import_module("tracelens_instrument.hooks.torch_dispatch")
+        tables = [
+            vars(owner)[name]
+            for owner in (*model.modules(), optimizer)
+            for name in TABLES
+            if vars(owner).get(name)
+        ]
+        self._tables = [(table, dict(table)) for table in tables]
+        fetch = torch.utils.data.dataloader._BaseDataLoaderIter
+        places = [(torch.autograd, "backward"), (fetch, "__next__")]
+        self._patches = [(owner, name, vars(owner)[name]) for owner, name in places]
+
+    def put_in(self) -> None:
+        """Record."""
+        for table, hooks in self._tables:
+            table.update(hooks)
+        for owner, name, patch in self._patches:
+            setattr(owner, name, patch)
+        self._dispatch.resume()
+
+    def take_out(self) -> None:
+        """Be as if TraceLens were not there."""
+        for table, _ in self._tables:
+            table.clear()
+        for owner, name, patch in self._patches:
+            setattr(owner, name, patch.__wrapped__)
+        self._dispatch.suspend()
+
+
+class Training:
+    """The example's network with its optimizer and batches."""
+
+    def __init__(self, rank: int, batch: int, detail: str) -> None:
         self._torch: Any = importlib.import_module("torch")
         sys.path.insert(0, str(EXAMPLES))
         example: Any = importlib.import_module("ddp_cnn")
@@ -49,25 +90,26 @@ class Copy:
         parallel = self._torch.nn.parallel.DistributedDataParallel
         self._model = parallel(example.Network(rank, nothing), bucket_cap_mb=1)
         self._optimizer = self._torch.optim.SGD(self._model.parameters(), lr=0.001)
-        images = example.Images(10**6, rank, nothing)
-        loader = self._torch.utils.data.DataLoader(images, batch_size=example.BATCH)
-        self._recorded = recorded
-        if recorded:
-            tl.attach(self._model, optimizer=self._optimizer, loader=loader)
+        images = example.Images(10**8, rank, nothing)
+        loader = self._torch.utils.data.DataLoader(images, batch_size=batch)
+        tl.attach(self._model, optimizer=self._optimizer, loader=loader, detail=detail)
         self._batches = iter(loader)
+        self._hooks = Hooks(self._model, self._optimizer)
         self._step = 0
 
-    def block(self) -> tuple[float, float]:
-        """Train a block of steps; return seconds of CPU and of wall time."""
+    def block(self, arm: str, steps: int) -> tuple[float, float]:
+        """Train a block of steps; return seconds of CPU and of wall time a step."""
+        recorded = arm == "recorded"
+        (self._hooks.put_in if recorded else self._hooks.take_out)()
         cpu, wall = time.process_time(), time.perf_counter()
-        for _ in range(BLOCK):
-            if self._recorded:
+        for _ in range(steps):
+            if recorded:
                 with tl.step(self._step):
                     self._train()
             else:
                 self._train()
             self._step += 1
-        return time.process_time() - cpu, time.perf_counter() - wall
+        return (time.process_time() - cpu) / steps, (time.perf_counter() - wall) / steps
 
     def _train(self) -> None:
         images, labels = next(self._batches)
@@ -77,63 +119,94 @@ class Copy:
         self._optimizer.zero_grad()
 
 
-def rank_main(rounds: int) -> None:
+def rank_main(arguments: argparse.Namespace) -> None:
     """Be a rank: measure all rounds; rank 0 prints."""
     torch: Any = importlib.import_module("torch")
     dist: Any = importlib.import_module("torch.distributed")
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    copies = {name: Copy(dist.get_rank(), recorded=name == "recorded") for name in COPIES}
+    training = Training(dist.get_rank(), arguments.batch, arguments.detail)
+    steps = steps_in_a_block(training, dist, torch)
     draw = random.Random(0)
     times = []
-    for _ in range(rounds + WARM_UP):
-        taken = {name: copies[name].block() for name in draw.sample(COPIES, len(COPIES))}
-        times.append([taken[name] for name in COPIES])
+    for _ in range(arguments.rounds + WARM_UP):
+        taken = {arm: training.block(arm, steps) for arm in draw.sample(ARMS, len(ARMS))}
+        times.append([taken[arm] for arm in ARMS])
     gathered: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, times[WARM_UP:])
     if dist.get_rank() == 0:
-        report(np.array(gathered))
-    copies.clear()
+        report(np.array(gathered), steps, arguments)
+    del training
     dist.barrier()
     tl.stop()
     dist.destroy_process_group()
 
 
-def report(times: Any) -> None:
-    """Print ratios; `times` is ranks x rounds x copies x (CPU, wall), in seconds."""
+def steps_in_a_block(training: Training, dist: Any, torch: Any) -> int:
+    """Return how many steps fill a block: equal on all ranks, by the quickest of three."""
+    step_s = torch.tensor(min(training.block("plain", 2)[1] for _ in range(3)))
+    dist.all_reduce(step_s)
+    mean_s = float(step_s) / int(dist.get_world_size())
+    return max(2, round(BLOCK_S / mean_s))
+
+
+def report(times: Any, steps: int, arguments: argparse.Namespace) -> None:
+    """Print ratios; `times` is ranks x rounds x arms x (CPU, wall), in seconds a step."""
     ranks, rounds = times.shape[:2]
-    sys.stdout.write(f"{ranks} ranks, {rounds} rounds of {BLOCK} steps a copy\n")
+    sys.stdout.write(
+        f"{ranks} ranks, batches of {arguments.batch}, {rounds} rounds of {steps} steps an arm, "
+        f"detail {arguments.detail}\n"
+    )
     for which, name in enumerate(("CPU", "wall")):
-        step_ms = 1e3 * np.median(times[:, :, 1, which]) / BLOCK
-        sys.stdout.write(f"{name}: a plain step takes {step_ms:.1f} ms (median)\n")
-        for copy, label in ((0, "recorded / plain"), (2, "plain / plain")):
-            ratios = np.log(times[:, :, copy, which] / times[:, :, 1, which]).mean(axis=0)
-            mean, low, high = (100 * np.expm1(value) for value in trimmed(ratios))
-            sys.stdout.write(f"  {label:17} {mean:+.2f} % (95 %: {low:+.2f} to {high:+.2f})\n")
+        taken = times[..., which]
+        plain = float(np.median(taken[:, :, 1:]))
+        sys.stdout.write(f"{name}: a plain step takes {1e3 * plain:.2f} ms (median)\n")
+        for arm, label in ((0, "recorded / plain"), (2, "plain / plain")):
+            base = taken[:, :, 1:].mean(axis=2) if arm == 0 else taken[:, :, 1]
+            ratios = np.log(taken[:, :, arm] / base).mean(axis=0)
+            mean, low, high = (100 * float(np.expm1(value)) for value in interval(ratios))
+            us = 1e4 * plain
+            sys.stdout.write(
+                f"  {label:17} {mean:+.2f} % (95 %: {low:+.2f} to {high:+.2f}), "
+                f"{us * mean:+.0f} us a step ({us * low:+.0f} to {us * high:+.0f})\n"
+            )
 
 
-def trimmed(values: Sequence[float] | Any) -> tuple[float, float, float]:
-    """Return the trimmed mean and its 95 % interval."""
-    ordered = np.sort(np.asarray(values))
-    cut = int(TRIM * len(ordered))
-    mean = float(ordered[cut : len(ordered) - cut].mean())
-    winsorized = np.clip(ordered, ordered[cut], ordered[-cut - 1])
-    error = winsorized.std(ddof=1) / ((1 - 2 * TRIM) * np.sqrt(len(ordered)))
-    reach = float(stats.t.ppf(0.975, len(ordered) - 2 * cut - 1) * error)
-    return mean, mean - reach, mean + reach
+def interval(values: Any) -> tuple[float, float, float]:
+    """Return the trimmed mean and its 95 % interval; `values` are of consecutive rounds."""
+    draw = np.random.default_rng(0)
+    together = min(TOGETHER, len(values))
+    blocks = np.lib.stride_tricks.sliding_window_view(values, together)
+    count = -(-len(values) // together)
+    drawn = blocks[draw.integers(len(blocks), size=(RESAMPLES, count))]
+    means = trimmed(drawn.reshape(RESAMPLES, -1)[:, : len(values)])
+    low, high = np.quantile(means, (0.025, 0.975))
+    return float(trimmed(values)), float(low), float(high)
+
+
+def trimmed(values: Any) -> Any:
+    """Return the mean of the last axis without its extremes."""
+    ordered = np.sort(values, axis=-1)
+    cut = int(TRIM * ordered.shape[-1])
+    return ordered[..., cut : ordered.shape[-1] - cut].mean(axis=-1)
 
 
 def main() -> int:
     """Start the ranks, or be one."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--detail", default="phase")
+    arguments = parser.parse_args()
     if "RANK" in os.environ:
-        rank_main(rounds)
+        rank_main(arguments)
         return 0
     from support.torchrun import torchrun_command  # noqa: PLC0415 - ranks do not need it
 
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"TRACELENS_DIR": folder, "OMP_NUM_THREADS": "1"}
-        command = torchrun_command(Path(__file__), 2, [rounds])
+        words = [f"--{name}={value}" for name, value in vars(arguments).items()]
+        command = torchrun_command(Path(__file__), 2, words)
         return subprocess.run(command, env=environment, check=False).returncode
 
 

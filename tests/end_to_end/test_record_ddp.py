@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("record") / "trace"
     tracelens = str(Path(sys.executable).with_name("tracelens"))
     training = torchrun_command(SCRIPT, 2)
-    run_ranks([tracelens, "record", "--out", str(folder), "--", *training])
+    run_ranks([tracelens, "record", "--out", str(folder), "--detail", "layer", "--", *training])
     return folder
 
 

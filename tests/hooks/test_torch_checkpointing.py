@@ -38,7 +38,7 @@ class Network(torch.nn.Module):
 def test_computing_anew_is_no_failure(reentrant: bool, trace: Path) -> None:  # noqa: FBT001 - pytest names it
     """PyTorch breaks off the second time by an exception of its own as soon as it has enough."""
     model = Network(reentrant=reentrant)
-    tl.attach(model)
+    tl.attach(model, detail="layer")
     model(torch.ones(4, 8)).sum().backward()
     tl.stop()
     recorded = read_one(trace)
@@ -53,7 +53,7 @@ def test_computing_anew_is_no_failure(reentrant: bool, trace: Path) -> None:  # 
 
 def test_a_failure_while_computing_anew_is_one(trace: Path) -> None:
     model = Network(reentrant=False)
-    tl.attach(model)
+    tl.attach(model, detail="layer")
     output = model(torch.ones(4, 8))
     model.broken = True
     with pytest.raises(RuntimeError):

@@ -33,7 +33,7 @@ def trained(trace: Path) -> Recorded:
     """Train a DDP model for some steps."""
     with group_of_one():
         model = torch.nn.parallel.DistributedDataParallel(network())
-        training = Training(tl.attach(model))
+        training = Training(tl.attach(model, detail="layer"))
         tl.attach(training.model, optimizer=training.optimizer)
         for step in range(STEPS):
             with tl.step(step):

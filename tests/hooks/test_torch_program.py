@@ -58,7 +58,7 @@ def test_outputs_can_be_saved() -> None:
 
 
 def test_a_first_layer_whose_input_needs_no_gradient_does_not_warn(trace: Path) -> None:
-    training = Training(tl.attach(network()))
+    training = Training(tl.attach(network(), detail="layer"))
     training.step(torch.ones(4, 8, requires_grad=False))
     tl.stop()
     assert [event["kind"] for event in read_one(trace).named("0")] == ["forward", "backprop"]
@@ -66,7 +66,7 @@ def test_a_first_layer_whose_input_needs_no_gradient_does_not_warn(trace: Path) 
 
 @pytest.mark.usefixtures("trace")
 def test_a_compiled_model_compiles_whole() -> None:
-    model = tl.attach(network())
+    model = tl.attach(network(), detail="layer")
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     assert torch.equal(compiled(torch.ones(1, 8)), network()(torch.ones(1, 8)))
 
@@ -81,7 +81,7 @@ def test_gradients_without_backward_are_left_alone(trace: Path) -> None:
 def test_checkpointing_is_one_backward_pass(trace: Path) -> None:
     """The forward passes that are repeated inside are seen as what they are."""
     inner = network()
-    model = tl.attach(torch.nn.ModuleList([inner]))
+    model = tl.attach(torch.nn.ModuleList([inner]), detail="layer")
     output = torch.utils.checkpoint.checkpoint(
         inner, torch.ones(1, 8, requires_grad=True), use_reentrant=True
     )
@@ -128,8 +128,9 @@ def test_a_step_that_calls_its_base_is_one_update(trace: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "name"),
     [
-        (torch_backward._Pass, "bucket_ready"),
-        (torch_buckets.Buckets, "begin"),
+        (torch_backward._Pass, "_wait"),
+        (torch_buckets, "_bucket"),
+        (torch_buckets._Flight, "end_with"),
         (torch_modules._EndLayer, "_await_gradient"),
         (torch_backward._Pass, "finish"),
     ],
@@ -146,7 +147,8 @@ def test_a_failure_of_ours_warns_and_the_training_goes_on(
     fail.__name__ = name
     monkeypatch.setattr(target, name, fail)
     with group_of_one():
-        training = Training(tl.attach(torch.nn.parallel.DistributedDataParallel(network())))
+        model = torch.nn.parallel.DistributedDataParallel(network())
+        training = Training(tl.attach(model, detail="layer"))
         with pytest.warns(RuntimeWarning, match=f"{name} failed and recorded nothing") as warned:
             training.step()
         training.step()
@@ -160,7 +162,9 @@ def test_a_failure_of_ours_warns_and_the_training_goes_on(
 def test_what_cannot_be_attached_is_named() -> None:
     with pytest.raises(InvalidArgument, match=r"'dict'.*torch\.nn\.Module"):
         tl.attach({})
-    with pytest.raises(InvalidArgument, match="detail is 'all', expected one of layer, phase"):
+    with pytest.raises(
+        InvalidArgument, match="detail is 'all', expected one of step, phase, layer"
+    ):
         tl.attach(network(), detail="all")
     with pytest.raises(InvalidArgument, match="loader is a 'list'"):
         tl.attach(network(), loader=[1])

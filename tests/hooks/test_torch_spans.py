@@ -86,7 +86,7 @@ def test_attaching_twice_records_once(trace: Path) -> None:
 
 def test_a_failing_layer_fails_its_spans_and_those_around(trace: Path) -> None:
     training = Training()
-    tl.attach(training.model)
+    tl.attach(training.model, detail="layer")
     try:
         training.model(torch.ones(1, 3))
     except RuntimeError:

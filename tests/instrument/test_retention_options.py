@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,16 +20,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 GIB = 1 << 30
+ALL = Retention(detail="phase")
 
 
 @pytest.mark.parametrize(
     ("keep", "found"),
     [
-        (None, Retention()),
-        ("all", Retention()),
-        ("last:200", Retention(last=200)),
-        ("every:50", Retention(every=50, burst=1)),
-        ("every:1000:5", Retention(every=1000, burst=5)),
+        (None, ALL),
+        ("all", ALL),
+        ("last:200", replace(ALL, last=200)),
+        ("every:50", replace(ALL, every=50, burst=1)),
+        ("every:1000:5", replace(ALL, every=1000, burst=5)),
     ],
 )
 def test_keep(keep: str | None, found: Retention) -> None:
@@ -94,7 +96,7 @@ def test_nonsense_in_the_environment_keeps_all(
         tl.start(tmp_path)
     assert len(warned) == 1
     tl.stop()
-    assert read_one(tmp_path).side.retention == Retention()
+    assert read_one(tmp_path).side.retention == ALL
 
 
 def test_call_wins_over_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,9 +104,9 @@ def test_call_wins_over_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("TRACELENS_KEEP", "every:9")
     monkeypatch.setenv("TRACELENS_BUDGET", "2MB")
     tl.start(tmp_path, keep="last:3")
-    assert read_one(tmp_path).side.retention == Retention(last=3, budget_bytes=2_000_000)
+    assert read_one(tmp_path).side.retention == replace(ALL, last=3, budget_bytes=2_000_000)
     tl.stop()
-    assert read_one(tmp_path).side.retention == Retention(last=3, budget_bytes=2_000_000)
+    assert read_one(tmp_path).side.retention == replace(ALL, last=3, budget_bytes=2_000_000)
     assert os.environ["TRACELENS_KEEP"] == "every:9"
 
 
@@ -142,7 +144,7 @@ def test_children_keep_as_their_parent(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(CHILDREN)
     run_child("import runpy; runpy.run_path('program.py', run_name='__main__')", tmp_path / "t")
     assert [one.side.retention for one in read_all(tmp_path / "t")] == [
-        Retention(every=10, burst=2, budget_bytes=7_000_000)
+        replace(ALL, every=10, burst=2, budget_bytes=7_000_000)
     ] * 3
 
 
@@ -151,7 +153,7 @@ def test_command_line(tmp_path: Path) -> None:
     """`tracelens record` hands it on, and refuses nonsense before it runs anything."""
     command = ("--", sys.executable, "-c", "import tracelens as tl; tl.instant('there')")
     run_record("--out", tmp_path / "t", "--keep", "last:5", "--budget", "3MB", *command)
-    assert read_one(tmp_path / "t").side.retention == Retention(last=5, budget_bytes=3_000_000)
+    assert read_one(tmp_path / "t").side.retention == replace(ALL, last=5, budget_bytes=3_000_000)
     refused = run_record("--out", tmp_path / "no", "--keep", "some", *command)
     assert refused.returncode == 2
     assert "keep is 'some', expected all, last:N" in refused.stderr

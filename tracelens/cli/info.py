@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.cli.opening import add_trace, open_trace
+from tracelens.schema.vocabulary import DETAILS
 
 if TYPE_CHECKING:
     import argparse
@@ -57,6 +58,7 @@ def describe(trace: Trace) -> dict[str, Any]:
             "dropped": row["dropped"],
             "complete": row["complete"],
             "file": row["file"],
+            "detail": row["detail"],
         }
         for row in trace.processes.sort("role", "rank", "pid").iter_rows(named=True)
     ]
@@ -89,6 +91,7 @@ def _print(facts: dict[str, Any], *, markdown: bool) -> None:
     console = Console(highlight=False, markup=False)
     console.print(
         f"{facts['trace']}: {len(facts['processes'])} processes, clocks: {facts['clock']}"
+        f"{_detail(facts['processes'])}"
     )
     if facts["sampled"]:
         console.print(f"stacks sampled in {facts['sampled']} processes")
@@ -97,6 +100,11 @@ def _print(facts: dict[str, Any], *, markdown: bool) -> None:
     console.print(table)
     for note in facts["notes"]:
         console.print(f"note: {note}")
+
+
+def _detail(processes: list[dict[str, Any]]) -> str:
+    levels = sorted({row["detail"] for row in processes if row["detail"]}, key=DETAILS.index)
+    return f", detail: {', '.join(levels)}" if levels else ""
 
 
 def _devices(clocks: list[dict[str, Any]]) -> str:

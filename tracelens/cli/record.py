@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from tracelens.cli.child import run_child
 from tracelens.errors import InvalidArgument, UnusableInput
 from tracelens.schema.vocabulary import (
+    DETAILS,
     ELSEWHERE_SUFFIX,
     SAMPLES_FOLDER,
     SEGMENTS_SUFFIX,
@@ -31,6 +32,7 @@ EXAMPLES: Final = """\
   tracelens record -- torchrun --nproc-per-node 4 train.py
   tracelens record --out traces/today -- mpiexec -n 4 python -m mpi4py train.py
   srun tracelens record -- python train.py
+  tracelens record --detail layer -- torchrun --nproc-per-node 4 train.py
 """
 MOST_HZ: Final = 1000
 _LOOKS: Final = 20  # at processes that are about to end
@@ -51,12 +53,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="HZ",
         help="also sample the ranks' call stacks, by py-spy (default: not; without HZ: 100)",
     )
+    parser.add_argument(
+        "--detail",
+        help=f"how closely hooks look: {', '.join(DETAILS)}, each with those before it (default: phase)",
+    )
     parser.add_argument("command", nargs=REMAINDER, help="the training command, after --")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command, recorded; return its exit code."""
-    kept = _kept(arguments.keep, arguments.budget) | _sampled(arguments.sample)
+    kept = _kept(arguments.keep, arguments.budget, arguments.detail) | _sampled(arguments.sample)
     command = _command(arguments.command)
     folder = _writable((arguments.out or default_folder()).absolute())
     before = _recorded(folder)
@@ -104,12 +110,17 @@ def environment(folder: Path) -> dict[str, str]:
     return mine
 
 
-def _kept(keep: str | None, budget: str | None) -> dict[str, str]:
+def _kept(keep: str | None, budget: str | None, detail: str | None) -> dict[str, str]:
     """Return the variables that say what is to be kept, if that was asked for and makes sense."""
-    from tracelens_instrument.retention import BUDGET_VARIABLE, KEEP_VARIABLE, parse
+    from tracelens_instrument.retention import (
+        BUDGET_VARIABLE,
+        DETAIL_VARIABLE,
+        KEEP_VARIABLE,
+        parse,
+    )
 
-    parse(keep, budget)
-    given = {KEEP_VARIABLE: keep, BUDGET_VARIABLE: budget}
+    parse(keep, budget, detail)
+    given = {KEEP_VARIABLE: keep, BUDGET_VARIABLE: budget, DETAIL_VARIABLE: detail}
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -122,6 +122,7 @@ def _process(index: int, part: Part, lost: int) -> dict[str, Any]:
         "first_ns": events["start_ns"].min(),
         "last_ns": last,
         "file": part.file,
+        "detail": side.retention.detail,
         "steps": events.filter(pl.col("kind") == "step").height,
         "child": side.process.parent_rank_pid is not None,
     }

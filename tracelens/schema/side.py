@@ -115,13 +115,15 @@ class Retention:
     """What was to be kept of a recording; all of it, where nothing else is said.
 
     `last`: only the last so many steps. `every`: the detail of `burst` consecutive steps out of so
-    many. `budget_bytes`: no more than that on disk.
+    many. `budget_bytes`: no more than that on disk. `detail`: what framework hooks were to record, one
+    of `tracelens.schema.vocabulary.DETAILS`; unknown in traces from before it was a choice.
     """
 
     last: int | None = None
     every: int | None = None
     burst: int = 1
     budget_bytes: int | None = None
+    detail: str | None = None
 
 
 @dataclass(frozen=True)

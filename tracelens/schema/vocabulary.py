@@ -25,12 +25,16 @@ Kind = Literal[
 ]
 Status = Literal["closed", "open", "exception", "estimated"]
 Role = Literal["worker", "ps"]
+Detail = Literal["step", "phase", "layer"]
 
 EVENT_TYPES: Final[tuple[str, ...]] = get_args(EventType)
 DEVICE_TIMES: Final = "device"  # the type of a live record that is no event: device times of a span
 KINDS: Final[tuple[str, ...]] = get_args(Kind)
 STATUSES: Final[tuple[str, ...]] = get_args(Status)
 ROLES: Final[tuple[str, ...]] = get_args(Role)
+DETAILS: Final[tuple[str, ...]] = get_args(
+    Detail
+)  # what hooks record, each also what stands before
 
 COLLECTIVES: Final = (
     "allreduce",

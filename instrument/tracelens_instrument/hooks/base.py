@@ -6,7 +6,8 @@ A hook module has three functions, and imports its framework when one of them is
 - ``attach(obj, **options) -> Any``: record what the object does; returns what to use from now on;
 - ``install(framework) -> None``: record what the framework does, with no change to the program.
 
-Whatever goes wrong inside a hook stays there: `guarded` functions warn once and return None.
+Whatever goes wrong inside a hook stays there: what is `attempt`ed, and `guarded` functions, warn once
+and return None.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ __all__ = [
     "Hook",
     "HookModule",
     "attached",
+    "attempt",
     "guarded",
     "note_attached",
     "say_failed",
@@ -87,16 +89,21 @@ class Hook:
             warn_once(f"{self.name} cannot be recorded ({type(error).__name__}: {error}).")
 
 
+def attempt(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
+    """Call `function`, and keep its failures out of the training code: warn once, return None."""
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:  # noqa: BLE001 - the border to the user's training code
+        say_failed(function, error)
+        return None
+
+
 def guarded(function: Callable[P, R]) -> Callable[P, R | None]:
-    """Keep failures of a hook out of the training code: warn once, return None."""
+    """Make a function whose failures stay out of the training code."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R | None:
-        try:
-            return function(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - the border to the user's training code
-            say_failed(function, error)
-            return None
+        return attempt(function, *args, **kwargs)
 
     return call
 

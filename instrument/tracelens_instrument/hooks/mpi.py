@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from tracelens_instrument import recorder
 from tracelens_instrument.hooks import mpi_requests
-from tracelens_instrument.hooks.base import guarded, note_attached
+from tracelens_instrument.hooks.base import attempt, note_attached
 from tracelens_instrument.hooks.mpi_clock import compare_clocks
 from tracelens_instrument.hooks.mpi_communicator import known, record
 from tracelens_instrument.hooks.mpi_log import global_ranks
@@ -28,11 +28,12 @@ def matches(obj: object) -> bool:
 def attach(comm: MPI.Intracomm) -> MPI.Intracomm:
     """Return a communicator with the same handle that records itself; all its members must call this.
 
-    Communicators made from it record themselves, too. While nothing records it is returned as it is.
+    Communicators made from it record themselves, too. While nothing records, or steps alone do, it is
+    returned as it is.
     """
-    if not recorder.active():
+    if not recorder.active() or recorder.detail() == "step":
         return comm
-    return guarded(_attach)(comm) or comm
+    return attempt(_attach, comm) or comm
 
 
 def install(framework: Any) -> None:
@@ -51,7 +52,7 @@ def _attach(comm: MPI.Intracomm) -> MPI.Intracomm:
     if comm == MPI.COMM_WORLD:
         recorder.identify(comm.rank, comm.size)
     ranks = global_ranks(comm)
-    guarded(compare_clocks)(comm, ranks)
+    attempt(compare_clocks, comm, ranks)
     name = comm.name or f"MPI communicator of {comm.size}"
     found = record(comm, name)
     mpi_requests.install()

@@ -1,5 +1,8 @@
 """Backward passes: computing gradients, then waiting for the reductions that are still under way.
 
+Computing ends, and waiting begins, where the engine has run through the graph and comes to what is
+queued for its end: first our mark, which is queued with the first bucket, then DDP's wait for them.
+
 Inside, each layer's span begins when the gradient of its output is known, and ends where the next
 layer's begins: so it holds the layer's gradients and what lies between it and the layer before.
 """
@@ -14,17 +17,18 @@ import wrapt
 
 from tracelens_instrument import recorder
 from tracelens_instrument.clock import now
-from tracelens_instrument.hooks.base import guarded, say_failed
+from tracelens_instrument.hooks.base import attempt, say_failed
 from tracelens_instrument.hooks.torch_device import Placed
 from tracelens_instrument.hooks.torch_steps import STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
 
     from tracelens_instrument.device_span import DeviceToken
     from tracelens_instrument.span import Span, Token
 
-__all__ = ["bucket_ready", "install", "layer_begins"]
+__all__ = ["bucket_issued", "install", "layer_begins", "runs_below"]
 
 _BACKPROP: Final = Placed(recorder.span("backprop", kind="backprop"))
 _WAIT: Final = recorder.span("wait for reductions", kind="wait")
@@ -41,6 +45,8 @@ class _Pass:
         self._computing: Token | DeviceToken | None = self._span.begin()
         self._waiting: Token | None = None
         self._ready_ns = 0
+        self._marked = False
+        self._buckets = 0
 
     def layer_begins(self, span: Span) -> None:
         """Be told that the gradient of a layer's output is known; maybe not in the training thread."""
@@ -48,14 +54,17 @@ class _Pass:
         if self._computing is not None:
             self._layer = span.begin()
 
-    def bucket_ready(self, *, last: bool) -> None:
-        """Be told that a bucket is complete; maybe not in the training thread."""
+    def bucket_issued(self) -> int:
+        """Be told that a bucket is complete, maybe not in the training thread; return which it is."""
         if self._computing is None:
             self._was_computing()
-        if last:
-            self._wait()
-        elif self._computing is None and self._here:
-            self._computing = self._span.begin()
+        if not self._marked:
+            self._marked = True
+            engine: Any = torch.autograd.Variable._execution_engine  # noqa: SLF001 - as DDP does
+            engine.queue_callback(self._computed)
+        number = self._buckets
+        self._buckets += 1
+        return number
 
     def finish(self, *, failed: bool) -> None:
         """End with the call of backward()."""
@@ -72,7 +81,15 @@ class _Pass:
         if layer is not None:
             layer.end(failed)
 
+    def _computed(self) -> None:
+        """Be told that the graph has been run through."""
+        try:
+            self._wait()
+        except Exception as error:  # noqa: BLE001 - the border to the user's training code
+            say_failed(self._wait, error)
+
     def _wait(self) -> None:
+        self._marked = False
         self._end_layer()
         if self._computing is not None:
             self._computing.end()
@@ -82,11 +99,13 @@ class _Pass:
             self._waiting = _WAIT.begin()
 
     def _was_computing(self) -> None:
-        """There is another model behind the one whose last bucket had come."""
+        """That was a graph inside this one (checkpointing), and what came after it was no waiting."""
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             waiting.discard()
             _BACKPROP.on_host.complete(self._ready_ns, now())
+        if self._here:
+            self._computing = self._span.begin()
 
     @property
     def _here(self) -> bool:
@@ -104,11 +123,24 @@ class _Passes:
 _PASSES: Final = _Passes()
 
 
-def bucket_ready(*, last: bool) -> None:
-    """Say that the gradients of a bucket are complete, and whether it is the last one."""
+_ENGINE: Final = {
+    getattr(torch.autograd.graph, "_engine_run_backward", torch.autograd.backward).__code__,
+    torch.autograd.backward.__code__,
+}
+
+
+def runs_below(frame: FrameType | None) -> bool:
+    """Tell whether code without a frame, called by `frame`, is part of a backward pass.
+
+    Such as DDP's: it runs where the engine does, which may be a thread without Python code below.
+    """
+    return frame is None or frame.f_code in _ENGINE
+
+
+def bucket_issued() -> int | None:
+    """Say that the gradients of a bucket are complete; return its number in this pass."""
     current = _PASSES.current
-    if current is not None:
-        current.bucket_ready(last=last)
+    return None if current is None else current.bucket_issued()
 
 
 def layer_begins(span: Span) -> None:
@@ -133,7 +165,7 @@ def _around_backward(
 ) -> Any:
     if _PASSES.current is not None:
         return backward(*args, **kwargs)
-    _PASSES.current = current = guarded(_begin)(*args, **kwargs)
+    _PASSES.current = current = attempt(_begin, *args, **kwargs)
     failed = True
     try:
         result = backward(*args, **kwargs)
@@ -141,7 +173,7 @@ def _around_backward(
     finally:
         _PASSES.current = None
         if current is not None:
-            guarded(current.finish)(failed=failed)
+            attempt(current.finish, failed=failed)
     return result
 
 

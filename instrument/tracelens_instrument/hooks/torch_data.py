@@ -9,9 +9,9 @@ from torch.utils import data
 
 from tracelens.errors import InvalidArgument
 from tracelens_instrument import recorder
-from tracelens_instrument.hooks.base import guarded
+from tracelens_instrument.hooks.base import attempt
 from tracelens_instrument.hooks.torch_modules import tensors
-from tracelens_instrument.hooks.torch_steps import STEPS
+from tracelens_instrument.hooks.torch_steps import LOOK, STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,7 +87,7 @@ def _around_next(
     fetch: Callable[..., Any], batches: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     batch = _recorded(_DATA, fetch, *args, **kwargs)
-    guarded(_count)(batches, batch)
+    attempt(_count, batches, batch)
     return batch
 
 
@@ -103,7 +103,9 @@ def _count(batches: Any, batch: Any) -> None:
 def _recorded(span: Span, fetch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if data.get_worker_info() is not None:  # a worker process prepares batches, it does not train
         return fetch(*args, **kwargs)
-    guarded(STEPS.fetching)()
+    attempt(STEPS.fetching)
+    if not LOOK.phases:
+        return fetch(*args, **kwargs)
     token = span.begin()
     failed = True
     try:

@@ -10,7 +10,6 @@ import torch.distributed as dist
 import wrapt
 from torch.nn.parallel import DistributedDataParallel
 
-from tracelens.errors import InvalidArgument
 from tracelens_instrument import recorder
 from tracelens_instrument.hooks import (
     torch_backward,
@@ -19,7 +18,8 @@ from tracelens_instrument.hooks import (
     torch_modules,
     torch_optimizer,
 )
-from tracelens_instrument.hooks.base import guarded, note_attached
+from tracelens_instrument.hooks.base import attempt, note_attached
+from tracelens_instrument.hooks.torch_steps import LOOK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["attach", "install", "matches"]
 
-_DETAILS: Final = ("layer", "phase")
 _MODELS: Final[weakref.WeakSet[Module]] = weakref.WeakSet()
 
 
@@ -38,7 +37,7 @@ def matches(obj: object) -> bool:
 
 
 def attach(
-    model: Module, *, optimizer: Any = None, loader: Any = None, detail: str = "layer"
+    model: Module, *, optimizer: Any = None, loader: Any = None, detail: str | None = None
 ) -> Module:
     """Record the training of a model; returns the model.
 
@@ -46,48 +45,49 @@ def attach(
         model: A DistributedDataParallel, or any module of a training without one.
         optimizer: Whose steps are the weight updates.
         loader: The DataLoader whose batches are waited for.
-        detail: ``layer`` for spans of layers, ``phase`` for those of the whole model only.
+        detail: ``step``, ``phase`` or ``layer``, each with those before it; default: that of the
+            recording (`tl.start`, ``tracelens record --detail``), which is ``phase`` if nobody says.
 
     Raises:
         InvalidArgument: an unknown detail, or a loader that is no DataLoader.
     """
-    if detail not in _DETAILS:
-        raise InvalidArgument(f"detail is {detail!r}, expected one of {', '.join(_DETAILS)}.")
+    level = recorder.detail(detail)
     if loader is not None:
         torch_data.record_batches(loader)
     if optimizer is not None:
         torch_optimizer.record_updates(optimizer)
-    torch_backward.install()
-    torch_buckets.install()
-    _record(model, detail)
+    _record_phases(level)
+    _record(model, level)
     return model
 
 
 def install(_framework: Any) -> None:
     """Record every DistributedDataParallel, optimizer, DataLoader and backward pass."""
-    torch_backward.install()
-    torch_buckets.install()
     torch_data.install()
     torch_optimizer.install()
+    _record_phases(recorder.detail())
     wrapt.wrap_function_wrapper(
         "torch.nn.parallel.distributed", "DistributedDataParallel.__init__", _around_init
     )
 
 
-def _record(model: Module, detail: str) -> None:
+def _record_phases(level: str) -> None:
+    """Record what belongs to no single model."""
+    if level != "step":
+        LOOK.phases = True
+        torch_backward.install()
+        torch_buckets.install()
+
+
+def _record(model: Module, level: str) -> None:
     if model in _MODELS:
         return
     _MODELS.add(model)
     for parallel in _parallel_parts(model):
         recorder.identify(dist.get_rank(), dist.get_world_size())
-        torch_buckets.record_buckets(parallel)
-    torch_modules.record_modules(model, layers=detail == "layer", first=_before_first_forward)
+        torch_buckets.look_for_hook(parallel)
+    torch_modules.record_modules(model, level)
     note_attached(f"{type(model).__name__} with {sum(1 for _ in model.parameters())} parameters")
-
-
-def _before_first_forward(model: Module) -> None:
-    for parallel in _parallel_parts(model):
-        torch_buckets.register(parallel)
 
 
 def _parallel_parts(model: Module) -> list[DistributedDataParallel]:
@@ -98,4 +98,4 @@ def _around_init(
     init: Callable[..., Any], model: Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
     init(*args, **kwargs)
-    guarded(_record)(model, "layer")
+    attempt(_record, model, recorder.detail())

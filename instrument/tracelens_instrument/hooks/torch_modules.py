@@ -19,7 +19,7 @@ from torch.compiler import is_compiling
 from torch.utils import checkpoint
 
 from tracelens_instrument import recorder
-from tracelens_instrument.hooks.base import guarded, say_failed
+from tracelens_instrument.hooks.base import attempt, say_failed
 from tracelens_instrument.hooks.torch_backward import layer_begins
 from tracelens_instrument.hooks.torch_device import Placed
 from tracelens_instrument.hooks.torch_steps import STEPS
@@ -70,20 +70,27 @@ class _Whole:
 
 
 class _BeginRoot(ModuleHook):
-    def __init__(self, whole: _Whole, first: Callable[[Module], object]) -> None:
+    def __init__(self, whole: _Whole) -> None:
         self._whole = whole
-        self._first: Callable[[Module], object] | None = first
+        self._settled = False
 
     def __call__(self, module: Module, _inputs: Any) -> None:
         if is_compiling():
             return
-        first, self._first = self._first, None
-        if first is not None:
-            guarded(first)(module)
-            guarded(self._whole.settle)(module)
+        if not self._settled:
+            self._settled = True
+            attempt(self._whole.settle, module)
         if module.training and torch.is_grad_enabled():
             STEPS.computing()
         self._whole.span.__enter__()
+
+
+class _CountStep(ModuleHook):
+    """Where steps are all that is recorded: a forward pass says that one is under way."""
+
+    def __call__(self, module: Module, _inputs: Any) -> None:
+        if not is_compiling() and module.training and torch.is_grad_enabled():
+            attempt(STEPS.computing)
 
 
 class _EndRoot(ModuleHook):
@@ -132,11 +139,15 @@ def _failure() -> tuple[Any, Any, Any]:
     return _SUCCESS if found[0] is _ENOUGH else found
 
 
-def record_modules(root: Module, *, layers: bool, first: Callable[[Module], object]) -> None:
-    """Record the passes of `root` and, with `layers`, of its layers; call `first` before the first."""
+def record_modules(root: Module, detail: str) -> None:
+    """Record the passes of `root` and, from detail ``layer``, of its layers; at ``step`` none."""
+    if detail == "step":
+        count: Any = _CountStep()
+        root.register_forward_pre_hook(count)
+        return
     whole = _Whole(Placed(recorder.span("forward", kind="forward")))
-    _register(root, _BeginRoot(whole, first), _EndRoot(whole))
-    for name, module in leaves(root) if layers else ():
+    _register(root, _BeginRoot(whole), _EndRoot(whole))
+    for name, module in leaves(root) if detail != "phase" else ():
         forward = recorder.span(name, kind="forward")
         backward = recorder.span(name, kind="backprop")
         _register(module, _Begin(forward), _EndLayer(forward, backward))

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import sys
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 from torch.optim import optimizer as torch_optimizer
 
 from tracelens_instrument import recorder
-from tracelens_instrument.hooks.base import guarded
+from tracelens_instrument.hooks.base import attempt
 from tracelens_instrument.hooks.torch_device import Placed
-from tracelens_instrument.hooks.torch_steps import STEPS
+from tracelens_instrument.hooks.torch_steps import LOOK, STEPS
 
 if TYPE_CHECKING:
     from types import FrameType
 
     from torch.optim import Optimizer
 
-    from tracelens_instrument.device_span import DeviceToken
-    from tracelens_instrument.span import Token
+    from tracelens_instrument.device_span import DeviceSpan, DeviceToken
+    from tracelens_instrument.span import Span, Token
 
 __all__ = ["install", "record_updates"]
 
 _open: Final[dict[int, _Update]] = {}
 _everywhere: Final[list[bool]] = []
+_spans: Final[WeakKeyDictionary[Optimizer, Span | DeviceSpan]] = WeakKeyDictionary()
 _ATTRIBUTE: Final = "_tracelens_recorded"
 
 
@@ -46,8 +48,8 @@ def record_updates(optimizer: Optimizer) -> None:
 class _Update:
     """A step under way; `caller` is the frame that makes it, which tells whether it still runs."""
 
-    def __init__(self, token: Token | DeviceToken, caller: int) -> None:
-        self.token = token
+    def __init__(self, token: Token | DeviceToken | None, caller: int) -> None:
+        self._token = token
         self.depth = 1
         self._caller = caller
 
@@ -58,13 +60,23 @@ class _Update:
             outer = outer.f_back
         return outer is not None
 
+    def end(self) -> None:
+        """It is done."""
+        if self._token is not None:
+            self._token.end()
+
+    def forget(self) -> None:
+        """It raised: PyTorch calls no hook then, so nobody knows when."""
+        if self._token is not None:
+            self._token.discard()
+
 
 def _begin(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-    guarded(_begin_update)(optimizer, sys._getframe(1))  # noqa: SLF001 - that of the step
+    attempt(_begin_update, optimizer, sys._getframe(1))  # noqa: SLF001 - that of the step
 
 
 def _end(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-    guarded(_end_update)(optimizer)
+    attempt(_end_update, optimizer)
 
 
 def _begin_update(optimizer: Optimizer, caller: FrameType) -> None:
@@ -73,9 +85,8 @@ def _begin_update(optimizer: Optimizer, caller: FrameType) -> None:
         before.depth += 1  # the step of a class that calls its base's
         return
     if before is not None:
-        before.token.discard()  # it raised: PyTorch calls no hook then, so nobody knows when
-    span = Placed(recorder.span(type(optimizer).__name__, kind="update"))
-    token = span.at(_first_weight(optimizer)).begin()
+        before.forget()
+    token = _span_of(optimizer).begin() if LOOK.phases else None
     _open[id(optimizer)] = _Update(token, id(caller))
 
 
@@ -86,8 +97,17 @@ def _end_update(optimizer: Optimizer) -> None:
     update.depth -= 1
     if update.depth == 0:
         del _open[id(optimizer)]
-        update.token.end()
+        update.end()
         STEPS.updated(optimizer)
+
+
+def _span_of(optimizer: Optimizer) -> Span | DeviceSpan:
+    """Return its handle: on a device if its weights are there when it makes its first step."""
+    span = _spans.get(optimizer)
+    if span is None:
+        placed = Placed(recorder.span(type(optimizer).__name__, kind="update"))
+        span = _spans[optimizer] = placed.at(_first_weight(optimizer))
+    return span
 
 
 def _first_weight(optimizer: Optimizer) -> Any:

@@ -8,7 +8,17 @@ from typing import Any, Final
 from tracelens_instrument.recorder import begin_step, end_step, on_stop
 from tracelens_instrument.steps import drop_step, put_work
 
-__all__ = ["STEPS", "ImplicitSteps"]
+__all__ = ["LOOK", "STEPS", "ImplicitSteps"]
+
+
+class Look:
+    """How closely this process's training is looked at: at its phases, or at its steps only."""
+
+    def __init__(self) -> None:
+        self.phases = False
+
+
+LOOK: Final = Look()
 
 
 class ImplicitSteps:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import BuiltinCommHookType
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -36,15 +37,24 @@ def compress_before(model: Any) -> None:
     model.register_comm_hook(None, fp16_compress_hook)
 
 
+def built_in_hook(model: Any) -> None:
+    model._register_builtin_comm_hook(BuiltinCommHookType.FP16_COMPRESS)
+
+
 def no_hook(model: Any) -> None:
     del model
 
 
 def train(
-    make: Callable[[], nn.Module], hook: Callable[[Any], None], *, attach: bool, late: bool = False
+    make: Callable[[], nn.Module] = network,
+    hook: Callable[[Any], None] = no_hook,
+    *,
+    attach: bool = False,
+    late: bool = False,
+    **options: Any,
 ) -> list[torch.Tensor]:
     torch.manual_seed(0)
-    model = DistributedDataParallel(make(), bucket_cap_mb=0.01)
+    model = DistributedDataParallel(make(), bucket_cap_mb=0.01, **options)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
     generator = torch.Generator().manual_seed(dist.get_rank())
     if attach:
@@ -66,17 +76,21 @@ def same(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
 
 def main() -> None:
     dist.init_process_group("gloo")
-    plain = train(network, no_hook, attach=False)
-    compressed = train(network, compress_before, attach=False)
-    found = {
-        "default": same(plain, train(network, no_hook, attach=True)),
-        "hook": same(compressed, train(network, compress_before, attach=True)),
-        "late hook": same(compressed, train(network, compress_before, attach=True, late=True)),
-        "sparse": same(
-            train(sparse_network, no_hook, attach=False),
-            train(sparse_network, no_hook, attach=True),
-        ),
-        "hooks differ": not same(plain, compressed),
+    cases: dict[str, dict[str, Any]] = {
+        "default": {},
+        "hook": {"hook": compress_before},
+        "built-in hook": {"hook": built_in_hook},
+        "sparse": {"make": sparse_network},
+        "views": {"gradient_as_bucket_view": True},
+        "unused": {"find_unused_parameters": True},
+        "static": {"static_graph": True},
+    }
+    plain = {name: train(**case) for name, case in cases.items()}  # before anything is attached
+    found = {name: same(plain[name], train(**case, attach=True)) for name, case in cases.items()}
+    late = train(hook=compress_before, attach=True, late=True)
+    found |= {
+        "late hook": same(plain["hook"], late),
+        "hooks differ": not same(plain["default"], plain["hook"]),
     }
     sys.stdout.write(json.dumps(found) + "\n")
     gc.collect()

@@ -45,7 +45,7 @@ bench-recorder: $(VENV)/peers.stamp ## what recording costs, beside other record
 bench-peers: $(VENV)/peers.stamp ## install the recorders to compare with, into an environment of their own
 
 bench-conversion: $(VENV)/test.stamp ## what it costs to turn recordings into Arrow: time, bytes, memory
-	PYTHONPATH=tests $(BIN)/python tests/benchmarks/conversion.py
+	PYTHONPATH=.:instrument:tests $(BIN)/python tests/benchmarks/conversion.py $(if $(PUBLISH),--publish) $(ARGS)
 
 bench-scale: $(VENV)/test.stamp ## time and memory to explain large runs, up to 17 million events (some minutes)
 	PYTHONPATH=. $(BIN)/python tests/benchmarks/scale.py --stages $(SIZES)

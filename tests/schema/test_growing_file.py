@@ -11,7 +11,7 @@ import pytest
 from support.segments import PROCESS, Slot
 
 from tracelens.readers._arrow_file import read_arrow
-from tracelens.schema.columns import SLOT, to_batch
+from tracelens.schema.columns import SLOT, split, to_batch
 from tracelens.schema.device import OnDevice
 from tracelens.schema.growing import GrowingFile, read_growing
 from tracelens.schema.meanings import meanings_of
@@ -31,7 +31,9 @@ def batch(definitions: tuple[Definition, ...], *ids: int) -> pa.RecordBatch:
     records = np.frombuffer(content, SLOT)
     meanings = meanings_of(definitions)
     rows = meanings.rows(records["definition"])
-    return to_batch(records, rows, np.zeros(len(rows), np.int64), meanings, OnDevice.of(None))
+    return to_batch(
+        split(records), rows, np.zeros(len(rows), np.int64), meanings, OnDevice.of(None)
+    )
 
 
 def grow(path: Path, *, killed: bool) -> list[str]:

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from tracelens.schema.device import OnDevice
     from tracelens.schema.meanings import Column, Meanings
 
-__all__ = ["FOREVER", "SLOT", "Records", "ends_of", "join", "pick", "to_batch"]
+__all__ = ["FOREVER", "SLOT", "Fields", "Records", "ends_of", "join", "pick", "split", "to_batch"]
 
 Records = np.ndarray[Any, np.dtype[np.void]]
+Fields = dict[str, np.ndarray[Any, np.dtype[Any]]]  # of records, each one after the other
 
 SLOT: Final = np.dtype(
     [
@@ -43,10 +44,14 @@ SLOT: Final = np.dtype(
     ]
 )
 assert SLOT.itemsize == RECORD_BYTES
+_WORD: Final = 8
+_BLOCK: Final = 512  # records, which fit into the fastest cache
 
 FOREVER: Final = np.iinfo(np.int64).max
 _SPAN, _INSTANT, _COUNTER = (EVENT_TYPES.index(word) for word in ("span", "instant", "counter"))
 _CLOSED, _OPEN, _EXCEPTION, _ESTIMATED = range(len(STATUSES))
+_MOST_BYTES: Final = 8 << 16  # of a column: 8 bytes a row, see BATCH_ROWS
+_NOTHING: Final = pa.py_buffer(bytes(_MOST_BYTES))
 _TYPE_WORDS: Final = pa.array(EVENT_TYPES)
 _STATUS_WORDS: Final = pa.array(STATUSES)
 
@@ -64,88 +69,121 @@ def join(parts: Sequence[Records]) -> Records:
     filled = [part for part in parts if len(part)]
     if len(filled) == 1:
         return filled[0]
-    words = [np.empty((0, RECORD_BYTES // 8), np.int64), *map(_words, filled)]
+    words = [np.empty((0, RECORD_BYTES // _WORD), np.int64), *map(_words, filled)]
     joined: Records = np.concatenate(words).reshape(-1).view(SLOT)
     return joined
 
 
 def _words(records: Records) -> NDArray[np.int64]:
-    return np.ascontiguousarray(records).view(np.int64).reshape(-1, RECORD_BYTES // 8)
+    return np.ascontiguousarray(records).view(np.int64).reshape(-1, RECORD_BYTES // _WORD)
 
 
-def ends_of(records: Records, types: NDArray[np.int8]) -> NDArray[np.int64]:
+def split(records: Records) -> Fields:
+    """Lay each field out by itself: block by block, or each would be a walk over all the memory."""
+    words = _words(records)
+    turned = np.empty((words.shape[1], len(words)), np.int64)
+    for first in range(0, len(words), _BLOCK):
+        block = slice(first, first + _BLOCK)
+        turned[:, block] = words[block].T
+    return {name: _field(turned, name) for name in SLOT.names or ()}
+
+
+def _field(turned: NDArray[np.int64], name: str) -> NDArray[Any]:
+    assert SLOT.fields is not None
+    dtype, offset, *_ = SLOT.fields[name]
+    word, within = divmod(offset, _WORD)
+    parts = _WORD // dtype.itemsize
+    return np.ascontiguousarray(turned[word].view(dtype)[within // dtype.itemsize :: parts])
+
+
+def ends_of(fields: Fields, types: NDArray[np.int8]) -> NDArray[np.int64]:
     """Return when each event ends: `FOREVER` if it is open, at once if it is no span."""
-    end = np.abs(records["end_ns"])
+    end: NDArray[np.int64] = np.abs(fields["end_ns"])
     end[end == 0] = FOREVER
-    return np.where(types == _SPAN, end, records["start_ns"])
+    momentary = types != _SPAN
+    end[momentary] = fields["start_ns"][momentary]
+    return end
 
 
 def to_batch(
-    records: Records,
+    fields: Fields,
     rows: NDArray[np.int32],
     depth: NDArray[np.int64],
     meanings: Meanings,
     on_device: OnDevice,
 ) -> pa.RecordBatch:
     """Build the columns of records whose definitions are the `rows` of `meanings`, at least one."""
-    types = meanings.type[rows]
+    types = meanings.type.take(rows)
     spans, counters = types == _SPAN, types == _COUNTER
-    start = np.ascontiguousarray(records["start_ns"])
-    ends = ends_of(records, types)
-    request = np.ascontiguousarray(records["request"])
+    start, request = fields["start_ns"], fields["request"]
+    ends = ends_of(fields, types)
     no_request = counters | (request == NO_REQUEST) | on_device.named_by(request)
     columns: dict[str, pa.Array[Any]] = {
-        "start_ns": pa.array(start),
+        "start_ns": _array(start),
         "duration_ns": _unless(ends - start, ends == FOREVER),
         "type": _coded(types, _TYPE_WORDS),
-        "status": _coded(_statuses(records, spans), _STATUS_WORDS),
-        "thread": pa.array(np.ascontiguousarray(records["thread"])),
-        "depth": pa.array(np.minimum(depth, NO_SHORT).astype(np.uint16)),
-        "step": pa.array(np.ascontiguousarray(records["step"])),
+        "status": _coded(_statuses(fields, spans), _STATUS_WORDS),
+        "thread": _array(fields["thread"]),
+        "depth": _array(np.minimum(depth, NO_SHORT).astype(np.uint16)),
+        "step": _array(fields["step"]),
         "request": _unless(request, no_request),
         "value": _unless(request.view(np.float64), ~counters),
-        **{name: _unless_is(records[name], NO_SHORT) for name in ("micro_step", "queue_depth")},
-        "seq": _unless_is(records["seq"], NO_SEQ),
-        **{name: _unless_negative(records[name]) for name in ("bytes", "bucket", "peer", "key")},
+        **{name: _unless_is(fields[name], NO_SHORT) for name in ("micro_step", "queue_depth")},
+        "seq": _unless_is(fields["seq"], NO_SEQ),
+        **{name: _unless_negative(fields[name]) for name in ("bytes", "bucket", "peer", "key")},
         **_of_definitions(rows, meanings),
         **on_device.columns(np.where(spans, request, NO_REQUEST)),
     }
-    arrays = [
-        columns[field.name] if field.name in columns else pa.nulls(len(records), field.type)
-        for field in EVENT_SCHEMA
-    ]
+    arrays = [columns.get(field.name) or _absent(len(start), field.type) for field in EVENT_SCHEMA]
     return pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA)
 
 
-def _statuses(records: Records, spans: NDArray[np.bool_]) -> NDArray[np.int8]:
-    estimated = records["flags"] & ESTIMATED
+def _statuses(fields: Fields, spans: NDArray[np.bool_]) -> NDArray[np.int8]:
+    estimated = fields["flags"] & ESTIMATED
     found = (estimated * _ESTIMATED).astype(np.int8)
-    end = records["end_ns"]
+    end = fields["end_ns"]
     found[spans & (end < 0)] = _EXCEPTION
     found[spans & (end == 0)] = _OPEN
     return found
 
 
 def _unless_is(values: NDArray[Any], absent: int) -> pa.Array[Any]:
-    values = np.ascontiguousarray(values)
     return _unless(values, values == absent)
 
 
 def _unless_negative(values: NDArray[Any]) -> pa.Array[Any]:
-    values = np.ascontiguousarray(values)
     return _unless(values, values < 0)
 
 
 def _unless(values: NDArray[Any], absent: NDArray[np.bool_]) -> pa.Array[Any]:
     """Take values, null where they are absent; most columns are all there or not at all."""
-    column: pa.Array[Any]
-    if not absent.any():
-        column = pa.array(values)
-    elif absent.all():
-        column = pa.array(np.zeros_like(values), mask=absent)
-    else:
-        column = pa.array(values, mask=absent)
-    return column
+    nulls = int(np.count_nonzero(absent))
+    if nulls == len(values):
+        return _absent(nulls, pa.from_numpy_dtype(values.dtype))
+    validity = _buffer(np.packbits(~absent, bitorder="little")) if nulls else None
+    return _array(values, validity, nulls)
+
+
+def _array(
+    values: NDArray[Any], validity: pa.Buffer | None = None, nulls: int = 0
+) -> pa.Array[Any]:
+    """Wrap values that lie one after the other; `pa.array` would load numpy.ma, which takes long."""
+    buffers = [validity, _buffer(values)]
+    kind = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(kind, len(values), buffers, null_count=nulls)
+
+
+def _buffer(values: NDArray[Any]) -> pa.Buffer:
+    return pa.py_buffer(values.data)
+
+
+def _absent(count: int, kind: pa.DataType) -> pa.Array[Any]:
+    """Return a column without values, which all share the same memory."""
+    if isinstance(kind, pa.DictionaryType):
+        none = _absent(count, kind.index_type)
+        return pa.DictionaryArray.from_arrays(none, pa.array([], kind.value_type), safe=False)
+    nothing = _NOTHING if count << 3 <= _MOST_BYTES else pa.py_buffer(bytes(count << 3))
+    return pa.Array.from_buffers(kind, count, [nothing, nothing], null_count=count)
 
 
 def _coded(codes: NDArray[Any], words: pa.Array[Any]) -> pa.Array[Any]:
@@ -158,10 +196,10 @@ def _of_definitions(rows: NDArray[np.int32], meanings: Meanings) -> dict[str, pa
     """Columns that are constant for a definition."""
 
     def words(column: Column) -> pa.Array[Any]:
-        return _coded(column.codes[rows], column.words)
+        return _coded(column.codes.take(rows), column.words)
 
     def indexes(column: NDArray[np.int64]) -> pa.Array[Any]:
-        values = column[rows]
+        values = column.take(rows)
         return _unless(values.astype(np.int32), values == NO_INDEX)
 
     return {

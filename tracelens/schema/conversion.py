@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
 
-from tracelens.schema.columns import FOREVER, ends_of, join, pick, to_batch
+from tracelens.schema.columns import FOREVER, ends_of, join, pick, split, to_batch
 from tracelens.schema.depth import depths
 from tracelens.schema.device import OnDevice
 from tracelens.schema.meanings import TYPES, UNKNOWN, Meanings, meanings_of
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from tracelens.schema.columns import Records
+    from tracelens.schema.columns import Fields, Records
     from tracelens.schema.side import Definition, Retention, Thread
 
 __all__ = ["BATCH_ROWS", "NEW", "Conversion", "Given", "Wants"]
@@ -35,6 +35,7 @@ __all__ = ["BATCH_ROWS", "NEW", "Conversion", "Given", "Wants"]
 BATCH_ROWS: Final = 1 << 16
 NEW: Final = -1  # depth of what was not fed before
 _MOST_WAITING: Final = 1 << 20  # records that wait for their turn
+_MOST_KEPT: Final = 24 << 20  # bytes
 _MOST_REACHING: Final = 1 << 16  # depths end there, too
 _SPAN, _DEVICE = TYPES.index("span"), TYPES.index("device")
 
@@ -125,6 +126,7 @@ class Conversion:
         retention: Retention,
         progress: Progress | None = None,
     ) -> None:
+        _keep_memory()
         before = progress or Progress()
         self.lost = Counter(before.lost)
         self.thinned = Counter(before.thinned)
@@ -193,11 +195,11 @@ class Conversion:
         return int(np.searchsorted(starts, ahead["start_ns"].min()))
 
     def _convert(self, chunk: Given, on_device: OnDevice, wants: Wants) -> Given:
-        records = chunk.records
-        rows = self._meanings.rows(records["definition"])
-        types = self._meanings.type[rows]
-        ends = ends_of(records, types)
-        mine = _Spans(records["thread"], records["start_ns"], ends, records["step"], rows)
+        fields = split(chunk.records)
+        rows = self._meanings.rows(fields["definition"])
+        types = self._meanings.type.take(rows)
+        ends = ends_of(fields, types)
+        mine = _Spans(fields["thread"], fields["start_ns"], ends, fields["step"], rows)
         spans = self._around.and_(mine)
         count = len(self._around.start)
         deep = depths(spans.thread, spans.start, spans.end)
@@ -209,11 +211,10 @@ class Conversion:
             self.lost[OUTLASTED] += int(outlasted.sum())
             held |= still_open & ~outlasted
         self._count_thinned(rows[~kept & ~held])
-        taken = np.flatnonzero(kept & ~held)
-        self._emit(pick(records, taken), rows[taken], depth[taken], on_device)
+        self._emit(kept & ~held, fields, rows, depth, on_device)
         self._remember(spans, np.append(np.zeros(count, np.bool_), held))
         back = np.flatnonzero(held)
-        stays = Given(pick(records, back), chunk.origin[back], depth[back])
+        stays = Given(pick(chunk.records, back), chunk.origin[back], depth[back])
         if wants.hold:
             return stays
         self._waiting = Given.together([stays, self._waiting])
@@ -253,21 +254,33 @@ class Conversion:
 
     def _emit(
         self,
-        records: Records,
+        taken: npt.NDArray[np.bool_],
+        fields: Fields,
         rows: npt.NDArray[np.int32],
         depth: npt.NDArray[np.int64],
         on_device: OnDevice,
     ) -> None:
-        parts = -(-len(records) // BATCH_ROWS)
-        bounds = np.linspace(0, len(records), parts + 1, dtype=int).tolist()
-        for first, end in itertools.pairwise(bounds):
-            part = slice(first, end)
-            start = records["start_ns"][part]
+        if not taken.all():
+            fields = {name: values[taken] for name, values in fields.items()}
+            rows, depth = rows[taken], depth[taken]
+        parts = -(-len(rows) // BATCH_ROWS)
+        bounds = np.linspace(0, len(rows), parts + 1, dtype=int).tolist()
+        for part in itertools.starmap(slice, itertools.pairwise(bounds)):
+            some = {name: values[part] for name, values in fields.items()}
+            start = some["start_ns"]
             self.sorted &= self.latest_ns <= int(start[0])
             self.latest_ns = max(self.latest_ns, int(start[-1]))
-            self._sink(to_batch(records[part], rows[part], depth[part], self._meanings, on_device))
+            self._sink(to_batch(some, rows[part], depth[part], self._meanings, on_device))
 
     def _remember(self, spans: _Spans, held: npt.NDArray[np.bool_]) -> None:
         """Keep what lasts longer than what was converted; what is held back comes again by itself."""
         reaching = np.flatnonzero((spans.end > spans.start[-1]) & ~held)
         self._around = spans.at(reaching[-_MOST_REACHING:])
+
+
+def _keep_memory() -> None:
+    """Have the C library keep what is freed, or a third of the time goes into getting it again.
+
+    glibc returns a block to the kernel at once, unless one as large was freed before.
+    """
+    np.empty(_MOST_KEPT, np.int8)

@@ -55,7 +55,7 @@ class Meanings:
     def rows(self, ids: npt.NDArray[np.uint32]) -> npt.NDArray[np.int32]:
         """Return the row of each definition number."""
         beyond = len(self.row_of) - 1  # stands for all that are too large
-        return self.row_of[np.minimum(ids, beyond)]
+        return self.row_of.take(np.minimum(ids, beyond))
 
     @property
     def times_devices(self) -> bool:

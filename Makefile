@@ -62,6 +62,12 @@ bench-easgd: $(VENV)/test.stamp ## how much the methods of the EASGD family comm
 bench-accuracy: $(VENV)/test.stamp ## how right verdicts are, beside other tools' rules (half an hour; QUICK=1: a minute)
 	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/accuracy.py $(if $(QUICK),--quick)
 
+# TensorFlow needs seconds to be imported and a gigabyte, so it has an environment of its own.
+test-tensorflow: ## real parameter servers of TensorFlow, in an environment of their own
+	$(PYTHON) -m venv .venv-tensorflow
+	.venv-tensorflow/bin/python -m pip install --quiet --disable-pip-version-check -e '.[analyze]' tensorflow-cpu pytest pytest-timeout pytest-randomly
+	.venv-tensorflow/bin/python -m pytest tests/parameter_servers $(PYTEST_ARGS)
+
 # A machine with a GPU has a PyTorch of its own: PYTHON with torch, pyarrow, numpy, wrapt, pytest, pytest-timeout.
 ON_GPU := PYTHONPATH=.:instrument:tests $(PYTHON) -m
 
@@ -72,7 +78,7 @@ sample-gpu: ## record a training on this machine's GPUs into TRACE, check its de
 	$(ON_GPU) support.gpu_sample $(or $(TRACE),traces/ddp-gpu) $(ARGS)
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) $(PEERS) traces .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-tensorflow $(PEERS) traces .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 .PHONY: browser
 browser: # the browser tests use the system's Chromium

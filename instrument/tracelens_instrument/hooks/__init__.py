@@ -15,6 +15,7 @@ _HERE: Final = "tracelens_instrument.hooks"
 
 HOOKS: Final[tuple[Hook, ...]] = (
     Hook("PyTorch", f"{_HERE}.torch_ddp", "torch", "a torch.nn.Module (also DDP)"),
+    Hook("TensorFlow", f"{_HERE}.tensorflow", "tensorflow", "no object: servers are found"),
     Hook("mpi4py", f"{_HERE}.mpi", "mpi4py.MPI", "an mpi4py communicator"),
 )
 

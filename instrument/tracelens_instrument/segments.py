@@ -102,11 +102,11 @@ def create_segment(path: Path, number: int, owner: Recording) -> Segment:
         OSError: there is no room, or the folder cannot be written.
     """
     file = path / f"{number:06d}{SEGMENT_SUFFIX}"
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+    descriptor = _new_file(file)
     try:
         os.posix_fallocate(descriptor, 0, SEGMENT_BYTES)
         memory = mmap.mmap(descriptor, SEGMENT_BYTES)
-    except (OSError, ValueError):
+    except BaseException:
         file.unlink(missing_ok=True)
         raise
     finally:
@@ -116,6 +116,16 @@ def create_segment(path: Path, number: int, owner: Recording) -> Segment:
         memory, 0, MAGIC, BYTE_ORDER, SCHEMA_VERSION, RECORD_BYTES, capacity, os.getpid()
     )
     return Segment(memory, owner, path=file, number=number)
+
+
+def _new_file(file: Path) -> int:
+    """Open a file that nobody else has; if it is there, somebody was interrupted who made it."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+    try:
+        return os.open(file, flags, 0o644)
+    except FileExistsError:
+        file.unlink(missing_ok=True)
+        return os.open(file, flags, 0o644)
 
 
 def count_records(content: bytes) -> int:

@@ -218,7 +218,7 @@ class Storage:
         number = self._unused.pop() if self._unused else next(self._numbers)
         try:
             return create_segment(self._folder, number, self._owner)
-        except Exception:
+        except BaseException:  # a signal handler may raise anything here
             self._unused.append(number)  # a gap in the numbers means that events are missing
             raise
 

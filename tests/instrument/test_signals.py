@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 from typing import TYPE_CHECKING, Any, Self
@@ -19,23 +20,34 @@ if TYPE_CHECKING:
     import pytest
 
 HANDLED = 200
+DEEPEST = 8
 
 
 class Alarm:
-    """A handler that records, called every half millisecond."""
+    """A handler that records, called every half millisecond, also within itself, but not for ever."""
 
     def __init__(self) -> None:
         self.calls = 0
+        self.depth = 0
         self.span = tl.span("handler")
 
     def __call__(self, _number: int, _frame: FrameType | None) -> None:
         self.calls += 1
+        self.depth += 1
+        if self.depth < DEEPEST:
+            self.again()
         with self.span, self.span(nbytes=self.calls):
             pass
+        if self.depth == DEEPEST:
+            self.again()
+        self.depth -= 1
+
+    def again(self) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.0005)
 
     def __enter__(self) -> Self:
         self.before = signal.signal(signal.SIGALRM, self)
-        signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+        self.again()
         return self
 
     def __exit__(self, *_exception: object) -> None:
@@ -91,3 +103,36 @@ def test_handlers_while_the_next_segment_is_made(
         count = train(alarm)
     tl.stop()
     check(trace / "small", alarm, count)
+
+
+class Interrupted(Exception):
+    """What an impatient user's handler raises."""
+
+
+def test_handler_raises_while_a_segment_is_made(
+    trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was half made then is made anew when it is needed: recording goes on."""
+    create = segments.create_segment
+    raised: list[int] = []
+
+    def interrupted(*arguments: Any) -> Any:
+        made = create(*arguments)
+        if not raised:
+            raised.append(made.number)
+            raise Interrupted
+        return made
+
+    tl.stop()
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 1 << 14)
+    tl.start(trace / "small")
+    monkeypatch.setattr(storage, "create_segment", interrupted)
+    span = tl.span("piece")
+    for number in range(2000):
+        with contextlib.suppress(Interrupted), span(nbytes=number):
+            pass
+    tl.stop()
+    recorded = read_one(trace / "small")
+    assert raised
+    assert recorded.frame.height >= 1999
+    assert recorded.side.dropped == {}

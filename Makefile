@@ -66,7 +66,19 @@ bench-accuracy: $(VENV)/test.stamp ## how right verdicts are, beside other tools
 test-tensorflow: ## real parameter servers of TensorFlow, in an environment of their own
 	$(PYTHON) -m venv .venv-tensorflow
 	.venv-tensorflow/bin/python -m pip install --quiet --disable-pip-version-check -e '.[analyze]' tensorflow-cpu pytest pytest-timeout pytest-randomly
-	.venv-tensorflow/bin/python -m pytest tests/parameter_servers $(PYTEST_ARGS)
+	.venv-tensorflow/bin/python -m pytest tests/frameworks/test_tensorflow.py $(PYTEST_ARGS)
+
+# The last release sets C++14, and PyTorch needs C++17; nothing else stands in the way (ten minutes).
+HOROVOD := 0.28.1
+test-horovod: ## real Horovod, built from source with C++17, in an environment of its own
+	$(PYTHON) -m venv .venv-horovod
+	.venv-horovod/bin/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
+	.venv-horovod/bin/python -m pip install --quiet --disable-pip-version-check -e '.[analyze]' pytest pytest-timeout pytest-randomly setuptools wheel cmake cloudpickle psutil pyyaml packaging cffi
+	test -d .venv-horovod/horovod-$(HOROVOD) || { cd .venv-horovod && bin/python -m pip download --quiet --no-deps --no-binary :all: --no-build-isolation horovod==$(HOROVOD) && tar xzf horovod-$(HOROVOD).tar.gz; }
+	sed -i 's/CMAKE_CXX_STANDARD 14/CMAKE_CXX_STANDARD 17/' .venv-horovod/horovod-$(HOROVOD)/CMakeLists.txt .venv-horovod/horovod-$(HOROVOD)/horovod/torch/CMakeLists.txt
+	PATH=$(CURDIR)/.venv-horovod/bin:$$PATH HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 \
+	  .venv-horovod/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps .venv-horovod/horovod-$(HOROVOD)
+	.venv-horovod/bin/python -m pytest tests/frameworks/test_horovod.py $(PYTEST_ARGS)
 
 # A machine with a GPU has a PyTorch of its own: PYTHON with torch, pyarrow, numpy, wrapt, pytest, pytest-timeout.
 ON_GPU := PYTHONPATH=.:instrument:tests $(PYTHON) -m
@@ -78,7 +90,7 @@ sample-gpu: ## record a training on this machine's GPUs into TRACE, check its de
 	$(ON_GPU) support.gpu_sample $(or $(TRACE),traces/ddp-gpu) $(ARGS)
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) .venv-tensorflow $(PEERS) traces .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-tensorflow .venv-horovod $(PEERS) traces .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 .PHONY: browser
 browser: # the browser tests use the system's Chromium

@@ -15,7 +15,8 @@ _HERE: Final = "tracelens_instrument.hooks"
 
 HOOKS: Final[tuple[Hook, ...]] = (
     Hook("PyTorch", f"{_HERE}.torch_ddp", "torch", "a torch.nn.Module (also DDP)"),
-    Hook("TensorFlow", f"{_HERE}.tensorflow", "tensorflow", "no object: servers are found"),
+    Hook("TensorFlow", f"{_HERE}.tensorflow", "tensorflow", ""),
+    Hook("Horovod", f"{_HERE}.horovod", "horovod.torch", ""),
     Hook("mpi4py", f"{_HERE}.mpi", "mpi4py.MPI", "an mpi4py communicator"),
 )
 
@@ -36,7 +37,7 @@ def attach(obj: Any, **options: Any) -> Any:
             module = hook.load()
             if module.matches(obj):
                 return module.attach(obj, **options)
-    known = ", ".join(hook.attaches for hook in HOOKS)
+    known = ", ".join(hook.attaches for hook in HOOKS if hook.attaches)
     raise InvalidArgument(f"attach got {type(obj).__qualname__!r}, expected one of: {known}.")
 
 

@@ -1,0 +1,142 @@
+"""Horovod on PyTorch: its reductions, from when they are handed in until the program has them back.
+
+Horovod's own thread runs them, in an order of its own; Python hears of the end of one when it asks. So a
+reduction's end is when `synchronize` returned it. All ranks name their tensors alike, by which Horovod
+itself matches them, and so do we: each tensor has a communicator, whose calls are counted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+import wrapt
+
+from tracelens_instrument import recorder
+from tracelens_instrument.hooks.base import attempt, note_attached
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tracelens_instrument.span import Span, Token
+
+__all__ = ["attach", "install", "matches"]
+
+# What hands in, by operation; the blocking forms call these.
+_OPS: Final = {
+    "allreduce_async": "allreduce",
+    "allreduce_async_": "allreduce",
+    "grouped_allreduce_async": "allreduce",
+    "grouped_allreduce_async_": "allreduce",
+    "allgather_async": "all_gather",
+    "broadcast_async": "broadcast",
+    "broadcast_async_": "broadcast",
+    "reducescatter_async": "reduce_scatter",
+    "alltoall_async": "all_to_all",
+}
+_TRACK: Final = "Horovod"
+
+_in_flight: Final[dict[int, Token]] = {}
+_spans: Final[dict[tuple[str, str], Span]] = {}
+_calls: Final[Counter[tuple[str, str]]] = Counter()
+_unnamed: Final[Counter[str]] = Counter()
+
+
+def matches(_obj: object) -> bool:
+    """Nothing is attached by hand: its optimizer's reductions are seen where all of them pass."""
+    return False
+
+
+def attach(obj: Any) -> Any:
+    """Return `obj`, of which there is nothing to record."""
+    return obj
+
+
+def install(_horovod: Any) -> None:
+    """Record what is reduced by Horovod, its optimizer included."""
+    for name, op in _OPS.items():
+        _replace(name, _handing_in(op))
+    _replace("synchronize", _synchronize)
+    _replace("init", _init)
+    for kind in ("_DistributedOptimizer", "_DistributedAdasumOptimizer"):
+        wrapt.wrap_function_wrapper("horovod.torch.optimizer", f"{kind}.synchronize", _wait)
+
+
+def _replace(name: str, wrapper: Callable[..., Any]) -> None:
+    """Put a wrapper around a function of Horovod, wherever it was imported to."""
+    original = getattr(sys.modules["horovod.torch.mpi_ops"], name, None)
+    if original is None:
+        return  # this version has none
+    wrapped = wrapt.FunctionWrapper(original, wrapper)
+    for module in [m for path, m in sys.modules.items() if path.startswith("horovod.torch")]:
+        if getattr(module, name, None) is original:
+            setattr(module, name, wrapped)
+
+
+def _init(wrapped: Any, _instance: Any, args: Any, kwargs: Any) -> Any:
+    value = wrapped(*args, **kwargs)
+    attempt(_identify)
+    return value
+
+
+def _identify() -> None:
+    operations = sys.modules["horovod.torch.mpi_ops"]
+    size = operations.size()
+    recorder.identify(operations.rank(), size, operations.local_rank())
+    note_attached(f"Horovod with {size} ranks")
+
+
+def _handing_in(op: str) -> Callable[..., Any]:
+    def hand_in(wrapped: Any, _instance: Any, args: Any, kwargs: Any) -> Any:
+        token = attempt(_begin, op, args, kwargs)
+        try:
+            handle = wrapped(*args, **kwargs)
+        except BaseException:
+            if token is not None:
+                token.discard()
+            raise
+        if token is not None:
+            _in_flight[handle] = token
+        return handle
+
+    return hand_in
+
+
+def _begin(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Token:
+    tensors = args[0] if args else kwargs.get("tensor", kwargs.get("tensors", ()))
+    group = tensors if isinstance(tensors, (list, tuple)) else (tensors,)
+    name = kwargs.get("name") or _nameless(op)
+    key = op, name
+    seq = _calls[key]
+    _calls[key] += 1
+    span = _spans.get(key) or _spans.setdefault(key, _span(op, name))
+    nbytes = sum(tensor.numel() * tensor.element_size() for tensor in group)
+    return span.begin(recorder.track(_TRACK), seq=seq, nbytes=nbytes)
+
+
+def _span(op: str, name: str) -> Span:
+    """Make the handle for a tensor, with a communicator of its own."""
+    size = sys.modules["horovod.torch.mpi_ops"].size()
+    communicator = recorder.communicator(range(size), f"Horovod {op} {name}")
+    return recorder.span(name, kind="reduction", op=op, communicator=communicator)
+
+
+def _nameless(op: str) -> str:
+    """Name a tensor as Horovod does: by how many came before, on every rank alike."""
+    _unnamed[op] += 1
+    return f"{op}.noname.{_unnamed[op]}"
+
+
+def _synchronize(wrapped: Any, _instance: Any, args: Any, kwargs: Any) -> Any:
+    value = wrapped(*args, **kwargs)
+    token = _in_flight.pop(args[0] if args else kwargs.get("handle"), None)
+    if token is not None:
+        token.end()
+    return value
+
+
+def _wait(wrapped: Any, _instance: Any, args: Any, kwargs: Any) -> Any:
+    """Set the optimizer's waiting apart from the update in which it happens."""
+    with recorder.span("synchronize", kind="wait"):
+        return wrapped(*args, **kwargs)

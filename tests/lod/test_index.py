@@ -13,7 +13,7 @@ from support.indexes import explained, recorded
 
 from tracelens import load
 from tracelens.analyses import analyze
-from tracelens.lod import files, home, index, opening, query, rows
+from tracelens.lod import columns, files, home, index, opening, query, rows
 from tracelens.lod.run import Run, with_pyramid
 from tracelens.lod.window import Window
 from tracelens.simulator.synthetic import Scenario
@@ -52,7 +52,7 @@ def test_what_comes_back_is_what_went_in(trace: Path) -> None:
     ):
         assert mine.lanes == theirs.lanes
         assert mine.words == theirs.words
-        for name in files.COLUMNS:
+        for name in ("offsets", *columns.TYPES):
             assert np.array_equal(getattr(mine, name), getattr(theirs, name))
     assert kept.scene.pyramid
     assert kept.scene.pyramid.complete

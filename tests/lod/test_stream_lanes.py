@@ -48,7 +48,8 @@ def test_streams_stand_below_the_workers() -> None:
     """In a section of their own, in the given order."""
     workers = scene_of(2, 3).lanes
     spans = spans_of([(0, STREAM, "forward", 0, 10), (1, STREAM, "forward", 0, 10)])
-    both = lanes.join(workers, lanes.from_streams(spans, [(0, 0, STREAM), (1, 1, STREAM)]))
+    streams = lanes.from_streams(spans, [(0, 0, STREAM), (1, 1, STREAM)])
+    both = lanes.joined([workers, streams])
     plan = rows.plan(both)
     assert [band.lanes for band in plan.section("streams")] == [(2,), (3,)]
     assert plan.section("streams")[0].top > plan.section("workers")[-1].top

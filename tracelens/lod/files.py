@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
-from tracelens.lod import lateness, verdict
-from tracelens.lod.lanes import Lane, Lanes
+from tracelens.lod import columns, lateness, verdict
+from tracelens.lod.columns import mapped
+from tracelens.lod.lanes import Lane
 from tracelens.lod.levels import Bins
-from tracelens.lod.pyramid import COLOURS, PEAKS, Pyramid, file_of
+from tracelens.lod.pyramid import COLOURS, PEAKS, Pyramid, file_of, ladder_of
 from tracelens.lod.query import Scene
 from tracelens.lod.run import Run
 from tracelens.lod.times import Times
@@ -20,20 +21,24 @@ from tracelens.lod.window import Window
 from tracelens.transforms.clock import ClockMap
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from tracelens.lod.columns import Tell
+    from tracelens.lod.lanes import Lanes
     from tracelens.trace import Moved
 
 TABLES: Final = ("workers", "shards", "streams", "windows", "loads", "traffic")
-COLUMNS: Final = ("offsets", "starts", "ends", "codes", "steps", "names")
 _MOVED: Final = "clocks.json"
 _FACTS: Final = "run.json"
 _REPORT: Final = "report.json"
 
 
-def save(run: Run, ladder: list[Bins], folder: Path) -> None:
-    """Write everything but the levels of colours into an empty folder."""
+def save(run: Run, parts: Iterable[Lanes], folder: Path, tell: Tell) -> None:
+    """Write everything but the levels of colours into an empty folder.
+
+    The spans come part by part, in the order of the run's lanes, which need not hold them.
+    """
     scene, times = run.scene, run.times
     assert scene.peaks
     for rung in scene.peaks.ladder:
@@ -41,8 +46,9 @@ def save(run: Run, ladder: list[Bins], folder: Path) -> None:
     for name in TABLES:
         getattr(run, name).write_ipc(folder / f"{name}.arrow")
     verdict.save(run.report, folder / _REPORT)
-    _save_lanes(scene.lanes, folder, "spans")
-    _save_lanes(scene.steps, folder, "steps")
+    offsets, words = columns.save(parts, folder, "spans", len(scene.lanes), tell)
+    columns.save([scene.steps], folder, "steps", len(scene.lanes))
+    ladder = ladder_of(offsets, scene.whole)
     np.save(folder / "times.npy", times.ns)
     np.save(folder / "there.npy", times.there)
     facts = {
@@ -50,7 +56,7 @@ def save(run: Run, ladder: list[Bins], folder: Path) -> None:
         "whole": [scene.whole.start_ns, scene.whole.end_ns],
         "step_ns": scene.step_ns,
         "lanes": [[lane.process, lane.role, lane.rank, lane.part] for lane in scene.lanes.lanes],
-        "words": {"spans": scene.lanes.words, "steps": scene.steps.words},
+        "words": {"spans": words, "steps": scene.steps.words},
         "ladders": {
             COLOURS: [asdict(rung) for rung in ladder],
             PEAKS: [asdict(rung) for rung in scene.peaks.ladder],
@@ -71,8 +77,8 @@ def load(folder: Path) -> Run:
     facts = json.loads((folder / _FACTS).read_text())
     lanes = tuple(Lane(*row) for row in facts["lanes"])
     scene = Scene(
-        lanes=_load_lanes(folder, "spans", lanes, facts["words"]),
-        steps=_load_lanes(folder, "steps", lanes, facts["words"]),
+        lanes=columns.load(folder, "spans", lanes, facts["words"]["spans"]),
+        steps=columns.load(folder, "steps", lanes, facts["words"]["steps"]),
         whole=Window(*facts["whole"]),
         step_ns=facts["step_ns"],
         peaks=_pyramid(PEAKS, folder, facts),
@@ -108,24 +114,7 @@ def _pyramid(kind: str, folder: Path, facts: dict[str, Any]) -> Pyramid:
     return Pyramid(kind, tuple(Bins(**rung) for rung in facts["ladders"][kind]), folder)
 
 
-def _save_lanes(lanes: Lanes, folder: Path, what: str) -> None:
-    for name in COLUMNS:
-        np.save(folder / f"{what}-{name}.npy", getattr(lanes, name))
-
-
-def _load_lanes(
-    folder: Path, what: str, lanes: tuple[Lane, ...], words: dict[str, list[str]]
-) -> Lanes:
-    mapped = {name: _mapped(folder / f"{what}-{name}.npy") for name in COLUMNS}
-    return Lanes(lanes=lanes, words=tuple(words[what]), **mapped)
-
-
 def _load_times(folder: Path, facts: dict[str, Any]) -> Times:
-    ns, there = _mapped(folder / "times.npy"), _mapped(folder / "there.npy")
+    ns, there = mapped(folder / "times.npy"), mapped(folder / "there.npy")
     ranks, steps, categories = (tuple(facts[name]) for name in ("ranks", "steps", "categories"))
     return Times(ranks, steps, categories, ns, there, facts["usual_ns"])
-
-
-def _mapped(file: Path) -> np.ndarray[Any, Any]:
-    """Map an array; as a plain one, which is quicker to slice."""
-    return np.asarray(np.load(file, mmap_mode="r", allow_pickle=False))

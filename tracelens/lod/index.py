@@ -18,19 +18,23 @@ from tracelens.lod import files, home, pyramid
 from tracelens.schema.lock import locked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from tracelens.lod.columns import Tell
+    from tracelens.lod.lanes import Lanes
     from tracelens.lod.levels import Bins
     from tracelens.lod.run import Run
-
-    Tell = Callable[[int, int], None]
 
 COARSE_BINS: Final = 4096  # levels up to this fineness are there from the beginning
 UNFINISHED: Final = ".unfinished"
 _KINDS: Final = {pyramid.COLOURS: "levels", pyramid.PEAKS: "levels", "spans": "columns"}
 _LOCK: Final = ".lock"
 _PATIENCE_S: Final = 600.0
+
+
+def _nobody(_done: int, _total: int) -> None:
+    """Hear of progress, and tell nobody."""
 
 
 def find(trace: Path) -> Path | None:
@@ -42,10 +46,11 @@ def find(trace: Path) -> Path | None:
     return next((folder for folder in found if folder.is_dir()), None)
 
 
-def write(trace: Path, run: Run, tell: Tell | None = None) -> Path | None:
+def write(trace: Path, run: Run, parts: Iterable[Lanes], tell: Tell = _nobody) -> Path | None:
     """Write the index of a trace without its finer levels; indexes of what it was before go.
 
-    None where no index can be kept: the recording goes on, or nothing can be written.
+    `parts` are the run's lanes from top to bottom. None where no index can be kept: the recording goes
+    on, or nothing can be written.
     """
     made_of = home.fingerprint(trace)
     if made_of is None:
@@ -55,12 +60,12 @@ def write(trace: Path, run: Run, tell: Tell | None = None) -> Path | None:
             folder = place / made_of
             if not folder.is_dir():
                 _clear(place)
-                _write(run, place, folder, tell)
+                _write(run, parts, place, folder, tell)
             return folder
     return None
 
 
-def refine(folder: Path, tell: Tell | None = None) -> None:
+def refine(folder: Path, tell: Tell = _nobody) -> None:
     """Add the finer levels to an index; does nothing where they are there.
 
     Raises:
@@ -68,8 +73,7 @@ def refine(folder: Path, tell: Tell | None = None) -> None:
     """
     with _alone(folder.parent):
         run = files.load(folder)
-        assert run.scene.pyramid is not None
-        missing = [r for r in run.scene.pyramid.ladder if not _level(folder, r).exists()]
+        missing = [r for r in _ladder(run) if not _level(folder, r).exists()]
         if missing:
             _add_levels(run, missing, folder, tell)
 
@@ -92,18 +96,23 @@ def size(folder: Path) -> dict[str, int]:
     return found
 
 
-def _write(run: Run, place: Path, folder: Path, tell: Tell | None) -> None:
+def _write(run: Run, parts: Iterable[Lanes], place: Path, folder: Path, tell: Tell) -> None:
     unfinished = place / UNFINISHED
     unfinished.mkdir()
-    lanes, whole = run.scene.lanes, run.scene.whole
-    rungs = pyramid.ladder_of(lanes, whole)
-    files.save(run, rungs, unfinished)
-    coarse = [rung for rung in rungs if rung.count <= COARSE_BINS] or rungs[-1:]
-    _add_levels(run, coarse, unfinished, tell)
+    files.save(run, parts, unfinished, tell)
+    written = files.load(unfinished)
+    rungs = _ladder(written)
+    coarse = [rung for rung in rungs if rung.count <= COARSE_BINS] or list(rungs[-1:])
+    _add_levels(written, coarse, unfinished, tell)
     unfinished.rename(folder)
 
 
-def _add_levels(run: Run, rungs: list[Bins], folder: Path, tell: Tell | None) -> None:
+def _ladder(run: Run) -> tuple[Bins, ...]:
+    assert run.scene.pyramid
+    return run.scene.pyramid.ladder
+
+
+def _add_levels(run: Run, rungs: list[Bins], folder: Path, tell: Tell) -> None:
     """Write some neighbouring levels; each gets its name when it is whole."""
     lanes = run.scene.lanes
     shapes = {_level(folder, rung): (len(lanes), rung.count) for rung in rungs}
@@ -114,8 +123,7 @@ def _add_levels(run: Run, rungs: list[Bins], folder: Path, tell: Tell | None) ->
     for lane in range(len(lanes)):
         for draft, row in zip(drafts, pyramid.of_lane(lanes, lane, rungs), strict=True):
             draft[lane] = row
-        if tell:
-            tell(lane + 1, len(lanes))
+        tell(lane + 1, len(lanes))
     for file, draft in zip(shapes, drafts, strict=True):
         draft.flush()
         _draft(file).rename(file)

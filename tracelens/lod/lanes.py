@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -13,9 +13,9 @@ from tracelens.lod.codes import CODES, SHARD_OPS
 from tracelens.schema.vocabulary import OWN_KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from tracelens.analyses.phases import Pieces, Segments
+    from tracelens.analyses.phases import Segments
 
 Integers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 Steps: TypeAlias = np.ndarray[Any, np.dtype[np.int32]]
@@ -73,27 +73,42 @@ class Lanes:
 
 
 def from_pieces(segments: Segments, workers: Sequence[tuple[int, int]]) -> Lanes:
-    """Make one lane a worker from the partition of its training thread.
+    """Make one lane a worker from the partition of its training thread."""
+    return joined(list(each_worker(segments, workers)))
 
-    `workers` lists (process, rank) in the order of the lanes; a worker without pieces keeps an
-    empty lane, so that its absence is seen.
+
+def each_worker(segments: Segments, workers: Sequence[tuple[int, int]]) -> Iterator[Lanes]:
+    """Make the lane of each worker when it is asked for.
+
+    `workers` lists (process, rank) in the order of the lanes; a worker without pieces gets an empty
+    lane, so that its absence is seen.
     """
-    process = segments.steps["process"]
-    cut = {process[row]: (pieces, row) for pieces, row in segments.cut if len(pieces.hidden)}
-    step = segments.steps["step"].to_numpy()
-    counts = [len(cut[worker][0].category) if worker in cut else 0 for worker, _ in workers]
-    found = [cut[worker] for worker, _ in workers if worker in cut]
+    process, step = segments.steps["process"], segments.steps["step"].to_numpy()
+    place = {process[row]: at for at, (_, row) in enumerate(segments.cut) if row < len(process)}
     words, numbers = _numbered(segments.words)
-    return Lanes(
-        lanes=tuple(Lane(worker, "worker", rank) for worker, rank in workers),
-        offsets=np.cumsum([0, *counts]),
-        starts=np.concatenate([_NO_TIMES, *(pieces.bounds[:-1] for pieces, _ in found)]),
-        ends=np.concatenate([_NO_TIMES, *(pieces.bounds[1:] for pieces, _ in found)]),
-        codes=np.concatenate([_NO_CODES, *(_codes(pieces) for pieces, _ in found)]),
-        steps=np.concatenate([_NO_STEPS, *(step[pieces.step + row] for pieces, row in found)]),
-        names=np.concatenate([_NO_STEPS, *(numbers[pieces.name] for pieces, _ in found)]),
-        words=words,
-    )
+    for worker, rank in workers:
+        owner = (Lane(worker, "worker", rank),)
+        if worker not in place:
+            yield hollow(owner, words)
+            continue
+        pieces, row = segments.cut[place[worker]]
+        yield Lanes(
+            lanes=owner,
+            offsets=np.array([0, len(pieces.category)]),
+            starts=pieces.bounds[:-1],
+            ends=pieces.bounds[1:],
+            codes=pieces.category.astype(np.uint8) + np.uint8(CODES[CATEGORIES[0]]),
+            steps=step[pieces.step + row],
+            names=numbers[pieces.name],
+            words=words,
+        )
+
+
+def hollow(owners: Sequence[Lane], words: tuple[str, ...] = ("",)) -> Lanes:
+    """Return lanes without items."""
+    times, numbers = np.zeros(0, np.int64), np.zeros(0, np.int32)
+    offsets, codes = np.zeros(len(owners) + 1, np.int64), np.zeros(0, np.uint8)
+    return Lanes(tuple(owners), offsets, times, times, codes, numbers, numbers, words)
 
 
 def from_shards(spans: pl.DataFrame, shards: Sequence[tuple[int, int]]) -> Lanes:
@@ -125,16 +140,6 @@ def from_streams(spans: pl.DataFrame, streams: Sequence[tuple[int, int, str]]) -
     return _build(table, [Lane(process, "device", rank, name) for process, rank, name in streams])
 
 
-_NO_TIMES: Final = np.zeros(0, np.int64)
-_NO_STEPS: Final = np.zeros(0, np.int32)
-_NO_CODES: Final = np.zeros(0, np.uint8)
-
-
-def _codes(pieces: Pieces) -> Bytes:
-    """Turn numbers of `CATEGORIES` into palette indexes, which begin with them."""
-    return pieces.category.astype(np.uint8) + np.uint8(CODES[CATEGORIES[0]])
-
-
 def _numbered(words: pl.Series) -> tuple[tuple[str, ...], Steps]:
     """Return words, the empty one first, and for each physical number its place; -1 is the last."""
     physical = words.to_physical().to_numpy()
@@ -144,18 +149,27 @@ def _numbered(words: pl.Series) -> tuple[tuple[str, ...], Steps]:
     return ("", *words.cast(pl.String)), places
 
 
-def join(first: Lanes, second: Lanes) -> Lanes:
-    """Stack the lanes of `second` under those of `first`."""
+def joined(parts: Sequence[Lanes]) -> Lanes:
+    """Stack lanes, the first part's on top."""
+    if not parts:
+        return hollow(())
+    words: dict[tuple[str, ...], int] = {}
+    names = [part.names + base_of(words, part.words) for part in parts]
     return Lanes(
-        lanes=first.lanes + second.lanes,
-        offsets=np.concatenate([first.offsets, second.offsets[1:] + first.offsets[-1]]),
-        starts=np.concatenate([first.starts, second.starts]),
-        ends=np.concatenate([first.ends, second.ends]),
-        codes=np.concatenate([first.codes, second.codes]),
-        steps=np.concatenate([first.steps, second.steps]),
-        names=np.concatenate([first.names, second.names + len(first.words)]),
-        words=first.words + second.words,
+        lanes=tuple(lane for part in parts for lane in part.lanes),
+        offsets=np.cumsum([0, *(count for part in parts for count in np.diff(part.offsets))]),
+        starts=np.concatenate([part.starts for part in parts]),
+        ends=np.concatenate([part.ends for part in parts]),
+        codes=np.concatenate([part.codes for part in parts]),
+        steps=np.concatenate([part.steps for part in parts]),
+        names=np.concatenate(names),
+        words=tuple(word for group in words for word in group),
     )
+
+
+def base_of(known: dict[tuple[str, ...], int], words: tuple[str, ...]) -> np.int32:
+    """Return where a part's words stand among those of all parts so far, which it joins."""
+    return np.int32(known.setdefault(words, sum(map(len, known))))
 
 
 def _bisected(times: Integers, offsets: Integers, at_ns: int) -> Integers:

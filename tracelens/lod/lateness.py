@@ -69,8 +69,9 @@ def step_lanes(lateness: Lateness, steps: pl.DataFrame, lanes: Sequence[Lane]) -
     `steps` as in `Trace.steps`; `lanes` are the workers' of the same order as `lateness.ranks`.
     """
     levels, items, offsets = lateness.levels, [], [0]
+    by_process = steps.sort("start_ns").partition_by("process", as_dict=True, maintain_order=True)
     for row, lane in enumerate(lanes):
-        mine = steps.filter(pl.col("process") == lane.process).sort("start_ns")
+        mine = by_process.get((lane.process,), steps.clear())
         known = mine.filter(pl.col("step").is_in(list(lateness.steps)))
         column = np.searchsorted(lateness.steps, known["step"].to_numpy())
         items.append(known.with_columns(code=pl.Series(levels[row, column], dtype=pl.UInt8)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tracelens.analyses import analyze
 from tracelens.lod import index
-from tracelens.lod.run import Run, with_pyramid
+from tracelens.lod.run import Run, outlined, with_pyramid
 
 if TYPE_CHECKING:
     import os
@@ -40,10 +40,11 @@ def explained(trace: Trace, progress: Progress = quietly) -> Run:
     """
     with progress("analyzing") as tell:
         report = analyze(trace, tell)
-    run = Run.of(trace, report)
+    run, parts = outlined(trace, report)
     with progress("indexing") as tell:
-        folder = index.write(trace.path, run, tell) if trace.path else None
-        return (index.load(folder) if folder else None) or with_pyramid(run)
+        folder = index.write(trace.path, run, parts, tell) if trace.path else None
+        kept = index.load(folder) if folder else None
+        return kept or with_pyramid(Run.of(trace, report))
 
 
 def refined(run: Run, progress: Progress = quietly) -> None:

@@ -14,7 +14,7 @@ from tracelens.lod.window import Grid
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tracelens.lod.lanes import Bytes, Lanes
+    from tracelens.lod.lanes import Bytes, Integers, Lanes
     from tracelens.lod.window import Window
 
 COLOURS: Final = "level"
@@ -96,16 +96,17 @@ def peaks(steps: Lanes, whole: Window, step_ns: int) -> Pyramid:
 
 def colours(lanes: Lanes, whole: Window) -> Pyramid:
     """Build all levels of some lanes."""
-    rungs = ladder_of(lanes, whole)
+    rungs = ladder_of(lanes.offsets, whole)
     rows = [list(of_lane(lanes, lane, rungs)) for lane in range(len(lanes))]
     shifts = [rung.shift for rung in rungs]
     stacked = [np.array(level) for level in zip(*rows, strict=True)]
     return Pyramid(COLOURS, tuple(rungs), found=dict(zip(shifts, stacked, strict=False)))
 
 
-def ladder_of(lanes: Lanes, whole: Window) -> list[Bins]:
-    """Choose the levels of some lanes."""
-    return levels.ladder(whole.start_ns, whole.end_ns, len(lanes.starts) / max(len(lanes), 1))
+def ladder_of(offsets: Integers, whole: Window) -> list[Bins]:
+    """Choose the levels of lanes with so many items."""
+    a_lane = int(offsets[-1]) / max(len(offsets) - 1, 1)
+    return levels.ladder(whole.start_ns, whole.end_ns, a_lane)
 
 
 def of_lane(lanes: Lanes, lane: int, rungs: list[Bins]) -> list[Bytes]:

@@ -7,17 +7,19 @@ that a run opens again without reading and explaining its trace.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Final, cast
 
 import polars as pl
 
 from tracelens.lod import lanes, lateness, pyramid
+from tracelens.lod.lanes import Lane
 from tracelens.lod.query import Scene
 from tracelens.lod.times import Times
 from tracelens.lod.window import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from tracelens.analyses.imbalance import Imbalance
     from tracelens.analyses.phases import Phases
@@ -58,25 +60,33 @@ class Run:
     @classmethod
     def of(cls, trace: Trace, report: Report) -> Run:
         """Make it from a trace and what was found in it; its scene has no pyramid yet."""
-        phases = cast("Phases", report.results["phases"])
-        ranks = trace.workers["rank"].to_list()
-        times = Times.of(phases.times, ranks)
-        late, windows = lateness.measure(times), lateness.boundaries(trace.steps)
-        loads: Shards = cast("Imbalance", report.results["imbalance"]).shards
-        return cls(
-            name=trace.path.resolve().name if trace.path else "run",
-            report=report,
-            workers=trace.workers.select("process", "rank", "host", "file"),
-            shards=trace.shards.select("process", _SHARD, "host", "file"),
-            streams=trace.threads.drop_nulls("device").select("process", "thread", "name"),
-            windows=windows,
-            times=times,
-            lateness=late,
-            loads=loads.loads,
-            traffic=loads.traffic,
-            scene=_scene(trace, phases, late, windows),
-            moved=trace.moved,
-        )
+        run, parts = outlined(trace, report)
+        return replace(run, scene=replace(run.scene, lanes=lanes.joined(list(parts))))
+
+
+def outlined(trace: Trace, report: Report) -> tuple[Run, Iterator[Lanes]]:
+    """Make a run whose lanes are empty, and an iterator over their parts, from top to bottom."""
+    phases = cast("Phases", report.results["phases"])
+    times = Times.of(phases.times, trace.workers["rank"].to_list())
+    late, windows = lateness.measure(times), lateness.boundaries(trace.steps)
+    loads: Shards = cast("Imbalance", report.results["imbalance"]).shards
+    workers = trace.workers.select("process", "rank").rows()
+    others = _other_lanes(trace)
+    run = Run(
+        name=trace.path.resolve().name if trace.path else "run",
+        report=report,
+        workers=trace.workers.select("process", "rank", "host", "file"),
+        shards=trace.shards.select("process", _SHARD, "host", "file"),
+        streams=trace.threads.drop_nulls("device").select("process", "thread", "name"),
+        windows=windows,
+        times=times,
+        lateness=late,
+        loads=loads.loads,
+        traffic=loads.traffic,
+        scene=_scene(trace, late, windows, [Lane(p, "worker", r) for p, r in workers], others),
+        moved=trace.moved,
+    )
+    return run, chain(lanes.each_worker(phases.pieces, workers), others)
 
 
 def stream_spans(trace: Trace) -> pl.DataFrame:
@@ -99,18 +109,21 @@ def shard_spans(trace: Trace) -> pl.DataFrame:
     return spans.filter(pl.col("kind").cast(pl.String) == "ps").collect()
 
 
-def _scene(trace: Trace, phases: Phases, late: Lateness, windows: pl.DataFrame) -> Scene:
-    """Stack a row a worker, a row a stream, and two rows a shard."""
-    workers = trace.workers.select("process", "rank").rows()
-    detail = lanes.from_pieces(phases.pieces, workers)
-    steps = lateness.step_lanes(late, trace.steps, detail.lanes)
-    for more in _other_lanes(trace):
-        detail = lanes.join(detail, more)
-        steps = lanes.join(steps, lateness.shard_lanes(more, windows))
+def _scene(
+    trace: Trace,
+    late: Lateness,
+    windows: pl.DataFrame,
+    workers: list[Lane],
+    others: list[Lanes],
+) -> Scene:
+    """Stack a row a worker, then those of streams and shards; only their steps have items yet."""
+    more = [lateness.shard_lanes(part, windows) for part in others]
+    steps = lanes.joined([lateness.step_lanes(late, trace.steps, workers), *more])
     whole = _whole(trace)
     usual = (windows["end_ns"] - windows["start_ns"]).median()
     step_ns = max(1, int(cast("float", usual))) if windows.height else whole.width_ns
-    return Scene(detail, steps, whole, step_ns, pyramid.peaks(steps, whole, step_ns))
+    peaks = pyramid.peaks(steps, whole, step_ns)
+    return Scene(lanes.hollow(steps.lanes), steps, whole, step_ns, peaks)
 
 
 def _other_lanes(trace: Trace) -> list[Lanes]:

@@ -53,6 +53,9 @@ bench-scale: $(VENV)/test.stamp ## time and memory to explain large runs, up to 
 bench-stragglers: $(VENV)/test.stamp ## false alarms and recall of the straggler tests
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/stragglers.py
 
+bench-dashboard: $(VENV)/test.stamp ## the dashboard on large runs: index, memory, answers to zooms (SPANS=100000000: 6 minutes, 6 GB of disk)
+	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/dashboard.py $(SPANS)
+
 bench-ddp: $(VENV)/test.stamp ## what recording costs a real DDP training, with its interval
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/ddp_overhead.py
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from functools import lru_cache
 from typing import Final
 
 from tracelens.reports.words import clean
@@ -22,6 +23,7 @@ __all__ = [
 LONGEST_NAME: Final = 80
 
 
+@lru_cache(1 << 14)
 def safe(name: str | None) -> str:
     """Make a name from a trace inert in a figure: Plotly reads a few HTML tags in its texts."""
     shown = clean(name or "")

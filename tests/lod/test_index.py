@@ -86,7 +86,7 @@ def test_a_killed_build_leaves_nothing_that_is_found(
 ) -> None:
     """Killed while it is written: there is none. Killed while refined: coarse levels, all whole."""
     trace = long_trace
-    monkeypatch.setattr(index, "COARSE_BINS", 600)
+    monkeypatch.setattr(index, "COARSE_BINS", 300)
     with monkeypatch.context() as dying:
         dying.setattr(index, "_add_levels", _killed)
         with pytest.raises(KeyboardInterrupt):
@@ -100,7 +100,7 @@ def test_a_killed_build_leaves_nothing_that_is_found(
         dying.setattr(np.memmap, "flush", _killed)
         with pytest.raises(KeyboardInterrupt):
             opening.refined(kept)
-    assert levels_of(trace) == [433]
+    assert levels_of(trace) == [275]
     again = opening.indexed(trace)
     assert again
     opening.refined(again)
@@ -114,8 +114,7 @@ def levels_of(trace: Path) -> list[int]:
     """List the numbers of bins of the levels that are there, each of which can be read whole."""
     found = index.find(trace)
     assert found
-    files_ = sorted(found.glob("level-*.npy"), reverse=True)
-    return [int(np.load(file).shape[1]) for file in files_]
+    return sorted(int(np.load(file).shape[1]) for file in found.glob("level-*.npy"))
 
 
 def _killed(*_arguments: object) -> None:
@@ -126,7 +125,7 @@ def test_coarse_levels_serve_while_finer_ones_are_made(
     long_trace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before refinement the whole run can be drawn, and a narrow window by its spans."""
-    monkeypatch.setattr(index, "COARSE_BINS", 600)
+    monkeypatch.setattr(index, "COARSE_BINS", 300)
     run = opening.explained(load.open(long_trace))
     assert run.scene.pyramid
     assert not run.scene.pyramid.complete

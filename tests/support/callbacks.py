@@ -17,18 +17,22 @@ def call(app: Dash, output: str, values: dict[str, Any], **headers: str) -> Test
 
     `values` are its inputs and states by "id.property"; what is not given is null.
     """
-    client = app.server.test_client()
-    listed = client.get("/_dash-dependencies").get_json()
+    body = request(app, output, values)
+    answer: TestResponse = app.server.test_client().post(URL, json=body, headers=headers)
+    return answer
+
+
+def request(app: Dash, output: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Write what the browser would post."""
+    listed = app.server.test_client().get("/_dash-dependencies").get_json()
     found = next(entry for entry in listed if _first(entry["output"]) == output)
-    body = {
+    return {
         "output": found["output"],
         "outputs": _outputs(found["output"]),
         "inputs": [_given(item, values) for item in found["inputs"]],
         "state": [_given(item, values) for item in found["state"]],
         "changedPropIds": [_name(item) for item in found["inputs"]],
     }
-    answer: TestResponse = client.post(URL, json=body, headers=headers)
-    return answer
 
 
 def _names(output: str) -> list[str]:

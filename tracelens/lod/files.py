@@ -42,7 +42,7 @@ def save(run: Run, parts: Iterable[Lanes], folder: Path, tell: Tell) -> None:
     scene, times = run.scene, run.times
     assert scene.peaks
     for rung in scene.peaks.ladder:
-        np.save(file_of(folder, PEAKS, rung), scene.peaks.found[rung.shift])
+        np.save(file_of(folder, PEAKS, rung), scene.peaks.found[rung.width_ns])
     for name in TABLES:
         getattr(run, name).write_ipc(folder / f"{name}.arrow")
     verdict.save(run.report, folder / _REPORT)

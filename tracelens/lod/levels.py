@@ -1,8 +1,8 @@
 """What most of each bin of time was, for one lane, from fine bins to coarse ones.
 
-Bins are powers of two of a nanosecond wide. The time of every code in every finest bin is summed up
-exactly, also where spans overlap; a coarser level adds neighbours up. A bin becomes the code with the
-most time, fainter if the lane was busy for a part of the bin only (see `codes`).
+The time of every code in every finest bin is summed up exactly, also where spans overlap; a coarser
+level adds neighbours up. A bin becomes the code with the most time, fainter if the lane was busy for a
+part of the bin only (see `codes`).
 """
 
 from __future__ import annotations
@@ -22,44 +22,45 @@ if TYPE_CHECKING:
 Sums: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]  # whole ns: exact up to 2**53, 104 days
 
 FEWEST_BINS: Final = 512  # nobody looks at a whole run on a narrower screen
-SPANS_A_BIN: Final = 2.5  # of the finest level: below, the spans themselves are as quick to draw
+SPANS_A_BIN: Final = 2.0  # of the finest level: below, the spans themselves are as quick to draw
 
 
 @dataclass(frozen=True)
 class Bins:
-    """A level: bin i covers [origin + i * width, origin + (i + 1) * width), width = 2**shift ns."""
+    """A level: bin i covers [origin + i * width, origin + (i + 1) * width)."""
 
     origin_ns: int
-    shift: int
+    width_ns: int
     count: int
 
     @classmethod
-    def over(cls, start_ns: int, end_ns: int, shift: int) -> Bins:
+    def over(cls, start_ns: int, end_ns: int, width_ns: int) -> Bins:
         """Cover [start, end)."""
-        return cls(start_ns, shift, max(1, -(-(end_ns - start_ns) >> shift)))
-
-    @property
-    def width_ns(self) -> int:
-        """How long a bin is."""
-        return 1 << self.shift
+        return cls(start_ns, width_ns, max(1, -(-(end_ns - start_ns) // width_ns)))
 
 
 def ladder(start_ns: int, end_ns: int, spans_a_lane: float) -> list[Bins]:
     """Choose the levels for a run, the finest first."""
-    length, wanted = max(end_ns - start_ns, 1), max(spans_a_lane / SPANS_A_BIN, FEWEST_BINS)
-    finest = max(0, int(np.ceil(np.log2(length / wanted))))
-    coarsest = max(finest, int(np.ceil(np.log2(length / FEWEST_BINS))))
-    return [Bins.over(start_ns, end_ns, shift) for shift in range(finest, coarsest + 1)]
+    wanted = max(spans_a_lane / SPANS_A_BIN, FEWEST_BINS)
+    return rungs(start_ns, end_ns, int((end_ns - start_ns) / wanted) + 1)
 
 
-def build(starts: Integers, ends: Integers, codes: Bytes, rungs: list[Bins]) -> Iterator[Bytes]:
-    """Yield a lane's row of each level; `rungs` are neighbours of a ladder, the finest first.
+def rungs(start_ns: int, end_ns: int, finest_ns: int) -> list[Bins]:
+    """Return the levels above, and with, the one whose bins are so wide."""
+    found = [Bins.over(start_ns, end_ns, finest_ns)]
+    while found[-1].count > FEWEST_BINS:
+        found.append(Bins.over(start_ns, end_ns, 2 * found[-1].width_ns))
+    return found
+
+
+def build(starts: Integers, ends: Integers, codes: Bytes, ladder: list[Bins]) -> Iterator[Bytes]:
+    """Yield a lane's row of each level; `ladder` holds neighbouring levels, the finest first.
 
     The lane's items have a length and lie within the bins; they may be in any order, and overlap.
     """
-    present, sums = busy(starts, ends, codes, rungs[0])
-    for rung in rungs:
-        if rung.shift > rungs[0].shift:
+    present, sums = busy(starts, ends, codes, ladder[0])
+    for rung in ladder:
+        if rung is not ladder[0]:
             sums = _halved(sums)
         yield _coded(present, sums, rung.width_ns)
 
@@ -71,12 +72,13 @@ def busy(starts: Integers, ends: Integers, codes: Bytes, bins: Bins) -> tuple[By
     row[present] = bins.count * np.arange(len(present))
     of, size = row[codes], bins.count * len(present)
     start, end = starts - bins.origin_ns, ends - bins.origin_ns
-    first, last = start >> bins.shift, (end - 1) >> bins.shift
-    head = np.minimum(end, (first + 1) << bins.shift) - start
+    width = bins.width_ns
+    first, last = start // width, (end - 1) // width
+    head = np.minimum(end, (first + 1) * width) - start
     flat: Sums = np.bincount(first + of, weights=head, minlength=size).astype(np.float64)
     more = np.flatnonzero(last > first)
     first, last, of = first[more], last[more], of[more]
-    tail = end[more] - (last << bins.shift)
+    tail = end[more] - last * width
     flat += np.bincount(last + of, weights=tail, minlength=size)
     sums = flat.reshape(len(present), bins.count)
     across = np.flatnonzero(last > first + 1)

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens.lod import levels, raster
-from tracelens.lod.levels import Bins
 from tracelens.lod.window import Grid
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tracelens.lod.lanes import Bytes, Integers, Lanes
+    from tracelens.lod.levels import Bins
     from tracelens.lod.window import Window
 
 COLOURS: Final = "level"
 PEAKS: Final = "peaks"
+WIDEST: Final = 3  # columns of a screen that a bin may take
 BINS_A_STEP: Final = 4  # of the finest peaks: below, steps are few enough to be drawn themselves
 MOST_CELLS: Final = 1 << 26  # of the finest peaks of all lanes
 
@@ -46,13 +47,13 @@ class Pyramid:
 
         None where that level is not there (yet), or finer than all.
         """
-        rung = next((rung for rung in self.ladder if rung.width_ns >= step_ns), None)
-        if rung is None or rung.width_ns >= 2 * step_ns or self._level(rung) is None:
+        rung = next((rung for rung in self.ladder if rung.width_ns >= step_ns), self.ladder[-1])
+        width = rung.width_ns
+        if not step_ns <= width <= WIDEST * step_ns or self._level(rung) is None:
             return None
-        first = max(0, (seen.start_ns - rung.origin_ns) >> rung.shift)
-        last = min(rung.count, -(-(seen.end_ns - rung.origin_ns) >> rung.shift))
-        begin = rung.origin_ns + (first << rung.shift)
-        return Grid(begin, rung.width_ns, max(1, last - first))
+        first = max(0, (seen.start_ns - rung.origin_ns) // width)
+        last = min(rung.count, -(-(seen.end_ns - rung.origin_ns) // width))
+        return Grid(rung.origin_ns + first * width, width, max(1, last - first))
 
     def rows(self, lanes: list[int], grid: Grid) -> Bytes | None:
         """Return the bins of a grid, a row a lane; None where they are not bins of a level."""
@@ -60,37 +61,33 @@ class Pyramid:
         level = self._level(rung) if rung else None
         if rung is None or level is None or (grid.start_ns - rung.origin_ns) % rung.width_ns:
             return None
-        first = (grid.start_ns - rung.origin_ns) >> rung.shift
+        first = (grid.start_ns - rung.origin_ns) // rung.width_ns
         return np.asarray(level[lanes, first : first + grid.columns])
 
     def _level(self, rung: Bins) -> Bytes | None:
-        if rung.shift not in self.found and self.folder:
+        if rung.width_ns not in self.found and self.folder:
             file = file_of(self.folder, self.kind, rung)
             if file.exists():
-                self.found[rung.shift] = np.asarray(np.load(file, mmap_mode="r"))
-        return self.found.get(rung.shift)
+                self.found[rung.width_ns] = np.asarray(np.load(file, mmap_mode="r"))
+        return self.found.get(rung.width_ns)
 
 
 def file_of(folder: Path, kind: str, rung: Bins) -> Path:
     """Return where a level is kept."""
-    return folder / f"{kind}-{rung.shift:02}.npy"
+    return folder / f"{kind}-{rung.width_ns}.npy"
 
 
 def peaks(steps: Lanes, whole: Window, step_ns: int) -> Pyramid:
     """Build the peaks of lanes whose items are steps, so usually long."""
-    shift = max(0, (step_ns // BINS_A_STEP).bit_length() - 1)
-    while whole.width_ns >> shift > max(MOST_CELLS // max(len(steps), 1), levels.FEWEST_BINS):
-        shift += 1
-    finest = Bins.over(whole.start_ns, whole.end_ns, shift)
+    most = max(MOST_CELLS // max(len(steps), 1), levels.FEWEST_BINS)
+    finest_ns = max(step_ns // BINS_A_STEP, whole.width_ns // most, 1)
+    finest, *coarser = rungs = levels.rungs(whole.start_ns, whole.end_ns, finest_ns)
     grid = Grid(finest.origin_ns, finest.width_ns, finest.count)
     level = raster.highest(steps, range(len(steps)), grid)
-    found = {shift: level}
-    rungs = [finest]
-    while rungs[-1].count > levels.FEWEST_BINS:
-        shift += 1
-        rungs.append(Bins.over(whole.start_ns, whole.end_ns, shift))
+    found = {finest.width_ns: level}
+    for rung in coarser:
         level = np.pad(level, ((0, 0), (0, level.shape[1] % 2)))
-        level = found[shift] = np.maximum(level[:, 0::2], level[:, 1::2])
+        level = found[rung.width_ns] = np.maximum(level[:, 0::2], level[:, 1::2])
     return Pyramid(PEAKS, tuple(rungs), found=found)
 
 
@@ -98,9 +95,9 @@ def colours(lanes: Lanes, whole: Window) -> Pyramid:
     """Build all levels of some lanes."""
     rungs = ladder_of(lanes.offsets, whole)
     rows = [list(of_lane(lanes, lane, rungs)) for lane in range(len(lanes))]
-    shifts = [rung.shift for rung in rungs]
+    widths = [rung.width_ns for rung in rungs]
     stacked = [np.array(level) for level in zip(*rows, strict=True)]
-    return Pyramid(COLOURS, tuple(rungs), found=dict(zip(shifts, stacked, strict=False)))
+    return Pyramid(COLOURS, tuple(rungs), found=dict(zip(widths, stacked, strict=False)))
 
 
 def ladder_of(offsets: Integers, whole: Window) -> list[Bins]:

@@ -11,7 +11,7 @@ import polars as pl
 from tracelens.analyses.phases import CATEGORIES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
 Matrix: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 Block: TypeAlias = np.ndarray[Any, np.dtype[np.unsignedinteger[Any]]]
@@ -36,23 +36,21 @@ class Times:
         """Take them from a frame as `Phases.times`; time outside of steps is left out."""
         rows = tuple(ranks)
         inside = times.filter((pl.col("step") >= 0) & pl.col("rank").is_in(list(rows)))
-        inside = inside.with_columns(pl.col("category").cast(pl.String))
         steps = inside["step"].unique().sort()
-        found = set(inside["category"].unique())
-        categories = tuple(name for name in CATEGORIES if name in found)
-        place = (
-            _places(inside["category"], categories),
-            _places(inside["rank"], rows),
-            steps.search_sorted(inside["step"]).to_numpy(),
-        )
+        category = inside["category"].cast(pl.Enum(CATEGORIES)).to_physical().to_numpy()
+        present = np.flatnonzero(np.bincount(category, minlength=len(CATEGORIES)))
+        rank = np.argsort(rows)[np.searchsorted(np.sort(rows), inside["rank"].to_numpy())]
+        place = np.searchsorted(present, category), rank, steps.search_sorted(inside["step"])
         most = inside["ns"].max()
         kind = np.min_scalar_type(most if isinstance(most, int) else 0)
-        ns = np.zeros((len(categories), len(rows), len(steps)), max(kind, np.dtype(np.uint32)))
+        shape = (len(present), len(rows), len(steps))
+        ns = np.zeros(shape, max(kind, np.dtype(np.uint32)))
         ns[place] = inside["ns"].to_numpy()
         there = np.zeros(ns.shape[1:], np.bool_)
         there[place[1:]] = True
         lengths = ns.sum(axis=0)[there]
         usual = float(np.median(lengths)) if len(lengths) else 0.0
+        categories = tuple(CATEGORIES[code] for code in present)
         return cls(rows, tuple(steps), categories, ns, there, usual)
 
     def spent(self, categories: Iterable[str]) -> Matrix:
@@ -79,8 +77,3 @@ class Times:
         """Return what share of all ranks' time each category took, [category, step]."""
         sums = self.ns.sum(axis=1, dtype=np.float64)
         return np.asarray(sums / np.maximum(sums.sum(axis=0), 1.0))
-
-
-def _places(values: pl.Series, known: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.intp]]:
-    row = {value: place for place, value in enumerate(known)}
-    return values.replace_strict(row, return_dtype=pl.Int64).to_numpy().astype(np.intp)

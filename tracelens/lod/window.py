@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tracelens.lod.lanes import Integers
 
 SMALLEST_NS: Final = 1_000
-OVERSCAN: Final = 0.5  # of the window's width, drawn on either side: a drag shows no blank margin
+OVERSCAN: Final = 0.35  # of the window's width, drawn on either side: a drag shows no blank margin
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,49 @@
+"""Asks the dashboard's application for windows of the timeline, as a browser does, and measures."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from support.callbacks import URL, request
+
+from tracelens import load
+from tracelens_dashboard.app import create_app
+from tracelens_dashboard.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+class Answer(NamedTuple):
+    """How long an answer took by clock and processor, its bytes, and its level of detail."""
+
+    ms: float
+    cpu_ms: float
+    sent: int
+    level: str
+
+
+def asker(trace: Path) -> tuple[Callable[[int, int], Answer], int]:
+    """Open a trace; return what asks for a window in ns since its start, and the run's length."""
+    store = Store.open(trace, lambda: load.open(trace))
+    app = create_app(store)
+    listed = app.server.test_client().get("/_dash-dependencies").get_json()
+    names = [entry["output"].removeprefix("..").split("...")[0] for entry in listed]
+    output = next(name for name in names if name.startswith("timeline.figure@"))
+    client = app.server.test_client()
+    usual = {"scheme.computedColorScheme": "light", "timeline-pins.value": ["1"]}
+
+    def ask(begin: int, end: int) -> Answer:
+        body = request(app, output, usual | {"timeline-view.data": {"t0": begin, "t1": end}})
+        started, before = time.perf_counter(), time.thread_time()
+        answer = client.post(URL, json=body)
+        ms, cpu_ms = (time.perf_counter() - started) * 1e3, (time.thread_time() - before) * 1e3
+        assert answer.status_code == 200
+        note = answer.get_json()["response"]["timeline-note"]["children"]
+        return Answer(
+            ms, cpu_ms, len(answer.data), note.split("view.")[1].split(".")[0].split(":")[0].strip()
+        )
+
+    return ask, store.whole.width_ns

@@ -129,8 +129,8 @@ def test_hidden_congestion_is_harmless() -> None:
 
 
 def test_healthy_runs_are_left_alone() -> None:
-    """Of 40 runs with noisy links and waits none has a slow link or congestion."""
-    for seed in range(40):
+    """Of 24 runs with noisy links and waits none has a slow link or congestion."""
+    for seed in range(24):
         noise = 0.05 + 0.25 * (seed % 2)
         healthy = replace(RING, seed=seed, noise=noise, steps=50, correlation=0.5 * (seed % 3 == 0))
         assert [f.kind for f in faults(report(healthy)) if f.kind != "straggler"] == []

@@ -36,7 +36,15 @@ __all__ = ["ANALYSES", "Analysis", "Finding", "Report", "Result", "analyze"]
 
 _OF_PHASES: Final = 50  # of hundred: cutting time into phases takes as long as all that follows
 # Findings that explain why transfer takes long, and why the slowest rank of a step is slow.
-_TRANSFERS: Final = ("slow_link", "congestion", "small_messages")
+_TRANSFERS: Final = (
+    "slow_link",
+    "congestion",
+    "small_messages",
+    "ps_hot_shard",
+    "ps_cpu_bound",
+    "ps_network_bound",
+    "ps_incast",
+)
 _LATE: Final = ("straggler", "slow_host", "gc_stall", "checkpoint_stall")
 
 
@@ -107,9 +115,7 @@ def _told(finding: Finding, findings: list[Finding]) -> bool:
     """Say whether another finding names the cause of the same loss."""
     if finding.kind == "exposed_communication":
         why = (other for other in findings if other.kind in _TRANSFERS)
-        return any((other.saving or 0.0) >= (finding.saving or 0.0) / 2 for other in why) or any(
-            other.kind == "ps_hot_shard" for other in findings
-        )
+        return any((other.saving or 0.0) >= (finding.saving or 0.0) / 2 for other in why)
     if finding.kind == "load_imbalance":
         late = sum(other.saving or 0.0 for other in findings if other.kind in _LATE)
         return late >= (finding.saving or 0.0) / 2

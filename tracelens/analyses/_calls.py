@@ -85,14 +85,16 @@ def _of_communicator(part: pl.DataFrame, training: npt.NDArray[np.int64]) -> pl.
     alone = np.minimum.reduce(
         end - np.where(before < end, np.maximum(start, before), start), axis=1
     )
-    transfer = part["transfer_ns"].fill_null(0).to_numpy().reshape(-1, ranks)
     full = first["op"].cast(pl.String).is_in(FULL_COLLECTIVES).to_numpy()
+    if not full.all():
+        transfer = part["transfer_ns"].fill_null(0).to_numpy().reshape(-1, ranks)[~full]
+        alone[~full] = np.median(transfer, axis=1)
     blocks = (by_call("thread") == training[by_call("process")]).any(axis=1)
     columns: dict[str, pl.Expr | pl.Series] = {
         "ranks": pl.lit(ranks),
         "op": pl.col("op").cast(pl.String),
         "ready_ns": pl.Series(start.max(axis=1)),
-        "wire_ns": pl.Series(np.where(full, alone, np.median(transfer, axis=1)).astype(np.int64)),
+        "wire_ns": pl.Series(alone),
         "blocking": pl.Series(blocks),
     }
     return first.with_columns(**columns).select(

@@ -48,6 +48,11 @@ class Imbalance:
     shards: Shards
     findings: tuple[Finding, ...]
 
+    @property
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """What a report shows."""
+        return {"shards": self.shards.loads, "placements": self.shards.placements}
+
 
 def run(trace: Trace, phases: Phases) -> Imbalance:
     """Measure both."""

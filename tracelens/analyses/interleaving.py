@@ -115,7 +115,7 @@ def _exposed(trace: Trace, phases: Phases, overlap: pl.DataFrame, saving: float)
     """Tell what could be hidden, or, if that is little, that there is more than could ever be."""
     job = job_ns(trace)
     if saving < WORTH_SAYING:
-        return _bound(trace, phases, job)
+        return _bound(trace, phases, job) if overlap["backprop_ns"].sum() else []
     transfer = int(overlap["transfer_ns"].sum()) / (overlap.height * job)
     mean = overlap["overlap"].mean()
     hidden = mean if isinstance(mean, float) else 0.0

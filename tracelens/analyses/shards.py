@@ -1,22 +1,33 @@
 """Parameter-server shards: who holds the bytes, who serves longest, where requests stand in line.
 
 Worker and shard records of one request are joined by the request id that its message carried. Load is
-judged by bytes and by busy time: a synchronous step's PS part lasts as long as its busiest shard, so
-even placement would shorten what workers give to the servers by mean / max of the shards' busy time (the
-effective number of shards is total / max, Mathuriya et al. 2017).
+judged by bytes: a synchronous step's PS part lasts as long as its busiest shard. What even placement
+would save is found by playing the exchange again (`_exchange.py`); the effective number of shards is
+total / max (Mathuriya et al. 2017). What else may hold servers up is told by `_bottleneck.py`, where
+variables should lie by `_placing.py`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
 
+from tracelens.analyses import _goodput, _placing, _served
+from tracelens.analyses._bottleneck import classify, findings
+from tracelens.analyses._exchange import Exchange
+from tracelens.analyses._rounds import Rounds
 from tracelens.analyses.result import Finding
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelens.analyses._bottleneck import Bound
+    from tracelens.analyses._goodput import Goodput
+    from tracelens.analyses._placing import Advice
     from tracelens.analyses.phases import Phases
     from tracelens.trace import Trace
 
@@ -25,7 +36,6 @@ __all__ = ["SHARD_COLUMNS", "Shards", "measure"]
 HOT: Final = 1.25  # times the mean bytes; bytes are exact, only a gain that matters is in doubt
 WORTH_SAYING: Final = 0.03  # of job time
 EXPOSED: Final = 0.10  # of the workers' time: below, the servers are hidden and harmless
-_SAMPLES: Final = 400  # of steps, for the interval
 SERVICE: Final = ("aggregate", "apply", "reply")
 
 SHARD_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -39,6 +49,11 @@ SHARD_COLUMNS: Final[dict[str, pl.DataType]] = {
     "queue_depth": pl.Float64(),  # mean on arrival
     "busy_share": pl.Float64(),  # of the time in which workers had requests with it
     "bytes_share": pl.Float64(),
+    "cpu_share": pl.Float64(),  # of its push windows: aggregating and applying
+    "wire_share": pl.Float64(),  # of its push and pull windows: receiving and replying
+    "goodput": pl.Float64(),  # bytes / ns that its link received while pushes were on it
+    "best_goodput": pl.Float64(),  # the same with the number of pushes at once that is best
+    "bound": pl.String(),  # cpu, network, incast, or null where none is clear
 }
 TRAFFIC_COLUMNS: Final[dict[str, pl.DataType]] = {
     "rank": pl.Int32(),
@@ -52,32 +67,113 @@ TRAFFIC_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 @dataclass(frozen=True)
 class Shards:
-    """Load per shard, and per worker and shard; empty tables where a run has no PS."""
+    """Load per shard, per worker and shard, and by placement; empty tables where a run has no PS."""
 
     loads: pl.DataFrame
     traffic: pl.DataFrame
+    placements: pl.DataFrame
     findings: tuple[Finding, ...]
 
 
 def measure(trace: Trace, phases: Phases) -> Shards:
-    """Measure the shards' load and look for a hot one."""
-    requests = trace.spans.filter(
-        (pl.col("kind") == "ps") & pl.col("end_ns").is_not_null()
-    ).with_columns(ns=pl.col("end_ns") - pl.col("start_ns"), op=pl.col("op").cast(pl.String))
-    asked = requests.join(trace.workers.select("process").lazy(), on="process", how="semi")
-    served = requests.join(trace.shards.select("process").lazy(), on="process", how="semi")
+    """Measure the shards' load, and look for a hot one and for what else holds servers up."""
+    asked = _asked(trace)
     traffic = (
         asked.group_by("rank", "shard", "op")
         .agg(pl.col("bytes").sum(), requests=pl.len().cast(pl.Int64), ns=pl.col("ns").sum())
         .select(*TRAFFIC_COLUMNS)
         .sort("rank", "shard", "op")
+    )
+    none = pl.DataFrame(schema=_placing.PLACEMENT_COLUMNS)
+    if traffic.is_empty() or trace.shards.is_empty():
+        return Shards(pl.DataFrame(schema=SHARD_COLUMNS), traffic, none, ())
+    served = _served.requests(trace).with_columns(ns=pl.col("end_ns") - pl.col("start_ns"))
+    loads = _loads(trace.shards, traffic, asked, served)
+    exposed = _exposed(phases)
+    rounds = Rounds.of(asked, served, loads["shard"])
+    exchange = Exchange.of(_served.by_step(served), exposed, loads, rounds)
+    goodput = _goodput.measure(served)
+    bound = classify(exchange, goodput)
+    now, sizes = _placed(asked, loads)
+    advice = _placing.advise(now, sizes, partial(_gain, exchange, now))
+    found = _findings(loads, exchange, bound, goodput, advice)
+    return Shards(
+        _with_bounds(loads, exchange, bound, goodput), traffic, advice.table, tuple(found)
+    )
+
+
+def _asked(trace: Trace) -> pl.DataFrame:
+    """Return the requests as the workers recorded them."""
+    spans = trace.spans.filter((pl.col("kind") == "ps") & pl.col("end_ns").is_not_null())
+    return (
+        spans.join(trace.workers.select("process").lazy(), on="process", how="semi")
+        .with_columns(ns=pl.col("end_ns") - pl.col("start_ns"), op=pl.col("op").cast(pl.String))
         .collect()
     )
-    if traffic.is_empty() or trace.shards.is_empty():
-        return Shards(pl.DataFrame(schema=SHARD_COLUMNS), traffic, ())
-    loads = _loads(trace.shards, traffic, asked.collect(), served.collect())
-    findings = _hot_shard(loads, _busy(served.collect()), phases)
-    return Shards(loads, traffic, tuple(findings))
+
+
+def _findings(
+    loads: pl.DataFrame,
+    exchange: Exchange,
+    bound: dict[int, Bound],
+    goodput: dict[int, Goodput],
+    advice: Advice,
+) -> list[Finding]:
+    """Look for a hot shard; what binds a shard otherwise is told of others only."""
+    if exchange.exposed.sum() < EXPOSED * exchange.job_ns:
+        return []
+    hot = _hot_shard(loads, exchange, advice)
+    named = {shard for finding in hot for shard in finding.shards}
+    others = findings(exchange, bound, goodput)
+    return [*hot, *(one for one in others if not named & set(one.shards))]
+
+
+def _with_bounds(
+    loads: pl.DataFrame, exchange: Exchange, bound: dict[int, Bound], goodput: dict[int, Goodput]
+) -> pl.DataFrame:
+    links = [goodput.get(shard) for shard in exchange.shards]
+    best = [max(link.best, link.usual) if link else None for link in links]
+    push = np.maximum(exchange.push_window.sum(axis=0), 1)
+    both = np.maximum(push + exchange.pull_window.sum(axis=0), 1)
+    return loads.with_columns(
+        cpu_share=pl.Series(exchange.cpu.sum(axis=0) / push),
+        wire_share=pl.Series(exchange.wire.sum(axis=0) / both),
+        goodput=pl.Series([link.usual if link else None for link in links], dtype=pl.Float64),
+        best_goodput=pl.Series(best, dtype=pl.Float64),
+        bound=pl.Series([bound.get(row) for row in range(len(links))], dtype=pl.String),
+    ).select(*SHARD_COLUMNS)
+
+
+def _placed(asked: pl.DataFrame, loads: pl.DataFrame) -> tuple[list[int], dict[int, int]]:
+    """Return what a worker moves one way in a step: bytes by shard, and by key where keys are known."""
+    pushes = asked.filter(pl.col("op") == "push")
+    one_way = pushes if pushes["bytes"].sum() else asked
+    turns = max(one_way.select("rank", "step").n_unique(), 1)
+    moved = one_way.group_by("shard").agg(pl.col("bytes").sum() / turns)
+    shards = loads.select("shard").join(moved, on="shard", how="left", maintain_order="left")
+    by_key = one_way.group_by("key").agg(pl.col("bytes").sum() / turns).sort("key")
+    sizes = {} if by_key["key"].null_count() else dict(by_key.iter_rows())
+    now = [max(round(size), 1) for size in shards["bytes"].fill_null(0).to_list()]
+    return now, {int(key): round(size) for key, size in sizes.items()}
+
+
+def _gain(exchange: Exchange, now: Sequence[int], then: Sequence[int]) -> float:
+    """Return what other loads save: each shard works as many times as long as it holds bytes."""
+    factors = np.array(then) / np.array(now)
+    return exchange.saving(exchange.change(list(range(len(now))), factors, factors))[0]
+
+
+def _exposed(phases: Phases) -> pl.DataFrame:
+    """Return what a worker's step takes, and what of it goes to the servers, nanoseconds."""
+    served = pl.col("category").cast(pl.String).is_in(["ps_queue", "transfer"])
+    workers = pl.col("process").n_unique()
+    return (
+        phases.times.group_by("step")
+        .agg(
+            total=pl.col("ns").sum() / workers, exposed=pl.col("ns").filter(served).sum() / workers
+        )
+        .sort("step")
+    )
 
 
 def _loads(
@@ -103,7 +199,6 @@ def _loads(
             busy_share=(pl.col("service_ns") / pl.col("window")).clip(0, 1),
             bytes_share=pl.col("bytes") / pl.col("bytes").sum().clip(lower_bound=1),
         )
-        .select(*SHARD_COLUMNS)
         .sort("shard")
     )
 
@@ -123,24 +218,19 @@ def _queues(served: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _busy(served: pl.DataFrame) -> pl.DataFrame:
-    """Return each shard's busy time per step: receiving or serving, counted once where both."""
-    reached = pl.col("end_ns").cum_max().shift(1).over("shard", "step").fill_null(0)
-    added = (pl.col("end_ns") - pl.max_horizontal("start_ns", reached)).clip(lower_bound=0)
-    ordered = served.sort("shard", "step", "start_ns").with_columns(busy=added)
-    return ordered.group_by("shard", "step").agg(pl.col("busy").sum())
-
-
-def _hot_shard(loads: pl.DataFrame, busy: pl.DataFrame, phases: Phases) -> list[Finding]:
+def _hot_shard(loads: pl.DataFrame, exchange: Exchange, advice: Advice) -> list[Finding]:
     mean = loads["bytes"].mean()
     if loads.height < 2 or not isinstance(mean, float) or mean <= 0:
         return []
     hottest = loads.sort("bytes", descending=True).row(0, named=True)
     ratio = hottest["bytes"] / mean
-    gain = _gain(loads.height, busy, phases)
+    even = mean / np.maximum(exchange.moved, 1)
+    everywhere = list(range(loads.height))
+    saving, interval = exchange.saving(exchange.change(everywhere, even, even))
     hot = ratio >= HOT or hottest["bytes_share"] > 2 / loads.height
-    if not hot or gain.exposed < EXPOSED or gain.saving < WORTH_SAYING:
+    if not hot or saving < WORTH_SAYING:
         return []
+    exposed = float(exchange.exposed.sum()) / exchange.job_ns
     return [
         Finding(
             kind="ps_hot_shard",
@@ -149,55 +239,22 @@ def _hot_shard(loads: pl.DataFrame, busy: pl.DataFrame, phases: Phases) -> list[
             hosts=(hottest["host"],),
             phase="ps",
             pattern="persistent",
-            saving=gain.saving,
-            interval=gain.interval,
+            saving=saving,
+            interval=interval,
             slowdown=ratio,
-            sentence=_sentence(hottest, ratio, gain.exposed, loads),
+            tensor=None if advice.variable is None else f"variable {advice.variable}",
+            sentence=_sentence(hottest, ratio, exposed, loads) + " " + advice.sentence,
             evidence={
                 "bytes_share": hottest["bytes_share"],
                 "max_over_mean_bytes": ratio,
                 "effective_shards": loads.height / ratio,
                 "busy_share": hottest["busy_share"],
-                "exposed": gain.exposed,
+                "exposed": exposed,
+                "largest_variable_bytes": advice.variable_bytes,
+                "placements": advice.table.to_dicts(),
             },
         )
     ]
-
-
-@dataclass(frozen=True)
-class _Gain:
-    """Shares of the workers' time: given to the servers, and saved by even placement."""
-
-    exposed: float
-    saving: float
-    interval: tuple[float, float]
-
-
-def _gain(shards: int, busy: pl.DataFrame, phases: Phases) -> _Gain:
-    """Return what even placement would save.
-
-    A step's exchange lasts as long as its busiest shard is busy; with equal shards each would be busy
-    for the mean, so the exchange shrinks by mean / max.
-    """
-    served = pl.col("category").cast(pl.String).is_in(["ps_queue", "transfer"])
-    steps = phases.times.group_by("step").agg(
-        total=pl.col("ns").sum() / pl.col("process").n_unique(),
-        exposed=pl.col("ns").filter(served).sum() / pl.col("process").n_unique(),
-    )
-    even = busy.group_by("step").agg(
-        shrinks=1 - pl.col("busy").sum() / shards / pl.col("busy").max()
-    )
-    joined = (
-        steps.join(even, on="step", how="left")
-        .sort("step")
-        .with_columns(saved=pl.col("exposed") * pl.col("shrinks").fill_null(0).fill_nan(0))
-    )
-    total = float(joined["total"].sum()) or 1.0
-    saved = joined["saved"].to_numpy()
-    draws = np.random.default_rng(0).integers(0, len(saved), (_SAMPLES, len(saved)))
-    low, high = np.quantile(saved[draws].sum(axis=1) / total, [0.025, 0.975])
-    exposed = float(joined["exposed"].sum()) / total
-    return _Gain(exposed, float(saved.sum()) / total, (float(low), float(high)))
 
 
 def _sentence(hottest: dict[str, Any], ratio: float, exposed: float, loads: pl.DataFrame) -> str:
@@ -205,5 +262,5 @@ def _sentence(hottest: dict[str, Any], ratio: float, exposed: float, loads: pl.D
         f"PS shard {hottest['shard']} moves {ratio:.1f}x the mean bytes "
         f"({100 * hottest['bytes_share']:.0f} % of all; {loads.height} shards work like "
         f"{loads.height / ratio:.1f}), and workers stand {100 * exposed:.0f} % of the time in "
-        "pulls and pushes: place or split its tensors evenly."
+        "pulls and pushes."
     )

@@ -17,6 +17,11 @@ __all__ = ["Section", "sections"]
 Column = tuple[str, str, "Callable[[Any], str]"]
 MOST_ROWS: Final = 8
 
+
+def _shards(number: float) -> str:
+    return f"{number:.1f} shards"
+
+
 # By name of the table: title, then columns as heading, name, and how a value is written.
 SHOWN: Final[dict[str, tuple[str, tuple[Column, ...]]]] = {
     "bandwidths": (
@@ -39,6 +44,30 @@ SHOWN: Final[dict[str, tuple[str, tuple[Column, ...]]]] = {
             ("messages", "messages", str),
             ("time", "message_ns", duration),
             ("bandwidth", "bandwidth", bandwidth),
+        ),
+    ),
+    "shards": (
+        "Parameter-server shards",
+        (
+            ("shard", "shard", str),
+            ("bytes", "bytes", size),
+            ("share", "bytes_share", percent),
+            ("processor", "cpu_share", percent),
+            ("link", "wire_share", percent),
+            ("receives", "goodput", bandwidth),
+            ("at best", "best_goodput", bandwidth),
+            ("bound by", "bound", str),
+        ),
+    ),
+    "placements": (
+        "Where variables could lie",
+        (
+            ("placement", "placement", str),
+            ("fullest shard", "most_bytes", size),
+            ("mean", "mean_bytes", size),
+            ("works like", "effective_shards", _shards),
+            ("not below", "least_bytes", size),
+            ("saves", "saving", percent),
         ),
     ),
     "message_costs": (

@@ -88,6 +88,12 @@ def services(scenario: Scenario) -> Nanoseconds:
     return _nanoseconds(_plant(scenario, "aggregate", base, list(range(scenario.shards))))
 
 
+def wires(scenario: Scenario) -> Factors:
+    """Return how many nanoseconds each shard's link needs for a byte, [step, shard]."""
+    base = np.full((scenario.steps, scenario.shards), 1 / scenario.link_gbytes_per_s)
+    return _plant(scenario, "wire", base, list(range(scenario.shards)))
+
+
 def exit_skews(scenario: Scenario) -> Nanoseconds:
     """Draw how much later than possible each rank leaves a collective, [step, bucket, rank]."""
     shape = (scenario.steps, scenario.buckets, scenario.ranks)

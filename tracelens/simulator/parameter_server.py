@@ -1,6 +1,7 @@
 """Simulates synchronous training with parameter servers: shards with a first-in-first-out queue.
 
-Each step a worker pushes its gradient's part to every shard at once and then pulls the new weights.
+Each step a worker pushes its gradient's part (or, of `variables`, each one's gradient) to every shard at
+once and then pulls the new weights. What pushes share of a shard's link is up to the scenario.
 A shard adds the pushes up in order of arrival, applies them after the last one, and then answers the
 pulls in order of arrival. Requests carry ids, so both sides of each are known.
 """
@@ -13,11 +14,12 @@ import numpy as np
 
 from tracelens.schema.record import request_id
 from tracelens.simulator import durations
+from tracelens.simulator._shared_link import shared
 from tracelens.simulator.allreduce import at, draw_own, record_own, record_step
 from tracelens.simulator.scenario import MILLISECOND, ORIGIN_NS
 
 if TYPE_CHECKING:
-    from tracelens.simulator.durations import Nanoseconds
+    from tracelens.simulator.durations import Factors, Nanoseconds
     from tracelens.simulator.scenario import Scenario
     from tracelens.simulator.sheet import Sheet
 
@@ -28,17 +30,19 @@ _SHARD_TIMES: Final = ("arrive", "received", "serve", "served", "asked", "reply"
 def simulate(scenario: Scenario, sheet: Sheet) -> None:
     """Add the events of workers and shards of a whole run to `sheet`, in true time."""
     own, service = draw_own(scenario), durations.services(scenario)
+    wires = durations.wires(scenario)
     shape = (scenario.steps, scenario.ranks)
     start, end = (np.zeros(shape, np.int64) for _ in range(2))
+    pieces = scenario.pieces
     names = (*_WORKER_TIMES, *_SHARD_TIMES, "depth")
-    requests = {name: np.zeros((*shape, scenario.shards), np.int64) for name in names}
+    requests = {name: np.zeros((*shape, len(pieces)), np.int64) for name in names}
     now = np.full(scenario.ranks, ORIGIN_NS, np.int64)
     free = np.full(scenario.shards, ORIGIN_NS, np.int64)
     for step in range(scenario.steps):
         start[step] = now
         ready = now + own.data[step] + own.forward[step] + own.gc[step] + own.backprop[step]
         times = {name: array[step] for name, array in requests.items()}
-        now = _exchange(scenario, ready, service[step], free, times)
+        now = _exchange(scenario, ready, (service[step], wires[step]), free, times)
         end[step] = now
     record_own(scenario, sheet, own, start, None)
     record_step(scenario, sheet, start, end)
@@ -49,58 +53,81 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
 def _exchange(
     scenario: Scenario,
     ready: Nanoseconds,
-    service: Nanoseconds,
+    takes: tuple[Nanoseconds, Factors],
     free: Nanoseconds,
     out: dict[str, Nanoseconds],
 ) -> Nanoseconds:
     """Push and pull once with every shard; fills `out` and returns when each worker goes on.
 
-    `free` says from when on each shard can serve; it is moved on.
+    `takes` are each shard's time to aggregate all that it holds, and its link's ns per byte. `free` says
+    from when on each shard can serve; it is moved on.
     """
     latency = round(scenario.latency_us * 1_000)
-    wires = [round(size / scenario.link_gbytes_per_s) for size in scenario.bytes_of_shards]
-    for shard, wire in enumerate(wires):
-        serve, served, depth = _queue(ready + latency + wire, service[shard], free[shard])
-        out["push"][:, shard] = ready
-        out["arrive"][:, shard] = ready + latency
-        out["received"][:, shard] = ready + latency + wire
-        out["serve"][:, shard], out["served"][:, shard] = serve, served
-        out["depth"][:, shard] = depth
-        out["push_end"][:, shard] = served + latency
+    service, per_byte = takes
+    held = [(shard, *scenario.pieces_of(shard)) for shard in _used(scenario)]
+    for shard, columns, sizes in held:
+        wire = np.rint(sizes * per_byte[shard]).astype(np.int64)
+        arrive = np.repeat((ready + latency)[:, None], len(sizes), axis=1)
+        received = _received(scenario, arrive, wire)
+        work = np.rint(service[shard] * sizes / max(int(sizes.sum()), 1)).astype(np.int64)
+        serve, served, depth = _queue(received, work, free[shard])
+        out["push"][:, columns], out["arrive"][:, columns] = ready[:, None], arrive
+        out["received"][:, columns], out["depth"][:, columns] = received, depth
+        out["serve"][:, columns], out["served"][:, columns] = serve, served
+        out["push_end"][:, columns] = served + latency
     pull = out["push_end"].max(axis=1)
-    for shard, wire in enumerate(wires):
-        applied = out["served"][:, shard].max() + round(scenario.apply_ms * MILLISECOND)
-        reply, replied, _ = _queue(pull + latency, np.int64(wire), applied)
+    for shard, columns, sizes in held:
+        wire = np.rint(sizes * per_byte[shard]).astype(np.int64)
+        applied = out["served"][:, columns].max() + round(scenario.apply_ms * MILLISECOND)
+        asked = np.repeat((pull + latency)[:, None], len(sizes), axis=1)
+        reply, replied, _ = _queue(asked, wire, applied)
         free[shard] = replied.max()
-        out["pull"][:, shard], out["asked"][:, shard] = pull, pull + latency
-        out["reply"][:, shard], out["replied"][:, shard] = reply, replied
-        out["pull_end"][:, shard] = replied + latency
+        out["pull"][:, columns], out["asked"][:, columns] = pull[:, None], asked
+        out["reply"][:, columns], out["replied"][:, columns] = reply, replied
+        out["pull_end"][:, columns] = replied + latency
     return np.asarray(out["pull_end"].max(axis=1))
 
 
+def _used(scenario: Scenario) -> list[int]:
+    """Return the shards that hold something."""
+    return sorted({piece.shard for piece in scenario.pieces})
+
+
+def _received(scenario: Scenario, arrive: Nanoseconds, wire: Nanoseconds) -> Nanoseconds:
+    """Return when each push, [rank, piece], is in; `wire` is what it takes alone."""
+    if not scenario.shared_links:
+        return np.asarray(arrive + np.cumsum(wire))
+    work = np.broadcast_to(wire, arrive.shape)
+    return shared(arrive.ravel(), work.ravel(), scenario.incast).reshape(arrive.shape)
+
+
 def _queue(
-    arrive: Nanoseconds, service: np.int64, free: np.int64
+    arrive: Nanoseconds, work: Nanoseconds, free: np.int64
 ) -> tuple[Nanoseconds, Nanoseconds, Nanoseconds]:
     """Serve in order of arrival, one at a time: start, end, and how many wait at the start.
 
-    Nothing is served before `free`.
+    `arrive` is [rank, piece], `work` what each piece takes. Nothing is served before `free`.
     """
-    order = np.argsort(arrive, kind="stable")
-    turn = np.arange(len(arrive))
-    able = np.maximum(arrive[order], free)
-    ends = np.maximum.accumulate(able - turn * service) + (turn + 1) * service
-    starts = ends - service
-    behind = np.searchsorted(arrive[order], starts, side="right") - turn - 1
-    result = np.empty((3, len(arrive)), np.int64)
+    flat = arrive.ravel()
+    order = np.argsort(flat, kind="stable")
+    lasting = np.broadcast_to(work, arrive.shape).ravel()[order]
+    done = np.cumsum(lasting)
+    able = np.maximum(flat[order], free)
+    ends = np.maximum.accumulate(able - (done - lasting)) + done
+    starts = ends - lasting
+    behind = np.searchsorted(flat[order], starts, side="right") - np.arange(len(flat)) - 1
+    result = np.empty((3, len(flat)), np.int64)
     result[:, order] = starts, ends, behind
-    return result[0], result[1], result[2]
+    begin, end, depth = result.reshape(3, *arrive.shape)
+    return begin, end, depth
 
 
 def _ids(scenario: Scenario, *, pull: bool) -> Nanoseconds:
     """Return the request ids, [step, rank, shard]."""
     steps = np.arange(scenario.steps)[:, None, None]
     ranks = np.arange(scenario.ranks)[None, :, None]
-    counter = (2 * steps + pull) * scenario.shards + np.arange(scenario.shards) + 1
+    pieces = len(scenario.pieces)
+    counter = (2 * steps + pull) * pieces + np.arange(pieces) + 1
     return np.asarray(counter + ranks * request_id(1, 0))
 
 
@@ -109,31 +136,36 @@ def _record_workers(scenario: Scenario, sheet: Sheet, times: dict[str, Nanosecon
         begin, end = times[op], times[f"{op}_end"]
         waited = f"wait_{op}"
         sheet.spans(begin[..., 0], end.max(axis=-1), name=waited, kind="wait", **at(scenario))
-        for shard, size in enumerate(scenario.bytes_of_shards):
+        for row, piece in enumerate(scenario.pieces):
             columns = at(scenario) | {
-                "thread": 1 + shard,
+                "thread": 1 + piece.shard,
                 "depth": 0,
-                "shard": shard,
-                "peer": shard,
-                "bytes": size,
-                "request": ids[..., shard],
+                "shard": piece.shard,
+                "peer": piece.shard,
+                "key": piece.variable if scenario.variables else None,
+                "bytes": piece.nbytes,
+                "request": ids[..., row],
             }
-            sheet.spans(begin[..., shard], end[..., shard], name=op, kind="ps", op=op, **columns)
+            sheet.spans(begin[..., row], end[..., row], name=op, kind="ps", op=op, **columns)
 
 
 def _record_shards(scenario: Scenario, sheet: Sheet, times: dict[str, Nanoseconds]) -> None:
     pushes, pulls = _ids(scenario, pull=False), _ids(scenario, pull=True)
-    for shard, size in enumerate(scenario.bytes_of_shards):
-        part = {name: array[..., shard] for name, array in times.items()}
-        push = _on_shard(scenario, shard) | {"bytes": size, "request": pushes[..., shard]}
-        pull = _on_shard(scenario, shard) | {"bytes": size, "request": pulls[..., shard]}
+    for row, piece in enumerate(scenario.pieces):
+        part = {name: array[..., row] for name, array in times.items()}
+        both = _on_shard(scenario, piece.shard) | {"bytes": piece.nbytes}
+        if scenario.variables:
+            both |= {"key": piece.variable}
+        push = both | {"request": pushes[..., row]}
+        pull = both | {"request": pulls[..., row]}
         network = {"thread": 1, "op": "receive", "name": "receive"}
         sheet.spans(part["arrive"], part["received"], **(push | network))
         sheet.spans(part["asked"], part["asked"], **(pull | network | {"bytes": 0}))
         queued = {"queue_depth": part["depth"], "op": "aggregate", "name": "aggregate"}
         sheet.spans(part["serve"], part["served"], **(push | queued))
         sheet.spans(part["reply"], part["replied"], **(pull | {"op": "reply", "name": "reply"}))
-        begin = part["served"].max(axis=1)
+    for shard in _used(scenario):
+        begin = times["served"][..., scenario.pieces_of(shard)[0]].max(axis=(1, 2))
         end = begin + round(scenario.apply_ms * MILLISECOND)
         apply = _on_shard(scenario, shard) | {"step": np.arange(scenario.steps), "peer": None}
         sheet.spans(begin, end, **(apply | {"op": "apply", "name": "apply"}))

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil
 from typing import Final, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelens.errors import InvalidArgument
+from tracelens.placement import STRATEGIES, Piece, loads
 
 FaultPhase = Literal[
-    "data", "forward", "backprop", "update", "checkpoint", "gc", "reduction", "link", "aggregate"
+    "data",
+    "forward",
+    "backprop",
+    "update",
+    "checkpoint",
+    "gc",
+    "reduction",
+    "link",
+    "aggregate",
+    "wire",
 ]
 ORIGIN_NS: Final = 1_000_000_000_000  # where the true clock stands when the run starts
 MILLISECOND: Final = 1_000_000
@@ -21,7 +33,8 @@ MILLISECOND: Final = 1_000_000
 class Fault:
     """One planted slowdown: `phase` of `ranks` lasts `factor` times as long, plus `extra_ms`.
 
-    `ranks` empty = all; for the phase ``aggregate`` they are shards. `steps` is (first, last),
+    `ranks` empty = all; for the phases ``aggregate`` and ``wire`` (its link) they are
+    shards. `steps` is (first, last),
     inclusive, null = all. For ``link`` they are the senders: in a ring each sends to the next, and the
     slowest link sets the pace of all. `every` = n hits only each n-th of them; `ramp` lets the factor
     grow linearly from 1. ``checkpoint`` and ``gc`` have no base duration: use `extra_ms`.
@@ -62,8 +75,11 @@ class Scenario:
     `hops` records the sends and receives of the ring that every reduction then is.
     `layers` > 1 records each layer of forward, backprop and update. `clocks` holds one clock a
     host (the workers' hosts, then one host a shard); empty = all share one. With `shards`, gradients
-    go to parameter servers instead of an allreduce. `on_device`: every worker has a device that does
-    the work, while its host queues it in `launch_share` of the time and waits for the rest of the step.
+    go to parameter servers instead of an allreduce; `variables` (bytes) are then put on them by
+    `placement` (`tracelens.placement`), each pushed and pulled by itself. With `shared_links` pushes
+    share their shard's link evenly, and n of them get 1 / (1 + `incast` (n - 1)) of its work done.
+    `on_device`: every worker has a device that does the work, while its host queues it in `launch_share`
+    of the time and waits for the rest of the step.
     """
 
     ranks: int = 4
@@ -91,6 +107,10 @@ class Scenario:
     samples: float = 32.0
     shards: int = 0
     shard_bytes: tuple[int, ...] = ()
+    variables: tuple[int, ...] = ()
+    placement: str = "round_robin"
+    shared_links: bool = False
+    incast: float = 0.0
     link_gbytes_per_s: float = 2.0
     aggregate_gbytes_per_s: float = 8.0
     apply_ms: float = 0.2
@@ -125,6 +145,10 @@ class Scenario:
                 f"A scenario with {self.shards} shards needs as many shard_bytes, "
                 f"found {len(self.shard_bytes)}."
             )
+        if self.variables and (self.shard_bytes or not self.shards):
+            raise InvalidArgument(
+                "A scenario with variables needs shards to place them on, and no shard_bytes."
+            )
         if self.on_device and self.shards:
             raise InvalidArgument("A scenario has either devices or shards, found both.")
         if self.clocks and len(self.clocks) != self.hosts:
@@ -147,9 +171,24 @@ class Scenario:
         """Bytes of gradient that each bucket holds."""
         return self.bucket_sizes or (self.bucket_bytes,) * self.buckets
 
+    @cached_property
+    def pieces(self) -> list[Piece]:
+        """What a worker pushes in a step, and whereto; without variables one piece a shard."""
+        if self.variables:
+            return STRATEGIES[self.placement](self.variables, self.shards)
+        return [Piece(row, 0, size, row) for row, size in enumerate(self.bytes_of_shards)]
+
+    def pieces_of(self, shard: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int64]]:
+        """Return the pieces of a shard: their places in `pieces`, and their bytes."""
+        places = [row for row, piece in enumerate(self.pieces) if piece.shard == shard]
+        sizes = [self.pieces[row].nbytes for row in places]
+        return np.array(places, np.intp), np.array(sizes, np.int64)
+
     @property
     def bytes_of_shards(self) -> tuple[int, ...]:
         """Bytes of gradient that each shard receives from each worker in a step."""
+        if self.variables:
+            return tuple(loads(self.pieces, self.shards))
         even = (sum(self.bytes_of_buckets) // max(self.shards, 1),) * self.shards
         return self.shard_bytes or even
 

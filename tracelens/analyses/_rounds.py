@@ -1,0 +1,275 @@
+"""Plays the exchange with parameter servers again, request by request, with other processors or links.
+
+Between two rounds of requests (pushes to all shards, pulls from all) a worker works on its own, as long
+as it did. A request reaches its shard after the time it took to, less what the shard was at work
+meanwhile, for a shard at work may not look who asks; a shard receives pushes beside each other, serves
+one request after the other as they come (or at once, if it was seen to), applies the sum after the last
+push, and answers pulls from then on. So what a worker waits for follows from what all of them do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tracelens.analyses._served import PROCESSOR
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["Change", "Rounds"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+TOGETHER: Final = 0.25  # of the time of services, if they overlap, is saved by it at least
+MOST_REQUESTS: Final = 200_000  # played again: of a long run, its first steps
+_TIMES: Final = ("start_ns", "end_ns", "arrived", "got", "begun", "done", "busy")
+
+
+@dataclass(frozen=True)
+class Change:
+    """How many times as long each shard's processor and link take.
+
+    `ns_per_byte`, where not nan, lets a link receive one push after the other at that pace.
+    """
+
+    cpu: Floats
+    wire: Floats
+    ns_per_byte: Floats
+
+    @classmethod
+    def none(cls, shards: int) -> Change:
+        """Everything as it was."""
+        return cls(np.ones(shards), np.ones(shards), np.full(shards, np.nan))
+
+
+@dataclass(frozen=True)
+class _Round:
+    """Requests of all workers, [worker, request]: times as recorded, nanoseconds.
+
+    `applied` is how long after the last push each shard had applied the sum.
+    """
+
+    push: bool
+    shard: Ints
+    nbytes: Floats
+    own: Floats  # [worker], from the end of its round before
+    there: Floats  # from the worker's begin to the shard
+    receiving: Floats
+    serving: Floats
+    back: Floats  # from the end of service to the worker's end
+    applied: Floats  # [shard]
+    at_once: npt.NDArray[np.bool_]  # [shard]: it serves requests beside each other
+
+
+class Rounds:
+    """The rounds of a run in which all workers have alike ones; `length_ns` is what was played."""
+
+    def __init__(self, rounds: list[_Round], first: Floats, shards: int) -> None:
+        self._rounds = rounds
+        self._first = first
+        self._shards = shards
+        self._usual = self._ends(Change.none(shards))
+        self.length_ns = float(self._usual[-1] - first.min()) if rounds else 0.0
+
+    @classmethod
+    def of(cls, asked: pl.DataFrame, served: pl.DataFrame, shards: pl.Series) -> Rounds | None:
+        """Join both sides of the requests; None where workers' rounds are not alike."""
+        table = _joined(asked, served, shards)
+        workers = table["rank"].n_unique()
+        if table.is_empty() or table.select(_TIMES).null_count().sum_horizontal()[0]:
+            return None
+        rounds: list[_Round] = []
+        ended: Floats | None = None
+        first = np.zeros(workers)
+        for part in _parts(table):
+            if part.height % workers or part["rank"].n_unique() < workers:
+                return None
+            ordered = part.sort("rank", "shard", "key", "start_ns")
+            if ordered["rank"].to_numpy().reshape(workers, -1).std(axis=1).any():
+                return None
+            times = _times(ordered, workers)
+            begin = times["start_ns"].min(axis=1)
+            if ended is None:
+                first = ended = begin
+            rounds.append(_round(ordered, times, begin - ended, len(shards)))
+            ended = times["end_ns"].max(axis=1)
+        return cls(rounds, first, len(shards)) if len(rounds) > 1 else None
+
+    def lost(self, change: Change) -> Floats:
+        """Return by how many nanoseconds each round is over earlier, seen from the one before."""
+        gained = self._usual - self._ends(change)
+        return np.diff(gained, prepend=0.0)
+
+    def _ends(self, change: Change) -> Floats:
+        """Return when the last worker ends each round."""
+        now = self._first.copy()
+        free = applied = np.full(self._shards, -np.inf)
+        ends = []
+        for one in self._rounds:
+            asked = (now + one.own)[:, None] + one.there
+            served, free, applied = _serve(one, asked, (free, applied), change)
+            now = (served + one.back).max(axis=1)
+            ends.append(now.max())
+        return np.array(ends)
+
+
+def _serve(
+    one: _Round, asked: Floats, state: tuple[Floats, Floats], change: Change
+) -> tuple[Floats, Floats, Floats]:
+    """Serve a round: when each request is served, and from when on shards are free and have applied."""
+    free, applied = (part.copy() for part in state)
+    served = np.empty_like(asked)
+    for shard in range(len(free)):
+        mine = one.shard == shard
+        if not mine.any():
+            continue
+        come = asked[mine]
+        factor = change.cpu[shard] if one.push else change.wire[shard]
+        if one.push:
+            come = _received(one, come, mine, shard, change)
+        order = np.argsort(come, kind="stable")
+        work = one.serving[mine][order] * factor
+        able = np.maximum(
+            come[order], free[shard] if one.push else max(free[shard], applied[shard])
+        )
+        ended = np.empty_like(able)
+        ended[order] = able + work if one.at_once[shard] else _in_turn(able, work)
+        served[mine] = ended
+        free[shard] = ended.max()
+        if one.push:
+            applied[shard] = free[shard] = ended.max() + one.applied[shard] * change.cpu[shard]
+    return served, free, applied
+
+
+def _in_turn(able: Floats, work: Floats) -> Floats:
+    """Return when each is served, one after the other."""
+    done = np.cumsum(work)
+    return np.asarray(np.maximum.accumulate(able - (done - work)) + done)
+
+
+def _received(
+    one: _Round, come: Floats, mine: npt.NDArray[np.bool_], shard: int, change: Change
+) -> Floats:
+    pace = change.ns_per_byte[shard]
+    if np.isnan(pace):
+        return np.asarray(come + one.receiving[mine] * change.wire[shard])
+    order = np.argsort(come, kind="stable")
+    through = np.empty_like(come)
+    through[order] = _in_turn(come[order], one.nbytes[mine][order] * pace)
+    return through
+
+
+def _joined(asked: pl.DataFrame, served: pl.DataFrame, shards: pl.Series) -> pl.DataFrame:
+    """Put the shard's times beside each request, and number the rounds of each worker."""
+    op, same = pl.col("op"), ["shard", "request"]
+    received = (
+        served.filter(op == "receive")
+        .group_by(same)
+        .agg(arrived=pl.col("start_ns").min(), got=pl.col("end_ns").min())
+    )
+    main = (
+        served.filter(op.is_in([PROCESSOR[0], "reply"]))
+        .group_by(same)
+        .agg(begun=pl.col("start_ns").min(), done=pl.col("end_ns").max())
+    )
+    applied = (
+        served.filter(op == "apply").group_by("shard", "step").agg(applied=pl.col("end_ns").max())
+    )
+    turn = (op != op.shift(1).over("rank")).fill_null(value=True)
+    wanted = asked.filter(op.is_in(["push", "pull"]), pl.col("shard").is_in(shards.implode()))
+    few = wanted.sort("rank", "start_ns").with_columns(round=turn.cum_sum().over("rank"))
+    per_round = max(few.height // max(int(few["round"].n_unique()), 1), 1)
+    few = few.filter(pl.col("round") <= max(MOST_REQUESTS // per_round, 2))
+    column = shards.search_sorted(few["shard"])
+    return (
+        few.with_columns(column=column.cast(pl.Int64))
+        .join(received, on=same, how="left")
+        .join(main, on=same, how="left")
+        .join(applied, on=["shard", "step"], how="left")
+        .with_columns(pl.coalesce("arrived", "begun"), pl.coalesce("got", "begun"))
+        .with_columns(pl.coalesce("applied", "done"))
+        .pipe(_less_busy, served)
+    )
+
+
+def _less_busy(table: pl.DataFrame, served: pl.DataFrame) -> pl.DataFrame:
+    """Add for how long a request's shard was at work between the worker's begin and its arrival."""
+    busy = np.zeros(table.height)
+    begin, arrived = table["start_ns"].to_numpy(), table["arrived"].to_numpy()
+    working = served.filter(pl.col("op") != "receive").sort("start_ns")
+    for (shard,), work in working.partition_by("shard", as_dict=True).items():
+        mine = np.flatnonzero((table["shard"] == shard).to_numpy())
+        worked = _worked(work["start_ns"].to_numpy(), work["end_ns"].to_numpy())
+        busy[mine] = worked(arrived[mine]) - worked(begin[mine])
+    return table.with_columns(busy=pl.Series(np.maximum(busy, 0.0)))
+
+
+def _worked(start: Ints, end: Ints) -> Callable[[Ints], Floats]:
+    """Return how long a shard has been at work until a moment; work is sorted by its start."""
+    reached = np.maximum.accumulate(end)
+    begin = np.maximum(start, np.concatenate([start[:1], reached[:-1]]))
+    length = np.maximum(end - begin, 0)
+    before = np.concatenate([[0], np.cumsum(length)])
+
+    def until(moment: Ints) -> Floats:
+        last = np.searchsorted(begin, moment, side="right")
+        inside = np.clip(moment - begin[last - 1], 0, length[last - 1])
+        return np.where(last > 0, before[last - 1] + inside, 0).astype(np.float64)
+
+    return until
+
+
+def _parts(table: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Yield the rounds in which all workers do the same."""
+    table = table.sort("round")
+    bounds = np.append(np.flatnonzero(np.diff(table["round"].to_numpy(), prepend=0)), table.height)
+    for begin, end in pairwise(bounds.tolist()):
+        yield table.slice(begin, end - begin)
+
+
+def _times(ordered: pl.DataFrame, workers: int) -> dict[str, Floats]:
+    return {
+        name: ordered[name].to_numpy().reshape(workers, -1).astype(np.float64)
+        for name in (*_TIMES, "applied")
+    }
+
+
+def _round(ordered: pl.DataFrame, times: dict[str, Floats], own: Floats, shards: int) -> _Round:
+    shape = times["done"].shape
+    push = ordered["op"][0] == "push"
+    shard = ordered["column"].to_numpy().reshape(shape)
+    last = np.full(shards, -np.inf)
+    np.maximum.at(last, shard, times["done"])
+    applied = np.full(shards, -np.inf)
+    np.maximum.at(applied, shard, times["applied"])
+    after = np.where(np.isfinite(last), np.maximum(applied - last, 0), 0.0)
+    begin = times["start_ns"].min(axis=1, keepdims=True)
+    return _Round(
+        push=push,
+        shard=shard,
+        nbytes=ordered["bytes"].fill_null(0).to_numpy().reshape(shape).astype(np.float64),
+        own=own,
+        there=times["arrived"] - begin - times["busy"],
+        receiving=np.maximum(times["got"] - times["arrived"], 0),
+        serving=times["done"] - times["begun"],
+        back=times["end_ns"] - times["done"],
+        applied=after if push else np.zeros(shards),
+        at_once=_beside(times, shard, shards),
+    )
+
+
+def _beside(times: dict[str, Floats], shard: Ints, shards: int) -> npt.NDArray[np.bool_]:
+    """Say of each shard whether it serves requests of a round beside each other."""
+    found = np.zeros(shards, np.bool_)
+    for one in range(shards):
+        begun, done = times["begun"][shard == one], times["done"][shard == one]
+        if len(begun) > 1:
+            found[one] = done.max() - begun.min() < (1 - TOGETHER) * (done - begun).sum()
+    return found

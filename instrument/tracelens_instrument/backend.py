@@ -28,7 +28,7 @@ def _choose() -> tuple[bool, str]:
             False,
             "the native recorder was not built when this was installed: was there a C compiler?",
         )
-    except ImportError as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, the one in Python serves
         return False, f"the native recorder cannot be loaded ({error})"
     if getattr(native, "REVISION", 1) != _REVISION:
         return False, "the native recorder was built from other sources: install again"

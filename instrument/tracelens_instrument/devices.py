@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from tracelens.schema.vocabulary import LATE_TIMES
 from tracelens_instrument import device_clock
 from tracelens_instrument.clock import now
-from tracelens_instrument.failures import warn_once
+from tracelens_instrument.failures import let_through, shown, warn_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ class Devices:
         self._losses = losses
         self._known: dict[int, DeviceTimes] = {}
         self._failed = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may come in between
 
     def here(self) -> DeviceTimes | None:
         """Return the device that the calling thread uses; None without one."""
@@ -70,8 +70,9 @@ class Devices:
 
     def give_up(self, error: Exception) -> None:
         """Leave devices alone from now on, because one has failed."""
+        let_through(error)
         self._failed = True
-        warn_once(f"device times are not recorded any more ({type(error).__name__}: {error})")
+        warn_once(f"device times are not recorded any more ({shown(error)})", "device times")
 
     def abandon(self) -> None:
         """Let go of everything without touching a device, in a forked child."""
@@ -86,5 +87,6 @@ class Devices:
             times = self._known.get(clock.index)
             if times is None:
                 lose = self._losses.counter(LATE_TIMES).add
-                times = self._known[clock.index] = DeviceTimes(clock, self._tell, lose, now)
+                made = DeviceTimes(clock, self._tell, lose, now)
+                times = self._known.setdefault(clock.index, made)
             return times

@@ -2,27 +2,132 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import signal
 import sys
 import warnings
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
-__all__ = ["Counter", "warn_once"]
+from tracelens_instrument.state import STATE
 
-_said: set[str] = set()
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from types import CodeType, TracebackType
+
+__all__ = [
+    "Counter",
+    "cannot_write",
+    "contain",
+    "contained",
+    "let_through",
+    "shown",
+    "warn_once",
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_LONGEST: Final = 200
+
+_said: dict[str, object] = {}
 
 
-def warn_once(sentence: str) -> None:
+def warn_once(sentence: str, about: str | None = None) -> None:
     """Warn of `sentence`, once in the life of the process; never raises.
 
-    A user may have turned warnings into errors, and the training must not fail by ours.
+    Of several sentences `about` the same only the first is said. A user may have turned warnings into
+    errors, or closed what they are written to, and the training must not fail by ours.
     """
-    if sentence in _said:
+    mine = object()
+    if _said.setdefault(about or sentence, mine) is not mine:
         return
-    _said.add(sentence)
+    text = f"TraceLens: {sentence}"
     try:
-        warnings.warn(f"TraceLens: {sentence}", RuntimeWarning, stacklevel=3)
-    except RuntimeWarning:
-        sys.stderr.write(f"TraceLens: {sentence}\n")
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+    except Exception as error:  # noqa: BLE001 - filters and printers of warnings are the user's
+        let_through(error)
+        _write(f"{text}\n")
+
+
+def _write(text: str) -> None:
+    try:
+        sys.stderr.write(text)
+    except Exception as error:  # noqa: BLE001 - there may be no stderr, or one of the user's own
+        let_through(error)
+
+
+def cannot_write(what: str, folder: Path, error: Exception) -> None:
+    """Say, once for a recording, that it cannot be written any more, in part or at all."""
+    warn_once(f"{what}, the training goes on ({folder}: {error})", f"write {folder}")
+
+
+def contain(error: Exception) -> None:
+    """Keep a failure of the recorder out of the training: say it once, and count the event as lost.
+
+    Raises:
+        Exception: `error` itself, if it is not the recorder's, see `let_through`.
+    """
+    let_through(error)
+    recording = STATE.recording
+    if recording is not None:
+        recording.failed.add()
+    warn_once(f"the recorder failed, the training goes on ({shown(error)})", "failed")
+
+
+def contained(function: Callable[P, R]) -> Callable[P, R | None]:
+    """Contain whatever fails in `function`, and return None then."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R | None:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - the border to the user's training code
+            contain(error)
+            return None
+
+    return call
+
+
+def let_through(error: Exception) -> None:
+    """Raise `error` if a signal handler of the program raised it while the recorder ran.
+
+    Programs limit times so: the exception is for them, wherever it comes up.
+
+    Raises:
+        Exception: `error` itself, if it is so.
+    """
+    ran = set(_codes(error.__traceback__))
+    if any(_code(signal.getsignal(number)) in ran for number in signal.valid_signals()):
+        raise error
+
+
+def shown(value: object) -> str:
+    """Show a value of the user's, whatever it is, at a length that fits into a sentence."""
+    try:
+        text = repr(value)
+    except Exception as error:  # noqa: BLE001 - objects may fail to describe themselves
+        let_through(error)
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def _codes(traceback: TracebackType | None) -> Iterator[CodeType]:
+    while traceback is not None:
+        yield traceback.tb_frame.f_code
+        traceback = traceback.tb_next
+
+
+def _code(handler: Any) -> CodeType | None:
+    """Return the code that a signal handler runs: a function, a method, a partial, or an object."""
+    if not callable(handler):
+        return None
+    function = getattr(handler, "func", handler)
+    function = getattr(function, "__func__", function)
+    if not hasattr(function, "__code__"):
+        function = type(function).__call__
+    return getattr(function, "__code__", None)
 
 
 class Counter:

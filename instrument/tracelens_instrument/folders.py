@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from tracelens_instrument.identity import Identity
 
-__all__ = ["Place", "new_folder"]
+__all__ = ["Place", "give_up", "new_folder"]
 
 
 class Place(NamedTuple):
@@ -42,6 +43,15 @@ def new_folder(directory: Path, who: Identity, pid: int) -> Place:
         except FileExistsError:
             continue
     raise FileExistsError(f"{directory} holds a thousand recordings of process {pid}")
+
+
+def give_up(place: Place) -> None:
+    """Remove a folder in which nothing could be written."""
+    with contextlib.suppress(OSError):
+        place.folder.rmdir()
+        if place.note is not None:
+            place.folder.parent.rmdir()
+            place.note.unlink(missing_ok=True)
 
 
 _TAKEN = (TRACE_SUFFIX, ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX)

@@ -32,6 +32,7 @@ _LAUNCHERS: Final = (
     ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),  # srun
 )
 _JOBS: Final = ("TRACELENS_JOB", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
+_DIGITS: Final = 9  # of a rank
 _VERSIONED: Final = ("tracelens", "torch", "mpi4py", "numpy")
 
 
@@ -126,14 +127,14 @@ def _inherited(environment: Mapping[str, str], launcher: tuple[int, int] | None)
         mark = json.loads(environment.get(PARENT_VARIABLE, ""))
         known = tuple(mark["launcher"]) if mark["launcher"] else None
         who = Identity(**mark | {"launcher": known})
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
     return who if known == launcher and who.parent != os.getpid() else None
 
 
 def _number(environment: Mapping[str, str], name: str) -> int | None:
     text = environment.get(name, "")
-    return int(text) if text.isdecimal() else None
+    return int(text) if text.isdecimal() and len(text) <= _DIGITS else None
 
 
 def _versions() -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import threading
@@ -10,8 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tracelens_instrument import environment, keep_signal
-from tracelens_instrument.failures import warn_once
+from tracelens_instrument.failures import contained, let_through, shown, warn_once
 from tracelens_instrument.identity import enlightened, identify
+from tracelens_instrument.missed import MISSED
 from tracelens_instrument.recording import Recording
 from tracelens_instrument.registry import REGISTRY
 from tracelens_instrument.retention import DEFAULT_DETAIL, described, from_environment
@@ -32,7 +34,6 @@ __all__ = [
     "first_use",
     "learn",
     "look",
-    "missed",
     "on_stop",
     "wait_for_first_use",
 ]
@@ -42,34 +43,24 @@ _callbacks: list[Callable[[], object]] = []
 _learned: dict[str, int | None] = {}
 _looks: list[str] = []  # details asked for before the recording began
 
-missed: Final[list[str]] = []  # functions that were decorated while nothing recorded
-
 
 def begin(directory: Path | None, given: Mapping[str, Any], wanted: Retention) -> None:
     """Open a recording now."""
     with _LOCK[0]:
         current = STATE.recording
         if current is None:
-            chosen = directory or environment.wanted_directory() or environment.default_directory()
-            _open(chosen.absolute(), identify(given, _learned), wanted)
-            return
-        if wanted != current.retention:
-            warn_once(
-                f"start was asked to keep {described(wanted)}, but this process already keeps "
-                f"{described(current.retention)}: it goes on so"
-            )
-        if directory is not None and directory.absolute() != current.directory:
-            warn_once(
-                f"start was asked to record to {directory}, but this process already records to "
-                f"{current.directory}: it goes on there"
-            )
+            _open(directory, lambda: identify(given, _learned), lambda: wanted)
+        else:
+            _say_what_differs(current, directory, wanted)
 
 
 def wait_for_first_use() -> None:
     """Open a recording at the first event, if the environment names a folder."""
     directory = environment.wanted_directory()
     if directory is not None and STATE.recording is None:
-        STATE.waiting = Waiting(directory.absolute())
+        with contextlib.suppress(OSError):  # the working folder is gone: that will be said then
+            directory = directory.absolute()
+        STATE.waiting = Waiting(directory)
 
 
 def first_use() -> Segment | None:
@@ -77,12 +68,13 @@ def first_use() -> Segment | None:
     with _LOCK[0]:
         waiting = STATE.waiting
         if STATE.segment is None and waiting is not None:
-            who = waiting.who or identify({}, _learned)
-            _open(waiting.directory, who, from_environment())
+            who = waiting.who
+            _open(waiting.directory, lambda: who or identify({}, _learned), from_environment)
         return STATE.segment
 
 
-def learn(rank: int, world: int, local_rank: int | None) -> None:
+@contained
+def learn(rank: int | None, world: int | None, local_rank: int | None) -> None:
     """Be told by a hook what neither the launcher nor the caller of `start` had said."""
     with _LOCK[0]:
         _learned.update(rank=rank, world=world, local_rank=local_rank)
@@ -117,9 +109,8 @@ def end() -> None:
         if recording is None:
             return
         _run_callbacks()
-        recording.close()
-        keep_signal.uninstall()
-        environment.restore()
+        for last in (recording.close, keep_signal.uninstall, environment.restore):
+            contained(last)()
     _convert(recording)
 
 
@@ -128,27 +119,37 @@ def on_stop(callback: Callable[[], object]) -> None:
     _callbacks.append(callback)
 
 
-def _open(directory: Path, who: Identity, wanted: Retention) -> None:
+def _open(
+    directory: Path | None, who: Callable[[], Identity], wanted: Callable[[], Retention]
+) -> None:
     STATE.waiting = None
     if sys.platform != "linux":
         warn_once("the recorder works on Linux only, so nothing is recorded here")
         return
     try:
-        recording = Recording(directory, who, wanted)
-    except (OSError, ValueError) as error:
-        warn_once(f"nothing is recorded, the training goes on ({error})")
+        chosen = directory or environment.wanted_directory() or environment.default_directory()
+        recording = Recording(chosen.absolute(), who(), wanted())
+    except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
+        let_through(error)
+        REGISTRY.deafen()
+        warn_once(f"nothing is recorded, the training goes on ({error})", f"open {directory}")
         return
     STATE.forget()
     STATE.recording = recording
     STATE.segment = recording.segment
+    _prepare(recording)
+
+
+@contained
+def _prepare(recording: Recording) -> None:
     while _looks:
         recording.look(_looks.pop())
-    environment.tell_children(directory, who, wanted)
+    environment.tell_children(recording.directory, recording.who, recording.retention)
     keep_signal.install()
     if os.environ.get(environment.RATE_VARIABLE):
         _have_sampled(recording)
     _end_with_multiprocessing()
-    _say_what_is_missed()
+    MISSED.say()
 
 
 def _have_sampled(recording: Recording) -> None:
@@ -159,14 +160,27 @@ def _have_sampled(recording: Recording) -> None:
         on_stop(finish)
 
 
-def _say_what_is_missed() -> None:
-    if missed:
-        more = f" and {len(missed) - 3} more" if len(missed) > 3 else ""
+def _say_what_differs(current: Recording, directory: Path | None, wanted: Retention) -> None:
+    """Say that a recording that is open goes on as it began."""
+    if wanted != current.retention:
         warn_once(
-            f"not recorded are {', '.join(missed[:3])}{more}, given to tl.traced before recording "
-            "began: call tl.start before functions are decorated, or set TRACELENS_DIR"
+            f"start was asked to keep {described(wanted)}, but this process already keeps "
+            f"{described(current.retention)}: it goes on so",
+            "keep otherwise",
         )
-        missed.clear()
+    if directory is not None and not _is_same(directory, current.directory):
+        warn_once(
+            f"start was asked to record to {directory}, but this process already records to "
+            f"{current.directory}: it goes on there",
+            "record elsewhere",
+        )
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return one.absolute() == other
+    except OSError:  # the working folder is gone
+        return False
 
 
 def _end_with_multiprocessing() -> None:
@@ -181,7 +195,8 @@ def _run_callbacks() -> None:
         try:
             callback()
         except Exception as error:  # noqa: BLE001 - a hook's failure must not reach the training
-            warn_once(f"a hook failed when recording stopped ({error!r})")
+            let_through(error)
+            warn_once(f"a hook failed when recording stopped ({shown(error)})", "hook at the end")
     _callbacks.clear()
 
 
@@ -192,8 +207,12 @@ def _convert(recording: Recording) -> None:
 
         convert(recording.note or recording.folder)
     except Exception as error:  # noqa: BLE001 - whatever it is, the segments remain readable
+        let_through(error)
         if not recording.storage.stopped:  # else it is known that there is no room, or no folder
-            warn_once(f"{recording.folder} could not be converted, it stays as it is ({error!r})")
+            warn_once(
+                f"{recording.folder} could not be converted, it stays as it is ({shown(error)})",
+                f"write {recording.folder}",
+            )
 
 
 def _in_forked_child() -> None:
@@ -204,10 +223,10 @@ def _in_forked_child() -> None:
     STATE.set_step(NO_STEP)
     recording = STATE.recording
     if recording is not None:
-        recording.abandon()
         STATE.forget()
         who = replace(recording.who, parent=recording.process.pid)
         STATE.waiting = Waiting(recording.directory, who)
+        recording.abandon()
 
 
 if hasattr(os, "register_at_fork"):

@@ -30,6 +30,10 @@ class Losses:
         """Return the counter of a reason."""
         return self._counters.setdefault(reason, Counter())
 
+    def adopt(self, reason: str, counter: Counter) -> None:
+        """Tell of a counter that counts elsewhere."""
+        self._counters[reason] = counter
+
     def tell_if_due(self, moment: int) -> None:
         """Tell what has changed, unless it was told just before `moment`."""
         if moment >= self._due and self.tell():

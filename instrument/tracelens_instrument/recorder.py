@@ -6,27 +6,28 @@ in the program and shows when it is imported.
 
 from __future__ import annotations
 
-import operator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from tracelens.errors import InvalidArgument
-from tracelens.schema.vocabulary import KINDS, OPS, ROLES
-from tracelens_instrument import keep_signal, lifecycle, steps
+from tracelens.schema.record import NO_INDEX
+from tracelens.schema.side import MAX_NAME
+from tracelens.schema.vocabulary import KINDS
+from tracelens_instrument import arguments, keep_signal, lifecycle, steps
 from tracelens_instrument.backend import backend
 from tracelens_instrument.clock import now
 from tracelens_instrument.device_span import DeviceSpan, DeviceToken
-from tracelens_instrument.failures import warn_once
+from tracelens_instrument.failures import contained, warn_once
 from tracelens_instrument.lifecycle import on_stop
-from tracelens_instrument.registry import REGISTRY
+from tracelens_instrument.registry import LAST_THREAD, MOST_NAMES, REGISTRY
 from tracelens_instrument.retention import checked_detail, wanted
 from tracelens_instrument.span import Span, Token, Values
 from tracelens_instrument.state import STATE
 from tracelens_instrument.steps import Step, begin_step, end_step, put_counter
-from tracelens_instrument.traced import wrap
+from tracelens_instrument.traced import decorated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from tracelens.schema.side import ClockReading
 
@@ -95,18 +96,20 @@ def start(
             `TRACELENS_DETAIL`, else ``phase``. Spans of your own are recorded at any detail.
 
     Raises:
-        InvalidArgument: a role, number, keep, budget or detail that cannot be.
+        InvalidArgument: a directory, role, number, keep, budget or detail that cannot be.
     """
-    if role is not None and role not in ROLES:
-        raise InvalidArgument(f"role is {role!r}, expected one of {', '.join(ROLES)}.")
-    numbers = {"rank": rank, "world": world, "local_rank": local_rank, "shard": shard}
-    given: dict[str, object] = {name: _index(name, number) for name, number in numbers.items()}
+    given: dict[str, Any] = {
+        "role": arguments.role(role),
+        "rank": arguments.index("rank", rank),
+        "world": arguments.index("world", world),
+        "local_rank": arguments.index("local_rank", local_rank),
+        "shard": arguments.index("shard", shard),
+        "job": None if job is None else arguments.any_text(job),
+    }
+    rank, world = given["rank"], given["world"]
     if rank is not None and world is not None and rank >= world:
         raise InvalidArgument(f"rank is {rank} in a world of {world}, expected one below it.")
-    given |= {"role": role, "job": None if job is None else str(job)}
-    lifecycle.begin(
-        None if directory is None else Path(directory), given, wanted(keep, budget, detail)
-    )
+    lifecycle.begin(arguments.path("directory", directory), given, wanted(keep, budget, detail))
 
 
 def stop() -> None:
@@ -172,17 +175,18 @@ def span(
         InvalidArgument: an unknown kind, an operation that this kind does not have, or a name or
             number that is none.
     """
-    _check(kind, op)
-    _check_texts(name=name, algorithm=algorithm)
+    name = arguments.text("name of a span", name)
+    kind, op = arguments.checked_kind(kind, op)
+    if algorithm is not None:
+        algorithm = arguments.text("algorithm of a span", algorithm)[:MAX_NAME]
+    if communicator == NO_INDEX:  # there were too many
+        communicator = None
+    communicator = arguments.index("communicator", communicator)
+    shard = arguments.index("shard", shard)
     number = REGISTRY.definition(
-        name,
-        kind,
-        op=op,
-        algorithm=algorithm,
-        communicator=_index("communicator", communicator),
-        shard=_index("shard", shard),
+        name, kind, op=op, algorithm=algorithm, communicator=communicator, shard=shard
     )
-    return DeviceSpan(Span(number)) if device else Span(number)
+    return DeviceSpan(Span(number)) if arguments.is_true(device) else Span(number)
 
 
 @overload
@@ -195,15 +199,20 @@ def traced(name: Any = None, *, kind: str = "user", op: str | None = None) -> An
     """Record a span around every call of a function: ``@tl.traced``, ``@tl.traced("forward")``.
 
     While nothing records, and nothing is going to (`TRACELENS_DIR`), the function itself is returned:
-    call `start` before the functions are defined.
+    call `start` before the functions are defined. So it is with what is no function: a class, or an
+    object that can be called.
+
+    Raises:
+        InvalidArgument: an unknown kind, an operation that this kind does not have, or what cannot be
+            called.
     """
-    if callable(name):
-        return _traced(name, name.__qualname__, kind, op)
+    label = None if name is None or not isinstance(name, str) else arguments.text("name", name)
+    kind, op = arguments.checked_kind(kind, op)
 
     def decorate(function: F) -> F:
-        return _traced(function, name or function.__qualname__, kind, op)
+        return decorated(function, label, lambda called: span(called, kind=kind, op=op))
 
-    return decorate
+    return decorate if name is None or label is not None else decorate(name)
 
 
 def step(number: int, samples: float | None = None, tokens: float | None = None) -> Step:
@@ -220,13 +229,13 @@ def instant(name: str, kind: str = "user", **values: Unpack[Values]) -> None:
     if not values.keys() <= Values.__annotations__.keys():
         raise TypeError(f"instant() takes the values {', '.join(Values.__annotations__)}")
     if STATE.on:
-        _handle(name, kind, "instant").begin(**values)
+        _put_instant(name, kind, values)
 
 
 def counter(name: str, value: float, kind: str = "user") -> None:
     """Record the value of something at this moment."""
     if STATE.on:
-        put_counter(_handle(name, kind, "counter"), value)
+        _put_counter(name, kind, value)
 
 
 def active() -> bool:
@@ -238,14 +247,17 @@ def communicator(ranks: Sequence[int], name: str) -> int:
     """Number a group of global ranks, for ``span(communicator=...)``.
 
     Called once per group, in the same order by all members: its identity across processes is the
-    job, the name, the ranks, and how many such groups came before.
+    job, the name, the ranks, and how many such groups came before. -1 stands for no group: there are too
+    many, or these are no ranks.
     """
-    return REGISTRY.communicator(ranks, name)
+    number = contained(REGISTRY.communicator)(ranks, arguments.any_text(name))
+    return NO_INDEX if number is None else number
 
 
 def track(name: str) -> int:
     """Number a track beside the threads, for operations in flight that may overlap."""
-    return REGISTRY.track(name)
+    number = contained(REGISTRY.track)(arguments.any_text(name))
+    return LAST_THREAD if number is None else number
 
 
 def detail(asked: str | None = None) -> str:
@@ -260,63 +272,48 @@ def detail(asked: str | None = None) -> str:
     return asked
 
 
+@contained
 def identify(rank: int, world: int, local_rank: int | None = None) -> None:
     """Say which rank this is, where a framework knows it and no launcher has said so."""
-    lifecycle.learn(rank, world, local_rank)
+    index = arguments.index
+    lifecycle.learn(index("rank", rank), index("world", world), index("local_rank", local_rank))
 
 
+@contained
 def clock_reading(reading: ClockReading) -> None:
     """Write down how this process's clock stands to another's."""
     if STATE.recording is not None:
         STATE.recording.clock_reading(reading)
 
 
-def _traced(function: F, name: str, kind: str, op: str | None) -> F:
-    handle = span(name, kind=kind, op=op)
-    if STATE.on:
-        return wrap(function, handle)
-    lifecycle.missed.append(name)
-    return function
+@contained
+def _put_instant(name: object, kind: object, values: Values) -> None:
+    _handle(name, kind, "instant").begin(**values)
 
 
-def _handle(name: str, kind: str, event_type: str) -> Span:
+@contained
+def _put_counter(name: object, kind: object, value: object) -> None:
+    put_counter(_handle(name, kind, "counter"), value)
+
+
+def _handle(name: object, kind: object, event_type: str) -> Span:
     """Return the handle of an instant or counter; a wrong kind costs the kind, not the training."""
-    key = (name, kind, event_type)
+    key = (arguments.any_text(name)[:MAX_NAME], arguments.any_text(kind), event_type)
     known = _handles.get(key)
-    if known is None:
-        if kind not in KINDS:
-            warn_once(f"kind is {kind!r}, expected one of {', '.join(KINDS)}: recorded as 'user'")
-            kind = "user"
-        known = _handles[key] = Span(REGISTRY.definition(str(name), kind, event_type))
-    return known
+    return _new_handle(key) if known is None else known
 
 
-def _check(kind: str, op: str | None) -> None:
+def _new_handle(key: tuple[str, str, str]) -> Span:
+    name, kind, event_type = key
     if kind not in KINDS:
-        raise InvalidArgument(f"kind is {kind!r}, expected one of {', '.join(KINDS)}.")
-    known = OPS.get(kind, ())
-    if op is not None and op not in known:
-        expected = f"one of {', '.join(known)}" if known else "none"
-        raise InvalidArgument(f"op of kind {kind!r} is {op!r}, expected {expected}.")
-
-
-def _check_texts(**texts: object) -> None:
-    for name, text in texts.items():
-        if not isinstance(text, str) and (text is not None or name == "name"):
-            raise InvalidArgument(f"{name} of a span is {text!r}, expected a text.")
-
-
-def _index(name: str, value: object) -> int | None:
-    """Take what is an integer, also one of another library."""
-    if value is None:
-        return None
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]  # what has no index raises
-    except TypeError:
-        number = -1
-    if not 0 <= number < 2**31:
-        raise InvalidArgument(f"{name} is {value!r}, expected a number from 0.")
-    return number
+        warn_once(
+            f"kind is {kind!r}, expected one of {', '.join(KINDS)}: recorded as 'user'", "kind"
+        )
+        kind = "user"
+    handle = Span(REGISTRY.definition(name, kind, event_type))
+    if len(_handles) < MOST_NAMES:
+        _handles[key] = handle
+    return handle
 
 
 lifecycle.wait_for_first_use()

@@ -6,15 +6,16 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from tracelens.schema.side import END_LINE, ClockReading, Thread, to_line
-from tracelens.schema.vocabulary import CLIPPED, DETAILS
+from tracelens.schema.side import END_LINE, MAX_NAME, ClockReading, Thread, to_line
+from tracelens.schema.vocabulary import CLIPPED, DETAILS, FAILED, TOO_MANY_NAMES
+from tracelens_instrument.arguments import any_text
 from tracelens_instrument.clock import now, read_clocks
 from tracelens_instrument.devices import Devices
-from tracelens_instrument.failures import warn_once
-from tracelens_instrument.folders import new_folder
+from tracelens_instrument.failures import contain
+from tracelens_instrument.folders import Place, give_up, new_folder
 from tracelens_instrument.identity import process_row
 from tracelens_instrument.losses import Losses
-from tracelens_instrument.registry import REGISTRY
+from tracelens_instrument.registry import LAST_THREAD, REGISTRY
 from tracelens_instrument.retention import DEFAULT_DETAIL
 from tracelens_instrument.side_file import SideFile
 from tracelens_instrument.state import STATE, Here
@@ -52,9 +53,11 @@ class Recording:
         self._detail = retention.detail or DEFAULT_DETAIL
         self.process = process_row(who)
         self.folder, self.note = new_folder(directory, who, self.process.pid)
-        self._side = SideFile(self.folder)
+        self._side = self._new_side_file()
         self._losses = Losses(self._side.append)
         self.clipped = self._losses.counter(CLIPPED)
+        self.failed = self._losses.counter(FAILED)
+        self._losses.adopt(TOO_MANY_NAMES, REGISTRY.excess)
         self._side.append(to_line("process", self.process))
         self._side.append(to_line("retention", retention))
         REGISTRY.listen(self._side.append, who.job)
@@ -63,6 +66,13 @@ class Recording:
         self._look_due = 0
         self.devices = Devices(self.clock_reading, self._losses)
         self.storage = Storage(self.folder, self, self._side, self._losses)
+
+    def _new_side_file(self) -> SideFile:
+        try:
+            return SideFile(self.folder)
+        except OSError:
+            give_up(Place(self.folder, self.note))
+            raise
 
     @property
     def segment(self) -> Segment:
@@ -89,7 +99,9 @@ class Recording:
         here = self._foreign.get(native_id) if foreign else None
         if here is None:
             here = Here(REGISTRY.thread_index())
-            self._side.append(to_line("threads", Thread(here.index, thread.name, native_id)))
+            if here.index != LAST_THREAD:
+                name = any_text(thread.name)[:MAX_NAME]
+                self._side.append(to_line("threads", Thread(here.index, name, native_id)))
             if foreign:
                 self._remember(native_id, here)
         STATE.local.here = here
@@ -133,13 +145,15 @@ class Recording:
                 if moment >= self._clock_due:
                     self.read_clocks()
         except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
-            warn_once(f"the recorder's work between two steps failed ({error!r})")
+            contain(error)
 
     def close(self) -> None:
         """Take no more events, and write what is to be said at the end."""
-        self.devices.finish()
-        self.storage.close()
-        REGISTRY.deafen()
+        try:
+            self.devices.finish()
+        finally:
+            self.storage.close()
+            REGISTRY.deafen()
         self.read_clocks()
         self._losses.tell()
         self._side.append(END_LINE)

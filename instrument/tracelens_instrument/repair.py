@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.schema.record import NO_BYTES, NO_INDEX, NO_REQUEST, NO_SEQ, NO_SHORT, RECORD
+from tracelens_instrument.failures import let_through
 
 if TYPE_CHECKING:
     from tracelens_instrument.segments import Segment
@@ -50,7 +51,8 @@ def fits_step(step: Any) -> int | None:
 
 def _number(value: Any, lowest: int, highest: int, _absent: int) -> int | None:
     try:
-        number = int(value)
-    except Exception:  # noqa: BLE001 - a tensor or an array fails in its own way
+        number = int.__index__(int(value))  # of a subclass, the number itself
+    except Exception as error:  # noqa: BLE001 - a tensor or an array fails in its own way
+        let_through(error)
         return None
     return number if lowest <= number <= highest else None

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Self
 from tracelens.schema.record import BYTE_ORDER, HEADER, MAGIC, RECORD_BYTES
 from tracelens.schema.vocabulary import SCHEMA_VERSION, SEGMENT_SUFFIX
 from tracelens_instrument.backend import NATIVE
+from tracelens_instrument.descriptors import limits_as_errors, mapped
 
 if NATIVE:
     from tracelens_instrument._native import Slots, redirect
@@ -104,8 +105,9 @@ def create_segment(path: Path, number: int, owner: Recording) -> Segment:
     file = path / f"{number:06d}{SEGMENT_SUFFIX}"
     descriptor = _new_file(file)
     try:
-        os.posix_fallocate(descriptor, 0, SEGMENT_BYTES)
-        memory = mmap.mmap(descriptor, SEGMENT_BYTES)
+        with limits_as_errors():
+            os.posix_fallocate(descriptor, 0, SEGMENT_BYTES)
+        memory = mapped(descriptor, SEGMENT_BYTES)
     except BaseException:
         file.unlink(missing_ok=True)
         raise

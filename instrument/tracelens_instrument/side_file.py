@@ -8,7 +8,8 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from tracelens.schema.vocabulary import SIDE_FILE
-from tracelens_instrument.failures import warn_once
+from tracelens_instrument.descriptors import Descriptor, limits_as_errors
+from tracelens_instrument.failures import cannot_write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,6 +19,8 @@ __all__ = ["SideFile"]
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _BLOCK: Final = 1 << 12
 _RESERVE: Final = 16 * _BLOCK
+_WHAT: Final = "the side file of the recording cannot be written"
+_APPEND: Final = os.O_WRONLY | os.O_APPEND
 
 
 class SideFile:
@@ -32,43 +35,45 @@ class SideFile:
         Raises:
             OSError: it cannot be created.
         """
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
-        self._descriptor: int | None = os.open(folder / SIDE_FILE, flags, 0o644)
+        self._path = folder / SIDE_FILE
+        self._descriptor = Descriptor(os.open(self._path, _APPEND | os.O_CREAT | os.O_EXCL, 0o644))
         self._reserve = _Reserve(folder)
         self.size = 0
         self._waiting: list[bytes] = []
         self._torn = False
+        self._closed = False
 
     def append(self, line: bytes) -> None:
         """Append a line; never raises."""
         lines, self._waiting = [*self._waiting, line], []
-        for at, each in enumerate(lines):
-            if not self._write(each):
-                self._waiting = lines[at:] + self._waiting
-                return
+        with limits_as_errors():
+            for at, each in enumerate(lines):
+                if not self._write(each):
+                    self._waiting = lines[at:] + self._waiting
+                    return
 
     def _write(self, line: bytes) -> bool:
-        if self._descriptor is None:
+        if self._closed:
             return True
         try:
-            fits = self._write_once(self._descriptor, line)
+            fits = self._write_once(line)
             while not fits and self._reserve.give():
-                fits = self._write_once(self._descriptor, line)
+                fits = self._write_once(line)
         except OSError as error:
-            warn_once(f"the side file of the recording cannot be written: {error.strerror}")
+            cannot_write(_WHAT, self._path.parent, error)
             return False
         if not fits:
-            warn_once("the side file of the recording cannot be written: there is no room")
+            cannot_write(_WHAT, self._path.parent, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
         return fits
 
-    def _write_once(self, descriptor: int, line: bytes) -> bool:
+    def _write_once(self, line: bytes) -> bool:
         """Append a line; False if there was no room for all of it.
 
         The part that did fit becomes a line of its own, which readers pass over.
         """
         whole = b"\n" + line if self._torn else line
         try:
-            written = os.write(descriptor, whole)
+            written = os.write(self._number(), whole)
         except OSError as error:
             if error.errno not in _FULL:
                 raise
@@ -77,11 +82,23 @@ class SideFile:
         self._torn = written < len(whole)
         return not self._torn
 
+    def _number(self) -> int:
+        """Return the file's descriptor, opened again if the program has closed it."""
+        number = self._descriptor.number
+        if number is None:
+            again = Descriptor(os.open(self._path, _APPEND))
+            if not again.is_same_file(self._descriptor):
+                again.close()
+                raise OSError(errno.EBADF, "the side file was closed and replaced by another")
+            self._descriptor = again
+            number = again.number
+        assert number is not None  # it was opened just now
+        return number
+
     def close(self) -> None:
         """Close it; later lines go nowhere."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
+        self._closed = True
+        self._descriptor.close()
         self._reserve.close()
 
 
@@ -89,22 +106,23 @@ class _Reserve:
     """Room on the disk that is held by a file without a name, and given back block by block."""
 
     def __init__(self, folder: Path) -> None:
-        self._descriptor: int | None = None
+        self._descriptor: Descriptor | None = None
         self._size = 0
-        with contextlib.suppress(OSError):  # then there is none
-            self._descriptor = os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o600)
-            os.posix_fallocate(self._descriptor, 0, _RESERVE)
+        with contextlib.suppress(OSError), limits_as_errors():  # then there is none
+            number = os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o600)
+            self._descriptor = Descriptor(number)
+            os.posix_fallocate(number, 0, _RESERVE)
             self._size = _RESERVE
 
     def give(self) -> bool:
         """Make room for others; False if there is nothing left to give."""
-        if self._descriptor is None or self._size == 0:
+        number = None if self._descriptor is None else self._descriptor.number
+        if number is None or self._size == 0:
             return False
         self._size -= _BLOCK
-        os.ftruncate(self._descriptor, self._size)
+        os.ftruncate(number, self._size)
         return True
 
     def close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
+        if self._descriptor is not None:
+            self._descriptor.close()

@@ -19,7 +19,9 @@ from tracelens.schema.record import (
     NO_SHORT,
     RECORD,
 )
+from tracelens_instrument.arguments import is_true
 from tracelens_instrument.clock import now
+from tracelens_instrument.failures import contain, let_through
 from tracelens_instrument.lifecycle import first_use
 from tracelens_instrument.registry import REGISTRY
 from tracelens_instrument.repair import write_what_fits
@@ -75,19 +77,27 @@ class Token:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        segment = self.segment
-        if segment is not None:
-            end = now()
-            self.segment = None
-            segment.words[(self.offset >> 3) + 1] = end if kind is None else -end
+        try:
+            segment = self.segment
+            if segment is not None:
+                end = now()
+                self.segment = None
+                segment.words[(self.offset >> 3) + 1] = end if kind is None else -end
+        except Exception as failure:  # noqa: BLE001 - the border to the user's training code
+            contain(failure)
 
     def end(self, failed: bool = False) -> None:  # noqa: FBT001, FBT002 - keywords cost time here
         """Close the span, as failed if it ended by an exception; a second time does nothing."""
-        segment = self.segment
-        if segment is not None:
-            end = now()
-            self.segment = None
-            segment.words[(self.offset >> 3) + 1] = -end if failed else end
+        try:
+            segment = self.segment
+            if segment is not None:
+                end = now()
+                self.segment = None
+                if failed is not False and is_true(failed):
+                    end = -end
+                segment.words[(self.offset >> 3) + 1] = end
+        except Exception as error:  # noqa: BLE001 - the border to the user's training code
+            contain(error)
 
     def discard(self) -> None:
         """Make as if it had never begun."""
@@ -113,21 +123,24 @@ class Span:
         self.definition = definition
 
     def __enter__(self) -> Self:
-        segment = STATE.segment
-        if segment is None and (STATE.waiting is None or (segment := first_use()) is None):
-            return self
         try:
-            offset = next(segment.slots)
-        except StopIteration:
-            segment, offset = segment.owner.rotate(segment)
-        try:
-            here = STATE.local.here
-        except AttributeError:
-            here = segment.owner.arrive()
-        here.top = (self, segment, offset, here.top)
-        _write_open(
-            segment.memory, offset, now(), NO_BYTES, STATE.blank, here.block, self.definition
-        )
+            segment = STATE.segment
+            if segment is None and (STATE.waiting is None or (segment := first_use()) is None):
+                return self
+            try:
+                offset = next(segment.slots)
+            except StopIteration:
+                segment, offset = segment.owner.rotate(segment)
+            try:
+                here = STATE.local.here
+            except AttributeError:
+                here = segment.owner.arrive()
+            here.top = (self, segment, offset, here.top)
+            _write_open(
+                segment.memory, offset, now(), NO_BYTES, STATE.blank, here.block, self.definition
+            )
+        except Exception as error:  # noqa: BLE001 - the border to the user's training code
+            contain(error)
         return self
 
     def __exit__(
@@ -136,20 +149,23 @@ class Span:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if STATE.segment is None:
-            return
-        end = now()
         try:
-            here = STATE.local.here
-            entered, segment, offset, below = here.top
-        except (AttributeError, TypeError):
-            return  # it was entered before recording began
-        if entered is self:
-            here.top = below
-        else:
-            segment, offset = _pull(here, self)
-        if segment is not None:
-            segment.words[(offset >> 3) + 1] = end if kind is None else -end
+            if STATE.segment is None:
+                return
+            end = now()
+            try:
+                here = STATE.local.here
+                entered, segment, offset, below = here.top
+            except (AttributeError, TypeError):
+                return  # it was entered before recording began
+            if entered is self:
+                here.top = below
+            else:
+                segment, offset = _pull(here, self)
+            if segment is not None:
+                segment.words[(offset >> 3) + 1] = end if kind is None else -end
+        except Exception as failure:  # noqa: BLE001 - the border to the user's training code
+            contain(failure)
 
     def __reduce__(self) -> tuple[Callable[[Definition], Span], tuple[Definition]]:
         """Let a handle be copied, and sent to a process where other numbers stand for the same."""
@@ -171,48 +187,59 @@ class Span:
         step: int | None = None,
     ) -> Token:
         """Begin a span now, on this thread or on `track`; what is returned ends it."""
-        segment = STATE.segment
-        if segment is None and (STATE.waiting is None or (segment := first_use()) is None):
+        try:
+            segment = STATE.segment
+            if segment is None and (STATE.waiting is None or (segment := first_use()) is None):
+                return _NOTHING
+            try:
+                offset = next(segment.slots)
+            except StopIteration:
+                segment, offset = segment.owner.rotate(segment)
+            try:
+                here = STATE.local.here
+            except AttributeError:
+                here = segment.owner.arrive()
+            start = now()
+            try:
+                # The fields and their order are those of tracelens.schema.record.
+                if (
+                    seq is None and bucket is None and peer is None and key is None
+                    and request is None and queue_depth is None and micro_step is None
+                    and step is None and track is None
+                ):  # fmt: skip
+                    _write_open(
+                        segment.memory,
+                        offset,
+                        start,
+                        nbytes,
+                        STATE.blank,
+                        here.block,
+                        self.definition,
+                    )
+                else:
+                    _write(segment.memory, offset, start, 0, nbytes,
+                           NO_REQUEST if request is None else request,
+                           NO_SEQ if seq is None else seq,
+                           STATE.step if step is None else step,
+                           NO_INDEX if key is None else key,
+                           NO_INDEX if bucket is None else bucket,
+                           NO_INDEX if peer is None else peer,
+                           here.index if track is None else track,
+                           NO_SHORT if micro_step is None else micro_step,
+                           NO_SHORT if queue_depth is None else queue_depth,
+                           0, self.definition)  # fmt: skip
+            except Exception as error:  # noqa: BLE001 - training code hands in anything
+                let_through(error)
+                at = STATE.step if step is None else step
+                row = here.index if track is None else track
+                values = (nbytes, request, seq, at, key, bucket, peer, row, micro_step, queue_depth)
+                write_what_fits(segment, offset, start, values, self.definition)
+            token = Token()
+            token.segment = segment
+            token.offset = offset
+        except Exception as error:  # noqa: BLE001 - the border to the user's training code
+            contain(error)
             return _NOTHING
-        try:
-            offset = next(segment.slots)
-        except StopIteration:
-            segment, offset = segment.owner.rotate(segment)
-        try:
-            here = STATE.local.here
-        except AttributeError:
-            here = segment.owner.arrive()
-        start = now()
-        try:
-            # The fields and their order are those of tracelens.schema.record.
-            if (
-                seq is None and bucket is None and peer is None and key is None
-                and request is None and queue_depth is None and micro_step is None
-                and step is None and track is None
-            ):  # fmt: skip
-                _write_open(
-                    segment.memory, offset, start, nbytes, STATE.blank, here.block, self.definition
-                )
-            else:
-                _write(segment.memory, offset, start, 0, nbytes,
-                       NO_REQUEST if request is None else request,
-                       NO_SEQ if seq is None else seq,
-                       STATE.step if step is None else step,
-                       NO_INDEX if key is None else key,
-                       NO_INDEX if bucket is None else bucket,
-                       NO_INDEX if peer is None else peer,
-                       here.index if track is None else track,
-                       NO_SHORT if micro_step is None else micro_step,
-                       NO_SHORT if queue_depth is None else queue_depth,
-                       0, self.definition)  # fmt: skip
-        except Exception:  # noqa: BLE001 - training code hands in anything, and must not fail
-            at = STATE.step if step is None else step
-            row = here.index if track is None else track
-            values = (nbytes, request, seq, at, key, bucket, peer, row, micro_step, queue_depth)
-            write_what_fits(segment, offset, start, values, self.definition)
-        token = Token()
-        token.segment = segment
-        token.offset = offset
         return token
 
     __call__ = begin
@@ -232,13 +259,14 @@ class Span:
         segment = token.segment
         if segment is None:
             return
-        if estimated:
+        if estimated is not False and is_true(estimated):
             _write_flags(segment.memory, token.offset + _FLAGS_OFFSET, ESTIMATED)
         first = token.offset >> 3
         try:
             segment.words[first] = start_ns
-            segment.words[first + 1] = -end_ns if failed else end_ns
-        except (TypeError, ValueError):
+            segment.words[first + 1] = -end_ns if is_true(failed) else end_ns
+        except Exception as error:  # noqa: BLE001 - times are what training code hands in
+            let_through(error)
             token.discard()
             segment.owner.count_unusable_time()
 

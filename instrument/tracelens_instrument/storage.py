@@ -16,7 +16,7 @@ from tracelens.schema.side import Kept, to_line
 from tracelens.schema.vocabulary import BUDGET_REACHED, CROWDED_OUT, NO_ROOM, OUTDATED
 from tracelens_instrument import segments
 from tracelens_instrument.clock import now
-from tracelens_instrument.failures import warn_once
+from tracelens_instrument.failures import cannot_write
 from tracelens_instrument.ring import Ring
 from tracelens_instrument.segments import Segment, count_records, create_segment, sink
 from tracelens_instrument.state import STATE
@@ -187,7 +187,7 @@ class Storage:
             return self._make()
         except _CANNOT as error:
             if not self._closed:
-                warn_once(f"recording stopped, the training goes on ({self._folder}: {error})")
+                cannot_write("recording stopped", self._folder, error)
             reason = BUDGET_REACHED if isinstance(error, _OverBudget) else NO_ROOM
             segment = sink(self._owner, self._losses.counter(reason))
         self._known.add(segment)

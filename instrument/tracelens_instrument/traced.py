@@ -1,31 +1,68 @@
-"""`traced`: a span around every call of a function."""
+"""`traced`: a span around every call of a function, which for the rest is as before."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any, TypeVar
+import types
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from tracelens.errors import InvalidArgument
+from tracelens_instrument.failures import shown, warn_once
+from tracelens_instrument.missed import MISSED
+from tracelens_instrument.state import STATE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, Callable
 
     from tracelens_instrument.span import Span
 
-__all__ = ["wrap"]
+__all__ = ["decorated"]
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
+_FUNCTIONS: Final = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+_CYTHON: Final = "cython_function_or_method"
 
-def wrap(function: F, span: Span) -> F:
-    """Return `function` with `span` around it; a generator's span lasts until it is used up."""
-    wrapped: F
-    if inspect.iscoroutinefunction(function):
-        wrapped = _around_coroutine(function, span)
-    elif inspect.isgeneratorfunction(function):
-        wrapped = _around_generator(function, span)
-    else:
-        wrapped = _around_call(function, span)
+
+def decorated(function: F, name: str | None, handle: Callable[[str], Span]) -> F:
+    """Return `function` with a span around it, or itself where nothing records.
+
+    Raises:
+        InvalidArgument: it cannot be called.
+    """
+    found: Any = function
+    if isinstance(found, staticmethod | classmethod):  # the descriptor stays outermost
+        return type(found)(decorated(found.__func__, name, handle))  # type: ignore[return-value]  # F again
+    if not callable(found):
+        raise InvalidArgument(f"traced got {shown(found)}, expected a function, or a name for one.")
+    if not STATE.on:
+        MISSED.add(name or _name(found))
+        return function
+    if not (isinstance(found, _FUNCTIONS) or type(found).__name__ == _CYTHON):
+        warn_once(f"tl.traced records functions, and left alone {shown(found)}", "traced")
+        return function
+    wrapped: F = _wrapped(function, handle(name or _name(found)))
     return wrapped
+
+
+def _name(function: object) -> str:
+    """Name it as it names itself, if it does, else after its class."""
+    name = getattr(function, "__qualname__", None)
+    return name if isinstance(name, str) else type(function).__qualname__
+
+
+def _wrapped(function: Any, span: Span) -> Any:
+    """A generator's span lasts from when it is first asked until it is used up."""
+    if inspect.iscoroutinefunction(function):
+        return _around_coroutine(function, span)
+    if inspect.isasyncgenfunction(function):
+        return _around_asynchronous_generator(function, span)
+    if inspect.isgeneratorfunction(function):
+        around = _around_generator(function, span)
+        awaitable = function.__code__.co_flags & inspect.CO_ITERABLE_COROUTINE
+        return types.coroutine(around) if awaitable else around
+    return _around_call(function, span)
 
 
 def _around_call(function: Any, span: Span) -> Any:
@@ -61,5 +98,29 @@ def _around_generator(function: Any, span: Span) -> Any:
     def traced(*args: Any, **kwargs: Any) -> Any:
         with span():
             return (yield from function(*args, **kwargs))
+
+    return traced
+
+
+def _around_asynchronous_generator(function: Any, span: Span) -> Any:
+    @functools.wraps(function)
+    async def traced(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        with span():
+            inner = function(*args, **kwargs)
+            asked = inner.__anext__()
+            while True:
+                try:
+                    value = await asked
+                except StopAsyncIteration:
+                    return
+                try:
+                    sent = yield value
+                except GeneratorExit:
+                    await inner.aclose()
+                    raise
+                except BaseException as error:  # noqa: BLE001 - it is for the generator inside
+                    asked = inner.athrow(error)
+                else:
+                    asked = inner.asend(sent)
 
     return traced

@@ -40,8 +40,9 @@ def test_calls_are_made_once_whatever_breaks(tmp_path: Path, breakage: str) -> N
     received = comm.irecv()
     comm.send("x", 0)
     word = MPI.Request.waitall([received])
-    plain.isend("y", 0).Free()
+    sent = plain.isend("y", 0)
     again, left = comm.recv(), plain.iprobe()
+    sent.Free()
     print(json.dumps([b.tolist(), comm.Split(0).allreduce(2), word, again, left]))
     """
     result = run_alone(program, tmp_path / "trace")

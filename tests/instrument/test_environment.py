@@ -36,7 +36,7 @@ def test_first_event_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         "with tl.span('x'): pass",
         "with tl.span('x')(nbytes=1): pass",
         "tl.span('x').begin().end()",
-        "tl.traced('x')(int)()",
+        "tl.traced('x')(len)('')",
         "with tl.step(1): pass",
         "tl.instant('x')",
         "tl.counter('x', 1)",

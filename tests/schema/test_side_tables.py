@@ -164,7 +164,7 @@ def test_line_that_did_not_fit_waits(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(os, "posix_fallocate", no_room)
     side = SideFile(tmp_path)
-    monkeypatch.setattr(failures, "_said", set())
+    monkeypatch.setattr(failures, "_said", {})
     monkeypatch.setattr(os, "write", limited)
     with pytest.warns(RuntimeWarning, match="the side file of the recording cannot be written"):
         append_rows(side)

@@ -9,7 +9,7 @@ import pytest
 from support.recording import clean_environment
 
 import tracelens as tl
-from tracelens_instrument import failures, lifecycle
+from tracelens_instrument import failures, lifecycle, missed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,10 +22,10 @@ def recorder_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
     for name in set(os.environ) - set(clean_environment()):
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(failures, "_said", set())
+    monkeypatch.setattr(failures, "_said", {})
     tl.stop()
     lifecycle._learned.clear()
-    lifecycle.missed.clear()
+    missed.MISSED.clear()
     yield
     tl.stop()
     lifecycle._learned.clear()

@@ -71,6 +71,8 @@ CROWDED_OUT: Final = "no room for as many steps as were to be kept"
 CLIPPED: Final = "value out of range"
 OUTLASTED: Final = "ends of spans that were open for very long"
 LATE_TIMES: Final = "device times that were not known in time"
+TOO_MANY_NAMES: Final = "too many names"
+FAILED: Final = "failure of the recorder itself"
 CHOSEN_LOSSES: Final = (OUTDATED,)  # what the user asked to leave out
 
 TRACE_SUFFIX: Final = ".arrow"

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar, cast
 
-from tracelens_instrument.failures import warn_once
+from tracelens_instrument.failures import let_through, shown, warn_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,9 +109,14 @@ def guarded(function: Callable[P, R]) -> Callable[P, R | None]:
 
 
 def say_failed(function: Callable[..., object], error: Exception) -> None:
-    """Warn once that a function of ours failed in the midst of training code."""
+    """Warn once that a function of ours failed in the midst of training code.
+
+    Raises:
+        Exception: `error` itself, if a signal handler of the program raised it.
+    """
+    let_through(error)
     what = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
-    warn_once(f"hook {what} failed and recorded nothing ({type(error).__name__}: {error}).")
+    warn_once(f"hook {what} failed and recorded nothing ({shown(error)}).", f"hook {what}")
 
 
 def note_attached(words: str) -> None:

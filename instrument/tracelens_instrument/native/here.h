@@ -110,11 +110,25 @@ static PyMemberDef here_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
+/* What the twin in Python puts into its records: bytes 52 to 60. */
+static PyObject *here_block(Here *self, void *unused)
+{
+    (void)unused;
+    uint16_t block[] = {(uint16_t)self->index, UINT16_MAX, UINT16_MAX, 0};
+    return PyBytes_FromStringAndSize((const char *)block, sizeof block);
+}
+
+static PyGetSetDef here_getset[] = {
+    {"block", (getter)here_block, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 static PyType_Slot here_slots[] = {
     {Py_tp_doc, "Here(index)\n--\n\nA thread in a recording, and the spans it is inside of."},
     {Py_tp_new, here_new},
     {Py_tp_dealloc, here_dealloc},
     {Py_tp_members, here_members},
+    {Py_tp_getset, here_getset},
     {0, NULL},
 };
 

@@ -1,0 +1,78 @@
+"""Where a process may not have more files, descriptors, memory or processes, the training goes on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from support.harmless import both_recorders, harmless
+from support.recording import read_all
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.end_to_end
+
+LIMITED = """
+import resource, signal
+
+def case(name, limit, most, during=False):
+    print(name, flush=True)
+    sys.stderr.write(f"case {name}\\n")
+    before = resource.getrlimit(limit)
+    if not during: resource.setrlimit(limit, (most(), before[1]))
+    if RECORDS: tl.start(f"{FOLDER}/{name}")
+    train()
+    if during: resource.setrlimit(limit, (most(), before[1]))
+    train(steps=30, spans=1500)
+    resource.setrlimit(limit, before)
+    tl.stop()
+
+def open_now():
+    return max(map(int, os.listdir("/proc/self/fd"))) + 1
+
+def mapped_now():
+    return int(open("/proc/self/statm").read().split()[0]) * 4096 + (1 << 18)
+
+"""
+
+CASES = {
+    "no files": "resource.RLIMIT_FSIZE, lambda: 0",
+    "no files later": "resource.RLIMIT_FSIZE, lambda: 100, during=True",
+    "small files": "resource.RLIMIT_FSIZE, lambda: 1 << 17",
+    "no descriptors": "resource.RLIMIT_NOFILE, lambda: 3",
+    "few descriptors": "resource.RLIMIT_NOFILE, lambda: open_now() + 3",
+    "no more descriptors": "resource.RLIMIT_NOFILE, open_now, during=True",
+    "no descriptors later": "resource.RLIMIT_NOFILE, lambda: 0, during=True",
+    "no memory": "resource.RLIMIT_AS, mapped_now",
+    "no more memory": "resource.RLIMIT_AS, mapped_now, during=True",
+}
+
+
+@both_recorders
+@pytest.mark.parametrize("signalled", [False, True], ids=["ignored", "fatal"])
+def test_one_warning_for_each_limit(tmp_path: Path, recorder: str, *, signalled: bool) -> None:
+    """Also where the signal that tells of files that are too big would end the program."""
+    first = "signal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n" if signalled else ""
+    cases = "\n".join(f"case({name!r}, {how})" for name, how in CASES.items())
+    ran = harmless(LIMITED + first + cases, tmp_path, recorder, starts=False)
+    said = {part.partition("\n")[0]: part for part in ran.errors.split("case ")[1:]}
+    counted = {name: part.count("TraceLens: ") for name, part in said.items()}
+    assert counted == dict.fromkeys(CASES, 1), ran.errors
+
+
+AT_THE_END = """
+import resource
+train()
+resource.setrlimit(resource.RLIMIT_AS, (MIB << 20, MIB << 20))
+"""
+
+
+@both_recorders
+@pytest.mark.parametrize("mebibytes", [40, 120, 200, 300])
+def test_little_memory_at_the_end(tmp_path: Path, recorder: str, mebibytes: int) -> None:
+    """Turning records into Arrow needs memory: where there is none they stay, whole and readable."""
+    harmless(AT_THE_END.replace("MIB", str(mebibytes)), tmp_path, recorder)
+    (recorded,) = read_all(tmp_path / "trace")
+    assert len(recorded.named("compute")) == 120
+    assert recorded.side.complete

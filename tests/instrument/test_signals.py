@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import time
 from typing import TYPE_CHECKING, Any, Self
@@ -112,16 +111,22 @@ class Interrupted(Exception):
 def test_handler_raises_while_a_segment_is_made(
     trace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was half made then is made anew when it is needed: recording goes on."""
+    """The training gets the exception; what was half made is made anew, and recording goes on."""
     create = segments.create_segment
     raised: list[int] = []
+    caught = 0
 
     def interrupted(*arguments: Any) -> Any:
         made = create(*arguments)
         if not raised:
             raised.append(made.number)
-            raise Interrupted
+            signal.raise_signal(signal.SIGUSR1)
         return made
+
+    def impatient(_number: int, _frame: FrameType | None) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGUSR1, impatient)
 
     tl.stop()
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 1 << 14)
@@ -129,10 +134,15 @@ def test_handler_raises_while_a_segment_is_made(
     monkeypatch.setattr(storage, "create_segment", interrupted)
     span = tl.span("piece")
     for number in range(2000):
-        with contextlib.suppress(Interrupted), span(nbytes=number):
-            pass
+        try:
+            with span(nbytes=number):
+                pass
+        except Interrupted:
+            caught += 1
     tl.stop()
+    signal.signal(signal.SIGUSR1, before)
     recorded = read_one(trace / "small")
     assert raised
+    assert caught == 1
     assert recorded.frame.height >= 1999
     assert recorded.side.dropped == {}

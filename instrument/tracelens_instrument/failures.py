@@ -99,7 +99,9 @@ def let_through(error: Exception) -> None:
         Exception: `error` itself, if it is so.
     """
     ran = set(_codes(error.__traceback__))
-    if len(ran) > 1 and any(_code(signal.getsignal(number)) in ran for number in signal.valid_signals()):
+    if len(ran) > 1 and any(
+        _code(signal.getsignal(number)) in ran for number in signal.valid_signals()
+    ):
         raise error
 
 

@@ -64,6 +64,16 @@ def to_step(
     return _framed(store, view, store.window_of(step, step)).link(TIMELINE)
 
 
+def to_span(store: Store, item: int, ranks: tuple[int, ...]) -> str:
+    """Show one span of the timeline, with some of what is beside it."""
+    lanes = store.scene.lanes
+    start, end = int(lanes.starts[item]), int(lanes.ends[item])
+    around = 2 * (end - start)
+    return _framed(store, ViewState(pins=ranks), Window(start - around, end + around)).link(
+        TIMELINE
+    )
+
+
 def to_shard(finding: Finding) -> str:
     """Show the shard that a finding names."""
     return ViewState(shard=finding.shards[0], steps=finding.steps).link(SHARDS)

@@ -110,7 +110,7 @@ LIGHT: Final = Theme(
     loss="#C4473A",
     quiet="#C9CED4",
     categories=_STRONG | _PALE_LIGHT,
-    ramp=("#FAF6EB", "#F6D98B", "#EE9C3A", "#CF3B2B", "#7A0A24"),
+    ramp=("#FAF7EF", "#FAF0D4", "#F5CF79", "#EB8F35", "#C93529", "#7A0A24"),
 )
 DARK: Final = Theme(
     name="dark",
@@ -122,7 +122,7 @@ DARK: Final = Theme(
     loss="#EF7C6E",
     quiet="#6A6E73",
     categories=_STRONG | _PALE_DARK,
-    ramp=("#34322F", "#6E5A2B", "#C98A2B", "#F0563F", "#FFC2B8"),
+    ramp=("#333130", "#443D2E", "#7F662D", "#CF8A2C", "#F0563F", "#FFC2B8"),
 )
 
 

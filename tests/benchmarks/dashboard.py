@@ -89,14 +89,16 @@ def make_index(run: LargeRun, trace: Path) -> None:
         say("  index is there")
         return
     made = index_whole if run.spans <= WHOLE else index_by_rank
-    for name, seconds in made(run, trace).items():
-        say(f"  {name:28} {seconds:6.1f} s   {seconds / run.spans * 1e8:6.1f} s for 10^8 spans")
+    for name, (wall, cpu) in made(run, trace).items():
+        say(
+            f"  {name:28} {wall:6.1f} s, processor {cpu:6.1f} s = {cpu / run.spans * 1e8:6.1f} for 10^8"
+        )
     say(
         f"  most memory                  {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10} MiB"
     )
 
 
-def index_whole(_run: LargeRun, trace: Path) -> dict[str, float]:
+def index_whole(_run: LargeRun, trace: Path) -> dict[str, tuple[float, float]]:
     """Do what `tracelens index` does."""
     from tracelens import load  # noqa: PLC0415
     from tracelens.analyses import analyze  # noqa: PLC0415
@@ -114,7 +116,7 @@ def index_whole(_run: LargeRun, trace: Path) -> dict[str, float]:
     return clock.seconds
 
 
-def index_by_rank(run: LargeRun, trace: Path) -> dict[str, float]:
+def index_by_rank(run: LargeRun, trace: Path) -> dict[str, tuple[float, float]]:
     """Read and cut one rank at a time."""
     from support.large_index import outlined_by_rank  # noqa: PLC0415
 
@@ -131,16 +133,17 @@ def index_by_rank(run: LargeRun, trace: Path) -> dict[str, float]:
 
 
 class Clock:
-    """Seconds since the last look, by name."""
+    """Seconds of wall and processor since the last look, by name."""
 
     def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._last = time.perf_counter()
+        self.seconds: dict[str, tuple[float, float]] = {}
+        self._last = time.perf_counter(), time.process_time()
 
     def took(self, name: str, made: Any) -> Any:
         """Book the time since the last look."""
-        now = time.perf_counter()
-        self.seconds[name] = self.seconds.get(name, 0.0) + now - self._last
+        now = time.perf_counter(), time.process_time()
+        wall, cpu = self.seconds.get(name, (0.0, 0.0))
+        self.seconds[name] = wall + now[0] - self._last[0], cpu + now[1] - self._last[1]
         self._last = now
         return made
 

@@ -17,7 +17,7 @@ SHADES: Final = 4
 
 # Lateness is a ramp of levels; a higher index is a later rank, so the worst of many is their maximum.
 FIRST_LEVEL: Final = SHADE * SHADES
-LEVELS: Final = 64
+LEVELS: Final = 24  # the eye tells no more apart, and noise packs well
 
 
 def label_of(code: int) -> str:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 COARSE_BINS: Final = 4096  # levels up to this fineness are there from the beginning
 UNFINISHED: Final = ".unfinished"
-_KINDS: Final = {pyramid.COLOURS: "levels", pyramid.PEAKS: "levels", "spans": "columns"}
+_KINDS: Final = {pyramid.COLOURS: "levels", pyramid.PEAKS: "peaks", "spans": "columns"}
 _LOCK: Final = ".lock"
 _PATIENCE_S: Final = 600.0
 
@@ -88,8 +88,8 @@ def load(folder: Path) -> Run | None:
 
 
 def size(folder: Path) -> dict[str, int]:
-    """Return the bytes of an index: levels, uncompressed columns of spans, and all the rest."""
-    found = {"levels": 0, "columns": 0, "rest": 0}
+    """Return the bytes of an index: levels of colours, peaks, columns of spans, and all the rest."""
+    found = {"levels": 0, "peaks": 0, "columns": 0, "rest": 0}
     for file in folder.iterdir():
         kind = _KINDS.get(file.name.split("-")[0], "rest")
         found[kind] += file.stat().st_size

@@ -35,7 +35,11 @@
 
   document.addEventListener("keydown", (event) => {
     if (writing(event.target) || event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.key === "?") document.getElementById("help-button")?.click();
+    const search = document.getElementById("timeline-search");
+    if (event.key === "/" && search) {
+      event.preventDefault();
+      search.focus();
+    } else if (event.key === "?") document.getElementById("help-button")?.click();
     else if (event.key in KEYS) move(KEYS[event.key]);
     else if (PAGE_KEYS.test(event.key)) document.querySelectorAll(".page-link")[event.key - 1]?.click();
   });

@@ -28,6 +28,7 @@ KEYS: Final = (
     ("w, s", "timeline: zoom in, zoom out"),
     ("a, d", "timeline: move left, move right"),
     ("0", "timeline: show the whole run"),
+    ("/", "timeline: find spans by name"),
     ("?", "this help"),
 )
 

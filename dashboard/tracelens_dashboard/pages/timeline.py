@@ -11,10 +11,10 @@ from dash.exceptions import PreventUpdate
 from tracelens.lod.codes import SHARD_OPS
 from tracelens_dashboard import ids, sight, text
 from tracelens_dashboard import theme as themes
-from tracelens_dashboard.components import chart, details, legend
+from tracelens_dashboard.components import chart, details, legend, matches
 from tracelens_dashboard.components.aria import aria
 from tracelens_dashboard.figures import strip, timeline
-from tracelens_dashboard.state import MOST_PINS, SORTS
+from tracelens_dashboard.state import MOST_PINS, SORTS, ViewState
 
 if TYPE_CHECKING:
     from dash import Dash
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from tracelens.lod.query import Picture
     from tracelens.lod.rows import Plan
     from tracelens_dashboard.figures.frame import Frame
-    from tracelens_dashboard.state import ViewState
     from tracelens_dashboard.store import Store
 
 PATH: Final = "/timeline"
@@ -39,6 +38,9 @@ SORT: Final = "timeline-sort"
 NOTE: Final = "timeline-note"
 LEGEND: Final = "timeline-legend"
 DETAILS: Final = "timeline-details"
+SEARCH: Final = "timeline-search"
+FOUND: Final = "timeline-found"
+MOST_FLAGGED: Final = 4  # that are pinned unasked
 STRIP_PX: Final = 64
 LEVELS: Final = {
     "lateness": "Steps are narrow here: colour says how late a rank was in a step, by its own work. "
@@ -71,6 +73,7 @@ def register(app: Dash, store: Store) -> None:
     _register_following(app, store)
     _register_strip(app, store)
     _register_details(app, store)
+    _register_search(app, store)
     app.clientside_callback(
         ClientsideFunction(ids.NAMESPACE, "moved"),
         Output(VIEW, "data"),
@@ -170,6 +173,24 @@ def _register_details(app: Dash, store: Store) -> None:
         return details.of_span(store, *found)
 
 
+def _register_search(app: Dash, store: Store) -> None:
+    @app.callback(
+        Output(FOUND, "children"),
+        Input(SEARCH, "value"),
+        Input(VIEW, "data"),
+        prevent_initial_call=True,
+    )
+    def find(wanted: Any, view: Any) -> Component | None:
+        return matches.of_text(store, wanted, sight.frame(store, view, [], None).seen)
+
+
+def _pinned(store: Store, view: ViewState) -> list[str]:
+    """Pin what a link names; on the whole run, whom faults name."""
+    if view == ViewState(sort=view.sort):
+        return [str(rank) for rank in sorted(store.flagged)[:MOST_FLAGGED]]
+    return [str(rank) for rank in view.pins if rank in set(store.ranks)]
+
+
 def _present(store: Store) -> list[str]:
     """List the categories that occur, in their order."""
     names = list(store.times.categories)
@@ -192,7 +213,7 @@ def _controls(store: Store, view: ViewState) -> Component:
     pins = dmc.MultiSelect(
         id=PINS,
         data=[{"value": str(rank), "label": f"rank {rank}"} for rank in store.ranks],
-        value=[str(rank) for rank in view.pins if rank in set(store.ranks)],
+        value=_pinned(store, view),
         placeholder="Pin ranks",
         searchable=True,
         clearable=True,
@@ -205,11 +226,26 @@ def _controls(store: Store, view: ViewState) -> Component:
     data = [{"value": name, "label": f"by {name}"} for name in SORTS]
     sort = dmc.SegmentedControl(id=SORT, data=data, value=view.sort, size="xs")
     heading = dmc.Group(
-        [dmc.Title("Timeline", order=1, className="card-title"), dmc.Group([pins, sort, _zoom()])],
+        [
+            dmc.Title("Timeline", order=1, className="card-title"),
+            dmc.Group([_search(), pins, sort, _zoom()], gap="sm"),
+        ],
         justify="space-between",
     )
     note = html.P(id=NOTE, className="summary", role="status")
-    return html.Div([heading, note, html.Div(id=LEGEND, className="legend")])
+    found = html.Div(id=FOUND)
+    return html.Div([heading, found, note, html.Div(id=LEGEND, className="legend")])
+
+
+def _search() -> Component:
+    return dmc.TextInput(
+        id=SEARCH,
+        placeholder="Find spans (/)",
+        size="xs",
+        debounce=400,
+        className="search",
+        **aria("find spans by name"),
+    )
 
 
 def _zoom() -> Component:

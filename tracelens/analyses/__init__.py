@@ -19,6 +19,7 @@ from tracelens.analyses import (
     integrity,
     interleaving,
     links,
+    membership,
     phases,
     stalls,
     stragglers,
@@ -59,6 +60,7 @@ class Analysis:
 
 ANALYSES: Final = (
     Analysis("integrity", "What of the run is not in the trace?", integrity.run),
+    Analysis("membership", "Do ranks join or leave while the job runs?", membership.run),
     Analysis("stragglers", "Which ranks are late, in what, and what does it cost?", stragglers.run),
     Analysis("stalls", "When are all ranks slow at the same time?", stalls.run),
     Analysis("imbalance", "Is the work spread evenly over ranks and PS shards?", imbalance.run),

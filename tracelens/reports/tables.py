@@ -16,6 +16,7 @@ __all__ = ["Section", "sections"]
 
 Column = tuple[str, str, "Callable[[Any], str]"]
 MOST_ROWS: Final = 8
+FEWEST_ROWS: Final = {"epochs": 2}  # of a run without changes there is nothing to tell
 
 
 def _shards(number: float) -> str:
@@ -70,6 +71,16 @@ SHOWN: Final[dict[str, tuple[str, tuple[Column, ...]]]] = {
             ("saves", "saving", percent),
         ),
     ),
+    "epochs": (
+        "Who was there",
+        (
+            ("from step", "first_step", str),
+            ("to", "last_step", str),
+            ("ranks", "ranks", str),
+            ("joined", "joined", str),
+            ("left", "left", str),
+        ),
+    ),
     "message_costs": (
         "What a collective costs (95 %)",
         (
@@ -101,7 +112,7 @@ def sections(report: Report) -> list[Section]:
     found = []
     for name, (title, columns) in SHOWN.items():
         table = tables.get(name)
-        if table is None or table.is_empty():
+        if table is None or table.height < FEWEST_ROWS.get(name, 1):
             continue
         more = f" ({MOST_ROWS} of {table.height})" if table.height > MOST_ROWS else ""
         rows = tuple(_row(row, columns) for row in table.head(MOST_ROWS).iter_rows(named=True))

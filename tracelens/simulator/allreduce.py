@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracelens.simulator import durations
+from tracelens.simulator import durations, membership
 from tracelens.simulator.ring import Ring
 from tracelens.simulator.scenario import MILLISECOND, ORIGIN_NS
-from tracelens.simulator.sheet import WORLD_UID, Sheet
 
 if TYPE_CHECKING:
     from tracelens.simulator.durations import Nanoseconds
     from tracelens.simulator.scenario import Scenario
+    from tracelens.simulator.sheet import Sheet
 
 TRAINING_THREAD = 0
 REDUCTION_TRACK = 1
@@ -38,15 +38,17 @@ class Own:
 
 
 def draw_own(scenario: Scenario) -> Own:
-    """Draw all own work of a scenario."""
-    return Own(
-        data=durations.phase(scenario, "data", scenario.data_ms),
-        forward=durations.phase(scenario, "forward", scenario.forward_ms),
-        backprop=durations.phase(scenario, "backprop", scenario.backprop_ms),
-        update=durations.phase(scenario, "update", scenario.update_ms),
-        checkpoint=durations.phase(scenario, "checkpoint", 0.0),
-        gc=durations.phase(scenario, "gc", 0.0),
-    )
+    """Draw all own work of a scenario; who is not there has none, and so delays nobody."""
+    there = membership.present(scenario)
+    means = {
+        "data": scenario.data_ms,
+        "forward": scenario.forward_ms,
+        "backprop": scenario.backprop_ms,
+        "update": scenario.update_ms,
+        "checkpoint": 0.0,
+        "gc": 0.0,
+    }
+    return Own(**{name: durations.phase(scenario, name, ms) * there for name, ms in means.items()})
 
 
 def simulate(scenario: Scenario, sheet: Sheet) -> None:
@@ -207,7 +209,7 @@ def _record_reductions(
             name="allreduce",
             kind="reduction",
             op="allreduce",
-            communicator=WORLD_UID,
+            communicator=membership.communicator_of_steps(scenario),
             seq=steps * scenario.buckets + bucket,
             bucket=bucket,
             bytes=scenario.bytes_of_buckets[bucket],

@@ -12,10 +12,10 @@ import polars as pl
 
 from tracelens.schema.side import ClockReading, Communicator, Process, SideTables, Thread
 from tracelens.schema.vocabulary import TRACE_SUFFIX, stem
-from tracelens.simulator import allreduce, clocks, device, parameter_server
+from tracelens.simulator import allreduce, clocks, device, membership, parameter_server
 from tracelens.simulator.clocks import host_of
 from tracelens.simulator.scenario import Clock, Fault, Scenario, random_clocks
-from tracelens.simulator.sheet import WORLD_UID, Sheet
+from tracelens.simulator.sheet import Sheet
 from tracelens.simulator.to_files import write_process
 from tracelens.trace import COMMUNICATOR_COLUMNS, PROCESS_COLUMNS, THREAD_COLUMNS, Trace
 
@@ -65,7 +65,7 @@ def _count(scenario: Scenario) -> int:
 
 def _events(scenario: Scenario, sheet: Sheet, process: int) -> pl.DataFrame:
     """Return what one process recorded, on its own clock."""
-    true = sheet.frame(process)
+    true = membership.seen(scenario, process, sheet.frame(process))
     if not scenario.on_device:
         return clocks.skew(scenario, process, true)
     launched = clocks.skew(scenario, process, device.launched(scenario, true))
@@ -116,8 +116,11 @@ def _processes(scenario: Scenario, events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _communicators(scenario: Scenario) -> pl.DataFrame:
-    row = {"communicator": WORLD_UID, "name": "world", "ranks": list(range(scenario.ranks))}
-    return pl.DataFrame([] if scenario.shards else [row], schema=COMMUNICATOR_COLUMNS)
+    rows = [
+        {"communicator": epoch.uid, "name": "world", "ranks": list(epoch.ranks)}
+        for epoch in membership.epochs(scenario)
+    ]
+    return pl.DataFrame([] if scenario.shards else rows, schema=COMMUNICATOR_COLUMNS)
 
 
 def _threads(scenario: Scenario) -> pl.DataFrame:
@@ -156,11 +159,15 @@ def _rows(scenario: Scenario, process: int) -> tuple[Thread, ...]:
 
 
 def _side(scenario: Scenario, process: int, readings: pl.DataFrame) -> SideTables:
-    world = Communicator(0, WORLD_UID, "world", list(range(scenario.ranks)))
+    worlds = tuple(
+        Communicator(number, epoch.uid, "world", list(epoch.ranks))
+        for number, epoch in enumerate(membership.epochs(scenario))
+        if process in epoch.ranks
+    )
     return SideTables(
         process=_process(scenario, process),
         threads=_rows(scenario, process),
-        communicators=() if scenario.shards else (world,),
+        communicators=() if scenario.shards else worlds,
         clocks=tuple(
             ClockReading(**reading) for reading in readings.drop("process").iter_rows(named=True)
         ),

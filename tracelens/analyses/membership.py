@@ -1,0 +1,149 @@
+"""Who takes part: ranks that join or leave while the job runs, as elastic launchers let them.
+
+A rank has joined if its first step is a later one than that of the others and begins later, and has left
+if its last step is an earlier one and ended earlier, both by more than a few steps, its recording being
+whole. Restarts with another number of ranks are seen by the world size that processes report.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from tracelens import words
+from tracelens.analyses.result import Finding
+
+if TYPE_CHECKING:
+    from tracelens.analyses.phases import Phases
+    from tracelens.trace import Trace
+
+__all__ = ["EPOCH_COLUMNS", "Membership", "run"]
+
+FEW_STEPS: Final = 2  # by which ranks may begin or end apart
+MOST_EPOCHS: Final = 64  # in a report
+EPOCH_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "first_step": pl.Int32(),
+    "last_step": pl.Int32(),
+    "ranks": pl.Int32(),  # how many are there
+    "joined": pl.String(),  # at its begin; null = none
+    "left": pl.String(),  # before its begin
+}
+
+
+@dataclass(frozen=True)
+class Membership:
+    """`epochs` divides the run by who is there: one row where nobody joins or leaves."""
+
+    epochs: pl.DataFrame
+    findings: tuple[Finding, ...]
+
+    @property
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """What a report shows."""
+        return {"epochs": self.epochs.head(MOST_EPOCHS)}
+
+
+def run(trace: Trace, _phases: Phases) -> Membership:
+    """See who was there when."""
+    stays = _stays(trace)
+    if stays.is_empty():
+        return Membership(pl.DataFrame(schema=EPOCH_COLUMNS), ())
+    epochs = _epochs(stays)
+    worlds = _worlds(trace)
+    if epochs.height < 2 and len(worlds) < 2:
+        return Membership(epochs, ())
+    return Membership(epochs, (_finding(stays, epochs, worlds),))
+
+
+def _stays(trace: Trace) -> pl.DataFrame:
+    """Return each rank's first and last step; those of the run where the rank's own say nothing."""
+    known = {"truncated", "running", "incomplete", "unreadable", "dropped"}
+    doubtful = [note.file for note in trace.notes if note.kind in known]
+    whole = (
+        pl.col("complete") & ~pl.col("file").is_in(doubtful) & (pl.col("dropped").fill_null(0) == 0)
+    )
+    length = pl.col("end_ns") - pl.col("start_ns")
+    steps = trace.steps.group_by("process").agg(
+        first=pl.col("step").min(),
+        last=pl.col("step").max(),
+        begun=pl.col("start_ns").min(),
+        ended=pl.col("end_ns").max(),
+        typical=length.median(),
+    )
+    few = FEW_STEPS * pl.col("typical").median()
+    joined = (pl.col("first") - pl.col("first").min() > FEW_STEPS) & (
+        pl.col("begun") - pl.col("begun").min() > few
+    )
+    left = (pl.col("last").max() - pl.col("last") > FEW_STEPS) & (
+        pl.col("ended").max() - pl.col("ended") > few
+    )
+    return (
+        trace.workers.with_columns(whole=whole)
+        .join(steps, on="process", how="inner")
+        .select(
+            "rank",
+            first=pl.when(joined & pl.col("whole")).then("first").otherwise(pl.col("first").min()),
+            last=pl.when(left & pl.col("whole")).then("last").otherwise(pl.col("last").max()),
+        )
+        .sort("rank")
+    )
+
+
+def _epochs(stays: pl.DataFrame) -> pl.DataFrame:
+    begins = sorted({*stays["first"].to_list(), *(last + 1 for last in stays["last"].to_list())})
+    rows: list[tuple[int, int, int, str | None, str | None]] = []
+    for first, following in pairwise(begins):
+        there = stays.filter((pl.col("first") <= first) & (pl.col("last") >= first)).height
+        joined = stays.filter(pl.col("first") == first)["rank"].to_list() if rows else []
+        left = stays.filter(pl.col("last") == first - 1)["rank"].to_list()
+        rows.append((first, following - 1, there, _named(joined), _named(left)))
+    return pl.DataFrame(rows, schema=EPOCH_COLUMNS, orient="row")
+
+
+def _worlds(trace: Trace) -> list[int]:
+    """Return the numbers of ranks that processes report, in the order in which they came."""
+    workers = trace.processes.filter((pl.col("role") == "worker") & (pl.col("world") > 0))
+    return workers.sort("incarnation", "first_ns")["world"].unique(maintain_order=True).to_list()
+
+
+def _named(ranks: list[int]) -> str | None:
+    return words.listing("rank", ranks) if ranks else None
+
+
+def _finding(stays: pl.DataFrame, epochs: pl.DataFrame, worlds: list[int]) -> Finding:
+    changes = epochs[1:]
+    lasting = pl.col("first").eq(pl.col("first").min()) & pl.col("last").eq(pl.col("last").max())
+    ranks = stays.filter(~lasting)["rank"].to_list()
+    counts = epochs["ranks"].to_list()
+    told = [*_told(changes)]
+    if len(worlds) > 1:
+        told.append(f"processes report worlds of {', then '.join(map(str, worlds))} ranks")
+    steps = (int(changes["first_step"][0]), int(changes["first_step"][-1])) if ranks else None
+    return Finding(
+        kind="world_change",
+        category="fault",
+        ranks=tuple(ranks),
+        steps=steps,
+        sentence=(
+            f"The job's ranks changed while it ran: {'; '.join(told)}. Ranks are compared only in steps "
+            "that they share, and what joining and leaving itself took is outside of steps."
+        ),
+        evidence={"ranks_by_epoch": counts, "worlds": worlds},
+    )
+
+
+def _told(changes: pl.DataFrame) -> list[str]:
+    """Say each change, with how many ranks there are then."""
+    told = []
+    for row in changes.head(words.MOST_LISTED).iter_rows(named=True):
+        parts = []
+        if row["left"]:
+            parts.append(f"{row['left']} left after step {row['first_step'] - 1}")
+        if row["joined"]:
+            parts.append(f"{row['joined']} joined in step {row['first_step']}")
+        told.append(f"{', '.join(parts)} ({words.count(row['ranks'], 'rank')} then)")
+    more = changes.height - words.MOST_LISTED
+    return told if more <= 0 else [*told, f"and {more} changes more"]

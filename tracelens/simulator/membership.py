@@ -1,0 +1,74 @@
+"""Ranks that join or leave while a simulated job runs: who is there in which step, and in which world.
+
+Whenever the set of ranks changes, those that are there form a new communicator, as elastic launchers do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tracelens.simulator.sheet import WORLD_UID
+
+if TYPE_CHECKING:
+    from tracelens.simulator.scenario import Scenario
+
+__all__ = ["Epoch", "communicator_of_steps", "epochs", "present", "seen"]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """Steps `first` to `last`, inclusive, in which the same ranks are there."""
+
+    uid: str
+    first: int
+    last: int
+    ranks: tuple[int, ...]
+
+
+def present(scenario: Scenario) -> npt.NDArray[np.bool_]:
+    """Say which rank is there in which step, [step, rank]."""
+    there = np.ones((scenario.steps, scenario.ranks), np.bool_)
+    for rank, (first, last) in scenario.stays:
+        there[:first, rank] = there[last + 1 :, rank] = False
+    return there
+
+
+def epochs(scenario: Scenario) -> list[Epoch]:
+    """Divide the run by who is there."""
+    there = present(scenario)
+    changes = np.flatnonzero((there[1:] != there[:-1]).any(axis=1)) + 1
+    firsts = [0, *changes.tolist()]
+    lasts = [first - 1 for first in firsts[1:]] + [scenario.steps - 1]
+    return [
+        Epoch(
+            WORLD_UID if number == 0 else f"{WORLD_UID}-{number}", first, last, _there(there[first])
+        )
+        for number, (first, last) in enumerate(zip(firsts, lasts, strict=True))
+    ]
+
+
+def communicator_of_steps(scenario: Scenario) -> Any:
+    """Return the world's uid: one word, or one a step, [step, 1], where the world changes."""
+    parts = epochs(scenario)
+    if len(parts) == 1:
+        return WORLD_UID
+    return np.repeat([part.uid for part in parts], [part.last - part.first + 1 for part in parts])[
+        :, None
+    ]
+
+
+def seen(scenario: Scenario, process: int, events: pl.DataFrame) -> pl.DataFrame:
+    """Leave out what a rank does in steps in which it is not there."""
+    for rank, (first, last) in scenario.stays:
+        if rank == process:
+            return events.filter(pl.col("step").is_between(first, last))
+    return events
+
+
+def _there(row: npt.NDArray[np.bool_]) -> tuple[int, ...]:
+    return tuple(np.flatnonzero(row).tolist())

@@ -63,6 +63,8 @@ class _Mapped(mmap.mmap):
             return self.size() == len(self)
         except OSError:
             return False
+        except ValueError:  # it could not be made, or was closed
+            return True
 
 
 def mapped(descriptor: int, length: int) -> mmap.mmap:

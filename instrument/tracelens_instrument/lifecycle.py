@@ -201,9 +201,8 @@ def _run_callbacks() -> None:
 
 
 def _convert(recording: Recording) -> None:
-    # numpy and pyarrow take a quarter of a second to import: not before training has ended.
     try:
-        from tracelens.schema.segments import convert  # noqa: PLC0415 - see the line above
+        from tracelens_instrument.ending import convert  # noqa: PLC0415 - not before it is needed
 
         convert(recording.note or recording.folder)
     except Exception as error:  # noqa: BLE001 - whatever it is, the segments remain readable

@@ -1,0 +1,80 @@
+"""Turning a recording that has ended into Arrow, without loading anything into the training for it.
+
+Libraries that find too little memory, or may not start their threads, do not fail by an exception: they
+end the process, or interrupt it. So the work is done in a process of its own, unless the training has
+them loaded and is not short of memory.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from tracelens_instrument.descriptors import limits_as_errors
+
+__all__ = ["convert"]
+
+_NEEDED: Final = ("numpy", "pyarrow")
+_MEMORY: Final = (resource.RLIMIT_AS, resource.RLIMIT_DATA)
+_PYTHON: Final = re.compile(r"(python|pypy)[\d.]*t?")
+_PROGRAM: Final = (
+    "import sys; sys.path[:0] = sys.argv[2:]; from pathlib import Path; "
+    "from tracelens.schema.segments import convert; convert(Path(sys.argv[1]))"
+)
+_FEW_THREADS: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+def convert(place: Path) -> None:
+    """Turn a segments folder into an Arrow file; `place` is the folder, or the note that leads there.
+
+    Raises:
+        OSError: it was not done; the segments are as they were.
+        UnusableInput: they are damaged.
+    """
+    if _is_at_hand() or not _is_python(sys.executable):
+        from tracelens.schema.segments import convert as convert_here  # noqa: PLC0415 - see above
+
+        with limits_as_errors():
+            convert_here(place)
+    else:
+        _convert_beside(place)
+
+
+def _is_at_hand() -> bool:
+    """Whether all that it needs is there already, memory included."""
+    limited = any(resource.getrlimit(what)[0] != resource.RLIM_INFINITY for what in _MEMORY)
+    return not limited and all(name in sys.modules for name in _NEEDED)
+
+
+def _is_python(executable: str | None) -> bool:
+    """Whether that runs Python, and not a program of the user's that would start again."""
+    return _PYTHON.fullmatch(Path(executable or "").name) is not None
+
+
+def _convert_beside(place: Path) -> None:
+    paths = [os.path.abspath(path) for path in sys.path if path]  # noqa: PTH100 - of texts
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", _PROGRAM, str(place), *paths],
+        env=_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    if done.returncode != 0:
+        said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise OSError(said or f"the converting process ended with {done.returncode}")
+
+
+def _environment() -> dict[str, str]:
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("TRACELENS_") and name != "LD_PRELOAD"
+    }
+    return kept | _FEW_THREADS

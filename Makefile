@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 .PHONY: $(shell sed -n 's/^\([a-z-]*\):.*\#\#.*/\1/p' $(MAKEFILE_LIST))
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
 
 demo: $(VENV)/demo.stamp ## record a real training with a slow rank, analyze it, serve it (NO_SERVE=1: end after the verdict)
 	$(BIN)/tracelens demo $(if $(NO_SERVE),--no-serve)
@@ -36,6 +36,9 @@ sanitize: $(VENV)/test.stamp ## the recorder's tests with sanitizers in its nati
 
 samples: $(VENV)/test.stamp ## record sample_traces/ anew
 	PYTHONPATH=tests $(BIN)/python -m support.samples
+
+example-%: $(VENV)/test.stamp ## record and explain an entry of sample_traces/manifest.toml: make example-mpi-late-rank
+	PYTHONPATH=tests $(BIN)/python -m support.samples $*
 
 bench: bench-recorder bench-conversion bench-stragglers ## all benchmarks
 

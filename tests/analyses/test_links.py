@@ -9,13 +9,13 @@ import pytest
 from support.analysed import faults, report, trace
 
 from tracelens.analyses._job import job_ns
-from tracelens.simulator.synthetic import Fault, Scenario, random_clocks
+from tracelens.simulator.synthetic import Fault, Scenario
 
 if TYPE_CHECKING:
     from tracelens.analyses.links import Links
     from tracelens.analyses.result import Finding
 
-RING = Scenario(ranks=4, steps=60, hops=True, transfer_ms=2.0)
+RING = Scenario(ranks=4, ranks_per_host=1, steps=60, hops=True, transfer_ms=2.0)
 SLOW = Fault("link", (1,), factor=4.0)
 BRIEF = Fault("link", (2,), steps=(20, 44), factor=5.0)
 CROWDED = Fault("reduction", (), steps=(20, 44), factor=6.0)
@@ -38,11 +38,11 @@ def saved(scenario: Scenario) -> float:
     [
         RING,
         replace(RING, overlap=False),
-        replace(RING, ranks=8, clocks=random_clocks(2)),
+        replace(RING, ranks=8),
         replace(RING, noise=0.08),
         replace(RING, ranks=16, steps=40),
     ],
-    ids=["overlapped", "blocking", "skewed clocks", "noisy", "sixteen"],
+    ids=["overlapped", "blocking", "eight", "noisy", "sixteen"],
 )
 def test_a_slow_link_is_named(scenario: Scenario) -> None:
     """From whom to whom, how slow, and what it costs, although every rank's reductions are slow."""
@@ -81,10 +81,15 @@ def test_links_between_hosts_are_no_fault() -> None:
     assert faults(report(scenario)) == []
 
 
+def test_within_a_host_there_are_no_links() -> None:
+    """Messages go through memory there: long ones mean that ranks share cores."""
+    assert faults(report(replace(RING, ranks_per_host=4, faults=(SLOW,)))) == []
+
+
 def test_both_links_of_a_rank_are_one_finding() -> None:
     """All that goes to and from a rank is slow: its network interface."""
     both = Fault("link", (2, 3), factor=4.0)
-    found = only(replace(RING, ranks=8, ranks_per_host=8, faults=(both,)))
+    found = only(replace(RING, ranks=8, faults=(both,)))
     assert (found.kind, found.ranks) == ("slow_link", (3,))
     assert found.sentence.startswith("All that goes to and from rank 3 is slow,")
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.root]
 
-SHIFTS = (0.0, 0.25, -1.0)
+SHIFTS = (0.0, 0.25, -1.0, 5.0)
 MPI = [sys.executable, "-m", "mpi4py"]
 
 
@@ -45,19 +45,21 @@ def _exposed(report: Report) -> float:
 
 
 def test_mpi_on_hosts_with_other_clocks_and_a_slow_link(tmp_path: Path) -> None:
-    """The link makes it communication-bound; the clocks of the hosts are brought together."""
-    hosts = ["--hosts=3", "--rate=1gbit", "--slow-link=1:2=50mbit"]
+    """The link is named by its messages; the clocks of the hosts are brought together."""
+    hosts = ["--hosts=4", "--rate=1gbit", "--slow-link=1:2=40mbit"]
     hosts.append(f"--shift={','.join(map(str, SHIFTS))}")
-    train = [str(EXAMPLES / "mpi_allreduce.py"), "--algorithm=ring", "--steps=30", "--hidden=128"]
+    train = [str(EXAMPLES / "mpi_allreduce.py"), "--algorithm=ring", "--steps=60", "--hidden=256"]
     _record(tmp_path / "t", hosts, [*MPI, *train])
     trace = tl.open(tmp_path / "t")
-    assert sorted(trace.processes["host"].cast(pl.String)) == ["host0", "host1", "host2"]
+    assert sorted(trace.processes["host"].cast(pl.String)) == [f"host{rank}" for rank in range(4)]
     assert trace.alignment.method == "collective_exits"
     ends = trace.spans.filter(name="ring allreduce").group_by("seq").agg(end=pl.col("end_ns"))
     apart = ends.select(pl.col("end").list.max() - pl.col("end").list.min()).collect().to_series()
-    assert apart.len() == 30 * 4
+    assert apart.len() == 60 * 4
     assert apart.to_numpy().max() < 0.25e9  # no more than the least that the clocks differ by
-    assert _exposed(tl.analyze(trace)) > 0.3
+    report = tl.analyze(trace)
+    assert _exposed(report) > 0.3
+    assert [f.ranks for f in report.findings if f.kind == "slow_link"] == [(1, 2)]
 
 
 def test_ddp_on_a_slow_network(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 """Record the sample traces, and hold a report against what its manifest entry says is planted.
 
-Run as a program it records all of `sample_traces/` anew.
+Run as a program it records all of `sample_traces/` anew, or those that are named into ``traces/NAME``,
+and explains them.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).parents[2]
 SAMPLES: Final = ROOT / "sample_traces"
+EXAMPLES: Final = ROOT / "instrument" / "examples"
 EDGE: Final = 5  # steps; a block of the detector, and one for the step in which a delay begins
 TIME_LIMIT: Final = 240
 
@@ -33,6 +36,9 @@ class Sample:
     script: str
     arguments: list[str]
     killed: bool = False
+    record: list[str] = field(default_factory=list)  # options of `tracelens record`
+    hosts: list[str] = field(default_factory=list)  # options of pretend_hosts.py, on which it runs
+    environment: str = ".venv"  # what it needs beside that is installed there
     expect: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -49,22 +55,42 @@ def manifest() -> list[Sample]:
 
 def record(sample: Sample, folder: Path) -> None:
     """Run the sample's training for real, recorded into `folder`."""
-    binaries = Path(sys.executable).parent
-    script = [str(ROOT / "instrument" / "examples" / sample.script), *sample.arguments]
-    if sample.launcher == "torchrun":
-        options = ["--standalone", f"--nproc-per-node={sample.ranks}"]
-        training = [str(binaries / "torchrun"), *options, *script]
-    elif sample.launcher == "mpiexec":
-        launcher = [str(binaries / "mpiexec"), "-n", str(sample.ranks)]
-        training = [*launcher, sys.executable, "-m", "mpi4py", *script]
-    else:  # it starts its processes itself
-        training = [sys.executable, *script, f"--workers={sample.ranks}"]
-    command = [sys.executable, "-m", "tracelens", "record", "--out", str(folder), "--", *training]
+    python = sys.executable
+    if sample.environment != ".venv":
+        python = str(ROOT / sample.environment / "bin" / "python")
+    command = [python, "-m", "tracelens", "record", "--out", str(folder), *sample.record, "--"]
     done = subprocess.run(
-        command, check=False, capture_output=True, text=True, timeout=TIME_LIMIT, cwd=ROOT
+        [*command, *_training(sample, python)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=TIME_LIMIT,
+        cwd=ROOT,
+        env=os.environ | {"PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"},
     )
     if done.returncode and not sample.killed:
         raise RuntimeError(f"{sample.name} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+
+
+def _training(sample: Sample, python: str) -> list[str]:
+    """Return the command that starts the training."""
+    binaries = Path(python).parent
+    script = [str(EXAMPLES / sample.script), *sample.arguments]
+    count = str(sample.ranks)
+    mpi = [python, "-m", "mpi4py", *script]
+    match sample.launcher:
+        case "torchrun":
+            options = ["--standalone", f"--nproc-per-node={count}"]
+            return [str(binaries / "torchrun"), *options, *script]
+        case "mpiexec":
+            return [str(binaries / "mpiexec"), "-n", count, *mpi]
+        case "horovodrun":
+            return [python, str(binaries / "horovodrun"), "-np", count, "--gloo", python, *script]
+        case "pretend_hosts":
+            hosts = [python, str(EXAMPLES / "pretend_hosts.py"), f"--hosts={count}", *sample.hosts]
+            return [*hosts, "--", *(mpi if sample.script.startswith("mpi_") else [python, *script])]
+        case _:  # it starts its processes itself
+            return [python, *script, f"--workers={count}"]
 
 
 def differences(report: Report, expect: dict[str, Any]) -> list[str]:
@@ -101,12 +127,19 @@ def _near(found: tuple[int, int] | None, planted: list[int]) -> bool:
 
 
 def main() -> None:
-    """Record every sample anew."""
-    for sample in manifest():
+    """Record every sample anew, or explain those that are named."""
+    named = sys.argv[1:]
+    known = {sample.name: sample for sample in manifest()}
+    if unknown := set(named) - set(known):
+        raise SystemExit(f"no such example: {', '.join(unknown)}; there are {', '.join(known)}")
+    for sample in [known[name] for name in named] or known.values():
         sys.stdout.write(f"{sample.name}: {sample.about}\n")
         sys.stdout.flush()
-        shutil.rmtree(sample.folder, ignore_errors=True)
-        record(sample, sample.folder)
+        folder = ROOT / "traces" / sample.name if named else sample.folder
+        shutil.rmtree(folder, ignore_errors=True)
+        record(sample, folder)
+        if named:
+            subprocess.run([sys.executable, "-m", "tracelens", "analyze", str(folder)], check=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Finds links that take longer than others for the same bytes, as `_detector.py` finds late ranks.
 
-Links within a host and between hosts are held against their own kind. Each message is expected to take
-what messages of its size take there; what a link takes beyond the median link of the step, in shares of
-a step, is searched for windows that chance does not explain.
+Links between hosts are held against each other; within a host messages go through memory, and slow
+ones mean ranks that share cores. Each message is expected to take what messages of its size take; what a
+link takes beyond the median link of the step, in shares of a step, is searched for windows that chance
+does not explain.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ __all__ = ["SlowLink", "find"]
 Floats = npt.NDArray[np.float64]
 
 FEWEST_STEPS: Final = 30
-FEWEST_LINKS: Final = 3  # of a kind: fewer do not say what is normal
+FEWEST_LINKS: Final = 3  # fewer do not say what is normal
 FALSE_RATE: Final = 0.005
 LEAST_EFFECT: Final = 0.02  # of a step
 LEAST_RATIO: Final = 1.5  # times what others take
@@ -60,15 +61,7 @@ def find(trace: Trace, hops: pl.DataFrame) -> list[SlowLink]:
     ends = hops.join(host, left_on="sender", right_on="rank").join(
         host, left_on="receiver", right_on="rank", suffix="_there"
     )
-    across = ends.with_columns(across=pl.col("host").ne_missing(pl.col("host_there")))
-    found = []
-    for part in across.partition_by("across"):
-        found += _of_a_kind(trace, part)
-    return found
-
-
-def _of_a_kind(trace: Trace, hops: pl.DataFrame) -> list[SlowLink]:
-    sheet = _Sheet.of(hops)
+    sheet = _Sheet.of(ends.filter(pl.col("host").ne_missing(pl.col("host_there"))))
     length = (trace.steps["end_ns"] - trace.steps["start_ns"]).median()
     steps, links = sheet.taken.shape
     if steps < FEWEST_STEPS + WARM_UP or links < FEWEST_LINKS or not isinstance(length, float):

@@ -24,7 +24,8 @@ def slow_link(setting: Setting, work: Work) -> Label:
     """Make one link of the ring slow: all reductions last long, only one rank's sends do."""
     hops(setting, work)
     assert work.hop is not None
-    rank = pick(setting)[0]
+    last_of_host = pick(setting)[0] // setting.per_host * setting.per_host + setting.per_host - 1
+    rank = min(last_of_host, setting.ranks - 1)
     work.transfer *= 5
     work.hop[:, rank] *= 5
     ranks = tuple(sorted((rank, (rank + 1) % setting.ranks)))

@@ -69,6 +69,7 @@ def test_all_of_a_model_on_a_device(trace: Path, monkeypatch: pytest.MonkeyPatch
         "backprop": "simulated:0 stream 0",
         "SGD": "simulated:0 stream 0",
         "bucket": "simulated:0 reductions",
+        "broadcast": "simulated:0 reductions",  # DDP tells all ranks in which order it reduces
     }
     order = sorted(("forward", "backprop", "SGD"), key=lambda n: found.named(n)[0]["start_ns"])
     begins = [found.named(name)[0]["device_start_ns"] for name in order]

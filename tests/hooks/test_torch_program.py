@@ -15,7 +15,7 @@ from support.torch_training import Training, group_of_one, network, torch
 import tracelens as tl
 from tracelens.errors import InvalidArgument
 from tracelens_instrument import hooks
-from tracelens_instrument.hooks import torch_backward, torch_buckets, torch_modules
+from tracelens_instrument.hooks import torch_backward, torch_buckets, torch_flight, torch_modules
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -130,7 +130,7 @@ def test_a_step_that_calls_its_base_is_one_update(trace: Path) -> None:
     [
         (torch_backward._Pass, "_wait"),
         (torch_buckets, "_bucket"),
-        (torch_buckets._Flight, "end_with"),
+        (torch_flight.Flight, "_follow"),
         (torch_modules._EndLayer, "_await_gradient"),
         (torch_backward._Pass, "finish"),
     ],
@@ -145,9 +145,9 @@ def test_a_failure_of_ours_warns_and_the_training_goes_on(
     plain.step()
     plain.step()
     fail.__name__ = name
-    monkeypatch.setattr(target, name, fail)
     with group_of_one():
         model = torch.nn.parallel.DistributedDataParallel(network())
+        monkeypatch.setattr(target, name, fail)  # now: making the model needs collectives
         training = Training(tl.attach(model, detail="layer"))
         with pytest.warns(RuntimeWarning, match=f"{name} failed and recorded nothing") as warned:
             training.step()

@@ -46,20 +46,21 @@ def test_reductions_match_across_ranks(ranks: list[Recorded]) -> None:
                 bucket["bucket"],
                 bucket["bytes"],
             )
-            for bucket in _of_kind(recorded, "reduction")
+            for bucket in recorded.named("bucket")
         ]
         for recorded in ranks
     ]
     assert identities[0] == identities[1]
-    assert [seq for _, seq, *_ in identities[0]] == list(range(len(identities[0])))
-    assert _steps(_of_kind(ranks[0], "reduction")) == set(range(STEPS))
+    numbers = [event["seq"] for event in _of_kind(ranks[0], "reduction")]
+    assert numbers == list(range(len(numbers)))  # buckets, and what DDP and the script do besides
+    assert _steps(ranks[0].named("bucket")) == set(range(STEPS))
     assert len({bucket for *_, bucket, _ in identities[0]}) > 1
 
 
 def test_a_step_reduces_the_whole_gradient(ranks: list[Recorded]) -> None:
     weights = 32 * 128 + 128 + 128 * 128 + 128 + 128 * 4 + 4
     for step in range(STEPS):
-        buckets = [b for b in _of_kind(ranks[0], "reduction") if b["step"] == step]
+        buckets = [b for b in ranks[0].named("bucket") if b["step"] == step]
         assert sum(bucket["bytes"] for bucket in buckets) == 4 * weights
 
 
@@ -82,7 +83,7 @@ def test_reductions_are_in_flight_and_begin_while_gradients_are_computed(
     for recorded in ranks:
         tracks = {t.index: t.in_flight for t in recorded.side.threads}
         passes = {e["step"]: e for e in recorded.named("backprop")}
-        for bucket in _of_kind(recorded, "reduction"):
+        for bucket in recorded.named("bucket"):
             assert tracks[bucket["thread"]]
             around = passes[bucket["step"]]
             begin = around["start_ns"]
@@ -92,7 +93,7 @@ def test_reductions_are_in_flight_and_begin_while_gradients_are_computed(
 def test_waiting_begins_where_backprop_ends(ranks: list[Recorded]) -> None:
     for recorded in ranks:
         passes = recorded.named("backprop")
-        waits = _of_kind(recorded, "wait")
+        waits = recorded.named("wait for reductions")
         assert len(waits) == STEPS
         assert len(passes) == STEPS + 1
         for before, wait in zip(passes, waits, strict=False):
@@ -103,8 +104,8 @@ def test_waiting_begins_where_backprop_ends(ranks: list[Recorded]) -> None:
 def test_without_synchronisation_there_is_nothing_to_wait_for(ranks: list[Recorded]) -> None:
     """The last backward pass of the script is under no_sync."""
     for recorded in ranks:
-        assert STEPS not in _steps(_of_kind(recorded, "wait"))
-        assert STEPS not in _steps(_of_kind(recorded, "reduction"))
+        assert STEPS not in _steps(recorded.named("wait for reductions"))
+        assert STEPS not in _steps(recorded.named("bucket"))
 
 
 def test_nothing_is_left_open_or_failed(ranks: list[Recorded]) -> None:

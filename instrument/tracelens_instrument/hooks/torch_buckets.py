@@ -1,12 +1,11 @@
 """Gradient buckets of DistributedDataParallel: each reduction, from issue to completion.
 
-What DDP reduces by itself is seen in PyTorch's dispatcher, and left alone. A communication hook of the
-user's, which may do anything, is called from ours, which notes the times.
+What DDP reduces by itself is seen in PyTorch's dispatcher (`torch_collectives`), and left alone. A
+communication hook of the user's, which may do anything, is called from ours, which notes the times.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import torch.distributed as dist
@@ -14,9 +13,10 @@ import wrapt
 
 from tracelens.schema.record import NO_INDEX
 from tracelens_instrument.failures import warn_once
-from tracelens_instrument.hooks import torch_backward, torch_dispatch
+from tracelens_instrument.hooks import torch_backward
 from tracelens_instrument.hooks.base import attempt, say_failed
-from tracelens_instrument.hooks.torch_groups import Group, group_of
+from tracelens_instrument.hooks.torch_flight import Flight
+from tracelens_instrument.hooks.torch_groups import group_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,58 +25,13 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import GradBucket
     from torch.nn.parallel import DistributedDataParallel
 
-    from tracelens_instrument.device_span import DeviceToken
-    from tracelens_instrument.span import Token
-
     Future = torch.futures.Future[torch.Tensor]
     UserHook = Callable[[Any, GradBucket], Future]
 
-__all__ = ["install", "look_for_hook"]
+__all__ = ["in_users_hook", "install", "is_gradient", "look_for_hook", "see"]
 
 _installed: Final[list[bool]] = []
 _users: Final[list[bool]] = []  # a communication hook of the user's runs
-
-
-class _Flight:
-    """A bucket on its way; ends in the thread that completes the reduction.
-
-    With NCCL that is as soon as the reduction is queued; but there the callback runs on a stream that
-    waits for it, so that the device's end of the span is that of the reduction.
-    """
-
-    __slots__ = ("_token",)
-
-    def __init__(self, group: Group, buffer: torch.Tensor, number: int | None) -> None:
-        nbytes = 0 if buffer.is_sparse else buffer.nbytes
-        self._token: Token | DeviceToken = group.span_of(buffer).begin(
-            group.track,
-            seq=group.next_seq(),
-            bucket=NO_INDEX if number is None else number,
-            nbytes=nbytes,
-        )
-
-    def issued(self, result: Any) -> None:
-        """End with the work that the operator returned."""
-        try:
-            self.end_with(dist.Work.unbox(result[-1]).get_future())
-        except Exception as error:  # noqa: BLE001 - the border to the user's training code
-            say_failed(self.end_with, error)
-
-    def refused(self) -> None:
-        """End now, for nothing was issued."""
-        self._token.end(failed=True)
-
-    def end_with(self, future: Any) -> None:
-        """End with this future, which itself stays as it is."""
-        future.add_done_callback(self._over)
-
-    def _over(self, future: Any) -> None:
-        try:
-            future.value()
-        except Exception:  # noqa: BLE001 - the reduction failed; DDP raises it where it waits
-            self._token.end(failed=True)
-        else:
-            self._token.end()
 
 
 class _UserHook:
@@ -90,10 +45,10 @@ class _UserHook:
     def __reduce__(self) -> tuple[type[object], tuple[()]]:
         return object, ()
 
-    def begin(self, bucket: GradBucket) -> _Flight:
+    def begin(self, bucket: GradBucket) -> Flight:
         """A bucket is complete."""
         torch_backward.bucket_issued()
-        return _Flight(group_of(self.group), bucket.buffer(), bucket.index())
+        return _begin(self.group, bucket.buffer(), bucket.index())
 
     def reduce(self, bucket: GradBucket) -> Future:
         """Do what the user wants; the operations of which that consists are a part of it."""
@@ -105,10 +60,9 @@ class _UserHook:
 
 
 def install() -> None:
-    """Record the buckets of every model, and every communication hook registered from now on."""
+    """Call every communication hook that is registered from now on from ours."""
     if not _installed:
         _installed.append(True)
-        torch_dispatch.install(_watch, ("allreduce_",))
         cls = "DistributedDataParallel.register_comm_hook"
         wrapt.wrap_function_wrapper("torch.nn.parallel.distributed", cls, _around_register)
 
@@ -123,9 +77,14 @@ def look_for_hook(model: DistributedDataParallel) -> None:
         )
 
 
-def _watch(_name: str, args: tuple[Any, ...]) -> _Flight | None:
-    """See an allreduce: by DDP, if no Python code between it and the engine has issued it."""
-    if _users or not torch_backward.runs_below(sys._getframe(1).f_back):  # noqa: SLF001 - no other way
+def is_gradient(tensors: list[torch.Tensor]) -> bool:
+    """Tell whether DDP reduces gradients here, not which parameters are in use."""
+    return tensors[0].is_floating_point() or tensors[0].is_complex()
+
+
+def see(args: tuple[Any, ...]) -> Flight | None:
+    """See an allreduce by DDP, unless a communication hook has asked for it."""
+    if in_users_hook():
         return None
     try:
         return _bucket(args)
@@ -134,12 +93,25 @@ def _watch(_name: str, args: tuple[Any, ...]) -> _Flight | None:
         return None
 
 
-def _bucket(args: tuple[Any, ...]) -> _Flight | None:
-    (buffer,), group = args[:2]
-    if not (buffer.is_floating_point() or buffer.is_complex()):  # which parameters are in use
-        return None
+def in_users_hook() -> bool:
+    """Tell whether a communication hook of the user's runs: what it issues is part of its bucket."""
+    return bool(_users)
+
+
+def _bucket(args: tuple[Any, ...]) -> Flight:
     number = torch_backward.bucket_issued()
-    return _Flight(group_of(dist.ProcessGroup.unbox(group)), buffer, number)
+    return _begin(dist.ProcessGroup.unbox(args[1]), args[0][0], number)
+
+
+def _begin(process_group: dist.ProcessGroup, buffer: torch.Tensor, number: int | None) -> Flight:
+    group = group_of(process_group)
+    token = group.span_of("bucket", "allreduce", buffer).begin(
+        group.buckets,
+        seq=group.next_seq(),
+        bucket=NO_INDEX if number is None else number,
+        nbytes=0 if buffer.is_sparse else buffer.nbytes,
+    )
+    return Flight(token)
 
 
 def _around_register(

@@ -14,6 +14,7 @@ from tracelens_instrument import recorder
 from tracelens_instrument.hooks import (
     torch_backward,
     torch_buckets,
+    torch_collectives,
     torch_data,
     torch_modules,
     torch_optimizer,
@@ -77,6 +78,7 @@ def _record_phases(level: str) -> None:
         LOOK.phases = True
         torch_backward.install()
         torch_buckets.install()
+        torch_collectives.install()
 
 
 def _record(model: Module, level: str) -> None:

@@ -18,7 +18,7 @@ from tracelens_instrument.failures import warn_once
 from tracelens_instrument.state import STATE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 __all__ = ["Issue", "Watch", "install", "resume", "suspend"]
 
@@ -39,10 +39,10 @@ class Issue(Protocol):
 
 
 class Watch(Protocol):
-    """Who looks at operations."""
+    """Who looks at an operator; called from the kernel, whose caller is who issues it."""
 
-    def __call__(self, name: str, args: tuple[Any, ...], /) -> Issue | None:
-        """Look at an operator and its arguments; None: its end does not matter."""
+    def __call__(self, args: tuple[Any, ...], /) -> Issue | None:
+        """Look at the arguments of an operator; None: its end does not matter."""
         ...
 
 
@@ -50,12 +50,12 @@ _library: Final[list[Any]] = []
 _kernels: Final[dict[str, Callable[..., Any]]] = {}
 
 
-def install(watch: Watch, names: tuple[str, ...]) -> None:
-    """Call `watch` with the name and arguments of each of these operators, before it is issued."""
+def install(watches: Mapping[str, Watch]) -> None:
+    """Call each of `watches` with the arguments of the operator of that name, before it is issued."""
     if _kernels:
         return
     try:
-        _kernels.update((name, _kernel(name, watch)) for name in names)
+        _kernels.update((name, _kernel(name, watch)) for name, watch in watches.items())
         resume()
     except Exception as error:  # noqa: BLE001 - whatever another PyTorch lacks, the training goes on
         warn_once(f"collectives of this PyTorch ({torch.__version__}) are not recorded ({error!r})")
@@ -83,7 +83,7 @@ def _kernel(name: str, watch: Watch) -> Callable[..., Any]:
     def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
         issue = None
         if STATE.segment is not None or STATE.waiting is not None:
-            issue = watch(name, args)
+            issue = watch(args)
         if issue is None:
             return hand_on(keys & below, *args, **kwargs)
         try:

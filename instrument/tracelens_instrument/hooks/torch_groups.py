@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch.distributed as dist
 
 from tracelens_instrument import recorder
+from tracelens_instrument.hooks.base import note_attached
 from tracelens_instrument.hooks.torch_device import REDUCTIONS, Placed
 
 if TYPE_CHECKING:
@@ -19,19 +20,25 @@ __all__ = ["Group", "group_of"]
 
 
 class Group:
-    """A process group: its communicator, the span of its reductions, and how many there were."""
+    """A process group: its communicator, the spans of what it does, and how many there were."""
 
     def __init__(self, name: str, ranks: list[int], *, queues: bool) -> None:
-        communicator = recorder.communicator(ranks, name)
-        span = recorder.span("bucket", kind="reduction", op="allreduce", communicator=communicator)
-        self._host = span
-        self._placed = Placed(span, REDUCTIONS) if queues else None
-        self.track = recorder.track("gradient buckets")
+        self._communicator = recorder.communicator(ranks, name)
+        self._queues = queues
+        self._spans: dict[str, tuple[Span, Placed | None]] = {}
+        self.buckets = recorder.track("gradient buckets")
+        self.collectives = recorder.track("collectives")
         self.next_seq = itertools.count().__next__
 
-    def span_of(self, buffer: Any) -> Span | DeviceSpan:
-        """Return the handle for the reduction of a buffer."""
-        return self._host if self._placed is None else self._placed.at(buffer)
+    def span_of(self, name: str, op: str, tensor: Any) -> Span | DeviceSpan:
+        """Return the handle for an operation on a tensor, which stands for all that it works on."""
+        known = self._spans.get(name)
+        if known is None:
+            span = recorder.span(name, kind="reduction", op=op, communicator=self._communicator)
+            placed = Placed(span, REDUCTIONS) if self._queues else None
+            known = self._spans[name] = (span, placed)
+        span, placed = known
+        return span if placed is None else placed.at(tensor)
 
 
 _GROUPS: Final[weakref.WeakKeyDictionary[dist.ProcessGroup, Group]] = weakref.WeakKeyDictionary()
@@ -41,7 +48,10 @@ def group_of(process_group: dist.ProcessGroup) -> Group:
     """Return what is known of `process_group`, without keeping it alive."""
     group = _GROUPS.get(process_group)
     if group is None:
+        recorder.identify(dist.get_rank(), dist.get_world_size())
         ranks = dist.get_process_group_ranks(process_group)
+        if process_group is dist.group.WORLD:
+            note_attached(f"process group of {len(ranks)} ranks")
         group = _GROUPS[process_group] = Group(
             f"torch {process_group.group_name}", ranks, queues=queues_only(process_group)
         )

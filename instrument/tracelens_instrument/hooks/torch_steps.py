@@ -72,6 +72,7 @@ class ImplicitSteps:
         self._forget()
 
     def _forget(self) -> None:
+        self._optimizer = None
         self._number = 0
         self._begun = False
         self._used = False

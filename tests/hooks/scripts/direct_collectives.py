@@ -1,0 +1,43 @@
+"""A program that calls collectives itself, blocking and not, in two groups."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+
+def blocking(group: dist.ProcessGroup | None) -> None:
+    """All that gloo can do, on 4 floats a rank."""
+    mine = torch.arange(4.0) + dist.get_rank()
+    both = torch.empty(8)
+    dist.all_reduce(mine, group=group)
+    dist.broadcast(mine, src=0, group=group)
+    dist.reduce(mine, dst=0, group=group)
+    dist.all_gather([torch.empty(4), torch.empty(4)], mine, group=group)
+    dist.all_gather_into_tensor(both, mine, group=group)
+    dist.reduce_scatter_tensor(mine, both, group=group)
+    dist.all_to_all_single(both, both.clone(), group=group)
+    parts = [torch.empty(4), torch.empty(4)] if dist.get_rank() == 0 else None
+    dist.gather(mine, parts, dst=0, group=group)
+    dist.scatter(mine, parts, src=0, group=group)
+    dist.barrier(group=group)
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    pair = dist.new_group([0, 1])
+    for _ in range(2):
+        blocking(None)
+    blocking(pair)
+    large = torch.full((1000,), float(dist.get_rank() + 1))
+    small = torch.ones(3)
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in (large, small)]
+    for work in works:
+        work.wait()
+    assert torch.equal(large, torch.full((1000,), 3.0))
+    assert torch.equal(small, torch.full((3,), 2.0))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+main()

@@ -51,9 +51,8 @@ def test_without_a_hook_of_the_users(trace: Path) -> None:
     _trained(tl.attach(DistributedDataParallel(network())))
     tl.stop()
     buckets = read_one(trace).named("bucket")
-    assert [(b["seq"], b["bytes"], b["op"]) for b in buckets] == [
-        (number, 4 * (8 * 16 + 16 + 16), "allreduce") for number in (0, 1)
-    ]
+    assert [(b["bytes"], b["op"]) for b in buckets] == [(4 * (8 * 16 + 16 + 16), "allreduce")] * 2
+    assert buckets[0]["seq"] < buckets[1]["seq"]  # between them DDP tells in which order it reduces
 
 
 def test_the_users_hook_is_called_and_recorded(trace: Path) -> None:
@@ -115,7 +114,9 @@ def test_two_models_share_a_backward_pass(trace: Path) -> None:
     (first(inputs) + second(inputs)).sum().backward()
     tl.stop()
     recorded = read_one(trace)
-    assert [bucket["seq"] for bucket in recorded.named("bucket")] == [0, 1]
+    buckets = recorded.named("bucket")
+    assert [bucket["bucket"] for bucket in buckets] == [0, 1]
+    assert buckets[1]["seq"] == buckets[0]["seq"] + 1
     whole = [*recorded.named("backprop"), *recorded.named("wait for reductions")]
     assert [span["kind"] for span in whole] == ["backprop", "wait"]
     for before, after in pairwise(whole):

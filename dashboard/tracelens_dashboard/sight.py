@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,6 +46,15 @@ def frame(store: Store, view: Any, pins: Any, sort: Any) -> Frame:
         marked=store.window_of(*marked) if marked else None,
         marked_label=text.steps(*marked) if marked else "",
     )
+
+
+def opened(store: Store, view: Any, rank: Any) -> Frame | None:
+    """Build the frame of one rank's threads, in the page's window; None where there is no such rank."""
+    if not str(rank).isdecimal() or int(rank) not in store.ranks:
+        return None
+    scene = store.opened(int(rank))
+    now = frame(store, view, [], None)
+    return replace(now, scene=scene, plan=rows.plan(scene.lanes), flagged=frozenset(), opened=True)
 
 
 def picture(now: Frame) -> Picture:

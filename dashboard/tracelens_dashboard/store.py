@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 from threading import Thread
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelens.lod import lateness, opening, run
-from tracelens.lod.recorded import Recorded
+from tracelens.lod import lateness, opening, run, threads
+from tracelens.lod.recorded import KEPT, Recorded
 from tracelens.lod.run import Run
 from tracelens.lod.window import Window
 
@@ -31,6 +31,7 @@ class Store:
     def __init__(self, shown: Run, source: Path | Trace) -> None:
         self.run = shown
         self._recorded = Recorded(shown, source)
+        self._opened = lru_cache(KEPT)(self._open)
 
     @classmethod
     def of(cls, trace: Trace, report: Report) -> Store:
@@ -139,6 +140,19 @@ class Store:
         """Return the row of a worker rank in the scene."""
         return self.ranks.index(rank) if rank in self.ranks else None
 
+    def opened(self, rank: int) -> Scene:
+        """Return the threads of a rank, row by row.
+
+        Raises:
+            UnusableInput: its file cannot be read any more.
+        """
+        return self._opened(rank)
+
+    def _open(self, rank: int) -> Scene:
+        process = int(self.run.workers.filter(rank=rank)["process"][0])
+        names = dict(self.run.threads.filter(process=process).select("thread", "name").iter_rows())
+        return threads.opened(self._recorded.of(process), names, rank, self.whole)
+
     def recorded_at(self, process: int, at_ns: int) -> pl.DataFrame:
         """Return the spans that a process had open at a moment, the outermost first.
 
@@ -153,7 +167,8 @@ class Store:
     def ran_at(self, process: int, stream: str, at_ns: int) -> pl.DataFrame:
         """Return the spans that a device's stream was in at a moment, with the device's times."""
         inside = (pl.col("start_ns") <= at_ns) & (pl.col("end_ns") > at_ns)
-        number = self.run.streams.filter(process=process, name=stream)["thread"]
+        streams = self.run.threads.drop_nulls("device")
+        number = streams.filter(process=process, name=stream)["thread"]
         end = pl.col("device_start_ns") + pl.col("device_duration_ns")
         mine = self._recorded.of(process).filter(pl.col("stream").is_in(number.implode()))
         mine = mine.with_columns(start_ns="device_start_ns", end_ns=end)

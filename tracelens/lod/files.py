@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tracelens.lod.lanes import Lanes
     from tracelens.trace import Moved
 
-TABLES: Final = ("workers", "shards", "streams", "windows", "loads", "traffic")
+TABLES: Final = ("workers", "shards", "threads", "windows", "loads", "traffic")
 _MOVED: Final = "clocks.json"
 _FACTS: Final = "run.json"
 _REPORT: Final = "report.json"

@@ -104,6 +104,11 @@ def each_worker(segments: Segments, workers: Sequence[tuple[int, int]]) -> Itera
         )
 
 
+def in_rows(table: pl.DataFrame, owners: Sequence[Lane]) -> Lanes:
+    """Put spans, each with the `part` and `code` of its row, into lanes; what overlaps is cut."""
+    return _build(_without_overlap(table), owners)
+
+
 def hollow(owners: Sequence[Lane], words: tuple[str, ...] = ("",)) -> Lanes:
     """Return lanes without items."""
     times, numbers = np.zeros(0, np.int64), np.zeros(0, np.int32)

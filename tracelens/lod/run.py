@@ -39,16 +39,17 @@ _SHARD: Final = pl.col("shard").fill_null(pl.col("rank")).alias("rank")
 class Run:
     """A run as pages see it; nothing in it changes.
 
-    `workers` and `shards` list process, rank, host and file of the main processes, in order; `streams`
-    the rows of devices' streams (process, thread, name); `windows` each step's usual window (step,
-    start_ns, end_ns); `loads` and `traffic` are as in `analyses.shards`, `moved` as in `Trace`.
+    `workers` and `shards` list process, rank, host and file of the main processes, in order; `threads`
+    names threads and devices' streams (process, thread, name, device); `windows` each step's usual
+    window (step, start_ns, end_ns); `loads` and `traffic` are as in `analyses.shards`, `moved` as in
+    `Trace`.
     """
 
     name: str
     report: Report
     workers: pl.DataFrame
     shards: pl.DataFrame
-    streams: pl.DataFrame
+    threads: pl.DataFrame
     windows: pl.DataFrame
     times: Times
     lateness: Lateness
@@ -77,7 +78,7 @@ def outlined(trace: Trace, report: Report) -> tuple[Run, Iterator[Lanes]]:
         report=report,
         workers=trace.workers.select("process", "rank", "host", "file"),
         shards=trace.shards.select("process", _SHARD, "host", "file"),
-        streams=trace.threads.drop_nulls("device").select("process", "thread", "name"),
+        threads=trace.threads.select("process", "thread", "name", "device"),
         windows=windows,
         times=times,
         lateness=late,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tracelens_dashboard import text
 from tracelens_dashboard.figures.strip import SECOND
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class Frame:
     flagged: frozenset[int] = frozenset()
     marked: Window | None = None
     marked_label: str = ""
+    opened: bool = False  # its rows are the threads of one rank
 
     def seconds(self, at_ns: int) -> float:
         """Place a moment on the time axis."""
@@ -35,6 +37,8 @@ class Frame:
 def lane_label(frame: Frame, band: Band) -> str:
     """Name the rank, its device's stream, or the shard, of a band."""
     lane = frame.scene.lanes.lanes[band.lanes[0]]
+    if frame.opened:
+        return text.safe(lane.part)
     if lane.role == "ps":
         return f"PS {lane.rank} {lane.part}s"
     stream = lane.part.partition(" ")[2]  # without the device: there is little room

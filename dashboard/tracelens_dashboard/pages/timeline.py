@@ -11,7 +11,7 @@ from dash.exceptions import PreventUpdate
 from tracelens.lod.codes import SHARD_OPS
 from tracelens_dashboard import ids, sight, text
 from tracelens_dashboard import theme as themes
-from tracelens_dashboard.components import chart, details, legend, matches
+from tracelens_dashboard.components import chart, details, legend, matches, opened_rank
 from tracelens_dashboard.components.aria import aria
 from tracelens_dashboard.figures import strip, timeline
 from tracelens_dashboard.state import MOST_PINS, SORTS, ViewState
@@ -61,6 +61,7 @@ def layout(store: Store, view: ViewState) -> Component:
         [
             dcc.Store(id=VIEW, data=data),
             dmc.Card([_controls(store, view), _strip(), graph], className="card"),
+            opened_rank.layout(store),
             dmc.Card(details.hint(), id=DETAILS, className="card", mt="sm"),
         ],
         className="page",
@@ -74,6 +75,7 @@ def register(app: Dash, store: Store) -> None:
     _register_strip(app, store)
     _register_details(app, store)
     _register_search(app, store)
+    opened_rank.register(app, store, VIEW)
     app.clientside_callback(
         ClientsideFunction(ids.NAMESPACE, "moved"),
         Output(VIEW, "data"),

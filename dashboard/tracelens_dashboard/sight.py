@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tracelens.lod import query, rows
+from tracelens.lod import columns, query, rows
 from tracelens.lod.window import Window
-from tracelens_dashboard import text
+from tracelens_dashboard import memory, text
 from tracelens_dashboard.figures.frame import Frame
 from tracelens_dashboard.figures.strip import SECOND
 from tracelens_dashboard.state import MOST_PINS, ViewState
 
 if TYPE_CHECKING:
+    from tracelens.lod.calls import Call
     from tracelens.lod.query import Picture
     from tracelens_dashboard.store import Store
+
+
+MOST_MAPPED: Final = 300 << 20
 
 
 def window_of(store: Store, view: ViewState) -> Window:
@@ -27,10 +31,10 @@ def window_of(store: Store, view: ViewState) -> Window:
     return Window(view.start_ns, view.end_ns).clamp(whole)
 
 
-def frame(store: Store, view: Any, pins: Any, sort: Any) -> Frame:
-    """Build the timeline's frame from the page's view, the pinned ranks and the others' order.
+def frame(store: Store, view: Any, pins: Any, sort: Any, selected: Any = None) -> Frame:
+    """Build the timeline's frame from the page's view, pinned ranks, the others' order, a selection.
 
-    All three come from the browser and are taken for what they may be: anything.
+    All come from the browser and are taken for what they may be: anything.
     """
     known = view if isinstance(view, dict) else {}
     asked = ViewState(_natural(known.get("t0")), _natural(known.get("t1")))
@@ -45,6 +49,7 @@ def frame(store: Store, view: Any, pins: Any, sort: Any) -> Frame:
         flagged=store.flagged,
         marked=store.window_of(*marked) if marked else None,
         marked_label=text.steps(*marked) if marked else "",
+        call=_selected(store, selected),
     )
 
 
@@ -58,8 +63,11 @@ def opened(store: Store, view: Any, rank: Any) -> Frame | None:
 
 
 def picture(now: Frame) -> Picture:
-    """Draw it."""
-    return query.look(now.scene, now.seen, now.plan)
+    """Draw it; memory that mapped files took meanwhile is given back, if it is much."""
+    drawn = query.look(now.scene, now.seen, now.plan)
+    if memory.mapped_bytes() > MOST_MAPPED:
+        columns.let_go(now.scene.lanes)
+    return drawn
 
 
 def at(now: Frame, click: Any) -> tuple[int, int] | None:
@@ -82,6 +90,15 @@ def _place(click: Any) -> tuple[float, float] | None:
         return None
     numbers = isinstance(xs[0], (int, float)) and isinstance(ys[0], (int, float))
     return (float(xs[0]), float(ys[0])) if numbers else None
+
+
+def _selected(store: Store, selected: Any) -> Call | None:
+    """Read what a click left: the process and moment at which a collective was under way."""
+    known = selected if isinstance(selected, dict) else {}
+    process, at = _natural(known.get("process")), _natural(known.get("at"))
+    if process is None or at is None or process not in set(store.run.workers["process"]):
+        return None
+    return store.call_at(process, at)
 
 
 def _natural(value: Any) -> int | None:

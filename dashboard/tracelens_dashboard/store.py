@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelens.lod import lateness, opening, run, threads
+from tracelens.lod import calls, lateness, opening, run, threads
 from tracelens.lod.recorded import KEPT, Recorded
 from tracelens.lod.run import Run
 from tracelens.lod.window import Window
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tracelens.analyses.result import Report
+    from tracelens.lod.calls import Call
     from tracelens.lod.lateness import Lateness
     from tracelens.lod.opening import Progress
     from tracelens.lod.query import Scene
@@ -152,6 +153,18 @@ class Store:
         process = int(self.run.workers.filter(rank=rank)["process"][0])
         names = dict(self.run.threads.filter(process=process).select("thread", "name").iter_rows())
         return threads.opened(self._recorded.of(process), names, rank, self.whole)
+
+    def call_at(self, process: int, at_ns: int) -> Call | None:
+        """Return the collective that a process was in at a moment: of several, what ends first."""
+        numbered = (pl.col("kind") == "reduction") & pl.col("seq").is_not_null()
+        inside = self.recorded_at(process, at_ns).filter(numbered).sort("end_ns")
+        if inside.is_empty():
+            return None
+        return self.call(str(inside["communicator"][0]), int(inside["seq"][0]))
+
+    def call(self, communicator: str, seq: int) -> Call | None:
+        """Return a collective call."""
+        return calls.find(self.run.calls, communicator, seq)
 
     def recorded_at(self, process: int, at_ns: int) -> pl.DataFrame:
         """Return the spans that a process had open at a moment, the outermost first.

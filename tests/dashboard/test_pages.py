@@ -123,6 +123,8 @@ def test_following_a_zoom_sends_a_patch() -> None:
     assert [step["location"] for step in operations] == [
         ["data"],
         ["layout", "images"],
+        ["layout", "shapes"],
+        ["layout", "annotations"],
         ["layout", "xaxis2", "tickvals"],
         ["layout", "xaxis2", "ticktext"],
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
@@ -64,6 +65,16 @@ def load(folder: Path, what: str, lanes: Sequence[Lane], words: Sequence[str]) -
 def mapped(file: Path) -> np.ndarray[Any, Any]:
     """Map an array; as a plain one, which is quicker to slice."""
     return np.asarray(np.load(file, mmap_mode="r", allow_pickle=False))
+
+
+def let_go(lanes: Lanes) -> None:
+    """Unmap what was looked at of some lanes; the system still has it, if there is room for it."""
+    for name in TYPES:
+        owner = getattr(lanes, name)
+        while owner is not None and not isinstance(owner, mmap.mmap):
+            owner = getattr(owner, "base", None)
+        if owner is not None and hasattr(mmap, "MADV_DONTNEED"):
+            owner.madvise(mmap.MADV_DONTNEED)
 
 
 def _header(file: BinaryIO, name: str, count: int) -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 TABLES: Final = ("workers", "shards", "threads", "windows", "loads", "traffic")
 _MOVED: Final = "clocks.json"
+_CALLS: Final = "calls.arrow"
 _FACTS: Final = "run.json"
 _REPORT: Final = "report.json"
 
@@ -68,6 +69,7 @@ def save(run: Run, parts: Iterable[Lanes], folder: Path, tell: Tell) -> None:
             "usual_ns": times.usual_ns,
         },
     }
+    run.calls.sort("communicator", "seq").collect().write_ipc(folder / _CALLS)
     (folder / _MOVED).write_text(json.dumps(_moved(run.moved)))
     (folder / _FACTS).write_text(json.dumps(facts))
 
@@ -92,6 +94,7 @@ def load(folder: Path) -> Run:
         lateness=lateness.measure(times),
         scene=scene,
         moved=_load_moved(folder),
+        calls=pl.scan_ipc(folder / _CALLS),
         **{name: pl.read_ipc(folder / f"{name}.arrow") for name in TABLES},
     )
 

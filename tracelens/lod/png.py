@@ -15,30 +15,43 @@ if TYPE_CHECKING:
 
 SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 INDEXED: Final = 3
-FILTER_UP: Final = 2  # neighbouring rows are alike: their difference is mostly zeros
-LEVEL: Final = 1  # level 6 saves a fifth of the bytes for six times the time
+FILTER_NONE: Final = 0
+FILTER_UP: Final = 2  # the difference to the row above
 
 Colour = tuple[int, int, int]
 
 
 def encode(pixels: Bytes, palette: Sequence[Colour]) -> bytes:
-    """Encode [row, column] palette indexes; index 0 is transparent."""
+    """Encode [row, column] palette indexes; index 0 is transparent.
+
+    A row is written as its difference to the one above where that leaves more runs.
+    """
     height, width = pixels.shape
     header = struct.pack(">IIBBBBB", width, height, 8, INDEXED, 0, 0, 0)
     lines = np.empty((height, width + 1), np.uint8)
-    lines[:, 0] = FILTER_UP
-    lines[0, 1:] = pixels[0]
-    np.subtract(pixels[1:], pixels[:-1], out=lines[1:, 1:])
+    lines[:, 0] = FILTER_NONE
+    lines[:, 1:] = pixels
+    alike = np.count_nonzero(pixels[1:] == pixels[:-1], axis=1)
+    runs = np.count_nonzero(pixels[1:, 1:] == pixels[1:, :-1], axis=1)
+    up = 1 + np.flatnonzero(alike >= runs)
+    lines[up, 0] = FILTER_UP
+    lines[up, 1:] -= pixels[up - 1]
     return b"".join(
         (
             SIGNATURE,
             _chunk(b"IHDR", header),
             _chunk(b"PLTE", bytes(part for colour in palette for part in colour)),
             _chunk(b"tRNS", b"\x00"),
-            _chunk(b"IDAT", zlib.compress(lines.tobytes(), LEVEL)),
+            _chunk(b"IDAT", _packed(lines.tobytes())),
             _chunk(b"IEND", b""),
         )
     )
+
+
+def _packed(data: bytes) -> bytes:
+    """Compress runs of equal bytes only: as few bytes as a longer search finds, but quicker."""
+    packing = zlib.compressobj(1, strategy=zlib.Z_RLE)
+    return packing.compress(data) + packing.flush()
 
 
 def _chunk(name: bytes, data: bytes) -> bytes:

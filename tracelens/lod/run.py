@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import polars as pl
 
-from tracelens.lod import lanes, lateness, pyramid
+from tracelens.lod import calls, lanes, lateness, pyramid
 from tracelens.lod.lanes import Lane
 from tracelens.lod.query import Scene
 from tracelens.lod.times import Times
@@ -57,6 +57,7 @@ class Run:
     traffic: pl.DataFrame
     scene: Scene
     moved: Mapping[int, Moved]
+    calls: pl.LazyFrame  # as `tracelens.lod.calls` wants them
 
     @classmethod
     def of(cls, trace: Trace, report: Report) -> Run:
@@ -86,6 +87,7 @@ def outlined(trace: Trace, report: Report) -> tuple[Run, Iterator[Lanes]]:
         traffic=loads.traffic,
         scene=_scene(trace, late, windows, [Lane(p, "worker", r) for p, r in workers], others),
         moved=trace.moved,
+        calls=calls.table(trace),
     )
     return run, chain(lanes.each_worker(phases.pieces, workers), others)
 

@@ -11,6 +11,7 @@ from tracelens_dashboard.figures.strip import SECOND
 if TYPE_CHECKING:
     import polars as pl
 
+    from tracelens.lod.calls import Call
     from tracelens.lod.query import Scene
     from tracelens.lod.rows import Band, Plan
     from tracelens.lod.window import Window
@@ -27,6 +28,7 @@ class Frame:
     flagged: frozenset[int] = frozenset()
     marked: Window | None = None
     marked_label: str = ""
+    call: Call | None = None  # the selected collective
     opened: bool = False  # its rows are the threads of one rank
 
     def seconds(self, at_ns: int) -> float:

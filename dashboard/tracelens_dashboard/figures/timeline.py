@@ -9,7 +9,7 @@ import numpy as np
 
 from tracelens.lod import png
 from tracelens_dashboard import theme as themes
-from tracelens_dashboard.figures import marks, spans
+from tracelens_dashboard.figures import arrivals, marks, spans
 from tracelens_dashboard.figures.drawing import figure
 from tracelens_dashboard.figures.frame import lane_label
 from tracelens_dashboard.figures.strip import LEFT_PX, NARROW, RIGHT_PX, SECOND
@@ -38,8 +38,8 @@ def draw(frame: Frame, picture: Picture, theme: Theme) -> go.Figure:
         height=height(frame.plan),
         margin={"l": LEFT_PX, "r": RIGHT_PX, "t": TOP_PX, "b": BOTTOM_PX},
         images=parts["images"],
-        shapes=marks.edges(frame, theme),
-        annotations=marks.words(frame, theme),
+        shapes=parts["shapes"],
+        annotations=parts["annotations"],
         uniformtext={"mode": "hide", "minsize": 10},
         barmode="overlay",
         bargap=0,
@@ -62,10 +62,16 @@ def height(plan: Plan) -> int:
 
 
 def changing(frame: Frame, picture: Picture, theme: Theme) -> dict[str, Any]:
-    """Return what panning and zooming change: images, traces, ticks of the steps."""
+    """Return what panning, zooming and selecting change: images, traces, marks, ticks of the steps."""
     return {
         "images": [_image(frame, picture, theme)],
-        "data": [_anchor(), *spans.bars(frame, picture, theme)],
+        "data": [
+            _anchor(),
+            *spans.bars(frame, picture, theme),
+            *arrivals.traces(frame, theme),
+        ],
+        "shapes": [*marks.edges(frame, theme), *arrivals.shapes(frame, theme)],
+        "annotations": [*marks.words(frame, theme), *arrivals.words(frame, theme)],
         "ticks": step_ticks(frame.windows, picture, frame.seen),
     }
 

@@ -40,6 +40,7 @@ LEGEND: Final = "timeline-legend"
 DETAILS: Final = "timeline-details"
 SEARCH: Final = "timeline-search"
 FOUND: Final = "timeline-found"
+SELECTED: Final = "timeline-selected"
 MOST_FLAGGED: Final = 4  # that are pinned unasked
 STRIP_PX: Final = 64
 LEVELS: Final = {
@@ -60,6 +61,7 @@ def layout(store: Store, view: ViewState) -> Component:
     return html.Div(
         [
             dcc.Store(id=VIEW, data=data),
+            dcc.Store(id=SELECTED),
             dmc.Card([_controls(store, view), _strip(), graph], className="card"),
             opened_rank.layout(store),
             dmc.Card(details.hint(), id=DETAILS, className="card", mt="sm"),
@@ -102,11 +104,12 @@ def _register_drawing(app: Dash, store: Store) -> None:
         Input(PINS, "value"),
         Input(SORT, "value"),
         State(VIEW, "data"),
+        State(SELECTED, "data"),
     )
-    def draw(scheme: str | None, pins: Any, sort: Any, view: Any) -> tuple[Any, ...]:
+    def draw(scheme: str | None, pins: Any, sort: Any, view: Any, call: Any) -> tuple[Any, ...]:
         if scheme is None:
             raise PreventUpdate
-        frame = sight.frame(store, view, pins, sort)
+        frame = sight.frame(store, view, pins, sort, call)
         picture = sight.picture(frame)
         figure = timeline.draw(frame, picture, themes.of(scheme))
         note = _note(picture, frame.plan)
@@ -121,13 +124,14 @@ def _register_following(app: Dash, store: Store) -> None:
         Output(NOTE, "children", allow_duplicate=True),
         Output(PLOT, "aria-label", allow_duplicate=True),
         Input(VIEW, "data"),
+        Input(SELECTED, "data"),
         State(ids.SCHEME, "computedColorScheme"),
         State(PINS, "value"),
         State(SORT, "value"),
         prevent_initial_call=True,
     )
-    def follow(view: Any, scheme: str | None, pins: Any, sort: Any) -> tuple[Any, ...]:
-        frame = sight.frame(store, view, pins, sort)
+    def follow(view: Any, call: Any, scheme: str | None, pins: Any, sort: Any) -> tuple[Any, ...]:
+        frame = sight.frame(store, view, pins, sort, call)
         picture = sight.picture(frame)
         note = _note(picture, frame.plan)
         return _patch(frame, picture, themes.of(scheme)), note, note
@@ -137,7 +141,8 @@ def _patch(frame: Frame, picture: Picture, theme: themes.Theme) -> Patch:
     parts = timeline.changing(frame, picture, theme)
     patch = Patch()
     patch["data"] = parts["data"]
-    patch["layout"]["images"] = parts["images"]
+    for name in ("images", "shapes", "annotations"):
+        patch["layout"][name] = parts[name]
     for name, texts in timeline.tick_texts(frame, parts["ticks"]).items():
         patch["layout"]["xaxis2"][name] = texts
     return patch
@@ -162,17 +167,20 @@ def _register_strip(app: Dash, store: Store) -> None:
 def _register_details(app: Dash, store: Store) -> None:
     @app.callback(
         Output(DETAILS, "children"),
+        Output(SELECTED, "data"),
         Input(GRAPH, "clickData"),
         State(PINS, "value"),
         State(SORT, "value"),
         State(VIEW, "data"),
         prevent_initial_call=True,
     )
-    def describe(click: Any, pins: Any, sort: Any, view: Any) -> Component:
+    def describe(click: Any, pins: Any, sort: Any, view: Any) -> tuple[Component, Any]:
         found = sight.at(sight.frame(store, view, pins, sort), click)
         if found is None:
             raise PreventUpdate
-        return details.of_span(store, *found)
+        lane, at_ns = found
+        selected = {"process": store.scene.lanes.lanes[lane].process, "at": at_ns}
+        return details.of_span(store, *found), selected
 
 
 def _register_search(app: Dash, store: Store) -> None:

@@ -1,0 +1,102 @@
+"""The selected collective over the timeline: who entered when, and whom all waited for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tracelens_dashboard import text
+from tracelens_dashboard.figures.frame import lane_label
+
+if TYPE_CHECKING:
+    from tracelens.lod.calls import Call
+    from tracelens_dashboard.figures.frame import Frame
+    from tracelens_dashboard.theme import Theme
+
+
+def traces(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
+    """Return a line through the arrivals, from row to row; a row of many ranks shows its last one."""
+    if frame.call is None:
+        return []
+    points = _points(frame, frame.call)
+    small = {"size": 7 if len(points) <= 64 else 3, "color": theme.text}
+    return [
+        {
+            "type": "scatter",
+            "mode": "markers" if len(points) <= 64 else "lines",
+            "name": "entered",
+            "x": [frame.seconds(at) for at, _, _ in points],
+            "y": [y for _, y, _ in points],
+            "marker": small | {"symbol": "triangle-right", "line": {"width": 0}},
+            "line": {"width": 1.5, "color": theme.text, "shape": "vh"},
+            "customdata": [[label, _after(frame.call, at)] for at, _, label in points],
+            "hovertemplate": "%{customdata[0]} enters %{customdata[1]}<extra></extra>",
+            "cliponaxis": True,
+        }
+    ]
+
+
+def shapes(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
+    """Return the moment at which all had entered, through all rows."""
+    if frame.call is None:
+        return []
+    at = frame.seconds(frame.call.last_ns)
+    line = {"color": theme.loss, "width": 1.5}
+    return [{"type": "line", "x0": at, "x1": at, "yref": "paper", "y0": 0, "y1": 1, "line": line}]
+
+
+def words(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
+    """Point an arrow at who entered last."""
+    if frame.call is None:
+        return []
+    lanes = frame.scene.lanes.lanes
+    rows = [
+        band
+        for band in frame.plan.bands
+        if any(lanes[lane].rank == frame.call.last_rank for lane in band.lanes)
+        and lanes[band.lanes[0]].role == "worker"
+    ]
+    return (
+        [
+            {
+                "x": frame.seconds(frame.call.last_ns),
+                "y": rows[-1].middle,
+                "ax": 46,
+                "ay": 30 if rows[-1].middle < frame.plan.height / 2 else -30,
+                "text": summary(frame.call),
+                "showarrow": True,
+                "arrowhead": 2,
+                "arrowcolor": theme.loss,
+                "bgcolor": theme.surface,
+                "bordercolor": theme.loss,
+                "borderpad": 3,
+                "xanchor": "left",
+                "font": {"size": 12, "color": theme.text},
+            }
+        ]
+        if rows
+        else []
+    )
+
+
+def summary(call: Call) -> str:
+    """Say who came last, and how late."""
+    late = text.duration(call.last_ns - call.first_ns)
+    return f"{text.safe(call.op)} {call.seq}: rank {call.last_rank} enters last, {late} after the first"
+
+
+def _points(frame: Frame, call: Call) -> list[tuple[int, float, str]]:
+    """Return when each row of workers entered: (time, height, label)."""
+    lanes, found = frame.scene.lanes.lanes, []
+    for band in frame.plan.bands:
+        ranks = [lanes[lane].rank for lane in band.lanes if lanes[lane].role == "worker"]
+        entered = [(call.entered[rank], rank) for rank in ranks if rank in call.entered]
+        if entered:
+            at, rank = max(entered)
+            many = len(ranks) > 1
+            found.append((at, band.middle, f"rank {rank}" if many else lane_label(frame, band)))
+    return found
+
+
+def _after(call: Call, at_ns: int) -> str:
+    late = at_ns - call.first_ns
+    return f"{text.duration(late)} after the first" if late else "first"

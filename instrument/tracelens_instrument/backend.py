@@ -10,7 +10,9 @@ import os
 import sysconfig
 from typing import Final
 
-__all__ = ["NATIVE", "backend"]
+__all__ = ["FREE_THREADED", "NATIVE", "backend"]
+
+FREE_THREADED: Final = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 _SWITCH: Final = "TRACELENS_NATIVE"
 _REVISION: Final = 2  # of what both parts expect of each other, as in native/base.h
@@ -19,7 +21,7 @@ _REVISION: Final = 2  # of what both parts expect of each other, as in native/ba
 def _choose() -> tuple[bool, str]:
     if os.environ.get(_SWITCH) == "0":
         return False, f"{_SWITCH}=0 asks for it"
-    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+    if FREE_THREADED:
         return False, "this Python is free-threaded, and the native recorder relies on the GIL"
     try:
         native = importlib.import_module("tracelens_instrument._native")

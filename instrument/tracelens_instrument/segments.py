@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import threading
 from operator import length_hint
 from sys import getrefcount
 from typing import TYPE_CHECKING, Final, Self
 
 from tracelens.schema.record import BYTE_ORDER, HEADER, MAGIC, RECORD_BYTES
 from tracelens.schema.vocabulary import SCHEMA_VERSION, SEGMENT_SUFFIX
-from tracelens_instrument.backend import NATIVE
+from tracelens_instrument.backend import FREE_THREADED, NATIVE
 from tracelens_instrument.descriptors import limits_as_errors, mapped
 
 if NATIVE:
@@ -93,7 +94,26 @@ class Segment:
 def _offsets(memory: mmap.mmap | bytearray) -> Iterator[int]:
     if NATIVE:
         return Slots(memory)
-    return iter(range(RECORD_BYTES, len(memory), RECORD_BYTES))
+    offsets = iter(range(RECORD_BYTES, len(memory), RECORD_BYTES))
+    return _SharedSlots(offsets) if FREE_THREADED else offsets
+
+
+class _SharedSlots:
+    """Gives each slot once also where the GIL does not see to it."""
+
+    def __init__(self, offsets: Iterator[int]) -> None:
+        self._offsets = offsets
+        self._lock = threading.RLock()  # a signal handler may come in between
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> int:
+        with self._lock:
+            return next(self._offsets)
+
+    def __length_hint__(self) -> int:
+        return length_hint(self._offsets)
 
 
 def create_segment(path: Path, number: int, owner: Recording) -> Segment:

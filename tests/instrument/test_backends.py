@@ -124,6 +124,25 @@ def test_the_choice_is_told(native: str, expected: str) -> None:
     assert why
 
 
+def test_free_threaded_python() -> None:
+    """There the recorder in Python serves, whatever is asked for."""
+    code = """
+        import sysconfig
+        known = sysconfig.get_config_var
+        sysconfig.get_config_var = lambda name: name == "Py_GIL_DISABLED" or known(name)
+        import tempfile
+        import tracelens as tl
+        from tracelens_instrument.recorder import backend
+        tl.start(tempfile.mkdtemp())
+        with tl.span("piece"):
+            pass
+        print(*backend(), sep="|")
+    """
+    used, _, why = run_child(code, TRACELENS_NATIVE="1").stdout.strip().partition("|")
+    assert used == "python"
+    assert "free-threaded" in why
+
+
 def test_native_part_of_other_sources() -> None:
     """One that was built before the sources changed is not used, and it is said what to do."""
     code = """

@@ -78,6 +78,18 @@ def test_with_a_compiler(hook: ModuleType, root: Path) -> None:
     assert beside.is_file()
 
 
+def test_free_threaded_python(
+    hook: ModuleType,
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """There nothing is compiled, and the wheel is one for any Python."""
+    monkeypatch.setattr(sysconfig, "get_config_var", lambda _name: 1)
+    assert build(hook, root, "standard") == {"force_include": {}}
+    assert "GIL" in capsys.readouterr().err
+
+
 def test_without_warnings(hook: ModuleType, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What one compiler warns of the next one refuses."""
     if shutil.which("cc") is None:

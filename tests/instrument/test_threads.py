@@ -10,10 +10,12 @@ import polars as pl
 from support.recording import read_one
 
 import tracelens as tl
-from tracelens_instrument import recorder
+from tracelens_instrument import recorder, segments
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 THREADS = 8
 SPANS = int(os.environ.get("TRACELENS_PROOF_SPANS", "10_000"))  # `make proofs`: 100,000
@@ -49,6 +51,14 @@ def test_all_spans_of_all_threads(trace: Path) -> None:
         assert {names[row] for row in mine["thread"].unique()} == {f"worker {number}"}
         assert mine["bytes"].to_list() == list(range(SPANS // 2))
     assert recorded.side.dropped == {}
+
+
+def test_slots_are_shared_without_the_gil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Python is free-threaded a lock sees to what the GIL does elsewhere."""
+    monkeypatch.setattr(segments, "NATIVE", False)
+    monkeypatch.setattr(segments, "FREE_THREADED", True)
+    tl.start(tmp_path / "trace")
+    test_all_spans_of_all_threads(tmp_path / "trace")
 
 
 def test_token_ends_in_another_thread(trace: Path) -> None:

@@ -15,7 +15,7 @@ __all__ = ["FREE_THREADED", "NATIVE", "backend"]
 FREE_THREADED: Final = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 _SWITCH: Final = "TRACELENS_NATIVE"
-_REVISION: Final = 2  # of what both parts expect of each other, as in native/base.h
+_REVISION: Final = 3  # of what both parts expect of each other, as in native/base.h
 
 
 def _choose() -> tuple[bool, str]:

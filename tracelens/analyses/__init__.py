@@ -14,6 +14,7 @@ import polars as pl
 from tracelens.analyses import (
     asynchrony,
     communication,
+    critical_path,
     efficiency,
     imbalance,
     integrity,
@@ -69,6 +70,7 @@ ANALYSES: Final = (
         "communication", "How fast are collectives, and are messages too small?", communication.run
     ),
     Analysis("links", "Which links are slow, and when are all of them?", links.run),
+    Analysis("critical_path", "Which rank's work is the job as long as?", critical_path.run),
     Analysis("asynchrony", "Who is stale, and who waits for a turn?", asynchrony.run),
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tracelens.words import bandwidth, duration, percent, size
+from tracelens.words import bandwidth, duration, percent, phase, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -79,6 +79,15 @@ SHOWN: Final[dict[str, tuple[str, tuple[Column, ...]]]] = {
             ("ranks", "ranks", str),
             ("joined", "joined", str),
             ("left", "left", str),
+        ),
+    ),
+    "critical_path": (
+        "The critical path: what the job is as long as",
+        (
+            ("rank", "rank", str),
+            ("spends on it", "ns", duration),
+            ("in", "category", phase),
+            ("share", "share", percent),
         ),
     ),
     "message_costs": (

@@ -1,0 +1,107 @@
+"""The critical path is as long as the job, and shortening it shortens the job; slack can be used up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+import polars as pl
+import pytest
+from support.analysed import RUNS, report, trace
+
+from tracelens.analyses._job import job_ns
+from tracelens.simulator.synthetic import Fault, Scenario, random_clocks
+
+if TYPE_CHECKING:
+    from tracelens.analyses.critical_path import CriticalPath
+
+QUIET = Scenario(ranks=4, steps=60, noise=0.01, exit_skew_us=0.0)
+LATE = Fault("backprop", (2,), factor=1.5)
+
+
+def found(scenario: Scenario) -> CriticalPath:
+    """Return the critical path of a simulated run."""
+    return cast("CriticalPath", report(scenario).results["critical_path"])
+
+
+def share(scenario: Scenario, rank: int, category: str) -> float:
+    """Return the share of a rank's category."""
+    shares = found(scenario).shares
+    return float(
+        shares.filter(pl.col("rank") == rank, pl.col("category") == category)["share"].sum()
+    )
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_path_is_as_long_as_the_job(run: str) -> None:
+    """Its intervals touch, and its shares sum to one."""
+    path = found(RUNS[run][0])
+    assert path.shares["share"].sum() == pytest.approx(1, abs=1e-9)
+    assert path.path["end_ns"][1:].to_list() == path.path["start_ns"][:-1].to_list()
+    assert path.shares["ns"].sum() == job_ns(trace(RUNS[run][0]))
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_the_path_goes_through_the_late_rank(*, overlap: bool, hosts: int) -> None:
+    """A rank that all wait for has nearly all of it, whatever the clocks."""
+    clocks = random_clocks(hosts) if hosts > 1 else ()
+    scenario = replace(QUIET, ranks=4 * hosts, overlap=overlap, clocks=clocks, faults=(LATE,))
+    shares = found(scenario).shares
+    assert float(shares.filter(pl.col("rank") == 2)["share"].sum()) > 0.95
+    assert shares.row(0)[:2] == (2, "backprop")
+
+
+def test_the_path_follows_who_is_late() -> None:
+    """First one rank, then another: each has the steps in which it is the last."""
+    one, other = Fault("forward", (1,), (0, 29), 2.0), Fault("forward", (3,), (30, 59), 2.0)
+    scenario = replace(QUIET, faults=(one, other))
+    by_rank = dict(found(scenario).shares.group_by("rank").agg(pl.col("share").sum()).iter_rows())
+    assert by_rank[1] == pytest.approx(0.5, abs=0.03)
+    assert by_rank[3] == pytest.approx(0.5, abs=0.03)
+
+
+@pytest.mark.parametrize("phase", ["forward", "backprop", "update"])
+def test_what_shortens_the_path_shortens_the_job(phase: str) -> None:
+    """A tenth off what the late rank has on the path takes a tenth of that share off the job."""
+    scenario = replace(QUIET, faults=(LATE,))
+    faster = replace(scenario, faults=(LATE, Fault(phase, (2,), factor=0.9)))  # type: ignore[arg-type]  # a word of the parameters
+    gone = 1 - job_ns(trace(faster)) / job_ns(trace(scenario))
+    assert gone == pytest.approx(0.1 * share(scenario, 2, phase), rel=0.05)
+
+
+def test_what_is_not_on_the_path_does_not() -> None:
+    """Ranks that wait can be slower for free, by their slack."""
+    scenario = replace(QUIET, overlap=False, faults=(LATE,))
+    slack = dict(found(scenario).slack.select("rank", "slack_ns").iter_rows())
+    assert slack[2] == 0
+    for rank in (0, 1, 3):
+        assert slack[rank] == pytest.approx(5e6, rel=0.15)
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize(("of_slack", "longer"), [(0.95, False), (1.3, True)])
+def test_slack_can_be_used_up(*, overlap: bool, of_slack: float, longer: bool) -> None:
+    """Later by less than its slack in every step, a rank costs nothing; later by more, it does."""
+    scenario = replace(QUIET, overlap=overlap, faults=(LATE,))
+    row = found(scenario).slack.filter(pl.col("rank") == 0).row(0, named=True)
+    extra = of_slack * (row["least_slack_ns"] if not longer else row["slack_ns"]) / 1e6
+    later = replace(scenario, faults=(LATE, Fault("forward", (0,), extra_ms=extra)))
+    grown = job_ns(trace(later)) / job_ns(trace(scenario)) - 1
+    assert (grown > 0.005) is longer
+    assert longer or grown < 1e-4
+
+
+def test_the_last_rank_has_no_slack() -> None:
+    """In nearly every step somebody can spare nothing."""
+    slack = found(replace(QUIET, faults=(LATE,))).slack
+    critical = dict(slack.select("rank", "critical_steps").iter_rows())
+    assert critical[2] > 0.95
+    assert max(critical[rank] for rank in (0, 1, 3)) < 0.1
+
+
+def test_without_collectives_nobody_waits() -> None:
+    """A single rank is the path."""
+    alone = found(Scenario(ranks=1, steps=40))
+    assert set(alone.shares["rank"]) == {0}
+    assert alone.path.height == 1

@@ -14,7 +14,17 @@ from tracelens.errors import InvalidArgument
 from tracelens.schema.vocabulary import KINDS, OPS, ROLES
 from tracelens_instrument.failures import let_through, shown
 
-__all__ = ["any_text", "checked_kind", "index", "is_true", "path", "role", "text"]
+__all__ = [
+    "any_text",
+    "checked_kind",
+    "index",
+    "is_true",
+    "one_of",
+    "path",
+    "role",
+    "text",
+    "text_or_nothing",
+]
 
 _MOST: Final = 2**31
 
@@ -47,10 +57,10 @@ def checked_kind(kind: object, op: object) -> tuple[str, str | None]:
     Raises:
         InvalidArgument: there is no such kind, or it has no such operation.
     """
-    found = _one_of("kind", kind, KINDS)
+    found = one_of("kind", kind, KINDS)
     if op is None:
         return found, None
-    return found, _one_of(f"op of kind {found!r}", op, OPS.get(found, ()))
+    return found, one_of(f"op of kind {found!r}", op, OPS.get(found, ()))
 
 
 def role(value: object) -> str | None:
@@ -59,7 +69,7 @@ def role(value: object) -> str | None:
     Raises:
         InvalidArgument: there is no such role.
     """
-    return None if value is None else _one_of("role", value, ROLES)
+    return None if value is None else one_of("role", value, ROLES)
 
 
 def index(what: str, value: Any) -> int | None:
@@ -102,9 +112,19 @@ def is_true(value: Any) -> bool:
         return True
 
 
-def _one_of(what: str, value: object, known: tuple[str, ...]) -> str:
-    found = str.__str__(value) if isinstance(value, str) else ""
+def one_of(what: str, value: object, known: tuple[str, ...]) -> str:
+    """Take one of the words that there are.
+
+    Raises:
+        InvalidArgument: it is none of them.
+    """
+    found = text_or_nothing(value)
     if found not in known:
         expected = f"one of {', '.join(known)}" if known else "none"
         raise InvalidArgument(f"{what} is {shown(value)}, expected {expected}.")
     return found
+
+
+def text_or_nothing(value: object) -> str:
+    """Take a text; anything else is an empty one."""
+    return str.__str__(value) if isinstance(value, str) else ""

@@ -268,8 +268,9 @@ def detail(asked: str | None = None) -> str:
     """
     if asked is None:
         return lifecycle.detail()
-    lifecycle.look(checked_detail(asked))
-    return asked
+    level = checked_detail(asked)
+    lifecycle.look(level)
+    return level
 
 
 @contained

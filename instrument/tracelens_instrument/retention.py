@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from tracelens.errors import InvalidArgument
 from tracelens.schema.side import Retention
 from tracelens.schema.vocabulary import DETAILS
-from tracelens_instrument.failures import warn_once
+from tracelens_instrument.arguments import one_of, text_or_nothing
+from tracelens_instrument.failures import shown, warn_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,9 +87,7 @@ def checked_detail(detail: object) -> str:
     Raises:
         InvalidArgument: it is none.
     """
-    if isinstance(detail, str) and detail in DETAILS:
-        return detail
-    raise InvalidArgument(f"detail is {detail!r}, expected one of {', '.join(DETAILS)}.")
+    return one_of("detail", detail, DETAILS)
 
 
 def to_environment(retention: Retention) -> dict[str, str]:
@@ -126,7 +125,7 @@ def _found(variable: str, understand: Callable[[str], T]) -> T | None:
 
 
 def _steps(keep: object) -> _Steps:
-    text = keep if isinstance(keep, str) else ""
+    text = text_or_nothing(keep)
     if text == "all":
         return _ALL
     last, every = _LAST.fullmatch(text), _EVERY.fullmatch(text)
@@ -135,7 +134,7 @@ def _steps(keep: object) -> _Steps:
     if every and 0 < int(every[2] or 1) <= int(every[1]):
         return None, int(every[1]), int(every[2] or 1)
     raise InvalidArgument(
-        f"keep is {keep!r}, expected all, last:N, every:N or every:N:BURST, where N is a number of "
+        f"keep is {shown(keep)}, expected all, last:N, every:N or every:N:BURST, where N is a number of "
         "steps from 1, and BURST one up to N."
     )
 
@@ -144,16 +143,16 @@ def _bytes(budget: object) -> int:
     size = _size(budget)
     if size is None or not _LEAST_BUDGET <= size <= _MOST:
         raise InvalidArgument(
-            f"budget is {budget!r}, expected a number of bytes from {_LEAST_BUDGET} or a text such as "
-            "500MB or 4GB."
+            f"budget is {shown(budget)}, expected a number of bytes from {_LEAST_BUDGET} or a text "
+            "such as 500MB or 4GB."
         )
     return size
 
 
 def _size(budget: object) -> int | None:
     if isinstance(budget, int) and not isinstance(budget, bool):
-        return budget
-    match = _SIZE.fullmatch(budget.strip()) if isinstance(budget, str) else None
+        return int.__index__(budget)
+    match = _SIZE.fullmatch(text_or_nothing(budget).strip())
     if match is None:
         return None
     unit: int = (1024 if match[3] else 1000) ** _POWERS[match[2].lower()]

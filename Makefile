@@ -86,6 +86,12 @@ test-horovod: ## real Horovod, built from source with C++17, in an environment o
 	  .venv-horovod/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps .venv-horovod/horovod-$(HOROVOD)
 	.venv-horovod/bin/python -m pytest tests/frameworks/test_horovod.py $(PYTEST_ARGS)
 
+test-trainers: ## Lightning and Hugging Face's Trainer, in an environment of their own
+	$(PYTHON) -m venv .venv-trainers
+	.venv-trainers/bin/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
+	.venv-trainers/bin/python -m pip install --quiet --disable-pip-version-check -e '.[analyze]' lightning transformers accelerate pytest pytest-timeout pytest-randomly
+	.venv-trainers/bin/python -m pytest tests/frameworks/test_trainers.py $(PYTEST_ARGS)
+
 # A machine with a GPU has a PyTorch of its own: PYTHON with torch, pyarrow, numpy, wrapt, pytest, pytest-timeout.
 ON_GPU := PYTHONPATH=.:instrument:tests $(PYTHON) -m
 
@@ -96,7 +102,7 @@ sample-gpu: ## record a training on this machine's GPUs into TRACE, check its de
 	$(ON_GPU) support.gpu_sample $(or $(TRACE),traces/ddp-gpu) $(ARGS)
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) .venv-tensorflow .venv-horovod $(PEERS) traces .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-tensorflow .venv-horovod .venv-trainers $(PEERS) traces .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 .PHONY: browser
 browser: # the browser tests use the system's Chromium

@@ -17,6 +17,8 @@ HOOKS: Final[tuple[Hook, ...]] = (
     Hook("PyTorch", f"{_HERE}.torch_ddp", "torch", "a torch.nn.Module (also DDP)"),
     Hook("TensorFlow", f"{_HERE}.tensorflow", "tensorflow", ""),
     Hook("Horovod", f"{_HERE}.horovod", "horovod.torch", ""),
+    Hook("Lightning", f"{_HERE}.lightning", "lightning.pytorch", "a Lightning Trainer"),
+    Hook("Hugging Face", f"{_HERE}.huggingface", "transformers.trainer", "a Hugging Face Trainer"),
     Hook("mpi4py", f"{_HERE}.mpi", "mpi4py.MPI", "an mpi4py communicator"),
 )
 

@@ -7,9 +7,11 @@ The recorder's functions need nothing but the standard library until a recording
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
 
+TYPE_CHECKING = False  # typing takes ten times as long as all of this
 if TYPE_CHECKING:
+    from typing import Any, Final
+
     from tracelens.analyses import analyze
     from tracelens.analyses.result import Report
     from tracelens.load import open  # noqa: A004 - `tracelens.open` is meant to read like it

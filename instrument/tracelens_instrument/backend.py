@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import importlib
 import os
-import sysconfig
+import sys
 from typing import Final
 
 __all__ = ["FREE_THREADED", "NATIVE", "backend"]
 
-FREE_THREADED: Final = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+FREE_THREADED: Final = "t" in getattr(sys, "abiflags", "")  # sysconfig takes long
 
 _SWITCH: Final = "TRACELENS_NATIVE"
 _REVISION: Final = 3  # of what both parts expect of each other, as in native/base.h

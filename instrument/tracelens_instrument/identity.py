@@ -10,10 +10,10 @@ import json
 import os
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.schema.host import clock_domain, host_name
+from tracelens.schema.light import asdict, dataclass, replace
 from tracelens.schema.side import Process
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import contextlib
 import os
 import sys
 import threading
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from tracelens.schema.light import replace
 from tracelens_instrument import environment, keep_signal
 from tracelens_instrument.failures import contained, let_through, shown, warn_once
 from tracelens_instrument.identity import enlightened, identify

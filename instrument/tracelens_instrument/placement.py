@@ -23,12 +23,15 @@ __all__ = ["LOCAL_VARIABLE", "Mount", "is_network", "local_place", "mount_of", "
 LOCAL_VARIABLE: Final = "TRACELENS_LOCAL_DIR"
 
 _MOUNTS: Final = Path("/proc/self/mountinfo")
-_NETWORK: Final = re.compile(
-    "9p|acfs|afs|beegfs|ceph|cifs|coda|cvfs|davfs|fhgfs|gfs2|glusterfs|gpfs|lustre|mmfs|ncpfs|nfs4?|ocfs2|"
-    r"orangefs|panfs|pvfs2|smb3|smbfs|vboxsf|virtiofs|wekafs|fuse(blk)?(\..*)?"
-)
+# fmt: off
+_NETWORK: Final = frozenset((
+    "9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "cvfs", "davfs", "fhgfs", "fuse", "fuseblk",
+    "gfs2", "glusterfs", "gpfs", "lustre", "mmfs", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "panfs",
+    "pvfs2", "smb3", "smbfs", "vboxsf", "virtiofs", "wekafs",
+))
+# fmt: on
 _MEMORY: Final = ("tmpfs", "ramfs")
-_OCTAL: Final = re.compile(r"\\([0-7]{3})")
+_OCTAL: Final = r"\\([0-7]{3})"
 _PLENTY: Final = 1 << 30
 _ENOUGH: Final = 1 << 24
 
@@ -71,7 +74,7 @@ def local_place(directory: Path) -> Path | None:
 
 def is_network(kind: str) -> bool:
     """Tell whether a type of file system may depend on a network or on another process."""
-    return _NETWORK.fullmatch(kind) is not None
+    return kind in _NETWORK or kind.startswith(("fuse.", "fuseblk."))
 
 
 def read_mounts(table: Path = _MOUNTS) -> list[Mount]:
@@ -98,7 +101,9 @@ def _mount(line: str) -> Mount | None:
     fields, kind = before.split(" "), after.partition(" ")[0]
     try:
         major, minor = map(int, fields[2].split(":"))
-        where = _OCTAL.sub(lambda found: chr(int(found[1], 8)), fields[4])
+        where = fields[4]
+        if "\\" in where:
+            where = re.sub(_OCTAL, lambda found: chr(int(found[1], 8)), where)
     except (IndexError, ValueError):
         return None
     return Mount(os.makedev(major, minor), where, kind)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from tracelens.schema.light import replace
 from tracelens.schema.side import END_LINE, MAX_NAME, ClockReading, Thread, to_line
 from tracelens.schema.vocabulary import CLIPPED, DETAILS, FAILED, TOO_MANY_NAMES
 from tracelens_instrument.arguments import any_text

@@ -7,13 +7,12 @@ without end gets the last ones as one.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import threading
 from collections import Counter as Tally
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from tracelens.schema.light import replace
 from tracelens.schema.record import NO_INDEX, NO_SHORT
 from tracelens.schema.side import MAX_NAME, Communicator, Definition, Thread, to_line
 from tracelens_instrument.failures import Counter, warn_once
@@ -193,6 +192,8 @@ class Registry:
 
     def _communicator(self, index: int) -> Communicator:
         name, ranks, order = self._communicators[index]
+        import hashlib  # noqa: PLC0415 - it loads OpenSSL, which takes long, and few have groups
+
         what = repr((self._job, name, ranks, order)).encode()
         return Communicator(index, hashlib.sha256(what).hexdigest()[:16], name, ranks)
 

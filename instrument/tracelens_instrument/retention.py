@@ -41,9 +41,10 @@ DEFAULT_DETAIL: Final = "phase"
 
 _LEAST_BUDGET: Final = 10**6  # a few segments, or nothing can be kept
 _MOST: Final = 2**63 - 1
-_LAST: Final = re.compile(r"last:([0-9]{1,9})")
-_EVERY: Final = re.compile(r"every:([0-9]{1,9})(?::([0-9]{1,9}))?")
-_SIZE: Final = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?) ?([kmgt]?)(i?)b?", re.IGNORECASE)
+# Patterns are compiled when they are used, which most starts do not.
+_LAST: Final = r"last:([0-9]{1,9})"
+_EVERY: Final = r"every:([0-9]{1,9})(?::([0-9]{1,9}))?"
+_SIZE: Final = r"(?i)([0-9]{1,18}(?:\.[0-9]{1,9})?) ?([kmgt]?)(i?)b?"
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 _Steps = tuple[int | None, int | None, int]  # last, every, burst
@@ -128,7 +129,7 @@ def _steps(keep: object) -> _Steps:
     text = text_or_nothing(keep)
     if text == "all":
         return _ALL
-    last, every = _LAST.fullmatch(text), _EVERY.fullmatch(text)
+    last, every = re.fullmatch(_LAST, text), re.fullmatch(_EVERY, text)
     if last and int(last[1]) > 0:
         return int(last[1]), None, 1
     if every and 0 < int(every[2] or 1) <= int(every[1]):
@@ -152,7 +153,7 @@ def _bytes(budget: object) -> int:
 def _size(budget: object) -> int | None:
     if isinstance(budget, int) and not isinstance(budget, bool):
         return int.__index__(budget)
-    match = _SIZE.fullmatch(text_or_nothing(budget).strip())
+    match = re.fullmatch(_SIZE, text_or_nothing(budget).strip())
     if match is None:
         return None
     unit: int = (1024 if match[3] else 1000) ** _POWERS[match[2].lower()]

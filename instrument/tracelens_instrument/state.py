@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import struct
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from tracelens.schema.light import dataclass
 from tracelens.schema.record import NO_INDEX, NO_REQUEST, NO_SEQ, NO_SHORT
 from tracelens_instrument.backend import NATIVE
 

@@ -155,7 +155,7 @@ def report(arguments: argparse.Namespace) -> str:
 
 def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=1800, help="of the training: 58 events each")
+    parser.add_argument("--steps", type=int, default=5800, help="of the training: 9 events a rank")
     parser.add_argument("--times", type=int, default=20, help="how much longer the long one is")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--publish", action="store_true", help="write docs/benchmarks.md")

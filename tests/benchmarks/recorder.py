@@ -25,7 +25,7 @@ from benchmarks.recorders import pages, survival
 from benchmarks.recorders.found import Found
 from benchmarks.recorders.known import PEERS, RECORDERS
 from benchmarks.recorders.ours import TraceLens
-from benchmarks.recorders.starting import starts
+from benchmarks.recorders.starting import beside, starts
 from benchmarks.recorders.timing import Row, measure
 
 from tracelens_instrument.backend import backend
@@ -81,7 +81,7 @@ def report(arguments: argparse.Namespace) -> str:
     ended = survival.after_end(able)
     killed = survival.after_kill(able, arguments.kills)
     parts = [
-        pages.promises(found, started),
+        pages.promises(found, started, beside("torch", TraceLens, arguments.starts)),
         pages.cost_of_ours(found),
         pages.cost_of_peers(next(iter(found.values())), failed),
         pages.kept_and_started(ended, killed, started, versions()),

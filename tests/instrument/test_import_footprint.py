@@ -12,6 +12,16 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.end_to_end
 
+# What the standard library takes 10 ms for, and a start does without.
+SLOW = {
+    "dataclasses",
+    "inspect",
+    "hashlib",
+    "subprocess",
+    "sysconfig",
+    "multiprocessing",
+    "asyncio",
+}
 HEAVY = {"numpy", "pyarrow", "polars", "plotly", "dash", "rich", "wrapt", "torch", "mpi4py"}
 
 REPORT = "import sys; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
@@ -41,8 +51,23 @@ with tl.step(1, samples=2), tl.span("piece"), tl.span("other")(nbytes=2):
 tl.instant("instant")
 tl.counter("counter", 2)
 """
-    assert HEAVY & loaded(code, tmp_path) == set()
+    found = loaded(code, tmp_path)
+    assert HEAVY & found == set()
+    assert "inspect" in found  # for tl.traced
     assert len(read_one(tmp_path).events) == 7
+
+
+def test_starting_is_quick(tmp_path: Path) -> None:
+    """A start and a span load little even of the standard library; the front door hardly anything."""
+    bare = loaded("")
+    code = "import sys\nimport tracelens as tl\ntl.start(sys.argv[1])\nwith tl.span('piece'): pass"
+    assert SLOW & (loaded(code, tmp_path) - bare) == set()
+    door = loaded("import tracelens") - bare
+    assert {name for name in door if not name.startswith("_")} <= {
+        "importlib",
+        "tracelens",
+        "warnings",
+    }
 
 
 def test_versions_of_what_is_loaded_are_told(tmp_path: Path) -> None:

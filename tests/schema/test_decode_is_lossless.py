@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.segments import Slot, write_folder
 
@@ -96,6 +96,7 @@ def expected(slot: Slot) -> dict[str, Any]:
     }
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(slots(), max_size=12), max_size=3))
 def test_every_field_of_every_record(segments: list[list[Slot]]) -> None:
     """No event is lost or made up, and each column says what its field said."""

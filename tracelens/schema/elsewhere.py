@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
 from tracelens.errors import NotATrace, TraceNotFound
 from tracelens.schema.host import host_name
+from tracelens.schema.light import asdict, dataclass
 
 __all__ = ["Elsewhere", "find_segments", "leave_note", "read_note"]
 

@@ -8,10 +8,10 @@ the schema metadata. Either way they are read back into `SideTables`.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.errors import NewerVersion, NotATrace
+from tracelens.schema.light import asdict, dataclass, field, replace
 from tracelens.schema.vocabulary import SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -158,7 +158,8 @@ class SideTables:
     def to_metadata(self) -> dict[bytes, bytes]:
         """Pack into Arrow schema metadata (definitions are already in the columns)."""
         packed = asdict(replace(self, definitions=()))
-        return {METADATA_KEY: json.dumps(packed, separators=(",", ":")).encode()}
+        text = json.dumps(packed, default=asdict, separators=(",", ":"))
+        return {METADATA_KEY: text.encode()}
 
     @classmethod
     def from_metadata(cls, metadata: dict[bytes, bytes] | None) -> SideTables:
@@ -265,5 +266,5 @@ def check_version(found: object) -> None:
 
 def _build(cls: type[Any], row: dict[str, Any]) -> Any:
     """Build a row from JSON; fields that a later minor version added are ignored."""
-    known = {f.name for f in fields(cls)}
+    known = cls.__annotations__
     return cls(**{key: value for key, value in row.items() if key in known})

@@ -82,7 +82,9 @@ SEGMENT_SUFFIX: Final = ".seg"
 SIDE_FILE: Final = "side.jsonl"
 SAMPLES_FOLDER: Final = "samples"  # of call stacks
 
-_STEM = re.compile(r"(?P<role>worker|ps)-(?P<rank>\d{5,})-(?P<pid>\d+)")
+_STEM: Final = (
+    r"(?P<role>worker|ps)-(?P<rank>\d{5,})-(?P<pid>\d+)"  # compiled when a reader needs it
+)
 
 
 def stem(role: str, rank: int, pid: int) -> str:
@@ -92,5 +94,5 @@ def stem(role: str, rank: int, pid: int) -> str:
 
 def parse_stem(name: str) -> tuple[str, int, int] | None:
     """Read (role, rank, pid) back from a file name; None if it is not one of ours."""
-    match = _STEM.fullmatch(name.removesuffix(TRACE_SUFFIX).removesuffix(SEGMENTS_SUFFIX))
+    match = re.fullmatch(_STEM, name.removesuffix(TRACE_SUFFIX).removesuffix(SEGMENTS_SUFFIX))
     return (match["role"], int(match["rank"]), int(match["pid"])) if match else None

@@ -24,8 +24,8 @@ def test_every_value_has_its_unit() -> None:
 
 def test_empty_tables_are_left_out() -> None:
     """A single rank has no collectives to speak of."""
-    titles = [section.title for section in sections(report(RUNS["alone"][0]))]
-    assert titles == ["The critical path: what the job is as long as"]
+    titles = {section.title for section in sections(report(RUNS["alone"][0]))}
+    assert not titles & {SHOWN[name][0] for name in ("bandwidths", "links", "shards", "epochs")}
 
 
 def test_every_shown_column_is_there() -> None:

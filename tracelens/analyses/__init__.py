@@ -13,6 +13,7 @@ import polars as pl
 
 from tracelens.analyses import (
     asynchrony,
+    chains,
     communication,
     critical_path,
     efficiency,
@@ -71,6 +72,7 @@ ANALYSES: Final = (
     ),
     Analysis("links", "Which links are slow, and when are all of them?", links.run),
     Analysis("critical_path", "Which rank's work is the job as long as?", critical_path.run),
+    Analysis("chains", "How long is it from a gradient to the use of its weights?", chains.run),
     Analysis("asynchrony", "Who is stale, and who waits for a turn?", asynchrony.run),
 )
 

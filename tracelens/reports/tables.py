@@ -90,6 +90,30 @@ SHOWN: Final[dict[str, tuple[str, tuple[Column, ...]]]] = {
             ("share", "share", percent),
         ),
     ),
+    "chains": (
+        "From a gradient to the use of its weights",
+        (
+            ("of", "of", str),
+            ("number", "number", str),
+            ("waits", "waiting_ns", duration),
+            ("is reduced", "reducing_ns", duration),
+            ("until update", "until_update_ns", duration),
+            ("update", "updating_ns", duration),
+            ("until use", "until_use_ns", duration),
+            ("in all", "whole_ns", duration),
+        ),
+    ),
+    "background": (
+        "Time for background work between weight updates, a step",
+        (
+            ("rank", "rank", str),
+            ("between updates", "gap_ns", duration),
+            ("usable", "usable_ns", duration),
+            ("in 9 of 10 steps", "usable_p10_ns", duration),
+            ("so much at 1 GB/s", "usable_ns", size),
+            ("of all time", "share", percent),
+        ),
+    ),
     "message_costs": (
         "What a collective costs (95 %)",
         (

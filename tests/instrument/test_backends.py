@@ -127,9 +127,10 @@ def test_the_choice_is_told(native: str, expected: str) -> None:
 def test_free_threaded_python() -> None:
     """There the recorder in Python serves, whatever is asked for."""
     code = """
-        import sysconfig
-        known = sysconfig.get_config_var
-        sysconfig.get_config_var = lambda name: name == "Py_GIL_DISABLED" or known(name)
+        import sys
+        flags, sys.abiflags = sys.abiflags, "t"
+        import tracelens_instrument.backend
+        sys.abiflags = flags
         import tempfile
         import tracelens as tl
         from tracelens_instrument.recorder import backend

@@ -92,6 +92,11 @@ test-trainers: ## Lightning and Hugging Face's Trainer, in an environment of the
 	.venv-trainers/bin/python -m pip install --quiet --disable-pip-version-check -e '.[analyze]' lightning transformers accelerate pytest pytest-timeout pytest-randomly
 	.venv-trainers/bin/python -m pytest tests/frameworks/test_trainers.py $(PYTEST_ARGS)
 
+test-jax: ## JAX on two processes, in an environment of its own
+	$(PYTHON) -m venv .venv-jax
+	.venv-jax/bin/python -m pip install --quiet --disable-pip-version-check -e '.[analyze]' jax pytest pytest-timeout pytest-randomly
+	.venv-jax/bin/python -m pytest tests/frameworks/test_jax.py $(PYTEST_ARGS)
+
 # A machine with a GPU has a PyTorch of its own: PYTHON with torch, pyarrow, numpy, wrapt, pytest, pytest-timeout.
 ON_GPU := PYTHONPATH=.:instrument:tests $(PYTHON) -m
 
@@ -102,7 +107,7 @@ sample-gpu: ## record a training on this machine's GPUs into TRACE, check its de
 	$(ON_GPU) support.gpu_sample $(or $(TRACE),traces/ddp-gpu) $(ARGS)
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) .venv-tensorflow .venv-horovod .venv-trainers $(PEERS) traces .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-tensorflow .venv-horovod .venv-trainers .venv-jax $(PEERS) traces .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 .PHONY: browser
 browser: # the browser tests use the system's Chromium

@@ -19,6 +19,7 @@ HOOKS: Final[tuple[Hook, ...]] = (
     Hook("Horovod", f"{_HERE}.horovod", "horovod.torch", ""),
     Hook("Lightning", f"{_HERE}.lightning", "lightning.pytorch", "a Lightning Trainer"),
     Hook("Hugging Face", f"{_HERE}.huggingface", "transformers.trainer", "a Hugging Face Trainer"),
+    Hook("JAX", f"{_HERE}.jax", "jax", ""),
     Hook("mpi4py", f"{_HERE}.mpi", "mpi4py.MPI", "an mpi4py communicator"),
 )
 

@@ -1,0 +1,187 @@
+"""JAX: steps from its own annotation, collectives and computation from its profiler, for some steps.
+
+What a compiled function does runs in XLA's threads, where Python sees nothing. So the steps that the
+program marks with ``jax.profiler.StepTraceAnnotation`` are recorded all, and some of them are profiled;
+all processes run the same program, so the same operation of the same run is one collective.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import wrapt
+
+from tracelens_instrument import recorder
+from tracelens_instrument.clock import now
+from tracelens_instrument.hooks.base import attempt, note_attached
+from tracelens_instrument.hooks.jax_spans import Operation, Seen, spans_of
+
+__all__ = ["attach", "install", "matches"]
+
+WINDOW_VARIABLE: Final = "TRACELENS_JAX_STEPS"
+WINDOW: Final = (5, 25)
+HOST_LEVEL: Final = 2
+_TRACK: Final = "XLA"
+
+
+def matches(_obj: object) -> bool:
+    """Nothing is attached by hand: steps are seen where they are annotated."""
+    return False
+
+
+def attach(obj: Any) -> Any:
+    """Return `obj`, of which there is nothing to record."""
+    return obj
+
+
+def install(_jax: Any) -> None:
+    """Record annotated steps, and who this process is."""
+    wrapt.wrap_function_wrapper("jax.distributed", "initialize", _initialize)
+    for method, wrapper in (("__init__", _make), ("__enter__", _enter), ("__exit__", _exit)):
+        wrapt.wrap_function_wrapper("jax.profiler", f"StepTraceAnnotation.{method}", wrapper)
+
+
+class _Window:
+    """The steps that are profiled: the same ones in every process."""
+
+    def __init__(self) -> None:
+        self.first, self.last = WINDOW
+        with contextlib.suppress(ValueError):
+            first, _, last = os.environ.get(WINDOW_VARIABLE, "").partition(":")
+            self.first, self.last = int(first), int(last)
+        self.count = 0
+        self.begun: dict[int, int] = {}  # steps and when they began, ns
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._offset_ns = 0
+
+    def begin(self, step: int) -> None:
+        """Be told that a step begins."""
+        if self.count == self.first:
+            self._start()
+        self.count += 1
+        self.begun[step] = now()
+
+    def end(self) -> None:
+        """Be told that it is over."""
+        if self._folder is not None and self.count == self.last:
+            self.finish()
+
+    def _start(self) -> None:
+        import jax  # noqa: PLC0415 - only with JAX
+
+        options = jax.profiler.ProfileOptions()
+        options.python_tracer_level, options.host_tracer_level = 0, HOST_LEVEL
+        self._folder = tempfile.TemporaryDirectory()
+        self._offset_ns = time.time_ns() - now()
+        self.begun.clear()
+        jax.profiler.start_trace(self._folder.name, profiler_options=options)
+        recorder.on_stop(self.finish)
+
+    def finish(self) -> None:
+        """Stop profiling, and record what was seen."""
+        folder, self._folder = self._folder, None
+        if folder is None:
+            return
+        import jax  # noqa: PLC0415 - only with JAX
+
+        jax.profiler.stop_trace()
+        with folder:
+            for file in Path(folder.name).rglob("*.xplane.pb"):
+                operations = _operations(file, self._offset_ns)
+                for seen in spans_of(operations, self.begun):
+                    _record(seen)
+
+
+_window: Final[list[_Window]] = []
+
+
+def _initialize(wrapped: Any, _instance: Any, args: Any, kwargs: Any) -> Any:
+    value = wrapped(*args, **kwargs)
+    attempt(_identify)
+    return value
+
+
+def _identify() -> None:
+    from jax._src.distributed import global_state  # noqa: PLC0415 - only with JAX
+
+    recorder.identify(global_state.process_id, global_state.num_processes)
+
+
+def _make(wrapped: Any, annotation: Any, args: Any, kwargs: Any) -> None:
+    wrapped(*args, **kwargs)
+    annotation.tracelens_step = kwargs.get("step_num")
+
+
+def _enter(wrapped: Any, annotation: Any, args: Any, kwargs: Any) -> Any:
+    attempt(_begin, annotation)
+    return wrapped(*args, **kwargs)
+
+
+def _begin(annotation: Any) -> None:
+    if not _window:
+        _window.append(_Window())
+        note_attached("JAX's steps")
+    number = annotation.tracelens_step
+    step = _window[0].count if number is None else int(number)
+    annotation.tracelens_open = recorder.step(step)
+    annotation.tracelens_open.__enter__()
+    _window[0].begin(step)
+
+
+def _exit(wrapped: Any, annotation: Any, args: Any, kwargs: Any) -> Any:
+    value = wrapped(*args, **kwargs)
+    attempt(_end, annotation)
+    return value
+
+
+def _end(annotation: Any) -> None:
+    annotation.tracelens_open.__exit__(None, None, None)
+    _window[0].end()
+
+
+def _operations(file: Path, wall_minus_monotonic: int) -> list[Operation]:
+    """Read what XLA ran on this process's first device; times become those of the monotonic clock."""
+    import jax  # noqa: PLC0415 - only with JAX
+
+    profile = jax.profiler.ProfileData.from_file(str(file))
+    planes = list(profile.planes)
+    began = next(
+        int(value)
+        for plane in planes
+        for name, value in plane.stats
+        if name == "profile_start_time"
+    )
+    base = began - wall_minus_monotonic
+    found = []
+    for event in (event for plane in planes for line in plane.lines for event in line.events):
+        about = dict(event.stats)
+        if "hlo_op" in about:
+            begin = base + int(event.start_ns)
+            found.append(
+                Operation(
+                    name=str(about["hlo_op"]),
+                    module=str(about.get("hlo_module", "")),
+                    device=int(about.get("device_ordinal", 0)),
+                    start_ns=begin,
+                    end_ns=begin + int(event.duration_ns),
+                )
+            )
+    return found
+
+
+def _record(seen: Seen) -> None:
+    if seen.op is None:
+        recorder.span(seen.name, kind="user").complete(seen.start_ns, seen.end_ns, step=seen.step)
+        return
+    from jax._src.distributed import global_state  # noqa: PLC0415 - only with JAX
+
+    ranks = range(global_state.num_processes or 1)
+    communicator = recorder.communicator(ranks, f"XLA {seen.name}")
+    handle = recorder.span(seen.name, kind="reduction", op=seen.op, communicator=communicator)
+    track = recorder.track(_TRACK)
+    handle.complete(seen.start_ns, seen.end_ns, track, seq=seen.seq, step=seen.step)

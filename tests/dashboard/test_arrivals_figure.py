@@ -28,9 +28,9 @@ def test_the_last_to_enter_is_pointed_at() -> None:
     assert set(frame.call.entered) == {0, 1, 2, 3}
     assert frame.call.last_rank == 2
     parts = timeline.changing(frame, sight.picture(frame), LIGHT)
-    (points,) = arrivals.traces(frame, LIGHT)
-    assert parts["data"][-1] == points
-    assert len(points["x"]) == 5  # rank 2 also where it is pinned
+    pinned, points = arrivals.traces(frame, LIGHT)
+    assert parts["data"][-2:] == [pinned, points]
+    assert (len(pinned["x"]), len(points["x"])) == (1, 4)
     assert max(points["x"]) == pytest.approx(frame.seconds(frame.call.last_ns))
     assert "rank 2 enters last" in parts["annotations"][-1]["text"]
     assert parts["shapes"][-1]["x0"] == pytest.approx(max(points["x"]))

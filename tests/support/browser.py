@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,6 +107,7 @@ def opened(browser: Browser, url: str, scheme: Scheme = "light") -> Iterator[Pag
     context = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme=scheme)
     page = context.new_page()
     page.set_default_timeout(ANSWER_LIMIT_MS)
+    expect.set_options(timeout=ANSWER_LIMIT_MS)  # the machine may be busy with other tests
     watch = Watch()
     watch.over(page)
     page.goto(url)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tracelens.lod.lanes import Integers, Lanes
     from tracelens.lod.window import Window
 
@@ -36,7 +38,7 @@ def find(lanes: Lanes, wanted: str, seen: Window) -> list[Match]:
     row[named] = np.arange(len(named))
     count, total = np.zeros(len(named), np.int64), np.zeros(len(named), np.int64)
     longest, length = np.zeros(len(named), np.int64), np.zeros(len(named), np.int64)
-    for part in _parts(lanes, seen):
+    for part in portions(lanes, seen, range(len(lanes))):
         which = row[lanes.names[part]]
         hits = np.flatnonzero(which >= 0)
         of, lasted = which[hits], lanes.ends[part][hits] - lanes.starts[part][hits]
@@ -58,10 +60,10 @@ def find(lanes: Lanes, wanted: str, seen: Window) -> list[Match]:
     ]
 
 
-def _parts(lanes: Lanes, seen: Window) -> list[slice]:
-    """Return the items in a window, in pieces that fit into memory."""
+def portions(lanes: Lanes, seen: Window, chosen: Sequence[int]) -> list[slice]:
+    """Return the items of some lanes in a window, in pieces that fit into memory."""
     first, last = lanes.bounds(seen.start_ns, seen.end_ns)
-    merged = _merged(first, last)
+    merged = _merged(first[chosen], last[chosen])
     return [
         slice(begin, min(begin + MOST_ITEMS, end))
         for start, end in merged

@@ -33,7 +33,17 @@
     if (button) move(button.id.slice("zoom-".length));
   });
 
+  // With Shift, a drag marks a stretch of time to be measured.
+  const drag = (mode) => {
+    const graph = document.querySelector("#timeline .js-plotly-plot");
+    if (graph && window.Plotly && graph._fullLayout.dragmode !== mode) {
+      window.Plotly.relayout(graph, { dragmode: mode });
+    }
+  };
+  document.addEventListener("keyup", (event) => event.key === "Shift" && drag("pan"));
+
   document.addEventListener("keydown", (event) => {
+    if (event.key === "Shift" && !writing(event.target)) drag("select");
     if (writing(event.target) || event.ctrlKey || event.metaKey || event.altKey) return;
     const search = document.getElementById("timeline-search");
     if (event.key === "/" && search) {

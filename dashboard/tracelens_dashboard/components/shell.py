@@ -29,6 +29,7 @@ KEYS: Final = (
     ("a, d", "timeline: move left, move right"),
     ("0", "timeline: show the whole run"),
     ("/", "timeline: find spans by name"),
+    ("Shift and drag", "timeline: measure a stretch of time"),
     ("?", "this help"),
 )
 

@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tracelens_dashboard import text
 from tracelens_dashboard.figures.frame import lane_label
 
 if TYPE_CHECKING:
     from tracelens.lod.calls import Call
+    from tracelens.lod.rows import Section
     from tracelens_dashboard.figures.frame import Frame
     from tracelens_dashboard.theme import Theme
 
+MOST_MARKS: Final = 64
+SECTIONS: Final[tuple[Section, ...]] = ("pinned", "workers")
+
 
 def traces(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
-    """Return a line through the arrivals, from row to row; a row of many ranks shows its last one."""
+    """Return marks of the arrivals, or a line where rows are many; of many ranks the last one counts."""
     if frame.call is None:
         return []
-    points = _points(frame, frame.call)
-    small = {"size": 7 if len(points) <= 64 else 3, "color": theme.text}
     return [
         {
             "type": "scatter",
-            "mode": "markers" if len(points) <= 64 else "lines",
+            "mode": "markers" if len(points) <= MOST_MARKS else "lines",
             "name": "entered",
             "x": [frame.seconds(at) for at, _, _ in points],
             "y": [y for _, y, _ in points],
-            "marker": small | {"symbol": "triangle-right", "line": {"width": 0}},
-            "line": {"width": 1.5, "color": theme.text, "shape": "vh"},
+            "marker": {"size": 7, "color": theme.text, "symbol": "triangle-right"},
+            "line": {"width": 1, "color": theme.text, "shape": "vh"},
             "customdata": [[label, _after(frame.call, at)] for at, _, label in points],
             "hovertemplate": "%{customdata[0]} enters %{customdata[1]}<extra></extra>",
-            "cliponaxis": True,
         }
+        for points in (_points(frame, frame.call, name) for name in SECTIONS)
+        if points
     ]
 
 
@@ -84,10 +87,10 @@ def summary(call: Call) -> str:
     return f"{text.safe(call.op)} {call.seq}: rank {call.last_rank} enters last, {late} after the first"
 
 
-def _points(frame: Frame, call: Call) -> list[tuple[int, float, str]]:
-    """Return when each row of workers entered: (time, height, label)."""
+def _points(frame: Frame, call: Call, section: Section) -> list[tuple[int, float, str]]:
+    """Return when each row of workers of a section entered: (time, height, label)."""
     lanes, found = frame.scene.lanes.lanes, []
-    for band in frame.plan.bands:
+    for band in frame.plan.section(section):
         ranks = [lanes[lane].rank for lane in band.lanes if lanes[lane].role == "worker"]
         entered = [(call.entered[rank], rank) for rank in ranks if rank in call.entered]
         if entered:

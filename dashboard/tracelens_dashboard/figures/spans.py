@@ -62,6 +62,7 @@ def _category(
             name if length / picture.grid.step_ns > LETTER_PX * len(name) + 10 else ""
             for name, length in zip(names, lengths, strict=True)
         ],
+        "unselected": {"marker": {"opacity": 1}},
         "textposition": "inside",
         "insidetextanchor": "middle",
         "textfont": {"size": 11},

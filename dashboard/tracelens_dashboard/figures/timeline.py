@@ -43,7 +43,12 @@ def draw(frame: Frame, picture: Picture, theme: Theme) -> go.Figure:
         uniformtext={"mode": "hide", "minsize": 10},
         barmode="overlay",
         bargap=0,
-        dragmode="pan",
+        dragmode="pan",  # while Shift is held, assets/timeline.js makes it "select"
+        selectdirection="h",
+        newselection={
+            "mode": "immediate",
+            "line": {"color": theme.text, "dash": "dot", "width": 1},
+        },
         hovermode="closest",
         hoveranywhere=True,
         clickanywhere=True,

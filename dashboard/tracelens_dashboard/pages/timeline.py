@@ -11,7 +11,7 @@ from dash.exceptions import PreventUpdate
 from tracelens.lod.codes import SHARD_OPS
 from tracelens_dashboard import ids, sight, text
 from tracelens_dashboard import theme as themes
-from tracelens_dashboard.components import chart, details, legend, matches, opened_rank
+from tracelens_dashboard.components import chart, details, legend, matches, measured, opened_rank
 from tracelens_dashboard.components.aria import aria
 from tracelens_dashboard.figures import strip, timeline
 from tracelens_dashboard.state import MOST_PINS, SORTS, ViewState
@@ -41,6 +41,7 @@ DETAILS: Final = "timeline-details"
 SEARCH: Final = "timeline-search"
 FOUND: Final = "timeline-found"
 SELECTED: Final = "timeline-selected"
+MEASURED: Final = "timeline-measured"
 MOST_FLAGGED: Final = 4  # that are pinned unasked
 STRIP_PX: Final = 64
 LEVELS: Final = {
@@ -63,8 +64,8 @@ def layout(store: Store, view: ViewState) -> Component:
             dcc.Store(id=VIEW, data=data),
             dcc.Store(id=SELECTED),
             dmc.Card([_controls(store, view), _strip(), graph], className="card"),
-            opened_rank.layout(store),
             dmc.Card(details.hint(), id=DETAILS, className="card", mt="sm"),
+            opened_rank.layout(store),
         ],
         className="page",
     )
@@ -77,6 +78,7 @@ def register(app: Dash, store: Store) -> None:
     _register_strip(app, store)
     _register_details(app, store)
     _register_search(app, store)
+    _register_measure(app, store)
     opened_rank.register(app, store, VIEW)
     app.clientside_callback(
         ClientsideFunction(ids.NAMESPACE, "moved"),
@@ -194,6 +196,14 @@ def _register_search(app: Dash, store: Store) -> None:
         return matches.of_text(store, wanted, sight.frame(store, view, [], None).seen)
 
 
+def _register_measure(app: Dash, store: Store) -> None:
+    @app.callback(
+        Output(MEASURED, "children"), Input(GRAPH, "selectedData"), prevent_initial_call=True
+    )
+    def measure(selected: Any) -> str:
+        return measured.sentence(store, selected)
+
+
 def _pinned(store: Store, view: ViewState) -> list[str]:
     """Pin what a link names; on the whole run, whom faults name."""
     if view == ViewState(sort=view.sort):
@@ -243,7 +253,7 @@ def _controls(store: Store, view: ViewState) -> Component:
         justify="space-between",
     )
     note = html.P(id=NOTE, className="summary", role="status")
-    found = html.Div(id=FOUND)
+    found = html.Div([html.P(id=MEASURED, className="summary", role="status"), html.Div(id=FOUND)])
     return html.Div([heading, found, note, html.Div(id=LEGEND, className="legend")])
 
 

@@ -84,7 +84,7 @@ anything = st.one_of(
     st.builds(Flag, st.just(3)),
     st.builds(LongText, st.just("long")),
     st.sampled_from([np.int64(3), np.float32(2.5), np.array([1, 2]), np.array(3), np.nan]),
-    st.sampled_from([len, print, int, Evil, Exception, ..., fail, tl, MADE]),
+    st.sampled_from([len, repr, int, Evil, Exception, ..., fail, tl, MADE]),
 )
 VALUES = ("nbytes", "seq", "bucket", "peer", "key", "request", "queue_depth", "micro_step", "step")
 values = st.dictionaries(st.sampled_from(VALUES), anything, max_size=4)

@@ -72,8 +72,8 @@ def role(value: object) -> str | None:
     return None if value is None else one_of("role", value, ROLES)
 
 
-def index(what: str, value: Any) -> int | None:
-    """Take None, or what is an integer from 0, also one of another library.
+def index(what: str, value: Any, lowest: int = 0) -> int | None:
+    """Take None, or what is an integer from `lowest`, also one of another library.
 
     Raises:
         InvalidArgument: it is neither.
@@ -84,9 +84,9 @@ def index(what: str, value: Any) -> int | None:
         number = int.__index__(operator.index(value))
     except Exception as error:  # noqa: BLE001 - a tensor or an array fails in its own way
         let_through(error)
-        number = -1
-    if not 0 <= number < _MOST:
-        raise InvalidArgument(f"{what} is {shown(value)}, expected a number from 0.")
+        number = lowest - 1
+    if not lowest <= number < _MOST:
+        raise InvalidArgument(f"{what} is {shown(value)}, expected a number from {lowest}.")
     return number
 
 

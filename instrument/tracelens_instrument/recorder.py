@@ -179,9 +179,9 @@ def span(
     kind, op = arguments.checked_kind(kind, op)
     if algorithm is not None:
         algorithm = arguments.text("algorithm of a span", algorithm)[:MAX_NAME]
+    communicator = arguments.index("communicator", communicator, NO_INDEX)
     if communicator == NO_INDEX:  # there were too many
         communicator = None
-    communicator = arguments.index("communicator", communicator)
     shard = arguments.index("shard", shard)
     number = REGISTRY.definition(
         name, kind, op=op, algorithm=algorithm, communicator=communicator, shard=shard

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tracelens_dashboard.store import Store
 
 
-MOST_MAPPED: Final = 300 << 20
+MOST_MAPPED: Final = 400 << 20
 
 
 def window_of(store: Store, view: ViewState) -> Window:

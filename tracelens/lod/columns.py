@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.lib import format as npy
 
-from tracelens.lod.lanes import Lanes, base_of
+from tracelens.lod.lanes import MARK, Lanes, base_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -28,6 +28,7 @@ TYPES: Final[dict[str, np.dtype[Any]]] = {
     "names": np.dtype(np.int32),
 }
 OFFSETS: Final = "offsets"
+MARKS: Final = "marks"
 
 
 def save(
@@ -36,6 +37,7 @@ def save(
     """Write the columns of all parts; return the offsets of their lanes, and their words."""
     words: dict[tuple[str, ...], int] = {}
     counts = [0]
+    marks: list[tuple[Integers, Integers]] = []
     with ExitStack() as stack:
         files = {name: stack.enter_context(_file(folder, what, name).open("wb")) for name in TYPES}
         for name, file in files.items():
@@ -45,6 +47,8 @@ def save(
             for name, file in files.items():
                 values = part.names + base if name == "names" else getattr(part, name)
                 np.ascontiguousarray(values, TYPES[name]).tofile(file)
+            marked = slice(-sum(counts) % MARK, None, MARK)
+            marks.append((part.starts[marked], part.ends[marked]))
             counts += np.diff(part.offsets).tolist()
             if tell:
                 tell(len(counts) - 1, total)
@@ -53,13 +57,16 @@ def save(
             _header(file, name, sum(counts))
     offsets = np.cumsum(counts)
     np.save(_file(folder, what, OFFSETS), offsets)
+    none = np.zeros((2, 0), np.int64)
+    np.save(_file(folder, what, MARKS), np.concatenate([none, *map(np.array, marks)], axis=1))
     return offsets, tuple(word for group in words for word in group)
 
 
 def load(folder: Path, what: str, lanes: Sequence[Lane], words: Sequence[str]) -> Lanes:
     """Open what `save` wrote."""
+    starts, ends = np.load(_file(folder, what, MARKS))
     found = {name: mapped(_file(folder, what, name)) for name in (OFFSETS, *TYPES)}
-    return Lanes(lanes=tuple(lanes), words=tuple(words), **found)
+    return Lanes(lanes=tuple(lanes), words=tuple(words), marks=(starts, ends), **found)
 
 
 def mapped(file: Path) -> np.ndarray[Any, Any]:

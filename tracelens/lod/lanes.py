@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Integers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 Steps: TypeAlias = np.ndarray[Any, np.dtype[np.int32]]
 Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
+MARK: Final = 1024
 Role = Literal["worker", "device", "ps"]
 
 
@@ -38,7 +39,8 @@ class Lanes:
     """Rows of spans that do not overlap within their row.
 
     Lane i holds the items `offsets[i]` up to `offsets[i + 1]`, sorted by start; `words[names[j]]` is
-    item j's name.
+    item j's name. `marks` repeat the starts and the ends of every `MARK`th item, so that a search need
+    not bring in pages of columns that are mapped.
     """
 
     lanes: tuple[Lane, ...]
@@ -49,6 +51,7 @@ class Lanes:
     steps: Steps
     names: Steps
     words: tuple[str, ...]
+    marks: tuple[Integers, Integers] | None = None
 
     def __len__(self) -> int:
         return len(self.lanes)
@@ -62,8 +65,10 @@ class Lanes:
 
     def bounds(self, start_ns: int, end_ns: int) -> tuple[Integers, Integers]:
         """Return, for all lanes at once, where the items that touch [start, end) begin and end."""
-        first = _bisected(self.ends, self.offsets, start_ns + 1)
-        last = _bisected(self.starts, self.offsets, end_ns)
+        low, high = self.offsets[:-1], self.offsets[1:]
+        marks = self.marks or (None, None)
+        first = _found(self.ends, marks[1], low, high, start_ns + 1)
+        last = _found(self.starts, marks[0], low, high, end_ns)
         return first, np.maximum(first, last)
 
     def count(self, start_ns: int, end_ns: int) -> int:
@@ -177,9 +182,21 @@ def base_of(known: dict[tuple[str, ...], int], words: tuple[str, ...]) -> np.int
     return np.int32(known.setdefault(words, sum(map(len, known))))
 
 
-def _bisected(times: Integers, offsets: Integers, at_ns: int) -> Integers:
-    """Return for each lane the first item whose time is not before `at_ns`."""
-    low, high = offsets[:-1].copy(), offsets[1:].copy()
+def _found(
+    times: Integers, marks: Integers | None, low: Integers, high: Integers, at_ns: int
+) -> Integers:
+    """Return, in each range of items, the first whose time is not before `at_ns`."""
+    if marks is None:
+        return _bisected(times, low, high, at_ns)
+    first, last = -(-low // MARK), -(-high // MARK)
+    mark = _bisected(marks, first, np.maximum(first, last), at_ns)
+    after = np.where(mark > first, (mark - 1) * MARK + 1, low)
+    until = np.where(mark < last, mark * MARK, high)
+    return _bisected(times, after, until, at_ns)
+
+
+def _bisected(times: Integers, low: Integers, high: Integers, at_ns: int) -> Integers:
+    low, high = low.copy(), high.copy()
     for _ in range(int((high - low).max(initial=0)).bit_length()):
         middle = (low + high) // 2
         open_ = low < high

@@ -16,6 +16,7 @@ from tracelens_instrument.hooks import (
     torch_buckets,
     torch_collectives,
     torch_data,
+    torch_fsdp,
     torch_modules,
     torch_optimizer,
 )
@@ -66,6 +67,7 @@ def install(_framework: Any) -> None:
     """Record every DistributedDataParallel, optimizer, DataLoader and backward pass."""
     torch_data.install()
     torch_optimizer.install()
+    torch_fsdp.install()
     _record_phases(recorder.detail())
     wrapt.wrap_function_wrapper(
         "torch.nn.parallel.distributed", "DistributedDataParallel.__init__", _around_init

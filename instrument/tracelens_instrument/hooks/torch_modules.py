@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
     from torch.nn import Module
+    from torch.utils.hooks import RemovableHandle
 
     from tracelens_instrument.device_span import DeviceSpan
     from tracelens_instrument.span import Span
@@ -139,18 +140,22 @@ def _failure() -> tuple[Any, Any, Any]:
     return _SUCCESS if found[0] is _ENOUGH else found
 
 
-def record_modules(root: Module, detail: str) -> None:
-    """Record the passes of `root` and, from detail ``layer``, of its layers; at ``step`` none."""
+def record_modules(root: Module, detail: str) -> list[RemovableHandle]:
+    """Record the passes of `root` and, from detail ``layer``, of its layers; at ``step`` none.
+
+    Returns:
+        What removes the hooks again.
+    """
     if detail == "step":
         count: Any = _CountStep()
-        root.register_forward_pre_hook(count)
-        return
+        return [root.register_forward_pre_hook(count)]
     whole = _Whole(Placed(recorder.span("forward", kind="forward")))
-    _register(root, _BeginRoot(whole), _EndRoot(whole))
+    handles = _register(root, _BeginRoot(whole), _EndRoot(whole))
     for name, module in leaves(root) if detail != "phase" else ():
         forward = recorder.span(name, kind="forward")
         backward = recorder.span(name, kind="backprop")
-        _register(module, _Begin(forward), _EndLayer(forward, backward))
+        handles += _register(module, _Begin(forward), _EndLayer(forward, backward))
+    return handles
 
 
 def leaves(root: Module) -> Iterator[tuple[str, Module]]:
@@ -162,11 +167,13 @@ def leaves(root: Module) -> Iterator[tuple[str, Module]]:
             yield name, module
 
 
-def _register(module: Module, begin: ModuleHook, end: ModuleHook) -> None:
+def _register(module: Module, begin: ModuleHook, end: ModuleHook) -> list[RemovableHandle]:
     pre: Any = begin
     post: Any = end
-    module.register_forward_pre_hook(pre)
-    module.register_forward_hook(post, always_call=True)
+    return [
+        module.register_forward_pre_hook(pre),
+        module.register_forward_hook(post, always_call=True),
+    ]
 
 
 def tensors(value: Any) -> Iterator[Tensor]:

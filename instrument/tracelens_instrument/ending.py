@@ -7,26 +7,25 @@ them loaded and is not short of memory.
 
 from __future__ import annotations
 
-import os
-import re
 import resource
 import subprocess
 import sys
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from tracelens_instrument import own_python
 from tracelens_instrument.descriptors import limits_as_errors
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["convert"]
 
 _NEEDED: Final = ("numpy", "pyarrow")
 _MEMORY: Final = (resource.RLIMIT_AS, resource.RLIMIT_DATA)
-_PYTHON: Final = re.compile(r"(python|pypy)[\d.]*t?")
 _PROGRAM: Final = (
-    "import sys; sys.path[:0] = sys.argv[2:]; from pathlib import Path; "
-    "from tracelens.schema.segments import convert; convert(Path(sys.argv[1]))"
+    "from pathlib import Path; from tracelens.schema.segments import convert; "
+    "convert(Path(sys.argv[1]))"
 )
-_FEW_THREADS: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def convert(place: Path) -> None:
@@ -36,7 +35,7 @@ def convert(place: Path) -> None:
         OSError: it was not done; the segments are as they were.
         UnusableInput: they are damaged.
     """
-    if _is_at_hand() or not _is_python(sys.executable):
+    if _is_at_hand() or not own_python.is_there():
         from tracelens.schema.segments import convert as convert_here  # noqa: PLC0415 - see above
 
         with limits_as_errors():
@@ -51,16 +50,10 @@ def _is_at_hand() -> bool:
     return not limited and all(name in sys.modules for name in _NEEDED)
 
 
-def _is_python(executable: str | None) -> bool:
-    """Whether that runs Python, and not a program of the user's that would start again."""
-    return _PYTHON.fullmatch(Path(executable or "").name) is not None
-
-
 def _convert_beside(place: Path) -> None:
-    paths = [os.path.abspath(path) for path in sys.path if path]  # noqa: PTH100 - of texts
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", _PROGRAM, str(place), *paths],
-        env=_environment(),
+        own_python.command(_PROGRAM, str(place)),
+        env=own_python.environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -69,12 +62,3 @@ def _convert_beside(place: Path) -> None:
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise OSError(said or f"the converting process ended with {done.returncode}")
-
-
-def _environment() -> dict[str, str]:
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("TRACELENS_") and name != "LD_PRELOAD"
-    }
-    return kept | _FEW_THREADS

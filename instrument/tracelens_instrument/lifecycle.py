@@ -202,9 +202,11 @@ def _run_callbacks() -> None:
 
 def _convert(recording: Recording) -> None:
     try:
+        if recording.hand_over() or not recording.folder.exists():
+            return
         from tracelens_instrument.ending import convert  # noqa: PLC0415 - not before it is needed
 
-        convert(recording.note or recording.folder)
+        convert(recording.place)
     except Exception as error:  # noqa: BLE001 - whatever it is, the segments remain readable
         let_through(error)
         if not recording.storage.stopped:  # else it is known that there is no room, or no folder

@@ -9,6 +9,7 @@ from tracelens.schema.light import replace
 from tracelens.schema.side import END_LINE, MAX_NAME, ClockReading, Thread, to_line
 from tracelens.schema.vocabulary import CLIPPED, DETAILS, FAILED, TOO_MANY_NAMES
 from tracelens_instrument.arguments import any_text
+from tracelens_instrument.background import Background
 from tracelens_instrument.clock import now, read_clocks
 from tracelens_instrument.devices import Devices
 from tracelens_instrument.failures import contain
@@ -33,6 +34,7 @@ __all__ = ["Recording"]
 _LOOK_EVERY_NS: Final = 10**8
 _CLOCK_EVERY_NS: Final = 10 * 10**9
 _MOST_FOREIGN: Final = 1024
+_NO_STEPS: Final = 32  # segments since one ended: then the converter hears of them in between
 
 
 class Recording:
@@ -66,6 +68,13 @@ class Recording:
         self._look_due = 0
         self.devices = Devices(self.clock_reading, self._losses)
         self.storage = Storage(self.folder, self, self._side, self._losses)
+        self._background = Background(self.place, retention)
+        self._boundary = 0  # segment that was in use then
+
+    @property
+    def place(self) -> Path:
+        """Where a reader finds it: the segments folder, or the note that leads there."""
+        return self.note or self.folder
 
     def _new_side_file(self) -> SideFile:
         try:
@@ -81,7 +90,10 @@ class Recording:
 
     def rotate(self, full: Segment) -> tuple[Segment, int]:
         """Reserve a slot in the segment after `full`."""
-        return self.storage.rotate(full)
+        slot = self.storage.rotate(full)
+        if self.segment.number > self._boundary + _NO_STEPS:
+            self._background.tell(self.segment.number)
+        return slot
 
     def count_unusable_time(self) -> None:
         """Count an event that was left out because its times were no integers."""
@@ -138,6 +150,8 @@ class Recording:
         try:
             self.storage.at_step_boundary()
             self.devices.at_step_boundary()
+            self._boundary = self.segment.number
+            self._background.tell(self._boundary)
             moment = now()
             if moment >= self._look_due:
                 self._look_due = moment + _LOOK_EVERY_NS
@@ -159,8 +173,13 @@ class Recording:
         self._side.append(END_LINE)
         self._side.close()
 
+    def hand_over(self) -> bool:
+        """Leave the closed recording to the process that converts it; False if there is none."""
+        return self._background.end()
+
     def abandon(self) -> None:
         """Let go of everything, in a forked child: it all belongs to the parent."""
+        self._background.abandon()
         self.devices.abandon()
         self.storage.abandon()
         self._side.close()

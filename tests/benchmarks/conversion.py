@@ -60,7 +60,10 @@ def record(folder: Path, steps: int) -> list[Path]:
     script = folder / "train.py"
     script.write_text(TRAIN)
     command = torchrun_command(script, RANKS, [EXAMPLE, "--steps", steps])
-    environment = clean_environment(OMP_NUM_THREADS="1", TRACELENS_DIR=str(folder / "trace"))
+    where = str(folder / "trace")
+    environment = clean_environment(
+        OMP_NUM_THREADS="1", TRACELENS_DIR=where, TRACELENS_CONVERTER="0"
+    )
     subprocess.run(command, env=environment, check=True, capture_output=True, timeout=TIME_LIMIT)
     return sorted((folder / "trace").glob("worker-*.segments"))
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tracelens.schema.segment_files import Segment
     from tracelens.schema.side import Process
 
-__all__ = ["convert", "decode", "is_live", "side_of"]
+__all__ = ["convert", "decode", "finish", "folder_of", "is_live", "side_of"]
 
 _START_SLACK_NS: Final = (
     2 * 10**9
@@ -62,7 +62,7 @@ def decode(place: Path) -> tuple[pa.Table, SideTables]:
         NotATrace: a file is not what its name says.
         NewerVersion: it was written by a newer TraceLens.
     """
-    folder = _folder(place)
+    folder = folder_of(place)
     # In this order: what becomes Arrow meanwhile is read before, and known to be there twice.
     segments = list(_there(folder))
     progress = load_progress(folder)
@@ -92,24 +92,29 @@ def convert(place: Path) -> Path:
     """
     done = place.with_suffix(TRACE_SUFFIX)
     try:
-        folder = _folder(place)
+        folder = folder_of(place)
         with locked(folder / SIDE_FILE, _PATIENCE_S):
             if done.exists():  # and what it was made of was not removed any more
                 return _cleared(place, folder, done)
             with Converting(folder) as converting:
-                return _finished(converting, place)
+                return finish(converting, place)
     except TraceNotFound:
         if done.exists():
             return done  # somebody else was quicker
         raise
 
 
-def _finished(converting: Converting, place: Path) -> Path:
+def finish(converting: Converting, place: Path) -> Path:
+    """Convert the rest of `place`, whose recording is over, as `convert` does; its lock is held.
+
+    Raises:
+        UnusableInput, OSError: as `convert` does.
+    """
     side = side_of(place)
     try:
         unfinished = converting.finish(side)
         place = _rename_for(side.process, place)
-        folder = _folder(place)
+        folder = folder_of(place)
         path = place.with_suffix(TRACE_SUFFIX)
         _publish(folder / unfinished.name, path)
     except BaseException:
@@ -147,7 +152,12 @@ def _cleared(place: Path, folder: Path, path: Path) -> Path:
     return path
 
 
-def _folder(place: Path) -> Path:
+def folder_of(place: Path) -> Path:
+    """Return the segments folder: `place` itself, or where its note leads to.
+
+    Raises:
+        UnusableInput: it leads nowhere.
+    """
     return find_segments(place) if place.suffix == ELSEWHERE_SUFFIX else place
 
 
@@ -183,7 +193,7 @@ def side_of(place: Path) -> SideTables:
     Raises:
         UnusableInput: as `decode` does.
     """
-    return _read_side(_folder(place))
+    return _read_side(folder_of(place))
 
 
 def _read_side(folder: Path) -> SideTables:

@@ -50,6 +50,9 @@ bench-peers: $(VENV)/peers.stamp ## install the recorders to compare with, into 
 bench-conversion: $(VENV)/test.stamp ## what it costs to turn recordings into Arrow: time, bytes, memory
 	PYTHONPATH=.:instrument:tests $(BIN)/python tests/benchmarks/conversion.py $(if $(PUBLISH),--publish) $(ARGS)
 
+soak: $(VENV)/test.stamp ## whether a long recording stays small and quiet: files, memory, processor time, spans lost (3 minutes)
+	PYTHONPATH=.:instrument:tests $(BIN)/python tests/benchmarks/soak.py $(ARGS)
+
 bench-scale: $(VENV)/test.stamp ## time and memory to explain large runs, up to 17 million events (some minutes)
 	PYTHONPATH=. $(BIN)/python tests/benchmarks/scale.py --stages $(SIZES)
 

@@ -34,8 +34,8 @@ def planted(
 def test_lateness_is_found_where_it_is(
     ranks: int, steps: int, extra: float, *, spiky: bool
 ) -> None:
-    """One entry: the rank, the phase, the edges to within a block or two, the size to a third."""
-    edge = 2 * BLOCK if spiky else BLOCK
+    """One entry: the rank, the phase, the size to a third, the edges to a block (three with spikes)."""
+    edge = 3 * BLOCK if spiky else BLOCK
     for seed in range(4):
         matrices, phase, rank, (first, last) = planted(seed, ranks, steps, extra, spiky=spiky)
         own = own_time(matrices)

@@ -21,7 +21,7 @@ def test_everything_is_told() -> None:
     assert found.confidence > 0.999
     assert found.evidence["last_share"] == 1.0
     assert found.sentence == (
-        "Rank 2 is late in backprop, steps 40-69: +11.3 ms a step (61 % of a step); 3 ranks wait for "
+        "Rank 2 is late in backprop, steps 40-69: +11.4 ms a step (62 % of a step); 3 ranks wait for "
         "it. Without it the job would be 19 % shorter."
     )
 

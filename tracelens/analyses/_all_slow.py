@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tracelens.analyses.result import Pattern
 
 COMPUTED: Final = ("forward", "backprop", "update", "user")
-FASTER: Final = 0.12  # of the step: how far the levels are apart, at least
+FASTER: Final = 0.12  # of the faster one: how far the levels are apart, at least
 SHORTEST: Final = 0.15  # of the run: both levels last as long
 FEWEST: Final = 16  # steps of each level
 APART: Final = 0.9  # of the steps of each level are on its side of the middle
@@ -55,7 +55,7 @@ def find(own: OwnTime) -> Slowdown | None:
     above, below = np.mean(typical[inside] > middle), np.mean(typical[~inside] < middle)
     level = float(np.median(upper - lower))
     together = np.mean(upper - lower > level / 2)
-    if level < FASTER or min(above, below) < APART or together < TOGETHER:
+    if level < FASTER * float(np.median(lower)) or min(above, below) < APART or together < TOGETHER:
         return None
     return Slowdown(int(rows[first]), int(rows[last]), level)
 

@@ -26,7 +26,11 @@ LEAST_BLOCK: Final = 4  # steps
 MOST_BLOCKS: Final = 64
 NATURAL_SPREAD: Final = 0.003  # of the step, between ranks that are equal
 NATURAL_WANDER: Final = 0.001  # of the step: how much that changes with time
-_PRIOR_FREEDOM: Final = 8
+_SPREAD_FREEDOM: Final = 8  # nobody knows how equal ranks are,
+_NOISE_FREEDOM: Final = 24  # but noise within a rank tells well how much its means vary,
+_CONTRADICTED: Final = 1.5  # unless the variance seen is so many times as large
+_SEVERAL: Final = 6  # ranks can contradict anything
+_HARDLY_FAR: Final = 2.5  # deviations: no p-value below can become a finding
 _MOST_FREEDOM: Final = 60
 _TO_SIGMA: Final = 1.4826  # a median absolute deviation, as a standard deviation
 _THREE_RANKS: Final = 2.14  # of three values one is the median: that deviation is always 0
@@ -72,8 +76,8 @@ def paired_excess(own: Floats, step_ns: float) -> Floats:
 
 
 def least_effect(ranks: int) -> float:
-    """Return the smallest excess worth reporting, as a share of the step: 2 %, more for few ranks."""
-    return 0.02 * (1 + 4 / ranks)
+    """Return the smallest excess worth reporting, as a share of the step: 1.5 %, more for few ranks."""
+    return 0.015 * (1 + 24 / ranks**2)
 
 
 def block_edges(steps: int) -> Rows:
@@ -110,18 +114,19 @@ def _windows(excess: Floats) -> Windows:
     blocks = blocks - np.median(blocks, axis=1, keepdims=True)
     count = len(blocks)
     sums = np.concatenate([np.zeros((1, blocks.shape[1])), np.cumsum(blocks, axis=0)])
-    lengths = [*(2**power for power in range(1, count.bit_length()) if 2**power < count), count]
+    lengths = _lengths(count)
     noise, parts = _noise(blocks), []
     for length in lengths:
         tried = 2 * count / length * len(lengths) * _STATISTICS
         starts = np.arange(0, count - length + 1, max(1, length // 4))
         place = _Place(edges[starts], edges[starts + length] - 1, count / length, tried)
         inside = (sums[starts + length] - sums[starts]) / length
-        prior = 1.5 * noise**2 / length + NATURAL_SPREAD**2
+        prior = _Prior(1.5 * noise**2 / length + NATURAL_SPREAD**2, _SPREAD_FREEDOM)
         parts.append(_judged(place, inside, np.zeros_like(inside), prior))
         if length <= _LONGEST_CHANGE * count:
             outside = (sums[-1] - inside * length) / (count - length)
-            prior = 1.5 * noise**2 * (1 / length + 1 / (count - length)) + NATURAL_WANDER**2
+            both = 1 / length + 1 / (count - length)
+            prior = _Prior(1.5 * noise**2 * both + NATURAL_WANDER**2, _NOISE_FREEDOM)
             parts.append(_judged(place, inside, outside, prior))
     names = ("first", "last", "mean", "middle", "scale", "p")
     return Windows(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
@@ -137,12 +142,28 @@ class _Place:
     tried: float
 
 
-def _judged(place: _Place, inside: Floats, usual: Floats, prior: float) -> Windows:
-    """Judge means, [window, rank], against what is usual; `prior` is the variance expected."""
+@dataclass(frozen=True)
+class _Prior:
+    """What is expected before looking at how far ranks lie apart, and how firmly."""
+
+    variance: float
+    freedom: float
+
+
+def _lengths(count: int) -> list[int]:
+    """Return lengths of windows in blocks: each about the root of two times the one before."""
+    half_powers = {round(2 ** (half / 2)) for half in range(2, 2 * count.bit_length())}
+    return [*sorted(length for length in half_powers if length < count), count]
+
+
+def _judged(place: _Place, inside: Floats, usual: Floats, prior: _Prior) -> Windows:
+    """Judge means, [window, rank], against what is usual."""
     means = inside - usual
     means = means - np.median(means, axis=1, keepdims=True)
     scale, freedom = _scale(means, prior, place.independent)
-    p = np.minimum(student_tail(means / scale, freedom) * place.tried, 1.0)
+    p = np.ones_like(means)
+    far = means > _HARDLY_FAR * scale
+    p[far] = np.minimum(student_tail(means[far] / scale, freedom) * place.tried, 1.0)
     scales = np.full((len(means), 1), scale)
     return Windows(place.first, place.last, means, usual + means / 2, scales, p)
 
@@ -162,14 +183,19 @@ def _noise(blocks: Floats) -> float:
     return float(change * np.sqrt((1 + rho) / (1 - rho)))
 
 
-def _scale(means: Floats, prior: float, independent: float) -> tuple[float, float]:
-    """Return how far equal ranks' means lie apart, and the degrees of freedom of that estimate."""
+def _scale(means: Floats, prior: _Prior, independent: float) -> tuple[float, float]:
+    """Return how far equal ranks' means lie apart, and the degrees of freedom of that estimate.
+
+    A prior that the ranks contradict is held less firmly.
+    """
     ranks = means.shape[1]
     factor = _THREE_RANKS if ranks == 3 else 1 + 2 / ranks
     observed = factor * _TO_SIGMA * np.median(np.abs(means))
     freedom = 0.37 * ranks * independent
-    both = (freedom * observed**2 + _PRIOR_FREEDOM * prior) / (freedom + _PRIOR_FREEDOM)
-    return float(np.sqrt(both)), min(freedom, _MOST_FREEDOM) + _PRIOR_FREEDOM
+    agrees = observed**2 <= _CONTRADICTED * prior.variance
+    firm = prior.freedom if agrees and ranks >= _SEVERAL else _SPREAD_FREEDOM
+    both = (freedom * observed**2 + firm * prior.variance) / (freedom + firm)
+    return float(np.sqrt(both)), min(freedom, _MOST_FREEDOM) + firm
 
 
 def _least_likely(

@@ -19,6 +19,8 @@ PERSISTENT: Final = 0.6  # of the run
 _ROUNDS: Final = 4
 _FEW: Final = 8  # steps: too few to say what is normal outside
 _ENOUGH: Final = 0.25  # of the run: so many say that a rank is normally faster than others
+_TAIL: Final = 0.5  # deviations beyond a level: more tells nothing more about where it begins
+_TO_SIGMA: Final = 1.4826
 _CLEARLY_BETTER: Final = 0.75
 
 
@@ -48,7 +50,7 @@ def course(excess: Floats, first: int, last: int) -> Course:
 
 def _flat(excess: Floats, first: int, last: int) -> Course:
     """Fit two levels: rows closer to the upper one form the interval (maximum-sum run of rows)."""
-    level = 0.0
+    level, tail = 0.0, _TAIL * _noise(excess)
     for _ in range(_ROUNDS):
         inside = np.zeros(len(excess), np.bool_)
         inside[first : last + 1] = True
@@ -58,11 +60,20 @@ def _flat(excess: Floats, first: int, last: int) -> Course:
         least = -upper / 2 if len(rest) >= _ENOUGH * len(excess) else 0.0
         lower = min(max(lower, least), upper / 2)
         level = upper - lower
-        first, last = greatest_run(np.abs(excess - lower) - np.abs(excess - upper))
+        first, last = greatest_run(
+            np.clip(excess, lower - tail, upper + tail) - (lower + upper) / 2
+        )
     effect = np.zeros(len(excess))
     effect[first : last + 1] = level
     lasting = (last - first + 1) >= PERSISTENT * len(excess)
     return Course(first, last, effect, "persistent" if lasting else "transient")
+
+
+def _noise(excess: Floats) -> float:
+    """Return the deviation from step to step, whatever lasts."""
+    if len(excess) < 2:
+        return 0.0
+    return _TO_SIGMA * float(np.median(np.abs(np.diff(excess)))) / 2**0.5
 
 
 def greatest_run(gains: Floats) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analyses import _detector, _paired, _sparse
+from tracelens.analyses import _detector, _paired, _rotating, _sparse
 from tracelens.analyses._interval import course
 from tracelens.analyses._late import WHOLE, Late
 from tracelens.analyses._over_phases import spread_over_phases
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 
 FALSE_RATE: Final = 0.005  # of what is reported may be chance
+_OF_A_VISIT: Final = 0.3  # of its steps
 
 
 def find(own: OwnTime) -> list[Late]:
@@ -28,8 +29,20 @@ def find(own: OwnTime) -> list[Late]:
     if not own.phases:
         return []
     excess = [_excess(own, values) for values in own.own]
-    lasting = _lasting(own, excess)
-    return lasting + _stalls(own, excess, lasting)
+    whole = _excess(own, own.total)
+    lasting = _lasting(own, excess, whole)
+    wandering = _rotating.find(own, whole, excess)
+    if wandering is None:
+        return lasting + _stalls(own, excess, lasting)
+    found = lasting + _stalls(own, excess, lasting)
+    return [wandering, *(late for late in found if not _visit(late, wandering))]
+
+
+def _visit(late: Late, wandering: Late) -> bool:
+    """Say whether a lateness is, for the most part, one stay of a wandering one."""
+    rank = late.ranks[0]
+    common = np.count_nonzero(wandering.effect[late.touched, rank])
+    return bool(common >= _OF_A_VISIT * len(late.touched))
 
 
 def _excess(own: OwnTime, values: Floats) -> Floats:
@@ -40,10 +53,10 @@ def _excess(own: OwnTime, values: Floats) -> Floats:
     return np.stack([-difference, difference], axis=1)
 
 
-def _lasting(own: OwnTime, excess: list[Floats]) -> list[Late]:
+def _lasting(own: OwnTime, excess: list[Floats], whole: Floats) -> list[Late]:
     """Return ranks that are late for a while: in a phase, or in all of them together."""
     names = [*own.phases, *([WHOLE] if len(own.phases) > 1 else [])]
-    searched = [*excess, _excess(own, own.total)][: len(names)]
+    searched = [*excess, whole][: len(names)]
     settled = [values[own.settled] for values in searched]
     if len(own.ranks) > 2:
         scans, chance, holds = _among_many(settled)

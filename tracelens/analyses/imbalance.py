@@ -29,6 +29,10 @@ __all__ = ["RANK_COLUMNS", "Imbalance", "run"]
 FEWEST_RANKS: Final = 4  # "who comes last" says nothing among fewer
 FEWEST_STEPS: Final = 30
 EXCESS: Final = 0.10  # of a step
+WIDTH: Final = (
+    0.06  # of a step: how far any two ranks differ; less, and single spikes make the excess
+)
+TOGETHER: Final = 0.3  # of the variance is common to forward and backprop: it is the work
 ENTROPY: Final = 0.9  # 1 = each rank is last equally often
 RANK_COLUMNS: Final[dict[str, pl.DataType]] = {
     "rank": pl.Int32(),
@@ -82,20 +86,50 @@ def _varying_work(own: OwnTime, total: Floats, last: Floats) -> list[Finding]:
         return []
     excess = float((total.max(axis=1) - np.median(total, axis=1)).mean()) / max(own.step_ns, 1.0)
     shares = last[last > 0]
-    entropy = float(-(shares * np.log(shares)).sum() / np.log(ranks))
-    if excess <= EXCESS or entropy <= ENTROPY:
+    entropy = float(-(shares * np.log(shares)).sum()) + (len(shares) - 1) / (2 * steps)
+    entropy = min(entropy / float(np.log(min(ranks, steps))), 1.0)
+    apart = np.abs(total - np.median(total, axis=1, keepdims=True))
+    width = 1.4826 * float(np.median(apart)) / max(own.step_ns, 1.0)
+    if excess <= EXCESS or entropy <= ENTROPY or width <= WIDTH:
         return []
     return [
         Finding(
             kind="load_imbalance",
             category="opportunity",
-            saving=excess,
+            saving=excess * _of_the_work(own),
             pattern="rotating",
             sentence=(
                 f"In every step some rank works {100 * excess:.0f} % of a step longer than most, each "
                 "time another one: the work per rank varies (sequence lengths, sample sizes, a noisy "
                 "machine); evening it out would save that much."
             ),
-            evidence={"excess": excess, "last_rank_entropy": entropy},
+            evidence={"excess": excess, "last_rank_entropy": entropy, "width": width},
         )
     ]
+
+
+def _of_the_work(own: OwnTime) -> float:
+    """Return what part of the excess goes away if work is evened out: noise between ranks stays.
+
+    More work makes forward and backprop longer alike, so their covariance tells how much of the ranks'
+    variance is work. Where they vary each by itself, nothing is taken off.
+    """
+    if not {"forward", "backprop"} <= {*own.phases}:
+        return 1.0
+    rows = own.settled
+    pair = [own.own[own.phases.index(name)][rows] for name in ("forward", "backprop")]
+    forward, backprop = (_deviation(values) for values in pair)
+    total = _deviation(own.total[rows])
+    share = float(np.nansum(pair) / np.nansum(own.total[rows]))
+    variance = float(np.nanvar(total)) or 1.0
+    work = share**2 * float(np.nanmean(forward * backprop)) / variance
+    return float(1 - np.sqrt(1 - min(work, 1.0))) if work > TOGETHER else 1.0
+
+
+def _deviation(values: Floats) -> Floats:
+    """Return each rank's relative deviation from the step's median, without its tails."""
+    middle = np.nanmedian(values, axis=1, keepdims=True)
+    deviation = values / np.where(middle > 0, middle, np.nan) - 1
+    limit = 3 * 1.4826 * np.nanmedian(np.abs(deviation))
+    clipped = np.clip(deviation, -limit, limit)
+    return np.asarray(clipped - np.nanmean(clipped))

@@ -30,7 +30,7 @@ LEAST_STEPS: Final = 30
 SHORTEST: Final = 8  # steps in an interval
 FEWEST: Final = 4  # scattered steps
 LONGEST: Final = 0.6  # of the run: beyond, it is how the run is
-SLOW: Final = {"data": 0.2}  # of the step; other phases drift with the machine
+SLOW: Final = {"data": 0.2}  # of own time; other phases drift with the machine
 SLOW_OTHERWISE: Final = 0.5
 NOTICEABLE: Final = 0.03  # of the job
 LOADING: Final = 0.15  # of the job: all ranks load data that long
@@ -84,7 +84,8 @@ def _slow(own: OwnTime, phase: str, least: Floats, job: int) -> list[Finding]:
     values = least[rows] / own.step_ns
     excess = values - np.median(values)
     spread = _TO_SIGMA * float(np.median(np.abs(excess)))
-    level = max(SLOW.get(phase, SLOW_OTHERWISE), _DEVIATIONS * spread)
+    usual = float(np.nanmedian(own.total[own.settled])) / own.step_ns
+    level = max(SLOW.get(phase, SLOW_OTHERWISE) * usual, _DEVIATIONS * spread)
     chosen, pattern = _lasting(excess, level) or (np.flatnonzero(excess > level), "sparse")
     saving = float(np.maximum(excess[chosen], 0).sum() * own.step_ns / job)
     if not FEWEST <= len(chosen) <= LONGEST * len(excess) or saving < NOTICEABLE:

@@ -16,6 +16,7 @@ from tracelens.analyses import _lateness, _own_time
 from tracelens.analyses._counterfactual import Price, price
 from tracelens.analyses._job import job_ns
 from tracelens.analyses._late_words import Verdict, in_code, sentence
+from tracelens.analyses._reference import against_the_rest
 from tracelens.analyses._stacks import culprit
 from tracelens.analyses._together import put_together
 from tracelens.analyses._witnesses import (
@@ -35,8 +36,7 @@ if TYPE_CHECKING:
 
 LEAST_STEPS: Final = 30
 LEAST_SAVING: Final = 0.003  # of the job: what is not worth a sentence,
-LEAST_OF_LASTING: Final = 0.0002  # unless it lasts: of many ranks, noise hides what one loses,
-LASTING: Final = 0.2  # of the run
+LEAST_LOSS: Final = 0.005  # of a rank's own time: worth one, though others' noise may hide it
 OF_A_PAIR: Final = 0.02  # of the job: two ranks hardly tell what is usual,
 STALLS_OF_A_PAIR: Final = 0.05  # nor which stalls are
 HELD_UP: Final = 0.3  # of the lost time, to be seen in the arrivals at collectives
@@ -74,7 +74,7 @@ def run(trace: Trace, phases: Phases) -> Stragglers:
 
 def priced(own: OwnTime, job_ns: float) -> list[tuple[Late, Price]]:
     """Return who is late by own time alone, and what that costs, where it is worth a sentence."""
-    found = put_together(own, _lateness.find(own))
+    found = against_the_rest(own, put_together(own, _lateness.find(own)))
     costs = [
         (entry, price(own.total, entry.effect, own.wait, job_ns, entry.unsure)) for entry in found
     ]
@@ -101,8 +101,8 @@ def _insufficient(own: OwnTime) -> str | None:
 
 def _least_saving(own: OwnTime, late: Late) -> float:
     if len(own.ranks) > 2:
-        lasts = late.pattern != "sparse" and len(late.touched) >= LASTING * len(own.steps)
-        return LEAST_OF_LASTING if lasts else LEAST_SAVING
+        loses = late.effect.sum(axis=0).max() >= LEAST_LOSS * own.length.shape[0] * own.step_ns
+        return 0.0 if loses else LEAST_SAVING
     return STALLS_OF_A_PAIR if late.pattern == "sparse" else OF_A_PAIR
 
 
@@ -170,7 +170,12 @@ def _finding(
 
 
 def _whole_hosts(own: OwnTime, late: Late) -> tuple[str, ...]:
-    """Return the hosts that these ranks are, if they are hosts rather than ranks."""
+    """Return the hosts that these ranks are, if they are hosts rather than ranks.
+
+    A lateness that wanders from rank to rank visits whole hosts only by chance.
+    """
+    if late.pattern == "rotating":
+        return ()
     members: dict[str, list[int]] = {}
     for rank, host in enumerate(own.hosts):
         members.setdefault(host, []).append(rank)

@@ -1,0 +1,49 @@
+"""A lateness that wanders from rank to rank is one finding, and only that."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.matrices import Floats, healthy, own_time
+
+from tracelens.analyses import _lateness
+
+STAY = 8  # steps
+
+
+def turns(seed: int, ranks: int, steps: int, extra: float) -> tuple[list[Floats], set[int]]:
+    """Slow one rank at a time, each time another one, for a few steps each."""
+    matrices = healthy(seed, ranks, steps)
+    order = np.random.default_rng(seed).permutation(ranks)
+    visited = [int(order[turn % ranks]) for turn in range((steps - STAY) // STAY)]
+    for turn, rank in enumerate(visited):
+        first = STAY * (turn + 1)
+        matrices[2][first : first + STAY, rank] += extra
+    return matrices, set(visited)
+
+
+@pytest.mark.parametrize("ranks", [6, 8, 64])
+def test_turns_are_one_finding(ranks: int) -> None:
+    """Single stays are neither stragglers nor stalls of their own."""
+    for seed in range(3):
+        matrices, visited = turns(seed, ranks, 160, 0.4)
+        (late,) = _lateness.find(own_time(matrices))
+        assert (set(late.ranks), late.phase, late.pattern) == (visited, "backprop", "rotating")
+        assert late.effect.sum(axis=1)[STAY:-STAY].mean() == pytest.approx(0.4 * 2e7, rel=0.3)
+
+
+def test_ranks_late_together_do_not_wander() -> None:
+    """Four ranks that are late all the time are late for good, though somebody always is late."""
+    matrices = healthy(0, 16, 160)
+    matrices[2][:, 4:8] += 0.3
+    found = _lateness.find(own_time(matrices))
+    assert {late.ranks for late in found} == {(4,), (5,), (6,), (7,)}
+    assert {late.pattern for late in found} == {"persistent"}
+
+
+@pytest.mark.parametrize("spiky", [False, True], ids=["smooth", "spiky"])
+def test_noise_does_not_wander(*, spiky: bool) -> None:
+    """Spikes hit each rank in turn, too, but do not stay."""
+    for seed in range(4):
+        found = _lateness.find(own_time(healthy(seed, 64, 160, spiky=spiky)))
+        assert [late for late in found if late.pattern == "rotating"] == []

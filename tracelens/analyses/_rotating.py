@@ -1,0 +1,98 @@
+"""Lateness that wanders: nearly always somebody is late for some steps, each time somebody else.
+
+A rank is late for a while if most steps of a few in a row are far beyond its peers. How many in a row
+it takes is chosen so that single late steps, however often they come, would hardly do it by chance.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.analyses._late import Floats, Late
+from tracelens.analyses._special import binomial_tail
+
+if TYPE_CHECKING:
+    from tracelens.analyses._own_time import OwnTime
+
+Flags = npt.NDArray[np.bool_]
+
+FEWEST_RANKS: Final = 4
+LEAST: Final = 0.05  # of the step
+BUSY: Final = 0.4  # of the steps have a rank that is late for a while
+MOST_OF_ONE: Final = 0.4  # of all that is late: beyond, that rank is the finding
+AT_A_TIME: Final = 1.5  # ranks: more are late together, whoever they are
+LAST: Final = (
+    0.5  # of the steps in which one is late, it is the last of all: else nobody waits for it
+)
+VISITED: Final = (3, 1 / 8)  # ranks: so many, and such a share of all (or of the visits there are)
+ROWS: Final = (5, 6, 8, 10, 12)  # in a row
+MOST: Final = 0.8  # of them late
+BY_CHANCE: Final = 0.05  # of the steps
+_DEVIATIONS: Final = 3.0
+_TO_SIGMA: Final = 1.4826
+
+
+def find(own: OwnTime, excess: Floats, by_phase: list[Floats]) -> Late | None:
+    """Search all phases together, `excess` as shares of the step, [step, rank]."""
+    rows = np.flatnonzero(own.settled)
+    values = excess[rows]
+    ranks = values.shape[1]
+    spread = _TO_SIGMA * float(np.median(np.abs(values - np.median(values, axis=0))))
+    far = values > max(LEAST, _DEVIATIONS * spread)
+    length = _in_a_row(float(far.mean()), ranks)
+    if ranks < FEWEST_RANKS or length is None or len(rows) < 2 * length:
+        return None
+    late = _lasting(far, length)
+    if not _wanders(late, values, length):
+        return None
+    visited = np.flatnonzero(late.any(axis=0))
+    effect = np.zeros_like(excess)
+    effect[rows] = late * float(np.median(values[late])) * own.step_ns
+    touched = rows[late.any(axis=1)]
+    grown = [float(phase[rows][late].mean()) for phase in by_phase]
+    return Late(
+        ranks=tuple(int(rank) for rank in visited),
+        phase=own.phases[int(np.argmax(grown))],
+        first=int(touched[0]),
+        last=int(touched[-1]),
+        effect=effect,
+        pattern="rotating",
+        p=BY_CHANCE**2,
+    )
+
+
+def _wanders(late: Flags, values: Floats, length: int) -> bool:
+    """Say whether nearly always one rank is late, and each time another one."""
+    counts, busy = late.sum(axis=0), late.any(axis=1)
+    least, share = VISITED
+    last = late[np.arange(len(late)), np.argmax(values, axis=1)]
+    enough = max(least, share * min(late.shape[1], len(late) / length))
+    return bool(
+        np.count_nonzero(counts) >= enough
+        and busy.mean() >= BUSY
+        and counts.max() <= MOST_OF_ONE * counts.sum()
+        and last.sum() >= LAST * busy.sum()
+        and counts.sum() <= AT_A_TIME * busy.sum()
+    )
+
+
+def _in_a_row(rate: float, ranks: int) -> int | None:
+    """Return how many steps in a row tell more than chance, at the rate of late steps; null if none."""
+    for length in ROWS:
+        chance = binomial_tail(np.ceil(MOST * length), length, rate)
+        if float(chance) * length * ranks < BY_CHANCE:
+            return length
+    return None
+
+
+def _lasting(far: Flags, length: int) -> Flags:
+    """Keep the late steps that belong to some row of `length` steps most of which are late."""
+    sums = np.concatenate([np.zeros((1, far.shape[1])), np.cumsum(far, axis=0)])
+    begins = sums[length:] - sums[:-length] >= MOST * length
+    ends = np.zeros((len(far) + 1, far.shape[1]))
+    ends[: len(begins)] += begins
+    ends[length:] -= begins
+    return np.asarray(far & (np.cumsum(ends, axis=0)[:-1] > 0))

@@ -68,7 +68,7 @@ bench-ddp: $(VENV)/test.stamp ## what recording costs a real DDP training, with 
 bench-easgd: $(VENV)/test.stamp ## how much the methods of the EASGD family communicate, in real runs
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/easgd.py
 
-bench-accuracy: $(VENV)/test.stamp ## how right verdicts are, beside other tools' rules (half an hour; QUICK=1: a minute)
+bench-accuracy: $(VENV)/test.stamp ## how right verdicts are, beside other tools' rules (hours; QUICK=1: a minute)
 	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/accuracy.py $(if $(QUICK),--quick)
 
 # TensorFlow needs seconds to be imported and a gigabyte, so it has an environment of its own.

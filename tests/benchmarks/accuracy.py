@@ -1,7 +1,8 @@
 """Measure how right the verdicts are, on labelled runs of every kind, beside the rules of other tools.
 
 Run: PYTHONPATH=.:tests python tests/benchmarks/accuracy.py [--quick] [--part kinds] [--seeds tuning]
-A full run of all parts takes about half an hour on two cores. With --publish it writes
+A full run of all parts takes about an hour and a half of two idle cores; `--kept FILE` lets it go on
+where it was stopped (`--minutes`), and tables say how many runs they are of. With --publish it writes
 docs/accuracy.json and the tables of docs/accuracy.md; those are made with the published seeds only.
 """
 
@@ -11,29 +12,28 @@ import argparse
 import json
 import os
 import sys
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 os.environ.setdefault("POLARS_MAX_THREADS", "1")  # runs, not threads, fill the cores
 
 from benchmarks.labelled import clockwork, endtoend, tables
+from benchmarks.labelled.kept import Performer
 from benchmarks.labelled.markdown import tables_of, with_tables
 from benchmarks.labelled.setting import FIRST_SEED, RANKS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 FORMAT: Final = "tracelens.accuracy/1"
 PARTS: Final = ("healthy", "clocks", "kinds")
 DOCS: Final = Path(__file__).parents[2] / "docs"
 # By size: healthy tables a noise, and tables a slowdown and family.
-TABLES: Final = {8: (700, 200), 64: (300, 100), 512: (40, 20)}
+TABLES: Final = {8: (400, 100), 64: (200, 60), 512: (40, 20)}
 QUICK_TABLES: Final = {8: (10, 5)}
 RUNS: Final = {8: 30, 64: 30, 512: 15}  # of each kind, by size, in each noise
 CLOCK_RUNS: Final = 5
-Task = TypeVar("Task")
 
 
 def measure(
@@ -41,7 +41,7 @@ def measure(
     seeds: str,
     *,
     quick: bool,
-    workers: int,
+    by: Performer,
     ranks: Sequence[int] = RANKS,
     runs: Mapping[int, int] = RUNS,
     only: str = "",
@@ -51,7 +51,7 @@ def measure(
     out: dict[str, Any] = {"format": FORMAT, "seeds": seeds, "quick": quick}
     if "healthy" in parts:
         sizes = QUICK_TABLES if quick else {size: TABLES[size] for size in ranks}
-        judged = list(_each(tables.perform, tables.tasks(sizes, seeds), workers))
+        judged = list(by.each(tables.perform, tables.tasks(sizes, seeds)))
         out |= {"healthy": tables.healthy(judged), "recall": tables.recall(judged)}
     if "clocks" in parts:
         size = (8, 200) if quick else (clockwork.HOSTS, clockwork.STEPS)
@@ -60,28 +60,12 @@ def measure(
             for index in range(len(clockwork.SITUATIONS))
             for run in range(1 if quick else CLOCK_RUNS)
         ]
-        out["clocks"] = clockwork.gathered(list(_each(clockwork.perform, situations, workers)))
+        out["clocks"] = clockwork.gathered(list(by.each(clockwork.perform, situations)))
     if "kinds" in parts:
         counts = {ranks[0]: 1} if quick else {size: runs[size] for size in ranks}
         todo = endtoend.tasks(counts, seeds, only)
-        out["kinds"] = endtoend.gathered(_each(endtoend.perform, todo, workers))
+        out["kinds"] = endtoend.gathered(by.each(endtoend.perform, todo))
     return out
-
-
-def _each(
-    perform: Callable[[Task], dict[str, Any]], todo: Sequence[Task], workers: int
-) -> Iterator[dict[str, Any]]:
-    """Perform every task, on several processes if asked to, and tell how far it is."""
-    if workers < 2:
-        yield from map(perform, todo)
-        return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        for done, result in enumerate(pool.map(perform, todo, chunksize=4), 1):
-            if done % 50 == 0:
-                sys.stderr.write(f"\r{done} of {len(todo)} runs ")
-                sys.stderr.flush()
-            yield result
-    sys.stderr.write("\n")
 
 
 def publish(results: dict[str, Any]) -> None:
@@ -103,6 +87,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, help="runs a kind, size and noise")
     parser.add_argument("--seeds", choices=tuple(FIRST_SEED), default="published")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--kept", type=Path, help="keep outcomes there, and go on from them")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="end after so many")
     parser.add_argument("--json", type=Path, help="write the results there")
     parser.add_argument("--publish", action="store_true", help="write docs/accuracy.*")
     given = parser.parse_args()
@@ -113,7 +99,7 @@ def main() -> None:
         given.part or PARTS,
         given.seeds,
         quick=given.quick,
-        workers=given.workers,
+        by=Performer(given.workers, given.kept, time.monotonic() + 60 * given.minutes),
         ranks=given.ranks or RANKS,
         runs=dict.fromkeys(RANKS, given.runs) if given.runs else RUNS,
         only=given.kind,

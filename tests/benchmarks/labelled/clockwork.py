@@ -132,7 +132,7 @@ def _recording(setting: Setting, clocks: list[HostClock], enter: Times, leave: T
             what, enter[:, call], leave[:, call], here, seq=step * CALLS + call, bytes=1 << 20
         )
     members = tuple(Member("worker", one, one) for one in range(hosts))
-    return Recording(ledger.frame(), members, tuple(clocks), tuple(range(hosts)))
+    return Recording(ledger.frame(), members, tuple(clocks), (tuple(range(hosts)),))
 
 
 def _jump_error(jumps: tuple[int, ...], clocks: list[HostClock]) -> float | None:

@@ -33,16 +33,18 @@ _QUANTILES: Final = {"median": 0.5, "p90": 0.9}
 def tasks(runs: Mapping[int, int], seeds: str, only: str = "") -> list[Task]:
     """Return all runs, so many by size: of each kind and level, half with each family of noise.
 
+    All cells get their first run before any gets its second: a run of the bench may be cut short.
     `only` keeps the kinds whose names hold it.
     """
     families, first = FAMILIES[seeds], FIRST_SEED[seeds]
     kinds = [index for index, kind in enumerate(KINDS) if only in kind.name]
     return [
         (kind, size, level, families[run % len(families)], first + run)
+        for run in range(max(runs.values()))
         for size, count in sorted(runs.items(), reverse=True)
         for kind in kinds
         for level in LEVELS
-        for run in range(count)
+        if run < count
     ]
 
 
@@ -99,6 +101,7 @@ def _cell(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "pattern": _mean(rows, "pattern"),
         "onset_steps": _spread([abs(row["onset"]) for row in rows if "onset" in row]),
         "saving_error": _spread([_error(row) for row in rows if "saving" in row]),
+        "saving_right": _mean(rows, "saving_right"),
         "saving_truth": _spread([row["truth"] for row in rows if "saving" in row]),
         "interval_covers": _mean(rows, "covered"),
         "peers": _peers(rows),

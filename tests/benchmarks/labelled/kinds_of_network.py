@@ -58,7 +58,7 @@ def no_overlap(_setting: Setting, work: Work) -> Label:
 def communication_bound(_setting: Setting, work: Work) -> Label:
     """Make reductions last longer than what they could hide behind."""
     work.transfer *= 5
-    return Label("exposed_communication", opportunity=True)
+    return Label("exposed_communication", opportunity=True, priced=False)
 
 
 def update_gap(_setting: Setting, work: Work) -> Label:

@@ -29,29 +29,37 @@ if TYPE_CHECKING:
     from benchmarks.labelled.setting import Times
 
 WALL_NS: Final = 1_700_000_000_000_000_000
+_BETWEEN_LIVES_NS: Final = 600_000_000_000
 _READINGS: Final = 3
 _WALL_ERROR_NS: Final = 500_000
 
 
 @dataclass(frozen=True)
 class Member:
-    """One process: who it is, on which host, and the tracks beside its main thread."""
+    """One process: who it is, on which host, and the tracks beside its main thread.
+
+    `life` counts restarts of the job.
+    """
 
     role: str
     rank: int
     host: int
     tracks: tuple[str, ...] = ()
     complete: bool = True
+    life: int = 0
 
 
 @dataclass(frozen=True)
 class Recording:
-    """A run as recorded: `events` carry true times until `trace` or `write` puts them on clocks."""
+    """A run as recorded: `events` carry true times until `trace` or `write` puts them on clocks.
+
+    `groups` are the ranks that reduce together, in each life of the job; empty where none do.
+    """
 
     events: pl.DataFrame
     members: tuple[Member, ...]
     clocks: tuple[HostClock, ...]
-    group: tuple[int, ...] = ()  # ranks of the communicator; empty where there is none
+    groups: tuple[tuple[int, ...], ...] = ()
     lost: tuple[int, ...] = field(default=())  # processes whose file is missing
 
     def trace(self) -> Trace:
@@ -98,11 +106,11 @@ class Recording:
         return Process(
             role=member.role,
             rank=member.rank,
-            world=len(self.members),
+            world=sum(other.life == member.life for other in self.members),
             host=f"node{member.host:03d}",
             clock_domain=f"clock{member.host:03d}",
             pid=2000 + index,
-            incarnation=WALL_NS + index,
+            incarnation=WALL_NS + member.life * _BETWEEN_LIVES_NS + index,
             job="labelled",
             shard=member.rank if member.role == "ps" else None,
         )
@@ -123,8 +131,10 @@ class Recording:
         return table.join(seen, on="process").select(*PROCESS_COLUMNS).sort("process")
 
     def _groups(self) -> list[dict[str, Any]]:
-        whole = {"communicator": WORLD, "name": "world", "ranks": list(self.group)}
-        return [whole] if self.group else []
+        return [
+            {"communicator": world(life), "name": "world", "ranks": list(group)}
+            for life, group in enumerate(self.groups)
+        ]
 
     def _threads(self, here: list[int]) -> list[dict[str, Any]]:
         return [
@@ -151,11 +161,14 @@ class Recording:
         member = self.members[index]
         readings = [row for row in self._readings([index]) if row.pop("process") == index]
         named = enumerate(("MainThread", *member.tracks))
-        world = Communicator(0, WORLD, "world", list(self.group))
         return SideTables(
             process=self._process(index),
             threads=tuple(Thread(number, name, in_flight=number > 0) for number, name in named),
-            communicators=(world,) if self.group else (),
+            communicators=tuple(
+                Communicator(0, world(life), "world", list(group))
+                for life, group in enumerate(self.groups)
+                if life == member.life
+            ),
             clocks=tuple(ClockReading(**row) for row in readings),
             complete=member.complete,
         )
@@ -170,6 +183,11 @@ def cut(events: pl.DataFrame, at_ns: Times) -> pl.DataFrame:
     return kept.with_columns(
         end_ns=pl.when(~still).then("end_ns"), status=status.cast(events["status"].dtype)
     ).drop("at")
+
+
+def world(life: int) -> str:
+    """Return the id of the communicator of all ranks."""
+    return WORLD if not life else f"{WORLD}-{life}"
 
 
 def _file(member: Member, index: int) -> str:

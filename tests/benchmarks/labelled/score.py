@@ -78,6 +78,7 @@ def _numbers(first: Finding, meant: list[Finding], label: Label) -> dict[str, An
     if label.saving is not None and first.saving is not None:
         out["saving"] = sum(finding.saving or 0.0 for finding in meant)
         out["truth"] = label.saving
+        out["saving_right"] = abs(out["saving"] - label.saving) <= max(0.1 * label.saving, 0.005)
         if first.interval and len(meant) == 1:
             out["covered"] = first.interval[0] <= label.saving <= first.interval[1]
     return out

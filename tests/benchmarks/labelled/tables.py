@@ -39,19 +39,21 @@ def tasks(runs: Mapping[int, tuple[int, int]], seeds: str) -> list[Task]:
     families, first_seed = FAMILIES[seeds], FIRST_SEED[seeds]
     healthy: list[Task] = [
         (ranks, level, family, 0.0, first_seed + run)
+        for run in range(max(count for count, _ in runs.values()))
         for ranks, (count, _) in sorted(runs.items(), reverse=True)
         for level in LEVELS
         for family in families
-        for run in range(count)
+        if run < count
     ]
     slowed: list[Task] = [
         (ranks, "mild", family, slowdown, first_seed + run)
+        for run in range(max(count for _, count in runs.values()))
         for ranks, (_, count) in sorted(runs.items(), reverse=True)
         for family in families
         for slowdown in SLOWDOWNS
-        for run in range(count)
+        if run < count
     ]
-    return healthy + slowed
+    return slowed + healthy
 
 
 def perform(task: Task) -> dict[str, Any]:

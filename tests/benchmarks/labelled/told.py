@@ -28,7 +28,7 @@ def tell(setting: Setting, work: Work, played: Played, clocks: list[HostClock]) 
     _reductions(ledger, place, work, played)
     tracks = ("reductions",) if work.hop is None else ("reductions", "sends")
     members = [Member("worker", rank, rank // setting.per_host, tracks) for rank in range(ranks)]
-    return Recording(ledger.frame(), tuple(members), tuple(clocks), tuple(range(ranks)))
+    return Recording(ledger.frame(), tuple(members), tuple(clocks), (tuple(range(ranks)),))
 
 
 class Place:

@@ -1,0 +1,76 @@
+"""Makes labelled runs: plants something in a healthy run, plays both, and tells what was recorded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from benchmarks.labelled import elastic, servers, told, told_by_servers, training
+from benchmarks.labelled.clocks import HostClock, skewed
+from benchmarks.labelled.label import HEALTHY, Case, Label, Seen
+from benchmarks.labelled.work import Work, draw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from benchmarks.labelled.setting import Setting
+
+    Plant = Callable[[Setting, Work], Label]
+    Clocks = Callable[[Setting], list[HostClock]]
+
+
+def synchronous(
+    plant: Plant,
+    clocks: Clocks = skewed,
+    base: Callable[[Setting], Work] = draw,
+) -> Callable[[Setting], Case]:
+    """Make an allreduce training with and without what is planted."""
+
+    def make(setting: Setting) -> Case:
+        healthy = base(setting)
+        planted = healthy.copied()
+        label = plant(setting, planted)
+        played, own = training.play(planted), training.play(healthy)
+        if label.priced and label.verdict != HEALTHY:
+            label = replace(label, saving=1 - own.job_ns / played.job_ns)
+        hosts = clocks(setting)
+        shown = np.stack(
+            [
+                hosts[rank // setting.per_host].shows(played.enter[:, rank, -1])
+                for rank in range(setting.ranks)
+            ],
+            axis=1,
+        )
+        recording = told.tell(setting, planted, played, hosts)
+        return Case(recording, label, Seen(planted.phases, shown))
+
+    return make
+
+
+def with_servers(plant: Callable[[Setting, servers.Servers], Label]) -> Callable[[Setting], Case]:
+    """Make a training with parameter servers, each on a host of its own."""
+
+    def make(setting: Setting) -> Case:
+        healthy = servers.draw(setting)
+        planted = healthy.copied()
+        label = plant(setting, planted)
+        played = servers.play(planted)
+        if label.verdict != HEALTHY:
+            label = replace(label, saving=1 - servers.play(healthy).job_ns / played.job_ns)
+        clocks = [*skewed(setting), *(HostClock() for _ in range(servers.SHARDS))]
+        return Case(told_by_servers.tell(setting, planted, played, clocks), label)
+
+    return make
+
+
+def averaging(plant: Callable[[Setting, elastic.Elastic], Label]) -> Callable[[Setting], Case]:
+    """Make an elastic averaging run; its master has a host of its own."""
+
+    def make(setting: Setting) -> Case:
+        planted = elastic.draw(setting)
+        label = plant(setting, planted)
+        clocks = [*skewed(setting), HostClock()]
+        return Case(elastic.tell(setting, elastic.play(planted), clocks), label)
+
+    return make

@@ -105,14 +105,6 @@ def tick_texts(frame: Frame, ticks: list[tuple[int, int]]) -> dict[str, list[Any
     }
 
 
-def _round_stride(count: int) -> int:
-    stride = 1
-    while count / stride > MOST_STEP_TICKS:
-        stride *= 2 if str(stride)[0] != "2" else 5
-        stride = {4: 5, 40: 50, 400: 500, 4000: 5000}.get(stride, stride)
-    return stride
-
-
 def _image(frame: Frame, picture: Picture, theme: Theme) -> dict[str, Any]:
     data = png.encode(picture.pixels, themes.palette(theme.name))
     grid = picture.grid

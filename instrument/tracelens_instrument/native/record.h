@@ -14,13 +14,18 @@ _Static_assert(offsetof(Record, definition) == 60, "the definition is the last f
 
 #define ESTIMATED 1
 
-/* An open record that says nothing yet; without a definition it does not count. */
+static const Record BLANK = {
+    .bytes = -1, .seq = UINT32_MAX, .step = -1, .key = -1, .bucket = -1, .peer = -1,
+    .micro_step = UINT16_MAX, .queue_depth = UINT16_MAX,
+};
+
+/* An open record that says nothing yet; without a definition it does not count. Copied as a whole: written field by
+ * field, it takes twice as many stores. */
 static inline void put_blank(Record *slot, int step, unsigned int thread)
 {
-    *slot = (Record){
-        .bytes = -1, .seq = UINT32_MAX, .step = step, .key = -1, .bucket = -1, .peer = -1,
-        .thread = (uint16_t)thread, .micro_step = UINT16_MAX, .queue_depth = UINT16_MAX,
-    };
+    memcpy(slot, &BLANK, sizeof BLANK);
+    slot->step = step;
+    slot->thread = (uint16_t)thread;
 }
 
 /* The definition makes a slot a record, so it comes last: a process may be killed at any point. */

@@ -92,7 +92,7 @@ def start(
             default: `TRACELENS_KEEP`, else all.
         budget: Bytes this process may have on disk, a number or a text such as ``4GB``; default:
             `TRACELENS_BUDGET`, else no limit.
-        detail: How closely framework hooks look: ``step``, ``phase`` or ``layer``; default:
+        detail: How closely framework hooks look: ``step``, ``phase``, ``layer`` or ``op``; default:
             `TRACELENS_DETAIL`, else ``phase``. Spans of your own are recorded at any detail.
 
     Raises:

@@ -2,7 +2,7 @@
 
 ``keep`` is ``all``, ``last:N`` (the last N steps), ``every:N`` or ``every:N:BURST`` (the detail of BURST
 consecutive steps out of every N). ``budget`` is how many bytes a process may have on disk. ``detail`` is
-how closely framework hooks look: ``step``, ``phase`` or ``layer``, each with those before it.
+how closely framework hooks look: ``step``, ``phase``, ``layer`` or ``op``, each with those before it.
 """
 
 from __future__ import annotations

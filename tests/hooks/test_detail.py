@@ -26,6 +26,7 @@ SEEN = {
     "step": {"step", "samples"},
     "phase": {"data", "loader start", "forward", "backprop", "SGD"},
     "layer": {"0", "1"},
+    "op": {"linear"},
 }
 TRAINING = """
 import torch, sys
@@ -47,7 +48,7 @@ print([weight.tolist() for weight in model.parameters()])
 
 @pytest.mark.end_to_end
 def test_each_detail_holds_those_before_it(tmp_path: Path) -> None:
-    """From steps with the work done in them to layers, and the training is the same."""
+    """From steps with the work done in them to operators, and the training is the same."""
     expected: set[str] = set()
     weights = set()
     for level, added in SEEN.items():

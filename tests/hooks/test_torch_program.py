@@ -163,7 +163,7 @@ def test_what_cannot_be_attached_is_named() -> None:
     with pytest.raises(InvalidArgument, match=r"'dict'.*torch\.nn\.Module"):
         tl.attach({})
     with pytest.raises(
-        InvalidArgument, match="detail is 'all', expected one of step, phase, layer"
+        InvalidArgument, match="detail is 'all', expected one of step, phase, layer, op"
     ):
         tl.attach(network(), detail="all")
     with pytest.raises(InvalidArgument, match="loader is a 'list'"):

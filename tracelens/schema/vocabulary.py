@@ -25,7 +25,7 @@ Kind = Literal[
 ]
 Status = Literal["closed", "open", "exception", "estimated"]
 Role = Literal["worker", "ps"]
-Detail = Literal["step", "phase", "layer"]
+Detail = Literal["step", "phase", "layer", "op"]
 
 EVENT_TYPES: Final[tuple[str, ...]] = get_args(EventType)
 DEVICE_TIMES: Final = "device"  # the type of a live record that is no event: device times of a span

@@ -55,10 +55,12 @@ def attach(obj: Any) -> Any:
 
 def install(_horovod: Any) -> None:
     """Record what is reduced by Horovod, its optimizer included."""
+    _replace("init", _init)
+    if recorder.detail() == "step":
+        return
     for name, op in _OPS.items():
         _replace(name, _handing_in(op))
     _replace("synchronize", _synchronize)
-    _replace("init", _init)
     for kind in ("_DistributedOptimizer", "_DistributedAdasumOptimizer"):
         wrapt.wrap_function_wrapper("horovod.torch.optimizer", f"{kind}.synchronize", _wait)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tracelens_instrument.device_span import DeviceToken
     from tracelens_instrument.span import Span, Token
 
-__all__ = ["bucket_issued", "install", "layer_begins", "runs_below"]
+__all__ = ["bucket_issued", "install", "layer_begins", "operator_begins", "runs_below"]
 
 _BACKPROP: Final = Placed(recorder.span("backprop", kind="backprop"))
 _WAIT: Final = recorder.span("wait for reductions", kind="wait")
@@ -41,6 +41,7 @@ class _Pass:
         STEPS.computing()
         self._thread = threading.get_ident()
         self._layer: Token | None = None
+        self._operator: Token | None = None
         self._span = _BACKPROP.at(loss)
         self._computing: Token | DeviceToken | None = self._span.begin()
         self._waiting: Token | None = None
@@ -53,6 +54,12 @@ class _Pass:
         self._end_layer()
         if self._computing is not None:
             self._layer = span.begin()
+
+    def operator_begins(self, span: Span) -> None:
+        """Be told that the gradient of an operator's output is known."""
+        self._end_operator()
+        if self._computing is not None:
+            self._operator = span.begin()
 
     def bucket_issued(self) -> int:
         """Be told that a bucket is complete, maybe not in the training thread; return which it is."""
@@ -76,7 +83,13 @@ class _Pass:
         else:
             _WAIT.complete(self._ready_ns, now(), failed=failed)
 
+    def _end_operator(self, *, failed: bool = False) -> None:
+        operator, self._operator = self._operator, None
+        if operator is not None:
+            operator.end(failed)
+
     def _end_layer(self, *, failed: bool = False) -> None:
+        self._end_operator(failed=failed)
         layer, self._layer = self._layer, None
         if layer is not None:
             layer.end(failed)
@@ -151,6 +164,13 @@ def layer_begins(span: Span) -> None:
             current.layer_begins(span)
         except Exception as error:  # noqa: BLE001 - the border to the user's training code
             say_failed(layer_begins, error)
+
+
+def operator_begins(span: Span) -> None:
+    """Say that the gradient of an operator's output is known."""
+    current = _PASSES.current
+    if current is not None:
+        attempt(current.operator_begins, span)
 
 
 def install() -> None:

@@ -47,8 +47,8 @@ def attach(
         model: A DistributedDataParallel, or any module of a training without one.
         optimizer: Whose steps are the weight updates.
         loader: The DataLoader whose batches are waited for.
-        detail: ``step``, ``phase`` or ``layer``, each with those before it; default: that of the
-            recording (`tl.start`, ``tracelens record --detail``), which is ``phase`` if nobody says.
+        detail: ``step``, ``phase``, ``layer`` or ``op``, each with those before it; default: that of
+            the recording (`tl.start`, ``tracelens record --detail``), which is ``phase`` if nobody says.
 
     Raises:
         InvalidArgument: an unknown detail, or a loader that is no DataLoader.

@@ -22,6 +22,7 @@ from tracelens_instrument import recorder
 from tracelens_instrument.hooks.base import attempt, say_failed
 from tracelens_instrument.hooks.torch_backward import layer_begins
 from tracelens_instrument.hooks.torch_device import Placed
+from tracelens_instrument.hooks.torch_operators import Operators
 from tracelens_instrument.hooks.torch_steps import STEPS
 from tracelens_instrument.state import STATE
 
@@ -62,12 +63,26 @@ class _Begin(ModuleHook):
 class _Whole:
     """The span of the whole model: on a device if its weights are there when it is first used."""
 
-    def __init__(self, placed: Placed) -> None:
+    def __init__(self, placed: Placed, *, operators: bool) -> None:
         self._placed = placed
+        self._look_inside = operators
+        self._operators: list[Any] = []  # `Operators`, whose base has no types
         self.span: Span | DeviceSpan = placed.on_host
 
     def settle(self, module: Module) -> None:
         self.span = self._placed.at(next(module.parameters(), None))
+
+    def enter(self) -> None:
+        if self._look_inside:
+            operators: Any = Operators()
+            operators.__enter__()
+            self._operators.append(operators)
+
+    def leave(self) -> None:
+        if self._operators:
+            operators = self._operators.pop()
+            operators.__exit__(None, None, None)
+            attempt(operators.listen)
 
 
 class _BeginRoot(ModuleHook):
@@ -84,6 +99,7 @@ class _BeginRoot(ModuleHook):
         if module.training and torch.is_grad_enabled():
             STEPS.computing()
         self._whole.span.__enter__()
+        self._whole.enter()
 
 
 class _CountStep(ModuleHook):
@@ -100,6 +116,7 @@ class _EndRoot(ModuleHook):
 
     def __call__(self, _module: Module, _inputs: Any, output: Any) -> None:
         if not is_compiling():
+            self._whole.leave()
             self._whole.span.__exit__(*(_SUCCESS if output is not None else _failure()))
 
 
@@ -141,7 +158,7 @@ def _failure() -> tuple[Any, Any, Any]:
 
 
 def record_modules(root: Module, detail: str) -> list[RemovableHandle]:
-    """Record the passes of `root` and, from detail ``layer``, of its layers; at ``step`` none.
+    """Record the passes of `root` and, by `detail`, of its layers and operators; at ``step`` none.
 
     Returns:
         What removes the hooks again.
@@ -149,7 +166,7 @@ def record_modules(root: Module, detail: str) -> list[RemovableHandle]:
     if detail == "step":
         count: Any = _CountStep()
         return [root.register_forward_pre_hook(count)]
-    whole = _Whole(Placed(recorder.span("forward", kind="forward")))
+    whole = _Whole(Placed(recorder.span("forward", kind="forward")), operators=detail == "op")
     handles = _register(root, _BeginRoot(whole), _EndRoot(whole))
     for name, module in leaves(root) if detail != "phase" else ():
         forward = recorder.span(name, kind="forward")

@@ -1,0 +1,93 @@
+"""At detail op the operators of a model are recorded, in their layers, forwards and backwards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.recording import read_one
+from support.torch_training import Training, network, torch
+
+import tracelens as tl
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Inner(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+
+    def forward(self, values: Any) -> Any:
+        scaled = torch.nn.functional.layer_norm(self.linear(values) * 2, (8,))
+        return scaled.relu_()
+
+
+def _within(inner: dict[str, Any], outer: dict[str, Any]) -> bool:
+    return (
+        outer["start_ns"] <= inner["start_ns"]
+        and inner["start_ns"] + inner["duration_ns"] <= outer["start_ns"] + outer["duration_ns"]
+    )
+
+
+def test_operators_lie_in_their_layers(trace: Path) -> None:
+    """A layer with one operator: it is as long as that, in both passes."""
+    Training(tl.attach(network(), detail="op")).step()
+    tl.stop()
+    recorded = read_one(trace)
+    for kind, order in (("forward", ["0", "1", "2"]), ("backprop", ["2", "1", "0"])):
+        found = [event for event in recorded.events if event["kind"] == kind]
+        (whole,) = (event for event in found if event["name"] == kind)
+        layers = [event for event in found if event["name"] in order]
+        operators = [event for event in found if event not in (whole, *layers)]
+        assert [event["name"] for event in layers] == order
+        assert [event["name"] for event in operators] == ["linear", "relu", "linear"]
+        for layer, operator in zip(layers, operators, strict=True):
+            assert _within(operator, layer)
+            assert _within(layer, whole)
+            assert operator["depth"] == layer["depth"] + 1
+
+
+def test_operators_outside_of_layers(trace: Path) -> None:
+    """Those that the user's own forward calls, in place or not."""
+    model = Inner()
+    tl.attach(model, detail="op")
+    model(torch.ones(2, 8)).sum().backward()
+    tl.stop()
+    recorded = read_one(trace)
+    names = ["mul", "layer_norm", "relu_"]
+    for kind, order in (("forward", names), ("backprop", names[::-1])):
+        found = [event["name"] for event in recorded.events if event["kind"] == kind]
+        assert [name for name in found if name in names] == order
+
+
+def test_a_failing_operator_fails(trace: Path) -> None:
+    """And nothing stays behind: what comes after is not taken for the model's."""
+    model = tl.attach(network(), detail="op")
+    with pytest.raises(RuntimeError):
+        model(torch.ones(1, 3))
+    torch.ones(1).exp()
+    tl.stop()
+    recorded = read_one(trace)
+    assert recorded.one("linear")["status"] == "exception"
+    assert not recorded.named("exp")
+
+
+@pytest.mark.usefixtures("trace")
+def test_a_compiled_model_compiles_whole() -> None:
+    model = tl.attach(network(), detail="op")
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(torch.ones(1, 8)), network()(torch.ones(1, 8)))
+
+
+def test_a_compiled_part_is_one(trace: Path) -> None:
+    """It computes what it did, and the operators around it are there."""
+    first, inner = network(), torch.nn.Sequential(torch.nn.Linear(1, 8), Inner())
+    whole = torch.nn.Sequential(first, torch.compile(inner, backend="eager"))
+    with torch.no_grad():  # else PyTorch warns of what it compiles
+        expected = inner(first(torch.ones(2, 8)))
+        tl.attach(whole, detail="op")
+        assert torch.equal(whole(torch.ones(2, 8)), expected)
+    tl.stop()
+    assert len(read_one(trace).named("relu")) == 1

@@ -63,7 +63,7 @@ bench-dashboard: $(VENV)/test.stamp ## the dashboard on large runs: index, memor
 	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/dashboard.py $(SPANS)
 
 bench-ddp: $(VENV)/test.stamp ## what recording costs a real DDP training, with its interval
-	PYTHONPATH=tests $(BIN)/python tests/benchmarks/ddp_overhead.py
+	PYTHONPATH=tests $(BIN)/python tests/benchmarks/ddp_overhead.py $(ARGS)
 
 bench-easgd: $(VENV)/test.stamp ## how much the methods of the EASGD family communicate, in real runs
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/easgd.py

@@ -59,7 +59,8 @@ class Hooks:
         self._tables = [(table, dict(table)) for table in tables]
         fetch = torch.utils.data.dataloader._BaseDataLoaderIter
         places = [(torch.autograd, "backward"), (fetch, "__next__")]
-        self._patches = [(owner, name, vars(owner)[name]) for owner, name in places]
+        patches = [(owner, name, vars(owner)[name]) for owner, name in places]
+        self._patches = [patch for patch in patches if hasattr(patch[2], "__wrapped__")]
 
     def put_in(self) -> None:
         """Record."""

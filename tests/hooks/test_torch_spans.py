@@ -112,6 +112,20 @@ def test_the_users_own_steps_win(trace: Path) -> None:
     assert [event["step"] for event in recorded.named("SGD")] == [7, 8]
 
 
+def test_steps_begin_with_the_recording(trace: Path) -> None:
+    """Also where the training has long begun."""
+    tl.stop()
+    training = Training()
+    tl.attach(training.model, optimizer=training.optimizer)
+    training.step()
+    tl.start(trace / "late")
+    training.step()
+    training.step()
+    tl.stop()
+    recorded = read_one(trace / "late")
+    assert [event["step"] for event in recorded.named("SGD")] == [0, 1]
+
+
 def test_an_epoch_loop_numbers_its_steps_on(trace: Path) -> None:
     training = Training()
     batches = loader(2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Any, Final
 
-from tracelens_instrument.recorder import begin_step, end_step, on_stop
+from tracelens_instrument.recorder import active, begin_step, end_step, on_stop
 from tracelens_instrument.steps import drop_step, put_work
 
 __all__ = ["LOOK", "STEPS", "ImplicitSteps"]
@@ -24,9 +24,9 @@ LOOK: Final = Look()
 class ImplicitSteps:
     """Numbers the steps of a program that does not say where its steps are.
 
-    The first begins with the first batch or forward pass. Each ends with the step of the optimizer
-    that was the first to make one (a program may have several), and the next begins there. A last
-    one in which nothing was computed is none.
+    The first begins with the first batch or forward pass that is recorded. Each ends with the step of
+    the optimizer that was the first to make one (a program may have several), and the next begins
+    there. A last one in which nothing was computed is none.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class ImplicitSteps:
 
     def fetching(self) -> None:
         """Be told that a batch is fetched."""
-        if not self._begun:
+        if not self._begun and active():
             on_stop(self._stop)
             self._begin()
 

@@ -202,7 +202,8 @@ class Note:
     """Something that reading met and the reader of a report should know, in one sentence.
 
     `kind` is one of unreadable, truncated, running, incomplete, dropped, renumbered, restarted,
-    clock, desync, unjudged, and table: what was made of a table's columns and words.
+    chosen (to be left out), clock, desync, unjudged, and table: what was made of a table's columns
+    and words.
     """
 
     file: str

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
+from tracelens.readers._chosen import left_out
 from tracelens.schema.vocabulary import CHOSEN_LOSSES
 from tracelens.trace import (
     CLOCK_COLUMNS,
@@ -65,7 +66,7 @@ def assemble(parts: list[Part], notes: Iterable[Note] = ()) -> Trace:
         communicators=_communicators(parts),
         threads=_rows(parts, "threads", THREAD_COLUMNS, thread="index"),
         clocks=_rows(parts, "clocks", CLOCK_COLUMNS),
-        notes=(*said, *restarts),
+        notes=(*said, *left_out(part.side for part in parts), *restarts),
         dropped=dict(dropped),
     )
 

@@ -20,7 +20,7 @@ def test_the_verdict_comes_first() -> None:
     assert lines[2].startswith("1. straggler: 5.")
     assert lines[2].endswith("%)")
     assert lines[3].startswith(
-        "   Rank 2 is late in forward, steps 20-49: +2.95 ms a step (16 % of"
+        "   Rank 2 is late in forward, steps 20-49: +3.01 ms a step (16 % of"
     )
     assert "Where the time went (share of ranks x job time of 1.54 s)" in lines
     bars = [line for line in lines if "█" in line]

@@ -42,8 +42,7 @@ class Call:
 
 def table(trace: Trace) -> pl.LazyFrame:
     """Return all calls of a trace, a row a rank, as `find` wants them."""
-    words = pl.col("communicator", "op").cast(pl.String)
-    return trace.arrivals.lazy().select(*COLUMNS).with_columns(words)
+    return trace.arrivals.lazy().select(*COLUMNS)
 
 
 def find(calls: pl.LazyFrame, communicator: str, seq: int) -> Call | None:

@@ -19,7 +19,7 @@ __all__ = ["STAGES", "follow"]
 
 # In order; each begins where the one before ends.
 STAGES: Final = ("waiting_ns", "reducing_ns", "until_update_ns", "updating_ns", "until_use_ns")
-MOST_ROWS: Final = 1_000_000  # of longer runs every n-th step is followed
+MOST_ROWS: Final = 250_000  # of longer runs every n-th step is followed
 _AT: Final = ("process", "step")
 _ROW: Final[dict[str, pl.DataType]] = {
     "of": pl.String(),
@@ -33,8 +33,9 @@ _ROW: Final[dict[str, pl.DataType]] = {
 
 def follow(trace: Trace) -> pl.DataFrame:
     """Return one row a rank, step and bucket or shard: `of`, `number` and the stages, nanoseconds."""
-    updates, used = _updates(trace), _first_use(trace)
-    parts = (_buckets(trace, updates), _shards(trace))
+    every = max(trace.arrivals.height // MOST_ROWS, 1)
+    updates, used = _updates(trace, every), _first_use(trace, every)
+    parts = (_buckets(trace, updates, every), _shards(trace))
     columns = [pl.col(name).cast(kind) for name, kind in _ROW.items()]
     rows = pl.concat([part.select(columns) for part in parts])
     return (
@@ -44,10 +45,12 @@ def follow(trace: Trace) -> pl.DataFrame:
     )
 
 
-def _updates(trace: Trace) -> pl.DataFrame:
+def _updates(trace: Trace, every: int) -> pl.DataFrame:
     """Return when each rank's weights are updated in a step, by bucket where updates carry one."""
     threads = trace.workers.select("process", thread="training_thread").lazy()
-    spans = trace.spans.filter((pl.col("kind") == "update") & pl.col("end_ns").is_not_null())
+    spans = trace.spans.filter(
+        pl.col("step") % every == 0, pl.col("kind") == "update", pl.col("end_ns").is_not_null()
+    )
     return (
         spans.join(threads, on=["process", "thread"], how="semi")
         .group_by(*_AT, "bucket")
@@ -56,9 +59,9 @@ def _updates(trace: Trace) -> pl.DataFrame:
     )
 
 
-def _first_use(trace: Trace) -> pl.DataFrame:
+def _first_use(trace: Trace, every: int) -> pl.DataFrame:
     """Return when the weights that a step leaves are first used."""
-    forward = trace.spans.filter(pl.col("kind") == "forward")
+    forward = trace.spans.filter((pl.col("step") - 1) % every == 0, pl.col("kind") == "forward")
     return (
         forward.group_by(_AT)
         .agg(used=pl.col("start_ns").min())
@@ -67,8 +70,7 @@ def _first_use(trace: Trace) -> pl.DataFrame:
     )
 
 
-def _buckets(trace: Trace, updates: pl.DataFrame) -> pl.DataFrame:
-    every = max(trace.arrivals.height // MOST_ROWS, 1)
+def _buckets(trace: Trace, updates: pl.DataFrame, every: int) -> pl.DataFrame:
     calls = trace.arrivals.filter(
         pl.col("bucket").is_not_null(),
         pl.col("last_arrival_ns").is_not_null(),

@@ -30,6 +30,9 @@ HOP_COLUMNS: Final[dict[str, pl.DataType]] = {
     "ns": pl.Int64(),
 }
 SIGMAS: Final = 3  # of the clocks' uncertainty
+CLEARLY_EARLIER: Final = (
+    0.5  # of a message's time: by so much others of its call must be through before
+)
 ONE_CALL_NS: Final = 10_000  # messages of a rank that end within this end with one call
 _SAME: Final = ("communicator", "key", "seq", "sender", "receiver")
 

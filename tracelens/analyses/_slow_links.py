@@ -29,6 +29,7 @@ Floats = npt.NDArray[np.float64]
 
 FEWEST_STEPS: Final = 30
 FEWEST_LINKS: Final = 3  # fewer do not say what is normal
+ENOUGH: Final = 0.25  # of the messages that the median link has in a step, for a link to be judged
 FALSE_RATE: Final = 0.005
 LEAST_EFFECT: Final = 0.02  # of a step
 LEAST_RATIO: Final = 1.5  # times what others take
@@ -104,8 +105,9 @@ class _Sheet:
 
     @property
     def ratio(self) -> Floats:
-        """How many times as long as usual each link takes; nan where it sends nothing."""
-        sent = self.expected > 0
+        """How many times as long as usual each link takes; nan where too little is known of it."""
+        enough = ENOUGH * np.median(self.messages, axis=1, keepdims=True)
+        sent = (self.expected > 0) & (self.messages >= enough)
         return np.where(sent, self.taken / np.where(sent, self.expected, 1), np.nan)
 
     @property

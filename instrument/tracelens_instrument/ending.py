@@ -7,8 +7,8 @@ them loaded and is not short of memory.
 
 from __future__ import annotations
 
+import os
 import resource
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Final
 
@@ -51,14 +51,30 @@ def _is_at_hand() -> bool:
 
 
 def _convert_beside(place: Path) -> None:
-    done = subprocess.run(
-        own_python.command(_PROGRAM, str(place)),
-        env=own_python.environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        check=False,
-    )
-    if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise OSError(said or f"the converting process ended with {done.returncode}")
+    # Not by `subprocess`: its import resets that the training ends by Ctrl-C, and so its exit code.
+    ours, theirs = os.pipe()
+    try:
+        child = os.posix_spawn(
+            sys.executable,
+            own_python.command(_PROGRAM, str(place)),
+            own_python.environment(),
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0),
+                (os.POSIX_SPAWN_DUP2, 0, 1),
+                (os.POSIX_SPAWN_DUP2, theirs, 2),
+            ],
+        )
+    finally:
+        os.close(theirs)
+        with open(ours, "rb") as errors:  # noqa: PTH123 - a descriptor
+            said = errors.read()
+    if _failed(child):
+        raise OSError(said.decode(errors="replace").strip().rpartition("\n")[2])
+
+
+def _failed(child: int) -> bool:
+    """Wait for a child; where somebody else waits for all children, its word is not known."""
+    try:
+        return os.waitpid(child, 0)[1] != 0
+    except ChildProcessError:
+        return False

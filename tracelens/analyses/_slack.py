@@ -31,16 +31,16 @@ CRITICAL: Final = 0.01
 
 
 def measure(trace: Trace) -> pl.DataFrame:
-    """Return each rank's slack; empty without collectives."""
+    """Return each rank's slack; empty without steps or collectives in them."""
+    steps = trace.steps["step"].unique().sort()
     calls = trace.arrivals.filter(
         pl.col("last_arrival_ns").is_not_null(),
         pl.col("end_ns").is_not_null(),
         pl.col("op").is_in(FULL_COLLECTIVES),
-        pl.col("step") >= 0,
+        pl.col("step").is_in(steps.implode()),
     )
     if calls.is_empty():
         return pl.DataFrame(schema=SLACK_COLUMNS)
-    steps = trace.steps["step"].unique().sort()
     slack = _backwards(trace, calls, steps)
     known = np.where(np.isfinite(slack), slack, np.nan)
     length = (trace.steps["end_ns"] - trace.steps["start_ns"]).median()

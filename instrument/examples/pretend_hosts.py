@@ -48,12 +48,18 @@ def main() -> int:
 def _by_mpiexec(hosts: PretendHosts, command: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         shell = hosts.write_remote_shell(Path(folder))
-        launch = ["mpiexec", "-launcher", "rsh", "-launcher-exec", str(shell), "-ppn", "1"]
+        launch = [_mpiexec(), "-launcher", "rsh", "-launcher-exec", str(shell), "-ppn", "1"]
         launch += ["-iface", "br0", "-localhost", SWITCH, "-hosts", ",".join(hosts.addresses)]
         inside = ["ip", "netns", "exec", hosts.switch, *launch, "-n", str(len(hosts.names))]
         return subprocess.run(
             [*inside, *command], env=os.environ | MPI_OVER_TCP, check=False
         ).returncode
+
+
+def _mpiexec() -> str:
+    """The one that belongs to this Python's MPI, if it has one."""
+    beside = Path(sys.executable).with_name("mpiexec")
+    return str(beside) if beside.exists() else "mpiexec"
 
 
 def _by_variables(hosts: PretendHosts, command: list[str]) -> int:

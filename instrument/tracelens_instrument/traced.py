@@ -7,7 +7,7 @@ import types
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tracelens.errors import InvalidArgument
-from tracelens_instrument.failures import shown, warn_once
+from tracelens_instrument.failures import let_through, shown, warn_once
 from tracelens_instrument.missed import MISSED
 from tracelens_instrument.state import STATE
 
@@ -47,7 +47,11 @@ def decorated(function: F, name: str | None, handle: Callable[[str], Span]) -> F
 
 def _name(function: object) -> str:
     """Name it as it names itself, if it does, else after its class."""
-    name = getattr(function, "__qualname__", None)
+    try:
+        name = getattr(function, "__qualname__", None)
+    except Exception as error:  # noqa: BLE001 - a user's object may fail at whatever it is asked
+        let_through(error)
+        name = None
     return name if isinstance(name, str) else type(function).__qualname__
 
 

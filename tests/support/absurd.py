@@ -118,7 +118,8 @@ def use_step(number: Any, samples: Any, tokens: Any) -> None:
 
 def use_traced(name: Any, kind: Any, function: Any) -> None:
     tl.traced(name, kind=kind)
-    tl.traced(name)(function)
+    if not callable(name):  # else it is the function, handed back, and its failures are its own
+        tl.traced(name)(function)
     tl.traced(function)
 
 

@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("hook", HOOKS, ids=lambda hook: hook.name)
-def test_a_hook_module_has_the_three_functions(hook: Hook) -> None:
+def test_a_hook_module_has_its_functions(hook: Hook) -> None:
+    """Those that attach are asked by `attach`; the others find what they record by themselves."""
     pytest.importorskip(hook.trigger)
     module = hook.load()
-    assert not module.matches(object())
-    assert callable(module.attach)
     assert callable(module.install)
+    if hook.attaches:
+        assert not module.matches(object())
+        assert callable(module.attach)
 
 
 def test_installing_imports_no_framework() -> None:

@@ -31,16 +31,18 @@ def attach(obj: Any, **options: Any) -> Any:
 
     A PyTorch module: ``attach(model, optimizer=optimizer, loader=loader)`` returns the model.
     An mpi4py communicator: ``attach(comm)`` returns a communicator that records itself.
+    A Trainer of Lightning or Hugging Face: ``attach(trainer)`` returns the trainer.
 
     Raises:
         InvalidArgument: an object that no hook knows, or an option that its hook does not have.
     """
-    for hook in HOOKS:
+    by_hand = [hook for hook in HOOKS if hook.attaches]
+    for hook in by_hand:
         if hook.wanted:
             module = hook.load()
             if module.matches(obj):
                 return module.attach(obj, **options)
-    known = ", ".join(hook.attaches for hook in HOOKS if hook.attaches)
+    known = ", ".join(hook.attaches for hook in by_hand)
     raise InvalidArgument(f"attach got {type(obj).__qualname__!r}, expected one of: {known}.")
 
 

@@ -64,7 +64,8 @@ class HookModule(Protocol):
 class Hook:
     """A framework that can be recorded: its module here, and the framework's module that calls for it.
 
-    `attaches` says in words what `attach` takes.
+    `attaches` says in words what `attach` takes; empty where nothing is attached by hand, and the module
+    has `install` only.
     """
 
     name: str

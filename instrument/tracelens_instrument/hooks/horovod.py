@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tracelens_instrument.span import Span, Token
 
-__all__ = ["attach", "install", "matches"]
+__all__ = ["install"]
 
 # What hands in, by operation; the blocking forms call these.
 _OPS: Final = {
@@ -41,16 +41,6 @@ _in_flight: Final[dict[int, Token]] = {}
 _spans: Final[dict[tuple[str, str], Span]] = {}
 _calls: Final[Counter[tuple[str, str]]] = Counter()
 _unnamed: Final[Counter[str]] = Counter()
-
-
-def matches(_obj: object) -> bool:
-    """Nothing is attached by hand: its optimizer's reductions are seen where all of them pass."""
-    return False
-
-
-def attach(obj: Any) -> Any:
-    """Return `obj`, of which there is nothing to record."""
-    return obj
 
 
 def install(_horovod: Any) -> None:

@@ -14,7 +14,7 @@ from transformers.trainer import Trainer
 from transformers.trainer_callback import TrainerCallback
 
 from tracelens_instrument import recorder
-from tracelens_instrument.hooks.base import attempt, guarded, note_attached
+from tracelens_instrument.hooks.base import attempt, note_attached
 from tracelens_instrument.hooks.called_back import CalledBack
 
 __all__ = ["TraceLensCallback", "attach", "install", "matches"]
@@ -62,7 +62,7 @@ def install(_transformers: Any) -> None:
 
 def _around_init(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> None:
     wrapped(*args, **kwargs)
-    guarded(attach)(trainer)
+    attempt(attach, trainer)
 
 
 def _pause(name: str, kind: str) -> Any:

@@ -21,22 +21,12 @@ from tracelens_instrument.clock import now
 from tracelens_instrument.hooks.base import attempt, note_attached
 from tracelens_instrument.hooks.jax_spans import Operation, Seen, spans_of
 
-__all__ = ["attach", "install", "matches"]
+__all__ = ["install"]
 
 WINDOW_VARIABLE: Final = "TRACELENS_JAX_STEPS"
 WINDOW: Final = (5, 25)
 HOST_LEVEL: Final = 2
 _TRACK: Final = "XLA"
-
-
-def matches(_obj: object) -> bool:
-    """Nothing is attached by hand: steps are seen where they are annotated."""
-    return False
-
-
-def attach(obj: Any) -> Any:
-    """Return `obj`, of which there is nothing to record."""
-    return obj
 
 
 def install(_jax: Any) -> None:

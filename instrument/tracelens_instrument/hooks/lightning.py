@@ -14,7 +14,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback
 
 from tracelens_instrument import recorder
-from tracelens_instrument.hooks.base import attempt, guarded, note_attached
+from tracelens_instrument.hooks.base import attempt, note_attached
 from tracelens_instrument.hooks.called_back import CalledBack
 
 __all__ = ["TraceLensCallback", "attach", "install", "matches"]
@@ -68,7 +68,7 @@ def install(_lightning: Any) -> None:
 
 def _around_init(wrapped: Any, trainer: Trainer, args: Any, kwargs: Any) -> None:
     wrapped(*args, **kwargs)
-    guarded(attach)(trainer)
+    attempt(attach, trainer)
 
 
 def _around_checkpoint(wrapped: Any, _trainer: Trainer, args: Any, kwargs: Any) -> Any:

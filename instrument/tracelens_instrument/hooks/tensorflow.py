@@ -19,19 +19,9 @@ from tracelens_instrument.hooks.base import guarded, note_attached
 from tracelens_instrument.hooks.tensorflow_plan import Plan, has_plan, write_plan
 from tracelens_instrument.hooks.tensorflow_profile import record_when_planned
 
-__all__ = ["attach", "install", "matches"]
+__all__ = ["install"]
 
 _ROLES = {"worker": "worker", "ps": "ps"}
-
-
-def matches(_obj: object) -> bool:
-    """Nothing is attached by hand: servers and coordinators are recorded where they are made."""
-    return False
-
-
-def attach(obj: Any) -> Any:
-    """Return `obj`, of which there is nothing to record."""
-    return obj
 
 
 def install(_tensorflow: Any) -> None:

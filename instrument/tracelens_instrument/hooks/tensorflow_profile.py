@@ -36,9 +36,8 @@ def record_when_planned(directory: Path, role: str, number: int) -> None:
         _profile(folder, plan)
         (file,) = Path(folder).rglob("*.xplane.pb")
         events = list(_events(file.read_bytes(), wall_minus_monotonic))
-    tracks: dict[int, int] = {}
     for seen in spans_of(events, role, number, plan):
-        _record(seen, tracks)
+        _record(seen)
     recorder.stop()  # nothing more will come, and servers are ended by being killed
 
 
@@ -95,10 +94,7 @@ def _value(plane: Any, stat: Any) -> Any:
     )
 
 
-def _record(seen: Seen, tracks: dict[int, int]) -> None:
+def _record(seen: Seen) -> None:
     handle = recorder.span(seen.name, kind=seen.kind, op=seen.op, shard=seen.shard)
-    track = None
-    if seen.lane is not None:
-        track = tracks.setdefault(seen.lane, 0) or recorder.track(f"requests {seen.lane}")
-        tracks[seen.lane] = track
+    track = None if seen.lane is None else recorder.track(f"requests {seen.lane}")
     handle.complete(seen.start_ns, seen.end_ns, track, **seen.values)

@@ -85,6 +85,10 @@ class Store:
         """Every rank's time in every step by category."""
         return self.run.times
 
+    def table(self, name: str) -> pl.DataFrame:
+        """Return an analysis' table (`tracelens.lod.tables`); empty if it was not run."""
+        return self.run.tables.get(name, pl.DataFrame())
+
     @property
     def windows(self) -> pl.DataFrame:
         """Each step's usual window: step, start_ns, end_ns."""

@@ -13,7 +13,7 @@ from support.indexes import explained, recorded
 
 from tracelens import load
 from tracelens.analyses import analyze
-from tracelens.lod import columns, files, home, index, opening, query, rows
+from tracelens.lod import columns, files, home, index, opening, query, rows, tables
 from tracelens.lod.run import Run, with_pyramid
 from tracelens.lod.window import Window
 from tracelens.simulator.synthetic import Scenario
@@ -45,6 +45,8 @@ def test_what_comes_back_is_what_went_in(trace: Path) -> None:
     assert asdict(replace(kept.report, results={})) == asdict(replace(fresh.report, results={}))
     for table in files.TABLES:
         assert getattr(kept, table).equals(getattr(fresh, table))
+    assert kept.tables.keys() == fresh.tables.keys() == tables.KEPT.keys()
+    assert all(kept.tables[name].equals(fresh.tables[name]) for name in tables.KEPT)
     assert np.array_equal(kept.lateness.excess_ns, fresh.lateness.excess_ns, equal_nan=True)
     for mine, theirs in (
         (kept.scene.lanes, fresh.scene.lanes),
@@ -72,6 +74,26 @@ def test_a_changed_trace_gets_a_new_index(trace: Path) -> None:
     explained(trace)
     assert index.find(trace) not in (None, before)
     assert not before.exists()
+
+
+def test_an_index_without_a_table_that_pages_need_is_made_anew(
+    trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table more in the list, and what was kept before does not open; the next one has it."""
+    explained(trace)
+    monkeypatch.setitem(tables.KEPT, "one_more", "critical_path.slack")
+    assert opening.indexed(trace) is None
+    explained(trace)
+    again = opening.indexed(trace)
+    assert again
+    assert again.tables["one_more"].equals(again.tables["slack"])
+
+
+def test_tables_do_not_grow_with_events(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a table with too many rows the first are kept."""
+    monkeypatch.setattr(tables, "MOST_ROWS", 2)
+    report = analyze(load.open(trace))
+    assert {table.height for table in tables.of(report).values()} == {0, 1, 2}
 
 
 def test_other_code_finds_no_index(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
-from tracelens.lod import columns, lateness, verdict
+from tracelens.lod import columns, lateness, tables, verdict
 from tracelens.lod.columns import mapped
 from tracelens.lod.lanes import Lane
 from tracelens.lod.levels import Bins
@@ -46,6 +46,8 @@ def save(run: Run, parts: Iterable[Lanes], folder: Path, tell: Tell) -> None:
         np.save(file_of(folder, PEAKS, rung), scene.peaks.found[rung.width_ns])
     for name in TABLES:
         getattr(run, name).write_ipc(folder / f"{name}.arrow")
+    for name, table in run.tables.items():
+        table.write_ipc(_table(folder, name))
     verdict.save(run.report, folder / _REPORT)
     offsets, words = columns.save(parts, folder, "spans", len(scene.lanes), tell)
     columns.save([scene.steps], folder, "steps", len(scene.lanes))
@@ -75,7 +77,11 @@ def save(run: Run, parts: Iterable[Lanes], folder: Path, tell: Tell) -> None:
 
 
 def load(folder: Path) -> Run:
-    """Open what `save` wrote; arrays are mapped, not read."""
+    """Open what `save` wrote; arrays are mapped, not read.
+
+    Raises:
+        OSError: it lacks something, such as a table that pages have come to need since.
+    """
     facts = json.loads((folder / _FACTS).read_text())
     lanes = tuple(Lane(*row) for row in facts["lanes"])
     scene = Scene(
@@ -90,6 +96,7 @@ def load(folder: Path) -> Run:
     return Run(
         name=facts["name"],
         report=verdict.load(folder / _REPORT),
+        tables={name: pl.read_ipc(_table(folder, name)) for name in tables.KEPT},
         times=times,
         lateness=lateness.measure(times),
         scene=scene,
@@ -97,6 +104,10 @@ def load(folder: Path) -> Run:
         calls=pl.scan_ipc(folder / _CALLS),
         **{name: pl.read_ipc(folder / f"{name}.arrow") for name in TABLES},
     )
+
+
+def _table(folder: Path, name: str) -> Path:
+    return folder / f"table-{name}.arrow"
 
 
 def _moved(moved: Mapping[int, Moved]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import polars as pl
 
-from tracelens.lod import calls, lanes, lateness, pyramid
+from tracelens.lod import calls, lanes, lateness, pyramid, tables
 from tracelens.lod.lanes import Lane
 from tracelens.lod.query import Scene
 from tracelens.lod.times import Times
@@ -42,7 +42,7 @@ class Run:
     `workers` and `shards` list process, rank, host and file of the main processes, in order; `threads`
     names threads and devices' streams (process, thread, name, device); `windows` each step's usual
     window (step, start_ns, end_ns); `loads` and `traffic` are as in `analyses.shards`, `moved` as in
-    `Trace`.
+    `Trace`. `tables` are results of analyses, by name (`tracelens.lod.tables`).
     """
 
     name: str
@@ -55,6 +55,7 @@ class Run:
     lateness: Lateness
     loads: pl.DataFrame
     traffic: pl.DataFrame
+    tables: Mapping[str, pl.DataFrame]
     scene: Scene
     moved: Mapping[int, Moved]
     calls: pl.LazyFrame  # as `tracelens.lod.calls` wants them
@@ -85,6 +86,7 @@ def outlined(trace: Trace, report: Report) -> tuple[Run, Iterator[Lanes]]:
         lateness=late,
         loads=loads.loads,
         traffic=loads.traffic,
+        tables=tables.of(report),
         scene=_scene(trace, late, windows, [Lane(p, "worker", r) for p, r in workers], others),
         moved=trace.moved,
         calls=calls.table(trace),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Final
@@ -28,6 +29,8 @@ _HOOKS_VARIABLE: Final = "TRACELENS_HOOKS"
 def begin(recording: Recording) -> Callable[[], object] | None:
     """Have this process sampled; its children are sampled with it.
 
+    It returns once stacks are sampled, or cannot be.
+
     Returns:
         What to call before the recording ends.
     """
@@ -40,6 +43,7 @@ def begin(recording: Recording) -> Callable[[], object] | None:
         return None
     with contextlib.suppress(OSError, AttributeError):  # only some kernels ask, and only on Linux
         ctypes.CDLL(None).prctl(_SET_PTRACER, sampler.pid, 0, 0, 0)
+    _await_first_sample(sampler)
     return lambda: _finish(sampler)
 
 
@@ -52,10 +56,17 @@ def _start(recording: Recording, rate: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "tracelens_instrument.stacks.sampler", *arguments],
         stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         env=environment,
         start_new_session=True,
     )
+
+
+def _await_first_sample(sampler: subprocess.Popen[bytes]) -> None:
+    """Let a short training be sampled too, from its begin; a sampler that fails ends its output."""
+    assert sampler.stdout
+    with sampler.stdout as output:
+        select.select([output], [], [], _PATIENCE_S)
 
 
 def _finish(sampler: subprocess.Popen[bytes]) -> None:

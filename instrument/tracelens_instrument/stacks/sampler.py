@@ -28,6 +28,7 @@ MARKERS: Final = 40
 LOOK_EVERY_S: Final = 0.1
 PATIENCE_S: Final = 20
 NS: Final = 10**9
+SAMPLING: Final = b"Sampling process"  # what py-spy says as soon as it does
 
 
 class _Rank:
@@ -60,6 +61,10 @@ class _Spy:
             command, stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said
         )
 
+    def samples(self) -> bool:
+        """Whether it has found its way into the rank: on a busy machine that takes seconds."""
+        return SAMPLING in self._all_said()
+
     def has_ended(self) -> bool:
         """Whether it ended by itself."""
         return self._process.poll() is not None
@@ -78,10 +83,12 @@ class _Spy:
         """Return what it said if it wrote nothing."""
         if self.written.exists():
             return None
-        self._said.seek(0)
-        lines = self._said.read().decode(errors="replace").split("\n")
+        lines = self._all_said().decode(errors="replace").split("\n")
         said = [line.removeprefix("Error:").strip() for line in lines if "Error" in line]
         return said[0] if said else f"it ended with exit code {self._process.returncode}"
+
+    def _all_said(self) -> bytes:
+        return Path(self._said.name).read_bytes()
 
 
 def main() -> None:
@@ -113,6 +120,9 @@ def _piece(rank: _Rank, rate: int, folder: Path) -> pa.RecordBatch:
     """
     spy = _Spy(rank.pid, rate, folder)
     marked: dict[str, tuple[int, int]] = {}
+    while not (spy.samples() or spy.has_ended() or rank.is_over(LOOK_EVERY_S / 4)):
+        pass
+    _let_rank_go_on()
     while now() - spy.started_ns < PIECE_S * NS and not spy.has_ended():
         if len(marked) < MARKERS:
             marked |= mark(len(marked))
@@ -130,6 +140,11 @@ def _piece(rank: _Rank, rate: int, folder: Path) -> pa.RecordBatch:
         [run for run in seen if run.pid != os.getpid()],
         (spy.started_ns if offset is None else offset) - half,
     )
+
+
+def _let_rank_go_on() -> None:
+    with contextlib.suppress(OSError):  # it may have lost patience, or be gone
+        os.write(sys.stdout.fileno(), b"\n")
 
 
 def _batch(found: list[Run], offset: int) -> pa.RecordBatch:

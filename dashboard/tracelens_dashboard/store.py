@@ -11,6 +11,7 @@ import polars as pl
 from tracelens.lod import calls, lateness, opening, run, threads
 from tracelens.lod.recorded import KEPT, Recorded
 from tracelens.lod.run import Run
+from tracelens.lod.step_times import StepTimes
 from tracelens.lod.window import Window
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Store:
         self.run = shown
         self._recorded = Recorded(shown, source)
         self._opened = lru_cache(KEPT)(self._open)
+        self.step_times = lru_cache(KEPT)(self._step_times)
 
     @classmethod
     def of(cls, trace: Trace, report: Report) -> Store:
@@ -107,6 +109,10 @@ class Store:
     def lateness_in(self, category: str) -> Lateness:
         """How late every rank was in every step, by one category of its work."""
         return lateness.measure(self.times, [category])
+
+    def _step_times(self, categories: tuple[str, ...]) -> StepTimes:
+        """Return how long steps took in some categories."""
+        return StepTimes.of(self.times, categories)
 
     @cached_property
     def ranks(self) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 Matrix: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+EVERY: Final = slice(None)
 Block: TypeAlias = np.ndarray[Any, np.dtype[np.unsignedinteger[Any]]]
 
 
@@ -53,13 +54,16 @@ class Times:
         categories = tuple(CATEGORIES[code] for code in present)
         return cls(rows, tuple(steps), categories, ns, there, usual)
 
-    def spent(self, categories: Iterable[str]) -> Matrix:
-        """Sum up some categories, [rank, step] in ns; NaN where a rank was not there."""
-        sums = np.where(self.there, 0.0, np.nan)
+    def spent(self, categories: Iterable[str], columns: slice = EVERY) -> Matrix:
+        """Sum up some categories, [rank, step] in ns; NaN where a rank was not there.
+
+        `columns` are places in `steps`: of a long run with many ranks, not all fit into memory at once.
+        """
+        sums = np.where(self.there[:, columns], 0.0, np.nan)
         wanted = set(categories)
         for index, category in enumerate(self.categories):
             if category in wanted:
-                sums += self.ns[index]
+                sums += self.ns[index, :, columns]
         return sums
 
     def in_step(self, category: str, step: int) -> dict[int, int]:

@@ -30,7 +30,7 @@ def by_rank(late: Lateness, theme: Theme, marked: tuple[int, int] | None = None)
         return empty(theme, "No step was recorded.")
     size = -(-len(late.ranks) // MOST_ROWS)
     groups = [range(i, min(i + size, len(late.ranks))) for i in range(0, len(late.ranks), size)]
-    labels = [_ranks([late.ranks[i] for i in group]) for group in groups]
+    labels = [rank_label([late.ranks[i] for i in group]) for group in groups]
     rows = _worst(late.excess_ns, groups, 0)
     return _draw(late, rows, labels, theme, marked)
 
@@ -79,7 +79,7 @@ def _draw(
         colorbar=_bar(theme),
         hovertemplate="%{y}, step %{x}: %{z:.2f} ms late<extra></extra>",
     )
-    return Drawing(figure(theme, trace, **_axes(labels, theme, marked)), summary(late), table(late))
+    return Drawing(figure(theme, trace, **axes(labels, theme, marked)), summary(late), table(late))
 
 
 def table(late: Lateness) -> list[dict[str, Any]]:
@@ -113,7 +113,8 @@ def _worst(cells: Matrix, groups: Sequence[Any], axis: int) -> Matrix:
     return np.where(np.isinf(found), np.nan, found)
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def rank_label(ranks: Sequence[int]) -> str:
+    """Name the ranks of a row."""
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]}-{ranks[-1]}"
 
 
@@ -128,7 +129,8 @@ def _bar(theme: Theme) -> dict[str, Any]:
     }
 
 
-def _axes(labels: Sequence[str], theme: Theme, marked: tuple[int, int] | None) -> dict[str, Any]:
+def axes(labels: Sequence[str], theme: Theme, marked: tuple[int, int] | None) -> dict[str, Any]:
+    """Return steps to the right, rows from top to bottom, and a frame around marked steps."""
     stride = max(1, -(-len(labels) // MOST_LABELS))
     return {
         "xaxis": {"title": {"text": "step"}, "showgrid": False, "fixedrange": True},

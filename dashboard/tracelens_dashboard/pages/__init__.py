@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from tracelens_dashboard.pages import overview, shards, stragglers, timeline
+from tracelens_dashboard.pages import overview, shards, steps, stragglers, timeline
 
 if TYPE_CHECKING:
     from dash import Dash
@@ -27,4 +27,4 @@ class Page(Protocol):
         """Add the page's callbacks."""
 
 
-PAGES: Final[tuple[Page, ...]] = (overview, timeline, stragglers, shards)
+PAGES: Final[tuple[Page, ...]] = (overview, timeline, stragglers, steps, shards)

@@ -1,0 +1,123 @@
+"""How often a duration is how long: bars, with the values that half, nine of ten and 99 % stay below."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from plotly import graph_objects as go
+
+from tracelens_dashboard import text
+from tracelens_dashboard.figures import duration_axis
+from tracelens_dashboard.figures.drawing import figure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelens_dashboard.theme import Theme
+
+Numbers = np.ndarray[Any, np.dtype[np.float64]]
+NAMED: Final = (("half", 0.5), ("9 in 10", 0.9), ("99 %", 0.99))
+
+
+@dataclass(frozen=True)
+class Bars:
+    """How many durations lie between neighbouring `edges` (ns); `examples` lead from a bar to spans."""
+
+    name: str
+    edges: Numbers
+    counts: Numbers
+    colour: str
+    examples: Sequence[object] = field(default_factory=tuple)
+
+
+def edges_of(values: Numbers, most: int = 60) -> Numbers:
+    """Choose edges for some durations: of equal ratio where they spread far, else of equal width."""
+    low, high = float(values.min()), float(values.max())
+    if low > 0 and high > 4 * float(np.median(values)):
+        return np.geomspace(low, high * 1.0001, most + 1)
+    return np.linspace(low * 0.999, max(high * 1.001, low + 1.0), most + 1)
+
+
+def draw(bars: Sequence[Bars], what: str, counted: str, theme: Theme) -> go.Figure:
+    """Draw them over each other; `what` names the duration, `counted` what is counted."""
+    edges = bars[0].edges
+    log = _is_geometric(edges)
+    low, high = float(edges[0]), float(edges[-1])
+    axis = duration_axis.logarithmic(low, high) if log else duration_axis.linear(high, low)
+    traces = [_trace(part, counted) for part in bars]
+    layout: dict[str, Any] = {
+        "barmode": "stack",
+        "bargap": 0.06,
+        "xaxis": axis | {"title": {"text": what}, "showgrid": False},
+        "yaxis": {
+            "title": {"text": counted},
+            "fixedrange": True,
+            "rangemode": "tozero",
+            "nticks": 5,
+        },
+        "margin": {"t": 30},
+    }
+    if len(bars) > 1:
+        legend = {"orientation": "h", "y": 1.0, "x": 1, "xanchor": "right", "yanchor": "bottom"}
+        layout |= {"showlegend": True, "legend": legend, "margin": {"t": 46}}
+    return figure(theme, *traces, **layout)
+
+
+def mark(drawn: go.Figure, named: Sequence[tuple[str, float]], theme: Theme) -> go.Figure:
+    """Draw lines at some durations (ns), each with its name and value; close ones share a label."""
+    log = drawn.layout.xaxis.type == "log"
+    for row, (name, value) in enumerate(named):
+        drawn.add_vline(x=value, line={"dash": "dot", "width": 1, "color": theme.secondary})
+        drawn.add_annotation(
+            x=float(np.log10(max(value, 1e-9))) if log else value,
+            y=1,
+            yref="paper",
+            yanchor="top",
+            xanchor="left",
+            yshift=-15 * row,
+            text=f" {name}: {text.duration(value)}",
+            showarrow=False,
+            bgcolor=theme.surface,
+            opacity=0.92,
+            font={"size": 11, "color": theme.secondary},
+        )
+    return drawn
+
+
+def rows(bars: Sequence[Bars], counted: str) -> list[dict[str, Any]]:
+    """List all bars that hold anything."""
+    return [
+        {
+            **({"of": part.name} if len(bars) > 1 else {}),
+            "from": text.duration(float(part.edges[place])),
+            "to": text.duration(float(part.edges[place + 1])),
+            counted: int(part.counts[place]),
+        }
+        for part in bars
+        for place in np.flatnonzero(part.counts)
+    ]
+
+
+def _trace(part: Bars, counted: str) -> go.Bar:
+    begins, ends = part.edges[:-1], part.edges[1:]
+    spans = [
+        f"{text.duration(a)} to {text.duration(b)}"
+        for a, b in zip(begins.tolist(), ends.tolist(), strict=True)
+    ]
+    examples = list(part.examples) or [None] * len(spans)
+    return go.Bar(
+        name=part.name,
+        x=begins,
+        width=ends - begins,
+        offset=0,
+        y=part.counts,
+        marker={"color": part.colour, "line": {"width": 0}},
+        customdata=[list(pair) for pair in zip(spans, examples, strict=True)],
+        hovertemplate=f"%{{customdata[0]}}: %{{y:,}} {counted}<extra></extra>",
+    )
+
+
+def _is_geometric(edges: Numbers) -> bool:
+    return len(edges) > 2 and float(edges[-1] - edges[-2]) > 1.05 * float(edges[1] - edges[0])

@@ -1,0 +1,110 @@
+"""Regimes of a run: from which step on do steps take another time, and how long does that last?
+
+The series is cut where that makes it much better described by the levels of its parts (optimal
+partitioning: Jackson et al. 2005, "An algorithm for optimal partitioning of data on an interval"), and a
+cut is kept only if the two sides are apart for nearly every step, as noise that wanders is not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from tracelens.lod.times import Matrix
+
+BLOCKS: Final = 400  # longer runs are looked at in so many blocks of steps
+SHORTEST: Final = 6  # blocks: less is a spike
+OF_ALL: Final = (
+    25  # and at least this part of all of them: of many, some stray by chance for longer
+)
+LEAST: Final = 0.06  # relative difference of levels
+APART: Final = 0.8  # of the steps of each side are on its side of the middle
+PENALTY: Final = 6.0  # times the noise's variance times log(blocks): noise of steps is correlated
+_TO_SIGMA: Final = 1.4826
+_SPIKE: Final = 3.0  # deviations: what is further from its neighbours' median counts no more
+
+
+@dataclass(frozen=True)
+class Regime:
+    """Places `first` to `last` of a series, inclusive, and their median."""
+
+    first: int
+    last: int
+    level: float
+
+
+def find(values: Matrix) -> list[Regime]:
+    """Divide a series; one regime where nothing changes for long, none for an empty series."""
+    known = np.flatnonzero(np.isfinite(values) & (values > 0))
+    if not len(known):
+        return []
+    series = np.asarray(values[known], float)
+    edges = np.linspace(0, len(series), min(len(series), BLOCKS) + 1).astype(int)
+    blocks = np.array([np.median(series[a:b]) for a, b in pairwise(edges)])
+    cuts = _merged(series, [int(edges[cut]) for cut in _cuts(_calm(np.log(blocks)))])
+    return [
+        Regime(int(known[a]), int(known[b - 1]), float(np.median(series[a:b])))
+        for a, b in pairwise(cuts)
+    ]
+
+
+def _calm(series: Matrix) -> Matrix:
+    """Take spikes back to the median of their neighbourhood."""
+    wide = np.pad(series, 4, mode="reflect") if len(series) > 4 else np.pad(series, 4, mode="edge")
+    around = np.median(np.lib.stride_tricks.sliding_window_view(wide, 9), axis=1)
+    reach = _SPIKE * max(_noise(series), 1e-12)
+    return np.asarray(np.clip(series, around - reach, around + reach))
+
+
+def _noise(series: Matrix) -> float:
+    """Return the deviation from one place to the next, whatever the level."""
+    if len(series) < 2:
+        return 0.0
+    return _TO_SIGMA * float(np.median(np.abs(np.diff(series)))) / 2**0.5
+
+
+def _cuts(series: Matrix) -> list[int]:
+    """Return the begins of the parts, and the end: the least squares with a price for each part."""
+    count = len(series)
+    sums, squares = (np.concatenate([[0.0], np.cumsum(part)]) for part in (series, series**2))
+    price = PENALTY * max(_noise(series), LEAST / 10) ** 2 * np.log(max(count, 2))
+    shortest = max(SHORTEST, count // OF_ALL)
+    best, came = np.full(count + 1, np.inf), np.zeros(count + 1, np.int64)
+    best[0] = 0.0
+    for end in range(1, count + 1):
+        begins = np.arange(max(end - shortest + 1, 1))
+        misfit = squares[end] - squares[begins] - (sums[end] - sums[begins]) ** 2 / (end - begins)
+        total = best[begins] + misfit + price
+        came[end] = int(total.argmin())
+        best[end] = total[came[end]]
+    cuts = [count]
+    while cuts[-1]:
+        cuts.append(int(came[cuts[-1]]))
+    return cuts[::-1]
+
+
+def _merged(series: Matrix, cuts: list[int]) -> list[int]:
+    """Take out the weakest cut until all are clear."""
+    while len(cuts) > 2:
+        places = range(1, len(cuts) - 1)
+        clear = [
+            _clearness(series[cuts[i - 1] : cuts[i]], series[cuts[i] : cuts[i + 1]]) for i in places
+        ]
+        weakest = int(np.argmin(clear))
+        if clear[weakest] >= 1:
+            break
+        del cuts[weakest + 1]
+    return cuts
+
+
+def _clearness(before: Matrix, after: Matrix) -> float:
+    """Say how far two sides are from not being told apart: 1 and more is enough."""
+    levels = float(np.median(before)), float(np.median(after))
+    middle = sum(levels) / 2
+    upper, lower = (before, after) if levels[0] > levels[1] else (after, before)
+    apart = min(float(np.mean(upper > middle)), float(np.mean(lower < middle)))
+    return min(abs(levels[1] - levels[0]) / max(min(levels), 1e-12) / LEAST, apart / APART)

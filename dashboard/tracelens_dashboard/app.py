@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from dash.development.base_component import Component
 
+    from tracelens_dashboard.access import Access
     from tracelens_dashboard.pages import Page
     from tracelens_dashboard.store import Store
 
@@ -44,8 +45,8 @@ INDEX: Final = """<!DOCTYPE html>
 _log = logging.getLogger(__name__)
 
 
-def create_app(store: Store) -> Dash:
-    """Return the application; it serves `store` and nothing else."""
+def create_app(store: Store, access: Access | None = None) -> Dash:
+    """Return the application; it serves `store` and nothing else, to whom `access` lets in."""
     app = Dash(
         "tracelens_dashboard",
         use_pages=True,
@@ -67,7 +68,7 @@ def create_app(store: Store) -> Dash:
     chart.register_switches(app)
     shell.register(app)
     app.layout = shell.shell(store, PAGES)
-    guards.protect(app)
+    guards.protect(app, access)
     return app
 
 

@@ -1,29 +1,40 @@
-"""What keeps a local dashboard local: hosts, origins, and what the page may load."""
+"""What keeps a dashboard where it belongs: hosts, tokens, origins, sizes, and what a page may load."""
 
 from __future__ import annotations
 
+import hmac
+from html import escape
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
-from flask import abort, request
+from flask import Response, abort, request
+
+from tracelens_dashboard.access import Access
 
 if TYPE_CHECKING:
     from dash import Dash
-    from flask import Response
 
-# Another name for this machine would let a foreign page reach us through its own DNS.
-TRUSTED_HOSTS: Final = ("127.0.0.1", "localhost")
 READING: Final = {"GET", "HEAD", "OPTIONS"}
+# What the pages themselves send is far below; a longer address or body is nobody's view.
+LONGEST_QUERY: Final = 4096
+MOST_PARAMETERS: Final = 32
+MOST_BYTES: Final = 1 << 20
+LOCKED: Final = "This run is shown with its token only: open the address that the terminal printed."
 
 
-def protect(app: Dash) -> None:
-    """Refuse foreign hosts and foreign pages; forbid the page to load from elsewhere."""
-    app.server.config["TRUSTED_HOSTS"] = list(TRUSTED_HOSTS)
+def protect(app: Dash, access: Access | None = None) -> None:
+    """Refuse foreign hosts, foreign pages, strangers and floods; load nothing from elsewhere."""
+    known = access or Access()
+    app.server.config["TRUSTED_HOSTS"] = list(known.hosts)
+    app.server.config["MAX_CONTENT_LENGTH"] = MOST_BYTES
 
     @app.server.before_request
-    def check_origin() -> None:
-        if request.method not in READING and not _own(request.headers.get("Origin")):
-            abort(403, "This request comes from another page.")
+    def check() -> Response | None:
+        if not request.host:  # reading it refuses hosts that are not ours
+            abort(400)
+        _check_size()
+        _check_origin()
+        return _check_token(known.token) if known.token else None
 
     @app.server.after_request
     def restrict(response: Response) -> Response:
@@ -35,9 +46,53 @@ def protect(app: Dash) -> None:
         return response
 
 
+def _check_size() -> None:
+    if len(request.query_string) > LONGEST_QUERY or len(request.args) > MOST_PARAMETERS:
+        abort(414, "This address is longer than any view that TraceLens links to.")
+
+
+def _check_origin() -> None:
+    if request.method not in READING and not _own(request.headers.get("Origin")):
+        abort(403, "This request comes from another page.")
+
+
 def _own(origin: str | None) -> bool:
     """Say whether a page of this server sent it; programs other than browsers send no origin."""
     return origin is None or urlsplit(origin).netloc == request.host
+
+
+def _check_token(token: str) -> Response | None:
+    """Let in who has the cookie; who brings the token gets it; all others are told what is missing."""
+    if _equal(request.cookies.get(_cookie(), ""), token):
+        return None
+    if request.method == "GET" and _equal(request.args.get("token", ""), token):
+        return _welcome(token)
+    return Response(LOCKED, 401, mimetype="text/plain")
+
+
+def _equal(given: str, token: str) -> bool:
+    return hmac.compare_digest(given.encode(errors="backslashreplace"), token.encode())
+
+
+def _cookie() -> str:
+    """Name the cookie by the port: cookies of one machine are shared by all its servers."""
+    return f"tracelens-{urlsplit(request.host_url).port or 80}"
+
+
+def _welcome(token: str) -> Response:
+    """Keep the token in a cookie and go on without it in the address.
+
+    A redirect would not do: after a link from elsewhere browsers hold back strict cookies until a page
+    of our own asks.
+    """
+    rest = urlencode([(k, v) for k, v in request.args.items(multi=True) if k != "token"])
+    path = "/" + request.path.lstrip("/\\")  # two slashes would lead to another machine
+    target = escape(f"{path}?{rest}" if rest else path)
+    page = f'<!DOCTYPE html><title>TraceLens</title><meta http-equiv="refresh" content="0;url={target}">'
+    answer = Response(page, mimetype="text/html")
+    answer.set_cookie(_cookie(), token, httponly=True, samesite="Strict", path="/")
+    answer.headers["Cache-Control"] = "no-store"
+    return answer
 
 
 def _policy(app: Dash) -> str:

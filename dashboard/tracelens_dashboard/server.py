@@ -1,7 +1,8 @@
-"""Serves one run on this machine, until Ctrl-C."""
+"""Serves one run until Ctrl-C: to this machine, or to a network by token."""
 
 from __future__ import annotations
 
+import errno
 import socket
 import sys
 import webbrowser
@@ -12,16 +13,20 @@ from waitress import create_server
 
 from tracelens.errors import InvalidArgument
 from tracelens.load import open as open_trace
+from tracelens_dashboard.access import LOOPBACK, Access
 from tracelens_dashboard.app import create_app
-from tracelens_dashboard.guards import TRUSTED_HOSTS
 from tracelens_dashboard.store import Store
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable
 
-LOOPBACK: Final = "127.0.0.1"
 THREADS: Final = 8
+PORT_TAKEN: Final = {errno.EADDRINUSE, errno.EACCES}
+NETWORK: Final = (
+    "Whoever has this address can see the run, and nothing on the way is encrypted; "
+    "safer is a tunnel: ssh -L {port}:127.0.0.1:{port} {name}\n"
+)
 
 
 def serve(
@@ -34,22 +39,25 @@ def serve(
 ) -> None:
     """Serve a run, opened or to be opened; returns on Ctrl-C.
 
+    Another `host` than this machine's loopback makes a token, which is part of the address.
     `port` 0 picks a free one; `ready` is called with the address once requests are accepted.
 
     Raises:
-        InvalidArgument: `host` is not this machine's loopback, or the port is taken.
+        InvalidArgument: `host` is no IPv4 address of this machine, or the port is taken.
         UnusableInput: the trace cannot be read.
     """
-    _refuse_network(host)
+    access = Access.of(host)
     store = (
         source
         if isinstance(source, Store)
         else Store.open(Path(source), lambda: open_trace(source))
     )
     store.refine()
-    server = _listen(create_app(store).server, host, port)
-    url = f"http://{host}:{server.effective_port}/"
+    server = _listen(create_app(store, access).server, host, port)
+    url = access.address(host, server.effective_port)
     sys.stdout.write(f"TraceLens shows this run at {url} (Ctrl-C ends)\n")
+    if access.token:
+        sys.stdout.write(NETWORK.format(port=server.effective_port, name=socket.gethostname()))
     sys.stdout.flush()
     if ready:
         ready(url)
@@ -62,19 +70,21 @@ def serve(
 
 
 def _listen(application: Any, host: str, port: int) -> Any:
+    if not host:  # the system would take it for all addresses
+        raise InvalidArgument(_no_address(host))
     try:
         listening = socket.create_server((host, port))
     except (OSError, OverflowError) as error:
+        if isinstance(error, OSError) and error.errno not in PORT_TAKEN:
+            raise InvalidArgument(_no_address(host)) from error
         raise InvalidArgument(
             f"Port {port} cannot be used ({error}): choose another one with --port, 0 picks one."
         ) from error
     return create_server(application, sockets=[listening], threads=THREADS, ident=None)
 
 
-def _refuse_network(host: str) -> None:
-    """A run names hosts, functions and tensors: nobody else on the network shall read them."""
-    if host not in TRUSTED_HOSTS:
-        raise InvalidArgument(
-            f"'{host}' would show this run to the network; TraceLens listens on {LOOPBACK} only. "
-            f"From another machine use a tunnel: ssh -L 8050:{LOOPBACK}:8050 {socket.gethostname()}"
-        )
+def _no_address(host: str) -> str:
+    return (
+        f"'{host}' is no IPv4 address of this machine: leave --host out to show the run on this machine "
+        "only, or give 0.0.0.0 to show it to the network, by token."
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from support.callbacks import call
+from support.callbacks import URL, call
 from support.stores import slow_rank
 
 from tracelens_dashboard.app import create_app
@@ -46,6 +46,24 @@ def test_another_page_cannot_post(app: Dash) -> None:
     assert call(app, GRAPH, LIGHT, **host, Origin="null").status_code == 403
     assert call(app, GRAPH, LIGHT, **host, Origin="http://127.0.0.1:8050").status_code == 200
     assert call(app, GRAPH, LIGHT, **host).status_code == 200
+
+
+def test_views_and_requests_have_a_size(app: Dash) -> None:
+    """Addresses and bodies beyond what any page sends are refused before they are read."""
+    browser = app.server.test_client()
+    assert browser.get("/timeline?pin=" + "1," * 4000).status_code == 414
+    assert browser.get("/?" + "&".join(f"a{i}=1" for i in range(100))).status_code == 414
+    body = b'{"x": "' + b"x" * (2 << 20) + b'"}'
+    answer = browser.post(URL, data=body, content_type="application/json")
+    assert answer.status_code == 413
+    assert "Traceback" not in answer.text
+
+
+def test_no_debugger_is_served(app: Dash) -> None:
+    """Neither Flask's debugger nor Dash's developer tools are on: they would run a stranger's code."""
+    assert app.server.debug is False
+    assert app.server.test_client().get("/?__debugger__=yes&cmd=resource&f=debugger.js").status_code
+    assert b'"ui":false' in app.server.test_client().get("/").data
 
 
 def test_pages_load_nothing_from_elsewhere(app: Dash) -> None:

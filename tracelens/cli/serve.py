@@ -10,10 +10,11 @@ if TYPE_CHECKING:
     import argparse
 
 NAME: Final = "serve"
-HELP: Final = "show a recorded run in the browser (on this machine only)"
+HELP: Final = "show a recorded run in the browser (to this machine; to a network by token)"
 EXAMPLES: Final = """\
   tracelens serve traces/today
   tracelens serve traces/today --port 8060
+  tracelens serve traces/today --host 0.0.0.0    # to the network: prints an address with a token
   tracelens serve events.parquet
 """
 
@@ -21,7 +22,11 @@ EXAMPLES: Final = """\
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `serve`."""
     add_trace(parser)
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (loopback only)")
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on; any but this machine's loopback asks visitors for a token",
+    )
     parser.add_argument("--port", type=int, default=8050, help="0 picks a free one")
 
 

@@ -24,7 +24,9 @@ PATHS = ("/", "/timeline?t0=5&t1=9", "/_dash-layout", "/_dash-dependencies", "/a
 @pytest.fixture
 def visitor() -> FlaskClient:
     """Come to a run that is shown to the network as ``box``."""
-    return create_app(slow_rank(), Access(("127.0.0.1", "box"), TOKEN)).server.test_client()
+    app = create_app(slow_rank(), Access(("127.0.0.1", "box"), TOKEN))
+    client: FlaskClient = app.server.test_client()
+    return client
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -1,8 +1,8 @@
 """How loads would be with another placement of the variables, and what no placement can go below.
 
 A placement's most loaded shard holds at least the mean, and at least the largest variable, unless that
-one is split. The gain is found by playing the exchange again with the new loads. Without `key` in the
-requests only the loads are known, not what they consist of.
+one is split. The gain is found by playing the exchange again with the new loads. Where
+requests do not tell their variable only the loads are known, not what they consist of.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tracelens import words
 from tracelens.placement import CHUNK_BYTES, STRATEGIES, loads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["PLACEMENT_COLUMNS", "Advice", "advise"]
 
@@ -36,23 +36,23 @@ WORTH_SPLITTING: Final = 1.1  # times the load that whole variables could have a
 class Advice:
     """Loads by placement, what bounds them, and a sentence that says what to do.
 
-    `variable` is the largest one's key, null where requests carry none.
+    `variable` is the largest one, null where requests do not tell theirs.
     """
 
     table: pl.DataFrame
-    variable: int | None
+    variable: str | None
     variable_bytes: int | None
     sentence: str
 
 
 def advise(
-    now: Sequence[int], sizes: dict[int, int], gain: Callable[[Sequence[int]], float]
+    now: Sequence[int], sizes: Mapping[str, int], gain: Callable[[Sequence[int]], float]
 ) -> Advice:
     """Try the placements.
 
     Args:
         now: What a worker moves to each shard in a step, bytes in one direction.
-        sizes: Bytes of each variable, by key, in order of creation; empty where they are unknown.
+        sizes: Bytes of each variable in order of creation, by name; empty where they are unknown.
         gain: What share of the job other bytes by shard save.
     """
     shards, total, most = len(now), sum(now), max(now)
@@ -68,7 +68,7 @@ def advise(
     return Advice(table, key, largest or None, _sentence(table, key, largest))
 
 
-def _sentence(table: pl.DataFrame, key: int | None, largest: int) -> str:
+def _sentence(table: pl.DataFrame, key: str | None, largest: int) -> str:
     gains = dict(table.select("placement", "saving").iter_rows())
     loaded = dict(table.select("placement", "most_bytes").iter_rows())
     chunks = f"cut into chunks of {words.size(CHUNK_BYTES)} and dealt out"
@@ -84,6 +84,6 @@ def _sentence(table: pl.DataFrame, key: int | None, largest: int) -> str:
     if loaded["chunked"] * WORTH_SPLITTING > loaded[whole]:
         return f"{said}."
     return (
-        f"{said}; more is not to be had while variable {key} ({words.size(largest)}) is whole: "
+        f"{said}; more is not to be had while {key} ({words.size(largest)}) is whole: "
         f"{chunks}, they would save {words.percent(gains['chunked'])}."
     )

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
-from tracelens.analyses import _goodput, _placing, _served
+from tracelens.analyses import _goodput, _placing, _served, _tensors
 from tracelens.analyses._bottleneck import classify, findings
 from tracelens.analyses._exchange import Exchange
+from tracelens.analyses._placing import PLACEMENT_COLUMNS
 from tracelens.analyses._rounds import Rounds
+from tracelens.analyses._tensors import TENSOR_COLUMNS
 from tracelens.analyses.result import Finding
 
 if TYPE_CHECKING:
@@ -62,17 +64,29 @@ TRAFFIC_COLUMNS: Final[dict[str, pl.DataType]] = {
     "bytes": pl.Int64(),
     "requests": pl.Int64(),
     "ns": pl.Int64(),
+    "longest_start_ns": pl.Int64(),  # of the request that took longest
+    "longest_end_ns": pl.Int64(),
 }
 
 
 @dataclass(frozen=True)
 class Shards:
-    """Load per shard, per worker and shard, and by placement; empty tables where a run has no PS."""
+    """Load per shard, per worker and shard, by placement and by tensor; empty where a run has no PS."""
 
     loads: pl.DataFrame
     traffic: pl.DataFrame
     placements: pl.DataFrame
+    tensors: pl.DataFrame
     findings: tuple[Finding, ...]
+
+
+NOTHING: Final = Shards(
+    loads=pl.DataFrame(schema=SHARD_COLUMNS),
+    traffic=pl.DataFrame(schema=TRAFFIC_COLUMNS),
+    placements=pl.DataFrame(schema=PLACEMENT_COLUMNS),
+    tensors=pl.DataFrame(schema=TENSOR_COLUMNS),
+    findings=(),
+)
 
 
 def measure(trace: Trace, phases: Phases) -> Shards:
@@ -80,13 +94,18 @@ def measure(trace: Trace, phases: Phases) -> Shards:
     asked = _asked(trace)
     traffic = (
         asked.group_by("rank", "shard", "op")
-        .agg(pl.col("bytes").sum(), requests=pl.len().cast(pl.Int64), ns=pl.col("ns").sum())
+        .agg(
+            pl.col("bytes").sum(),
+            requests=pl.len().cast(pl.Int64),
+            ns=pl.col("ns").sum(),
+            longest_start_ns=pl.col("start_ns").get(pl.col("ns").arg_max()),
+            longest_end_ns=pl.col("end_ns").get(pl.col("ns").arg_max()),
+        )
         .select(*TRAFFIC_COLUMNS)
         .sort("rank", "shard", "op")
     )
-    none = pl.DataFrame(schema=_placing.PLACEMENT_COLUMNS)
     if traffic.is_empty() or trace.shards.is_empty():
-        return Shards(pl.DataFrame(schema=SHARD_COLUMNS), traffic, none, ())
+        return NOTHING
     served = _served.requests(trace).with_columns(ns=pl.col("end_ns") - pl.col("start_ns"))
     loads = _loads(trace.shards, traffic, asked, served)
     exposed = _exposed(phases)
@@ -94,11 +113,17 @@ def measure(trace: Trace, phases: Phases) -> Shards:
     exchange = Exchange.of(_served.by_step(served), exposed, loads, rounds)
     goodput = _goodput.measure(served)
     bound = classify(exchange, goodput)
-    now, sizes = _placed(asked, loads)
+    one_way, turns = _tensors.one_way(asked)
+    now = _placed(one_way, turns, loads)
+    sizes = _tensors.sizes(one_way, turns)
     advice = _placing.advise(now, sizes, partial(_gain, exchange, now))
     found = _findings(loads, exchange, bound, goodput, advice)
     return Shards(
-        _with_bounds(loads, exchange, bound, goodput), traffic, advice.table, tuple(found)
+        _with_bounds(loads, exchange, bound, goodput),
+        traffic,
+        advice.table,
+        _tensors.measure(asked, one_way, turns),
+        tuple(found),
     )
 
 
@@ -109,6 +134,7 @@ def _asked(trace: Trace) -> pl.DataFrame:
         spans.join(trace.workers.select("process").lazy(), on="process", how="semi")
         .with_columns(ns=pl.col("end_ns") - pl.col("start_ns"), op=pl.col("op").cast(pl.String))
         .collect()
+        .pipe(_tensors.labelled)
     )
 
 
@@ -144,17 +170,11 @@ def _with_bounds(
     ).select(*SHARD_COLUMNS)
 
 
-def _placed(asked: pl.DataFrame, loads: pl.DataFrame) -> tuple[list[int], dict[int, int]]:
-    """Return what a worker moves one way in a step: bytes by shard, and by key where keys are known."""
-    pushes = asked.filter(pl.col("op") == "push")
-    one_way = pushes if pushes["bytes"].sum() else asked
-    turns = max(one_way.select("rank", "step").n_unique(), 1)
+def _placed(one_way: pl.DataFrame, turns: int, loads: pl.DataFrame) -> list[int]:
+    """Return what a worker moves one way in a step, bytes by shard."""
     moved = one_way.group_by("shard").agg(pl.col("bytes").sum() / turns)
     shards = loads.select("shard").join(moved, on="shard", how="left", maintain_order="left")
-    by_key = one_way.group_by("key").agg(pl.col("bytes").sum() / turns).sort("key")
-    sizes = {} if by_key["key"].null_count() else dict(by_key.iter_rows())
-    now = [max(round(size), 1) for size in shards["bytes"].fill_null(0).to_list()]
-    return now, {int(key): round(size) for key, size in sizes.items()}
+    return [max(round(size), 1) for size in shards["bytes"].fill_null(0).to_list()]
 
 
 def _gain(exchange: Exchange, now: Sequence[int], then: Sequence[int]) -> float:
@@ -242,7 +262,7 @@ def _hot_shard(loads: pl.DataFrame, exchange: Exchange, advice: Advice) -> list[
             saving=saving,
             interval=interval,
             slowdown=ratio,
-            tensor=None if advice.variable is None else f"variable {advice.variable}",
+            tensor=advice.variable,
             sentence=_sentence(hottest, ratio, exposed, loads) + " " + advice.sentence,
             evidence={
                 "bytes_share": hottest["bytes_share"],

@@ -67,11 +67,19 @@ def to_step(
 def to_span(store: Store, item: int, ranks: tuple[int, ...]) -> str:
     """Show one span of the timeline, with some of what is beside it."""
     lanes = store.scene.lanes
-    start, end = int(lanes.starts[item]), int(lanes.ends[item])
-    around = 2 * (end - start)
-    return _framed(store, ViewState(pins=ranks), Window(start - around, end + around)).link(
-        TIMELINE
-    )
+    return to_moment(store, Window(int(lanes.starts[item]), int(lanes.ends[item])), ranks)
+
+
+def to_moment(store: Store, window: Window, ranks: tuple[int, ...] = ()) -> str:
+    """Show a stretch of time, with some of what is beside it, and some ranks pinned."""
+    around = 2 * window.width_ns
+    wider = Window(window.start_ns - around, window.end_ns + around)
+    return _framed(store, ViewState(pins=ranks[:MOST_PINS]), wider).link(TIMELINE)
+
+
+def to_ranks(store: Store, ranks: tuple[int, ...]) -> str:
+    """Show the whole run with some ranks pinned."""
+    return _framed(store, ViewState(pins=ranks[:MOST_PINS]), None).link(TIMELINE)
 
 
 def to_shard(finding: Finding) -> str:

@@ -29,6 +29,7 @@ KEPT: Final[dict[str, str]] = {
     "overlap": "interleaving.overlap",
     "placements": "imbalance.shards.placements",
     "slack": "critical_path.slack",
+    "tensors": "imbalance.shards.tensors",
 }
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tracelens.analyses.result import Finding
     from tracelens_dashboard.store import Store
 
+NOTHING: Final = 0.0005  # of the job's time: less than a tenth of a point
 _WHAT: Final = {
     "straggler": "late",
     "slow_host": "slow host",
@@ -92,7 +93,7 @@ def _joined(who: str, what: str) -> str:
 
 def _amount(finding: Finding) -> tuple[str, str]:
     cost = finding.saving if finding.saving is not None else finding.cost
-    if cost is None:
+    if cost is None or cost < NOTHING:
         return "!" if finding.category == "fault" else "i", "quiet"
     return f"\N{MINUS SIGN}{text.points(cost)}", finding.category
 
@@ -100,6 +101,8 @@ def _amount(finding: Finding) -> tuple[str, str]:
 def _explain(finding: Finding) -> str:
     if finding.saving is None:
         return "What it costs cannot be told from this trace."
+    if finding.saving < NOTHING:
+        return "Nobody waits for it; what it costs is not time."
     return "Points of the job's time that mending it would save."
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
@@ -12,15 +12,13 @@ from plotly.subplots import make_subplots
 
 from tracelens_dashboard import text
 from tracelens_dashboard import theme as themes
-from tracelens_dashboard.figures.drawing import Drawing, figure
+from tracelens_dashboard.figures.drawing import Drawing, empty, figure
+from tracelens_dashboard.figures.units import BYTES, TIMES, scaled
 
 if TYPE_CHECKING:
+    from tracelens_dashboard.figures.units import Units
     from tracelens_dashboard.theme import Theme
 
-Units: TypeAlias = tuple[tuple[float, str], ...]
-
-BYTES: Final[Units] = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
-TIMES: Final[Units] = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns"))
 MEASURES: Final[tuple[tuple[str, str, Units], ...]] = (
     ("bytes", "bytes<br>moved", BYTES),
     ("requests", "requests", ((1, ""),)),
@@ -58,13 +56,15 @@ def measures(shards: pl.DataFrame) -> list[Measure]:
         service=pl.col("service_ns") / requests, queue=pl.col("queue_ns") / requests
     )
     return [
-        Measure(title, *_scaled(table[name].fill_null(0).to_numpy().astype(float), units))
+        Measure(title, *scaled(table[name].fill_null(0).to_numpy().astype(float), units))
         for name, title, units in MEASURES
     ]
 
 
 def dots(shards: pl.DataFrame, theme: Theme, marked: int | None = None) -> Drawing:
     """Draw one column of dots a measure; the line is the mean, far dots are red."""
+    if shards.is_empty():
+        return empty(theme, "No request between workers and shards was recorded.")
     found = measures(shards)
     labels = [f"shard {shard}" for shard in shards["shard"]]
     drawn = make_subplots(
@@ -77,7 +77,7 @@ def dots(shards: pl.DataFrame, theme: Theme, marked: int | None = None) -> Drawi
     drawn.update_annotations(font={"size": 12, "color": theme.secondary})
     for column, measure in enumerate(found, start=1):
         place = {"row": 1, "col": column}
-        drawn.add_trace(_dots(labels, measure, theme), **place)
+        drawn.add_trace(_dots(labels, list(shards["shard"]), measure, theme), **place)
         mean = float(measure.values.mean())
         drawn.add_vline(x=mean, line={"dash": "dot", "color": theme.secondary}, **place)
         drawn.update_xaxes(range=[0, max(measure.values.max(), 1e-9) * 1.15], **place)
@@ -108,16 +108,20 @@ def summary(shards: pl.DataFrame) -> str:
 
 def traffic(table: pl.DataFrame, theme: Theme) -> Drawing:
     """Draw which worker moves how many bytes with which shard; `table` as in `Shards.traffic`."""
+    if table.is_empty():
+        return empty(theme, "No request between workers and shards was recorded.")
     sums = table.group_by("rank", "shard").agg(pl.col("bytes").sum()).sort("shard", "rank")
     pivot = sums.pivot(on="shard", index="rank", values="bytes").sort("rank")
     shards = [name for name in pivot.columns if name != "rank"]
-    unit, cells = _scaled(pivot.select(shards).fill_null(0).to_numpy().astype(float), BYTES)
+    unit, cells = scaled(pivot.select(shards).fill_null(0).to_numpy().astype(float), BYTES)
     trace = go.Heatmap(
         z=cells,
+        customdata=[[[rank, int(shard)] for shard in shards] for rank in pivot["rank"]],
         x=[f"shard {name}" for name in shards],
         y=[f"worker {rank} " for rank in pivot["rank"]],
         colorscale=[[0, theme.ramp[0]], [1, theme.accent]],
         zmin=0,
+        zmax=float(cells.max()) or 1.0,
         colorbar={"thickness": 10, "outlinewidth": 0, "ticksuffix": f" {unit}", "nticks": 5},
         hovertemplate=f"%{{y}}with %{{x}}: %{{z:,.2f}} {unit}<extra></extra>",
         xgap=2,
@@ -131,17 +135,12 @@ def traffic(table: pl.DataFrame, theme: Theme) -> Drawing:
     )
 
 
-def _scaled(values: np.ndarray[Any, Any], units: Units) -> tuple[str, np.ndarray[Any, Any]]:
-    largest = float(values.max(initial=0))
-    factor, unit = next((pair for pair in units if largest >= pair[0]), units[-1])
-    return unit, values / factor
-
-
-def _dots(labels: list[str], measure: Measure, theme: Theme) -> go.Scatter:
+def _dots(labels: list[str], shards: list[int], measure: Measure, theme: Theme) -> go.Scatter:
     far = measure.values > FAR * measure.values.mean()
     return go.Scatter(
         x=measure.values,
         y=labels,
+        customdata=shards,
         mode="markers",
         marker={"size": 11, "color": np.where(far, theme.loss, theme.accent)},
         hovertemplate=f"%{{y}}: %{{x:,.2f}} {measure.unit}<extra></extra>",

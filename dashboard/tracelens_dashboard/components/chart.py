@@ -114,26 +114,6 @@ def bind(app: Dash, chart: str, draw: Callable[..., Drawing], *inputs: Input | S
         return drawing.figure, summary, summary, rows, columns(rows)
 
 
-def lead(app: Dash, chart: str, where: Callable[[dict[str, Any]], str | None]) -> None:
-    """Let a click on a mark lead to another page.
-
-    `where` is given what the browser says of the mark, which may be anything; None leads nowhere.
-    """
-
-    @app.callback(
-        Output(ids.GO, "href", allow_duplicate=True),
-        Input(ids.part(chart, "graph"), "clickData"),
-        prevent_initial_call=True,
-    )
-    def follow(click: Any) -> str:
-        points = click.get("points") if isinstance(click, dict) else None
-        first = points[0] if isinstance(points, list) and points else None
-        href = where(first) if isinstance(first, dict) else None
-        if href is None:
-            raise PreventUpdate
-        return href
-
-
 def register_switches(app: Dash) -> None:
     """Let every card's switch show its table in place of its graph."""
     app.clientside_callback(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
@@ -10,7 +11,7 @@ from dash import Input, dcc, html
 
 from tracelens.lod.window import Window
 from tracelens_dashboard import links
-from tracelens_dashboard.components import chart, finding_card
+from tracelens_dashboard.components import chart, finding_card, follow
 from tracelens_dashboard.components.aria import aria
 from tracelens_dashboard.figures import asynchrony, placements, tensors
 from tracelens_dashboard.figures import shards as figures
@@ -69,16 +70,15 @@ def layout(store: Store, view: ViewState) -> Component:
 
 def register(app: Dash, store: Store) -> None:
     """Draw the charts; a click on a mark leads to the longest request behind it."""
-    marked, chosen = Input(MARKED, "data"), Input(CHOSEN, "value")
-    chart.bind(app, DOTS, lambda *values: _dots(store, *values), marked)
-    chart.bind(app, TRAFFIC, lambda theme: figures.traffic(store.run.traffic, theme))
-    chart.bind(app, TENSORS, lambda *values: _tensors(store, *values), chosen)
-    chart.bind(app, PLACEMENTS, lambda theme: placements.draw(store.table("placements"), theme))
-    chart.bind(app, STALENESS, lambda theme: asynchrony.draw(store.table("asynchrony"), theme))
-    chart.lead(app, DOTS, lambda point: _to_shard(store, point))
-    chart.lead(app, TRAFFIC, lambda point: _to_pair(store, point))
-    chart.lead(app, TENSORS, lambda point: _to_tensor(store, point))
-    chart.lead(app, STALENESS, lambda point: _to_worker(store, point))
+    chart.bind(app, DOTS, partial(_dots, store), Input(MARKED, "data"))
+    chart.bind(app, TRAFFIC, partial(_traffic, store))
+    chart.bind(app, TENSORS, partial(_tensors, store), Input(CHOSEN, "value"))
+    chart.bind(app, PLACEMENTS, partial(_placements, store))
+    chart.bind(app, STALENESS, partial(_staleness, store))
+    follow.bind(app, store, DOTS, _to_shard)
+    follow.bind(app, store, TRAFFIC, _to_pair)
+    follow.bind(app, store, TENSORS, _to_tensor)
+    follow.bind(app, store, STALENESS, _to_worker)
 
 
 def _charts(store: Store, view: ViewState) -> list[Component]:
@@ -130,6 +130,18 @@ def _choice(store: Store, view: ViewState) -> Component:
 
 def _dots(store: Store, theme: Theme, marked: Any) -> Drawing:
     return figures.dots(store.run.loads, theme, marked if isinstance(marked, int) else None)
+
+
+def _traffic(store: Store, theme: Theme) -> Drawing:
+    return figures.traffic(store.run.traffic, theme)
+
+
+def _placements(store: Store, theme: Theme) -> Drawing:
+    return placements.draw(store.table("placements"), theme)
+
+
+def _staleness(store: Store, theme: Theme) -> Drawing:
+    return asynchrony.draw(store.table("asynchrony"), theme)
 
 
 def _tensors(store: Store, theme: Theme, chosen: Any) -> Drawing:

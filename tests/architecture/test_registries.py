@@ -13,6 +13,7 @@ import pytest
         ("tracelens.readers", "READERS"),
         ("tracelens.analyses", "ANALYSES"),
         ("tracelens.reports", "REPORTS"),
+        ("tracelens.exports", "EXPORTS"),
         ("tracelens.cli", "COMMANDS"),
         ("tracelens_instrument.hooks", "HOOKS"),
         ("tracelens_dashboard.pages", "PAGES"),

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tracelens import __version__
-from tracelens.cli import analyze, demo, doctor, index, info, record, serve, validate
+from tracelens.cli import analyze, convert, demo, doctor, index, info, record, serve, validate
 from tracelens.errors import MissingExtra, TraceLensError
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
     record,
     info,
     analyze,
+    convert,
     validate,
     index,
     serve,

@@ -1,0 +1,146 @@
+"""What Perfetto opens: valid trace-event JSON, nothing lost, nothing that overlaps on a thread."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+from support.samples import SAMPLES
+from support.stores import DEVICES, SHARDED, SLOW_RANK, traced
+from support.traces import call, span, trace_of
+
+import tracelens
+from tracelens.exports import EXPORTS, perfetto
+from tracelens.exports.selection import Selection, of_trace
+
+if TYPE_CHECKING:
+    from tracelens.trace import Trace
+
+HOSTILE = '"]}<script>alert(1)</script>\x00\u2028\ud7ff\\'
+OVERLAPPING = trace_of(
+    [
+        span(0, "step", 1_000, None, depth=0),
+        span(0, "forward", 1_000, 5_001, depth=1),
+        span(0, "backprop", 5_001, None, depth=1),
+        call(0, 0, 2_000, 4_000),
+        call(0, 1, 3_000, 6_000),
+        call(0, 2, 5_500, 7_000),
+        call(0, 3, 6_000, 6_500),
+    ]
+)
+RUNS = {"slow": SLOW_RANK, "shards": SHARDED, "devices": DEVICES}
+EVERY_RUN = pytest.mark.parametrize("run", RUNS)
+
+
+def written(chosen: Selection) -> list[dict[str, Any]]:
+    """Write a selection and parse it as strictly as JSON is."""
+    text = "".join(perfetto.write(chosen))
+    assert text.isascii()
+    whole = json.loads(text, parse_constant=pytest.fail)
+    assert whole["displayTimeUnit"] == "ns"
+    events: list[dict[str, Any]] = whole["traceEvents"]
+    return events
+
+
+def drawn(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Leave out names of processes and threads."""
+    return [event for event in events if event["ph"] != "M"]
+
+
+@EVERY_RUN
+def test_events_are_as_the_format_says(run: str) -> None:
+    """Complete events have a name, numbers for time, process and thread; both are named first."""
+    named: dict[str, set[Any]] = defaultdict(set)
+    for event in written(of_trace(traced(RUNS[run]))):
+        assert isinstance(event["name"], str)
+        assert event["name"]
+        assert isinstance(event["pid"], int)
+        assert event["pid"] > 0
+        assert isinstance(event["tid"], int)
+        if event["ph"] == "M":
+            named[event["name"]].add((event["pid"], event["tid"]))
+            continue
+        assert event["ph"] == "X"
+        assert event["dur"] >= 0
+        assert isinstance(event["ts"], (int, float))
+        assert (event["pid"], event["tid"]) in named["thread_name"]
+        assert (event["pid"], 0) in named["process_name"]
+        assert None not in event["args"].values()
+    threads = [tid for _, tid in named["thread_name"]]
+    assert len(threads) == len(set(threads))
+
+
+@EVERY_RUN
+def test_every_span_is_there_once(run: str) -> None:
+    """As many events as spans, and once more on its stream what a device ran; sizes are as told."""
+    trace = traced(RUNS[run])
+    spans = trace.spans.collect()
+    on_devices = spans["stream"].count()
+    events = written(of_trace(trace))
+    told = perfetto.size(of_trace(trace))
+    assert len(drawn(events)) == spans.height + on_devices == told.events
+    real = len("".join(perfetto.write(of_trace(trace))))
+    assert told.nbytes == pytest.approx(real, rel=0.15)
+
+
+def test_what_overlaps_goes_onto_threads_of_its_own() -> None:
+    """On each thread, of any two events one lies within the other or after it; times are exact."""
+    events = drawn(written(of_trace(OVERLAPPING)))
+    tracks: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for event in events:
+        tracks[event["tid"]].append((event["ts"], event["ts"] + event.get("dur", 1e9)))
+    assert len(tracks) == 3
+    for spans in tracks.values():
+        for first, (start, end) in enumerate(spans):
+            for other, until in spans[first + 1 :]:
+                assert other >= end or until <= end or (other == start and until >= end)
+    forward = next(event for event in events if event["name"] == "forward")
+    assert (forward["ts"], forward["dur"]) == (1.0, 4.001)
+
+
+def test_what_was_open_begins_and_does_not_end() -> None:
+    """A span without an end is a begin only, as the format has it for what never ended."""
+    events = drawn(written(of_trace(OVERLAPPING)))
+    opened = [event for event in events if event["ph"] == "B"]
+    assert [event["name"] for event in opened] == ["step", "backprop"]
+    assert {event["args"]["status"] for event in opened} == {"open"}
+    assert not any("dur" in event for event in opened)
+
+
+def test_only_what_was_chosen_is_written() -> None:
+    """Ranks and a window narrow it; what reaches into the window is whole."""
+    trace = traced(SLOW_RANK)
+    window = tuple(trace.steps.filter(rank=2, step=30).select("start_ns", "end_ns").row(0))
+    events = written(of_trace(trace, frozenset({2}), window))
+    names = [e["args"]["name"] for e in events if e["name"] == "process_name"]
+    assert [name.split(" (")[0] for name in names] == ["rank 2"]
+    steps = {event["args"].get("step") for event in drawn(events)} - {None}
+    assert 30 in steps
+    assert steps <= {29, 30, 31}
+
+
+def test_names_cannot_leave_their_strings() -> None:
+    """Quotes, markup, control characters and lone surrogates' neighbours stay inside of strings."""
+    hostile = trace_of([span(0, "forward", 0, 5, HOSTILE)])
+    hosts = hostile.processes.with_columns(host=pl.lit(HOSTILE))
+    events = written(of_trace(replace(hostile, processes=hosts)))
+    assert drawn(events)[0]["name"] == HOSTILE
+    assert HOSTILE in events[0]["args"]["name"]
+
+
+def test_an_empty_selection_is_still_valid() -> None:
+    """No rank, or a window without spans: a trace without events."""
+    trace = traced(SLOW_RANK)
+    assert drawn(written(of_trace(trace, frozenset()))) == []
+    assert drawn(written(of_trace(trace, None, (-10, -5)))) == []
+
+
+def test_recorded_runs_are_written() -> None:
+    """A real recording, with collectives in flight and a killed rank, is valid too."""
+    trace: Trace = tracelens.open(SAMPLES / "mpi-killed-rank")
+    chosen = of_trace(trace)
+    assert len(drawn(written(chosen))) == EXPORTS["perfetto"].size(chosen).events

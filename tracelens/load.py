@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from tracelens.readers.base import Progress
     from tracelens.trace import Moved, Trace
+
+DEEPEST: Final = 3  # folders below one that is given: experiment, day, run
 
 
 def open(  # noqa: A001 - reads as tracelens.open
@@ -80,6 +82,26 @@ def prepare(trace: Trace) -> Trace:
     return trace
 
 
+def runs_in(place: Path) -> list[Path]:
+    """List the runs at a place: itself, or the trace folders in it, at most three folders deep."""
+    if not place.is_dir() or _holds_recordings(place):
+        return [place]
+    return [run for entry in sorted(place.iterdir()) for run in _within(entry, DEEPEST)]
+
+
+def _within(entry: Path, deep: int) -> list[Path]:
+    """List the runs below; a link is not followed, as what it leads to may be listed already."""
+    if entry.name.startswith(".") or entry.is_symlink() or not entry.is_dir():
+        return []
+    try:
+        if _holds_recordings(entry):
+            return [entry]
+        inner = sorted(entry.iterdir()) if deep > 1 else []
+    except PermissionError:
+        return []
+    return [run for child in inner for run in _within(child, deep - 1)]
+
+
 def spans_of(path: Path, process: int, moved: Moved | None) -> pl.DataFrame:
     """Read the spans of one process from its file, as they are in the whole trace.
 
@@ -110,9 +132,9 @@ def _unknown(place: Path) -> NotATrace | EmptyTrace:
             f"'{place}' is not a trace that TraceLens reads: expected a trace folder, an .arrow "
             "file of one, or a table of spans (.arrow, .feather, .parquet, .csv)."
         )
-    inner = sorted(entry.name for entry in place.iterdir() if _holds_recordings(entry))
+    inner = runs_in(place)
     advice = (
-        f"it holds {len(inner)} trace folders, open one of them, for example '{place / inner[-1]}'"
+        f"it holds {len(inner)} trace folders, open one of them, for example '{inner[-1]}'"
         if inner
         else "record into it with 'tracelens record --out DIR -- COMMAND'"
     )

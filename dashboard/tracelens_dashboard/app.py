@@ -1,18 +1,19 @@
-"""Builds the web application over one open run."""
+"""Builds the web application over the runs that are served."""
 
 from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import dash
 from dash import Dash, set_props
-from flask import current_app
 
-from tracelens_dashboard import guards, ids, state
-from tracelens_dashboard.components import chart, shell
+from tracelens.errors import TraceLensError
+from tracelens_dashboard import asked, guards, ids, state
+from tracelens_dashboard.components import arriving, chart, run_list, shell
 from tracelens_dashboard.pages import PAGES
+from tracelens_dashboard.runs import Runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from tracelens_dashboard.store import Store
 
 ASSETS: Final = Path(__file__).parent / "assets"
-STORE: Final = (
-    "tracelens.store"  # in the Flask application: Dash's list of pages is shared by all apps
-)
 INDEX: Final = """<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -45,8 +43,9 @@ INDEX: Final = """<!DOCTYPE html>
 _log = logging.getLogger(__name__)
 
 
-def create_app(store: Store, access: Access | None = None) -> Dash:
-    """Return the application; it serves `store` and nothing else, to whom `access` lets in."""
+def create_app(served: Runs | Store, access: Access | None = None) -> Dash:
+    """Return the application; it shows these runs, or this one, to whom `access` lets in."""
+    runs = served if isinstance(served, Runs) else Runs.of(served)
     app = Dash(
         "tracelens_dashboard",
         use_pages=True,
@@ -61,39 +60,45 @@ def create_app(store: Store, access: Access | None = None) -> Dash:
         enable_mcp=False,
         on_error=_tell,
     )
-    app.server.config[STORE] = store
+    app.server.config[asked.RUNS] = runs
     for page in PAGES:
-        _add(page)
-        page.register(app, store)
+        _add(page.PATH, page.TITLE, _of_run(page))
+        page.register(app)
+    _add(run_list.PATH, run_list.TITLE, _of_all)
+    run_list.register(app)
+    arriving.register(app, PAGES)
     chart.register_switches(app)
-    shell.register(app)
-    app.layout = shell.shell(store, PAGES)
+    shell.register(app, PAGES)
+    app.layout = shell.shell(runs, PAGES)
     guards.protect(app, access)
     return app
 
 
-def _add(page: Page) -> None:
+def _add(path: str, title: str, layout: Callable[..., Component]) -> None:
     dash.register_page(
-        f"tracelens_dashboard.pages{page.PATH.replace('/', '.')}",
-        path=page.PATH,
-        name=page.TITLE,
-        title=f"{page.TITLE} · TraceLens",
-        layout=_layout(page),
+        f"tracelens_dashboard.pages{path.replace('/', '.')}",
+        path=path,
+        name=title,
+        title=f"{title} · TraceLens",
+        layout=layout,
     )
 
 
-def _layout(page: Page) -> Callable[..., Component]:
-    """Bind a page to the run of the application that is asked."""
-
+def _of_run(page: Page) -> Callable[..., Component]:
     def build(**query: str) -> Component:
-        store = cast("Store", current_app.config[STORE])
-        return page.layout(store, state.parse(query))
+        return arriving.place(page, asked.runs(), state.parse(query))
 
     return build
 
 
+def _of_all(**query: str) -> Component:
+    return run_list.layout(asked.runs(), state.parse(query))
+
+
 def _tell(error: Exception) -> Any:
     """Say that something failed, where the user looks; the log has the details."""
-    _log.error("a page could not be drawn", exc_info=error)
-    sentence = "Something in this page could not be drawn; the terminal says what."
+    sentence = str(error)
+    if not isinstance(error, TraceLensError):
+        _log.error("a page could not be drawn", exc_info=error)
+        sentence = "Something in this page could not be drawn; the terminal says what."
     set_props(ids.TROUBLE, {"hide": False, "children": sentence})

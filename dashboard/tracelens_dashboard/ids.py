@@ -10,6 +10,11 @@ BURGER: Final = "burger"
 HELP_BUTTON: Final = "help-button"
 HELP: Final = "help"
 TROUBLE: Final = "trouble"
+RUN: Final = "shown-run"  # in every page: the id of the run it shows
+BODY: Final = "page-body"
+HEADING: Final = "run"
+PICKER: Final = "run-picker"
+SIDEBAR: Final = "sidebar"
 GO: Final = "go"  # setting its `href` leads to another page
 
 NAMESPACE: Final = "tracelens"  # of the browser-side functions in assets/clientside.js

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -82,9 +83,10 @@ def to_ranks(store: Store, ranks: tuple[int, ...]) -> str:
     return _framed(store, ViewState(pins=ranks[:MOST_PINS]), None).link(TIMELINE)
 
 
-def to_shard(finding: Finding) -> str:
+def to_shard(store: Store, finding: Finding) -> str:
     """Show the shard that a finding names."""
-    return ViewState(shard=finding.shards[0], steps=finding.steps).link(SHARDS)
+    view = ViewState(shard=finding.shards[0], steps=finding.steps)
+    return _framed(store, view, None).link(SHARDS)
 
 
 def _ranks(store: Store, finding: Finding) -> tuple[int, ...]:
@@ -95,11 +97,11 @@ def _ranks(store: Store, finding: Finding) -> tuple[int, ...]:
 
 
 def _framed(store: Store, view: ViewState, window: Window | None) -> ViewState:
+    """Let a view show a window with a margin on either side, of the run that is served."""
+    view = replace(view, run=store.run_id)
     if window is None:
         return view
     beside = int(window.width_ns * MARGIN)
     seen = Window(window.start_ns - beside, window.end_ns + beside).clamp(store.whole)
     start = store.whole.start_ns
-    return ViewState(
-        seen.start_ns - start, seen.end_ns - start, view.pins, view.steps, view.shard, view.sort
-    )
+    return replace(view, start_ns=seen.start_ns - start, end_ns=seen.end_ns - start)

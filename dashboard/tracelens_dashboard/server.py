@@ -1,4 +1,4 @@
-"""Serves one run until Ctrl-C: to this machine, or to a network by token."""
+"""Serves runs until Ctrl-C: to this machine, or to a network by token."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tracelens.errors import InvalidArgument
 from tracelens.load import open as open_trace
 from tracelens_dashboard.access import LOOPBACK, Access
 from tracelens_dashboard.app import create_app
+from tracelens_dashboard.runs import Runs
 from tracelens_dashboard.store import Store
 
 if TYPE_CHECKING:
@@ -30,14 +31,14 @@ NETWORK: Final = (
 
 
 def serve(
-    source: Store | str | os.PathLike[str],
+    source: Runs | Store | str | os.PathLike[str],
     host: str = LOOPBACK,
     port: int = 8050,
     *,
     open_browser: bool = False,
     ready: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve a run, opened or to be opened; returns on Ctrl-C.
+    """Serve several runs, or one, opened or to be opened; returns on Ctrl-C.
 
     Another `host` than this machine's loopback makes a token, which is part of the address.
     `port` 0 picks a free one; `ready` is called with the address once requests are accepted.
@@ -47,15 +48,10 @@ def serve(
         UnusableInput: the trace cannot be read.
     """
     access = Access.of(host)
-    store = (
-        source
-        if isinstance(source, Store)
-        else Store.open(Path(source), lambda: open_trace(source))
-    )
-    store.refine()
-    server = _listen(create_app(store, access).server, host, port)
+    runs = source if isinstance(source, Runs) else Runs.of(_opened(source))
+    server = _listen(create_app(runs, access).server, host, port)
     url = access.address(host, server.effective_port)
-    sys.stdout.write(f"TraceLens shows this run at {url} (Ctrl-C ends)\n")
+    sys.stdout.write(f"TraceLens is at {url} (Ctrl-C ends)\n")
     if access.token:
         sys.stdout.write(NETWORK.format(port=server.effective_port, name=socket.gethostname()))
     sys.stdout.flush()
@@ -67,6 +63,13 @@ def serve(
         server.run()  # returns on Ctrl-C
     finally:
         server.close()
+
+
+def _opened(source: Store | str | os.PathLike[str]) -> Store:
+    if not isinstance(source, Store):
+        return _opened(Store.open(Path(source), lambda: open_trace(source)))
+    source.refine()
+    return source
 
 
 def _listen(application: Any, host: str, port: int) -> Any:
@@ -85,6 +88,6 @@ def _listen(application: Any, host: str, port: int) -> Any:
 
 def _no_address(host: str) -> str:
     return (
-        f"'{host}' is no IPv4 address of this machine: leave --host out to show the run on this machine "
+        f"'{host}' is no IPv4 address of this machine: leave --host out to show it on this machine "
         "only, or give 0.0.0.0 to show it to the network, by token."
     )

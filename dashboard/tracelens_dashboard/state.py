@@ -5,22 +5,28 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LONGEST_VALUE: Final = 200
+LONGEST_QUERY: Final = 4000
+NO_RUN: Final = "unknown"
 MOST_PINS: Final = 12
 SORTS: Final = ("rank", "lateness")
 
 _NUMBER = re.compile(r"[0-9]{1,18}")
+_RUN = re.compile(r"[0-9a-f]{12}")
 _RANGE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 
 
 @dataclass(frozen=True)
 class ViewState:
-    """What is looked at: a window in ns since the run's start, pinned ranks, marked steps, a shard."""
+    """What is looked at: a window in ns since the run's start, pinned ranks, marked steps, a shard.
+
+    `run` says of which run, where several are served, and `compare` with which other one.
+    """
 
     start_ns: int | None = None
     end_ns: int | None = None
@@ -28,11 +34,15 @@ class ViewState:
     steps: tuple[int, int] | None = None
     shard: int | None = None
     sort: str = "rank"
+    run: str | None = None
+    compare: str | None = None
 
     @property
     def query(self) -> str:
         """Return it as the query of a link; what is not set is left out."""
         values = {
+            "run": self.run,
+            "compare": self.compare,
             "t0": self.start_ns,
             "t1": self.end_ns,
             "pin": ",".join(map(str, self.pins)) or None,
@@ -61,7 +71,22 @@ def parse(query: Mapping[str, object]) -> ViewState:
         steps=_steps(values.get("steps")),
         shard=_number(values.get("shard")),
         sort=sort if sort in SORTS else SORTS[0],
+        run=_run(values.get("run")),
+        compare=_run(values.get("compare")),
     )
+
+
+def read(search: object) -> ViewState:
+    """Read the query of an address as the browser tells it, with its question mark."""
+    text = search if isinstance(search, str) else ""
+    return parse(dict(parse_qsl(text.removeprefix("?")[:LONGEST_QUERY])))
+
+
+def _run(value: object) -> str | None:
+    """Read a run's id; one that cannot be any counts as one that is not served."""
+    if not isinstance(value, str):
+        return None
+    return value if _RUN.fullmatch(value) else NO_RUN
 
 
 def _sane(value: object) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property, lru_cache
+from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,6 @@ from tracelens.lod.window import Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from tracelens.analyses.result import Report
     from tracelens.lod.calls import Call
@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 class Store:
     """What every page asks. Nothing in it changes, so requests may share it."""
 
-    def __init__(self, shown: Run, source: Path | Trace) -> None:
+    def __init__(self, shown: Run, source: Path | Trace, run_id: str | None = None) -> None:
         self.run = shown
+        self.run_id = run_id  # what addresses call it, where several runs are served
+        self.on_disk = isinstance(source, Path)
         self._recorded = Recorded(shown, source)
         self._opened = lru_cache(KEPT)(self._open)
         self.step_times = lru_cache(KEPT)(self._step_times)
@@ -47,6 +49,7 @@ class Store:
         path: Path | None,
         read: Callable[[], Trace],
         progress: Progress = opening.quietly,
+        run_id: str | None = None,
     ) -> Store:
         """Open a trace by its index; without one, read and explain it, and make one.
 
@@ -55,13 +58,19 @@ class Store:
         Raises:
             UnusableInput: the trace cannot be read.
         """
-        shown = opening.indexed(path) if path else None
-        if shown and path:
-            return cls(shown, path)
+        found = cls.indexed(path, run_id) if path else None
+        if found:
+            return found
         trace = read()
         shown = opening.explained(trace, progress)
         kept = shown.scene.pyramid and shown.scene.pyramid.folder
-        return cls(shown, path if kept and path else trace)
+        return cls(shown, path if kept and path else trace, run_id)
+
+    @classmethod
+    def indexed(cls, path: Path, run_id: str | None = None) -> Store | None:
+        """Open a trace by its index; None if there is none."""
+        shown = opening.indexed(path)
+        return cls(shown, path, run_id) if shown else None
 
     def refine(self) -> None:
         """Let the levels that the run's index lacks be made, beside all else."""

@@ -16,6 +16,7 @@ __all__ = [
     "percent",
     "points",
     "safe",
+    "shown",
     "size",
     "steps",
 ]
@@ -26,7 +27,10 @@ LONGEST_NAME: Final = 80
 @lru_cache(1 << 14)
 def safe(name: str | None) -> str:
     """Make a name from a trace inert in a figure: Plotly reads a few HTML tags in its texts."""
-    shown = clean(name or "")
-    if len(shown) > LONGEST_NAME:
-        shown = shown[: LONGEST_NAME - 1] + "…"
-    return html.escape(shown, quote=False)
+    return html.escape(shown(name), quote=False)
+
+
+def shown(name: str | None) -> str:
+    """Make a name from a trace, or of a run, fit to be shown as a text of the page."""
+    fit = clean(name or "")
+    return fit[: LONGEST_NAME - 1] + "…" if len(fit) > LONGEST_NAME else fit

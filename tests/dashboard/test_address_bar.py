@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens_dashboard.state import MOST_PINS, SORTS, ViewState, parse
+from tracelens_dashboard.state import MOST_PINS, NO_RUN, SORTS, ViewState, parse, read
 
 VIEWS = st.builds(
     ViewState,
@@ -18,6 +18,8 @@ VIEWS = st.builds(
     steps=st.none() | st.tuples(st.integers(0, 500), st.integers(500, 10**6)),
     shard=st.none() | st.integers(0, 500),
     sort=st.sampled_from(SORTS),
+    run=st.none() | st.from_regex(r"[0-9a-f]{12}", fullmatch=True, alphabet="0123456789abcdef"),
+    compare=st.none() | st.just("0123456789ab"),
 )
 
 
@@ -30,7 +32,9 @@ def test_a_link_restores_the_view(view: ViewState) -> None:
 
 
 @given(
-    query=st.dictionaries(st.sampled_from(["t0", "t1", "pin", "steps", "sort", "shard"]), st.text())
+    query=st.dictionaries(
+        st.sampled_from(["t0", "t1", "pin", "steps", "sort", "shard", "run", "compare"]), st.text()
+    )
 )
 def test_nonsense_is_ignored(query: dict[str, str]) -> None:
     """No text in the address bar makes reading it fail."""
@@ -65,3 +69,16 @@ def test_repeated_and_too_many_pins() -> None:
     """Pins are kept once each, in their order, up to a limit."""
     assert parse({"pin": "3,1,3,x,2"}).pins == (3, 1, 2)
     assert len(parse({"pin": ",".join(map(str, range(50)))}).pins) == MOST_PINS
+
+
+@pytest.mark.parametrize("run", ["../../etc/passwd", "0123", "0123456789AB", "run-1", "%2e%2e"])
+def test_what_cannot_be_a_run_is_an_unknown_one(run: str) -> None:
+    """A run is asked for by an id; anything else is told to be unknown, not taken for none."""
+    assert parse({"run": run}).run == NO_RUN
+    assert parse({"compare": run}).compare == NO_RUN
+
+
+def test_the_browser_tells_an_address_with_its_question_mark() -> None:
+    """What Dash calls the search of an address is read like the query of a page."""
+    assert read("?run=0123456789ab&pin=2") == ViewState(run="0123456789ab", pins=(2,))
+    assert read(None) == ViewState()

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
-from support.stores import HOT, LATE, sharded, slow_rank
+from support.stores import HOT, LATE, SLOW_RANK, sharded, slow_rank, traced
 
 from tracelens_dashboard import links
 from tracelens_dashboard.components import finding_card
 from tracelens_dashboard.state import ViewState, parse
-
-if TYPE_CHECKING:
-    from tracelens_dashboard.store import Store
+from tracelens_dashboard.store import Store
 
 
 def view_of(link: str) -> ViewState:
@@ -57,7 +54,7 @@ def test_the_worst_step_is_one_of_its_steps() -> None:
 
 def test_a_hot_shard_leads_to_its_page() -> None:
     """A PS finding marks its shard on the shards' page."""
-    assert links.to_shard(HOT) == "/shards?shard=0"
+    assert links.to_shard(sharded(), HOT) == "/shards?shard=0"
     step = links.to_worst_step(sharded(), HOT)
     assert step is not None
     assert len(steps_in(sharded(), view_of(step))) == 1
@@ -85,3 +82,17 @@ def test_titles_say_who_what_and_where() -> None:
     assert finding_card.title(HOT) == "Shard 0: overloaded shard"
     nobody = replace(LATE, kind="exposed_communication", ranks=(), phase=None, steps=None)
     assert finding_card.title(nobody) == "Communication not hidden"
+
+
+def test_of_several_runs_links_name_theirs() -> None:
+    """Where several runs are served, every link says of which run it is."""
+    store = Store(slow_rank().run, traced(SLOW_RANK), "0123456789ab")
+    ways = [
+        links.to_timeline(store, LATE),
+        links.to_worst_step(store, LATE) or "",
+        links.to_shard(store, HOT),
+        links.to_span(store, 0, (0,)),
+        links.to_step(store, 3),
+    ]
+    assert {view_of(way).run for way in ways} == {"0123456789ab"}
+    assert view_of(links.to_timeline(slow_rank(), LATE)).run is None

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from tracelens.errors import InvalidArgument
 
 if TYPE_CHECKING:
     import argparse
 
+    from tracelens.readers.base import Progress as Tell
     from tracelens.trace import Trace
 
-__all__ = ["add_trace", "open_trace"]
+__all__ = ["add_trace", "open_path", "open_trace"]
 
 WHAT: Final = "trace folder, or a table of spans (.arrow, .feather, .parquet, .csv)"
 MAP: Final = (
@@ -21,9 +22,12 @@ MAP: Final = (
 )
 
 
-def add_trace(parser: argparse.ArgumentParser, *, also: str = "") -> None:
+def add_trace(
+    parser: argparse.ArgumentParser, *, also: str = "", nargs: Literal["+"] | None = None
+) -> None:
     """Add the run to read, and what only tables need; `also` says what else may stand there."""
-    parser.add_argument("trace", type=Path, help=f"{WHAT}{also and ', or '}{also}")
+    help_ = f"{WHAT}{also and ', or '}{also}"
+    parser.add_argument("trace", type=Path, nargs=nargs, help=help_)
     table = parser.add_argument_group("tables of spans")
     table.add_argument("--map", action="append", metavar="THEIRS=OURS", help=MAP)
     table.add_argument(
@@ -34,12 +38,18 @@ def add_trace(parser: argparse.ArgumentParser, *, also: str = "") -> None:
 def open_trace(arguments: argparse.Namespace) -> Trace:
     """Open what `add_trace` asked for, showing progress."""
     from tracelens.cli.progress import progress
+
+    with progress("reading", then="aligning clocks, matching collectives") as tell:
+        return open_path(arguments, arguments.trace, tell)
+
+
+def open_path(arguments: argparse.Namespace, path: Path, tell: Tell) -> Trace:
+    """Open one of several runs, as `add_trace` says how."""
     from tracelens.load import open as open_any
 
     renamed = dict(map(_pair, getattr(arguments, "map", None) or ()))
     one_clock = getattr(arguments, "one_clock", False)
-    with progress("reading", then="aligning clocks, matching collectives") as tell:
-        return open_any(arguments.trace, tell, map=renamed, one_clock=one_clock)
+    return open_any(path, tell, map=renamed, one_clock=one_clock)
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -1,27 +1,34 @@
-"""`tracelens serve`: the dashboard on a recorded run, in the browser."""
+"""`tracelens serve`: the dashboard on recorded runs, in the browser."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from tracelens.cli.opening import add_trace, open_trace
+from tracelens.cli.opening import add_trace, open_path, open_trace
 
 if TYPE_CHECKING:
     import argparse
+    from pathlib import Path
+
+    from tracelens_dashboard.runs import Runs
+    from tracelens_dashboard.store import Store
 
 NAME: Final = "serve"
-HELP: Final = "show a recorded run in the browser (to this machine; to a network by token)"
+HELP: Final = "show recorded runs in the browser (to this machine; to a network by token)"
 EXAMPLES: Final = """\
   tracelens serve traces/today
   tracelens serve traces/today --port 8060
   tracelens serve traces/today --host 0.0.0.0    # to the network: prints an address with a token
   tracelens serve events.parquet
+  tracelens serve traces              # a folder of runs: a list of them first
+  tracelens serve traces/monday traces/today
 """
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `serve`."""
-    add_trace(parser)
+    add_trace(parser, also="a folder that holds runs; several of them", nargs="+")
     parser.add_argument(
         "--host",
         default="127.0.0.1",
@@ -32,12 +39,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Open, analyze and serve until Ctrl-C."""
-    from tracelens.cli.progress import progress
     from tracelens_dashboard.server import serve
+
+    serve(_served(arguments), host=arguments.host, port=arguments.port)
+    return 0
+
+
+def _served(arguments: argparse.Namespace) -> Runs | Store:
+    """Open a single run now; of several, each when it is asked for."""
+    from tracelens.cli.progress import progress
+    from tracelens.load import runs_in
+    from tracelens_dashboard.runs import Runs
     from tracelens_dashboard.store import Store
 
-    renamed = arguments.map or arguments.one_clock  # then no index can be of it
-    path = None if renamed else arguments.trace
-    store = Store.open(path, lambda: open_trace(arguments), progress)
-    serve(store, host=arguments.host, port=arguments.port)
-    return 0
+    renamed = bool(arguments.map or arguments.one_clock)  # then no index can be of it
+    places: list[Path] = arguments.trace
+    found = [run for place in places for run in runs_in(place)] or places
+    if len(found) > 1:
+        return Runs(places, partial(open_path, arguments), indexed=not renamed)
+
+    arguments.trace = found[0]
+    return Store.open(None if renamed else found[0], lambda: open_trace(arguments), progress)

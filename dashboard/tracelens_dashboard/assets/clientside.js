@@ -6,6 +6,8 @@
 
   const query = (view, pins, sort) => {
     const values = new URLSearchParams();
+    const now = new URLSearchParams(window.location.search);
+    for (const name of ["run", "compare"]) if (now.has(name)) values.set(name, now.get(name));
     if (view.t0 > 0 || view.t1 < view.whole) {
       values.set("t0", Math.round(view.t0));
       values.set("t1", Math.round(view.t1));

@@ -9,7 +9,7 @@ import dash_mantine_components as dmc
 from dash import MATCH, ClientsideFunction, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
-from tracelens_dashboard import ids, theme
+from tracelens_dashboard import asked, ids, theme
 from tracelens_dashboard.theme import GRAPH_CONFIG
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def columns(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def bind(app: Dash, chart: str, draw: Callable[..., Drawing], *inputs: Input | State) -> None:
     """Draw a chart whenever the colour scheme, or one of `inputs`, changes.
 
-    `draw` is given the theme, then the values of `inputs`.
+    `draw` is given the run that the page shows, the theme, then the values of `inputs`.
     """
 
     @app.callback(
@@ -104,12 +104,13 @@ def bind(app: Dash, chart: str, draw: Callable[..., Drawing], *inputs: Input | S
         Output(ids.part(chart, "rows"), "rowData"),
         Output(ids.part(chart, "rows"), "columnDefs"),
         Input(ids.SCHEME, "computedColorScheme"),
+        asked.RUN,
         *inputs,
     )
-    def redraw(scheme: str | None, *values: Any) -> tuple[Any, ...]:
+    def redraw(scheme: str | None, run: Any, *values: Any) -> tuple[Any, ...]:
         if scheme is None:
             raise PreventUpdate
-        drawing = draw(theme.of(scheme), *values)
+        drawing = draw(asked.store(run), theme.of(scheme), *values)
         summary, rows = drawing.summary, drawing.rows
         return drawing.figure, summary, summary, rows, columns(rows)
 

@@ -107,14 +107,14 @@ def _explain(finding: Finding) -> str:
 
 
 def _target(store: Store, finding: Finding) -> str:
-    return links.to_shard(finding) if finding.shards else links.to_timeline(store, finding)
+    return links.to_shard(store, finding) if finding.shards else links.to_timeline(store, finding)
 
 
 def _ways(store: Store, finding: Finding) -> list[Component]:
     """Offer the places in which it can be seen, as links above the card's own."""
     ways = []
     if finding.shards:
-        ways.append(("Its shard", links.to_shard(finding)))
+        ways.append(("Its shard", links.to_shard(store, finding)))
     ways.append(("Show in the timeline", links.to_timeline(store, finding)))
     step = links.to_worst_step(store, finding)
     if step:

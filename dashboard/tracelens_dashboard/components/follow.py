@@ -7,30 +7,27 @@ from typing import TYPE_CHECKING, Any
 from dash import Input, Output
 from dash.exceptions import PreventUpdate
 
-from tracelens_dashboard import ids
+from tracelens_dashboard import asked, ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dash import Dash
-
-    from tracelens_dashboard.store import Store
+    from dash import Dash, State
 
 
-def bind(
-    app: Dash, store: Store, chart: str, lead: Callable[..., str | None], *states: Any
-) -> None:
+def bind(app: Dash, chart: str, lead: Callable[..., str | None], *states: State) -> None:
     """Go where `lead(store, point, *values)` says when a point of a chart is clicked."""
 
     @app.callback(
         Output(ids.GO, "href", allow_duplicate=True),
         Input(ids.part(chart, "graph"), "clickData"),
+        asked.RUN,
         *states,
         prevent_initial_call=True,
     )
-    def follow(click: dict[str, Any] | None, *values: Any) -> str:
+    def follow(click: dict[str, Any] | None, run: Any, *values: Any) -> str:
         points = (click or {}).get("points")
-        href = lead(store, points[0], *values) if points else None
+        href = lead(asked.store(run), points[0], *values) if points else None
         if not href:
             raise PreventUpdate
         return href

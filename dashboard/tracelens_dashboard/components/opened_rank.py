@@ -8,7 +8,7 @@ import dash_mantine_components as dmc
 from dash import Input, Output, html
 from dash.exceptions import PreventUpdate
 
-from tracelens_dashboard import ids, sight, text
+from tracelens_dashboard import asked, ids, sight, text
 from tracelens_dashboard import theme as themes
 from tracelens_dashboard.components import chart
 from tracelens_dashboard.components.aria import aria
@@ -53,7 +53,7 @@ def layout(store: Store) -> Component:
     return dmc.Card([heading, panel], className="card", mt="sm")
 
 
-def register(app: Dash, store: Store, view: str) -> None:
+def register(app: Dash, view: str) -> None:
     """Draw the chosen rank whenever the window, whose component is `view`, changes."""
 
     @app.callback(
@@ -65,11 +65,12 @@ def register(app: Dash, store: Store, view: str) -> None:
         Input(CHOICE, "value"),
         Input(view, "data"),
         Input(ids.SCHEME, "computedColorScheme"),
+        asked.RUN,
     )
-    def draw(rank: Any, seen: Any, scheme: str | None) -> tuple[Any, ...]:
+    def draw(rank: Any, seen: Any, scheme: str | None, run: Any) -> tuple[Any, ...]:
         if scheme is None:
             raise PreventUpdate
-        frame = sight.opened(store, seen, rank)
+        frame = sight.opened(asked.store(run), seen, rank)
         if frame is None:
             return themes.blank(), {}, "", "", True
         picture = sight.picture(frame)

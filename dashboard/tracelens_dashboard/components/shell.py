@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import dash
 import dash_mantine_components as dmc
 from dash import ClientsideFunction, Input, Output, State, dcc, html
+from dash.exceptions import PreventUpdate
 
-from tracelens.reports.words import clean
-from tracelens_dashboard import ids, text
+from tracelens_dashboard import asked, ids, state, text
 from tracelens_dashboard.components.aria import aria
+from tracelens_dashboard.components.run_list import PATH as RUN_LIST
+from tracelens_dashboard.state import ViewState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,8 +21,11 @@ if TYPE_CHECKING:
     from dash.development.base_component import Component
 
     from tracelens_dashboard.pages import Page
+    from tracelens_dashboard.runs import Runs
     from tracelens_dashboard.store import Store
 
+NO_VIEW: Final = ViewState()
+PATIENCE_S: Final = 1.0
 HEADER_PX: Final = 52
 SIDEBAR_PX: Final = 168
 KEYS: Final = (
@@ -34,12 +39,16 @@ KEYS: Final = (
 )
 
 
-def shell(store: Store, pages: Sequence[Page]) -> Component:
+def shell(runs: Runs, pages: Sequence[Page]) -> Component:
     """Return the layout that pages are shown in."""
     frame = dmc.AppShell(
         [
-            dmc.AppShellHeader(_header(store), className="header"),
-            dmc.AppShellNavbar(_sidebar(pages), p="xs", className="sidebar"),
+            dmc.AppShellHeader(_header(runs), className="header"),
+            dmc.AppShellNavbar(
+                html.Nav(_entries(runs, pages, NO_VIEW), id=ids.SIDEBAR, **aria("pages")),
+                p="xs",
+                className="sidebar",
+            ),
             dmc.AppShellMain([_trouble(), dash.page_container], className="main"),
         ],
         id=ids.SHELL,
@@ -59,8 +68,12 @@ def navbar(*, opened: bool) -> dict[str, object]:
     return {"width": SIDEBAR_PX, "breakpoint": "sm", "collapsed": {"mobile": not opened}}
 
 
-def register(app: Dash) -> None:
-    """Open and close the sidebar, open the help; let tables follow the colour scheme."""
+def register(app: Dash, pages: Sequence[Page]) -> None:
+    """Open and close the sidebar, open the help; let tables follow the colour scheme.
+
+    Header and sidebar follow the run in the address bar.
+    """
+    _register_run(app, pages)
     app.clientside_callback(
         ClientsideFunction(ids.NAMESPACE, "arrived"),
         Output(ids.BURGER, "opened"),
@@ -84,6 +97,34 @@ def register(app: Dash) -> None:
     )
 
 
+def _register_run(app: Dash, pages: Sequence[Page]) -> None:
+    @app.callback(
+        Output(ids.HEADING, "children"),
+        Output(ids.SIDEBAR, "children"),
+        Input(ids.GO, "search"),
+    )
+    def follow(search: Any) -> tuple[Any, Any]:
+        runs, view = asked.runs(), state.read(search)
+        if runs.alone:
+            raise PreventUpdate
+        return heading(runs, view), _entries(runs, pages, view)
+
+
+def heading(runs: Runs, view: ViewState) -> list[Component]:
+    """Say which run is shown, and what it was as soon as it is open."""
+    if runs.alone:
+        return _named(runs.alone.name, runs.alone)
+    entry = runs.entry(view.run)
+    if entry is None:
+        return [html.B(text.count(len(runs.look()), "run"))]
+    return _named(entry.name, runs.open(entry, PATIENCE_S))
+
+
+def _named(name: str, store: Store | None) -> list[Component]:
+    facts = [html.Span(chip(store), className="chip-facts")] if store else []
+    return [html.B(text.shown(name)), *facts]
+
+
 def chip(store: Store) -> str:
     """Say what the run was: ranks, shards, steps, duration."""
     shards = store.shard_count
@@ -96,16 +137,12 @@ def chip(store: Store) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _header(store: Store) -> Component:
+def _header(runs: Runs) -> Component:
     left = dmc.Group(
         [
             dmc.Burger(id=ids.BURGER, size="sm", hiddenFrom="sm", **aria("pages")),
             dcc.Link("TraceLens", href="/", className="brand"),
-            html.Span(
-                [html.B(clean(store.name)), html.Span(chip(store), className="chip-facts")],
-                className="chip",
-                id="run",
-            ),
+            html.Span(heading(runs, NO_VIEW), className="chip", id=ids.HEADING),
         ],
         gap="sm",
         wrap="nowrap",
@@ -136,12 +173,19 @@ def _scheme_switch() -> Component:
     )
 
 
-def _sidebar(pages: Sequence[Page]) -> Component:
-    entries = [
-        dmc.NavLink(label=page.TITLE, href=page.PATH, active="exact", className="page-link")
-        for page in pages
-    ]
-    return html.Nav(entries, **aria("pages"))
+def _entries(runs: Runs, pages: Sequence[Page], view: ViewState) -> list[Component]:
+    """List the pages, all of the run that is shown; above them the way to the others."""
+    if runs.alone:
+        return [_entry(page.TITLE, page.PATH) for page in pages]
+    every = dmc.NavLink(label="All runs", href=RUN_LIST, active="exact", className="runs-link")
+    if runs.entry(view.run) is None:
+        return [every]
+    shown = ViewState(run=view.run, compare=view.compare)
+    return [every, *(_entry(page.TITLE, shown.link(page.PATH)) for page in pages)]
+
+
+def _entry(title: str, href: str) -> Component:
+    return dmc.NavLink(label=title, href=href, active="exact", className="page-link")
 
 
 def _trouble() -> Component:

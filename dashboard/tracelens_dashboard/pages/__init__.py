@@ -23,8 +23,8 @@ class Page(Protocol):
     def layout(self, store: Store, view: ViewState) -> Component:
         """Return the page for the view in the address bar."""
 
-    def register(self, app: Dash, store: Store) -> None:
-        """Add the page's callbacks."""
+    def register(self, app: Dash) -> None:
+        """Add the page's callbacks; each is told which run it is about (`tracelens_dashboard.asked`)."""
 
 
 PAGES: Final[tuple[Page, ...]] = (overview, timeline, stragglers, steps, shards)

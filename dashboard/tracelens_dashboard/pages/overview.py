@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
-from dash import Input, Output, html
-from dash.exceptions import PreventUpdate
+from dash import html
 
 from tracelens.reports.words import clean, noted
-from tracelens_dashboard import ids, links, text
-from tracelens_dashboard.components import chart, finding_card
+from tracelens_dashboard import links, text
+from tracelens_dashboard.components import chart, finding_card, follow
 from tracelens_dashboard.components.aria import aria
 from tracelens_dashboard.figures import lateness_map, waterfall
 
@@ -55,22 +54,16 @@ def layout(store: Store, _view: ViewState) -> Component:
     )
 
 
-def register(app: Dash, store: Store) -> None:
+def register(app: Dash) -> None:
     """Draw both charts; a click on the map leads to the timeline."""
-    chart.bind(app, WATERFALL, lambda theme: waterfall.draw(store.report.efficiency, theme))
-    chart.bind(app, LATENESS, lambda theme: _map(store, theme))
+    chart.bind(app, WATERFALL, _waterfall)
+    chart.bind(app, LATENESS, _map)
+    follow.bind(app, LATENESS, _to_cell)
 
-    @app.callback(
-        Output(ids.GO, "href", allow_duplicate=True),
-        Input(ids.part(LATENESS, "graph"), "clickData"),
-        prevent_initial_call=True,
-    )
-    def follow(click: dict[str, Any] | None) -> str:
-        if not click or not click.get("points"):
-            raise PreventUpdate
-        point = click["points"][0]
-        rank = store.ranks[point["pointIndex"][0]] if _by_rank(store) else None
-        return links.to_step(store, int(point["x"]), () if rank is None else (rank,))
+
+def _to_cell(store: Store, point: dict[str, Any]) -> str:
+    rank = store.ranks[point["pointIndex"][0]] if _by_rank(store) else None
+    return links.to_step(store, int(point["x"]), () if rank is None else (rank,))
 
 
 def _by_rank(store: Store) -> bool:
@@ -86,6 +79,10 @@ def _map_title(store: Store) -> str:
     return (
         "Who was late, when" if _by_rank(store) else "Who was late, when: the latest of each host"
     )
+
+
+def _waterfall(store: Store, theme: Theme) -> Drawing:
+    return waterfall.draw(store.report.efficiency, theme)
 
 
 def _map(store: Store, theme: Theme) -> Drawing:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
@@ -68,17 +67,17 @@ def layout(store: Store, view: ViewState) -> Component:
     )
 
 
-def register(app: Dash, store: Store) -> None:
+def register(app: Dash) -> None:
     """Draw the charts; a click on a mark leads to the longest request behind it."""
-    chart.bind(app, DOTS, partial(_dots, store), Input(MARKED, "data"))
-    chart.bind(app, TRAFFIC, partial(_traffic, store))
-    chart.bind(app, TENSORS, partial(_tensors, store), Input(CHOSEN, "value"))
-    chart.bind(app, PLACEMENTS, partial(_placements, store))
-    chart.bind(app, STALENESS, partial(_staleness, store))
-    follow.bind(app, store, DOTS, _to_shard)
-    follow.bind(app, store, TRAFFIC, _to_pair)
-    follow.bind(app, store, TENSORS, _to_tensor)
-    follow.bind(app, store, STALENESS, _to_worker)
+    chart.bind(app, DOTS, _dots, Input(MARKED, "data"))
+    chart.bind(app, TRAFFIC, _traffic)
+    chart.bind(app, TENSORS, _tensors, Input(CHOSEN, "value"))
+    chart.bind(app, PLACEMENTS, _placements)
+    chart.bind(app, STALENESS, _staleness)
+    follow.bind(app, DOTS, _to_shard)
+    follow.bind(app, TRAFFIC, _to_pair)
+    follow.bind(app, TENSORS, _to_tensor)
+    follow.bind(app, STALENESS, _to_worker)
 
 
 def _charts(store: Store, view: ViewState) -> list[Component]:

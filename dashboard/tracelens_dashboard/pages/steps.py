@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
@@ -64,15 +63,15 @@ def layout(store: Store, view: ViewState) -> Component:
     )
 
 
-def register(app: Dash, store: Store) -> None:
+def register(app: Dash) -> None:
     """Draw the charts; a click on a step leads to it in the timeline."""
     chosen = Input(MEASURE, "value")
-    chart.bind(app, SERIES, partial(_series, store), chosen)
-    chart.bind(app, MAP, partial(_map, store), chosen, Input(MARKED, "data"))
-    chart.bind(app, SPREAD, partial(_spread, store), chosen)
-    follow.bind(app, store, SERIES, _to_point)
-    follow.bind(app, store, MAP, _to_cell, State(MEASURE, "value"))
-    follow.bind(app, store, SPREAD, _to_example)
+    chart.bind(app, SERIES, _series, chosen)
+    chart.bind(app, MAP, _map, chosen, Input(MARKED, "data"))
+    chart.bind(app, SPREAD, _spread, chosen)
+    follow.bind(app, SERIES, _to_point)
+    follow.bind(app, MAP, _to_cell, State(MEASURE, "value"))
+    follow.bind(app, SPREAD, _to_example)
 
 
 def _series(store: Store, theme: Theme, chosen: str | None) -> Drawing:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
-from dash import Input, Output, dcc, html
-from dash.exceptions import PreventUpdate
+from dash import Input, dcc, html
 
 from tracelens.analyses.phases import OWN_CATEGORIES
-from tracelens_dashboard import ids, links
-from tracelens_dashboard.components import chart, finding_card
+from tracelens_dashboard import links
+from tracelens_dashboard.components import chart, finding_card, follow
 from tracelens_dashboard.components.aria import aria
 from tracelens_dashboard.figures import lateness_map, rank_bars
 from tracelens_dashboard.theme import name_of
@@ -60,24 +59,16 @@ def layout(store: Store, view: ViewState) -> Component:
     )
 
 
-def register(app: Dash, store: Store) -> None:
+def register(app: Dash) -> None:
     """Draw both charts; a click on a cell leads to that rank and step."""
-    chart.bind(
-        app, MAP, lambda *values: _map(store, *values), Input(PHASE, "value"), Input(MARKED, "data")
-    )
-    chart.bind(app, BARS, lambda theme: rank_bars.draw(store.lateness, store.lateness_in, theme))
+    chart.bind(app, MAP, _map, Input(PHASE, "value"), Input(MARKED, "data"))
+    chart.bind(app, BARS, _bars)
+    follow.bind(app, MAP, _to_cell)
 
-    @app.callback(
-        Output(ids.GO, "href", allow_duplicate=True),
-        Input(ids.part(MAP, "graph"), "clickData"),
-        prevent_initial_call=True,
-    )
-    def follow(click: dict[str, Any] | None) -> str:
-        if not click or not click.get("points"):
-            raise PreventUpdate
-        point = click["points"][0]
-        rank = int(str(point["y"]).split()[1].split("-")[0])
-        return links.to_step(store, int(point["x"]), (rank,))
+
+def _to_cell(store: Store, point: dict[str, Any]) -> str:
+    rank = int(str(point["y"]).split()[1].split("-")[0])
+    return links.to_step(store, int(point["x"]), (rank,))
 
 
 def _height(store: Store) -> int:
@@ -91,6 +82,10 @@ def _map_card(store: Store) -> Component:
         id=PHASE, data=data, value=ALL, size="xs", allowDeselect=False, **aria("phase")
     )
     return chart.card(MAP, "Rank and step", _height(store), choice)
+
+
+def _bars(store: Store, theme: Theme) -> Drawing:
+    return rank_bars.draw(store.lateness, store.lateness_in, theme)
 
 
 def _map(store: Store, theme: Theme, phase: str | None, marked: list[int] | None) -> Drawing:

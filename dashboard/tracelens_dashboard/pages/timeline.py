@@ -9,7 +9,7 @@ from dash import ClientsideFunction, Input, Output, Patch, State, dcc, html
 from dash.exceptions import PreventUpdate
 
 from tracelens.lod.codes import SHARD_OPS
-from tracelens_dashboard import ids, sight, text
+from tracelens_dashboard import asked, ids, sight, text
 from tracelens_dashboard import theme as themes
 from tracelens_dashboard.components import chart, details, legend, matches, measured, opened_rank
 from tracelens_dashboard.components.aria import aria
@@ -71,15 +71,15 @@ def layout(store: Store, view: ViewState) -> Component:
     )
 
 
-def register(app: Dash, store: Store) -> None:
+def register(app: Dash) -> None:
     """Draw, follow zoom and drag, describe what is clicked, keep the address bar true."""
-    _register_drawing(app, store)
-    _register_following(app, store)
-    _register_strip(app, store)
-    _register_details(app, store)
-    _register_search(app, store)
-    _register_measure(app, store)
-    opened_rank.register(app, store, VIEW)
+    _register_drawing(app)
+    _register_following(app)
+    _register_strip(app)
+    _register_details(app)
+    _register_search(app)
+    _register_measure(app)
+    opened_rank.register(app, VIEW)
     app.clientside_callback(
         ClientsideFunction(ids.NAMESPACE, "moved"),
         Output(VIEW, "data"),
@@ -96,7 +96,7 @@ def register(app: Dash, store: Store) -> None:
     )
 
 
-def _register_drawing(app: Dash, store: Store) -> None:
+def _register_drawing(app: Dash) -> None:
     @app.callback(
         Output(GRAPH, "figure"),
         Output(GRAPH, "style"),
@@ -107,18 +107,19 @@ def _register_drawing(app: Dash, store: Store) -> None:
         Input(SORT, "value"),
         State(VIEW, "data"),
         State(SELECTED, "data"),
+        asked.RUN,
     )
-    def draw(scheme: str | None, pins: Any, sort: Any, view: Any, call: Any) -> tuple[Any, ...]:
+    def draw(scheme: str | None, *shown: Any) -> tuple[Any, ...]:
         if scheme is None:
             raise PreventUpdate
-        frame = sight.frame(store, view, pins, sort, call)
+        frame = _frame(*shown)
         picture = sight.picture(frame)
         figure = timeline.draw(frame, picture, themes.of(scheme))
         note = _note(picture, frame.plan)
         return figure, {"height": f"{timeline.height(frame.plan)}px"}, note, note
 
 
-def _register_following(app: Dash, store: Store) -> None:
+def _register_following(app: Dash) -> None:
     """Answer zoom and drag with what they change; all else of the figure stays."""
 
     @app.callback(
@@ -130,13 +131,19 @@ def _register_following(app: Dash, store: Store) -> None:
         State(ids.SCHEME, "computedColorScheme"),
         State(PINS, "value"),
         State(SORT, "value"),
+        asked.RUN,
         prevent_initial_call=True,
     )
-    def follow(view: Any, call: Any, scheme: str | None, pins: Any, sort: Any) -> tuple[Any, ...]:
-        frame = sight.frame(store, view, pins, sort, call)
+    def follow(view: Any, call: Any, scheme: str | None, *how: Any) -> tuple[Any, ...]:
+        pins, sort, run = how
+        frame = _frame(pins, sort, view, call, run)
         picture = sight.picture(frame)
         note = _note(picture, frame.plan)
         return _patch(frame, picture, themes.of(scheme)), note, note
+
+
+def _frame(pins: Any, sort: Any, view: Any, call: Any, run: Any) -> Frame:
+    return sight.frame(asked.store(run), view, pins, sort, call)
 
 
 def _patch(frame: Frame, picture: Picture, theme: themes.Theme) -> Patch:
@@ -150,23 +157,24 @@ def _patch(frame: Frame, picture: Picture, theme: themes.Theme) -> Patch:
     return patch
 
 
-def _register_strip(app: Dash, store: Store) -> None:
+def _register_strip(app: Dash) -> None:
     @app.callback(
         Output(STRIP, "figure"),
         Output("timeline-strip-plot", "aria-label"),
         Output(LEGEND, "children"),
         Input(ids.SCHEME, "computedColorScheme"),
+        asked.RUN,
     )
-    def draw(scheme: str | None) -> tuple[Any, ...]:
+    def draw(scheme: str | None, run: Any) -> tuple[Any, ...]:
         if scheme is None:
             raise PreventUpdate
-        theme = themes.of(scheme)
+        store, theme = asked.store(run), themes.of(scheme)
         drawing = strip.draw(store.times, store.windows, store.whole, theme)
         ramp = legend.ramp(store.lateness.ceiling_ns, theme)
         return drawing.figure, drawing.summary, [*legend.categories(_present(store), theme), ramp]
 
 
-def _register_details(app: Dash, store: Store) -> None:
+def _register_details(app: Dash) -> None:
     @app.callback(
         Output(DETAILS, "children"),
         Output(SELECTED, "data"),
@@ -174,9 +182,11 @@ def _register_details(app: Dash, store: Store) -> None:
         State(PINS, "value"),
         State(SORT, "value"),
         State(VIEW, "data"),
+        asked.RUN,
         prevent_initial_call=True,
     )
-    def describe(click: Any, pins: Any, sort: Any, view: Any) -> tuple[Component, Any]:
+    def describe(click: Any, pins: Any, sort: Any, view: Any, run: Any) -> tuple[Component, Any]:
+        store = asked.store(run)
         found = sight.at(sight.frame(store, view, pins, sort), click)
         if found is None:
             raise PreventUpdate
@@ -185,28 +195,33 @@ def _register_details(app: Dash, store: Store) -> None:
         return details.of_span(store, *found), selected
 
 
-def _register_search(app: Dash, store: Store) -> None:
+def _register_search(app: Dash) -> None:
     @app.callback(
         Output(FOUND, "children"),
         Input(SEARCH, "value"),
         Input(VIEW, "data"),
+        asked.RUN,
         prevent_initial_call=True,
     )
-    def find(wanted: Any, view: Any) -> Component | None:
+    def find(wanted: Any, view: Any, run: Any) -> Component | None:
+        store = asked.store(run)
         return matches.of_text(store, wanted, sight.frame(store, view, [], None).seen)
 
 
-def _register_measure(app: Dash, store: Store) -> None:
+def _register_measure(app: Dash) -> None:
     @app.callback(
-        Output(MEASURED, "children"), Input(GRAPH, "selectedData"), prevent_initial_call=True
+        Output(MEASURED, "children"),
+        Input(GRAPH, "selectedData"),
+        asked.RUN,
+        prevent_initial_call=True,
     )
-    def measure(selected: Any) -> str:
-        return measured.sentence(store, selected)
+    def measure(selected: Any, run: Any) -> str:
+        return measured.sentence(asked.store(run), selected)
 
 
 def _pinned(store: Store, view: ViewState) -> list[str]:
     """Pin what a link names; on the whole run, whom faults name."""
-    if view == ViewState(sort=view.sort):
+    if view == ViewState(sort=view.sort, run=view.run, compare=view.compare):
         return [str(rank) for rank in sorted(store.flagged)[:MOST_FLAGGED]]
     return [str(rank) for rank in view.pins if rank in set(store.ranks)]
 

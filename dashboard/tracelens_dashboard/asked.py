@@ -1,0 +1,42 @@
+"""What a request is about: the run that the page shows which sends it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from dash import State
+from flask import current_app
+
+from tracelens.errors import InvalidArgument
+from tracelens_dashboard import ids
+
+if TYPE_CHECKING:
+    from tracelens_dashboard.runs import Runs
+    from tracelens_dashboard.store import Store
+
+RUNS: Final = "tracelens.runs"  # in the Flask application: Dash shares its pages among all apps
+RUN: Final = State(ids.RUN, "data")  # what callbacks hand to `store`
+PATIENCE_S: Final = 30.0
+
+
+def runs() -> Runs:
+    """Return all runs of the application that is asked."""
+    return cast("Runs", current_app.config[RUNS])
+
+
+def store(run: Any) -> Store:
+    """Return the run of a request.
+
+    Raises:
+        InvalidArgument: there is no such run, or it is not open any more and takes long to open.
+    """
+    served = runs()
+    if served.alone:
+        return served.alone
+    entry = served.entry(run)
+    if entry is None:
+        raise InvalidArgument("This run is not served any more: choose another one from the list.")
+    found = served.open(entry, PATIENCE_S)
+    if found is None:
+        raise InvalidArgument("This run has to be read anew: load the page again to see how far.")
+    return found

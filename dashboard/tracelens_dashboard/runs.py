@@ -1,0 +1,166 @@
+"""The runs that are served: listed by ids that say nothing, opened when asked for, a few kept open.
+
+A run with an index opens at once. Others are read and explained one after the other, beside all
+else, so that a page can say meanwhile how far that is.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Final
+
+from tracelens.errors import TraceLensError, TraceNotFound
+from tracelens.load import open as open_trace
+from tracelens.load import runs_in
+from tracelens_dashboard import memory
+from tracelens_dashboard.entries import NEW, QUEUED, Entry, Stage, id_of, names
+from tracelens_dashboard.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from tracelens.lod.opening import Tell
+    from tracelens.trace import Trace
+
+    Read = Callable[[Path, Tell], Trace]
+
+MOST_OPEN: Final = 8
+MOST_HELD: Final = 300 << 20  # bytes of open runs; the one asked for last stays in any case
+
+
+class Runs:
+    """What is served. Requests share it."""
+
+    def __init__(
+        self,
+        places: Iterable[Path] = (),
+        read: Read = open_trace,
+        *,
+        indexed: bool = True,
+        most_held: int = MOST_HELD,
+    ) -> None:
+        """Serve the runs at some places; `indexed` is false where `read` makes more of them.
+
+        Raises:
+            TraceNotFound: there is nothing at one of the places.
+        """
+        self._places = tuple(places)
+        self._read = read
+        self._indexed = indexed
+        self._most_held = most_held
+        self._lock = Lock()
+        self._open: OrderedDict[str, tuple[Store, int]] = OrderedDict()
+        self._turn = Lock()
+        self._entries: dict[str, Entry] = {}
+        self.alone: Store | None = None
+        _demand(self._places)
+        self.look()
+
+    @classmethod
+    def of(cls, store: Store) -> Runs:
+        """Serve one run, which is open, alone: addresses need not name it."""
+        served = cls()
+        served.alone = store
+        return served
+
+    def look(self) -> list[Entry]:
+        """List the runs that are there now."""
+        paths = list(dict.fromkeys(run for place in self._places for run in runs_in(place)))
+        with self._lock:
+            known = self._entries
+            found = zip(paths, names(paths), strict=True)
+            self._entries = {
+                key: known.get(key) or Entry(key, name, path)
+                for path, name in found
+                for key in [id_of(path)]
+            }
+            return list(self._entries.values())
+
+    def entry(self, run: object) -> Entry | None:
+        """Return a run by its id."""
+        found = self._entries.get(run) if isinstance(run, str) else None
+        if found is None and isinstance(run, str):
+            self.look()
+            found = self._entries.get(run)
+        return found
+
+    def open(self, entry: Entry, patience_s: float = 0.0) -> Store | None:
+        """Return a run opened; None while it is being read, or where that failed (`entry.stage`)."""
+        with entry.lock:
+            store = self._kept(entry) or self._by_index(entry)
+            if store:
+                return store
+            if entry.stage == NEW:
+                entry.stage = QUEUED
+                entry.settled.clear()
+                Thread(target=self._settle, args=(entry,), daemon=True).start()
+        entry.settled.wait(patience_s)
+        return self._kept(entry)
+
+    def again(self, entry: Entry) -> None:
+        """Let a run that could not be read be tried again."""
+        with entry.lock:
+            if entry.stage.kind == "failed":
+                entry.stage = NEW
+
+    def _kept(self, entry: Entry) -> Store | None:
+        with self._lock:
+            if entry.id not in self._open:
+                return None
+            self._open.move_to_end(entry.id)
+            return self._open[entry.id][0]
+
+    def _by_index(self, entry: Entry) -> Store | None:
+        if not self._indexed or entry.stage.kind in {"queued", "working"}:
+            return None
+        store = Store.indexed(entry.path, entry.id)
+        if store:
+            store.refine()
+            self._keep(entry, store)
+        return store
+
+    def _keep(self, entry: Entry, store: Store) -> None:
+        """Keep a run open, and close those that were not asked for the longest."""
+        entry.stage = NEW
+        with self._lock:
+            self._open[entry.id] = store, memory.held_bytes(store)
+            while len(self._open) > 1 and self._too_much():
+                self._open.popitem(last=False)
+
+    def _too_much(self) -> bool:
+        held = sum(size for _, size in self._open.values())
+        return len(self._open) > MOST_OPEN or held > self._most_held
+
+    def _settle(self, entry: Entry) -> None:
+        """Read and explain a run when it is its turn; whatever fails, the others are served."""
+        try:
+            with self._turn:
+                self._explain(entry)
+        except TraceLensError as error:
+            entry.stage = Stage("failed", str(error))
+        finally:
+            if entry.stage.kind == "working":
+                sentence = f"'{entry.name}' could not be opened; the terminal says what went wrong."
+                entry.stage = Stage("failed", sentence)
+            entry.settled.set()
+
+    def _explain(self, entry: Entry) -> None:
+        def read() -> Trace:
+            with entry.telling("reading") as tell:
+                return self._read(entry.path, tell)
+
+        path = entry.path if self._indexed else None
+        store = Store.open(path, read, entry.telling, entry.id)
+        store.refine()
+        self._keep(entry, store)
+
+
+def _demand(places: Iterable[Path]) -> None:
+    for place in places:
+        if not place.exists():
+            raise TraceNotFound(
+                f"There is no '{place}': expected trace folders, tables of spans, or a folder that "
+                "holds trace folders."
+            )

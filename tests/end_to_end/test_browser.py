@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
-from support.browser import chromium, opened, served
+from support.browser import chromium, opened, place_saying, served
 
 from tracelens.simulator.synthetic import Fault, Scenario, write
 
@@ -75,22 +75,10 @@ def test_from_a_finding_to_the_spans_behind_it(browser: Browser, url: str) -> No
             key=lambda box: box["width"],
         )
         assert longest["width"] > 20
-        x, y, width, _ = plot_box(page)
-        find_backprop(page, x, y, width)
+        _, y, _, _ = plot_box(page)
+        page.mouse.click(*place_saying(page, y + 8, "backprop"))
         expect(page.locator("#details-title")).to_contain_text("backprop on rank 2 in step")
         expect(page.locator("#timeline-details")).to_contain_text("the others' median")
-
-
-def find_backprop(page: Page, x: float, y: float, width: float) -> None:
-    """Hover along the pinned row until the tooltip says backprop, then click there."""
-    for share in range(5, 95, 3):
-        page.mouse.move(x + width * share / 100, y + 8)
-        page.wait_for_timeout(60)
-        said = page.locator("#timeline .hoverlayer text").all_text_contents()
-        if any(text.startswith("backprop") for text in said):
-            page.mouse.click(x + width * share / 100, y + 8)
-            return
-    pytest.fail("no span of the pinned rank says that it is backprop")
 
 
 def test_a_link_restores_the_view(browser: Browser, url: str) -> None:

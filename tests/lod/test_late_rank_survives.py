@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+from support.crowds import crowd
 from support.frames import scene_of
 
-from tracelens.lod import lateness, rows
+from tracelens.lod import rows
 from tracelens.lod.codes import FIRST_LEVEL, LEVELS
-from tracelens.lod.lanes import Lane, Lanes
-from tracelens.lod.query import Scene, look
+from tracelens.lod.query import look
 from tracelens.lod.window import Window
 
 WORST = FIRST_LEVEL + LEVELS - 1
-STEP_NS = 1000
-
-
-def crowd(ranks: int, steps: int, late_rank: int, late_step: int) -> Scene:
-    """Build only what the coarse level needs: whole steps of very many ranks."""
-    own = np.full((ranks, steps), 100.0)
-    own[late_rank, late_step] = 300.0
-    codes = lateness.compare(own, tuple(range(ranks)), tuple(range(steps))).levels.ravel()
-    starts = np.tile(STEP_NS * np.arange(steps), ranks)
-    number = np.zeros(ranks * steps, np.int32)
-    lanes = tuple(Lane(rank, "worker", rank) for rank in range(ranks))
-    offsets = steps * np.arange(ranks + 1)
-    ends = starts + STEP_NS
-    whole = Lanes(lanes, offsets, starts, ends, codes, number, number, ("",))
-    return Scene(whole, whole, Window(0, steps * STEP_NS), STEP_NS)
 
 
 def test_one_late_step_of_512_ranks_is_painted() -> None:
@@ -45,7 +30,7 @@ def test_one_late_step_of_512_ranks_is_painted() -> None:
 
 def test_one_late_step_survives_more_ranks_and_steps_than_pixels() -> None:
     """With 4,096 ranks in 512 rows and 2.5 steps to a pixel, the late one is still drawn."""
-    scene = crowd(4096, 3000, 4095, 1776)
+    scene = crowd(4096, 3000, 4095, 1776).scene
     plan = rows.plan(scene.lanes)
     picture = look(scene, scene.whole, plan)
     assert plan.height == rows.WORKERS_PX

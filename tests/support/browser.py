@@ -115,3 +115,17 @@ def opened(browser: Browser, url: str, scheme: Scheme = "light") -> Iterator[Pag
     page.wait_for_load_state("networkidle")
     context.close()
     watch.assert_clean()
+
+
+def place_saying(page: Page, height: float, kind: str) -> tuple[float, float]:
+    """Move along a row of the timeline until its tooltip begins with `kind`; return where."""
+    box = page.locator("#timeline .nsewdrag").first.bounding_box()
+    assert box
+    for share in range(5, 95, 3):
+        across = box["x"] + box["width"] * share / 100
+        page.mouse.move(across, height)
+        page.wait_for_timeout(60)
+        said = page.locator("#timeline .hoverlayer text").all_text_contents()
+        if any(text.startswith(kind) for text in said):
+            return across, height
+    pytest.fail(f"no span of the row says that it is {kind}")

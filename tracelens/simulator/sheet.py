@@ -45,8 +45,8 @@ class Sheet:
     def frame(self, process: int) -> pl.DataFrame:
         """Return what one process recorded in the columns of a trace, by start."""
         missing = pl.DataFrame(schema=EVENT_COLUMNS)
-        found = (block.frame(process) for block in self._blocks)
-        table = pl.concat([missing, *(part for part in found if part.height)], how="diagonal")
+        found = [block.frame(process) for block in self._blocks if block.holds(process)]
+        table = pl.concat([missing, *found], how="diagonal")
         return table.sort("start_ns", "depth", maintain_order=True).select(*EVENT_COLUMNS)
 
     def _add(self, arrays: dict[str, Nanoseconds], columns: dict[str, Any]) -> None:
@@ -66,6 +66,11 @@ class _Block:
     arrays: dict[str, np.ndarray[Any, Any]]
     words: dict[str, Any]
 
+    def holds(self, process: int) -> bool:
+        """Say whether there is a row of a process."""
+        owner = self.arrays.get("process")
+        return self.words["process"] == process if owner is None else bool((owner == process).any())
+
     def frame(self, process: int) -> pl.DataFrame:
         """Return the rows of one process."""
         where = self._where(process)
@@ -83,6 +88,4 @@ class _Block:
     def _where(self, process: int) -> tuple[Any, ...]:
         """Return the cells of one process; of a block by step and rank its columns, at no cost."""
         owner = self.arrays.get("process")
-        if owner is None:
-            return (slice(None) if self.words["process"] == process else slice(0),)
-        return ..., np.flatnonzero(owner == process)
+        return () if owner is None else (..., np.flatnonzero(owner == process))

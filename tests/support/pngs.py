@@ -1,0 +1,41 @@
+"""Takes an indexed PNG apart, as a browser does."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import numpy as np
+
+from tracelens.lod import png
+
+
+def chunks(data: bytes) -> dict[bytes, bytes]:
+    """Take a PNG apart, checking every checksum."""
+    assert data.startswith(png.SIGNATURE)
+    found, at = {}, len(png.SIGNATURE)
+    while at < len(data):
+        (length,) = struct.unpack_from(">I", data, at)
+        name, body = data[at + 4 : at + 8], data[at + 8 : at + 8 + length]
+        (check,) = struct.unpack_from(">I", data, at + 8 + length)
+        assert check == zlib.crc32(name + body)
+        found[name] = body
+        at += 12 + length
+    return found
+
+
+def undone(lines: np.ndarray) -> np.ndarray:
+    """Undo the filter of every row."""
+    rows = lines[:, 1:].copy()
+    assert set(lines[:, 0]) == {png.FILTER_NONE, png.FILTER_UP}
+    for index in np.flatnonzero(lines[:, 0] == png.FILTER_UP):
+        rows[index] += rows[index - 1]
+    return rows
+
+
+def pixels_of(data: bytes) -> np.ndarray:
+    """Return the palette indexes, [row, column]."""
+    parts = chunks(data)
+    width, height = struct.unpack_from(">II", parts[b"IHDR"])
+    lines = np.frombuffer(zlib.decompress(parts[b"IDAT"]), np.uint8).reshape(height, width + 1)
+    return undone(lines)

@@ -65,8 +65,8 @@ bench-dashboard: $(VENV)/test.stamp ## the dashboard on large runs: index, memor
 bench-ddp: $(VENV)/test.stamp ## what recording costs a real DDP training, with its interval
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/ddp_overhead.py $(ARGS)
 
-bench-easgd: $(VENV)/test.stamp ## how much the methods of the EASGD family communicate, in real runs
-	PYTHONPATH=tests $(BIN)/python tests/benchmarks/easgd.py
+bench-easgd: $(VENV)/test.stamp ## how much the methods of the EASGD family communicate, in real runs (PUBLISH=1: write docs/easgd.md)
+	PYTHONPATH=.:instrument:tests $(BIN)/python tests/benchmarks/easgd.py $(if $(PUBLISH),--publish) $(ARGS)
 
 bench-accuracy: $(VENV)/test.stamp ## how right verdicts are, beside other tools' rules (hours; QUICK=1: a minute)
 	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/accuracy.py $(if $(QUICK),--quick)

@@ -10,11 +10,12 @@ from mpi4py import MPI
 from tracelens.schema.record import NO_INDEX
 from tracelens_instrument import recorder
 from tracelens_instrument.hooks import mpi_payload
+from tracelens_instrument.hooks.messages import MessageNumbers
 from tracelens_instrument.hooks.mpi_clock import PENDING, write_pending
 from tracelens_instrument.hooks.mpi_flight import Flight, Receipt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from tracelens_instrument.hooks.mpi_table import Collective, Leg, PointToPoint
     from tracelens_instrument.span import Span, Token
@@ -43,7 +44,7 @@ class Log:
         self._index = recorder.communicator(self.ranks, name)
         self._spans: dict[tuple[str, str], Span] = {}
         self._next_collective = itertools.count().__next__
-        self._messages: dict[tuple[str, int, int], Callable[[], int]] = {}
+        self._messages = MessageNumbers()
 
     def collective(self, name: str, row: Collective, values: Mapping[str, Any]) -> Token:
         """Begin a collective on this thread, or on the track if it does not block."""
@@ -97,11 +98,7 @@ class Log:
 
     def next_message(self, op: str, peer: int, tag: int) -> int:
         """Count the messages to or from a peer with a tag."""
-        key = (op, peer, tag)
-        count = self._messages.get(key)
-        if count is None:  # setdefault, because threads may send side by side
-            count = self._messages.setdefault(key, itertools.count().__next__)
-        return count()
+        return self._messages.next(op, peer, tag)
 
     def span(self, name: str, op: str) -> Span:
         """Return the handle of a method on this communicator."""

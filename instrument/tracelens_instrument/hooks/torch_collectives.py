@@ -20,6 +20,7 @@ from tracelens_instrument.hooks import torch_backward, torch_buckets, torch_disp
 from tracelens_instrument.hooks.base import attempt, say_failed
 from tracelens_instrument.hooks.torch_flight import Flight, waited_for
 from tracelens_instrument.hooks.torch_groups import group_of
+from tracelens_instrument.hooks.torch_messages import MESSAGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,8 +69,9 @@ def install() -> None:
     if _installed:
         return
     _installed.append(True)
-    watch = {name: _Watch(name, row) for name, row in COLLECTIVES.items()}
-    torch_dispatch.install(watch | {"allreduce_": _bucket_or_itself(watch["allreduce_"])})
+    watch: dict[str, Any] = {name: _Watch(name, row) for name, row in COLLECTIVES.items()}
+    watch["allreduce_"] = _bucket_or_itself(watch["allreduce_"])
+    torch_dispatch.install(watch | MESSAGES)
     wrapt.wrap_function_wrapper("torch.distributed", "Work.wait", _around_wait)
 
 

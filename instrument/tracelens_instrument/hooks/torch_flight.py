@@ -45,17 +45,21 @@ class Flight:
         """End with this future, which itself stays as it is."""
         future.add_done_callback(self._over)
 
-    def waited_for(self, *, failed: bool) -> None:
+    def waited_for(self, _work: Any, *, failed: bool) -> None:
         """Be told that somebody has waited for it."""
         self._token.end(failed=failed)
+
+    def end_by_waiting(self, work: Any) -> None:
+        """End when somebody has waited for this work."""
+        _unfollowed[id(work)] = (work, self)  # while it is here, Python knows it by this object
+        if len(_unfollowed) > _MOST_UNFOLLOWED:
+            _unfollowed.pop(next(iter(_unfollowed)), None)
 
     def _follow(self, work: Any) -> None:
         try:
             future = work.get_future()
-        except RuntimeError:  # it has none: gloo's reduce_scatter is completed by waiting for it
-            _unfollowed[id(work)] = (work, self)  # while it is here, Python knows it by this object
-            if len(_unfollowed) > _MOST_UNFOLLOWED:
-                _unfollowed.pop(next(iter(_unfollowed)), None)
+        except RuntimeError:  # it has none: gloo completes reduce_scatter and messages by waiting
+            self.end_by_waiting(work)
         else:
             self.end_with(future)
 
@@ -75,4 +79,4 @@ def waited_for(work: Any, *, failed: bool) -> None:
     """Say that somebody has waited for a work, which ends it if nothing else does."""
     _, flight = _unfollowed.pop(id(work), (None, None))
     if flight is not None:
-        flight.waited_for(failed=failed)
+        flight.waited_for(work, failed=failed)

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from tracelens_instrument import recorder
 from tracelens_instrument.hooks.base import note_attached
+from tracelens_instrument.hooks.messages import MessageNumbers
 from tracelens_instrument.hooks.torch_device import REDUCTIONS, Placed
 
 if TYPE_CHECKING:
@@ -20,15 +21,21 @@ __all__ = ["Group", "group_of"]
 
 
 class Group:
-    """A process group: its communicator, the spans of what it does, and how many there were."""
+    """A process group: its communicator, the spans of what it does, and how many there were.
+
+    `ranks` are the global ranks of its members.
+    """
 
     def __init__(self, name: str, ranks: list[int], *, queues: bool) -> None:
         self._communicator = recorder.communicator(ranks, name)
+        self.ranks = ranks
         self._queues = queues
         self._spans: dict[str, tuple[Span, Placed | None]] = {}
         self.buckets = recorder.track("gradient buckets")
         self.collectives = recorder.track("collectives")
+        self.messages = recorder.track("messages")
         self.next_seq = itertools.count().__next__
+        self.numbers = MessageNumbers()
 
     def span_of(self, name: str, op: str, tensor: Any) -> Span | DeviceSpan:
         """Return the handle for an operation on a tensor, which stands for all that it works on."""

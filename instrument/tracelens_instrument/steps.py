@@ -6,6 +6,7 @@ import struct
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from tracelens.schema.record import VALUE
+from tracelens_instrument.clock import now
 from tracelens_instrument.failures import let_through
 from tracelens_instrument.registry import REGISTRY
 from tracelens_instrument.repair import fits_step
@@ -68,17 +69,25 @@ class _Implicit:
     def __init__(self) -> None:
         self.token: Token | None = None
         self.heeded = True
+        self._number = NO_STEP
+        self._start_ns = 0
 
     def begin(self, number: int) -> None:
         if self.heeded and STATE.on:
             self.end()
+            self._number, self._start_ns = number, now()
             self.token = _enter(number)
 
-    def end(self) -> None:
+    def end(self, end_ns: int | None = None) -> None:
         token, self.token = self.token, None
-        if token is not None:
+        if token is None:
+            return
+        if end_ns is None:
             token.end()
-            _leave(NO_STEP)
+        else:
+            token.discard()
+            _STEP.complete(self._start_ns, end_ns, step=self._number)
+        _leave(NO_STEP)
 
     def give_way(self) -> None:
         self.heeded = False
@@ -99,9 +108,9 @@ def begin_step(number: int) -> None:
     _IMPLICIT.begin(number)
 
 
-def end_step() -> None:
-    """End the step that a hook began."""
-    _IMPLICIT.end()
+def end_step(end_ns: int | None = None) -> None:
+    """End the step that a hook began: now, or as of a moment that has turned out to be its end."""
+    _IMPLICIT.end(end_ns)
 
 
 def drop_step() -> None:

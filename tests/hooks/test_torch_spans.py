@@ -152,3 +152,52 @@ def test_steps_count_the_samples_that_they_train_on(trace: Path) -> None:
     tl.stop()
     counters = read_one(trace).named("samples")
     assert [(event["step"], event["value"]) for event in counters] == [(0, 4), (1, 4), (2, 3)]
+
+
+def test_every_update_counts_to_the_step_of_its_batch(trace: Path) -> None:
+    """Of two optimizers, also where the second's pass comes after the first's update."""
+    training, other = Training(), Training()
+    batches = loader(STEPS)
+    for each in (training, other):
+        tl.attach(each.model, optimizer=each.optimizer, loader=batches)
+    for batch in batches:
+        training.step(batch)
+        other.step(batch)
+    tl.stop()
+    recorded = read_one(trace)
+    assert [event["step"] for event in recorded.named("SGD")] == [0, 0, 1, 1, 2, 2]
+    steps = _spans(recorded, "step")
+    assert [step["step"] for step in steps] == [0, 1, 2]
+    assert all(_within(update, steps[update["step"]]) for update in recorded.named("SGD"))
+
+
+def test_a_batch_fetched_ahead_does_not_end_its_step(trace: Path) -> None:
+    """Prefetching: it is trained on in the next step, which begins there."""
+    training = Training()
+    batches = loader(STEPS)
+    tl.attach(training.model, optimizer=training.optimizer, loader=batches)
+    ahead = iter(batches)
+    batch = next(ahead)
+    while batch is not None:
+        loss = training.model(batch).square().mean()
+        batch = next(ahead, None)
+        loss.backward()
+        training.optimizer.step()
+    tl.stop()
+    recorded = read_one(trace)
+    for kind in ("forward", "backprop", "update"):
+        assert [event["step"] for event in _spans(recorded, kind)] == [0, 1, 2]
+
+
+def test_the_last_step_ends_with_its_update(trace: Path) -> None:
+    """What a program does after its training belongs to no step."""
+    training = Training()
+    tl.attach(training.model, optimizer=training.optimizer)
+    training.step()
+    with tl.span("save"):
+        pass
+    tl.stop()
+    recorded = read_one(trace)
+    step, save = recorded.one("step"), recorded.one("save")
+    assert step["status"] == "closed"
+    assert step["start_ns"] + step["duration_ns"] <= save["start_ns"]

@@ -38,7 +38,7 @@ class _Pass:
     """One call of backward() on the training thread."""
 
     def __init__(self, loss: Any) -> None:
-        STEPS.computing()
+        STEPS.propagating()
         self._thread = threading.get_ident()
         self._layer: Token | None = None
         self._operator: Token | None = None

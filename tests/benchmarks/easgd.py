@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
+from benchmarks.published import table, with_measured
 from support.examples import run_example
 
 import tracelens as tl
-from benchmarks.published import table, with_measured
 from tracelens.analyses import phases
 from tracelens.schema.vocabulary import USEFUL_KINDS
 
@@ -137,7 +137,7 @@ def report(found: dict[str, list[Run]]) -> str:
     title = f"Share of the workers' steps, medians of {count} runs"
     said = (
         f"4 workers with `{' '.join(SETTINGS)}` on {os.cpu_count()} processors. The centres with which "
-        f"sync1, sync2 and sync3 ended in these runs differ by {apart(found):.1e} at most; their largest "
+        f"sync1, sync2 and sync3 ended in these runs differ by {apart(found):.1e} at most; the largest "
         f"weight is {float(np.abs(found['sync1'][0].centre).max()):.2f}."
     )
     return f"{table(title, head, rows(found))}\n\n{said}"

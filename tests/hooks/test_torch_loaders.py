@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.recording import read_all, read_one
-from support.torch_training import Training, loader, torch
+from support.recording import read_one
+from support.torch_training import Training, torch
 
 import tracelens as tl
 
@@ -56,21 +56,3 @@ def test_a_batch_that_fails_fails_its_span(trace: Path) -> None:
         list(batches)
     tl.stop()
     assert read_one(trace).one("data")["status"] == "exception"
-
-
-def test_worker_processes_record_nothing(trace: Path) -> None:
-    """Not even where a dataset reads from a loader of its own."""
-
-    class Nested(torch.utils.data.Dataset):
-        def __len__(self) -> int:
-            return 4
-
-        def __getitem__(self, index: int) -> Any:
-            return next(iter(loader(1))) * index
-
-    batches = torch.utils.data.DataLoader(Nested(), 2, num_workers=1)
-    tl.attach(Training().model, loader=batches)
-    assert len(list(batches)) == 2
-    tl.stop()
-    (recorded,) = read_all(trace)
-    assert len(recorded.named("data")) == 3

@@ -1,7 +1,8 @@
-"""Fetching batches: a span around each, in the process that trains."""
+"""Fetching batches: a span around each, in the process that trains, and what its workers do for it."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import wrapt
@@ -12,11 +13,17 @@ from tracelens_instrument import recorder
 from tracelens_instrument.hooks.base import attempt
 from tracelens_instrument.hooks.torch_modules import tensors
 from tracelens_instrument.hooks.torch_steps import LOOK, STEPS
+from tracelens_instrument.hooks.torch_workers import (
+    Fetches,
+    around_reset,
+    around_workers,
+    fetches_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tracelens_instrument.span import Span
+    from tracelens_instrument.span import Token
 
 __all__ = ["install", "record_batches"]
 
@@ -32,6 +39,8 @@ def install() -> None:
     """Record the batches of every DataLoader in this process."""
     _patch(_MODULE, "DataLoader.__iter__", _around_start)
     _patch(_MODULE, "_BaseDataLoaderIter.__next__", _around_next)
+    _patch(_MODULE, "_MultiProcessingDataLoaderIter.__init__", around_workers)
+    _patch(_MODULE, "_MultiProcessingDataLoaderIter._reset", around_reset)
 
 
 def record_batches(loader: Any) -> None:
@@ -63,7 +72,7 @@ class _Batches:
         return self
 
     def __next__(self) -> Any:
-        return _recorded(_DATA, self._batches.__next__)
+        return _recorded(_DATA.begin, self._batches.__next__)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batches, name)
@@ -80,14 +89,28 @@ def _around_start(
     make: Callable[..., Any], _loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Starting the workers takes time, too."""
-    return _recorded(_START, make, *args, **kwargs)
+    return _recorded(_START.begin, make, *args, **kwargs)
 
 
 def _around_next(
     fetch: Callable[..., Any], batches: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    batch = _recorded(_DATA, fetch, *args, **kwargs)
+    fetches = fetches_of(batches)
+    if fetches is None:
+        batch = _recorded(_DATA.begin, fetch, *args, **kwargs)
+    else:
+        batch = _from_workers(fetches, fetch, batches, *args, **kwargs)
     attempt(_count, batches, batch)
+    return batch
+
+
+def _from_workers(
+    fetches: Fetches, fetch: Callable[..., Any], batches: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Wait for a batch that a worker has fetched, and record when it did."""
+    known = attempt(fetches.before, batches) or {}
+    batch = _recorded(partial(_DATA.begin, **known), fetch, *args, **kwargs)
+    attempt(fetches.after, batches)
     return batch
 
 
@@ -100,13 +123,15 @@ def _count(batches: Any, batch: Any) -> None:
     STEPS.fetched(samples if counted else None)
 
 
-def _recorded(span: Span, fetch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _recorded(
+    begin: Callable[[], Token], fetch: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
     if data.get_worker_info() is not None:  # a worker process prepares batches, it does not train
         return fetch(*args, **kwargs)
     attempt(STEPS.fetching)
     if not LOOK.phases:
         return fetch(*args, **kwargs)
-    token = span.begin()
+    token = begin()
     failed = True
     try:
         batch = fetch(*args, **kwargs)

@@ -39,13 +39,20 @@ class Group:
 
     def span_of(self, name: str, op: str, tensor: Any) -> Span | DeviceSpan:
         """Return the handle for an operation on a tensor, which stands for all that it works on."""
+        span, placed = self._known(name, op)
+        return span if placed is None else placed.at(tensor)
+
+    def span_on_host(self, name: str, op: str) -> Span:
+        """Return the handle for an operation whose end the host sees, whatever it works on."""
+        return self._known(name, op)[0]
+
+    def _known(self, name: str, op: str) -> tuple[Span, Placed | None]:
         known = self._spans.get(name)
         if known is None:
             span = recorder.span(name, kind="reduction", op=op, communicator=self._communicator)
             placed = Placed(span, REDUCTIONS) if self._queues else None
             known = self._spans[name] = (span, placed)
-        span, placed = known
-        return span if placed is None else placed.at(tensor)
+        return known
 
 
 _GROUPS: Final[weakref.WeakKeyDictionary[dist.ProcessGroup, Group]] = weakref.WeakKeyDictionary()

@@ -39,11 +39,11 @@ class _Call:
 class _FromAnybody(Flight):
     """A receive whose sender is not known before it has come."""
 
-    __slots__ = ("_call", "_start_ns")
+    __slots__ = ("_call", "_span", "_start_ns")
 
     def __init__(self, call: _Call) -> None:
-        span = call.group.span_of("recv", "recv", call.tensor)
-        super().__init__(span.begin(call.group.messages, nbytes=call.tensor.nbytes))
+        self._span = call.group.span_on_host("recv", "recv")
+        super().__init__(self._span.begin(call.group.messages, nbytes=call.tensor.nbytes))
         self._call = call
         self._start_ns = now()
 
@@ -63,7 +63,7 @@ class _FromAnybody(Flight):
         peer = work._source_rank()  # noqa: SLF001 - as `dist.recv` itself does
         self._token.discard()
         call = self._call
-        call.group.span_of("recv", "recv", None).complete(
+        self._span.complete(
             self._start_ns,
             end_ns,
             call.group.messages,

@@ -35,6 +35,7 @@ class ImplicitSteps:
     def __init__(self) -> None:
         self._optimizer: weakref.ref[Any] | None = None
         self._samples: int | None = None
+        self._updated_ns: int | None = None
         self._forget()
 
     def fetching(self) -> None:
@@ -104,7 +105,7 @@ class ImplicitSteps:
         self._used = False
         self._samples = None
         self._fetches = self._fresh = self._forward = False
-        self._updated_ns: int | None = None
+        self._updated_ns = None
 
 
 STEPS: Final = ImplicitSteps()

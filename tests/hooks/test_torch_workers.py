@@ -1,0 +1,128 @@
+"""Batches that worker processes fetch: each is matched to the wait for it, however workers start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.recording import Recorded, read_all, read_one
+from support.torch_training import Training, loader, torch
+
+import tracelens as tl
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+data: Any = torch.utils.data
+BATCHES = 5
+
+
+class Rows(data.Dataset):
+    """Ten rows, by their number."""
+
+    first = 0
+
+    def __len__(self) -> int:
+        return 2 * BATCHES
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((8,), float(self.first + index))
+
+
+class Stream(data.IterableDataset):
+    """The same as a stream, of which each worker takes its part."""
+
+    def __iter__(self) -> Any:
+        worker = data.get_worker_info()
+        assert worker is not None
+        return iter(Rows()[i] for i in range(worker.id, 2 * BATCHES, worker.num_workers))
+
+
+class Nested(Rows):
+    """Reads from a loader of its own."""
+
+    def __getitem__(self, index: int) -> Any:
+        return next(iter(loader(1, 1)))[0] * index
+
+
+class Shift:
+    """A user's own initialization of a worker."""
+
+    def __call__(self, _worker: int) -> None:
+        Rows.first = 100
+
+
+def _train(trace: Path, batches: Any, epochs: int = 1) -> tuple[Recorded, list[float]]:
+    """Train on all batches; return what was recorded, and what was in them."""
+    training = Training()
+    tl.attach(training.model, optimizer=training.optimizer, loader=batches)
+    seen = []
+    for _ in range(epochs):
+        for batch in batches:
+            seen += batch[:, 0].tolist()
+            training.step(batch)
+    tl.stop()
+    return read_one(trace), seen
+
+
+def _check(recorded: Recorded, batches: int, workers: int) -> None:
+    """Each batch has one fetch, before its wait is over, on the track of its worker."""
+    waits = {e["request"]: e for e in recorded.named("data") if e["type"] == "span"}
+    fetches = recorded.named("fetch")
+    assert len({event["request"] for event in fetches}) == len(fetches) == batches
+    names = {thread.index: thread.name for thread in recorded.side.threads if thread.in_flight}
+    tracks = {names[event["thread"]] for event in fetches}
+    assert tracks == {f"loader worker {worker}" for worker in range(workers)}
+    for event in fetches:
+        wait = waits[event["request"]]
+        assert event["kind"] == "data"
+        assert event["start_ns"] + event["duration_ns"] <= wait["start_ns"] + wait["duration_ns"]
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_each_batch_has_its_fetch(start: str, trace: Path) -> None:
+    """Where workers stay for two epochs, too; the batches are the same as ever."""
+    batches = data.DataLoader(
+        Rows(), 2, num_workers=2, persistent_workers=True, multiprocessing_context=start
+    )
+    recorded, seen = _train(trace, batches, epochs=2)
+    _check(recorded, 2 * BATCHES, workers=2)
+    assert seen == [float(index) for index in range(2 * BATCHES)] * 2
+    fetches = sorted(recorded.named("fetch"), key=lambda event: event["request"])
+    assert [event["key"] for event in fetches] == list(range(BATCHES)) * 2
+    assert all(e["queue_depth"] is not None for e in recorded.named("data") if e["request"])
+
+
+def test_a_stream_is_fetched_by_its_workers(trace: Path) -> None:
+    recorded, seen = _train(trace, data.DataLoader(Stream(), 2, num_workers=2))
+    assert sorted(seen) == [float(index) for index in range(2 * BATCHES)]
+    _check(recorded, 6, workers=2)  # of five rows each, three batches
+
+
+def test_the_users_initialization_runs(trace: Path) -> None:
+    batches = data.DataLoader(Rows(), 2, num_workers=1, worker_init_fn=Shift())
+    recorded, seen = _train(trace, batches)
+    assert seen == [100.0 + index for index in range(2 * BATCHES)]
+    _check(recorded, BATCHES, workers=1)
+
+
+def test_workers_write_no_files(trace: Path) -> None:
+    """Also where a dataset reads from a loader of its own, whose batches are nobody's business."""
+    recorded, _ = _train(trace, data.DataLoader(Nested(), 2, num_workers=1))
+    assert len(read_all(trace)) == 1
+    _check(recorded, BATCHES, workers=1)
+
+
+def test_a_worker_that_fails_fails_as_ever(trace: Path) -> None:
+    class Broken(Rows):
+        def __getitem__(self, index: int) -> Any:
+            raise ValueError(index)
+
+    batches = data.DataLoader(Broken(), num_workers=1)
+    tl.attach(Training().model, loader=batches)
+    with pytest.raises(ValueError, match="0"):
+        list(batches)
+    tl.stop()
+    recorded = read_one(trace)
+    assert recorded.one("data")["status"] == "exception"
+    assert not recorded.named("fetch")

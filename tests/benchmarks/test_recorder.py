@@ -15,6 +15,7 @@ from benchmarks.recorders.found import Found, middle
 from benchmarks.recorders.known import RECORDERS
 from benchmarks.recorders.ours import MAIN, WAYS, TraceLens
 from benchmarks.recorders.timing import Row
+from support.patience import PATIENCE_S
 from support.recording import clean_environment
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def run(*arguments: object) -> str:
     command = [sys.executable, str(SCRIPT), *map(str, arguments)]
     environment = clean_environment(PYTHONPATH=path)
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=120, check=True
+        command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=True
     )
     return done.stdout
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.patience import PATIENCE_S
 from support.recording import clean_environment
 
 from tracelens.cli import main, trial
@@ -40,7 +41,7 @@ def test_the_recorder_in_python_is_noted(tmp_path: Path) -> None:
         env=clean_environment(TRACELENS_NATIVE="0"),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0

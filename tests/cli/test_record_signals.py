@@ -10,7 +10,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
-from support.record import TIME_LIMIT, record_command
+from support.patience import PATIENCE_S
+from support.record import record_command
 from support.recording import clean_environment, read_one
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def _signalled(number: int, command: list[object]) -> tuple[int, str]:
             assert started.stdout is not None
             assert started.stdout.readline() == "ready\n"
             started.send_signal(number)
-            _, errors = started.communicate(timeout=TIME_LIMIT)
+            _, errors = started.communicate(timeout=PATIENCE_S)
         finally:
             with suppress(
                 ProcessLookupError
@@ -84,7 +85,7 @@ def test_what_is_ignored_stays_ignored(tmp_path: Path) -> None:
         env=clean_environment(),
         capture_output=True,
         text=True,
-        timeout=TIME_LIMIT,
+        timeout=PATIENCE_S,
         check=True,
     )
     assert done.stdout == "True\n"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
 import pytest
+from support.patience import PATIENCE_S
 from support.stores import slow_rank
 
 from tracelens.errors import InvalidArgument
@@ -48,10 +49,10 @@ def test_ctrl_c_ends_with_exit_code_0(tmp_path: Path) -> None:
         assert process.stdout is not None
         line = process.stdout.readline()
         url = next(word for word in line.split() if word.startswith("http://127.0.0.1:"))
-        with urlopen(url, timeout=30) as answer:  # noqa: S310 - our own address
+        with urlopen(url, timeout=PATIENCE_S) as answer:  # noqa: S310 - our own address
             assert answer.status == 200
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=PATIENCE_S) == 0
     finally:
         process.kill()
         process.communicate()

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from support.examples import EXAMPLES
 from support.mpi import MPIEXEC
-from support.record import TIME_LIMIT, record_command, short
+from support.patience import PATIENCE_S
+from support.record import record_command, short
 from support.recording import clean_environment, read_all
 
 import tracelens as tl
@@ -32,7 +33,7 @@ def _run(launcher: Sequence[object], folder: Path, *training: object) -> str:
         env=clean_environment(OMP_NUM_THREADS="1"),
         capture_output=True,
         text=True,
-        timeout=TIME_LIMIT,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.mpi import launch
+from support.patience import PATIENCE_S
 from support.recording import Recorded, clean_environment, read_all
 
 import tracelens as tl
@@ -47,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cwd=folder.parent,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

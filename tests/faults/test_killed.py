@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 from support.damage import own_time, written
+from support.patience import PATIENCE_S
 from support.recording import clean_environment
 
 from tracelens import load
@@ -46,7 +47,7 @@ def run_and_kill(folder: Path) -> None:
         [sys.executable, "-c", KILLED, str(folder)],
         env=clean_environment(),
         check=False,
-        timeout=120,
+        timeout=PATIENCE_S,
     )
     assert child.returncode == -signal.SIGKILL
 

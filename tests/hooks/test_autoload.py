@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pytest
+from support.patience import PATIENCE_S
 from support.recording import clean_environment
 
 import tracelens_instrument
@@ -38,7 +39,7 @@ def _python(
         cwd=AUTOLOAD.root,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
 

@@ -7,6 +7,7 @@ from queue import Queue
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
+from support.patience import PATIENCE_S
 
 from tracelens_instrument import clock, recorder
 from tracelens_instrument.hooks import mpi_clock
@@ -45,7 +46,7 @@ class FakeComm:
         self._mail[self.rank, to].put(message[0])
 
     def Recv(self, message: array[int], source: int) -> None:  # noqa: N802 - MPI's
-        message[0] = self._mail[source, self.rank].get(timeout=10)
+        message[0] = self._mail[source, self.rank].get(timeout=PATIENCE_S)
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ def _run(domains: Sequence[str]) -> list[FakeComm]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE_S)
     return comms
 
 

@@ -56,3 +56,40 @@ def test_a_batch_that_fails_fails_its_span(trace: Path) -> None:
         list(batches)
     tl.stop()
     assert read_one(trace).one("data")["status"] == "exception"
+<<<<<<< HEAD
+=======
+
+
+def test_worker_processes_record_nothing(trace: Path) -> None:
+    """Not even where a dataset reads from a loader of its own."""
+
+    class Nested(torch.utils.data.Dataset):
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> Any:
+            return next(iter(loader(1))) * index
+
+    batches = torch.utils.data.DataLoader(Nested(), 2, num_workers=1)
+    tl.attach(Training().model, loader=batches)
+    assert len(list(batches)) == 2
+    tl.stop()
+    (recorded,) = read_all(trace)
+    assert len(recorded.named("data")) == 3
+
+
+def test_an_optimizer_from_before_the_recording_makes_no_steps(trace: Path) -> None:
+    """Though it is still there, and made the first step of all."""
+    tl.stop()
+    before, training = Training(), Training()
+    tl.attach(before.model, optimizer=before.optimizer)
+    before.step()
+    tl.start(trace / "second")
+    batches = loader(2)
+    tl.attach(training.model, optimizer=training.optimizer, loader=batches)
+    for batch in batches:
+        training.step(batch)
+    tl.stop()
+    recorded = read_one(trace / "second")
+    assert [event["step"] for event in recorded.named("data")] == [0, 1, 2]
+>>>>>>> dd3fd5d (Tests wait for conditions with one generous limit; an optimizer that stepped before recording began no longer holds steps up)

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.converters import converters_of, until
+from support.converters import converted, converters_of, kill
+from support.patience import PATIENCE_S, until
 from support.recording import clean_environment, read_one, run_child
 
 import tracelens as tl
@@ -67,7 +68,7 @@ def test_segments_go_while_it_records(trace: Path) -> None:
         train(first)
         until(lambda: len(list(folder_of(trace).iterdir())) < 45)
     tl.stop()
-    assert [path.suffix for path in trace.iterdir()] == [".arrow"]
+    assert [path.suffix for path in converted(trace).iterdir()] == [".arrow"]
     check_whole(trace, 5 * STEPS)
 
 
@@ -101,14 +102,14 @@ def test_killed_ones_are_replaced(converter: int, trace: Path) -> None:
     """But not for ever; what is left to do is done at the end."""
     seen = {converter}
     for turn in range(1, 6):
-        for pid in converters_of(folder_of(trace)):
-            seen.add(pid)
-            os.kill(pid, signal.SIGKILL)
+        found = converters_of(folder_of(trace))
+        seen.update(found)
+        kill(*found)
         until(lambda: not converters_of(folder_of(trace)))
         train(turn * STEPS)
     assert len(seen) <= background._STARTS
     tl.stop()
-    check_whole(trace, 6 * STEPS)
+    check_whole(converted(trace), 6 * STEPS)
 
 
 @pytest.mark.end_to_end
@@ -130,7 +131,7 @@ def test_forked_child_lets_it_be(trace: Path) -> None:
     os.waitpid(child, 0)
     train(STEPS)
     tl.stop()
-    check_whole(trace, 2 * STEPS)
+    check_whole(converted(trace), 2 * STEPS)
 
 
 @pytest.mark.end_to_end
@@ -152,6 +153,7 @@ files = [os.open(sys.argv[2], os.O_RDWR | os.O_CREAT) for _ in range(50)]
 train(range(500, 1000))
 """
     run_child(code, trace.parent / "closed", trace.parent / "mine")
+    converted(trace.parent / "closed")
     content = (trace.parent / "mine").read_bytes()
     assert b"\n" not in content.replace(b"}\n", b"")  # the side file's lines have braces
 
@@ -194,16 +196,19 @@ for step in range(500):
             with span(nbytes=400 * step + piece): pass
 (folder,) = (f"{sys.argv[1]}/{name}" for name in os.listdir(sys.argv[1]))
 while not os.path.exists(folder + "/progress.json"): pass
+sys.stdin.readline()
 print("trained", flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     command = [sys.executable, "-c", code, str(tmp_path)]
     # The converter is stopped, so it would hold the pipe for ever if it had it.
-    with subprocess.Popen(command, env=clean_environment(), stdout=subprocess.PIPE) as child:
+    with subprocess.Popen(
+        command, env=clean_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
         until(lambda: bool(list(tmp_path.glob("*.segments/progress.json"))))
         (pid,) = converters_of(folder_of(tmp_path))
         os.kill(pid, signal.SIGSTOP)
-        output, _ = child.communicate(timeout=60)
+        output, _ = child.communicate(b"\n", timeout=PATIENCE_S)
     assert output == b"trained\n"
     os.kill(pid, signal.SIGCONT)
     until(lambda: not Path(f"/proc/{pid}").exists())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 import os
 import random
-import signal
 import struct
 import subprocess
 import sys
@@ -13,7 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
-from support.converters import converters_of, until
+from support.converters import converters_of, kill
+from support.patience import until
 from support.recording import clean_environment, read_one
 
 from tracelens.schema.segments import convert
@@ -86,14 +86,6 @@ def run(trace: Path, progress: Path, victims: str) -> tuple[int, Path, list[int]
     if victims == "both":
         kill(*seen)
     return PROGRESS.unpack_from(memory)[0], folder, seen
-
-
-def kill(*pids: int) -> None:
-    for pid in pids:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
 
 
 def is_there(pid: int) -> bool:

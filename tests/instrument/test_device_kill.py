@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.patience import PATIENCE_S
 from support.recording import clean_environment, read_all, read_one
 
 pytestmark = pytest.mark.end_to_end
@@ -73,7 +74,10 @@ def run(program: str, folder: Path) -> int:
     environment = clean_environment()
     environment["PYTHONPATH"] = f"{TESTS}:{environment.get('PYTHONPATH', '')}"
     return subprocess.run(
-        [sys.executable, "-c", program, str(folder)], env=environment, timeout=120, check=False
+        [sys.executable, "-c", program, str(folder)],
+        env=environment,
+        timeout=PATIENCE_S,
+        check=False,
     ).returncode
 
 

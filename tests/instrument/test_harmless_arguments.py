@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support import absurd
 from support.harmless import both_recorders, harmless
+from support.patience import PATIENCE_S
 from support.recording import clean_environment, read_one
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def test_anything_may_be_handed_in(tmp_path: Path, recorder: str) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=PATIENCE_S,
         check=True,
     )
     assert done.stdout == f"not called: {ANALYZER}\ndone\n"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from support.patience import PATIENCE_S
 from support.recording import clean_environment, read_one, run_child
 
 import tracelens as tl
@@ -296,7 +297,7 @@ def test_server_that_goes_away(mounted: Path, tmp_path: Path) -> None:
     child = start(mounted / "trace", tmp_path / "local")
     subprocess.run(["umount", "-l", str(mounted)], check=True)
     mounted.rmdir()
-    out, errors = child.communicate("\n", timeout=60)
+    out, errors = child.communicate("\n", timeout=PATIENCE_S)
     assert (child.returncode, out) == (0, "trained to the end\n")
     assert errors.count("TraceLens") == 1
     assert "could not be converted, it stays as it is" in errors

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import warnings
 from typing import TYPE_CHECKING
 
 import pytest
+from support.patience import until
 from support.recording import read, read_one, run_child
 
 import tracelens as tl
@@ -162,6 +162,11 @@ def test_counter_counts_exactly() -> None:
         counter.add()
 
 
+def highest(folder: Path) -> int:
+    """The number of the newest segment: the first ones may have become Arrow already."""
+    return max((int(path.stem) for path in folder.glob("*.segments/*.seg")), default=0)
+
+
 def test_threads_that_go_on_recording(trace: Path) -> None:
     """A thread that does not know of the end records nothing any more, and is not disturbed."""
     span = tl.span("piece")
@@ -181,8 +186,7 @@ def test_threads_that_go_on_recording(trace: Path) -> None:
         thread.start()
     for folder in (trace, trace / "again", trace / "and again"):
         tl.start(folder)
-        while not list(folder.glob("*.segments/000002.seg")):
-            time.sleep(0.001)
+        until(lambda folder=folder: highest(folder) > 1)  # type: ignore[misc]  # bound for this turn
         tl.stop()
     ended.set()
     for thread in threads:

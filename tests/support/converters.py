@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
+import os
+import signal
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-PATIENCE_S = 60
+from support.patience import until
 
 
 def converters_of(folder: Path) -> list[int]:
@@ -27,9 +25,17 @@ def converters_of(folder: Path) -> list[int]:
     return found
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Wait until something is so, which it will be."""
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
+def kill(*pids: int) -> None:
+    """Kill those of these processes that are still there."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def converted(trace: Path) -> Path:
+    """Wait until the recordings of a trace folder, which have ended, are files; return the folder.
+
+    A converter that is slow is not waited for when a recording ends, but goes on by itself.
+    """
+    until(lambda: not list(trace.glob("*.segments")))
+    return trace

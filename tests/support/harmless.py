@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
+from support.patience import PATIENCE_S
 from support.recording import clean_environment
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def run(program: str, folder: Path, recorder: str | None, *, prelude: str = PREL
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
     return Ran(done.stdout, done.returncode, done.stderr)

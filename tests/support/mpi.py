@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from support.patience import PATIENCE_S
 from support.recording import clean_environment
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def _run(command: list[str], trace: Path) -> str:
         cwd=trace.parent,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -7,12 +7,11 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+from support.patience import PATIENCE_S
 from support.recording import clean_environment
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-TIME_LIMIT = 120
 
 
 def record_command(*arguments: object) -> list[str]:
@@ -30,7 +29,7 @@ def run_record(
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=TIME_LIMIT,
+        timeout=PATIENCE_S,
         check=False,
     )
 

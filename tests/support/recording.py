@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pyarrow as pa
+from support.patience import PATIENCE_S
 
 from tracelens.schema.segments import decode
 from tracelens.schema.side import SideTables
@@ -86,6 +87,6 @@ def run_child(code: str, *arguments: object, **variables: str) -> subprocess.Com
         env=clean_environment(**variables),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=True,
     )

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from support.patience import PATIENCE_S
+
 if TYPE_CHECKING:
     from tracelens.analyses.result import Finding, Report
 
@@ -22,7 +24,6 @@ ROOT: Final = Path(__file__).parents[2]
 SAMPLES: Final = ROOT / "sample_traces"
 EXAMPLES: Final = ROOT / "instrument" / "examples"
 EDGE: Final = 5  # steps; a block of the detector, and one for the step in which a delay begins
-TIME_LIMIT: Final = 240
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def record(sample: Sample, folder: Path) -> None:
         check=False,
         capture_output=True,
         text=True,
-        timeout=TIME_LIMIT,
+        timeout=PATIENCE_S,
         cwd=ROOT,
         env=os.environ | {"PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"},
     )

@@ -7,12 +7,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from support.patience import PATIENCE_S
 from support.recording import clean_environment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-TIME_LIMIT = 150
 
 
 def torchrun_command(script: Path, ranks: int, arguments: Sequence[object] = ()) -> list[str]:
@@ -35,7 +34,7 @@ def run_ranks(
         env=clean_environment(OMP_NUM_THREADS="1", **where, **variables),
         capture_output=True,
         text=True,
-        timeout=TIME_LIMIT,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert finished.returncode == 0, finished.stderr

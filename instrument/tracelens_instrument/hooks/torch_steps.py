@@ -69,9 +69,11 @@ class ImplicitSteps:
 
     def updated(self, optimizer: Any) -> None:
         """Be told that an optimizer has made its step."""
+        if not self._begun:
+            return
         if self._optimizer is None or self._optimizer() is None:
             self._optimizer = weakref.ref(optimizer)
-        if self._begun and (self._updated_ns is not None or self._optimizer() is optimizer):
+        if self._updated_ns is not None or self._optimizer() is optimizer:
             self._updated_ns = now()
 
     def _advance(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -82,16 +83,19 @@ def test_both_ends_of_a_transfer_name_one_request(method: str, tmp_path: Path) -
 
 def test_waiting_for_the_turn_is_told_apart_from_transfers(tmp_path: Path) -> None:
     """While the master serves one worker, the others wait for their turn."""
-    workers = _of_role(_record("original", tmp_path / "t", "--slow-rank=0"), "worker")
+    slowed = _record("original", tmp_path / "t", "--slow-rank=0", "--slow-ms=200")
+    workers = _of_role(slowed, "worker")
     slow, waiting = sorted(workers, key=lambda process: process.side.process.rank)
     turns = [event for event in waiting.events if event["op"] == "turn_wait"]
     served = [event for event in slow.events if event["kind"] == "backprop"]
     assert len(turns) == STEPS
+    shares = []
     for turn, backprop in list(zip(turns, served, strict=True))[1:]:
         began = max(turn["start_ns"], backprop["start_ns"])
         ended = backprop["start_ns"] + backprop["duration_ns"]
         assert turn["start_ns"] + turn["duration_ns"] >= ended
-        assert ended - began > backprop["duration_ns"] / 2
+        shares.append((ended - began) / backprop["duration_ns"])
+    assert median(shares) > 0.5  # now and then a busy machine may have kept one from its wait
 
 
 @pytest.mark.parametrize("method", ["async", "hogwild"])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.root]
 
-SHIFTS = (0.0, 0.25, -1.0, 5.0)
+SHIFTS = (0.0, 25.5, -100.0, 500.0)
 MPI = [sys.executable, "-m", "mpi4py"]
 
 
@@ -56,7 +56,7 @@ def test_mpi_on_hosts_with_other_clocks_and_a_slow_link(tmp_path: Path) -> None:
     ends = trace.spans.filter(name="ring allreduce").group_by("seq").agg(end=pl.col("end_ns"))
     apart = ends.select(pl.col("end").list.max() - pl.col("end").list.min()).collect().to_series()
     assert apart.len() == 60 * 4
-    assert apart.to_numpy().max() < 0.25e9  # no more than the least that the clocks differ by
+    assert apart.to_numpy().max() < 12e9  # half of the least that the clocks differ by
     report = tl.analyze(trace)
     assert _exposed(report) > 0.3
     assert [f.ranks for f in report.findings if f.kind == "slow_link"] == [(1, 2)]

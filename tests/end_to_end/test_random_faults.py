@@ -19,6 +19,7 @@ pytestmark = pytest.mark.end_to_end
 
 SAMPLE = {sample.name: sample for sample in manifest()}
 STEPS = 100
+SLOW_MS = 150  # many times what other processes of a busy machine add to a step
 
 
 def drawn(sample: Sample, phases: tuple[str, ...]) -> Sample:
@@ -31,7 +32,7 @@ def drawn(sample: Sample, phases: tuple[str, ...]) -> Sample:
     planted = [f"--slow-rank={rank}", f"--slow-phase={phase}", f"--slow-steps={first}:{last}"]
     return replace(
         sample,
-        arguments=[*arguments, f"--steps={STEPS}", *planted, "--slow-ms=60"],
+        arguments=[*arguments, f"--steps={STEPS}", *planted, f"--slow-ms={SLOW_MS}"],
         expect={"kind": "straggler", "ranks": [rank], "phase": phase, "steps": [first, last]},
     )
 
@@ -48,6 +49,13 @@ def test_a_fault_drawn_at_random_is_found(
 ) -> None:
     """Rank, phase and step range of the first finding are the drawn ones."""
     sample = drawn(SAMPLE[name], phases)
-    record(sample, tmp_path / "trace")
-    report = analyze(open_trace(tmp_path / "trace"))
-    assert differences(report, sample.expect) == [], sample.arguments
+    wrong = recorded_and_explained(sample, tmp_path / "first")
+    if wrong:  # the machine may have had a larger fault of its own meanwhile: once more, not again
+        again = recorded_and_explained(sample, tmp_path / "second")
+        assert not again, (sample.arguments, wrong, again)
+
+
+def recorded_and_explained(sample: Sample, folder: Path) -> list[str]:
+    """Record it, and say in what the verdict differs from what is planted."""
+    record(sample, folder)
+    return differences(analyze(open_trace(folder)), sample.expect)

@@ -73,7 +73,7 @@ def test_the_later_rank_reads_how_far_it_is_ahead(ranks: list[Recorded]) -> None
 
 def test_without_alignment_nothing_fits(ranks: list[Recorded]) -> None:
     first, second = (recorded.named("Allreduce")[0] for recorded in ranks)
-    assert second["start_ns"] - first["start_ns"] > (AHEAD_S - 20) * SECOND_NS
+    assert second["start_ns"] - first["start_ns"] > AHEAD_S * SECOND_NS / 2
 
 
 def test_opened_all_leave_a_collective_together(folder: Path) -> None:
@@ -87,7 +87,7 @@ def test_opened_all_leave_a_collective_together(folder: Path) -> None:
     )
     assert trace.alignment.method == "collective_exits"
     assert spread["ranks"].to_list() == [2] * ROUNDS
-    assert spread["apart"].to_numpy().max() < SECOND_NS
+    assert spread["apart"].to_numpy().max() < AHEAD_S * SECOND_NS / 2
 
 
 def test_without_collectives_the_reading_aligns(tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 from support.browser import chromium, opened, place_saying, served
+from support.patience import until
 
 from tracelens.simulator.synthetic import Fault, Scenario, write
+from tracelens_dashboard.pages import PAGES, shards, stragglers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,11 +91,15 @@ def test_a_link_restores_the_view(browser: Browser, url: str) -> None:
         page.keyboard.press("w")
         page.wait_for_function("before => location.href !== before", arg=before)
         window = "#timeline-window"
-        place = page.locator(window).evaluate("e => [e.style.left, e.style.width]")
+        style = "e => [e.style.left, e.style.width]"
         address = page.url
         with opened(browser, address) as again:
             expect(again.locator("#timeline image")).to_have_count(1)
-            assert again.locator(window).evaluate("e => [e.style.left, e.style.width]") == place
+            until(
+                lambda: (
+                    again.locator(window).evaluate(style) == page.locator(window).evaluate(style)
+                )
+            )
             expect(again.locator(".pins")).to_contain_text("rank 2")
 
 
@@ -123,23 +129,23 @@ def test_dark_and_light(browser: Browser, url: str) -> None:
     scheme = "() => document.documentElement.dataset.mantineColorScheme"
     with opened(browser, url, "dark") as page:
         expect(page.locator("#findings")).to_be_visible()
-        assert page.evaluate(scheme) == "dark"
-        assert page.evaluate(background) == "rgb(46, 46, 46)"
+        page.wait_for_function(f"() => ({scheme})() === 'dark'")
+        page.wait_for_function(f"() => ({background})() === 'rgb(46, 46, 46)'")
         expect(page.locator(".ytick text").first).to_have_css("fill", "rgb(227, 229, 232)")
         page.locator("#scheme").click()
         page.wait_for_function(f"() => ({scheme})() === 'light'")
-        assert page.evaluate(background) == "rgb(255, 255, 255)"
+        page.wait_for_function(f"() => ({background})() === 'rgb(255, 255, 255)'")
         page.reload()
         expect(page.locator("#findings")).to_be_visible()
-        assert page.evaluate(scheme) == "light"
+        page.wait_for_function(f"() => ({scheme})() === 'light'")
 
 
 def test_every_page_shows_tables_and_no_cloud(browser: Browser, url: str) -> None:
     """All pages open by their keys; a chart can be read as a table; nothing offers an upload."""
     with opened(browser, url) as page:
         expect(page.locator("#findings")).to_be_visible()
-        for key, heading in (("3", "Who is late?"), ("4", "No parameter servers")):
-            page.keyboard.press(key)
+        for shown, heading in ((stragglers, "Who is late?"), (shards, "No parameter servers")):
+            page.keyboard.press(str(PAGES.index(shown) + 1))
             expect(page.get_by_role("heading", name=heading)).to_be_visible()
         page.keyboard.press("1")
         page.get_by_role("switch", name="Table").first.check(force=True)
@@ -157,8 +163,7 @@ def test_a_narrow_window_has_a_sidebar_to_open(browser: Browser, url: str) -> No
         page.get_by_role("link", name="Stragglers").click()
         expect(page.get_by_role("heading", name="Who is late?")).to_be_visible()
         expect(page.get_by_role("link", name="Stragglers")).not_to_be_in_viewport()
-        wide = "() => document.documentElement.scrollWidth <= window.innerWidth"
-        assert page.evaluate(wide)
+        page.wait_for_function("() => document.documentElement.scrollWidth <= window.innerWidth")
 
 
 def test_512_ranks_open(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> None:

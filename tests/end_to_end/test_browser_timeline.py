@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 from typing import TYPE_CHECKING
 
@@ -97,10 +98,13 @@ def test_a_click_shows_who_entered_last(browser: Browser, url: str) -> None:
     with opened(browser, url + WINDOW) as page:
         x, y, width, height = drawn(page)
         details = page.locator("#timeline-details")
-        for share in range(5, 100, 10):
+        pointed = page.locator("#timeline .annotation").filter(has_text="rank 2 enters last")
+        # Which place it is depends on the drawing; a busy machine answers late.
+        for patience_ms, share in itertools.product((2000, 15_000), range(5, 100, 10)):
             page.mouse.click(x + width * share / 100, y + height * 0.1)
             with contextlib.suppress(AssertionError):
-                expect(details).to_contain_text("waiting for late ranks on rank 0", timeout=2000)
-                break
-        pointed = page.locator("#timeline .annotation").filter(has_text="rank 2 enters last")
-        expect(pointed).to_have_count(1)
+                late = "waiting for late ranks on rank 0"
+                expect(details).to_contain_text(late, timeout=patience_ms)
+                expect(pointed).to_have_count(1, timeout=patience_ms)
+                return
+        pytest.fail("nothing that was clicked is waiting for late ranks")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import signal
 import subprocess
@@ -118,13 +119,17 @@ def opened(browser: Browser, url: str, scheme: Scheme = "light") -> Iterator[Pag
 
 
 def place_saying(page: Page, height: float, kind: str) -> tuple[float, float]:
-    """Move along a row of the timeline until its tooltip begins with `kind`; return where."""
+    """Move along a row of the timeline until its tooltip begins with `kind`; return where.
+
+    Where there is no span there is no tooltip to wait for, and a busy machine shows one late: so it
+    stays longer each time that it goes along the row.
+    """
     box = page.locator("#timeline .nsewdrag").first.bounding_box()
     assert box
-    for share in range(5, 95, 3):
+    for pause_ms, share in itertools.product((60, 500, 3000), range(5, 95, 3)):
         across = box["x"] + box["width"] * share / 100
         page.mouse.move(across, height)
-        page.wait_for_timeout(60)
+        page.wait_for_timeout(pause_ms)
         said = page.locator("#timeline .hoverlayer text").all_text_contents()
         if any(text.startswith(kind) for text in said):
             return across, height

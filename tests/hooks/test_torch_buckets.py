@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.patience import until
 from support.recording import read_one
 from support.torch_training import Training, dist, group_of_one, network, torch
 
@@ -143,4 +144,4 @@ def test_a_recorded_model_goes_away() -> None:
     _trained(model)
     weight = torch._C._WeakTensorRef(model.module[0].weight)
     del model
-    assert weight.expired()
+    until(weight.expired)  # one of gloo's threads may just be letting go of a bucket

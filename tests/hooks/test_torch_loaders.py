@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.recording import read_one
-from support.torch_training import Training, torch
+from support.torch_training import Training, loader, torch
 
 import tracelens as tl
 
@@ -56,26 +56,6 @@ def test_a_batch_that_fails_fails_its_span(trace: Path) -> None:
         list(batches)
     tl.stop()
     assert read_one(trace).one("data")["status"] == "exception"
-<<<<<<< HEAD
-=======
-
-
-def test_worker_processes_record_nothing(trace: Path) -> None:
-    """Not even where a dataset reads from a loader of its own."""
-
-    class Nested(torch.utils.data.Dataset):
-        def __len__(self) -> int:
-            return 4
-
-        def __getitem__(self, index: int) -> Any:
-            return next(iter(loader(1))) * index
-
-    batches = torch.utils.data.DataLoader(Nested(), 2, num_workers=1)
-    tl.attach(Training().model, loader=batches)
-    assert len(list(batches)) == 2
-    tl.stop()
-    (recorded,) = read_all(trace)
-    assert len(recorded.named("data")) == 3
 
 
 def test_an_optimizer_from_before_the_recording_makes_no_steps(trace: Path) -> None:
@@ -92,4 +72,3 @@ def test_an_optimizer_from_before_the_recording_makes_no_steps(trace: Path) -> N
     tl.stop()
     recorded = read_one(trace / "second")
     assert [event["step"] for event in recorded.named("data")] == [0, 1, 2]
->>>>>>> dd3fd5d (Tests wait for conditions with one generous limit; an optimizer that stepped before recording began no longer holds steps up)

@@ -33,6 +33,11 @@ _PHASES: Final = {
     "checkpoint": "checkpointing",
     "gc": "garbage collection",
     "user": "its own code",
+    "wait": "waiting",
+    "ps_queue": "queues at servers",
+    "idle": "idleness of known cause",
+    "unknown": "what was not recorded",
+    "outside": "what is outside steps",
 }
 MOST_LISTED: Final = 6
 

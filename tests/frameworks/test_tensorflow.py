@@ -79,6 +79,13 @@ def test_a_pull_ends_after_its_reply_began(requests: pl.DataFrame) -> None:
     assert (pairs["end_ns"] > pairs["start_ns_there"]).sum() > 0.99 * pairs.height
 
 
+def test_idleness_has_its_cause(trace: Trace) -> None:
+    """A worker without a function to run waits for the coordinator; little else is unknown."""
+    shares = {bar.cause: bar.share for bar in tl.analyze(trace).efficiency.waterfall}
+    assert shares["idle"] > 0.05
+    assert shares.get("unknown", 0.0) < 0.05
+
+
 def test_steps_have_their_phases(trace: Trace) -> None:
     for kind in ("forward", "backprop"):
         spans = trace.spans.filter(pl.col("kind") == kind).collect()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -107,6 +108,20 @@ def test_both_ends_name_the_same_requests() -> None:
     assert request["push"] == request["receive"] == request["apply"]
     assert request["pull"] != request["push"]
     assert {number >> 40 for number in request.values() if number is not None} == {WORKER}
+
+
+def test_between_steps_a_worker_waits_for_the_coordinator() -> None:
+    later = [
+        replace(
+            event,
+            start_ns=event.start_ns + 200,
+            end_ns=event.end_ns + 200,
+            about={name: 5 if value == STEP else value for name, value in event.about.items()},
+        )
+        for event in _worker()
+    ]
+    (idle,) = (s for s in spans_of(_worker() + later, "worker", WORKER, PLAN) if s.op == "launch")
+    assert (idle.kind, *_times(idle)) == ("wait", 99, 200)
 
 
 def test_another_servers_variables_are_not_served_here() -> None:

@@ -107,6 +107,11 @@ def test_bare_wait() -> None:
     assert cut([span(0, "wait", 10, 60)], ranks=1)[1] == ("wait", 10, 60)
 
 
+def test_waiting_for_work() -> None:
+    """Who has been given nothing to do is idle, of known cause: no rank is awaited."""
+    assert cut([span(0, "wait", 10, 60, op="launch")], ranks=1)[1] == ("idle", 10, 60)
+
+
 def test_other_causes() -> None:
     """Empty time with a pause of the process, or device work, is idle; else unknown."""
     rows = [

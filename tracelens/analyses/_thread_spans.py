@@ -34,8 +34,9 @@ _MEANING: Final[dict[str, int]] = {
     "elastic": COMMUNICATION,
     "wait": BLOCKED,
 }
-# Elastic training's own work and its queue for a turn, whatever is in flight.
-_ELASTIC_MEANING: Final[dict[str, int]] = {
+# Elastic training's own work and its queue for a turn, whatever is in flight; idleness of known cause.
+_MEANING_OF_OP: Final[dict[str, int]] = {
+    "launch": IDLE,
     "turn_wait": PS_QUEUE,
     "worker_update": CATEGORIES.index("update"),
     "master_update": CATEGORIES.index("update"),
@@ -45,7 +46,7 @@ _ELASTIC_MEANING: Final[dict[str, int]] = {
 def thread_spans(trace: Trace, device: pl.DataFrame) -> pl.DataFrame:
     """Return the training threads' spans: process, times, meaning, and the number of their name."""
     threads = trace.workers.select("process", thread="training_thread").lazy()
-    code = _coded("op", _ELASTIC_MEANING, _coded("kind", _MEANING, pl.lit(USER, pl.Int64)))
+    code = _coded("op", _MEANING_OF_OP, _coded("kind", _MEANING, pl.lit(USER, pl.Int64)))
     return (
         trace.spans.filter(pl.col("kind") != "step", ~_surroundings.REDUCED_ON_DEVICE)
         .join(threads, on=["process", "thread"], how="semi")

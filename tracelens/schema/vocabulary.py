@@ -52,6 +52,7 @@ OPS: Final[dict[str, tuple[str, ...]]] = {
     "reduction": (*COLLECTIVES, *POINT_TO_POINT),
     "ps": ("push", "pull", "receive", "aggregate", "apply", "reply"),
     "elastic": ("turn_wait", "weights_down", "weights_up", "worker_update", "master_update"),
+    "wait": ("launch",),  # to be given work, by a coordinator or a host: not for other ranks
 }
 
 # Nobody leaves one of these before the last has come, so their ends tie clocks together.

@@ -26,6 +26,7 @@ _BEGUN: Final = f"{_EXECUTOR}Async::Start"
 _DONE: Final = f"{_EXECUTOR}Async::Done"
 _NUMBERED: Final = re.compile(r"/_\d+(:_Send)?$")  # what partitioning a graph adds to a name
 _WORKER: Final = re.compile(r"/job:worker/[^;]*task:(\d+)")
+_IDLE: Final = "wait for the coordinator"  # until it gives the worker its next function to run
 _GRADIENTS: Final = "gradient_tape/"
 _WORDY: Final = ("ExecutorState", "Threadpool", "Eager", "FunctionRun", "KernelAndDevice")
 
@@ -80,8 +81,13 @@ def spans_of(events: Iterable[Event], role: str, number: int, plan: Plan) -> Ite
             yield from _served(step, number, plan)
         return
     own = [step for step in steps if step.begun.keys() & plan.pulls.keys() or _pushed(step, plan)]
+    idle_since = None
     for index, step in enumerate(own):
-        yield from _worked(step, index, number, plan)
+        seen = list(_worked(step, index, number, plan))
+        if seen and idle_since and idle_since < seen[0].start_ns:
+            yield Seen(_IDLE, "wait", "launch", idle_since, seen[0].start_ns)
+        idle_since = seen[0].end_ns if seen else idle_since
+        yield from seen
 
 
 def _steps(events: list[Event]) -> list[_Step]:

@@ -54,6 +54,7 @@ _OPS: Final[dict[str, str]] = {
     "weights_down": "download_weights",
     "weights_up": "upload_weights",
     "worker_update": "elastic_worker_update local_elastic_update",
+    "launch": "kernel_launch wait_for_work",
     "master_update": "center_update elastic_master_update",
 }
 _ROLES: Final[dict[str, str]] = {

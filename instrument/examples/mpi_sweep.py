@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 ALGORITHMS: Final = ("library", *WRITTEN_OUT)
 WARM_UP: Final = 2
 ELEMENT: Final = 4  # bytes
+FILL: Final = tl.span("fill")
+CHECK: Final = tl.span("check")
 
 
 def sizes(least: int, most: int) -> Iterator[int]:
@@ -36,16 +38,20 @@ def sizes(least: int, most: int) -> Iterator[int]:
 
 def measure(comm: Any, allreduce: Allreduce, nbytes: int, repeats: int) -> float:
     """Return the seconds that one call takes, on the slowest rank."""
-    values = np.ones(nbytes // ELEMENT, "f4")
+    with FILL:
+        values = np.ones(nbytes // ELEMENT, "f4")
     for _ in range(WARM_UP):
         allreduce(values)
-        values.fill(1)
+        with FILL:
+            values.fill(1)
     comm.Barrier()
     begin = time.perf_counter()
     for _ in range(repeats):
         allreduce(values)
     taken = (time.perf_counter() - begin) / repeats
-    if not np.allclose(values, float(comm.size) ** repeats, rtol=1e-3):
+    with CHECK:
+        right = np.allclose(values, float(comm.size) ** repeats, rtol=1e-3)
+    if not right:
         raise SystemExit("an allreduce gave a wrong sum")
     return float(comm.allreduce(taken, MPI.MAX))
 

@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from support.samples import SAMPLES, Sample, differences, manifest
 
 from tracelens.analyses import analyze
 from tracelens.load import open as open_trace
 
+if TYPE_CHECKING:
+    from tracelens.analyses.result import Report
+
 MEGABYTE = 10**6
 
 
-@pytest.mark.parametrize("sample", manifest(), ids=lambda sample: sample.name)
-def test_planted_fault_is_the_first_finding(sample: Sample) -> None:
+@pytest.fixture(scope="module", params=manifest(), ids=lambda sample: sample.name)
+def explained(request: pytest.FixtureRequest) -> tuple[Sample, Report]:
+    return request.param, analyze(open_trace(request.param.folder))
+
+
+def test_planted_fault_is_the_first_finding(explained: tuple[Sample, Report]) -> None:
     """The first finding names the planted fault; a healthy run has no fault."""
-    report = analyze(open_trace(sample.folder))
+    sample, report = explained
     assert differences(report, sample.expect) == []
+
+
+def test_hardly_any_time_is_unknown(explained: tuple[Sample, Report]) -> None:
+    """The waterfall sums to all of the time; of at most a twentieth nothing was recorded."""
+    efficiency = explained[1].efficiency
+    assert efficiency
+    shares = {bar.cause: bar.share for bar in efficiency.waterfall}
+    assert efficiency.achieved + sum(shares.values()) == pytest.approx(1, abs=1e-9)
+    assert shares["unknown"] < 0.05
 
 
 def test_samples_stay_small() -> None:

@@ -81,7 +81,9 @@ def test_a_pull_ends_after_its_reply_began(requests: pl.DataFrame) -> None:
 
 def test_idleness_has_its_cause(trace: Trace) -> None:
     """A worker without a function to run waits for the coordinator; little else is unknown."""
-    shares = {bar.cause: bar.share for bar in tl.analyze(trace).efficiency.waterfall}
+    efficiency = tl.analyze(trace).efficiency
+    assert efficiency
+    shares = {bar.cause: bar.share for bar in efficiency.waterfall}
     assert shares["idle"] > 0.05
     assert shares.get("unknown", 0.0) < 0.05
 

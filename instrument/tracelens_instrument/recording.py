@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tracelens.schema.side import Retention
     from tracelens_instrument.identity import Identity
-    from tracelens_instrument.segments import Segment
+    from tracelens_instrument.segments import Segment, Slot
 
 __all__ = ["Recording"]
 
@@ -88,7 +88,7 @@ class Recording:
         """What is written to now."""
         return self.storage.segment
 
-    def rotate(self, full: Segment) -> tuple[Segment, int]:
+    def rotate(self, full: Segment) -> tuple[Segment, Slot]:
         """Reserve a slot in the segment after `full`."""
         slot = self.storage.rotate(full)
         if self.segment.number > self._boundary + _NO_STEPS:

@@ -8,17 +8,19 @@ pages belong to the kernel.
 from __future__ import annotations
 
 import contextlib
+import functools
 import mmap
 import os
 import threading
 from operator import length_hint
 from sys import getrefcount
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 from tracelens.schema.record import BYTE_ORDER, HEADER, MAGIC, RECORD_BYTES
 from tracelens.schema.vocabulary import SCHEMA_VERSION, SEGMENT_SUFFIX
 from tracelens_instrument.backend import FREE_THREADED, NATIVE
 from tracelens_instrument.descriptors import limits_as_errors, mapped
+from tracelens_instrument.state import WORD
 
 if NATIVE:
     from tracelens_instrument._native import Slots, redirect
@@ -30,7 +32,9 @@ if TYPE_CHECKING:
     from tracelens_instrument.failures import Counter
     from tracelens_instrument.recording import Recording
 
-__all__ = ["SEGMENT_BYTES", "Segment", "count_records", "create_segment", "sink"]
+__all__ = ["SEGMENT_BYTES", "Segment", "Slot", "count_records", "create_segment", "sink"]
+
+Slot: TypeAlias = tuple[int, int]
 
 # Small, so that bringing one into memory between two steps takes a tenth of a millisecond.
 SEGMENT_BYTES: Final = 1 << 18
@@ -42,13 +46,23 @@ _POPULATE_WRITE: Final = 23  # MADV_POPULATE_WRITE, which the mmap module does n
 class Segment:
     """Slots to write records into.
 
-    ``next(segment.slots)`` reserves one and returns its offset in bytes, in one step that neither a
-    thread nor a signal handler can come between; StopIteration says that the segment is full.
-    `words` are the same bytes as 8-byte integers. Whoever holds a segment may close its spans, also
-    after it is full.
+    ``next(segment.slots)`` reserves one and returns where it is, in one step that neither a thread nor a
+    signal handler can come between; StopIteration says that the segment is full. A `Slot` is where a
+    record begins, in words of 8 bytes and in bytes: ``segment.ends[word]`` is its end, what is before
+    that its start. Whoever holds a segment may close its spans, also after it is full.
     """
 
-    __slots__ = ("__weakref__", "memory", "number", "owner", "path", "slots", "touched", "words")
+    __slots__ = (
+        "__weakref__",
+        "_mapped",
+        "ends",
+        "memory",
+        "number",
+        "owner",
+        "path",
+        "slots",
+        "touched",
+    )
 
     def __init__(
         self,
@@ -57,15 +71,16 @@ class Segment:
         *,
         path: Path | None = None,
         number: int = -1,
-        slots: Iterator[int] | None = None,
+        slots: Iterator[Slot] | None = None,
     ) -> None:
         self.path = path
         self.number = number
-        self.memory = memory
-        self.words = memoryview(memory).cast("q")
+        self._mapped = memory
+        self.memory = memoryview(memory)  # written to quicker than what it is a view of
+        self.ends = _ends(memory)
         self.owner = owner
         self.touched = False
-        self.slots = slots or _offsets(memory)
+        self.slots = slots or _slots(memory)
 
     def remaining(self) -> int:
         """How many slots are left."""
@@ -73,10 +88,10 @@ class Segment:
 
     def touch(self) -> None:
         """Bring the pages into memory now, so that no span has to wait for them; once."""
-        if not self.touched and isinstance(self.memory, mmap.mmap):
+        if not self.touched and isinstance(self._mapped, mmap.mmap):
             self.touched = True
             with contextlib.suppress(OSError):  # before Linux 5.14: they come when first written
-                self.memory.madvise(_POPULATE_WRITE)
+                self._mapped.madvise(_POPULATE_WRITE)
 
     def is_held(self) -> bool:
         """Whether anything besides the segment itself refers to its slots."""
@@ -85,35 +100,47 @@ class Segment:
     def detach(self) -> None:
         """Send whatever is still written here nowhere (a forked child must not touch the file)."""
         scratch = bytearray(len(self.memory))
-        self.memory = scratch
-        self.words = memoryview(scratch).cast("q")
+        self._mapped = scratch
+        self.memory = memoryview(scratch)
+        self.ends = _ends(scratch)
         if NATIVE:
             redirect(self.slots, scratch)
 
 
-def _offsets(memory: mmap.mmap | bytearray) -> Iterator[int]:
+def _ends(memory: mmap.mmap | bytearray) -> memoryview[int]:
+    """Return the memory as words from the first record's end on."""
+    return memoryview(memory)[8:].cast(WORD)
+
+
+def _slots(memory: mmap.mmap | bytearray) -> Iterator[Slot]:
     if NATIVE:
         return Slots(memory)
-    offsets = iter(range(RECORD_BYTES, len(memory), RECORD_BYTES))
-    return _SharedSlots(offsets) if FREE_THREADED else offsets
+    slots = iter(_every_slot(len(memory)))
+    return _SharedSlots(slots) if FREE_THREADED else slots
+
+
+@functools.cache
+def _every_slot(size: int) -> tuple[Slot, ...]:
+    """Return the slots of a segment, made once: spans would take longer to compute them."""
+    return tuple((offset // 8, offset) for offset in range(RECORD_BYTES, size, RECORD_BYTES))
 
 
 class _SharedSlots:
     """Gives each slot once also where the GIL does not see to it."""
 
-    def __init__(self, offsets: Iterator[int]) -> None:
-        self._offsets = offsets
+    def __init__(self, slots: Iterator[Slot]) -> None:
+        self._slots = slots
         self._lock = threading.RLock()  # a signal handler may come in between
 
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> int:
+    def __next__(self) -> Slot:
         with self._lock:
-            return next(self._offsets)
+            return next(self._slots)
 
     def __length_hint__(self) -> int:
-        return length_hint(self._offsets)
+        return length_hint(self._slots)
 
 
 def create_segment(path: Path, number: int, owner: Recording) -> Segment:
@@ -170,9 +197,9 @@ class _NoSlots:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> int:
+    def __next__(self) -> Slot:
         self._lost.add()
-        return 0
+        return 0, 0
 
     def __length_hint__(self) -> int:
         return 0

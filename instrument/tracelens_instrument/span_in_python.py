@@ -1,14 +1,14 @@
 """Spans in Python: handles that are made once and used many times.
 
 Where the recorder in C serves, these do what is unusual (see `_native.c`). The methods that run inside
-training (`__enter__`, `__exit__`, `begin`, `end`) are written flat: every call and every attribute
+training (those of `with`, `begin`, `end`) are written flat: every call and every attribute
 that they do without is time that the training keeps.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from tracelens.schema.record import (
     ESTIMATED,
@@ -25,25 +25,22 @@ from tracelens_instrument.failures import contain, let_through
 from tracelens_instrument.lifecycle import first_use
 from tracelens_instrument.registry import REGISTRY
 from tracelens_instrument.repair import write_what_fits
-from tracelens_instrument.state import OPEN, STATE
+from tracelens_instrument.state import OPEN, OPEN_WITH_BYTES, STATE
+from tracelens_instrument.token_in_python import NOTHING, Token
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from tracelens.schema.side import Definition
-    from tracelens_instrument.segments import Segment
     from tracelens_instrument.state import Here
 
 __all__ = ["Span", "Token", "Values", "reduced"]
 
 _write_open = OPEN.pack_into
+_write_open_with_bytes = OPEN_WITH_BYTES.pack_into
 _write = RECORD.pack_into
 _write_flags = struct.Struct("@H").pack_into
-_write_definition = struct.Struct("@I").pack_into
 _FLAGS_OFFSET = 58
-_DEFINITION_OFFSET = 60
-_UNUSED = 0
 
 
 class Values(TypedDict, total=False):
@@ -60,112 +57,29 @@ class Values(TypedDict, total=False):
     step: int | None
 
 
-class Token:
-    """A span that has begun; `end` closes it, in any thread, and so does leaving it as a context."""
+class _Handle(type):
+    """Says how to enter and leave handles, to those who ask the class (`contextlib.ExitStack`)."""
 
-    __slots__ = ("offset", "segment")
-
-    segment: Segment | None
-    offset: int
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            segment = self.segment
-            if segment is not None:
-                end = now()
-                self.segment = None
-                segment.words[(self.offset >> 3) + 1] = end if kind is None else -end
-        except Exception as failure:  # noqa: BLE001 - the border to the user's training code
-            contain(failure)
-
-    def end(self, failed: bool = False) -> None:  # noqa: FBT001, FBT002 - keywords cost time here
-        """Close the span, as failed if it ended by an exception; a second time does nothing."""
-        try:
-            segment = self.segment
-            if segment is not None:
-                end = now()
-                self.segment = None
-                if failed is not False and is_true(failed):
-                    end = -end
-                segment.words[(self.offset >> 3) + 1] = end
-        except Exception as error:  # noqa: BLE001 - the border to the user's training code
-            contain(error)
-
-    def discard(self) -> None:
-        """Make as if it had never begun."""
-        segment, self.segment = self.segment, None
-        if segment is not None:
-            _write_definition(segment.memory, self.offset + _DEFINITION_OFFSET, _UNUSED)
+    __enter__ = property(lambda _: _enter)
+    __exit__ = property(lambda _: _leave)
 
 
-_NOTHING = Token()
-_NOTHING.segment = None
-
-
-class Span:
+class Span(metaclass=_Handle):
     """A kind of work, named once: ``with SPAN:`` or ``with SPAN(nbytes=n):`` records a piece of it.
 
     May be used by all threads, inside itself, and in signal handlers. Where coroutines of one thread
     use a handle in turns, use ``with SPAN():``, which keeps its state apart from the thread's.
+
+    A handle holds the functions that `with` calls, made once: binding methods takes half the time of
+    a `with`.
     """
 
-    __slots__ = ("definition",)
+    __slots__ = ("__enter__", "__exit__", "definition")
 
     def __init__(self, definition: int) -> None:
         self.definition = definition
-
-    def __enter__(self) -> Self:
-        try:
-            segment = STATE.segment
-            if segment is None and (STATE.waiting is None or (segment := first_use()) is None):
-                return self
-            try:
-                offset = next(segment.slots)
-            except StopIteration:
-                segment, offset = segment.owner.rotate(segment)
-            try:
-                here = STATE.local.here
-            except AttributeError:
-                here = segment.owner.arrive()
-            here.top = (self, segment, offset, here.top)
-            _write_open(
-                segment.memory, offset, now(), NO_BYTES, STATE.blank, here.block, self.definition
-            )
-        except Exception as error:  # noqa: BLE001 - the border to the user's training code
-            contain(error)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            if STATE.segment is None:
-                return
-            end = now()
-            try:
-                here = STATE.local.here
-                entered, segment, offset, below = here.top
-            except (AttributeError, TypeError):
-                return  # it was entered before recording began
-            if entered is self:
-                here.top = below
-            else:
-                segment, offset = _pull(here, self)
-            if segment is not None:
-                segment.words[(offset >> 3) + 1] = end if kind is None else -end
-        except Exception as failure:  # noqa: BLE001 - the border to the user's training code
-            contain(failure)
+        self.__enter__: Callable[[], Span] = _entering(self, definition)
+        self.__exit__: Callable[..., None] = _leaving(self)
 
     def __reduce__(self) -> tuple[Callable[[Definition], Span], tuple[Definition]]:
         """Let a handle be copied, and sent to a process where other numbers stand for the same."""
@@ -190,11 +104,11 @@ class Span:
         try:
             segment = STATE.segment
             if segment is None and (STATE.waiting is None or (segment := first_use()) is None):
-                return _NOTHING
+                return NOTHING
             try:
-                offset = next(segment.slots)
+                word, offset = next(segment.slots)
             except StopIteration:
-                segment, offset = segment.owner.rotate(segment)
+                segment, (word, offset) = segment.owner.rotate(segment)
             try:
                 here = STATE.local.here
             except AttributeError:
@@ -207,12 +121,12 @@ class Span:
                     and request is None and queue_depth is None and micro_step is None
                     and step is None and track is None
                 ):  # fmt: skip
-                    _write_open(
+                    _write_open_with_bytes(
                         segment.memory,
                         offset,
                         start,
                         nbytes,
-                        STATE.blank,
+                        STATE.blank_beside_bytes,
                         here.block,
                         self.definition,
                     )
@@ -230,16 +144,18 @@ class Span:
                            0, self.definition)  # fmt: skip
             except Exception as error:  # noqa: BLE001 - training code hands in anything
                 let_through(error)
-                at = STATE.step if step is None else step
+                number = STATE.step if step is None else step
                 row = here.index if track is None else track
-                values = (nbytes, request, seq, at, key, bucket, peer, row, micro_step, queue_depth)
+                values = (
+                    nbytes, request, seq, number, key, bucket, peer, row, micro_step, queue_depth
+                )  # fmt: skip
                 write_what_fits(segment, offset, start, values, self.definition)
             token = Token()
             token.segment = segment
-            token.offset = offset
+            token.word = word
         except Exception as error:  # noqa: BLE001 - the border to the user's training code
             contain(error)
-            return _NOTHING
+            return NOTHING
         return token
 
     __call__ = begin
@@ -260,15 +176,71 @@ class Span:
         if segment is None:
             return
         if estimated is not False and is_true(estimated):
-            _write_flags(segment.memory, token.offset + _FLAGS_OFFSET, ESTIMATED)
-        first = token.offset >> 3
+            _write_flags(segment.memory, 8 * token.word + _FLAGS_OFFSET, ESTIMATED)
         try:
-            segment.words[first] = start_ns
-            segment.words[first + 1] = -end_ns if is_true(failed) else end_ns
+            segment.ends[token.word - 1] = start_ns
+            segment.ends[token.word] = -end_ns if is_true(failed) else end_ns
         except Exception as error:  # noqa: BLE001 - times are what training code hands in
             let_through(error)
             token.discard()
             segment.owner.count_unusable_time()
+
+
+def _entering(span: Span, definition: int) -> Callable[[], Span]:
+    """Return what `with span:` calls first."""
+
+    def enter() -> Span:
+        try:
+            segment = STATE.segment
+            if segment is None and (STATE.waiting is None or (segment := first_use()) is None):
+                return span
+            try:
+                word, offset = next(segment.slots)
+            except StopIteration:
+                segment, (word, offset) = segment.owner.rotate(segment)
+            try:
+                here = STATE.local.here
+            except AttributeError:
+                here = segment.owner.arrive()
+            here.top = (span, segment, word, here.top)
+            _write_open(segment.memory, offset, now(), STATE.blank, here.block, definition)
+        except Exception as error:  # noqa: BLE001 - the border to the user's training code
+            contain(error)
+        return span
+
+    return enter
+
+
+def _leaving(span: Span) -> Callable[..., None]:
+    """Return what `with span:` calls last."""
+
+    def leave(kind: type[BaseException] | None, _error: object, _traceback: object) -> None:
+        try:
+            if STATE.segment is None:
+                return
+            end = now()
+            try:
+                here = STATE.local.here
+                entered, segment, word, below = here.top
+            except (AttributeError, TypeError):
+                return  # it was entered before recording began
+            if entered is span:
+                here.top = below
+                segment.ends[word] = end if kind is None else -end
+            else:
+                _leave_below(here, span, end if kind is None else -end)
+        except Exception as failure:  # noqa: BLE001 - the border to the user's training code
+            contain(failure)
+
+    return leave
+
+
+def _enter(span: Span) -> Span:
+    return span.__enter__()
+
+
+def _leave(span: Span, *what: object) -> None:
+    span.__exit__(*what)
 
 
 def reduced(definition: int) -> tuple[Callable[[Definition], Span], tuple[Definition]]:
@@ -283,17 +255,17 @@ def _same_span(row: Definition) -> Span:
     return span.Span(REGISTRY.number(row))
 
 
-def _pull(here: Here, span: Span) -> tuple[Segment | None, int]:
-    """Find `span` further down, where uses did not nest, and take it out."""
+def _leave_below(here: Here, span: Span, end: int) -> None:
+    """Close the latest use of `span` where uses did not nest, and take it out."""
     above = []
     entry = here.top
     while entry is not None and entry[0] is not span:
         above.append(entry)
         entry = entry[3]
     if entry is None:
-        return None, 0
-    _, segment, offset, top = entry
-    for entered, its_segment, its_offset, _ in reversed(above):
-        top = (entered, its_segment, its_offset, top)
+        return
+    _, segment, word, top = entry
+    for entered, its_segment, its_word, _ in reversed(above):
+        top = (entered, its_segment, its_word, top)
     here.top = top
-    return segment, offset
+    segment.ends[word] = end

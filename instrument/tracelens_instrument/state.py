@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tracelens.schema.light import dataclass
-from tracelens.schema.record import NO_INDEX, NO_REQUEST, NO_SEQ, NO_SHORT
+from tracelens.schema.record import NO_BYTES, NO_INDEX, NO_REQUEST, NO_SEQ, NO_SHORT
 from tracelens_instrument.backend import NATIVE
 
 if TYPE_CHECKING:
@@ -20,14 +20,18 @@ if TYPE_CHECKING:
 
     Entry: TypeAlias = tuple[Span, Segment, int, "Entry | None"]
 
-__all__ = ["NO_STEP", "OPEN", "STATE", "Here", "State", "Waiting"]
+__all__ = ["NO_STEP", "OPEN", "OPEN_WITH_BYTES", "STATE", "WORD", "Here", "State", "Waiting"]
 
 NO_STEP: Final = -1
 
-# Most records say no more than bytes, so they are written in five pieces: start, bytes, what changes
-# with the step (bytes 24..52), what belongs to the thread (52..60), definition.
-OPEN: Final = struct.Struct("@q8xq28s8sI")
-_BY_STEP: Final = struct.Struct("@QIiiii")
+# The machine's own word, which Python reads and writes quicker than what is 8 bytes everywhere.
+WORD: Final = "l" if struct.calcsize("l") == 8 else "q"
+
+# Most records say nothing but bytes, or not even these, so they are written in few pieces: start,
+# (bytes,) what changes with the step (up to byte 52), what belongs to the thread (52..60), definition.
+OPEN: Final = struct.Struct(f"@{WORD}8x36s8sI")
+OPEN_WITH_BYTES: Final = struct.Struct(f"@{WORD}8x{WORD}28s8sI")
+_BY_STEP: Final = struct.Struct("@qQIiiii")
 _BY_THREAD: Final = struct.Struct("@HHHH")
 
 
@@ -48,7 +52,15 @@ class _Here:
 
 
 class _Fields:
-    __slots__ = ("blank", "local", "recording", "segment", "step", "waiting")
+    __slots__ = (
+        "blank",
+        "blank_beside_bytes",
+        "local",
+        "recording",
+        "segment",
+        "step",
+        "waiting",
+    )
 
     segment: Segment | None
     waiting: Waiting | None
@@ -56,6 +68,7 @@ class _Fields:
     local: threading.local
     step: int
     blank: bytes
+    blank_beside_bytes: bytes
 
 
 # In C, spans find these without asking Python.
@@ -98,7 +111,8 @@ class State(Fields):
     def set_step(self, step: int) -> None:
         """Stamp what follows with `step`."""
         self.step = step
-        self.blank = _BY_STEP.pack(NO_REQUEST, NO_SEQ, step, NO_INDEX, NO_INDEX, NO_INDEX)
+        self.blank = _BY_STEP.pack(NO_BYTES, NO_REQUEST, NO_SEQ, step, NO_INDEX, NO_INDEX, NO_INDEX)
+        self.blank_beside_bytes = self.blank[8:]
 
     def forget(self) -> None:
         """Record nothing from now on."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tracelens.schema.side import Retention
     from tracelens_instrument.losses import Losses
     from tracelens_instrument.recording import Recording
+    from tracelens_instrument.segments import Slot
     from tracelens_instrument.side_file import SideFile
 
 __all__ = ["Storage"]
@@ -76,7 +77,7 @@ class Storage:
         if not self.stopped:
             self._prepare()
 
-    def rotate(self, full: Segment) -> tuple[Segment, int]:
+    def rotate(self, full: Segment) -> tuple[Segment, Slot]:
         """Reserve a slot in the segment after `full`."""
         while True:
             with self._lock:

@@ -75,7 +75,10 @@ static inline Record *slots_at(const Slots *self, Py_ssize_t offset)
 
 static PyObject *slots_next(Slots *self)
 {
-    return slots_left(self) ? PyLong_FromSsize_t(slots_take(self)) : NULL;
+    if (!slots_left(self))
+        return NULL;
+    Py_ssize_t offset = slots_take(self);
+    return Py_BuildValue("(nn)", offset / 8, offset);
 }
 
 static PyObject *slots_length_hint(Slots *self, PyObject *unused)
@@ -90,7 +93,8 @@ static PyMethodDef slots_methods[] = {
 };
 
 static PyType_Slot slots_slots[] = {
-    {Py_tp_doc, "Slots(memory)\n--\n\nOffsets of the records that fit into `memory`, each once."},
+    {Py_tp_doc, "Slots(memory)\n--\n\n"
+                "Where the records that fit into `memory` are, each once: in words of 8 bytes, and in bytes."},
     {Py_tp_new, slots_new},
     {Py_tp_dealloc, slots_dealloc},
     {Py_tp_iter, itself},

@@ -2,7 +2,7 @@
 
 typedef struct {
     PyObject_HEAD
-    PyObject *segment, *waiting, *recording, *local, *blank;
+    PyObject *segment, *waiting, *recording, *local, *blank, *blank_beside_bytes;
     Slots *slots; /* those of `segment`, if they are ours */
     int step;
 } Fields;
@@ -57,6 +57,7 @@ static int fields_traverse(Fields *self, visitproc visit, void *arg)
     Py_VISIT(self->recording);
     Py_VISIT(self->local);
     Py_VISIT(self->blank);
+    Py_VISIT(self->blank_beside_bytes);
     Py_VISIT(self->slots);
     return 0;
 }
@@ -68,6 +69,7 @@ static int fields_clear(Fields *self)
     Py_CLEAR(self->recording);
     Py_CLEAR(self->local);
     Py_CLEAR(self->blank);
+    Py_CLEAR(self->blank_beside_bytes);
     Py_CLEAR(self->slots);
     return 0;
 }
@@ -83,6 +85,7 @@ static PyMemberDef fields_members[] = {
     {"waiting", T_OBJECT, offsetof(Fields, waiting), 0, NULL},
     {"recording", T_OBJECT, offsetof(Fields, recording), 0, NULL},
     {"blank", T_OBJECT, offsetof(Fields, blank), 0, NULL},
+    {"blank_beside_bytes", T_OBJECT, offsetof(Fields, blank_beside_bytes), 0, NULL},
     {"step", T_INT, offsetof(Fields, step), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };

@@ -18,7 +18,8 @@ from support.recording import clean_environment
 if TYPE_CHECKING:
     from pathlib import Path
 
-# A run of all tests tries both; a run that asks for one tries that one.
+# A run of all tests tries both, so `make unit` leaves these out of its second pass, which is without the
+# native part. A run that asks for one recorder tries that one.
 RECORDERS = [os.environ["TRACELENS_NATIVE"]] if "TRACELENS_NATIVE" in os.environ else ["1", "0"]
 both_recorders = pytest.mark.parametrize(
     "recorder", RECORDERS, ids=lambda switch: "native" if switch == "1" else "python"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from tracelens.analyses import (
+    arrivals,
     asynchrony,
     chains,
     communication,
@@ -70,6 +71,7 @@ ANALYSES: Final = (
     Analysis(
         "communication", "How fast are collectives, and are messages too small?", communication.run
     ),
+    Analysis("arrivals", "How far apart do ranks come, and who comes last?", arrivals.run),
     Analysis("links", "Which links are slow, and when are all of them?", links.run),
     Analysis("critical_path", "Which rank's work is the job as long as?", critical_path.run),
     Analysis("chains", "How long is it from a gradient to the use of its weights?", chains.run),

@@ -31,6 +31,7 @@ __all__ = ["BANDWIDTH_COLUMNS", "LINE_COLUMNS", "Communication", "run"]
 WORTH_SAYING: Final = 0.03  # of the job
 FEWEST_CALLS: Final = 8  # of a size class, to speak of its best
 _BEST: Final = 0.9  # quantile: a single lucky call is no best
+_BY: Final = ("op", "ranks", "from_bytes")
 _CLASS: Final = 4  # a size class reaches from one power of 4 to the next
 
 BANDWIDTH_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -61,10 +62,14 @@ LINE_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 @dataclass(frozen=True)
 class Communication:
-    """`calls` is one row a collective, `bandwidths` by size class, `lines` the fits."""
+    """`calls` is one row a collective, `bandwidths` by size class, `lines` the fits.
+
+    `slowest` is, of every row of `bandwidths`, the call that took longest for its bytes.
+    """
 
     calls: pl.DataFrame
     bandwidths: pl.DataFrame
+    slowest: pl.DataFrame
     lines: pl.DataFrame
     findings: tuple[Finding, ...]
 
@@ -81,22 +86,29 @@ def run(trace: Trace, phases: Phases) -> Communication:
     lines = _fits(sized)
     job = job_ns(trace)
     small = _small(sized, lines, phases, job) if job else []
-    return Communication(calls, _bandwidths(sized), _table(sized, lines), tuple(small))
+    each = _classed(sized)
+    return Communication(
+        calls, _bandwidths(each), _slowest(each), _table(sized, lines), tuple(small)
+    )
 
 
-def _bandwidths(calls: pl.DataFrame) -> pl.DataFrame:
-    """Summarise calls by operation, number of ranks and size."""
+def _classed(calls: pl.DataFrame) -> pl.DataFrame:
+    """Add size class and bandwidths to calls."""
     factors = [
         _calls.bus_factor(op, ranks) for op, ranks in calls.select("op", "ranks").iter_rows()
     ]
     power = (pl.col("bytes").log(_CLASS) + 1e-9).floor()
     bus = pl.col("algorithm_bandwidth") * pl.col("factor")
-    each = calls.with_columns(
+    return calls.with_columns(
         from_bytes=(_CLASS**power).round().cast(pl.Int64),
         algorithm_bandwidth=pl.col("bytes") / pl.col("wire_ns"),
         factor=pl.Series(factors, dtype=pl.Float64),
     ).with_columns(bus_bandwidth=bus)
-    table = each.group_by("op", "ranks", "from_bytes").agg(
+
+
+def _bandwidths(each: pl.DataFrame) -> pl.DataFrame:
+    """Summarise calls by operation, number of ranks and size."""
+    table = each.group_by(_BY).agg(
         pl.col("bytes", "wire_ns", "algorithm_bandwidth", "bus_bandwidth").median(),
         calls=pl.len().cast(pl.Int64),
         best=pl.when(pl.len() >= FEWEST_CALLS).then(pl.col("bus_bandwidth").quantile(_BEST)),
@@ -105,6 +117,15 @@ def _bandwidths(calls: pl.DataFrame) -> pl.DataFrame:
     return (
         table.with_columns(of_best=(pl.col("bus_bandwidth") / best).clip(upper_bound=1.0))
         .select(pl.col(name).cast(kind) for name, kind in BANDWIDTH_COLUMNS.items())
+        .sort("ranks", "op", "from_bytes")
+    )
+
+
+def _slowest(each: pl.DataFrame) -> pl.DataFrame:
+    slowest = pl.col("algorithm_bandwidth").arg_min()
+    return (
+        each.group_by(_BY)
+        .agg(pl.col("ready_ns", "wire_ns").get(slowest))
         .sort("ranks", "op", "from_bytes")
     )
 

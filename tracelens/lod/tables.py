@@ -17,9 +17,13 @@ if TYPE_CHECKING:
 MOST_ROWS: Final = 1 << 17  # such as steps of a long run; of pairs of ranks, the first
 # Name: analysis (as in `Report.results`), then the way to the table in its result.
 KEPT: Final[dict[str, str]] = {
+    "arrivals_by_step": "arrivals.by_step",
+    "arrivals_last": "arrivals.last",
+    "arrivals_spread": "arrivals.spread",
     "asynchrony": "asynchrony.workers",
     "background": "chains.background",
     "bandwidths": "communication.bandwidths",
+    "bandwidths_slowest": "communication.slowest",
     "chains": "chains.chains",
     "critical_path": "critical_path.shares",
     "epochs": "membership.epochs",

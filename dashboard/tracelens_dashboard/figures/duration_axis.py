@@ -8,6 +8,7 @@ from typing import Any, Final
 from tracelens_dashboard import text
 
 MOST_TICKS: Final = 7
+FEW_DECADES: Final = 2.5
 _STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
@@ -15,16 +16,17 @@ def logarithmic(low_ns: float, high_ns: float) -> dict[str, Any]:
     """Return a logarithmic axis of nanoseconds."""
     low, high = max(low_ns, 1.0), max(high_ns, low_ns * 1.01, 1.01)
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    finer = (1.0, 2.0, 5.0) if last - first <= 2 else (1.0,)
-    ticks = [part * 10.0**power for power in range(first, last + 1) for part in finer]
+    finer = (1.0, 2.0, 5.0) if math.log10(high / low) <= FEW_DECADES else (1.0,)
+    found = [part * 10.0**power for power in range(first, last + 1) for part in finer]
+    ticks = [tick for tick in found if low / 2 <= tick <= 2 * high]
     stride = -(-len(ticks) // (2 * MOST_TICKS))
     return {"type": "log"} | _labelled(ticks[::stride])
 
 
-def linear(high_ns: float, low_ns: float = 0.0) -> dict[str, Any]:
+def linear(high_ns: float, low_ns: float = 0.0, most: int = MOST_TICKS) -> dict[str, Any]:
     """Return a linear axis of nanoseconds."""
     span = max(high_ns - low_ns, 1e-9)
-    rough = span / MOST_TICKS
+    rough = span / most
     power = 10.0 ** math.floor(math.log10(rough))
     width = next(step * power for step in _STEPS if step * power >= rough)
     first = math.ceil(low_ns / width)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import polars as pl
 from plotly import graph_objects as go
 
 from tracelens_dashboard import text
@@ -38,6 +39,37 @@ def edges_of(values: Numbers, most: int = 60) -> Numbers:
     if low > 0 and high > 4 * float(np.median(values)):
         return np.geomspace(low, high * 1.0001, most + 1)
     return np.linspace(low * 0.999, max(high * 1.001, low + 1.0), most + 1)
+
+
+def of_table(table: pl.DataFrame, by: str, lead: Sequence[str], theme: Theme) -> list[Bars]:
+    """Take bars from counts by bins of equal ratio (`from_ns`, `to_ns`, `count`), a set a word in `by`.
+
+    A bar's example holds the columns `lead`; empty bins between full ones are filled in.
+    """
+    ratio = float(table["to_ns"][0] / table["from_ns"][0])
+    first, last = (round(float(np.log(ns) / np.log(ratio))) for ns in _reach(table))
+    edges: Numbers = np.power(ratio, np.arange(first, last + 1, dtype=np.float64))
+    names = ("forward", "transfer", "data", "update", "gc", "backprop")
+    found = []
+    for number, part in enumerate(table.partition_by(by, maintain_order=True)):
+        places = (np.log(part["from_ns"].to_numpy()) / np.log(ratio)).round().astype(int) - first
+        counts = np.zeros(len(edges) - 1)
+        examples: list[object] = [None] * (len(edges) - 1)
+        counts[places] = part["count"].to_numpy()
+        for place, row in zip(places.tolist(), part.select(lead).rows(), strict=True):
+            examples[place] = list(row)
+        colour = theme.categories[names[number % len(names)]]
+        found.append(Bars(text.safe(str(part[by][0])), edges, counts, colour, examples))
+    return found
+
+
+def quantile(table: pl.DataFrame, share: float) -> float:
+    """Return about what duration so many of the counted stay below."""
+    ordered = table.sort("from_ns")
+    below = ordered["count"].cum_sum().to_numpy() / max(int(table["count"].sum()), 1)
+    place = min(int(np.searchsorted(below, share)), table.height - 1)
+    low, high = ordered["from_ns"][place], ordered["to_ns"][place]
+    return float((low * high) ** 0.5)
 
 
 def draw(bars: Sequence[Bars], what: str, counted: str, theme: Theme) -> go.Figure:
@@ -117,6 +149,11 @@ def _trace(part: Bars, counted: str) -> go.Bar:
         customdata=[list(pair) for pair in zip(spans, examples, strict=True)],
         hovertemplate=f"%{{customdata[0]}}: %{{y:,}} {counted}<extra></extra>",
     )
+
+
+def _reach(table: pl.DataFrame) -> tuple[float, float]:
+    low, high = table.select(low=pl.col("from_ns").min(), high=pl.col("to_ns").max()).row(0)
+    return float(low), float(high)
 
 
 def _is_geometric(edges: Numbers) -> bool:

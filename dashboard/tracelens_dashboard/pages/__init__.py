@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from tracelens_dashboard.pages import overview, shards, steps, stragglers, timeline
+from tracelens_dashboard.pages import collectives, overview, shards, steps, stragglers, timeline
 
 if TYPE_CHECKING:
     from dash import Dash
@@ -27,4 +27,4 @@ class Page(Protocol):
         """Add the page's callbacks; each is told which run it is about (`tracelens_dashboard.asked`)."""
 
 
-PAGES: Final[tuple[Page, ...]] = (overview, timeline, stragglers, steps, shards)
+PAGES: Final[tuple[Page, ...]] = (overview, timeline, stragglers, steps, collectives, shards)

@@ -1,0 +1,151 @@
+"""Skew or bandwidth: do ranks wait for each other in collectives, or for the network?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import dash_mantine_components as dmc
+from dash import html
+
+from tracelens.lod.window import Window
+from tracelens_dashboard import links
+from tracelens_dashboard.components import chart, finding_card, follow
+from tracelens_dashboard.figures import (
+    arrival_spread,
+    bandwidth,
+    exchange,
+    last_arrivers,
+    link_bars,
+    skew_series,
+)
+
+if TYPE_CHECKING:
+    from dash import Dash
+    from dash.development.base_component import Component
+
+    from tracelens_dashboard.figures.drawing import Drawing
+    from tracelens_dashboard.state import ViewState
+    from tracelens_dashboard.store import Store
+    from tracelens_dashboard.theme import Theme
+
+PATH: Final = "/collectives"
+TITLE: Final = "Collectives"
+QUESTION: Final = "Do ranks wait for each other, or for the network?"
+
+EXCHANGE: Final = "collective-exchange"
+SKEW: Final = "collective-skew"
+SPREAD: Final = "collective-spread"
+LAST: Final = "collective-last"
+SPEED: Final = "collective-speed"
+LINKS: Final = "collective-links"
+PLOT_PX: Final = 290
+ROW_PX: Final = 24
+MOST_CARDS: Final = 3
+KINDS: Final = (
+    "slow_link",
+    "congestion",
+    "small_messages",
+    "exposed_communication",
+    "desync",
+    "hang",
+)
+NONE_HERE: Final = (
+    "No collective to which several ranks came is in this trace. Hooks record them: PyTorch DDP and "
+    "torch.distributed, Horovod and MPI, with “tracelens record” or tl.attach(…). In code of your own, "
+    "“with tl.span('reduce', kind='reduction', op='allreduce', nbytes=n): …” records a call; calls "
+    "match by communicator and number."
+)
+WITH_SERVERS: Final = (
+    "This run has parameter servers: the page “PS shards” tells what goes between them and workers."
+)
+
+
+def layout(store: Store, _view: ViewState) -> Component:
+    """Return the page, or say what to record to see it."""
+    title = dmc.Title(QUESTION, order=1, className="page-title")
+    if store.table("arrivals_last").is_empty():
+        lines = [html.P(NONE_HERE), *([html.P(WITH_SERVERS)] if store.shard_count else [])]
+        return html.Div([title, dmc.Card(lines, className="card prose")], className="page")
+    found = [f for f in store.report.findings if f.kind in KINDS][:MOST_CARDS]
+    cards = [dmc.GridCol(finding_card.card(store, one), span=12) for one in found]
+    half = {"base": 12, "lg": 6}
+    charts = (
+        chart.card(EXCHANGE, "Waiting and transfer, step by step", PLOT_PX),
+        chart.card(SKEW, "How far apart ranks come, step by step", PLOT_PX),
+        chart.card(LAST, "Who comes last", _height(len(store.ranks), last_arrivers.MOST_RANKS)),
+        chart.card(SPREAD, "How often they come how far apart", PLOT_PX),
+        chart.card(SPEED, "Bandwidth by message size", PLOT_PX + 60),
+        chart.card(LINKS, "Links between ranks", _height(_links(store), link_bars.MOST_LINKS)),
+    )
+    grid = [*cards, *(dmc.GridCol(one, span=half) for one in charts)]
+    return html.Div([title, dmc.Grid(grid, gutter="sm")], className="page")
+
+
+def register(app: Dash) -> None:
+    """Draw the charts; a click leads to the spans of a call."""
+    chart.bind(app, EXCHANGE, _exchange)
+    chart.bind(app, SKEW, _skew)
+    chart.bind(app, LAST, _last)
+    chart.bind(app, SPREAD, _spread)
+    chart.bind(app, SPEED, _speed)
+    chart.bind(app, LINKS, _link_bars)
+    follow.bind(app, EXCHANGE, _to_step)
+    for name in (SKEW, LAST, SPREAD, SPEED):
+        follow.bind(app, name, _to_call)
+    follow.bind(app, LINKS, _to_link)
+
+
+def _exchange(store: Store, theme: Theme) -> Drawing:
+    return exchange.draw(store.table("arrivals_by_step"), theme)
+
+
+def _skew(store: Store, theme: Theme) -> Drawing:
+    return skew_series.draw(store.table("arrivals_by_step"), theme)
+
+
+def _last(store: Store, theme: Theme) -> Drawing:
+    return last_arrivers.draw(store.table("arrivals_last"), theme)
+
+
+def _spread(store: Store, theme: Theme) -> Drawing:
+    uncertainty = store.report.clock.uncertainty_ns
+    return arrival_spread.draw(store.table("arrivals_spread"), uncertainty, theme)
+
+
+def _speed(store: Store, theme: Theme) -> Drawing:
+    return bandwidth.draw(
+        store.table("bandwidths"),
+        store.table("message_costs"),
+        store.table("bandwidths_slowest"),
+        theme,
+    )
+
+
+def _link_bars(store: Store, theme: Theme) -> Drawing:
+    return link_bars.draw(store.table("links"), theme)
+
+
+def _links(store: Store) -> int:
+    return store.table("links").height or 8
+
+
+def _height(rows: int, most: int) -> int:
+    return max(PLOT_PX, 90 + ROW_PX * min(rows, most))
+
+
+def _to_step(store: Store, point: dict[str, Any]) -> str:
+    return links.to_step(store, int(point["x"]))
+
+
+def _to_call(store: Store, point: dict[str, Any]) -> str | None:
+    """Show the call behind a mark, and who came last to it."""
+    _, lead = point.get("customdata") or (None, None)
+    if not lead:
+        return None
+    first, over, rank = lead
+    return links.to_moment(store, Window(first, over), () if rank is None else (rank,))
+
+
+def _to_link(store: Store, point: dict[str, Any]) -> str:
+    """Show both ends of a link, in the whole run."""
+    return links.to_ranks(store, tuple(point["customdata"][1]))

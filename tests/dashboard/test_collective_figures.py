@@ -1,0 +1,177 @@
+"""The page of collectives: skew, who comes last, bandwidth and links, from the analyses' tables."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+from plotly.utils import PlotlyJSONEncoder
+from support.analysed import report, trace
+
+from tracelens.simulator.synthetic import Fault, Scenario
+from tracelens_dashboard.figures import (
+    arrival_spread,
+    bandwidth,
+    exchange,
+    last_arrivers,
+    link_bars,
+    skew_series,
+)
+from tracelens_dashboard.pages import collectives as page
+from tracelens_dashboard.state import ViewState
+from tracelens_dashboard.store import Store
+from tracelens_dashboard.theme import DARK, LIGHT
+
+if TYPE_CHECKING:
+    from tracelens_dashboard.figures.drawing import Drawing
+
+LATE = Fault("backprop", (5,), steps=(20, 59), factor=1.8)
+RUN = Scenario(ranks=8, steps=80, faults=(LATE,))
+ALONE = Scenario(ranks=1, steps=10)
+
+
+@pytest.fixture(scope="module")
+def store() -> Store:
+    return Store.of(trace(RUN), report(RUN))
+
+
+def points(drawing: Drawing) -> list[dict[str, Any]]:
+    """Return what a click on each mark of a figure would tell."""
+    traces = json.loads(json.dumps(drawing.figure.data, cls=PlotlyJSONEncoder))
+    return [
+        {"customdata": custom, "x": x}
+        for one in traces
+        if "customdata" in one
+        for custom, x in zip(
+            one["customdata"], one["x"] if isinstance(one["x"], list) else [], strict=False
+        )
+    ]
+
+
+def test_waiting_is_told_from_transfer(store: Store) -> None:
+    """The sentence says which matters; steps in which rank 5 is late wait longest."""
+    drawing = exchange.draw(store.table("arrivals_by_step"), LIGHT)
+    assert "Who comes late matters more here than the network." in drawing.summary
+    assert [bar.name for bar in drawing.figure.data] == ["transfer", "waiting for the last rank"]
+    assert {row["step"] for row in drawing.rows[:30]} <= set(range(20, 60))
+
+
+def test_the_late_rank_has_its_own_colour(store: Store) -> None:
+    """Rank 5 is named, in the colour of loss, and its points are its slow steps."""
+    drawing = skew_series.draw(store.table("arrivals_by_step"), LIGHT)
+    late = next(one for one in drawing.figure.data if one.name == "rank 5 last")
+    assert late.marker.color == LIGHT.loss
+    assert set(range(20, 60)) <= set(late.x)
+    assert "rank 5 was last" in drawing.summary
+
+
+def test_who_is_last_beyond_chance_is_red(store: Store) -> None:
+    """Only the late rank's bar is red; the sentence gives both counts."""
+    drawing = last_arrivers.draw(store.table("arrivals_last"), DARK)
+    assert list(drawing.figure.data[0].marker.color).index(DARK.loss) == 5
+    assert list(drawing.figure.data[0].marker.color).count(DARK.loss) == 1
+    assert drawing.summary.startswith("Rank 5 comes last to")
+    assert drawing.rows[0]["rank"] == 5
+
+
+def test_of_thousands_of_ranks_those_that_matter_are_drawn(store: Store) -> None:
+    """Few rows are drawn, the late rank among them; the table has all."""
+    last = store.table("arrivals_last")
+    many = pl.concat([last.with_columns(pl.col("rank") + 8 * i) for i in range(1, 512)])
+    others = many.with_columns(pl.lit(0, pl.Int64).alias(name) for name in ("last", "alone_ns"))
+    drawing = last_arrivers.draw(pl.concat([others, last]), LIGHT)
+    assert len(drawing.figure.data[0].y) == last_arrivers.MOST_RANKS
+    assert "rank 5 " in drawing.figure.data[0].y
+    assert len(drawing.rows) == 4096
+
+
+def test_the_spread_says_from_where_clocks_can_tell(store: Store) -> None:
+    """Bars sum to the calls; with uncertain clocks the sentence says what they can tell."""
+    spread = store.table("arrivals_spread")
+    drawing = arrival_spread.draw(spread, 0, LIGHT)
+    assert sum(sum(bar.y) for bar in drawing.figure.data) == spread["count"].sum()
+    assert "Clocks" not in drawing.summary
+    assert arrival_spread.draw(spread, 1000, LIGHT).summary.endswith(
+        "Clocks tell differences from 3.00 µs on."
+    )
+
+
+def test_bandwidths_carry_their_fit() -> None:
+    """Every size is a point, bus and algorithm; a fitted line goes through about the same values."""
+    table = pl.DataFrame(
+        {
+            "op": "allreduce",
+            "ranks": 4,
+            "from_bytes": [1 << 10, 1 << 16, 1 << 20],
+            "calls": 20,
+            "bytes": [1024.0, 65536.0, 1048576.0],
+            "wire_ns": [11_024.0, 75_536.0, 1_058_576.0],
+            "algorithm_bandwidth": [0.09, 0.87, 0.99],
+            "bus_bandwidth": [0.14, 1.3, 1.49],
+            "of_best": [0.09, 0.87, 0.99],
+        }
+    )
+    line = pl.DataFrame(
+        {"op": "allreduce", "ranks": 4, "latency_ns": 1e4, "bus_bandwidth": 1.5}
+    ).with_columns(half_bandwidth_bytes=pl.lit(1e4))
+    slowest = table.select("op", "ranks", "from_bytes").with_columns(
+        ready_ns=pl.lit(5, pl.Int64), wire_ns=pl.lit(7, pl.Int64)
+    )
+    drawing = bandwidth.draw(table, line, slowest, LIGHT)
+    bus, algorithm, fitted = drawing.figure.data
+    assert list(bus.y) == [0.14, 1.3, 1.49]
+    assert list(algorithm.y) == [0.09, 0.87, 0.99]
+    assert max(fitted.y) == pytest.approx(1.5, rel=0.02)
+    assert "A call costs 10.0 µs by itself" in drawing.summary
+    assert bus.customdata[0][1] == [5, 12, None]
+
+
+def test_a_slow_link_is_red() -> None:
+    """The slowest link is first, red, and the sentence says how much slower than the median."""
+    links = pl.DataFrame(
+        {
+            "sender": [1, 0, 2],
+            "receiver": [2, 1, 0],
+            "sender_host": "a",
+            "receiver_host": "<b>",
+            "messages": 5,
+            "bytes": 1 << 20,
+            "message_ns": 1e6,
+            "bandwidth": [0.01, 0.1, 0.11],
+        }
+    )
+    drawing = link_bars.draw(links, LIGHT)
+    assert list(drawing.figure.data[0].marker.color) == [LIGHT.loss, LIGHT.accent, LIGHT.accent]
+    assert "10.0 times slower than the median link" in drawing.summary
+    assert drawing.rows[0]["to host"] == "&lt;b&gt;"
+
+
+def test_marks_lead_to_the_call(store: Store) -> None:
+    """Each mark of skew, of who was last and of the spread opens the timeline around its call."""
+    drawings = (
+        skew_series.draw(store.table("arrivals_by_step"), LIGHT),
+        last_arrivers.draw(store.table("arrivals_last"), LIGHT),
+        arrival_spread.draw(store.table("arrivals_spread"), 0, LIGHT),
+    )
+    for drawing in drawings:
+        found = [page._to_call(store, point) for point in points(drawing)]
+        assert any(found)
+        assert all("/timeline?" in href and "pin=" in href for href in found if href)
+
+
+def test_a_run_without_collectives_says_what_to_record() -> None:
+    """A rank alone meets nobody; every figure says so instead of failing, and the page explains."""
+    alone = Store.of(trace(ALONE), report(ALONE))
+    shown = str(page.layout(alone, ViewState()))
+    assert "tracelens record" in shown
+    for draw in (
+        page._exchange,
+        page._skew,
+        page._last,
+        page._spread,
+        page._speed,
+        page._link_bars,
+    ):
+        assert draw(alone, LIGHT).rows == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -92,7 +93,7 @@ def test_what_overlaps_goes_onto_threads_of_its_own() -> None:
     events = drawn(written(of_trace(OVERLAPPING)))
     tracks: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for event in events:
-        tracks[event["tid"]].append((event["ts"], event["ts"] + event.get("dur", 1e9)))
+        tracks[event["tid"]].append((event["ts"], event["ts"] + event.get("dur", math.inf)))
     assert len(tracks) == 3
     for spans in tracks.values():
         for first, (start, end) in enumerate(spans):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tracelens.cli.opening import add_trace, open_trace
@@ -15,6 +16,7 @@ HELP: Final = "say what costs time in a recorded run, findings first"
 EXAMPLES: Final = """\
   tracelens analyze traces/today
   tracelens analyze traces/today --format json > report.json
+  tracelens analyze traces/today --html report.html    # one file with charts, works offline
   tracelens analyze events.parquet
   tracelens analyze events.csv --map worker_no=rank --map t0=start_us --map kind:predict=forward
 """
@@ -24,6 +26,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `analyze`."""
     add_trace(parser)
     parser.add_argument("--format", choices=("text", "json", "markdown"), default="text")
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="also write a report with charts, in one file"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -36,4 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
     with progress("analyzing") as tell:
         report = analyze(trace, progress=tell)
     sys.stdout.write(REPORTS[arguments.format].render(report).rstrip("\n") + "\n")
+    if arguments.html:
+        from tracelens_dashboard.export import report as page
+        from tracelens_dashboard.store import Store
+
+        page.write(Store.of(trace, report), arguments.html)
     return 0

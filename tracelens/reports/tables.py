@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 from tracelens.words import bandwidth, duration, percent, phase, size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from tracelens.analyses.result import Report
+    import polars as pl
 
 __all__ = ["Section", "sections"]
 
@@ -139,9 +139,11 @@ class Section:
     rows: tuple[tuple[str, ...], ...]
 
 
-def sections(report: Report) -> list[Section]:
-    """Return the tables that have rows; of many rows, the first, and how many more there are."""
-    tables = report.tables
+def sections(tables: Mapping[str, pl.DataFrame]) -> list[Section]:
+    """Return the tables that have rows; of many rows, the first, and how many more there are.
+
+    `tables` are those of `Report.tables`; others are left out.
+    """
     found = []
     for name, (title, columns) in SHOWN.items():
         table = tables.get(name)

@@ -36,7 +36,7 @@ def render(report: Report) -> str:
         shares += [(cause(bar.cause), bar.share) for bar in report.efficiency.waterfall]
         lines += ["", "| where the time went | share |", "|---|---:|"]
         lines += [f"| {name} | {percent(share, 1)} |" for name, share in shares]
-    for section in sections(report):
+    for section in sections(report.tables):
         lines += ["", f"**{section.title}**", ""]
         lines += _rows([section.headings, ["---:"] * len(section.headings), *section.rows])
     notes = [f"- {_SPECIAL.sub(_BACKSLASHED, noted(note))}" for note in report.notes]

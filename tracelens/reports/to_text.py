@@ -40,7 +40,7 @@ def render(report: Report, *, width: int | None = None, color: bool = False) -> 
     if report.efficiency:
         console.print(_waterfall(report.efficiency))
     console.print()
-    for section in sections(report):
+    for section in sections(report.tables):
         console.print(_section(section))
     console.print(_clock(report.clock))
     for note in report.notes:

@@ -51,13 +51,21 @@ def title(finding: Finding) -> str:
     return ", ".join((_joined(who, what), *where))
 
 
+def amount(finding: Finding) -> tuple[str, str]:
+    """Say what it costs in points, and in which colour: that of faults, of opportunities, or none."""
+    cost = finding.saving if finding.saving is not None else finding.cost
+    if cost is None or cost < NOTHING:
+        return "!" if finding.category == "fault" else "i", "quiet"
+    return f"\N{MINUS SIGN}{text.points(cost)}", finding.category
+
+
 def card(store: Store, finding: Finding) -> Component:
     """Return the card; all of it is one link, the worst step a second one."""
-    amount, colour = _amount(finding)
+    points, colour = amount(finding)
     return dmc.Card(
         dmc.Group(
             [
-                html.Div(amount, className=f"points points-{colour}", title=_explain(finding)),
+                html.Div(points, className=f"points points-{colour}", title=_explain(finding)),
                 html.Div(
                     [
                         dcc.Link(
@@ -89,13 +97,6 @@ def _who(finding: Finding) -> str:
 
 def _joined(who: str, what: str) -> str:
     return f"{who}: {what}" if who else what[:1].upper() + what[1:]
-
-
-def _amount(finding: Finding) -> tuple[str, str]:
-    cost = finding.saving if finding.saving is not None else finding.cost
-    if cost is None or cost < NOTHING:
-        return "!" if finding.category == "fault" else "i", "quiet"
-    return f"\N{MINUS SIGN}{text.points(cost)}", finding.category
 
 
 def _explain(finding: Finding) -> str:

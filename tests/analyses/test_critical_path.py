@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 from support.analysed import RUNS, report, trace
 
+from tracelens.analyses import _along
 from tracelens.analyses._job import job_ns
 from tracelens.simulator.synthetic import Fault, Scenario, random_clocks
 
@@ -105,3 +106,36 @@ def test_without_collectives_nobody_waits() -> None:
     alone = found(Scenario(ranks=1, steps=40))
     assert set(alone.shares["rank"]) == {0}
     assert alone.path.height == 1
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_pieces_of_the_path_add_up_to_its_shares(run: str) -> None:
+    """By rank and category, over all steps; what lies outside of steps is no piece."""
+    path = found(RUNS[run][0])
+    by = ["rank", "category"]
+    summed = path.cells.group_by(by).agg(pl.col("ns").sum()).sort(by)
+    told = path.shares.filter(pl.col("category") != "outside").select(*by, "ns").sort(by)
+    assert summed.rows() == told.rows()
+
+
+def test_the_longest_pieces_are_the_planted_ones() -> None:
+    """Backprop of the late rank, one a step, the longest first, with the span's name."""
+    longest = found(replace(QUIET, overlap=False, faults=(LATE,))).longest
+    first = longest.head(50)
+    assert set(first.select("rank", "category").rows()) == {(2, "backprop")}
+    assert first["step"].n_unique() == 50
+    lasted = (longest["end_ns"] - longest["start_ns"]).to_list()
+    assert lasted == sorted(lasted, reverse=True)
+    assert first["name"].is_not_null().all()
+
+
+def test_neighbouring_steps_of_a_long_run_share_a_cell() -> None:
+    """Nothing gets lost: the sum stays, and each cell says how many steps it stands for."""
+    count = _along.MOST_BLOCKS + 501
+    rows = [(0, step, "forward", None, 10 * step, 10 * step + 7) for step in range(count)]
+    segments = pl.DataFrame(rows, schema=_along.SEGMENT_COLUMNS, orient="row")
+    cells = _along.cells(segments)
+    assert cells["ns"].sum() == 7 * count
+    assert cells["steps"].sum() == count
+    assert cells["step"].to_list() == list(range(0, count, 2))
+    assert cells["steps"][-1] == 1

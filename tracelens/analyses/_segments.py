@@ -73,12 +73,12 @@ class Segments:
                 start_ns=np.concatenate([pieces.bounds[:-1][where] for pieces, _, where in picked]),
                 end_ns=np.concatenate([pieces.bounds[1:][where] for pieces, _, where in picked]),
                 category=categories(_joined(picked, "category")),
-                name=self._names(_joined(picked, "name")),
+                name=self.names(_joined(picked, "name")),
             )
             .select(*SEGMENT_COLUMNS)
         )
 
-    def _names(self, codes: npt.NDArray[Any]) -> pl.Series:
+    def names(self, codes: npt.NDArray[Any]) -> pl.Series:
         """Turn name numbers back into words; below zero into null."""
         if self.words.is_empty():
             return pl.Series([None] * len(codes), dtype=pl.Categorical)

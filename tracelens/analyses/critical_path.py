@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.analyses import _path, _slack
+from tracelens.analyses import _along, _path, _slack
 from tracelens.analyses._job import job_ns
 from tracelens.analyses._partition import CATEGORIES
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["SHARE_COLUMNS", "CriticalPath", "run"]
 
 MOST_ROWS: Final = 64  # in a report: the largest
+MOST_SEGMENTS: Final = 256
 SHARE_COLUMNS: Final[dict[str, pl.DataType]] = {
     "rank": pl.Int32(),
     "category": pl.String(),  # of the partition, or outside: before a rank's first step
@@ -36,11 +37,16 @@ SHARE_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 @dataclass(frozen=True)
 class CriticalPath:
-    """`path` holds its intervals, the last first; `shares` sums to 1; `slack` has a row a rank."""
+    """`path` holds its intervals, the last first; `shares` sums to 1; `slack` has a row a rank.
+
+    `cells` adds it up by step, rank and category, `longest` holds its longest pieces (`_along.py`).
+    """
 
     path: pl.DataFrame
     shares: pl.DataFrame
     slack: pl.DataFrame
+    cells: pl.DataFrame
+    longest: pl.DataFrame
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -57,7 +63,15 @@ def run(trace: Trace, phases: Phases) -> CriticalPath:
     lanes = _path.Lanes(trace, phases)
     path = _path.walk(lanes)
     ranks = dict(trace.workers.select("process", "rank").iter_rows())
-    return CriticalPath(path, _shares(path, lanes, ranks, job_ns(trace)), _slack.measure(trace))
+    along = _along.segments(path, phases)
+    lasted = pl.col("end_ns") - pl.col("start_ns")
+    return CriticalPath(
+        path=path,
+        shares=_shares(path, lanes, ranks, job_ns(trace)),
+        slack=_slack.measure(trace),
+        cells=_along.cells(along),
+        longest=along.top_k(MOST_SEGMENTS, by=lasted).sort(lasted, descending=True),
+    )
 
 
 def _shares(path: pl.DataFrame, lanes: Lanes, ranks: dict[int, int], job: int) -> pl.DataFrame:

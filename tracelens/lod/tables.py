@@ -25,6 +25,8 @@ KEPT: Final[dict[str, str]] = {
     "bandwidths": "communication.bandwidths",
     "bandwidths_slowest": "communication.slowest",
     "chains": "chains.chains",
+    "critical_cells": "critical_path.cells",
+    "critical_longest": "critical_path.longest",
     "critical_path": "critical_path.shares",
     "epochs": "membership.epochs",
     "imbalance": "imbalance.ranks",

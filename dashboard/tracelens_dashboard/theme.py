@@ -180,14 +180,15 @@ def palette(scheme: str) -> tuple[Colour, ...]:
     colours = [rgb(theme.surface)] * FIRST_LEVEL
     for shade, strength in enumerate(_STRENGTHS):
         for code, label in enumerate(LABELS, start=1):
-            colours[code + shade * SHADE] = _mixed(theme.categories[label], theme.surface, strength)
+            colours[code + shade * SHADE] = mixed(theme.categories[label], theme.surface, strength)
     stops = np.array([rgb(colour) for colour in theme.ramp], float)
     places = np.linspace(0, len(stops) - 1, LEVELS)
     channels = [np.interp(places, range(len(stops)), stops[:, c]).round() for c in range(3)]
     return (*colours, *((int(r), int(g), int(b)) for r, g, b in zip(*channels, strict=True)))
 
 
-def _mixed(colour: str, ground: str, strength: float) -> Colour:
+def mixed(colour: str, ground: str, strength: float) -> Colour:
+    """Lay a colour thinly over another: `strength` of 1 hides what is below."""
     over, under = rgb(colour), rgb(ground)
     r, g, b = (round(strength * o + (1 - strength) * u) for o, u in zip(over, under, strict=True))
     return r, g, b

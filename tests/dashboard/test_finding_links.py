@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from urllib.parse import parse_qsl, urlsplit
+from typing import TYPE_CHECKING
 
 from support.stores import HOT, LATE, SLOW_RANK, sharded, slow_rank, traced
+from support.views import view_of
 
 from tracelens_dashboard import links
 from tracelens_dashboard.components import finding_card
-from tracelens_dashboard.state import ViewState, parse
 from tracelens_dashboard.store import Store
 
-
-def view_of(link: str) -> ViewState:
-    """Read a link as the page would."""
-    return parse(dict(parse_qsl(urlsplit(link).query)))
+if TYPE_CHECKING:
+    from tracelens_dashboard.state import ViewState
 
 
 def steps_in(store: Store, view: ViewState) -> list[int]:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from functools import cache
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlsplit
 
 import polars as pl
 import pytest
 from support.callbacks import call
 from support.stores import open_run, sharded, slow_rank
+from support.views import view_of
 
 from tracelens.analyses.asynchrony import WORKER_COLUMNS
 from tracelens.simulator.synthetic import Scenario
 from tracelens_dashboard.app import create_app
 from tracelens_dashboard.figures import asynchrony, placements, tensors
-from tracelens_dashboard.state import ViewState, parse
 from tracelens_dashboard.theme import LIGHT
 
 if TYPE_CHECKING:
+    from tracelens_dashboard.state import ViewState
     from tracelens_dashboard.store import Store
 
 MIB = 1 << 20
@@ -51,8 +51,7 @@ def led(store: Store, graph: str, point: Any) -> ViewState | None:
     answer = call(app, output, {f"{identity}.clickData": {"points": [point]}})
     if answer.status_code == 204:
         return None
-    href = answer.get_json()["response"]["go"]["href"]
-    return parse(dict(parse_qsl(urlsplit(href).query)))
+    return view_of(answer.get_json()["response"]["go"]["href"])
 
 
 def test_the_tensor_that_bounds_is_red_and_named() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from tracelens.analyses import imbalance, phases
+from tracelens.analyses import critical_path, imbalance, phases
 from tracelens.analyses.result import Efficiency, Finding, Report, Share, Summary
 from tracelens.load import prepare
 from tracelens.simulator.synthetic import Fault, Scenario, generate
@@ -58,7 +58,11 @@ def report_of(trace: Trace, *findings: Finding) -> Report:
         efficiency=Efficiency(achieved=achieved, waterfall=lost, pop={}, job_ns=10**9),
         findings=findings,
         notes=trace.notes,
-        results={"phases": parts, "imbalance": imbalance.run(trace, parts)},
+        results={
+            "phases": parts,
+            "imbalance": imbalance.run(trace, parts),
+            "critical_path": critical_path.run(trace, parts),
+        },
     )
 
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from dash import Dash, State
 
+    from tracelens_dashboard.store import Store
+
 
 def bind(app: Dash, chart: str, lead: Callable[..., str | None], *states: State) -> None:
     """Go where `lead(store, point, *values)` says when a point of a chart is clicked."""
@@ -28,6 +30,26 @@ def bind(app: Dash, chart: str, lead: Callable[..., str | None], *states: State)
     def follow(click: dict[str, Any] | None, run: Any, *values: Any) -> str:
         points = (click or {}).get("points")
         href = lead(asked.store(run), points[0], *values) if points else None
+        if not href:
+            raise PreventUpdate
+        return href
+
+
+def bind_rows(app: Dash, chart: str, lead: Callable[[Store, int], str | None]) -> None:
+    """Go where `lead(store, place)` says when a row of a chart's table is clicked.
+
+    `place` is the row's in the drawing, however the table is sorted.
+    """
+
+    @app.callback(
+        Output(ids.GO, "href", allow_duplicate=True),
+        Input(ids.part(chart, "rows"), "cellClicked"),
+        asked.RUN,
+        prevent_initial_call=True,
+    )
+    def follow(cell: dict[str, Any] | None, run: Any) -> str:
+        place = str((cell or {}).get("rowId"))
+        href = lead(asked.store(run), int(place)) if place.isdecimal() else None
         if not href:
             raise PreventUpdate
         return href

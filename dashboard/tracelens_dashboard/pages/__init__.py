@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from tracelens_dashboard.pages import collectives, overview, shards, steps, stragglers, timeline
+from tracelens_dashboard.pages import (
+    collectives,
+    critical_path,
+    overview,
+    shards,
+    steps,
+    stragglers,
+    timeline,
+)
 
 if TYPE_CHECKING:
     from dash import Dash
@@ -27,4 +35,12 @@ class Page(Protocol):
         """Add the page's callbacks; each is told which run it is about (`tracelens_dashboard.asked`)."""
 
 
-PAGES: Final[tuple[Page, ...]] = (overview, timeline, stragglers, steps, collectives, shards)
+PAGES: Final[tuple[Page, ...]] = (
+    overview,
+    timeline,
+    stragglers,
+    steps,
+    collectives,
+    shards,
+    critical_path,
+)

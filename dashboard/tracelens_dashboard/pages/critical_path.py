@@ -1,0 +1,137 @@
+"""Which rank's work is the job as long as? The path across ranks, what it consists of, who has slack."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import dash_mantine_components as dmc
+import polars as pl
+from dash import Input, html
+
+from tracelens.lod.window import Window
+from tracelens_dashboard import links
+from tracelens_dashboard.components import chart, follow
+from tracelens_dashboard.components.aria import aria
+from tracelens_dashboard.figures import path_pieces, path_shares, path_strip, slack
+
+if TYPE_CHECKING:
+    from dash import Dash
+    from dash.development.base_component import Component
+
+    from tracelens_dashboard.figures.drawing import Drawing
+    from tracelens_dashboard.state import ViewState
+    from tracelens_dashboard.store import Store
+    from tracelens_dashboard.theme import Theme
+
+PATH: Final = "/critical-path"
+TITLE: Final = "Critical path"
+
+STRIP: Final = "path-strip"
+SHARES: Final = "path-shares"
+PIECES: Final = "path-pieces"
+SLACK: Final = "path-slack"
+GROUP: Final = "path-group"
+ROW_PX: Final = 24
+WHAT_IT_IS: Final = (
+    "The critical path is the one chain of work and transfer across ranks that is as long as the job: "
+    "wherever a rank stands waiting, it goes on with the rank that is waited for. Shortening anything "
+    "else changes nothing."
+)
+NO_STEPS: Final = (
+    "This trace has no steps, so nothing ties its ranks' work together. Hooks of frameworks mark "
+    "steps by themselves; in a loop of your own, write “with tl.step(i): …” around what is done for "
+    "each batch."
+)
+
+
+def layout(store: Store, _view: ViewState) -> Component:
+    """Return the page, or say why there is no path."""
+    title = dmc.Title("Which work is the job as long as?", order=1, className="page-title")
+    if store.table("critical_cells").is_empty():
+        said = dmc.Card(html.P(NO_STEPS), className="card prose", id="no-path")
+        return html.Div([title, said], className="page")
+    rows = min(len(store.ranks), path_strip.MOST_ROWS + 1)
+    half = {"base": 12, "lg": 6}
+    cards = (
+        (chart.card(STRIP, "Who carries it, step by step", max(230, 130 + ROW_PX * rows)), 12),
+        (chart.card(SHARES, "What it consists of", 400, _choice()), half),
+        (chart.card(PIECES, "Its longest pieces", 400), half),
+        (chart.card(SLACK, "Who could be later", max(220, min(520, 120 + ROW_PX * rows))), 12),
+    )
+    grid = dmc.Grid([dmc.GridCol(card, span=span) for card, span in cards], gutter="sm")
+    return html.Div([title, html.P(WHAT_IT_IS, className="summary prose"), grid], className="page")
+
+
+def register(app: Dash) -> None:
+    """Draw the charts; a click leads to the spans on the path."""
+    chart.bind(app, STRIP, _strip)
+    chart.bind(app, SHARES, _shares, Input(GROUP, "value"))
+    chart.bind(app, PIECES, _pieces)
+    chart.bind(app, SLACK, _slack)
+    follow.bind(app, STRIP, _to_cell)
+    follow.bind(app, SHARES, _to_group)
+    follow.bind(app, PIECES, _to_piece)
+    follow.bind_rows(app, PIECES, _to_row)
+    follow.bind(app, SLACK, _to_rank)
+
+
+def _choice() -> Component:
+    data = [{"value": name, "label": f"by {name}"} for name in path_shares.GROUPS]
+    return dmc.SegmentedControl(id=GROUP, data=data, value="rank", size="xs", **aria("divided by"))
+
+
+def _strip(store: Store, theme: Theme) -> Drawing:
+    return path_strip.draw(store.table("critical_cells"), theme)
+
+
+def _shares(store: Store, theme: Theme, group: Any) -> Drawing:
+    by = group if group in path_shares.GROUPS else path_shares.GROUPS[0]
+    return path_shares.draw(store.table("critical_path"), store.hosts, by, theme)
+
+
+def _pieces(store: Store, theme: Theme) -> Drawing:
+    return path_pieces.draw(store.table("critical_longest"), theme)
+
+
+def _slack(store: Store, theme: Theme) -> Drawing:
+    return slack.draw(store.table("slack"), theme)
+
+
+def _to_cell(store: Store, point: dict[str, Any]) -> str | None:
+    rank, step, *_ = point.get("customdata") or (None, None)
+    if rank not in store.ranks or not isinstance(step, int):
+        return None
+    return links.to_step(store, step, (int(rank),))
+
+
+def _to_group(store: Store, point: dict[str, Any]) -> str | None:
+    """Lead to the longest piece of the path in a group and category, else to the group's ranks."""
+    by, group, category = point.get("customdata") or ("", "", "")
+    ranks = [rank for rank, host in store.hosts.items() if _named(by, group, rank, host)]
+    chosen = (pl.col("category") == category) & pl.col("rank").is_in(ranks)
+    found = store.table("critical_longest").filter(chosen)
+    return _to_row(store, 0, found) or links.to_ranks(store, tuple(ranks))
+
+
+def _named(by: str, group: str, rank: int, host: str) -> bool:
+    """Say whether a rank belongs to a group; every one to that of a category."""
+    return by == "category" or (f"rank {rank}" == group if by == "rank" else host == group)
+
+
+def _to_piece(store: Store, point: dict[str, Any]) -> str | None:
+    place = point.get("customdata")
+    return _to_row(store, place) if isinstance(place, int) else None
+
+
+def _to_row(store: Store, place: int, pieces: pl.DataFrame | None = None) -> str | None:
+    """Lead to a piece of the path, by its place in the table."""
+    table = store.table("critical_longest") if pieces is None else pieces
+    if not 0 <= place < table.height:
+        return None
+    row = table.row(place, named=True)
+    return links.to_moment(store, Window(row["start_ns"], row["end_ns"]), (row["rank"],))
+
+
+def _to_rank(store: Store, point: dict[str, Any]) -> str | None:
+    rank, *_ = point.get("customdata") or (None,)
+    return links.to_ranks(store, (int(rank),)) if rank in store.ranks else None

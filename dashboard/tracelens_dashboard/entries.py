@@ -26,6 +26,11 @@ class Stage:
     done: int = 0
     total: int = 0
 
+    @property
+    def under_way(self) -> bool:
+        """Whether the run is being read, or is going to be."""
+        return self.kind in {"queued", "working"}
+
 
 NEW: Final = Stage()
 QUEUED: Final = Stage("queued")
@@ -41,6 +46,14 @@ class Entry:
     stage: Stage = NEW
     lock: Lock = field(default_factory=Lock)
     settled: Event = field(default_factory=Event)
+
+    @property
+    def changed_ns(self) -> int:
+        """When the run's folder changed last; 0 if it is gone."""
+        try:
+            return self.path.stat().st_mtime_ns
+        except OSError:
+            return 0
 
     @contextmanager
     def telling(self, what: str) -> Iterator[Tell]:

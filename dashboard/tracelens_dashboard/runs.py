@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 from tracelens.errors import TraceLensError, TraceNotFound
 from tracelens.load import open as open_trace
 from tracelens.load import runs_in
+from tracelens.lod import opening
+from tracelens.lod.glance import Glance
 from tracelens_dashboard import memory
 from tracelens_dashboard.entries import NEW, QUEUED, Entry, Stage, id_of, names
 from tracelens_dashboard.store import Store
@@ -99,6 +101,13 @@ class Runs:
         entry.settled.wait(patience_s)
         return self._kept(entry)
 
+    def glance(self, entry: Entry) -> Glance | None:
+        """Return a run at a glance; None where it has to be read first."""
+        store = self._open.get(entry.id)
+        if store:
+            return Glance.of(store[0].run)
+        return opening.glanced(entry.path) if self._indexed else None
+
     def again(self, entry: Entry) -> None:
         """Let a run that could not be read be tried again."""
         with entry.lock:
@@ -113,7 +122,7 @@ class Runs:
             return self._open[entry.id][0]
 
     def _by_index(self, entry: Entry) -> Store | None:
-        if not self._indexed or entry.stage.kind in {"queued", "working"}:
+        if not self._indexed or entry.stage.under_way:
             return None
         store = Store.indexed(entry.path, entry.id)
         if store:
@@ -139,7 +148,7 @@ class Runs:
             with self._turn:
                 self._explain(entry)
         except TraceLensError as error:
-            entry.stage = Stage("failed", str(error))
+            entry.stage = Stage("failed", str(error).replace(str(entry.path), entry.name))
         finally:
             if entry.stage.kind == "working":
                 sentence = f"'{entry.name}' could not be opened; the terminal says what went wrong."

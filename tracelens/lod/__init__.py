@@ -5,6 +5,6 @@
 palette indexes, `png` packs them, and `query` chooses the level: lateness per step, what most of a pixel
 was, sampled spans, or the spans themselves.
 
-`run` is all that pages show of a run, `index` keeps it on disk (`home` says where, `files` how), and
-`opening` gets one or makes it.
+`run` is all that pages show of a run, `index` keeps it on disk (`home` says where, `files` how),
+`glance` is what a list of runs shows of it, and `opening` gets an index or makes it.
 """

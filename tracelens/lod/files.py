@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
-from tracelens.lod import columns, lateness, tables, verdict
+from tracelens.lod import columns, glance, lateness, tables, verdict
 from tracelens.lod.columns import mapped
 from tracelens.lod.lanes import Lane
 from tracelens.lod.levels import Bins
@@ -49,6 +49,7 @@ def save(run: Run, parts: Iterable[Lanes], folder: Path, tell: Tell) -> None:
     for name, table in run.tables.items():
         table.write_ipc(_table(folder, name))
     verdict.save(run.report, folder / _REPORT)
+    glance.save(run, folder)
     offsets, words = columns.save(parts, folder, "spans", len(scene.lanes), tell)
     columns.save([scene.steps], folder, "steps", len(scene.lanes))
     ladder = ladder_of(offsets, scene.whole)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.analyses import analyze
-from tracelens.lod import index
+from tracelens.lod import glance, index
 from tracelens.lod.run import Run, outlined, with_pyramid
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
+    from tracelens.lod.glance import Glance
     from tracelens.trace import Trace
 
     Tell = Callable[[int, int], None]
@@ -31,6 +32,15 @@ def indexed(path: str | os.PathLike[str]) -> Run | None:
     """Open the index of a trace; None if there is none, or not of the trace as it is now."""
     folder = index.find(Path(path))
     return index.load(folder) if folder else None
+
+
+def glanced(path: str | os.PathLike[str]) -> Glance | None:
+    """Return a trace at a glance, by its index; None where there is none, or a damaged one."""
+    folder = index.find(Path(path))
+    try:
+        return glance.load(folder) if folder else None
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
 
 
 def explained(trace: Trace, progress: Progress = quietly) -> Run:

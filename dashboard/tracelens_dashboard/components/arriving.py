@@ -56,7 +56,7 @@ def register(app: Dash, pages: Sequence[Page]) -> None:
     def poll(_times: Any, path: Any, search: Any) -> tuple[Any, Any, Any]:
         runs, view, page = asked.runs(), state.read(search), by_path.get(str(path), pages[0])
         entry = runs.entry(view.run)
-        if entry and entry.stage.kind in {"queued", "working"}:
+        if entry and entry.stage.under_way:
             return no_update, _progress(entry), no_update
         return _content(page, runs, view), no_update, shell.heading(runs, view)
 

@@ -101,13 +101,31 @@ def _register_run(app: Dash, pages: Sequence[Page]) -> None:
     @app.callback(
         Output(ids.HEADING, "children"),
         Output(ids.SIDEBAR, "children"),
+        Output(ids.PICKER, "data"),
+        Output(ids.PICKER, "value"),
         Input(ids.GO, "search"),
     )
-    def follow(search: Any) -> tuple[Any, Any]:
+    def follow(search: Any) -> tuple[Any, ...]:
         runs, view = asked.runs(), state.read(search)
         if runs.alone:
             raise PreventUpdate
-        return heading(runs, view), _entries(runs, pages, view)
+        shown = runs.entry(view.run)
+        entries = _entries(runs, pages, view)
+        return heading(runs, view), entries, choices(runs), shown.id if shown else None
+
+    @app.callback(
+        Output(ids.GO, "href", allow_duplicate=True),
+        Input(ids.PICKER, "value"),
+        State(ids.GO, "search"),
+        State(ids.GO, "pathname"),
+        prevent_initial_call=True,
+    )
+    def pick(chosen: Any, search: Any, path: Any) -> str:
+        view = state.read(search)
+        if asked.runs().entry(chosen) is None or chosen == view.run:
+            raise PreventUpdate
+        paths = {page.PATH for page in pages}
+        return ViewState(run=chosen, compare=view.compare).link(path if path in paths else "/")
 
 
 def heading(runs: Runs, view: ViewState) -> list[Component]:
@@ -117,12 +135,18 @@ def heading(runs: Runs, view: ViewState) -> list[Component]:
     entry = runs.entry(view.run)
     if entry is None:
         return [html.B(text.count(len(runs.look()), "run"))]
-    return _named(entry.name, runs.open(entry, PATIENCE_S))
+    store = runs.open(entry, PATIENCE_S)
+    return [html.Span(chip(store) if store else "is being opened", className="chip-facts")]
 
 
-def _named(name: str, store: Store | None) -> list[Component]:
-    facts = [html.Span(chip(store), className="chip-facts")] if store else []
-    return [html.B(text.shown(name)), *facts]
+def _named(name: str, store: Store) -> list[Component]:
+    return [html.B(text.shown(name)), html.Span(chip(store), className="chip-facts")]
+
+
+def choices(runs: Runs) -> list[dict[str, str]]:
+    """List the runs to choose from, by name."""
+    entries = sorted(runs.look(), key=lambda entry: entry.name.casefold())
+    return [{"value": entry.id, "label": text.shown(entry.name)} for entry in entries]
 
 
 def chip(store: Store) -> str:
@@ -142,6 +166,7 @@ def _header(runs: Runs) -> Component:
         [
             dmc.Burger(id=ids.BURGER, size="sm", hiddenFrom="sm", **aria("pages")),
             dcc.Link("TraceLens", href="/", className="brand"),
+            _picker(runs),
             html.Span(heading(runs, NO_VIEW), className="chip", id=ids.HEADING),
         ],
         gap="sm",
@@ -155,6 +180,22 @@ def _header(runs: Runs) -> Component:
         justify="space-between",
         wrap="nowrap",
     )
+
+
+def _picker(runs: Runs) -> Component:
+    """Return the choice of a run; there is none where one is served alone."""
+    picker = dmc.Select(
+        id=ids.PICKER,
+        data=[],
+        placeholder="Choose a run",
+        searchable=True,
+        allowDeselect=False,
+        limit=50,
+        size="xs",
+        className="picker",
+        **aria("run"),
+    )
+    return html.Div(picker, hidden=runs.alone is not None, className="picker")
 
 
 def _help_button() -> Component:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import dash_mantine_components as dmc
 from dash import html
 
+from tracelens.lod import glance
 from tracelens.reports.words import clean, noted
 from tracelens_dashboard import links, text
 from tracelens_dashboard.components import chart, finding_card, follow
@@ -93,13 +94,12 @@ def _map(store: Store, theme: Theme) -> Drawing:
 
 def _verdict(store: Store) -> Component:
     efficiency = store.report.efficiency
-    faults = [f for f in store.report.findings if f.category == "fault"]
     useful = (
         f"{text.percent(efficiency.achieved)} of the ranks' time is useful work. "
         if efficiency
         else ""
     )
-    reason = clean(faults[0].sentence) if faults else "No fault was found."
+    reason = clean(glance.verdict(store.report))
     note = "Efficiency is POP parallel efficiency: useful computation over ranks times job time."
     return html.Div(
         [dmc.Title([html.Span(useful), reason], order=1, id="verdict"), html.P(note)],

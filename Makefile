@@ -71,6 +71,9 @@ bench-easgd: $(VENV)/test.stamp ## how much the methods of the EASGD family comm
 bench-accuracy: $(VENV)/test.stamp ## how right verdicts are, beside other tools' rules (hours; QUICK=1: a minute)
 	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/accuracy.py $(if $(QUICK),--quick)
 
+bench-real: $(VENV)/test.stamp ## how often verdicts on real trainings are right, each fault recorded 10 times (half an hour; as root)
+	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/real_runs.py $(if $(PUBLISH),--publish) $(ARGS)
+
 # TensorFlow needs seconds to be imported and a gigabyte, so it has an environment of its own.
 test-tensorflow: ## real parameter servers of TensorFlow, in an environment of their own
 	$(PYTHON) -m venv .venv-tensorflow

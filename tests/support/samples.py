@@ -94,17 +94,20 @@ def _training(sample: Sample, python: str) -> list[str]:
             return [python, *script, f"--workers={count}"]
 
 
-def differences(report: Report, expect: dict[str, Any]) -> list[str]:
-    """Say in what the report's first finding differs from what was planted; empty = as planted."""
+def differences(report: Report, expect: dict[str, Any], edge: int = EDGE) -> list[str]:
+    """Say in what the report's first finding differs from what was planted; empty = as planted.
+
+    Steps may begin and end `edge` steps beside the planted ones.
+    """
     faults = [finding for finding in report.findings if finding.category == "fault"]
     if not expect:
         return [f"a fault where none is planted: {fault.sentence}" for fault in faults]
     if not report.findings:
         return ["no finding at all"]
-    return _differences(report.findings[0], expect)
+    return _differences(report.findings[0], expect, edge)
 
 
-def _differences(first: Finding, expect: dict[str, Any]) -> list[str]:
+def _differences(first: Finding, expect: dict[str, Any], edge: int) -> list[str]:
     found = {
         "kind": first.kind,
         "ranks": list(first.ranks),
@@ -116,14 +119,14 @@ def _differences(first: Finding, expect: dict[str, Any]) -> list[str]:
         for key in found
         if key in expect and expect[key] != found[key]
     ]
-    if "steps" in expect and not _near(first.steps, expect["steps"]):
+    if "steps" in expect and not _near(first.steps, expect["steps"], edge):
         wrong.append(f"steps: planted {expect['steps']}, found {first.steps}")
     return [f"{difference} ({first.sentence})" for difference in wrong]
 
 
-def _near(found: tuple[int, int] | None, planted: list[int]) -> bool:
+def _near(found: tuple[int, int] | None, planted: list[int], edge: int) -> bool:
     return found is not None and all(
-        abs(a - b) <= EDGE for a, b in zip(found, planted, strict=True)
+        abs(a - b) <= edge for a, b in zip(found, planted, strict=True)
     )
 
 

@@ -1,0 +1,191 @@
+"""How often the verdict on real trainings is right: each planted fault recorded anew, several times.
+
+Faults are planted in the example trainings by their switches, by stopping a rank from outside, by a
+quota of a processor, by slow networks between pretend hosts and by shifted clocks. A verdict is right if
+the first finding is of the planted kind, names the planted rank, shard or link, its phase where there is
+one, and the planted steps but for five, or a block, at either end; a healthy run's if it reports no
+fault. Cases take turns, so that what else the machine does hits all alike.
+
+Run: make bench-real [PUBLISH=1] [ARGS="--runs 3 --case stopped"], as root where networks are pretended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections import defaultdict
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+from benchmarks.published import table, with_measured
+from support.disturb import Disturber, stopped, throttled
+from support.samples import Sample, differences, manifest, record
+
+import tracelens as tl
+
+if TYPE_CHECKING:
+    from support.disturb import Burden
+
+    from tracelens.trace import Trace
+
+SCRIPT: Final = "tests/benchmarks/real_runs.py"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "accuracy.md"
+SAMPLES: Final = {sample.name: sample for sample in manifest()}
+HEALTHY_RUNS: Final = 2  # times as many
+AFTER_S, FOR_S = 2.5, 4.0
+LEAST_BLOCK, BLOCKS = 5, 64
+
+
+@dataclass(frozen=True)
+class Case:
+    """A training, what is planted in it, and how the rank is burdened from outside, if it is."""
+
+    name: str
+    sample: Sample
+    burden: Burden | None = None
+    rank: int = 1
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing is planted."""
+        return not self.sample.expect
+
+
+def _of(name: str, *more: str, **changes: Any) -> Sample:
+    """An entry of the samples with further arguments."""
+    sample = SAMPLES[name]
+    return replace(sample, arguments=[*sample.arguments, *more], **changes)
+
+
+_LATE: Final = {"kind": "straggler", "ranks": [1]}
+_LOADER: Final = _LATE | {"phase": "data"}
+_MPI: Final = Sample(
+    "mpi", "ring allreduce", "mpiexec", 3, "mpi_allreduce.py", ["--algorithm=ring", "--hidden=256"]
+)
+_SHIFTED: Final[dict[str, Any]] = {
+    "launcher": "pretend_hosts",
+    "hosts": ["--rate=1gbit", "--shift=0,-3.5,0.2"],
+}
+_PAIR: Final[dict[str, Any]] = {
+    "launcher": "pretend_hosts",
+    "hosts": ["--rate=1gbit", "--shift=0,-3.5"],
+}
+
+
+def _mpi(*more: str, steps: int = 150, **changes: Any) -> Sample:
+    return replace(_MPI, arguments=[*_MPI.arguments, f"--steps={steps}", *more], **changes)
+
+
+def _slow(rank: int, phase: str, first: int, last: int) -> tuple[list[str], dict[str, Any]]:
+    """Return the switches of a late rank, and what is to be found."""
+    planted = [f"--slow-rank={rank}", f"--slow-phase={phase}", f"--slow-steps={first}:{last}"]
+    truth = {"kind": "straggler", "ranks": [rank], "phase": phase, "steps": [first, last]}
+    return [*planted, "--slow-ms=40"], truth
+
+
+_FORWARD, _FORWARD_TRUTH = _slow(1, "forward", 60, 119)
+_BACKPROP, _BACKPROP_TRUTH = _slow(1, "backprop", 60, 119)
+_LONG: Final = ["--steps=500"]
+CASES: Final = (
+    Case("DDP, healthy", SAMPLES["ddp-healthy"]),
+    Case("DDP, late in backprop", SAMPLES["ddp-slow-backprop"]),
+    Case("DDP, slow loader", SAMPLES["ddp-slow-loader"]),
+    Case("DDP, stopped", _of("ddp-healthy", *_LONG, expect=_LATE), stopped),
+    Case("DDP, quota of a processor", _of("ddp-healthy", *_LONG, expect=_LATE), throttled),
+    Case(
+        "DDP, slow network",
+        replace(SAMPLES["ddp-slow-network"], expect={"kind": "exposed_communication"}),
+    ),
+    Case(
+        "DDP, late, clocks shifted",
+        _of("ddp-healthy", "--steps=150", *_FORWARD, expect=_FORWARD_TRUTH, **_PAIR),
+    ),
+    Case("MPI, healthy", _mpi()),
+    Case("MPI, late in backprop", _mpi(*_BACKPROP, expect=_BACKPROP_TRUTH)),
+    Case("MPI, slow loader", _mpi("--slow-loader=1", "--slow-ms=30", expect=_LOADER)),
+    Case("MPI, stopped", _mpi(steps=500, expect=_LATE), stopped),
+    Case("MPI, quota of a processor", _mpi(steps=500, expect=_LATE), throttled),
+    Case("MPI, slow link", SAMPLES["mpi-slow-link"]),
+    Case("MPI, late, clocks shifted", _mpi(*_FORWARD, expect=_FORWARD_TRUTH, **_SHIFTED)),
+    Case("parameter server, hot shard", SAMPLES["ps-hot-shard"]),
+)
+
+
+@dataclass
+class Outcome:
+    """Of the runs of a case, those that were judged wrongly, each with what was wrong."""
+
+    runs: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+def perform(case: Case, folder: Path) -> list[str]:
+    """Record a case and explain it; return what is wrong with the verdict."""
+    disturber = Disturber(folder, case.rank, case.burden, AFTER_S, FOR_S) if case.burden else None
+    with disturber.at_work() if disturber else nullcontext():
+        record(case.sample, folder)
+    trace = tl.open(folder)
+    expect = case.sample.expect
+    if disturber:
+        if disturber.begin_ns is None or disturber.end_ns is None:
+            return ["the training ended before it was disturbed"]
+        expect = expect | {"steps": _steps(trace, case.rank, disturber.begin_ns, disturber.end_ns)}
+    return differences(tl.analyze(trace), expect, edge=max(LEAST_BLOCK, _block(trace)))
+
+
+def _steps(trace: Trace, rank: int, begin_ns: int, end_ns: int) -> list[int]:
+    """Return the first and last step of a rank that lie in a stretch of time."""
+    mine = trace.steps.filter(
+        pl.col("rank") == rank, pl.col("end_ns") > begin_ns, pl.col("start_ns") < end_ns
+    )["step"]
+    return [int(mine[0]), int(mine[-1])]
+
+
+def _block(trace: Trace) -> int:
+    """Return how many steps the detector takes together."""
+    return -(-trace.steps["step"].n_unique() // BLOCKS)
+
+
+def measured(cases: list[Case], runs: int) -> dict[str, Outcome]:
+    """Record every case so many times, healthy ones twice as often, in turns."""
+    outcomes: dict[str, Outcome] = defaultdict(Outcome)
+    for turn in range(runs * HEALTHY_RUNS):
+        for case in cases:
+            if turn >= runs and not case.healthy:
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                wrong = perform(case, Path(folder) / "trace")
+            outcome = outcomes[case.name]
+            outcome.runs += 1
+            outcome.wrong += ["; ".join(wrong)] * bool(wrong)
+            sys.stderr.write(f"{turn} {case.name}: {json.dumps(wrong) if wrong else 'right'}\n")
+    return outcomes
+
+
+def main() -> None:
+    """Measure, print the table, publish it if asked to."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--case", default="", help="only cases whose names hold this")
+    parser.add_argument(
+        "--publish", action="store_true", help="write the table of docs/accuracy.md"
+    )
+    given = parser.parse_args()
+    outcomes = measured([case for case in CASES if given.case in case.name], given.runs)
+    rows = [
+        (name, f"{one.runs - len(one.wrong)} of {one.runs}", " / ".join(dict.fromkeys(one.wrong)))
+        for name, one in outcomes.items()
+    ]
+    text = table("Real trainings, recorded anew", ("training", "right", "else"), rows)
+    sys.stdout.write(f"{text}\n")
+    if given.publish:
+        PAGE.write_text(with_measured(PAGE.read_text(), SCRIPT, text))
+
+
+if __name__ == "__main__":
+    main()

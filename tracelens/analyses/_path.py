@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracelens.analyses._partition import CATEGORIES
+from tracelens.analyses._partition import CATEGORIES, Codes
 
 if TYPE_CHECKING:
     from tracelens.analyses.phases import Phases
@@ -39,7 +39,7 @@ class Lane:
     """
 
     bounds: Ints
-    category: Ints
+    category: Codes
     wait_end: Ints
     to: Ints
 
@@ -100,13 +100,13 @@ class Lanes:
         moment, last = self._moment[order], self._last[order]
         ends, begins = _waits(pieces.bounds, pieces.category)
         if not len(moment):
-            return Lane(pieces.bounds, pieces.category.astype(np.int64), ends[:0], ends[:0])
+            return Lane(pieces.bounds, pieces.category, ends[:0], ends[:0])
         row = np.searchsorted(moment, ends, side="right") - 1
         known = (row >= 0) & (moment[np.maximum(row, 0)] > begins)
         came = [self._process_of.get(rank, -1) for rank in last[np.maximum(row, 0)].tolist()]
         to = np.where(known, np.array(came, np.int64), -1)
         kept = (to >= 0) & (to != process)
-        return Lane(pieces.bounds, pieces.category.astype(np.int64), ends[kept], to[kept])
+        return Lane(pieces.bounds, pieces.category, ends[kept], to[kept])
 
 
 def _waits(bounds: Ints, category: npt.NDArray[np.generic]) -> tuple[Ints, Ints]:

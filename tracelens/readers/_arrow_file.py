@@ -140,8 +140,9 @@ def _batches(stream: pa.Buffer, columns: list[int]) -> tuple[list[pa.RecordBatch
     """Read batches until the end or the first that is cut off; say whether it was cut off."""
     # Files are read side by side, so each needs one thread.
     options = pa.ipc.IpcReadOptions(included_fields=columns, use_threads=False)
+    pool = pa.system_memory_pool()  # Arrow's own keeps what it is given back
     batches: list[pa.RecordBatch] = []
-    with pa.ipc.open_stream(stream, options=options) as reader:
+    with pa.ipc.open_stream(stream, options=options, memory_pool=pool) as reader:
         while True:
             try:
                 batch = reader.read_next_batch()

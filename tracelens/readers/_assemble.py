@@ -6,10 +6,10 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import polars as pl
 
 from tracelens.readers._chosen import left_out
+from tracelens.readers._shelf import IN_MEMORY, Shelf
 from tracelens.schema.vocabulary import CHOSEN_LOSSES
 from tracelens.trace import (
     CLOCK_COLUMNS,
@@ -23,7 +23,7 @@ from tracelens.trace import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from tracelens.schema.side import SideTables
 
@@ -72,21 +72,30 @@ def assemble(parts: list[Part], notes: Iterable[Note] = ()) -> Trace:
 
 
 def _events(parts: list[Part]) -> pl.LazyFrame:
-    """Put the events together column by column."""
-    owner = pl.Series(np.repeat(np.arange(len(parts)), [part.events.height for part in parts]))
-    whose = {
-        "process": range(len(parts)),
-        "rank": [part.side.process.rank for part in parts],
-        "role": [part.side.process.role for part in parts],
-    }
-    same = [pl.Series(name, values, EVENT_COLUMNS[name]) for name, values in whose.items()]
-    columns = [values.gather(owner) for values in same]
+    """Put the events together column by column; of very many, the columns stay in pieces."""
+    few = sum(part.events.height for part in parts) <= IN_MEMORY
+    owners = pl.concat(_owners(parts), rechunk=few)
     held = {name for part in parts for name in part.events.columns}
-    columns += [_joined(parts, name) for name in EVENT_COLUMNS if name in held]
-    return completed(pl.DataFrame(columns))
+    columns = [_joined(parts, name, rechunk=few) for name in EVENT_COLUMNS if name in held]
+    return completed(owners.hstack(columns))
 
 
-def _joined(parts: list[Part], name: str) -> pl.Series:
+def _owners(parts: list[Part]) -> Iterator[pl.DataFrame]:
+    """Say whose the events of each part are, row by row."""
+    shelf = Shelf()
+    for index, part in enumerate(parts):
+        process = part.side.process
+        whose = {"process": index, "rank": process.rank, "role": process.role}
+        shelf.put(
+            pl.DataFrame(
+                pl.Series(name, [value], EVENT_COLUMNS[name]).new_from_index(0, part.events.height)
+                for name, value in whose.items()
+            )
+        )
+    return shelf.frames()
+
+
+def _joined(parts: list[Part], name: str, *, rechunk: bool) -> pl.Series:
     """Take a column out of all parts."""
     kind = EVENT_COLUMNS[name]
     return pl.concat(
@@ -96,7 +105,7 @@ def _joined(parts: list[Part], name: str) -> pl.Series:
             else pl.Series(name, [], kind).extend_constant(None, part.events.height)
             for part in parts
         ],
-        rechunk=True,
+        rechunk=rechunk,
     )
 
 

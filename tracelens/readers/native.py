@@ -6,6 +6,7 @@ import os
 import socket
 import struct
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from tracelens.readers._arrow_file import Recording, read_arrow
 from tracelens.readers._assemble import Part, assemble
 from tracelens.readers._checked import checked
 from tracelens.readers._samples import with_samples
+from tracelens.readers._shelf import Shelf
 from tracelens.readers._side_checked import check_side
 from tracelens.schema import segments
 from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, TRACE_SUFFIX
@@ -57,9 +59,11 @@ class NativeReader:
         found = _recordings(path)
         parts: list[Part] = []
         problems: list[tuple[Path, Exception]] = []
+        shelf = Shelf()
         for done, (file, part) in enumerate(zip(found, side_by_side(_tried, found), strict=True)):
             if isinstance(part, Part):
-                parts.append(part)
+                shelf.put(part.events)
+                parts.append(replace(part, events=part.events.clear()))
             else:
                 problems.append((file, part))
             if progress:
@@ -67,6 +71,7 @@ class NativeReader:
         if not parts:
             raise _refusal(path, problems)
         notes = tuple(Note(file.name, _sentence(file, error)) for file, error in problems)
+        parts = [replace(p, events=e) for p, e in zip(parts, shelf.frames(), strict=True)]
         trace = with_samples(assemble(parts, notes), path, parts)
         if not trace.processes["events"].sum():
             raise EmptyTrace(

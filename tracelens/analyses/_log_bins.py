@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PER_DECADE", "spread"]
 
-PER_DECADE: Final = 10
+PER_DECADE: Final = 20
 
 
 def spread(rows: pl.DataFrame, value: str, by: str, kept: Sequence[str]) -> pl.DataFrame:

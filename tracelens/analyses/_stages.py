@@ -26,13 +26,14 @@ _ROW: Final[dict[str, pl.DataType]] = {
     "number": pl.Int32(),
     "process": pl.Int32(),
     "step": pl.Int32(),
+    "ready": pl.Int64(),  # when the gradient was ready
     **dict.fromkeys(STAGES[:-1], pl.Int64()),
     "updated": pl.Int64(),  # when the update ended
 }
 
 
 def follow(trace: Trace) -> pl.DataFrame:
-    """Return one row a rank, step and bucket or shard: `of`, `number` and the stages, nanoseconds."""
+    """Return one row a rank, step and bucket or shard: `of`, `number`, `ready` and the stages, ns."""
     every = max(trace.arrivals.height // MOST_ROWS, 1)
     updates, used = _updates(trace, every), _first_use(trace, every)
     parts = (_buckets(trace, updates, every), _shards(trace))
@@ -90,6 +91,7 @@ def _buckets(trace: Trace, updates: pl.DataFrame, every: int) -> pl.DataFrame:
         *_AT,
         of=pl.lit("bucket"),
         number="bucket",
+        ready="start_ns",
         waiting_ns=begun - pl.col("start_ns"),
         reducing_ns=pl.col("end_ns") - begun,
         until_update_ns=pl.col("begin") - pl.col("end_ns"),
@@ -120,6 +122,7 @@ def _shards(trace: Trace) -> pl.DataFrame:
             *_AT,
             of=pl.lit("shard"),
             number="shard",
+            ready="ready",
             waiting_ns=pl.col("begun") - pl.col("ready"),
             reducing_ns=pl.col("done") - pl.col("begun"),
             until_update_ns=(pl.col("begin") - pl.col("done")).clip(lower_bound=0),

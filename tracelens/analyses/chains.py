@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tracelens.analyses.result import Finding
     from tracelens.trace import Trace
 
-__all__ = ["CHAIN_COLUMNS", "Chains", "run", "steps_to_write"]
+__all__ = ["CHAIN_COLUMNS", "SHOWN_COLUMNS", "Chains", "run", "steps_to_write"]
 
 MOST_ROWS: Final = 64  # in a report
 CHAIN_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -33,6 +33,11 @@ CHAIN_COLUMNS: Final[dict[str, pl.DataType]] = {
     "until_use_ns": pl.Int64(),  # until the next step's forward pass begins
     "whole_ns": pl.Int64(),  # from ready to use
     "whole_p90_ns": pl.Int64(),
+}
+SHOWN_COLUMNS: Final[dict[str, pl.DataType]] = CHAIN_COLUMNS | {  # what pages draw besides
+    "ready_ns": pl.Int64(),  # after the first gradient of the rank and step, median
+    "rank": pl.Int32(),  # of the longest chain
+    "step": pl.Int32(),
 }
 
 
@@ -48,23 +53,33 @@ class Chains:
     def tables(self) -> dict[str, pl.DataFrame]:
         """What a report shows: the longest chains, and the ranks with least time."""
         return {
-            "chains": self.chains.sort("whole_ns", descending=True, nulls_last=True).head(
-                MOST_ROWS
-            ),
+            "chains": self.chains.select(*CHAIN_COLUMNS)
+            .sort("whole_ns", descending=True, nulls_last=True)
+            .head(MOST_ROWS),
             "background": self.background.sort("usable_ns", "rank").head(MOST_ROWS),
         }
 
 
 def run(trace: Trace, phases: Phases) -> Chains:
     """Follow all gradients, and add up the time for background work."""
-    rows = _stages.follow(trace).with_columns(
-        whole_ns=pl.sum_horizontal(_stages.STAGES, ignore_nulls=False)
+    rank = trace.workers.select("process", "rank")
+    rows = _stages.follow(trace).join(rank, on="process", how="left", maintain_order="left")
+    first = pl.col("ready").min().over("process", "step", "of")
+    rows = rows.with_columns(
+        whole_ns=pl.sum_horizontal(_stages.STAGES, ignore_nulls=False),
+        ready_ns=pl.col("ready") - first,
     )
-    medians = pl.col(*_stages.STAGES, "whole_ns").median().round()
+    medians = pl.col("ready_ns", *_stages.STAGES, "whole_ns").median().round()
+    longest = pl.col("rank", "step").get(pl.col("whole_ns").fill_null(-1).arg_max())
     table = (
         rows.group_by("of", "number")
-        .agg(medians, chains=pl.len(), whole_p90_ns=pl.col("whole_ns").quantile(0.9).round())
-        .select(pl.col(name).cast(kind) for name, kind in CHAIN_COLUMNS.items())
+        .agg(
+            medians,
+            longest,
+            chains=pl.len(),
+            whole_p90_ns=pl.col("whole_ns").quantile(0.9).round(),
+        )
+        .select(pl.col(name).cast(kind) for name, kind in SHOWN_COLUMNS.items())
         .sort("of", "number")
     )
     return Chains(table, _background.budget(trace, phases))

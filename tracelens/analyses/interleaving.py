@@ -9,13 +9,14 @@ gaps are; docs/analyses.md).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
 
 from tracelens import words
+from tracelens.analyses import _bucket_overlap, _log_bins
 from tracelens.analyses._exposed import exposed_transfer
 from tracelens.analyses._hideable import hideable
 from tracelens.analyses._job import job_ns
@@ -29,6 +30,8 @@ __all__ = ["GAP_COLUMNS", "OVERLAP_COLUMNS", "Interleaving", "run"]
 
 WORTH_SAYING: Final = 0.05  # share of job time
 BOUND: Final = 0.2  # share of job time that no rank hides, whatever it does
+WITHIN: Final = "within a step"
+BETWEEN: Final = "from step to step"
 OVERLAP_COLUMNS: Final[dict[str, pl.DataType]] = {
     "rank": pl.Int32(),
     "hidden_ns": pl.Int64(),
@@ -48,10 +51,16 @@ GAP_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 @dataclass(frozen=True)
 class Interleaving:
-    """Overlap per rank, gaps between updates, and what better interleaving could save."""
+    """Overlap per rank, step and bucket, gaps between updates, and what better interleaving could save.
+
+    `gap_spread` counts the gaps by length (`_log_bins.py`), within steps and from step to step.
+    """
 
     overlap: pl.DataFrame
+    by_step: pl.DataFrame
+    by_bucket: pl.DataFrame
     gaps: pl.DataFrame
+    gap_spread: pl.DataFrame
     findings: tuple[Finding, ...]
 
 
@@ -59,22 +68,48 @@ def run(trace: Trace, phases: Phases) -> Interleaving:
     """Measure overlap and gaps of the main workers."""
     overlap, gaps = _overlap(phases), _gaps(trace)
     job = job_ns(trace)
+    found = Interleaving(
+        overlap=overlap,
+        by_step=_by_step(phases),
+        by_bucket=_bucket_overlap.measure(trace, phases),
+        gaps=gaps,
+        gap_spread=_gap_spread(gaps),
+        findings=(),
+    )
     if not job or overlap.is_empty():
-        return Interleaving(overlap, gaps, ())
+        return found
     saving = hideable(trace, phases) / job
     findings = [*_exposed(trace, phases, overlap, saving), *_between_updates(trace, gaps, job)]
-    return Interleaving(overlap, gaps, tuple(findings))
+    return replace(found, findings=tuple(findings))
+
+
+def _spent(*categories: str) -> pl.Expr:
+    chosen = pl.col("category").cast(pl.String).is_in(categories)
+    return pl.col("ns").filter(chosen).sum()
+
+
+def _by_step(phases: Phases) -> pl.DataFrame:
+    """Return the mean rank's communication of each step."""
+    inside = pl.col("step") >= 0
+    spent = phases.times.filter(inside).group_by("step")
+    exposed = spent.agg(wait_ns=_spent("wait", "ps_queue"), transfer_ns=_spent("transfer"))
+    hidden = phases.hidden.filter(inside).group_by("step")
+    joined = hidden.agg(hidden_ns=pl.col("ns").sum(), ranks=pl.len()).join(exposed, on="step")
+    means = (pl.col(name) / pl.col("ranks") for name in ("hidden_ns", "wait_ns", "transfer_ns"))
+    return joined.select("step", *means).sort("step")
+
+
+def _gap_spread(gaps: pl.DataFrame) -> pl.DataFrame:
+    within = pl.when("within").then(pl.lit(WITHIN)).otherwise(pl.lit(BETWEEN))
+    named = gaps.with_columns(of=within)
+    return _log_bins.spread(named, "gap_ns", "of", ("rank", "start_ns", "gap_ns"))
 
 
 def _overlap(phases: Phases) -> pl.DataFrame:
-    def spent(*categories: str) -> pl.Expr:
-        chosen = pl.col("category").cast(pl.String).is_in(categories)
-        return pl.col("ns").filter(chosen).sum()
-
     ranks = phases.times.group_by("rank").agg(
-        wait_ns=spent("wait", "ps_queue"),
-        transfer_ns=spent("transfer"),
-        backprop_ns=spent("backprop"),
+        wait_ns=_spent("wait", "ps_queue"),
+        transfer_ns=_spent("transfer"),
+        backprop_ns=_spent("backprop"),
     )
     hidden = phases.hidden.group_by("rank").agg(hidden_ns=pl.col("ns").sum())
     joined = ranks.join(hidden, on="rank", how="left").with_columns(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from tracelens_dashboard.pages import (
     collectives,
     critical_path,
+    interleaving,
     overview,
     shards,
     steps,
@@ -41,6 +42,7 @@ PAGES: Final[tuple[Page, ...]] = (
     stragglers,
     steps,
     collectives,
+    interleaving,
     shards,
     critical_path,
 )

@@ -1,0 +1,178 @@
+"""Does communication run beside own work, and what lies between weight updates?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import dash_mantine_components as dmc
+from dash import Input, html
+
+from tracelens.lod.window import Window
+from tracelens_dashboard import links
+from tracelens_dashboard.components import chart, finding_card, follow
+from tracelens_dashboard.components.aria import aria
+from tracelens_dashboard.figures import budget, chain_lanes, overlap, update_gaps
+
+if TYPE_CHECKING:
+    from dash import Dash
+    from dash.development.base_component import Component
+
+    from tracelens_dashboard.figures.drawing import Drawing
+    from tracelens_dashboard.state import ViewState
+    from tracelens_dashboard.store import Store
+    from tracelens_dashboard.theme import Theme
+
+PATH: Final = "/interleaving"
+TITLE: Final = "Interleaving"
+QUESTION: Final = "Does communication run beside own work, and what lies between weight updates?"
+
+BY_STEP: Final = "overlap-steps"
+BY_BUCKET: Final = "overlap-buckets"
+CHAINS: Final = "gradient-chains"
+GAPS: Final = "update-gaps"
+BUDGET: Final = "background-budget"
+AMOUNT: Final = "background-amount"
+SPEED: Final = "background-speed"
+PLOT_PX: Final = 290
+ROW_PX: Final = 26
+MOST_CARDS: Final = 3
+KINDS: Final = ("exposed_communication", "update_gap", "checkpoint_stall")
+USUAL_MIB, MOST_MIB = 1024, 1 << 24
+USUAL_SPEED, MOST_SPEED = 1.0, 1000.0
+NONE_HERE: Final = (
+    "Neither communication nor weight updates are in this trace. Hooks of frameworks record both "
+    "(“tracelens record”, tl.attach(…)); in code of your own, spans of kind reduction with a bucket, "
+    "and of kind update, in steps, show here how they interleave."
+)
+
+
+def layout(store: Store, _view: ViewState) -> Component:
+    """Return the page, or say what to record to see it."""
+    title = dmc.Title(QUESTION, order=1, className="page-title")
+    if _is_empty(store):
+        return html.Div(
+            [title, dmc.Card(html.P(NONE_HERE), className="card prose")], className="page"
+        )
+    found = [f for f in store.report.findings if f.kind in KINDS][:MOST_CARDS]
+    cards = [dmc.GridCol(finding_card.card(store, one), span=12) for one in found]
+    charts = (
+        chart.card(BY_STEP, "Communication, hidden and exposed, step by step", PLOT_PX),
+        chart.card(BY_BUCKET, "Communication by bucket", _height(store, "overlap_by_bucket", 40)),
+        chart.card(
+            CHAINS, "From a gradient to the use of its weights", _height(store, "chains", 40)
+        ),
+        chart.card(GAPS, "Gaps between weight updates", PLOT_PX),
+        chart.card(
+            BUDGET,
+            "Time for background work between updates",
+            _height(store, "background", budget.MOST_RANKS),
+            *_inputs(),
+        ),
+    )
+    half = {"base": 12, "lg": 6}
+    grid = [dmc.GridCol(one, span=half if place else 12) for place, one in enumerate(charts)]
+    return html.Div([title, dmc.Grid([*cards, *grid], gutter="sm")], className="page")
+
+
+def register(app: Dash) -> None:
+    """Draw the charts; a click leads to the spans behind a mark."""
+    chart.bind(app, BY_STEP, _by_step)
+    chart.bind(app, BY_BUCKET, _by_bucket)
+    chart.bind(app, CHAINS, _chains)
+    chart.bind(app, GAPS, _gaps)
+    chart.bind(app, BUDGET, _budget, Input(AMOUNT, "value"), Input(SPEED, "value"))
+    follow.bind(app, BY_STEP, _to_step)
+    follow.bind(app, BY_BUCKET, _to_call)
+    follow.bind(app, CHAINS, _to_chain)
+    follow.bind(app, GAPS, _to_gap)
+    follow.bind(app, BUDGET, _to_rank)
+
+
+def _is_empty(store: Store) -> bool:
+    nothing = overlap.is_empty(store.table("overlap_by_step"))
+    return nothing and store.table("gap_spread").is_empty()
+
+
+def _by_step(store: Store, theme: Theme) -> Drawing:
+    return overlap.by_step(store.table("overlap_by_step"), theme)
+
+
+def _by_bucket(store: Store, theme: Theme) -> Drawing:
+    return overlap.by_bucket(store.table("overlap_by_bucket"), theme)
+
+
+def _chains(store: Store, theme: Theme) -> Drawing:
+    return chain_lanes.draw(store.table("chains"), theme)
+
+
+def _gaps(store: Store, theme: Theme) -> Drawing:
+    return update_gaps.draw(store.table("gap_spread"), theme)
+
+
+def _budget(store: Store, theme: Theme, mebibytes: Any, gbytes_per_s: Any) -> Drawing:
+    amount = _between(mebibytes, USUAL_MIB, MOST_MIB)
+    speed = _between(gbytes_per_s, USUAL_SPEED, MOST_SPEED)
+    return budget.draw(store.table("background"), amount, speed, theme)
+
+
+def _between(value: Any, usual: float, most: float) -> float:
+    """Take a number from the browser; what makes no sense is the usual one."""
+    known = isinstance(value, (int, float)) and 0 < value <= most
+    return float(value) if known else usual
+
+
+def _height(store: Store, table: str, most: int) -> int:
+    return max(PLOT_PX, 110 + ROW_PX * min(store.table(table).height, most))
+
+
+def _inputs() -> list[Component]:
+    small = {"size": "xs", "w": 150, "hideControls": True}
+    amount = dmc.NumberInput(
+        id=AMOUNT,
+        value=USUAL_MIB,
+        min=1,
+        max=MOST_MIB,
+        suffix=" MiB a rank",
+        **small,
+        **aria("to write"),
+    )
+    speed = dmc.NumberInput(
+        id=SPEED,
+        value=USUAL_SPEED,
+        min=0.001,
+        max=MOST_SPEED,
+        suffix=" GB/s",
+        **small,
+        **aria("how fast"),
+    )
+    return [amount, speed]
+
+
+def _to_step(store: Store, point: dict[str, Any]) -> str:
+    return links.to_step(store, int(point["x"]))
+
+
+def _to_call(store: Store, point: dict[str, Any]) -> str | None:
+    """Show the call of a bucket that is exposed longest."""
+    _, lead = point["customdata"]
+    start, end, rank = lead
+    return links.to_moment(store, Window(start, end), (rank,))
+
+
+def _to_chain(store: Store, point: dict[str, Any]) -> str | None:
+    """Show the step of the longest chain."""
+    rank, step = point["customdata"][1]
+    return None if step is None else links.to_step(store, step, () if rank is None else (rank,))
+
+
+def _to_gap(store: Store, point: dict[str, Any]) -> str | None:
+    """Show the longest gap of a bar."""
+    _, lead = point.get("customdata") or (None, None)
+    if not lead:
+        return None
+    rank, start, length = lead
+    return links.to_moment(store, Window(start, start + length), (rank,))
+
+
+def _to_rank(store: Store, point: dict[str, Any]) -> str:
+    return links.to_ranks(store, (point["customdata"][1],))

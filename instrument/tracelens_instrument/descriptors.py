@@ -14,6 +14,8 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Final
 
+from tracelens_instrument.failures import let_through
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -95,6 +97,7 @@ def limits_as_errors() -> Iterator[None]:
 def _identity(number: int) -> tuple[int, int] | None:
     try:
         found = os.fstat(number)
-    except OSError:
+    except OSError as error:
+        let_through(error)
         return None
     return found.st_dev, found.st_ino

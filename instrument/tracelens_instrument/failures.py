@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import signal
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Counter",
+    "Tolerated",
     "cannot_write",
     "contain",
     "contained",
@@ -98,11 +100,29 @@ def let_through(error: Exception) -> None:
     Raises:
         Exception: `error` itself, if it is so.
     """
-    ran = set(_codes(error.__traceback__))
-    if len(ran) > 1 and any(
-        _code(signal.getsignal(number)) in ran for number in signal.valid_signals()
-    ):
+    if _is_a_handlers(error):
         raise error
+
+
+class Tolerated(contextlib.suppress):
+    """Like `contextlib.suppress`, but for exceptions that a signal handler has raised."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        """Tell whether the exception is of these kinds, and the recorder's own."""
+        tolerated = bool(super().__exit__(kind, error, traceback))
+        return tolerated and error is not None and not _is_a_handlers(error)
+
+
+def _is_a_handlers(error: BaseException) -> bool:
+    ran = set(_codes(error.__traceback__))
+    return len(ran) > 1 and any(
+        _code(signal.getsignal(number)) in ran for number in signal.valid_signals()
+    )
 
 
 def shown(value: object) -> str:

@@ -55,8 +55,9 @@ class Identity:
     told: bool = False
 
     def for_children(self, pid: int) -> str:
-        """Write down for spawned children whose they are."""
-        return json.dumps(asdict(self) | {"parent": pid}, separators=(",", ":"))
+        """Write down for spawned children whose they are, and for another program in this process."""
+        mark = asdict(self) | {"parent": pid, "above": self.parent}
+        return json.dumps(mark, separators=(",", ":"))
 
 
 def identify(
@@ -125,11 +126,14 @@ def _inherited(environment: Mapping[str, str], launcher: tuple[int, int] | None)
     """Read the parent's mark, unless a launcher gave this process a rank of its own since."""
     try:
         mark = json.loads(environment.get(PARENT_VARIABLE, ""))
+        above = mark.pop("above")
         known = tuple(mark["launcher"]) if mark["launcher"] else None
         who = Identity(**mark | {"launcher": known})
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
-    return who if known == launcher and who.parent != os.getpid() else None
+    if who.parent == os.getpid():  # the program before this one, in this process
+        who = replace(who, parent=above)
+    return who if known == launcher and isinstance(who.parent, int) else None
 
 
 def _number(environment: Mapping[str, str], name: str) -> int | None:

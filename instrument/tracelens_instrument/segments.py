@@ -7,7 +7,6 @@ pages belong to the kernel.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import mmap
 import os
@@ -20,6 +19,7 @@ from tracelens.schema.record import BYTE_ORDER, HEADER, MAGIC, RECORD_BYTES
 from tracelens.schema.vocabulary import SCHEMA_VERSION, SEGMENT_SUFFIX
 from tracelens_instrument.backend import FREE_THREADED, NATIVE
 from tracelens_instrument.descriptors import limits_as_errors, mapped
+from tracelens_instrument.failures import Tolerated
 from tracelens_instrument.state import WORD
 
 if NATIVE:
@@ -90,7 +90,7 @@ class Segment:
         """Bring the pages into memory now, so that no span has to wait for them; once."""
         if not self.touched and isinstance(self._mapped, mmap.mmap):
             self.touched = True
-            with contextlib.suppress(OSError):  # before Linux 5.14: they come when first written
+            with Tolerated(OSError):  # before Linux 5.14: they come when first written
                 self._mapped.madvise(_POPULATE_WRITE)
 
     def is_held(self) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 from typing import TYPE_CHECKING, Final
 
 from tracelens.schema.vocabulary import SIDE_FILE
 from tracelens_instrument.descriptors import Descriptor, limits_as_errors
-from tracelens_instrument.failures import cannot_write
+from tracelens_instrument.failures import Tolerated, cannot_write, let_through
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,13 +43,18 @@ class SideFile:
         self._closed = False
 
     def append(self, line: bytes) -> None:
-        """Append a line; never raises."""
+        """Append a line; never raises, unless a signal handler does: then it is written with the next.
+
+        Whether what was being written then is there is not known, so it may be there twice.
+        """
         lines, self._waiting = [*self._waiting, line], []
-        with limits_as_errors():
-            for at, each in enumerate(lines):
-                if not self._write(each):
-                    self._waiting = lines[at:] + self._waiting
-                    return
+        at = 0
+        try:
+            with limits_as_errors():
+                while at < len(lines) and self._write(lines[at]):
+                    at += 1
+        finally:
+            self._waiting = lines[at:] + self._waiting
 
     def _write(self, line: bytes) -> bool:
         if self._closed:
@@ -60,6 +64,7 @@ class SideFile:
             while not fits and self._reserve.give():
                 fits = self._write_once(line)
         except OSError as error:
+            let_through(error)
             cannot_write(_WHAT, self._path.parent, error)
             return False
         if not fits:
@@ -108,7 +113,7 @@ class _Reserve:
     def __init__(self, folder: Path) -> None:
         self._descriptor: Descriptor | None = None
         self._size = 0
-        with contextlib.suppress(OSError), limits_as_errors():  # then there is none
+        with Tolerated(OSError), limits_as_errors():  # then there is none
             number = os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o600)
             self._descriptor = Descriptor(number)
             os.posix_fallocate(number, 0, _RESERVE)

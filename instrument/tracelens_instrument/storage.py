@@ -16,7 +16,7 @@ from tracelens.schema.side import Kept, to_line
 from tracelens.schema.vocabulary import BUDGET_REACHED, CROWDED_OUT, NO_ROOM, OUTDATED
 from tracelens_instrument import segments
 from tracelens_instrument.clock import now
-from tracelens_instrument.failures import cannot_write
+from tracelens_instrument.failures import Tolerated, cannot_write, let_through
 from tracelens_instrument.ring import Ring
 from tracelens_instrument.segments import Segment, count_records, create_segment, sink
 from tracelens_instrument.state import STATE
@@ -179,7 +179,8 @@ class Storage:
         """Make a segment ahead of time; if that fails now, it may not when it is needed."""
         try:
             self._spares.append(self._make())
-        except _CANNOT:
+        except _CANNOT as error:
+            let_through(error)
             return False
         return True
 
@@ -187,6 +188,7 @@ class Storage:
         try:
             return self._make()
         except _CANNOT as error:
+            let_through(error)
             if not self._closed:
                 cannot_write("recording stopped", self._folder, error)
             reason = BUDGET_REACHED if isinstance(error, _OverBudget) else NO_ROOM
@@ -254,7 +256,7 @@ class Storage:
 
     def _drop(self, path: Path, reason: str) -> None:
         """Unlink a segment, which never hurts those who still write to it, and count its events."""
-        with contextlib.suppress(OSError):  # somebody else has removed it: nobody knows what was in
+        with Tolerated(OSError):  # somebody else has removed it: nobody knows what was in
             count = count_records(path.read_bytes())
             path.unlink()
             self._bytes -= segments.SEGMENT_BYTES

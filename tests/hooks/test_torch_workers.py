@@ -13,6 +13,9 @@ import tracelens as tl
 if TYPE_CHECKING:
     from pathlib import Path
 
+# Where there is one core only, PyTorch warns of a second worker.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+
 data: Any = torch.utils.data
 BATCHES = 5
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from typing import TYPE_CHECKING, Any, Self
 
 import polars as pl
+import pytest
 from support.recording import read_one
 
 import tracelens as tl
 from tracelens_instrument import segments, storage
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
     from types import FrameType
-
-    import pytest
 
 HANDLED = 200
 DEEPEST = 8
@@ -116,8 +117,48 @@ class Interrupted(Exception):
     """What an impatient user's handler raises."""
 
 
+@pytest.fixture(params=[Interrupted, TimeoutError, BlockingIOError, MemoryError])
+def impatient(request: pytest.FixtureRequest) -> Iterator[type[Exception]]:
+    """A handler of SIGUSR1 that raises: an exception of its own, or one that a full disk may raise."""
+
+    def handler(_number: int, _frame: FrameType | None) -> None:
+        raise request.param
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    yield request.param
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_handler_raises_while_a_line_is_written(
+    trace: Path, monkeypatch: pytest.MonkeyPatch, impatient: type[Exception]
+) -> None:
+    """The program gets the exception, and the name is in the file, once, with the next line."""
+    write, name = os.write, f"interrupted by {impatient}"  # which no test has named before
+    raised: list[int] = []
+
+    def interrupted(number: int, line: bytes) -> int:
+        written = write(number, line)
+        if b"definitions" in line and not raised:
+            raised.append(number)
+            signal.raise_signal(signal.SIGUSR1)
+        return written
+
+    monkeypatch.setattr(os, "write", interrupted)
+    with pytest.raises(impatient):
+        tl.span(name)
+    for each in (name, "next"):
+        with tl.span(each):
+            pass
+    tl.stop()
+    recorded = read_one(trace)
+    assert [event["name"] for event in recorded.events] == [name, "next"]
+    names = [row.name for row in recorded.side.definitions]
+    assert len(names) == len({row.id for row in recorded.side.definitions})
+    assert recorded.side.dropped == {}
+
+
 def test_handler_raises_while_a_segment_is_made(
-    trace: Path, monkeypatch: pytest.MonkeyPatch
+    trace: Path, monkeypatch: pytest.MonkeyPatch, impatient: type[Exception]
 ) -> None:
     """The training gets the exception; what was half made is made anew, and recording goes on."""
     create = segments.create_segment
@@ -131,11 +172,6 @@ def test_handler_raises_while_a_segment_is_made(
             signal.raise_signal(signal.SIGUSR1)
         return made
 
-    def impatient(_number: int, _frame: FrameType | None) -> None:
-        raise Interrupted
-
-    before = signal.signal(signal.SIGUSR1, impatient)
-
     tl.stop()
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 1 << 14)
     tl.start(trace / "small")
@@ -145,10 +181,9 @@ def test_handler_raises_while_a_segment_is_made(
         try:
             with span(nbytes=number):
                 pass
-        except Interrupted:
+        except impatient:
             caught += 1
     tl.stop()
-    signal.signal(signal.SIGUSR1, before)
     recorded = read_one(trace / "small")
     assert raised
     assert caught == 1

@@ -228,6 +228,7 @@ def from_lines(lines: Iterable[bytes]) -> SideTables:
     dropped: dict[str, int] = {}
     complete = False
     retention = Retention()
+    seen: set[bytes] = set()
     for line in lines:
         try:
             row = json.loads(line)
@@ -241,7 +242,8 @@ def from_lines(lines: Iterable[bytes]) -> SideTables:
                 complete = True
             elif table == "retention":
                 retention = _build(Retention, row)
-            elif table in _ROWS:
+            elif table in _ROWS and line not in seen:  # who was interrupted has written it again
+                seen.add(line)
                 rows[table].append(_build(_ROWS[table], row))
         except (ValueError, KeyError, TypeError, AttributeError):
             continue

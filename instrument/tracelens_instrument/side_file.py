@@ -43,18 +43,26 @@ class SideFile:
         self._closed = False
 
     def append(self, line: bytes) -> None:
-        """Append a line; never raises, unless a signal handler does: then it is written with the next.
-
-        Whether what was being written then is there is not known, so it may be there twice.
-        """
+        """Append a line; if a signal handler raises meanwhile, the next call appends what is left."""
         lines, self._waiting = [*self._waiting, line], []
         at = 0
         try:
             with limits_as_errors():
                 while at < len(lines) and self._write(lines[at]):
                     at += 1
+        except BaseException:  # a signal handler may raise anything here
+            at += at < len(lines) and self._is_written(lines[at])
+            raise
         finally:
             self._waiting = lines[at:] + self._waiting
+
+    def _is_written(self, line: bytes) -> bool:
+        """Look whether a line is there, though nobody came to take it into account."""
+        number = self._descriptor.number
+        more = 0 if number is None else os.fstat(number).st_size - self.size
+        self.size += more
+        self._torn = 0 < more < len(line)
+        return more >= len(line)
 
     def _write(self, line: bytes) -> bool:
         if self._closed:
@@ -77,6 +85,7 @@ class SideFile:
         The part that did fit becomes a line of its own, which readers pass over.
         """
         whole = b"\n" + line if self._torn else line
+        length = len(whole)
         try:
             written = os.write(self._number(), whole)
         except OSError as error:
@@ -84,7 +93,7 @@ class SideFile:
                 raise
             return False
         self.size += written
-        self._torn = written < len(whole)
+        self._torn = written < length
         return not self._torn
 
     def _number(self) -> int:

@@ -228,7 +228,6 @@ def from_lines(lines: Iterable[bytes]) -> SideTables:
     dropped: dict[str, int] = {}
     complete = False
     retention = Retention()
-    seen: set[bytes] = set()
     for line in lines:
         try:
             row = json.loads(line)
@@ -242,8 +241,7 @@ def from_lines(lines: Iterable[bytes]) -> SideTables:
                 complete = True
             elif table == "retention":
                 retention = _build(Retention, row)
-            elif table in _ROWS and line not in seen:  # who was interrupted has written it again
-                seen.add(line)
+            elif table in _ROWS:
                 rows[table].append(_build(_ROWS[table], row))
         except (ValueError, KeyError, TypeError, AttributeError):
             continue

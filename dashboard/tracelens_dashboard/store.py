@@ -185,6 +185,14 @@ class Store:
         """Return a collective call."""
         return calls.find(self.run.calls, communicator, seq)
 
+    def spans_of(self, process: int) -> pl.DataFrame:
+        """Return all recorded spans of a process.
+
+        Raises:
+            UnusableInput: its file cannot be read any more.
+        """
+        return self._recorded.of(process)
+
     def recorded_at(self, process: int, at_ns: int) -> pl.DataFrame:
         """Return the spans that a process had open at a moment, the outermost first.
 

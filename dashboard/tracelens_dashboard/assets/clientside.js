@@ -54,6 +54,7 @@
       sidebar: (opened, bar) => ({ ...bar, collapsed: { mobile: !opened } }),
       arrived: () => false, // on a narrow window the sidebar covers the page it led to
       help: () => true,
+      exported: (clicks) => [true, { search: window.location.search, clicks }],
       scheme(scheme) {
         if (scheme) document.body.dataset.agThemeMode = scheme;
       },

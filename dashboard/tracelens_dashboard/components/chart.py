@@ -10,6 +10,7 @@ from dash import MATCH, ClientsideFunction, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
 from tracelens_dashboard import asked, ids, theme
+from tracelens_dashboard.components.aria import aria
 from tracelens_dashboard.theme import GRAPH_CONFIG
 
 if TYPE_CHECKING:
@@ -41,8 +42,9 @@ def card(chart: str, title: str, height: int, *extra: Component) -> dmc.Card:
     switch = dmc.Switch(
         id=ids.part(chart, "switch"), label="Table", size="xs", className="table-switch"
     )
+    ways = dmc.Group([*extra, picture(title), switch], gap="md")
     heading = dmc.Group(
-        [dmc.Title(title, order=2, className="card-title"), dmc.Group([*extra, switch], gap="md")],
+        [dmc.Title(title, order=2, className="card-title"), ways],
         justify="space-between",
         wrap="wrap",
         gap="xs",
@@ -61,6 +63,14 @@ def card(chart: str, title: str, height: int, *extra: Component) -> dmc.Card:
             ),
         ],
         className="card",
+    )
+
+
+def picture(title: str) -> dmc.Button:
+    """Return the button that saves the card's chart as it is seen; assets/export.js makes it work."""
+    name = aria(f"save as a picture: {title}")
+    return dmc.Button(
+        "PNG", variant="default", size="compact-xs", className="save-png", fw=500, **name
     )
 
 

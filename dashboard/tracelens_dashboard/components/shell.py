@@ -9,7 +9,8 @@ import dash_mantine_components as dmc
 from dash import ClientsideFunction, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
-from tracelens_dashboard import asked, ids, state, text
+from tracelens_dashboard import asked, facts, ids, state, text
+from tracelens_dashboard.components import export_menu
 from tracelens_dashboard.components.aria import aria
 from tracelens_dashboard.components.run_list import PATH as RUN_LIST
 from tracelens_dashboard.state import ViewState
@@ -57,7 +58,7 @@ def shell(runs: Runs, pages: Sequence[Page]) -> Component:
         padding="sm",
     )
     return dmc.MantineProvider(
-        [dcc.Location(id=ids.GO, refresh="callback-nav"), frame, _help()],
+        [dcc.Location(id=ids.GO, refresh="callback-nav"), frame, _help(), export_menu.dialog()],
         defaultColorScheme="auto",
         theme={"primaryColor": "blue", "autoContrast": True},
     )
@@ -74,6 +75,7 @@ def register(app: Dash, pages: Sequence[Page]) -> None:
     Header and sidebar follow the run in the address bar.
     """
     _register_run(app, pages)
+    export_menu.register(app)
     app.clientside_callback(
         ClientsideFunction(ids.NAMESPACE, "arrived"),
         Output(ids.BURGER, "opened"),
@@ -136,29 +138,17 @@ def heading(runs: Runs, view: ViewState) -> list[Component]:
     if entry is None:
         return [html.B(text.count(len(runs.look()), "run"))]
     store = runs.open(entry, PATIENCE_S)
-    return [html.Span(chip(store) if store else "is being opened", className="chip-facts")]
+    return [html.Span(facts.chip(store) if store else "is being opened", className="chip-facts")]
 
 
 def _named(name: str, store: Store) -> list[Component]:
-    return [html.B(text.shown(name)), html.Span(chip(store), className="chip-facts")]
+    return [html.B(text.shown(name)), html.Span(facts.chip(store), className="chip-facts")]
 
 
 def choices(runs: Runs) -> list[dict[str, str]]:
     """List the runs to choose from, by name."""
     entries = sorted(runs.look(), key=lambda entry: entry.name.casefold())
     return [{"value": entry.id, "label": text.shown(entry.name)} for entry in entries]
-
-
-def chip(store: Store) -> str:
-    """Say what the run was: ranks, shards, steps, duration."""
-    shards = store.shard_count
-    parts = [
-        text.count(len(store.ranks), "rank"),
-        text.count(shards, "shard") if shards else "",
-        text.count(store.windows.height, "step"),
-        text.duration(store.whole.width_ns),
-    ]
-    return " · ".join(part for part in parts if part)
 
 
 def _header(runs: Runs) -> Component:
@@ -174,7 +164,12 @@ def _header(runs: Runs) -> Component:
         className="header-left",
     )
     return dmc.Group(
-        [left, dmc.Group([_help_button(), _scheme_switch()], gap="xs", wrap="nowrap")],
+        [
+            left,
+            dmc.Group(
+                [export_menu.button(), _help_button(), _scheme_switch()], gap="xs", wrap="nowrap"
+            ),
+        ],
         h="100%",
         px="md",
         justify="space-between",

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final
 from plotly.offline import get_plotlyjs
 
 from tracelens.errors import InvalidArgument
-from tracelens_dashboard import theme
-from tracelens_dashboard.components import shell
+from tracelens_dashboard import facts, theme
 from tracelens_dashboard.export import parts
 from tracelens_dashboard.export.charts import CHARTS
 
@@ -51,7 +50,7 @@ def render(store: Store) -> str:
         "tables": parts.tables({**store.run.tables, **store.report.tables}),
         "notes": parts.notes(store.report),
         "name": parts.say(store.name),
-        "facts": parts.say(shell.chip(store)),
+        "facts": parts.say(facts.chip(store)),
         "verdict": parts.say(parts.verdict(store.report)),
         "style": _file("report.css"),
         "policy": _policy(library, script),

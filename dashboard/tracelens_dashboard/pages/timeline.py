@@ -263,7 +263,7 @@ def _controls(store: Store, view: ViewState) -> Component:
     heading = dmc.Group(
         [
             dmc.Title("Timeline", order=1, className="card-title"),
-            dmc.Group([_search(), pins, sort, _zoom()], gap="sm"),
+            dmc.Group([_search(), pins, sort, _zoom(), chart.picture("Timeline")], gap="sm"),
         ],
         justify="space-between",
     )

@@ -8,7 +8,7 @@ from dash import State
 from flask import current_app
 
 from tracelens.errors import InvalidArgument
-from tracelens_dashboard import ids
+from tracelens_dashboard import ids, text
 
 if TYPE_CHECKING:
     from tracelens_dashboard.runs import Runs
@@ -40,3 +40,15 @@ def store(run: Any) -> Store:
     if found is None:
         raise InvalidArgument("This run has to be read anew: load the page again to see how far.")
     return found
+
+
+def other(run: Any) -> Store | None:
+    """Return the run that a page compares with; None where there is no such run."""
+    entry = runs().entry(run)
+    return runs().open(entry, PATIENCE_S) if entry else None
+
+
+def name(of: Store) -> str:
+    """Return what a run is called among those that are served."""
+    entry = runs().entry(of.run_id)
+    return text.shown(entry.name if entry else of.name)

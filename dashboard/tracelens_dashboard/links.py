@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 TIMELINE: Final = "/timeline"
 SHARDS: Final = "/shards"
+COMPARE: Final = "/compare"
 MARGIN: Final = 0.05  # of the window, on either side: where it begins and ends is seen
 
 
@@ -81,6 +82,11 @@ def to_moment(store: Store, window: Window, ranks: tuple[int, ...] = ()) -> str:
 def to_ranks(store: Store, ranks: tuple[int, ...]) -> str:
     """Show the whole run with some ranks pinned."""
     return _framed(store, ViewState(pins=ranks[:MOST_PINS]), None).link(TIMELINE)
+
+
+def to_comparison(run: str | None, other: str) -> str:
+    """Compare a run with another one."""
+    return ViewState(run=run, compare=other).link(COMPARE)
 
 
 def to_shard(store: Store, finding: Finding) -> str:

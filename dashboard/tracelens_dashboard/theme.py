@@ -89,6 +89,7 @@ class Theme:
     surface: str
     accent: str
     loss: str
+    slower: str
     quiet: str
     categories: dict[str, str]
     ramp: tuple[str, ...]
@@ -108,6 +109,7 @@ LIGHT: Final = Theme(
     surface="#FFFFFF",
     accent="#4477AA",
     loss="#C4473A",
+    slower="#C9681A",
     quiet="#C9CED4",
     categories=_STRONG | _PALE_LIGHT,
     ramp=("#FAF7EF", "#FAF0D4", "#F5CF79", "#EB8F35", "#C93529", "#7A0A24"),
@@ -120,6 +122,7 @@ DARK: Final = Theme(
     surface="#2E2E2E",
     accent="#6A9FD4",
     loss="#EF7C6E",
+    slower="#E8923F",
     quiet="#6A6E73",
     categories=_STRONG | _PALE_DARK,
     ramp=("#333130", "#443D2E", "#7F662D", "#CF8A2C", "#F0563F", "#FFC2B8"),

@@ -50,6 +50,24 @@
           display: hidden ? "none" : "block",
         };
       },
+      // Two timelines show one window, told relative to where a common step begins in each.
+      together(upper, lower, view) {
+        const keep = window.dash_clientside.no_update;
+        const context = window.dash_clientside.callback_context;
+        const at = context.triggered_id === "together-there" ? 1 : 0;
+        const relayout = at ? lower : upper;
+        if (!relayout || !view) return keep;
+        const range = relayout["xaxis.range"] || [relayout["xaxis.range[0]"], relayout["xaxis.range[1]"]];
+        const [t0, t1] = range.map((seconds) => Math.round(seconds * SECOND) - view.begins[at]);
+        return t0 < t1 ? { ...view, t0, t1 } : keep;
+      },
+      // Keeps the address of a comparison true to the step that is aligned.
+      aligned(view) {
+        const values = new URLSearchParams(window.location.search);
+        if (window.location.pathname !== "/compare" || !view || view.step == null) return;
+        values.set("steps", view.step + "-" + view.step);
+        window.history.replaceState(window.history.state, "", "/compare?" + values);
+      },
       swap: (table) => [Boolean(table), !table],
       sidebar: (opened, bar) => ({ ...bar, collapsed: { mobile: !opened } }),
       arrived: () => false, // on a narrow window the sidebar covers the page it led to

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
 from dash import Input, Output, State, dcc, html, no_update
+from dash.exceptions import PreventUpdate
 
-from tracelens_dashboard import asked, ids, state, text
+from tracelens_dashboard import asked, ids, links, state, text
 from tracelens_dashboard.components import run_list, shell
 from tracelens_dashboard.components.aria import aria
 
@@ -55,7 +56,7 @@ def register(app: Dash, pages: Sequence[Page]) -> None:
     )
     def poll(_times: Any, path: Any, search: Any) -> tuple[Any, Any, Any]:
         runs, view, page = asked.runs(), state.read(search), by_path.get(str(path), pages[0])
-        entry = runs.entry(view.run)
+        entry = _pending(page, runs, view, 0)
         if entry and entry.stage.under_way:
             return no_update, _progress(entry), no_update
         return _content(page, runs, view), no_update, shell.heading(runs, view)
@@ -63,15 +64,17 @@ def register(app: Dash, pages: Sequence[Page]) -> None:
     @app.callback(
         Output(ids.BODY, "children", allow_duplicate=True),
         Input(AGAIN, "n_clicks"),
+        State(ids.GO, "pathname"),
         State(ids.GO, "search"),
         prevent_initial_call=True,
     )
-    def again(clicks: Any, search: Any) -> Any:
-        entry = asked.runs().entry(state.read(search).run)
+    def again(clicks: Any, path: Any, search: Any) -> Any:
+        runs, view = asked.runs(), state.read(search)
+        entry = _pending(by_path.get(str(path), pages[0]), runs, view, 0)
         if not clicks or entry is None:
-            return no_update
-        asked.runs().again(entry)
-        asked.runs().open(entry)
+            raise PreventUpdate
+        runs.again(entry)
+        runs.open(entry)
         return _waiting(entry)
 
 
@@ -83,10 +86,19 @@ def _content(page: Page, runs: Runs, view: ViewState) -> Component:
     entry = runs.entry(view.run)
     if entry is None:
         return _unknown()
+    missing = _pending(page, runs, view, PATIENCE_S)
     store = runs.open(entry, PATIENCE_S)
-    if store:
+    if missing is None and store:
         return _shown(page, entry.id, store, view)
-    return _failed(entry) if entry.stage.kind == "failed" else _waiting(entry)
+    late = missing or entry
+    return _failed(late) if late.stage.kind == "failed" else _waiting(late)
+
+
+def _pending(page: Page, runs: Runs, view: ViewState, patience_s: float) -> Entry | None:
+    """Return the run that is not open yet: the page's own, or the one it is compared with."""
+    wanted = [view.run, view.compare] if page.PATH == links.COMPARE else [view.run]
+    entries = [entry for entry in map(runs.entry, wanted) if entry]
+    return next((entry for entry in entries if not runs.open(entry, patience_s)), None)
 
 
 def _shown(page: Page, run: str, store: Any, view: ViewState) -> Component:

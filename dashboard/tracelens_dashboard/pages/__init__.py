@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from tracelens_dashboard.pages import (
     collectives,
+    compare,
     critical_path,
     interleaving,
     overview,
@@ -45,4 +46,5 @@ PAGES: Final[tuple[Page, ...]] = (
     interleaving,
     shards,
     critical_path,
+    compare,
 )

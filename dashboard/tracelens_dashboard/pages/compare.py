@@ -1,0 +1,223 @@
+"""What changed from another run to this one?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import dash_mantine_components as dmc
+from dash import Input, Output, State, dcc, html
+from dash.exceptions import PreventUpdate
+
+from tracelens.lod import compared
+from tracelens_dashboard import asked, ids, links, state, text
+from tracelens_dashboard.components import chart, finding_card, together
+from tracelens_dashboard.components.aria import aria
+from tracelens_dashboard.figures import differences, waterfall
+from tracelens_dashboard.figures.drawing import empty
+from tracelens_dashboard.theme import name_of
+
+if TYPE_CHECKING:
+    from dash import Dash
+    from dash.development.base_component import Component
+
+    from tracelens.analyses.result import Finding
+    from tracelens_dashboard.figures.drawing import Drawing
+    from tracelens_dashboard.state import ViewState
+    from tracelens_dashboard.store import Store
+    from tracelens_dashboard.theme import Theme
+
+PATH: Final = links.COMPARE
+TITLE: Final = "Compare"
+
+OTHER: Final = "compare-other"
+CHOICE: Final = "compare-choice"
+HERE: Final = "compare-here"
+THERE: Final = "compare-there"
+MOVED: Final = "compare-moved"
+MAP: Final = "compare-map"
+SHOWN: Final = 6
+ROW_PX: Final = 26
+QUESTION: Final = "What changed?"
+ALONE: Final = (
+    "One run is served, so there is none to compare it with. Name another one beside it, or a folder "
+    "that holds both: tracelens serve DIR DIR ..."
+)
+CHOOSE: Final = (
+    "Choose the run to compare this one with. Their steps are matched by their place since the begin, "
+    "on the ranks that both have."
+)
+NOT_CHOSEN: Final = "Choose a run to compare with."
+
+
+def layout(store: Store, view: ViewState) -> Component:
+    """Return the page, or how to come to a second run."""
+    title = dmc.Title(QUESTION, order=1, className="page-title")
+    if store.run_id is None:
+        return _told(title, ALONE)
+    other = asked.other(view.compare)
+    heading = dmc.Group([title, _choice(store, view)], justify="space-between", mb="xs")
+    if other is None:
+        return _told(heading, CHOOSE)
+    height = max(200, min(420, 100 + ROW_PX * len(set(store.ranks) & set(other.ranks))))
+    half = {"base": 12, "md": 6}
+    cards = (
+        (chart.card(HERE, f"{asked.name(store)}: where the time went", 280), half),
+        (chart.card(THERE, f"{asked.name(other)}: where the time went", 280), half),
+        (chart.card(MOVED, "What a step is spent on", 320), {"base": 12, "md": 5}),
+        (
+            chart.card(MAP, "Rank and step: faster is blue, slower orange", height),
+            {"base": 12, "md": 7},
+        ),
+    )
+    return html.Div(
+        [
+            dcc.Store(id=OTHER, data=view.compare),
+            heading,
+            _sentence(store, other),
+            dmc.Grid([dmc.GridCol(card, span=span) for card, span in cards], gutter="sm"),
+            together.layout(store, other, view),
+            _findings(store, other),
+        ],
+        className="page",
+        id="compare",
+    )
+
+
+def register(app: Dash) -> None:
+    """Draw the charts; a click on a cell shows the step in both timelines."""
+    other = Input(OTHER, "data")
+    chart.bind(app, HERE, _here)
+    chart.bind(app, THERE, _there, other)
+    chart.bind(app, MOVED, _moved, other)
+    chart.bind(app, MAP, _map, other)
+    together.register(app, OTHER, ids.part(MAP, "graph"))
+
+    @app.callback(
+        Output(ids.GO, "href", allow_duplicate=True),
+        Input(CHOICE, "value"),
+        State(ids.GO, "search"),
+        prevent_initial_call=True,
+    )
+    def choose(chosen: Any, search: Any) -> str:
+        view = state.read(search)
+        if asked.runs().entry(chosen) is None or chosen == view.compare:
+            raise PreventUpdate
+        return links.to_comparison(view.run, chosen)
+
+
+def _choice(store: Store, view: ViewState) -> Component:
+    entries = [entry for entry in asked.runs().look() if entry.id != store.run_id]
+    select = dmc.Select(
+        id=CHOICE,
+        data=[{"value": entry.id, "label": text.shown(entry.name)} for entry in entries],
+        value=view.compare,
+        placeholder="Compare with",
+        searchable=True,
+        allowDeselect=False,
+        limit=50,
+        size="xs",
+        w=220,
+        **aria("run to compare with"),
+    )
+    parts = [html.Span("with", className="fact-name"), select]
+    if view.compare and view.run and asked.runs().entry(view.compare):
+        swapped = links.to_comparison(view.compare, view.run)
+        parts.append(dcc.Link("Swap", href=swapped, className="way"))
+    return dmc.Group(parts, gap="sm")
+
+
+def _told(heading: Component, words: str) -> Component:
+    card = dmc.Card(html.P(words), className="card prose")
+    return html.Div([heading, card], className="page", id="compare")
+
+
+def _here(store: Store, theme: Theme) -> Drawing:
+    return waterfall.draw(store.report.efficiency, theme)
+
+
+def _there(_store: Store, theme: Theme, other: Any) -> Drawing:
+    found = asked.other(other)
+    return waterfall.draw(found.report.efficiency, theme) if found else empty(theme, NOT_CHOSEN)
+
+
+def _moved(store: Store, theme: Theme, other: Any) -> Drawing:
+    found = asked.other(other)
+    if found is None:
+        return empty(theme, NOT_CHOSEN)
+    changes = compared.moved(store.times, found.times)
+    return differences.by_category(changes, (asked.name(store), asked.name(found)), theme)
+
+
+def _map(store: Store, theme: Theme, other: Any) -> Drawing:
+    found = asked.other(other)
+    if found is None:
+        return empty(theme, NOT_CHOSEN)
+    difference = compared.difference(store.lateness, found.lateness)
+    return differences.by_rank(difference, theme, step_ns=store.times.usual_ns)
+
+
+def _sentence(store: Store, other: Store) -> Component:
+    parts = [_steps(store, other), _useful(store, other), _category(store, other)]
+    said = " ".join(part for part in parts if part)
+    return html.Div(dmc.Title(said, order=2, id="verdict"), className="verdict")
+
+
+def _steps(store: Store, other: Store) -> str:
+    change = compared.step_change(store.run, other.run)
+    if change is None:
+        return "One of the runs has no steps."
+    usual = (
+        f"A usual step takes {text.duration(change.after_ns)}, in {asked.name(other)} "
+        f"{text.duration(change.before_ns)}"
+    )
+    mean = f"the mean step is {_more(change.mean)}"
+    if not change.clear:
+        return f"{usual}: no clear difference; {mean}."
+    low, high = sorted((abs(change.low), abs(change.high)))
+    between = f"95 % interval {text.points(low)} to {text.percent(high)}"
+    return f"{usual}: {_more(change.share)} here ({between}); {mean}."
+
+
+def _more(share: float) -> str:
+    return f"{text.percent(abs(share))} {'longer' if share > 0 else 'shorter'}"
+
+
+def _useful(store: Store, other: Store) -> str:
+    mine, theirs = store.report.efficiency, other.report.efficiency
+    if mine is None or theirs is None:
+        return ""
+    return (
+        f"Useful work is {text.percent(mine.achieved)} of the time here, "
+        f"{text.percent(theirs.achieved)} there."
+    )
+
+
+def _category(store: Store, other: Store) -> str:
+    moved = compared.moved(store.times, other.times)
+    if not moved:
+        return ""
+    name, mine, theirs = moved[0]
+    more = "more" if mine > theirs else "less"
+    return f"Most moved: {text.duration(abs(mine - theirs))} {more} a step of {name_of(name)}."
+
+
+def _findings(store: Store, other: Store) -> Component:
+    """List what appeared, and what is not there any more."""
+    new = compared.only_in(store.report.findings, other.report.findings)
+    gone = compared.only_in(other.report.findings, store.report.findings)
+    half = {"base": 12, "md": 6}
+    columns = [
+        dmc.GridCol(_listed(f"Only in {asked.name(store)}", store, new), span=half),
+        dmc.GridCol(_listed(f"Only in {asked.name(other)}", other, gone), span=half),
+    ]
+    return dmc.Grid(columns, gutter="sm", mt="sm")
+
+
+def _listed(title: str, store: Store, found: list[Finding]) -> Component:
+    cards: list[Component] = [finding_card.card(store, finding) for finding in found[:SHOWN]]
+    if not found:
+        cards = [html.P("No finding.", className="summary")]
+    elif found[SHOWN:]:
+        cards.append(html.P(f"and {len(found) - SHOWN} more", className="summary"))
+    heading = dmc.Title(title, order=2, className="card-title", mb="xs")
+    return html.Section([heading, dmc.Stack(cards, gap="xs")], **aria(title))

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 
 MOST_MAPPED: Final = 400 << 20
+FEWEST_COLUMNS: Final = 160
+MOST_COLUMNS: Final = 2400
 
 
 def window_of(store: Store, view: ViewState) -> Window:
@@ -31,9 +33,12 @@ def window_of(store: Store, view: ViewState) -> Window:
     return Window(view.start_ns, view.end_ns).clamp(whole)
 
 
-def frame(store: Store, view: Any, pins: Any, sort: Any, selected: Any = None) -> Frame:
+def frame(
+    store: Store, view: Any, pins: Any, sort: Any, selected: Any = None, *, wide: Any = None
+) -> Frame:
     """Build the timeline's frame from the page's view, pinned ranks, the others' order, a selection.
 
+    `wide` is the plot's width in pixels: of an image with more columns a browser would drop some.
     All come from the browser and are taken for what they may be: anything.
     """
     known = view if isinstance(view, dict) else {}
@@ -50,21 +55,22 @@ def frame(store: Store, view: Any, pins: Any, sort: Any, selected: Any = None) -
         marked=store.window_of(*marked) if marked else None,
         marked_label=text.steps(*marked) if marked else "",
         call=_selected(store, selected),
+        columns=_columns(wide),
     )
 
 
-def opened(store: Store, view: Any, rank: Any) -> Frame | None:
+def opened(store: Store, view: Any, rank: Any, *, wide: Any = None) -> Frame | None:
     """Build the frame of one rank's threads, in the page's window; None where there is no such rank."""
     if not str(rank).isdecimal() or int(rank) not in store.ranks:
         return None
     scene = store.opened(int(rank))
-    now = frame(store, view, [], None)
+    now = frame(store, view, [], None, wide=wide)
     return replace(now, scene=scene, plan=rows.plan(scene.lanes), flagged=frozenset(), opened=True)
 
 
 def picture(now: Frame) -> Picture:
     """Draw it; memory that mapped files took meanwhile is given back, if it is much."""
-    drawn = query.look(now.scene, now.seen, now.plan)
+    drawn = query.look(now.scene, now.seen, now.plan, now.columns)
     if memory.mapped_bytes() > MOST_MAPPED:
         columns.let_go(now.scene.lanes)
     return drawn
@@ -76,7 +82,7 @@ def at(now: Frame, click: Any) -> tuple[int, int] | None:
     if place is None:
         return None
     seconds, height = place
-    lane = query.lane_at(now.scene, now.seen, now.plan, height)
+    lane = query.lane_at(now.scene, now.seen, now.plan, height, now.columns)
     moment = now.scene.whole.start_ns + int(seconds * SECOND)
     return None if lane is None else (lane, moment)
 
@@ -99,6 +105,11 @@ def _selected(store: Store, selected: Any) -> Call | None:
     if process is None or at is None or process not in set(store.run.workers["process"]):
         return None
     return store.call_at(process, at)
+
+
+def _columns(wide: Any) -> int:
+    known = _natural(wide)
+    return query.COLUMNS if known is None else min(max(known, FEWEST_COLUMNS), MOST_COLUMNS)
 
 
 def _natural(value: Any) -> int | None:

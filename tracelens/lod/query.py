@@ -95,12 +95,14 @@ def look(scene: Scene, seen: Window, plan: Plan, columns: int = COLUMNS) -> Pict
     )
 
 
-def lane_at(scene: Scene, seen: Window, plan: Plan, height: float) -> int | None:
+def lane_at(
+    scene: Scene, seen: Window, plan: Plan, height: float, columns: int = COLUMNS
+) -> int | None:
     """Return the lane that is drawn at a height: the one that stands for its band."""
     band = plan.at(height)
     if band is None:
         return None
-    grid = window.snap(seen, scene.whole, COLUMNS)
+    grid = window.snap(seen, scene.whole, columns)
     return rows.worst([band.lanes], _severity(scene, grid))[0]
 
 

@@ -2,6 +2,7 @@
 (() => {
   const REMEMBER_MS = 300;
   const SECOND = 1e9;
+  const BESIDE_PLOT = 136; // figures/strip.py: LEFT_PX + RIGHT_PX
   let waiting = null;
 
   const query = (view, pins, sort) => {
@@ -38,6 +39,8 @@
         const t0 = Math.max(0, Math.min(low, view.whole - width));
         return { ...view, t0, t1: t0 + width };
       },
+      // How many pixels the timeline's plot is wide: its image has as many columns, so none is dropped.
+      wide: () => (document.getElementById("timeline")?.clientWidth || window.innerWidth) - BESIDE_PLOT,
       // Keeps the address bar true to what is seen, and moves the window over the strip.
       remember(view, pins, sort) {
         clearTimeout(waiting);

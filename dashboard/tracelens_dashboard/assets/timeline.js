@@ -1,6 +1,7 @@
 // Moves the timeline by buttons and keys: one way for all, through the same event as the mouse.
 (() => {
   const PAGE_KEYS = /^[1-9]$/;
+  const RESIZED_MS = 200;
   const KEYS = { w: "in", s: "out", a: "left", d: "right", 0: "all" };
 
   const moved = (how, [low, high], [first, last]) => {
@@ -27,6 +28,17 @@
   const writing = (target) =>
     target.isContentEditable ||
     (/^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName) && !/^(checkbox|radio)$/.test(target.type));
+
+  let resizing = null;
+  const resized = () => {
+    if (!document.getElementById("timeline")) return;
+    const { set_props, tracelens } = window.dash_clientside;
+    set_props("timeline-wide", { data: tracelens.wide() });
+  };
+  window.addEventListener("resize", () => {
+    clearTimeout(resizing);
+    resizing = setTimeout(resized, RESIZED_MS);
+  });
 
   document.addEventListener("click", (event) => {
     const button = event.target.closest("[id^='zoom-']");

@@ -53,8 +53,8 @@ def layout(store: Store) -> Component:
     return dmc.Card([heading, panel], className="card", mt="sm")
 
 
-def register(app: Dash, view: str) -> None:
-    """Draw the chosen rank whenever the window, whose component is `view`, changes."""
+def register(app: Dash, view: str, wide: str) -> None:
+    """Draw the chosen rank whenever the window (component `view`) or the width (`wide`) changes."""
 
     @app.callback(
         Output(GRAPH, "figure"),
@@ -65,12 +65,14 @@ def register(app: Dash, view: str) -> None:
         Input(CHOICE, "value"),
         Input(view, "data"),
         Input(ids.SCHEME, "computedColorScheme"),
+        Input(wide, "data"),
         asked.RUN,
     )
-    def draw(rank: Any, seen: Any, scheme: str | None, run: Any) -> tuple[Any, ...]:
+    def draw(rank: Any, seen: Any, scheme: str | None, *shown: Any) -> tuple[Any, ...]:
         if scheme is None:
             raise PreventUpdate
-        frame = sight.opened(asked.store(run), seen, rank)
+        px, run = shown
+        frame = sight.opened(asked.store(run), seen, rank, wide=px)
         if frame is None:
             return themes.blank(), {}, "", "", True
         picture = sight.picture(frame)

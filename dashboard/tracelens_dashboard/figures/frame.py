@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tracelens.lod.query import COLUMNS
 from tracelens_dashboard import text
 from tracelens_dashboard.figures.strip import SECOND
 
@@ -30,6 +31,7 @@ class Frame:
     marked_label: str = ""
     call: Call | None = None  # the selected collective
     opened: bool = False  # its rows are the threads of one rank
+    columns: int = COLUMNS  # pixels of the plot's width
 
     def seconds(self, at_ns: int) -> float:
         """Place a moment on the time axis."""

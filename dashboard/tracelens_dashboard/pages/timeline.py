@@ -33,6 +33,7 @@ PLOT: Final = "timeline-plot"
 STRIP: Final = "timeline-strip"
 WINDOW: Final = "timeline-window"
 VIEW: Final = "timeline-view"
+WIDE: Final = "timeline-wide"  # the plot's width in pixels
 PINS: Final = "timeline-pins"
 SORT: Final = "timeline-sort"
 NOTE: Final = "timeline-note"
@@ -63,6 +64,7 @@ def layout(store: Store, view: ViewState) -> Component:
         [
             dcc.Store(id=VIEW, data=data),
             dcc.Store(id=SELECTED),
+            dcc.Store(id=WIDE),
             dmc.Card([_controls(store, view), _strip(), graph], className="card"),
             dmc.Card(details.hint(), id=DETAILS, className="card", mt="sm"),
             opened_rank.layout(store),
@@ -79,7 +81,12 @@ def register(app: Dash) -> None:
     _register_details(app)
     _register_search(app)
     _register_measure(app)
-    opened_rank.register(app, VIEW)
+    opened_rank.register(app, VIEW, WIDE)
+    app.clientside_callback(
+        ClientsideFunction(ids.NAMESPACE, "wide"),
+        Output(WIDE, "data"),
+        Input(ids.SCHEME, "computedColorScheme"),
+    )
     app.clientside_callback(
         ClientsideFunction(ids.NAMESPACE, "moved"),
         Output(VIEW, "data"),
@@ -103,6 +110,7 @@ def _register_drawing(app: Dash) -> None:
         Output(NOTE, "children"),
         Output(PLOT, "aria-label"),
         Input(ids.SCHEME, "computedColorScheme"),
+        Input(WIDE, "data"),
         Input(PINS, "value"),
         Input(SORT, "value"),
         State(VIEW, "data"),
@@ -131,19 +139,21 @@ def _register_following(app: Dash) -> None:
         State(ids.SCHEME, "computedColorScheme"),
         State(PINS, "value"),
         State(SORT, "value"),
+        State(WIDE, "data"),
         asked.RUN,
         prevent_initial_call=True,
     )
     def follow(view: Any, call: Any, scheme: str | None, *how: Any) -> tuple[Any, ...]:
-        pins, sort, run = how
-        frame = _frame(pins, sort, view, call, run)
+        pins, sort, wide, run = how
+        frame = _frame(wide, pins, sort, view, call, run)
         picture = sight.picture(frame)
         note = _note(picture, frame.plan)
         return _patch(frame, picture, themes.of(scheme)), note, note
 
 
-def _frame(pins: Any, sort: Any, view: Any, call: Any, run: Any) -> Frame:
-    return sight.frame(asked.store(run), view, pins, sort, call)
+def _frame(wide: Any, pins: Any, sort: Any, *seen: Any) -> Frame:
+    view, call, run = seen
+    return sight.frame(asked.store(run), view, pins, sort, call, wide=wide)
 
 
 def _patch(frame: Frame, picture: Picture, theme: themes.Theme) -> Patch:
@@ -182,12 +192,14 @@ def _register_details(app: Dash) -> None:
         State(PINS, "value"),
         State(SORT, "value"),
         State(VIEW, "data"),
+        State(WIDE, "data"),
         asked.RUN,
         prevent_initial_call=True,
     )
-    def describe(click: Any, pins: Any, sort: Any, view: Any, run: Any) -> tuple[Component, Any]:
+    def describe(click: Any, *shown: Any) -> tuple[Component, Any]:
+        pins, sort, view, wide, run = shown
         store = asked.store(run)
-        found = sight.at(sight.frame(store, view, pins, sort), click)
+        found = sight.at(sight.frame(store, view, pins, sort, wide=wide), click)
         if found is None:
             raise PreventUpdate
         lane, at_ns = found

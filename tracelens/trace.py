@@ -73,6 +73,7 @@ PROCESS_COLUMNS: Final[dict[str, pl.DataType]] = {
     "training_thread": pl.UInt16(),  # the one that runs the steps; null for PS processes
     "file": pl.String(),
     "detail": pl.String(),  # how closely framework hooks looked; null = nobody said
+    "last_steps": pl.Int32(),  # only so many steps, and marked ones, were to be kept; null = all
 }
 
 COMMUNICATOR_COLUMNS: Final[dict[str, pl.DataType]] = {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import tracelens as tl
+from tracelens.analyses import phases
 from tracelens.cli import main
 
 if TYPE_CHECKING:
@@ -69,9 +70,20 @@ def test_last_steps_and_marked_ones(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert len(steps) < STEPS
     (note,) = notes_of(tmp_path)
     assert "only the last 50 steps were kept" in note
-    assert "all time counts as unknown" in note
+    assert "counts nowhere" in note
     report = told(tmp_path, capsys, "analyze")
     assert not faults_in(report)
+    check_whole(report, tmp_path)
+
+
+def check_whole(report: dict[str, Any], folder: Path) -> None:
+    """All of the job is in the shares, and a gap that is much longer than the rest is in none."""
+    trace = tl.open(folder)
+    shares = {bar["cause"]: bar["share"] for bar in report["efficiency"]["waterfall"]}
+    assert report["efficiency"]["achieved"] + sum(shares.values()) == pytest.approx(1)
+    steps, times = trace.steps, phases.run(trace).times
+    assert times["ns"].sum() == (steps["end_ns"] - steps["start_ns"]).sum()
+    assert shares["outside"] == pytest.approx(0, abs=1e-9)
 
 
 @pytest.mark.filterwarnings("ignore:TraceLens. recording stopped:RuntimeWarning")

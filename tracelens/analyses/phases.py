@@ -4,7 +4,7 @@ The innermost recorded phase wins; a user's span within a phase belongs to that 
 on the thread, and unrecorded time while something of the rank is in flight, is split: ``wait`` while a
 collective of the rank has not been entered by all, ``ps_queue`` while a shard holds a request of the
 rank that it has not begun to serve, else ``transfer``. What is left is ``idle`` where another record
-explains it, else ``unknown``.
+explains it, else ``unknown``; what lies between steps that were left out as asked is no step's time.
 
 Where work was timed on a device, what the device did counts, for the thread only queued it.
 """
@@ -20,9 +20,11 @@ import polars as pl
 
 from tracelens.analyses import _surroundings
 from tracelens.analyses._chunks import chunks
+from tracelens.analyses._job import after_steps
 from tracelens.analyses._partition import (
     CATEGORIES,
     OWN_CATEGORIES,
+    UNKNOWN,
     Intervals,
     Pieces,
     Spans,
@@ -157,6 +159,8 @@ def _gathered(cut: list[Pieces], steps: pl.DataFrame, words: pl.Series) -> Phase
         empty = pl.DataFrame(schema=TIME_COLUMNS)
         return Phases(segments, times=empty, hidden=pl.DataFrame(schema=HIDDEN_COLUMNS))
     spent = np.concatenate([pieces.spent for pieces in cut])
+    left_out = after_steps(steps).to_numpy()
+    spent[:, UNKNOWN] -= np.minimum(left_out, spent[:, UNKNOWN])
     row, category = np.nonzero(spent)
     times = of_step[row].with_columns(category=categories(category), ns=spent[row, category])
     hidden = np.concatenate([pieces.hidden for pieces in cut])

@@ -133,6 +133,7 @@ def _process(index: int, part: Part, lost: int) -> dict[str, Any]:
         "last_ns": last,
         "file": part.file,
         "detail": side.retention.detail,
+        "last_steps": side.retention.last,
         "steps": events.filter(pl.col("kind") == "step").height,
         "child": side.process.parent_rank_pid is not None,
     }

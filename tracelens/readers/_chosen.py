@@ -44,7 +44,7 @@ def _of_detail(every: int, burst: int, count: int) -> Note:
 def _of_the_past(last: int, count: int) -> Note:
     sentence = (
         f"As asked, only the last {last} steps were kept, and those that were marked: {count:,} older "
-        "events were left out. Between marked steps and the last ones all time counts as unknown, and "
-        "efficiency as that much lower."
+        "events were left out. The time between marked steps and the last ones counts nowhere: shares "
+        "of time, and efficiency, are of the steps that are here."
     )
     return Note("", sentence, "chosen")

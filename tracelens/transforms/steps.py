@@ -2,8 +2,8 @@
 
 A step lasts from the begin of its step span to the begin of the next, the last one to the end of the
 training thread's last event: so whatever happens between two step spans (often data loading) is in a
-step too. Where step numbers repeat or fall within a process, as with a loop per epoch, steps are
-counted instead.
+step too. Where steps were left out as asked, the one before them ends with its own span. Where step
+numbers repeat or fall within a process, as with a loop per epoch, steps are counted instead.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ def divide(trace: Trace) -> Trace:
     threads = _training_threads(events, workers, trace.threads)
     marks, notes = _marks(events, threads)
     numbered, renumbered = _number(marks)
-    steps = _windows(numbered, events, threads)
+    ring = trace.processes.filter(pl.col("last_steps").is_not_null())["process"]
+    steps = _windows(
+        numbered if renumbered else _cut_short(numbered, events, ring), events, threads
+    )
     events = _assign(events, steps, trace.threads, threads, everywhere=bool(renumbered))
     return trace.with_(
         events=events.lazy(),
@@ -108,8 +111,23 @@ def _number(marks: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
     return marks.with_columns(step=ordinal), [Note(file="", sentence=sentence, kind="renumbered")]
 
 
+def _cut_short(marks: pl.DataFrame, events: pl.DataFrame, ring: pl.Series) -> pl.DataFrame:
+    """Add `left_ns`, the end of each step after which steps were left out as asked; else null."""
+    gap = (pl.col("step").shift(-1) > pl.col("step") + 1).over("process")
+    before = marks.sort("process", "start_ns").filter(gap & pl.col("process").is_in(ring.implode()))
+    ends = (
+        events.lazy()
+        .filter((pl.col("type") == "span") & (pl.col("kind") == "step"))
+        .join(before.lazy(), on=["process", "step"], how="semi")
+        .group_by("process", "step")
+        .agg(left_ns=pl.col("end_ns").max())
+        .collect()
+    )
+    return marks.join(ends, on=["process", "step"], how="left")
+
+
 def _windows(marks: pl.DataFrame, events: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
-    """Return process, step, start_ns, end_ns; windows of a process touch."""
+    """Return process, step, start_ns, end_ns; windows of a process touch, but where it was cut short."""
     last = (
         events.lazy()
         .group_by("process", "thread")
@@ -119,11 +137,13 @@ def _windows(marks: pl.DataFrame, events: pl.DataFrame, threads: pl.DataFrame) -
         .collect()
     )
     following = pl.col("start_ns").shift(-1).over("process")
+    cut = pl.col("left_ns") if "left_ns" in marks.columns else pl.lit(None, pl.Int64)
     return (
         marks.join(last, on="process")
         .sort("process", "start_ns")
-        .with_columns(end_ns=following.fill_null(pl.col("last_ns")))
+        .with_columns(end_ns=pl.min_horizontal(following.fill_null(pl.col("last_ns")), cut))
         .drop("last_ns")
+        .select("process", "step", "start_ns", "end_ns")
     )
 
 

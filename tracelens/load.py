@@ -121,6 +121,18 @@ def spans_of(path: Path, process: int, moved: Moved | None) -> pl.DataFrame:
     return spans.with_columns(_moved(spans[name], moved) for name in times if spans[name].count())
 
 
+def samples_of(path: Path, process: int, moved: Moved | None) -> pl.DataFrame:
+    """Read the samples of one process's stacks, as they are in the whole trace; arguments as above.
+
+    Raises:
+        UnusableInput: the file cannot be read (any more).
+    """
+    samples = NativeReader().read(path).samples.with_columns(process=pl.lit(process, pl.Int32))
+    if moved is None or samples.is_empty():
+        return samples
+    return samples.with_columns(_moved(samples[name], moved) for name in ("start_ns", "end_ns"))
+
+
 def _moved(column: pl.Series, moved: Moved) -> pl.Series:
     common = pl.Series(column.name, moved.apply(column.fill_null(0).to_numpy()))
     return pl.select(pl.when(column.is_not_null()).then(common)).to_series().alias(column.name)

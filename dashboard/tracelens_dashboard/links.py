@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 TIMELINE: Final = "/timeline"
 SHARDS: Final = "/shards"
 COMPARE: Final = "/compare"
+STACKS: Final = "/stacks"
 MARGIN: Final = 0.05  # of the window, on either side: where it begins and ends is seen
 
 
@@ -93,6 +94,14 @@ def to_shard(store: Store, finding: Finding) -> str:
     """Show the shard that a finding names."""
     view = ViewState(shard=finding.shards[0], steps=finding.steps)
     return _framed(store, view, None).link(SHARDS)
+
+
+def to_stacks(store: Store, finding: Finding | None = None) -> str:
+    """Show the code that ran, of a finding its rank's in its steps; null = in the whole run."""
+    view = ViewState()
+    if finding:
+        view = ViewState(pins=_ranks(store, finding), steps=finding.steps)
+    return _framed(store, view, None).link(STACKS)
 
 
 def _ranks(store: Store, finding: Finding) -> tuple[int, ...]:

@@ -173,6 +173,22 @@ class Store:
         names = dict(self.run.threads.filter(process=process).select("thread", "name").iter_rows())
         return threads.opened(self._recorded.of(process), names, rank, self.whole)
 
+    @cached_property
+    def sampled(self) -> tuple[int, ...]:
+        """The ranks whose stacks were sampled."""
+        workers = self.run.workers.filter(pl.col("process").is_in(list(self._recorded.sampled)))
+        return tuple(workers["rank"])
+
+    def samples(self, rank: int) -> pl.DataFrame:
+        """Return the samples of a rank's training thread, as in `Trace.samples`, by time.
+
+        Raises:
+            UnusableInput: its file cannot be read any more.
+        """
+        worker = self.run.workers.row(by_predicate=pl.col("rank") == rank, named=True)
+        found = self._recorded.samples_of(worker["process"])
+        return found.filter(pl.col("thread") == worker["training_thread"])
+
     def call_at(self, process: int, at_ns: int) -> Call | None:
         """Return the collective that a process was in at a moment: of several, what ends first."""
         numbered = (pl.col("kind") == "reduction") & pl.col("seq").is_not_null()

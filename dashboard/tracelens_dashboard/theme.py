@@ -91,6 +91,7 @@ class Theme:
     loss: str
     slower: str
     quiet: str
+    flame: str  # of a call that takes no longer than elsewhere
     categories: dict[str, str]
     ramp: tuple[str, ...]
 
@@ -111,6 +112,7 @@ LIGHT: Final = Theme(
     loss="#C4473A",
     slower="#C9681A",
     quiet="#C9CED4",
+    flame="#EBE4D2",
     categories=_STRONG | _PALE_LIGHT,
     ramp=("#FAF7EF", "#FAF0D4", "#F5CF79", "#EB8F35", "#C93529", "#7A0A24"),
 )
@@ -124,6 +126,7 @@ DARK: Final = Theme(
     loss="#EF7C6E",
     slower="#E8923F",
     quiet="#6A6E73",
+    flame="#4A473F",
     categories=_STRONG | _PALE_DARK,
     ramp=("#333130", "#443D2E", "#7F662D", "#CF8A2C", "#F0563F", "#FFC2B8"),
 )

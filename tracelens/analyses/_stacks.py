@@ -27,6 +27,8 @@ LEAST_SHARE: Final = 0.5  # of the lateness must be seen in the samples
 LEAST_SEEN_NS: Final = 10**8  # of a phase, on a rank, or its shares say nothing
 SHOWN: Final = 8  # calls above the culprit
 
+__all__ = ["Culprit", "Stack", "by_stack", "culprit", "excess", "tree"]
+
 Stack: TypeAlias = "tuple[str, ...]"
 
 
@@ -69,12 +71,12 @@ def culprit(
     if trace.samples.is_empty() or not len(steps):
         return None
     sampled = _sampled(trace, phases, phase, steps)
-    spent = {rank: _by_stack(rows, inside) for rank, rows, inside in sampled}
+    spent = {rank: by_stack(rows, inside) for rank, rows, inside in sampled}
     late = [spent[rank] for rank in ranks if any(spent.get(rank, ()))]
     peers = [found for rank, found in spent.items() if rank not in ranks]
     if not late or not peers:
         return None
-    worst = _descend(_excess(_tree(late), _tree(peers)))
+    worst = _descend(excess(tree(late), tree(peers)))
     if worst is None or worst.extra_ns < LEAST_SHARE * extra_ns * len(steps):
         return None
     return Culprit(worst.stack, worst.extra_ns / len(steps))
@@ -92,7 +94,7 @@ def _sampled(
         yield rank, rows, pieces.filter(rank=rank)
 
 
-def _by_stack(samples: pl.DataFrame, inside: pl.DataFrame) -> dict[Stack, float]:
+def by_stack(samples: pl.DataFrame, inside: pl.DataFrame) -> dict[Stack, float]:
     """Return how much of the pieces' time each stack took, ns; that of none if few were seen."""
     seen = _within(inside, samples["end_ns"]) - _within(inside, samples["start_ns"])
     total = float((inside["end_ns"] - inside["start_ns"]).sum())
@@ -115,25 +117,25 @@ def _within(inside: pl.DataFrame, moments: pl.Series) -> npt.NDArray[np.float64]
     return np.asarray(np.interp(moments.to_numpy(), edges, heights))
 
 
-def _tree(ranks: list[dict[Stack, float]]) -> list[dict[Stack, float]]:
+def tree(ranks: list[dict[Stack, float]]) -> list[dict[Stack, float]]:
     """Return for each rank how long was spent below every call, by the calls that led to it."""
     trees = []
     for spent in ranks:
-        tree: dict[Stack, float] = {}
+        below: dict[Stack, float] = {}
         for stack, time in spent.items():
             for depth in range(len(stack) + 1):
-                tree[stack[:depth]] = tree.get(stack[:depth], 0.0) + time
-        trees.append(tree)
+                below[stack[:depth]] = below.get(stack[:depth], 0.0) + time
+        trees.append(below)
     return trees
 
 
-def _excess(late: list[dict[Stack, float]], peers: list[dict[Stack, float]]) -> dict[Stack, float]:
+def excess(late: list[dict[Stack, float]], peers: list[dict[Stack, float]]) -> dict[Stack, float]:
     """Return what late ranks spent on average below each call, over the median peer."""
-    calls = {call for tree in late for call in tree}
+    calls = {call for below in late for call in below}
     return {
         call: float(
-            np.mean([tree.get(call, 0.0) for tree in late])
-            - np.median([tree.get(call, 0.0) for tree in peers])
+            np.mean([below.get(call, 0.0) for below in late])
+            - np.median([below.get(call, 0.0) for below in peers])
         )
         for call in calls
     }

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from tracelens.load import spans_of
+from tracelens.load import samples_of, spans_of
+from tracelens.schema.vocabulary import SAMPLES_FOLDER
 
 if TYPE_CHECKING:
     from tracelens.lod.run import Run
     from tracelens.trace import Trace
 
 KEPT: Final = 4  # processes whose spans stay in memory
+MOST_SAMPLED: Final = 16  # and those whose samples do: a rank's, and its peers'
 
 
 class Recorded:
@@ -23,9 +25,18 @@ class Recorded:
     def __init__(self, run: Run, source: Path | Trace) -> None:
         self._source = source
         self._run = run
-        rows = pl.concat([run.workers, run.shards]).select("process", "file").iter_rows()
-        self._files = dict(rows)
+        both = [part.select("process", "file") for part in (run.workers, run.shards)]
+        self._files = dict(pl.concat(both).iter_rows())
         self.of = lru_cache(KEPT)(self._of)
+        self.samples_of = lru_cache(MOST_SAMPLED)(self._samples_of)
+
+    @property
+    def sampled(self) -> frozenset[int]:
+        """The processes whose stacks were sampled."""
+        if not isinstance(self._source, Path):
+            return frozenset(self._source.samples["process"])
+        there = {file.name for file in (self._source / SAMPLES_FOLDER).glob("*")}
+        return frozenset(process for process, file in self._files.items() if file in there)
 
     def _of(self, process: int) -> pl.DataFrame:
         """Return the spans of one process as in `Trace.spans`, in order of their begins.
@@ -37,3 +48,14 @@ class Recorded:
             file = self._source / self._files[process]
             return spans_of(file, process, self._run.moved.get(process))
         return self._source.spans.filter(pl.col("process") == process).collect()
+
+    def _samples_of(self, process: int) -> pl.DataFrame:
+        """Return the samples of one process's stacks as in `Trace.samples`, in order of their begins.
+
+        Raises:
+            UnusableInput: its file cannot be read (any more).
+        """
+        if isinstance(self._source, Path):
+            file = self._source / self._files[process]
+            return samples_of(file, process, self._run.moved.get(process)).sort("start_ns")
+        return self._source.samples.filter(pl.col("process") == process).sort("start_ns")

@@ -39,10 +39,11 @@ _SHARD: Final = pl.col("shard").fill_null(pl.col("rank")).alias("rank")
 class Run:
     """A run as pages see it; nothing in it changes.
 
-    `workers` and `shards` list process, rank, host and file of the main processes, in order; `threads`
-    names threads and devices' streams (process, thread, name, device); `windows` each step's usual
-    window (step, start_ns, end_ns); `loads` and `traffic` are as in `analyses.shards`, `moved` as in
-    `Trace`. `tables` are results of analyses, by name (`tracelens.lod.tables`).
+    `workers` and `shards` list process, rank, host and file of the main processes, in order, and workers
+    their training thread; `threads` names threads and devices' streams (process, thread, name, device);
+    `windows` each step's usual window (step, start_ns, end_ns); `loads` and `traffic` are as in
+    `analyses.shards`, `moved` as in `Trace`. `tables` are results of analyses, by name
+    (`tracelens.lod.tables`).
     """
 
     name: str
@@ -78,7 +79,7 @@ def outlined(trace: Trace, report: Report) -> tuple[Run, Iterator[Lanes]]:
     run = Run(
         name=trace.path.resolve().name if trace.path else "run",
         report=report,
-        workers=trace.workers.select("process", "rank", "host", "file"),
+        workers=trace.workers.select("process", "rank", "host", "file", "training_thread"),
         shards=trace.shards.select("process", _SHARD, "host", "file"),
         threads=trace.threads.select("process", "thread", "name", "device"),
         windows=windows,

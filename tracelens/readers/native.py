@@ -72,7 +72,8 @@ class NativeReader:
             raise _refusal(path, problems)
         notes = tuple(Note(file.name, _sentence(file, error)) for file, error in problems)
         parts = [replace(p, events=e) for p, e in zip(parts, shelf.frames(), strict=True)]
-        trace = with_samples(assemble(parts, notes), path, parts)
+        folder = path.parent if path.is_file() else path
+        trace = with_samples(assemble(parts, notes), folder, parts)
         if not trace.processes["events"].sum():
             raise EmptyTrace(
                 f"'{path}' holds {len(found)} recorded processes, but not one event: "

@@ -117,6 +117,8 @@ def _ways(store: Store, finding: Finding) -> list[Component]:
     if finding.shards:
         ways.append(("Its shard", links.to_shard(store, finding)))
     ways.append(("Show in the timeline", links.to_timeline(store, finding)))
+    if set(finding.ranks) & set(store.sampled):
+        ways.append(("Its code", links.to_stacks(store, finding)))
     step = links.to_worst_step(store, finding)
     if step:
         ways.append(("Its worst step", step))

@@ -11,6 +11,7 @@ from tracelens_dashboard.pages import (
     interleaving,
     overview,
     shards,
+    stacks,
     steps,
     stragglers,
     timeline,
@@ -46,5 +47,6 @@ PAGES: Final[tuple[Page, ...]] = (
     interleaving,
     shards,
     critical_path,
+    stacks,
     compare,
 )

@@ -171,7 +171,8 @@ class Store:
     def _open(self, rank: int) -> Scene:
         process = int(self.run.workers.filter(rank=rank)["process"][0])
         names = dict(self.run.threads.filter(process=process).select("thread", "name").iter_rows())
-        return threads.opened(self._recorded.of(process), names, rank, self.whole)
+        samples = self.samples(rank) if rank in self.sampled else None
+        return threads.opened(self._recorded.of(process), names, rank, self.whole, samples)
 
     @cached_property
     def sampled(self) -> tuple[int, ...]:

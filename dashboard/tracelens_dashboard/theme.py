@@ -45,6 +45,8 @@ _STRONG: Final = {
     "aggregate": "#EE8866",
     "apply": "#228833",
     "reply": "#7B5EA7",
+    "stack": "#8E9BA8",
+    "next_stack": "#B3A58F",
 }
 _PALE_LIGHT: Final = {
     "wait": "#E9DADD",
@@ -75,6 +77,8 @@ NAMES: Final = {
     "aggregate": "shard adds up",
     "apply": "shard updates weights",
     "reply": "shard answers",
+    "stack": "sampled code",
+    "next_stack": "sampled code",
 }
 
 

@@ -8,7 +8,8 @@ from tracelens.analyses.phases import CATEGORIES
 
 BLANK: Final = 0  # nothing there: the page shows through
 SHARD_OPS: Final = ("receive", "aggregate", "apply", "reply")
-LABELS: Final = (*CATEGORIES, *SHARD_OPS)
+STACKS: Final = ("stack", "next_stack")  # sampled code; another one than before it
+LABELS: Final = (*CATEGORIES, *SHARD_OPS, *STACKS)
 CODES: Final = {label: 1 + index for index, label in enumerate(LABELS)}
 
 # A pixel that is a category for a part of its time only is fainter: code + shade * SHADE.

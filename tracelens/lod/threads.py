@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.lod import pyramid
-from tracelens.lod.codes import BLANK, CODES
+from tracelens.lod.codes import BLANK, CODES, STACKS
 from tracelens.lod.lanes import Lane, Lanes, in_rows
 from tracelens.lod.query import Scene
 from tracelens.schema.vocabulary import OWN_KINDS
@@ -17,14 +17,23 @@ if TYPE_CHECKING:
     from tracelens.lod.window import Window
 
 MOST_ROWS: Final = 16
+FOLDERS: Final = r" \(.*[/\\]"  # of the file that a frame names
+_DRAWN: Final = ("process", "part", "start_ns", "end_ns", "code", "step", "name")
 # What spans that are no work of the rank's own look like.
 _LOOKS: Final = {"wait": "wait", "reduction": "transfer", "ps": "transfer", "step": "idle"}
 
 
-def opened(spans: pl.DataFrame, names: dict[int, str], rank: int, whole: Window) -> Scene:
+def opened(
+    spans: pl.DataFrame,
+    names: dict[int, str],
+    rank: int,
+    whole: Window,
+    samples: pl.DataFrame | None = None,
+) -> Scene:
     """Make the scene of a rank's recorded spans; `names` are those of its threads.
 
-    Rows beyond the first `MOST_ROWS` are left out.
+    Rows beyond the first `MOST_ROWS` are left out. Below them come the stacks that were sampled
+    (`samples` as in `Trace.samples`), by the innermost call.
     """
     kind = pl.col("kind").cast(pl.String)
     other = kind.replace_strict(_LOOKS, default="unknown")
@@ -42,7 +51,12 @@ def opened(spans: pl.DataFrame, names: dict[int, str], rank: int, whole: Window)
     ]
     known = dict(zip(rows["part"], (owner.part for owner in owners), strict=True))
     kept = table.filter(pl.col("part").is_in(list(known)))
-    lanes = in_rows(kept.with_columns(pl.col("part").replace_strict(known)), owners)
+    drawn = kept.with_columns(pl.col("part").replace_strict(known)).select(_DRAWN)
+    if samples is not None and samples.height:
+        seen = _stacks(samples, spans)
+        drawn = pl.concat([drawn.cast({"name": pl.String}), seen])
+        owners += [Lane(process, "worker", rank, part) for part in seen["part"].unique().sort()]
+    lanes = in_rows(drawn, owners)
     return Scene(
         lanes=lanes,
         steps=_one_each(lanes, whole),
@@ -50,6 +64,19 @@ def opened(spans: pl.DataFrame, names: dict[int, str], rank: int, whole: Window)
         step_ns=max(whole.width_ns, 1),
         pyramid=pyramid.colours(lanes, whole),
     )
+
+
+def _stacks(samples: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """Return a rank's sampled stacks as rows to be drawn, neighbours told apart by their code."""
+    innermost = pl.col("frames").list.last().str.replace(FOLDERS, " (")
+    part = pl.format("code of {}", "thread_name")
+    steps = spans.filter(pl.col("kind") == "step").select("start_ns", "step").sort("start_ns")
+    seen = samples.filter(pl.col("frames").list.len() > 0).sort("start_ns")
+    joined = seen.with_columns(name=innermost, part=part).join_asof(steps, on="start_ns")
+    run = pl.col("name").rle_id().over("part")
+    this, other = (pl.lit(CODES[label], pl.UInt8) for label in STACKS)
+    code = pl.when(run % 2 == 0).then(this).otherwise(other)
+    return joined.with_columns(code=code, step=pl.col("step").fill_null(-1)).select(_DRAWN)
 
 
 def _label(names: dict[int, str], thread: int, depth: int, part: str) -> str:

@@ -25,6 +25,7 @@ PANEL: Final = "opened-panel"
 GRAPH: Final = "opened-graph"
 PLOT: Final = "opened-plot"
 NOTE: Final = "opened-note"
+SAMPLED: Final = " The last row is the code that was sampled, by its innermost call."
 
 
 def layout(store: Store) -> Component:
@@ -72,7 +73,8 @@ def register(app: Dash, view: str, wide: str) -> None:
         if scheme is None:
             raise PreventUpdate
         px, run = shown
-        frame = sight.opened(asked.store(run), seen, rank, wide=px)
+        store = asked.store(run)
+        frame = sight.opened(store, seen, rank, wide=px)
         if frame is None:
             return themes.blank(), {}, "", "", True
         picture = sight.picture(frame)
@@ -80,4 +82,5 @@ def register(app: Dash, view: str, wide: str) -> None:
         figure.update_xaxes(fixedrange=True)
         spans = text.count(picture.spans, "span")
         note = f"Rank {rank}: {spans} in view; below a thread, what lies within its spans."
+        note += SAMPLED if int(rank) in store.sampled else ""
         return figure, {"height": f"{timeline.height(frame.plan)}px"}, note, note, False

@@ -172,7 +172,7 @@ def _window(store: Store, view: ViewState) -> Window:
 def _said(store: Store, view: ViewState, seen: Window) -> list[Any]:
     """Say what part of the run is looked at, and offer all of it."""
     if seen == store.whole:
-        return ["Of the whole run; links from findings and from the timeline show a part of it."]
+        return ["Of the whole run; a finding's link “Its code” shows its part of it."]
     begin = text.duration(seen.start_ns - store.whole.start_ns)
     where = (
         text.steps(*view.steps) if view.steps else f"{text.duration(seen.width_ns)} from {begin} on"
@@ -183,7 +183,8 @@ def _said(store: Store, view: ViewState, seen: Window) -> list[Any]:
 
 def _asked(store: Store, rank: Any, phase: Any, seen: Any) -> Asked:
     """Read what the browser says; all of it may be anything."""
-    mine = int(rank) if str(rank).isdecimal() and int(rank) in store.sampled else store.sampled[0]
+    first = next(iter(store.sampled), -1)
+    mine = int(rank) if str(rank).isdecimal() and int(rank) in store.sampled else first
     others = sorted(set(store.sampled) - {mine}, key=lambda one: (one in store.flagged, one))
     sane = isinstance(seen, list) and len(seen) == 2 and all(isinstance(v, int) for v in seen)
     return Asked(
@@ -196,7 +197,7 @@ def _asked(store: Store, rank: Any, phase: Any, seen: Any) -> Asked:
 
 def _spent(store: Store, asked: Asked, rank: int) -> Mapping[Stack, float]:
     lane = store.lane_of(rank)
-    if lane is None:
+    if lane is None or rank not in store.sampled:
         return {}
     inside = stacks.pieces(store.scene.lanes, lane, asked.window, asked.phase)
     return stacks.spent(store.samples(rank), inside)
@@ -231,6 +232,7 @@ def _times(store: Store, theme: Theme, *values: Any) -> Drawing:
     shares = {
         rank: stacks.when(store.samples(rank), frame, asked.window, frame_times.BINS)
         for rank in (asked.rank, *asked.peers)
+        if frame
     }
     return frame_times.draw(shares, frame, asked.window, store.whole.start_ns, theme)
 

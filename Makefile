@@ -40,6 +40,9 @@ samples: $(VENV)/test.stamp ## record sample_traces/ anew
 example-%: $(VENV)/test.stamp ## record and explain an entry of sample_traces/manifest.toml: make example-mpi-late-rank
 	PYTHONPATH=tests $(BIN)/python -m support.samples $*
 
+screenshots: $(VENV)/test.stamp browser ## one picture of every page of the dashboard, into docs/pictures
+	PYTHONPATH=tests $(BIN)/python -m support.screenshots
+
 bench: bench-recorder bench-conversion bench-stragglers ## all benchmarks
 
 bench-recorder: $(VENV)/peers.stamp ## what recording costs, beside other recorders (PUBLISH=1: write docs/benchmarks.md)

@@ -38,6 +38,10 @@ FLAGS: Final = [
 ]
 ANSWER_LIMIT_MS: Final = 150_000  # two of which fit into what pytest gives a test
 
+# Every chart that is shown has the sentence that comes with its drawing.
+EXPLAINED: Final = """() => [...document.querySelectorAll("p.summary:has(+ [role=img]), #timeline-note")]
+  .filter((sentence) => sentence.checkVisibility()).every((sentence) => sentence.textContent)"""
+
 
 @dataclass
 class Watch:
@@ -134,3 +138,10 @@ def place_saying(page: Page, height: float, kind: str) -> tuple[float, float]:
         if any(text.startswith(kind) for text in said):
             return across, height
     pytest.fail(f"no span of the row says that it is {kind}")
+
+
+def settled(page: Page) -> None:
+    """Wait until a page has what it asks for, and every chart is drawn and explained."""
+    page.wait_for_load_state("networkidle")
+    page.wait_for_function(EXPLAINED)
+    page.wait_for_load_state("networkidle")

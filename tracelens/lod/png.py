@@ -22,10 +22,11 @@ FILTER_UP: Final = 2  # the difference to the row above
 Colour = tuple[int, int, int]
 
 
-def encode(pixels: Bytes, palette: Sequence[Colour]) -> bytes:
+def encode(pixels: Bytes, palette: Sequence[Colour], *, small: bool = False) -> bytes:
     """Encode [row, column] palette indexes; index 0 is transparent.
 
-    A row is written as its difference to the one above where that leaves more runs.
+    A row is written as its difference to the one above where that leaves more runs. `small` takes the
+    time for as few bytes as can be.
     """
     height, width = pixels.shape
     header = struct.pack(">IIBBBBB", width, height, 8, INDEXED, 0, 0, 0)
@@ -44,7 +45,9 @@ def encode(pixels: Bytes, palette: Sequence[Colour]) -> bytes:
             _chunk(b"IHDR", header),
             _chunk(b"PLTE", bytes(part for colour in palette for part in colour)),
             _chunk(b"tRNS", b"\x00"),
-            _chunk(b"IDAT", _packed(lines.tobytes())),
+            _chunk(
+                b"IDAT", zlib.compress(lines.tobytes(), 9) if small else _packed(lines.tobytes())
+            ),
             _chunk(b"IEND", b""),
         )
     )

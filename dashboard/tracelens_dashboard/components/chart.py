@@ -42,7 +42,7 @@ def card(chart: str, title: str, height: int, *extra: Component) -> dmc.Card:
     switch = dmc.Switch(
         id=ids.part(chart, "switch"), label="Table", size="xs", className="table-switch"
     )
-    ways = dmc.Group([*extra, picture(title), switch], gap="md")
+    ways = dmc.Group([*extra, picture(title), switch], gap="md", ml="auto")
     heading = dmc.Group(
         [dmc.Title(title, order=2, className="card-title"), ways],
         justify="space-between",

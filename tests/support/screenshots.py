@@ -1,0 +1,157 @@
+"""`make screenshots`: one picture a page in docs/pictures, of the sample traces, in few bytes.
+
+A page that is added to `PAGES` gets its picture without a change here; `SAMPLES` may choose a run that
+suits it better than the usual one.
+"""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from support.browser import chromium, opened, served, settled
+from support.samples import SAMPLES
+
+from tracelens.lod import png
+from tracelens_dashboard.entries import id_of
+from tracelens_dashboard.pages import PAGES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser
+    from playwright.sync_api import Page as Tab
+    from support.browser import Scheme
+
+    from tracelens.lod.lanes import Integers
+    from tracelens_dashboard.pages import Page
+
+PICTURES: Final = Path(__file__).parents[2] / "docs" / "pictures"
+LARGEST: Final = 150_000
+COLOURS: Final = 255
+FREQUENT: Final = 150  # of them; the others are as far from them, and each other, as can be
+WIDTH: Final = 1440
+TALLEST: Final = 1280
+SETTLED_MS: Final = 2_500  # for what no request tells: fonts, animations, the browser's own drawing
+USUAL: Final = "ddp-slow-backprop"
+OTHER: Final = "ddp-healthy"
+# Of a page, by its path: the sample, and what its address says besides.
+SUITS: Final = {
+    "/timeline": ("mpi-late-rank", "&t0=2300000000&t1=3500000000&pin=2"),
+    "/shards": ("ps-hot-shard", ""),
+    "/collectives": ("mpi-sweep", ""),
+    "/stacks": ("mpi-late-rank", ""),
+    "/compare": (USUAL, f"&compare={{{OTHER}}}"),
+}
+DARK: Final = ("/", "/timeline")
+PIXELS: Final = """async (picture) => {
+  const image = new Image();
+  image.src = "data:image/png;base64," + picture;
+  await image.decode();
+  const canvas = document.createElement("canvas");
+  [canvas.width, canvas.height] = [image.width, image.height];
+  const context = canvas.getContext("2d");
+  context.drawImage(image, 0, 0);
+  const bytes = new Uint8Array(context.getImageData(0, 0, image.width, image.height).data.buffer);
+  let text = "";
+  const part = 1 << 15;
+  for (let at = 0; at < bytes.length; at += part)
+    text += String.fromCharCode(...bytes.subarray(at, at + part));
+  return [image.width, image.height, btoa(text)];
+}"""
+
+
+def name_of(page: Page, scheme: Scheme = "light") -> str:
+    """Name the picture of a page."""
+    slug = "-".join(page.TITLE.lower().split())
+    return f"{slug}{'-dark' if scheme == 'dark' else ''}.png"
+
+
+def main() -> None:
+    """Take all pictures."""
+    PICTURES.mkdir(exist_ok=True)
+    for old in PICTURES.glob("*.png"):
+        old.unlink()
+    with tempfile.TemporaryDirectory() as folder, chromium() as browser:
+        runs = _copied(Path(folder))
+        with served(Path(folder)) as url:
+            for page, scheme in _wanted():
+                picture = _taken(browser, url + _address(page, runs), scheme)
+                (PICTURES / name_of(page, scheme)).write_bytes(picture)
+                sys.stdout.write(f"{name_of(page, scheme)}: {len(picture) // 1000} kB\n")
+
+
+def _copied(folder: Path) -> dict[str, str]:
+    """Copy the samples, as an index is made beside them; return their ids."""
+    for sample in {USUAL, OTHER, *(sample for sample, _ in SUITS.values())}:
+        shutil.copytree(SAMPLES / sample, folder / sample, ignore=shutil.ignore_patterns("index-*"))
+    return {run.name: id_of(run) for run in folder.iterdir()}
+
+
+def _wanted() -> Iterator[tuple[Page, Scheme]]:
+    for page in PAGES:
+        yield page, "light"
+        if page.PATH in DARK:
+            yield page, "dark"
+
+
+def _address(page: Page, runs: dict[str, str]) -> str:
+    sample, more = SUITS.get(page.PATH, (USUAL, ""))
+    return f"{page.PATH.lstrip('/')}?run={runs[sample]}{more.format(**runs)}"
+
+
+def _taken(browser: Browser, address: str, scheme: Scheme) -> bytes:
+    """Return the picture of a page, once it has drawn all that it will."""
+    with opened(browser, address, scheme) as tab:
+        tab.wait_for_selector(".page-title, #verdict, #timeline")
+        _settled(tab)
+        height = min(int(tab.evaluate("document.documentElement.scrollHeight")), TALLEST)
+        tab.set_viewport_size({"width": WIDTH, "height": height})
+        _settled(tab)
+        return _reduced(tab, tab.screenshot())
+
+
+def _settled(tab: Tab) -> None:
+    settled(tab)
+    tab.wait_for_timeout(SETTLED_MS)
+
+
+def _reduced(tab: Tab, picture: bytes) -> bytes:
+    """Pack a picture anew, with few colours: each other one becomes the nearest of them."""
+    width, height, text = tab.evaluate(PIXELS, base64.b64encode(picture).decode())
+    pixels = np.frombuffer(base64.b64decode(text), np.uint8).reshape(-1, 4)[:, :3].astype(np.int64)
+    mixed = pixels[:, 0] << 16 | pixels[:, 1] << 8 | pixels[:, 2]
+    found, place, count = np.unique(mixed, return_inverse=True, return_counts=True)
+    colours = np.stack([found >> 16, found >> 8 & 255, found & 255], axis=1)
+    kept, nearest = _palette(colours, count)
+    indexes = nearest[place].reshape(height, width).astype(np.uint8) + np.uint8(1)
+    palette = [(int(r), int(g), int(b)) for r, g, b in kept]
+    return png.encode(indexes, [(0, 0, 0), *palette], small=True)  # the first is transparent
+
+
+def _palette(colours: Integers, count: Integers) -> tuple[Integers, Integers]:
+    """Choose colours, and for each one its nearest: first what is frequent, then what is far from it."""
+    order = np.argsort(-count, kind="stable")
+    kept = order[:FREQUENT].tolist()
+    distances = np.stack([_distance(colours, colours[one]) for one in kept])
+    nearest, least = distances.argmin(axis=0), distances.min(axis=0)
+    while len(kept) < COLOURS and least.max() > 0:
+        kept.append(int(least.argmax()))
+        mine = _distance(colours, colours[kept[-1]])
+        nearest[mine < least] = len(kept) - 1
+        least = np.minimum(least, mine)
+    return colours[kept], nearest
+
+
+def _distance(colours: Integers, one: Integers) -> Integers:
+    squares: Integers = ((colours - one) ** 2).sum(axis=1)
+    return squares
+
+
+if __name__ == "__main__":
+    main()

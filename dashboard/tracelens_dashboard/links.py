@@ -18,6 +18,19 @@ TIMELINE: Final = "/timeline"
 SHARDS: Final = "/shards"
 COMPARE: Final = "/compare"
 STACKS: Final = "/stacks"
+# Where a finding that names no rank can be seen: in the step with most of this.
+SPENT: Final = {
+    "exposed_communication": "transfer",
+    "small_messages": "transfer",
+    "congestion": "transfer",
+    "load_imbalance": "wait",
+    "slow_all": "forward",
+    "data_stall": "data",
+    "gc_stall": "gc",
+    "checkpoint_stall": "checkpoint",
+}
+SETTLED: Final = 20  # in runs of more steps than these,
+STARTING: Final = 2  # so many first ones, which load and compile, are left out
 MARGIN: Final = 0.05  # of the window, on either side: where it begins and ends is seen
 
 
@@ -29,7 +42,12 @@ def to_timeline(store: Store, finding: Finding) -> str:
 
 
 def to_worst_step(store: Store, finding: Finding) -> str | None:
-    """Show the one step in which the finding's ranks, or its shard, were worst; None without one."""
+    """Show the one step in which the finding's ranks, or its shard, were worst; None without one.
+
+    Of a finding that names neither, the step with most of what it speaks of.
+    """
+    if finding.kind in SPENT and not finding.ranks and not finding.shards:
+        return to_most(store, SPENT[finding.kind], finding.steps)
     step = _worst_of_shard(store, finding) if finding.shards else _worst_of_ranks(store, finding)
     return None if step is None else to_step(store, step, _ranks(store, finding), finding.steps)
 
@@ -65,6 +83,31 @@ def to_step(
     """Show one step, with some ranks pinned; `steps` are marked."""
     view = ViewState(pins=ranks[:MOST_PINS], steps=steps or (step, step))
     return _framed(store, view, store.window_of(step, step)).link(TIMELINE)
+
+
+def to_most(store: Store, category: str, steps: tuple[int, int] | None = None) -> str | None:
+    """Show the step with most time of a category, and the rank with most of it; None without any.
+
+    Of waiting that is the rank that is late then, not one that waits for it.
+    """
+    spent = np.nan_to_num(store.times.spent([category]))
+    first, last = steps or (-1, np.inf)
+    known = np.array(store.times.steps)
+    inside = np.flatnonzero((known >= first) & (known <= last))
+    if steps is None and len(inside) > SETTLED:
+        inside = inside[STARTING:]
+    if not spent[:, inside].any():
+        return None
+    column = inside[int(spent[:, inside].sum(axis=0).argmax())]
+    blamed = np.nan_to_num(store.lateness.excess_ns) if category == "wait" else spent
+    rank = store.ranks[int(blamed[:, column].argmax())]
+    return to_step(store, int(known[column]), (rank,), steps)
+
+
+def to_page(store: Store, path: str, finding: Finding) -> str:
+    """Show the page that a finding belongs to, for its ranks and steps."""
+    view = ViewState(pins=_ranks(store, finding), steps=finding.steps)
+    return _framed(store, view, None).link(path)
 
 
 def to_span(store: Store, item: int, ranks: tuple[int, ...]) -> str:

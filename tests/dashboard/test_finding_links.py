@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
+import numpy as np
+import pytest
 from support.stores import HOT, LATE, SLOW_RANK, sharded, slow_rank, traced
 from support.views import view_of
 
+from tracelens.analyses.result import Finding
+from tracelens.lod import lateness
 from tracelens_dashboard import links
 from tracelens_dashboard.components import finding_card
+from tracelens_dashboard.figures import lateness_map
+from tracelens_dashboard.pages import PAGES, overview
 from tracelens_dashboard.store import Store
 
 if TYPE_CHECKING:
+    from tracelens.analyses.result import FindingKind
     from tracelens_dashboard.state import ViewState
 
 
@@ -94,3 +102,54 @@ def test_of_several_runs_links_name_theirs() -> None:
     ]
     assert {view_of(way).run for way in ways} == {"0123456789ab"}
     assert view_of(links.to_timeline(slow_rank(), LATE)).run is None
+
+
+@pytest.mark.parametrize("kind", sorted({*links.SPENT, *finding_card.PAGES_OF}))
+def test_a_finding_that_names_nobody_leads_somewhere(kind: FindingKind) -> None:
+    """Its card leads to a step, or to the timeline; each way is a page that there is."""
+    finding = Finding(kind=kind, category="opportunity", sentence="So it is.", saving=0.1)
+    paths = {page.PATH for page in PAGES}
+    ways = finding_card._ways(slow_rank(), finding)
+    found = [way.to_plotly_json()["props"]["href"] for way in ways]
+    targets = [finding_card._target(slow_rank(), finding), *found]
+    assert {urlsplit(target).path for target in targets} <= paths
+    assert len(targets) >= 2
+
+
+def test_exposed_transfer_leads_to_the_step_with_most_of_it() -> None:
+    """Within the finding's steps, if it has some; pinned is the rank with most of it."""
+    store = slow_rank()
+    spent = store.times.spent(["transfer"])
+    view = view_of(links.to_most(store, "transfer", (5, 9)))
+    assert view.steps == (5, 9)
+    (step,) = steps_in(store, view)
+    assert spent[:, step].sum() == spent[:, 5:10].sum(axis=0).max()
+    assert view.pins == (int(spent[:, step].argmax()),)
+
+
+def test_waiting_leads_to_who_is_late() -> None:
+    """Not to those that wait: rank 2 is late in steps 20-39."""
+    view = view_of(links.to_most(slow_rank(), "wait"))
+    assert view.pins == (2,)
+    assert 20 <= steps_in(slow_rank(), view)[0] <= 39
+    assert links.to_most(slow_rank(), "ps_queue") is None
+
+
+def test_bars_and_cells_of_the_overview_lead_to_a_step() -> None:
+    """A cause leads to its worst step, a cell to its rank; of a host's, to the latest one."""
+    store = slow_rank()
+    late = view_of(overview._to_loss(store, {"customdata": "late_ranks"}))
+    assert late.pins == (2,)
+    assert overview._to_loss(store, {"customdata": ""}) is None
+    cell = view_of(overview._to_cell(store, {"pointIndex": [1, 25], "x": 25}))
+    assert (cell.pins, cell.steps) == ((1,), (25, 25))
+    assert lateness_map.latest(store.lateness, [0, 1, 2, 3], 25) == (2, 25)
+    assert overview._members(store) == [[0, 1, 2, 3]]
+
+
+def test_of_a_long_run_a_cell_leads_to_its_latest_step() -> None:
+    """Where steps share a column, not to its first one."""
+    own = np.ones((2, 4 * lateness_map.MOST_COLUMNS))
+    own[1, 402] = 9.0
+    late = lateness.compare(own, (0, 1), tuple(range(own.shape[1])))
+    assert lateness_map.latest(late, [0, 1], 400) == (1, 402)

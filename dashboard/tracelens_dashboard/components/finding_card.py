@@ -19,6 +19,28 @@ if TYPE_CHECKING:
     from tracelens_dashboard.store import Store
 
 NOTHING: Final = 0.0005  # of the job's time: less than a tenth of a point
+# What a finding's page shows beside it, and where that is.
+_LATE: Final = ("Among all ranks", "/stragglers")
+_CALLS: Final = ("All collectives", "/collectives")
+_STEPS: Final = ("Step by step", "/steps")
+_HIDDEN: Final = ("What is hidden", "/interleaving")
+PAGES_OF: Final = {
+    "straggler": _LATE,
+    "slow_host": _LATE,
+    "load_imbalance": _LATE,
+    "slow_link": _CALLS,
+    "congestion": _CALLS,
+    "small_messages": _CALLS,
+    "desync": _CALLS,
+    "hang": _CALLS,
+    "slow_all": _STEPS,
+    "data_stall": _STEPS,
+    "gc_stall": _STEPS,
+    "checkpoint_stall": _STEPS,
+    "exposed_communication": _HIDDEN,
+    "update_gap": _HIDDEN,
+    "stale_worker": ("Staleness and fairness", "/shards"),
+}
 _WHAT: Final = {
     "straggler": "late",
     "slow_host": "slow host",
@@ -108,7 +130,12 @@ def _explain(finding: Finding) -> str:
 
 
 def _target(store: Store, finding: Finding) -> str:
-    return links.to_shard(store, finding) if finding.shards else links.to_timeline(store, finding)
+    """Lead to its shard, or to its ranks and steps; one that names neither to its worst step."""
+    if finding.shards:
+        return links.to_shard(store, finding)
+    if finding.ranks or finding.hosts or finding.steps:
+        return links.to_timeline(store, finding)
+    return links.to_worst_step(store, finding) or links.to_timeline(store, finding)
 
 
 def _ways(store: Store, finding: Finding) -> list[Component]:
@@ -119,6 +146,9 @@ def _ways(store: Store, finding: Finding) -> list[Component]:
     ways.append(("Show in the timeline", links.to_timeline(store, finding)))
     if set(finding.ranks) & set(store.sampled):
         ways.append(("Its code", links.to_stacks(store, finding)))
+    if finding.kind in PAGES_OF:
+        name, path = PAGES_OF[finding.kind]
+        ways.append((name, links.to_page(store, path, finding)))
     step = links.to_worst_step(store, finding)
     if step:
         ways.append(("Its worst step", step))

@@ -45,6 +45,15 @@ def by_host(late: Lateness, hosts: Mapping[int, str], theme: Theme) -> Drawing:
     return _draw(late, rows, [text.safe(name) for name in names], theme, None)
 
 
+def latest(late: Lateness, rows: Sequence[int], step: int) -> tuple[int, int]:
+    """Return who of some rows of `late` was latest, and when: (rank, step) of a column by its step."""
+    first = np.searchsorted(late.steps, step)
+    column = next(group for group in _columns(late) if first <= group[-1])
+    cells = np.nan_to_num(late.excess_ns[np.ix_(np.array(rows), column)], nan=-np.inf)
+    row, place = np.unravel_index(int(cells.argmax()), cells.shape)
+    return late.ranks[rows[int(row)]], late.steps[int(column[int(place)])]
+
+
 def summary(late: Lateness) -> str:
     """Say who is latest, and when, in one sentence."""
     if not np.nansum(np.maximum(late.excess_ns, 0)):
@@ -66,7 +75,7 @@ def _draw(
     theme: Theme,
     marked: tuple[int, int] | None,
 ) -> Drawing:
-    columns = np.array_split(np.arange(len(late.steps)), min(len(late.steps), MOST_COLUMNS))
+    columns = _columns(late)
     cells = _worst(rows, columns, 1) / MS
     trace = go.Heatmap(
         z=cells.astype(np.float32),
@@ -80,6 +89,11 @@ def _draw(
         hovertemplate="%{y}, step %{x}: %{z:.2f} ms late<extra></extra>",
     )
     return Drawing(figure(theme, trace, **axes(labels, theme, marked)), summary(late), table(late))
+
+
+def _columns(late: Lateness) -> list[np.ndarray[Any, Any]]:
+    """Group the steps into at most as many columns as a browser draws all of."""
+    return np.array_split(np.arange(len(late.steps)), min(len(late.steps), MOST_COLUMNS))
 
 
 def table(late: Lateness) -> list[dict[str, Any]]:

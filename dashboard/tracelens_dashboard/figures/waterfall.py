@@ -22,14 +22,15 @@ def draw(efficiency: Efficiency | None, theme: Theme) -> Drawing:
     if efficiency is None:
         return empty(theme, "No step was recorded, so the time cannot be divided.")
     steps = _steps(efficiency, theme)
-    labels = [label for label, _, _, _ in steps]
+    labels = [label for label, *_ in steps]
     bars = go.Bar(
         orientation="h",
         y=labels,
-        base=[100 * base for _, base, _, _ in steps],
-        x=[100 * share for _, _, share, _ in steps],
-        marker={"color": [colour for *_, colour in steps], "line": {"width": 0}},
-        text=[_amount(index, share) for index, (_, _, share, _) in enumerate(steps)],
+        base=[100 * base for _, base, _, _, _ in steps],
+        x=[100 * share for _, _, share, _, _ in steps],
+        marker={"color": [colour for _, _, _, colour, _ in steps], "line": {"width": 0}},
+        customdata=[lost for *_, lost in steps],
+        text=[_amount(index, share) for index, (_, _, share, _, _) in enumerate(steps)],
         textposition="outside",
         cliponaxis=False,
         hovertemplate="%{y}: %{x:.2f} % of the ranks' time<extra></extra>",
@@ -44,16 +45,16 @@ def draw(efficiency: Efficiency | None, theme: Theme) -> Drawing:
     )
 
 
-def _steps(efficiency: Efficiency, theme: Theme) -> list[tuple[str, float, float, str]]:
-    """List (label, base, share, colour) from top to bottom."""
-    steps = [("all ranks' time", 0.0, 1.0, theme.quiet)]
+def _steps(efficiency: Efficiency, theme: Theme) -> list[tuple[str, float, float, str, str]]:
+    """List (label, base, share, colour, cause; empty = no loss) from top to bottom."""
+    steps = [("all ranks' time", 0.0, 1.0, theme.quiet, "")]
     left = 1.0
     for part in efficiency.waterfall:
         left -= part.share
         if part.share >= SMALLEST:
             label = text.safe(cause(part.cause))
-            steps.append((label, max(left, 0.0), part.share, theme.loss))
-    return [*steps, ("useful work", 0.0, efficiency.achieved, theme.accent)]
+            steps.append((label, max(left, 0.0), part.share, theme.loss, part.cause))
+    return [*steps, ("useful work", 0.0, efficiency.achieved, theme.accent, "")]
 
 
 def _all(efficiency: Efficiency) -> list[tuple[str, float]]:

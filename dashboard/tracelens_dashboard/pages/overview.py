@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import dash_mantine_components as dmc
 from dash import html
 
+from tracelens.analyses.efficiency import CAUSES
 from tracelens.lod import glance
 from tracelens.reports.words import clean, noted
 from tracelens_dashboard import links, text
@@ -56,15 +57,34 @@ def layout(store: Store, _view: ViewState) -> Component:
 
 
 def register(app: Dash) -> None:
-    """Draw both charts; a click on the map leads to the timeline."""
+    """Draw both charts; a click on a bar or a cell leads to the timeline."""
     chart.bind(app, WATERFALL, _waterfall)
     chart.bind(app, LATENESS, _map)
     follow.bind(app, LATENESS, _to_cell)
+    follow.bind(app, WATERFALL, _to_loss)
 
 
 def _to_cell(store: Store, point: dict[str, Any]) -> str:
-    rank = store.ranks[point["pointIndex"][0]] if _by_rank(store) else None
-    return links.to_step(store, int(point["x"]), () if rank is None else (rank,))
+    """Lead to the latest rank of a cell, in the step in which it was."""
+    row = int(point["pointIndex"][0])
+    rows = [row] if _by_rank(store) else _members(store)[row]
+    rank, step = lateness_map.latest(store.lateness, rows, int(point["x"]))
+    return links.to_step(store, step, (rank,))
+
+
+def _members(store: Store) -> list[list[int]]:
+    """Return the rows of each host's ranks, hosts in the order of the map."""
+    found: dict[str, list[int]] = {}
+    for row, rank in enumerate(store.lateness.ranks):
+        found.setdefault(store.hosts[rank], []).append(row)
+    return list(found.values())
+
+
+def _to_loss(store: Store, point: dict[str, Any]) -> str | None:
+    """Lead to the step in which most was lost to a cause."""
+    lost = {cause: category for category, cause in CAUSES.items()}
+    category = lost.get(str(point.get("customdata")))
+    return links.to_most(store, category) if category else None
 
 
 def _by_rank(store: Store) -> bool:

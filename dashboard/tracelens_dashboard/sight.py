@@ -41,22 +41,42 @@ def frame(
     `wide` is the plot's width in pixels: of an image with more columns a browser would drop some.
     All come from the browser and are taken for what they may be: anything.
     """
-    known = view if isinstance(view, dict) else {}
-    asked = ViewState(_natural(known.get("t0")), _natural(known.get("t1")))
-    seen = window_of(store, asked)
+    now = seen(store, view)
     origin = store.whole.start_ns
-    marked = _steps(known.get("steps"))
+    steps = _marked_steps(view)
     return Frame(
         scene=store.scene,
         plan=rows.plan(store.scene.lanes, _lanes(store, pins), _order(store, sort)),
-        seen=Window(origin + seen.start_ns, origin + seen.end_ns),
+        seen=Window(origin + now.start_ns, origin + now.end_ns),
         windows=store.windows,
         flagged=store.flagged,
-        marked=store.window_of(*marked) if marked else None,
-        marked_label=text.steps(*marked) if marked else "",
+        marked=marked(store, view),
+        marked_label=text.steps(*steps) if steps else "",
         call=_selected(store, selected),
         columns=_columns(wide),
     )
+
+
+def seen(store: Store, view: Any) -> Window:
+    """Read what the page's view shows, in ns since the start."""
+    known = view if isinstance(view, dict) else {}
+    asked = ViewState(_natural(known.get("t0")), _natural(known.get("t1")))
+    return window_of(store, asked)
+
+
+def marked(store: Store, view: Any) -> Window | None:
+    """Read which steps the page's view marks; null = none."""
+    steps = _marked_steps(view)
+    return store.window_of(*steps) if steps else None
+
+
+def place_of(store: Store, selected: Any) -> tuple[int, int] | None:
+    """Read the row and the moment that a click left; None where there is no such row."""
+    known = selected if isinstance(selected, dict) else {}
+    lane, at = _natural(known.get("lane")), _natural(known.get("at"))
+    if lane is None or at is None or lane >= len(store.scene.lanes.lanes):
+        return None
+    return lane, store.whole.start_ns + at
 
 
 def opened(store: Store, view: Any, rank: Any, *, wide: Any = None) -> Frame | None:
@@ -99,12 +119,17 @@ def _place(click: Any) -> tuple[float, float] | None:
 
 
 def _selected(store: Store, selected: Any) -> Call | None:
-    """Read what a click left: the process and moment at which a collective was under way."""
-    known = selected if isinstance(selected, dict) else {}
-    process, at = _natural(known.get("process")), _natural(known.get("at"))
-    if process is None or at is None or process not in set(store.run.workers["process"]):
+    """Return the collective that was under way where a click was."""
+    place = place_of(store, selected)
+    if place is None:
         return None
-    return store.call_at(process, at)
+    process = store.scene.lanes.lanes[place[0]].process
+    known = process in set(store.run.workers["process"])
+    return store.call_at(process, place[1]) if known else None
+
+
+def _marked_steps(view: Any) -> tuple[int, int] | None:
+    return _steps(view.get("steps")) if isinstance(view, dict) else None
 
 
 def _columns(wide: Any) -> int:

@@ -18,6 +18,7 @@ SORTS: Final = ("rank", "lateness")
 
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _RUN = re.compile(r"[0-9a-f]{12}")
+_PLACE = re.compile(r"([0-9]{1,6})-([0-9]{1,18})")
 _RANGE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 
 
@@ -25,7 +26,8 @@ _RANGE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 class ViewState:
     """What is looked at: a window in ns since the run's start, pinned ranks, marked steps, a shard.
 
-    `run` says of which run, where several are served, and `compare` with which other one.
+    `selected` is a row of the timeline and the moment of a click, in ns since the start; `run` says
+    of which run, where several are served, and `compare` with which other one.
     """
 
     start_ns: int | None = None
@@ -36,6 +38,7 @@ class ViewState:
     sort: str = "rank"
     run: str | None = None
     compare: str | None = None
+    selected: tuple[int, int] | None = None
 
     @property
     def query(self) -> str:
@@ -48,6 +51,7 @@ class ViewState:
             "pin": ",".join(map(str, self.pins)) or None,
             "steps": f"{self.steps[0]}-{self.steps[1]}" if self.steps else None,
             "shard": self.shard,
+            "sel": f"{self.selected[0]}-{self.selected[1]}" if self.selected else None,
             "sort": self.sort if self.sort != SORTS[0] else None,
         }
         return urlencode({k: v for k, v in values.items() if v is not None}, safe=",")
@@ -73,6 +77,7 @@ def parse(query: Mapping[str, object]) -> ViewState:
         sort=sort if sort in SORTS else SORTS[0],
         run=_run(values.get("run")),
         compare=_run(values.get("compare")),
+        selected=_place(values.get("sel")),
     )
 
 
@@ -100,6 +105,11 @@ def _number(value: object) -> int | None:
 def _numbers(value: object) -> tuple[int, ...]:
     found = [_number(item) for item in value.split(",")] if isinstance(value, str) else []
     return tuple(dict.fromkeys(n for n in found if n is not None))[:MOST_PINS]
+
+
+def _place(value: object) -> tuple[int, int] | None:
+    match = _PLACE.fullmatch(value) if isinstance(value, str) else None
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def _steps(value: object) -> tuple[int, int] | None:

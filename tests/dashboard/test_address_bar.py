@@ -20,6 +20,7 @@ VIEWS = st.builds(
     sort=st.sampled_from(SORTS),
     run=st.none() | st.from_regex(r"[0-9a-f]{12}", fullmatch=True, alphabet="0123456789abcdef"),
     compare=st.none() | st.just("0123456789ab"),
+    selected=st.none() | st.tuples(st.integers(0, 5000), st.integers(0, 10**15)),
 )
 
 
@@ -33,7 +34,8 @@ def test_a_link_restores_the_view(view: ViewState) -> None:
 
 @given(
     query=st.dictionaries(
-        st.sampled_from(["t0", "t1", "pin", "steps", "sort", "shard", "run", "compare"]), st.text()
+        st.sampled_from(["t0", "t1", "pin", "steps", "sort", "shard", "run", "compare", "sel"]),
+        st.text(),
     )
 )
 def test_nonsense_is_ignored(query: dict[str, str]) -> None:
@@ -56,6 +58,8 @@ def test_nonsense_is_ignored(query: dict[str, str]) -> None:
         {"steps": "9-3"},
         {"steps": "<script>"},
         {"shard": "²"},
+        {"sel": "3"},
+        {"sel": "-1-5"},
         {"sort": "rank; drop"},
         {"t0": ["1"], "t1": {"a": 2}},
     ],

@@ -5,7 +5,7 @@
   const BESIDE_PLOT = 136; // figures/strip.py: LEFT_PX + RIGHT_PX
   let waiting = null;
 
-  const query = (view, pins, sort) => {
+  const query = (view, pins, sort, selected) => {
     const values = new URLSearchParams();
     const now = new URLSearchParams(window.location.search);
     for (const name of ["run", "compare"]) if (now.has(name)) values.set(name, now.get(name));
@@ -15,13 +15,14 @@
     }
     if (pins && pins.length) values.set("pin", pins.join(","));
     if (view.steps) values.set("steps", view.steps.join("-"));
+    if (selected) values.set("sel", selected.lane + "-" + selected.at);
     if (sort && sort !== "rank") values.set("sort", sort);
     return values.toString().replaceAll("%2C", ",");
   };
 
-  const write = (view, pins, sort) => {
+  const write = (view, pins, sort, selected) => {
     if (window.location.pathname !== "/timeline") return;
-    const text = query(view, pins, sort);
+    const text = query(view, pins, sort, selected);
     const address = window.location.pathname + (text ? "?" + text : "");
     window.history.replaceState(window.history.state, "", address);
   };
@@ -41,10 +42,15 @@
       },
       // How many pixels the timeline's plot is wide: its image has as many columns, so none is dropped.
       wide: () => (document.getElementById("timeline")?.clientWidth || window.innerWidth) - BESIDE_PLOT,
+      // Moves the timeline to a window, through the same event as the mouse.
+      go(range) {
+        const graph = document.querySelector("#timeline .js-plotly-plot");
+        if (range && graph) window.Plotly.relayout(graph, { "xaxis.range": range });
+      },
       // Keeps the address bar true to what is seen, and moves the window over the strip.
-      remember(view, pins, sort) {
+      remember(view, pins, sort, selected) {
         clearTimeout(waiting);
-        waiting = setTimeout(write, REMEMBER_MS, view, pins, sort);
+        waiting = setTimeout(write, REMEMBER_MS, view, pins, sort, selected);
         const share = (ns) => (100 * ns) / view.whole;
         const hidden = view.t0 <= 0 && view.t1 >= view.whole;
         return {

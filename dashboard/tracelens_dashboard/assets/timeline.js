@@ -17,11 +17,31 @@
     return [start, start + size];
   };
 
+  const ASKED = ["f", "p", "[", "]"]; // keys whose meaning the server knows
+  let presses = 0;
+
+  const press = (key) => {
+    if (document.getElementById("timeline")) {
+      presses += 1;
+      window.dash_clientside.set_props("timeline-key", { data: { key, presses } });
+    } else stepTogether(key);
+  };
+
+  // In a comparison the brackets choose the step at which both timelines are aligned.
+  const stepTogether = (key) => {
+    const step = document.getElementById("together-step");
+    const way = { "[": -1, "]": 1 }[key];
+    if (!step || !way) return;
+    const value = Math.max(0, Math.min(Number(step.value) + way, Number(step.max) || Infinity));
+    window.dash_clientside.set_props("together-step", { value });
+  };
+
   const move = (how) => {
-    const graph = document.querySelector("#timeline .js-plotly-plot");
+    const graph = document.querySelector("#timeline .js-plotly-plot, #together-here .js-plotly-plot");
     if (!graph || !window.Plotly) return;
     const axis = graph._fullLayout.xaxis;
-    const whole = [axis.minallowed, axis.maxallowed];
+    const whole = [axis.minallowed ?? -Infinity, axis.maxallowed ?? Infinity];
+    if (how === "all" && !Number.isFinite(whole[0])) return;
     window.Plotly.relayout(graph, { "xaxis.range": moved(how, axis.range, whole) });
   };
 
@@ -57,11 +77,12 @@
   document.addEventListener("keydown", (event) => {
     if (event.key === "Shift" && !writing(event.target)) drag("select");
     if (writing(event.target) || event.ctrlKey || event.metaKey || event.altKey) return;
-    const search = document.getElementById("timeline-search");
+    const search = document.querySelector("#timeline-search, #run-search");
     if (event.key === "/" && search) {
       event.preventDefault();
       search.focus();
     } else if (event.key === "?") document.getElementById("help-button")?.click();
+    else if (ASKED.includes(event.key)) press(event.key);
     else if (event.key in KEYS) move(KEYS[event.key]);
     else if (PAGE_KEYS.test(event.key)) document.querySelectorAll(".page-link")[event.key - 1]?.click();
   });

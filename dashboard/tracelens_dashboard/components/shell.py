@@ -34,7 +34,10 @@ KEYS: Final = (
     ("w, s", "timeline: zoom in, zoom out"),
     ("a, d", "timeline: move left, move right"),
     ("0", "timeline: show the whole run"),
-    ("/", "timeline: find spans by name"),
+    ("f", "timeline: fit to the clicked span, else to the steps of the finding"),
+    ("p", "timeline: pin the rank under the mouse, or let it go"),
+    ("[, ]", "timeline: the step before and after; of a wide view, the finding"),
+    ("/", "find spans by name in the timeline, runs in their list"),
     ("Shift and drag", "timeline: measure a stretch of time"),
     ("?", "this help"),
 )

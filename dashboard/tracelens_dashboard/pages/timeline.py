@@ -11,7 +11,15 @@ from dash.exceptions import PreventUpdate
 from tracelens.lod.codes import SHARD_OPS
 from tracelens_dashboard import asked, ids, sight, text
 from tracelens_dashboard import theme as themes
-from tracelens_dashboard.components import chart, details, legend, matches, measured, opened_rank
+from tracelens_dashboard.components import (
+    chart,
+    details,
+    keys,
+    legend,
+    matches,
+    measured,
+    opened_rank,
+)
 from tracelens_dashboard.components.aria import aria
 from tracelens_dashboard.figures import strip, timeline
 from tracelens_dashboard.state import MOST_PINS, SORTS, ViewState
@@ -63,10 +71,11 @@ def layout(store: Store, view: ViewState) -> Component:
     return html.Div(
         [
             dcc.Store(id=VIEW, data=data),
-            dcc.Store(id=SELECTED),
             dcc.Store(id=WIDE),
+            dcc.Store(id=SELECTED, data=_clicked(view)),
+            keys.layout(),
             dmc.Card([_controls(store, view), _strip(), graph], className="card"),
-            dmc.Card(details.hint(), id=DETAILS, className="card", mt="sm"),
+            dmc.Card(_described(store, view), id=DETAILS, className="card", mt="sm"),
             opened_rank.layout(store),
         ],
         className="page",
@@ -87,6 +96,7 @@ def register(app: Dash) -> None:
         Output(WIDE, "data"),
         Input(ids.SCHEME, "computedColorScheme"),
     )
+    keys.register(app, GRAPH, VIEW, SELECTED, (PINS, SORT))
     app.clientside_callback(
         ClientsideFunction(ids.NAMESPACE, "moved"),
         Output(VIEW, "data"),
@@ -100,6 +110,7 @@ def register(app: Dash) -> None:
         Input(VIEW, "data"),
         Input(PINS, "value"),
         Input(SORT, "value"),
+        Input(SELECTED, "data"),
     )
 
 
@@ -203,8 +214,7 @@ def _register_details(app: Dash) -> None:
         if found is None:
             raise PreventUpdate
         lane, at_ns = found
-        selected = {"process": store.scene.lanes.lanes[lane].process, "at": at_ns}
-        return details.of_span(store, *found), selected
+        return details.of_span(store, *found), {"lane": lane, "at": at_ns - store.whole.start_ns}
 
 
 def _register_search(app: Dash) -> None:
@@ -229,6 +239,16 @@ def _register_measure(app: Dash) -> None:
     )
     def measure(selected: Any, run: Any) -> str:
         return measured.sentence(asked.store(run), selected)
+
+
+def _clicked(view: ViewState) -> dict[str, int] | None:
+    return {"lane": view.selected[0], "at": view.selected[1]} if view.selected else None
+
+
+def _described(store: Store, view: ViewState) -> Component:
+    """Describe what a link selects; else say what a click would do."""
+    place = sight.place_of(store, _clicked(view))
+    return details.of_span(store, *place) if place else details.hint()
 
 
 def _pinned(store: Store, view: ViewState) -> list[str]:

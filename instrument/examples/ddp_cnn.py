@@ -1,6 +1,9 @@
 """A small convolutional network trained with DistributedDataParallel on gloo, on made-up images.
 
 tracelens record -- torchrun --standalone --nproc-per-node 2 ddp_cnn.py
+
+Switches turn it into what real trainings are: a loader with workers, several batches a step, mixed
+precision, a communication hook of the program's own, an optimizer for each of two parts.
 """
 
 from __future__ import annotations
@@ -8,6 +11,7 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 import faults
@@ -105,29 +109,61 @@ class SlowableSGD(torch.optim.SGD):
         return super().step(closure)
 
 
+def average(_state, bucket):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201 - DDP refuses annotations that are strings
+    """Average a bucket: the program's own communication hook."""
+    mean = bucket.buffer().div_(dist.get_world_size())
+    return dist.all_reduce(mean, async_op=True).get_future().then(lambda done: done.value()[0])
+
+
+class Training:
+    """The model, its batches, and what updates it."""
+
+    def __init__(self, arguments: argparse.Namespace, rank: int, planted: Faults) -> None:
+        self.network = Network(rank, planted)
+        self.model = DistributedDataParallel(self.network, bucket_cap_mb=1)
+        first = self.network.features if arguments.two_optimizers else self.model
+        self.optimizer = SlowableSGD(first.parameters(), lr=0.02, momentum=0.9)
+        self.optimizers: list[torch.optim.Optimizer] = [self.optimizer]
+        if arguments.two_optimizers:
+            self.optimizers.append(torch.optim.AdamW(self.network.head.parameters(), lr=1e-3))
+        images = Images(arguments.steps * arguments.accumulate, rank, planted)
+        loader = DataLoader(images, batch_size=BATCH, num_workers=arguments.loader_workers)
+        for optimizer in self.optimizers:
+            tl.attach(self.model, optimizer=optimizer, loader=loader)
+        if arguments.comm_hook:
+            hook: Any = average
+            self.model.register_comm_hook(None, hook)
+        self.batches = iter(loader)
+        self.accumulate = arguments.accumulate
+        self.mixed = torch.autocast("cpu", torch.bfloat16, enabled=arguments.amp)
+
+    def step(self) -> float:
+        """Train on the batches of a step; return the loss of the last."""
+        for micro_step in range(1, self.accumulate + 1):
+            images, labels = next(self.batches)
+            with nullcontext() if micro_step == self.accumulate else self.model.no_sync():
+                with self.mixed:
+                    loss = nn.functional.cross_entropy(self.model(images), labels)
+                loss.backward()
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        return loss.item()
+
+
 def train(arguments: argparse.Namespace) -> None:
     """Train, and tell on rank 0 how the loss fell."""
     rank = dist.get_rank()
     planted = faults.from_arguments(arguments)
     planted.check(dist.get_world_size())
     torch.manual_seed(0)
-    network = Network(rank, planted)
-    model = DistributedDataParallel(network, bucket_cap_mb=1)
-    optimizer = SlowableSGD(model.parameters(), lr=0.02, momentum=0.9)
-    loader = DataLoader(Images(arguments.steps, rank, planted), batch_size=BATCH)
-    tl.attach(model, optimizer=optimizer, loader=loader)
-    batches = iter(loader)
+    training = Training(arguments, rank, planted)
     losses = []
     for step in range(arguments.steps):
-        with tl.step(step, samples=BATCH):
-            images, labels = next(batches)
-            network.step = step
-            optimizer.place = rank, step, planted
-            loss = nn.functional.cross_entropy(model(images), labels)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        losses.append(loss.item())
+        training.network.step = step
+        training.optimizer.place = rank, step, planted
+        with tl.step(step, samples=BATCH * arguments.accumulate):
+            losses.append(training.step())
     if rank == 0:
         print(f"loss {losses[0]:.4f} -> {sum(losses[-5:]) / 5:.4f}")
 
@@ -140,6 +176,11 @@ def main() -> None:
     """Read the command line, join the group, train, leave."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--loader-workers", type=int, default=0, help="processes that fetch")
+    parser.add_argument("--accumulate", type=int, default=1, help="batches of a step")
+    parser.add_argument("--amp", action="store_true", help="mixed precision, with bfloat16")
+    parser.add_argument("--comm-hook", action="store_true", help="reduce by a hook of our own")
+    parser.add_argument("--two-optimizers", action="store_true", help="one for each of two parts")
     faults.add_arguments(parser)
     arguments = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))

@@ -52,6 +52,13 @@ def test_the_verdict_names_the_function(slow: Path) -> None:
     assert any("mpi_allreduce.py" in frame for frame in finding.evidence["samples"]["stack"])
 
 
+def test_frames_tell_nothing_of_this_machine(slow: Path) -> None:
+    """Neither where it keeps Python nor where the training lies."""
+    frames = tl.open(slow).samples["frames"].list.explode().unique()
+    assert frames.str.contains("mpi_allreduce.py").any()
+    assert not frames.str.contains(r" \(/").any()
+
+
 def test_samples_are_on_the_clock_of_the_spans(slow: Path) -> None:
     """The slow function is seen while the slow steps run, and where it begins a span begins."""
     trace = tl.open(slow)

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,6 +46,17 @@ class Sample:
     def folder(self) -> Path:
         """Where the committed trace lies."""
         return SAMPLES / self.name
+
+    @property
+    def cheap(self) -> bool:
+        """Whether it can be recorded anywhere, with what the tests need anyway."""
+        return self.environment == ".venv" and self.launcher != "pretend_hosts"
+
+    def shortened(self, steps: int) -> Sample:
+        """Return the same with so many steps."""
+        others = [word for word in self.arguments if not word.startswith("--steps")]
+        stepwise = len(others) < len(self.arguments)
+        return replace(self, arguments=[*others, *([f"--steps={steps}"] if stepwise else [])])
 
 
 def manifest() -> list[Sample]:
@@ -90,8 +101,10 @@ def _training(sample: Sample, python: str) -> list[str]:
         case "pretend_hosts":
             hosts = [python, str(EXAMPLES / "pretend_hosts.py"), f"--hosts={count}", *sample.hosts]
             return [*hosts, "--", *(mpi if sample.script.startswith("mpi_") else [python, *script])]
-        case _:  # it starts its processes itself
+        case "python":  # it starts its processes itself
             return [python, *script, f"--workers={count}"]
+        case _:  # so does this one, in a number of its own
+            return [python, *script]
 
 
 def differences(report: Report, expect: dict[str, Any], edge: int = EDGE) -> list[str]:
@@ -113,6 +126,7 @@ def _differences(first: Finding, expect: dict[str, Any], edge: int) -> list[str]
         "ranks": list(first.ranks),
         "shards": list(first.shards),
         "phase": first.phase,
+        "function": first.function.partition(" ")[0] if first.function else None,
     }
     wrong = [
         f"{key}: planted {expect[key]!r}, found {found[key]!r}"

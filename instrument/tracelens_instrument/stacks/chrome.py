@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 __all__ = ["Run", "runs"]
@@ -47,8 +47,10 @@ class _Track:
         self.since_ns = moment_ns
 
 
-def runs(path: Path) -> Iterator[Run]:
+def runs(path: Path, place: Callable[[str], str] = str) -> Iterator[Run]:
     """Return the runs in a file of ``py-spy record --format chrometrace --threads``.
+
+    `place` names the file of a frame.
 
     Raises:
         ValueError: the file is none of these.
@@ -60,14 +62,14 @@ def runs(path: Path) -> Iterator[Run]:
         track = tracks.setdefault((event["pid"], event["tid"]), _Track(event["pid"]))
         yield from track.until(last_ns)
         if event["ph"] == "B":
-            track.frames.append(_frame(event, track))
+            track.frames.append(_frame(event, track, place))
         elif track.frames:
             track.frames.pop()
     for track in tracks.values():
         yield from track.until(last_ns)
 
 
-def _frame(event: dict[str, Any], track: _Track) -> str:
+def _frame(event: dict[str, Any], track: _Track, place: Callable[[str], str]) -> str:
     """Return a frame's name, empty for py-spy's own: the process and the thread."""
     name: str = event["name"]
     where = event["args"]
@@ -77,4 +79,4 @@ def _frame(event: dict[str, Any], track: _Track) -> str:
             track.thread, track.name = int(thread[1]), thread[2] or ""
         if thread or _PROCESS.match(name):
             return ""
-    return f"{name} ({where['filename']}:{where['line']})"
+    return f"{name} ({place(where['filename'])}:{where['line']})"

@@ -22,6 +22,7 @@ from tracelens_instrument.clock import now
 from tracelens_instrument.hooks.base import ATTACHED_VARIABLE, note_attached
 from tracelens_instrument.stacks.chrome import Run, runs
 from tracelens_instrument.stacks.markers import mark, offset_ns
+from tracelens_instrument.stacks.places import shortener
 
 PIECE_S: Final = 60  # py-spy keeps everything in memory, and writes at the end
 MARKERS: Final = 40
@@ -132,7 +133,7 @@ def _piece(rank: _Rank, rate: int, folder: Path) -> pa.RecordBatch:
     failure = spy.failure()
     if failure:
         raise OSError(f"py-spy: {failure}")
-    seen = list(runs(spy.written))
+    seen = list(runs(spy.written, shortener()))
     spy.written.unlink()
     offset = offset_ns(seen, marked)
     half = NS // rate // 2  # a sample stands for the time around it

@@ -1,0 +1,31 @@
+"""Files of frames are named from where they are imported, not from where this machine has them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tracelens_instrument.stacks.places import shortener
+
+FOLDERS = ["/home/ann/run", "/opt/py/lib", "/opt/py/lib/site-packages", "", "/"]
+
+
+@pytest.mark.parametrize(
+    ("file", "short"),
+    [
+        ("/opt/py/lib/site-packages/torch/nn/functional.py", "torch/nn/functional.py"),
+        ("/opt/py/lib/threading.py", "threading.py"),
+        ("/home/ann/run/data/load.py", "data/load.py"),
+        ("/home/ann/runner.py", "/home/ann/runner.py"),
+        ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap>"),
+    ],
+)
+def test_the_innermost_folder_counts(file: str, short: str) -> None:
+    assert shortener(FOLDERS)(file) == short
+
+
+def test_modules_and_the_training_are_found_without_being_told() -> None:
+    """By default it is what this process imports from that counts, and the working directory."""
+    assert shortener()(json.__file__) == "json/__init__.py"
+    assert not shortener()(__file__).startswith("/")

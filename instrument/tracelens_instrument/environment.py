@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tracelens_instrument.identity import Identity
 
 __all__ = [
+    "ALL_RANKS_VARIABLE",
     "DIRECTORY_VARIABLE",
     "RATE_VARIABLE",
     "default_directory",
@@ -26,6 +27,7 @@ __all__ = [
 
 DIRECTORY_VARIABLE: Final = "TRACELENS_DIR"
 RATE_VARIABLE: Final = "TRACELENS_SAMPLE"  # of stacks, Hz
+ALL_RANKS_VARIABLE: Final = "TRACELENS_ALL_RANKS"  # set where one `record` is around the launcher
 
 _replaced: dict[str, str | None] = {}
 

@@ -72,7 +72,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Recor
 
 
 def test_the_whole_table_is_called_here() -> None:
-    assert set(CALLS) == set(COLLECTIVES)
+    """But for those without an operation, which have a test of their own."""
+    assert set(CALLS) == {name for name, row in COLLECTIVES.items() if row.op is not None}
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from support.recording import read_one, run_child
+from support.mpi import MPIEXEC
+from support.record import TIME_LIMIT, record_command
+from support.recording import clean_environment, read_one, run_child
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,3 +61,17 @@ def test_operations_that_outlive_the_recording_do_no_harm(tmp_path: Path) -> Non
         ("Ibarrier", "open"),
         ("irecv", "open"),
     ]
+
+
+def test_nobody_waits_for_a_rank_that_is_not_recorded(tmp_path: Path) -> None:
+    """One rank under a `record` of its own, the other without: what they do is what they do alone."""
+    program = tmp_path / "train.py"
+    program.write_text("from mpi4py import MPI; assert MPI.COMM_WORLD.allreduce(1) == 2")
+    training = [sys.executable, "-m", "mpi4py", str(program)]
+    recorded = [*record_command("--out", tmp_path / "trace", "--"), *training]
+    command = [str(MPIEXEC), "-n", "1", *training, ":", "-n", "1", *recorded]
+    done = subprocess.run(
+        command, env=clean_environment(), capture_output=True, timeout=TIME_LIMIT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert [event["name"] for event in read_one(tmp_path / "trace").events] == ["allreduce"]

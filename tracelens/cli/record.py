@@ -96,6 +96,7 @@ def launcher_rank() -> int | None:
 def environment(folder: Path) -> dict[str, str]:
     """Return the environment that makes every Python below record itself into `folder`."""
     import tracelens_instrument
+    from tracelens_instrument.environment import ALL_RANKS_VARIABLE
 
     autoload = str(Path(tracelens_instrument.__file__).parent / "autoload")
     mine = dict(os.environ)
@@ -107,6 +108,8 @@ def environment(folder: Path) -> dict[str, str]:
     mine["TRACELENS_HOOKS"] = "1"
     # Nothing drawn: each host, or each rank, may have a `record` of its own, and must say the same.
     mine.setdefault("TRACELENS_JOB", mine.get("SLURM_JOB_ID") or folder.name)
+    if launcher_rank() is None:
+        mine[ALL_RANKS_VARIABLE] = "1"
     return mine
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import os
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
 from tracelens_instrument import recorder
+from tracelens_instrument.environment import ALL_RANKS_VARIABLE
 from tracelens_instrument.hooks import mpi_requests
 from tracelens_instrument.hooks.base import attempt, note_attached
 from tracelens_instrument.hooks.mpi_clock import compare_clocks
@@ -31,28 +33,41 @@ def attach(comm: MPI.Intracomm) -> MPI.Intracomm:
     Communicators made from it record themselves, too. While nothing records, or steps alone do, it is
     returned as it is.
     """
-    if not recorder.active() or recorder.detail() == "step":
-        return comm
-    return attempt(_attach, comm) or comm
+    return _attached(comm, compare=True)
 
 
 def install(framework: Any) -> None:
     """Record COMM_WORLD, and whatever is made from it, as soon as MPI runs."""
     if framework.Is_initialized():
-        framework.COMM_WORLD = attach(framework.COMM_WORLD)
+        framework.COMM_WORLD = _attached(framework.COMM_WORLD, compare=_all_ranks_record())
         return
     for name in ("Init", "Init_thread"):
         setattr(framework, name, _then_install(getattr(framework, name), framework))
 
 
-def _attach(comm: MPI.Intracomm) -> MPI.Intracomm:
+def _all_ranks_record() -> bool:
+    """Tell whether no rank can be without us, and leave the others waiting for it to tell its time.
+
+    That is so where one `tracelens record` is around the launcher. Inside it each rank has one, or not.
+    """
+    return ALL_RANKS_VARIABLE in os.environ
+
+
+def _attached(comm: MPI.Intracomm, *, compare: bool) -> MPI.Intracomm:
+    if not recorder.active() or recorder.detail() == "step":
+        return comm
+    return attempt(_attach, comm, compare=compare) or comm
+
+
+def _attach(comm: MPI.Intracomm, *, compare: bool) -> MPI.Intracomm:
     already = known(comm)
     if already is not None:
         return already
     if comm == MPI.COMM_WORLD:
         recorder.identify(comm.rank, comm.size)
     ranks = global_ranks(comm)
-    attempt(compare_clocks, comm, ranks)
+    if compare:
+        attempt(compare_clocks, comm, ranks)
     name = comm.name or f"MPI communicator of {comm.size}"
     found = record(comm, name)
     mpi_requests.install()

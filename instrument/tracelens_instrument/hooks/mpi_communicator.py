@@ -16,10 +16,16 @@ from tracelens_instrument.hooks import mpi_requests
 from tracelens_instrument.hooks.base import guarded
 from tracelens_instrument.hooks.mpi_flight import Flight
 from tracelens_instrument.hooks.mpi_log import Log
-from tracelens_instrument.hooks.mpi_table import COLLECTIVES, DERIVING, POINT_TO_POINT
+from tracelens_instrument.hooks.mpi_table import (
+    COLLECTIVES,
+    DERIVING,
+    PERSISTENT,
+    PERSISTENT_MESSAGES,
+    POINT_TO_POINT,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tracelens_instrument.hooks.mpi_table import Collective, PointToPoint
 
@@ -54,8 +60,12 @@ def _class_for(base: type) -> type:
 def _namespace(base: type) -> dict[str, Any]:
     methods: dict[str, Any] = {"_log": None, "__doc__": f"A {base.__name__} that records itself."}
     for name, row in COLLECTIVES.items():
-        make = _issuing if name[0] == "I" else _blocking
-        methods[name] = make(name, getattr(base, name), row)
+        if hasattr(base, name):
+            make = _issuing if name[0] == "I" else _blocking
+            methods[name] = make(name, getattr(base, name), row)
+    for name, begin, row in _persistent_rows():
+        if hasattr(base, name):
+            methods[name] = _persisting(name, getattr(base, name), begin, row)
     for name, message in POINT_TO_POINT.items():
         methods[name] = _messaging(name, getattr(base, name), message)
     for name in DERIVING:
@@ -65,6 +75,28 @@ def _namespace(base: type) -> dict[str, Any]:
         methods[name] = _forgetting(getattr(base, name))
     methods["__reduce__"] = _reducing(base)
     return methods
+
+
+def _persistent_rows() -> Iterator[tuple[str, Callable[..., Flight | None], Any]]:
+    for name, row in PERSISTENT.items():
+        yield name, _begin_flight, row
+    for name, message in PERSISTENT_MESSAGES.items():
+        yield name, _begin_messages, message
+
+
+def _persisting(
+    name: str, original: Callable[..., Any], begin: Callable[..., Flight | None], row: Any
+) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        request = original(self, *args, **kwargs)
+        if self._log is None:
+            return request
+        return mpi_requests.persistent(
+            request, functools.partial(begin, self._log, name, row, args, kwargs)
+        )
+
+    return method
 
 
 def _blocking(name: str, original: Callable[..., Any], row: Collective) -> Callable[..., Any]:
@@ -82,16 +114,14 @@ def _blocking(name: str, original: Callable[..., Any], row: Collective) -> Calla
 def _issuing(name: str, original: Callable[..., Any], row: Collective) -> Callable[..., Any]:
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        token = _begin_collective(self._log, name, row, args, kwargs)
-        if token is None:
+        flight = _begin_flight(self._log, name, row, args, kwargs)
+        if flight is None:
             return original(self, *args, **kwargs)
         try:
             request = original(self, *args, **kwargs)
         except BaseException:
-            token.end(failed=True)
+            flight.end(failed=True)
             raise
-        flight = Flight()
-        flight.tokens.append(token)
         return mpi_requests.recording(request, flight)
 
     return method
@@ -174,6 +204,21 @@ def _begin_collective(
     if log is None:
         return None
     return log.collective(name, row, dict(zip(row.parameters, args, strict=False)) | kwargs)
+
+
+def _begin_flight(
+    log: Log | None,
+    name: str,
+    row: Collective,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Flight | None:
+    token = _begin_collective(log, name, row, args, kwargs)
+    if token is None:
+        return None
+    flight = Flight()
+    flight.tokens.append(token)
+    return flight
 
 
 @guarded

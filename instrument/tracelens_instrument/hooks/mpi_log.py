@@ -42,15 +42,17 @@ class Log:
         self.name = name
         self.ranks = global_ranks(comm)
         self._index = recorder.communicator(self.ranks, name)
-        self._spans: dict[tuple[str, str], Span] = {}
+        self._spans: dict[tuple[str, str | None], Span] = {}
         self._next_collective = itertools.count().__next__
         self._messages = MessageNumbers()
 
     def collective(self, name: str, row: Collective, values: Mapping[str, Any]) -> Token:
         """Begin a collective on this thread, or on the track if it does not block."""
         nbytes = mpi_payload.of_call(row, values, len(self.ranks))
-        track = recorder.track(_TRACK) if name[0] == "I" else None
-        span, seq = self.span(name, row.op), self._next_collective()
+        track, span = _track(name), self.span(name, row.op)
+        if row.op is None:
+            return span.begin(track, nbytes=nbytes)
+        seq = self._next_collective()
         if row.rooted:
             root = self.global_rank(values.get("root", 0))
             token = span.begin(track, nbytes=nbytes, seq=seq, peer=root)
@@ -62,7 +64,7 @@ class Log:
 
     def messages(self, name: str, row: PointToPoint, values: Mapping[str, Any]) -> Flight:
         """Begin the messages of a call."""
-        track = recorder.track(_TRACK) if name[0] in "Ii" else None
+        track = _track(name)
         found = Flight(values.get("status"))
         for leg in row.legs:
             self._message(found, name, leg, values, track)
@@ -100,7 +102,7 @@ class Log:
         """Count the messages to or from a peer with a tag."""
         return self._messages.next(op, peer, tag)
 
-    def span(self, name: str, op: str) -> Span:
+    def span(self, name: str, op: str | None) -> Span:
         """Return the handle of a method on this communicator."""
         key = (name, op)
         if key not in self._spans:
@@ -108,3 +110,8 @@ class Log:
                 name, kind="reduction", op=op, communicator=self._index
             )
         return self._spans[key]
+
+
+def _track(name: str) -> int | None:
+    """Return where a call is shown that goes on beside the code; None: on its thread."""
+    return recorder.track(_TRACK) if name[0] in "Ii" or name.endswith("_init") else None

@@ -21,9 +21,14 @@ if TYPE_CHECKING:
 
     from tracelens_instrument.hooks.mpi_flight import Flight
 
-__all__ = ["RecordingRequest", "install", "recording"]
+    _Request = MPI.Request
+else:
+    _Request = object  # what follows goes before either kind of request
+
+__all__ = ["RecordingPrequest", "RecordingRequest", "install", "persistent", "recording"]
 
 _Plain: Final = MPI.Request
+_PlainPersistent: Final = MPI.Prequest
 
 
 class _LikePlain(type):
@@ -36,32 +41,43 @@ class _LikePlain(type):
         return issubclass(subclass, _Plain)
 
 
-class RecordingRequest(MPI.Request, metaclass=_LikePlain):
-    """A request that ends what its call has under way when it is seen to complete."""
+class _LikePersistent(type):
+    """The same for `MPI.Prequest`."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, _PlainPersistent)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, _PlainPersistent)
+
+
+class _Recording(_Request):
+    """Ends what a call has under way when its request is seen to complete."""
 
     _flight: Flight | None = None
+    _begin: Callable[[], Flight | None] | None = None
 
-    def Wait(self, status: MPI.Status | None = None) -> Any:  # noqa: D102, N802 - MPI's
+    def Wait(self, status: MPI.Status | None = None) -> Any:  # noqa: N802 - MPI's
         return self._single(super().Wait, status)
 
-    def wait(self, status: MPI.Status | None = None) -> Any:  # noqa: D102 - MPI's
+    def wait(self, status: MPI.Status | None = None) -> Any:
         return self._single(super().wait, status)
 
-    def Test(self, status: MPI.Status | None = None) -> Any:  # noqa: D102, N802 - MPI's
+    def Test(self, status: MPI.Status | None = None) -> Any:  # noqa: N802 - MPI's
         return self._single(super().Test, status, bool)
 
-    def test(self, status: MPI.Status | None = None) -> Any:  # noqa: D102 - MPI's
+    def test(self, status: MPI.Status | None = None) -> Any:
         return self._single(super().test, status, _first)
 
-    def Cancel(self) -> None:  # noqa: D102, N802 - MPI's
+    def Cancel(self) -> None:  # noqa: N802 - MPI's
         super().Cancel()
         if self._flight is not None:
             self._flight.cancel()
 
-    def cancel(self) -> None:  # noqa: D102 - MPI's
+    def cancel(self) -> None:
         self.Cancel()
 
-    def Free(self) -> None:  # noqa: D102, N802 - MPI's
+    def Free(self) -> None:  # noqa: N802 - MPI's
         super().Free()
         self._end(None)  # the last moment at which anybody can say something of it
 
@@ -85,10 +101,49 @@ class RecordingRequest(MPI.Request, metaclass=_LikePlain):
             self._end(status)
         return result
 
+    def _go(self) -> None:
+        if self._begin is not None:
+            self._flight = self._begin()
+
     def _end(self, status: MPI.Status | None, *, failed: bool = False) -> None:
         flight, self._flight = self._flight, None
         if flight is not None:
             flight.end(status, failed)
+
+
+class RecordingRequest(_Recording, MPI.Request, metaclass=_LikePlain):
+    """A request that is complete once."""
+
+
+class RecordingPrequest(_Recording, MPI.Prequest, metaclass=_LikePersistent):
+    """A persistent request: each start has something under way anew."""
+
+    def Start(self) -> None:  # noqa: D102, N802 - MPI's
+        self._go()
+        try:
+            super().Start()
+        except BaseException:
+            self._end(None, failed=True)
+            raise
+
+    @classmethod
+    def Startall(cls, requests: list[MPI.Prequest]) -> None:  # noqa: D102, N802 - MPI's
+        ours = [request for request in requests if isinstance(request, _Recording)]
+        for request in ours:
+            request._go()  # noqa: SLF001 - this module's own class
+        try:
+            _PlainPersistent.Startall(requests)
+        except BaseException:
+            for request in ours:
+                request._end(None, failed=True)  # noqa: SLF001
+            raise
+
+
+def persistent(request: MPI.Prequest, begin: Callable[[], Flight | None]) -> MPI.Prequest:
+    """Return a persistent request with the same handle that calls `begin` at each start."""
+    found = RecordingPrequest(request)
+    found._begin = begin  # noqa: SLF001 - this module's own class
+    return found
 
 
 def recording(request: MPI.Request, flight: Flight) -> MPI.Request:
@@ -101,6 +156,7 @@ def recording(request: MPI.Request, flight: Flight) -> MPI.Request:
 def install() -> None:
     """Let ``MPI.Request.Waitall(requests)`` and its like be seen."""
     MPI.Request = RecordingRequest  # type: ignore[misc] # see the module's docstring
+    MPI.Prequest = RecordingPrequest  # type: ignore[misc]
 
 
 def _first(result: Any) -> bool:
@@ -133,4 +189,4 @@ def _needs_status(request: MPI.Request) -> bool:
 
 
 for _name, _row in COMPLETIONS.items():
-    setattr(RecordingRequest, _name, _watching(_name, _row))
+    setattr(_Recording, _name, _watching(_name, _row))

@@ -10,17 +10,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["COLLECTIVES", "DERIVING", "POINT_TO_POINT", "Collective", "Leg", "PointToPoint"]
+__all__ = [
+    "COLLECTIVES",
+    "DERIVING",
+    "PERSISTENT",
+    "PERSISTENT_MESSAGES",
+    "POINT_TO_POINT",
+    "Collective",
+    "Leg",
+    "PointToPoint",
+]
 
 
 @dataclass(frozen=True)
 class Collective:
     """A collective: its operation, its parameters, and which of them is this rank's payload.
 
+    Without an operation it is one in which ranks wait for some others, or for none: its time is
+    communication, but nobody's arrival can be told by it, so its calls are not matched.
     With `IN_PLACE` (or None) as payload, `instead` holds it; the share of each rank, if `shared`.
     """
 
-    op: str
+    op: str | None
     parameters: tuple[str, ...] = ()
     payload: str | None = None
     instead: str | None = None
@@ -91,9 +102,35 @@ _PICKLING: Final = {
     "alltoall": Collective("all_to_all", ("sendobj",)),
 }
 
-_NON_BLOCKING: Final = {f"I{name.lower()}": row for name, row in _BLOCKING.items()}
+_LOOSE: Final = {
+    "Scan": Collective(None, (*_BOTH, "op"), "sendbuf", "recvbuf"),
+    "Exscan": Collective(None, (*_BOTH, "op"), "sendbuf", "recvbuf"),
+    "Neighbor_allgather": Collective(None, _BOTH, "sendbuf"),
+    "Neighbor_allgatherv": Collective(None, _BOTH, "sendbuf"),
+    "Neighbor_alltoall": Collective(None, _BOTH, "sendbuf"),
+    "Neighbor_alltoallv": Collective(None, _BOTH, "sendbuf"),
+    "Neighbor_alltoallw": Collective(None, _BOTH),
+}
 
-COLLECTIVES: Final[dict[str, Collective]] = {**_BLOCKING, **_PICKLING, **_NON_BLOCKING}
+_LOOSE_PICKLING: Final = {
+    "scan": Collective(None, ("sendobj", "op")),
+    "exscan": Collective(None, ("sendobj", "op")),
+    "neighbor_allgather": Collective(None, ("sendobj",)),
+    "neighbor_alltoall": Collective(None, ("sendobj",)),
+}
+
+_OF_BUFFERS: Final = {**_BLOCKING, **_LOOSE}
+_NON_BLOCKING: Final = {f"I{name.lower()}": row for name, row in _OF_BUFFERS.items()}
+
+COLLECTIVES: Final[dict[str, Collective]] = {
+    **_OF_BUFFERS,
+    **_PICKLING,
+    **_LOOSE_PICKLING,
+    **_NON_BLOCKING,
+}
+
+# They return a request that can be started again and again.
+PERSISTENT: Final = {f"{name}_init": row for name, row in _OF_BUFFERS.items()}
 
 _SEND: Final = PointToPoint(("buf", "dest", "tag"), (Leg("send", "buf", "dest", "tag"),))
 _SEND_OBJECT: Final = PointToPoint(("obj", "dest", "tag"), (Leg("send", "obj", "dest", "tag"),))
@@ -116,6 +153,11 @@ POINT_TO_POINT: Final[dict[str, PointToPoint]] = {
     "Sendrecv": _exchange("sendbuf", "recvbuf"),
     "Sendrecv_replace": _exchange("buf", "buf"),
     "sendrecv": _exchange("sendobj", "recvbuf"),
+}
+
+PERSISTENT_MESSAGES: Final = {
+    **dict.fromkeys(("Send_init", "Ssend_init", "Bsend_init", "Rsend_init"), _SEND),
+    "Recv_init": _IRECV,
 }
 
 # They return a communicator, which records itself if the one it comes from does.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,9 +23,9 @@ def shortener(folders: Iterable[str] | None = None) -> Callable[[str], str]:
     Args:
         folders: Default: the working directory and what modules are imported from.
     """
-    inside = [os.getcwd(), *sys.path] if folders is None else folders
-    prefixes = [os.path.join(os.path.abspath(folder), "") for folder in inside if folder]
-    longest_first = sorted({prefix for prefix in prefixes if prefix != os.sep}, key=len, reverse=True)
+    inside = [str(Path.cwd()), *sys.path] if folders is None else folders
+    prefixes = {f"{Path(folder).absolute()}{os.sep}" for folder in inside if folder}
+    longest_first = sorted(prefixes - {2 * os.sep}, key=len, reverse=True)
 
     @functools.cache
     def short(file: str) -> str:

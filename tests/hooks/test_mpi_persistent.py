@@ -1,0 +1,70 @@
+"""Persistent requests: each start is a message or a collective of its own, until it completes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from support.mpi import run_alone, run_ranks
+from support.recording import read_all, read_one
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROUNDS = 3
+MESSAGES = f"""
+other = 1 - comm.rank
+mine, theirs = np.full(4, comm.rank), np.empty(4, int)
+requests = [comm.Send_init(mine, other, 5), comm.Recv_init(theirs, other, 5)]
+assert all(isinstance(request, MPI.Prequest) for request in requests)
+for turn in range({ROUNDS}):
+    if turn:
+        MPI.Prequest.Startall(requests)
+    else:
+        for request in requests:
+            request.Start()
+    MPI.Request.Waitall(requests)
+    assert theirs.tolist() == [other] * 4
+for request in requests:
+    request.Free()
+"""
+
+
+def test_each_start_is_a_message(tmp_path: Path) -> None:
+    """Numbered on, at both ends alike."""
+    run_ranks(MESSAGES, tmp_path / "trace", ranks=2)
+    for process in read_all(tmp_path / "trace"):
+        peer = 1 - process.side.process.rank
+        for name, op in (("Send_init", "send"), ("Recv_init", "recv")):
+            found = process.named(name)
+            assert [event["seq"] for event in found] == list(range(ROUNDS))
+            assert {(e["op"], e["peer"], e["key"], e["bytes"]) for e in found} == {
+                (op, peer, 5, 32)
+            }
+            assert {event["status"] for event in found} == {"closed"}
+
+
+@pytest.mark.parametrize("complete", ["request.Wait()", "MPI.Request.Waitall([request])"])
+def test_each_start_is_a_collective(complete: str, tmp_path: Path) -> None:
+    """Where this MPI has persistent ones (MPI 4)."""
+    code = f"""
+    if not hasattr(comm, "Allreduce_init"):
+        raise SystemExit
+    total = np.zeros(4)
+    request = comm.Allreduce_init(np.ones(4), total)
+    for _ in range({ROUNDS}):
+        request.Start()
+        {complete}
+        assert total.tolist() == [1.0] * 4
+    """
+    run_alone(code, tmp_path / "trace")
+    if not (tmp_path / "trace").exists():
+        pytest.skip("this MPI has no persistent collectives")
+    found = read_one(tmp_path / "trace").named("Allreduce_init")
+    assert [event["seq"] for event in found] == list(range(ROUNDS))
+    assert {(e["op"], e["bytes"], e["status"]) for e in found} == {("allreduce", 32, "closed")}
+
+
+def test_one_that_is_never_started_records_nothing(tmp_path: Path) -> None:
+    run_alone("comm.Send_init(np.ones(2), 0).Free()\ncomm.Barrier()", tmp_path / "trace")
+    assert [event["name"] for event in read_one(tmp_path / "trace").events] == ["Barrier"]

@@ -93,7 +93,7 @@ def _training(sample: Sample, python: str) -> list[str]:
     match sample.launcher:
         case "torchrun":
             options = ["--standalone", f"--nproc-per-node={count}"]
-            return [str(binaries / "torchrun"), *options, *script]
+            return [python, "-m", "torch.distributed.run", *options, *script]
         case "mpiexec":
             return [str(binaries / "mpiexec"), "-n", count, *mpi]
         case "horovodrun":

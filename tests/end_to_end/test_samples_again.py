@@ -1,0 +1,60 @@
+"""Samples can be recorded again: what the cheap ones record, and the verdict, is as committed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+import pytest
+from support.samples import Sample, differences, manifest, record
+
+from tracelens.analyses import analyze
+from tracelens.load import open as open_trace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracelens.trace import Trace
+
+pytestmark = pytest.mark.end_to_end
+
+FEW: Final = 6  # steps, where structure is all that is compared
+# What a busy machine cannot do to a run: such a fault is one of ours.
+NEVER: Final = {
+    *("missing_rank", "truncated_trace", "dropped_events", "desync", "hang"),
+    *("world_change", "clock_jump"),
+}
+# Others are recorded again in test_random_faults, with faults drawn at random.
+PLANTED: Final = ("ddp-slow-loader", "ps-hot-shard", "mpi-killed-rank", "mpi-sampled")
+CHEAP: Final = [sample for sample in manifest() if sample.cheap]
+
+
+def structure(trace: Trace) -> dict[str, set[tuple[object, ...]]]:
+    """Return who took part, and what each role recorded; collections of garbage come as they like."""
+    roles = trace.processes.select("process", "role", "rank", "world", "shard")
+    spans = trace.spans.filter(pl.col("kind") != "gc").join(roles.lazy(), on="process")
+    told = spans.select(
+        "role",
+        *(pl.col(name).cast(pl.String) for name in ("kind", "op", "name", "algorithm")),
+        *(pl.col(name).is_not_null().alias(name) for name in ("request", "peer", "bytes")),
+    )
+    groups = trace.communicators.select("name", "ranks")
+    return {
+        "processes": set(roles.drop("process").rows()),
+        "spans": set(told.unique().collect().rows()),
+        "communicators": {(name, tuple(ranks)) for name, ranks in groups.rows()},
+    }
+
+
+@pytest.mark.parametrize("sample", CHEAP, ids=lambda sample: sample.name)
+def test_it_records_the_same_things(sample: Sample, tmp_path: Path) -> None:
+    """In a few steps, or in all where a fault must be found that takes them."""
+    planted = sample.name in PLANTED
+    record(sample if planted else sample.shortened(FEW), tmp_path / "trace")
+    again, committed = open_trace(tmp_path / "trace"), open_trace(sample.folder)
+    assert structure(again) == structure(committed)
+    report = analyze(again)
+    if planted:
+        assert differences(report, sample.expect) == []
+    else:
+        assert not {finding.kind for finding in report.findings} & NEVER

@@ -14,7 +14,7 @@ import wrapt
 
 from tracelens_instrument import recorder
 from tracelens_instrument.hooks import torch_modules
-from tracelens_instrument.hooks.base import attempt, note_attached
+from tracelens_instrument.hooks.base import attempt, guarded, note_attached
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,18 +24,25 @@ if TYPE_CHECKING:
 
 __all__ = ["install"]
 
-_PLACE: Final = "torch.distributed.fsdp"
+# Since PyTorch 2.6, and before.
+_PLACES: Final = ("torch.distributed.fsdp", "torch.distributed._composable.fsdp")
+_NAME: Final = "fully_shard"
 _recorded: Final[WeakKeyDictionary[Module, list[RemovableHandle]]] = WeakKeyDictionary()
 _said: Final[list[bool]] = []
 
 
 def install() -> None:
     """Record what is sharded from now on, once FSDP is imported."""
-    wrapt.register_post_import_hook(_patch, _PLACE)
+    for place in _PLACES:
+        wrapt.register_post_import_hook(_patch, place)
 
 
-def _patch(_module: Any) -> None:
-    wrapt.wrap_function_wrapper(_PLACE, "fully_shard", _around)
+@guarded
+def _patch(module: Any) -> None:
+    """Record what this module shards, if it can, and is not the other one under its former name."""
+    found = getattr(module, _NAME, None)
+    if found is not None and not isinstance(found, wrapt.FunctionWrapper):
+        wrapt.wrap_function_wrapper(module, _NAME, _around)
 
 
 def _around(

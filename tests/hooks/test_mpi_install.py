@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.mpi import MPIEXEC
-from support.record import TIME_LIMIT, record_command
+from support.patience import PATIENCE_S
+from support.record import record_command
 from support.recording import clean_environment, read_one, run_child
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def test_nobody_waits_for_a_rank_that_is_not_recorded(tmp_path: Path) -> None:
     recorded = [*record_command("--out", tmp_path / "trace", "--"), *training]
     command = [str(MPIEXEC), "-n", "1", *training, ":", "-n", "1", *recorded]
     done = subprocess.run(
-        command, env=clean_environment(), capture_output=True, timeout=TIME_LIMIT, check=False
+        command, env=clean_environment(), capture_output=True, timeout=PATIENCE_S, check=False
     )
     assert done.returncode == 0, done.stderr
     assert [event["name"] for event in read_one(tmp_path / "trace").events] == ["allreduce"]

@@ -123,6 +123,7 @@ def keep() -> None:
 
     They stay, and the last steps go on being kept beside them. It takes effect when the step ends.
     `TRACELENS_KEEP_SIGNAL`, for example ``USR1``, names a signal that does the same.
+    Whoever touches ``keep.request`` in the trace folder asks all its ranks to.
     """
     keep_signal.keep()
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from tracelens.schema.side import Retention
     from tracelens_instrument.identity import Identity
+    from tracelens_instrument.keep_request import KeepRequest
     from tracelens_instrument.segments import Segment, Slot
 
 __all__ = ["Recording"]
@@ -69,12 +70,21 @@ class Recording:
         self.devices = Devices(self.clock_reading, self._losses)
         self.storage = Storage(self.folder, self, self._side, self._losses)
         self._background = Background(self.place, retention)
+        self._request = self._keep_request()
         self._boundary = 0  # segment that was in use then
 
     @property
     def place(self) -> Path:
         """Where a reader finds it: the segments folder, or the note that leads there."""
         return self.note or self.folder
+
+    def _keep_request(self) -> KeepRequest | None:
+        """Heed requests to keep the last steps, where only those are."""
+        if self.retention.last is None:
+            return None
+        from tracelens_instrument.keep_request import KeepRequest  # noqa: PLC0415 - few need it
+
+        return KeepRequest(self.directory, self.storage.freeze)
 
     def _new_side_file(self) -> SideFile:
         try:
@@ -153,6 +163,8 @@ class Recording:
             self._boundary = self.segment.number
             self._background.tell(self._boundary)
             moment = now()
+            if self._request is not None:
+                self._request.at_step_boundary(moment)
             if moment >= self._look_due:
                 self._look_due = moment + _LOOK_EVERY_NS
                 self._losses.tell_if_due(moment)

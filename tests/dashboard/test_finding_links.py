@@ -135,16 +135,19 @@ def test_waiting_leads_to_who_is_late() -> None:
     assert links.to_most(slow_rank(), "ps_queue") is None
 
 
-def test_bars_and_cells_of_the_overview_lead_to_a_step() -> None:
+def test_bars_and_cells_of_the_overview_lead_to_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cause leads to its worst step, a cell to its rank; of a host's, to the latest one."""
     store = slow_rank()
     late = view_of(overview._to_loss(store, {"customdata": "late_ranks"}))
     assert late.pins == (2,)
     assert overview._to_loss(store, {"customdata": ""}) is None
-    cell = view_of(overview._to_cell(store, {"pointIndex": [1, 25], "x": 25}))
+    cell = view_of(overview._to_cell(store, {"y": "rank 1", "x": 25}))
     assert (cell.pins, cell.steps) == ((1,), (25, 25))
     assert lateness_map.latest(store.lateness, [0, 1, 2, 3], 25) == (2, 25)
-    assert overview._members(store) == [[0, 1, 2, 3]]
+    hosts = sorted(set(store.hosts.values()))
+    monkeypatch.setattr(overview, "MOST_ROWS", 1)
+    rows = [row for host in hosts for row in overview._rows(store, host)]
+    assert rows == [0, 1, 2, 3]
 
 
 def test_of_a_long_run_a_cell_leads_to_its_latest_step() -> None:

@@ -35,6 +35,8 @@ def test_one_late_rank_in_one_step_survives() -> None:
     assert made.cells_ns.shape == (16, 20)
     assert made.cells_ns.max() == 5000
     assert made.longest(int(row), int(column)) == (211, 1434)
+    rank, step = made.rows[int(row)].start, 1000 + made.columns[int(column)].start
+    assert made.shown_at(rank, step) == (211, 1434)
 
 
 def test_it_is_the_maximum_of_all(monkeypatch: pytest.MonkeyPatch) -> None:

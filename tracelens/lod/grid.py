@@ -60,6 +60,12 @@ class Grid:
         ]
         return np.array(found, float).T.reshape(len(self.rows), len(self.columns))
 
+    def shown_at(self, first_rank: int, first_step: int) -> tuple[int, int]:
+        """Return the rank and step that a cell shows, by the first rank and the first step of it."""
+        row = [self.times.ranks[part.start] for part in self.rows].index(first_rank)
+        column = [self.times.steps[part.start] for part in self.columns].index(first_step)
+        return self.longest(row, column)
+
     def longest(self, row: int, column: int) -> tuple[int, int]:
         """Return the rank and the step that a cell shows."""
         ranks, steps = self.rows[row], self.columns[column]

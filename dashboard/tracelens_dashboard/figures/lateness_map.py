@@ -132,6 +132,11 @@ def rank_label(ranks: Sequence[int]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]}-{ranks[-1]}"
 
 
+def first_rank(label: str) -> int:
+    """Return the first rank of a row by its label."""
+    return int(label.split()[1].split("-", maxsplit=1)[0])
+
+
 def _bar(theme: Theme) -> dict[str, Any]:
     return {
         "thickness": 10,

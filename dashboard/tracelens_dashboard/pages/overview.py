@@ -66,18 +66,20 @@ def register(app: Dash) -> None:
 
 def _to_cell(store: Store, point: dict[str, Any]) -> str:
     """Lead to the latest rank of a cell, in the step in which it was."""
-    row = int(point["pointIndex"][0])
-    rows = [row] if _by_rank(store) else _members(store)[row]
+    rows = _rows(store, str(point["y"]))
     rank, step = lateness_map.latest(store.lateness, rows, int(point["x"]))
     return links.to_step(store, step, (rank,))
 
 
-def _members(store: Store) -> list[list[int]]:
-    """Return the rows of each host's ranks, hosts in the order of the map."""
-    found: dict[str, list[int]] = {}
-    for row, rank in enumerate(store.lateness.ranks):
-        found.setdefault(store.hosts[rank], []).append(row)
-    return list(found.values())
+def _rows(store: Store, label: str) -> list[int]:
+    """Return the places of the ranks that a row of the map stands for, by its label."""
+    if _by_rank(store):
+        return [store.lateness.ranks.index(lateness_map.first_rank(label))]
+    return [
+        row
+        for row, rank in enumerate(store.lateness.ranks)
+        if text.safe(store.hosts[rank]) == label
+    ]
 
 
 def _to_loss(store: Store, point: dict[str, Any]) -> str | None:

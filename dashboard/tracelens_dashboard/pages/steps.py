@@ -12,6 +12,7 @@ from tracelens.lod.grid import Grid
 from tracelens_dashboard import links
 from tracelens_dashboard.components import chart, finding_card, follow, measure
 from tracelens_dashboard.figures import step_map, step_series, step_spread
+from tracelens_dashboard.figures.lateness_map import first_rank
 
 if TYPE_CHECKING:
     from dash import Dash
@@ -115,8 +116,7 @@ def _to_point(store: Store, point: dict[str, Any]) -> str | None:
 
 
 def _to_cell(store: Store, point: dict[str, Any], chosen: str | None) -> str:
-    row, column = point["pointIndex"]
-    rank, step = _grid(store, chosen).longest(row, column)
+    rank, step = _grid(store, chosen).shown_at(first_rank(point["y"]), int(point["x"]))
     return links.to_step(store, step, (rank,))
 
 

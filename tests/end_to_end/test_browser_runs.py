@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
-from support.browser import chromium, opened, served
+from support.browser import opened, served
 from support.indexes import explained, recorded
 
 from tracelens.simulator.synthetic import Fault, Scenario
@@ -21,12 +21,6 @@ pytestmark = pytest.mark.end_to_end
 
 SLOW = Fault("backprop", (2,), steps=(40, 79), factor=1.6)
 IMAGE = "#timeline image"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

@@ -9,34 +9,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
-from support.browser import chromium, opened, served
-
-from tracelens.simulator.synthetic import Fault, Scenario, write
+from support.browser import opened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.end_to_end
 
-SLOW = Fault("backprop", (2,), steps=(40, 79), factor=1.6)
-RUN = Scenario(ranks=4, steps=120, faults=(SLOW,))
 WINDOW = "timeline?t0=1000000000&t1=1040000000"
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("traces") / "run"
-    write(RUN, folder)
-    with served(folder) as address:
-        yield address
+@pytest.fixture
+def url(slow_rank_url: str) -> str:
+    return slow_rank_url
 
 
 def drawn(page: Page) -> tuple[float, float, float, float]:

@@ -1,4 +1,9 @@
-"""One module a page; a page is added by its module and one line in `PAGES`."""
+"""One module a page; a page is added by its module and one line in `PAGES`.
+
+That is the place for what is to come: what-if, scaling (over `asked.runs()`, as `compare` is over two
+of them), and runs that still go on. A page speaks of the run in the address bar: `layout` is given it,
+callbacks ask `tracelens_dashboard.asked` for it, and links of `links` lead on within it.
+"""
 
 from __future__ import annotations
 

@@ -62,8 +62,8 @@ bench-scale: $(VENV)/test.stamp ## time and memory to explain large runs, up to 
 bench-stragglers: $(VENV)/test.stamp ## false alarms and recall of the straggler tests
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/stragglers.py
 
-bench-dashboard: $(VENV)/test.stamp ## the dashboard on large runs: index, memory, answers to zooms (SPANS=100000000: 6 minutes, 6 GB of disk)
-	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/dashboard.py $(SPANS)
+bench-dashboard: $(VENV)/test.stamp ## the dashboard on large runs: index, memory, zooms, also in a browser (SPANS=100000000: 15 minutes, 12 GB of memory, 20 of disk; PUBLISH=1: write docs/dashboard.md)
+	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/dashboard.py $(SPANS) $(if $(PUBLISH),--publish)
 
 bench-ddp: $(VENV)/test.stamp ## what recording costs a real DDP training, with its interval
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/ddp_overhead.py $(ARGS)

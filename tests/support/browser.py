@@ -81,12 +81,19 @@ class Watch:
 @contextmanager
 def served(trace: Path) -> Iterator[str]:
     """Run `tracelens serve` on a free port; yields its address; it must end well on Ctrl-C."""
+    with serving(trace) as (url, _):
+        yield url
+
+
+@contextmanager
+def serving(trace: Path) -> Iterator[tuple[str, int]]:
+    """Do as `served`; yields the address and the process."""
     command = [sys.executable, "-m", "tracelens", "serve", str(trace), "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         words = (word for line in iter(process.stdout.readline, "") for word in line.split())
-        yield next(word for word in words if word.startswith("http://"))
+        yield next(word for word in words if word.startswith("http://")), process.pid
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=PATIENCE_S) == 0
     finally:

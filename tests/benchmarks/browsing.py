@@ -1,0 +1,131 @@
+"""What a person in front of a browser waits for: first paints, and zooms from the drag to the pixels."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+from benchmarks.resident import memory_of
+from support.browser import chromium, opened, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser, Page
+
+__all__ = ["Zoom", "browse"]
+
+SHARES: Final = (1.0, 0.3, 0.1, 0.03, 0.01, 0.001, 0.0003)
+ZOOMS: Final = 10  # of each width
+PAINTS: Final = 3
+INDEXED: Final = ("how late a rank was", "what took most of its time")
+_TICK_MS: Final = 1000 / os.sysconf("SC_CLK_TCK")
+
+# Each tells when, in ms since the address was asked for, what matters of a page stands there.
+OVERVIEW: Final = """document.querySelector("#verdict")?.innerText &&
+  document.querySelector(".js-plotly-plot .ytick text")"""
+TIMELINE: Final = 'document.querySelector("#timeline image")'
+_PAINTED: Final = """new Promise((resolve) => {
+  const look = () => (SEEN) ? resolve(performance.now()) : requestAnimationFrame(look);
+  look();
+})"""
+_ZOOM: Final = """([begin, end]) => new Promise((resolve, reject) => {
+  const react = window.Plotly.react;
+  const begun = performance.now();
+  window.Plotly.react = (...given) => {
+    window.Plotly.react = react;
+    const made = react(...given);
+    const drawn = () => resolve(performance.now() - begun);
+    Promise.resolve(made).then(() => requestAnimationFrame(() => setTimeout(drawn)));
+    return made;
+  };
+  const graph = document.querySelector("#timeline .js-plotly-plot");
+  setTimeout(() => reject(new Error(`nothing was drawn for ${begin} to ${end}`)), 60000);
+  window.Plotly.relayout(graph, { "xaxis.range": [begin, end] });
+})"""
+
+
+class Zoom(NamedTuple):
+    """How long one took by clock, what processors did meanwhile (server and browser), and its level."""
+
+    ms: float
+    cpu_ms: float
+    indexed: bool
+
+
+def browse(trace: Path) -> dict[str, str]:
+    """Open a run's pages and zoom its timeline; return what that took, in words, by name."""
+    with serving(trace) as (url, server), chromium() as browser:
+        found = {
+            "first paint of the overview, median": paints(browser, url, OVERVIEW),
+            "first paint of the timeline, median": paints(browser, url + "timeline", TIMELINE),
+        }
+        with opened(browser, url + "timeline") as page:
+            page.wait_for_function(f"() => {TIMELINE}")
+            zooms = list(zoomed(page))
+        for name, indexed in (("drawn from the index", True), ("of the deepest zooms", False)):
+            mine = [zoom for zoom in zooms if zoom.indexed is indexed]
+            if mine:
+                found[f"from a zoom or drag to its pixels, {name}"] = told(mine)
+        found["memory of the server afterwards"] = memory_of(server)
+    return found
+
+
+def paints(browser: Browser, url: str, seen: str) -> str:
+    """Open an address anew, some times."""
+    ms, worked = [], []
+    for _ in range(PAINTS):
+        before = cpu_ms()
+        with opened(browser, url) as page:
+            ms.append(page.evaluate(_PAINTED.replace("SEEN", seen)))
+            worked.append(cpu_ms() - before)
+    return f"{np.median(ms) / 1e3:.1f} s (processors: {np.median(worked) / 1e3:.1f} s)"
+
+
+def zoomed(page: Page) -> Iterator[Zoom]:
+    """Look at random windows of many widths, each once before it is measured."""
+    whole = page.evaluate(
+        'document.querySelector("#timeline .js-plotly-plot").layout.xaxis.maxallowed'
+    )
+    draw = np.random.default_rng(0)
+    for share in SHARES:
+        for begin in draw.uniform(0, whole * (1 - share), ZOOMS):
+            window = [begin, begin + whole * share]
+            page.evaluate(_ZOOM, [0, whole / 2])
+            before = cpu_ms()
+            took = page.evaluate(_ZOOM, window)
+            note = page.locator("#timeline-note").inner_text()
+            yield Zoom(took, cpu_ms() - before, any(words in note for words in INDEXED))
+
+
+def told(zooms: list[Zoom]) -> str:
+    """Tell median and 95 % quantile by the clock, and the mean that processors worked."""
+    ms = [zoom.ms for zoom in zooms]
+    cpu = np.mean([zoom.cpu_ms for zoom in zooms])
+    return (
+        f"{np.median(ms):.0f} ms, 95 % within {np.quantile(ms, 0.95):.0f} ms "
+        f"(processors: {cpu:.0f} ms on average)"
+    )
+
+
+def cpu_ms() -> float:
+    """Return what this process and all that it started, living ones, have worked."""
+    table = dict(_processes())
+    mine, more = {os.getpid()}, True
+    while more:
+        found = {pid for pid, (parent, _) in table.items() if parent in mine}
+        more = not found <= mine
+        mine |= found
+    return sum(ticks for pid, (_, ticks) in table.items() if pid in mine) * _TICK_MS
+
+
+def _processes() -> Iterator[tuple[int, tuple[int, int]]]:
+    """Yield each process with its parent and the ticks that it worked."""
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = place.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # gone meanwhile
+        yield int(place.parent.name), (int(fields[1]), int(fields[11]) + int(fields[12]))

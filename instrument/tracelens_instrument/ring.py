@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tracelens.schema.record import RECORD_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["Ring"]
+__all__ = ["Ring", "steps_in"]
+
+_WORDS: Final = RECORD_BYTES // 8
+_INTEGERS: Final = RECORD_BYTES // 4
+_STEP: Final = 9  # the integer of a record that is its step; the last is its definition
 
 
 class _Taken(NamedTuple):
@@ -43,3 +50,22 @@ class Ring:
     def freeze(self) -> None:
         """Keep for ever what is there now, the segment in use included."""
         self._taken.clear()
+
+
+def steps_in(content: bytes, definition: int) -> list[tuple[int, int, int]]:
+    """Return number, begin and end of the steps that are over in a segment."""
+    words, integers = memoryview(content).cast("q"), memoryview(content).cast("i")
+    return [
+        (integers[_INTEGERS * row + _STEP], words[_WORDS * row], abs(words[_WORDS * row + 1]))
+        for row in _rows(integers[_INTEGERS - 1 :: _INTEGERS].tolist(), definition)
+        if words[_WORDS * row + 1]
+    ]
+
+
+def _rows(definitions: list[int], wanted: int) -> Iterator[int]:
+    """Find the wanted ones; the first row is the segment's header."""
+    row = 0
+    with contextlib.suppress(ValueError):
+        while True:
+            row = definitions.index(wanted, row + 1)
+            yield row

@@ -12,12 +12,13 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from tracelens.schema.record import RECORD_BYTES
-from tracelens.schema.side import Kept, to_line
+from tracelens.schema.side import Kept, summed_up, to_line
 from tracelens.schema.vocabulary import BUDGET_REACHED, CROWDED_OUT, NO_ROOM, OUTDATED
 from tracelens_instrument import segments
 from tracelens_instrument.clock import now
 from tracelens_instrument.failures import Tolerated, cannot_write, let_through
-from tracelens_instrument.ring import Ring
+from tracelens_instrument.registry import REGISTRY
+from tracelens_instrument.ring import Ring, steps_in
 from tracelens_instrument.segments import Segment, count_records, create_segment, sink
 from tracelens_instrument.state import STATE
 
@@ -257,8 +258,11 @@ class Storage:
     def _drop(self, path: Path, reason: str) -> None:
         """Unlink a segment, which never hurts those who still write to it, and count its events."""
         with Tolerated(OSError):  # somebody else has removed it: nobody knows what was in
-            count = count_records(path.read_bytes())
+            content = path.read_bytes()
+            count = count_records(content)
             path.unlink()
+            for row in summed_up(steps_in(content, REGISTRY.definition("step", "step"))):
+                self._side.append(to_line("past", row))
             self._bytes -= segments.SEGMENT_BYTES
             self._losses.counter(reason).add_many(count)
 

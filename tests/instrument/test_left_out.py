@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -71,6 +72,9 @@ def test_last_steps_and_marked_ones(tmp_path: Path, capsys: pytest.CaptureFixtur
     (note,) = notes_of(tmp_path)
     assert "only the last 50 steps were kept" in note
     assert "counts nowhere" in note
+    assert re.search(
+        r"Steps left out, from 0 to 34\d, took .* on average, the longest, step \d+,", note
+    )
     report = told(tmp_path, capsys, "analyze")
     assert not faults_in(report)
     check_whole(report, tmp_path)

@@ -41,6 +41,11 @@ def check_whole(recorded: Recorded, steps: list[int], *, total: int) -> None:
     ]
     assert {event["status"] for event in recorded.events} <= {"closed"}
     assert recorded.side.dropped.get(OUTDATED, 0) == total - len(recorded.events)
+    gone = recorded.side.past
+    every = {event["step"]: event["duration_ns"] for event in recorded.named("step")}
+    assert sum(row.steps for row in gone) + len(every) == total // (SPANS + 1)
+    assert all(row.total_ns >= row.longest_ns > 0 for row in gone)
+    assert all(row.first <= row.longest <= row.last for row in gone)
 
 
 def disk(trace: Path) -> int:

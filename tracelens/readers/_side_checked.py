@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
 from tracelens.errors import NotATrace
-from tracelens.schema.side import ClockReading, Communicator, Kept, Process, Retention, Thread
+from tracelens.schema.side import ClockReading, Communicator, Kept, Past, Process, Retention, Thread
 from tracelens.schema.vocabulary import ROLES
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _LIMITS: Final[dict[str, int]] = {  # exclusive
 }
 _MAY_BE_NEGATIVE: Final = ("ClockReading.offset_ns", "ClockReading.wall_ns")
 _MAX_TEXT: Final = 10_000
-_ROWS: Final = (Process, Retention, Thread, Kept, Communicator, ClockReading)
+_ROWS: Final = (Process, Retention, Thread, Kept, Past, Communicator, ClockReading)
 # Fields and the texts of their types, such as ``int | None`` or ``list[int]``.
 _TYPES: Final[dict[type, tuple[tuple[str, str], ...]]] = {
     row: tuple((part.name, str(get_type_hints(row)[part.name])) for part in fields(row))
@@ -41,11 +41,12 @@ def check_side(side: SideTables) -> None:
     Raises:
         NotATrace: naming the first such value.
     """
-    rows: list[Process | Thread | Communicator | ClockReading | Retention | Kept] = [
+    rows: list[Process | Thread | Communicator | ClockReading | Retention | Kept | Past] = [
         side.process,
         side.retention,
         *side.threads,
         *side.kept,
+        *side.past,
     ]
     for row in [*rows, *side.communicators, *side.clocks]:
         for name, kind in _TYPES[type(row)]:

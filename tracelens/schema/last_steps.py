@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tracelens.schema.columns import Records
     from tracelens.schema.side import Definition, Kept
 
-__all__ = ["Stretch", "cut_to_last", "stretches"]
+__all__ = ["Stretch", "cut_to_last", "past", "stretches"]
 
 
 _STEP: Final = ("step", "step", "span")
@@ -62,9 +62,27 @@ def cut_to_last(
     Where there are not more steps than that, and no gap, all is left. A gap cuts off the step that it
     is in.
     """
-    named = [row.id for row in definitions if (row.name, row.kind, row.type) == _STEP]
-    steps = np.array(named, np.uint32)
+    steps = _step_ids(definitions)
     return [_cut(stretch, last, _moments(stretch, kept), steps) for stretch in found]
+
+
+def past(
+    found: Sequence[Records], kept: Records, definitions: Sequence[Definition]
+) -> list[tuple[int, int, int]]:
+    """Return step, begin and end of the steps that are over and were cut off."""
+    ids = _step_ids(definitions)
+    stay = kept["start_ns"][np.isin(kept["definition"], ids)]
+    rows = [records[np.isin(records["definition"], ids)] for records in found]
+    return [
+        (int(row["step"]), int(row["start_ns"]), abs(int(row["end_ns"])))
+        for part in rows
+        for row in part[~np.isin(part["start_ns"], stay) & (part["end_ns"] != 0)]
+    ]
+
+
+def _step_ids(definitions: Sequence[Definition]) -> NDArray[np.uint32]:
+    named = [row.id for row in definitions if (row.name, row.kind, row.type) == _STEP]
+    return np.array(named, np.uint32)
 
 
 def _cut(

@@ -9,7 +9,8 @@ import numpy as np
 
 from tracelens.schema.columns import SLOT, join, pick
 from tracelens.schema.conversion import BATCH_ROWS, Conversion, Given, Wants
-from tracelens.schema.last_steps import cut_to_last, stretches
+from tracelens.schema.last_steps import cut_to_last, past, stretches
+from tracelens.schema.side import Past, summed_up
 from tracelens.schema.vocabulary import OUTDATED
 
 if TYPE_CHECKING:
@@ -33,12 +34,13 @@ def convert_rest(
     """
     conversion.learn(side.definitions, side.threads)
     current = Given.together(())
-    for following in _chunks(conversion, segments, progress, side):
+    gone: list[Past] = []
+    for following in _chunks(conversion, segments, progress, side, gone):
         if len(current.records):
             conversion.feed(current, following.records, Wants())
         current = following
     conversion.feed(current, np.empty(0, SLOT), Wants(last=True))
-    return with_counts(side, conversion)
+    return with_counts(replace(side, past=(*side.past, *gone)), conversion)
 
 
 def with_counts(side: SideTables, conversion: Conversion) -> SideTables:
@@ -65,10 +67,14 @@ def held_in(segment: Segment, held: Sequence[Held]) -> tuple[Given, list[Held]]:
 
 
 def _chunks(
-    conversion: Conversion, segments: Iterable[Segment], progress: Progress, side: SideTables
+    conversion: Conversion,
+    segments: Iterable[Segment],
+    progress: Progress,
+    side: SideTables,
+    gone: list[Past],
 ) -> Iterator[Given]:
     if side.retention.last is not None:
-        yield _last_steps(conversion, segments, side.retention.last, side)
+        yield _last_steps(conversion, segments, side.retention.last, side, gone)
         return
     parts: list[Given] = []
     for segment in segments:
@@ -87,11 +93,16 @@ def _rest_of(segment: Segment, progress: Progress) -> Given:
 
 
 def _last_steps(
-    conversion: Conversion, segments: Iterable[Segment], last: int, side: SideTables
+    conversion: Conversion,
+    segments: Iterable[Segment],
+    last: int,
+    side: SideTables,
+    gone: list[Past],
 ) -> Given:
-    """Leave out what is older than the steps that were to be kept, and count it."""
+    """Leave out what is older than the steps that were to be kept, and count it and its steps."""
     found = [(segment.number, segment.used().records) for segment in segments]
     kept = cut_to_last(stretches(found), last, side.kept, side.definitions)
     records = join(kept)
+    gone += summed_up(past([part for _, part in found], records, side.definitions))
     conversion.lost[OUTDATED] += sum(len(part) for _, part in found) - len(records)
     return Given.new(records, np.zeros(len(records), np.int64))

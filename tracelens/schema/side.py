@@ -15,7 +15,7 @@ from tracelens.schema.light import asdict, dataclass, field, replace
 from tracelens.schema.vocabulary import SCHEMA_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 METADATA_KEY: Final = b"tracelens"
 MAX_NAME: Final = 1000
@@ -135,6 +135,28 @@ class Kept:
 
 
 @dataclass(frozen=True)
+class Past:
+    """Steps that were left out because only the last were kept: how many, how long, the longest."""
+
+    first: int
+    last: int
+    steps: int
+    total_ns: int
+    longest_ns: int
+    longest: int
+
+
+def summed_up(steps: Sequence[tuple[int, int, int]]) -> list[Past]:
+    """Sum up steps, each with its number, begin and end; of no step there is nothing to say."""
+    if not steps:
+        return []
+    took = [(end - start, step) for step, start, end in steps]
+    numbers = [step for step, _, _ in steps]
+    total = sum(length for length, _ in took)
+    return [Past(min(numbers), max(numbers), len(steps), total, *max(took))]
+
+
+@dataclass(frozen=True)
 class SideTables:
     """All side tables of one process.
 
@@ -152,6 +174,7 @@ class SideTables:
     complete: bool = False
     retention: Retention = field(default_factory=Retention)
     kept: tuple[Kept, ...] = ()
+    past: tuple[Past, ...] = ()
     thinned: dict[str, int] = field(default_factory=dict)
     sorted: bool = True
 
@@ -184,6 +207,7 @@ class SideTables:
                 complete=bool(packed["complete"]),
                 retention=_build(Retention, packed.get("retention", {})),
                 kept=tuple(_build(Kept, row) for row in packed.get("kept", ())),
+                past=tuple(_build(Past, row) for row in packed.get("past", ())),
                 thinned={str(k): int(v) for k, v in packed.get("thinned", {}).items()},
                 sorted=bool(packed.get("sorted", True)),
             )
@@ -191,18 +215,19 @@ class SideTables:
             raise NotATrace(f"its TraceLens metadata is damaged ({error})") from error
 
 
-_ROWS: Final[dict[str, type[Definition | Thread | Communicator | ClockReading | Kept]]] = {
+_ROWS: Final[dict[str, type[Definition | Thread | Communicator | ClockReading | Kept | Past]]] = {
     "definitions": Definition,
     "threads": Thread,
     "communicators": Communicator,
     "clocks": ClockReading,
     "kept": Kept,
+    "past": Past,
 }
 
 
 def to_line(
     table: str,
-    row: Process | Definition | Thread | Communicator | ClockReading | Retention | Kept,
+    row: Process | Definition | Thread | Communicator | ClockReading | Retention | Kept | Past,
 ) -> bytes:
     """One line of the side file; `table` is a field of `SideTables`."""
     return json.dumps({"table": table, **asdict(row)}, separators=(",", ":")).encode() + b"\n"

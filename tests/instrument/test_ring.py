@@ -62,6 +62,17 @@ def test_last_steps(tmp_path: Path, last: int) -> None:
     check_whole(read_one(tmp_path), list(range(500 - last, 500)), total=500 * (SPANS + 1))
 
 
+def test_steps_without_a_number(tmp_path: Path) -> None:
+    """They are left out like others, and nothing is said of them."""
+    tl.start(tmp_path, keep="last:3")
+    for _ in range(3):
+        train(-200, 0)
+    tl.stop()
+    recorded = read_one(tmp_path)
+    assert recorded.side.past == ()
+    assert tl.open(tmp_path).processes["events"].to_list() == [len(recorded.events)]
+
+
 def test_short_run_is_kept_whole(tmp_path: Path) -> None:
     """What came before the first step, too."""
     tl.start(tmp_path, keep="last:50")

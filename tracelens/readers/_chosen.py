@@ -59,7 +59,7 @@ def _how_long(gone: Sequence[Past]) -> str:
     if not gone:
         return ""
     longest = max(gone, key=lambda row: row.longest_ns)
-    mean_ns = sum(row.total_ns for row in gone) / sum(row.steps for row in gone)
+    mean_ns = sum(row.total_ns for row in gone) / max(sum(row.steps for row in gone), 1)
     return (
         f" Steps left out, from {min(row.first for row in gone)} to {max(row.last for row in gone)}, "
         f"took {duration(mean_ns)} on average, the longest, step {longest.longest}, "

@@ -147,13 +147,13 @@ class Past:
 
 
 def summed_up(steps: Sequence[tuple[int, int, int]]) -> list[Past]:
-    """Sum up steps, each with its number, begin and end; of no step there is nothing to say."""
-    if not steps:
+    """Sum up steps, each with its number, begin and end; of no numbered step there is nothing to say."""
+    took = [(end - start, step) for step, start, end in steps if end >= start and step >= 0]
+    if not took:
         return []
-    took = [(end - start, step) for step, start, end in steps]
-    numbers = [step for step, _, _ in steps]
+    numbers = [step for _, step in took]
     total = sum(length for length, _ in took)
-    return [Past(min(numbers), max(numbers), len(steps), total, *max(took))]
+    return [Past(min(numbers), max(numbers), len(took), total, *max(took))]
 
 
 @dataclass(frozen=True)

@@ -79,16 +79,16 @@ class Watch:
 
 
 @contextmanager
-def served(trace: Path) -> Iterator[str]:
+def served(trace: Path, *options: str) -> Iterator[str]:
     """Run `tracelens serve` on a free port; yields its address; it must end well on Ctrl-C."""
-    with serving(trace) as (url, _):
+    with serving(trace, *options) as (url, _):
         yield url
 
 
 @contextmanager
-def serving(trace: Path) -> Iterator[tuple[str, int]]:
+def serving(trace: Path, *options: str) -> Iterator[tuple[str, int]]:
     """Do as `served`; yields the address and the process."""
-    command = [sys.executable, "-m", "tracelens", "serve", str(trace), "--port", "0"]
+    command = [sys.executable, "-m", "tracelens", "serve", str(trace), "--port", "0", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

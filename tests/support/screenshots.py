@@ -10,14 +10,16 @@ import base64
 import shutil
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from support.browser import chromium, opened, served, settled
-from support.samples import SAMPLES
+from support.samples import SAMPLES, manifest, record
 
 from tracelens.lod import png
+from tracelens_dashboard.components import run_list
 from tracelens_dashboard.entries import id_of
 from tracelens_dashboard.pages import PAGES
 
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from support.browser import Scheme
 
     from tracelens.lod.lanes import Integers
-    from tracelens_dashboard.pages import Page
 
 PICTURES: Final = Path(__file__).parents[2] / "docs" / "pictures"
 LARGEST: Final = 150_000
@@ -40,12 +41,13 @@ TALLEST: Final = 1280
 SETTLED_MS: Final = 2_500  # for what no request tells: fonts, animations, the browser's own drawing
 USUAL: Final = "ddp-slow-backprop"
 OTHER: Final = "ddp-healthy"
+SAMPLED: Final = "mpi-late-rank with stacks"  # which samples lack: recorded anew
 # Of a page, by its path: the sample, and what its address says besides.
 SUITS: Final = {
     "/timeline": ("mpi-late-rank", "&t0=2300000000&t1=3500000000&pin=2"),
     "/shards": ("ps-hot-shard", ""),
     "/collectives": ("mpi-sweep", ""),
-    "/stacks": ("mpi-late-rank", ""),
+    "/stacks": (SAMPLED, ""),
     "/compare": (USUAL, f"&compare={{{OTHER}}}"),
 }
 DARK: Final = ("/", "/timeline")
@@ -66,9 +68,9 @@ PIXELS: Final = """async (picture) => {
 }"""
 
 
-def name_of(page: Page, scheme: Scheme = "light") -> str:
+def name_of(title: str, scheme: Scheme = "light") -> str:
     """Name the picture of a page."""
-    slug = "-".join(page.TITLE.lower().split())
+    slug = "-".join(title.lower().split())
     return f"{slug}{'-dark' if scheme == 'dark' else ''}.png"
 
 
@@ -80,35 +82,40 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         runs = _copied(Path(folder))
         with served(Path(folder)) as url:
-            for page, scheme in _wanted():
-                picture = _taken(browser, url + _address(page, runs), scheme)
-                (PICTURES / name_of(page, scheme)).write_bytes(picture)
-                sys.stdout.write(f"{name_of(page, scheme)}: {len(picture) // 1000} kB\n")
+            for path, title, scheme in _wanted():
+                picture = _taken(browser, url + _address(path, runs), scheme)
+                (PICTURES / name_of(title, scheme)).write_bytes(picture)
+                sys.stdout.write(f"{name_of(title, scheme)}: {len(picture) // 1000} kB\n")
 
 
 def _copied(folder: Path) -> dict[str, str]:
     """Copy the samples, as an index is made beside them; return their ids."""
-    for sample in {USUAL, OTHER, *(sample for sample, _ in SUITS.values())}:
+    for sample in {USUAL, OTHER, *(sample for sample, _ in SUITS.values())} - {SAMPLED}:
         shutil.copytree(SAMPLES / sample, folder / sample, ignore=shutil.ignore_patterns("index-*"))
+    late = next(sample for sample in manifest() if sample.name == "mpi-late-rank")
+    record(replace(late, record=["--sample"]), folder / SAMPLED)
     return {run.name: id_of(run) for run in folder.iterdir()}
 
 
-def _wanted() -> Iterator[tuple[Page, Scheme]]:
+def _wanted() -> Iterator[tuple[str, str, Scheme]]:
+    """List paths, titles and schemes; the list of runs comes last, when all have been opened."""
     for page in PAGES:
-        yield page, "light"
+        yield page.PATH, page.TITLE, "light"
         if page.PATH in DARK:
-            yield page, "dark"
+            yield page.PATH, page.TITLE, "dark"
+    yield run_list.PATH, run_list.TITLE, "light"
 
 
-def _address(page: Page, runs: dict[str, str]) -> str:
-    sample, more = SUITS.get(page.PATH, (USUAL, ""))
-    return f"{page.PATH.lstrip('/')}?run={runs[sample]}{more.format(**runs)}"
+def _address(path: str, runs: dict[str, str]) -> str:
+    sample, more = SUITS.get(path, (USUAL, ""))
+    run = "" if path == run_list.PATH else f"?run={runs[sample]}{more.format(**runs)}"
+    return path.lstrip("/") + run
 
 
 def _taken(browser: Browser, address: str, scheme: Scheme) -> bytes:
     """Return the picture of a page, once it has drawn all that it will."""
     with opened(browser, address, scheme) as tab:
-        tab.wait_for_selector(".page-title, #verdict, #timeline")
+        tab.wait_for_selector(".page-title, #verdict, #timeline, #runs")
         _settled(tab)
         height = min(int(tab.evaluate("document.documentElement.scrollHeight")), TALLEST)
         tab.set_viewport_size({"width": WIDTH, "height": height})

@@ -1,0 +1,46 @@
+"""The documentation shows every page as it is, in pictures that are quickly loaded."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from support.pngs import chunks
+from support.screenshots import LARGEST, PICTURES, name_of
+
+from tracelens_dashboard.components import run_list
+from tracelens_dashboard.pages import PAGES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DOCS = PICTURES.parent
+TITLES = [*(page.TITLE for page in PAGES), run_list.TITLE]
+
+
+def shown() -> set[str]:
+    """Return the pictures that documentation shows or leads to."""
+    pages = (DOCS / "dashboard.md", DOCS.parent / "README.md")
+    found = (re.findall(r"pictures/([\w-]+\.png)", page.read_text()) for page in pages)
+    return {name for names in found for name in names}
+
+
+@pytest.mark.parametrize("title", TITLES)
+def test_every_page_is_shown(title: str) -> None:
+    """A page has its picture, and docs/dashboard.md shows it."""
+    assert (PICTURES / name_of(title)).exists(), "make screenshots"
+    assert name_of(title) in shown()
+
+
+def test_no_picture_is_missing_or_unused() -> None:
+    """What is shown is there, and what is there is shown."""
+    assert shown() == {file.name for file in PICTURES.iterdir()}
+
+
+@pytest.mark.parametrize("file", sorted(PICTURES.glob("*.png")), ids=lambda file: file.name)
+def test_pictures_are_small(file: Path) -> None:
+    """Each is a whole PNG with a palette, below 150 kB."""
+    data = file.read_bytes()
+    assert len(data) < LARGEST
+    assert {b"IHDR", b"PLTE", b"IDAT", b"IEND"} <= chunks(data).keys()

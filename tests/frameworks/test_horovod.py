@@ -72,7 +72,7 @@ def test_waiting_is_no_part_of_the_update(trace: Trace) -> None:
 
 
 def test_a_slow_rank_is_found(tmp_path: Path) -> None:
-    done = _train(tmp_path / "t", "--slow-rank=1", "--slow-phase=backprop", "--slow-ms=40")
+    done = _train(tmp_path / "t", "--slow-rank=1", "--slow-phase=backprop", "--slow-ms=150")
     assert done.returncode == 0, done.stderr
     first = tl.analyze(tl.open(tmp_path / "t")).findings[0]
     assert (first.kind, first.ranks, first.phase) == ("straggler", (1,), "backprop")

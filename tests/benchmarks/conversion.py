@@ -5,8 +5,8 @@ its segments are converted, once as they are and once repeated to a recording as
 has a process of its own, which converts twice: the second time counts, and what the first took beyond it
 is told beside, because it is what numpy, pyarrow and zstd take at their first use, however few events
 there are. Of several rounds the quickest counts, since others use the machine too. The yardstick,
-measured likewise, is the least that could be done by hand: the fields of all records as they are, without
-what they stand for, in one table, written with the same compression.
+measured likewise, is the least that could be done by hand: the fields of all records as they are,
+without what they stand for, in one table, written with the same compression.
 
 Run: PYTHONPATH=.:instrument:tests python tests/benchmarks/conversion.py [--help]
 """

@@ -11,7 +11,6 @@ from tracelens.schema.vocabulary import CLIPPED, DETAILS, FAILED, TOO_MANY_NAMES
 from tracelens_instrument.arguments import any_text
 from tracelens_instrument.background import Background
 from tracelens_instrument.clock import now, read_clocks
-from tracelens_instrument.devices import Devices
 from tracelens_instrument.failures import contain
 from tracelens_instrument.folders import Place, give_up, new_folder
 from tracelens_instrument.identity import process_row
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tracelens.schema.side import Retention
+    from tracelens_instrument.devices import Devices
     from tracelens_instrument.identity import Identity
     from tracelens_instrument.keep_request import KeepRequest
     from tracelens_instrument.segments import Segment, Slot
@@ -67,7 +67,8 @@ class Recording:
         self.read_clocks()
         self._foreign: dict[int, Here] = {}
         self._look_due = 0
-        self.devices = Devices(self.clock_reading, self._losses)
+        self._lock = threading.RLock()  # a signal handler may come in between
+        self._devices: Devices | None = None
         self.storage = Storage(self.folder, self, self._side, self._losses)
         self._background = Background(self.place, retention)
         self._request = self._keep_request()
@@ -85,6 +86,16 @@ class Recording:
         from tracelens_instrument.keep_request import KeepRequest  # noqa: PLC0415 - few need it
 
         return KeepRequest(self.directory, self.storage.freeze)
+
+    @property
+    def devices(self) -> Devices:
+        """The devices it has met; what deals with them is loaded when somebody first asks."""
+        from tracelens_instrument.devices import Devices  # noqa: PLC0415 - see above
+
+        with self._lock:
+            if self._devices is None:
+                self._devices = Devices(self.clock_reading, self._losses)
+            return self._devices
 
     def _new_side_file(self) -> SideFile:
         try:
@@ -159,7 +170,8 @@ class Recording:
         """Do what has to be done now and then, where it disturbs least: between two steps."""
         try:
             self.storage.at_step_boundary()
-            self.devices.at_step_boundary()
+            if self._devices is not None:
+                self._devices.at_step_boundary()
             self._boundary = self.segment.number
             self._background.tell(self._boundary)
             moment = now()
@@ -176,7 +188,8 @@ class Recording:
     def close(self) -> None:
         """Take no more events, and write what is to be said at the end."""
         try:
-            self.devices.finish()
+            if self._devices is not None:
+                self._devices.finish()
         finally:
             self.storage.close()
             REGISTRY.deafen()
@@ -192,6 +205,7 @@ class Recording:
     def abandon(self) -> None:
         """Let go of everything, in a forked child: it all belongs to the parent."""
         self._background.abandon()
-        self.devices.abandon()
+        if self._devices is not None:
+            self._devices.abandon()
         self.storage.abandon()
         self._side.close()

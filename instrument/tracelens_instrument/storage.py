@@ -18,7 +18,6 @@ from tracelens_instrument import segments
 from tracelens_instrument.clock import now
 from tracelens_instrument.failures import Tolerated, cannot_write, let_through
 from tracelens_instrument.registry import REGISTRY
-from tracelens_instrument.ring import Ring, steps_in
 from tracelens_instrument.segments import Segment, count_records, create_segment, sink
 from tracelens_instrument.state import STATE
 
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from tracelens.schema.side import Retention
     from tracelens_instrument.losses import Losses
     from tracelens_instrument.recording import Recording
+    from tracelens_instrument.ring import Ring
     from tracelens_instrument.segments import Slot
     from tracelens_instrument.side_file import SideFile
 
@@ -58,7 +58,7 @@ class Storage:
         self._side = side
         self._losses = losses
         self._budget = retention.budget_bytes
-        self._ring = None if retention.last is None else Ring(retention.last)
+        self._ring = None if retention.last is None else _ring(retention.last)
         self._lock = threading.RLock()
         self._numbers = itertools.count()
         self._unused: list[int] = []
@@ -257,6 +257,8 @@ class Storage:
 
     def _drop(self, path: Path, reason: str) -> None:
         """Unlink a segment, which never hurts those who still write to it, and count its events."""
+        from tracelens_instrument.ring import steps_in  # noqa: PLC0415 - as in `_ring`
+
         with Tolerated(OSError):  # somebody else has removed it: nobody knows what was in
             content = path.read_bytes()
             count = count_records(content)
@@ -265,6 +267,12 @@ class Storage:
                 self._side.append(to_line("past", row))
             self._bytes -= segments.SEGMENT_BYTES
             self._losses.counter(reason).add_many(count)
+
+
+def _ring(last: int) -> Ring:
+    from tracelens_instrument.ring import Ring  # noqa: PLC0415 - few keep only the last steps
+
+    return Ring(last)
 
 
 def _slots() -> int:

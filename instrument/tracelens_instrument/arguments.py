@@ -7,12 +7,15 @@ or print itself in any way, and fail at it.
 from __future__ import annotations
 
 import operator
-from pathlib import Path
-from typing import Any, Final
 
 from tracelens.errors import InvalidArgument
+from tracelens.schema.light_path import Path
 from tracelens.schema.vocabulary import KINDS, OPS, ROLES
 from tracelens_instrument.failures import let_through, shown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Final
 
 __all__ = [
     "any_text",

@@ -8,7 +8,10 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from typing import Final
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
 
 __all__ = ["FREE_THREADED", "NATIVE", "backend"]
 

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
-import signal
-from typing import TYPE_CHECKING, Final
 
 from tracelens_instrument import own_python, segments
 from tracelens_instrument.descriptors import Descriptor
 from tracelens_instrument.failures import let_through
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
     from pathlib import Path
+    from typing import Final
 
     from tracelens.schema.side import Retention
 
@@ -106,6 +105,8 @@ class _Line:
 
     def broken_off(self, patience_ms: int) -> bool:
         """Wait until the other end has gone, or for so long; hang up."""
+        import select  # noqa: PLC0415 - not before it is needed: recording must start quickly
+
         gone = select.poll()
         gone.register(self._socket, 0)
         found = bool(gone.poll(patience_ms))
@@ -143,6 +144,8 @@ def _spawn(place: Path, reading: int) -> None:
     Raises:
         OSError: it cannot be started.
     """
+    import signal  # noqa: PLC0415 - as above
+
     converter = own_python.command(_PROGRAM, str(place), str(os.getpid()))
     nowhere = [(os.POSIX_SPAWN_OPEN, out, os.devnull, os.O_WRONLY, 0) for out in (1, 2)]
     shell = os.posix_spawn(

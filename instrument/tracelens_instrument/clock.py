@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
 
+from tracelens.schema.light_path import Path
 from tracelens.schema.side import ClockReading
 from tracelens_instrument.backend import NATIVE
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Final
 
 __all__ = ["now", "ping_pong", "read_clocks"]
 

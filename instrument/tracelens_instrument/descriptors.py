@@ -10,14 +10,18 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import signal
 import sys
-from typing import TYPE_CHECKING, Final
 
 from tracelens_instrument.failures import let_through
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Iterator
+    from typing import Final
+else:
+    import _signal as signal  # of which `signal` makes enumerations, which takes a while
+
 
 __all__ = ["Descriptor", "limits_as_errors", "mapped"]
 
@@ -83,7 +87,7 @@ def mapped(descriptor: int, length: int) -> mmap.mmap:
 @contextlib.contextmanager
 def limits_as_errors() -> Iterator[None]:
     """Have a file that may not grow told as an OSError, also where SIGXFSZ would end the program."""
-    if signal.getsignal(signal.SIGXFSZ) is signal.SIG_IGN:  # as Python leaves it
+    if signal.getsignal(signal.SIGXFSZ) == signal.SIG_IGN:  # as Python leaves it
         yield
         return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGXFSZ})

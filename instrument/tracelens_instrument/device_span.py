@@ -6,14 +6,15 @@ On a machine without a device they are ordinary spans.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Self, Unpack
 
 from tracelens_instrument.lifecycle import first_use
 from tracelens_instrument.state import STATE
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
+    from typing import Self, Unpack
 
     from tracelens_instrument.device_times import DeviceTimes, Timing
     from tracelens_instrument.devices import Devices

@@ -36,10 +36,12 @@ def convert(place: Path) -> None:
         UnusableInput: they are damaged.
     """
     if _is_at_hand() or not own_python.is_there():
+        from pathlib import Path  # noqa: PLC0415 - the recorder's own are less
+
         from tracelens.schema.segments import convert as convert_here  # noqa: PLC0415 - see above
 
         with limits_as_errors():
-            convert_here(place)
+            convert_here(Path(place))
     else:
         _convert_beside(place)
 

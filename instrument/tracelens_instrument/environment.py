@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
 
 from tracelens.schema.host import process_started_ns
+from tracelens.schema.light_path import Path
 from tracelens_instrument.identity import PARENT_VARIABLE, launcher_of
 from tracelens_instrument.retention import to_environment
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Final
+
     from tracelens.schema.side import Retention
     from tracelens_instrument.identity import Identity
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import signal
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from tracelens_instrument.state import STATE
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
     from types import CodeType, TracebackType
+    from typing import Any, Final, ParamSpec, TypeVar
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
 
 __all__ = [
     "Counter",
@@ -27,9 +30,6 @@ __all__ = [
     "shown",
     "warn_once",
 ]
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 _LONGEST: Final = 200
 
@@ -120,9 +120,11 @@ class Tolerated(contextlib.suppress):
 
 def _is_a_handlers(error: BaseException) -> bool:
     ran = set(_codes(error.__traceback__))
-    return len(ran) > 1 and any(
-        _code(signal.getsignal(number)) in ran for number in signal.valid_signals()
-    )
+    if len(ran) <= 1:
+        return False
+    import signal  # noqa: PLC0415 - it takes a while, and nothing has failed in most programs
+
+    return any(_code(signal.getsignal(number)) in ran for number in signal.valid_signals())
 
 
 def shown(value: object) -> str:

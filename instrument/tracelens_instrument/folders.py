@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from typing import TYPE_CHECKING, NamedTuple
 
-from tracelens.schema.elsewhere import leave_note
+from tracelens.schema.light import dataclass
 from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, TRACE_SUFFIX, stem
 from tracelens_instrument.placement import local_place
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["Place", "give_up", "new_folder"]
 
 
-class Place(NamedTuple):
+@dataclass(frozen=True)
+class Place:
     """A segments folder, and the note in the trace folder that tells of it if it lies elsewhere."""
 
     folder: Path
@@ -72,6 +73,8 @@ def _here(directory: Path, name: str) -> Place:
 def _there(local: Path, directory: Path, name: str) -> Place:
     """Make the folder inside one that is ours alone, since everybody may write to ``/tmp``."""
     private = local / f"tracelens-{os.getuid()}-{os.urandom(6).hex()}"
+    from tracelens.schema.elsewhere import leave_note  # noqa: PLC0415 - most record where the trace is
+
     note = directory / f"{name}{ELSEWHERE_SUFFIX}"
     leave_note(note, private / f"{name}{SEGMENTS_SUFFIX}")
     try:

@@ -6,18 +6,19 @@ A process that was spawned by a recording one and has no rank of its own belongs
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.schema.host import clock_domain, host_name
 from tracelens.schema.light import asdict, dataclass, replace
+from tracelens.schema.light_json import dumps
 from tracelens.schema.side import Process
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any, Final
 
 __all__ = ["PARENT_VARIABLE", "Identity", "enlightened", "identify", "launcher_of", "process_row"]
 
@@ -56,8 +57,7 @@ class Identity:
 
     def for_children(self, pid: int) -> str:
         """Write down for spawned children whose they are, and for another program in this process."""
-        mark = asdict(self) | {"parent": pid, "above": self.parent}
-        return json.dumps(mark, separators=(",", ":"))
+        return dumps(asdict(self) | {"parent": pid, "above": self.parent})
 
 
 def identify(
@@ -124,8 +124,13 @@ def _launched(environment: Mapping[str, str]) -> Identity:
 
 def _inherited(environment: Mapping[str, str], launcher: tuple[int, int] | None) -> Identity | None:
     """Read the parent's mark, unless a launcher gave this process a rank of its own since."""
+    written = environment.get(PARENT_VARIABLE)
+    if not written:
+        return None
+    import json  # noqa: PLC0415 - it takes a while, and most are nobody's children
+
     try:
-        mark = json.loads(environment.get(PARENT_VARIABLE, ""))
+        mark = json.loads(written)
         above = mark.pop("above")
         known = tuple(mark["launcher"]) if mark["launcher"] else None
         who = Identity(**mark | {"launcher": known})

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
-from typing import TYPE_CHECKING, Any, Final
 
 from tracelens_instrument.failures import warn_once
 from tracelens_instrument.state import STATE
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal
     from types import FrameType
+    from typing import Any, Final
 
 __all__ = ["SIGNAL_VARIABLE", "install", "keep", "uninstall"]
 
@@ -32,6 +33,8 @@ def install() -> None:
     name = os.environ.get(SIGNAL_VARIABLE)
     if not name:
         return
+    import signal  # noqa: PLC0415 - it takes a while, and few ask for one
+
     try:
         number = _number(name)
         before = signal.getsignal(number)
@@ -44,6 +47,10 @@ def install() -> None:
 
 def uninstall() -> None:
     """Leave the handler as it was found, unless somebody else has changed it since."""
+    if not _replaced:
+        return
+    import signal  # noqa: PLC0415 - as above
+
     for number, before in list(_replaced.items()):
         with contextlib.suppress(ValueError):  # in a thread that may not: ours does no harm
             if signal.getsignal(number) is _heed:
@@ -59,6 +66,8 @@ def _heed(number: int, frame: FrameType | None) -> None:
 
 
 def _number(name: str) -> signal.Signals:
+    import signal  # noqa: PLC0415 - as above
+
     if name.isdecimal():
         return signal.Signals(int(name))
     return signal.Signals["SIG" + name.upper().removeprefix("SIG")]

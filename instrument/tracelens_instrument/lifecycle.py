@@ -7,7 +7,6 @@ import contextlib
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.schema.light import replace
 from tracelens_instrument import environment, keep_signal
@@ -19,9 +18,11 @@ from tracelens_instrument.registry import REGISTRY
 from tracelens_instrument.retention import DEFAULT_DETAIL, described, from_environment
 from tracelens_instrument.state import NO_STEP, STATE, Waiting
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
+    from typing import Any, Final
 
     from tracelens.schema.side import Retention
     from tracelens_instrument.identity import Identity

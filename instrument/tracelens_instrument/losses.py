@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
 from tracelens.schema.side import dropped_line
 from tracelens_instrument.failures import Counter
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Final
 
 __all__ = ["Losses"]
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from tracelens_instrument.failures import warn_once
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
 
 __all__ = ["MISSED", "Missed"]
 

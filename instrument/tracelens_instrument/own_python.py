@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
-from typing import Final
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
 
 __all__ = ["command", "environment", "is_there"]
 
@@ -17,7 +19,9 @@ _FIND: Final = "import sys; sys.path[:0] = sys.argv[{}:]; "
 
 def is_there() -> bool:
     """Whether this runs in a Python that can be started again, and not in a program made of one."""
-    name = Path(sys.executable or "").name.rstrip("t").rstrip("0123456789.")  # python3.13t
+    name = (
+        (sys.executable or "").rpartition("/")[2].rstrip("t").rstrip("0123456789.")
+    )  # python3.13t
     return name in _PYTHONS and not getattr(sys, "frozen", False)
 
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tracelens.schema.light import dataclass
+from tracelens.schema.light_path import Path
 from tracelens_instrument.failures import warn_once
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from typing import Final
 
 __all__ = ["LOCAL_VARIABLE", "Mount", "is_network", "local_place", "mount_of", "read_mounts"]
 
@@ -36,7 +37,8 @@ _PLENTY: Final = 1 << 30
 _ENOUGH: Final = 1 << 24
 
 
-class Mount(NamedTuple):
+@dataclass(frozen=True)
+class Mount:
     """A row of the table of mounted file systems: device number, where, and of which type."""
 
     device: int
@@ -103,6 +105,8 @@ def _mount(line: str) -> Mount | None:
         major, minor = map(int, fields[2].split(":"))
         where = fields[4]
         if "\\" in where:
+            import re  # noqa: PLC0415 - it takes a while, and few mount points have spaces in their names
+
             where = re.sub(_OCTAL, lambda found: chr(int(found[1], 8)), where)
     except (IndexError, ValueError):
         return None

@@ -6,8 +6,6 @@ in the program and shows when it is imported.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
-
 from tracelens.errors import InvalidArgument
 from tracelens.schema.record import NO_INDEX
 from tracelens.schema.side import MAX_NAME
@@ -25,11 +23,15 @@ from tracelens_instrument.state import STATE
 from tracelens_instrument.steps import Step, begin_step, end_step, put_counter
 from tracelens_instrument.traced import decorated
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
+    from typing import Any, Literal, TypeVar, Unpack, overload
 
     from tracelens.schema.side import ClockReading
+
+    F = TypeVar("F", bound=Callable[..., Any])
 
 __all__ = [
     "DeviceSpan",
@@ -59,8 +61,6 @@ __all__ = [
 ]
 
 _handles: dict[tuple[str, str, str], Span] = {}
-
-F = TypeVar("F", bound="Callable[..., Any]")
 
 
 def start(
@@ -128,28 +128,32 @@ def keep() -> None:
     keep_signal.keep()
 
 
-@overload
-def span(
-    name: str,
-    *,
-    kind: str = "user",
-    op: str | None = None,
-    algorithm: str | None = None,
-    communicator: int | None = None,
-    shard: int | None = None,
-    device: Literal[False] = False,
-) -> Span: ...
-@overload
-def span(
-    name: str,
-    *,
-    kind: str = "user",
-    op: str | None = None,
-    algorithm: str | None = None,
-    communicator: int | None = None,
-    shard: int | None = None,
-    device: Literal[True],
-) -> DeviceSpan: ...
+if TYPE_CHECKING:
+
+    @overload
+    def span(
+        name: str,
+        *,
+        kind: str = "user",
+        op: str | None = None,
+        algorithm: str | None = None,
+        communicator: int | None = None,
+        shard: int | None = None,
+        device: Literal[False] = False,
+    ) -> Span: ...
+    @overload
+    def span(
+        name: str,
+        *,
+        kind: str = "user",
+        op: str | None = None,
+        algorithm: str | None = None,
+        communicator: int | None = None,
+        shard: int | None = None,
+        device: Literal[True],
+    ) -> DeviceSpan: ...
+
+
 def span(
     name: str,
     *,
@@ -190,12 +194,16 @@ def span(
     return DeviceSpan(Span(number)) if arguments.is_true(device) else Span(number)
 
 
-@overload
-def traced(name: F) -> F: ...
-@overload
-def traced(
-    name: str | None = None, *, kind: str = "user", op: str | None = None
-) -> Callable[[F], F]: ...
+if TYPE_CHECKING:
+
+    @overload
+    def traced(name: F) -> F: ...
+    @overload
+    def traced(
+        name: str | None = None, *, kind: str = "user", op: str | None = None
+    ) -> Callable[[F], F]: ...
+
+
 def traced(name: Any = None, *, kind: str = "user", op: str | None = None) -> Any:
     """Record a span around every call of a function: ``@tl.traced``, ``@tl.traced("forward")``.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Final
 
 from tracelens.schema.light import replace
 from tracelens.schema.side import END_LINE, MAX_NAME, ClockReading, Thread, to_line
@@ -21,8 +20,10 @@ from tracelens_instrument.side_file import SideFile
 from tracelens_instrument.state import STATE, Here
 from tracelens_instrument.storage import Storage
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Final
 
     from tracelens.schema.side import Retention
     from tracelens_instrument.devices import Devices
@@ -55,7 +56,8 @@ class Recording:
         self.retention = retention
         self._detail = retention.detail or DEFAULT_DETAIL
         self.process = process_row(who)
-        self.folder, self.note = new_folder(directory, who, self.process.pid)
+        place = new_folder(directory, who, self.process.pid)
+        self.folder, self.note = place.folder, place.note
         self._side = self._new_side_file()
         self._losses = Losses(self._side.append)
         self.clipped = self._losses.counter(CLIPPED)

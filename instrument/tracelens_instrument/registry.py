@@ -10,15 +10,16 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import Counter as Tally
-from typing import TYPE_CHECKING, Final
 
 from tracelens.schema.light import replace
 from tracelens.schema.record import NO_INDEX, NO_SHORT
 from tracelens.schema.side import MAX_NAME, Communicator, Definition, Thread, to_line
 from tracelens_instrument.failures import Counter, warn_once
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Final
 
 __all__ = ["LAST_THREAD", "MOST_CHARACTERS", "MOST_NAMES", "REGISTRY", "Registry"]
 

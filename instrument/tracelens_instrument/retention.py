@@ -8,8 +8,6 @@ how closely framework hooks look: ``step``, ``phase``, ``layer`` or ``op``, each
 from __future__ import annotations
 
 import os
-import re
-from typing import TYPE_CHECKING, Final, TypeVar
 
 from tracelens.errors import InvalidArgument
 from tracelens.schema.side import Retention
@@ -17,8 +15,12 @@ from tracelens.schema.vocabulary import DETAILS
 from tracelens_instrument.arguments import one_of, text_or_nothing
 from tracelens_instrument.failures import shown, warn_once
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Final, TypeVar
+
+    T = TypeVar("T")
 
 __all__ = [
     "BUDGET_VARIABLE",
@@ -41,7 +43,6 @@ DEFAULT_DETAIL: Final = "phase"
 
 _LEAST_BUDGET: Final = 10**6  # a few segments, or nothing can be kept
 _MOST: Final = 2**63 - 1
-# Patterns are compiled when they are used, which most starts do not.
 _LAST: Final = r"last:([0-9]{1,9})"
 _EVERY: Final = r"every:([0-9]{1,9})(?::([0-9]{1,9}))?"
 _SIZE: Final = r"(?i)([0-9]{1,18}(?:\.[0-9]{1,9})?) ?([kmgt]?)(i?)b?"
@@ -49,7 +50,6 @@ _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 _Steps = tuple[int | None, int | None, int]  # last, every, burst
 _ALL: Final[_Steps] = (None, None, 1)
-T = TypeVar("T")
 
 
 def parse(
@@ -129,6 +129,8 @@ def _steps(keep: object) -> _Steps:
     text = text_or_nothing(keep)
     if text == "all":
         return _ALL
+    import re  # noqa: PLC0415 - it takes a while, and most keep all
+
     last, every = re.fullmatch(_LAST, text), re.fullmatch(_EVERY, text)
     if last and int(last[1]) > 0:
         return int(last[1]), None, 1
@@ -153,6 +155,8 @@ def _bytes(budget: object) -> int:
 def _size(budget: object) -> int | None:
     if isinstance(budget, int) and not isinstance(budget, bool):
         return int.__index__(budget)
+    import re  # noqa: PLC0415 - as above
+
     match = re.fullmatch(_SIZE, text_or_nothing(budget).strip())
     if match is None:
         return None

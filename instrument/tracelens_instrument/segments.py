@@ -13,7 +13,6 @@ import os
 import threading
 from operator import length_hint
 from sys import getrefcount
-from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 from tracelens.schema.record import BYTE_ORDER, HEADER, MAGIC, RECORD_BYTES
 from tracelens.schema.vocabulary import SCHEMA_VERSION, SEGMENT_SUFFIX
@@ -25,16 +24,18 @@ from tracelens_instrument.state import WORD
 if NATIVE:
     from tracelens_instrument._native import Slots, redirect
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+    from typing import Final, Self, TypeAlias
 
     from tracelens_instrument.failures import Counter
     from tracelens_instrument.recording import Recording
 
-__all__ = ["SEGMENT_BYTES", "Segment", "Slot", "count_records", "create_segment", "sink"]
+    Slot: TypeAlias = tuple[int, int]
 
-Slot: TypeAlias = tuple[int, int]
+__all__ = ["SEGMENT_BYTES", "Segment", "count_records", "create_segment", "sink"]
 
 # Small, so that bringing one into memory between two steps takes a tenth of a millisecond.
 SEGMENT_BYTES: Final = 1 << 18

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, Final
 
 from tracelens.schema.vocabulary import SIDE_FILE
 from tracelens_instrument.descriptors import Descriptor, limits_as_errors
 from tracelens_instrument.failures import Tolerated, cannot_write, let_through
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Final
 
 __all__ = ["SideFile"]
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tracelens_instrument import span_in_python
 from tracelens_instrument.backend import NATIVE
 from tracelens_instrument.span_in_python import Values
 from tracelens_instrument.state import STATE
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from tracelens_instrument.span_in_python import Span, Token
 

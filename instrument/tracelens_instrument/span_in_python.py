@@ -8,7 +8,6 @@ that they do without is time that the training keeps.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from tracelens.schema.record import (
     ESTIMATED,
@@ -28,11 +27,21 @@ from tracelens_instrument.repair import write_what_fits
 from tracelens_instrument.state import OPEN, OPEN_WITH_BYTES, STATE
 from tracelens_instrument.token_in_python import NOTHING, Token
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TypedDict, Unpack
 
     from tracelens.schema.side import Definition
     from tracelens_instrument.state import Here
+else:
+
+    class TypedDict:
+        """What a class body needs of it."""
+
+        def __init_subclass__(cls, **_: object) -> None:
+            """Take what a TypedDict is told."""
+
 
 __all__ = ["Span", "Token", "Values", "reduced"]
 

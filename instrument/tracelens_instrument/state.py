@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import struct
 import threading
-from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tracelens.schema.light import dataclass
 from tracelens.schema.record import NO_BYTES, NO_INDEX, NO_REQUEST, NO_SEQ, NO_SHORT
 from tracelens_instrument.backend import NATIVE
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Final, TypeAlias
 
     from tracelens_instrument.identity import Identity
     from tracelens_instrument.recording import Recording

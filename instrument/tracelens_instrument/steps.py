@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, Final, Self
 
 from tracelens.schema.record import VALUE
 from tracelens_instrument.clock import now
@@ -13,8 +12,10 @@ from tracelens_instrument.repair import fits_step
 from tracelens_instrument.span import Span, Token
 from tracelens_instrument.state import NO_STEP, STATE
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
+    from typing import Any, Final, Self
 
 __all__ = ["Step", "begin_step", "drop_step", "end_step", "forget_steps", "put_counter", "put_work"]
 

@@ -9,7 +9,6 @@ import os
 import threading
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Final
 
 from tracelens.schema.record import RECORD_BYTES
 from tracelens.schema.side import Kept, summed_up, to_line
@@ -21,8 +20,10 @@ from tracelens_instrument.registry import REGISTRY
 from tracelens_instrument.segments import Segment, count_records, create_segment, sink
 from tracelens_instrument.state import STATE
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Final
 
     from tracelens.schema.side import Retention
     from tracelens_instrument.losses import Losses

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final, Self
 
 from tracelens_instrument.arguments import is_true
 from tracelens_instrument.clock import now
 from tracelens_instrument.failures import contain
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
+    from typing import Final, Self
 
     from tracelens_instrument.segments import Segment
 

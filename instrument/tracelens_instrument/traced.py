@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import functools
 import types
-from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tracelens.errors import InvalidArgument
 from tracelens_instrument.failures import let_through, shown, warn_once
 from tracelens_instrument.missed import MISSED
 from tracelens_instrument.state import STATE
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
+    from typing import Any, Final, TypeVar
 
     from tracelens_instrument.span import Span
 
-__all__ = ["decorated"]
+    F = TypeVar("F", bound=Callable[..., Any])
 
-F = TypeVar("F", bound="Callable[..., Any]")
+__all__ = ["decorated"]
 
 _FUNCTIONS: Final = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 _CYTHON: Final = "cython_function_or_method"

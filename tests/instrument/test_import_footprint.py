@@ -12,9 +12,15 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.end_to_end
 
-# What the standard library takes 10 ms for, and a start does without.
+# What the standard library takes milliseconds for, and a start does without.
 SLOW = {
     "dataclasses",
+    "typing",
+    "pathlib",
+    "re",
+    "json",
+    "enum",
+    "signal",
     "inspect",
     "hashlib",
     "subprocess",

@@ -6,14 +6,17 @@ the Arrow file is written to the trace folder, when recording has ended. The not
 
 from __future__ import annotations
 
-import json
 import os
-from pathlib import Path
-from typing import Final
 
 from tracelens.errors import NotATrace, TraceNotFound
 from tracelens.schema.host import host_name
 from tracelens.schema.light import asdict, dataclass
+from tracelens.schema.light_json import dumps
+from tracelens.schema.light_path import Path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
 
 __all__ = ["Elsewhere", "find_segments", "leave_note", "read_note"]
 
@@ -35,7 +38,7 @@ def leave_note(note: Path, folder: Path) -> None:
         FileExistsError: there is such a file.
         OSError: it cannot be written.
     """
-    text = json.dumps(asdict(Elsewhere(host_name(), str(folder)))) + "\n"
+    text = dumps(asdict(Elsewhere(host_name(), str(folder)))) + "\n"
     descriptor = os.open(note, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     try:
         os.write(descriptor, text.encode())
@@ -49,6 +52,8 @@ def read_note(note: Path) -> Elsewhere:
     Raises:
         NotATrace: it does not say what a note says.
     """
+    import json  # noqa: PLC0415 - it takes a while, and the recorder does not read notes
+
     try:
         with note.open("rb") as file:
             row = json.loads(file.read(_MOST_BYTES))

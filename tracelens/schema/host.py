@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+
+from tracelens.schema.light_path import Path
 
 __all__ = ["clock_domain", "host_name", "process_started_ns"]
 
@@ -44,6 +45,6 @@ def _boot_id() -> str:
 
 def _time_namespace() -> str:
     try:
-        return (_PROC / "self/ns/time").readlink().name
+        return os.readlink(_PROC / "self/ns/time")  # noqa: PTH115 - it is not a path
     except OSError:
         return ""

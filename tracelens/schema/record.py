@@ -36,7 +36,10 @@ the begin on the device's clock, ``end_ns - start_ns`` the length there, `thread
 from __future__ import annotations
 
 import struct
-from typing import Final
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
 
 RECORD: Final = struct.Struct("@qqqQIiiiiHHHHI")
 END: Final = struct.Struct("@q")

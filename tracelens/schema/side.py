@@ -7,15 +7,15 @@ the schema metadata. Either way they are read back into `SideTables`.
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any, Final
-
 from tracelens.errors import NewerVersion, NotATrace
 from tracelens.schema.light import asdict, dataclass, field, replace
+from tracelens.schema.light_json import dumps
 from tracelens.schema.vocabulary import SCHEMA_VERSION
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from typing import Any, Final
 
 METADATA_KEY: Final = b"tracelens"
 MAX_NAME: Final = 1000
@@ -180,6 +180,8 @@ class SideTables:
 
     def to_metadata(self) -> dict[bytes, bytes]:
         """Pack into Arrow schema metadata (definitions are already in the columns)."""
+        import json  # noqa: PLC0415 - it takes a while, and the recorder only writes lines
+
         packed = asdict(replace(self, definitions=()))
         text = json.dumps(packed, default=asdict, separators=(",", ":"))
         return {METADATA_KEY: text.encode()}
@@ -192,6 +194,8 @@ class SideTables:
             NotATrace: the metadata is not ours or is damaged.
             NewerVersion: it was written by a newer TraceLens.
         """
+        import json  # noqa: PLC0415 - as above
+
         text = (metadata or {}).get(METADATA_KEY)
         if text is None:
             raise NotATrace("it is an Arrow file without TraceLens metadata")
@@ -230,12 +234,12 @@ def to_line(
     row: Process | Definition | Thread | Communicator | ClockReading | Retention | Kept | Past,
 ) -> bytes:
     """One line of the side file; `table` is a field of `SideTables`."""
-    return json.dumps({"table": table, **asdict(row)}, separators=(",", ":")).encode() + b"\n"
+    return dumps({"table": table, **asdict(row)}).encode() + b"\n"
 
 
 def dropped_line(reason: str, count: int) -> bytes:
     """Say that `count` events have been lost so far for `reason` (the last line of a reason counts)."""
-    return json.dumps({"table": "dropped", "reason": reason, "count": count}).encode() + b"\n"
+    return dumps({"table": "dropped", "reason": reason, "count": count}).encode() + b"\n"
 
 
 END_LINE: Final = b'{"table":"end"}\n'
@@ -248,6 +252,8 @@ def from_lines(lines: Iterable[bytes]) -> SideTables:
         NotATrace: there is no process line, so nobody knows whose events these are.
         NewerVersion: it was written by a newer TraceLens.
     """
+    import json  # noqa: PLC0415 - as above
+
     process: Process | None = None
     rows: dict[str, list[Any]] = {table: [] for table in _ROWS}
     dropped: dict[str, int] = {}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from typing import Final, Literal, get_args
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
 
 SCHEMA_VERSION: Final = 1
 
-EventType = Literal["span", "instant", "counter"]
-Kind = Literal[
+EVENT_TYPES: Final = ("span", "instant", "counter")
+DEVICE_TIMES: Final = "device"  # the type of a live record that is no event: device times of a span
+KINDS: Final = (
     "step",
     "data",
     "forward",
@@ -22,19 +24,10 @@ Kind = Literal[
     "gc",
     "device",
     "user",
-]
-Status = Literal["closed", "open", "exception", "estimated"]
-Role = Literal["worker", "ps"]
-Detail = Literal["step", "phase", "layer", "op"]
-
-EVENT_TYPES: Final[tuple[str, ...]] = get_args(EventType)
-DEVICE_TIMES: Final = "device"  # the type of a live record that is no event: device times of a span
-KINDS: Final[tuple[str, ...]] = get_args(Kind)
-STATUSES: Final[tuple[str, ...]] = get_args(Status)
-ROLES: Final[tuple[str, ...]] = get_args(Role)
-DETAILS: Final[tuple[str, ...]] = get_args(
-    Detail
-)  # what hooks record, each also what stands before
+)
+STATUSES: Final = ("closed", "open", "exception", "estimated")
+ROLES: Final = ("worker", "ps")
+DETAILS: Final = ("step", "phase", "layer", "op")  # what hooks record, each also what stands before
 
 COLLECTIVES: Final = (
     "allreduce",
@@ -83,9 +76,7 @@ SEGMENT_SUFFIX: Final = ".seg"
 SIDE_FILE: Final = "side.jsonl"
 SAMPLES_FOLDER: Final = "samples"  # of call stacks
 
-_STEM: Final = (
-    r"(?P<role>worker|ps)-(?P<rank>\d{5,})-(?P<pid>\d+)"  # compiled when a reader needs it
-)
+_STEM: Final = r"(?P<role>worker|ps)-(?P<rank>\d{5,})-(?P<pid>\d+)"
 
 
 def stem(role: str, rank: int, pid: int) -> str:
@@ -95,5 +86,7 @@ def stem(role: str, rank: int, pid: int) -> str:
 
 def parse_stem(name: str) -> tuple[str, int, int] | None:
     """Read (role, rank, pid) back from a file name; None if it is not one of ours."""
+    import re  # noqa: PLC0415 - it takes a while, and the recorder does not need it
+
     match = re.fullmatch(_STEM, name.removesuffix(TRACE_SUFFIX).removesuffix(SEGMENTS_SUFFIX))
     return (match["role"], int(match["rank"]), int(match["pid"])) if match else None

@@ -78,10 +78,11 @@ def report(arguments: argparse.Namespace) -> str:
     found, failed = both(arguments.rounds, arguments.turns)
     able = [kind for kind in RECORDERS if kind.name not in failed]
     started = starts(able, arguments.starts)
+    ours = starts([TraceLens], arguments.own_starts)[TraceLens.name]
     ended = survival.after_end(able)
     killed = survival.after_kill(able, arguments.kills)
     parts = [
-        pages.promises(found, started, beside("torch", TraceLens, arguments.starts)),
+        pages.promises(found, ours, beside("torch", TraceLens, arguments.own_starts)),
         pages.cost_of_ours(found),
         pages.cost_of_peers(next(iter(found.values())), failed),
         pages.kept_and_started(ended, killed, started, versions()),
@@ -94,6 +95,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=51)
     parser.add_argument("--turns", type=int, default=3, help="processes of each of our recorders")
     parser.add_argument("--starts", type=int, default=11, help="of each recorder")
+    parser.add_argument("--own-starts", type=int, default=31, help="of ours, for its promises")
     parser.add_argument("--kills", type=int, default=5, help="of each recorder")
     parser.add_argument("--publish", action="store_true", help="write docs/benchmarks.md")
     parser.add_argument("--one", action="store_true", help="measure in this process")

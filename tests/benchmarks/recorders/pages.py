@@ -111,20 +111,23 @@ def _ns(row: Row) -> str:
     return f"{statistics.median(row.ns):,.0f}"
 
 
-def promises(found: Mapping[str, Found], started: Mapping[str, Start], beside_ms: float) -> str:
+def promises(found: Mapping[str, Found], start: Start, beside_ms: tuple[float, float]) -> str:
     """Hold what the recorder promises against what was measured."""
     body = [
         [said, f"{bound}", measured, "yes" if held else "**no**"]
-        for said, bound, measured, held in [*_promises(found), *_starts(started, beside_ms)]
+        for said, bound, measured, held in [*_promises(found), *_starts(start, beside_ms)]
     ]
     return table("Promises", ["promise", "bound", "measured", "held"], body)
 
 
-def _starts(started: Mapping[str, Start], beside_ms: float) -> list[tuple[str, str, str, bool]]:
-    bare_ms = started[TraceLens.name].cpu_ms
+def _starts(start: Start, beside_ms: tuple[float, float]) -> list[tuple[str, str, str, bool]]:
     said = "import and start, CPU ms: "
+    bare_ms = start.cpu_ms, start.least_ms
     rows = (("beyond a bare interpreter", bare_ms), ("where PyTorch is loaded", beside_ms))
-    return [(said + where, "<= 10", f"{ms:.1f}", ms <= 10) for where, ms in rows]
+    return [
+        (said + where, "<= 10", f"{ms:.1f} (least {least:.1f})", ms <= 10)
+        for where, (ms, least) in rows
+    ]
 
 
 def _promises(found: Mapping[str, Found]) -> list[tuple[str, str, str, bool]]:
@@ -151,6 +154,7 @@ _BOUNDS = (
     ("native", "SPAN.begin() ... token.end()", True, 0.40),
     ("python", MAIN, True, 4.0),
     ("python", "with SPAN:", True, 4.0),
+    ("python", "SPAN.begin() ... token.end()", True, 4.0),
     ("native", "with SPAN:", False, 0.45),
     ("python", "with SPAN:", False, 1.3),
 )

@@ -25,10 +25,14 @@ END = "\nimport os\nos._exit(0)"  # what a recorder does at the end is not asked
 
 @dataclass
 class Start:
-    """Milliseconds beyond those of a bare interpreter: medians of the rounds' differences."""
+    """Milliseconds beyond those of a bare interpreter: medians of the rounds' differences.
+
+    `least_ms` is by how much the least CPU time is beyond the least of a bare interpreter.
+    """
 
     wall_ms: float
     cpu_ms: float
+    least_ms: float
 
 
 def starts(recorders: list[type[Recorder]], rounds: int) -> dict[str, Start]:
@@ -44,8 +48,8 @@ def starts(recorders: list[type[Recorder]], rounds: int) -> dict[str, Start]:
     return {name: _beyond(times[name], times[BARE]) for name in codes if name != BARE}
 
 
-def beside(library: str, recorder: type[Recorder], rounds: int) -> float:
-    """Return the CPU milliseconds to import and start a recorder where a library is loaded already."""
+def beside(library: str, recorder: type[Recorder], rounds: int) -> tuple[float, float]:
+    """Return the CPU milliseconds to start a recorder where a library is loaded: median and least."""
     code = recorder.start.replace("\n", "; ")
     code = f"import time, {library}; began = time.process_time_ns(); {code}; "
     code += "print(time.process_time_ns() - began, flush=True); import os; os._exit(0)"
@@ -57,7 +61,7 @@ def beside(library: str, recorder: type[Recorder], rounds: int) -> float:
                 environment = _environment(compiled)
                 done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
             found.append(int(done.stdout) / 1e6)
-    return statistics.median(found[1:])
+    return statistics.median(found[1:]), min(found[1:])
 
 
 def _environment(compiled: str) -> dict[str, str]:
@@ -88,4 +92,5 @@ def _beyond(times: list[tuple[float, float]], bare: list[tuple[float, float]]) -
     beyond = [
         (mine[0] - other[0], mine[1] - other[1]) for mine, other in zip(times, bare, strict=True)
     ]
-    return Start(*(statistics.median(column) for column in zip(*beyond, strict=True)))
+    wall, cpu = (statistics.median(column) for column in zip(*beyond, strict=True))
+    return Start(wall, cpu, min(row[1] for row in times) - min(row[1] for row in bare))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 
 from tracelens_instrument import own_python, segments
 from tracelens_instrument.descriptors import Descriptor
@@ -46,6 +47,7 @@ class Background:
         self._place = place
         self._left = _STARTS if _wanted(retention) else 0
         self._line: _Line | None = None
+        self._telling = threading.Lock()
         self._next = _BEGIN_AT
         if retention.budget_bytes is not None:
             half = retention.budget_bytes // segments.SEGMENT_BYTES // 2
@@ -53,8 +55,14 @@ class Background:
 
     def tell(self, number: int) -> None:
         """Say that the segments before this number are full; start the converter if it is time."""
-        if number < self._next:
-            return
+        if number < self._next or not self._telling.acquire(blocking=False):
+            return  # or another thread is saying it just now, or this one, in a signal handler
+        try:
+            self._tell(number)
+        finally:
+            self._telling.release()
+
+    def _tell(self, number: int) -> None:
         self._next = number + _TELL_EVERY
         if self._line is None and self._left:
             self._left -= 1

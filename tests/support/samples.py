@@ -40,6 +40,7 @@ class Sample:
     record: list[str] = field(default_factory=list)  # options of `tracelens record`
     hosts: list[str] = field(default_factory=list)  # options of pretend_hosts.py, on which it runs
     environment: str = ".venv"  # what it needs beside that is installed there
+    unknown: float = 0.05  # the most of its time of which nothing is recorded
     expect: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -18,9 +18,9 @@ def windows(trace_rows: list[dict[str, object]], ranks: int = 1) -> list[tuple[o
 
 
 def test_windows_touch() -> None:
-    """A step lasts until the next begins; the last, until the thread's last event ends."""
+    """A step lasts until the next begins; the last, until it ends itself: training is over then."""
     rows = [step(0, 0, 10, 20), step(0, 1, 30, 40), span(0, "data", 20, 30), span(0, "gc", 41, 50)]
-    assert windows(rows) == [(0, 0, 10, 30), (0, 1, 30, 50)]
+    assert windows(rows) == [(0, 0, 10, 30), (0, 1, 30, 40)]
 
 
 def test_open_last_step() -> None:

@@ -1,9 +1,10 @@
 """Divides every worker's time into steps, and says to which step each event belongs.
 
-A step lasts from the begin of its step span to the begin of the next, the last one to the end of the
-training thread's last event: so whatever happens between two step spans (often data loading) is in a
-step too. Where steps were left out as asked, the one before them ends with its own span. Where step
-numbers repeat or fall within a process, as with a loop per epoch, steps are counted instead.
+A step lasts from the begin of its step span to the begin of the next: so whatever happens between two
+step spans (often data loading) is in a step too. The last one ends with its own span, for what follows
+is no training; if that never ended, with the training thread's last event. Where steps were left out as
+asked, the one before them ends with its own span. Where step numbers repeat or fall within a process,
+as with a loop per epoch, steps are counted instead.
 """
 
 from __future__ import annotations
@@ -128,12 +129,19 @@ def _cut_short(marks: pl.DataFrame, events: pl.DataFrame, ring: pl.Series) -> pl
 
 def _windows(marks: pl.DataFrame, events: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
     """Return process, step, start_ns, end_ns; windows of a process touch, but where it was cut short."""
+    is_step = (pl.col("type") == "span") & (pl.col("kind") == "step")
+    final = pl.col("start_ns") == pl.col("final_ns")
+    begins = marks.lazy().group_by("process").agg(final_ns=pl.col("start_ns").max())
     last = (
         events.lazy()
-        .group_by("process", "thread")
-        .agg(last_ns=pl.max_horizontal("start_ns", "end_ns").max())
         .join(threads.lazy(), on=["process", "thread"])
-        .select("process", "last_ns")
+        .join(begins, on="process")
+        .group_by("process")
+        .agg(
+            own_ns=pl.col("end_ns").filter(is_step, final).max(),
+            event_ns=pl.max_horizontal("start_ns", "end_ns").max(),
+        )
+        .select("process", last_ns=pl.coalesce("own_ns", "event_ns"))
         .collect()
     )
     following = pl.col("start_ns").shift(-1).over("process")

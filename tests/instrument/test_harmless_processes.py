@@ -131,8 +131,12 @@ def test_workers_of_data_loaders(tmp_path: Path) -> None:
 
 
 ALONE = """
-import ctypes, resource, socket, subprocess
-import tracelens_instrument.ending, tracelens_instrument.stacks.beside  # another user may not see them
+import ctypes, pathlib, resource, socket, subprocess
+import tracelens_instrument.ending, tracelens_instrument.stacks.beside
+if RECORDS:  # another user may not be able to read what is imported on the way
+    tl.start(FOLDER + "/before"); train(steps=1); tl.stop()
+else:
+    train(steps=1)
 if os.geteuid() == 0: os.setresuid(54321, 54321, 54321)  # root may always start processes
 resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
 try: os.fork()
@@ -158,7 +162,7 @@ def anybodys() -> Iterator[Path]:
 def test_no_process_may_be_started(anybodys: Path, recorder: str) -> None:
     """Neither what samples stacks, nor what converts: two warnings, and segments that have it all."""
     ran = harmless(ALONE, anybodys, recorder, starts=False)
-    assert ran.output.startswith("no more processes")
+    assert "no more processes" in ran.output
     sampled, converted = ran.warned
     assert "stacks are not sampled, the training goes on" in sampled
     assert "it stays as it is" in converted

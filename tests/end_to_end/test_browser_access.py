@@ -31,6 +31,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Serve a folder of runs; return the address of every page by its title, and of the list."""
     folder = tmp_path_factory.mktemp("traces") / "run"
     write(RUN, folder)
+    write(Scenario(ranks=2, steps=5), folder.parent / "other")  # one run alone would have no list
     asked = {page.TITLE: f"{page.PATH.lstrip('/')}?run={id_of(folder)}" for page in PAGES}
     with served(folder.parent) as url:
         yield {title: url + path for title, path in asked.items()} | {run_list.TITLE: url}

@@ -101,7 +101,7 @@ FOCUSED: Final = """() => {
     const style = getComputedStyle(element);
     return style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0;
   };
-  const standing = focused.closest(".card, label, .mantine-Input-input");
+  const standing = focused.closest(".finding, .card, label, .mantine-Input-input");
   const near = [focused, focused.parentElement, focused.nextElementSibling, standing];
   return [focused.dataset.stop ?? null, focused === document.body || near.some(shown)];
 }"""

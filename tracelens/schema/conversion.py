@@ -273,8 +273,13 @@ class Conversion:
             self._sink(to_batch(some, rows[part], depth[part], self._meanings, on_device))
 
     def _remember(self, spans: _Spans, held: npt.NDArray[np.bool_]) -> None:
-        """Keep what lasts longer than what was converted; what is held back comes again by itself."""
-        reaching = np.flatnonzero((spans.end > spans.start[-1]) & ~held)
+        """Keep what may hold something yet to come; what is held back comes again by itself.
+
+        That is what lasts longer than all that its own thread began: other threads may be far ahead.
+        """
+        latest = np.full(int(spans.thread.max()) + 1, spans.start.min())
+        np.maximum.at(latest, spans.thread, spans.start)
+        reaching = np.flatnonzero((spans.end > latest[spans.thread]) & ~held)
         self._around = spans.at(reaching[-_MOST_REACHING:])
 
 

@@ -17,7 +17,7 @@ STEP = 25
 def selected() -> dict[str, int]:
     """Select rank 0's first reduction of a step in which rank 2 is late."""
     found = traced(SLOW_RANK).arrivals.filter(rank=0, step=STEP).sort("seq")
-    return {"process": 0, "at": found["start_ns"][-1] + 1}
+    return {"lane": 0, "at": found["start_ns"][-1] + 1 - slow_rank().whole.start_ns}
 
 
 def test_the_last_to_enter_is_pointed_at() -> None:
@@ -36,19 +36,18 @@ def test_the_last_to_enter_is_pointed_at() -> None:
     assert parts["shapes"][-1]["x0"] == pytest.approx(max(points["x"]))
 
 
-@pytest.mark.parametrize("junk", [None, 3, {}, {"process": 99, "at": 5}, {"process": "x", "at": 1}])
+@pytest.mark.parametrize("junk", [None, 3, {}, {"lane": 99, "at": 5}, {"lane": "x", "at": 1}])
 def test_a_senseless_selection_selects_nothing(junk: object) -> None:
     """Nor does a moment at which no collective was under way."""
     store = slow_rank()
-    for nothing in (junk, {"process": 0, "at": store.whole.start_ns + 1}):
+    for nothing in (junk, {"lane": 0, "at": 1}):
         assert sight.frame(store, None, [], "rank", nothing).call is None
 
 
 def test_a_click_selects_what_was_under_way() -> None:
-    """The click is answered with details, and with the process and moment that were meant."""
+    """The click is answered with details, and with the row and the moment that were meant."""
     app = create_app(slow_rank())
     click = {"xvals": [0.3], "yvals": [5]}
     answer = call(app, "timeline-details.children", {"timeline.clickData": click}).get_json()
     chosen = answer["response"]["timeline-selected"]["data"]
-    assert chosen["process"] == 0
-    assert chosen["at"] == slow_rank().whole.start_ns + 300_000_000
+    assert chosen == {"lane": 0, "at": 300_000_000}

@@ -15,6 +15,7 @@ from support.record import record_command
 from support.recording import clean_environment, read_one
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 OBEDIENT = """
@@ -53,10 +54,21 @@ def _signalled(number: int, command: list[object]) -> tuple[int, str]:
     return started.returncode, errors
 
 
+@pytest.fixture
+def heeded(name: str) -> Iterator[int]:
+    """Have a signal heeded: tests that are started in the background may inherit that it is not."""
+    number = signal.Signals[name]
+    before = signal.getsignal(number)
+    if before == signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
+    yield int(number)
+    signal.signal(number, before)
+
+
 @pytest.mark.parametrize("name", SIGNALS)
-def test_the_command_gets_the_signal(name: str, tmp_path: Path) -> None:
+def test_the_command_gets_the_signal(heeded: int, tmp_path: Path) -> None:
     """It ends as it likes, and what it recorded is there."""
-    number = int(signal.Signals[name])
+    number = heeded
     command = ["--out", tmp_path / "t", "--", sys.executable, "-c", OBEDIENT, number]
     code, errors = _signalled(number, command)
     assert code == 40 + number

@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import expect
 from support.browser import chromium, opened
 from support.crowds import crowd, with_peaks
+from support.patience import until
 from support.pixels import coloured, plot
 from waitress import create_server
 
@@ -26,8 +27,10 @@ RANK, STEP, STEPS = 2741, 1776, 3000
 # The plot lies within the window, and its image has no more columns than it has pixels.
 FITS = """async () => {
   const plot = document.querySelector("#timeline .nsewdrag").getBoundingClientRect();
+  const drawn = document.querySelector("#timeline image");
+  if (!drawn) return false;
   const image = new Image();
-  image.src = document.querySelector("#timeline image").getAttribute("href");
+  image.src = drawn.getAttribute("href");
   await image.decode();
   return plot.right <= window.innerWidth && image.naturalWidth <= plot.width;
 }"""
@@ -49,7 +52,7 @@ def test_the_one_late_step_is_seen(url: str) -> None:
         expect(page.locator("#timeline image")).to_have_count(1)
         for width in (1440, 1000, 600, 420):
             page.set_viewport_size({"width": width, "height": 1100})
-            page.wait_for_function(FITS)
+            until(lambda: page.evaluate(FITS))
             where = plot(page)
             late = coloured(page, where, [LATEST])
             assert late, f"nothing is seen at {width} pixels"

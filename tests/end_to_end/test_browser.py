@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
-from support.browser import opened, place_saying, served
+from support.browser import box_of, opened, place_saying, served
 from support.patience import until
 
 from tracelens.simulator.synthetic import Fault, Scenario, write
@@ -36,8 +36,7 @@ def follow_first_finding(page: Page) -> None:
 
 def plot_box(page: Page) -> tuple[float, float, float, float]:
     """Return where the timeline's plot is: x, y, width, height."""
-    box = page.locator("#timeline .nsewdrag").first.bounding_box()
-    assert box is not None
+    box = box_of(page.locator("#timeline .nsewdrag").first)
     return box["x"], box["y"], box["width"], box["height"]
 
 

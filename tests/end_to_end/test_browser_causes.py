@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
-from support.browser import chromium, opened, served
+from support.browser import box_of, chromium, opened, served
 
 from tracelens.simulator.synthetic import Fault, Scenario, write
 
@@ -56,8 +56,7 @@ def click_first_bar(page: Page, chart: str) -> None:
     """Click the middle of a chart's first bar."""
     bar = part(page, chart, "graph").locator(".barlayer .point path").first
     bar.scroll_into_view_if_needed()
-    box = bar.bounding_box()
-    assert box
+    box = box_of(bar)
     click_mark(page, chart, box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
 
 

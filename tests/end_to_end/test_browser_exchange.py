@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
-from support.browser import chromium, opened, served
+from support.browser import box_of, chromium, opened, served
 
 from tracelens.simulator.synthetic import Fault, Scenario, write
 from tracelens_dashboard.pages import collectives, interleaving, steps
@@ -86,7 +86,7 @@ def test_every_chart_is_drawn_and_fits(browser: Browser, url: str, shown: Shown)
         expect(part(page, first, "grid").locator(".ag-row").first).to_be_attached()
         expect(part(page, first, "plot")).to_be_hidden()
         page.set_viewport_size({"width": 420, "height": 900})
-        page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
+        page.wait_for_function("() => document.documentElement.scrollWidth <= innerWidth")
 
 
 @pytest.mark.parametrize(("path", "chart", "mark"), MARKS, ids=[row[1] for row in MARKS])
@@ -120,8 +120,7 @@ def click(page: Page, graph: Locator, mark: str) -> None:
     target, said = graph.locator(mark).first, graph.locator(".hoverlayer text")
     for attempt in range(150):
         target.scroll_into_view_if_needed()
-        box = target.bounding_box()
-        assert box
+        box = box_of(target)
         page.mouse.move(box["x"] + box["width"] / 2 + attempt % 2, box["y"] + box["height"] / 2)
         page.wait_for_timeout(200)
         if said.count():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
-from support.browser import Watch, opened, served
+from support.browser import Watch, box_of, opened, served
 
 from tracelens.simulator.synthetic import Fault, Scenario, write
 from tracelens_dashboard.pages import PAGES
@@ -163,8 +163,7 @@ def test_hostile_names_are_inert_on_every_page(browser: Browser, hostile: str) -
         drawn(page)
         for _ in range(4):
             page.keyboard.press("w")
-        box = page.locator("#timeline .nsewdrag").first.bounding_box()
-        assert box
+        box = box_of(page.locator("#timeline .nsewdrag").first)
         page.mouse.click(box["x"] + box["width"] / 2, box["y"] + 10)
         expect(page.locator("#details-title")).to_be_visible()
         page.locator("#timeline-search").fill("img")

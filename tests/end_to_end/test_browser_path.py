@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
-from support.browser import opened, place_saying, served
+from support.browser import box_of, opened, place_saying, served
 from support.pixels import coloured, plot
 
 from tracelens.lod.codes import CODES, SHADE, SHADES
@@ -57,8 +57,7 @@ def middle_of(page: Page, label: str) -> float:
     """Return the height of the row that is called so, once the timeline is drawn."""
     expect(page.locator("#timeline image")).to_have_count(1)
     name = page.locator("#timeline .yaxislayer-above text").get_by_text(label, exact=True).first
-    box = name.bounding_box()
-    assert box
+    box = box_of(name)
     return box["y"] + box["height"] / 2
 
 

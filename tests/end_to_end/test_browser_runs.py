@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
-from support.browser import opened, served
+from support.browser import box_of, opened, served
 from support.indexes import explained, recorded
 
 from tracelens.simulator.synthetic import Fault, Scenario
@@ -128,8 +128,7 @@ def test_keys_and_the_address_restore_the_view(browser: Browser, url: str) -> No
         assert moved[1] - moved[0] == pytest.approx(narrow[1] - narrow[0], abs=2)
         assert finding[0] < moved[0]
         expect(page.locator("#timeline .barlayer .point path").first).to_be_attached()
-        box = page.locator("#timeline .nsewdrag").first.bounding_box()
-        assert box
+        box = box_of(page.locator("#timeline .nsewdrag").first)
         page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] - 6)
         expect(page.locator("#details-title")).to_contain_text("on rank 3 in step")
         page.wait_for_function("() => location.search.includes('sel=')")

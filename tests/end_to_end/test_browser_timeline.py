@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
-from support.browser import opened
+from support.browser import box_of, opened
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -28,8 +28,7 @@ def drawn(page: Page) -> tuple[float, float, float, float]:
     """Wait for the timeline; return where its plot is: x, y, width, height."""
     expect(page.locator("#timeline image")).to_have_count(1)
     expect(page.locator("#timeline-note")).to_contain_text("in view")
-    box = page.locator("#timeline .nsewdrag").first.bounding_box()
-    assert box
+    box = box_of(page.locator("#timeline .nsewdrag").first)
     return box["x"], box["y"], box["width"], box["height"]
 
 

@@ -77,7 +77,7 @@ def test_segments_go_while_it_records(trace: Path) -> None:
 def test_it_stands_apart(converter: int) -> None:
     """Not our child, not in our session, last in line, and with nothing of ours in its hands."""
     with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+        os.waitpid(converter, os.WNOHANG)
     assert os.getsid(converter) == converter
     assert os.getpriority(os.PRIO_PROCESS, converter) == 19
     held = set()

@@ -14,13 +14,21 @@ from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import expect, sync_playwright
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response
+    from playwright.sync_api import (
+        Browser,
+        ConsoleMessage,
+        FloatRect,
+        Locator,
+        Page,
+        Request,
+        Response,
+    )
 
 Scheme = Literal["light", "dark"]
 
@@ -129,14 +137,26 @@ def opened(browser: Browser, url: str, scheme: Scheme = "light") -> Iterator[Pag
     watch.assert_clean()
 
 
+def box_of(part: Locator) -> FloatRect:
+    """Return where a part of a page is, once it is: a chart that is drawn anew has no parts."""
+    found: list[FloatRect] = []
+
+    def drawn() -> bool:
+        box = part.bounding_box()
+        found.extend([box] if box else [])
+        return box is not None
+
+    until(drawn)
+    return found[-1]
+
+
 def place_saying(page: Page, height: float, kind: str) -> tuple[float, float]:
     """Move along a row of the timeline until its tooltip begins with `kind`; return where.
 
     Where there is no span there is no tooltip to wait for, and a busy machine shows one late: so it
     stays longer each time that it goes along the row.
     """
-    box = page.locator("#timeline .nsewdrag").first.bounding_box()
-    assert box
+    box = box_of(page.locator("#timeline .nsewdrag").first)
     for pause_ms, share in itertools.product((60, 500, 3000), range(5, 95, 3)):
         across = box["x"] + box["width"] * share / 100
         page.mouse.move(across, height)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Final
 
+from support.browser import box_of
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -41,6 +43,4 @@ def coloured(page: Page, where: FloatRect, colours: Collection[Colour]) -> list[
 
 def plot(page: Page) -> FloatRect:
     """Return where the timeline's plot is on the page."""
-    box = page.locator("#timeline .nsewdrag").first.bounding_box()
-    assert box
-    return box
+    return box_of(page.locator("#timeline .nsewdrag").first)

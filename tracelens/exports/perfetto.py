@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from tracelens.exports.selection import Size
+from tracelens.schema.vocabulary import FACTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,21 +28,7 @@ MOST_EVENTS: Final = 500_000  # about 100 MB: the viewer's browser tab has to ho
 SAMPLE: Final = 500
 ENDLESS: Final = 1 << 62
 TRACKS_A_PROCESS: Final = 100_000
-_ARGUMENTS: Final = (
-    "step",
-    "op",
-    "bytes",
-    "communicator",
-    "seq",
-    "bucket",
-    "peer",
-    "shard",
-    "key",
-    "request",
-    "queue_depth",
-    "algorithm",
-    "status",
-)
+_ARGUMENTS: Final = ("step", *FACTS)
 _SILENT: Final = {None, -1, "closed"}
 
 

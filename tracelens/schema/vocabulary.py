@@ -48,6 +48,22 @@ OPS: Final[dict[str, tuple[str, ...]]] = {
     "wait": ("launch",),  # to be given work, by a coordinator or a host: not for other ranks
 }
 
+# What a span may tell beside its name, kind and times, in the order in which people read it.
+FACTS: Final = (
+    "op",
+    "bytes",
+    "communicator",
+    "seq",
+    "bucket",
+    "peer",
+    "shard",
+    "key",
+    "request",
+    "queue_depth",
+    "algorithm",
+    "status",
+)
+
 # Nobody leaves one of these before the last has come, so their ends tie clocks together.
 FULL_COLLECTIVES: Final = ("allreduce", "reduce_scatter", "all_gather", "all_to_all", "barrier")
 

@@ -10,6 +10,7 @@ from dash import dcc, html
 
 from tracelens.lod.codes import label_of
 from tracelens.reports.words import clean
+from tracelens.schema.vocabulary import FACTS
 from tracelens_dashboard import links, text
 from tracelens_dashboard.theme import name_of
 
@@ -21,20 +22,6 @@ if TYPE_CHECKING:
     from tracelens_dashboard.store import Store
 
 MOST_SPANS: Final = 12
-_FACTS: Final = (
-    "op",
-    "bytes",
-    "communicator",
-    "seq",
-    "bucket",
-    "peer",
-    "shard",
-    "key",
-    "request",
-    "queue_depth",
-    "algorithm",
-    "status",
-)
 
 
 def hint() -> Component:
@@ -122,7 +109,7 @@ def _recorded(spans: pl.DataFrame) -> Component:
 def _line(row: dict[str, Any]) -> list[str]:
     end = row["end_ns"]
     lasted = text.duration(end - row["start_ns"]) if end is not None else "still open"
-    facts = [_say(name, row[name]) for name in _FACTS if row[name] not in {None, "closed"}]
+    facts = [_say(name, row[name]) for name in FACTS if row[name] not in {None, "closed"}]
     return ["· " * row["depth"] + clean(row["name"]), row["kind"], lasted, ", ".join(facts)]
 
 

@@ -77,7 +77,11 @@ def register(app: Dash, other: str, chosen: Any) -> None:
         State(SYNC, "data"),
         prevent_initial_call=True,
     )
+    _register_steps(app, other, chosen)
+    _register_drawing(app, other)
 
+
+def _register_steps(app: Dash, other: str, chosen: Any) -> None:
     @app.callback(
         Output(STEP, "value"),
         Input(chosen, "clickData"),
@@ -103,6 +107,8 @@ def register(app: Dash, other: str, chosen: Any) -> None:
             raise PreventUpdate
         return around(asked.store(run), second, place)
 
+
+def _register_drawing(app: Dash, other: str) -> None:
     @app.callback(
         Output(UPPER, "figure"),
         Output(LOWER, "figure"),

@@ -12,6 +12,8 @@ from support.recording import read_one
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.end_to_end
+
 TRAINING = """
 import sys
 import tracelens as tl

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.end_to_end
+
 OBEDIENT = """
 import signal, sys, time
 import tracelens as tl

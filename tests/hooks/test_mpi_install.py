@@ -15,6 +15,8 @@ from support.recording import clean_environment, read_one, run_child
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.end_to_end
+
 BEGINNINGS = {
     "import": "",
     "Init": "MPI.Init()",

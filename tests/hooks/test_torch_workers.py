@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # Where there is one core only, PyTorch warns of a second worker.
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+pytestmark = [
+    pytest.mark.end_to_end,
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+]
 
 data: Any = torch.utils.data
 BATCHES = 5

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Zoom", "browse"]
 
-SHARES: Final = (1.0, 0.3, 0.1, 0.03, 0.01, 0.001, 0.0003)
+SHARES: Final = (1.0, 0.3, 0.1, 0.03, 0.01, 0.001, 0.0003, 0.00005, 0.00001)
 ZOOMS: Final = 10  # of each width
 PAINTS: Final = 3
 INDEXED: Final = ("how late a rank was", "what took most of its time")

@@ -128,6 +128,11 @@ def to_ranks(store: Store, ranks: tuple[int, ...]) -> str:
     return _framed(store, ViewState(pins=ranks[:MOST_PINS]), None).link(TIMELINE)
 
 
+def along_path(href: str) -> str:
+    """Let the timeline that a link leads to draw the critical path, too."""
+    return f"{href}{'&' if '?' in href else '?'}path=1"
+
+
 def to_comparison(run: str | None, other: str) -> str:
     """Compare a run with another one."""
     return ViewState(run=run, compare=other).link(COMPARE)

@@ -34,11 +34,19 @@ def window_of(store: Store, view: ViewState) -> Window:
 
 
 def frame(
-    store: Store, view: Any, pins: Any, sort: Any, selected: Any = None, *, wide: Any = None
+    store: Store,
+    view: Any,
+    pins: Any,
+    sort: Any,
+    selected: Any = None,
+    *,
+    wide: Any = None,
+    path: Any = False,
 ) -> Frame:
     """Build the timeline's frame from the page's view, pinned ranks, the others' order, a selection.
 
-    `wide` is the plot's width in pixels: of an image with more columns a browser would drop some.
+    `wide` is the plot's width in pixels: of an image with more columns a browser would drop some;
+    `path` says whether the critical path is drawn.
     All come from the browser and are taken for what they may be: anything.
     """
     now = seen(store, view)
@@ -53,6 +61,7 @@ def frame(
         marked=marked(store, view),
         marked_label=text.steps(*steps) if steps else "",
         call=_selected(store, selected),
+        path=store.table("critical_stays") if path is True else None,
         columns=_columns(wide),
     )
 

@@ -27,7 +27,8 @@ class ViewState:
     """What is looked at: a window in ns since the run's start, pinned ranks, marked steps, a shard.
 
     `selected` is a row of the timeline and the moment of a click, in ns since the start; `run` says
-    of which run, where several are served, and `compare` with which other one.
+    of which run, where several are served, and `compare` with which other one; `path` whether the
+    critical path is drawn.
     """
 
     start_ns: int | None = None
@@ -39,6 +40,7 @@ class ViewState:
     run: str | None = None
     compare: str | None = None
     selected: tuple[int, int] | None = None
+    path: bool = False
 
     @property
     def query(self) -> str:
@@ -52,6 +54,7 @@ class ViewState:
             "steps": f"{self.steps[0]}-{self.steps[1]}" if self.steps else None,
             "shard": self.shard,
             "sel": f"{self.selected[0]}-{self.selected[1]}" if self.selected else None,
+            "path": 1 if self.path else None,
             "sort": self.sort if self.sort != SORTS[0] else None,
         }
         return urlencode({k: v for k, v in values.items() if v is not None}, safe=",")
@@ -78,6 +81,7 @@ def parse(query: Mapping[str, object]) -> ViewState:
         run=_run(values.get("run")),
         compare=_run(values.get("compare")),
         selected=_place(values.get("sel")),
+        path=values.get("path") == "1",
     )
 
 

@@ -21,6 +21,7 @@ VIEWS = st.builds(
     run=st.none() | st.from_regex(r"[0-9a-f]{12}", fullmatch=True, alphabet="0123456789abcdef"),
     compare=st.none() | st.just("0123456789ab"),
     selected=st.none() | st.tuples(st.integers(0, 5000), st.integers(0, 10**15)),
+    path=st.booleans(),
 )
 
 
@@ -34,7 +35,9 @@ def test_a_link_restores_the_view(view: ViewState) -> None:
 
 @given(
     query=st.dictionaries(
-        st.sampled_from(["t0", "t1", "pin", "steps", "sort", "shard", "run", "compare", "sel"]),
+        st.sampled_from(
+            ["t0", "t1", "pin", "steps", "sort", "shard", "run", "compare", "sel", "path"]
+        ),
         st.text(),
     )
 )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.analyses import _along, _path, _slack
+from tracelens.analyses import _along, _path, _slack, _stays
 from tracelens.analyses._job import job_ns
 from tracelens.analyses._partition import CATEGORIES
 
@@ -39,7 +39,8 @@ SHARE_COLUMNS: Final[dict[str, pl.DataType]] = {
 class CriticalPath:
     """`path` holds its intervals, the last first; `shares` sums to 1; `slack` has a row a rank.
 
-    `cells` adds it up by step, rank and category, `longest` holds its longest pieces (`_along.py`).
+    `cells` adds it up by step, rank and category, `longest` holds its longest pieces (`_along.py`);
+    `stays` are its intervals as a line to be drawn, of a bounded number (`_stays.py`).
     """
 
     path: pl.DataFrame
@@ -47,6 +48,7 @@ class CriticalPath:
     slack: pl.DataFrame
     cells: pl.DataFrame
     longest: pl.DataFrame
+    stays: pl.DataFrame
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -71,6 +73,7 @@ def run(trace: Trace, phases: Phases) -> CriticalPath:
         slack=_slack.measure(trace),
         cells=_along.cells(along),
         longest=along.top_k(MOST_SEGMENTS, by=lasted).sort(lasted, descending=True),
+        stays=_stays.all_of(path),
     )
 
 

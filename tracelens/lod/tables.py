@@ -28,6 +28,7 @@ KEPT: Final[dict[str, str]] = {
     "critical_cells": "critical_path.cells",
     "critical_longest": "critical_path.longest",
     "critical_path": "critical_path.shares",
+    "critical_stays": "critical_path.stays",
     "epochs": "membership.epochs",
     "gap_spread": "interleaving.gap_spread",
     "imbalance": "imbalance.ranks",

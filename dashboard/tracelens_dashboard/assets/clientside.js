@@ -5,7 +5,7 @@
   const BESIDE_PLOT = 136; // figures/strip.py: LEFT_PX + RIGHT_PX
   let waiting = null;
 
-  const query = (view, pins, sort, selected) => {
+  const query = (view, pins, sort, selected, path) => {
     const values = new URLSearchParams();
     const now = new URLSearchParams(window.location.search);
     for (const name of ["run", "compare"]) if (now.has(name)) values.set(name, now.get(name));
@@ -16,13 +16,14 @@
     if (pins && pins.length) values.set("pin", pins.join(","));
     if (view.steps) values.set("steps", view.steps.join("-"));
     if (selected) values.set("sel", selected.lane + "-" + selected.at);
+    if (path) values.set("path", "1");
     if (sort && sort !== "rank") values.set("sort", sort);
     return values.toString().replaceAll("%2C", ",");
   };
 
-  const write = (view, pins, sort, selected) => {
+  const write = (...seen) => {
     if (window.location.pathname !== "/timeline") return;
-    const text = query(view, pins, sort, selected);
+    const text = query(...seen);
     const address = window.location.pathname + (text ? "?" + text : "");
     window.history.replaceState(window.history.state, "", address);
   };
@@ -48,9 +49,9 @@
         if (range && graph) window.Plotly.relayout(graph, { "xaxis.range": range });
       },
       // Keeps the address bar true to what is seen, and moves the window over the strip.
-      remember(view, pins, sort, selected) {
+      remember(view, ...shown) {
         clearTimeout(waiting);
-        waiting = setTimeout(write, REMEMBER_MS, view, pins, sort, selected);
+        waiting = setTimeout(write, REMEMBER_MS, view, ...shown);
         const share = (ns) => (100 * ns) / view.whole;
         const hidden = view.t0 <= 0 && view.t1 >= view.whole;
         return {

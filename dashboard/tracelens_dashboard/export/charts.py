@@ -18,7 +18,7 @@ from tracelens_dashboard.figures import (
     waterfall,
 )
 from tracelens_dashboard.figures.drawing import Drawing
-from tracelens_dashboard.pages.timeline import LEVELS
+from tracelens_dashboard.figures.timeline_words import LEVELS
 from tracelens_dashboard.text import count
 
 if TYPE_CHECKING:

@@ -31,6 +31,7 @@ class Frame:
     marked_label: str = ""
     call: Call | None = None  # the selected collective
     opened: bool = False  # its rows are the threads of one rank
+    path: pl.DataFrame | None = None  # the critical path, if it is to be drawn
     columns: int = COLUMNS  # pixels of the plot's width
 
     def seconds(self, at_ns: int) -> float:

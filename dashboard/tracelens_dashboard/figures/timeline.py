@@ -9,7 +9,7 @@ import numpy as np
 
 from tracelens.lod import png
 from tracelens_dashboard import theme as themes
-from tracelens_dashboard.figures import arrivals, marks, spans
+from tracelens_dashboard.figures import arrivals, marks, path_line, spans
 from tracelens_dashboard.figures.drawing import figure
 from tracelens_dashboard.figures.frame import lane_label
 from tracelens_dashboard.figures.strip import LEFT_PX, NARROW, RIGHT_PX, SECOND
@@ -75,7 +75,11 @@ def changing(frame: Frame, picture: Picture, theme: Theme) -> dict[str, Any]:
             *spans.bars(frame, picture, theme),
             *arrivals.traces(frame, theme),
         ],
-        "shapes": [*marks.edges(frame, theme), *arrivals.shapes(frame, theme)],
+        "shapes": [
+            *marks.edges(frame, theme),
+            *path_line.shapes(frame, picture, theme),
+            *arrivals.shapes(frame, theme),
+        ],
         "annotations": [*marks.words(frame, theme), *arrivals.words(frame, theme)],
         "ticks": step_ticks(frame.windows, picture, frame.seen),
     }

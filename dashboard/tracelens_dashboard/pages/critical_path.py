@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
 import polars as pl
-from dash import Input, html
+from dash import Input, dcc, html
 
 from tracelens.lod.window import Window
 from tracelens_dashboard import links
@@ -59,7 +59,11 @@ def layout(store: Store, _view: ViewState) -> Component:
         (chart.card(SLACK, "Who could be later", max(220, min(520, 120 + ROW_PX * rows))), 12),
     )
     grid = dmc.Grid([dmc.GridCol(card, span=span) for card, span in cards], gutter="sm")
-    return html.Div([title, html.P(WHAT_IT_IS, className="summary prose"), grid], className="page")
+    way = dcc.Link(
+        "Show it on the timeline", links.along_path(links.to_ranks(store, ())), className="way"
+    )
+    said = html.P([WHAT_IT_IS, " ", way], className="summary prose")
+    return html.Div([title, said, grid], className="page")
 
 
 def register(app: Dash) -> None:
@@ -101,7 +105,7 @@ def _to_cell(store: Store, point: dict[str, Any]) -> str | None:
     rank, step, *_ = point.get("customdata") or (None, None)
     if rank not in store.ranks or not isinstance(step, int):
         return None
-    return links.to_step(store, step, (int(rank),))
+    return links.along_path(links.to_step(store, step, (int(rank),)))
 
 
 def _to_group(store: Store, point: dict[str, Any]) -> str | None:
@@ -110,7 +114,7 @@ def _to_group(store: Store, point: dict[str, Any]) -> str | None:
     ranks = [rank for rank, host in store.hosts.items() if _named(by, group, rank, host)]
     chosen = (pl.col("category") == category) & pl.col("rank").is_in(ranks)
     found = store.table("critical_longest").filter(chosen)
-    return _to_row(store, 0, found) or links.to_ranks(store, tuple(ranks))
+    return _to_row(store, 0, found) or links.along_path(links.to_ranks(store, tuple(ranks)))
 
 
 def _named(by: str, group: str, rank: int, host: str) -> bool:
@@ -129,9 +133,12 @@ def _to_row(store: Store, place: int, pieces: pl.DataFrame | None = None) -> str
     if not 0 <= place < table.height:
         return None
     row = table.row(place, named=True)
-    return links.to_moment(store, Window(row["start_ns"], row["end_ns"]), (row["rank"],))
+    window = Window(row["start_ns"], row["end_ns"])
+    return links.along_path(links.to_moment(store, window, (row["rank"],)))
 
 
 def _to_rank(store: Store, point: dict[str, Any]) -> str | None:
     rank, *_ = point.get("customdata") or (None,)
-    return links.to_ranks(store, (int(rank),)) if rank in store.ranks else None
+    if rank not in store.ranks:
+        return None
+    return links.along_path(links.to_ranks(store, (int(rank),)))

@@ -1,0 +1,101 @@
+"""The timeline's heading: find, pin, sort, zoom, the critical path; and what is said of the drawing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import dash_mantine_components as dmc
+from dash import html
+
+from tracelens_dashboard.components import chart
+from tracelens_dashboard.components.aria import aria
+from tracelens_dashboard.components.timeline import names
+from tracelens_dashboard.state import MOST_PINS, SORTS, ViewState
+
+if TYPE_CHECKING:
+    from dash.development.base_component import Component
+
+    from tracelens_dashboard.store import Store
+
+TITLE: Final = "Timeline"
+MOST_FLAGGED: Final = 4  # that are pinned unasked
+
+
+def layout(store: Store, view: ViewState) -> Component:
+    """Return what stands above the plot."""
+    ways = [_search(), _pins(store, view), _sort(view), path_switch(store, view), _zoom()]
+    heading = dmc.Group(
+        [
+            dmc.Title(TITLE, order=1, className="card-title"),
+            dmc.Group([*ways, chart.picture(TITLE)], gap="sm"),
+        ],
+        justify="space-between",
+    )
+    note = html.P(id=names.NOTE, className="summary", role="status")
+    measured = html.P(id=names.MEASURED, className="summary", role="status")
+    found = html.Div([measured, html.Div(id=names.FOUND)])
+    return html.Div([heading, found, note, html.Div(id=names.LEGEND, className="legend")])
+
+
+def pinned(store: Store, view: ViewState) -> list[str]:
+    """Pin what a link names; on the whole run, whom faults name."""
+    if view == ViewState(sort=view.sort, run=view.run, compare=view.compare, path=view.path):
+        return [str(rank) for rank in sorted(store.flagged)[:MOST_FLAGGED]]
+    return [str(rank) for rank in view.pins if rank in set(store.ranks)]
+
+
+def _pins(store: Store, view: ViewState) -> Component:
+    return dmc.MultiSelect(
+        id=names.PINS,
+        data=[{"value": str(rank), "label": f"rank {rank}"} for rank in store.ranks],
+        value=pinned(store, view),
+        placeholder="Pin ranks",
+        searchable=True,
+        clearable=True,
+        limit=50,
+        maxValues=MOST_PINS,
+        size="xs",
+        className="pins",
+        **aria("pinned ranks"),
+    )
+
+
+def _sort(view: ViewState) -> Component:
+    data = [{"value": name, "label": f"by {name}"} for name in SORTS]
+    return dmc.SegmentedControl(id=names.SORT, data=data, value=view.sort, size="xs")
+
+
+def path_switch(store: Store, view: ViewState) -> Component:
+    """Return the switch of the critical path; it cannot be used where there is no path."""
+    without = store.table("critical_stays").is_empty()
+    checked = view.path and not without
+    return dmc.Switch(
+        id=names.PATH, label="Critical path", checked=checked, disabled=without, size="xs"
+    )
+
+
+def _search() -> Component:
+    return dmc.TextInput(
+        id=names.SEARCH,
+        placeholder="Find spans (/)",
+        size="xs",
+        debounce=400,
+        className="search",
+        **aria("find spans by name"),
+    )
+
+
+def _zoom() -> Component:
+    """Return the buttons; assets/timeline.js makes them work, without asking the server."""
+    signs = (
+        ("in", "+", "zoom in"),
+        ("out", "\N{MINUS SIGN}", "zoom out"),
+        ("left", "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}", "earlier"),
+        ("right", "\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}", "later"),
+        ("all", "All", "show the whole run"),
+    )
+    buttons = [
+        dmc.Button(sign, id=f"zoom-{name}", variant="default", size="compact-sm", **aria(say))
+        for name, sign, say in signs
+    ]
+    return dmc.Group(buttons, gap=4)

@@ -1,0 +1,23 @@
+"""Names of the timeline's components, of which each of its parts speaks."""
+
+from __future__ import annotations
+
+from typing import Final
+
+GRAPH: Final = "timeline"
+PLOT: Final = "timeline-plot"
+STRIP: Final = "timeline-strip"
+STRIP_PLOT: Final = "timeline-strip-plot"
+WINDOW: Final = "timeline-window"
+VIEW: Final = "timeline-view"
+WIDE: Final = "timeline-wide"  # the plot's width in pixels
+PINS: Final = "timeline-pins"
+SORT: Final = "timeline-sort"
+PATH: Final = "timeline-path"  # whether the critical path is drawn
+NOTE: Final = "timeline-note"
+LEGEND: Final = "timeline-legend"
+DETAILS: Final = "timeline-details"
+SEARCH: Final = "timeline-search"
+FOUND: Final = "timeline-found"
+SELECTED: Final = "timeline-selected"
+MEASURED: Final = "timeline-measured"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
-from support.browser import box_of, opened, place_saying, served
+from support.browser import box_of, opened, place_saying, served, settled
 from support.patience import until
 
 from tracelens.simulator.synthetic import Fault, Scenario, write
@@ -93,6 +93,7 @@ def test_dragging_moves_the_window(browser: Browser, url: str) -> None:
     """A drag to the left moves on in time, and the image follows."""
     with opened(browser, url + "timeline?t0=500000000&t1=900000000") as page:
         expect(page.locator("#timeline image")).to_have_count(1)
+        settled(page)  # a plot that is drawn anew forgets the drag that began on it
         before = page.locator("#timeline image").get_attribute("href")
         x, y, width, height = plot_box(page)
         page.mouse.move(x + width * 0.7, y + height / 2)

@@ -118,9 +118,22 @@ def to_span(store: Store, item: int, ranks: tuple[int, ...]) -> str:
 
 def to_moment(store: Store, window: Window, ranks: tuple[int, ...] = ()) -> str:
     """Show a stretch of time, with some of what is beside it, and some ranks pinned."""
-    around = 2 * window.width_ns
-    wider = Window(window.start_ns - around, window.end_ns + around)
-    return _framed(store, ViewState(pins=ranks[:MOST_PINS]), wider).link(TIMELINE)
+    return _framed(store, ViewState(pins=ranks[:MOST_PINS]), _around(window)).link(TIMELINE)
+
+
+def to_call(store: Store, window: Window) -> str:
+    """Show a collective, selected: the timeline says who entered it when; who came last is pinned.
+
+    `window` is about its time; where there is no such call, that is shown.
+    """
+    call = store.call_around(window)
+    if call is None:
+        return to_moment(store, window)
+    wider = _around(Window(call.first_ns, call.over_ns))
+    rank, row = call.last_rank, store.lane_of(call.last_rank)
+    at_ns = max(call.left.get(rank, call.last_ns) - 1, call.last_ns)  # of several, it ends first
+    chosen = None if row is None else (row, at_ns - store.whole.start_ns)
+    return _framed(store, ViewState(pins=(rank,), selected=chosen), wider).link(TIMELINE)
 
 
 def to_ranks(store: Store, ranks: tuple[int, ...]) -> str:
@@ -150,6 +163,11 @@ def to_stacks(store: Store, finding: Finding | None = None) -> str:
     if finding:
         view = ViewState(pins=_ranks(store, finding), steps=finding.steps)
     return _framed(store, view, None).link(STACKS)
+
+
+def _around(window: Window) -> Window:
+    beside = 2 * window.width_ns
+    return Window(window.start_ns - beside, window.end_ns + beside)
 
 
 def _ranks(store: Store, finding: Finding) -> tuple[int, ...]:

@@ -132,9 +132,8 @@ def _selected(store: Store, selected: Any) -> Call | None:
     place = place_of(store, selected)
     if place is None:
         return None
-    process = store.scene.lanes.lanes[place[0]].process
-    known = process in set(store.run.workers["process"])
-    return store.call_at(process, place[1]) if known else None
+    lane = store.scene.lanes.lanes[place[0]]
+    return None if lane.role == "ps" else store.call_at(lane.rank, place[1])
 
 
 def _marked_steps(view: Any) -> tuple[int, int] | None:

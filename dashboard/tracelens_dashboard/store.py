@@ -190,17 +190,13 @@ class Store:
         found = self._recorded.samples_of(worker["process"])
         return found.filter(pl.col("thread") == worker["training_thread"])
 
-    def call_at(self, process: int, at_ns: int) -> Call | None:
-        """Return the collective that a process was in at a moment: of several, what ends first."""
-        numbered = (pl.col("kind") == "reduction") & pl.col("seq").is_not_null()
-        inside = self.recorded_at(process, at_ns).filter(numbered).sort("end_ns")
-        if inside.is_empty():
-            return None
-        return self.call(str(inside["communicator"][0]), int(inside["seq"][0]))
+    def call_at(self, rank: int, at_ns: int) -> Call | None:
+        """Return the collective that a rank was in at a moment: of several, what ends first."""
+        return calls.at(self.run.calls, rank, at_ns)
 
-    def call(self, communicator: str, seq: int) -> Call | None:
-        """Return a collective call."""
-        return calls.find(self.run.calls, communicator, seq)
+    def call_around(self, window: Window) -> Call | None:
+        """Return the collective that a stretch of time is of."""
+        return calls.around(self.run.calls, window.start_ns, window.end_ns)
 
     def spans_of(self, process: int) -> pl.DataFrame:
         """Return all recorded spans of a process.

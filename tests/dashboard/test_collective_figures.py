@@ -9,8 +9,11 @@ import polars as pl
 import pytest
 from plotly.utils import PlotlyJSONEncoder
 from support.analysed import report, trace
+from support.views import view_of
 
 from tracelens.simulator.synthetic import Fault, Scenario
+from tracelens_dashboard import sight
+from tracelens_dashboard.components.timeline import answers
 from tracelens_dashboard.figures import (
     arrival_spread,
     bandwidth,
@@ -25,6 +28,7 @@ from tracelens_dashboard.store import Store
 from tracelens_dashboard.theme import DARK, LIGHT
 
 if TYPE_CHECKING:
+    from tracelens.lod.calls import Call
     from tracelens_dashboard.figures.drawing import Drawing
 
 LATE = Fault("backprop", (5,), steps=(20, 59), factor=1.8)
@@ -149,16 +153,47 @@ def test_a_slow_link_is_red() -> None:
 
 
 def test_marks_lead_to_the_call(store: Store) -> None:
-    """Each mark of skew, of who was last and of the spread opens the timeline around its call."""
+    """Each mark of skew, of who was last and of the spread opens the timeline, its call selected."""
     drawings = (
         skew_series.draw(store.table("arrivals_by_step"), LIGHT),
         last_arrivers.draw(store.table("arrivals_last"), LIGHT),
         arrival_spread.draw(store.table("arrivals_spread"), 0, LIGHT),
     )
     for drawing in drawings:
-        found = [page._to_call(store, point) for point in points(drawing)]
-        assert any(found)
-        assert all("/timeline?" in href and "pin=" in href for href in found if href)
+        leads = [point for point in points(drawing) if point["customdata"][1]]
+        assert leads
+        for point in leads:
+            first, over, rank = point["customdata"][1]
+            call = selected(store, page._to_call(store, point))
+            assert (call.first_ns, call.over_ns, call.last_rank) == (first, over, rank)
+
+
+def test_a_step_leads_to_its_most_skewed_call(store: Store) -> None:
+    """Of waiting and transfer, too: the call to which ranks came furthest apart is selected."""
+    for row in store.table("arrivals_by_step").iter_rows(named=True):
+        call = selected(store, page._to_step(store, {"x": row["step"]}))
+        assert call.last_ns - call.first_ns == row["skew_max_ns"]
+    assert "sel=" not in page._to_step(store, {"x": 10**6})
+
+
+def test_a_point_of_bandwidth_leads_to_a_call_of_its_size(store: Store) -> None:
+    """What is selected is the call that was slowest of its size, from when all had come."""
+    drawing = page._speed(store, LIGHT)
+    leads = [one["customdata"][1] for one in points(drawing) if one["customdata"][1]]
+    assert leads
+    for lead in leads:
+        call = selected(store, page._to_call(store, {"customdata": ["", lead]}))
+        assert call.last_ns == lead[0]
+        assert abs(call.over_ns - lead[1]) <= 1
+
+
+def selected(store: Store, href: str | None) -> Call:
+    """Return the collective that the timeline of a link shows as selected, its last rank pinned."""
+    view = view_of(href)
+    frame = sight.frame(store, None, list(view.pins), "rank", answers.clicked(view))
+    assert frame.call
+    assert view.pins == (frame.call.last_rank,)
+    return frame.call
 
 
 def test_a_run_without_collectives_says_what_to_record() -> None:

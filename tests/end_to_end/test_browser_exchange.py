@@ -100,6 +100,10 @@ def test_a_mark_leads_to_its_spans(
         assert "pin=" in page.url
         assert "t0=" in page.url
         expect(page.locator("#timeline image")).to_have_count(1)
+        if chart == collectives.SKEW:  # the call is selected, and its last rank pointed at
+            assert "sel=" in page.url
+            arrow = page.locator("#timeline .annotation").filter(has_text="enters last")
+            expect(arrow).to_have_count(1)
 
 
 def test_own_work_names_the_late_rank(browser: Browser, url: str) -> None:

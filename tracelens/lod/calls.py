@@ -39,10 +39,40 @@ class Call:
         """When the last rank entered."""
         return self.entered[self.last_rank]
 
+    @property
+    def over_ns(self) -> int:
+        """When the last rank left; when the last one entered, if nobody has left yet."""
+        return max(self.left.values(), default=self.last_ns)
+
 
 def table(trace: Trace) -> pl.LazyFrame:
     """Return all calls of a trace, a row a rank, as `find` wants them."""
     return trace.arrivals.lazy().select(*COLUMNS)
+
+
+def at(calls: pl.LazyFrame, rank: int, at_ns: int) -> Call | None:
+    """Return the call that a rank was in at a moment: of several, what ends first."""
+    inside = (pl.col("start_ns") <= at_ns) & (
+        pl.col("end_ns").is_null() | (pl.col("end_ns") > at_ns)
+    )
+    found = calls.filter(inside, pl.col("rank") == rank).sort("end_ns", nulls_last=True)
+    return _first(calls, found)
+
+
+def around(calls: pl.LazyFrame, start_ns: int, end_ns: int) -> Call | None:
+    """Return the call that a stretch of time is of: from its first or last arrival to its last exit."""
+    touching = calls.filter(pl.col("start_ns") <= end_ns, pl.col("end_ns") >= start_ns)
+    begins = [(arrival - start_ns).abs() for arrival in (pl.col("first"), pl.col("last"))]
+    whole = touching.group_by("communicator", "seq").agg(
+        first=pl.col("start_ns").min(), last=pl.col("start_ns").max(), over=pl.col("end_ns").max()
+    )
+    apart = pl.min_horizontal(begins) + (pl.col("over") - end_ns).abs()
+    return _first(calls, whole.sort(apart, "communicator", "seq"))
+
+
+def _first(calls: pl.LazyFrame, found: pl.LazyFrame) -> Call | None:
+    rows = found.select("communicator", "seq").head(1).collect().rows()
+    return find(calls, *rows[0]) if rows else None
 
 
 def find(calls: pl.LazyFrame, communicator: str, seq: int) -> Call | None:

@@ -134,16 +134,19 @@ def _height(rows: int, most: int) -> int:
 
 
 def _to_step(store: Store, point: dict[str, Any]) -> str:
-    return links.to_step(store, int(point["x"]))
+    """Show, of a step's collectives, the one to which ranks came furthest apart."""
+    step = int(point["x"])
+    found = store.table("arrivals_by_step").filter(step=step).select("first_ns", "over_ns").rows()
+    return links.to_call(store, Window(*found[0])) if found else links.to_step(store, step)
 
 
 def _to_call(store: Store, point: dict[str, Any]) -> str | None:
-    """Show the call behind a mark, and who came last to it."""
+    """Show the call behind a mark, selected."""
     _, lead = point.get("customdata") or (None, None)
     if not lead:
         return None
-    first, over, rank = lead
-    return links.to_moment(store, Window(first, over), () if rank is None else (rank,))
+    first, over, _ = lead
+    return links.to_call(store, Window(first, over))
 
 
 def _to_link(store: Store, point: dict[str, Any]) -> str:

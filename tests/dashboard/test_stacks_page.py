@@ -13,7 +13,7 @@ from support.sampled import LATE_RANK, MAIN, SLOW, WORK, sampled
 from support.stores import LATE, slow_rank
 from support.views import view_of
 
-from tracelens_dashboard import links
+from tracelens_dashboard import beside, links
 from tracelens_dashboard.components import finding_card
 from tracelens_dashboard.figures import icicle
 from tracelens_dashboard.pages import stacks as page
@@ -104,8 +104,8 @@ def test_a_finding_leads_to_its_code() -> None:
     assert seen == sampled().window_of(20, 39)
     layout = json.dumps(page.layout(sampled(), view), cls=PlotlyJSONEncoder)
     assert "steps 20-39" in layout
-    assert page._first_rank(sampled(), view) == 2
-    assert page._first_phase(sampled(), 2) == "backprop"
+    assert beside.first_rank(sampled(), view.pins) == 2
+    assert beside.first_phase(sampled(), 2) == "backprop"
     assert "Its code" in json.dumps(finding_card.card(sampled(), LATE), cls=PlotlyJSONEncoder)
     nobody = replace(LATE, ranks=())
     assert "Its code" not in json.dumps(finding_card.card(sampled(), nobody), cls=PlotlyJSONEncoder)
@@ -119,7 +119,7 @@ def test_without_samples_it_says_how_to_get_them() -> None:
 
 @pytest.mark.parametrize("values", [(None, None, None), ("77", "x", [1]), ([], {}, ["a", "b"])])
 def test_what_makes_no_sense_is_the_first_rank_at_any_time(values: tuple[Any, ...]) -> None:
-    asked = page._asked(sampled(), *values)
+    asked = beside.read(sampled(), *values)
     assert (asked.rank, asked.phase, asked.window) == (0, None, sampled().whole)
 
 

@@ -1,47 +1,69 @@
-"""The charts of the report: those of the pages, drawn once for the whole run."""
+"""The charts of the report: those of the pages, drawn once for the whole run.
+
+What shows the whole run is always among them; what goes deeper only if a finding speaks of it. Charts
+that support findings come first, the dearest finding's before all.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tracelens.lod import regimes
-from tracelens.lod.grid import Grid
-from tracelens_dashboard import sight
+from tracelens_dashboard.export import drawn
 from tracelens_dashboard.figures import (
-    lateness_map,
+    asynchrony,
+    bandwidth,
+    chain_lanes,
+    exchange,
+    last_arrivers,
+    link_bars,
+    overlap,
+    path_pieces,
+    path_strip,
     placements,
-    rank_bars,
-    shards,
-    step_map,
-    step_series,
-    timeline,
-    waterfall,
+    update_gaps,
 )
-from tracelens_dashboard.figures.drawing import Drawing
-from tracelens_dashboard.figures.timeline_words import LEVELS
-from tracelens_dashboard.text import count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from tracelens_dashboard.figures.drawing import Drawing
     from tracelens_dashboard.store import Store
     from tracelens_dashboard.theme import Theme
 
 ROW_PX: Final = 26
 MOST_PX: Final = 520
+PLOT_PX: Final = 300
+LATE: Final = frozenset({"straggler", "slow_host", "load_imbalance", "data_stall", "gc_stall"})
+NETWORK: Final = frozenset({"slow_link", "congestion", "small_messages", "exposed_communication"})
+UPDATES: Final = frozenset({"update_gap", "checkpoint_stall"})
+SHARDS: Final = frozenset({"ps_hot_shard", "ps_cpu_bound", "ps_network_bound", "ps_incast"})
 
 
 class Chart(NamedTuple):
-    """A chart: its title, its height, how it is drawn, and whether a run has anything of it."""
+    """A chart: its title, its height, how it is drawn, and whether a run has anything of it.
+
+    `about` are the kinds of findings that it supports; one that is `deep` is there only for them.
+    """
 
     title: str
     height: Callable[[Store], int]
     draw: Callable[[Store, Theme], Drawing]
     applies: Callable[[Store], bool]
+    about: frozenset[str] = frozenset()
+    deep: bool = False
 
 
-def _always(_store: Store) -> bool:
-    return True
+def chosen(store: Store) -> list[Chart]:
+    """Choose the charts of a run: first where the time went, then what supports its findings."""
+    kinds = list(dict.fromkeys(finding.kind for finding in store.report.findings))
+    first, *others = CHARTS
+    fitting = [one for one in others if one.about & set(kinds) or not one.deep]
+    ranked = sorted(fitting, key=lambda chart: _place(chart, kinds))
+    return [chart for chart in (first, *ranked) if chart.applies(store)]
+
+
+def _place(chart: Chart, kinds: Sequence[str]) -> int:
+    return next((place for place, kind in enumerate(kinds) if kind in chart.about), len(kinds))
 
 
 def _has_steps(store: Store) -> bool:
@@ -52,77 +74,109 @@ def _has_shards(store: Store) -> bool:
     return bool(store.shard_count) and bool(store.run.loads.height)
 
 
-def _has_placements(store: Store) -> bool:
-    return store.table("placements").height > 1
+def _has(*tables: str) -> Callable[[Store], bool]:
+    return lambda store: all(store.table(name).height for name in tables)
+
+
+def _of(draw: Callable[..., Drawing], *tables: str) -> Callable[[Store, Theme], Drawing]:
+    """Draw some of a run's tables."""
+
+    def drawing(store: Store, theme: Theme) -> Drawing:
+        return draw(*(store.table(name) for name in tables), theme)
+
+    return drawing
 
 
 def _fixed(height: int) -> Callable[[Store], int]:
     return lambda _store: height
 
 
-def _by_rank(store: Store) -> int:
-    return max(220, min(MOST_PX, 100 + ROW_PX * len(store.ranks)))
+def _rows(number: Callable[[Store], int], frame: int = 100) -> Callable[[Store], int]:
+    return lambda store: max(220, min(MOST_PX, frame + ROW_PX * number(store)))
 
 
-def _by_shard(store: Store) -> int:
-    return max(220, min(MOST_PX, 100 + ROW_PX * store.shard_count))
+def _ranks(store: Store) -> int:
+    return len(store.ranks)
 
 
-def _waterfall(store: Store, theme: Theme) -> Drawing:
-    return waterfall.draw(store.report.efficiency, theme)
+def _table(name: str) -> Callable[[Store], int]:
+    return lambda store: store.table(name).height
 
 
-def _lateness(store: Store, theme: Theme) -> Drawing:
-    return lateness_map.by_rank(store.lateness, theme)
-
-
-def _timeline(store: Store, theme: Theme) -> Drawing:
-    frame = sight.frame(store, {}, [str(rank) for rank in sorted(store.flagged)[:4]], None)
-    picture = sight.picture(frame)
-    drawn = timeline.draw(frame, picture, theme)
-    drawn.update_layout(dragmode=False)
-    drawn.update_xaxes(fixedrange=True)
-    return Drawing(drawn, f"The whole run, {count(picture.spans, 'span')}. {LEVELS[picture.level]}")
-
-
-def _timeline_height(store: Store) -> int:
-    return timeline.height(sight.frame(store, {}, sorted(store.flagged)[:4], None).plan)
-
-
-def _bars(store: Store, theme: Theme) -> Drawing:
-    return rank_bars.draw(store.lateness, store.lateness_in, theme)
-
-
-def _series(store: Store, theme: Theme) -> Drawing:
-    times = store.step_times(store.times.categories)
-    return step_series.draw(times, regimes.find(times.usual_ns), [], "step", theme)
-
-
-def _steps(store: Store, theme: Theme) -> Drawing:
-    grid = Grid.of(store.times, store.times.categories, step_map.MOST_ROWS, step_map.MOST_COLUMNS)
-    return step_map.draw(grid, theme)
-
-
-def _dots(store: Store, theme: Theme) -> Drawing:
-    return shards.dots(store.run.loads, theme)
-
-
-def _traffic(store: Store, theme: Theme) -> Drawing:
-    return shards.traffic(store.run.traffic, theme)
-
-
-def _placements(store: Store, theme: Theme) -> Drawing:
-    return placements.draw(store.table("placements"), theme)
-
-
+_STEPS: Final[dict[str, Any]] = {"applies": _has_steps}
+_HELD: Final[dict[str, Any]] = {"applies": _has_shards, "about": SHARDS}
 CHARTS: Final[tuple[Chart, ...]] = (
-    Chart("Where the time went", _fixed(300), _waterfall, _always),
-    Chart("Who was late, when", _by_rank, _lateness, _has_steps),
-    Chart("What every rank did", _timeline_height, _timeline, _has_steps),
-    Chart("What makes them late", _by_rank, _bars, lambda store: len(store.ranks) > 1),
-    Chart("Step time over the run", _fixed(280), _series, _has_steps),
-    Chart("How long each rank's steps take", _by_rank, _steps, _has_steps),
-    Chart("Load of each shard, the dotted line is the mean", _by_shard, _dots, _has_shards),
-    Chart("Bytes between workers and shards", _by_rank, _traffic, _has_shards),
-    Chart("Where variables could lie", _fixed(300), _placements, _has_placements),
-)
+    Chart("Where the time went", _fixed(PLOT_PX), drawn.where_it_went, lambda _store: True),
+    Chart("Who was late, when", _rows(_ranks), drawn.who_was_late, _has_steps, LATE),
+    Chart(
+        "What makes them late", _rows(_ranks), drawn.what_makes_late,
+        lambda store: len(store.ranks) > 1, LATE,
+    ),
+    Chart(
+        "Functions in which it spends longer than its peers", _fixed(400), drawn.frames_of_the_late,
+        lambda store: bool(store.sampled), LATE,
+    ),
+    Chart(
+        "Its calls: redder is longer than on peers", _fixed(380), drawn.calls_of_the_late,
+        lambda store: bool(store.sampled), LATE,
+    ),
+    Chart(
+        "Who comes last to collectives", _rows(_ranks), _of(last_arrivers.draw, "arrivals_last"),
+        _has("arrivals_last"), LATE, deep=True,
+    ),
+    Chart("Load of each shard", _rows(lambda s: s.shard_count), drawn.shard_loads, **_HELD),
+    Chart("Bytes between workers and shards", _rows(_ranks), drawn.shard_traffic, **_HELD),
+    Chart(
+        "Tensors of the fullest shard", _fixed(PLOT_PX), drawn.heaviest_tensors,
+        lambda store: _has_shards(store) and _has("tensors")(store), SHARDS, deep=True,
+    ),
+    Chart(
+        "Where variables could lie", _fixed(PLOT_PX), _of(placements.draw, "placements"),
+        lambda store: store.table("placements").height > 1, SHARDS,
+    ),
+    Chart(
+        "Staleness and fairness of asynchronous workers", _rows(_ranks, 130),
+        _of(asynchrony.draw, "asynchrony"), _has("asynchrony"), frozenset({"stale_worker"}),
+    ),
+    Chart(
+        "Communication, hidden and exposed, step by step", _fixed(PLOT_PX),
+        _of(overlap.by_step, "overlap_by_step"),
+        lambda store: not overlap.is_empty(store.table("overlap_by_step")), NETWORK,
+    ),
+    Chart(
+        "Bandwidth by message size", _fixed(360),
+        _of(bandwidth.draw, "bandwidths", "message_costs", "bandwidths_slowest"),
+        _has("bandwidths"), NETWORK, deep=True,
+    ),
+    Chart(
+        "Links between ranks", _rows(_table("links")), _of(link_bars.draw, "links"),
+        _has("links"), NETWORK, deep=True,
+    ),
+    Chart(
+        "From gradient to first use", _rows(_table("chains")), _of(chain_lanes.draw, "chains"),
+        _has("chains"), NETWORK | UPDATES, deep=True,
+    ),
+    Chart(
+        "Gaps between weight updates", _fixed(PLOT_PX), _of(update_gaps.draw, "gap_spread"),
+        _has("gap_spread"), UPDATES, deep=True,
+    ),
+    Chart("What every rank did", drawn.timeline_height, drawn.what_ranks_did, **_STEPS),
+    Chart(
+        "Who carries the critical path, step by step", _rows(_ranks, 130),
+        _of(path_strip.draw, "critical_cells"), _has("critical_cells"), LATE,
+    ),
+    Chart(
+        "What the critical path consists of", _fixed(PLOT_PX), drawn.path_by_rank,
+        _has("critical_path"), LATE,
+    ),
+    Chart(
+        "Longest pieces of the critical path", _fixed(400), _of(path_pieces.draw, "critical_longest"),
+        _has("critical_longest"), LATE, deep=True,
+    ),
+    Chart(
+        "In collectives: waiting and transfer, step by step", _fixed(PLOT_PX),
+        _of(exchange.draw, "arrivals_by_step"), _has("arrivals_by_step"), LATE | NETWORK,
+    ),
+    Chart("Step time over the run", _fixed(280), drawn.step_times, **_STEPS),
+    Chart("How long each rank's steps take", _rows(_ranks), drawn.steps_by_rank, **_STEPS),
+)  # fmt: skip

@@ -16,7 +16,7 @@ from plotly.offline import get_plotlyjs
 from tracelens.errors import InvalidArgument
 from tracelens_dashboard import facts, theme
 from tracelens_dashboard.export import parts
-from tracelens_dashboard.export.charts import CHARTS
+from tracelens_dashboard.export.charts import chosen
 
 if TYPE_CHECKING:
     from tracelens_dashboard.export.charts import Chart
@@ -73,7 +73,7 @@ def _charts(store: Store, room: int) -> tuple[list[str], list[str], list[str]]:
     places: list[str] = []
     figures: list[str] = []
     missing: list[str] = []
-    for chart in (one for one in CHARTS if one.applies(store)):
+    for chart in chosen(store):
         place, figure = _drawn(store, chart, len(places))
         size = len(place.encode()) + len(figure)
         if size > room:

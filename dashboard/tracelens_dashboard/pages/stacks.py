@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
@@ -11,19 +10,16 @@ from dash.exceptions import PreventUpdate
 
 from tracelens.lod import stacks
 from tracelens.lod.window import Window
-from tracelens_dashboard import ids, links, sight, text
+from tracelens_dashboard import beside, ids, links, sight, text
 from tracelens_dashboard.components import chart, follow
 from tracelens_dashboard.components.aria import aria
 from tracelens_dashboard.figures import frame_bars, frame_times, icicle
 from tracelens_dashboard.theme import name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from dash import Dash
     from dash.development.base_component import Component
 
-    from tracelens.lod.stacks import Stack
     from tracelens_dashboard.figures.drawing import Drawing
     from tracelens_dashboard.state import ViewState
     from tracelens_dashboard.store import Store
@@ -39,8 +35,6 @@ RANK: Final = "stack-rank"
 PHASE: Final = "stack-phase"
 VIEW: Final = "stack-view"
 FRAME: Final = "stack-frame"
-ALL: Final = "all time"
-MOST_PEERS: Final = 6
 LONGEST_FRAME: Final = 2000
 NONE_HERE: Final = (
     "No call stacks were sampled in this run. With py-spy installed (pip install py-spy), record it "
@@ -53,23 +47,13 @@ WHAT_IT_SHOWS: Final = (
 )
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What the page is asked for: a rank and its peers, a phase (null: all time), a window."""
-
-    rank: int
-    peers: tuple[int, ...]
-    phase: str | None
-    window: Window
-
-
 def layout(store: Store, view: ViewState) -> Component:
     """Return the page, or say how to record what it shows."""
     title = dmc.Title("Which code takes the time?", order=1, className="page-title")
     if not store.sampled:
         return html.Div([title, _explanation()], className="page", id="no-stacks")
     seen = _window(store, view)
-    times = max(200, 100 + 26 * min(len(store.sampled), MOST_PEERS + 1))
+    times = max(200, 100 + 26 * min(len(store.sampled), beside.MOST_PEERS + 1))
     cards = (
         chart.card(CALLS, "Calls, the redder the longer than on its peers", 380),
         chart.card(FRAMES, "Frames with most time beyond the peers'", 400),
@@ -130,9 +114,9 @@ def _frame(value: Any) -> str:
 
 def _controls(store: Store, view: ViewState) -> Component:
     ranks = [{"value": str(rank), "label": f"rank {rank}"} for rank in store.sampled]
-    names = [ALL, *store.times.categories]
+    names = [beside.ALL, *store.times.categories]
     phases = [{"value": name, "label": name_of(name)} for name in names]
-    rank = _first_rank(store, view)
+    rank = beside.first_rank(store, view.pins)
     common: dict[str, Any] = {"size": "xs", "allowDeselect": False}
     return dmc.Group(
         [
@@ -141,23 +125,11 @@ def _controls(store: Store, view: ViewState) -> Component:
                 **common, **aria("rank"),
             ),
             dmc.Select(
-                id=PHASE, data=phases, value=_first_phase(store, rank), **common, **aria("phase")
+                id=PHASE, data=phases, value=beside.first_phase(store, rank), **common, **aria("phase")
             ),
         ],
         gap="xs",
     )  # fmt: skip
-
-
-def _first_rank(store: Store, view: ViewState) -> int:
-    """Begin with the rank of the link, else with one that a fault names."""
-    wanted = (*view.pins, *sorted(store.flagged), *store.sampled)
-    return next(rank for rank in wanted if rank in store.sampled)
-
-
-def _first_phase(store: Store, rank: int) -> str:
-    """Begin with the phase that a finding about the rank speaks of."""
-    about = [f.phase for f in store.report.findings if rank in f.ranks]
-    return next((phase for phase in about if phase in store.times.categories), ALL)
 
 
 def _window(store: Store, view: ViewState) -> Window:
@@ -181,53 +153,23 @@ def _said(store: Store, view: ViewState, seen: Window) -> list[Any]:
     return [f"Of a part of the run: {where}; ", whole, "."]
 
 
-def _asked(store: Store, rank: Any, phase: Any, seen: Any) -> Asked:
-    """Read what the browser says; all of it may be anything."""
-    first = next(iter(store.sampled), -1)
-    mine = int(rank) if str(rank).isdecimal() and int(rank) in store.sampled else first
-    others = sorted(set(store.sampled) - {mine}, key=lambda one: (one in store.flagged, one))
-    sane = isinstance(seen, list) and len(seen) == 2 and all(isinstance(v, int) for v in seen)
-    return Asked(
-        rank=mine,
-        peers=tuple(sorted(others[:MOST_PEERS])),
-        phase=phase if phase in store.times.categories else None,
-        window=Window(*seen).clamp(store.whole) if sane else store.whole,
-    )
-
-
-def _spent(store: Store, asked: Asked, rank: int) -> Mapping[Stack, float]:
-    lane = store.lane_of(rank)
-    if lane is None or rank not in store.sampled:
-        return {}
-    inside = stacks.pieces(store.scene.lanes, lane, asked.window, asked.phase)
-    return stacks.spent(store.samples(rank), inside)
-
-
-def _compared(
-    store: Store, asked: Asked
-) -> tuple[Mapping[Stack, float], list[Mapping[Stack, float]]]:
-    """Return the stacks of the rank, and of those peers of which enough was seen."""
-    peers = (_spent(store, asked, peer) for peer in asked.peers)
-    return _spent(store, asked, asked.rank), [found for found in peers if found]
-
-
 def _calls(store: Store, theme: Theme, *values: Any) -> Drawing:
-    asked = _asked(store, *values)
-    mine, peers = _compared(store, asked)
+    asked = beside.read(store, *values)
+    mine, peers = beside.stacks_of(store, asked)
     return icicle.draw(stacks.calls(mine, peers), asked.rank, len(peers), theme)
 
 
 def _frames(store: Store, theme: Theme, *values: Any) -> Drawing:
-    asked = _asked(store, *values)
-    return frame_bars.draw(stacks.frames(*_compared(store, asked)), asked.rank, theme)
+    asked = beside.read(store, *values)
+    return frame_bars.draw(stacks.frames(*beside.stacks_of(store, asked)), asked.rank, theme)
 
 
 def _times(store: Store, theme: Theme, *values: Any) -> Drawing:
     """Draw when the chosen frame ran; before one is chosen, that with the largest excess."""
     *choice, frame = values
-    asked = _asked(store, *choice)
+    asked = beside.read(store, *choice)
     if not isinstance(frame, str):
-        found = stacks.frames(*_compared(store, asked))
+        found = stacks.frames(*beside.stacks_of(store, asked))
         frame = "" if found.is_empty() else str(found["frame"][0])
     shares = {
         rank: stacks.when(store.samples(rank), frame, asked.window, frame_times.BINS)

@@ -6,8 +6,6 @@ The recorder's functions need nothing but the standard library until a recording
 
 from __future__ import annotations
 
-from importlib import import_module
-
 TYPE_CHECKING = False  # typing takes ten times as long as all of this
 if TYPE_CHECKING:
     from typing import Any, Final
@@ -69,7 +67,7 @@ def __getattr__(name: str) -> Any:
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        value = getattr(import_module(home), name)
+        value = getattr(__import__(home, fromlist=[name]), name)  # importlib takes longer to load
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "polars":
             raise

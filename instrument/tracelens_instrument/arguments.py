@@ -6,7 +6,7 @@ or print itself in any way, and fail at it.
 
 from __future__ import annotations
 
-import operator
+import _operator as operator  # where `operator` has it from, which takes a while
 
 from tracelens.errors import InvalidArgument
 from tracelens.schema.light_path import Path

@@ -5,7 +5,6 @@ The choice is made here and nowhere else, when the recorder is imported.
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 
@@ -27,7 +26,7 @@ def _choose() -> tuple[bool, str]:
     if FREE_THREADED:
         return False, "this Python is free-threaded, and the native recorder relies on the GIL"
     try:
-        native = importlib.import_module("tracelens_instrument._native")
+        import tracelens_instrument._native as native  # noqa: PLC0415 - only if it may be used
     except ModuleNotFoundError:
         return (
             False,

@@ -7,13 +7,11 @@ not end with them.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import threading
 
 from tracelens_instrument import own_python, segments
 from tracelens_instrument.descriptors import Descriptor
-from tracelens_instrument.failures import let_through
+from tracelens_instrument.failures import Tolerated, let_through
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +26,6 @@ __all__ = ["SWITCH", "Background"]
 SWITCH: Final = "TRACELENS_CONVERTER"
 
 _BEGIN_AT: Final = 32  # full segments: 130,000 events
-_LEAST: Final = 20  # with fewer it has nothing to do
 _TELL_EVERY: Final = 4
 _STARTS: Final = 3  # of converters, one after the other, if they are killed
 _PATIENCE_MS: Final = 3000
@@ -47,22 +44,15 @@ class Background:
         self._place = place
         self._left = _STARTS if _wanted(retention) else 0
         self._line: _Line | None = None
-        self._telling = threading.Lock()
         self._next = _BEGIN_AT
         if retention.budget_bytes is not None:
             half = retention.budget_bytes // segments.SEGMENT_BYTES // 2
-            self._next = max(_LEAST, min(_BEGIN_AT, half))
+            self._next = max(segments.LEAST_CONVERTED, min(_BEGIN_AT, half))
 
     def tell(self, number: int) -> None:
         """Say that the segments before this number are full; start the converter if it is time."""
-        if number < self._next or not self._telling.acquire(blocking=False):
-            return  # or another thread is saying it just now, or this one, in a signal handler
-        try:
-            self._tell(number)
-        finally:
-            self._telling.release()
-
-    def _tell(self, number: int) -> None:
+        if number < self._next:
+            return
         self._next = number + _TELL_EVERY
         if self._line is None and self._left:
             self._left -= 1
@@ -123,7 +113,7 @@ class _Line:
 
     def let_go(self) -> None:
         """Hang up, unless the training has done so: what has its number may be something else now."""
-        with contextlib.suppress(OSError):
+        with Tolerated(OSError):
             self._descriptor.close()
             self._socket.detach()
 
@@ -164,5 +154,5 @@ def _spawn(place: Path, reading: int) -> None:
         setsigmask=[],
         setsigdef=[signal.SIGPIPE, signal.SIGTERM, signal.SIGCHLD],
     )
-    with contextlib.suppress(ChildProcessError):  # somebody waits for all children
+    with Tolerated(ChildProcessError):  # somebody waits for all children
         os.waitpid(shell, 0)

@@ -7,7 +7,6 @@ is looked at before it is used.
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import sys
@@ -17,13 +16,12 @@ from tracelens_instrument.failures import let_through
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Iterator
     from typing import Final
 else:
     import _signal as signal  # of which `signal` makes enumerations, which takes a while
 
 
-__all__ = ["Descriptor", "limits_as_errors", "mapped"]
+__all__ = ["Descriptor", "LimitsAsErrors", "mapped"]
 
 _KEPT: Final = "_tracelens_kept"
 
@@ -84,18 +82,20 @@ def mapped(descriptor: int, length: int) -> mmap.mmap:
     return _Mapped(descriptor, length)
 
 
-@contextlib.contextmanager
-def limits_as_errors() -> Iterator[None]:
-    """Have a file that may not grow told as an OSError, also where SIGXFSZ would end the program."""
-    if signal.getsignal(signal.SIGXFSZ) == signal.SIG_IGN:  # as Python leaves it
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGXFSZ})
-    try:
-        yield
-    finally:
-        signal.sigtimedwait({signal.SIGXFSZ}, 0)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+class LimitsAsErrors:
+    """Has a file that may not grow told as an OSError, also where SIGXFSZ would end the program."""
+
+    def __init__(self) -> None:
+        self._before: set[int | signal.Signals] | None = None
+
+    def __enter__(self) -> None:
+        if signal.getsignal(signal.SIGXFSZ) != signal.SIG_IGN:  # as Python leaves it
+            self._before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGXFSZ})
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.sigtimedwait({signal.SIGXFSZ}, 0)
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
 
 
 def _identity(number: int) -> tuple[int, int] | None:

@@ -5,9 +5,8 @@ On a machine without a device they are ordinary spans.
 
 from __future__ import annotations
 
-import threading
-
 from tracelens_instrument.lifecycle import first_use
+from tracelens_instrument.light_threads import local
 from tracelens_instrument.state import STATE
 
 TYPE_CHECKING = False
@@ -72,7 +71,7 @@ class DeviceSpan:
     def __init__(self, span: Span, row: str | None = None) -> None:
         self._span = span
         self._row = row
-        self._local = threading.local()
+        self._local = local()
 
     def __enter__(self) -> Self:
         if STATE.on:

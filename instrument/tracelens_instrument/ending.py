@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from tracelens_instrument import own_python
-from tracelens_instrument.descriptors import limits_as_errors
+from tracelens_instrument.descriptors import LimitsAsErrors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +40,7 @@ def convert(place: Path) -> None:
 
         from tracelens.schema.segments import convert as convert_here  # noqa: PLC0415 - see above
 
-        with limits_as_errors():
+        with LimitsAsErrors():
             convert_here(Path(place))
     else:
         _convert_beside(place)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ALL_RANKS_VARIABLE",
     "DIRECTORY_VARIABLE",
+    "KEEP_SIGNAL_VARIABLE",
     "RATE_VARIABLE",
     "default_directory",
     "restore",
@@ -28,6 +29,7 @@ __all__ = [
 ]
 
 DIRECTORY_VARIABLE: Final = "TRACELENS_DIR"
+KEEP_SIGNAL_VARIABLE: Final = "TRACELENS_KEEP_SIGNAL"
 RATE_VARIABLE: Final = "TRACELENS_SAMPLE"  # of stacks, Hz
 ALL_RANKS_VARIABLE: Final = "TRACELENS_ALL_RANKS"  # set where one `record` is around the launcher
 

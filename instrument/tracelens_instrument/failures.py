@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import itertools
 import sys
-import warnings
 
 from tracelens_instrument.state import STATE
 
@@ -32,6 +29,7 @@ __all__ = [
 ]
 
 _LONGEST: Final = 200
+_NAMED_AS: Final = ("__module__", "__name__", "__qualname__", "__doc__")  # functools takes a while
 
 _said: dict[str, object] = {}
 
@@ -47,6 +45,8 @@ def warn_once(sentence: str, about: str | None = None) -> None:
         return
     text = f"TraceLens: {sentence}"
     try:
+        import warnings  # noqa: PLC0415 - it takes a while, and nothing fails in most programs
+
         warnings.warn(text, RuntimeWarning, stacklevel=3)
     except Exception as error:  # noqa: BLE001 - filters and printers of warnings are the user's
         let_through(error)
@@ -81,7 +81,6 @@ def contain(error: Exception) -> None:
 def contained(function: Callable[P, R]) -> Callable[P, R | None]:
     """Contain whatever fails in `function`, and return None then."""
 
-    @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R | None:
         try:
             return function(*args, **kwargs)
@@ -89,6 +88,8 @@ def contained(function: Callable[P, R]) -> Callable[P, R | None]:
             contain(error)
             return None
 
+    for name in _NAMED_AS:
+        setattr(call, name, getattr(function, name))
     return call
 
 
@@ -104,18 +105,23 @@ def let_through(error: Exception) -> None:
         raise error
 
 
-class Tolerated(contextlib.suppress):
+class Tolerated:
     """Like `contextlib.suppress`, but for exceptions that a signal handler has raised."""
+
+    def __init__(self, *kinds: type[Exception]) -> None:
+        self._kinds = kinds
+
+    def __enter__(self) -> None:
+        """Nothing to do."""
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        _kind: type[BaseException] | None,
         error: BaseException | None,
-        traceback: TracebackType | None,
+        _traceback: TracebackType | None,
     ) -> bool:
         """Tell whether the exception is of these kinds, and the recorder's own."""
-        tolerated = bool(super().__exit__(kind, error, traceback))
-        return tolerated and error is not None and not _is_a_handlers(error)
+        return isinstance(error, self._kinds) and not _is_a_handlers(error)
 
 
 def _is_a_handlers(error: BaseException) -> bool:

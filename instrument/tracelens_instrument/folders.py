@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 
 from tracelens.schema.light import dataclass
 from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, TRACE_SUFFIX, stem
+from tracelens_instrument.failures import Tolerated
 from tracelens_instrument.placement import local_place
 
 TYPE_CHECKING = False
@@ -48,7 +48,7 @@ def new_folder(directory: Path, who: Identity, pid: int) -> Place:
 
 def give_up(place: Place) -> None:
     """Remove a folder in which nothing could be written."""
-    with contextlib.suppress(OSError):
+    with Tolerated(OSError):
         place.folder.rmdir()
         if place.note is not None:
             place.folder.parent.rmdir()

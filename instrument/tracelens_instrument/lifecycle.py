@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import sys
-import threading
 
 from tracelens.schema.light import replace
-from tracelens_instrument import environment, keep_signal
-from tracelens_instrument.failures import contained, let_through, shown, warn_once
+from tracelens_instrument import environment
+from tracelens_instrument.failures import Tolerated, contained, let_through, shown, warn_once
 from tracelens_instrument.identity import enlightened, identify
+from tracelens_instrument.light_threads import RLock
 from tracelens_instrument.missed import MISSED
 from tracelens_instrument.recording import Recording
 from tracelens_instrument.registry import REGISTRY
@@ -33,13 +32,14 @@ __all__ = [
     "detail",
     "end",
     "first_use",
+    "keep",
     "learn",
     "look",
     "on_stop",
     "wait_for_first_use",
 ]
 
-_LOCK: Final = [threading.RLock()]  # in a list, because a forked child needs a fresh one
+_LOCK: Final = [RLock()]  # in a list, because a forked child needs a fresh one
 _callbacks: list[Callable[[], object]] = []
 _learned: dict[str, int | None] = {}
 _looks: list[str] = []  # details asked for before the recording began
@@ -59,7 +59,7 @@ def wait_for_first_use() -> None:
     """Open a recording at the first event, if the environment names a folder."""
     directory = environment.wanted_directory()
     if directory is not None and STATE.recording is None:
-        with contextlib.suppress(OSError):  # the working folder is gone: that will be said then
+        with Tolerated(OSError):  # the working folder is gone: that will be said then
             directory = directory.absolute()
         STATE.waiting = Waiting(directory)
 
@@ -102,6 +102,13 @@ def look(level: str) -> None:
             recording.look(level)
 
 
+def keep() -> None:
+    """Keep for ever the steps that a recording of the last steps holds now."""
+    recording = STATE.recording
+    if recording is not None:
+        recording.storage.freeze()
+
+
 def end() -> None:
     """Close the recording and turn its segments into Arrow."""
     with _LOCK[0]:
@@ -110,7 +117,7 @@ def end() -> None:
         if recording is None:
             return
         _run_callbacks()
-        for last in (recording.close, keep_signal.uninstall, environment.restore):
+        for last in (recording.close, environment.restore):
             contained(last)()
     _convert(recording)
 
@@ -146,11 +153,19 @@ def _prepare(recording: Recording) -> None:
     while _looks:
         recording.look(_looks.pop())
     environment.tell_children(recording.directory, recording.who, recording.retention)
-    keep_signal.install()
+    if os.environ.get(environment.KEEP_SIGNAL_VARIABLE):
+        _heed_signal()
     if os.environ.get(environment.RATE_VARIABLE):
         _have_sampled(recording)
     _end_with_multiprocessing()
     MISSED.say()
+
+
+def _heed_signal() -> None:
+    from tracelens_instrument.keep_signal import install, uninstall  # noqa: PLC0415 - few ask for one
+
+    install()
+    on_stop(uninstall)
 
 
 def _have_sampled(recording: Recording) -> None:
@@ -219,7 +234,7 @@ def _convert(recording: Recording) -> None:
 
 def _in_forked_child() -> None:
     """Make the child a recording process of its own, beginning at its first event."""
-    _LOCK[0] = threading.RLock()
+    _LOCK[0] = RLock()
     REGISTRY.after_fork()
     _callbacks.clear()
     STATE.set_step(NO_STEP)

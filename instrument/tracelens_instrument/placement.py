@@ -6,13 +6,12 @@ server does not answer. A disk of the host does not; the Arrow file goes to the 
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 
 from tracelens.schema.light import dataclass
 from tracelens.schema.light_path import Path
-from tracelens_instrument.failures import warn_once
+from tracelens_instrument.failures import Tolerated, warn_once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def local_place(directory: Path) -> Path | None:
     wanted = os.environ.get(LOCAL_VARIABLE)
     if wanted:
         chosen = Path(wanted).absolute()
-        with contextlib.suppress(OSError):
+        with Tolerated(OSError):
             chosen.mkdir(parents=True, exist_ok=True)
         if _room(chosen):
             return None if _same(chosen, directory) else chosen

@@ -10,10 +10,9 @@ from tracelens.errors import InvalidArgument
 from tracelens.schema.record import NO_INDEX
 from tracelens.schema.side import MAX_NAME
 from tracelens.schema.vocabulary import KINDS
-from tracelens_instrument import arguments, keep_signal, lifecycle, steps
+from tracelens_instrument import arguments, lifecycle, steps
 from tracelens_instrument.backend import backend
 from tracelens_instrument.clock import now
-from tracelens_instrument.device_span import DeviceSpan, DeviceToken
 from tracelens_instrument.failures import contained, warn_once
 from tracelens_instrument.lifecycle import on_stop
 from tracelens_instrument.registry import LAST_THREAD, MOST_NAMES, REGISTRY
@@ -21,7 +20,6 @@ from tracelens_instrument.retention import checked_detail, wanted
 from tracelens_instrument.span import Span, Token, Values
 from tracelens_instrument.state import STATE
 from tracelens_instrument.steps import Step, begin_step, end_step, put_counter
-from tracelens_instrument.traced import decorated
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,12 +28,11 @@ if TYPE_CHECKING:
     from typing import Any, Literal, TypeVar, Unpack, overload
 
     from tracelens.schema.side import ClockReading
+    from tracelens_instrument.device_span import DeviceSpan
 
     F = TypeVar("F", bound=Callable[..., Any])
 
 __all__ = [
-    "DeviceSpan",
-    "DeviceToken",
     "Span",
     "Step",
     "Token",
@@ -125,7 +122,7 @@ def keep() -> None:
     `TRACELENS_KEEP_SIGNAL`, for example ``USR1``, names a signal that does the same.
     Whoever touches ``keep.request`` in the trace folder asks all its ranks to.
     """
-    keep_signal.keep()
+    lifecycle.keep()
 
 
 if TYPE_CHECKING:
@@ -191,7 +188,13 @@ def span(
     number = REGISTRY.definition(
         name, kind, op=op, algorithm=algorithm, communicator=communicator, shard=shard
     )
-    return DeviceSpan(Span(number)) if arguments.is_true(device) else Span(number)
+    return _on_device(Span(number)) if arguments.is_true(device) else Span(number)
+
+
+def _on_device(handle: Span) -> DeviceSpan:
+    from tracelens_instrument.device_span import DeviceSpan  # noqa: PLC0415 - few programs have one
+
+    return DeviceSpan(handle)
 
 
 if TYPE_CHECKING:
@@ -215,6 +218,8 @@ def traced(name: Any = None, *, kind: str = "user", op: str | None = None) -> An
         InvalidArgument: an unknown kind, an operation that this kind does not have, or what cannot be
             called.
     """
+    from tracelens_instrument.traced import decorated  # noqa: PLC0415 - it loads what takes a while
+
     label = None if name is None or not isinstance(name, str) else arguments.text("name", name)
     kind, op = arguments.checked_kind(kind, op)
 

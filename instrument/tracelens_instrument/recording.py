@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import threading
-
 from tracelens.schema.light import replace
 from tracelens.schema.side import END_LINE, MAX_NAME, ClockReading, Thread, to_line
 from tracelens.schema.vocabulary import CLIPPED, DETAILS, FAILED, TOO_MANY_NAMES
 from tracelens_instrument.arguments import any_text
-from tracelens_instrument.background import Background
 from tracelens_instrument.clock import now, read_clocks
 from tracelens_instrument.failures import contain
 from tracelens_instrument.folders import Place, give_up, new_folder
 from tracelens_instrument.identity import process_row
+from tracelens_instrument.light_threads import Lock, RLock, current, get_native_id
 from tracelens_instrument.losses import Losses
 from tracelens_instrument.registry import LAST_THREAD, REGISTRY
 from tracelens_instrument.retention import DEFAULT_DETAIL
+from tracelens_instrument.segments import LEAST_CONVERTED
 from tracelens_instrument.side_file import SideFile
 from tracelens_instrument.state import STATE, Here
 from tracelens_instrument.storage import Storage
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from typing import Final
 
     from tracelens.schema.side import Retention
+    from tracelens_instrument.background import Background
     from tracelens_instrument.devices import Devices
     from tracelens_instrument.identity import Identity
     from tracelens_instrument.keep_request import KeepRequest
@@ -69,10 +69,11 @@ class Recording:
         self.read_clocks()
         self._foreign: dict[int, Here] = {}
         self._look_due = 0
-        self._lock = threading.RLock()  # a signal handler may come in between
+        self._lock = RLock()  # a signal handler may come in between
         self._devices: Devices | None = None
         self.storage = Storage(self.folder, self, self._side, self._losses)
-        self._background = Background(self.place, retention)
+        self._background: Background | None = None
+        self._telling = Lock()
         self._request = self._keep_request()
         self._boundary = 0  # segment that was in use then
 
@@ -115,8 +116,21 @@ class Recording:
         """Reserve a slot in the segment after `full`."""
         slot = self.storage.rotate(full)
         if self.segment.number > self._boundary + _NO_STEPS:
-            self._background.tell(self.segment.number)
+            self._tell_converter(self.segment.number)
         return slot
+
+    def _tell_converter(self, number: int) -> None:
+        """Say that the segments before this number are full, once a recording has grown."""
+        if number < LEAST_CONVERTED or not self._telling.acquire(blocking=False):
+            return  # or another thread is saying it just now, or this one, in a signal handler
+        try:
+            if self._background is None:
+                from tracelens_instrument.background import Background  # noqa: PLC0415 - few grow so
+
+                self._background = Background(self.place, self.retention)
+            self._background.tell(number)
+        finally:
+            self._telling.release()
 
     def count_unusable_time(self) -> None:
         """Count an event that was left out because its times were no integers."""
@@ -127,16 +141,14 @@ class Recording:
 
         A thread that Python did not start is a new one to Python each time it calls something.
         """
-        thread = threading.current_thread()
-        native_id = threading.get_native_id()
-        # Nothing public tells such threads.
-        foreign = isinstance(thread, threading._DummyThread)  # noqa: SLF001
+        name, foreign = current()
+        native_id = get_native_id()
         here = self._foreign.get(native_id) if foreign else None
         if here is None:
             here = Here(REGISTRY.thread_index())
             if here.index != LAST_THREAD:
-                name = any_text(thread.name)[:MAX_NAME]
-                self._side.append(to_line("threads", Thread(here.index, name, native_id)))
+                row = Thread(here.index, any_text(name)[:MAX_NAME], native_id)
+                self._side.append(to_line("threads", row))
             if foreign:
                 self._remember(native_id, here)
         STATE.local.here = here
@@ -175,7 +187,7 @@ class Recording:
             if self._devices is not None:
                 self._devices.at_step_boundary()
             self._boundary = self.segment.number
-            self._background.tell(self._boundary)
+            self._tell_converter(self._boundary)
             moment = now()
             if self._request is not None:
                 self._request.at_step_boundary(moment)
@@ -202,11 +214,12 @@ class Recording:
 
     def hand_over(self) -> bool:
         """Leave the closed recording to the process that converts it; False if there is none."""
-        return self._background.end()
+        return self._background is not None and self._background.end()
 
     def abandon(self) -> None:
         """Let go of everything, in a forked child: it all belongs to the parent."""
-        self._background.abandon()
+        if self._background is not None:
+            self._background.abandon()
         if self._devices is not None:
             self._devices.abandon()
         self.storage.abandon()

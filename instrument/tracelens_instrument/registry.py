@@ -8,13 +8,12 @@ without end gets the last ones as one.
 from __future__ import annotations
 
 import itertools
-import threading
-from collections import Counter as Tally
 
 from tracelens.schema.light import replace
 from tracelens.schema.record import NO_INDEX, NO_SHORT
 from tracelens.schema.side import MAX_NAME, Communicator, Definition, Thread, to_line
 from tracelens_instrument.failures import Counter, warn_once
+from tracelens_instrument.light_threads import RLock, local
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ _OTHERS: Final = "(other names)"
 _OTHER_THREADS: Final = Thread(LAST_THREAD, "(other threads)", in_flight=True)
 
 
-class _Local(threading.local):
+class _Local(local):
     index: int
 
 
@@ -42,12 +41,12 @@ class Registry:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._definitions: dict[int, Definition] = {}
         self._numbers: dict[Definition, int] = {}
         self._unused = itertools.count(1)
         self._communicators: list[tuple[str, list[int], int]] = []
-        self._alike: Tally[tuple[str, tuple[int, ...]]] = Tally()
+        self._alike: dict[tuple[str, tuple[int, ...]], int] = {}
         self._tracks: dict[str, Thread] = {}
         self._threads = itertools.count()
         self._local = _Local()
@@ -113,8 +112,9 @@ class Registry:
                 self._count_excess()
                 return NO_INDEX
             alike = (name, tuple(members))
-            self._communicators.append((name, members, self._alike[alike]))
-            self._alike[alike] += 1
+            before = self._alike.get(alike, 0)
+            self._communicators.append((name, members, before))
+            self._alike[alike] = before + 1
             self._tell(to_line("communicators", self._communicator(index)))
             return index
 
@@ -169,7 +169,7 @@ class Registry:
 
     def after_fork(self) -> None:
         """Replace a lock that another thread of the parent may have held."""
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._listener = None
 
     def _has_room(self, characters: int) -> bool:

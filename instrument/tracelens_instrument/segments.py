@@ -7,18 +7,17 @@ pages belong to the kernel.
 
 from __future__ import annotations
 
-import functools
 import mmap
 import os
-import threading
-from operator import length_hint
+from _operator import length_hint  # where `operator` has it from, which takes a while
 from sys import getrefcount
 
 from tracelens.schema.record import BYTE_ORDER, HEADER, MAGIC, RECORD_BYTES
 from tracelens.schema.vocabulary import SCHEMA_VERSION, SEGMENT_SUFFIX
 from tracelens_instrument.backend import FREE_THREADED, NATIVE
-from tracelens_instrument.descriptors import limits_as_errors, mapped
+from tracelens_instrument.descriptors import LimitsAsErrors, mapped
 from tracelens_instrument.failures import Tolerated
+from tracelens_instrument.light_threads import RLock
 from tracelens_instrument.state import WORD
 
 if NATIVE:
@@ -35,10 +34,11 @@ if TYPE_CHECKING:
 
     Slot: TypeAlias = tuple[int, int]
 
-__all__ = ["SEGMENT_BYTES", "Segment", "count_records", "create_segment", "sink"]
+__all__ = ["LEAST_CONVERTED", "SEGMENT_BYTES", "Segment", "count_records", "create_segment", "sink"]
 
 # Small, so that bringing one into memory between two steps takes a tenth of a millisecond.
 SEGMENT_BYTES: Final = 1 << 18
+LEAST_CONVERTED: Final = 20  # full ones: of fewer none becomes Arrow while training goes on
 _DEFINITION_WORD: Final = RECORD_BYTES // 4 - 1  # of 4 bytes; the header has zeros there
 _OWN_REFERENCES: Final = 2  # the segment's, and that of asking
 _POPULATE_WRITE: Final = 23  # MADV_POPULATE_WRITE, which the mmap module does not name
@@ -120,10 +120,16 @@ def _slots(memory: mmap.mmap | bytearray) -> Iterator[Slot]:
     return _SharedSlots(slots) if FREE_THREADED else slots
 
 
-@functools.cache
+_slots_by_size: dict[int, tuple[Slot, ...]] = {}
+
+
 def _every_slot(size: int) -> tuple[Slot, ...]:
     """Return the slots of a segment, made once: spans would take longer to compute them."""
-    return tuple((offset // 8, offset) for offset in range(RECORD_BYTES, size, RECORD_BYTES))
+    found = _slots_by_size.get(size)
+    if found is None:
+        found = tuple((offset // 8, offset) for offset in range(RECORD_BYTES, size, RECORD_BYTES))
+        _slots_by_size[size] = found
+    return found
 
 
 class _SharedSlots:
@@ -131,7 +137,7 @@ class _SharedSlots:
 
     def __init__(self, slots: Iterator[Slot]) -> None:
         self._slots = slots
-        self._lock = threading.RLock()  # a signal handler may come in between
+        self._lock = RLock()  # a signal handler may come in between
 
     def __iter__(self) -> Self:
         return self
@@ -153,7 +159,7 @@ def create_segment(path: Path, number: int, owner: Recording) -> Segment:
     file = path / f"{number:06d}{SEGMENT_SUFFIX}"
     descriptor = _new_file(file)
     try:
-        with limits_as_errors():
+        with LimitsAsErrors():
             os.posix_fallocate(descriptor, 0, SEGMENT_BYTES)
         memory = mapped(descriptor, SEGMENT_BYTES)
     except BaseException:

@@ -6,7 +6,7 @@ import errno
 import os
 
 from tracelens.schema.vocabulary import SIDE_FILE
-from tracelens_instrument.descriptors import Descriptor, limits_as_errors
+from tracelens_instrument.descriptors import Descriptor, LimitsAsErrors
 from tracelens_instrument.failures import Tolerated, cannot_write, let_through
 
 TYPE_CHECKING = False
@@ -48,7 +48,7 @@ class SideFile:
         lines, self._waiting = [*self._waiting, line], []
         at = 0
         try:
-            with limits_as_errors():
+            with LimitsAsErrors():
                 while at < len(lines) and self._write(lines[at]):
                     at += 1
         except BaseException:  # a signal handler may raise anything here
@@ -123,7 +123,7 @@ class _Reserve:
     def __init__(self, folder: Path) -> None:
         self._descriptor: Descriptor | None = None
         self._size = 0
-        with Tolerated(OSError), limits_as_errors():  # then there is none
+        with Tolerated(OSError), LimitsAsErrors():  # then there is none
             number = os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o600)
             self._descriptor = Descriptor(number)
             os.posix_fallocate(number, 0, _RESERVE)

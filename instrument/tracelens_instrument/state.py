@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import struct
-import threading
 
 from tracelens.schema.light import dataclass
 from tracelens.schema.record import NO_BYTES, NO_INDEX, NO_REQUEST, NO_SEQ, NO_SHORT
 from tracelens_instrument.backend import NATIVE
+from tracelens_instrument.light_threads import local
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class _Fields:
     segment: Segment | None
     waiting: Waiting | None
     recording: Recording | None
-    local: threading.local
+    local: local
     step: int
     blank: bytes
     blank_beside_bytes: bytes
@@ -101,7 +101,7 @@ class State(Fields):
         self.segment = None
         self.waiting = None
         self.recording = None
-        self.local = threading.local()
+        self.local = local()
         self.set_step(NO_STEP)
 
     @property
@@ -120,7 +120,7 @@ class State(Fields):
         self.segment = None
         self.recording = None
         self.waiting = None
-        self.local = threading.local()
+        self.local = local()
 
 
 STATE: Final = State()

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import itertools
 import os
-import threading
-import weakref
-from collections import deque
+from _weakref import ref  # where `weakref` has it from, which takes a while
 
 from tracelens.schema.record import RECORD_BYTES
 from tracelens.schema.side import Kept, summed_up, to_line
@@ -16,6 +13,7 @@ from tracelens.schema.vocabulary import BUDGET_REACHED, CROWDED_OUT, NO_ROOM, OU
 from tracelens_instrument import segments
 from tracelens_instrument.clock import now
 from tracelens_instrument.failures import Tolerated, cannot_write, let_through
+from tracelens_instrument.light_threads import RLock
 from tracelens_instrument.registry import REGISTRY
 from tracelens_instrument.segments import Segment, count_records, create_segment, sink
 from tracelens_instrument.state import STATE
@@ -60,11 +58,11 @@ class Storage:
         self._losses = losses
         self._budget = retention.budget_bytes
         self._ring = None if retention.last is None else _ring(retention.last)
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._numbers = itertools.count()
         self._unused: list[int] = []
-        self._known: weakref.WeakSet[Segment] = weakref.WeakSet()
-        self._spares: deque[Segment] = deque()
+        self._known: set[ref[Segment]] = set()
+        self._spares: list[Segment] = []
         self._full: list[Segment] = []
         self._steps = 0
         self._taken = 0
@@ -123,8 +121,10 @@ class Storage:
 
     def abandon(self) -> None:
         """Let go of everything, in a forked child: it all belongs to the parent."""
-        for segment in list(self._known):
-            segment.detach()
+        for known in list(self._known):
+            segment = known()
+            if segment is not None:
+                segment.detach()
 
     def _advance(self) -> None:
         """Go on in a spare segment, and only then make the next spare, if it was the last.
@@ -135,7 +135,7 @@ class Storage:
         if len(self._full) > _MOST_UNRELEASED:
             self._release()
         try:
-            segment = self._spares.popleft()
+            segment = self._spares.pop(0)
         except IndexError:
             segment = self._make_or_stop()
         self.segment = self._taken_into_use(segment)
@@ -195,8 +195,12 @@ class Storage:
                 cannot_write("recording stopped", self._folder, error)
             reason = BUDGET_REACHED if isinstance(error, _OverBudget) else NO_ROOM
             segment = sink(self._owner, self._losses.counter(reason))
-        self._known.add(segment)
+        self._know(segment)
         return segment
+
+    def _know(self, segment: Segment) -> None:
+        """Remember a segment for as long as anybody has it."""
+        self._known.add(ref(segment, self._known.discard))
 
     def _make(self) -> Segment:
         """Make a segment, if need be in the place of the oldest.
@@ -211,7 +215,7 @@ class Storage:
                 if error.errno not in _FULL or not self._drop_oldest():
                     raise
             else:
-                self._known.add(segment)
+                self._know(segment)
                 self._bytes += segments.SEGMENT_BYTES
                 return segment
 
@@ -284,6 +288,6 @@ def _slots() -> int:
 def _bytes_in(folder: Path) -> int:
     found = 0
     for entry in os.scandir(folder):
-        with contextlib.suppress(FileNotFoundError):  # it has just been turned into Arrow
+        with Tolerated(FileNotFoundError):  # it has just been turned into Arrow
             found += entry.stat().st_size
     return found

@@ -27,6 +27,15 @@ SLOW = {
     "sysconfig",
     "multiprocessing",
     "asyncio",
+    "threading",
+    "functools",
+    "contextlib",
+    "collections",
+    "types",
+    "weakref",
+    "operator",
+    "warnings",
+    "importlib",
 }
 HEAVY = {"numpy", "pyarrow", "polars", "plotly", "dash", "rich", "wrapt", "torch", "mpi4py"}
 
@@ -38,7 +47,7 @@ def loaded(code: str, *arguments: object) -> set[str]:
 
 
 def test_front_door_is_empty() -> None:
-    """`import tracelens` imports nothing but itself and importlib, typing."""
+    """`import tracelens` imports nothing but itself."""
     found = loaded("import tracelens")
     assert HEAVY & found == set()
     assert "tracelens_instrument" not in found
@@ -69,11 +78,16 @@ def test_starting_is_quick(tmp_path: Path) -> None:
     code = "import sys\nimport tracelens as tl\ntl.start(sys.argv[1])\nwith tl.span('piece'): pass"
     assert SLOW & (loaded(code, tmp_path) - bare) == set()
     door = loaded("import tracelens") - bare
-    assert {name for name in door if not name.startswith("_")} <= {
-        "importlib",
-        "tracelens",
-        "warnings",
-    }
+    assert {name for name in door if not name.startswith("_")} == {"tracelens"}
+
+
+def test_rare_things_are_loaded_when_asked_for(tmp_path: Path) -> None:
+    """A start loads nothing for decorators, devices, signals, long recordings or the last steps."""
+    found = run_child(
+        "import sys, tracelens as tl\ntl.start(sys.argv[1])\nprint(*sys.modules)", tmp_path
+    ).stdout
+    rare = ("traced", "device_span", "keep_signal", "background", "own_python", "ring")
+    assert [name for name in rare if f"tracelens_instrument.{name}" in found.split()] == []
 
 
 def test_versions_of_what_is_loaded_are_told(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import polars as pl
-from support.recording import read_one
+from support.recording import read_one, run_child
 
 import tracelens as tl
 from tracelens_instrument import recorder, segments
@@ -95,3 +95,27 @@ def test_track_of_the_same_name_is_the_same() -> None:
     """A hook that is attached twice shares its track."""
     assert recorder.track("shared") == recorder.track("shared")
     assert recorder.track("shared") != recorder.track("other")
+
+
+def test_rows_where_nobody_has_loaded_threading(tmp_path: Path) -> None:
+    """The main thread bears its name, and one that was started beneath `threading` a row of its own."""
+    code = """
+import _thread, sys
+import tracelens as tl
+tl.start(sys.argv[1])
+SPAN = tl.span("piece")
+def work():
+    with SPAN: pass
+    done.release()
+done = _thread.allocate_lock()
+done.acquire()
+with SPAN: pass
+_thread.start_new_thread(work, ())
+done.acquire()
+assert "threading" not in sys.modules
+tl.stop()
+"""
+    run_child(code, tmp_path)
+    recorded = read_one(tmp_path)
+    assert [row.name for row in recorded.side.threads] == ["MainThread", "Dummy"]
+    assert recorded.frame["thread"].to_list() == [0, 1]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.schema._light_path import Path
 from tracelens.schema.light_json import dumps
+from tracelens.schema.light_path import LightPath
 
 ROWS = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -27,7 +27,7 @@ def test_json_is_that_of_the_standard_library(value: Any) -> None:
 
 def test_files_and_folders_are_made_and_removed(tmp_path: pathlib.Path) -> None:
     """Folders are made with those above them, files read and removed, and missing ones told."""
-    folder = Path(tmp_path) / "a" / "b"
+    folder = LightPath(tmp_path) / "a" / "b"
     folder.mkdir(parents=True, exist_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
     with pytest.raises(FileExistsError):
@@ -47,7 +47,7 @@ def test_files_and_folders_are_made_and_removed(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("name", ["a/b.c", "/a/b.c", "b.c", "", "/"])
 def test_names_are_those_of_pathlib(name: str) -> None:
     """Joined, made absolute and taken apart, a path names the same file."""
-    light, real = Path(name), pathlib.Path(name)
+    light, real = LightPath(name), pathlib.Path(name)
     assert light == real
     assert light / "d" == real / "d"
     assert light / "/d" == pathlib.Path("/d")
@@ -55,11 +55,11 @@ def test_names_are_those_of_pathlib(name: str) -> None:
     assert light.parent == real.parent
     assert (light.name, light.stem) == (real.name, real.stem)
     assert light.with_suffix(".x") == real.with_suffix(".x") if real.name else True
-    assert hash(light) == hash(Path(f"./{name}" if not real.is_absolute() else name))
+    assert hash(light) == hash(LightPath(f"./{name}" if not real.is_absolute() else name))
 
 
 @pytest.mark.parametrize("value", [b"a", 1, None])
 def test_what_is_no_text_is_no_path(value: Any) -> None:
     """Anything but a text, or a path, is refused as pathlib does."""
     with pytest.raises(TypeError):
-        Path(value)
+        LightPath(value)

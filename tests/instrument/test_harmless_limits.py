@@ -52,7 +52,7 @@ CASES = {
 @both_recorders
 @pytest.mark.parametrize("signalled", [False, True], ids=["ignored", "fatal"])
 def test_one_warning_for_each_limit(tmp_path: Path, recorder: str, *, signalled: bool) -> None:
-    """Also where the signal that tells of files that are too big would end the program."""
+    """Whatever is kept, the rest is counted; so, too, where SIGXFSZ would end the program."""
     first = "signal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n" if signalled else ""
     cases = "\n".join(f"case({name!r}, {how})" for name, how in CASES.items())
     ran = harmless(LIMITED + first + cases, tmp_path, recorder, starts=False)
@@ -62,6 +62,21 @@ def test_one_warning_for_each_limit(tmp_path: Path, recorder: str, *, signalled:
     enough = {"no more descriptors", "no memory", "no more memory"}
     assert {counted[name] for name in enough} <= {0, 1}
     assert {counted[name] for name in CASES.keys() - enough} == {1}, ran.errors
+    told = {name: told_of(tmp_path / name) for name in CASES}
+    assert {name for name, events in told.items() if events} >= ALWAYS_TOLD
+    assert [events for found in told.values() for events in found] == [EVENTS] * sum(
+        map(len, told.values())
+    )
+
+
+def told_of(trace: Path) -> list[int]:
+    """Return how many events a recording has kept and counted; none where none could be made."""
+    return [len(one.events) + sum(one.side.dropped.values()) for one in read_all(trace)]
+
+
+# Of a step: itself and its samples, the spans of `train`, and a span, a counter and an instant.
+EVENTS = 20 * (2 + 5 + 3) + 12 * (2 + 1500 + 3)
+ALWAYS_TOLD = {name for name, how in CASES.items() if "during" in how} | {"small files"}
 
 
 AT_THE_END = """

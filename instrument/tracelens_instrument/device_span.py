@@ -12,7 +12,6 @@ from tracelens_instrument.state import STATE
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
     from typing import Self, Unpack
 
     from tracelens_instrument.device_times import DeviceTimes, Timing
@@ -36,12 +35,7 @@ class DeviceToken:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.end(failed=kind is not None)
 
     def end(self, failed: bool = False) -> None:  # noqa: FBT001, FBT002 - as Token has it
@@ -78,12 +72,7 @@ class DeviceSpan:
             self._entered().append(self.begin())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         entered = self._entered()
         if entered:
             entered.pop().end(failed=kind is not None)

@@ -25,12 +25,22 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
-    from typing import Any, Literal, TypeVar, Unpack, overload
+    from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
     from tracelens.schema.side import ClockReading
     from tracelens_instrument.device_span import DeviceSpan
 
     F = TypeVar("F", bound=Callable[..., Any])
+
+    class Constants(TypedDict, total=False):
+        """What is the same in all uses of a handle."""
+
+        kind: str
+        op: str | None
+        algorithm: str | None
+        communicator: int | None
+        shard: int | None
+
 
 __all__ = [
     "Span",
@@ -128,27 +138,9 @@ def keep() -> None:
 if TYPE_CHECKING:
 
     @overload
-    def span(
-        name: str,
-        *,
-        kind: str = "user",
-        op: str | None = None,
-        algorithm: str | None = None,
-        communicator: int | None = None,
-        shard: int | None = None,
-        device: Literal[False] = False,
-    ) -> Span: ...
+    def span(name: str, *, device: Literal[False] = False, **said: Unpack[Constants]) -> Span: ...
     @overload
-    def span(
-        name: str,
-        *,
-        kind: str = "user",
-        op: str | None = None,
-        algorithm: str | None = None,
-        communicator: int | None = None,
-        shard: int | None = None,
-        device: Literal[True],
-    ) -> DeviceSpan: ...
+    def span(name: str, *, device: Literal[True], **said: Unpack[Constants]) -> DeviceSpan: ...
 
 
 def span(

@@ -199,7 +199,7 @@ def _entering(span: Span, definition: int) -> Callable[[], Span]:
     """Return what `with span:` calls first."""
 
     def enter() -> Span:
-        try:
+        try:  # as `begin` does it, line by line: calls would cost more than all of them
             segment = STATE.segment
             if segment is None and (STATE.waiting is None or (segment := first_use()) is None):
                 return span

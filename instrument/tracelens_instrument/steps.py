@@ -14,7 +14,6 @@ from tracelens_instrument.state import NO_STEP, STATE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Any, Final, Self
 
 __all__ = ["Step", "begin_step", "drop_step", "end_step", "forget_steps", "put_counter", "put_work"]
@@ -44,12 +43,7 @@ class Step:
             self._token = _enter(self._number)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         token, self._token = self._token, None
         if token is None:
             return

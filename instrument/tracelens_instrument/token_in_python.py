@@ -10,7 +10,6 @@ from tracelens_instrument.failures import contain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Final, Self
 
     from tracelens_instrument.segments import Segment
@@ -34,10 +33,7 @@ class Token:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, _error: object, _traceback: object
     ) -> None:
         try:
             segment = self.segment

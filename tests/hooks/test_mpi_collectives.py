@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.mpi import run_alone
-from support.recording import Recorded, read_one
+from support.mpi import in_all_ways, run_calls
 
 from tracelens_instrument.hooks.mpi_table import COLLECTIVES
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from support.recording import Recorded
 
 ARRAY = 4 * 8
 # How to call each blocking method that takes buffers, and the bytes of this rank in it.
@@ -43,32 +42,14 @@ OBJECTS = {
     "alltoall": "(['x'])",
 }
 ROOTED = {"broadcast", "reduce", "gather", "scatter"}
-CALLS: dict[str, tuple[str, int | None]] = {
-    **BUFFERS,
-    **{name: (call, None) for name, call in OBJECTS.items()},
-    **{f"I{name.lower()}": call for name, call in BUFFERS.items()},
-}
+CALLS = in_all_ways(BUFFERS, OBJECTS)
 
-PROGRAM = """
-found = {}
-for name, call in CALLS.items():
-    results = []
-    for c in (plain, comm):
-        a, b = np.arange(4.0), np.full(4, 7.0)
-        result = eval(f"c.{name}{call}")
-        if isinstance(result, MPI.Request):
-            result = result.Wait()
-        results.append([result, a.tolist(), b.tolist()])
-    found[name] = results
-print(json.dumps(found))
-"""
+PROGRAM = "print(json.dumps(call_all((plain, comm), room=4)))"
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Recorded]:
-    folder: Path = tmp_path_factory.mktemp("collectives") / "trace"
-    calls = {name: call for name, (call, _) in CALLS.items()}
-    return run_alone(f"CALLS = {calls!r}\n" + PROGRAM, folder), read_one(folder)
+    return run_calls(CALLS, PROGRAM, tmp_path_factory.mktemp("collectives") / "trace")
 
 
 def test_the_whole_table_is_called_here() -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.mpi import run_alone
-from support.recording import Recorded, read_one
+from support.mpi import in_all_ways, run_calls
 
 from tracelens_instrument.hooks.mpi_table import COLLECTIVES
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from support.recording import Recorded
 
 ARRAY = 4 * 8
 WHOLE = "[{0}, ([2, 2], [0, 2]), MPI.DOUBLE]"
@@ -31,24 +30,12 @@ OBJECTS = {
     "neighbor_allgather": "('x')",
     "neighbor_alltoall": "(['x', 'y'])",
 }
-CALLS: dict[str, tuple[str, int | None]] = {
-    **BUFFERS,
-    **{name: (call, None) for name, call in OBJECTS.items()},
-    **{f"I{name.lower()}": call for name, call in BUFFERS.items()},
-}
+CALLS = in_all_ways(BUFFERS, OBJECTS)
 
 PROGRAM = """
-found, D = {}, MPI.DOUBLE
+D = MPI.DOUBLE
 rings = [c.Create_cart([1], periods=[True]) for c in (plain, comm)]
-for name, call in CALLS.items():
-    results = []
-    for c in rings:
-        a, b = np.arange(4.0), np.full(8, 7.0)
-        result = eval(f"c.{name}{call}")
-        if isinstance(result, MPI.Request):
-            result = result.Wait()
-        results.append([result, a.tolist(), b.tolist()])
-    found[name] = results
+found = call_all(rings, room=8)
 rings[1].Barrier()
 print(json.dumps(found))
 """
@@ -56,9 +43,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Recorded]:
-    folder: Path = tmp_path_factory.mktemp("loose") / "trace"
-    calls = {name: call for name, (call, _) in CALLS.items()}
-    return run_alone(f"CALLS = {calls!r}\n" + PROGRAM, folder), read_one(folder)
+    return run_calls(CALLS, PROGRAM, tmp_path_factory.mktemp("loose") / "trace")
 
 
 def test_the_whole_table_is_called_here() -> None:

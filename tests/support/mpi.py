@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from support.patience import PATIENCE_S
-from support.recording import clean_environment
+from support.recording import Recorded, clean_environment, read_one
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    Calls = Mapping[str, tuple[str, int | None]]
 
 MPIEXEC = Path(sys.executable).parent / "mpiexec"
 
@@ -26,6 +28,33 @@ from mpi4py import MPI
 plain = MPI.COMM_WORLD
 comm = tl.attach(plain)
 """
+
+CALLING = """
+def call_all(communicators, room):
+    found = {}
+    for name, call in CALLS.items():
+        results = []
+        for c in communicators:
+            a, b = np.arange(4.0), np.full(room, 7.0)
+            result = eval(f"c.{name}{call}")
+            if isinstance(result, MPI.Request):
+                result = result.Wait()
+            results.append([result, a.tolist(), b.tolist()])
+        found[name] = results
+    return found
+"""
+
+
+def in_all_ways(buffers: Calls, objects: Mapping[str, str]) -> dict[str, tuple[str, int | None]]:
+    """Return how to call methods: of buffers, also without blocking, and of objects."""
+    of_objects = {name: (call, None) for name, call in objects.items()}
+    return {**buffers, **of_objects, **{f"I{name.lower()}": call for name, call in buffers.items()}}
+
+
+def run_calls(calls: Calls, code: str, trace: Path) -> tuple[dict[str, Any], Recorded]:
+    """Run code after PRELUDE that prints what `call_all` of these calls returns."""
+    said = {name: call for name, (call, _) in calls.items()}
+    return run_alone(f"CALLS = {said!r}\n{CALLING}{code}", trace), read_one(trace)
 
 
 def run_alone(code: str, trace: Path) -> Any:

@@ -48,6 +48,9 @@ bench: bench-recorder bench-conversion bench-stragglers ## all benchmarks
 bench-recorder: $(VENV)/peers.stamp ## what recording costs, beside other recorders (PUBLISH=1: write docs/benchmarks.md)
 	PYTHONPATH=.:instrument:tests $(PEERS)/bin/python tests/benchmarks/recorder.py $(if $(PUBLISH),--publish) $(ARGS)
 
+bench-start: $(VENV)/test.stamp ## what importing and starting takes (PUBLISH=1: write docs/benchmarks.md)
+	PYTHONPATH=.:instrument:tests $(BIN)/python tests/benchmarks/start.py $(if $(PUBLISH),--publish) $(ARGS)
+
 bench-peers: $(VENV)/peers.stamp ## install the recorders to compare with, into an environment of their own
 
 bench-conversion: $(VENV)/test.stamp ## what it costs to turn recordings into Arrow: time, bytes, memory

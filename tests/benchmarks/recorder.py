@@ -25,7 +25,7 @@ from benchmarks.recorders import pages, survival
 from benchmarks.recorders.found import Found
 from benchmarks.recorders.known import PEERS, RECORDERS
 from benchmarks.recorders.ours import TraceLens
-from benchmarks.recorders.starting import beside, starts
+from benchmarks.recorders.starting import starts
 from benchmarks.recorders.timing import Row, measure
 
 from tracelens_instrument.backend import backend
@@ -77,12 +77,11 @@ def report(arguments: argparse.Namespace) -> str:
     """Measure all, and return it as Markdown."""
     found, failed = both(arguments.rounds, arguments.turns)
     able = [kind for kind in RECORDERS if kind.name not in failed]
-    started = starts(able, arguments.starts)
-    ours = starts([TraceLens], arguments.own_starts)[TraceLens.name]
+    started = starts({kind.name: kind.start for kind in able}, arguments.starts)
     ended = survival.after_end(able)
     killed = survival.after_kill(able, arguments.kills)
     parts = [
-        pages.promises(found, ours, beside("torch", TraceLens, arguments.own_starts)),
+        pages.promises(found),
         pages.cost_of_ours(found),
         pages.cost_of_peers(next(iter(found.values())), failed),
         pages.kept_and_started(ended, killed, started, versions()),
@@ -95,7 +94,6 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=51)
     parser.add_argument("--turns", type=int, default=3, help="processes of each of our recorders")
     parser.add_argument("--starts", type=int, default=11, help="of each recorder")
-    parser.add_argument("--own-starts", type=int, default=31, help="of ours, for its promises")
     parser.add_argument("--kills", type=int, default=5, help="of each recorder")
     parser.add_argument("--publish", action="store_true", help="write docs/benchmarks.md")
     parser.add_argument("--one", action="store_true", help="measure in this process")

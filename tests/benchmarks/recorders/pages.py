@@ -111,23 +111,13 @@ def _ns(row: Row) -> str:
     return f"{statistics.median(row.ns):,.0f}"
 
 
-def promises(found: Mapping[str, Found], start: Start, beside_ms: tuple[float, float]) -> str:
+def promises(found: Mapping[str, Found]) -> str:
     """Hold what the recorder promises against what was measured."""
     body = [
         [said, f"{bound}", measured, "yes" if held else "**no**"]
-        for said, bound, measured, held in [*_promises(found), *_starts(start, beside_ms)]
+        for said, bound, measured, held in _promises(found)
     ]
     return table("Promises", ["promise", "bound", "measured", "held"], body)
-
-
-def _starts(start: Start, beside_ms: tuple[float, float]) -> list[tuple[str, str, str, bool]]:
-    said = "import and start, CPU ms: "
-    bare_ms = start.cpu_ms, start.least_ms
-    rows = (("beyond a bare interpreter", bare_ms), ("where PyTorch is loaded", beside_ms))
-    return [
-        (said + where, "<= 10", f"{ms:.1f} (least {least:.1f})", ms <= 10)
-        for where, (ms, least) in rows
-    ]
 
 
 def _promises(found: Mapping[str, Found]) -> list[tuple[str, str, str, bool]]:

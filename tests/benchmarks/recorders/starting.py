@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from benchmarks.recorders.arm import Recorder
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["Start", "beside", "starts"]
 
@@ -27,32 +27,33 @@ END = "\nimport os\nos._exit(0)"  # what a recorder does at the end is not asked
 class Start:
     """Milliseconds beyond those of a bare interpreter: medians of the rounds' differences.
 
-    `least_ms` is by how much the least CPU time is beyond the least of a bare interpreter.
+    Of the least it is by how much the least of all is beyond the least of a bare interpreter.
     """
 
     wall_ms: float
     cpu_ms: float
-    least_ms: float
+    least_wall_ms: float
+    least_cpu_ms: float
 
 
-def starts(recorders: list[type[Recorder]], rounds: int) -> dict[str, Start]:
-    """Measure the code that each recorder's program begins with; None of those that fail."""
-    codes = {BARE: ""} | {recorder.name: recorder.start for recorder in recorders}
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in codes}
+def starts(codes: Mapping[str, str], rounds: int) -> dict[str, Start]:
+    """Measure the code that each recorder's program begins with."""
+    arms = {BARE: ""} | dict(codes)
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in arms}
     with tempfile.TemporaryDirectory() as compiled:
         for number in range(rounds + 1):
-            for name, code in codes.items():
+            for name, code in arms.items():
                 spent = _time(code, compiled)
                 if number:  # the first round compiles, and warms the page cache
                     times[name].append(spent)
-    return {name: _beyond(times[name], times[BARE]) for name in codes if name != BARE}
+    return {name: _beyond(times[name], times[BARE]) for name in codes}
 
 
-def beside(library: str, recorder: type[Recorder], rounds: int) -> tuple[float, float]:
-    """Return the CPU milliseconds to start a recorder where a library is loaded: median and least."""
-    code = recorder.start.replace("\n", "; ")
-    code = f"import time, {library}; began = time.process_time_ns(); {code}; "
-    code += "print(time.process_time_ns() - began, flush=True); import os; os._exit(0)"
+def beside(library: str, code: str, rounds: int) -> Start:
+    """Measure the code where a library is loaded, within the process."""
+    clocks = "(time.perf_counter_ns(), time.process_time_ns())"
+    code = f"import time, {library}\nbegan = {clocks}\n{code}\nended = {clocks}\n"
+    code += f"print(*(after - before for before, after in zip(began, ended)), flush=True){END}"
     found = []
     with tempfile.TemporaryDirectory() as compiled:
         for _ in range(rounds + 1):
@@ -60,8 +61,9 @@ def beside(library: str, recorder: type[Recorder], rounds: int) -> tuple[float, 
                 command = [sys.executable, "-c", code.replace("{folder!r}", repr(folder))]
                 environment = _environment(compiled)
                 done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
-            found.append(int(done.stdout) / 1e6)
-    return statistics.median(found[1:]), min(found[1:])
+            wall, cpu = map(int, done.stdout.split())
+            found.append((wall / 1e6, cpu / 1e6))
+    return _beyond(found[1:], [(0, 0)] * rounds)
 
 
 def _environment(compiled: str) -> dict[str, str]:
@@ -88,9 +90,10 @@ def _of_process(command: list[str], environment: dict[str, str]) -> tuple[float,
     return 1000 * wall, 1000 * (usage.ru_utime + usage.ru_stime)
 
 
-def _beyond(times: list[tuple[float, float]], bare: list[tuple[float, float]]) -> Start:
+def _beyond(times: Sequence[tuple[float, float]], bare: Sequence[tuple[float, float]]) -> Start:
     beyond = [
         (mine[0] - other[0], mine[1] - other[1]) for mine, other in zip(times, bare, strict=True)
     ]
-    wall, cpu = (statistics.median(column) for column in zip(*beyond, strict=True))
-    return Start(wall, cpu, min(row[1] for row in times) - min(row[1] for row in bare))
+    medians = (statistics.median(column) for column in zip(*beyond, strict=True))
+    columns = zip(zip(*times, strict=True), zip(*bare, strict=True), strict=True)
+    return Start(*medians, *(min(mine) - min(other) for mine, other in columns))

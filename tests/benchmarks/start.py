@@ -1,0 +1,69 @@
+"""What it costs a training to import TraceLens and to start recording.
+
+Fresh processes, in turns with ones that only end, and beside a loaded PyTorch where it is installed.
+
+Run: PYTHONPATH=.:instrument:tests python tests/benchmarks/start.py [--help]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Final
+
+from benchmarks.published import table, with_measured
+from benchmarks.recorders.ours import TraceLens
+from benchmarks.recorders.starting import Start, beside, starts
+
+SCRIPT: Final = "tests/benchmarks/start.py"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "benchmarks.md"
+MOST_MS: Final = 10
+LIBRARY: Final = "torch"
+IMPORTED: Final = "import tracelens"
+BACKENDS: Final = {"native": "1", "python": "0"}
+
+
+def chosen(switch: str, code: str) -> str:
+    """Return code that begins with the choice of a recorder."""
+    return f"import os\nos.environ['TRACELENS_NATIVE'] = '{switch}'\n{code}"
+
+
+def report(rounds: int) -> str:
+    """Measure all, and return it as Markdown."""
+    codes = {"`import tracelens`": IMPORTED}
+    codes |= {
+        f"{backend}: and `tl.start(folder)`": chosen(switch, TraceLens.start)
+        for backend, switch in BACKENDS.items()
+    }
+    found = starts(codes, rounds)
+    if importlib.util.find_spec(LIBRARY) is not None:
+        found["native: both, where PyTorch is loaded"] = beside(LIBRARY, TraceLens.start, rounds)
+    head = ["beyond a bare interpreter", "CPU ms", "least", "wall ms", "least", f"<= {MOST_MS}"]
+    return table(
+        f"Import and start, {rounds} processes each",
+        head,
+        map(row, *zip(*found.items(), strict=True)),
+    )
+
+
+def row(what: str, start: Start) -> list[str]:
+    times = (start.cpu_ms, start.least_cpu_ms, start.wall_ms, start.least_wall_ms)
+    held = "yes" if start.cpu_ms <= MOST_MS else "**no**"
+    return [what, *(f"{time:.1f}" for time in times), held]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=51)
+    parser.add_argument("--publish", action="store_true", help="write docs/benchmarks.md")
+    arguments = parser.parse_args()
+    text = report(arguments.rounds)
+    sys.stdout.write(text + "\n")
+    if arguments.publish:
+        PAGE.write_text(with_measured(PAGE.read_text(), SCRIPT, text))
+
+
+if __name__ == "__main__":
+    main()

@@ -30,6 +30,16 @@ FONT: Final = (
     "-apple-system, BlinkMacSystemFont, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 )
 
+# Above the plot, from its left edge on: narrow windows have no room beside it.
+_LEGEND: Final[Any] = {
+    "orientation": "h",
+    "x": 0,
+    "y": 1.02,
+    "yanchor": "bottom",
+    "itemsizing": "constant",
+}
+_SCALE: Final[Any] = {"thickness": 10, "outlinewidth": 0, "len": 1, "xpad": 8, "ypad": 0}
+
 _STRENGTHS: Final = (1.0, 0.72, 0.5, 0.34)  # of what took most of a pixel, by how full it is
 
 _STRONG: Final = {
@@ -157,6 +167,9 @@ def template(scheme: str) -> go.layout.Template:
         "tickfont": {"color": theme.secondary},
         "title": {"font": {"color": theme.secondary, "size": 12}},
         "automargin": True,
+        "ticks": "",
+        "ticklabelstandoff": 4,
+        "tickangle": 0,
     }
     layout = go.Layout(
         font={"family": FONT, "size": 12, "color": theme.text},
@@ -171,10 +184,12 @@ def template(scheme: str) -> go.layout.Template:
         },
         dragmode=False,
         showlegend=False,
+        legend=_LEGEND | {"font": {"color": theme.secondary, "size": 12}},
         xaxis=axis,
         yaxis=axis,
     )
-    return go.layout.Template(layout=layout)
+    scale = _SCALE | {"tickfont": {"color": theme.secondary, "size": 11}}
+    return go.layout.Template(layout=layout, data={"heatmap": [go.Heatmap(colorbar=scale)]})
 
 
 def blank() -> go.Figure:
@@ -202,6 +217,23 @@ def mixed(colour: str, ground: str, strength: float) -> Colour:
     over, under = rgb(colour), rgb(ground)
     r, g, b = (round(strength * o + (1 - strength) * u) for o, u in zip(over, under, strict=True))
     return r, g, b
+
+
+def readable(ground: Colour) -> str:
+    """Choose the text that can be read on a colour, whichever it is: black or white."""
+    return max(("#000000", "#FFFFFF"), key=lambda text: contrast(rgb(text), ground))
+
+
+def contrast(first: Colour, second: Colour) -> float:
+    """Return the contrast of two colours as WCAG 2 defines it, 1 to 21."""
+    low, high = sorted((_luminance(first), _luminance(second)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(colour: Colour) -> float:
+    shares = [channel / 255 for channel in colour]
+    red, green, blue = (s / 12.92 if s <= 0.03928 else ((s + 0.055) / 1.055) ** 2.4 for s in shares)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def rgb(colour: str) -> Colour:

@@ -7,39 +7,47 @@ from itertools import combinations
 import pytest
 
 from tracelens.lod.codes import CODES, FIRST_LEVEL, LABELS, LEVELS
-from tracelens_dashboard.theme import DARK, LIGHT, Theme, name_of, palette, rgb
+from tracelens_dashboard.theme import (
+    DARK,
+    LIGHT,
+    Theme,
+    contrast,
+    mixed,
+    name_of,
+    palette,
+    readable,
+    rgb,
+)
 
 THEMES = pytest.mark.parametrize("theme", [LIGHT, DARK], ids=lambda theme: theme.name)
 CULPRITS = ("data", "forward", "backprop", "update", "checkpoint", "gc", "transfer")
-
-
-def luminance(colour: str) -> float:
-    """Return the relative luminance as WCAG defines it."""
-    linear = [
-        value / 12.92 if value <= 0.03928 else ((value + 0.055) / 1.055) ** 2.4
-        for value in (channel / 255 for channel in rgb(colour))
-    ]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(first: str, second: str) -> float:
-    """Return the contrast of two colours as WCAG defines it."""
-    low, high = sorted((luminance(first), luminance(second)))
-    return (high + 0.05) / (low + 0.05)
 
 
 @THEMES
 def test_all_text_can_be_read(theme: Theme) -> None:
     """Primary, secondary and loss text have a contrast of at least 4.5 on a card."""
     for colour in (theme.text, theme.secondary, theme.loss):
-        assert contrast(colour, theme.surface) >= 4.5
+        assert contrast(rgb(colour), rgb(theme.surface)) >= 4.5
+
+
+@THEMES
+def test_a_call_can_be_read_however_red_it_is(theme: Theme) -> None:
+    """The text on it is light or dark, whichever is told from it better; black on white is 21."""
+    assert contrast((0, 0, 0), (255, 255, 255)) == pytest.approx(21)
+    for tenth in range(11):
+        ground = mixed(theme.loss, theme.flame, tenth / 10)
+        assert contrast(rgb(readable(ground)), ground) >= 4.5
 
 
 @THEMES
 def test_culprits_stand_out_from_victims(theme: Theme) -> None:
     """Waiting contrasts less with the card than any work or transfer does."""
-    pale = max(contrast(theme.categories[name], theme.surface) for name in ("wait", "ps_queue"))
-    assert pale < min(contrast(theme.categories[name], theme.surface) for name in CULPRITS)
+    pale = max(
+        contrast(rgb(theme.categories[name]), rgb(theme.surface)) for name in ("wait", "ps_queue")
+    )
+    assert pale < min(
+        contrast(rgb(theme.categories[name]), rgb(theme.surface)) for name in CULPRITS
+    )
 
 
 @THEMES

@@ -9,17 +9,20 @@ from plotly import graph_objects as go
 
 from tracelens_dashboard import text
 from tracelens_dashboard.figures.drawing import Drawing, empty, figure
-from tracelens_dashboard.theme import mixed
+from tracelens_dashboard.theme import mixed, readable
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from tracelens.lod.png import Colour
     from tracelens_dashboard.theme import Theme
 
 FEW: Final = (
     "There are too few samples in this window and phase to tell where the time goes: choose more steps, "
     "or record with a higher rate (tracelens record --sample=250)."
 )
+TEXT_PX: Final = 12
+ALL_OF_IT: Final = 0.995  # as calls that start a program do, which fork nowhere
 WORTH_SAYING: Final = 0.01  # of all time shown: less is no difference between ranks
 _PLACE: Final = re.compile(r"^(?P<name>.*) \((?P<file>.*):(?P<line>\d+)\)$")
 
@@ -30,25 +33,29 @@ def draw(calls: pl.DataFrame, rank: int, peers: int, theme: Theme) -> Drawing:
         return empty(theme, FEW)
     rows = calls.to_dicts()
     whole = max(rows[0]["ns"], 1.0)
+    shown, outer = _without_outer(rows)
+    colours = [_colour(row, whole, theme) for row in shown]
     icicle = go.Icicle(
-        ids=[str(row["call"]) for row in rows],
-        parents=["" if row["parent"] is None else str(row["parent"]) for row in rows],
-        labels=[_label(row, rank) for row in rows],
-        values=[row["ns"] for row in rows],
+        ids=[str(row["call"]) for row in shown],
+        parents=["" if row["parent"] is None else str(row["parent"]) for row in shown],
+        labels=[_root(rank, outer), *(short(row["frame"]) for row in shown[1:])],
+        values=[row["ns"] for row in shown],
         branchvalues="total",
         marker={
-            "colors": [_colour(row, whole, theme) for row in rows],
+            "colors": ["#{:02x}{:02x}{:02x}".format(*colour) for colour in colours],
             "line": {"width": 1, "color": theme.surface},
         },
         tiling={"orientation": "v"},
-        customdata=[row["frame"] for row in rows],
-        hovertext=[_hover(row, whole, peers) for row in rows],
+        customdata=[row["frame"] for row in shown],
+        hovertext=[_hover(row, whole, peers) for row in shown],
         hovertemplate="%{hovertext}<extra></extra>",
-        textfont={"size": 11},
-        pathbar={"visible": True, "textfont": {"color": theme.text}},
+        textfont={"size": TEXT_PX, "color": [readable(colour) for colour in colours]},
+        textposition="middle left",
+        pathbar={"visible": False},
         sort=True,
     )
-    drawn = figure(theme, icicle, margin={"l": 2, "r": 2, "t": 26, "b": 2})
+    layout = {"margin": dict.fromkeys("lrtb", 2), "uniformtext": {"minsize": 10, "mode": "hide"}}
+    drawn = figure(theme, icicle, **layout)
     return Drawing(drawn, sentence(calls, rank, peers), _rows(rows, whole))
 
 
@@ -93,15 +100,27 @@ def _excess(row: dict[str, Any]) -> float:
     return float(row["ns"] - (row["peers_ns"] or 0.0)) if row["peers_ns"] is not None else 0.0
 
 
-def _label(row: dict[str, Any], rank: int) -> str:
-    return short(row["frame"]) if row["frame"] else f"rank {rank}"
+def _without_outer(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+    """Leave out the calls that hold all of the time but for the innermost of them; say how many."""
+    outer = [row for row in rows[1:] if row["ns"] >= ALL_OF_IT * rows[0]["ns"]]
+    left_out = {row["call"] for row in outer[:-1]}
+    kept = [row for row in rows if row["call"] not in left_out]
+    root = rows[0]["call"]
+    return [row | {"parent": root} if row["parent"] in left_out else row for row in kept], len(
+        left_out
+    )
 
 
-def _colour(row: dict[str, Any], whole: float, theme: Theme) -> str:
+def _root(rank: int, outer: int) -> str:
+    left_out = f", below {text.count(outer, 'call')} that hold all of it" if outer else ""
+    return f"rank {rank}{left_out}"
+
+
+def _colour(row: dict[str, Any], whole: float, theme: Theme) -> Colour:
     """Make calls that take longer than the peers' red, the others pale."""
     share = min(max(_excess(row) / whole, 0.0) * 3, 1.0)
     strong = share if share > WORTH_SAYING else 0.0
-    return "rgb({},{},{})".format(*mixed(theme.loss, theme.flame, strong))
+    return mixed(theme.loss, theme.flame, strong)
 
 
 def _hover(row: dict[str, Any], whole: float, peers: int) -> str:

@@ -55,7 +55,7 @@ def layout(store: Store, view: ViewState) -> Component:
     seen = _window(store, view)
     times = max(200, 100 + 26 * min(len(store.sampled), beside.MOST_PEERS + 1))
     cards = (
-        chart.card(CALLS, "Calls, the redder the longer than on its peers", 380),
+        chart.card(CALLS, "Calls: redder is longer than on peers", 380),
         chart.card(FRAMES, "Frames with most time beyond the peers'", 400),
         chart.card(TIMES, "When it was on the stack", times),
     )
@@ -63,7 +63,7 @@ def layout(store: Store, view: ViewState) -> Component:
         [
             dcc.Store(id=VIEW, data=[seen.start_ns, seen.end_ns]),
             dcc.Store(id=FRAME),
-            dmc.Group([title, _controls(store, view)], justify="space-between", mb="xs"),
+            html.Div([title, _controls(store, view)], className="page-heading"),
             html.P(_said(store, view, seen), className="summary"),
             dmc.Grid([dmc.GridCol(card, span=12) for card in cards], gutter="sm"),
         ],

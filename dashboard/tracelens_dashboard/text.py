@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from functools import lru_cache
 from typing import Final
 
@@ -19,9 +20,16 @@ __all__ = [
     "shown",
     "size",
     "steps",
+    "tied",
 ]
 
 LONGEST_NAME: Final = 80
+_UNIT: Final = re.compile(r"(\d) (%|[nµm]?s\b|[KMG]?i?B\b)")
+
+
+def tied(sentence: str) -> str:
+    """Keep numbers and their units in one line of a heading, however narrow it is."""
+    return _UNIT.sub("\\1\N{NO-BREAK SPACE}\\2", sentence)
 
 
 @lru_cache(1 << 14)

@@ -11,7 +11,7 @@ from tracelens.lod.grid import Grid
 from tracelens.lod.step_times import StepTimes
 from tracelens.lod.times import Times
 from tracelens_dashboard.components import measure
-from tracelens_dashboard.figures import step_map, step_series, step_spread
+from tracelens_dashboard.figures import step_map, step_parts, step_series, step_spread
 from tracelens_dashboard.pages import steps as page
 from tracelens_dashboard.state import ViewState
 from tracelens_dashboard.theme import LIGHT
@@ -31,6 +31,18 @@ def test_times_are_those_of_the_trace() -> None:
     assert found.sample_ns.shape == spent.shape
     own = store.step_times(measure.categories(store, measure.OWN))
     assert set(own.longest_rank[25:38]) == {2}
+
+
+def test_what_steps_consist_of_adds_up_to_them() -> None:
+    """The areas of a step are the mean rank's times in it; the sentence names the largest of them."""
+    times = slow_rank().times
+    drawing = step_parts.draw(times, LIGHT)
+    heights = sum(np.asarray(area.y) for area in drawing.figure.data)
+    assert np.allclose(heights, times.spent(times.categories).mean(axis=0))
+    names = [area.name for area in drawing.figure.data]
+    biggest = max(drawing.figure.data, key=lambda area: float(np.sum(area.y))).name
+    assert biggest in drawing.summary
+    assert set(names) <= set(drawing.rows[0])
 
 
 def test_the_slow_steps_are_a_regime() -> None:

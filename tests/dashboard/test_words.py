@@ -1,4 +1,4 @@
-"""Names from a trace stay inert on a page."""
+"""Names from a trace stay inert on a page, and numbers stay with their units."""
 
 from __future__ import annotations
 
@@ -11,3 +11,11 @@ def test_a_name_from_a_trace_is_inert() -> None:
     assert len(text.safe("x" * 5000)) == text.LONGEST_NAME
     assert text.safe("a\u202eb") == "a\\x202eb"
     assert text.safe(None) == ""
+
+
+def test_a_number_stays_with_its_unit() -> None:
+    """A heading breaks before a number, never between it and what it counts."""
+    tied = text.tied("68 to 160 %, +61.2 ms a step, 3 steps of 2 GiB")
+    assert (
+        tied.replace("\N{NO-BREAK SPACE}", "_") == "68 to 160_%, +61.2_ms a step, 3 steps of 2_GiB"
+    )

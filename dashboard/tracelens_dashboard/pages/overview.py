@@ -1,4 +1,4 @@
-"""Where did the efficiency go? The verdict, the waterfall, the findings, and who was late when."""
+"""Where did the efficiency go? Verdict, waterfall, findings, who was late when, what steps hold."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tracelens.reports.words import clean, noted
 from tracelens_dashboard import links, text
 from tracelens_dashboard.components import chart, finding_card, follow
 from tracelens_dashboard.components.aria import aria
-from tracelens_dashboard.figures import lateness_map, waterfall
+from tracelens_dashboard.figures import lateness_map, step_parts, waterfall
 
 if TYPE_CHECKING:
     from dash import Dash
@@ -30,23 +30,28 @@ TITLE: Final = "Overview"
 
 WATERFALL: Final = "waterfall"
 LATENESS: Final = "overview-lateness"
+PARTS: Final = "overview-parts"
+PARTS_PX: Final = 230
+FEW: Final = 2  # findings beside which the map has room
 MOST_ROWS: Final = 64  # beyond, a row is a host
 SHOWN: Final = 6
 
 
 def layout(store: Store, _view: ViewState) -> Component:
-    """Return the page."""
-    width = {"base": 12, "md": 5}
+    """Return the page; few findings leave room for the map beside the waterfall."""
+    late = chart.card(LATENESS, _map_title(store), _map_height(store))
+    beside = len(store.report.findings) <= FEW
+    right = [_findings(store), late] if beside else [_findings(store)]
+    waterfall_card = chart.card(WATERFALL, "Where the time went", 300)
     return html.Div(
         [
             _verdict(store),
             dmc.Grid(
                 [
-                    dmc.GridCol(chart.card(WATERFALL, "Where the time went", 300), span=width),
-                    dmc.GridCol(_findings(store), span={"base": 12, "md": 7}),
-                    dmc.GridCol(
-                        chart.card(LATENESS, _map_title(store), _map_height(store)), span=12
-                    ),
+                    dmc.GridCol(waterfall_card, span={"base": 12, "md": 5}),
+                    dmc.GridCol(html.Div(right, className="column"), span={"base": 12, "md": 7}),
+                    *([] if beside else [dmc.GridCol(late, span=12)]),
+                    dmc.GridCol(chart.card(PARTS, "What steps consist of", PARTS_PX), span=12),
                 ],
                 gutter="sm",
             ),
@@ -57,9 +62,11 @@ def layout(store: Store, _view: ViewState) -> Component:
 
 
 def register(app: Dash) -> None:
-    """Draw both charts; a click on a bar or a cell leads to the timeline."""
+    """Draw the charts; a click on a bar, a cell or a step leads to the timeline."""
     chart.bind(app, WATERFALL, _waterfall)
     chart.bind(app, LATENESS, _map)
+    chart.bind(app, PARTS, _parts)
+    follow.bind(app, PARTS, _to_step)
     follow.bind(app, LATENESS, _to_cell)
     follow.bind(app, WATERFALL, _to_loss)
 
@@ -108,6 +115,14 @@ def _waterfall(store: Store, theme: Theme) -> Drawing:
     return waterfall.draw(store.report.efficiency, theme)
 
 
+def _parts(store: Store, theme: Theme) -> Drawing:
+    return step_parts.draw(store.times, theme)
+
+
+def _to_step(store: Store, point: dict[str, Any]) -> str:
+    return links.to_step(store, int(point["x"]))
+
+
 def _map(store: Store, theme: Theme) -> Drawing:
     if _by_rank(store):
         return lateness_map.by_rank(store.lateness, theme)
@@ -124,7 +139,10 @@ def _verdict(store: Store) -> Component:
     reason = clean(glance.verdict(store.report))
     note = "Efficiency is POP parallel efficiency: useful computation over ranks times job time."
     return html.Div(
-        [dmc.Title([html.Span(useful), reason], order=1, id="verdict"), html.P(note)],
+        [
+            dmc.Title([html.Span(text.tied(useful)), text.tied(reason)], order=1, id="verdict"),
+            html.P(note),
+        ],
         className="verdict",
     )
 

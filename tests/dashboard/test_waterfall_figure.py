@@ -45,4 +45,4 @@ def test_a_cause_of_unknown_name_is_inert() -> None:
 def test_without_steps_it_says_why_there_is_nothing() -> None:
     """A run without steps gets a sentence instead of an empty chart."""
     drawing = waterfall.draw(None, LIGHT)
-    assert drawing.summary == drawing.figure.layout.annotations[0].text
+    assert drawing.figure.layout.annotations[0].text.replace("<br>", " ") == drawing.summary

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from tracelens_dashboard.theme import Theme
 
 MOST_SERIES: Final = 6
+SIGNS: Final = ("algorithm bandwidth", "fitted")  # of all colours: the legend names them once, last
+LAST: Final = 1001
 NO_BYTES: Final = (
     "No collective of this run carries a number of bytes: hooks of frameworks note it; a span of your "
     "own does with nbytes=…"
@@ -44,6 +46,7 @@ def draw(
     for row, colour in zip(shown.iter_rows(named=True), _colours(theme), strict=False):
         mine = [pl.col(name) == row[name] for name in _BY]
         traces += _series(rows.filter(mine), lines.filter(mine), colour)
+    _name_once(traces)
     drawn = figure(theme, *traces, **_axes(rows))
     best = _best(bandwidths)
     if best:
@@ -92,10 +95,19 @@ def _series(rows: pl.DataFrame, line: pl.DataFrame, colour: str) -> list[go.Scat
     first = rows.row(0, named=True)
     name = _name(first)
     parts = [
-        _points(rows, "bus_bandwidth", f"{name}: bus", colour, "circle"),
-        _points(rows, "algorithm_bandwidth", "algorithm", colour, "circle-open"),
+        _points(rows, "bus_bandwidth", name, colour, "circle"),
+        _points(rows, "algorithm_bandwidth", SIGNS[0], colour, "circle-open"),
     ]
     return [*parts, *(_curve(rows, fit, colour) for fit in line.iter_rows(named=True))]
+
+
+def _name_once(traces: list[go.Scatter]) -> None:
+    """Let the legend explain a sign that all colours share only once."""
+    named: set[str] = set()
+    for trace in traces:
+        trace.showlegend = trace.name not in named
+        trace.legendrank = LAST if trace.name in SIGNS else None
+        named.add(trace.name)
 
 
 def _points(rows: pl.DataFrame, column: str, name: str, colour: str, symbol: str) -> go.Scatter:
@@ -128,7 +140,7 @@ def _curve(rows: pl.DataFrame, fit: dict[str, Any], colour: str) -> go.Scatter:
     bus = fit["bus_bandwidth"]
     half = fit["half_bandwidth_bytes"] or 0.0
     return go.Scatter(
-        name="fitted",
+        name=SIGNS[1],
         x=size,
         y=bus * size / (half + size) if bus else None,
         mode="lines",
@@ -146,7 +158,6 @@ def _axes(rows: pl.DataFrame) -> dict[str, Any]:
         | {"title": {"text": "message size"}},
         "yaxis": size_axis.of_bandwidth(known.min() / 1.5, known.max() * 2.5),
         "showlegend": True,
-        "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom"},
         "margin": {"t": 30},
     }
 

@@ -98,6 +98,6 @@ def _axes(last: float, theme: Theme) -> dict[str, Any]:
         | {"title": {"text": "after the first gradient of the step is ready"}},
         "yaxis": {"autorange": "reversed", "fixedrange": True, "tickfont": {"color": theme.text}},
         "showlegend": True,
-        "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "traceorder": "normal"},
+        "legend": {"traceorder": "normal"},
         "margin": {"t": 30},
     }

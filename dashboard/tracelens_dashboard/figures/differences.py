@@ -45,7 +45,7 @@ def by_rank(found: Difference, theme: Theme, *, step_ns: float = 0.0) -> Drawing
         zmin=-ceiling,
         zmax=ceiling,
         hoverongaps=False,
-        colorbar=_bar(ceiling, theme),
+        colorbar=_bar(ceiling),
         text=[[_signed(float(ns)) for ns in row] for row in np.nan_to_num(cells)],
         hovertemplate="%{y}, step %{x}: %{text}<extra></extra>",
     )
@@ -106,7 +106,7 @@ def by_category(
         barmode="group",
         bargap=0.3,
         showlegend=True,
-        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "reversed"},
+        legend={"traceorder": "reversed"},
         xaxis=duration_axis.linear(1.02 * largest),
         yaxis={"autorange": "reversed", "ticksuffix": " ", "showgrid": False, "fixedrange": True},
     )
@@ -165,12 +165,9 @@ def _signed(ns: float) -> str:
     return f"{sign}{text.duration(abs(ns))}"
 
 
-def _bar(ceiling: float, theme: Theme) -> dict[str, Any]:
+def _bar(ceiling: float) -> dict[str, Any]:
     ends = (-ceiling, 0.0, ceiling)
     return {
-        "thickness": 10,
-        "outlinewidth": 0,
-        "tickfont": {"color": theme.secondary},
         "tickvals": list(ends),
         "ticktext": [_signed(-ceiling), "0", _signed(ceiling)],
     }

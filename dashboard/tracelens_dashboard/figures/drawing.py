@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from plotly import graph_objects as go
 
@@ -11,6 +12,8 @@ from tracelens_dashboard import theme as themes
 
 if TYPE_CHECKING:
     from tracelens_dashboard.theme import Theme
+
+LINE: Final = 48  # letters that a narrow window shows beside each other
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Drawing:
 def empty(theme: Theme, sentence: str) -> Drawing:
     """Say in a figure's place why there is none."""
     note = {
-        "text": sentence,
+        "text": "<br>".join(textwrap.wrap(sentence, LINE, break_on_hyphens=False)),
         "showarrow": False,
         "x": 0.5,
         "y": 0.5,

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tracelens_dashboard import text
 
-MOST_TICKS: Final = 7
+MOST_TICKS: Final = 5  # as many labels as a narrow window has room for
 FEW_DECADES: Final = 2.5
 _STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 
@@ -16,10 +16,12 @@ def logarithmic(low_ns: float, high_ns: float) -> dict[str, Any]:
     """Return a logarithmic axis of nanoseconds."""
     low, high = max(low_ns, 1.0), max(high_ns, low_ns * 1.01, 1.01)
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    powers = [10.0**power for power in range(first, last + 1)]
     finer = (1.0, 2.0, 5.0) if math.log10(high / low) <= FEW_DECADES else (1.0,)
-    found = [part * 10.0**power for power in range(first, last + 1) for part in finer]
-    ticks = [tick for tick in found if low / 2 <= tick <= 2 * high]
-    stride = -(-len(ticks) // (2 * MOST_TICKS))
+    ticks = [tick for p in powers for part in finer if low / 2 <= (tick := part * p) <= 2 * high]
+    if len(ticks) > MOST_TICKS + 2:
+        ticks = [power for power in powers if low / 2 <= power <= 2 * high]
+    stride = -(-len(ticks) // (MOST_TICKS + 2))
     return {"type": "log"} | _labelled(ticks[::stride])
 
 

@@ -81,7 +81,7 @@ def _rows(frames: pl.DataFrame) -> list[dict[str, Any]]:
 
 def _axes(places: list[int], labels: list[str], unit: str, theme: Theme) -> dict[str, Any]:
     return {
-        "xaxis": {"fixedrange": True, "ticksuffix": f" {unit}", "nticks": 6},
+        "xaxis": {"fixedrange": True, "ticksuffix": f" {unit}", "nticks": 4},
         "yaxis": {
             "tickvals": places,
             "ticktext": [f"{label} " for label in labels],
@@ -91,5 +91,5 @@ def _axes(places: list[int], labels: list[str], unit: str, theme: Theme) -> dict
         },
         "bargap": 0.25,
         "showlegend": True,
-        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "reversed"},
+        "legend": {"traceorder": "reversed"},
     }

@@ -47,7 +47,7 @@ def draw(
         zmin=0,
         zmax=100,
         ygap=2,
-        colorbar={"thickness": 10, "outlinewidth": 0, "ticksuffix": " %", "nticks": 4},
+        colorbar={"ticksuffix": " %", "nticks": 4},
         hovertemplate="%{y}at %{x:.3f} s: on the stack %{z:.0f} % of the time<extra></extra>",
     )
     layout = {

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tracelens_dashboard.theme import Theme
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
-NAMED: Final = (("half", 0.5), ("9 in 10", 0.9), ("99 %", 0.99))
+NAMED: Final = (("half", 0.5), ("9 in 10", 0.9), ("99 in 100", 0.99))
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,7 @@ def draw(bars: Sequence[Bars], what: str, counted: str, theme: Theme) -> go.Figu
         "margin": {"t": 30},
     }
     if len(bars) > 1:
-        legend = {"orientation": "h", "y": 1.0, "x": 1, "xanchor": "right", "yanchor": "bottom"}
-        layout |= {"showlegend": True, "legend": legend, "margin": {"t": 46}}
+        layout |= {"showlegend": True, "margin": {"t": 46}}
     return figure(theme, *traces, **layout)
 
 

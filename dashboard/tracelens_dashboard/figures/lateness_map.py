@@ -139,10 +139,7 @@ def first_rank(label: str) -> int:
 
 def _bar(theme: Theme) -> dict[str, Any]:
     return {
-        "thickness": 10,
-        "outlinewidth": 0,
         "ticksuffix": " ms",
-        "tickfont": {"color": theme.secondary},
         "title": {"text": "late by", "font": {"color": theme.secondary, "size": 12}},
         "nticks": 5,
     }

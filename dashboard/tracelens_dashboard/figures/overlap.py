@@ -113,6 +113,6 @@ def _axes(high: float, theme: Theme) -> dict[str, Any]:
         "xaxis": duration_axis.linear(high * 1.05),
         "yaxis": {"autorange": "reversed", "fixedrange": True, "tickfont": {"color": theme.text}},
         "showlegend": True,
-        "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "traceorder": "normal"},
+        "legend": {"traceorder": "normal"},
         "margin": {"t": 30},
     }

@@ -87,7 +87,7 @@ def _hover(row: dict[str, Any]) -> str:
 def _axes(shown: list[dict[str, Any]], unit: str, theme: Theme) -> dict[str, Any]:
     labels = [f"rank {row['rank']}, step {row['step']} " for row in shown]
     return {
-        "xaxis": {"fixedrange": True, "ticksuffix": f" {unit}", "nticks": 6},
+        "xaxis": {"fixedrange": True, "ticksuffix": f" {unit}", "nticks": 4},
         "yaxis": {
             "tickvals": list(range(len(labels))),
             "ticktext": labels,

@@ -109,5 +109,5 @@ def _axes(shown: list[str], theme: Theme) -> dict[str, Any]:
             "tickfont": {"color": theme.text},
         },
         "showlegend": True,
-        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
+        "legend": {"traceorder": "normal"},
     }

@@ -59,7 +59,7 @@ def draw(cells: pl.DataFrame, theme: Theme) -> Drawing:
         zmax=len(names) * len(STRENGTHS) - 0.5,
         showscale=False,
         hoverongaps=False,
-        xgap=1 if len(columns) <= 120 else 0,
+        xgap=1 if len(columns) <= 40 else 0,
         ygap=2,
         hovertemplate=(
             "rank %{customdata[0]}, step %{x}: %{customdata[2]} of the path, "
@@ -161,7 +161,7 @@ def _axes(ranks: list[int], theme: Theme) -> dict[str, Any]:
             "tickfont": {"color": theme.text},
         },
         "showlegend": True,
-        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "itemclick": False},
+        "legend": {"itemclick": False},
     }
 
 

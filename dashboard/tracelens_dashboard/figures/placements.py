@@ -58,6 +58,12 @@ def draw(placements: pl.DataFrame, theme: Theme) -> Drawing:
     drawn.add_vline(
         x=rows[0]["mean_bytes"] / factor,
         line={"dash": "dot", "color": theme.secondary, "width": 1.5},
+        annotation={
+            "text": "mean shard",
+            "yanchor": "bottom",
+            "font": {"size": 11, "color": theme.secondary},
+        },
+        annotation_position="top",
     )
     return Drawing(drawn, sentence(placements), _table(placements))
 
@@ -100,6 +106,7 @@ def _axes(labels: list[str], most: float, unit: str, theme: Theme) -> dict[str, 
             "tickfont": {"color": theme.text},
         },
         "bargap": 0.35,
+        "margin": {"t": 22},
     }
 
 

@@ -80,8 +80,13 @@ def _axes(theme: Theme) -> dict[str, object]:
     return {
         "barmode": "stack",
         "bargap": 0.3,
-        "xaxis": {"ticksuffix": " ms", "fixedrange": True, "title": {"text": "longer, a step"}},
+        "xaxis": {
+            "ticksuffix": " ms",
+            "fixedrange": True,
+            "nticks": 5,
+            "title": {"text": "longer than peers, in the mean step"},
+        },
         "yaxis": {"autorange": "reversed", "fixedrange": True, "tickfont": {"color": theme.text}},
         "showlegend": True,
-        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
+        "legend": {"traceorder": "normal"},
     }

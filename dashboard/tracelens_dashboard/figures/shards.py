@@ -102,7 +102,8 @@ def summary(shards: pl.DataFrame) -> str:
     return (
         f"Shard {shards['shard'][most]} carries {text.size(float(values[most]))}, "
         f"{ratio:.1f} times the mean of {len(values)} shards, and is "
-        f"busy {text.percent(float(shards['busy_share'][most] or 0))} of the time in which it is asked."
+        f"busy {text.percent(float(shards['busy_share'][most] or 0))} of the time in which it is asked. "
+        "The dotted line is the mean."
     )
 
 
@@ -122,7 +123,7 @@ def traffic(table: pl.DataFrame, theme: Theme) -> Drawing:
         colorscale=[[0, theme.ramp[0]], [1, theme.accent]],
         zmin=0,
         zmax=float(cells.max()) or 1.0,
-        colorbar={"thickness": 10, "outlinewidth": 0, "ticksuffix": f" {unit}", "nticks": 5},
+        colorbar={"ticksuffix": f" {unit}", "nticks": 5},
         hovertemplate=f"%{{y}}with %{{x}}: %{{z:,.2f}} {unit}<extra></extra>",
         xgap=2,
         ygap=2 if len(cells) <= 64 else 0,

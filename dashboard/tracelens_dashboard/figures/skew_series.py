@@ -46,7 +46,6 @@ def draw(by_step: pl.DataFrame, theme: Theme) -> Drawing:
         "xaxis": {"title": {"text": "step"}, "showgrid": False, "fixedrange": True},
         "yaxis": duration_axis.logarithmic(low, float(skew.max())),
         "showlegend": True,
-        "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom"},
         "margin": {"t": 30},
     }
     return Drawing(figure(theme, *points, **layout), summary(by_step), table(by_step))

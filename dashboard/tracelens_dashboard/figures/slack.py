@@ -8,8 +8,8 @@ import numpy as np
 from plotly import graph_objects as go
 
 from tracelens_dashboard import text
+from tracelens_dashboard.figures import duration_axis
 from tracelens_dashboard.figures.drawing import Drawing, empty, figure
-from tracelens_dashboard.figures.units import TIMES, scaled
 
 if TYPE_CHECKING:
     import polars as pl
@@ -32,34 +32,40 @@ def draw(slack: pl.DataFrame, theme: Theme) -> Drawing:
         return empty(theme, ALONE)
     ordered = slack.sort("slack_ns", "rank")
     shown = ordered.head(MOST)
-    unit, middle = scaled(shown["slack_ns"].to_numpy().astype(float), TIMES)
-    factor = next(factor for factor, name in TIMES if name == unit)
+    spare = shown["slack_ns"].to_numpy().astype(float)
     critical = shown["critical_steps"].to_numpy()
     labels = [f"rank {rank} " for rank in shown["rank"]]
     common: dict[str, Any] = {"y": labels, "mode": "markers", "cliponaxis": False}
     common["customdata"] = [
-        [rank, text.percent(share)]
-        for rank, share in zip(shown["rank"].to_list(), critical, strict=True)
+        [
+            row["rank"],
+            text.percent(row["critical_steps"]),
+            _say(row, "slack_ns"),
+            _say(row, "least_slack_ns"),
+        ]
+        for row in shown.iter_rows(named=True)
     ]
     dots = go.Scatter(
-        x=middle,
+        x=spare,
         name="median step",
         marker={"size": 11, "color": np.where(critical > OFTEN, theme.loss, theme.accent)},
         hovertemplate=(
-            f"%{{y}}can spare %{{x:,.2f}} {unit} in the median step, nothing in %{{customdata[1]}}"
+            "%{y}can spare %{customdata[2]} in the median step, nothing in %{customdata[1]}"
             "<extra></extra>"
         ),
         **common,
     )
     rings = go.Scatter(
-        x=shown["least_slack_ns"].to_numpy() / factor,
+        x=shown["least_slack_ns"].to_numpy(),
         name="least",
         marker={"size": 9, "symbol": "circle-open", "color": theme.secondary},
-        hovertemplate=f"%{{y}}at least %{{x:,.2f}} {unit}<extra></extra>",
+        hovertemplate="%{y}at least %{customdata[3]}<extra></extra>",
         **common,
     )
     return Drawing(
-        figure(theme, rings, dots, **_axes(labels, unit, theme)), sentence(ordered), _rows(ordered)
+        figure(theme, rings, dots, **_axes(labels, float(spare.max()), theme)),
+        sentence(ordered),
+        _rows(ordered),
     )
 
 
@@ -91,13 +97,14 @@ def _rows(ordered: pl.DataFrame) -> list[dict[str, Any]]:
     ]
 
 
-def _axes(labels: list[str], unit: str, theme: Theme) -> dict[str, Any]:
+def _say(row: dict[str, Any], column: str) -> str:
+    return text.duration(row[column])
+
+
+def _axes(labels: list[str], most: float, theme: Theme) -> dict[str, Any]:
     return {
-        "xaxis": {
-            "fixedrange": True,
-            "zeroline": False,
-            "title": {"text": f"{unit} later in a step, at no cost"},
-        },
+        "xaxis": duration_axis.linear(most)
+        | {"zeroline": False, "title": {"text": "later in a step, at no cost"}},
         "yaxis": {
             "fixedrange": True,
             "range": [len(labels) - 0.5, -0.5],
@@ -105,5 +112,5 @@ def _axes(labels: list[str], unit: str, theme: Theme) -> dict[str, Any]:
             "ticksuffix": " ",
         },
         "showlegend": True,
-        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "reversed"},
+        "legend": {"traceorder": "reversed"},
     }

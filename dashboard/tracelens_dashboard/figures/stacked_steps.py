@@ -62,7 +62,7 @@ def draw(table: pl.DataFrame, parts: Sequence[Part], theme: Theme) -> go.Figure:
         "xaxis": {"title": {"text": "step"}, "showgrid": False, "fixedrange": True},
         "yaxis": duration_axis.linear(high) | {"range": [0, high]},
         "showlegend": True,
-        "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "traceorder": "normal"},
+        "legend": {"traceorder": "normal"},
         "margin": {"t": 30},
     }
     return figure(theme, *bars, **layout)

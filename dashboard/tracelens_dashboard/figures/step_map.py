@@ -43,7 +43,7 @@ def draw(grid: Grid, theme: Theme, marked: tuple[int, int] | None = None) -> Dra
         zmin=low,
         zmax=high,
         hoverongaps=False,
-        colorbar=_bar(low, high, theme),
+        colorbar=_bar(low, high),
         text=[[text.duration(float(ns)) for ns in row] for row in np.nan_to_num(cells)],
         hovertemplate="%{y}, step %{x}: %{text}<extra></extra>",
     )
@@ -97,12 +97,6 @@ def _scale(cells: Matrix) -> tuple[float, float]:
     return low, max(float(np.quantile(worst, _HIGH)), 1.2 * low, 1.0)
 
 
-def _bar(low: float, high: float, theme: Theme) -> dict[str, Any]:
+def _bar(low: float, high: float) -> dict[str, Any]:
     ticks = duration_axis.linear(high, low)
-    return {
-        "thickness": 10,
-        "outlinewidth": 0,
-        "tickfont": {"color": theme.secondary},
-        "tickvals": ticks["tickvals"],
-        "ticktext": ticks["ticktext"],
-    }
+    return {"tickvals": ticks["tickvals"], "ticktext": ticks["ticktext"]}

@@ -52,7 +52,7 @@ def draw(
         **_axes(times, shown),
     )
     for row, mark in enumerate(shown):
-        _add_mark(drawn, mark, row, theme)
+        _add_mark(drawn, mark, row, _place(mark, times.steps), theme)
     return Drawing(drawn, summary(times, found, what), table(times, found))
 
 
@@ -147,14 +147,20 @@ def _levels(times: StepTimes, found: Sequence[Regime], theme: Theme) -> go.Scatt
     )
 
 
-def _add_mark(drawn: go.Figure, mark: Mark, row: int, theme: Theme) -> None:
+def _place(mark: Mark, steps: Sequence[int]) -> str:
+    """Choose to which side of its middle a label grows: never out of the plot."""
+    share = ((mark.first + mark.last) / 2 - steps[0]) / max(steps[-1] - steps[0], 1)
+    return "left" if share < 1 / 3 else "center" if share <= 2 / 3 else "right"
+
+
+def _add_mark(drawn: go.Figure, mark: Mark, row: int, anchor: str, theme: Theme) -> None:
     colour = theme.loss if mark.fault else theme.secondary
     drawn.add_vrect(
         x0=mark.first - 0.5, x1=mark.last + 0.5, fillcolor=colour, opacity=0.09, line_width=0
     )
     drawn.add_annotation(
-        x=mark.first - 0.5,
-        xanchor="left",
+        x=(mark.first + mark.last) / 2,
+        xanchor=anchor,
         y=1,
         yref="paper",
         yanchor="top",
@@ -173,7 +179,6 @@ def _axes(times: StepTimes, marks: Sequence[Mark]) -> dict[str, Any]:
         "xaxis": {"title": {"text": "step"}, "showgrid": False, "fixedrange": True},
         "yaxis": duration_axis.linear(top) | {"range": [0, top]},
         "showlegend": True,
-        "legend": {"orientation": "h", "y": 1.0, "x": 1, "xanchor": "right", "yanchor": "bottom"},
         "hovermode": "closest",
         "margin": {"t": 30},
     }

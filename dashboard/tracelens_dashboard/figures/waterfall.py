@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tracelens.analyses.result import Efficiency
     from tracelens_dashboard.theme import Theme
 
+AMOUNT_PX: int = 48  # beside the longest bar: its share
 SMALLEST: float = 0.0005  # shares below are not drawn; the table has them
 
 
@@ -70,7 +71,13 @@ def _amount(index: int, share: float) -> str:
 
 def _axes(labels: list[str], theme: Theme) -> dict[str, Any]:
     return {
-        "xaxis": {"range": [0, 112], "fixedrange": True, "ticksuffix": " %", "nticks": 6},
+        "xaxis": {
+            "range": [0, 100],
+            "fixedrange": True,
+            "tickvals": [0, 50, 100],
+            "ticktext": ["0", "50 %", "100 %"],
+        },
+        "margin": {"r": AMOUNT_PX},
         "yaxis": {
             "autorange": "reversed",
             "fixedrange": True,

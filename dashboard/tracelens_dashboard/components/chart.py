@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from tracelens_dashboard.figures.drawing import Drawing
 
+PLOT: Final = "plot"
+NOTHING: Final = "plot nothing"  # what there is to say stands above it
 GRID_OPTIONS: Final = {
     "suppressFieldDotNotation": True,  # column names are words, not paths
     "animateRows": False,
@@ -38,32 +40,36 @@ def graph(identity: Any, height: int | None = None) -> dcc.Graph:
 
 
 def card(chart: str, title: str, height: int, *extra: Component) -> dmc.Card:
-    """Return the card of a chart; `extra` stands beside its title."""
-    switch = dmc.Switch(
-        id=ids.part(chart, "switch"), label="Table", size="xs", className="table-switch"
-    )
-    ways = dmc.Group([*extra, picture(title), switch], gap="md", ml="auto")
-    heading = dmc.Group(
-        [dmc.Title(title, order=2, className="card-title"), ways],
-        justify="space-between",
-        wrap="wrap",
-        gap="xs",
-    )
+    """Return the card of a chart; `extra` stands beside its title. Its plot fills a higher card."""
     return dmc.Card(
         [
-            heading,
+            _heading(chart, title, *extra),
             html.P(id=ids.part(chart, "summary"), className="summary"),
             html.Div(
-                graph(ids.part(chart, "graph"), height),
+                graph(ids.part(chart, "graph")),
                 id=ids.part(chart, "plot"),
                 role="img",
+                className=PLOT,
+                style={"minHeight": f"{height}px"},
             ),
             html.Div(
                 grid(ids.part(chart, "rows"), height), id=ids.part(chart, "grid"), hidden=True
             ),
         ],
-        className="card",
+        className="card chart-card",
     )
+
+
+def _heading(chart: str, title: str, *extra: Component) -> Component:
+    switch = dmc.Switch(
+        id=ids.part(chart, "switch"), label="Table", size="xs", className="table-switch"
+    )
+    parts = [
+        dmc.Title(title, order=2, className="card-title"),
+        html.Div(extra, className="card-choices") if extra else None,
+        html.Div([picture(title), switch], className="card-tools"),
+    ]
+    return html.Div([part for part in parts if part], className="card-heading")
 
 
 def picture(title: str) -> dmc.Button:
@@ -111,6 +117,7 @@ def bind(app: Dash, chart: str, draw: Callable[..., Drawing], *inputs: Input | S
         Output(ids.part(chart, "graph"), "figure"),
         Output(ids.part(chart, "summary"), "children"),
         Output(ids.part(chart, "plot"), "aria-label"),
+        Output(ids.part(chart, "plot"), "className"),
         Output(ids.part(chart, "rows"), "rowData"),
         Output(ids.part(chart, "rows"), "columnDefs"),
         Input(ids.SCHEME, "computedColorScheme"),
@@ -122,7 +129,8 @@ def bind(app: Dash, chart: str, draw: Callable[..., Drawing], *inputs: Input | S
             raise PreventUpdate
         drawing = draw(asked.store(run), theme.of(scheme), *values)
         summary, rows = drawing.summary, drawing.rows
-        return drawing.figure, summary, summary, rows, columns(rows)
+        shown = PLOT if drawing.figure.data else NOTHING
+        return drawing.figure, summary, summary, shown, rows, columns(rows)
 
 
 def register_switches(app: Dash) -> None:

@@ -66,7 +66,7 @@ def layout(runs: Runs, _view: ViewState) -> Component:
         card = dmc.Card([html.P(ONLY_ONE), html.P(way)], className="card prose")
         return html.Div([title, card], className="page", id="runs")
     rows = _rows(runs)
-    heading = dmc.Group([title, _controls(rows)], justify="space-between", mb="xs")
+    heading = html.Div([title, _controls(rows)], className="page-heading")
     shown = dmc.Card(html.Div(_table(rows, "", NEWEST), id=LIST), className="card")
     poll = dcc.Interval(id=POLL, interval=POLL_MS, disabled=not _busy(rows))
     return html.Div([heading, shown, poll], className="page", id="runs")

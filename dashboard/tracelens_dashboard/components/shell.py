@@ -29,6 +29,7 @@ NO_VIEW: Final = ViewState()
 PATIENCE_S: Final = 1.0
 HEADER_PX: Final = 52
 SIDEBAR_PX: Final = 168
+BUTTON_PX: Final = 30
 KEYS: Final = (
     ("1 … 9", "go to a page"),
     ("w, s", "timeline: zoom in, zoom out"),
@@ -198,7 +199,7 @@ def _picker(runs: Runs) -> Component:
 
 def _help_button() -> Component:
     name = aria("keyboard help")
-    return dmc.ActionIcon("?", id=ids.HELP_BUTTON, variant="default", size="lg", **name)
+    return dmc.ActionIcon("?", id=ids.HELP_BUTTON, variant="default", size=BUTTON_PX, **name)
 
 
 def _scheme_switch() -> Component:
@@ -207,7 +208,7 @@ def _scheme_switch() -> Component:
         lightIcon=html.Span("☀", className="icon"),
         darkIcon=html.Span("☾", className="icon"),
         variant="default",
-        size="lg",
+        size=BUTTON_PX,
         **aria("switch between light and dark"),
     )
 

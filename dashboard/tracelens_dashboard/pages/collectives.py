@@ -77,7 +77,8 @@ def layout(store: Store, _view: ViewState) -> Component:
         chart.card(SPEED, "Bandwidth by message size", PLOT_PX + 60),
         chart.card(LINKS, "Links between ranks", _height(_links(store), link_bars.MOST_LINKS)),
     )
-    grid = [*cards, *(dmc.GridCol(one, span=half) for one in charts)]
+    spans = [half] * 4 + [half if store.table("links").height else 12] * 2
+    grid = [*cards, *(dmc.GridCol(one, span=span) for one, span in zip(charts, spans, strict=True))]
     return html.Div([title, dmc.Grid(grid, gutter="sm")], className="page")
 
 

@@ -55,7 +55,7 @@ def layout(store: Store, view: ViewState) -> Component:
     if store.run_id is None:
         return _told(title, ALONE)
     other = asked.other(view.compare)
-    heading = dmc.Group([title, _choice(store, view)], justify="space-between", mb="xs")
+    heading = html.Div([title, _choice(store, view)], className="page-heading")
     if other is None:
         return _told(heading, CHOOSE)
     height = max(200, min(420, 100 + ROW_PX * len(set(store.ranks) & set(other.ranks))))
@@ -65,7 +65,7 @@ def layout(store: Store, view: ViewState) -> Component:
         (chart.card(THERE, f"{asked.name(other)}: where the time went", 280), half),
         (chart.card(MOVED, "What a step is spent on", 320), {"base": 12, "md": 5}),
         (
-            chart.card(MAP, "Rank and step: faster is blue, slower orange", height),
+            chart.card(MAP, "Rank and step: blue is faster, orange slower", height),
             {"base": 12, "md": 7},
         ),
     )
@@ -159,7 +159,7 @@ def _map(store: Store, theme: Theme, other: Any) -> Drawing:
 def _sentence(store: Store, other: Store) -> Component:
     parts = [_steps(store, other), _useful(store, other), _category(store, other)]
     said = " ".join(part for part in parts if part)
-    return html.Div(dmc.Title(said, order=2, id="verdict"), className="verdict")
+    return html.Div(dmc.Title(text.tied(said), order=2, id="verdict"), className="verdict")
 
 
 def _steps(store: Store, other: Store) -> str:

@@ -1,4 +1,4 @@
-"""Does communication run beside own work, and what lies between weight updates?"""
+"""Is communication hidden behind work?"""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PATH: Final = "/interleaving"
 TITLE: Final = "Interleaving"
-QUESTION: Final = "Does communication run beside own work, and what lies between weight updates?"
+QUESTION: Final = "Is communication hidden behind work?"
 
 BY_STEP: Final = "overlap-steps"
 BY_BUCKET: Final = "overlap-buckets"
@@ -58,13 +58,11 @@ def layout(store: Store, _view: ViewState) -> Component:
     charts = (
         chart.card(BY_STEP, "Communication, hidden and exposed, step by step", PLOT_PX),
         chart.card(BY_BUCKET, "Communication by bucket", _height(store, "overlap_by_bucket", 40)),
-        chart.card(
-            CHAINS, "From a gradient to the use of its weights", _height(store, "chains", 40)
-        ),
+        chart.card(CHAINS, "From gradient to first use", _height(store, "chains", 40)),
         chart.card(GAPS, "Gaps between weight updates", PLOT_PX),
         chart.card(
             BUDGET,
-            "Time for background work between updates",
+            "Time for background work",
             _height(store, "background", budget.MOST_RANKS),
             *_inputs(),
         ),
@@ -126,13 +124,14 @@ def _height(store: Store, table: str, most: int) -> int:
 
 
 def _inputs() -> list[Component]:
-    small = {"size": "xs", "w": 150, "hideControls": True}
+    small = {"size": "xs", "hideControls": True}
     amount = dmc.NumberInput(
         id=AMOUNT,
         value=USUAL_MIB,
         min=1,
         max=MOST_MIB,
         suffix=" MiB a rank",
+        w=132,
         **small,
         **aria("to write"),
     )
@@ -142,6 +141,7 @@ def _inputs() -> list[Component]:
         min=0.001,
         max=MOST_SPEED,
         suffix=" GB/s",
+        w=84,
         **small,
         **aria("how fast"),
     )

@@ -95,9 +95,9 @@ def _charts(store: Store, view: ViewState) -> list[Component]:
 def _requests(store: Store, view: ViewState) -> list[tuple[Component, dict[str, int]]]:
     """Return the cards of requests with shards; of tensors where requests tell theirs."""
     ranks, shards = len(store.ranks), store.shard_count
-    dots = chart.card(DOTS, "Load of each shard, the dotted line is the mean", _height(shards, 100))
+    dots = chart.card(DOTS, "Load of each shard", _height(shards, 100))
     traffic = chart.card(TRAFFIC, "Bytes between workers and shards", _height(ranks, 110, 320))
-    title = "Where the variables could lie, the dotted line is the mean shard"
+    title = "Where the variables could lie"
     placed = chart.card(PLACEMENTS, title, 240)
     if store.table("tensors").is_empty():
         return [(dots, WIDE), (traffic, HALF), (placed, HALF)]

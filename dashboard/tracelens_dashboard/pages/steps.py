@@ -56,7 +56,7 @@ def layout(store: Store, view: ViewState) -> Component:
     return html.Div(
         [
             dcc.Store(id=MARKED, data=view.steps),
-            dmc.Group([title, measure.choice(MEASURE, store)], justify="space-between", mb="xs"),
+            html.Div([title, measure.choice(MEASURE, store)], className="page-heading"),
             dmc.Grid([dmc.GridCol(card, span=span) for card, span in cards], gutter="sm"),
             _findings(store),
         ],

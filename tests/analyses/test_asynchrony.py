@@ -51,9 +51,13 @@ def _async_run(lengths: list[float], until: float) -> list[dict[str, Any]]:
         seen[rank], begun[rank], steps[rank] = version, end + 1, steps[rank] + 1
 
 
-def _result(rows: list[dict[str, Any]]) -> asynchrony.Asynchrony:
+def _trace(rows: list[dict[str, Any]]) -> tl.Trace:
     names = sorted({name for row in rows for name in row})
-    trace = tl.Trace.from_table({name: [row.get(name) for row in rows] for name in names})
+    return tl.Trace.from_table({name: [row.get(name) for row in rows] for name in names})
+
+
+def _result(rows: list[dict[str, Any]]) -> asynchrony.Asynchrony:
+    trace = _trace(rows)
     return asynchrony.run(trace, phases.run(trace))
 
 
@@ -61,11 +65,22 @@ def test_a_slow_worker_is_stale() -> None:
     """Rank 2 takes four times as long, so the others update eight times in between."""
     found = _result(_async_run([10, 10.3, 43], until=3000))
     (finding,) = found.findings
-    assert (finding.kind, finding.ranks, finding.saving) == ("stale_worker", (2,), 0.0)
+    assert (finding.kind, finding.ranks, finding.phase) == ("stale_worker", (2,), "backprop")
+    assert finding.saving == pytest.approx(0, abs=0.02)
     by_rank = {row["rank"]: row for row in found.workers.iter_rows(named=True)}
     assert by_rank[2]["staleness"] == pytest.approx(7.8, abs=0.5)
     assert by_rank[2]["rate"] < 0.5
     assert by_rank[0]["rate"] > 1.0
+
+
+def test_why_it_is_stale_and_what_that_delays_are_told_with_it() -> None:
+    """All have 100 steps to do, which take it three times as long; it is no straggler beside that."""
+    rows = _async_run([10, 10.3, 32], until=3400)
+    found = analyze(_trace([row for row in rows if row["step"] < 100])).findings
+    (finding,) = [one for one in found if one.category == "fault"]
+    assert finding.kind == "stale_worker"
+    assert finding.slowdown == pytest.approx(3.15, abs=0.1)
+    assert finding.saving == pytest.approx(0.66, abs=0.02)
 
 
 def test_equal_workers_are_not() -> None:

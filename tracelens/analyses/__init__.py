@@ -124,6 +124,9 @@ def _told(finding: Finding, findings: list[Finding]) -> bool:
     if finding.kind == "exposed_communication":
         why = (other for other in findings if other.kind in _TRANSFERS)
         return any((other.saving or 0.0) >= (finding.saving or 0.0) / 2 for other in why)
+    if finding.kind == "straggler":
+        stale = {rank for other in findings if other.kind == "stale_worker" for rank in other.ranks}
+        return bool(finding.ranks) and set(finding.ranks) <= stale
     if finding.kind == "load_imbalance":
         late = sum(other.saving or 0.0 for other in findings if other.kind in _LATE)
         return late >= (finding.saving or 0.0) / 2

@@ -25,6 +25,7 @@ FASTER: Final = 0.12  # of the faster one: how far the levels are apart, at leas
 SHORTEST: Final = 0.15  # of the run: both levels last as long
 FEWEST: Final = 16  # steps of each level
 APART: Final = 0.9  # of the steps of each level are on its side of the middle
+PRESENT: Final = 0.5  # of the ranks took a step, or it tells nothing of all
 TOGETHER: Final = 0.9  # of the ranks are slower by half of it, or more
 NOTICEABLE: Final = 0.03  # of the job
 _EXTREMES: Final = (0.1, 0.9)
@@ -32,32 +33,53 @@ _EXTREMES: Final = (0.1, 0.9)
 
 @dataclass(frozen=True)
 class Slowdown:
-    """Rows `first` to `last`, inclusive, in which every rank computes longer by `level` of a step."""
+    """Rows `first` to `last`, inclusive, in which every rank computes longer by `level` of a step.
+
+    `share` of what it computes there goes away with it; `unsure` is the standard error of that.
+    """
 
     first: int
     last: int
     level: float
+    share: float
+    unsure: float
 
 
 def find(own: OwnTime) -> Slowdown | None:
     """Search the run for an interval in which all ranks compute more slowly."""
-    rows = np.arange(_own_time.WARM_UP, len(own.steps))
-    computed = np.nan_to_num(_computed(own), nan=0.0)[rows] / own.step_ns
-    typical = np.median(computed, axis=1)
+    computed = _computed(own) / own.step_ns
+    rows = np.flatnonzero(np.mean(~np.isnan(computed), axis=1) >= PRESENT)
+    rows = rows[rows >= _own_time.WARM_UP]
+    computed = computed[rows]
+    fewest = max(FEWEST, SHORTEST * len(rows))
+    if len(rows) < 2 * fewest:
+        return None
+    typical = np.nanmedian(computed, axis=1)
     first, last = greatest_run(typical - np.mean(np.quantile(typical, _EXTREMES)))
     inside = np.zeros(len(rows), np.bool_)
     inside[first : last + 1] = True
-    fewest = max(FEWEST, SHORTEST * len(rows))
     if min(np.count_nonzero(inside), np.count_nonzero(~inside)) < fewest:
         return None
-    upper, lower = (np.median(computed[part], axis=0) for part in (inside, ~inside))
+    there = [~np.isnan(computed[part]).all(axis=0) for part in (inside, ~inside)]
+    ranks = there[0] & there[1]
+    if not ranks.any():
+        return None
+    upper, lower = (np.nanmedian(computed[part][:, ranks], axis=0) for part in (inside, ~inside))
     middle = float(np.median(upper) + np.median(lower)) / 2
     above, below = np.mean(typical[inside] > middle), np.mean(typical[~inside] < middle)
     level = float(np.median(upper - lower))
     together = np.mean(upper - lower > level / 2)
     if level < FASTER * float(np.median(lower)) or min(above, below) < APART or together < TOGETHER:
         return None
-    return Slowdown(int(rows[first]), int(rows[last]), level)
+    share, unsure = _longer(typical[inside], typical[~inside])
+    return Slowdown(int(rows[first]), int(rows[last]), level, share, unsure)
+
+
+def _longer(inside: Floats, outside: Floats) -> tuple[float, float]:
+    """Return what share of the steps inside they are longer by, and its standard error."""
+    left = float(outside.mean() / inside.mean())
+    errors = [part.std() / part.mean() / np.sqrt(len(part)) for part in (inside, outside)]
+    return 1 - left, left * float(np.hypot(*errors))
 
 
 def findings(own: OwnTime, job_ns: int, told: list[Finding]) -> list[Finding]:
@@ -65,14 +87,18 @@ def findings(own: OwnTime, job_ns: int, told: list[Finding]) -> list[Finding]:
     slow = find(own)
     if slow is None or any(_same(own, slow, finding) for finding in told):
         return []
-    total = np.nan_to_num(own.total, nan=0.0).max(axis=1)
-    inside = slice(slow.first, slow.last + 1)
-    outside = np.delete(total, np.r_[: _own_time.WARM_UP, inside])
-    lost = total[inside] - np.mean(outside)
-    saving = float(lost.sum() / job_ns)
-    if saving < NOTICEABLE:
-        return []
-    return [_finding(own, slow, saving, _interval(lost, outside, job_ns))]
+    low, saving, high = (
+        _saving(own, slow, slow.share + by * slow.unsure) / job_ns for by in (-1.96, 0.0, 1.96)
+    )
+    return [_finding(own, slow, saving, (low, high))] if saving >= NOTICEABLE else []
+
+
+def _saving(own: OwnTime, slow: Slowdown, share: float) -> float:
+    """Return by how much the steps' slowest ranks are earlier if all compute by a share less."""
+    rows = slice(slow.first, slow.last + 1)
+    total = np.nan_to_num(own.total[rows], nan=0.0)
+    mended = total - share * np.nan_to_num(_computed(own)[rows], nan=0.0)
+    return float((total.max(axis=1) - mended.max(axis=1)).sum())
 
 
 def _computed(own: OwnTime) -> Floats:
@@ -86,13 +112,6 @@ def _same(own: OwnTime, slow: Slowdown, finding: Finding) -> bool:
     first, last = (int(own.steps[row]) for row in (slow.first, slow.last))
     common = min(last, finding.steps[1]) - max(first, finding.steps[0]) + 1
     return common >= 0.5 * (last - first + 1)
-
-
-def _interval(lost: Floats, outside: Floats, job_ns: int) -> tuple[float, float]:
-    """Return the 95 % interval of the sum, by the spread of the steps of both levels."""
-    error = len(lost) * np.sqrt(lost.var() / len(lost) + outside.var() / len(outside))
-    middle = float(lost.sum())
-    return (middle - 1.96 * float(error)) / job_ns, (middle + 1.96 * float(error)) / job_ns
 
 
 def _phase(own: OwnTime, slow: Slowdown) -> str:

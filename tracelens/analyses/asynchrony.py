@@ -4,6 +4,7 @@ A server numbers its updates (`seq` of an apply or a master_update), and what a 
 version that it had last seen. Staleness of an update = updates that others made in between (Ho et al.
 2013, "More effective distributed ML via a stale synchronous parallel parameter server"). Where each
 contribution makes an update of its own, `updates` and `rate` tell how fairly the workers are served.
+A stale worker costs learning, and delays the end where each worker has so many steps to do.
 Waiting for a turn is the cost of a server that serves one worker at a time (You, Buluc, Demmel 2017).
 """
 
@@ -14,7 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from tracelens import words
 from tracelens.analyses._job import job_ns
+from tracelens.analyses.phases import OWN_CATEGORIES
 from tracelens.analyses.result import Finding
 
 if TYPE_CHECKING:
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["WORKER_COLUMNS", "Asynchrony", "run"]
 
 WORTH_SAYING: Final = 0.05  # share of job time
-STALE: Final = 2.0  # times the mean staleness of the others
+STALE: Final = 1.5  # times the mean staleness of the others
 VERSIONS: Final = 2.0  # and at least so many versions more
 BLOCKS: Final = 8  # in all of which it must be so: by chance once in 256
 FEWEST: Final = 3  # updates in a block
@@ -50,7 +53,7 @@ class Asynchrony:
     findings: tuple[Finding, ...]
 
 
-def run(trace: Trace, _phases: Phases) -> Asynchrony:
+def run(trace: Trace, phases: Phases) -> Asynchrony:
     """Measure staleness, fairness and waiting for turns."""
     job = job_ns(trace)
     updates = _updates(trace)
@@ -75,7 +78,10 @@ def run(trace: Trace, _phases: Phases) -> Asynchrony:
         .select(pl.col(name).cast(kind) for name, kind in WORKER_COLUMNS.items())
         .sort("rank")
     )
-    findings = [*_serialised(table, trace, job), *_stale(updates, table)]
+    findings = [
+        *_serialised(table, trace, job),
+        *(_told(one, trace, phases) for one in _stale(updates, table)),
+    ]
     return Asynchrony(table, tuple(findings))
 
 
@@ -153,17 +159,28 @@ def _server_ns(trace: Trace) -> int:
     return int(_number(busy.item()))
 
 
-def _stale(updates: pl.DataFrame, table: pl.DataFrame) -> list[Finding]:
+@dataclass(frozen=True)
+class _Stale:
+    """A stale worker: mean staleness of its updates, and of the others'."""
+
+    rank: int
+    staleness: float
+    others: float
+    rate: float
+
+
+def _stale(updates: pl.DataFrame, table: pl.DataFrame) -> list[_Stale]:
     """Look for workers whose contributions are far older than those of the others, all the time."""
     found = []
-    for rank in table.filter(pl.col("updates") >= BLOCKS * FEWEST)["rank"]:
-        own = updates.filter(pl.col("rank") == rank)["staleness"]
-        others = updates.filter(pl.col("rank") != rank)["staleness"]
-        if others.is_empty():
+    sums = updates.select(pl.col("staleness").sum(), number=pl.len()).row(0)
+    for row in table.filter(pl.col("updates") >= BLOCKS * FEWEST).iter_rows(named=True):
+        mean, number = row["staleness"], row["updates"]
+        if number == sums[1]:
             continue
-        usual, mean = _number(others.mean()), _number(own.mean())
+        usual = (sums[0] - mean * number) / (sums[1] - number)
+        own = updates.filter(pl.col("rank") == row["rank"])["staleness"]
         if mean >= max(STALE * usual, usual + VERSIONS) and _lasting(own, usual):
-            found.append(_stale_worker(table, rank, mean, usual))
+            found.append(_Stale(row["rank"], mean, usual, row["rate"]))
     return found
 
 
@@ -173,21 +190,54 @@ def _lasting(own: pl.Series, usual: float) -> bool:
     return all(_number(block.mean()) > usual for block in blocks)
 
 
-def _stale_worker(table: pl.DataFrame, rank: int, mean: float, usual: float) -> Finding:
-    rate = _number(table.filter(pl.col("rank") == rank)["rate"].item())
+def _told(stale: _Stale, trace: Trace, phases: Phases) -> Finding:
+    """Say who is stale, why, and by how much the job ends later for it."""
+    process = int(trace.workers.filter(pl.col("rank") == stale.rank)["process"][0])
+    ends = trace.steps.group_by("process").agg(pl.col("end_ns").max())
+    own = pl.col("process") == process
+    last, others = (_number(ends.filter(who)["end_ns"].max()) for who in (own, ~own))
+    saving = max(last - others, 0.0) / max(job_ns(trace), 1)
+    phase, slowdown = _slow_in(phases, process)
+    why = (
+        "" if phase is None else f", for it takes {slowdown:.1f}x as long for {words.phase(phase)}"
+    )
+    cost = f", and without it the job would be {words.percent(saving)} shorter" if saving else ""
     return Finding(
         kind="stale_worker",
         category="fault",
-        saving=0.0,  # nobody waits for it; what it costs is learning, not time
-        ranks=(rank,),
+        saving=saving,
+        ranks=(stale.rank,),
+        phase=phase,
         pattern="persistent",
+        slowdown=slowdown,
         sentence=(
-            f"What rank {rank} sends is {mean:.1f} versions old when it is applied, what the others "
-            f"send {usual:.1f}: it makes {rate:.1f}x the mean number of updates. Nobody waits "
-            "for it, but its steps are taken from weights that are long gone."
+            f"What rank {stale.rank} sends is {stale.staleness:.1f} versions old when it is applied, "
+            f"what the others send {stale.others:.1f}: it makes {stale.rate:.1f}x the mean number of "
+            f"updates{why}. Nobody waits for it{cost}, but its steps are taken from weights that are "
+            "long gone."
         ),
-        evidence={"staleness": mean, "others": usual, "rate": rate},
+        evidence={"staleness": stale.staleness, "others": stale.others, "rate": stale.rate},
     )
+
+
+def _slow_in(phases: Phases, process: int) -> tuple[str | None, float | None]:
+    """Return the own work in which a step of a worker exceeds the others' most, and how many times."""
+    usual = (
+        phases.times.filter(pl.col("category").cast(pl.String).is_in(OWN_CATEGORIES))
+        .group_by("process", "category", "step")
+        .agg(pl.col("ns").sum())
+        .group_by("category")
+        .agg(
+            own=pl.col("ns").filter(pl.col("process") == process).median(),
+            others=pl.col("ns").filter(pl.col("process") != process).median(),
+        )
+        .filter(pl.col("own") > pl.col("others"))
+        .sort(pl.col("own") - pl.col("others"), descending=True)
+    )
+    if usual.is_empty():
+        return None, None
+    row = usual.row(0, named=True)
+    return str(row["category"]), row["own"] / row["others"] if row["others"] else None
 
 
 def _number(value: object) -> float:

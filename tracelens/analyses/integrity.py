@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from tracelens.analyses._left_waiting import hangs, left_waiting
+from tracelens.analyses._restarts import left_behind
 from tracelens.analyses.result import Finding
 from tracelens.schema.vocabulary import CHOSEN_LOSSES, SEGMENTS_SUFFIX
 
@@ -85,10 +86,16 @@ def _damaged(trace: Trace) -> list[Finding]:
 
 
 def _broken_off(trace: Trace, open_spans: pl.DataFrame) -> list[Finding]:
-    """Report the process that broke off first, of those that did not end their recording."""
+    """Report the process that broke off first, of those that did not end their recording.
+
+    Whom a restart left behind is told as the change of ranks that it is (`membership.py`).
+    """
     explained = [note.file for note in trace.notes if note.kind in {"truncated", "running"}]
     silent = trace.processes.filter(
-        pl.col("main") & ~pl.col("complete") & ~pl.col("file").is_in(explained)
+        pl.col("main")
+        & ~pl.col("complete")
+        & ~pl.col("file").is_in(explained)
+        & ~pl.col("process").is_in(left_behind(trace))
     )
     if silent.is_empty():
         return []

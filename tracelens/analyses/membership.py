@@ -2,7 +2,8 @@
 
 A rank has joined if its first step is a later one than that of the others and begins later, and has left
 if its last step is an earlier one and ended earlier, both by more than a few steps, its recording being
-whole. Restarts with another number of ranks are seen by the world size that processes report.
+whole. Restarts with another number of ranks are seen by the world size that processes report: a rank
+of the job's earlier life alone has left, however its recording ended; one of both has not joined.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from tracelens import words
+from tracelens.analyses._restarts import begun_again, left_behind
 from tracelens.analyses.result import Finding
 
 if TYPE_CHECKING:
@@ -74,19 +76,21 @@ def _stays(trace: Trace) -> pl.DataFrame:
         typical=length.median(),
     )
     few = FEW_STEPS * pl.col("typical").median()
-    joined = (pl.col("first") - pl.col("first").min() > FEW_STEPS) & (
+    later = (pl.col("first") - pl.col("first").min() > FEW_STEPS) & (
         pl.col("begun") - pl.col("begun").min() > few
     )
-    left = (pl.col("last").max() - pl.col("last") > FEW_STEPS) & (
+    earlier = (pl.col("last").max() - pl.col("last") > FEW_STEPS) & (
         pl.col("ended").max() - pl.col("ended") > few
     )
+    again, behind = (pl.col("process").is_in(of(trace)) for of in (begun_again, left_behind))
+    joined = later & whole & ~again
+    left = earlier & (whole | behind)
     return (
-        trace.workers.with_columns(whole=whole)
-        .join(steps, on="process", how="inner")
+        trace.workers.join(steps, on="process", how="inner")
         .select(
             "rank",
-            first=pl.when(joined & pl.col("whole")).then("first").otherwise(pl.col("first").min()),
-            last=pl.when(left & pl.col("whole")).then("last").otherwise(pl.col("last").max()),
+            first=pl.when(joined).then("first").otherwise(pl.col("first").min()),
+            last=pl.when(left).then("last").otherwise(pl.col("last").max()),
         )
         .sort("rank")
     )

@@ -68,9 +68,13 @@ def averaging(plant: Callable[[Setting, elastic.Elastic], Label]) -> Callable[[S
     """Make an elastic averaging run; its master has a host of its own."""
 
     def make(setting: Setting) -> Case:
-        planted = elastic.draw(setting)
+        healthy = elastic.draw(setting)
+        planted = healthy.copied()
         label = plant(setting, planted)
+        played = elastic.play(planted)
+        if label.verdict != HEALTHY:
+            label = replace(label, saving=1 - elastic.play(healthy).job_ns / played.job_ns)
         clocks = [*skewed(setting), HostClock()]
-        return Case(elastic.tell(setting, elastic.play(planted), clocks), label)
+        return Case(elastic.tell(setting, played, clocks), label)
 
     return make

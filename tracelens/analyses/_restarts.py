@@ -1,0 +1,35 @@
+"""Whom a restart left behind: a job that begins again with other ranks goes on without some.
+
+The process that stands for such a rank is of the job's earlier life: it knows another world size, and
+was over before the first process of the latest life had begun.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+if TYPE_CHECKING:
+    from tracelens.trace import Trace
+
+__all__ = ["begun_again", "left_behind"]
+
+
+def left_behind(trace: Trace) -> list[int]:
+    """Return the main processes of ranks without which the job began again."""
+    workers = trace.workers.filter(pl.col("world") > 0)
+    if workers["world"].n_unique() < 2:
+        return []
+    latest = workers.sort("incarnation", "first_ns")["world"].last()
+    began = workers.filter(pl.col("world") == latest)["first_ns"].min()
+    gone = workers.filter((pl.col("world") != latest) & (pl.col("last_ns") < began))
+    return gone["process"].to_list()
+
+
+def begun_again(trace: Trace) -> list[int]:
+    """Return the main processes of ranks that an earlier life of the job had as well."""
+    lives = trace.processes.filter(pl.col("role") == "worker")
+    first = lives.group_by("rank").agg(born=pl.col("incarnation").min())
+    later = trace.workers.join(first, on="rank").filter(pl.col("incarnation") > pl.col("born"))
+    return later["process"].to_list()

@@ -2,9 +2,10 @@
 
 Between two rounds of requests (pushes to all shards, pulls from all) a worker works on its own, as long
 as it did. A request reaches its shard after the time it took to, less what the shard was at work
-meanwhile, for a shard at work may not look who asks; a shard receives pushes beside each other, serves
-one request after the other as they come (or at once, if it was seen to), applies the sum after the last
-push, and answers pulls from then on. So what a worker waits for follows from what all of them do.
+meanwhile, for a shard at work may not look who asks. Pushes on a shard's link share it evenly; the shard
+serves one request after the other as they come (all at once, if it was seen to), those that wait already
+in the order that it was seen to take, applies the sum after the last push, and answers pulls from then
+on (`_queues.py`). So what a worker waits for follows from what all of them do.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from tracelens.analyses._queues import in_turn, link_time, shared
 from tracelens.analyses._served import PROCESSOR
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ _TIMES: Final = ("start_ns", "end_ns", "arrived", "got", "begun", "done", "busy"
 class Change:
     """How many times as long each shard's processor and link take.
 
-    `ns_per_byte`, where not nan, lets a link receive one push after the other at that pace.
+    `ns_per_byte`, where not nan, lets a link receive at that pace, however many push at once.
     """
 
     cpu: Floats
@@ -61,7 +63,8 @@ class _Round:
     nbytes: Floats
     own: Floats  # [worker], from the end of its round before
     there: Floats  # from the worker's begin to the shard
-    receiving: Floats
+    receiving: Floats  # of the link's time
+    begun: Floats
     serving: Floats
     back: Floats  # from the end of service to the worker's end
     applied: Floats  # [shard]
@@ -134,13 +137,11 @@ def _serve(
         factor = change.cpu[shard] if one.push else change.wire[shard]
         if one.push:
             come = _received(one, come, mine, shard, change)
-        order = np.argsort(come, kind="stable")
-        work = one.serving[mine][order] * factor
-        able = np.maximum(
-            come[order], free[shard] if one.push else max(free[shard], applied[shard])
-        )
+        able = np.maximum(come, free[shard] if one.push else max(free[shard], applied[shard]))
+        order = np.lexsort((one.begun[mine], able))  # who waits already is served as it was
+        able, work = able[order], one.serving[mine][order] * factor
         ended = np.empty_like(able)
-        ended[order] = able + work if one.at_once[shard] else _in_turn(able, work)
+        ended[order] = able + work if one.at_once[shard] else in_turn(able, work)
         served[mine] = ended
         free[shard] = ended.max()
         if one.push:
@@ -148,22 +149,12 @@ def _serve(
     return served, free, applied
 
 
-def _in_turn(able: Floats, work: Floats) -> Floats:
-    """Return when each is served, one after the other."""
-    done = np.cumsum(work)
-    return np.asarray(np.maximum.accumulate(able - (done - work)) + done)
-
-
 def _received(
     one: _Round, come: Floats, mine: npt.NDArray[np.bool_], shard: int, change: Change
 ) -> Floats:
     pace = change.ns_per_byte[shard]
-    if np.isnan(pace):
-        return np.asarray(come + one.receiving[mine] * change.wire[shard])
-    order = np.argsort(come, kind="stable")
-    through = np.empty_like(come)
-    through[order] = _in_turn(come[order], one.nbytes[mine][order] * pace)
-    return through
+    work = one.receiving * change.wire[shard] if np.isnan(pace) else one.nbytes * pace
+    return shared(come, work[mine])
 
 
 def _joined(asked: pl.DataFrame, served: pl.DataFrame, shards: pl.Series) -> pl.DataFrame:
@@ -257,12 +248,24 @@ def _round(ordered: pl.DataFrame, times: dict[str, Floats], own: Floats, shards:
         nbytes=ordered["bytes"].fill_null(0).to_numpy().reshape(shape).astype(np.float64),
         own=own,
         there=times["arrived"] - begin - times["busy"],
-        receiving=np.maximum(times["got"] - times["arrived"], 0),
+        receiving=_receiving(times, shard, shards),
+        begun=times["begun"],
         serving=times["done"] - times["begun"],
         back=times["end_ns"] - times["done"],
         applied=after if push else np.zeros(shards),
         at_once=_beside(times, shard, shards),
     )
+
+
+def _receiving(times: dict[str, Floats], shard: Ints, shards: int) -> Floats:
+    """Return what each request had of its shard's link."""
+    parts = np.zeros(shard.shape)
+    begin, end = times["arrived"], np.maximum(times["got"], times["arrived"])
+    for one in range(shards):
+        mine = shard == one
+        if mine.any():
+            parts[mine] = link_time(begin[mine], end[mine])
+    return parts
 
 
 def _beside(times: dict[str, Floats], shard: Ints, shards: int) -> npt.NDArray[np.bool_]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from benchmarks.labelled import elastic, servers, told, told_by_servers, training
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     Plant = Callable[[Setting, Work], Label]
     Clocks = Callable[[Setting], list[HostClock]]
+
+COSTS: Final = 0.05  # of the job
+STRENGTHS: Final = (1.0, 2.0, 4.0, 8.0, 16.0)
 
 
 def synchronous(
@@ -48,16 +51,31 @@ def synchronous(
     return make
 
 
-def with_servers(plant: Callable[[Setting, servers.Servers], Label]) -> Callable[[Setting], Case]:
-    """Make a training with parameter servers, each on a host of its own."""
+def with_servers(
+    plant: Callable[[Setting, servers.Servers, float], Label],
+    mend: Callable[[servers.Servers], None] | None = None,
+) -> Callable[[Setting], Case]:
+    """Make a training with parameter servers, each on a host of its own.
+
+    What is planted is twice as strong again until it costs `COSTS`: among many workers, or under harsh
+    noise, requests come so far apart that a weak one costs nothing. The true saving is the difference
+    to the run before planting, or to the planted one after `mend`.
+    """
 
     def make(setting: Setting) -> Case:
         healthy = servers.draw(setting)
-        planted = healthy.copied()
-        label = plant(setting, planted)
-        played = servers.play(planted)
-        if label.verdict != HEALTHY:
-            label = replace(label, saving=1 - servers.play(healthy).job_ns / played.job_ns)
+        for strength in STRENGTHS:
+            planted = healthy.copied()
+            label = plant(setting, planted, strength)
+            played = servers.play(planted)
+            if label.verdict == HEALTHY:
+                break
+            mended = planted.copied() if mend else healthy
+            if mend:
+                mend(mended)
+            label = replace(label, saving=1 - servers.play(mended).job_ns / played.job_ns)
+            if (label.saving or 0.0) >= COSTS:
+                break
         clocks = [*skewed(setting), *(HostClock() for _ in range(servers.SHARDS))]
         return Case(told_by_servers.tell(setting, planted, played, clocks), label)
 

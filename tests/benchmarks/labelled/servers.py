@@ -44,11 +44,12 @@ _OPS: Final = (
 
 @dataclass
 class Servers:
-    """Own work of workers, and what each worker's request costs each shard, milliseconds."""
+    """Own work of workers, what a request costs each shard, and applying the sum: milliseconds."""
 
     phases: dict[str, Floats]
     wire: Floats
     cpu: Floats
+    apply: Floats
     share: Floats
     collapse: float = 0.0
 
@@ -60,6 +61,7 @@ class Servers:
         """Give each shard its share of the bytes."""
         self.wire = self.wire * share / self.share
         self.cpu = self.cpu * share / self.share
+        self.apply = self.apply * share / self.share
         self.share = share
 
 
@@ -88,6 +90,7 @@ def draw(setting: Setting) -> Servers:
         phases=vary(setting, MEANS_MS),
         wire=np.full(SHARDS, WIRE_MS / setting.ranks),
         cpu=np.full(SHARDS, CPU_MS / setting.ranks),
+        apply=np.full(SHARDS, APPLY_MS),
         share=even,
     )
 
@@ -129,7 +132,7 @@ def _exchange(work: Servers, out: Served, step: int) -> None:
         out.depth[step, :, shard] = depth
     asking = at["pushed"].max(axis=1)
     for shard in range(SHARDS):
-        applied = at["served"][:, shard].max() + round(APPLY_MS * 1e6)
+        applied = at["served"][:, shard].max() + round(work.apply[shard] * 1e6)
         asked = asking + LATENCY_NS
         reply, replied, _ = _in_turn(np.maximum(asked, applied), round(work.wire[shard] * 1e6))
         at["asked"][:, shard] = asked

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from benchmarks.labelled.ledger import Ledger, What
 from benchmarks.labelled.recording import Member, Recording
-from benchmarks.labelled.servers import APPLY_MS, SHARDS, STEP_BYTES
+from benchmarks.labelled.servers import SHARDS, STEP_BYTES
 from benchmarks.labelled.told import Place
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _requests(ledger: Ledger, place: Place, work: Servers, played: Served, shard
     ledger.note(_shard(shard, "receive", 1), at["asked"], at["asked"], asked, request=pull)
     ledger.note(_shard(shard, "reply"), at["reply"], at["replied"], to, request=pull)
     done = at["served"].max(axis=1, keepdims=True)
-    applied = done + round(APPLY_MS * 1e6)
+    applied = done + round(work.apply[shard] * 1e6)
     ledger.note(_shard(shard, "apply"), done, applied, served | {"peer": -1})
 
 

@@ -59,12 +59,13 @@ class Fused:
 
 
 def best(calls: Calls, latency_ns: float, exposed: Floats) -> Fused:
-    """Try 1, 2, 4 ... messages; a step saves at most what it has of exposed transfer."""
+    """Try 1, 2, 3, 4, 6, 8, 12 ... messages; a step saves at most what it has of exposed transfer."""
     many = calls.wire.shape[1]
     ends = through(calls, calls.wire)
     chosen = Fused(calls.steps, np.zeros(len(calls.steps)), many, many)
-    for power in range(max(many - 1, 0).bit_length()):
-        parts = min(1 << power, many)
+    powers = [1 << power for power in range(max(many - 1, 0).bit_length())]
+    numbers = {number for power in powers for number in (power, power + power // 2)}
+    for parts in sorted(number for number in numbers if number < many):
         saved = np.clip(ends - _fused(calls, parts, latency_ns), 0, exposed)
         if saved.sum() > chosen.saved.sum():
             chosen = Fused(calls.steps, saved, parts, many)

@@ -16,6 +16,7 @@ import polars as pl
 
 from tracelens import words
 from tracelens.analyses import _alpha_beta, _calls, _fusion
+from tracelens.analyses._counterfactual import resampled
 from tracelens.analyses._exposed import exposed_transfer
 from tracelens.analyses._job import job_ns
 from tracelens.analyses.result import Finding
@@ -166,7 +167,7 @@ def _small(
         fused = [_fused(same, line.latency_ns, phases) for same in _fusion.Calls.of(part)]
         saving = sum(float(one.saved.sum()) for one in fused) / job
         if saving >= WORTH_SAYING:
-            found.append(_finding(part, line, fused, saving))
+            found.append(_finding(part, line, fused, saving, job))
     return found
 
 
@@ -174,11 +175,24 @@ def _fused(calls: _fusion.Calls, latency_ns: float, phases: Phases) -> Fused:
     return _fusion.best(calls, latency_ns, exposed_transfer(phases, calls.steps))
 
 
-def _finding(part: pl.DataFrame, line: Line, fused: list[Fused], saving: float) -> Finding:
+def _interval(fused: list[Fused], line: Line, job: int) -> tuple[float, float]:
+    """Join the doubt about single steps with that about the latency."""
+    saved = np.concatenate([one.saved for one in fused])
+    saving = float(saved.sum()) / job
+    below, above = (
+        np.hypot(drawn - saving, (latency / line.latency_ns - 1) * saving)
+        for drawn, latency in zip(resampled(saved, job), line.latency_interval, strict=True)
+    )
+    return max(saving - float(below), 0.0), min(saving + float(above), 1.0)
+
+
+def _finding(
+    part: pl.DataFrame, line: Line, fused: list[Fused], saving: float, job: int
+) -> Finding:
     typical = max(fused, key=lambda one: len(one.steps))
     wire = int(part["wire_ns"].sum())
     share = min(line.latency_ns * part.height / max(wire, 1), 1.0)
-    low, high = (latency / line.latency_ns * saving for latency in line.latency_interval)
+    interval = _interval(fused, line, job)
     size = float(part["bytes"].to_numpy().mean())
     op = str(part["op"][0])
     messages = words.count(typical.messages, "message")
@@ -188,7 +202,7 @@ def _finding(part: pl.DataFrame, line: Line, fused: list[Fused], saving: float) 
         phase="reduction",
         pattern="persistent",
         saving=saving,
-        interval=(min(low, saving), min(max(high, saving), 1.0)),
+        interval=interval,
         sentence=(
             f"A step sends {words.count(typical.calls, op)} of {words.size(size)} on average, and "
             f"each takes {words.duration(line.latency_ns)} however few its bytes: "

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
+from tracelens import words
 from tracelens.analyses import shards
 from tracelens.analyses._own_time import measure as own_time
 from tracelens.analyses.result import Finding
@@ -62,8 +64,7 @@ def run(trace: Trace, phases: Phases) -> Imbalance:
     """Measure both."""
     servers = shards.measure(trace, phases)
     own = own_time(trace, phases)
-    total = own.total[own.settled]
-    total = total[~np.isnan(total).any(axis=1) & total.any(axis=1)]  # with any own work at all
+    total = own.total[_whole(own)]
     if total.size == 0:
         return Imbalance(pl.DataFrame(schema=RANK_COLUMNS), 0.0, 0.0, servers, servers.findings)
     mean = total.mean(axis=0)
@@ -79,6 +80,12 @@ def run(trace: Trace, phases: Phases) -> Imbalance:
     return Imbalance(table, lasting, per_step, servers, findings)
 
 
+def _whole(own: OwnTime) -> npt.NDArray[np.bool_]:
+    """Say which steps all ranks took, and with any own work at all."""
+    total = own.total
+    return np.asarray(own.settled & ~np.isnan(total).any(axis=1) & total.any(axis=1))
+
+
 def _varying_work(own: OwnTime, total: Floats, last: Floats) -> list[Finding]:
     """Look for work that is uneven in every step, but each time on another rank."""
     steps, ranks = total.shape
@@ -92,38 +99,40 @@ def _varying_work(own: OwnTime, total: Floats, last: Floats) -> list[Finding]:
     width = 1.4826 * float(np.median(apart)) / max(own.step_ns, 1.0)
     if excess <= EXCESS or entropy <= ENTROPY or width <= WIDTH:
         return []
+    lost = total.max(axis=1) - _evened(own, total).max(axis=1)
+    saving = max(float(lost.mean() / np.nanmean(own.length[_whole(own)])), 0.0)
     return [
         Finding(
             kind="load_imbalance",
             category="opportunity",
-            saving=excess * _of_the_work(own),
+            saving=saving,
             pattern="rotating",
             sentence=(
                 f"In every step some rank works {100 * excess:.0f} % of a step longer than most, each "
                 "time another one: the work per rank varies (sequence lengths, sample sizes, a noisy "
-                "machine); evening it out would save that much."
+                f"machine); evening it out would make the job up to {words.percent(saving)} shorter."
             ),
             evidence={"excess": excess, "last_rank_entropy": entropy, "width": width},
         )
     ]
 
 
-def _of_the_work(own: OwnTime) -> float:
-    """Return what part of the excess goes away if work is evened out: noise between ranks stays.
+def _evened(own: OwnTime, total: Floats) -> Floats:
+    """Return what ranks' steps take if work is spread evenly: noise between ranks stays.
 
-    More work makes forward and backprop longer alike, so their covariance tells how much of the ranks'
-    variance is work. Where they vary each by itself, nothing is taken off.
+    More work makes forward and backprop longer alike, and what disturbs one of both is no work: a rank's
+    work in a step is the lesser of their deviations. Where they vary each by itself, all is evened out.
     """
-    if not {"forward", "backprop"} <= {*own.phases}:
-        return 1.0
-    rows = own.settled
-    pair = [own.own[own.phases.index(name)][rows] for name in ("forward", "backprop")]
-    forward, backprop = (_deviation(values) for values in pair)
-    total = _deviation(own.total[rows])
-    share = float(np.nansum(pair) / np.nansum(own.total[rows]))
-    variance = float(np.nanvar(total)) or 1.0
-    work = share**2 * float(np.nanmean(forward * backprop)) / variance
-    return float(1 - np.sqrt(1 - min(work, 1.0))) if work > TOGETHER else 1.0
+    if {"forward", "backprop"} <= {*own.phases}:
+        pair = np.stack([own.own[own.phases.index(name)] for name in ("forward", "backprop")])
+        pair = pair[:, _whole(own)]
+        forward, backprop = (_deviation(values) for values in pair)
+        middle = np.median(pair, axis=2, keepdims=True)
+        if np.mean(forward * backprop) > TOGETHER * np.sqrt(np.var(forward) * np.var(backprop)):
+            work = (pair / np.where(middle > 0, middle, np.nan)).min(axis=0)
+            more = np.nan_to_num(work - np.nanmean(work, axis=1, keepdims=True))
+            return np.asarray(total - more * middle.sum(axis=0))
+    return np.broadcast_to(np.median(total, axis=1, keepdims=True), total.shape)
 
 
 def _deviation(values: Floats) -> Floats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from benchmarks.labelled.kinds_of_ranks import interval, pick, rows
@@ -11,6 +11,9 @@ from benchmarks.labelled.label import Label
 if TYPE_CHECKING:
     from benchmarks.labelled.setting import Setting
     from benchmarks.labelled.work import Work
+
+MESSAGES: Final = 24
+LATENCY_MS: Final = 4.0
 
 
 def hops(setting: Setting, work: Work) -> None:
@@ -41,12 +44,24 @@ def congestion(setting: Setting, work: Work) -> Label:
 
 def small_messages(_setting: Setting, work: Work) -> Label:
     """Send the same gradients in 24 small messages of different sizes, each with its latency."""
-    count, latency = 24, 4.0
-    share = np.linspace(0.2, 1.8, count) / count
+    share = np.linspace(0.2, 1.8, MESSAGES) / MESSAGES
     work.sizes = tuple((share * work.bucket_bytes * 2).astype(int).tolist())
-    work.transfer = work.transfer.sum(axis=1, keepdims=True) * share + latency
-    work.lag = np.repeat(work.lag[:, :1], count, axis=1)
+    work.transfer = work.transfer.sum(axis=1, keepdims=True) * share + LATENCY_MS
+    work.lag = np.repeat(work.lag[:, :1], MESSAGES, axis=1)
     return Label("small_messages", opportunity=True, also=("exposed_communication",))
+
+
+def fewer_messages(_setting: Setting, work: Work) -> list[Work]:
+    """Send neighbours together, in every number of messages that they can be divided into."""
+    return [_fused(work, count) for count in range(1, MESSAGES) if MESSAGES % count == 0]
+
+
+def _fused(work: Work, count: int) -> Work:
+    fused, each = work.copied(), MESSAGES // count
+    parts = work.transfer.reshape(len(work.transfer), count, each).sum(axis=2)
+    fused.transfer = parts - (each - 1) * LATENCY_MS
+    fused.lag = work.lag[:, :count]
+    return fused
 
 
 def no_overlap(_setting: Setting, work: Work) -> Label:

@@ -9,7 +9,7 @@ from benchmarks.labelled.label import Label
 from benchmarks.labelled.work import COMPUTE, STEP_MS
 
 if TYPE_CHECKING:
-    from benchmarks.labelled.setting import Setting
+    from benchmarks.labelled.setting import Floats, Setting
     from benchmarks.labelled.work import Work
 
 _COMPUTE: Final = ("backprop", "forward", "update")
@@ -142,10 +142,21 @@ def slow_all(setting: Setting, work: Work, by: float = 0.25) -> Label:
 
 def sequence_lengths(setting: Setting, work: Work) -> Label:
     """Give every rank another amount of work in every step."""
-    amount = setting.stream("lengths").lognormal(0.0, 0.25, (setting.steps, setting.ranks))
     for name in ("forward", "backprop"):
-        work.phases[name] *= amount
+        work.phases[name] *= _amount(setting)
     return Label("load_imbalance", opportunity=True)
+
+
+def evened(setting: Setting, work: Work) -> list[Work]:
+    """Give all ranks the same amount of work in each step: as much in all."""
+    even, amount = work.copied(), _amount(setting)
+    for name in ("forward", "backprop"):
+        even.phases[name] *= amount.mean(axis=1, keepdims=True) / amount
+    return [even]
+
+
+def _amount(setting: Setting) -> Floats:
+    return setting.stream("lengths").lognormal(0.0, 0.25, (setting.steps, setting.ranks))
 
 
 def loader_stall(setting: Setting, work: Work) -> Label:

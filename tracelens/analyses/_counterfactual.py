@@ -16,6 +16,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 _BLOCK: Final = 5  # steps resampled together: neighbours are alike
+_FEWEST: Final = 5  # such blocks, or shorter ones
 _SAMPLES: Final = 400
 _TWO_SIDED: Final = 1.96  # standard errors, for 95 %
 _TOGETHER: Final = 0.2  # of the lateness is seen again as waiting, if ranks meet in every step
@@ -80,8 +81,9 @@ def resampled(lost: Floats, job_ns: float, seed: int = 0) -> tuple[float, float]
     """Return the 95 % interval of the summed loss as a share of the job, resampling blocks of steps."""
     if not lost.size:
         return 0.0, 0.0
-    count = -(-len(lost) // _BLOCK)
+    block = min(_BLOCK, max(len(lost) // _FEWEST, 1))
+    count = -(-len(lost) // block)
     starts = np.random.default_rng(seed).integers(0, len(lost), (_SAMPLES, count, 1))
-    rows = ((starts + np.arange(_BLOCK)) % len(lost)).reshape(_SAMPLES, -1)[:, : len(lost)]
+    rows = ((starts + np.arange(block)) % len(lost)).reshape(_SAMPLES, -1)[:, : len(lost)]
     low, high = np.quantile(lost[rows].sum(axis=1) / job_ns, [0.025, 0.975])
     return float(low), float(high)

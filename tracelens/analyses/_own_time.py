@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 
 WARM_UP: Final = 5  # steps: caches, allocators and bucket layouts settle
+AFTER: Final = ("update", "checkpoint")  # what follows the meeting of a step
 WAITING: Final = ("wait", "ps_queue")
 
 
@@ -42,6 +43,14 @@ class OwnTime:
     def total(self) -> Floats:
         """Own time of all phases together."""
         return np.asarray(self.own.sum(axis=0))
+
+    @property
+    def between_meetings(self) -> Floats:
+        """Own time from where the ranks meet in a step to where they do in the next one."""
+        after = np.isin(self.phases, AFTER)
+        before = self.own[~after].sum(axis=0)
+        following = np.concatenate([before[1:], np.zeros_like(before[:1])])
+        return np.asarray(self.own[after].sum(axis=0) + following)
 
     @property
     def step_ns(self) -> float:

@@ -29,7 +29,7 @@ from tracelens.analyses.result import Finding
 
 if TYPE_CHECKING:
     from tracelens.analyses._late import Late
-    from tracelens.analyses._own_time import OwnTime
+    from tracelens.analyses._own_time import Floats, OwnTime
     from tracelens.analyses.phases import Phases
     from tracelens.analyses.result import FindingKind
     from tracelens.trace import Trace
@@ -76,9 +76,15 @@ def priced(own: OwnTime, job_ns: float) -> list[tuple[Late, Price]]:
     """Return who is late by own time alone, and what that costs, where it is worth a sentence."""
     found = against_the_rest(own, put_together(own, _lateness.find(own)))
     costs = [
-        (entry, price(own.total, entry.effect, own.wait, job_ns, entry.unsure)) for entry in found
+        (entry, price(_met(own, entry), entry.effect, own.wait, job_ns, entry.unsure))
+        for entry in found
     ]
     return [(entry, cost) for entry, cost in costs if cost.saving >= _least_saving(own, entry)]
+
+
+def _met(own: OwnTime, late: Late) -> Floats:
+    """Return what ranks take to meet; what follows the meeting of a step delays that of the next one."""
+    return own.between_meetings if {late.phase, *late.also} <= {*_own_time.AFTER} else own.total
 
 
 def _insufficient(own: OwnTime) -> str | None:

@@ -63,6 +63,34 @@ def test_even_shards_save_what_is_said(name: str, link: float) -> None:
     assert found.saving == pytest.approx(truth, rel=0.1)
 
 
+@pytest.mark.parametrize("link", [0.05, 0.5])
+def test_a_late_worker_of_servers_is_priced_with_the_exchange(link: float) -> None:
+    """Workers that come together stand in each other's way, the more the slower the links are."""
+    scenario = Scenario(
+        ranks=8,
+        steps=60,
+        noise=0.03,
+        shards=2,
+        shard_bytes=(1 << 20, 1 << 20),
+        link_gbytes_per_s=link,
+        faults=(Fault("backprop", (2,), factor=2.5),),
+    )
+    (found,) = (one for one in faults(report(scenario)) if one.kind == "straggler")
+    truth = saved(scenario, replace(scenario, faults=()))
+    assert found.saving == pytest.approx(truth, rel=0.05, abs=0.005)
+
+
+def test_a_checkpoint_delays_the_next_meeting() -> None:
+    """So its price is held against the others' work in the step after, however noisy that is."""
+    often = Fault("checkpoint", (0,), steps=(10, 99), extra_ms=20, every=10)
+    scenario = Scenario(ranks=16, steps=100, noise=0.2, faults=(often,))
+    (found,) = (one for one in report(scenario).findings if one.kind == "checkpoint_stall")
+    truth = saved(scenario, replace(scenario, faults=()))
+    assert found.saving == pytest.approx(truth, rel=0.02)
+    assert found.interval is not None
+    assert found.interval[0] < truth < found.interval[1]
+
+
 def test_without_waiting_only_the_end_moves() -> None:
     """Where ranks never meet, a late one delays no step: only the job's end, if it is the last."""
     total = np.full((50, 3), 10.0)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tracelens.analyses.phases import Phases
     from tracelens.trace import Trace
 
-__all__ = ["SHARD_COLUMNS", "Shards", "measure"]
+__all__ = ["SHARD_COLUMNS", "Shards", "measure", "rounds"]
 
 HOT: Final = 1.25  # times the mean bytes; bytes are exact, only a gain that matters is in doubt
 WORTH_SAYING: Final = 0.03  # of job time
@@ -109,8 +109,8 @@ def measure(trace: Trace, phases: Phases) -> Shards:
     served = _served.requests(trace).with_columns(ns=pl.col("end_ns") - pl.col("start_ns"))
     loads = _loads(trace.shards, traffic, asked, served)
     exposed = _exposed(phases)
-    rounds = Rounds.of(asked, served, loads["shard"])
-    exchange = Exchange.of(_served.by_step(served), exposed, loads, rounds)
+    again = Rounds.of(asked, served, loads["shard"])
+    exchange = Exchange.of(_served.by_step(served), exposed, loads, again)
     goodput = _goodput.measure(served)
     bound = classify(exchange, goodput)
     one_way, turns = _tensors.one_way(asked)
@@ -125,6 +125,13 @@ def measure(trace: Trace, phases: Phases) -> Shards:
         _tensors.measure(asked, one_way, turns),
         tuple(found),
     )
+
+
+def rounds(trace: Trace) -> Rounds | None:
+    """Return the rounds of requests that can be played again, if workers have alike ones."""
+    numbers = trace.shards.select(shard=pl.coalesce("shard", "rank"))["shard"].sort()
+    asked = _asked(trace)
+    return None if asked.is_empty() else Rounds.of(asked, _served.requests(trace), numbers)
 
 
 def _asked(trace: Trace) -> pl.DataFrame:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens.analyses import _lateness, _own_time
+from tracelens.analyses import _late_at_servers, _lateness, _own_time
 from tracelens.analyses._counterfactual import Price, price
 from tracelens.analyses._job import job_ns
 from tracelens.analyses._late_words import Verdict, in_code, sentence
@@ -61,7 +61,7 @@ def run(trace: Trace, phases: Phases) -> Stragglers:
     if statement:
         return Stragglers(statement=statement)
     job = job_ns(trace)
-    worth = priced(own, job)
+    worth = _late_at_servers.played(trace, own, priced(own, job))
     late = {rank for entry, _ in worth for rank in entry.ranks if entry.pattern != "rotating"}
     majority = len(own.ranks) > 2 and len(late) > MAJORITY * len(own.ranks)
     findings = [

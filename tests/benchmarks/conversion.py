@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from benchmarks.published import table, with_measured
+from benchmarks.published import publish, table
 from support.recording import clean_environment
 from support.torchrun import torchrun_command
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = Path(__file__).parents[2] / "instrument" / "examples" / "ddp_cnn.py"
 SCRIPT = "tests/benchmarks/conversion.py"
-PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
+PAGE = "benchmarks.md"
 TIME_LIMIT = 1800
 RANKS = 2
 MOST_CPU_S, MOST_BYTES = 0.4, 20.0  # a million events, an event
@@ -201,7 +201,7 @@ def main() -> None:
         text = report(arguments)
         sys.stdout.write(text + "\n")
         if arguments.publish:
-            PAGE.write_text(with_measured(PAGE.read_text(), SCRIPT, text))
+            publish(PAGE, SCRIPT, text)
 
 
 if __name__ == "__main__":

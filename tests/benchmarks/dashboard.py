@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from benchmarks.published import table, with_measured
+from benchmarks.published import publish, table
 from benchmarks.resident import memory_of, resident
 from support.large_runs import LargeRun
 
@@ -39,7 +39,7 @@ MANY_RANKS: Final = 4096
 MOST_SPANS: Final = 6_000_000  # of the run with many ranks
 LOOK_EVERY_S: Final = 0.05
 SCRIPT: Final = "tests/benchmarks/dashboard.py"
-PAGE: Final = Path(__file__).parents[2] / "docs" / "dashboard.md"
+PAGE: Final = "dashboard.md"
 
 
 def main() -> int:
@@ -65,7 +65,7 @@ def main() -> int:
         measured = {titled(run): measure(run, Path(folder)) for run in runs}
     if given.publish:
         text = table(f"Measured on {load}", *arranged(measured))
-        PAGE.write_text(with_measured(PAGE.read_text(), SCRIPT, text))
+        publish(PAGE, SCRIPT, text)
     return 0
 
 

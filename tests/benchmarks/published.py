@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["table", "with_measured"]
+__all__ = ["publish", "table", "with_measured"]
 
+_DOCS: Final = Path(__file__).parents[2] / "docs"
 _END: Final = "<!-- end of measured -->"
+
+
+def publish(page: str, script: str, text: str) -> None:
+    """Put what `script` measured into a page of the documentation."""
+    path = _DOCS / page
+    path.write_text(with_measured(path.read_text(), script, text))
 
 
 def with_measured(page: str, script: str, text: str) -> str:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
-from benchmarks.published import table, with_measured
+from benchmarks.published import publish, table
 from support.disturb import Disturber, stopped, throttled
 from support.samples import Sample, differences, manifest, record
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tracelens.trace import Trace
 
 SCRIPT: Final = "tests/benchmarks/real_runs.py"
-PAGE: Final = Path(__file__).parents[2] / "docs" / "accuracy.md"
+PAGE: Final = "accuracy.md"
 SAMPLES: Final = {sample.name: sample for sample in manifest()}
 HEALTHY_RUNS: Final = 2  # times as many
 AFTER_S, FOR_S = 2.5, 4.0
@@ -184,7 +184,7 @@ def main() -> None:
     text = table("Real trainings, recorded anew", ("training", "right", "else"), rows)
     sys.stdout.write(f"{text}\n")
     if given.publish:
-        PAGE.write_text(with_measured(PAGE.read_text(), SCRIPT, text))
+        publish(PAGE, SCRIPT, text)
 
 
 if __name__ == "__main__":

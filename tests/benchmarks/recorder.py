@@ -20,7 +20,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.published import with_measured
+from benchmarks.published import publish
 from benchmarks.recorders import pages, survival
 from benchmarks.recorders.found import Found
 from benchmarks.recorders.known import PEERS, RECORDERS
@@ -31,7 +31,7 @@ from benchmarks.recorders.timing import Row, measure
 from tracelens_instrument.backend import backend
 
 SCRIPT = "tests/benchmarks/recorder.py"
-PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
+PAGE = "benchmarks.md"
 SWITCHES = {"native": "1", "python": "0"}
 
 
@@ -111,7 +111,7 @@ def main() -> None:
         text = report(arguments)
         sys.stdout.write(text + "\n")
         if arguments.publish:
-            PAGE.write_text(with_measured(PAGE.read_text(), SCRIPT, text))
+            publish(PAGE, SCRIPT, text)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from benchmarks.published import with_measured
+from benchmarks.recorders import starting
 from benchmarks.recorders.by_hand import INLINE, JsonLines
 from benchmarks.recorders.found import Found, middle
 from benchmarks.recorders.known import RECORDERS
@@ -67,6 +68,12 @@ def test_ratios_are_taken_round_by_round() -> None:
         found.add([row("", INLINE, 10 * slow), row("TraceLens", MAIN, 5 * slow)])
     assert found.to_inline(found.of("TraceLens", MAIN)) == (0.5, 0.5, 0.5)
     assert found.peers(on=True) == []
+
+
+def test_a_start_is_what_is_beyond_a_bare_one() -> None:
+    """Round by round for the medians, of wall and CPU time; the least of each kind for the least."""
+    found = starting._beyond([(20.0, 12.0), (30.0, 14.0)], [(10.0, 9.0), (10.0, 10.0)])
+    assert found == starting.Start(wall_ms=15.0, cpu_ms=3.5, least_ms=3.0, bare_ms=9.5)
 
 
 def test_interval_of_a_median() -> None:

@@ -27,13 +27,14 @@ END = "\nimport os\nos._exit(0)"  # what a recorder does at the end is not asked
 class Start:
     """Milliseconds beyond those of a bare interpreter: medians of the rounds' differences.
 
-    Of the least it is by how much the least of all is beyond the least of a bare interpreter.
+    `least_ms` is by how much the least CPU time is beyond the least of a bare interpreter, whose median
+    `bare_ms` is.
     """
 
     wall_ms: float
     cpu_ms: float
-    least_wall_ms: float
-    least_cpu_ms: float
+    least_ms: float
+    bare_ms: float
 
 
 def starts(codes: Mapping[str, str], rounds: int) -> dict[str, Start]:
@@ -94,6 +95,7 @@ def _beyond(times: Sequence[tuple[float, float]], bare: Sequence[tuple[float, fl
     beyond = [
         (mine[0] - other[0], mine[1] - other[1]) for mine, other in zip(times, bare, strict=True)
     ]
-    medians = (statistics.median(column) for column in zip(*beyond, strict=True))
-    columns = zip(zip(*times, strict=True), zip(*bare, strict=True), strict=True)
-    return Start(*medians, *(min(mine) - min(other) for mine, other in columns))
+    wall, cpu = (statistics.median(column) for column in zip(*beyond, strict=True))
+    of_bare = [row[1] for row in bare]
+    least = min(row[1] for row in times) - min(of_bare)
+    return Start(wall, cpu, least, statistics.median(of_bare))

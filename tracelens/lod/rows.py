@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 Section = Literal["pinned", "workers", "streams", "shards"]
 
-PINNED_PX: Final = 20
-TALLEST_PX: Final = 30
+PINNED_PX: Final = 24
+TALLEST_PX: Final = 40
 GAP_PX: Final = 2  # between rows that are tall enough to be told apart
 GAP_FROM_PX: Final = 6
 BETWEEN_SECTIONS_PX: Final = 14

@@ -84,7 +84,7 @@ def grid(identity: Any, height: int) -> dag.AgGrid:
     """Return a table that sorts and filters; its cells are text, never HTML."""
     return dag.AgGrid(
         id=identity,
-        defaultColDef={"sortable": True, "resizable": True, "minWidth": 90, "flex": 1},
+        defaultColDef={"sortable": True, "resizable": True, "minWidth": 104, "flex": 1},
         dashGridOptions=GRID_OPTIONS,
         style={"height": f"{height}px"},
     )

@@ -25,7 +25,10 @@ def draw(spread: pl.DataFrame, uncertainty_ns: int, theme: Theme) -> Drawing:
         return empty(theme, NOBODY)
     bars = histogram.of_table(spread, "op", LEAD, theme)
     drawn = histogram.draw(bars, "from the first to the last arrival", COUNTED, theme)
-    named = [("half", histogram.quantile(spread, 0.5)), ("99 %", histogram.quantile(spread, 0.99))]
+    named = [
+        ("half", histogram.quantile(spread, 0.5)),
+        ("99 in 100", histogram.quantile(spread, 0.99)),
+    ]
     if uncertainty_ns:
         named.insert(0, ("clocks are sure from", float(TIMES_SURE * uncertainty_ns)))
     histogram.mark(drawn, named, theme)

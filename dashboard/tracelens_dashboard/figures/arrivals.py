@@ -58,12 +58,13 @@ def words(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
         if any(lanes[lane].rank == frame.call.last_rank for lane in band.lanes)
         and lanes[band.lanes[0]].role == "worker"
     ]
+    left = frame.call.last_ns < (frame.seen.start_ns + frame.seen.end_ns) / 2
     return (
         [
             {
                 "x": frame.seconds(frame.call.last_ns),
                 "y": rows[-1].middle,
-                "ax": 46,
+                "ax": 46 if left else -46,
                 "ay": 30 if rows[-1].middle < frame.plan.height / 2 else -30,
                 "text": summary(frame.call),
                 "showarrow": True,
@@ -72,7 +73,7 @@ def words(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
                 "bgcolor": theme.surface,
                 "bordercolor": theme.loss,
                 "borderpad": 3,
-                "xanchor": "left",
+                "xanchor": "left" if left else "right",
                 "font": {"size": 12, "color": theme.text},
             }
         ]

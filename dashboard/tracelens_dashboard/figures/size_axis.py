@@ -9,7 +9,7 @@ from tracelens import words
 from tracelens_dashboard.figures import duration_axis
 
 MOST_TICKS: Final = 5  # as many labels as a narrow window has room for
-FEW_DECADES: Final = 2
+FEW_DECADES: Final = 2.5
 
 
 def of_bytes(low: float, high: float) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def of_bytes(low: float, high: float) -> dict[str, Any]:
 def of_bandwidth(low: float, high: float) -> dict[str, Any]:
     """Return an axis of bytes per nanosecond."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    finer = (1.0, 2.0, 5.0) if last - first <= FEW_DECADES else (1.0,)
+    finer = (1.0, 2.0, 5.0) if math.log10(high / low) <= FEW_DECADES else (1.0,)
     ticks = [part * 10.0**power for power in range(first, last + 1) for part in finer]
     shown = [tick for tick in ticks if low / 1.5 <= tick <= high * 1.5]
     return _labelled(shown, [_short(words.bandwidth(tick)) for tick in shown])

@@ -29,6 +29,7 @@ BOTTOM_PX: Final = 44
 LABEL_EVERY_PX: Final = 26
 MOST_STEP_TICKS: Final = 12
 TICK_PX: Final = 28  # from one to the next: room for three digits
+TIME_TICK_PX: Final = 70
 
 
 def draw(frame: Frame, picture: Picture, theme: Theme) -> go.Figure:
@@ -161,7 +162,8 @@ def _time_axis(frame: Frame) -> dict[str, Any]:
         "showgrid": False,
         "zeroline": False,
         "automargin": False,
-        "nticks": 9,
+        "nticks": max(3, min(9, frame.columns // TIME_TICK_PX)),
+        "tickangle": 0,
     }
 
 

@@ -150,7 +150,9 @@ def _verdict(store: Store) -> Component:
 def _findings(store: Store) -> Component:
     found = store.report.findings
     if not found:
-        return dmc.Card(html.P("Nothing stands out in this run.", className="summary"))
+        return dmc.Card(
+            html.P("Nothing stands out in this run.", className="summary"), className="card"
+        )
     cards = [finding_card.card(store, finding) for finding in found]
     shown: list[Component] = [dmc.Stack(cards[:SHOWN], gap="xs")]
     if cards[SHOWN:]:

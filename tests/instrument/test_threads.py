@@ -101,6 +101,7 @@ def test_rows_where_nobody_has_loaded_threading(tmp_path: Path) -> None:
     """The main thread bears its name, and one that was started beneath `threading` a row of its own."""
     code = """
 import _thread, sys
+sys.modules.pop("threading", None)  # where something has loaded it before the program began
 import tracelens as tl
 tl.start(sys.argv[1])
 SPAN = tl.span("piece")

@@ -22,6 +22,7 @@ FEW: Final = (
     "or record with a higher rate (tracelens record --sample=250)."
 )
 TEXT_PX: Final = 12
+WIDE: Final = 0.25  # of the whole: room for a file's name, too
 ALL_OF_IT: Final = 0.995  # as calls that start a program do, which fork nowhere
 WORTH_SAYING: Final = 0.01  # of all time shown: less is no difference between ranks
 _PLACE: Final = re.compile(r"^(?P<name>.*) \((?P<file>.*):(?P<line>\d+)\)$")
@@ -39,6 +40,8 @@ def draw(calls: pl.DataFrame, rank: int, peers: int, theme: Theme) -> Drawing:
         ids=[str(row["call"]) for row in shown],
         parents=["" if row["parent"] is None else str(row["parent"]) for row in shown],
         labels=[_root(rank, outer), *(short(row["frame"]) for row in shown[1:])],
+        text=[_root(rank, outer), *(_fitting(row, whole) for row in shown[1:])],
+        texttemplate="%{text}",
         values=[row["ns"] for row in shown],
         branchvalues="total",
         marker={
@@ -50,6 +53,7 @@ def draw(calls: pl.DataFrame, rank: int, peers: int, theme: Theme) -> Drawing:
         hovertext=[_hover(row, whole, peers) for row in shown],
         hovertemplate="%{hovertext}<extra></extra>",
         textfont={"size": TEXT_PX, "color": [readable(colour) for colour in colours]},
+        leaf={"opacity": 1},
         textposition="middle left",
         pathbar={"visible": False},
         sort=True,
@@ -114,6 +118,12 @@ def _without_outer(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], in
 def _root(rank: int, outer: int) -> str:
     left_out = f", below {text.count(outer, 'call')} that hold all of it" if outer else ""
     return f"rank {rank}{left_out}"
+
+
+def _fitting(row: dict[str, Any], whole: float) -> str:
+    """Name a call; where it is narrow without its file, as a text that is cut says less."""
+    name = short(row["frame"])
+    return name if row["ns"] >= WIDE * whole else name.partition(" (")[0]
 
 
 def _colour(row: dict[str, Any], whole: float, theme: Theme) -> Colour:

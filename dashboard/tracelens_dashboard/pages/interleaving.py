@@ -131,7 +131,7 @@ def _inputs() -> list[Component]:
         min=1,
         max=MOST_MIB,
         suffix=" MiB a rank",
-        w=132,
+        w=122,
         **small,
         **aria("to write"),
     )
@@ -141,7 +141,7 @@ def _inputs() -> list[Component]:
         min=0.001,
         max=MOST_SPEED,
         suffix=" GB/s",
-        w=84,
+        w=72,
         **small,
         **aria("how fast"),
     )

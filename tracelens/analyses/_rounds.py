@@ -30,7 +30,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 TOGETHER: Final = 0.25  # of the time of services, if they overlap, is saved by it at least
-MOST_REQUESTS: Final = 200_000  # played again: of a long run, its first steps
+MOST_REQUESTS: Final = 500_000  # played again: of a long run, its first steps
 _TIMES: Final = ("start_ns", "end_ns", "arrived", "got", "begun", "done", "busy")
 
 

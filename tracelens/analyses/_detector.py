@@ -11,19 +11,17 @@ heavy tails: in a late window nearly every step is late. docs/analyses.md gives 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.analyses._blocks import LEAST_BLOCK, Noise, block_edges, block_levels, of_few
 from tracelens.analyses._special import binomial_tail, student_tail
 
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 
-LEAST_BLOCK: Final = 4  # steps
-MOST_BLOCKS: Final = 64
 NATURAL_SPREAD: Final = 0.003  # of the step, between ranks that are equal
 NATURAL_WANDER: Final = 0.001  # of the step: how much that changes with time
 _SPREAD_FREEDOM: Final = 8  # nobody knows how equal ranks are,
@@ -33,10 +31,8 @@ _SEVERAL: Final = 6  # ranks can contradict anything
 _HARDLY_FAR: Final = 2.5  # deviations: no p-value below can become a finding
 _MOST_FREEDOM: Final = 60
 _TO_SIGMA: Final = 1.4826  # a median absolute deviation, as a standard deviation
-_THREE_RANKS: Final = 2.14  # of three values one is the median: that deviation is always 0
-_MOST_ALIKE: Final = 0.8
 _HOPELESS: Final = 0.05  # no p-value above it can become a finding
-_STEPS_ALIKE: Final = 2  # neighbouring steps are correlated: so many count as one
+_STEPS_ALIKE: Final = 3  # neighbouring steps are correlated: so many count as one
 _LONGEST_CHANGE: Final = 0.75  # of the run: beyond, too little is left to compare with
 _STATISTICS: Final = 2  # against the other ranks, and against the rank itself outside
 
@@ -80,18 +76,6 @@ def least_effect(ranks: int) -> float:
     return 0.015 * (1 + 24 / ranks**2)
 
 
-def block_edges(steps: int) -> Rows:
-    """Return where blocks of steps begin, and the end; a remainder belongs to the last block."""
-    size = max(LEAST_BLOCK, steps // MOST_BLOCKS)
-    edges = np.arange(0, max(steps - size, 0) + 1, size)
-    return np.append(edges, steps)
-
-
-def block_medians(values: Floats, edges: Rows) -> Floats:
-    """Condense each block of rows to its median."""
-    return np.stack([np.median(values[a:b], axis=0) for a, b in pairwise(edges)])
-
-
 def scan(excess: Floats) -> Scan:
     """Search every rank's excess, [step, rank], for the window that chance explains worst."""
     windows = _windows(excess)
@@ -110,23 +94,24 @@ def scan(excess: Floats) -> Scan:
 def _windows(excess: Floats) -> Windows:
     """Try windows of all lengths (2, 4, 8 ... blocks, and everything) at every quarter length."""
     edges = block_edges(len(excess))
-    blocks = block_medians(excess, edges)
+    blocks = block_levels(excess, edges)
     blocks = blocks - np.median(blocks, axis=1, keepdims=True)
     count = len(blocks)
     sums = np.concatenate([np.zeros((1, blocks.shape[1])), np.cumsum(blocks, axis=0)])
     lengths = _lengths(count)
-    noise, parts = _noise(blocks), []
+    noise, parts = Noise.of(blocks), []
     for length in lengths:
         tried = 2 * count / length * len(lengths) * _STATISTICS
         starts = np.arange(0, count - length + 1, max(1, length // 4))
         place = _Place(edges[starts], edges[starts + length] - 1, count / length, tried)
         inside = (sums[starts + length] - sums[starts]) / length
-        prior = _Prior(1.5 * noise**2 / length + NATURAL_SPREAD**2, _SPREAD_FREEDOM)
+        alone = noise.variance(length)
+        prior = _Prior(alone + NATURAL_SPREAD**2, _SPREAD_FREEDOM)
         parts.append(_judged(place, inside, np.zeros_like(inside), prior))
         if length <= _LONGEST_CHANGE * count:
             outside = (sums[-1] - inside * length) / (count - length)
-            both = 1 / length + 1 / (count - length)
-            prior = _Prior(1.5 * noise**2 * both + NATURAL_WANDER**2, _NOISE_FREEDOM)
+            both = alone + noise.variance(count - length)
+            prior = _Prior(both + NATURAL_WANDER**2, _NOISE_FREEDOM)
             parts.append(_judged(place, inside, outside, prior))
     names = ("first", "last", "mean", "middle", "scale", "p")
     return Windows(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
@@ -168,29 +153,13 @@ def _judged(place: _Place, inside: Floats, usual: Floats, prior: _Prior) -> Wind
     return Windows(place.first, place.last, means, usual + means / 2, scales, p)
 
 
-def _noise(blocks: Floats) -> float:
-    """Return the deviation of blocks as their means feel it: more, if neighbours are alike.
-
-    Changes between neighbours tell the noise (a lateness makes only two of them), changes and levels
-    together how alike neighbours are.
-    """
-    factor = _TO_SIGMA * (_THREE_RANKS / 1.5 if blocks.shape[1] == 3 else 1.0)
-    change = factor * float(np.median(np.abs(np.diff(blocks, axis=0)))) / np.sqrt(2)
-    centred = np.abs(blocks - np.median(blocks, axis=0))
-    level = factor * float(np.median(np.median(centred, axis=0)))
-    rho = 1 - (change / level) ** 2 if level > change else 0.0
-    rho = min(rho, _MOST_ALIKE)
-    return float(change * np.sqrt((1 + rho) / (1 - rho)))
-
-
 def _scale(means: Floats, prior: _Prior, independent: float) -> tuple[float, float]:
     """Return how far equal ranks' means lie apart, and the degrees of freedom of that estimate.
 
     A prior that the ranks contradict is held less firmly.
     """
     ranks = means.shape[1]
-    factor = _THREE_RANKS if ranks == 3 else 1 + 2 / ranks
-    observed = factor * _TO_SIGMA * np.median(np.abs(means))
+    observed = of_few(ranks) * _TO_SIGMA * np.median(np.abs(means))
     freedom = 0.37 * ranks * independent
     agrees = observed**2 <= _CONTRADICTED * prior.variance
     firm = prior.freedom if agrees and ranks >= _SEVERAL else _SPREAD_FREEDOM
@@ -232,8 +201,9 @@ def _sign_tail(inside: Floats, own: Floats, pooled: Floats, level: float) -> flo
 
 
 def discoveries(p: Floats, rate: float) -> npt.NDArray[np.bool_]:
-    """Say which p-values hold if at most `rate` of them may be wrong (Benjamini-Hochberg)."""
-    flat = np.sort(p, axis=None)
-    allowed = rate * np.arange(1, flat.size + 1) / flat.size
-    passed = np.flatnonzero(flat <= allowed)
-    return np.asarray(p <= (flat[passed[-1]] if passed.size else -1.0))
+    """Say which p-values hold if the chance that any of them is wrong may be `rate` (Holm 1979)."""
+    order = np.argsort(p, kind="stable")
+    fails = np.flatnonzero(p[order] * np.arange(p.size, 0, -1) > rate)
+    holds = np.zeros(p.size, np.bool_)
+    holds[order[: fails[0] if fails.size else p.size]] = True
+    return holds

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analyses._detector import block_edges, block_medians
+from tracelens.analyses._blocks import block_edges, block_medians
 
 if TYPE_CHECKING:
     from tracelens.analyses.result import Pattern

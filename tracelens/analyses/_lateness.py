@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analyses import _detector, _paired, _rotating, _sparse
+from tracelens.analyses._blocks import LEAST_BLOCK
 from tracelens.analyses._interval import course
 from tracelens.analyses._late import WHOLE, Late
 from tracelens.analyses._over_phases import spread_over_phases
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
-FALSE_RATE: Final = 0.005  # of what is reported may be chance
+FALSE_RATE: Final = 0.003  # the chance that anybody is accused wrongly
 _OF_A_VISIT: Final = 0.3  # of its steps
 
 
@@ -60,7 +61,7 @@ def _lasting(own: OwnTime, excess: list[Floats], whole: Floats) -> list[Late]:
     settled = [values[own.settled] for values in searched]
     if len(own.ranks) > 2:
         scans, chance, holds = _among_many(settled)
-        shortest = _detector.LEAST_BLOCK
+        shortest = LEAST_BLOCK
     else:
         scans, chance, holds = _of_two(settled)
         shortest = _paired.least_window(len(settled[0]))
@@ -75,9 +76,18 @@ def _lasting(own: OwnTime, excess: list[Floats], whole: Floats) -> list[Late]:
 def _among_many(excess: list[Floats]) -> tuple[list[Scan], Floats, npt.NDArray[np.bool_]]:
     """Judge three ranks or more: scans, p-values and what holds, [phase, rank]."""
     scans = [_detector.scan(values) for values in excess]
-    p = np.stack([scan.p for scan in scans])
+    p = np.minimum(np.stack([scan.p for scan in scans]) * _tried(len(scans)), 1.0)
     large = np.stack([scan.mean for scan in scans]) >= _detector.least_effect(p.shape[1])
-    return scans, p, _detector.discoveries(p, FALSE_RATE) & large
+    worst = np.where(large, p, 1.0).min(axis=0)
+    late = _detector.discoveries(worst, FALSE_RATE)
+    return scans, p, large & late & (p <= worst[late].max(initial=0.0))
+
+
+def _tried(searches: int) -> Floats:
+    """Return by how much p-values rise: half of the chance is for all phases together, the last."""
+    if searches == 1:
+        return np.ones((1, 1))
+    return np.array([[2.0 * (searches - 1)]] * (searches - 1) + [[2.0]])
 
 
 def _of_two(excess: list[Floats]) -> tuple[list[Scan], Floats, npt.NDArray[np.bool_]]:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens.analyses._detector import NATURAL_SPREAD, block_edges, block_medians
+from tracelens.analyses._blocks import block_edges, block_medians
+from tracelens.analyses._detector import NATURAL_SPREAD
 from tracelens.analyses._late import WHOLE, Floats, Late
 
 if TYPE_CHECKING:

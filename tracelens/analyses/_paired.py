@@ -14,7 +14,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analyses._detector import LEAST_BLOCK, MOST_BLOCKS, NATURAL_SPREAD, Rows, Scan
+from tracelens.analyses._blocks import LEAST_BLOCK, MOST_BLOCKS
+from tracelens.analyses._detector import NATURAL_SPREAD, Rows, Scan
 from tracelens.analyses._interval import course
 
 Floats = npt.NDArray[np.float64]

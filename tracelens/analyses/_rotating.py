@@ -24,13 +24,13 @@ LEAST: Final = 0.05  # of the step
 BUSY: Final = 0.4  # of the steps have a rank that is late for a while
 MOST_OF_ONE: Final = 0.4  # of all that is late: beyond, that rank is the finding
 AT_A_TIME: Final = 1.5  # ranks: more are late together, whoever they are
-LAST: Final = (
-    0.5  # of the steps in which one is late, it is the last of all: else nobody waits for it
-)
+LAST: Final = 0.5  # of the steps in which one is late, it is the last of all,
+BEYOND_CHANCE: Final = 4  # or at least so many times as often as any rank: else nobody waits for it
 VISITED: Final = (3, 1 / 8)  # ranks: so many, and such a share of all (or of the visits there are)
 ROWS: Final = (5, 6, 8, 10, 12)  # in a row
 MOST: Final = 0.8  # of them late
 BY_CHANCE: Final = 0.05  # of the steps
+_HALF: Final = 0.5  # of how late one usually is: less is noise
 _DEVIATIONS: Final = 3.0
 _TO_SIGMA: Final = 1.4826
 
@@ -46,6 +46,9 @@ def find(own: OwnTime, excess: Floats, by_phase: list[Floats]) -> Late | None:
     if ranks < FEWEST_RANKS or length is None or len(rows) < 2 * length:
         return None
     late = _lasting(far, length)
+    late = (
+        _lasting(far & (values > _HALF * np.median(values[late])), length) if late.any() else late
+    )
     if not _wanders(late, values, length):
         return None
     visited = np.flatnonzero(late.any(axis=0))
@@ -74,7 +77,7 @@ def _wanders(late: Flags, values: Floats, length: int) -> bool:
         np.count_nonzero(counts) >= enough
         and busy.mean() >= BUSY
         and counts.max() <= MOST_OF_ONE * counts.sum()
-        and last.sum() >= LAST * busy.sum()
+        and last.sum() >= min(LAST, BEYOND_CHANCE / late.shape[1]) * busy.sum()
         and counts.sum() <= AT_A_TIME * busy.sum()
     )
 

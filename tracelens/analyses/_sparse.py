@@ -15,7 +15,7 @@ Rows = npt.NDArray[np.int64]
 
 LEAST_STALL: Final = 0.08  # of the step
 LEAST_COUNT: Final = 4
-WRONG: Final = 0.001
+WRONG: Final = 0.0002  # of the searches, of which there is one a phase
 _DEVIATIONS: Final = 6
 _TO_SIGMA: Final = 1.4826
 _MORE_OFTEN: Final = 3  # than the stalls of its peers
@@ -52,20 +52,19 @@ def _chances(counts: Rows, steps: int) -> tuple[Floats, Floats]:
     """Return how likely so many stalls are, and how many are usual: the peers' upper quartile.
 
     They must be too many for the usual rate, and too large a part of all stalls of this rank and its
-    usual peers, since that rate is itself known from few of them.
+    peers, since that rate is itself known from few of them. Other ranks that stall count little.
     """
     peers = len(counts) - 1
     ordered = np.sort(counts)
     place = np.ceil(0.75 * (peers - 1)).astype(int)
     # Without itself, a rank at or below that place has the next one there.
     usual = np.where(counts <= ordered[place], ordered[place + 1], ordered[place]).astype(float)
-    sums = np.concatenate([[0], np.cumsum(ordered)])
-    alike = np.searchsorted(ordered, usual, side="right")
-    itself = counts <= usual
-    number, total = alike - itself, sums[alike] - np.where(itself, counts, 0)
+    most = usual + LEAST_COUNT - 1
+    sums = {limit: np.minimum(counts, limit).sum() for limit in set(most.tolist())}
+    total = np.array([sums[limit] for limit in most.tolist()]) - np.minimum(counts, most)
     rate = np.maximum(usual / steps, (total + 1) / (peers * steps + 2))
     by_rate = binomial_tail(counts, steps, rate)
-    by_part = binomial_tail(counts, counts + total, 1 / (1 + number))
+    by_part = binomial_tail(counts, counts + total, 1 / (1 + peers))
     return np.maximum(by_rate, by_part), usual
 
 

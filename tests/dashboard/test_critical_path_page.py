@@ -11,6 +11,7 @@ from support.views import view_of
 
 from tracelens.analyses import critical_path, phases
 from tracelens_dashboard.figures import path_pieces, path_shares, path_strip, slack
+from tracelens_dashboard.figures.cells import lead
 from tracelens_dashboard.pages import critical_path as page
 from tracelens_dashboard.theme import DARK, LIGHT
 
@@ -32,7 +33,7 @@ def test_the_strip_shows_the_late_rank_in_its_steps() -> None:
     row = list(drawing.figure.layout.yaxis.ticktext).index("rank 2 ")
     codes = heat.z[row][20:40]
     assert set(codes) == {names.index("backprop") * len(path_strip.STRENGTHS)}
-    assert list(heat.customdata[row][25][:2]) == [2, 25]
+    assert heat.customdata[row][25] == lead(2, 25)
     assert drawing.summary.startswith("Rank 2 carries")
     assert sum(line["of the path (ms)"] for line in drawing.rows) == pytest.approx(
         sum(found().cells["ns"]) / 1e6
@@ -48,7 +49,7 @@ def test_many_ranks_share_a_row() -> None:
     labels = drawn.layout.yaxis.ticktext
     assert len(labels) == path_strip.MOST_ROWS + 1
     assert labels[-1] == "other ranks "
-    assert drawn.data[0].customdata[-1][0][0] == path_strip.MOST_ROWS
+    assert drawn.data[0].customdata[-1][0] == lead(path_strip.MOST_ROWS, 0)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from support.views import view_of
 from tracelens.analyses.asynchrony import WORKER_COLUMNS
 from tracelens.simulator.synthetic import Scenario
 from tracelens_dashboard.app import create_app
-from tracelens_dashboard.figures import asynchrony, placements, tensors
+from tracelens_dashboard.figures import asynchrony, cells, placements, tensors
 from tracelens_dashboard.theme import LIGHT
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def test_a_tensor_leads_to_its_longest_request() -> None:
 
 def test_shards_and_pairs_lead_to_their_longest_requests() -> None:
     """A cell names its worker; a dot leads to the worker whose request was longest."""
-    pair = led(dealt(), "shard-traffic", {"customdata": [1, 0]})
+    pair = led(dealt(), "shard-traffic", {"customdata": cells.lead(1, 0)})
     assert pair is not None
     assert pair.pins == (1,)
     dot = led(dealt(), "shard-dots", {"customdata": 1})

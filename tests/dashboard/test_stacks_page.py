@@ -15,7 +15,7 @@ from support.views import view_of
 
 from tracelens_dashboard import beside, links
 from tracelens_dashboard.components import finding_card
-from tracelens_dashboard.figures import icicle
+from tracelens_dashboard.figures import cells, icicle
 from tracelens_dashboard.pages import stacks as page
 from tracelens_dashboard.state import ViewState
 from tracelens_dashboard.theme import DARK, LIGHT
@@ -81,10 +81,11 @@ def test_when_a_frame_ran_leads_to_its_spans() -> None:
     assert heat.z[row].max() > 0
     assert sum(other.max() for place, other in enumerate(heat.z) if place != row) == 0
     best = int(heat.z[row].argmax())
-    view = view_of(page._to_moment(sampled(), {"customdata": list(heat.customdata[row][best])}))
+    point = cells.read({"customdata": heat.customdata[row][best]})
+    view = view_of(page._to_moment(sampled(), point))
     assert view.pins == (LATE_RANK,)
     assert view.start_ns is not None
-    assert view.start_ns <= heat.customdata[row][best][1]
+    assert view.start_ns <= point["customdata"][1]
     shown = page._times(sampled(), LIGHT, str(LATE_RANK), "backprop", whole(), None)
     assert shown.summary.startswith("slow_down")  # before any click, the first of the table
     assert WORK not in drawing.summary

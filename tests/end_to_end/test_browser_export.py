@@ -175,7 +175,8 @@ def test_hostile_names_are_inert_on_every_page(browser: Browser, hostile: str) -
 def test_a_foreign_host_reaches_nothing(browser: Browser, url: str) -> None:
     """What a page gets that reaches this server under its own name is a 400, from any address of it."""
     context = browser.new_context()
-    for path in ("", "timeline", "_dash-layout", "export/report", "export/perfetto"):
+    pages = [page.PATH.lstrip("/") for page in PAGES]
+    for path in (*pages, "_dash-layout", "export/report", "export/perfetto"):
         answer = context.request.get(url + path, headers={"Host": "evil.example"})
         assert answer.status == 400
         assert "TraceLens" not in answer.text()

@@ -8,6 +8,7 @@ from dash import Input, Output
 from dash.exceptions import PreventUpdate
 
 from tracelens_dashboard import asked, ids
+from tracelens_dashboard.figures import cells
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +30,7 @@ def bind(app: Dash, chart: str, lead: Callable[..., str | None], *states: State)
     )
     def follow(click: dict[str, Any] | None, run: Any, *values: Any) -> str:
         points = (click or {}).get("points")
-        href = lead(asked.store(run), points[0], *values) if points else None
+        href = lead(asked.store(run), cells.read(points[0]), *values) if points else None
         if not href:
             raise PreventUpdate
         return href

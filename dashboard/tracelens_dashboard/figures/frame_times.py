@@ -8,6 +8,7 @@ import numpy as np
 from plotly import graph_objects as go
 
 from tracelens_dashboard import text
+from tracelens_dashboard.figures import cells
 from tracelens_dashboard.figures.drawing import Drawing, empty, figure
 from tracelens_dashboard.figures.icicle import short
 
@@ -31,18 +32,20 @@ def draw(
     """Draw, for each rank, the share of each part of a window in which a frame was on its stack."""
     if not frame or not shares:
         return empty(theme, "Click a frame above to see when it was on the stack.")
-    cells = 100 * np.stack(list(shares.values()))
-    if not cells.any():
+    percents = 100 * np.stack(list(shares.values()))
+    if not percents.any():
         return empty(theme, f"{short(frame)} was on no stack in this window.")
-    width = seen.width_ns / cells.shape[1]
-    middles = (seen.start_ns - origin_ns + (np.arange(cells.shape[1]) + 0.5) * width) / SECOND
-    edges = seen.start_ns - origin_ns + np.arange(cells.shape[1]) * width
+    width = seen.width_ns / percents.shape[1]
+    middles = (seen.start_ns - origin_ns + (np.arange(percents.shape[1]) + 0.5) * width) / SECOND
+    edges = seen.start_ns - origin_ns + np.arange(percents.shape[1]) * width
     ranks = list(shares)
     heat = go.Heatmap(
-        z=cells.astype(np.float32),
+        z=percents.astype(np.float32),
         x=middles,
         y=[f"rank {rank} " for rank in ranks],
-        customdata=[[[rank, round(edge), round(edge + width)] for edge in edges] for rank in ranks],
+        customdata=[
+            [cells.lead(rank, round(edge), round(edge + width)) for edge in edges] for rank in ranks
+        ],
         colorscale=theme.colorscale,
         zmin=0,
         zmax=100,

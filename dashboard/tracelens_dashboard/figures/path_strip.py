@@ -9,6 +9,7 @@ import polars as pl
 from plotly import graph_objects as go
 
 from tracelens_dashboard import text
+from tracelens_dashboard.figures.cells import lead
 from tracelens_dashboard.figures.drawing import Drawing, empty, figure
 from tracelens_dashboard.theme import mixed, name_of
 
@@ -42,18 +43,24 @@ def draw(cells: pl.DataFrame, theme: Theme) -> Drawing:
     names = [name for name in theme.categories if name in set(shown["category"])]
     columns = shown["column"].unique().sort().to_list()
     z = np.full((len(ranks), len(columns)), np.nan, np.float32)
-    details = np.full((*z.shape, 4), None, object)
+    leads = np.full(z.shape, None, object)
+    details = np.full(z.shape, "", object)
     for row, column, category, ns, rank, share in shown.iter_rows():
         place = ranks.index(row), columns.index(column)
         faint = next(i for i, (least, _) in enumerate(STRENGTHS) if share >= least)
         z[place] = names.index(category) * len(STRENGTHS) + faint
         said = f"{name_of(category)}, {text.duration(ns)}"
-        details[place] = [rank, column, said, text.percent(share)]
+        leads[place] = lead(rank, column)
+        details[place] = (
+            f"rank {rank}, step {column}: {said} of the path, "
+            f"{text.percent(share)} of it is on this rank"
+        )
     heat = go.Heatmap(
         z=z,
         x=columns,
         y=list(range(len(ranks))),
-        customdata=details.tolist(),
+        customdata=leads.tolist(),
+        text=details.tolist(),
         colorscale=_scale(_colours(names, theme)),
         zmin=-0.5,
         zmax=len(names) * len(STRENGTHS) - 0.5,
@@ -61,10 +68,7 @@ def draw(cells: pl.DataFrame, theme: Theme) -> Drawing:
         hoverongaps=False,
         xgap=1 if len(columns) <= 40 else 0,
         ygap=2,
-        hovertemplate=(
-            "rank %{customdata[0]}, step %{x}: %{customdata[2]} of the path, "
-            "%{customdata[3]} of it is on this rank<extra></extra>"
-        ),
+        hovertemplate="%{text}<extra></extra>",
     )
     drawn = figure(theme, heat, *_legend(names, theme), **_axes(ranks, theme))
     return Drawing(drawn, sentence(cells), _rows(cells))

@@ -12,6 +12,7 @@ from plotly.subplots import make_subplots
 
 from tracelens_dashboard import text
 from tracelens_dashboard import theme as themes
+from tracelens_dashboard.figures.cells import lead
 from tracelens_dashboard.figures.drawing import Drawing, empty, figure
 from tracelens_dashboard.figures.units import BYTES, TIMES, scaled
 
@@ -117,7 +118,7 @@ def traffic(table: pl.DataFrame, theme: Theme) -> Drawing:
     unit, cells = scaled(pivot.select(shards).fill_null(0).to_numpy().astype(float), BYTES)
     trace = go.Heatmap(
         z=cells,
-        customdata=[[[rank, int(shard)] for shard in shards] for rank in pivot["rank"]],
+        customdata=[[lead(rank, int(shard)) for shard in shards] for rank in pivot["rank"]],
         x=[f"shard {name}" for name in shards],
         y=[f"worker {rank} " for rank in pivot["rank"]],
         colorscale=[[0, theme.ramp[0]], [1, theme.accent]],

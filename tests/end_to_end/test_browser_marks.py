@@ -1,0 +1,148 @@
+"""In a real browser: on every page a mark, or a row of its table, leads to the spans behind it."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+from support.browser import box_of, opened
+
+from tracelens_dashboard.pages import (
+    collectives,
+    critical_path,
+    interleaving,
+    overview,
+    shards,
+    stacks,
+    steps,
+    stragglers,
+)
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Locator, Page
+
+pytestmark = pytest.mark.end_to_end
+
+SLOWED = "Faults.slow_down"
+BAR, POINT, CELLS = ".barlayer .point path", ".scatterlayer .point", ".heatmaplayer image"
+# Page, chart, mark, what the address says besides the rank.
+MARKS = (
+    (overview, overview.LATENESS, CELLS, "steps="),
+    (stragglers, stragglers.MAP, CELLS, "steps="),
+    (collectives, collectives.SKEW, POINT, "sel="),
+    (interleaving, interleaving.GAPS, BAR, "t0="),
+    (critical_path, critical_path.SHARES, BAR, "path=1"),
+    (shards, shards.TRAFFIC, CELLS, "t0="),
+    (shards, shards.TENSORS, BAR, "t0="),
+)
+
+
+def part(page: Page, chart: str, name: str) -> Locator:
+    """Find a part of a chart's card."""
+    identity = json.dumps({"chart": chart, "part": name}, separators=(",", ":"))
+    return page.locator(f"[id='{identity}']")
+
+
+def drawn(page: Page, chart: str) -> Locator:
+    """Wait until a chart is drawn and says in a sentence what it shows."""
+    expect(part(page, chart, "summary")).not_to_be_empty()
+    graph = part(page, chart, "graph")
+    expect(graph.locator(".main-svg").first).to_be_attached()
+    return graph
+
+
+def click(page: Page, graph: Locator, mark: str, height: float | None = None) -> None:
+    """Click the middle of a mark, once its tooltip is there; until then the page may still move it.
+
+    `height` is in pixels below the mark's upper edge; the middle without.
+    """
+    target, said = graph.locator(mark).first, graph.locator(".hoverlayer text")
+    for attempt in range(150):
+        target.scroll_into_view_if_needed()
+        box = box_of(target)
+        down = box["height"] / 2 if height is None else height
+        page.mouse.move(box["x"] + box["width"] / 2 + attempt % 2, box["y"] + down)
+        page.wait_for_timeout(200)
+        if said.count():
+            page.mouse.down()
+            page.mouse.up()
+            return
+    pytest.fail(f"no tooltip over {mark}")
+
+
+def expect_spans(page: Page, *said: str) -> None:
+    """Wait for the timeline, with a rank pinned."""
+    page.wait_for_url("**/timeline?*")
+    for word in ("pin=", *said):
+        assert word in page.url
+    expect(page.locator("#timeline image")).to_have_count(1)
+
+
+def test_a_mark_leads_to_its_spans(browser: Browser, addresses: dict[str, str]) -> None:
+    """A click on a cell, a point or a bar opens the timeline, a rank pinned, at its spans."""
+    with opened(browser, addresses["Runs"]) as page:
+        for shown, chart, mark, said in MARKS:
+            page.goto(addresses[shown.TITLE])
+            click(page, drawn(page, chart), mark)
+            expect_spans(page, said)
+            if said == "sel=":  # the collective is selected: its last rank is pointed at
+                arrow = page.locator("#timeline .annotation").filter(has_text="enters last")
+                expect(arrow).to_have_count(1)
+            if said == "path=1":
+                expect(page.get_by_role("switch", name="Critical path")).to_be_checked()
+                expect(page.locator("#timeline-note")).to_contain_text("The line is the critical")
+
+
+def test_a_piece_of_the_path_leads_to_its_span(browser: Browser, addresses: dict[str, str]) -> None:
+    """Its row of the table, however it is sorted, leads to its rank and its moment, the path drawn."""
+    with opened(browser, addresses[critical_path.TITLE]) as page:
+        expect(part(page, critical_path.SLACK, "summary")).not_to_be_empty()
+        part(page, critical_path.PIECES, "switch").check(force=True)
+        table = part(page, critical_path.PIECES, "rows")
+        table.get_by_text("rank", exact=True).click()
+        header = table.get_by_role("columnheader", name="rank")
+        expect(header).to_have_attribute("aria-sort", "ascending")
+        cells = table.locator(".ag-center-cols-container .ag-row[row-index='0'] .ag-cell")
+        rank = cells.first.inner_text()
+        cells.first.click()
+        expect_spans(page, f"pin={rank}", "path=1")
+        lines = page.locator("#timeline .shapelayer path")
+        expect(lines).not_to_have_count(0)
+        page.get_by_role("switch", name="Critical path").uncheck(force=True)
+        expect(lines).to_have_count(0)
+        page.wait_for_function("() => !location.search.includes('path=')")
+
+
+def test_a_frame_shows_when_it_ran(browser: Browser, addresses: dict[str, str]) -> None:
+    """The late rank's function is named; another frame's row shows that one; a cell leads to spans."""
+    with opened(browser, addresses[stacks.TITLE]) as page:
+        expect(part(page, stacks.CALLS, "summary")).to_contain_text(SLOWED)
+        times = part(page, stacks.TIMES, "summary")
+        expect(times).to_contain_text(SLOWED)
+        part(page, stacks.FRAMES, "switch").check(force=True)
+        rows = part(page, stacks.FRAMES, "rows").locator(".ag-cell[col-id='frame']")
+        rows.filter(has_not_text=SLOWED).first.click()
+        expect(times).not_to_contain_text(SLOWED)
+        rows.filter(has_text=SLOWED).first.click()
+        expect(times).to_contain_text(SLOWED)
+        click(page, drawn(page, stacks.TIMES), ".nsewdrag", height=12)
+        expect_spans(page, "t0=")
+        page.locator("#opened-rank").click()
+        page.get_by_role("option", name="rank 1").click()
+        expect(page.locator("#opened-note")).to_contain_text("the code that was sampled")
+
+
+def test_own_work_names_the_late_rank(browser: Browser, slow_rank_url: str) -> None:
+    """All ranks take as long; measured by own work, the slow one is named, and its cell leads there."""
+    with opened(browser, slow_rank_url + steps.PATH.lstrip("/")) as page:
+        graph, summary = drawn(page, steps.MAP), part(page, steps.MAP, "summary")
+        expect(summary).to_contain_text("measure own work")
+        page.locator(f"#{steps.MEASURE}").click()
+        page.get_by_role("option", name="own work", exact=True).click()
+        expect(summary).to_contain_text("on rank 2 in step")
+        click(page, graph, CELLS)
+        expect_spans(page)
+        assert re.search(r"pin=\d+&steps=\d+-\d+", page.url)

@@ -53,7 +53,8 @@ FAINT: Final = """(least) => {
   for (let node = walker.nextNode(); node; node = walker.nextNode()) {
     const element = node.parentElement;
     const hidden = !element.checkVisibility({ opacityProperty: true, visibilityProperty: true });
-    const inside = element.closest(".bartext, .ag-root-wrapper, script, style, noscript, [hidden]");
+    const inside = element.closest(
+      ".bartext, .slicetext, .ag-root-wrapper, script, style, noscript, [hidden]");
     const off = element.closest("[disabled], [data-disabled]");
     if (node.textContent.trim() && !hidden && !inside && !off)
       judge(element, node.textContent, getComputedStyle(element));

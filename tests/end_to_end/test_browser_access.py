@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.end_to_end
 
+# The charts that are neither drawn nor say in a sentence that there is nothing to draw.
+UNDRAWN = """() => [...document.querySelectorAll(`[id*='"part":"graph"']`)]
+  .filter((graph) => graph.checkVisibility() && !graph.querySelector(".main-svg"))
+  .map((graph) => graph.id)"""
 # The charts with a switch whose table does not stand in their place, with rows.
 UNREAD = """() => [...document.querySelectorAll(`[id*='"part":"grid"']`)]
   .filter((grid) => grid.closest(".card").querySelector(".table-switch")?.checkVisibility())
@@ -46,7 +50,7 @@ def test_light_pages_can_be_read_named_and_reached(
 ) -> None:
     """Text has a contrast of 4.5; all that can be used has a name, Tab comes to it, and that is seen.
 
-    Every chart can be read as a table.
+    Every chart is drawn, and can be read as a table.
     """
     with opened(browser, addresses[run_list.TITLE]) as page:
         for title, address in addresses.items():
@@ -54,6 +58,7 @@ def test_light_pages_can_be_read_named_and_reached(
             assert (title, faint(page), nameless(page)) == (title, [], [])
             never, unseen = tabbed(page)
             assert (title, never, unseen) == (title, [], [])
+            until(lambda: page.evaluate(UNDRAWN) == [])
             read_as_tables(page)
 
 

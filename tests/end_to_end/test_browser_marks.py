@@ -94,6 +94,7 @@ def test_a_mark_leads_to_its_spans(browser: Browser, addresses: dict[str, str]) 
             if said == "path=1":
                 expect(page.get_by_role("switch", name="Critical path")).to_be_checked()
                 expect(page.locator("#timeline-note")).to_contain_text("The line is the critical")
+            page.wait_for_load_state("networkidle")
 
 
 def test_a_piece_of_the_path_leads_to_its_span(browser: Browser, addresses: dict[str, str]) -> None:
@@ -133,6 +134,13 @@ def test_a_frame_shows_when_it_ran(browser: Browser, addresses: dict[str, str]) 
         page.locator("#opened-rank").click()
         page.get_by_role("option", name="rank 1").click()
         expect(page.locator("#opened-note")).to_contain_text("the code that was sampled")
+
+
+def test_the_chain_of_a_gradient_leads_to_its_spans(browser: Browser, slow_rank_url: str) -> None:
+    """A bar of a bucket's way from backprop to its update leads to where it is typical."""
+    with opened(browser, slow_rank_url + interleaving.PATH.lstrip("/")) as page:
+        click(page, drawn(page, interleaving.CHAINS), BAR)
+        expect_spans(page, "t0=")
 
 
 def test_own_work_names_the_late_rank(browser: Browser, slow_rank_url: str) -> None:

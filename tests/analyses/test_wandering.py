@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from support.matrices import Floats, healthy, own_time
 
-from tracelens.analyses import _lateness
+from tracelens.analyses import _lateness, stragglers
 
 STAY = 8  # steps
 
@@ -47,3 +49,16 @@ def test_noise_does_not_wander(*, spiky: bool) -> None:
     for seed in range(4):
         found = _lateness.find(own_time(healthy(seed, 64, 160, spiky=spiky)))
         assert [late for late in found if late.pattern == "rotating"] == []
+
+
+def test_what_costs_less_than_a_hundredth_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among hundreds of unequal ranks in correlated noise, somebody is always a little late."""
+    matrices, _ = turns(0, 8, 160, 0.4)
+    own = own_time(matrices)
+    (late,) = _lateness.find(own)
+    job = float(own.total.max(axis=1).sum())
+    ((_, cost),) = stragglers.priced(own, job)
+    assert cost.saving > 0.1
+    little = replace(late, effect=late.effect * 0.005 / cost.saving)
+    monkeypatch.setattr(_lateness, "find", lambda _own: [little])
+    assert stragglers.priced(own, job) == []

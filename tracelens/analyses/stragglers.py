@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 LEAST_STEPS: Final = 30
 LEAST_SAVING: Final = 0.003  # of the job: what is not worth a sentence,
 LEAST_LOSS: Final = 0.005  # of a rank's own time: worth one, though others' noise may hide it
+OF_WANDERING: Final = 0.01  # of the job: the noise of hundreds of ranks wanders, too,
 OF_A_PAIR: Final = 0.02  # of the job: two ranks hardly tell what is usual,
 STALLS_OF_A_PAIR: Final = 0.05  # nor which stalls are
 HELD_UP: Final = 0.3  # of the lost time, to be seen in the arrivals at collectives
@@ -106,6 +107,8 @@ def _insufficient(own: OwnTime) -> str | None:
 
 
 def _least_saving(own: OwnTime, late: Late) -> float:
+    if late.pattern == "rotating":
+        return OF_WANDERING
     if len(own.ranks) > 2:
         loses = late.effect.sum(axis=0).max() >= LEAST_LOSS * own.length.shape[0] * own.step_ns
         return 0.0 if loses else LEAST_SAVING

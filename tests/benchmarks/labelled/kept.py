@@ -59,7 +59,10 @@ class Performer:
         self, perform: Callable[[Task], Outcome], todo: Sequence[Task]
     ) -> Iterator[Outcome]:
         if self.workers < 2:
-            yield from map(perform, todo)
+            for task in todo:
+                yield perform(task)
+                if time.monotonic() > self.until:
+                    return
             return
         pool = ProcessPoolExecutor(self.workers, mp_context=get_context("spawn"))
         try:

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 import tempfile
 from collections import defaultdict
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -124,18 +124,32 @@ class Outcome:
     wrong: list[str] = field(default_factory=list)
 
 
-def perform(case: Case, folder: Path) -> list[str]:
-    """Record a case and explain it; return what is wrong with the verdict."""
-    disturber = Disturber(folder, case.rank, case.burden, AFTER_S, FOR_S) if case.burden else None
-    with disturber.at_work() if disturber else nullcontext():
-        record(case.sample, folder)
-    trace = tl.open(folder)
-    expect = case.sample.expect
-    if disturber:
-        if disturber.begin_ns is None or disturber.end_ns is None:
+def perform(case: Case, place: Path) -> list[str]:
+    """Record a case unless `place` holds it, and explain it; return what is wrong with the verdict."""
+    truth = place / "truth.json"
+    if not truth.exists():
+        shutil.rmtree(place, ignore_errors=True)  # a recording that was broken off
+        place.mkdir(parents=True)
+        truth.write_text(json.dumps(_recorded(case, place / "trace")))
+    trace = tl.open(place / "trace")
+    expect = dict(case.sample.expect)
+    disturbed = json.loads(truth.read_text())
+    if case.burden:
+        if None in disturbed:
             return ["the training ended before it was disturbed"]
-        expect = expect | {"steps": _steps(trace, case.rank, disturber.begin_ns, disturber.end_ns)}
+        expect |= {"steps": _steps(trace, case.rank, *disturbed)}
     return differences(tl.analyze(trace), expect, edge=max(LEAST_BLOCK, _block(trace)))
+
+
+def _recorded(case: Case, folder: Path) -> list[int | None]:
+    """Record a case; return when its rank was burdened from outside, if it was."""
+    if case.burden is None:
+        record(case.sample, folder)
+        return []
+    disturber = Disturber(folder, case.rank, case.burden, AFTER_S, FOR_S)
+    with disturber.at_work():
+        record(case.sample, folder)
+    return [disturber.begin_ns, disturber.end_ns]
 
 
 def _steps(trace: Trace, rank: int, begin_ns: int, end_ns: int) -> list[int]:
@@ -151,15 +165,14 @@ def _block(trace: Trace) -> int:
     return -(-trace.steps["step"].n_unique() // BLOCKS)
 
 
-def measured(cases: list[Case], runs: int) -> dict[str, Outcome]:
-    """Record every case so many times, healthy ones twice as often, in turns."""
+def measured(cases: list[Case], runs: int, recordings: Path) -> dict[str, Outcome]:
+    """Judge every case so many times, healthy ones twice as often, in turns."""
     outcomes: dict[str, Outcome] = defaultdict(Outcome)
     for turn in range(runs * HEALTHY_RUNS):
         for case in cases:
             if turn >= runs and not case.healthy:
                 continue
-            with tempfile.TemporaryDirectory() as folder:
-                wrong = perform(case, Path(folder) / "trace")
+            wrong = perform(case, recordings / f"{case.name} {turn}")
             outcome = outcomes[case.name]
             outcome.runs += 1
             outcome.wrong += ["; ".join(wrong)] * bool(wrong)
@@ -172,11 +185,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--case", default="", help="only cases whose names hold this")
+    parser.add_argument("--kept", type=Path, help="keep recordings there; judge those there again")
     parser.add_argument(
         "--publish", action="store_true", help="write the table of docs/accuracy.md"
     )
     given = parser.parse_args()
-    outcomes = measured([case for case in CASES if given.case in case.name], given.runs)
+    cases = [case for case in CASES if given.case in case.name]
+    with tempfile.TemporaryDirectory() as scratch:
+        outcomes = measured(cases, given.runs, given.kept or Path(scratch))
     rows = [
         (name, f"{one.runs - len(one.wrong)} of {one.runs}", " / ".join(dict.fromkeys(one.wrong)))
         for name, one in outcomes.items()

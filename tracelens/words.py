@@ -20,6 +20,7 @@ __all__ = [
     "percent",
     "phase",
     "points",
+    "series",
     "size",
     "steps",
 ]
@@ -91,7 +92,13 @@ def listing(noun: str, names: Sequence[int | str]) -> str:
         return f"{noun} {shown[0]}"
     if len(shown) > MOST_LISTED:
         shown = [*shown[: MOST_LISTED - 1], f"{len(shown) - MOST_LISTED + 1} more"]
-    return f"{noun}s {', '.join(shown[:-1])} and {shown[-1]}"
+    return f"{noun}s {series(shown)}"
+
+
+def series(names: Sequence[str]) -> str:
+    """Join words: ``forward``, ``forward and backprop``, ``data loading, forward and backprop``."""
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def steps(first: int, last: int) -> str:

@@ -49,3 +49,13 @@ def test_rare_spikes_are_no_stalls() -> None:
         excess = 0.005 * draw.standard_normal((115, 64))
         excess += 0.3 * (draw.random((115, 64)) < 0.0025)
         assert _sparse.find(excess) == [], f"seed {seed}"
+
+
+def test_a_disturbance_of_some_steps_is_one_stall() -> None:
+    """What lasts for some steps in a row, on any rank, is no reason to say that a rank stalls often."""
+    for seed in range(100):
+        draw = np.random.default_rng(seed)
+        excess = 0.03 * draw.standard_normal((120, 64))
+        for step, rank in np.argwhere(draw.random((120, 64)) < 0.005):
+            excess[step : step + draw.integers(1, 5), rank] += 0.3
+        assert _sparse.find(excess) == [], f"seed {seed}"

@@ -84,6 +84,20 @@ def test_regular_stalls_are_sparse() -> None:
     assert late.touched.tolist() == list(range(8, 100, 10))
 
 
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_stalls_for_a_while_are_those_of_a_rank(ranks: int) -> None:
+    """Stopped now and then, in whatever it does: the rank and the while, not any phase alone."""
+    for seed in range(4):
+        matrices, draw = healthy(seed, ranks, 300), np.random.default_rng(seed)
+        hit = 60 + np.flatnonzero(draw.random(80) < 0.4)
+        for row in hit:
+            matrices[draw.integers(3)][row, 1] += 0.7
+        late, *others = _lateness.find(own_time(matrices))
+        assert (late.ranks, late.pattern, others) == ((1,), "sparse", [])
+        assert late.touched.tolist() == hit.tolist()
+        assert {late.phase, *late.also} == set(PHASES)
+
+
 def test_two_ranks_need_a_large_difference() -> None:
     """With two ranks 5 % says nothing, however long it lasts."""
     matrices = healthy(0, 2, 200)

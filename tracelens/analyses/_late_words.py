@@ -57,7 +57,8 @@ def _course(late: Late, *, several: bool) -> str:
     verb, phase = "are" if several else "is", words.phase(late.phase)
     if late.pattern == "sparse":
         often = f"every {late.period} steps" if late.period else f"in {len(late.touched)} steps"
-        return f"{'stall' if several else 'stalls'} in {phase} {often}"
+        stalling = words.series([words.phase(name) for name in (late.phase, *late.also)])
+        return f"{'stall' if several else 'stalls'} in {stalling} {often}"
     if late.pattern == "rotating":
         return f"{verb} late in {phase}, one after the other"
     if late.pattern == "drifting":

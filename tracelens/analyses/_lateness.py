@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analyses import _detector, _paired, _rotating, _sparse
+from tracelens.analyses import _detector, _paired, _rotating, _stalled
 from tracelens.analyses._blocks import LEAST_BLOCK
 from tracelens.analyses._interval import course
 from tracelens.analyses._late import WHOLE, Late
@@ -33,9 +33,9 @@ def find(own: OwnTime) -> list[Late]:
     whole = _excess(own, own.total)
     lasting = _lasting(own, excess, whole)
     wandering = _rotating.find(own, whole, excess)
+    found = _stalled.with_stalls(own, excess, whole, lasting)
     if wandering is None:
-        return lasting + _stalls(own, excess, lasting)
-    found = lasting + _stalls(own, excess, lasting)
+        return found
     return [wandering, *(late for late in found if not _visit(late, wandering))]
 
 
@@ -135,20 +135,3 @@ def _followed(own: OwnTime, excess: Floats, scan: Scan, rank: int) -> _Followed:
 def _since_the_start(warm_up: Floats, level: float) -> bool:
     """Say whether a lateness began with the run, by all that the warm-up shows."""
     return bool(len(warm_up)) and float(np.median(warm_up)) > level / 2
-
-
-def _stalls(own: OwnTime, excess: list[Floats], known: list[Late]) -> list[Late]:
-    """Return ranks that stall now and then, in phases in which they are not late anyway."""
-    rows = np.flatnonzero(own.settled)
-    taken = {(late.ranks[0], late.phase) for late in known}
-    found = []
-    for phase, values in zip(own.phases, excess, strict=True):
-        for stalls in _sparse.find(values[rows]):
-            if (stalls.rank, phase) in taken:
-                continue
-            hit = rows[stalls.rows]
-            effect = np.zeros(own.total.shape)
-            effect[hit, stalls.rank] = values[hit, stalls.rank] * own.step_ns
-            late = _Followed(stalls.rank, int(hit[0]), int(hit[-1]), effect, "sparse")
-            found.append(replace(late.named(phase, stalls.p), period=stalls.period))
-    return found

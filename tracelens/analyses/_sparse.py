@@ -1,4 +1,8 @@
-"""Stalls: a rank far behind in some steps, too few and too scattered to be a lasting lateness."""
+"""Stalls: a rank far behind in some steps, too few and too scattered to be a lasting lateness.
+
+Two questions are asked of each rank: does it stall more often than its peers in the whole run, and is
+there a while in which it stalls more often than they and itself at other times?
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.analyses._interval import greatest_run
 from tracelens.analyses._special import binomial_tail
 
 Floats = npt.NDArray[np.float64]
@@ -15,6 +20,8 @@ Rows = npt.NDArray[np.int64]
 
 LEAST_STALL: Final = 0.08  # of the step
 LEAST_COUNT: Final = 4
+LEAST_OFTEN: Final = 6  # stalls in a while
+_ONE_STALL: Final = 4  # steps
 WRONG: Final = 0.0002  # of the searches, of which there is one a phase
 _DEVIATIONS: Final = 6
 _TO_SIGMA: Final = 1.4826
@@ -31,6 +38,16 @@ class Stalls:
     period: int | None
 
 
+@dataclass(frozen=True)
+class _While:
+    """First and last row with a stall, how often it stalls at other times, and how likely chance is."""
+
+    first: int = 0
+    last: int = 0
+    rate: float = 1.0
+    p: float = 1.0
+
+
 def find(excess: Floats) -> list[Stalls]:
     """Find ranks that stall clearly more often than any but a quarter of their peers, [step, rank]."""
     steps, ranks = excess.shape
@@ -38,14 +55,71 @@ def find(excess: Floats) -> list[Stalls]:
     if ranks == 3:  # one of three is the median and deviates by nothing
         spread = 2 * spread
     stalled = excess > max(LEAST_STALL, _DEVIATIONS * float(spread))
-    counts = stalled.sum(axis=0)
+    apart = _apart(stalled)
+    counts = apart.sum(axis=0)
     p, usual = _chances(counts, steps)
-    often = (counts >= np.maximum(LEAST_COUNT, _MORE_OFTEN * usual)) & (counts < steps / 2)
+    scattered = stalled.sum(axis=0) < steps / 2
+    often = (counts >= np.maximum(LEAST_COUNT, _MORE_OFTEN * usual)) & scattered
     found = []
-    for rank in np.flatnonzero(often & (p * ranks < WRONG)):
-        rows = np.flatnonzero(stalled[:, rank])
-        found.append(Stalls(int(rank), rows, float(p[rank]) * ranks, _period(rows)))
+    for rank in range(ranks):
+        rows, chance = np.flatnonzero(stalled[:, rank]), float(p[rank])
+        if not (often[rank] and chance * ranks < WRONG):
+            peers = float(np.delete(counts, rank).mean())
+            seen = _while(np.flatnonzero(apart[:, rank]), (peers + 1) / (steps + 1), steps)
+            rows, chance = _held(rows, seen), seen.p
+        if chance * ranks < WRONG:
+            found.append(Stalls(rank, rows, chance * ranks, _period(rows)))
     return found
+
+
+def _apart(stalled: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Keep stalls that are four steps or more apart: one disturbance may last longer than a step."""
+    kept = np.zeros_like(stalled)
+    for row, now in enumerate(stalled):
+        kept[row] = now & ~kept[max(row - _ONE_STALL + 1, 0) : row].any(axis=0)
+    return kept
+
+
+def _while(starts: Rows, usual: float, steps: int) -> _While:
+    """Return the while in which a rank stalls most strikingly, and how likely chance is.
+
+    Of each number of stalls the shortest stretch is tried that begins and ends with one; so many in it
+    are as likely as Chernoff's bound of the binomial tail says, at the rate of the peers or of the rank
+    at other times.
+    """
+    numbers = np.arange(LEAST_OFTEN, len(starts) + 1)
+    if not len(numbers):
+        return _While()
+    tried = [starts[number - 1 :] - starts[: len(starts) - number + 1] for number in numbers]
+    begins = np.array([int(np.argmin(lengths)) for lengths in tried])
+    lengths = np.array([lengths.min() for lengths in tried])
+    rate = np.maximum((len(starts) - numbers + 1) / np.maximum(steps - lengths, 1), usual)
+    chances = _tail_bound(numbers - 1, lengths, rate) * rate * steps * len(starts)
+    best = int(np.argmin(chances))
+    if chances[best] >= 1:
+        return _While()
+    first = int(starts[begins[best]])
+    return _While(first, first + int(lengths[best]), float(rate[best]), float(chances[best]))
+
+
+def _tail_bound(count: Rows, trials: Rows, rate: Floats) -> Floats:
+    """Return an upper bound of P(X >= count) for a binomial X (Chernoff 1952)."""
+    share = np.clip(count / trials, 1e-9, 1 - 1e-9)
+    rate = np.clip(rate, 1e-9, 1 - 1e-9)
+    apart = share * np.log(share / rate) + (1 - share) * np.log((1 - share) / (1 - rate))
+    return np.where(share > rate, np.exp(-trials * apart), 1.0)
+
+
+def _held(rows: Rows, seen: _While) -> Rows:
+    """Return the stalls between the likeliest edges of a while that was found."""
+    if seen.p >= 1:
+        return rows[:0]
+    inside = int(np.count_nonzero((rows >= seen.first) & (rows <= seen.last)))
+    often = inside / (seen.last - seen.first + 2)  # never certain
+    gains = np.full(int(rows[-1]) + 1, np.log((1 - often) / (1 - seen.rate)))
+    gains[rows] = np.log(often / seen.rate)
+    begin, end = greatest_run(gains)
+    return rows[(rows >= begin) & (rows <= end)]
 
 
 def _chances(counts: Rows, steps: int) -> tuple[Floats, Floats]:

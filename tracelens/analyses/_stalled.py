@@ -1,0 +1,108 @@
+"""Which ranks stall now and then, in which phase: a rank that is stopped stalls in any of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens.analyses import _sparse
+from tracelens.analyses._late import Late
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from tracelens.analyses._own_time import OwnTime
+    from tracelens.analyses._sparse import Stalls
+
+    Floats = npt.NDArray[np.float64]
+
+_MOST: Final = 0.7  # of what a rank's stalls cost, in one phase: it is that phase that stalls
+_A_PART: Final = 0.1  # of it, to be mentioned
+_FAR_MORE: Final = 2.0
+
+
+def with_stalls(
+    own: OwnTime, excess: list[Floats], whole: Floats, lasting: list[Late]
+) -> list[Late]:
+    """Return who is late with who stalls, in phases in which they are not late anyway.
+
+    `excess`, one a phase, and `whole` are [step, rank]. A few far stalls raise the level around them a
+    little: where a rank loses far more by its stalls, they are what is wrong with it.
+    """
+    scattered = _scattered(own, excess, whole)
+    stops = {one.ranks: _loss(one) for one in scattered}
+    lasting = [one for one in lasting if _FAR_MORE * _loss(one) >= stops.get(one.ranks, 0.0)]
+    taken = {(one.ranks, one.phase) for one in lasting}
+    named = [one for one in _named(own, excess) if (one.ranks, one.phase) not in taken]
+    late = {one.ranks for one in lasting}
+    scattered = [
+        one
+        for one in scattered
+        if one.ranks not in late and not any(_is_most(other, one) for other in named)
+    ]
+    ranks = {one.ranks for one in scattered}
+    return [*lasting, *(one for one in named if one.ranks not in ranks), *scattered]
+
+
+def _named(own: OwnTime, excess: list[Floats]) -> list[Late]:
+    """Return ranks that stall in a phase."""
+    rows = np.flatnonzero(own.settled)
+    return [
+        _late(own, values, stalls, rows, (phase,))
+        for phase, values in zip(own.phases, excess, strict=True)
+        for stalls in _sparse.find(values[rows])
+    ]
+
+
+def _scattered(own: OwnTime, excess: list[Floats], whole: Floats) -> list[Late]:
+    """Return ranks that stall in all phases together."""
+    rows = np.flatnonzero(own.settled)
+    if len(own.phases) < 2:
+        return []
+    return [
+        _late(own, whole, stalls, rows, _by_loss(own, excess, rows[stalls.rows], stalls.rank))
+        for stalls in _sparse.find(whole[rows])
+    ]
+
+
+def _late(
+    own: OwnTime,
+    values: Floats,
+    stalls: Stalls,
+    settled: npt.NDArray[np.intp],
+    names: tuple[str, ...],
+) -> Late:
+    """Put a rank's stalls into rows of all steps."""
+    hit = settled[stalls.rows]
+    effect = np.zeros(own.total.shape)
+    effect[hit, stalls.rank] = values[hit, stalls.rank] * own.step_ns
+    return Late(
+        (stalls.rank,),
+        names[0],
+        int(hit[0]),
+        int(hit[-1]),
+        effect,
+        "sparse",
+        stalls.p,
+        period=stalls.period,
+        also=names[1:],
+    )
+
+
+def _by_loss(
+    own: OwnTime, excess: list[Floats], hit: npt.NDArray[np.intp], rank: int
+) -> tuple[str, ...]:
+    """Return the phases in which a rank loses a good part in these steps, the largest first."""
+    losses = [float(values[hit, rank].sum()) for values in excess]
+    order = np.argsort(losses)[::-1]
+    return tuple(own.phases[row] for row in order if losses[row] >= _A_PART * sum(losses))
+
+
+def _is_most(one: Late, whole: Late) -> bool:
+    """Say whether most of what a rank loses in all phases is in the phase of an entry."""
+    return one.ranks == whole.ranks and _loss(one) >= _MOST * _loss(whole)
+
+
+def _loss(late: Late) -> float:
+    return float(late.effect.sum())

@@ -84,6 +84,14 @@ faulthandler.enable(file=open(os.devnull, "w"))
 train()
 """
 
+# On purpose, so no sanitizer is to report it (`make sanitize`).
+SEGFAULT = f"""
+import signal
+signal.signal(signal.SIGSEGV, signal.SIG_DFL)
+{SIGNALS}
+with SPAN: faulthandler._sigsegv()
+"""
+
 IN_A_THREAD = """
 import threading
 thread = threading.Thread(target=lambda: (train(), sys.exit(3)))
@@ -117,7 +125,7 @@ ENDINGS = {
     "handled": SIGNALS
     + "signal.signal(15, lambda *_: sys.exit(9))\nwith SPAN: signal.raise_signal(15)",
     "interrupted": SIGNALS + "with SPAN: signal.raise_signal(signal.SIGINT)",
-    "segfault": SIGNALS + "with SPAN: faulthandler._sigsegv()",
+    "segfault": SEGFAULT,
     "subinterpreter": SUBINTERPRETER,
 }
 

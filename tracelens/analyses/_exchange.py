@@ -76,6 +76,20 @@ class Exchange:
         change.cpu[columns], change.wire[columns] = cpu, wire
         return change
 
+    def loaded(self, then: Floats) -> Change:
+        """Return what other bytes by shard, in place of `moved`, change for processors and links.
+
+        What a shard is rid of was as dear as the rest of its bytes; what it gets is as dear as bytes are
+        on all shards together, for part of what few bytes cost is not for their number.
+        """
+        change = Change.none(len(self.shards))
+        now, more = np.maximum(self.moved, 1), np.maximum(then - self.moved, 0)
+        for factors, work in ((change.cpu, self.cpu), (change.wire, self.wire)):
+            own = np.maximum(work.sum(axis=0), 1)
+            added = 1 + more * own.sum() / now.sum() / own
+            factors[:] = np.where(more > 0, np.minimum(added, then / now), then / now)
+        return change
+
     def saving(self, change: Change) -> tuple[float, tuple[float, float]]:
         """Return what share of the job a change saves, and its 95 % interval."""
         lost, whole = self._lost(change)

@@ -185,9 +185,8 @@ def _placed(one_way: pl.DataFrame, turns: int, loads: pl.DataFrame) -> list[int]
 
 
 def _gain(exchange: Exchange, now: Sequence[int], then: Sequence[int]) -> float:
-    """Return what other loads save: each shard works as many times as long as it holds bytes."""
-    factors = np.array(then) / np.array(now)
-    return exchange.saving(exchange.change(list(range(len(now))), factors, factors))[0]
+    """Return what other loads save."""
+    return exchange.saving(exchange.loaded(exchange.moved * np.array(then) / np.array(now)))[0]
 
 
 def _exposed(phases: Phases) -> pl.DataFrame:
@@ -251,9 +250,7 @@ def _hot_shard(loads: pl.DataFrame, exchange: Exchange, advice: Advice) -> list[
         return []
     hottest = loads.sort("bytes", descending=True).row(0, named=True)
     ratio = hottest["bytes"] / mean
-    even = mean / np.maximum(exchange.moved, 1)
-    everywhere = list(range(loads.height))
-    saving, interval = exchange.saving(exchange.change(everywhere, even, even))
+    saving, interval = exchange.saving(exchange.loaded(np.full(loads.height, mean)))
     hot = ratio >= HOT or hottest["bytes_share"] > 2 / loads.height
     if not hot or saving < WORTH_SAYING:
         return []

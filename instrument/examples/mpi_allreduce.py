@@ -25,7 +25,6 @@ import tracelens as tl
 if TYPE_CHECKING:
     from mlp import Array
 
-BATCH: Final = 256
 RATE: Final = 0.05
 
 FORWARD = tl.span("forward", kind="forward")
@@ -40,11 +39,11 @@ def train(arguments: argparse.Namespace) -> None:
     planted = faults.from_arguments(arguments)
     planted.check(comm.size)
     model = Perceptron.with_hidden(arguments.hidden)
-    batches = Batches(comm.rank, BATCH)
+    batches = Batches(comm.rank, arguments.batch)
     reducer = Reducer(comm, arguments.algorithm, overlap=arguments.overlap, fuse=arguments.fuse)
     losses = []
     for step in range(arguments.steps):
-        with tl.step(step, samples=BATCH):
+        with tl.step(step, samples=arguments.batch):
             losses.append(_step(step, model, batches, reducer, planted))
     sums = comm.gather(float(sum(weight.astype("f8").sum() for weight in model.weights)))
     if comm.rank == 0:
@@ -89,6 +88,7 @@ def main() -> None:
     )
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--hidden", type=int, default=512)
+    parser.add_argument("--batch", type=int, default=256, help="samples of a rank in a step")
     faults.add_arguments(parser)
     arguments = parser.parse_args()
     if arguments.overlap and arguments.algorithm != "library":

@@ -91,6 +91,7 @@ def _slow(rank: int, phase: str, first: int, last: int) -> tuple[list[str], dict
 _FORWARD, _FORWARD_TRUTH = _slow(1, "forward", 60, 119)
 _BACKPROP, _BACKPROP_TRUTH = _slow(1, "backprop", 60, 119)
 _LONG: Final = ["--steps=500"]
+_LARGE: Final = ["--steps=300", "--batch=2048"]  # else it does little but wait for messages
 CASES: Final = (
     Case("DDP, healthy", SAMPLES["ddp-healthy"]),
     Case("DDP, late in backprop", SAMPLES["ddp-slow-backprop"]),
@@ -108,8 +109,8 @@ CASES: Final = (
     Case("MPI, healthy", _mpi()),
     Case("MPI, late in backprop", _mpi(*_BACKPROP, expect=_BACKPROP_TRUTH)),
     Case("MPI, slow loader", _mpi("--slow-loader=1", "--slow-ms=30", expect=_LOADER)),
-    Case("MPI, stopped", _mpi(steps=500, expect=_LATE), stopped),
-    Case("MPI, quota of a processor", _mpi(steps=500, expect=_LATE), throttled),
+    Case("MPI, stopped", _mpi(*_LARGE, expect=_LATE), stopped),
+    Case("MPI, quota of a processor", _mpi(*_LARGE, expect=_LATE), throttled),
     Case("MPI, slow link", SAMPLES["mpi-slow-link"]),
     Case("MPI, late, clocks shifted", _mpi(*_FORWARD, expect=_FORWARD_TRUTH, **_SHIFTED)),
     Case("parameter server, hot shard", SAMPLES["ps-hot-shard"]),

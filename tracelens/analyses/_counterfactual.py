@@ -40,7 +40,9 @@ def price(total: Floats, effect: Floats, wait: Floats, job_ns: float, unsure: fl
     total = np.nan_to_num(total, nan=0.0)
     lost = _lost(total, effect)
     touched = np.asarray(effect.any(axis=1))
-    waited = _waited(np.where(effect > 0, 0.0, wait), touched)
+    late = effect > 0
+    late[1:] |= late[:-1]  # what follows is not for itself
+    waited = _waited(np.where(late, 0.0, wait), touched)
     caused = np.minimum(waited, lost.sum())
     cost = float(caused.sum() / (total.shape[1] * job_ns))
     waiting = int(np.count_nonzero(caused > _TOGETHER * lost.sum()))

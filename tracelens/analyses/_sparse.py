@@ -20,11 +20,11 @@ Rows = npt.NDArray[np.int64]
 
 LEAST_STALL: Final = 0.08  # of the step
 LEAST_COUNT: Final = 4
-LEAST_OFTEN: Final = 6  # stalls in a while
 _ONE_STALL: Final = 4  # steps
 WRONG: Final = 0.0002  # of the searches, of which there is one a phase
 _DEVIATIONS: Final = 6
-_TO_SIGMA: Final = 1.4826
+_ONE_SIGMA: Final = 0.841  # so much of normal noise is below one deviation:
+_OF_RANKS: Final = {3: 1.33}  # one of three is the median and deviates by nothing
 _MORE_OFTEN: Final = 3  # than the stalls of its peers
 
 
@@ -51,10 +51,8 @@ class _While:
 def find(excess: Floats) -> list[Stalls]:
     """Find ranks that stall clearly more often than any but a quarter of their peers, [step, rank]."""
     steps, ranks = excess.shape
-    spread = _TO_SIGMA * np.median(np.abs(excess - np.median(excess, axis=0)))
-    if ranks == 3:  # one of three is the median and deviates by nothing
-        spread = 2 * spread
-    stalled = excess > max(LEAST_STALL, _DEVIATIONS * float(spread))
+    above = np.quantile(excess - np.median(excess, axis=0), _ONE_SIGMA)
+    stalled = excess > max(LEAST_STALL, _DEVIATIONS * _OF_RANKS.get(ranks, 1.0) * float(above))
     apart = _apart(stalled)
     counts = apart.sum(axis=0)
     p, usual = _chances(counts, steps)
@@ -83,11 +81,10 @@ def _apart(stalled: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
 def _while(starts: Rows, usual: float, steps: int) -> _While:
     """Return the while in which a rank stalls most strikingly, and how likely chance is.
 
-    Of each number of stalls the shortest stretch is tried that begins and ends with one; so many in it
-    are as likely as Chernoff's bound of the binomial tail says, at the rate of the peers or of the rank
-    at other times.
+    Of each number of stalls the shortest stretch is tried that begins and ends with one, at the rate of
+    the peers or of the rank at other times. Chernoff's bound says quickly which is the most striking.
     """
-    numbers = np.arange(LEAST_OFTEN, len(starts) + 1)
+    numbers = np.arange(LEAST_COUNT, len(starts) + 1)
     if not len(numbers):
         return _While()
     tried = [starts[number - 1 :] - starts[: len(starts) - number + 1] for number in numbers]
@@ -98,8 +95,9 @@ def _while(starts: Rows, usual: float, steps: int) -> _While:
     best = int(np.argmin(chances))
     if chances[best] >= 1:
         return _While()
-    first = int(starts[begins[best]])
-    return _While(first, first + int(lengths[best]), float(rate[best]), float(chances[best]))
+    first, length, usual = int(starts[begins[best]]), int(lengths[best]), float(rate[best])
+    tail = float(binomial_tail(numbers[best] - 1, length, usual))
+    return _While(first, first + length, usual, tail * usual * steps * len(starts))
 
 
 def _tail_bound(count: Rows, trials: Rows, rate: Floats) -> Floats:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _MOST: Final = 0.7  # of what a rank's stalls cost, in one phase: it is that phase that stalls
 _A_PART: Final = 0.1  # of it, to be mentioned
+_AS_MUCH: Final = 0.8
 _FAR_MORE: Final = 2.0
 
 
@@ -27,12 +28,11 @@ def with_stalls(
 ) -> list[Late]:
     """Return who is late with who stalls, in phases in which they are not late anyway.
 
-    `excess`, one a phase, and `whole` are [step, rank]. A few far stalls raise the level around them a
-    little: where a rank loses far more by its stalls, they are what is wrong with it.
+    `excess`, one a phase, and `whole` are [step, rank]. Far stalls raise the level around them: where a
+    rank loses as much by stalls between steps without one, or far more, they are what is wrong with it.
     """
     scattered = _scattered(own, excess, whole)
-    stops = {one.ranks: _loss(one) for one in scattered}
-    lasting = [one for one in lasting if _FAR_MORE * _loss(one) >= stops.get(one.ranks, 0.0)]
+    lasting = [one for one in lasting if not any(_told_by(stalls, one) for stalls in scattered)]
     taken = {(one.ranks, one.phase) for one in lasting}
     named = [one for one in _named(own, excess) if (one.ranks, one.phase) not in taken]
     late = {one.ranks for one in lasting}
@@ -43,6 +43,15 @@ def with_stalls(
     ]
     ranks = {one.ranks for one in scattered}
     return [*lasting, *(one for one in named if one.ranks not in ranks), *scattered]
+
+
+def _told_by(stalls: Late, lasting: Late) -> bool:
+    """Say whether a rank's stalls tell better what it loses than a lateness that lasts."""
+    if stalls.ranks != lasting.ranks:
+        return False
+    now_and_then = len(stalls.touched) < _MOST * (stalls.last - stalls.first + 1)
+    enough = _AS_MUCH if now_and_then else _FAR_MORE
+    return _loss(stalls) > enough * _loss(lasting)
 
 
 def _named(own: OwnTime, excess: list[Floats]) -> list[Late]:

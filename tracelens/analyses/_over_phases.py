@@ -48,6 +48,21 @@ def same_rank(one: Late, other: Late) -> bool:
     return one.ranks == other.ranks and common >= SAME * min(len(one.touched), len(other.touched))
 
 
+def by_rank(found: list[Late]) -> list[Late]:
+    """Join the phases in which a rank is late at the same time; the largest gives the name."""
+    merged: list[Late] = []
+    for late in sorted(found, key=lambda late: -float(late.effect.sum())):
+        same = (i for i, main in enumerate(merged) if same_rank(main, late))
+        index = next(same, None)
+        if index is None:
+            merged.append(late)
+            continue
+        main = merged[index]
+        also = tuple(dict.fromkeys((*main.also, late.phase, *late.also)))
+        merged[index] = replace(main, effect=main.effect + late.effect, also=also)
+    return merged
+
+
 def _largest(late: Late, named: list[Late]) -> Late:
     same = [other for other in named if same_rank(late, other)]
     return max(same, key=lambda other: float(other.effect.sum()))

@@ -1,4 +1,4 @@
-"""Puts late ranks together: phases of a rank, ranks at the same time, a lateness that wanders."""
+"""Puts late ranks together: phases of a rank, a host's ranks, ranks at the same time, what wanders."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens.analyses._over_phases import same_rank
+from tracelens.analyses import _hosts
+from tracelens.analyses._over_phases import by_rank
 
 if TYPE_CHECKING:
     from tracelens.analyses._late import Late
@@ -20,34 +21,19 @@ _MANY: Final = (3, 1 / 8)  # ranks that it visits: so many, and such a share of 
 
 def put_together(own: OwnTime, found: list[Late]) -> list[Late]:
     """Return one entry for what is likely one cause."""
-    merged = _by_rank(found)
+    merged = by_rank(found)
     wandering = _wandering(own, merged)
-    return [wandering] if wandering else _by_time(merged)
-
-
-def _by_rank(found: list[Late]) -> list[Late]:
-    """Join the phases in which a rank is late at the same time; the largest gives the name."""
-    merged: list[Late] = []
-    for late in sorted(found, key=lambda late: -float(late.effect.sum())):
-        same = (i for i, main in enumerate(merged) if same_rank(main, late))
-        index = next(same, None)
-        if index is None:
-            merged.append(late)
-            continue
-        main = merged[index]
-        also = tuple(dict.fromkeys((*main.also, late.phase, *late.also)))
-        merged[index] = replace(main, effect=main.effect + late.effect, also=also)
-    return merged
+    if wandering:
+        return [wandering]
+    hosts = _hosts.find(own)
+    return _by_time([*hosts, *(late for late in merged if not _hosts.explained(late, hosts))])
 
 
 def _by_time(found: list[Late]) -> list[Late]:
-    """Join ranks that are late in the same phase and steps: only together is their mend felt."""
+    """Join ranks that are late in a common phase and the same steps: only together is it felt."""
     groups: list[Late] = []
     for late in found:
-        same = (
-            i for i, group in enumerate(groups) if group.phase == late.phase and _alike(group, late)
-        )
-        index = next(same, None)
+        index = next((i for i, group in enumerate(groups) if _one_cause(group, late)), None)
         if index is None:
             groups.append(late)
         else:
@@ -64,8 +50,18 @@ def _joined(group: Late, late: Late) -> Late:
         effect=group.effect + late.effect,
         p=max(group.p, late.p),
         unsure=max(group.unsure, late.unsure),
-        also=tuple(dict.fromkeys((*group.also, *late.also))),
+        also=tuple(
+            name
+            for name in dict.fromkeys((*group.also, late.phase, *late.also))
+            if name != group.phase
+        ),
     )
+
+
+def _one_cause(one: Late, other: Late) -> bool:
+    """Say whether two share a phase and their steps; which phase grew most is often chance."""
+    common = {one.phase, *one.also} & {other.phase, *other.also}
+    return bool(common) and _alike(one, other)
 
 
 def _alike(one: Late, other: Late) -> bool:

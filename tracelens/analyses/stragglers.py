@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens.analyses import _late_at_servers, _lateness, _own_time
+from tracelens.analyses import _hosts, _late_at_servers, _lateness, _own_time
 from tracelens.analyses._counterfactual import Price, price
 from tracelens.analyses._job import job_ns
 from tracelens.analyses._late_words import Verdict, in_code, sentence
@@ -42,7 +42,6 @@ OF_A_PAIR: Final = 0.02  # of the job: two ranks hardly tell what is usual,
 STALLS_OF_A_PAIR: Final = 0.05  # nor which stalls are
 HELD_UP: Final = 0.3  # of the lost time, to be seen in the arrivals at collectives
 SIGMAS: Final = 3  # of the clocks' uncertainty: what is less cannot be seen
-WHOLE_HOST: Final = 0.75  # of a host's ranks
 MAJORITY: Final = 0.4  # of all ranks
 _KINDS: Final[dict[str, FindingKind]] = {"checkpoint": "checkpoint_stall", "gc": "gc_stall"}
 
@@ -185,13 +184,11 @@ def _whole_hosts(own: OwnTime, late: Late) -> tuple[str, ...]:
     """
     if late.pattern == "rotating":
         return ()
-    members: dict[str, list[int]] = {}
-    for rank, host in enumerate(own.hosts):
-        members.setdefault(host, []).append(rank)
+    members = _hosts.members(own.hosts)
     hosts = tuple(dict.fromkeys(own.hosts[rank] for rank in late.ranks))
     whole = all(
         len(members[host]) > 1
-        and len(set(members[host]) & set(late.ranks)) >= WHOLE_HOST * len(members[host])
+        and len(set(members[host]) & set(late.ranks)) >= _hosts.WHOLE_HOST * len(members[host])
         for host in hosts
     )
     return hosts if whole and len(members) > len(hosts) else ()

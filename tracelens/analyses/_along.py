@@ -43,17 +43,18 @@ _SAME: Final = ("rank", "step", "category")
 
 def segments(path: pl.DataFrame, phases: Phases) -> pl.DataFrame:
     """Cut the path; in order of time, in `SEGMENT_COLUMNS`."""
-    parts = path.partition_by("process", as_dict=True)
+    path = path.sort("process", maintain_order=True)
+    process, begins, ends = (path[name].to_numpy() for name in ("process", "start_ns", "end_ns"))
     owner = phases.pieces.steps["process"].to_numpy()
-    rows = [
-        _on_one(parts[key,], pieces, offset, phases)
+    met = [
+        _on_one(pieces, offset, begins[here], ends[here])
         for pieces, offset in phases.pieces.cut
-        for key in [int(owner[offset])]
-        if (key,) in parts and len(pieces.step)
+        for here in [slice(*np.searchsorted(process, (owner[offset], owner[offset] + 1)).tolist())]
+        if here.start < here.stop and len(pieces.step)
     ]
-    if not rows:
+    if not met:
         return pl.DataFrame(schema=SEGMENT_COLUMNS)
-    table = pl.concat(rows).sort("start_ns")
+    table = _table([np.concatenate(part) for part in zip(*met, strict=True)], phases)
     longest = (pl.col("end_ns") - pl.col("start_ns")).arg_max()
     joined = table.group_by(pl.struct(_SAME).rle_id().alias("run"), maintain_order=True).agg(
         pl.col(_SAME).first(),
@@ -62,6 +63,18 @@ def segments(path: pl.DataFrame, phases: Phases) -> pl.DataFrame:
         pl.col("end_ns").last(),
     )
     return joined.select(pl.col(name).cast(kind) for name, kind in SEGMENT_COLUMNS.items())
+
+
+def _table(met: list[Ints], phases: Phases) -> pl.DataFrame:
+    """Put pieces on the path in order of time."""
+    row, category, name, start, end = met
+    of_step = phases.pieces.steps.select("rank", "step")[row]
+    return of_step.with_columns(
+        category=categories(category).cast(pl.String),
+        name=phases.pieces.names(name).cast(pl.String),
+        start_ns=start,
+        end_ns=end,
+    ).sort("start_ns")
 
 
 def cells(segments: pl.DataFrame) -> pl.DataFrame:
@@ -83,23 +96,16 @@ def cells(segments: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _on_one(path: pl.DataFrame, pieces: Pieces, offset: int, phases: Phases) -> pl.DataFrame:
-    """Return the pieces of one process that lie on the path, clipped to it."""
-    begins, ends = path["start_ns"].to_numpy(), path["end_ns"].to_numpy()
+def _on_one(pieces: Pieces, offset: int, begins: Ints, ends: Ints) -> tuple[Ints, ...]:
+    """Return the pieces of one process on the path, clipped: row, category, name, start, end."""
     which, row = _met(pieces.bounds, begins, ends)
     start = np.maximum(pieces.bounds[which], begins[row])
     end = np.minimum(pieces.bounds[which + 1], ends[row])
-    step = pieces.step[which] + offset
-    return (
-        phases.pieces.steps.select("rank", "step")[step]
-        .with_columns(
-            category=categories(pieces.category[which]).cast(pl.String),
-            name=phases.pieces.names(pieces.name[which]).cast(pl.String),
-            start_ns=start,
-            end_ns=end,
-        )
-        .filter(pl.col("end_ns") > pl.col("start_ns"))
-    )
+    there = end > start
+    which = which[there]
+    row_of_step = pieces.step[which].astype(np.int64) + offset
+    category, name = pieces.category[which].astype(np.int64), pieces.name[which].astype(np.int64)
+    return row_of_step, category, name, start[there], end[there]
 
 
 def _met(bounds: Ints, begins: Ints, ends: Ints) -> tuple[Ints, Ints]:

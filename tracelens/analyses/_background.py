@@ -15,16 +15,21 @@ import polars as pl
 from tracelens.analyses._partition import CATEGORIES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     import numpy.typing as npt
 
     from tracelens.analyses._partition import Pieces
     from tracelens.analyses.phases import Phases
     from tracelens.trace import Trace
 
+    Ints = npt.NDArray[np.int64]
+    _Found = tuple[int, int, Ints, Ints]  # rank, all its time, gaps between updates, what is usable
+
 __all__ = ["BUDGET_COLUMNS", "budget"]
 
 SHORTEST_NS: Final = 200_000  # twice a switch and a slice of work, both 0.05 ms
-FREE: Final = [CATEGORIES.index(name) for name in ("wait", "ps_queue", "transfer", "idle")]
+IS_FREE: Final = np.isin(CATEGORIES, ("wait", "ps_queue", "transfer", "idle"))
 UPDATE: Final = CATEGORIES.index("update")
 BUDGET_COLUMNS: Final[dict[str, pl.DataType]] = {
     "rank": pl.Int32(),
@@ -37,36 +42,47 @@ BUDGET_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 def budget(trace: Trace, phases: Phases) -> pl.DataFrame:
     """Return each rank's time for background work."""
-    owners = phases.pieces.steps.select("process", "rank")
-    ranks = set(trace.workers["process"].to_list())
-    rows = []
-    for pieces, offset in phases.pieces.cut:
-        process, rank = owners.row(offset)
-        found = _of(pieces) if process in ranks else None
-        if found is None:
-            continue
-        gaps, usable = found
-        length = int(pieces.bounds[-1] - pieces.bounds[0])
-        low, middle = np.quantile(usable, [0.1, 0.5])
-        share = float(usable.sum()) / max(length, 1)
-        rows.append((rank, round(float(np.median(gaps))), round(middle), round(low), share))
+    owners = phases.pieces.steps.select("process", "rank").to_numpy()
+    workers = set(trace.workers["process"].to_list())
+    found = [
+        (int(owners[offset, 1]), int(pieces.bounds[-1] - pieces.bounds[0]), *between)
+        for pieces, offset in phases.pieces.cut
+        if owners[offset, 0] in workers and (between := _of(pieces)) is not None
+    ]
+    rows = [row for same in _alike(found) for row in _rows(same)]
     return pl.DataFrame(rows, schema=BUDGET_COLUMNS, orient="row").sort("rank")
 
 
-def _of(pieces: Pieces) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None:
+def _alike(found: list[_Found]) -> Iterable[list[_Found]]:
+    """Return the ranks that have equally many gaps."""
+    groups: dict[int, list[_Found]] = {}
+    for one in found:
+        groups.setdefault(len(one[2]), []).append(one)
+    return groups.values()
+
+
+def _rows(alike: list[_Found]) -> Iterator[tuple[int, int, int, int, float]]:
+    """Yield the row of each rank."""
+    gap = np.median([gaps for *_, gaps, _ in alike], axis=1)
+    low, middle = np.quantile([usable for *_, usable in alike], [0.1, 0.5], axis=1)
+    for row, (rank, length, _, usable) in enumerate(alike):
+        share = float(usable.sum()) / max(length, 1)
+        yield rank, round(float(gap[row])), round(middle[row]), round(low[row]), share
+
+
+def _of(pieces: Pieces) -> tuple[Ints, Ints] | None:
     """Return gaps between updates, and what is usable in each; None with fewer than two updates."""
-    updates = np.flatnonzero(np.asarray(pieces.category) == UPDATE)
+    updates = np.flatnonzero(pieces.category == UPDATE)
     if not len(updates):
         return None
-    numbers = np.asarray(pieces.step)[updates]
-    heads = np.flatnonzero(np.append(True, np.diff(numbers) != 0))
-    begins = pieces.bounds[updates[heads]]
-    ends = pieces.bounds[updates[np.append(heads[1:] - 1, len(updates) - 1)] + 1]
+    numbers = pieces.step[updates]
+    last = np.append(np.flatnonzero(numbers[1:] != numbers[:-1]), len(updates) - 1)
+    begins = pieces.bounds[updates[np.append(0, last[:-1] + 1)]]
+    ends = pieces.bounds[updates[last] + 1]
     if len(begins) < 2:
         return None
     length = np.diff(pieces.bounds)
-    free = np.isin(np.asarray(pieces.category), FREE) & (length >= SHORTEST_NS)
+    free = IS_FREE[pieces.category] & (length >= SHORTEST_NS)
     before = np.concatenate([[0], np.cumsum(np.where(free, length, 0))])
-    at_end = before[np.searchsorted(pieces.bounds, ends[:-1])]
-    at_begin = before[np.searchsorted(pieces.bounds, begins[1:])]
+    at_end, at_begin = before[np.searchsorted(pieces.bounds, (ends[:-1], begins[1:]))]
     return begins[1:] - ends[:-1], at_begin - at_end

@@ -25,7 +25,7 @@ __all__ = ["BUCKET_COLUMNS", "measure"]
 
 Ints = npt.NDArray[np.int64]
 
-OWN: Final = [CATEGORIES.index(name) for name in OWN_CATEGORIES]
+IS_OWN: Final = np.array([name in OWN_CATEGORIES for name in CATEGORIES])
 BUCKET_COLUMNS: Final[dict[str, pl.DataType]] = {
     "bucket": pl.Int32(),
     "calls": pl.Int64(),  # of all ranks
@@ -43,10 +43,9 @@ def measure(trace: Trace, phases: Phases) -> pl.DataFrame:
     """Return a row a bucket, in order; empty where calls name none."""
     known = pl.col("bucket").is_not_null() & pl.col("end_ns").is_not_null()
     calls = trace.arrivals.filter(known & pl.col("last_arrival_ns").is_not_null())
-    parts = [pl.DataFrame(schema=_EACH), *_each(calls, phases)]
     most = (pl.col("wait_ns") + pl.col("transfer_ns")).arg_max()
     table = (
-        pl.concat(parts)
+        _each(calls, phases)
         .group_by("bucket")
         .agg(
             pl.col("bytes").median(),
@@ -60,50 +59,37 @@ def measure(trace: Trace, phases: Phases) -> pl.DataFrame:
     )
 
 
-_EACH: Final[dict[str, pl.DataType]] = {
-    "bucket": pl.Int32(),
-    "rank": pl.Int32(),
-    "bytes": pl.Int64(),
-    "start_ns": pl.Int64(),
-    "end_ns": pl.Int64(),
-    "hidden_ns": pl.Int64(),
-    "wait_ns": pl.Int64(),
-    "transfer_ns": pl.Int64(),
-}
-
-
-def _each(calls: pl.DataFrame, phases: Phases) -> Iterator[pl.DataFrame]:
-    """Yield the calls of each process."""
-    owners = phases.pieces.steps["process"]
-    by_process = calls.partition_by("process", as_dict=True)
-    for pieces, offset in phases.pieces.cut:
-        mine = by_process.get((owners[offset],))
-        if mine is not None:
-            yield _of(mine, pieces)
-
-
-def _of(calls: pl.DataFrame, pieces: Pieces) -> pl.DataFrame:
+def _each(calls: pl.DataFrame, phases: Phases) -> pl.DataFrame:
+    """Add to each call how long it was hidden, waited and transferred, where its rank's time is cut."""
+    calls = calls.sort("process", maintain_order=True)
     start, end, last = (
         calls[name].to_numpy() for name in ("start_ns", "end_ns", "last_arrival_ns")
     )
     come = np.clip(last, start, end)
-    early, late = _own(pieces, start, come), _own(pieces, come, end)
-    return calls.select(
-        "bucket",
-        "rank",
-        "bytes",
-        "start_ns",
-        "end_ns",
-        hidden_ns=pl.Series(early + late),
-        wait_ns=pl.Series(come - start - early),
-        transfer_ns=pl.Series(end - come - late),
-    )
+    known, (early, late) = np.zeros(len(start), np.bool_), np.zeros((2, len(start)), np.int64)
+    for mine, pieces in _of_each_process(calls["process"].to_numpy(), phases):
+        known[mine] = True
+        early[mine], late[mine] = _own(pieces, start[mine], come[mine], end[mine])
+    return calls.with_columns(
+        hidden_ns=early + late, wait_ns=come - start - early, transfer_ns=end - come - late
+    ).filter(pl.Series(known))
 
 
-def _own(pieces: Pieces, begin: Ints, end: Ints) -> Ints:
-    """Return a rank's own time between moments."""
+def _of_each_process(
+    process: npt.NDArray[np.int32], phases: Phases
+) -> Iterator[tuple[slice, Pieces]]:
+    """Yield where the calls of each process lie, and its pieces."""
+    owners = phases.pieces.steps["process"].to_numpy()
+    for pieces, offset in phases.pieces.cut:
+        first, last = np.searchsorted(process, (owners[offset], owners[offset] + 1)).tolist()
+        if first < last:
+            yield slice(first, last), pieces
+
+
+def _own(pieces: Pieces, *moments: Ints) -> Ints:
+    """Return a rank's own time between each of the moments and the next of them."""
     first = int(pieces.bounds[0])
-    length = np.where(np.isin(np.asarray(pieces.category), OWN), np.diff(pieces.bounds), 0)
+    length = np.where(IS_OWN[pieces.category], np.diff(pieces.bounds), 0)
     until = np.concatenate([[0], np.cumsum(length)])
-    at = [np.interp(moment - first, pieces.bounds - first, until) for moment in (begin, end)]
-    return np.asarray(np.rint(at[1] - at[0]), np.int64)
+    at = [np.interp(moment - first, pieces.bounds - first, until) for moment in moments]
+    return np.asarray(np.rint(np.diff(at, axis=0)), np.int64)

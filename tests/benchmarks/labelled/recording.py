@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -101,12 +103,17 @@ class Recording:
             moved[name] = pl.when(pl.col(name).is_not_null()).then(pl.Series(local)).alias(name)
         return self.events.with_columns(**moved)
 
+    @cached_property
+    def _worlds(self) -> Counter[int]:
+        """How many processes each life of the job has."""
+        return Counter(member.life for member in self.members)
+
     def _process(self, index: int) -> Process:
         member = self.members[index]
         return Process(
             role=member.role,
             rank=member.rank,
-            world=sum(other.life == member.life for other in self.members),
+            world=self._worlds[member.life],
             host=f"node{member.host:03d}",
             clock_domain=f"clock{member.host:03d}",
             pid=2000 + index,

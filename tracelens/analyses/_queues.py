@@ -34,27 +34,24 @@ def shared(come: Floats, work: Floats) -> Floats:
     `given` is the time that each message there has had since the first one; who came with more of it
     to go is through later.
     """
-    through = np.empty_like(come)
+    through = [0.0] * len(come)
     there: list[tuple[float, int]] = []
     now = given = 0.0
     times, works = come.tolist(), work.tolist()
     for one in np.argsort(come, kind="stable").tolist():
-        while there and now + (there[0][0] - given) * len(there) <= times[one]:
-            now, given = _leave(there, now, given, through)
-        given += (times[one] - now) / len(there) if there else 0.0
-        now = times[one]
+        time, count = times[one], len(there)
+        while count:
+            until, first = there[0]
+            done = now + (until - given) * count
+            if done > time:
+                given += (time - now) / count
+                break
+            through[first] = done
+            now, given, count = done, until, count - 1
+            heappop(there)
+        now = time
         heappush(there, (given + works[one], one))
-    while there:
-        now, given = _leave(there, now, given, through)
-    return through
-
-
-def _leave(
-    there: list[tuple[float, int]], now: float, given: float, through: Floats
-) -> tuple[float, float]:
-    """Let the next message be through; return when, and what each has had then."""
-    count = len(there)
-    until, one = heappop(there)
-    now += (until - given) * count
-    through[one] = now
-    return now, until
+    for left, (until, first) in enumerate(sorted(there)):
+        now += (until - given) * (len(there) - left)
+        through[first], given = now, until
+    return np.array(through)

@@ -52,24 +52,32 @@ class Change:
 
 
 @dataclass(frozen=True)
-class _Round:
-    """Requests of all workers, [worker, request]: times as recorded, nanoseconds.
+class _AtShard:
+    """The requests of a round at one shard; `at_once` says that it serves them beside each other.
 
-    `applied` is how long after the last push each shard had applied the sum.
+    `applied` is how long after the last push it had applied the sum.
     """
 
-    push: bool
-    step: int
-    shard: Ints
+    shard: int
+    mine: npt.NDArray[np.intp]  # places among all of the round
     nbytes: Floats
-    own: Floats  # [worker], from the end of its round before
-    there: Floats  # from the worker's begin to the shard
     receiving: Floats  # of the link's time
     begun: Floats
     serving: Floats
+    applied: float
+    at_once: bool
+
+
+@dataclass(frozen=True)
+class _Round:
+    """Requests of all workers, [worker, request]: times as recorded, nanoseconds."""
+
+    push: bool
+    step: int
+    own: Floats  # [worker], from the end of its round before
+    there: Floats  # from the worker's begin to the shard
     back: Floats  # from the end of service to the worker's end
-    applied: Floats  # [shard]
-    at_once: npt.NDArray[np.bool_]  # [shard]: it serves requests beside each other
+    shards: tuple[_AtShard, ...]
 
 
 class Rounds:
@@ -145,33 +153,27 @@ def _serve(
 ) -> tuple[Floats, Floats, Floats]:
     """Serve a round: when each request is served, and from when on shards are free and have applied."""
     free, applied = (part.copy() for part in state)
-    served = np.empty_like(asked)
-    for shard in range(len(free)):
-        mine = one.shard == shard
-        if not mine.any():
-            continue
-        come = asked[mine]
+    served = np.empty(asked.size)
+    for part in one.shards:
+        shard, come = part.shard, asked.reshape(-1)[part.mine]
         factor = change.cpu[shard] if one.push else change.wire[shard]
         if one.push:
-            come = _received(one, come, mine, shard, change)
+            come = _received(part, come, change)
         able = np.maximum(come, free[shard] if one.push else max(free[shard], applied[shard]))
-        order = np.lexsort((one.begun[mine], able))  # who waits already is served as it was
-        able, work = able[order], one.serving[mine][order] * factor
-        ended = np.empty_like(able)
-        ended[order] = able + work if one.at_once[shard] else in_turn(able, work)
-        served[mine] = ended
+        order = np.lexsort((part.begun, able))  # who waits already is served as it was
+        able, work = able[order], part.serving[order] * factor
+        ended = able + work if part.at_once else in_turn(able, work)
+        served[part.mine[order]] = ended
         free[shard] = ended.max()
         if one.push:
-            applied[shard] = free[shard] = ended.max() + one.applied[shard] * change.cpu[shard]
-    return served, free, applied
+            applied[shard] = free[shard] = ended.max() + part.applied * change.cpu[shard]
+    return served.reshape(asked.shape), free, applied
 
 
-def _received(
-    one: _Round, come: Floats, mine: npt.NDArray[np.bool_], shard: int, change: Change
-) -> Floats:
-    pace = change.ns_per_byte[shard]
-    work = one.receiving * change.wire[shard] if np.isnan(pace) else one.nbytes * pace
-    return shared(come, work[mine])
+def _received(part: _AtShard, come: Floats, change: Change) -> Floats:
+    pace = change.ns_per_byte[part.shard]
+    work = part.receiving * change.wire[part.shard] if np.isnan(pace) else part.nbytes * pace
+    return shared(come, work)
 
 
 def _joined(asked: pl.DataFrame, served: pl.DataFrame, shards: pl.Series) -> pl.DataFrame:
@@ -250,47 +252,39 @@ def _times(ordered: pl.DataFrame, workers: int) -> dict[str, Floats]:
 
 
 def _round(ordered: pl.DataFrame, times: dict[str, Floats], own: Floats, shards: int) -> _Round:
-    shape = times["done"].shape
     push = ordered["op"][0] == "push"
-    shard = ordered["column"].to_numpy().reshape(shape)
-    last = np.full(shards, -np.inf)
-    np.maximum.at(last, shard, times["done"])
-    applied = np.full(shards, -np.inf)
-    np.maximum.at(applied, shard, times["applied"])
-    after = np.where(np.isfinite(last), np.maximum(applied - last, 0), 0.0)
+    shard = ordered["column"].to_numpy()
+    nbytes = ordered["bytes"].fill_null(0).to_numpy().astype(np.float64)
+    flat = {name: values.reshape(-1) for name, values in times.items()} | {"bytes": nbytes}
+    places = [np.flatnonzero(shard == one) for one in range(shards)]
     begin = times["start_ns"].min(axis=1, keepdims=True)
     return _Round(
         push=push,
         step=int(ordered["step"].fill_null(-1)[0]),
-        shard=shard,
-        nbytes=ordered["bytes"].fill_null(0).to_numpy().reshape(shape).astype(np.float64),
         own=own,
         there=times["arrived"] - begin - times["busy"],
-        receiving=_receiving(times, shard, shards),
-        begun=times["begun"],
-        serving=times["done"] - times["begun"],
         back=times["end_ns"] - times["done"],
-        applied=after if push else np.zeros(shards),
-        at_once=_beside(times, shard, shards),
+        shards=tuple(
+            _at_shard(one, mine, {name: values[mine] for name, values in flat.items()}, push=push)
+            for one, mine in enumerate(places)
+            if len(mine)
+        ),
     )
 
 
-def _receiving(times: dict[str, Floats], shard: Ints, shards: int) -> Floats:
-    """Return what each request had of its shard's link."""
-    parts = np.zeros(shard.shape)
-    begin, end = times["arrived"], np.maximum(times["got"], times["arrived"])
-    for one in range(shards):
-        mine = shard == one
-        if mine.any():
-            parts[mine] = link_time(begin[mine], end[mine])
-    return parts
-
-
-def _beside(times: dict[str, Floats], shard: Ints, shards: int) -> npt.NDArray[np.bool_]:
-    """Say of each shard whether it serves requests of a round beside each other."""
-    found = np.zeros(shards, np.bool_)
-    for one in range(shards):
-        begun, done = times["begun"][shard == one], times["done"][shard == one]
-        if len(begun) > 1:
-            found[one] = done.max() - begun.min() < (1 - TOGETHER) * (done - begun).sum()
-    return found
+def _at_shard(
+    shard: int, mine: npt.NDArray[np.intp], times: dict[str, Floats], *, push: bool
+) -> _AtShard:
+    begun, done = times["begun"], times["done"]
+    serving = done - begun
+    beside = done.max() - begun.min() < (1 - TOGETHER) * serving.sum()
+    return _AtShard(
+        shard=shard,
+        mine=mine,
+        nbytes=times["bytes"],
+        receiving=link_time(times["arrived"], np.maximum(times["got"], times["arrived"])),
+        begun=begun,
+        serving=serving,
+        applied=float(np.maximum(times["applied"].max() - done.max(), 0)) if push else 0.0,
+        at_once=bool(len(mine) > 1 and beside),
+    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -147,26 +148,34 @@ def _shared(arrive: Times, alone: float, collapse: float) -> Times:
     """
     order = np.argsort(arrive, kind="stable")
     times = arrive[order].astype(float).tolist()
+    speeds = _speeds(len(times), collapse)
     through: list[float] = []
     targets: list[float] = []
     work, now, first = 0.0, times[0], 0
-    upcoming = 0
-    while first < len(times):
-        on_it = upcoming - first
-        speed = 1 / (on_it * (1 + collapse * (on_it - 1) / len(times))) if on_it else 0.0
-        done = now + (targets[first] - work) / speed if on_it else np.inf
-        following = times[upcoming] if upcoming < len(times) else np.inf
-        if following <= done:
-            work, now = work + (following - now) * speed, following
-            targets.append(work + alone)
-            upcoming += 1
-        else:
-            work, now = targets[first], done
+    for upcoming, time in enumerate(times):
+        while first < upcoming:
+            speed = speeds[upcoming - first]
+            done = now + (targets[first] - work) / speed
+            if time <= done:
+                work += (time - now) * speed
+                break
             through.append(done)
-            first += 1
+            work, now, first = targets[first], done, first + 1
+        now = time
+        targets.append(work + alone)
+    for left, target in enumerate(targets[first:]):
+        now += (target - work) / speeds[len(times) - first - left]
+        work = target
+        through.append(now)
     result = np.empty(len(times), np.int64)
     result[order] = np.rint(through).astype(np.int64)
     return result
+
+
+@cache
+def _speeds(most: int, collapse: float) -> list[float]:
+    """Return how fast each request gets on, by how many are on the wire."""
+    return [0.0, *(1 / (on * (1 + collapse * (on - 1) / most)) for on in range(1, most + 1))]
 
 
 def _in_turn(arrive: Times, service: int) -> tuple[Times, Times, Times]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.TITLE)
 LIGHT = {"scheme.computedColorScheme": "light"}
+GRID = '{{"chart":"{}","part":"grid"}}.children'
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
@@ -74,11 +75,27 @@ def test_every_chart_can_be_drawn(run: Callable[[], Store]) -> None:
             assert "figure" in answer.text
 
 
+def test_a_table_is_made_when_it_is_asked_for() -> None:
+    """A chart comes without its table, which would be made for nothing; the switch brings it."""
+    app = create_app(slow_rank())
+    switch = '{"chart":"waterfall","part":"switch"}.checked'
+    output = '{"chart":"waterfall","part":"graph"}.figure'
+    table = next(name for name in outputs(app) if name.startswith(GRID.format("waterfall") + "@"))
+    for checked in (False, True):
+        asked = LIGHT | {switch: checked}
+        assert ("rowData" in call(app, output, asked).text) == checked
+        assert ("rowData" in call(app, table, asked).text) == checked
+
+
 def drawing_callbacks(app: Dash) -> set[str]:
     """List the first outputs of all callbacks that draw a figure anew."""
+    return {first for first in outputs(app) if first.endswith(".figure")}
+
+
+def outputs(app: Dash) -> set[str]:
+    """List the first outputs of all callbacks."""
     listed = app.server.test_client().get("/_dash-dependencies").get_json()
-    firsts = {entry["output"].removeprefix("..").split("...")[0] for entry in listed}
-    return {first for first in firsts if first.endswith(".figure")}
+    return {entry["output"].removeprefix("..").split("...")[0] for entry in listed}
 
 
 def test_a_run_without_parameter_servers_is_told_so() -> None:
@@ -111,12 +128,7 @@ def test_hostile_names_stay_text() -> None:
 def test_following_a_zoom_sends_a_patch() -> None:
     """A zoom answers with image, spans and ticks only, not with the whole figure."""
     app = create_app(slow_rank())
-    listed = app.server.test_client().get("/_dash-dependencies").get_json()
-    output = next(
-        entry["output"].removeprefix("..").split("...")[0]
-        for entry in listed
-        if entry["output"].startswith("..timeline.figure@")
-    )
+    output = next(name for name in outputs(app) if name.startswith("timeline.figure@"))
     view = {"t0": 10**8, "t1": 2 * 10**8}
     answer = call(app, output, LIGHT | {"timeline-view.data": view}).get_json()
     operations = answer["response"]["timeline"]["figure"]["operations"]

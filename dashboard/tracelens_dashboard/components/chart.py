@@ -52,9 +52,7 @@ def card(chart: str, title: str, height: int, *extra: Component) -> dmc.Card:
                 className=PLOT,
                 style={"minHeight": f"{height}px"},
             ),
-            html.Div(
-                grid(ids.part(chart, "rows"), height), id=ids.part(chart, "grid"), hidden=True
-            ),
+            html.Div(id=ids.part(chart, "grid"), hidden=True, style={"height": f"{height}px"}),
         ],
         className="card chart-card",
     )
@@ -80,13 +78,15 @@ def picture(title: str) -> dmc.Button:
     )
 
 
-def grid(identity: Any, height: int) -> dag.AgGrid:
+def grid(identity: Any, rows: Sequence[dict[str, Any]]) -> dag.AgGrid:
     """Return a table that sorts and filters; its cells are text, never HTML."""
     return dag.AgGrid(
         id=identity,
+        rowData=rows,
+        columnDefs=columns(rows),
         defaultColDef={"sortable": True, "resizable": True, "minWidth": 104, "flex": 1},
         dashGridOptions=GRID_OPTIONS,
-        style={"height": f"{height}px"},
+        style={"height": "100%"},
     )
 
 
@@ -110,27 +110,49 @@ def columns(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def bind(app: Dash, chart: str, draw: Callable[..., Drawing], *inputs: Input | State) -> None:
     """Draw a chart whenever the colour scheme, or one of `inputs`, changes.
 
-    `draw` is given the run that the page shows, the theme, then the values of `inputs`.
+    `draw` is given the run that the page shows, the theme, then the values of `inputs`. The table is
+    made when it is asked for: a page with several would show its charts later.
     """
+    listed, table = Input(ids.part(chart, "switch"), "checked"), ids.part(chart, "grid")
+    scheme = Input(ids.SCHEME, "computedColorScheme")
+
+    def drawn(scheme: str | None, run: Any, *values: Any) -> Drawing:
+        if scheme is None:
+            raise PreventUpdate
+        return draw(asked.store(run), theme.of(scheme), *values)
 
     @app.callback(
         Output(ids.part(chart, "graph"), "figure"),
         Output(ids.part(chart, "summary"), "children"),
         Output(ids.part(chart, "plot"), "aria-label"),
         Output(ids.part(chart, "plot"), "className"),
-        Output(ids.part(chart, "rows"), "rowData"),
-        Output(ids.part(chart, "rows"), "columnDefs"),
-        Input(ids.SCHEME, "computedColorScheme"),
+        Output(table, "children"),
+        _looked_up(listed),
+        scheme,
         asked.RUN,
         *inputs,
     )
-    def redraw(scheme: str | None, run: Any, *values: Any) -> tuple[Any, ...]:
-        if scheme is None:
-            raise PreventUpdate
-        drawing = draw(asked.store(run), theme.of(scheme), *values)
-        summary, rows = drawing.summary, drawing.rows
+    def redraw(checked: Any, *given: Any) -> tuple[Any, ...]:
+        drawing = drawn(*given)
         shown = PLOT if drawing.figure.data else NOTHING
-        return drawing.figure, summary, summary, shown, rows, columns(rows)
+        rows = grid(ids.part(chart, "rows"), drawing.rows) if checked else None
+        return drawing.figure, drawing.summary, drawing.summary, shown, rows
+
+    @app.callback(
+        Output(table, "children", allow_duplicate=True),
+        listed,
+        *map(_looked_up, (scheme, asked.RUN, *inputs)),
+        prevent_initial_call=True,
+    )
+    def tabulate(checked: Any, *given: Any) -> dag.AgGrid:
+        if not checked:
+            raise PreventUpdate
+        return grid(ids.part(chart, "rows"), drawn(*given).rows)
+
+
+def _looked_up(given: Input | State) -> State:
+    """Return what a callback is given without being called when it changes."""
+    return State(given.component_id, given.component_property)
 
 
 def register_switches(app: Dash) -> None:

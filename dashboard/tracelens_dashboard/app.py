@@ -33,6 +33,8 @@ INDEX: Final = """<!DOCTYPE html>
 <title>{%title%}</title>
 <link rel="icon" href="/assets/icon.svg">
 <script src="/assets/early/scheme.js"></script>
+<link rel="prefetch" as="script" href="/_dash-component-suites/plotly/package_data/plotly.min.js">
+<link rel="prefetch" as="script" href="/_dash-component-suites/dash/dcc/async-graph.js">
 {%css%}
 </head>
 <body>

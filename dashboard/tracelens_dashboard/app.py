@@ -11,7 +11,7 @@ from dash import Dash, set_props
 
 from tracelens.errors import TraceLensError
 from tracelens_dashboard import asked, guards, ids, state
-from tracelens_dashboard.components import arriving, chart, run_list, shell
+from tracelens_dashboard.components import arriving, chart, follow, run_list, shell
 from tracelens_dashboard.export import routes
 from tracelens_dashboard.pages import PAGES
 from tracelens_dashboard.runs import Runs
@@ -71,6 +71,7 @@ def create_app(served: Runs | Store, access: Access | None = None) -> Dash:
     run_list.register(app)
     arriving.register(app, PAGES)
     chart.register_switches(app)
+    follow.register(app)
     shell.register(app, PAGES)
     routes.register(app)
     app.layout = shell.shell(runs, PAGES)

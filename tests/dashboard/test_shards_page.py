@@ -51,7 +51,8 @@ def led(store: Store, graph: str, point: Any) -> ViewState | None:
     answer = call(app, output, {f"{identity}.clickData": {"points": [point]}})
     if answer.status_code == 204:
         return None
-    return view_of(answer.get_json()["response"]["go"]["href"])
+    (lead,) = answer.get_json()["response"].values()
+    return view_of(lead["data"])
 
 
 def test_the_tensor_that_bounds_is_red_and_named() -> None:

@@ -78,6 +78,11 @@
         values.set("steps", view.step + "-" + view.step);
         window.history.replaceState(window.history.state, "", "/compare?" + values);
       },
+      // Of all charts of a page, one leads somewhere: the one that was clicked.
+      follow() {
+        const { triggered } = window.dash_clientside.callback_context;
+        return triggered.map(({ value }) => value).find(Boolean) || window.dash_clientside.no_update;
+      },
       swap: (table) => [Boolean(table), !table],
       sidebar: (opened, bar) => ({ ...bar, collapsed: { mobile: !opened } }),
       arrived: () => false, // on a narrow window the sidebar covers the page it led to

@@ -44,6 +44,7 @@ def card(chart: str, title: str, height: int, *extra: Component) -> dmc.Card:
     return dmc.Card(
         [
             _heading(chart, title, *extra),
+            dcc.Store(id=ids.part(chart, "lead")),
             html.P(id=ids.part(chart, "summary"), className="summary"),
             html.Div(
                 graph(ids.part(chart, "graph")),

@@ -1,10 +1,14 @@
-"""A click on a mark leads to the timeline."""
+"""A click on a mark leads to the timeline.
+
+The server answers into the chart's card, the browser goes there: callbacks that answer into the frame
+are called whenever a page is opened.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dash import Input, Output
+from dash import ALL, ClientsideFunction, Input, Output
 from dash.exceptions import PreventUpdate
 
 from tracelens_dashboard import asked, ids
@@ -18,11 +22,21 @@ if TYPE_CHECKING:
     from tracelens_dashboard.store import Store
 
 
+def register(app: Dash) -> None:
+    """Go where a card's chart leads."""
+    app.clientside_callback(
+        ClientsideFunction(ids.NAMESPACE, "follow"),
+        Output(ids.GO, "href", allow_duplicate=True),
+        Input({"chart": ALL, "part": "lead"}, "data"),
+        prevent_initial_call=True,
+    )
+
+
 def bind(app: Dash, chart: str, lead: Callable[..., str | None], *states: State) -> None:
     """Go where `lead(store, point, *values)` says when a point of a chart is clicked."""
 
     @app.callback(
-        Output(ids.GO, "href", allow_duplicate=True),
+        Output(ids.part(chart, "lead"), "data", allow_duplicate=True),
         Input(ids.part(chart, "graph"), "clickData"),
         asked.RUN,
         *states,
@@ -43,7 +57,7 @@ def bind_rows(app: Dash, chart: str, lead: Callable[[Store, int], str | None]) -
     """
 
     @app.callback(
-        Output(ids.GO, "href", allow_duplicate=True),
+        Output(ids.part(chart, "lead"), "data", allow_duplicate=True),
         Input(ids.part(chart, "rows"), "cellClicked"),
         asked.RUN,
         prevent_initial_call=True,

@@ -26,6 +26,7 @@ BASE = {
     "Who carries the critical path, step by step",
     "Communication, hidden and exposed, step by step",
     "In collectives: waiting and transfer, step by step",
+    "What steps consist of",
     "Step time over the run",
 }
 

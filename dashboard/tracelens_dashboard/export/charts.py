@@ -177,6 +177,7 @@ CHARTS: Final[tuple[Chart, ...]] = (
         "In collectives: waiting and transfer, step by step", _fixed(PLOT_PX),
         _of(exchange.draw, "arrivals_by_step"), _has("arrivals_by_step"), LATE | NETWORK,
     ),
+    Chart("What steps consist of", _fixed(PLOT_PX), drawn.what_steps_hold, **_STEPS),
     Chart("Step time over the run", _fixed(280), drawn.step_times, **_STEPS),
     Chart("How long each rank's steps take", _rows(_ranks), drawn.steps_by_rank, **_STEPS),
 )  # fmt: skip

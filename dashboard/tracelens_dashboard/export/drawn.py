@@ -15,6 +15,7 @@ from tracelens_dashboard.figures import (
     rank_bars,
     shards,
     step_map,
+    step_parts,
     step_series,
     tensors,
     timeline,
@@ -60,6 +61,11 @@ def timeline_height(store: Store) -> int:
 def what_makes_late(store: Store, theme: Theme) -> Drawing:
     """Draw each rank's lateness by category."""
     return rank_bars.draw(store.lateness, store.lateness_in, theme)
+
+
+def what_steps_hold(store: Store, theme: Theme) -> Drawing:
+    """Draw the mean rank's time by category, step by step."""
+    return step_parts.draw(store.times, theme)
 
 
 def step_times(store: Store, theme: Theme) -> Drawing:

@@ -24,7 +24,7 @@ def draw(by_step: pl.DataFrame, theme: Theme) -> Drawing:
         return empty(theme, NONE_IN_STEPS)
     parts = (
         Part("transfer_ns", "transfer", theme.categories["transfer"]),
-        Part("wait_ns", "waiting for the last rank", theme.loss),
+        Part("wait_ns", "waiting for the last rank", theme.categories["wait"]),
     )
     return Drawing(
         stacked_steps.draw(by_step, parts, theme),

@@ -79,7 +79,7 @@ def _parts(theme: Theme) -> tuple[Part, ...]:
     return (
         Part("hidden_ns", "hidden under own work", theme.accent),
         Part("transfer_ns", "exposed transfer", theme.categories["transfer"]),
-        Part("wait_ns", "waiting", theme.loss),
+        Part("wait_ns", "waiting", theme.categories["wait"]),
     )
 
 

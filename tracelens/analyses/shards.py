@@ -250,9 +250,10 @@ def _hot_shard(loads: pl.DataFrame, exchange: Exchange, advice: Advice) -> list[
         return []
     hottest = loads.sort("bytes", descending=True).row(0, named=True)
     ratio = hottest["bytes"] / mean
+    if ratio < HOT and hottest["bytes_share"] <= 2 / loads.height:
+        return []
     saving, interval = exchange.saving(exchange.loaded(np.full(loads.height, mean)))
-    hot = ratio >= HOT or hottest["bytes_share"] > 2 / loads.height
-    if not hot or saving < WORTH_SAYING:
+    if saving < WORTH_SAYING:
         return []
     exposed = float(exchange.exposed.sum()) / exchange.job_ns
     return [

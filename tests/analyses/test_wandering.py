@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from support.matrices import Floats, healthy, own_time
@@ -51,14 +49,20 @@ def test_noise_does_not_wander(*, spiky: bool) -> None:
         assert [late for late in found if late.pattern == "rotating"] == []
 
 
-def test_what_costs_less_than_a_hundredth_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Among hundreds of unequal ranks in correlated noise, somebody is always a little late."""
-    matrices, _ = turns(0, 8, 160, 0.4)
+def test_it_is_told_where_others_disturbances_hide_it() -> None:
+    """Spikes of hundreds of ranks are longer in every step, but noise never stays so far out."""
+    matrices, visited = turns(0, 256, 160, 0.4)
+    draw = np.random.default_rng(0)
+    matrices[2] += (draw.random((160, 256)) < 0.03) * 1.5
     own = own_time(matrices)
-    (late,) = _lateness.find(own)
-    job = float(own.total.max(axis=1).sum())
-    ((_, cost),) = stragglers.priced(own, job)
-    assert cost.saving > 0.1
-    little = replace(late, effect=late.effect * 0.005 / cost.saving)
-    monkeypatch.setattr(_lateness, "find", lambda _own: [little])
-    assert stragglers.priced(own, job) == []
+    ((late, cost),) = stragglers.priced(own, float(own.total.max(axis=1).sum()))
+    assert (late.pattern, set(late.ranks) <= visited) == ("rotating", True)
+    assert cost.saving < 0.01
+
+
+def test_noise_that_lasts_for_some_steps_does_not_wander() -> None:
+    """It goes as far as noise does."""
+    for seed in range(3):
+        matrices = healthy(seed, 256, 80, noise=0.12, memory=0.85)
+        own = own_time(matrices)
+        assert stragglers.priced(own, float(own.total.max(axis=1).sum())) == []

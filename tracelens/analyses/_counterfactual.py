@@ -57,6 +57,22 @@ def price(total: Floats, effect: Floats, wait: Floats, job_ns: float, unsure: fl
     return Price(float(lost.sum() / job_ns), interval, cost, waiting)
 
 
+def as_work_varies(values: Floats, effect: Floats) -> Floats:
+    """Return a lasting lateness of each step if what slows a rank slows all that it does there.
+
+    A step with more work, or with a disturbance, is longer by more. Both are [step, rank]; `values` is
+    what ranks took for what is late, and `effect` what they usually lose.
+    """
+    values, late = np.nan_to_num(values, nan=0.0), effect > 0
+    mended = np.where(late, values - effect, np.nan)
+    ranks = np.flatnonzero(late.any(axis=0))
+    usual = np.maximum(np.nanmedian(mended[:, ranks], axis=0), 0.0)
+    each = np.zeros_like(effect)
+    whole = np.maximum(usual + effect[:, ranks], 1.0)
+    each[:, ranks] = values[:, ranks] * effect[:, ranks] / whole
+    return each
+
+
 def _joined(
     lost: Floats, drawn: tuple[float, float], swings: list[float], job_ns: float
 ) -> tuple[float, float]:

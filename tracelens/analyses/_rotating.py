@@ -2,6 +2,7 @@
 
 A rank is late for a while if most steps of a few in a row are far beyond its peers. How many in a row
 it takes is chosen so that single late steps, however often they come, would hardly do it by chance.
+Noise that lasts for some steps wanders, too, but does not go as far.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analyses._late import Floats, Late
-from tracelens.analyses._special import binomial_tail
+from tracelens.analyses._special import binomial_tail, student_tail
 
 if TYPE_CHECKING:
     from tracelens.analyses._own_time import OwnTime
@@ -24,14 +25,15 @@ LEAST: Final = 0.05  # of the step
 BUSY: Final = 0.4  # of the steps have a rank that is late for a while
 MOST_OF_ONE: Final = 0.4  # of all that is late: beyond, that rank is the finding
 AT_A_TIME: Final = 1.5  # ranks: more are late together, whoever they are
-LAST: Final = 0.5  # of the steps in which one is late, it is the last of all,
-BEYOND_CHANCE: Final = 4  # or at least so many times as often as any rank: else nobody waits for it
 VISITED: Final = (3, 1 / 8)  # ranks: so many, and such a share of all (or of the visits there are)
 ROWS: Final = (5, 6, 8, 10, 12)  # in a row
 MOST: Final = 0.8  # of them late
 BY_CHANCE: Final = 0.05  # of the steps
+SURE: Final = 1e-4  # the chance that noise which lasts is as late anywhere
 _HALF: Final = 0.5  # of how late one usually is: less is noise
 _DEVIATIONS: Final = 3.0
+_FREEDOM: Final = 60  # degrees of it: how noise is distributed is known from what was seen only
+_LEAST_SPREAD: Final = 0.001  # of the step
 _TO_SIGMA: Final = 1.4826
 
 
@@ -49,11 +51,15 @@ def find(own: OwnTime, excess: Floats, by_phase: list[Floats]) -> Late | None:
     late = (
         _lasting(far & (values > _HALF * np.median(values[late])), length) if late.any() else late
     )
-    if not _wanders(late, values, length):
+    if not _wanders(late, length):
+        return None
+    level = float(np.median(values[late]))
+    chance = _as_noise(level / max(spread, _LEAST_SPREAD), values.size)
+    if chance > SURE:
         return None
     visited = np.flatnonzero(late.any(axis=0))
     effect = np.zeros_like(excess)
-    effect[rows] = late * float(np.median(values[late])) * own.step_ns
+    effect[rows] = late * level * own.step_ns
     touched = rows[late.any(axis=1)]
     grown = [float(phase[rows][late].mean()) for phase in by_phase]
     return Late(
@@ -63,23 +69,26 @@ def find(own: OwnTime, excess: Floats, by_phase: list[Floats]) -> Late | None:
         last=int(touched[-1]),
         effect=effect,
         pattern="rotating",
-        p=BY_CHANCE**2,
+        p=chance,
     )
 
 
-def _wanders(late: Flags, values: Floats, length: int) -> bool:
+def _wanders(late: Flags, length: int) -> bool:
     """Say whether nearly always one rank is late, and each time another one."""
     counts, busy = late.sum(axis=0), late.any(axis=1)
     least, share = VISITED
-    last = late[np.arange(len(late)), np.argmax(values, axis=1)]
     enough = max(least, share * min(late.shape[1], len(late) / length))
     return bool(
         np.count_nonzero(counts) >= enough
         and busy.mean() >= BUSY
         and counts.max() <= MOST_OF_ONE * counts.sum()
-        and last.sum() >= min(LAST, BEYOND_CHANCE / late.shape[1]) * busy.sum()
         and counts.sum() <= AT_A_TIME * busy.sum()
     )
+
+
+def _as_noise(deviations: float, places: int) -> float:
+    """Return how likely noise that stays for some steps is so late anywhere, by Student's t."""
+    return min(float(student_tail(deviations, _FREEDOM)) * places, 1.0)
 
 
 def _in_a_row(rate: float, ranks: int) -> int | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens.analyses import _hosts, _late_at_servers, _lateness, _own_time
-from tracelens.analyses._counterfactual import Price, price
+from tracelens.analyses._counterfactual import Price, as_work_varies, price
 from tracelens.analyses._job import job_ns
 from tracelens.analyses._late_words import Verdict, in_code, sentence
 from tracelens.analyses._reference import against_the_rest
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 LEAST_STEPS: Final = 30
 LEAST_SAVING: Final = 0.003  # of the job: what is not worth a sentence,
 LEAST_LOSS: Final = 0.005  # of a rank's own time: worth one, though others' noise may hide it
-OF_WANDERING: Final = 0.01  # of the job: the noise of hundreds of ranks wanders, too,
 OF_A_PAIR: Final = 0.02  # of the job: two ranks hardly tell what is usual,
 STALLS_OF_A_PAIR: Final = 0.05  # nor which stalls are
 HELD_UP: Final = 0.3  # of the lost time, to be seen in the arrivals at collectives
@@ -76,10 +75,22 @@ def priced(own: OwnTime, job_ns: float) -> list[tuple[Late, Price]]:
     """Return who is late by own time alone, and what that costs, where it is worth a sentence."""
     found = against_the_rest(own, put_together(own, _lateness.find(own)))
     costs = [
-        (entry, price(_met(own, entry), entry.effect, own.wait, job_ns, entry.unsure))
+        (entry, price(_met(own, entry), _without(own, entry), own.wait, job_ns, entry.unsure))
         for entry in found
     ]
     return [(entry, cost) for entry, cost in costs if cost.saving >= _least_saving(own, entry)]
+
+
+def _without(own: OwnTime, late: Late) -> Floats:
+    """Return what mending takes away: of what lasts, by what there was to do in each step.
+
+    Steps that were chosen one by one for being late tell by themselves what was lost in them.
+    """
+    if late.pattern in ("sparse", "rotating"):
+        return late.effect
+    names = {late.phase, *late.also}
+    values = own.own[[name in names for name in own.phases]].sum(axis=0)
+    return as_work_varies(values, late.effect)
 
 
 def _met(own: OwnTime, late: Late) -> Floats:
@@ -106,8 +117,6 @@ def _insufficient(own: OwnTime) -> str | None:
 
 
 def _least_saving(own: OwnTime, late: Late) -> float:
-    if late.pattern == "rotating":
-        return OF_WANDERING
     if len(own.ranks) > 2:
         loses = late.effect.sum(axis=0).max() >= LEAST_LOSS * own.length.shape[0] * own.step_ns
         return 0.0 if loses else LEAST_SAVING

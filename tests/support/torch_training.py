@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -15,10 +15,16 @@ torch = pytest.importorskip("torch")
 dist = torch.distributed
 
 
+# Where PyTorch (2.13) ends a group it holds the GIL and waits for threads of Gloo, which may wait for
+# the GIL to let go of what `backward` had them keep. So groups last as long as the process.
+_groups: Final[list[Any]] = []
+
+
 @contextmanager
 def group_of_one() -> Iterator[None]:
     """Be a process group with a single member."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    _groups.append(dist.group.WORLD)
     try:
         yield
     finally:

@@ -63,7 +63,7 @@ def measure(
         out["clocks"] = clockwork.gathered(list(by.each(clockwork.perform, situations)))
     if "kinds" in parts:
         counts = {ranks[0]: 1} if quick else {size: runs[size] for size in ranks}
-        todo = endtoend.tasks(counts, seeds, only)
+        todo = endtoend.tasks(counts, seeds, only, quick=quick)
         out["kinds"] = endtoend.gathered(by.each(endtoend.perform, todo))
     return out
 

@@ -10,7 +10,7 @@ from benchmarks.accuracy import DOCS, FORMAT, PARTS, measure
 from benchmarks.labelled.kept import Performer
 from benchmarks.labelled.kinds import KINDS
 from benchmarks.labelled.markdown import tables_of, with_tables
-from benchmarks.labelled.setting import FIRST_SEED, RANKS
+from benchmarks.labelled.setting import FIRST_SEED, LEVELS, RANKS
 
 LABELLED = Path(__file__).parent / "labelled"
 
@@ -44,9 +44,10 @@ def test_published_results_are_of_a_full_run(published: dict[str, object]) -> No
 
 
 def test_quick_run_measures_every_part() -> None:
-    """A minute's run fills every table: all kinds of run, all situations of clocks."""
+    """A minute's run fills every table: all kinds of run, both levels of noise, all clocks."""
     results = measure(PARTS, "tuning", quick=True, by=Performer())
     assert {row["kind"] for row in results["kinds"]} == {kind.name for kind in KINDS}
+    assert {row["level"] for row in results["kinds"]} == set(LEVELS)
     assert all(row["runs"] == 1 for row in results["kinds"])
     assert sum(row["alarms"] for row in results["healthy"]) <= 1
     found = {row["slowdown"]: row["recall"] for row in results["recall"]}

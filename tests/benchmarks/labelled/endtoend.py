@@ -30,11 +30,13 @@ _CUT_TO: Final = 0.6  # of a damaged file
 _QUANTILES: Final = {"median": 0.5, "p90": 0.9}
 
 
-def tasks(runs: Mapping[int, int], seeds: str, only: str = "") -> list[Task]:
+def tasks(
+    runs: Mapping[int, int], seeds: str, only: str = "", *, quick: bool = False
+) -> list[Task]:
     """Return all runs, so many by size: of each kind and level, half with each family of noise.
 
     All cells get their first run before any gets its second: a run of the bench may be cut short.
-    `only` keeps the kinds whose names hold it.
+    `only` keeps the kinds whose names hold it; a `quick` bench has each kind at one level, in turns.
     """
     families, first = FAMILIES[seeds], FIRST_SEED[seeds]
     kinds = [index for index, kind in enumerate(KINDS) if only in kind.name]
@@ -43,7 +45,7 @@ def tasks(runs: Mapping[int, int], seeds: str, only: str = "") -> list[Task]:
         for run in range(max(runs.values()))
         for size, count in sorted(runs.items(), reverse=True)
         for kind in kinds
-        for level in LEVELS
+        for level in ((LEVELS[kind % len(LEVELS)],) if quick else LEVELS)
         if run < count
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from statistics import median
@@ -10,17 +11,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from support.examples import record_example, run_example
+from support.recording import read_all
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from support.recording import Recorded
+
+    Trained = Callable[[str, str], tuple[list[Recorded], str]]
 
 pytestmark = pytest.mark.end_to_end
 
 WITH_MASTER = ("original", "async", "hogwild", "sync1")
 WITHOUT_MASTER = ("sync2", "sync3")
-WORKERS, STEPS = 2, 8
+WORKERS, STEPS, FEW = 2, 60, 8
+NONE, SOME = "0", "0.9"  # momentum
+HIDDEN = "--hidden=64"
 LOSS = re.compile(r"loss (\d+\.\d+) -> (\d+\.\d+)")
 
 
@@ -29,27 +36,40 @@ def _ranks(method: str) -> int:
 
 
 def _record(method: str, folder: Path, *arguments: str) -> list[Recorded]:
-    settings = [f"--method={method}", f"--steps={STEPS}", "--hidden=64", *arguments]
+    settings = [f"--method={method}", f"--steps={FEW}", HIDDEN, *arguments]
     return record_example("mpi_easgd.py", _ranks(method), folder, *settings)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Train by a method, once for all tests that look at it: what was recorded, and what it printed."""
+
+    @functools.cache
+    def train(method: str, momentum: str) -> tuple[list[Recorded], str]:
+        settings = [f"--method={method}", f"--momentum={momentum}", f"--steps={STEPS}", HIDDEN]
+        folder = tmp_path_factory.mktemp(method) / "t"
+        done = run_example("mpi_easgd.py", _ranks(method), folder, *settings)
+        assert done.returncode == 0, done.stderr
+        return read_all(folder), done.stdout
+
+    return train
 
 
 def _of_role(recorded: list[Recorded], role: str) -> list[Recorded]:
     return [process for process in recorded if process.side.process.role == role]
 
 
-@pytest.mark.parametrize("momentum", ["0", "0.9"])
+@pytest.mark.parametrize("momentum", [NONE, SOME])
 @pytest.mark.parametrize("method", [*WITH_MASTER, *WITHOUT_MASTER])
-def test_every_method_trains(method: str, momentum: str, tmp_path: Path) -> None:
-    settings = [f"--method={method}", f"--momentum={momentum}", "--steps=60", "--hidden=64"]
-    done = run_example("mpi_easgd.py", _ranks(method), tmp_path / "t", *settings)
-    assert done.returncode == 0, done.stderr
-    losses = [(float(first), float(last)) for first, last in LOSS.findall(done.stdout)]
+def test_every_method_trains(method: str, momentum: str, trained: Trained) -> None:
+    _, said = trained(method, momentum)
+    losses = [(float(first), float(last)) for first, last in LOSS.findall(said)]
     assert len(losses) == WORKERS
     # A worker that starts late may find what the other one has already trained.
     untrained = max(first for first, _ in losses)
     assert all(last < untrained for _, last in losses)
-    updates = 60 if method.startswith("sync") else 60 * WORKERS
-    assert f"centre: version {updates}" in done.stdout
+    updates = STEPS if method.startswith("sync") else STEPS * WORKERS
+    assert f"centre: version {updates}" in said
 
 
 def test_the_synchronous_methods_end_with_the_same_centre(tmp_path: Path) -> None:
@@ -64,9 +84,9 @@ def test_the_synchronous_methods_end_with_the_same_centre(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("method", ["original", "async", "hogwild"])
-def test_both_ends_of_a_transfer_name_one_request(method: str, tmp_path: Path) -> None:
+def test_both_ends_of_a_transfer_name_one_request(method: str, trained: Trained) -> None:
     """Each transfer is in the worker's trace and in the master's, once, with the same size."""
-    recorded = _record(method, tmp_path / "t")
+    recorded, _ = trained(method, NONE)
     ends = [
         Counter(
             (event["op"], event["request"], event["bytes"])
@@ -88,7 +108,7 @@ def test_waiting_for_the_turn_is_told_apart_from_transfers(tmp_path: Path) -> No
     slow, waiting = sorted(workers, key=lambda process: process.side.process.rank)
     turns = [event for event in waiting.events if event["op"] == "turn_wait"]
     served = [event for event in slow.events if event["kind"] == "backprop"]
-    assert len(turns) == STEPS
+    assert len(turns) == FEW
     shares = []
     for turn, backprop in list(zip(turns, served, strict=True))[1:]:
         began = max(turn["start_ns"], backprop["start_ns"])
@@ -99,9 +119,9 @@ def test_waiting_for_the_turn_is_told_apart_from_transfers(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("method", ["async", "hogwild"])
-def test_staleness_is_in_the_trace(method: str, tmp_path: Path) -> None:
+def test_staleness_is_in_the_trace(method: str, trained: Trained) -> None:
     """Weights that come up name the version of the centre that they were last pulled towards."""
-    recorded = _record(method, tmp_path / "t")
+    recorded, _ = trained(method, NONE)
     (master,) = _of_role(recorded, "ps")
     made = {e["request"]: e["seq"] for e in master.events if e["op"] == "master_update"}
     assert max(made.values()) == STEPS * WORKERS

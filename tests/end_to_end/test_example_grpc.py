@@ -2,32 +2,48 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 from support.examples import record_example, run_example
+from support.recording import read_all
 
 from tracelens.placement import STRATEGIES, loads
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from support.recording import Recorded
+
+    Trained = Callable[[str], tuple[list[Recorded], str]]
 
 pytestmark = pytest.mark.end_to_end
 
 MODES = ("sync", "async", "pipelined")
 SCRIPT = "grpc_parameter_server.py"
-WORKERS, SHARDS, STEPS, HIDDEN = 2, 2, 6, 96
+WORKERS, SHARDS, STEPS, HIDDEN = 2, 2, 40, 96
+FEW = 6  # steps
 SIZES = [4 * a * b for a, b in [(64, HIDDEN), *[(HIDDEN, HIDDEN)] * 3, (HIDDEN, 10)]]
+SIZE = (f"--shards={SHARDS}", f"--hidden={HIDDEN}")
 LOSS = re.compile(r"loss (\d+\.\d+) -> (\d+\.\d+)")
 
 
-def _record(folder: Path, *arguments: str) -> list[Recorded]:
-    settings = [f"--shards={SHARDS}", f"--steps={STEPS}", f"--hidden={HIDDEN}", *arguments]
-    return record_example(SCRIPT, WORKERS, folder, *settings)
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Train in a mode, once for all tests that look at it: what was recorded, and what it printed."""
+
+    @functools.cache
+    def train(mode: str) -> tuple[list[Recorded], str]:
+        folder = tmp_path_factory.mktemp(mode) / "t"
+        done = run_example(SCRIPT, WORKERS, folder, *SIZE, f"--steps={STEPS}", f"--mode={mode}")
+        assert done.returncode == 0, done.stderr
+        return read_all(folder), done.stdout
+
+    return train
 
 
 def _requests(recorded: list[Recorded], role: str, ops: set[str]) -> Counter[tuple[int, int]]:
@@ -42,10 +58,8 @@ def _requests(recorded: list[Recorded], role: str, ops: set[str]) -> Counter[tup
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_every_mode_trains(mode: str, tmp_path: Path) -> None:
-    done = run_example(SCRIPT, WORKERS, tmp_path / "t", f"--mode={mode}", "--steps=40")
-    assert done.returncode == 0, done.stderr
-    losses = [(float(first), float(last)) for first, last in LOSS.findall(done.stdout)]
+def test_every_mode_trains(mode: str, trained: Trained) -> None:
+    losses = [(float(first), float(last)) for first, last in LOSS.findall(trained(mode)[1])]
     assert len(losses) == WORKERS
     # A worker that starts late finds what the other one has already trained.
     untrained = max(first for first, _ in losses)
@@ -53,9 +67,9 @@ def test_every_mode_trains(mode: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_requests_match_one_to_one(mode: str, tmp_path: Path) -> None:
+def test_requests_match_one_to_one(mode: str, trained: Trained) -> None:
     """What a worker asks for, and what a shard received or sent: the same requests, once each."""
-    recorded = _record(tmp_path / "t", f"--mode={mode}")
+    recorded, _ = trained(mode)
     asked = _requests(recorded, "worker", {"push", "pull"})
     answered = _requests(recorded, "ps", {"receive", "reply"})
     assert asked.keys() == answered.keys()
@@ -66,7 +80,8 @@ def test_requests_match_one_to_one(mode: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("placement", sorted(STRATEGIES))
 def test_bytes_per_shard_are_those_of_the_placement(placement: str, tmp_path: Path) -> None:
-    recorded = _record(tmp_path / "t", f"--placement={placement}")
+    chosen = f"--placement={placement}"
+    recorded = record_example(SCRIPT, WORKERS, tmp_path / "t", *SIZE, f"--steps={FEW}", chosen)
     placed = loads(STRATEGIES[placement](SIZES, SHARDS), SHARDS)
     for op in ("push", "pull"):
         moved = [0] * SHARDS
@@ -74,12 +89,12 @@ def test_bytes_per_shard_are_those_of_the_placement(placement: str, tmp_path: Pa
             for event in process.events:
                 if event["op"] == op:
                     moved[event["shard"]] += event["bytes"]
-        assert moved == [STEPS * WORKERS * nbytes for nbytes in placed]
+        assert moved == [FEW * WORKERS * nbytes for nbytes in placed]
 
 
-def test_a_synchronous_update_takes_all_gradients(tmp_path: Path) -> None:
+def test_a_synchronous_update_takes_all_gradients(trained: Trained) -> None:
     """One update a step and shard, which no worker passes by: the token comes after it."""
-    recorded = _record(tmp_path / "t", "--mode=sync")
+    recorded, _ = trained("sync")
     applied: dict[int, int] = {}
     for process in recorded:
         for event in process.named("apply"):
@@ -92,9 +107,9 @@ def test_a_synchronous_update_takes_all_gradients(tmp_path: Path) -> None:
         assert barrier["start_ns"] + barrier["duration_ns"] >= applied[barrier["step"]]
 
 
-def test_asynchronous_updates_are_one_a_push(tmp_path: Path) -> None:
+def test_asynchronous_updates_are_one_a_push(trained: Trained) -> None:
     """Each makes a version of its own; a pull says which it got."""
-    for process in _record(tmp_path / "t", "--mode=async"):
+    for process in trained("async")[0]:
         made = [event["seq"] for event in process.named("apply")]
         if process.side.process.role == "ps":
             assert sorted(made) == list(range(1, STEPS * WORKERS + 1))
@@ -107,7 +122,7 @@ def test_a_killed_worker_ends_the_training(mode: str, tmp_path: Path) -> None:
 
     Where workers do not wait for each other, the other one may not have begun before all was over.
     """
-    kill = ["--kill-rank=1", "--kill-step=2", f"--steps={STEPS}", f"--mode={mode}"]
+    kill = ["--kill-rank=1", "--kill-step=2", f"--steps={FEW}", f"--mode={mode}"]
     done = run_example(SCRIPT, WORKERS, tmp_path / "t", *kill)
     assert done.returncode != 0
     left = {path.name[: len("ps-00000")] for path in (tmp_path / "t").glob("ps-*")}

@@ -15,7 +15,7 @@ Rows = npt.NDArray[np.int64]
 LEAST_BLOCK: Final = 4  # steps
 MOST_BLOCKS: Final = 64
 _TO_SIGMA: Final = 1.4826  # a median absolute deviation, as a standard deviation
-_THREE_RANKS: Final = 2.14  # of three values one is the median: that deviation is always 0
+_FAR_FROM_LEVEL: Final = 3.0  # deviations
 _MOST_ALIKE: Final = 0.8
 _FAR_FROM_BLOCK: Final = 1.5  # deviations
 
@@ -53,27 +53,23 @@ class Noise:
     alike: float  # correlation
 
     @classmethod
-    def of(cls, blocks: Floats) -> Noise:
-        """Learn it from levels and from changes between neighbours.
+    def of(cls, blocks: Floats, wider: float) -> Noise:
+        """Learn it from each rank's covariances of blocks and of neighbours, without what is far out.
 
-        Both are medians over ranks and blocks, so a late rank hardly counts. Correlation is raised as
-        Kendall (1954) does, since every rank's level is taken from the same few blocks.
+        A rank's own are noisy, but the median over ranks is not, and a late rank hardly counts in it.
+        Correlation is raised as Kendall (1954) does, since levels are taken from the same few blocks.
         """
-        factor = _TO_SIGMA * of_few(blocks.shape[1])
-        change = factor * float(np.median(np.abs(np.diff(blocks, axis=0)))) / np.sqrt(2)
-        centred = np.abs(blocks - np.median(blocks, axis=0))
-        level = factor * float(np.median(np.median(centred, axis=0)))
-        rho = 1 - (change / level) ** 2 if level > change else 0.0
+        centred = blocks - np.median(blocks, axis=0)
+        limit = _FAR_FROM_LEVEL * _TO_SIGMA * float(np.median(np.abs(centred)))
+        centred = np.clip(centred, -limit, limit)
+        alone = float(np.median((centred**2).mean(axis=0)))
+        with_next = float(np.median((centred[1:] * centred[:-1]).mean(axis=0)))
+        rho = max(with_next / alone, 0.0) if alone else 0.0
         rho = min(rho + (1 + 4 * rho) / len(blocks), _MOST_ALIKE)
-        return cls(change**2 / (1 - rho), rho)
+        return cls(wider * max(alone - with_next, 0.0) / (1 - rho), rho)
 
     def variance(self, length: int) -> float:
         """Return the variance of the mean of so many blocks."""
         apart = np.arange(1, length)
         alike = 1 + 2 * float(((1 - apart / length) * self.alike**apart).sum())
         return self.level * alike / length
-
-
-def of_few(ranks: int) -> float:
-    """Return by what a median deviation is too small among few ranks, one of which is the median."""
-    return _THREE_RANKS if ranks == 3 else 1 + 2 / ranks

@@ -1,40 +1,34 @@
 """Finds ranks that are late for a while, among three or more, step by step against their peers.
 
-Each step is compared across ranks (so what all share cancels), blocks of steps are condensed to their
-median (so single spikes cancel), and windows of all lengths and places are scanned. What difference
-between ranks is normal is learnt from the ranks themselves, with a prior from the noise between blocks,
-and the p-value pays for every window tried. A window is also held against the same rank outside of it:
-there, lasting differences between ranks cancel, so less is enough. A sign test guards against noise with
-heavy tails: in a late window nearly every step is late. docs/analyses.md gives formulas and sources.
+Each step is compared across ranks (so what all share cancels), blocks of steps are condensed to a
+robust mean (so single spikes cancel), and windows of all lengths and places are scanned. A window is
+held against the peers meanwhile and, as far as ranks differ for good, against the same rank outside of it.
+What is normal is learnt from the peers alone (`_normal`), and the p-value pays for every window tried.
+A sign test guards against noise with heavy tails: in a late window nearly every step is late.
+docs/analyses.md gives formulas and sources.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analyses._blocks import LEAST_BLOCK, Noise, block_edges, block_levels, of_few
+from tracelens.analyses._blocks import LEAST_BLOCK, block_edges, block_levels
+from tracelens.analyses._normal import Normal, median_of_others
 from tracelens.analyses._special import binomial_tail, student_tail
 
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
-NATURAL_SPREAD: Final = 0.003  # of the step, between ranks that are equal
-NATURAL_WANDER: Final = 0.001  # of the step: how much that changes with time
-_SPREAD_FREEDOM: Final = 8  # nobody knows how equal ranks are,
-_NOISE_FREEDOM: Final = 24  # but noise within a rank tells well how much its means vary,
-_CONTRADICTED: Final = 1.5  # unless the variance seen is so many times as large
-_SEVERAL: Final = 6  # ranks can contradict anything
 _HARDLY_FAR: Final = 2.5  # deviations: no p-value below can become a finding
-_MOST_FREEDOM: Final = 60
-_TO_SIGMA: Final = 1.4826  # a median absolute deviation, as a standard deviation
 _HOPELESS: Final = 0.05  # no p-value above it can become a finding
 _STEPS_ALIKE: Final = 3  # neighbouring steps are correlated: so many count as one
-_LONGEST_CHANGE: Final = 0.75  # of the run: beyond, too little is left to compare with
-_STATISTICS: Final = 2  # against the other ranks, and against the rank itself outside
+_FEW: Final = 16  # ranks: what one of them does is seen in the scale of all
+_OF_RANKS: Final = ("mean", "middle", "scale", "p")
 
 
 @dataclass(frozen=True)
@@ -45,7 +39,7 @@ class Windows:
     last: Rows
     mean: Floats  # [window, rank]
     middle: Floats  # halfway between that and the mean: who is above is late
-    scale: Floats  # what is normal, the same for all ranks of a window
+    scale: Floats  # what is normal
     p: Floats
 
 
@@ -76,63 +70,88 @@ def least_effect(ranks: int) -> float:
     return 0.015 * (1 + 24 / ranks**2)
 
 
-def scan(excess: Floats) -> Scan:
-    """Search every rank's excess, [step, rank], for the window that chance explains worst."""
-    windows = _windows(excess)
-    pooled = np.sort(excess, axis=None)
-    chosen = [_least_likely(excess, pooled, windows, rank) for rank in range(excess.shape[1])]
+def scan(excess: Floats, known: Flags | None = None) -> Scan:
+    """Search every rank's excess, [step, rank], for the window that chance explains worst.
+
+    `known` ranks are late for sure: nobody is held against them.
+    """
+    ranks = np.arange(excess.shape[1])
+    peers = np.ones(len(ranks), np.bool_) if known is None else ~known
+    windows = _windows(excess, peers)
+    steps = _Steps(excess, np.sort(excess[:, peers], axis=None), peers)
+    chosen = [_least_likely(steps, windows, rank) for rank in ranks]
     rows = np.array([row for row, _ in chosen])
     return Scan(
         p=np.array([p for _, p in chosen]),
-        mean=windows.mean[rows, np.arange(len(rows))],
-        scale=windows.scale[rows, 0],
+        mean=windows.mean[rows, ranks],
+        scale=windows.scale[rows, ranks],
         first=windows.first[rows],
         last=windows.last[rows],
     )
 
 
-def _windows(excess: Floats) -> Windows:
-    """Try windows of all lengths (2, 4, 8 ... blocks, and everything) at every quarter length."""
+def _windows(excess: Floats, peers: Flags) -> Windows:
+    """Judge every rank by its peers; among many it is one of these itself, which hardly matters."""
     edges = block_edges(len(excess))
     blocks = block_levels(excess, edges)
-    blocks = blocks - np.median(blocks, axis=1, keepdims=True)
-    count = len(blocks)
-    sums = np.concatenate([np.zeros((1, blocks.shape[1])), np.cumsum(blocks, axis=0)])
-    lengths = _lengths(count)
-    noise, parts = Noise.of(blocks), []
-    for length in lengths:
-        tried = 2 * count / length * len(lengths) * _STATISTICS
-        starts = np.arange(0, count - length + 1, max(1, length // 4))
-        place = _Place(edges[starts], edges[starts + length] - 1, count / length, tried)
-        inside = (sums[starts + length] - sums[starts]) / length
-        alone = noise.variance(length)
-        prior = _Prior(alone + NATURAL_SPREAD**2, _SPREAD_FREEDOM)
-        parts.append(_judged(place, inside, np.zeros_like(inside), prior))
-        if length <= _LONGEST_CHANGE * count:
-            outside = (sums[-1] - inside * length) / (count - length)
-            both = alone + noise.variance(count - length)
-            prior = _Prior(both + NATURAL_WANDER**2, _NOISE_FREEDOM)
-            parts.append(_judged(place, inside, outside, prior))
-    names = ("first", "last", "mean", "middle", "scale", "p")
-    return Windows(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+    ranks = np.arange(excess.shape[1])
+    if len(ranks) > _FEW:
+        return _judged(edges, blocks, blocks[:, peers])
+    each = [_judged(edges, blocks[:, [rank]], blocks[:, peers & (ranks != rank)]) for rank in ranks]
+    return Windows(each[0].first, each[0].last, *_joined(each, _OF_RANKS, axis=1))
+
+
+def _joined(parts: list[Windows], names: tuple[str, ...], axis: int) -> list[Any]:
+    return [np.concatenate([getattr(part, name) for part in parts], axis=axis) for name in names]
+
+
+def _judged(edges: Rows, blocks: Floats, peers: Floats) -> Windows:
+    """Try windows of all lengths (2, 3, 4, 6, 8 ... blocks, and everything) at every quarter length."""
+    normal = Normal.of(peers - median_of_others(peers))
+    middle = np.median(peers, axis=1, keepdims=True)
+    sums = _Sums.of(blocks - middle), _Sums.of(peers - median_of_others(peers)), _Sums.of(middle)
+    lengths = _lengths(len(blocks))
+    parts = [_of_length(edges, sums, normal, length, len(lengths)) for length in lengths]
+    return Windows(*_joined(parts, ("first", "last"), axis=0), *_joined(parts, _OF_RANKS, axis=0))
+
+
+def _of_length(
+    edges: Rows, sums: tuple[_Sums, _Sums, _Sums], normal: Normal, length: int, lengths: int
+) -> Windows:
+    """Judge the windows of one length: `sums` are of ranks, of their peers, and of the peers' median."""
+    ranks, peers, middle = sums
+    starts = np.arange(0, normal.blocks - length + 1, max(1, length // 4))
+    lasting = normal.lasting(length)
+    means = ranks.beyond(starts, length, lasting)
+    scale, freedom = normal.scale(length, peers.beyond(starts, length, lasting))
+    level = ranks.inside(starts, length) + middle.inside(starts, length)
+    p = np.ones_like(means)
+    far = means > _HARDLY_FAR * scale
+    tried = 2 * normal.blocks / length * lengths
+    p[far] = np.minimum(student_tail(means[far] / scale, freedom) * tried, 1.0)
+    scales = np.full_like(means, scale)
+    return Windows(edges[starts], edges[starts + length] - 1, means, level - means / 2, scales, p)
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Windows of one length: their rows, how many are independent, and how many are tried."""
+class _Sums:
+    """Sums of blocks up to each, [block, rank], so that every window's mean costs the same."""
 
-    first: Rows
-    last: Rows
-    independent: float
-    tried: float
+    upto: Floats
 
+    @classmethod
+    def of(cls, blocks: Floats) -> _Sums:
+        return cls(np.concatenate([np.zeros((1, blocks.shape[1])), np.cumsum(blocks, axis=0)]))
 
-@dataclass(frozen=True)
-class _Prior:
-    """What is expected before looking at how far ranks lie apart, and how firmly."""
+    def inside(self, starts: Rows, length: int) -> Floats:
+        """Return the means of windows."""
+        return np.asarray((self.upto[starts + length] - self.upto[starts]) / length)
 
-    variance: float
-    freedom: float
+    def beyond(self, starts: Rows, length: int, lasting: float) -> Floats:
+        """Return those means, less what is expected from outside of the window."""
+        inside = self.inside(starts, length)
+        rest = max(len(self.upto) - 1 - length, 1)
+        return np.asarray(inside - lasting * (self.upto[-1] - inside * length) / rest)
 
 
 def _lengths(count: int) -> list[int]:
@@ -141,35 +160,22 @@ def _lengths(count: int) -> list[int]:
     return [*sorted(length for length in half_powers if length < count), count]
 
 
-def _judged(place: _Place, inside: Floats, usual: Floats, prior: _Prior) -> Windows:
-    """Judge means, [window, rank], against what is usual."""
-    means = inside - usual
-    means = means - np.median(means, axis=1, keepdims=True)
-    scale, freedom = _scale(means, prior, place.independent)
-    p = np.ones_like(means)
-    far = means > _HARDLY_FAR * scale
-    p[far] = np.minimum(student_tail(means[far] / scale, freedom) * place.tried, 1.0)
-    scales = np.full((len(means), 1), scale)
-    return Windows(place.first, place.last, means, usual + means / 2, scales, p)
+@dataclass(frozen=True)
+class _Steps:
+    """All steps, [step, rank], those of peers in order, and who these are."""
+
+    excess: Floats
+    pooled: Floats
+    peers: Flags
+
+    def above(self, rank: int, level: float) -> tuple[int, int]:
+        """Return in how many steps the peers of a rank are above `level`, and of how many."""
+        own = self.excess[:, rank] if self.peers[rank] else self.excess[:0, rank]
+        count = len(self.pooled) - int(np.searchsorted(self.pooled, level, side="right"))
+        return count - int(np.count_nonzero(own > level)), len(self.pooled) - len(own)
 
 
-def _scale(means: Floats, prior: _Prior, independent: float) -> tuple[float, float]:
-    """Return how far equal ranks' means lie apart, and the degrees of freedom of that estimate.
-
-    A prior that the ranks contradict is held less firmly.
-    """
-    ranks = means.shape[1]
-    observed = of_few(ranks) * _TO_SIGMA * np.median(np.abs(means))
-    freedom = 0.37 * ranks * independent
-    agrees = observed**2 <= _CONTRADICTED * prior.variance
-    firm = prior.freedom if agrees and ranks >= _SEVERAL else _SPREAD_FREEDOM
-    both = (freedom * observed**2 + firm * prior.variance) / (freedom + firm)
-    return float(np.sqrt(both)), min(freedom, _MOST_FREEDOM) + firm
-
-
-def _least_likely(
-    excess: Floats, pooled: Floats, windows: Windows, rank: int
-) -> tuple[np.intp, float]:
+def _least_likely(steps: _Steps, windows: Windows, rank: int) -> tuple[np.intp, float]:
     """Return a rank's window with the smallest p-value that its steps confirm one by one."""
     p = windows.p[:, rank]
     order = np.argsort(p, kind="stable")
@@ -177,27 +183,26 @@ def _least_likely(
     for row in order:
         if p[row] >= min(lowest, _HOPELESS):
             break
-        level = windows.middle[row, rank]
-        inside = excess[windows.first[row] : windows.last[row] + 1, rank]
-        sign = _sign_tail(inside, excess[:, rank], pooled, level)
-        tried = 2 * len(excess) / len(inside)
+        first, last = int(windows.first[row]), int(windows.last[row])
+        sign = _sign_tail(steps, rank, slice(first, last + 1), windows.middle[row, rank])
+        tried = 2 * len(steps.excess) / (last + 1 - first)
         combined = max(float(p[row]), sign * tried)
         if combined < lowest:
             best, lowest = row, combined
     return best, lowest
 
 
-def _sign_tail(inside: Floats, own: Floats, pooled: Floats, level: float) -> float:
-    """Return how likely so many steps above `level` are, judged by the rank outside and its peers."""
+def _sign_tail(steps: _Steps, rank: int, window: slice, level: float) -> float:
+    """Return how likely so many steps are above `level`, judged by the rank outside and its peers."""
+    own = steps.excess[:, rank]
+    inside = own[window]
     above = np.count_nonzero(inside > level)
-    own_above = np.count_nonzero(own > level)
-    peers = len(pooled) - np.searchsorted(pooled, level, side="right") - own_above
+    peers_above, peer_steps = steps.above(rank, level)
     outside = len(own) - len(inside)
-    peer_rate = (peers + 1) / (len(pooled) - len(own) + 2)
-    own_rate = (own_above - above) / outside if outside >= LEAST_BLOCK else 0.0
-    rate = max(peer_rate, own_rate)
-    trials = len(inside) / _STEPS_ALIKE
-    return float(binomial_tail(above / _STEPS_ALIKE, trials, rate))
+    own_above = np.count_nonzero(own > level) - above
+    own_rate = own_above / outside if outside >= LEAST_BLOCK else 0.0
+    rate = max((peers_above + 1) / (peer_steps + 2), own_rate)
+    return float(binomial_tail(above / _STEPS_ALIKE, len(inside) / _STEPS_ALIKE, rate))
 
 
 def discoveries(p: Floats, rate: float) -> npt.NDArray[np.bool_]:

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from tracelens.analyses.result import Pattern
 
 Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 
 FALSE_RATE: Final = 0.003  # the chance that anybody is accused wrongly
+_FEWEST: Final = 3  # ranks tell what is normal
+_MAJORITY: Final = 0.6  # of the ranks must be left to compare with
 _OF_A_VISIT: Final = 0.3  # of its steps
 
 
@@ -73,9 +76,32 @@ def _lasting(own: OwnTime, excess: list[Floats], whole: Floats) -> list[Late]:
     return spread_over_phases(own, excess, found)
 
 
-def _among_many(excess: list[Floats]) -> tuple[list[Scan], Floats, npt.NDArray[np.bool_]]:
-    """Judge three ranks or more: scans, p-values and what holds, [phase, rank]."""
-    scans = [_detector.scan(values) for values in excess]
+def _among_many(excess: list[Floats]) -> tuple[list[Scan], Floats, Flags]:
+    """Judge three ranks or more: scans, p-values and what holds, [phase, rank].
+
+    Ranks that are late for sure must not be what others are held against, so these are judged again
+    without them, as long as a majority is left (step down: Marcus, Peritz & Gabriel 1976).
+    """
+    scans, p, holds = _judged(excess, np.zeros(excess[0].shape[1], np.bool_))
+    known = holds.any(axis=0)
+    while known.any() and _enough_left(known):
+        scans, p, holds = _judged(excess, known)
+        now = known | holds.any(axis=0)
+        if (now == known).all():
+            break
+        known = now
+    return scans, p, holds
+
+
+def _enough_left(known: Flags) -> bool:
+    """Say whether those who are not late can still tell what is normal: a majority, and three."""
+    left = np.count_nonzero(~known)
+    return bool(left >= _FEWEST and left > _MAJORITY * len(known))
+
+
+def _judged(excess: list[Floats], known: Flags) -> tuple[list[Scan], Floats, Flags]:
+    """Judge every rank by those that are not `known` to be late."""
+    scans = [_detector.scan(values, known) for values in excess]
     p = np.minimum(np.stack([scan.p for scan in scans]) * _tried(len(scans)), 1.0)
     large = np.stack([scan.mean for scan in scans]) >= _detector.least_effect(p.shape[1])
     worst = np.where(large, p, 1.0).min(axis=0)

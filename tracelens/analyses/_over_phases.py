@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens.analyses._blocks import block_edges, block_medians
-from tracelens.analyses._detector import NATURAL_SPREAD
 from tracelens.analyses._late import WHOLE, Floats, Late
+from tracelens.analyses._normal import NATURAL_SPREAD
 
 if TYPE_CHECKING:
     from tracelens.analyses._own_time import OwnTime

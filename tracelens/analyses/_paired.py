@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analyses._blocks import LEAST_BLOCK, MOST_BLOCKS
-from tracelens.analyses._detector import NATURAL_SPREAD, Rows, Scan
+from tracelens.analyses._detector import Rows, Scan
 from tracelens.analyses._interval import course
+from tracelens.analyses._normal import NATURAL_SPREAD
 
 Floats = npt.NDArray[np.float64]
 

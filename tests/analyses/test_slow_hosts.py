@@ -45,16 +45,16 @@ def test_a_slow_host_is_one_finding_with_all_its_ranks(per_host: int, *, spiky: 
 
 
 def test_a_host_shows_what_its_ranks_alone_do_not() -> None:
-    """Less than four hundredths of a step on each of eight ranks: noise averages out among them."""
+    """Three hundredths of a step on each of eight ranks: noise averages out among them."""
     for seed in range(3):
         matrices = healthy(seed, 64, STEPS)
-        matrices[2][LATE, 8:16] += 0.035
+        matrices[2][LATE, 8:16] += 0.03
         own = on_hosts(matrices, 8)
         assert len(_lateness.find(own)) < 8
         (late,) = told(own)
         assert late.ranks == tuple(range(8, 16))
         share = late.effect[late.touched][:, 8:16].mean() / STEP_NS
-        assert share == pytest.approx(0.035, rel=0.2)
+        assert share == pytest.approx(0.03, rel=0.2)
 
 
 @pytest.mark.parametrize("per_host", RANKS)

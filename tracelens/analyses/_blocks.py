@@ -53,11 +53,12 @@ class Noise:
     alike: float  # correlation
 
     @classmethod
-    def of(cls, blocks: Floats, wider: float) -> Noise:
-        """Learn it from each rank's covariances of blocks and of neighbours, without what is far out.
+    def of(cls, blocks: Floats, wider: float = 1.0) -> Noise:
+        """Learn it from each rank's covariances, of blocks and of neighbours, without what is far out.
 
-        A rank's own are noisy, but the median over ranks is not, and a late rank hardly counts in it.
-        Correlation is raised as Kendall (1954) does, since levels are taken from the same few blocks.
+        Its variance is `wider` times as large. What a rank shows is noisy, but the median over ranks is
+        not, and a late rank hardly counts in it. Correlation is raised as Kendall (1954) does, since
+        levels are taken from the same few blocks.
         """
         centred = blocks - np.median(blocks, axis=0)
         limit = _FAR_FROM_LEVEL * _TO_SIGMA * float(np.median(np.abs(centred)))

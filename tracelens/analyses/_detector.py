@@ -2,7 +2,7 @@
 
 Each step is compared across ranks (so what all share cancels), blocks of steps are condensed to a
 robust mean (so single spikes cancel), and windows of all lengths and places are scanned. A window is
-held against the peers meanwhile and, as far as ranks differ for good, against the same rank outside of it.
+held against the peers meanwhile and, as far as ranks differ for good, against the same rank outside.
 What is normal is learnt from the peers alone (`_normal`), and the p-value pays for every window tried.
 A sign test guards against noise with heavy tails: in a late window nearly every step is late.
 docs/analyses.md gives formulas and sources.
@@ -79,7 +79,7 @@ def scan(excess: Floats, known: Flags | None = None) -> Scan:
     peers = np.ones(len(ranks), np.bool_) if known is None else ~known
     windows = _windows(excess, peers)
     steps = _Steps(excess, np.sort(excess[:, peers], axis=None), peers)
-    chosen = [_least_likely(steps, windows, rank) for rank in ranks]
+    chosen = [_least_likely(steps, windows, rank) for rank in range(len(ranks))]
     rows = np.array([row for row, _ in chosen])
     return Scan(
         p=np.array([p for _, p in chosen]),

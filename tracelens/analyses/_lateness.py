@@ -23,6 +23,7 @@ Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 FALSE_RATE: Final = 0.003  # the chance that anybody is accused wrongly
+_MATTER: Final = 16  # ranks: one late one of more hardly moves what is normal
 _FEWEST: Final = 3  # ranks tell what is normal
 _MAJORITY: Final = 0.6  # of the ranks must be left to compare with
 _OF_A_VISIT: Final = 0.3  # of its steps
@@ -83,20 +84,20 @@ def _among_many(excess: list[Floats]) -> tuple[list[Scan], Floats, Flags]:
     without them, as long as a majority is left (step down: Marcus, Peritz & Gabriel 1976).
     """
     scans, p, holds = _judged(excess, np.zeros(excess[0].shape[1], np.bool_))
-    known = holds.any(axis=0)
-    while known.any() and _enough_left(known):
+    known = np.asarray(holds.any(axis=0))
+    while _worth_again(known):
         scans, p, holds = _judged(excess, known)
-        now = known | holds.any(axis=0)
+        now = np.asarray(known | holds.any(axis=0))
         if (now == known).all():
             break
         known = now
     return scans, p, holds
 
 
-def _enough_left(known: Flags) -> bool:
-    """Say whether those who are not late can still tell what is normal: a majority, and three."""
-    left = np.count_nonzero(~known)
-    return bool(left >= _FEWEST and left > _MAJORITY * len(known))
+def _worth_again(known: Flags) -> bool:
+    """Say whether it matters, and those who are not late still tell what is normal."""
+    late, left = np.count_nonzero(known), np.count_nonzero(~known)
+    return bool(late * _MATTER >= len(known) and left >= max(_FEWEST, _MAJORITY * len(known)))
 
 
 def _judged(excess: list[Floats], known: Flags) -> tuple[list[Scan], Floats, Flags]:

@@ -20,13 +20,14 @@ Floats = npt.NDArray[np.float64]
 
 NATURAL_SPREAD: Final = 0.003  # of the step, between ranks that are equal
 _WANDER: Final = 0.001  # of the step: how much that changes with time
-_SPREAD_FREEDOM: Final = 4  # nobody knows how equal ranks are
-_EFFICIENCY: Final = 0.37  # of a median deviation, beside a standard deviation
-_NOISE_FREEDOM: Final = (
-    0.25 * _EFFICIENCY
-)  # a value: that of a long mean is learnt through correlation
+_SPREAD_FREEDOM: Final = 3  # nobody knows how equal ranks are
+_EFFICIENCY: Final = 0.6  # of a deviation that values far out hardly count in
+# Noise of a long mean is learnt through correlation: freedom at least, and for each value (measured).
+_NOISE_FREEDOM: Final = (3.0, 0.09)
 _MOST_FREEDOM: Final = 60
 _TO_SIGMA: Final = 1.4826  # a median absolute deviation, as a standard deviation
+_FAR_OUT: Final = 2.0  # deviations
+_NOT_CUT: Final = 0.92  # of the variance of normal numbers is left if they are cut there
 _LONGEST_CHANGE: Final = 0.75  # of the run: beyond, too little is left to compare with
 # The variance of the median of so many normal numbers (David & Nagaraja 2003, section 3).
 _MEDIANS: Final = (np.inf, 1.0, 0.5, 0.4487, 0.2982, 0.2868, 0.2147, 0.2104)
@@ -86,7 +87,8 @@ class Normal:
         noise = self.noise.variance(length) + lasting**2 * outside
         natural = ((1 - lasting) * NATURAL_SPREAD) ** 2 + (lasting * _WANDER) ** 2
         values = (self.ranks - 1) * self.blocks
-        known = min(_NOISE_FREEDOM * values, _MOST_FREEDOM)
+        least, each = _NOISE_FREEDOM
+        known = min(least + each * values, _MOST_FREEDOM)
         freedom = min(_EFFICIENCY * values / length, _MOST_FREEDOM)
         observed = self.wider * _variance(means)
         if observed < noise + natural:
@@ -100,7 +102,8 @@ class Normal:
 
 def _variance(values: Floats) -> float:
     """Return the variance of values around 0, some of which may be far out."""
-    return (_TO_SIGMA * float(np.median(np.abs(values)))) ** 2
+    limit = _FAR_OUT * _TO_SIGMA * float(np.median(np.abs(values)))
+    return float(np.mean(np.clip(values, -limit, limit) ** 2)) / _NOT_CUT
 
 
 def _of_median(count: int) -> float:

@@ -23,7 +23,8 @@ check: $(VENV)/test.stamp ## lint, types, import contracts
 	$(BIN)/lint-imports
 
 unit: $(VENV)/test.stamp ## all tests, without the checks; the recorder's also without its native part
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(BIN)/pytest -m "not end_to_end" --numprocesses logical --maxprocesses 4 --dist loadfile $(PYTEST_ARGS) || [ $$? = 5 ]
+	$(BIN)/pytest -m end_to_end $(PYTEST_ARGS) || [ $$? = 5 ]
 	TRACELENS_NATIVE=0 $(BIN)/pytest tests/instrument --ignore-glob='*/test_harmless_*'
 
 PROOFS := tests/instrument/test_kill.py tests/instrument/test_threads.py tests/instrument/test_fork.py tests/instrument/test_full_disk.py

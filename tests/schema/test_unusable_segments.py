@@ -33,6 +33,7 @@ def starts(folder: Path) -> list[int]:
         (header(record_bytes=128), "records of 128 bytes, expected 64"),
         (header(version=0), "schema version is 0"),
     ],
+    ids=["another file", "byte order", "record size", "version"],
 )
 def test_foreign_segment(tmp_path: Path, bad: bytes, sentence: str) -> None:
     """A file that is not a segment, or not of this machine's kind."""

@@ -5,6 +5,7 @@ What was attached is said once for all ranks.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -14,12 +15,35 @@ from support.examples import record_example, run_example
 from support.recording import read_all
 
 if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
     from pathlib import Path
+
+    Trained = Callable[[tuple[str, ...], int, int], tuple[Path, subprocess.CompletedProcess[str]]]
 
 pytestmark = pytest.mark.end_to_end
 
+STEPS = 20
+LIBRARY, OVERLAPPED = ("library",), ("library", "--overlap")
 WRITTEN_OUT = ("ring", "recursive-doubling", "tree")
 LOSS = re.compile(r"loss (\d+\.\d+) -> (\d+\.\d+)")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Train with reductions over MPI, once for all tests that look at it: where, and how it went."""
+
+    @functools.cache
+    def train(
+        algorithm: tuple[str, ...], fuse: int, ranks: int
+    ) -> tuple[Path, subprocess.CompletedProcess[str]]:
+        folder = tmp_path_factory.mktemp("mpi") / "t"
+        settings = [f"--steps={STEPS}", "--hidden=128", f"--fuse={fuse}", "--algorithm", *algorithm]
+        done = run_example("mpi_allreduce.py", ranks, folder, *settings)
+        assert done.returncode == 0, done.stderr
+        return folder, done
+
+    return train
 
 
 def _falls(output: str) -> None:
@@ -30,17 +54,13 @@ def _falls(output: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "algorithm",
-    [["library"], ["library", "--overlap"], ["ring"], ["recursive-doubling"], ["tree"]],
-    ids="-".join,
+    "algorithm", [LIBRARY, OVERLAPPED, *((name,) for name in WRITTEN_OUT)], ids="-".join
 )
 @pytest.mark.parametrize("fuse", [0, 10**5])
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_mpi_allreduce(algorithm: list[str], fuse: int, ranks: int, tmp_path: Path) -> None:
+def test_mpi_allreduce(algorithm: tuple[str, ...], fuse: int, ranks: int, trained: Trained) -> None:
     """Whatever the algorithm, the number of ranks, and whether gradients are fused."""
-    arguments = ["--steps=20", "--hidden=128", f"--fuse={fuse}", "--algorithm", *algorithm]
-    done = run_example("mpi_allreduce.py", ranks, tmp_path / "t", *arguments)
-    assert done.returncode == 0, done.stderr
+    _, done = trained(algorithm, fuse, ranks)
     _falls(done.stdout)
     assert "same weights on all ranks: True" in done.stdout
     assert done.stderr.count(f"(MPI_COMM_WORLD with {ranks} ranks)") == 1
@@ -91,11 +111,10 @@ def test_sweep_of_message_sizes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("algorithm", WRITTEN_OUT)
-def test_hops_lie_inside_the_reduction_that_they_make_up(algorithm: str, tmp_path: Path) -> None:
+def test_hops_lie_inside_the_reduction_that_they_make_up(algorithm: str, trained: Trained) -> None:
     """A reduction that is written out names its algorithm, and holds its messages."""
-    arguments = ["--steps=3", "--hidden=64", f"--algorithm={algorithm}"]
-    recorded = record_example("mpi_allreduce.py", 3, tmp_path / "t", *arguments)
-    for process in recorded:
+    folder, _ = trained((algorithm,), 0, 3)
+    for process in read_all(folder):
         whole = process.named(f"{algorithm} allreduce")
         assert {event["algorithm"] for event in whole} == {algorithm}
         hops = [e for e in process.events if e["op"] in ("send", "recv") and e["step"] >= 0]
@@ -109,15 +128,15 @@ def test_hops_lie_inside_the_reduction_that_they_make_up(algorithm: str, tmp_pat
             )
 
 
-def test_overlapped_reductions_fly_while_backprop_goes_on(tmp_path: Path) -> None:
+def test_overlapped_reductions_fly_while_backprop_goes_on(trained: Trained) -> None:
     """The reduction of a layer is issued before the backprop of the next begins, and ends after."""
-    arguments = ["--steps=3", "--hidden=64", "--overlap"]
-    for process in record_example("mpi_allreduce.py", 3, tmp_path / "t", *arguments):
+    folder, _ = trained(OVERLAPPED, 0, 3)
+    for process in read_all(folder):
         flights = {thread.index: thread.in_flight for thread in process.side.threads}
         reductions = process.named("Iallreduce")
-        assert len(reductions) == 3 * 4
+        assert len(reductions) == STEPS * 4
         assert all(flights[event["thread"]] for event in reductions)
-        for step in range(3):
+        for step in range(STEPS):
             flying = [event for event in reductions if event["step"] == step]
             ends = [
                 e["start_ns"] + e["duration_ns"]

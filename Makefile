@@ -22,10 +22,11 @@ check: $(VENV)/test.stamp ## lint, types, import contracts
 	$(BIN)/mypy tests
 	$(BIN)/lint-imports
 
+SIDE_BY_SIDE := --numprocesses logical --maxprocesses 4 --dist loadfile
 unit: $(VENV)/test.stamp ## all tests, without the checks; the recorder's also without its native part
-	$(BIN)/pytest -m "not end_to_end" --numprocesses logical --maxprocesses 4 --dist loadfile $(PYTEST_ARGS) || [ $$? = 5 ]
-	$(BIN)/pytest -m end_to_end $(PYTEST_ARGS) || [ $$? = 5 ]
-	TRACELENS_NATIVE=0 $(BIN)/pytest tests/instrument --ignore-glob='*/test_harmless_*'
+	$(BIN)/pytest -m "side_by_side or not end_to_end" $(SIDE_BY_SIDE) $(PYTEST_ARGS) || [ $$? = 5 ]
+	$(BIN)/pytest -m "not side_by_side and end_to_end" $(PYTEST_ARGS) || [ $$? = 5 ]
+	TRACELENS_NATIVE=0 $(BIN)/pytest tests/instrument --ignore-glob='*/test_harmless_*' $(SIDE_BY_SIDE)
 
 PROOFS := tests/instrument/test_kill.py tests/instrument/test_threads.py tests/instrument/test_fork.py tests/instrument/test_full_disk.py
 proofs: $(VENV)/test.stamp ## the recorder's promises at length: 100 kills, 8 x 10^5 spans, forks, full disks; with both recorders

@@ -10,7 +10,7 @@ import dash
 from dash import Dash, set_props
 
 from tracelens.errors import TraceLensError
-from tracelens_dashboard import asked, guards, ids, state
+from tracelens_dashboard import asked, guards, ids, library, state
 from tracelens_dashboard.components import arriving, chart, follow, run_list, shell
 from tracelens_dashboard.export import routes
 from tracelens_dashboard.pages import PAGES
@@ -33,7 +33,7 @@ INDEX: Final = """<!DOCTYPE html>
 <title>{%title%}</title>
 <link rel="icon" href="/assets/icon.svg">
 <script src="/assets/early/scheme.js"></script>
-<link rel="prefetch" as="script" href="/_dash-component-suites/plotly/package_data/plotly.min.js">
+<script src="/assets/early/library.js" data-address="{library}"></script>
 <link rel="prefetch" as="script" href="/_dash-component-suites/dash/dcc/async-graph.js">
 {%css%}
 </head>
@@ -54,8 +54,8 @@ def create_app(served: Runs | Store, access: Access | None = None) -> Dash:
         use_pages=True,
         pages_folder="",
         assets_folder=str(ASSETS),
-        assets_ignore="early",
-        index_string=INDEX,
+        assets_path_ignore=["^early$"],  # what stands in INDEX itself
+        index_string=INDEX.replace("{library}", library.ADDRESS),
         title="TraceLens",
         update_title="",
         suppress_callback_exceptions=True,
@@ -74,6 +74,7 @@ def create_app(served: Runs | Store, access: Access | None = None) -> Dash:
     follow.register(app)
     shell.register(app, PAGES)
     routes.register(app)
+    library.register(app)
     app.layout = shell.shell(runs, PAGES)
     guards.protect(app, access)
     return app

@@ -11,6 +11,7 @@ from support.browser import box_of, opened, place_saying, served, settled
 from support.patience import until
 
 from tracelens.simulator.synthetic import Fault, Scenario, write
+from tracelens_dashboard import library
 from tracelens_dashboard.pages import PAGES, shards, stragglers
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.end_to_end
 
 BARS = "#timeline .barlayer .point path"
+REQUESTED = "performance.getEntriesByType('resource').map((one) => new URL(one.name).pathname)"
 
 
 @pytest.fixture
@@ -67,6 +69,12 @@ def test_from_a_finding_to_the_spans_behind_it(browser: Browser, url: str) -> No
         page.mouse.click(*place_saying(page, y + 8, "backprop"))
         expect(page.locator("#details-title")).to_contain_text("backprop on rank 2 in step")
         expect(page.locator("#timeline-details")).to_contain_text("the others' median")
+        large = [
+            path
+            for path in page.evaluate(REQUESTED)
+            if "plotly" in path or "async-community" in path
+        ]
+        assert large == [library.PATH]  # once, and nothing for tables that nobody asked for
 
 
 def test_a_link_restores_the_view(browser: Browser, url: str) -> None:

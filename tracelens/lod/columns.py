@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import mmap
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 from numpy.lib import format as npy
@@ -29,6 +30,7 @@ TYPES: Final[dict[str, np.dtype[Any]]] = {
 }
 OFFSETS: Final = "offsets"
 MARKS: Final = "marks"
+_PARSING: Final = Lock()
 
 
 def save(
@@ -64,14 +66,25 @@ def save(
 
 def load(folder: Path, what: str, lanes: Sequence[Lane], words: Sequence[str]) -> Lanes:
     """Open what `save` wrote."""
-    starts, ends = np.load(_file(folder, what, MARKS))
+    starts, ends = loaded(_file(folder, what, MARKS))
     found = {name: mapped(_file(folder, what, name)) for name in (OFFSETS, *TYPES)}
     return Lanes(lanes=tuple(lanes), words=tuple(words), marks=(starts, ends), **found)
 
 
 def mapped(file: Path) -> np.ndarray[Any, Any]:
     """Map an array; as a plain one, which is quicker to slice."""
-    return np.asarray(np.load(file, mmap_mode="r", allow_pickle=False))
+    return np.asarray(loaded(file, "r"))
+
+
+def loaded(file: Path, mode: Literal["r"] | None = None) -> np.ndarray[Any, Any]:
+    """Read or map an array.
+
+    Its header is a Python expression, and before 3.11.8 Python counts the depth of all threads' syntax
+    trees together, so that one that parses beside another can fail (python/cpython#106905).
+    """
+    with _PARSING:
+        array: np.ndarray[Any, Any] = np.load(file, mmap_mode=mode, allow_pickle=False)
+    return array
 
 
 def let_go(lanes: Lanes) -> None:

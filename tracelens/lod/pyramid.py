@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens.lod import levels, raster
+from tracelens.lod.columns import mapped
 from tracelens.lod.window import Grid
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Pyramid:
         if rung.width_ns not in self.found and self.folder:
             file = file_of(self.folder, self.kind, rung)
             if file.exists():
-                self.found[rung.width_ns] = np.asarray(np.load(file, mmap_mode="r"))
+                self.found[rung.width_ns] = mapped(file)
         return self.found.get(rung.width_ns)
 
 

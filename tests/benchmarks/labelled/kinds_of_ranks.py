@@ -81,7 +81,7 @@ def transient(setting: Setting, work: Work, by: float = 0.3) -> Label:
     )
 
 
-def speed_change(setting: Setting, work: Work, by: float = 0.12) -> Label:
+def speed_change(setting: Setting, work: Work, by: float = 0.2) -> Label:
     """Slow one of unequal ranks from a step on."""
     ranks, steps = pick(setting), onset(setting)
     work.slow(1 + by, ranks, rows(steps))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -37,7 +38,7 @@ class Lateness:
     excess_ns: Matrix
     ceiling_ns: float
 
-    @property
+    @cached_property
     def total_ns(self) -> Matrix:
         """Per rank, all time by which it was late."""
         return np.asarray(np.nansum(np.maximum(self.excess_ns, 0), axis=1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -65,6 +66,12 @@ class Times:
             if category in wanted:
                 sums += self.ns[index, :, columns]
         return sums
+
+    @cached_property
+    def mean(self) -> Matrix:
+        """The mean over the ranks that were there, [category, step] in ns."""
+        present = np.maximum(self.there.sum(axis=0), 1)
+        return np.asarray(self.ns.sum(axis=1, dtype=np.float64) / present)
 
     def in_step(self, category: str, step: int) -> dict[int, int]:
         """Return every rank's time in one category of one step; none where there is no such step."""

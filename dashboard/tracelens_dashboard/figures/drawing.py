@@ -11,18 +11,31 @@ from plotly import graph_objects as go
 from tracelens_dashboard import theme as themes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tracelens_dashboard.theme import Theme
 
 LINE: Final = 48  # letters that a narrow window shows beside each other
 
 
+Rows = list[dict[str, Any]]
+
+
 @dataclass(frozen=True)
 class Drawing:
-    """A figure, the sentence that says what it shows, and the rows of its table."""
+    """A figure, the sentence that says what it shows, and its table, or what makes it.
+
+    A table of what a long run holds is made only when somebody asks for it.
+    """
 
     figure: go.Figure
     summary: str
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    table: Rows | Callable[[], Rows] = field(default_factory=list)
+
+    @property
+    def rows(self) -> Rows:
+        """The rows of the table."""
+        return self.table() if callable(self.table) else self.table
 
 
 def empty(theme: Theme, sentence: str) -> Drawing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -56,7 +57,7 @@ def latest(late: Lateness, rows: Sequence[int], step: int) -> tuple[int, int]:
 
 def summary(late: Lateness) -> str:
     """Say who is latest, and when, in one sentence."""
-    if not np.nansum(np.maximum(late.excess_ns, 0)):
+    if not late.total_ns.any():
         return "No rank is later than the others in any step."
     worst = int(np.argmax(late.total_ns))
     row = np.nan_to_num(late.excess_ns[worst])
@@ -88,7 +89,8 @@ def _draw(
         colorbar=_bar(theme),
         hovertemplate="%{y}, step %{x}: %{z:.2f} ms late<extra></extra>",
     )
-    return Drawing(figure(theme, trace, **axes(labels, theme, marked)), summary(late), table(late))
+    drawn = figure(theme, trace, **axes(labels, theme, marked))
+    return Drawing(drawn, summary(late), partial(table, late))
 
 
 def _columns(late: Lateness) -> list[np.ndarray[Any, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -26,7 +27,7 @@ def draw(times: Times, theme: Theme) -> Drawing:
     """Draw an area a category; neighbouring steps that share a point are its mean."""
     if not times.steps:
         return empty(theme, "No step was recorded.")
-    mean = _mean(times)
+    mean = times.mean
     columns = grid.parts(len(times.steps), MOST_POINTS)
     shown = np.stack([mean[:, part].mean(axis=1) for part in columns], axis=1)
     steps = [times.steps[part.start] for part in columns]
@@ -36,9 +37,8 @@ def draw(times: Times, theme: Theme) -> Drawing:
         if row.any()
     ]
     high = max(float(np.quantile(shown.sum(axis=0), _HIGH)), 1.0) * 1.1
-    return Drawing(
-        figure(theme, *areas, **_axes(high)), summary(times.categories, mean), _rows(times, mean)
-    )
+    drawn = figure(theme, *areas, **_axes(high))
+    return Drawing(drawn, summary(times.categories, mean), partial(_rows, times, mean))
 
 
 def summary(categories: tuple[str, ...], mean: Matrix) -> str:
@@ -51,12 +51,6 @@ def summary(categories: tuple[str, ...], mean: Matrix) -> str:
         if whole[at]
     ]
     return f"Of {text.duration(float(whole.sum()))} of the mean step, {' and '.join(parts)}."
-
-
-def _mean(times: Times) -> Matrix:
-    """Return the mean over the ranks that were there, [category, step] in ns."""
-    present = np.maximum(times.there.sum(axis=0), 1)
-    return np.asarray(times.ns.sum(axis=1, dtype=np.float64) / present)
 
 
 def _area(name: str, steps: list[int], row: Matrix, theme: Theme) -> go.Scatter:

@@ -117,6 +117,9 @@ def test_keys_and_the_address_restore_the_view(browser: Browser, url: str) -> No
     with opened(browser, url) as page:
         open_run(page, "slow")
         timeline(page)
+        page.wait_for_function(
+            "() => location.search.includes('pin=2')"
+        )  # as who is late is pinned
         pressed(page, "]")
         finding = window_of(page.url)
         for _ in range(4):

@@ -117,9 +117,8 @@ def test_keys_and_the_address_restore_the_view(browser: Browser, url: str) -> No
     with opened(browser, url) as page:
         open_run(page, "slow")
         timeline(page)
-        page.wait_for_function(
-            "() => location.search.includes('pin=2')"
-        )  # as who is late is pinned
+        # Who is late is pinned a moment later, which changes the address as a key does.
+        page.wait_for_function("() => location.search.includes('pin=2')")
         pressed(page, "]")
         finding = window_of(page.url)
         for _ in range(4):

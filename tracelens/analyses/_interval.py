@@ -21,7 +21,7 @@ _FEW: Final = 8  # steps: too few to say what is normal outside
 _ENOUGH: Final = 0.25  # of the run: so many say that a rank is normally faster than others
 _TAIL: Final = 0.5  # deviations beyond a level: more tells nothing more about where it begins
 _TO_SIGMA: Final = 1.4826
-_CLEARLY_BETTER: Final = 0.75
+_CLEARLY_BETTER: Final = 0.9
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ def course(excess: Floats, first: int, last: int) -> Course:
 
 def _flat(excess: Floats, first: int, last: int) -> Course:
     """Fit two levels: rows closer to the upper one form the interval (maximum-sum run of rows)."""
-    level, tail = 0.0, _TAIL * _noise(excess)
+    level, noise = 0.0, _noise(excess)
+    tail = _TAIL * noise
     for _ in range(_ROUNDS):
         inside = np.zeros(len(excess), np.bool_)
         inside[first : last + 1] = True
@@ -60,13 +61,37 @@ def _flat(excess: Floats, first: int, last: int) -> Course:
         least = -upper / 2 if len(rest) >= _ENOUGH * len(excess) else 0.0
         lower = min(max(lower, least), upper / 2)
         level = upper - lower
-        first, last = greatest_run(
-            np.clip(excess, lower - tail, upper + tail) - (lower + upper) / 2
-        )
+        gains = np.clip(excess, lower - tail, upper + tail) - (lower + upper) / 2
+        first, last = greatest_run(gains)
+    if level > 0:
+        rows = np.arange(len(excess))
+        fitted = np.where((rows >= first) & (rows <= last), upper, lower)
+        first, last = _to_the_ends(gains, first, last, _variance(excess - fitted) / level)
     effect = np.zeros(len(excess))
     effect[first : last + 1] = level
     lasting = (last - first + 1) >= PERSISTENT * len(excess)
     return Course(first, last, effect, "persistent" if lasting else "transient")
+
+
+def _to_the_ends(gains: Floats, first: int, last: int, worth: float) -> tuple[int, int]:
+    """Let a lateness last from the run's begin, or to its end, unless the steps clearly say otherwise.
+
+    One edge less must be paid for by its information (Schwarz 1978); `gains / worth` is the logarithm of
+    how much likelier a row is within.
+    """
+    price = worth * np.log(len(gains))
+    if gains[:first].sum() > -price:
+        first = 0
+    if gains[last + 1 :].sum() > -price:
+        last = len(gains) - 1
+    return first, last
+
+
+def _variance(noise: Floats) -> float:
+    """Return the long-run variance of a row: that of blocks, for neighbours are alike."""
+    blocks = block_medians(noise[:, None], block_edges(len(noise)))[:, 0]
+    deviation = _TO_SIGMA * float(np.median(np.abs(blocks - np.median(blocks))))
+    return max(deviation**2 * len(noise) / len(blocks), _noise(noise) ** 2)
 
 
 def _noise(excess: Floats) -> float:

@@ -21,6 +21,8 @@ _MOST: Final = 0.7  # of what a rank's stalls cost, in one phase: it is that pha
 _A_PART: Final = 0.1  # of it, to be mentioned
 _AS_MUCH: Final = 0.8
 _FAR_MORE: Final = 2.0
+_STILL_LATE: Final = 0.4  # of a lateness,
+_OF_A_STALL: Final = 0.25  # and of a stall
 
 
 def with_stalls(
@@ -32,7 +34,10 @@ def with_stalls(
     rank loses as much by stalls between steps without one, or far more, they are what is wrong with it.
     """
     scattered = _scattered(own, excess, whole)
-    lasting = [one for one in lasting if not any(_told_by(stalls, one) for stalls in scattered)]
+    behind = whole * own.step_ns
+    lasting = [
+        one for one in lasting if not any(_told_by(stalls, one, behind) for stalls in scattered)
+    ]
     taken = {(one.ranks, one.phase) for one in lasting}
     named = [one for one in _named(own, excess) if (one.ranks, one.phase) not in taken]
     late = {one.ranks for one in lasting}
@@ -45,13 +50,28 @@ def with_stalls(
     return [*lasting, *(one for one in named if one.ranks not in ranks), *scattered]
 
 
-def _told_by(stalls: Late, lasting: Late) -> bool:
-    """Say whether a rank's stalls tell better what it loses than a lateness that lasts."""
+def _told_by(stalls: Late, lasting: Late, excess: Floats) -> bool:
+    """Say whether a rank's stalls tell better what it loses than a lateness that lasts.
+
+    `excess` is in nanoseconds.
+    """
     if stalls.ranks != lasting.ranks:
+        return False
+    if _late_between(stalls, lasting, excess[:, lasting.ranks[0]]):
         return False
     now_and_then = len(stalls.touched) < _MOST * (stalls.last - stalls.first + 1)
     enough = _AS_MUCH if now_and_then else _FAR_MORE
     return _loss(stalls) > enough * _loss(lasting)
+
+
+def _late_between(stalls: Late, lasting: Late, excess: Floats) -> bool:
+    """Say whether a rank is late between its stalls, too: then it is late for a while."""
+    between = np.setdiff1d(lasting.touched, stalls.touched)
+    if not len(between):
+        return False
+    level, stall = (late.effect[:, late.ranks[0]] for late in (lasting, stalls))
+    least = max(_STILL_LATE * level[between].mean(), _OF_A_STALL * stall[stalls.touched].mean())
+    return bool(np.median(excess[between]) > least)
 
 
 def _named(own: OwnTime, excess: list[Floats]) -> list[Late]:

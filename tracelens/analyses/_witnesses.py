@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import polars as pl
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
     from tracelens.analyses.phases import Phases
     from tracelens.trace import Trace
 
+_TO_SIGMA: Final = 1.4826
 _MOST_OF_IT: Final = 0.6  # of the phase's lateness, to be named as its place
 
 
@@ -31,11 +32,12 @@ def last_share(calls: pl.DataFrame, ranks: tuple[int, ...]) -> float | None:
     return each.filter(pl.col("last_rank").is_in(list(ranks))).height / each.height
 
 
-def held_up(calls: pl.DataFrame, ranks: tuple[int, ...]) -> int | None:
+def held_up(calls: pl.DataFrame, ranks: tuple[int, ...]) -> tuple[float, float] | None:
     """Return how long collectives had to wait for `ranks` alone, beyond what they do for any rank.
 
     That is the time between the last arrival of the others and that of `ranks`, less what a typical
-    other rank holds up. Null without collectives.
+    other rank holds up; and by how much that differs from one other rank to the next (its standard
+    deviation), in nanoseconds. Null without collectives.
     """
     if calls.is_empty():
         return None
@@ -49,8 +51,12 @@ def held_up(calls: pl.DataFrame, ranks: tuple[int, ...]) -> int | None:
     )
     usual = each.group_by("last").agg(pl.col("gap").sum())
     peers = calls.filter(~late).select(last="rank").unique()
-    typical = peers.join(usual, on="last", how="left")["gap"].fill_null(0).median()
-    return int(each["alone"].sum()) - int(typical if isinstance(typical, float) else 0)
+    theirs = peers.join(usual, on="last", how="left")["gap"].fill_null(0).to_numpy()
+    if not len(theirs):
+        return float(each["alone"].sum()), 0.0
+    typical = float(np.median(theirs))
+    spread = _TO_SIGMA * float(np.median(np.abs(theirs - typical)))
+    return float(each["alone"].sum()) - typical, spread
 
 
 def slowest_function(

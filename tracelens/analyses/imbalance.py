@@ -17,6 +17,7 @@ import polars as pl
 
 from tracelens import words
 from tracelens.analyses import shards
+from tracelens.analyses._evened import evened
 from tracelens.analyses._own_time import measure as own_time
 from tracelens.analyses.result import Finding
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from tracelens.analyses.shards import Shards
     from tracelens.trace import Trace
 
+Flags = npt.NDArray[np.bool_]
+
 __all__ = ["RANK_COLUMNS", "Imbalance", "run"]
 
 FEWEST_RANKS: Final = 4  # "who comes last" says nothing among fewer
@@ -34,7 +37,7 @@ EXCESS: Final = 0.10  # of a step
 WIDTH: Final = (
     0.06  # of a step: how far any two ranks differ; less, and single spikes make the excess
 )
-TOGETHER: Final = 0.3  # of the variance is common to forward and backprop: it is the work
+WORTH: Final = 0.01  # of the job
 ENTROPY: Final = 0.9  # 1 = each rank is last equally often
 RANK_COLUMNS: Final[dict[str, pl.DataType]] = {
     "rank": pl.Int32(),
@@ -64,7 +67,8 @@ def run(trace: Trace, phases: Phases) -> Imbalance:
     """Measure both."""
     servers = shards.measure(trace, phases)
     own = own_time(trace, phases)
-    total = own.total[_whole(own)]
+    rows = _whole(own)
+    total = own.total[rows]
     if total.size == 0:
         return Imbalance(pl.DataFrame(schema=RANK_COLUMNS), 0.0, 0.0, servers, servers.findings)
     mean = total.mean(axis=0)
@@ -76,18 +80,19 @@ def run(trace: Trace, phases: Phases) -> Imbalance:
     lasting = float(mean.max() / mean.mean() - 1)
     per_step = float((total.max(axis=1) / total.mean(axis=1) - 1).mean())
     wanders = lasting < per_step / 2
-    findings = (*servers.findings, *(_varying_work(own, total, last) if wanders else ()))
+    findings = (*servers.findings, *(_varying_work(own, rows, last) if wanders else ()))
     return Imbalance(table, lasting, per_step, servers, findings)
 
 
-def _whole(own: OwnTime) -> npt.NDArray[np.bool_]:
+def _whole(own: OwnTime) -> Flags:
     """Say which steps all ranks took, and with any own work at all."""
     total = own.total
     return np.asarray(own.settled & ~np.isnan(total).any(axis=1) & total.any(axis=1))
 
 
-def _varying_work(own: OwnTime, total: Floats, last: Floats) -> list[Finding]:
+def _varying_work(own: OwnTime, rows: Flags, last: Floats) -> list[Finding]:
     """Look for work that is uneven in every step, but each time on another rank."""
+    total = own.total[rows]
     steps, ranks = total.shape
     if ranks < FEWEST_RANKS or steps < FEWEST_STEPS:
         return []
@@ -99,8 +104,10 @@ def _varying_work(own: OwnTime, total: Floats, last: Floats) -> list[Finding]:
     width = 1.4826 * float(np.median(apart)) / max(own.step_ns, 1.0)
     if excess <= EXCESS or entropy <= ENTROPY or width <= WIDTH:
         return []
-    lost = total.max(axis=1) - _evened(own, total).max(axis=1)
-    saving = max(float(lost.mean() / np.nanmean(own.length[_whole(own)])), 0.0)
+    lost = total.max(axis=1) - evened(own, rows).max(axis=1)
+    saving = float(lost.mean() / np.nanmean(own.length[rows]))
+    if saving < WORTH:
+        return []
     return [
         Finding(
             kind="load_imbalance",
@@ -115,30 +122,3 @@ def _varying_work(own: OwnTime, total: Floats, last: Floats) -> list[Finding]:
             evidence={"excess": excess, "last_rank_entropy": entropy, "width": width},
         )
     ]
-
-
-def _evened(own: OwnTime, total: Floats) -> Floats:
-    """Return what ranks' steps take if work is spread evenly: noise between ranks stays.
-
-    More work makes forward and backprop longer alike, and what disturbs one of both is no work: a rank's
-    work in a step is the lesser of their deviations. Where they vary each by itself, all is evened out.
-    """
-    if {"forward", "backprop"} <= {*own.phases}:
-        pair = np.stack([own.own[own.phases.index(name)] for name in ("forward", "backprop")])
-        pair = pair[:, _whole(own)]
-        forward, backprop = (_deviation(values) for values in pair)
-        middle = np.median(pair, axis=2, keepdims=True)
-        if np.mean(forward * backprop) > TOGETHER * np.sqrt(np.var(forward) * np.var(backprop)):
-            work = (pair / np.where(middle > 0, middle, np.nan)).min(axis=0)
-            more = np.nan_to_num(work - np.nanmean(work, axis=1, keepdims=True))
-            return np.asarray(total - more * middle.sum(axis=0))
-    return np.broadcast_to(np.median(total, axis=1, keepdims=True), total.shape)
-
-
-def _deviation(values: Floats) -> Floats:
-    """Return each rank's relative deviation from the step's median, without its tails."""
-    middle = np.nanmedian(values, axis=1, keepdims=True)
-    deviation = values / np.where(middle > 0, middle, np.nan) - 1
-    limit = 3 * 1.4826 * np.nanmedian(np.abs(deviation))
-    clipped = np.clip(deviation, -limit, limit)
-    return np.asarray(clipped - np.nanmean(clipped))

@@ -40,6 +40,7 @@ LEAST_LOSS: Final = 0.005  # of a rank's own time: worth one, though others' noi
 OF_A_PAIR: Final = 0.02  # of the job: two ranks hardly tell what is usual,
 STALLS_OF_A_PAIR: Final = 0.05  # nor which stalls are
 HELD_UP: Final = 0.3  # of the lost time, to be seen in the arrivals at collectives
+BY_CHANCE: Final = 2  # deviations from rank to rank
 SIGMAS: Final = 3  # of the clocks' uncertainty: what is less cannot be seen
 MAJORITY: Final = 0.4  # of all ranks
 _KINDS: Final[dict[str, FindingKind]] = {"checkpoint": "checkpoint_stall", "gc": "gc_stall"}
@@ -126,15 +127,16 @@ def _least_saving(own: OwnTime, late: Late) -> float:
 def _seen_by_others(trace: Trace, own: OwnTime, late: Late, lost_ns: float) -> bool:
     """Say whether collectives were held up by these ranks, as they must be if a step is longer for it.
 
-    An update is felt in the step after. Not asked where arrivals cannot tell: without collectives,
-    within the clocks' uncertainty, and where the lateness wanders.
+    Only what is clearly too little speaks against it, for others hold up collectives, too, each as noise
+    has it. An update is felt in the step after. Not asked where arrivals cannot tell: without
+    collectives, within the clocks' uncertainty, and where the lateness wanders.
     """
     rows = np.union1d(late.touched, np.minimum(late.touched + 1, len(own.steps) - 1))
     ranks = tuple(own.ranks[rank] for rank in late.ranks)
     if late.pattern == "rotating" or lost_ns < SIGMAS * trace.uncertainty_ns * len(rows):
         return True
     held = held_up(complete_calls(trace, own.steps[rows]), ranks)
-    return held is None or held >= HELD_UP * lost_ns
+    return held is None or held[0] + BY_CHANCE * held[1] >= HELD_UP * lost_ns
 
 
 def _finding(

@@ -135,7 +135,7 @@ def _exchange(work: Servers, out: Served, step: int) -> None:
     for shard in range(SHARDS):
         applied = at["served"][:, shard].max() + round(work.apply[shard] * 1e6)
         asked = asking + LATENCY_NS
-        reply, replied, _ = _in_turn(np.maximum(asked, applied), round(work.wire[shard] * 1e6))
+        reply, replied, _ = _in_turn(asked, round(work.wire[shard] * 1e6), applied)
         at["asked"][:, shard] = asked
         at["reply"][:, shard], at["replied"][:, shard] = reply, replied
         at["pulled"][:, shard] = replied + LATENCY_NS
@@ -178,12 +178,16 @@ def _speeds(most: int, collapse: float) -> list[float]:
     return [0.0, *(1 / (on * (1 + collapse * (on - 1) / most)) for on in range(1, most + 1))]
 
 
-def _in_turn(arrive: Times, service: int) -> tuple[Times, Times, Times]:
-    """Serve one after the other in order of arrival: begin, end, and how many stood in line before."""
+def _in_turn(arrive: Times, service: int, opens: int = 0) -> tuple[Times, Times, Times]:
+    """Serve one after the other in order of arrival: begin, end, and how many stood in line before.
+
+    Nobody is served before it `opens`.
+    """
     order = np.argsort(arrive, kind="stable")
     index = np.arange(len(arrive))
-    end = np.maximum.accumulate(arrive[order] - index * service) + (index + 1) * service
-    ahead = index - np.searchsorted(end, arrive[order], side="right")
+    able = np.maximum(arrive[order], opens)
+    end = np.maximum.accumulate(able - index * service) + (index + 1) * service
+    ahead = index - np.searchsorted(end, able, side="right")
     out = np.empty((3, len(arrive)), np.int64)
     out[:, order] = end - service, end, np.maximum(ahead, 0)
     return out[0], out[1], out[2]

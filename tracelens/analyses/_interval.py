@@ -21,7 +21,7 @@ _FEW: Final = 8  # steps: too few to say what is normal outside
 _ENOUGH: Final = 0.25  # of the run: so many say that a rank is normally faster than others
 _TAIL: Final = 0.5  # deviations beyond a level: more tells nothing more about where it begins
 _TO_SIGMA: Final = 1.4826
-_CLEARLY_BETTER: Final = 0.9
+_BETTER: Final = 0.9
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,14 @@ class Course:
         return float(self.effect[self.first : self.last + 1].mean())
 
 
-def course(excess: Floats, first: int, last: int) -> Course:
-    """Follow one rank's excess from a window found in it to its edges and shape."""
+def course(excess: Floats, first: int, last: int, better: float = _BETTER) -> Course:
+    """Follow one rank's excess from a window found in it to its edges and shape.
+
+    It rises if a line leaves less than `better` times the misfit of two levels.
+    """
     flat = _flat(excess, first, last)
     rising = _rising(excess, flat.last)
-    if rising is not None and _misfit(excess, rising) < _CLEARLY_BETTER * _misfit(excess, flat):
+    if rising is not None and _misfit(excess, rising) < better * _misfit(excess, flat):
         return rising
     return flat
 

@@ -25,6 +25,7 @@ LEAST_EFFECT: Final = 0.10  # of the step
 LEAST_WINDOW: Final = (8, 40)  # steps: a quarter of the run, but no less and no more
 PERMUTATIONS: Final = 4999
 CONSISTENT: Final = 0.75  # of a window's steps are late, else single spikes made it
+_CLEARLY_BETTER: Final = 0.75  # before a line is taken away as what is no noise
 _LONGEST_MEMORY: Final = 10  # steps
 _FAR_OUT: Final = 4.0  # robust standard deviations
 _TAKEN_AWAY: Final = 2.0  # a fitted lateness takes noise with it, and noise drifts
@@ -52,7 +53,7 @@ def least_window(steps: int) -> int:
 def _scan_second(difference: Floats, seed: int) -> tuple[float, float, int, int]:
     """Return p-value, effect and window (first and last row) in which the second rank is latest."""
     whole = (0, len(difference) - 1)
-    fitted = course(difference, *whole)
+    fitted = course(difference, *whole, better=_CLEARLY_BETTER)
     residual = _without_spikes(difference - fitted.effect)
     difference = fitted.effect + residual
     size = max(_memory(residual), len(difference) // MOST_BLOCKS)

@@ -110,6 +110,14 @@ def test_regular_stalls_have_their_period() -> None:
     assert "stalls in data loading every 8 steps" in found.sentence
 
 
+@pytest.mark.parametrize(("extra", "category"), [(2.4, "opportunity"), (6.0, "fault")])
+def test_a_small_difference_of_two_ranks_is_no_fault(extra: float, category: str) -> None:
+    """Two equal processes may differ by an eighth of a step for a whole run: nobody is normal."""
+    slow = (Fault("backprop", (1,), extra_ms=extra),)
+    found = report(Scenario(ranks=2, steps=200, faults=slow)).findings
+    assert [(one.kind, one.ranks, one.category) for one in found] == [("straggler", (1,), category)]
+
+
 def test_what_nobody_waits_for_is_no_fault() -> None:
     """A lateness that costs next to nothing is not reported."""
     scenario = Scenario(ranks=8, steps=400, faults=(Fault("forward", (3,), (5, 12), factor=1.3),))

@@ -27,6 +27,7 @@ from support.disturb import Disturber, stopped, throttled
 from support.samples import Sample, differences, manifest, record
 
 import tracelens as tl
+from tracelens.schema.vocabulary import COMMUNICATION_KINDS, OWN_KINDS
 
 if TYPE_CHECKING:
     from support.disturb import Burden
@@ -134,15 +135,15 @@ def perform(case: Case, place: Path) -> list[str]:
         truth.write_text(json.dumps(_recorded(case, place / "trace")))
     trace = tl.open(place / "trace")
     expect = dict(case.sample.expect)
-    disturbed = json.loads(truth.read_text())
     if case.burden:
-        if None in disturbed:
+        steps = _steps(trace, case.rank, json.loads(truth.read_text()))
+        if not steps:
             return ["the training ended before it was disturbed"]
-        expect |= {"steps": _steps(trace, case.rank, *disturbed)}
+        expect |= {"steps": [steps[0], steps[-1]]}
     return differences(tl.analyze(trace), expect, edge=max(LEAST_BLOCK, _block(trace)))
 
 
-def _recorded(case: Case, folder: Path) -> list[int | None]:
+def _recorded(case: Case, folder: Path) -> list[int]:
     """Record a case; return when its rank was burdened from outside, if it was."""
     if case.burden is None:
         record(case.sample, folder)
@@ -150,15 +151,24 @@ def _recorded(case: Case, folder: Path) -> list[int | None]:
     disturber = Disturber(folder, case.rank, case.burden, AFTER_S, FOR_S)
     with disturber.at_work():
         record(case.sample, folder)
-    return [disturber.begin_ns, disturber.end_ns]
+    return disturber.moments_ns
 
 
-def _steps(trace: Trace, rank: int, begin_ns: int, end_ns: int) -> list[int]:
-    """Return the first and last step of a rank that lie in a stretch of time."""
-    mine = trace.steps.filter(
-        pl.col("rank") == rank, pl.col("end_ns") > begin_ns, pl.col("start_ns") < end_ns
-    )["step"]
-    return [int(mine[0]), int(mine[-1])]
+def _steps(trace: Trace, rank: int, moments_ns: list[int]) -> list[int]:
+    """Return the steps in which a rank was burdened while it did not wait for others anyway."""
+    mine = pl.col("rank") == rank
+    spans, steps = trace.spans.filter(mine).collect(), trace.steps.filter(mine)
+    moved, worked = (
+        spans.filter(pl.col("kind").is_in(kinds)) for kinds in (COMMUNICATION_KINDS, OWN_KINDS)
+    )
+    felt = [
+        now for now in moments_ns if _at(moved, now).is_empty() or not _at(worked, now).is_empty()
+    ]
+    return sorted({int(step) for now in felt for step in _at(steps, now)["step"]})
+
+
+def _at(spans: pl.DataFrame, now: int) -> pl.DataFrame:
+    return spans.filter(pl.col("start_ns") <= now, pl.col("end_ns") > now)
 
 
 def _block(trace: Trace) -> int:

@@ -15,7 +15,7 @@ from tracelens.schema.vocabulary import SEGMENTS_SUFFIX, parse_stem
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    Burden = Callable[[int, float], None]
+    Burden = Callable[[int, float], list[int]]
 
 PATIENCE_S: Final = 60
 LOOK_EVERY_S: Final = 0.05
@@ -28,8 +28,7 @@ QUOTA: Final = 0.2  # of a processor
 class Disturber:
     """Burdens a rank for a while, some seconds after it began to record.
 
-    `begin_ns` and `end_ns` are the truth: when it really was burdened, on the machine's monotonic clock;
-    null if it never was.
+    `moments_ns` are the truth: when it really was burdened, on the machine's monotonic clock.
     """
 
     def __init__(
@@ -37,8 +36,7 @@ class Disturber:
     ) -> None:
         self._folder, self._rank, self._burden = folder, rank, burden
         self._after_s, self._for_s = after_s, for_s
-        self.begin_ns: int | None = None
-        self.end_ns: int | None = None
+        self.moments_ns: list[int] = []
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
@@ -55,10 +53,8 @@ class Disturber:
         if pid is None:
             return
         time.sleep(self._after_s)
-        begin_ns = time.monotonic_ns()
         with contextlib.suppress(ProcessLookupError):  # it ended meanwhile: there is no truth then
-            self._burden(pid, self._for_s)
-            self.begin_ns, self.end_ns = begin_ns, time.monotonic_ns()
+            self.moments_ns = self._burden(pid, self._for_s)
 
 
 def _pid_of(folder: Path, rank: int) -> int | None:
@@ -72,21 +68,24 @@ def _pid_of(folder: Path, rank: int) -> int | None:
     return None
 
 
-def stopped(pid: int, for_s: float) -> None:
+def stopped(pid: int, for_s: float) -> list[int]:
     """Stop a process for 60 ms again and again, as by a hypervisor that gives its processor away."""
-    end = time.monotonic() + for_s
+    end, moments = time.monotonic() + for_s, []
     try:
         while time.monotonic() < end:
+            moments.append(time.monotonic_ns())
             os.kill(pid, signal.SIGSTOP)
             time.sleep(STOPPED_S)
             os.kill(pid, signal.SIGCONT)
             time.sleep(RUNNING_S)
     finally:
         os.kill(pid, signal.SIGCONT)
+    return moments
 
 
-def throttled(pid: int, for_s: float) -> None:
+def throttled(pid: int, for_s: float) -> list[int]:
     """Let a process have a fifth of a processor, as a container with too small a limit (as root)."""
+    begin_ns = time.monotonic_ns()
     group = GROUPS / f"tracelens-{pid}"
     group.mkdir()
     (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
@@ -99,3 +98,4 @@ def throttled(pid: int, for_s: float) -> None:
             with contextlib.suppress(OSError):
                 (GROUPS / "cgroup.procs").write_text(member)
         group.rmdir()
+    return [*range(begin_ns, time.monotonic_ns(), PERIOD_US * 1000)]

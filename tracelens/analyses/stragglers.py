@@ -8,7 +8,7 @@ nothing can be said.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
@@ -39,6 +39,7 @@ LEAST_SAVING: Final = 0.003  # of the job: what is not worth a sentence,
 LEAST_LOSS: Final = 0.005  # of a rank's own time: worth one, though others' noise may hide it
 OF_A_PAIR: Final = 0.02  # of the job: two ranks hardly tell what is usual,
 STALLS_OF_A_PAIR: Final = 0.05  # nor which stalls are
+FAULT_OF_A_PAIR: Final = 0.15  # of a step: by less, equal processes differed for whole runs
 HELD_UP: Final = 0.3  # of the lost time, to be seen in the arrivals at collectives
 BY_CHANCE: Final = 2  # deviations from rank to rank
 SIGMAS: Final = 3  # of the clocks' uncertainty: what is less cannot be seen
@@ -169,7 +170,7 @@ def _finding(
     }
     return Finding(
         kind="slow_host" if verdict.hosts else _KINDS.get(late.phase, "straggler"),
-        category="opportunity" if late.phase == "checkpoint" else "fault",
+        category=_category(own, verdict),
         sentence=sentence(verdict) + (f" {in_code(seen)}" if seen else ""),
         saving=cost.saving,
         interval=cost.interval,
@@ -186,6 +187,12 @@ def _finding(
         else slowest_function(phases, verdict.ranks, late.phase, own.steps[rows]),
         evidence=evidence,
     )
+
+
+def _category(own: OwnTime, verdict: Verdict) -> Literal["fault", "opportunity"]:
+    """Say whether something is wrong, or merely could be better."""
+    alike = len(own.ranks) == 2 and verdict.share < FAULT_OF_A_PAIR
+    return "opportunity" if alike or verdict.late.phase == "checkpoint" else "fault"
 
 
 def _whole_hosts(own: OwnTime, late: Late) -> tuple[str, ...]:

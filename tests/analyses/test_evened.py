@@ -9,6 +9,7 @@ import pytest
 from support.matrices import STEP_NS, own_time
 
 from tracelens.analyses._evened import evened
+from tracelens.analyses._own_time import WARM_UP
 
 STEPS, RANKS = 400, 8
 
@@ -27,3 +28,15 @@ def test_what_disturbs_the_whole_step_stays(noise: float) -> None:
     found = evened(run, run.settled).max(axis=1).mean() / STEP_NS
     middle = 0.85 * work.mean() + 0.15
     assert found == pytest.approx((middle * disturbed).max(axis=1).mean(), rel=0.02)
+
+
+def test_steps_without_a_phase_are_evened_like_others() -> None:
+    """Nobody works forward in a step, or hardly any rank: the rest of it is evened out."""
+    draw = np.random.default_rng(5)
+    work = np.exp(0.25 * draw.standard_normal((STEPS, RANKS)))
+    forward, backprop = 0.4 * work, 0.6 * work
+    forward[7], forward[8, 1:] = 0.0, 0.0
+    run = replace(own_time([forward, backprop]), phases=("forward", "backprop"))
+    found = evened(run, run.settled)
+    assert np.isfinite(found).all()
+    assert found[7 - WARM_UP].max() < backprop[7].max() * STEP_NS

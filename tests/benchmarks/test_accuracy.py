@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from benchmarks.accuracy import DOCS, FORMAT, PARTS, measure
+from benchmarks.accuracy import DOCS, FORMAT, PARTS, RUNS, measure
 from benchmarks.labelled.kept import Performer
 from benchmarks.labelled.kinds import KINDS
 from benchmarks.labelled.markdown import tables_of, with_tables
@@ -28,7 +28,7 @@ def test_page_shows_the_published_results(published: dict[str, object]) -> None:
 
 
 def test_published_results_are_of_a_full_run(published: dict[str, object]) -> None:
-    """Published seeds and every size; each kind of run that is told is still one of the bench."""
+    """Published seeds; every kind of run of every size and noise, as often as a full bench makes it."""
     assert (published["format"], published["seeds"], published["quick"]) == (
         FORMAT,
         "published",
@@ -36,10 +36,11 @@ def test_published_results_are_of_a_full_run(published: dict[str, object]) -> No
     )
     rows = published["kinds"]
     assert isinstance(rows, list)
-    told = {row["kind"] for row in rows}
-    assert told <= {kind.name for kind in KINDS}
-    assert {(row["kind"], row["ranks"]) for row in rows} == {
-        (kind, ranks) for kind in told for ranks in RANKS
+    assert {(row["kind"], row["ranks"], row["level"]): row["runs"] for row in rows} == {
+        (kind.name, ranks, level): RUNS[ranks]
+        for kind in KINDS
+        for ranks in RANKS
+        for level in LEVELS
     }
 
 

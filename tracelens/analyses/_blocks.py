@@ -9,12 +9,13 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.analyses._robust import deviation
+
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 
 LEAST_BLOCK: Final = 4  # steps
 MOST_BLOCKS: Final = 64
-_TO_SIGMA: Final = 1.4826  # a median absolute deviation, as a standard deviation
 _FAR_FROM_LEVEL: Final = 3.0  # deviations
 _MOST_ALIKE: Final = 0.8
 _FAR_FROM_BLOCK: Final = 1.5  # deviations
@@ -40,7 +41,7 @@ def block_levels(values: Floats, edges: Rows) -> Floats:
     """
     middles = block_medians(values, edges)
     rest = values - np.repeat(middles, np.diff(edges), axis=0)
-    limit = _FAR_FROM_BLOCK * _TO_SIGMA * float(np.median(np.abs(rest)))
+    limit = _FAR_FROM_BLOCK * deviation(rest)
     kept = np.clip(rest, -limit, limit)
     return np.asarray(middles + [kept[a:b].mean(axis=0) for a, b in pairwise(edges)])
 
@@ -61,7 +62,7 @@ class Noise:
         levels are taken from the same few blocks.
         """
         centred = blocks - np.median(blocks, axis=0)
-        limit = _FAR_FROM_LEVEL * _TO_SIGMA * float(np.median(np.abs(centred)))
+        limit = _FAR_FROM_LEVEL * deviation(centred)
         centred = np.clip(centred, -limit, limit)
         alone = float(np.median((centred**2).mean(axis=0)))
         with_next = float(np.median((centred[1:] * centred[:-1]).mean(axis=0)))

@@ -20,6 +20,7 @@ from tracelens.analyses._interval import PERSISTENT, greatest_run
 from tracelens.analyses._job import job_ns
 from tracelens.analyses._own_time import WARM_UP
 from tracelens.analyses._replay import saved
+from tracelens.analyses._robust import deviation
 from tracelens.analyses.result import Finding
 from tracelens.schema.vocabulary import USEFUL_KINDS
 
@@ -38,7 +39,6 @@ FEWEST: Final = 16  # steps, inside and outside
 APART: Final = 0.9  # of the steps of each level lie on its side of the middle
 ALONE: Final = 1 / 3  # of what transfer slows by, computation may
 _EXTREMES: Final = (0.1, 0.9)
-_TO_SIGMA: Final = 1.4826
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def _find(ratio: Floats) -> _Slow | None:
     if min(inside.sum(), outside.sum()) < FEWEST:
         return None
     upper, lower = float(np.median(ratio[inside])), float(np.median(ratio[outside]))
-    spread = _TO_SIGMA * float(np.median(np.abs(ratio[outside] - lower)))
+    spread = deviation(ratio[outside] - lower)
     middle = (upper + lower) / 2
     apart = min(np.mean(ratio[inside] > middle), np.mean(ratio[outside] < middle))
     if upper < SLOWER * lower or upper - lower < DEVIATIONS * spread or apart < APART:

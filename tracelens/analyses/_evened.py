@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.analyses._robust import deviation
+
 if TYPE_CHECKING:
     from tracelens.analyses._own_time import Floats, OwnTime
 
 TOGETHER: Final = 0.3  # of the variance is common to forward and backprop: it is the work
 _TAIL: Final = 3  # deviations
-_TO_SIGMA: Final = 1.4826
 
 
 def evened(own: OwnTime, rows: npt.NDArray[np.bool_]) -> Floats:
@@ -30,33 +31,33 @@ def evened(own: OwnTime, rows: npt.NDArray[np.bool_]) -> Floats:
     phases = {name: values[rows] for name, values in zip(own.phases, own.own, strict=True)}
     if not {"forward", "backprop"} <= {*phases}:
         return flat
-    forward, backprop = _deviation(phases["forward"]), _deviation(phases["backprop"])
+    forward, backprop = _apart(phases["forward"]), _apart(phases["backprop"])
     common = float(np.mean(forward * backprop))
     if common <= TOGETHER * np.sqrt(np.var(forward) * np.var(backprop)):
         return flat
     work = np.minimum(_relative(phases["forward"]), _relative(phases["backprop"]))
-    more = np.nan_to_num(work - np.nanmean(work, axis=1, keepdims=True))
+    more = work - work.mean(axis=1, keepdims=True)
     noise = 0.0
     if "update" in phases:
-        noise = float(np.mean((forward + backprop) / 2 * _deviation(phases["update"])))
+        noise = float(np.mean((forward + backprop) / 2 * _apart(phases["update"])))
     kept = np.sqrt(np.clip(noise / common, 0, 1))
     middle = _middle(phases["forward"]) + _middle(phases["backprop"])
     return np.asarray(total - (1 - kept) * more * middle)
 
 
 def _middle(values: Floats) -> Floats:
-    return np.asarray(np.nanmedian(values, axis=1, keepdims=True))
+    return np.asarray(np.median(values, axis=1, keepdims=True))
 
 
 def _relative(values: Floats) -> Floats:
-    """Return each rank's time as a multiple of the step's median."""
+    """Return each rank's time as a multiple of the step's median; 1 where that is nothing."""
     middle = _middle(values)
-    return np.asarray(values / np.where(middle > 0, middle, np.nan))
+    return np.divide(values, middle, out=np.ones_like(values), where=middle > 0)
 
 
-def _deviation(values: Floats) -> Floats:
+def _apart(values: Floats) -> Floats:
     """Return each rank's relative deviation from the step's median, without its tails."""
-    deviation = _relative(values) - 1
-    limit = _TAIL * _TO_SIGMA * np.nanmedian(np.abs(deviation))
-    clipped = np.clip(deviation, -limit, limit)
-    return np.nan_to_num(clipped - np.nanmean(clipped))
+    apart = _relative(values) - 1
+    limit = _TAIL * deviation(apart)
+    clipped = np.clip(apart, -limit, limit)
+    return np.asarray(clipped - clipped.mean())

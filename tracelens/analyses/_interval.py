@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analyses._blocks import block_edges, block_medians
+from tracelens.analyses._robust import deviation, deviation_of_steps
 
 if TYPE_CHECKING:
     from tracelens.analyses.result import Pattern
@@ -20,7 +21,6 @@ _ROUNDS: Final = 4
 _FEW: Final = 8  # steps: too few to say what is normal outside
 _ENOUGH: Final = 0.25  # of the run: so many say that a rank is normally faster than others
 _TAIL: Final = 0.5  # deviations beyond a level: more tells nothing more about where it begins
-_TO_SIGMA: Final = 1.4826
 _BETTER: Final = 0.9
 
 
@@ -53,8 +53,7 @@ def course(excess: Floats, first: int, last: int, better: float = _BETTER) -> Co
 
 def _flat(excess: Floats, first: int, last: int) -> Course:
     """Fit two levels: rows closer to the upper one form the interval (maximum-sum run of rows)."""
-    level, noise = 0.0, _noise(excess)
-    tail = _TAIL * noise
+    level, tail = 0.0, _TAIL * deviation_of_steps(excess)
     for _ in range(_ROUNDS):
         inside = np.zeros(len(excess), np.bool_)
         inside[first : last + 1] = True
@@ -93,15 +92,8 @@ def _to_the_ends(gains: Floats, first: int, last: int, worth: float) -> tuple[in
 def _variance(noise: Floats) -> float:
     """Return the long-run variance of a row: that of blocks, for neighbours are alike."""
     blocks = block_medians(noise[:, None], block_edges(len(noise)))[:, 0]
-    deviation = _TO_SIGMA * float(np.median(np.abs(blocks - np.median(blocks))))
-    return max(deviation**2 * len(noise) / len(blocks), _noise(noise) ** 2)
-
-
-def _noise(excess: Floats) -> float:
-    """Return the deviation from step to step, whatever lasts."""
-    if len(excess) < 2:
-        return 0.0
-    return _TO_SIGMA * float(np.median(np.abs(np.diff(excess)))) / 2**0.5
+    lasting = deviation(blocks - np.median(blocks))
+    return max(lasting**2 * len(noise) / len(blocks), deviation_of_steps(noise) ** 2)
 
 
 def greatest_run(gains: Floats) -> tuple[int, int]:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analyses._blocks import Noise
+from tracelens.analyses._robust import deviation
 
 Floats = npt.NDArray[np.float64]
 
@@ -25,7 +26,6 @@ _EFFICIENCY: Final = 0.6  # of a deviation that values far out hardly count in
 # Noise of a long mean is learnt through correlation: freedom at least, and for each value (measured).
 _NOISE_FREEDOM: Final = (3.0, 0.09)
 _MOST_FREEDOM: Final = 60
-_TO_SIGMA: Final = 1.4826  # a median absolute deviation, as a standard deviation
 _FAR_OUT: Final = 2.0  # deviations
 _NOT_CUT: Final = 0.92  # of the variance of normal numbers is left if they are cut there
 _LONGEST_CHANGE: Final = 0.75  # of the run: beyond, too little is left to compare with
@@ -102,7 +102,7 @@ class Normal:
 
 def _variance(values: Floats) -> float:
     """Return the variance of values around 0, some of which may be far out."""
-    limit = _FAR_OUT * _TO_SIGMA * float(np.median(np.abs(values)))
+    limit = _FAR_OUT * deviation(values)
     return float(np.mean(np.clip(values, -limit, limit) ** 2)) / _NOT_CUT
 
 

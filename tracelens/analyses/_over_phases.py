@@ -15,6 +15,7 @@ import numpy as np
 from tracelens.analyses._blocks import block_edges, block_medians
 from tracelens.analyses._late import WHOLE, Floats, Late
 from tracelens.analyses._normal import NATURAL_SPREAD
+from tracelens.analyses._robust import deviation
 
 if TYPE_CHECKING:
     from tracelens.analyses._own_time import OwnTime
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 SAME: Final = 0.5  # overlap, of the shorter one, of two intervals
 _CLEAR: Final = 3.0  # standard errors
 _ENOUGH: Final = 0.25  # of the run: so many steps outside say what is normal for the rank
-_TO_SIGMA: Final = 1.4826
 _MEDIAN: Final = 1.25  # a median's standard error, as a multiple of a mean's
 
 
@@ -109,7 +109,7 @@ def _level(own: OwnTime, values: Floats, late: Late) -> _Level:
     height = float(np.median(line[inside]) - (np.median(rest) if enough else 0.0))
     edges = block_edges(len(rows))
     change = np.diff(block_medians(values[rows], edges), axis=0)
-    noise = _TO_SIGMA * float(np.median(np.abs(change))) / np.sqrt(2)
+    noise = deviation(change) / np.sqrt(2)
     size = len(rows) / (len(edges) - 1)
     parts = 1 / np.count_nonzero(inside) + (1 / len(rest) if enough else 0.0)
     error = np.sqrt(noise**2 * size * parts + (0.0 if enough else NATURAL_SPREAD**2))

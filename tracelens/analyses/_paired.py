@@ -18,6 +18,7 @@ from tracelens.analyses._blocks import LEAST_BLOCK, MOST_BLOCKS
 from tracelens.analyses._detector import Rows, Scan
 from tracelens.analyses._interval import course
 from tracelens.analyses._normal import NATURAL_SPREAD
+from tracelens.analyses._robust import deviation, deviation_of_steps
 
 Floats = npt.NDArray[np.float64]
 
@@ -39,7 +40,7 @@ def scan(difference: Floats, seed: int = 0) -> Scan:
     """
     sides = [_scan_second(sign * difference, seed) for sign in (-1.0, 1.0)]
     p, mean, first, last = (np.array(column) for column in zip(*sides, strict=True))
-    spread = 1.4826 * np.median(np.abs(np.diff(difference))) / np.sqrt(2)
+    spread = deviation_of_steps(difference)
     scale = np.maximum(spread * np.sqrt(_LONGEST_MEMORY / (last - first + 1)), NATURAL_SPREAD)
     return Scan(p, mean, scale, first, last)
 
@@ -74,14 +75,14 @@ def _scan_second(difference: Floats, seed: int) -> tuple[float, float, int, int]
 def _without_spikes(residual: Floats) -> Floats:
     """Cut what is far out: a few stalls of the machine must not hide what lasts."""
     middle = np.median(residual)
-    limit = _FAR_OUT * 1.4826 * np.median(np.abs(residual - middle))
+    limit = _FAR_OUT * deviation(residual - middle)
     return np.clip(residual, middle - limit, middle + limit)
 
 
 def _memory(residual: Floats) -> int:
     """Return after how many steps the difference has forgotten, from its lag-1 correlation."""
     centred = residual - np.median(residual)
-    limit = 3 * 1.4826 * np.median(np.abs(centred))
+    limit = 3 * deviation(centred)
     centred = np.clip(centred, -limit, limit)
     power = float(centred @ centred)
     rho = float(centred[1:] @ centred[:-1]) / power if power else 0.0

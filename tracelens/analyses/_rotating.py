@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analyses._late import Floats, Late
+from tracelens.analyses._robust import deviation
 from tracelens.analyses._special import binomial_tail, student_tail
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ _HALF: Final = 0.5  # of how late one usually is: less is noise
 _DEVIATIONS: Final = 3.0
 _FREEDOM: Final = 60  # degrees of it: how noise is distributed is known from what was seen only
 _LEAST_SPREAD: Final = 0.001  # of the step
-_TO_SIGMA: Final = 1.4826
 
 
 def find(own: OwnTime, excess: Floats, by_phase: list[Floats]) -> Late | None:
@@ -42,7 +42,7 @@ def find(own: OwnTime, excess: Floats, by_phase: list[Floats]) -> Late | None:
     rows = np.flatnonzero(own.settled)
     values = excess[rows]
     ranks = values.shape[1]
-    spread = _TO_SIGMA * float(np.median(np.abs(values - np.median(values, axis=0))))
+    spread = deviation(values - np.median(values, axis=0))
     far = values > max(LEAST, _DEVIATIONS * spread)
     length = _in_a_row(float(far.mean()), ranks)
     if ranks < FEWEST_RANKS or length is None or len(rows) < 2 * length:

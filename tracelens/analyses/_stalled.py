@@ -42,9 +42,7 @@ def with_stalls(
     named = [one for one in _named(own, excess) if (one.ranks, one.phase) not in taken]
     late = {one.ranks for one in lasting}
     scattered = [
-        one
-        for one in scattered
-        if one.ranks not in late and not any(_is_most(other, one) for other in named)
+        one for one in scattered if one.ranks not in late and not _is_of_one_phase(one, named)
     ]
     ranks = {one.ranks for one in scattered}
     return [*lasting, *(one for one in named if one.ranks not in ranks), *scattered]
@@ -128,9 +126,10 @@ def _by_loss(
     return tuple(own.phases[row] for row in order if losses[row] >= _A_PART * sum(losses))
 
 
-def _is_most(one: Late, whole: Late) -> bool:
-    """Say whether most of what a rank loses in all phases is in the phase of an entry."""
-    return one.ranks == whole.ranks and _loss(one) >= _MOST * _loss(whole)
+def _is_of_one_phase(whole: Late, named: list[Late]) -> bool:
+    """Say whether a rank stalls in one phase only, and most of what it loses by stalls is lost there."""
+    mine = [one for one in named if one.ranks == whole.ranks]
+    return len(mine) == 1 and _loss(mine[0]) >= _MOST * _loss(whole)
 
 
 def _loss(late: Late) -> float:

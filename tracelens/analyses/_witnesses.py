@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
+from tracelens.analyses._robust import deviation
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tracelens.analyses.phases import Phases
     from tracelens.trace import Trace
 
-_TO_SIGMA: Final = 1.4826
 _MOST_OF_IT: Final = 0.6  # of the phase's lateness, to be named as its place
 
 
@@ -55,7 +56,7 @@ def held_up(calls: pl.DataFrame, ranks: tuple[int, ...]) -> tuple[float, float] 
     if not len(theirs):
         return float(each["alone"].sum()), 0.0
     typical = float(np.median(theirs))
-    spread = _TO_SIGMA * float(np.median(np.abs(theirs - typical)))
+    spread = deviation(theirs - typical)
     return float(each["alone"].sum()) - typical, spread
 
 

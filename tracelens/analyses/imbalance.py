@@ -19,6 +19,7 @@ from tracelens import words
 from tracelens.analyses import shards
 from tracelens.analyses._evened import evened
 from tracelens.analyses._own_time import measure as own_time
+from tracelens.analyses._robust import deviation
 from tracelens.analyses.result import Finding
 
 if TYPE_CHECKING:
@@ -100,8 +101,8 @@ def _varying_work(own: OwnTime, rows: Flags, last: Floats) -> list[Finding]:
     shares = last[last > 0]
     entropy = float(-(shares * np.log(shares)).sum()) + (len(shares) - 1) / (2 * steps)
     entropy = min(entropy / float(np.log(min(ranks, steps))), 1.0)
-    apart = np.abs(total - np.median(total, axis=1, keepdims=True))
-    width = 1.4826 * float(np.median(apart)) / max(own.step_ns, 1.0)
+    apart = total - np.median(total, axis=1, keepdims=True)
+    width = deviation(apart) / max(own.step_ns, 1.0)
     if excess <= EXCESS or entropy <= ENTROPY or width <= WIDTH:
         return []
     lost = total.max(axis=1) - evened(own, rows).max(axis=1)

@@ -16,6 +16,7 @@ from tracelens import words
 from tracelens.analyses import _all_slow, _own_time, _pauses
 from tracelens.analyses._interval import course, greatest_run
 from tracelens.analyses._job import job_ns
+from tracelens.analyses._robust import deviation
 from tracelens.analyses.result import Finding
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ SLOW_OTHERWISE: Final = 0.5
 NOTICEABLE: Final = 0.03  # of the job
 LOADING: Final = 0.15  # of the job: all ranks load data that long
 _DEVIATIONS: Final = 6
-_TO_SIGMA: Final = 1.4826
 _STEADY: Final = 0.8  # of the interval's steps are slow
 _KINDS: Final[dict[str, FindingKind]] = {
     "data": "data_stall",
@@ -83,7 +83,7 @@ def _slow(own: OwnTime, phase: str, least: Floats, job: int) -> list[Finding]:
     rows = np.arange(_own_time.WARM_UP, len(least))
     values = least[rows] / own.step_ns
     excess = values - np.median(values)
-    spread = _TO_SIGMA * float(np.median(np.abs(excess)))
+    spread = deviation(excess)
     usual = float(np.nanmedian(own.total[own.settled])) / own.step_ns
     level = max(SLOW.get(phase, SLOW_OTHERWISE) * usual, _DEVIATIONS * spread)
     chosen, pattern = _lasting(excess, level) or (np.flatnonzero(excess > level), "sparse")

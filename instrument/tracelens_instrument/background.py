@@ -33,7 +33,8 @@ _QUIETLY: Final = 0x4040  # MSG_NOSIGNAL | MSG_DONTWAIT
 _SHELL: Final = "/bin/sh"
 _LEAVE: Final = 'exec 3<&0; "$@" <&3 3<&- &'  # with our end of the line; the shell ends at once
 _PROGRAM: Final = (
-    "import os; os.setsid(); os.nice(19); from tracelens_instrument.converter import main; main()"
+    "from tracelens_instrument.last_in_line import step_back; step_back(); "  # before it loads more
+    "from tracelens_instrument.converter import main; main()"
 )
 
 

@@ -23,27 +23,21 @@ from tracelens.schema.vocabulary import SIDE_FILE
 __all__ = ["main"]
 
 _LOOK_EVERY_MS: Final = 5000  # at a training that cannot be watched; and how long dying may take
-_FIRST_TO_GO: Final = "1000"  # when memory runs out
 _READ: Final = 1 << 16
 
 
 def main() -> None:
     """Convert the recording that the command line names, of the process whose pid it says."""
     place, pid = Path(sys.argv[1]), int(sys.argv[2])
-    _step_back()
+    _let_go()
     with contextlib.suppress(OSError, ValueError, TraceLensError):
         _serve(place, _Training(place, pid))
 
 
-def _step_back() -> None:
-    """Be out of the training's way."""
+def _let_go() -> None:
+    """Hold nothing of the training's."""
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     os.chdir("/")
-    # Not SCHED_IDLE: on a machine that is busy all the time that would mean never.
-    with contextlib.suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO)
 
 
 def _serve(place: Path, training: _Training) -> None:

@@ -32,6 +32,15 @@ def test_slow_computing_of_all_is_not_loading() -> None:
     assert (found.kind, found.phase, found.steps) == ("slow_all", "backprop", (30, 69))
 
 
+@pytest.mark.parametrize(("steps", "category"), [((0, 39), "opportunity"), ((80, 119), "fault")])
+def test_a_run_that_warms_up_is_no_fault(steps: tuple[int, int], category: str) -> None:
+    """What is slow from the first step on was never faster; what gets slow was."""
+    fault = Fault("backprop", (), steps=steps, extra_ms=6)
+    (found,) = report(Scenario(ranks=4, steps=120, faults=(fault,))).findings
+    assert (found.kind, found.phase, found.category) == ("slow_all", "backprop", category)
+    assert ("at first" in found.sentence) == (category == "opportunity")
+
+
 def test_always_loading_is_an_opportunity() -> None:
     """Loading that takes a quarter of each step is not a fault, but could be done ahead."""
     found = report(Scenario(ranks=4, steps=60, data_ms=6))

@@ -94,7 +94,7 @@ _BACKPROP, _BACKPROP_TRUTH = _slow(1, "backprop", 60, 119)
 _LONG: Final = ["--steps=500"]
 _LARGE: Final = ["--steps=300", "--batch=2048"]  # else it does little but wait for messages
 CASES: Final = (
-    Case("DDP, healthy", SAMPLES["ddp-healthy"]),
+    Case("DDP, healthy", _of("ddp-healthy", "--steps=300")),
     Case("DDP, late in backprop", SAMPLES["ddp-slow-backprop"]),
     Case("DDP, slow loader", SAMPLES["ddp-slow-loader"]),
     Case("DDP, stopped", _of("ddp-healthy", *_LONG, expect=_LATE), stopped),

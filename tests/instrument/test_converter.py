@@ -80,6 +80,8 @@ def test_it_stands_apart(converter: int) -> None:
         os.waitpid(converter, os.WNOHANG)
     assert os.getsid(converter) == converter
     assert os.getpriority(os.PRIO_PROCESS, converter) == 19
+    group = Path(f"/proc/{converter}/autogroup")
+    assert not group.exists() or group.read_text().endswith(" nice 19\n")
     held = set()
     for entry in Path(f"/proc/{converter}/fd").iterdir():
         with suppress(FileNotFoundError):  # it has just closed that one

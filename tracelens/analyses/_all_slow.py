@@ -1,7 +1,8 @@
 """When all ranks slow down at once: a change point in the run itself, which no comparison of ranks sees.
 
 Two levels are fitted to the computation of the median rank over the steps. They must be far apart and
-keep apart step by step, both must last, and nearly every rank must follow.
+keep apart step by step, both must last, and nearly every rank must follow. Where the run begins with the
+slower one it warms up, which is no fault.
 """
 
 from __future__ import annotations
@@ -29,6 +30,12 @@ PRESENT: Final = 0.5  # of the ranks took a step, or it tells nothing of all
 TOGETHER: Final = 0.9  # of the ranks are slower by half of it, or more
 NOTICEABLE: Final = 0.03  # of the job
 _EXTREMES: Final = (0.1, 0.9)
+_SLOWER: Final = (
+    "at the same time",
+    "look for what they share, such as power, cooling, or what was changed then",
+)
+_WARMING: Final = ("at first", "what they share warms up, such as caches, clocks or autotuning")
+_AT_ONCE: Final = 4  # steps after those that are never judged
 
 
 @dataclass(frozen=True)
@@ -93,6 +100,11 @@ def findings(own: OwnTime, job_ns: int, told: list[Finding]) -> list[Finding]:
     return [_finding(own, slow, saving, (low, high))] if saving >= NOTICEABLE else []
 
 
+def warms_up(first: int, last: int, steps: int) -> bool:
+    """Say whether rows are the run's beginning: what is slow there was not always faster."""
+    return first <= _own_time.WARM_UP + _AT_ONCE and last < steps - 1
+
+
 def _saving(own: OwnTime, slow: Slowdown, share: float) -> float:
     """Return by how much the steps' slowest ranks are earlier if all compute by a share less."""
     rows = slice(slow.first, slow.last + 1)
@@ -128,16 +140,17 @@ def _finding(own: OwnTime, slow: Slowdown, saving: float, interval: tuple[float,
     lasting = slow.last - slow.first + 1
     pattern: Pattern = "persistent" if lasting >= PERSISTENT * len(own.steps) else "transient"
     phase = _phase(own, slow)
+    warming = warms_up(slow.first, slow.last, len(own.steps))
+    when, cause = _WARMING if warming else _SLOWER
     sentence = (
-        f"All {len(own.ranks)} ranks compute more slowly at the same time, {words.steps(*steps)}: "
+        f"All {len(own.ranks)} ranks compute more slowly {when}, {words.steps(*steps)}: "
         f"+{words.duration(slow.level * own.step_ns)} a step ({words.percent(slow.level)} of a "
-        f"step, most of it in {words.phase(phase)}), so no rank is to blame: look for what they "
-        "share, such as power, cooling, or what was changed then. Without it the job would be "
-        f"{words.percent(saving)} shorter."
+        f"step, most of it in {words.phase(phase)}), so no rank is to blame: {cause}. Without it the "
+        f"job would be {words.percent(saving)} shorter."
     )
     return Finding(
         kind="slow_all",
-        category="fault",
+        category="opportunity" if warming else "fault",
         sentence=sentence,
         saving=saving,
         interval=interval,

@@ -116,7 +116,7 @@ def _finding(own: OwnTime, phase: str, slow: _Slow) -> Finding:
     )
     return Finding(
         kind=_KINDS.get(phase, "slow_all"),
-        category="opportunity" if phase == "checkpoint" else "fault",
+        category="opportunity" if _is_usual(own, phase, slow) else "fault",
         sentence=sentence,
         saving=slow.saving,
         cost=0.0,
@@ -126,6 +126,13 @@ def _finding(own: OwnTime, phase: str, slow: _Slow) -> Finding:
         steps=steps,
         evidence={"extra_ns": round(extra * own.step_ns), "steps_slow": len(slow.rows)},
     )
+
+
+def _is_usual(own: OwnTime, phase: str, slow: _Slow) -> bool:
+    """Say whether nothing is wrong: a checkpoint, or computation that warms up."""
+    first, last = int(slow.rows[0]), int(slow.rows[-1])
+    warming = slow.pattern != "sparse" and _all_slow.warms_up(first, last, len(own.steps))
+    return phase == "checkpoint" or (phase in _all_slow.COMPUTED and warming)
 
 
 def _loading(own: OwnTime, least: Floats, job: int) -> list[Finding]:

@@ -13,10 +13,10 @@ __all__ = ["step_back"]
 _LAST: Final = 19
 _FIRST_TO_GO: Final = "1000"  # when memory runs out
 _GROUP: Final = Path("/proc/self/autogroup")
-_TRIES, _APART_S = (
-    20,
-    0.11,
-)  # only one process of the machine may change its group in a tenth of a second
+_TRIES: Final = 20
+_APART_S: Final = (
+    0.11  # of all processes of the machine, one a tenth of a second may change its group
+)
 
 
 def step_back() -> None:

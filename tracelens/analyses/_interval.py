@@ -78,8 +78,8 @@ def _flat(excess: Floats, first: int, last: int) -> Course:
 def _to_the_ends(gains: Floats, first: int, last: int, worth: float) -> tuple[int, int]:
     """Let a lateness last from the run's begin, or to its end, unless the steps clearly say otherwise.
 
-    One edge less must be paid for by its information (Schwarz 1978); `gains / worth` is the logarithm of
-    how much likelier a row is within.
+    An edge is one parameter more, which the steps beyond it must be worth (Schwarz 1978); the logarithm
+    of how much likelier a row is within is `gains / worth`.
     """
     price = worth * np.log(len(gains))
     if gains[:first].sum() > -price:

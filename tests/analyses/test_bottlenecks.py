@@ -52,6 +52,16 @@ def test_a_shard_with_a_slow_processor_is_a_fault(noise: float) -> None:
     assert measured(scenario).loads["bound"].to_list() == [None, "cpu", None]
 
 
+def test_a_slow_processor_is_told_though_pushes_come_far_apart() -> None:
+    """Workers that differ so much leave no shard busy for a window; one still is slower than others."""
+    slow = Fault("aggregate", (1,), factor=10.0)
+    scenario = replace(SERVERS, ranks=16, noise=0.4, faults=(slow,))
+    found = only(scenario)
+    assert (found.kind, found.category, found.shards) == ("ps_cpu_bound", "fault", (1,))
+    assert found.saving == pytest.approx(saved(scenario, replace(scenario, faults=())), rel=0.1)
+    assert measured(scenario).loads["bound"].to_list() == [None, None, None]
+
+
 @pytest.mark.parametrize("noise", [0.02, 0.1])
 def test_a_shard_with_a_slow_link_is_a_fault(noise: float) -> None:
     """It is its network, not its processor, and not what it holds."""

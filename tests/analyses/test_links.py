@@ -117,6 +117,13 @@ def test_congestion_has_its_steps_and_price(*, hops: bool, overlap: bool) -> Non
     assert found.interval[1] >= saved(scenario) * 0.98
 
 
+def test_congestion_is_told_from_a_hundredth_of_the_job_on() -> None:
+    """Where transfers are short, slow ones cost little, and are told all the same."""
+    found = only(replace(RING, transfer_ms=0.1, overlap=False, faults=(CROWDED,)))
+    assert (found.kind, found.steps) == ("congestion", (20, 44))
+    assert 0.01 < found.saving < 0.03
+
+
 def test_a_slow_machine_is_no_congestion() -> None:
     """If computation slows down as much in the same steps, the network is not to blame."""
     together = tuple(

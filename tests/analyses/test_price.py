@@ -115,3 +115,14 @@ def test_cost_is_what_the_others_waited() -> None:
     assert found.waiting == 2
     assert found.cost == pytest.approx(2 * 40 / (4 * 540))
     assert found.interval[0] <= found.saving <= found.interval[1]
+
+
+def test_what_cost_nothing_may_still_cost_something() -> None:
+    """A lateness behind another's in every step of 100 may stand out in 3 of a hundred others."""
+    total = np.full((100, 4), 10.0)
+    total[:, 3] = 20.0
+    effect = np.zeros_like(total)
+    effect[:, 1] = 4.0
+    found = price(total + effect, effect, 20.0 - total, 2000.0)
+    assert found.saving == found.interval[0] == 0.0
+    assert found.interval[1] == pytest.approx(3 * 4.0 / 2000.0)

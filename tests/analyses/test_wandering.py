@@ -11,9 +11,11 @@ from tracelens.analyses import _lateness, stragglers
 STAY = 8  # steps
 
 
-def turns(seed: int, ranks: int, steps: int, extra: float) -> tuple[list[Floats], set[int]]:
+def turns(
+    seed: int, ranks: int, steps: int, extra: float, noise: float = 0.03, memory: float = 0.6
+) -> tuple[list[Floats], set[int]]:
     """Slow one rank at a time, each time another one, for a few steps each."""
-    matrices = healthy(seed, ranks, steps)
+    matrices = healthy(seed, ranks, steps, noise, memory)
     order = np.random.default_rng(seed).permutation(ranks)
     visited = [int(order[turn % ranks]) for turn in range((steps - STAY) // STAY)]
     for turn, rank in enumerate(visited):
@@ -66,3 +68,10 @@ def test_noise_that_lasts_for_some_steps_does_not_wander() -> None:
         matrices = healthy(seed, 256, 80, noise=0.12, memory=0.85)
         own = own_time(matrices)
         assert stragglers.priced(own, float(own.total.max(axis=1).sum())) == []
+
+
+def test_it_is_told_in_noise_that_does_not_last() -> None:
+    """Single steps are far out among many, but never so many in a row."""
+    matrices, visited = turns(0, 256, 160, 0.4, noise=0.12, memory=0.0)
+    (late,) = _lateness.find(own_time(matrices))
+    assert (set(late.ranks), late.pattern) == (visited, "rotating")

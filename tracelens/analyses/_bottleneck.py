@@ -101,9 +101,15 @@ def findings(
 
 
 def _by_gain(exchange: Exchange) -> list[Finding]:
-    """Where pushes come too far apart to fill a window: tell which of both would help clearly more."""
+    """Where pushes come too far apart to fill a window: tell of shards that are slow per byte.
+
+    If all are alike, tell which of both would help clearly more.
+    """
     everywhere = list(range(len(exchange.shards)))
     kinds: tuple[Bound, ...] = ("cpu", "network")
+    slower = [finding for kind in kinds for finding in _slower(exchange, everywhere, kind)]
+    if slower:
+        return slower
     gains = {kind: exchange.saving(_faster(exchange, everywhere, kind, 0.5))[0] for kind in kinds}
     best = max(kinds, key=lambda kind: gains[kind])
     if gains[best] < CLEAR or min(gains.values()) > gains[best] / 2:

@@ -32,7 +32,7 @@ __all__ = ["findings"]
 
 Floats = npt.NDArray[np.float64]
 
-WORTH_SAYING: Final = 0.03  # of the job
+WORTH_SAYING: Final = 0.01  # of the job
 SLOWER: Final = 1.6  # times as long as outside
 DEVIATIONS: Final = 6  # of the steps outside
 FEWEST: Final = 16  # steps, inside and outside

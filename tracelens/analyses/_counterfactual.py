@@ -53,7 +53,8 @@ def price(total: Floats, effect: Floats, wait: Floats, job_ns: float, unsure: fl
         ends, mended = total.sum(axis=0), (total - effect).sum(axis=0)
         counts = (ends.max() - mended.max()) / lost.sum()
         lost, swings = lost * counts, [swing * counts for swing in swings]
-    interval = _joined(lost, resampled(lost[touched], job_ns), [s / job_ns for s in swings], job_ns)
+    drawn = _drawn(lost[touched], effect[touched].max(axis=1), job_ns)
+    interval = _joined(lost, drawn, [swing / job_ns for swing in swings], job_ns)
     return Price(float(lost.sum() / job_ns), interval, cost, waiting)
 
 
@@ -71,6 +72,18 @@ def as_work_varies(values: Floats, effect: Floats) -> Floats:
     whole = np.maximum(usual + effect[:, ranks], 1.0)
     each[:, ranks] = values[:, ranks] * effect[:, ranks] / whole
     return each
+
+
+def _drawn(lost: Floats, effect: Floats, job_ns: float) -> tuple[float, float]:
+    """Return the interval of the summed loss if other steps like these had been.
+
+    For its upper end there is one more step, that loses a whole `effect`: where nothing was lost in any
+    step, something may still be in 3 of as many (Hanley & Lippman-Hand 1983).
+    """
+    if not lost.size:
+        return 0.0, 0.0
+    further = np.append(lost, effect.mean())
+    return resampled(lost, job_ns)[0], resampled(further, job_ns)[1]
 
 
 def _joined(

@@ -24,6 +24,9 @@ Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
+WHOLE: Final = (
+    0.25  # of the chance of a false alarm is for the whole run: most who are late always are
+)
 _HARDLY_FAR: Final = 2.5  # deviations: no p-value below can become a finding
 _HOPELESS: Final = 0.05  # no p-value above it can become a finding
 _STEPS_ALIKE: Final = 3  # neighbouring steps are correlated: so many count as one
@@ -127,7 +130,8 @@ def _of_length(
     level = ranks.inside(starts, length) + middle.inside(starts, length)
     p = np.ones_like(means)
     far = means > _HARDLY_FAR * scale
-    tried = 2 * normal.blocks / length * lengths
+    whole = length == normal.blocks
+    tried = 1 / WHOLE if whole else 2 * normal.blocks / length * (lengths - 1) / (1 - WHOLE)
     p[far] = np.minimum(student_tail(means[far] / scale, freedom) * tried, 1.0)
     scales = np.full_like(means, scale)
     return Windows(edges[starts], edges[starts + length] - 1, means, level - means / 2, scales, p)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.analyses._blocks import block_medians
 from tracelens.analyses._late import Floats, Late
 from tracelens.analyses._robust import deviation
 from tracelens.analyses._special import binomial_tail, student_tail
@@ -29,7 +30,7 @@ AT_A_TIME: Final = 1.5  # ranks: more are late together, whoever they are
 VISITED: Final = (3, 1 / 8)  # ranks: so many, and such a share of all (or of the visits there are)
 ROWS: Final = (5, 6, 8, 10, 12)  # in a row
 MOST: Final = 0.8  # of them late
-BY_CHANCE: Final = 0.05  # of the steps
+BY_CHANCE: Final = 0.05  # such rows, anywhere in the run
 SURE: Final = 1e-4  # the chance that noise which lasts is as late anywhere
 _HALF: Final = 0.5  # of how late one usually is: less is noise
 _DEVIATIONS: Final = 3.0
@@ -44,7 +45,7 @@ def find(own: OwnTime, excess: Floats, by_phase: list[Floats]) -> Late | None:
     ranks = values.shape[1]
     spread = deviation(values - np.median(values, axis=0))
     far = values > max(LEAST, _DEVIATIONS * spread)
-    length = _in_a_row(float(far.mean()), ranks)
+    length = _in_a_row(float(far.mean()), far.size)
     if ranks < FEWEST_RANKS or length is None or len(rows) < 2 * length:
         return None
     late = _lasting(far, length)
@@ -54,7 +55,7 @@ def find(own: OwnTime, excess: Floats, by_phase: list[Floats]) -> Late | None:
     if not _wanders(late, length):
         return None
     level = float(np.median(values[late]))
-    chance = _as_noise(level / max(spread, _LEAST_SPREAD), values.size)
+    chance = _as_noise(values, length, level)
     if chance > SURE:
         return None
     visited = np.flatnonzero(late.any(axis=0))
@@ -86,16 +87,20 @@ def _wanders(late: Flags, length: int) -> bool:
     )
 
 
-def _as_noise(deviations: float, places: int) -> float:
-    """Return how likely noise that stays for some steps is so late anywhere, by Student's t."""
-    return min(float(student_tail(deviations, _FREEDOM)) * places, 1.0)
+def _as_noise(values: Floats, length: int, level: float) -> float:
+    """Return how likely noise alone is so late for so many steps anywhere, by Student's t."""
+    stays = block_medians(
+        values, np.append(np.arange(0, len(values) - length, length), len(values))
+    )
+    spread = max(deviation(stays - np.median(stays, axis=0)), _LEAST_SPREAD)
+    return min(float(student_tail(level / spread, _FREEDOM)) * stays.size, 1.0)
 
 
-def _in_a_row(rate: float, ranks: int) -> int | None:
+def _in_a_row(rate: float, places: int) -> int | None:
     """Return how many steps in a row tell more than chance, at the rate of late steps; null if none."""
     for length in ROWS:
         chance = binomial_tail(np.ceil(MOST * length), length, rate)
-        if float(chance) * length * ranks < BY_CHANCE:
+        if float(chance) * places < BY_CHANCE:
             return length
     return None
 

@@ -68,7 +68,7 @@ def run(trace: Trace, phases: Phases) -> Stragglers:
     findings = [
         _finding(trace, phases, own, entry, cost, majority=majority)
         for entry, cost in worth
-        if _seen_by_others(trace, own, entry, cost.saving * job)
+        if _seen_by_others(trace, own, entry, cost.interval[0] * job)
     ]
     return Stragglers(tuple(findings))
 
@@ -126,11 +126,12 @@ def _least_saving(own: OwnTime, late: Late) -> float:
 
 
 def _seen_by_others(trace: Trace, own: OwnTime, late: Late, lost_ns: float) -> bool:
-    """Say whether collectives were held up by these ranks, as they must be if a step is longer for it.
+    """Say whether collectives were held up by these ranks, as they must be if steps are longer for it.
 
-    Only what is clearly too little speaks against it, for others hold up collectives, too, each as noise
-    has it. An update is felt in the step after. Not asked where arrivals cannot tell: without
-    collectives, within the clocks' uncertainty, and where the lateness wanders.
+    `lost_ns` is what is lost at least. Only what is clearly too little speaks against it, for others
+    hold up collectives, too, each as noise has it. An update is felt in the step after. Not asked where
+    arrivals cannot tell: without collectives, within the clocks' uncertainty, and where the lateness
+    wanders.
     """
     rows = np.union1d(late.touched, np.minimum(late.touched + 1, len(own.steps) - 1))
     ranks = tuple(own.ranks[rank] for rank in late.ranks)

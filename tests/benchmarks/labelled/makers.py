@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     Mend = Callable[[Setting, Work], list[Work]]
 
 COSTS: Final = 0.05  # of the job
+MOST_TURNS: Final = 40_960  # steps of workers with servers, each of which is many requests
 STRENGTHS: Final = (1.0, 2.0, 4.0, 8.0, 16.0)
 
 
@@ -71,6 +72,7 @@ def with_servers(
     """
 
     def make(setting: Setting) -> Case:
+        setting = replace(setting, steps=min(setting.steps, MOST_TURNS // setting.ranks))
         healthy = servers.draw(setting)
         for strength in STRENGTHS:
             planted = healthy.copied()

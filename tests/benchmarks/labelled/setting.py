@@ -24,7 +24,7 @@ FAMILIES: Final[dict[str, tuple[Family, ...]]] = {
 }
 RANKS: Final = (8, 64, 512)
 # Long enough for statistics, short enough for thousands of runs.
-STEPS: Final = {8: 200, 64: 120, 512: 80}
+STEPS: Final = {8: 200, 64: 120, 512: 120}
 PER_HOST: Final = {8: 2, 64: 8, 512: 8}
 
 

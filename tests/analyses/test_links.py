@@ -121,6 +121,7 @@ def test_congestion_is_told_from_a_hundredth_of_the_job_on() -> None:
     """Where transfers are short, slow ones cost little, and are told all the same."""
     found = only(replace(RING, transfer_ms=0.1, overlap=False, faults=(CROWDED,)))
     assert (found.kind, found.steps) == ("congestion", (20, 44))
+    assert found.saving is not None
     assert 0.01 < found.saving < 0.03
 
 

@@ -11,11 +11,9 @@ from tracelens.analyses import _lateness, stragglers
 STAY = 8  # steps
 
 
-def turns(
-    seed: int, ranks: int, steps: int, extra: float, noise: float = 0.03, memory: float = 0.6
-) -> tuple[list[Floats], set[int]]:
+def turns(matrices: list[Floats], extra: float, seed: int = 0) -> tuple[list[Floats], set[int]]:
     """Slow one rank at a time, each time another one, for a few steps each."""
-    matrices = healthy(seed, ranks, steps, noise, memory)
+    steps, ranks = matrices[0].shape
     order = np.random.default_rng(seed).permutation(ranks)
     visited = [int(order[turn % ranks]) for turn in range((steps - STAY) // STAY)]
     for turn, rank in enumerate(visited):
@@ -28,7 +26,7 @@ def turns(
 def test_turns_are_one_finding(ranks: int) -> None:
     """Single stays are neither stragglers nor stalls of their own."""
     for seed in range(3):
-        matrices, visited = turns(seed, ranks, 160, 0.4)
+        matrices, visited = turns(healthy(seed, ranks, 160), 0.4, seed)
         (late,) = _lateness.find(own_time(matrices))
         assert (set(late.ranks), late.phase, late.pattern) == (visited, "backprop", "rotating")
         assert late.effect.sum(axis=1)[STAY:-STAY].mean() == pytest.approx(0.4 * 2e7, rel=0.3)
@@ -53,7 +51,7 @@ def test_noise_does_not_wander(*, spiky: bool) -> None:
 
 def test_it_is_told_where_others_disturbances_hide_it() -> None:
     """Spikes of hundreds of ranks are longer in every step, but noise never stays so far out."""
-    matrices, visited = turns(0, 256, 160, 0.4)
+    matrices, visited = turns(healthy(0, 256, 160), 0.4)
     draw = np.random.default_rng(0)
     matrices[2] += (draw.random((160, 256)) < 0.03) * 1.5
     own = own_time(matrices)
@@ -72,6 +70,6 @@ def test_noise_that_lasts_for_some_steps_does_not_wander() -> None:
 
 def test_it_is_told_in_noise_that_does_not_last() -> None:
     """Single steps are far out among many, but never so many in a row."""
-    matrices, visited = turns(0, 256, 160, 0.4, noise=0.12, memory=0.0)
+    matrices, visited = turns(healthy(0, 256, 160, 0.12, 0.0), 0.4)
     (late,) = _lateness.find(own_time(matrices))
     assert (set(late.ranks), late.pattern) == (visited, "rotating")

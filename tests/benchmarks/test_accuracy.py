@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.accuracy import DOCS, FORMAT, PARTS, measure
+from benchmarks.labelled.endtoend import perform
 from benchmarks.labelled.kept import Performer
 from benchmarks.labelled.kinds import KINDS
 from benchmarks.labelled.markdown import tables_of, with_tables
@@ -56,6 +57,13 @@ def test_quick_run_measures_every_part() -> None:
     equal = next(row for row in results["clocks"] if row["situation"] == "equal exits")
     assert equal["p99_us"] < 5
     assert "| healthy | none | 100 %" in tables_of(results)
+
+
+def test_lateness_that_others_hide_is_told() -> None:
+    """Among 512 ranks in harsh noise a slow loader costs nothing, and is slow all the same."""
+    (kind,) = (index for index, kind in enumerate(KINDS) if kind.name == "slow loader")
+    outcome = perform((kind, 512, "harsh", "lognormal", 2001))
+    assert (outcome["right"], outcome["truth"], outcome["covered"]) == (True, 0.0, True)
 
 
 def test_seeds_for_tuning_are_never_published() -> None:

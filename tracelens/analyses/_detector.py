@@ -24,9 +24,7 @@ Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-WHOLE: Final = (
-    0.25  # of the chance of a false alarm is for the whole run: most who are late always are
-)
+WHOLE: Final = 0.25  # of the chance of a false alarm: most who are late are so for the whole run
 _HARDLY_FAR: Final = 2.5  # deviations: no p-value below can become a finding
 _HOPELESS: Final = 0.05  # no p-value above it can become a finding
 _STEPS_ALIKE: Final = 3  # neighbouring steps are correlated: so many count as one

@@ -181,7 +181,7 @@ class HostClock:
 class Alignment:
     """How the clocks were aligned.
 
-    `method` is one of same_clock, collective_exits, ping_pong, wall, unaligned.
+    `method` is one of same_clock, collective_exits, ping_pong, requests, wall, unaligned.
     """
 
     method: str

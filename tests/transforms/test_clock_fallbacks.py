@@ -37,7 +37,9 @@ def test_ping_pong() -> None:
 
 def test_wall() -> None:
     """With nothing else the wall clocks serve, and the uncertainty says what they are worth."""
-    aligned = clock.align(generate(SERVERS))
+    trace = generate(SERVERS)
+    unmatched = trace.events.with_columns(request=pl.lit(None, pl.UInt64))
+    aligned = clock.align(trace.with_(events=unmatched))
     assert aligned.alignment.method == "wall"
     assert aligned.alignment.uncertainty_ns >= 1_000_000
     assert errors_ns(aligned, SERVERS).max() <= 3 * aligned.alignment.uncertainty_ns

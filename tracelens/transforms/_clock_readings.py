@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.transforms._clock_map import ClockMap, Times
+from tracelens.transforms._clock_windows import Readings
 from tracelens.transforms._fit import FAR, Correction, theil_sen
 
 if TYPE_CHECKING:
@@ -37,6 +38,13 @@ def from_wall(clock: pl.DataFrame, reference: pl.DataFrame, common: ClockMap) ->
     offsets = t - here["wall_ns"].to_numpy() + middle + np.rint(level.at(since)).astype(np.int64)
     found = _through(t, offsets, 0.0)
     return replace(found, uncertainty_ns=WALL_UNCERTAINTY_NS + common.uncertainty_ns)
+
+
+def wall_windows(clock: pl.DataFrame, found: ClockMap) -> Readings:
+    """Return what wall clocks say as windows, each as wide as they are unsure."""
+    t = _local(clock)["monotonic_ns"].to_numpy()
+    known = found.apply(t)
+    return Readings(known, np.full_like(t, 2 * found.uncertainty_ns), known - t)
 
 
 def _local(readings: pl.DataFrame) -> pl.DataFrame:

@@ -2,12 +2,14 @@
 
 Processes that share a monotonic clock need nothing. Else hosts are tied together by the exits of the
 collectives in which they all took part (see `tracelens.transforms._fit`); a host without any by
-ping-pong with another, or at last by its wall clock. How sure each is stands in `Trace.alignment`.
+ping-pong with another, by requests to parameter servers, or at last by its wall clock. How sure each
+is stands in `Trace.alignment`.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -16,19 +18,20 @@ import polars as pl
 from tracelens.trace import Alignment, HostClock, Note
 from tracelens.transforms._clock_exits import from_exits, shifted, spread_of
 from tracelens.transforms._clock_map import ClockMap
-from tracelens.transforms._clock_readings import bias, from_ping_pong, from_wall
+from tracelens.transforms._clock_readings import bias, from_ping_pong, from_wall, wall_windows
+from tracelens.transforms._clock_requests import exchanges, from_requests, impossible
 
 __all__ = ["ClockMap", "align"]
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
 
     from tracelens.trace import Trace
 
 _Rows: TypeAlias = "slice | npt.NDArray[np.intp]"
-_METHODS: Final = ("collective_exits", "ping_pong", "wall")
+_METHODS: Final = ("collective_exits", "ping_pong", "requests", "wall")
 _SHOWN: Final = 8
 _TIMES: Final = ("start_ns", "end_ns", "device_start_ns", "first_ns", "last_ns")
 
@@ -84,12 +87,19 @@ def _maps(
     if not maps:
         maps = {0: ClockMap()}
     origin = min(maps)
-    used |= _add_ping_pong(maps, readings, names.height)
-    used |= _add_wall(maps, readings, names.height, origin)
+    asked = exchanges(trace, clocks)
+    ways: dict[str, Callable[[int], ClockMap | None]] = {
+        "ping_pong": partial(_by_ping_pong, maps=maps, readings=readings),
+        "requests": partial(_by_requests, maps=maps, readings=readings, origin=origin, asked=asked),
+        "wall": partial(_by_wall, maps=maps, readings=readings, origin=origin),
+    }
+    for method, tie in ways.items():
+        used |= _add_by(method, maps, names.height, tie)
+    notes = impossible(asked, maps)
     alone = names.filter(~pl.col("clock").is_in(list(maps)))
     maps |= _beside(maps[origin], origin, clocks, alone["clock"].to_list())
     method = next((name for name in _METHODS if name in used.values()), "unaligned")
-    notes = _said(names, used, method) + _unaligned(alone)
+    notes = _said(names, used, method) + _unaligned(alone) + notes
     return maps, method, notes, alone["clock"].to_list()
 
 
@@ -139,22 +149,24 @@ def _sharpened(maps: dict[int, ClockMap], readings: pl.DataFrame) -> dict[int, C
     return better
 
 
-def _add_ping_pong(maps: dict[int, ClockMap], readings: pl.DataFrame, count: int) -> dict[int, str]:
+def _add_by(
+    method: str,
+    maps: dict[int, ClockMap],
+    count: int,
+    tie: Callable[[int], ClockMap | None],
+) -> dict[int, str]:
     """Tie clocks to mapped ones, and others to those, until nothing is left to tie."""
-    added: dict[int, str] = {}
+    before = set(maps)
     while True:
         found = {
-            clock: tied
-            for clock in range(count)
-            if clock not in maps and (tied := _tied(maps, readings, clock))
+            clock: tied for clock in range(count) if clock not in maps and (tied := tie(clock))
         }
         if not found:
-            return added
+            return dict.fromkeys(maps.keys() - before, method)
         maps |= found
-        added |= dict.fromkeys(found, "ping_pong")
 
 
-def _tied(maps: dict[int, ClockMap], readings: pl.DataFrame, clock: int) -> ClockMap | None:
+def _by_ping_pong(clock: int, maps: dict[int, ClockMap], readings: pl.DataFrame) -> ClockMap | None:
     candidates = [
         from_ping_pong(_between(readings, clock, other), _between(readings, other, clock), mapped)
         for other, mapped in maps.items()
@@ -163,23 +175,32 @@ def _tied(maps: dict[int, ClockMap], readings: pl.DataFrame, clock: int) -> Cloc
     return min(found, key=lambda candidate: candidate.uncertainty_ns, default=None)
 
 
-def _add_wall(
-    maps: dict[int, ClockMap], readings: pl.DataFrame, count: int, origin: int
-) -> dict[int, str]:
-    by_clock = [readings.filter(pl.col("clock") == clock) for clock in range(count)]
-    added: dict[int, str] = {}
-    for clock in range(count):
-        if clock not in maps:
-            found = from_wall(by_clock[clock], by_clock[origin], maps[origin])
-            if found:
-                maps[clock] = found
-                added[clock] = "wall"
-    return added
+def _by_wall(
+    clock: int, maps: dict[int, ClockMap], readings: pl.DataFrame, origin: int
+) -> ClockMap | None:
+    of = partial(_read_by, readings)
+    return from_wall(of(clock), of(origin), maps[origin])
+
+
+def _by_requests(
+    clock: int, maps: dict[int, ClockMap], readings: pl.DataFrame, origin: int, asked: pl.DataFrame
+) -> ClockMap | None:
+    wall = _by_wall(clock, maps, readings, origin)
+    seen = wall_windows(_read_by(readings, clock), wall) if wall else None
+    return from_requests(asked, clock, maps, seen)
+
+
+def _read_by(readings: pl.DataFrame, clock: int) -> pl.DataFrame:
+    return readings.filter(pl.col("clock") == clock)
 
 
 def _said(names: pl.DataFrame, used: dict[int, str], method: str) -> list[Note]:
     """Say which hosts had to be aligned by a worse method than the others."""
-    words = {"ping_pong": "messages between processes", "wall": "its wall clock (about 1 ms)"}
+    words = {
+        "ping_pong": "messages between processes",
+        "requests": "requests to parameter servers",
+        "wall": "its wall clock (about 1 ms)",
+    }
     return [
         Note(
             file="",

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.trace import DEVICE_CLOCK_COLUMNS
-from tracelens.transforms._device_map import Readings, through
+from tracelens.transforms._clock_windows import Readings, through
 
 if TYPE_CHECKING:
     from tracelens.trace import Trace

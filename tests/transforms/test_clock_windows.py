@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.transforms._device_map import WANDER, Readings, through
+from tracelens.transforms._clock_windows import WANDER, Readings, through
 
 if TYPE_CHECKING:
     from tracelens.transforms._clock_map import ClockMap
@@ -90,7 +90,7 @@ def test_uncertainty_covers_the_error(
     found_in = measured(truth, moments, windows, places)
     found = through(found_in)
     rounding = 300 * len(readings)
-    worst = error(truth, found, int(found_in.host[0]), int(found_in.host[-1]))
+    worst = error(truth, found, int(found_in.known[0]), int(found_in.known[-1]))
     assert worst <= found.uncertainty_ns + rounding
 
 
@@ -103,7 +103,7 @@ def test_sharp_windows_make_a_sharp_map() -> None:
     found_in = measured(truth, [5.0] * 200, windows.tolist(), draw.uniform(0, 1, 200).tolist())
     found = through(found_in)
     assert found.uncertainty_ns < 20_000
-    assert error(truth, found, int(found_in.host[0]), int(found_in.host[-1])) < 10_000
+    assert error(truth, found, int(found_in.known[0]), int(found_in.known[-1])) < 10_000
 
 
 def test_all_windows_together_are_sharper_than_each() -> None:

@@ -1,4 +1,4 @@
-"""How a device's clock becomes its host's: through windows within which both were read.
+"""How one clock becomes another, known one: through windows within which both were read.
 
 Each reading says that the offset lay in a window. Clocks keep their pace, so beside the straight line
 through the sharpest readings an offset cannot have moved far since the last reading, nor until the
@@ -22,44 +22,70 @@ if TYPE_CHECKING:
 WANDER: Final = 2e-6  # how much faster or slower a clock becomes as it warms up, at worst
 _SHARP: Final = 3.0  # readings this much wider than the best do not draw the line
 _PLAUSIBLE: Final = 1e-4  # no quartz drifts more
+_ROUNDING_NS: Final = 2.0
 
 
 @dataclass(frozen=True)
 class Readings:
-    """Readings of a device's clock in order of time: host's times, windows, host minus device."""
+    """Readings of a clock in order of time: the known one's times, windows, known minus read."""
 
-    host: Times
+    known: Times
     window: Times
     offset: Times
 
 
 def through(readings: Readings) -> ClockMap:
-    """Map a device's clock to its host's; there is at least one reading."""
-    host, offset = readings.host, readings.offset
-    device = host - offset
-    since = (device - device[0]).astype(np.float64)
-    order = np.argsort(since, kind="stable")
-    t, half = since[order], readings.window[order] / 2.0
-    moved = (offset - offset[0]).astype(np.float64)[order]
-    line, pace = _trend(t, moved, half)
-    rest = moved - line.at(t)
-    low, high = -_capped(half - rest, t, pace), _capped(half + rest, t, pace)
-    middle = (low + high) / 2 + line.at(t)
-    knots_t = np.concatenate([[-FAR], t, [FAR]])
-    beyond = line.slope * FAR
-    knots = np.concatenate(
-        [
-            [middle[0] - beyond - line.slope * t[0]],
-            middle,
-            [middle[-1] + beyond - line.slope * t[-1]],
-        ]
-    )
-    return ClockMap(
-        base=int(device[0]),
-        target=int(host[0]),
-        correction=Correction(knots_t, -knots),
-        uncertainty_ns=round(_worst(t, low, high, pace)),
-    )
+    """Map a clock to the known one; there is at least one reading."""
+    return _Bounds.of(readings).clock_map()
+
+
+def if_they_agree(readings: Readings) -> ClockMap | None:
+    """Map a clock to the known one; None where no clock can have been in all windows."""
+    found = _Bounds.of(readings)
+    return found.clock_map() if np.all(found.low <= found.high + _ROUNDING_NS) else None
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """What all readings leave of the offset beside a line, at times of the read clock since `base`.
+
+    `pace` is how fast the offset can leave the line.
+    """
+
+    base: int
+    target: int
+    t: Floats
+    low: Floats
+    high: Floats
+    line: Line
+    pace: float
+
+    @classmethod
+    def of(cls, readings: Readings) -> _Bounds:
+        known, offset = readings.known, readings.offset
+        read = known - offset
+        since = (read - read[0]).astype(np.float64)
+        order = np.argsort(since, kind="stable")
+        t, half = since[order], readings.window[order] / 2.0
+        moved = (offset - offset[0]).astype(np.float64)[order]
+        line, pace = _trend(t, moved, half)
+        rest = moved - line.at(t)
+        low, high = -_capped(half - rest, t, pace), _capped(half + rest, t, pace)
+        return cls(int(read[0]), int(known[0]), t, low, high, line, pace)
+
+    def clock_map(self) -> ClockMap:
+        """Go through the middles, and on along the line."""
+        t, slope = self.t, self.line.slope
+        middle = (self.low + self.high) / 2 + self.line.at(t)
+        first, last = middle[0] - slope * (FAR + t[0]), middle[-1] + slope * (FAR - t[-1])
+        return ClockMap(
+            base=self.base,
+            target=self.target,
+            correction=Correction(
+                np.concatenate([[-FAR], t, [FAR]]), -np.concatenate([[first], middle, [last]])
+            ),
+            uncertainty_ns=round(_worst(t, self.low, self.high, self.pace)),
+        )
 
 
 def _trend(t: Floats, moved: Floats, half: Floats) -> tuple[Line, float]:

@@ -24,21 +24,37 @@ _TOGETHER: Final = 0.2  # of the lateness is seen again as waiting, if ranks mee
 
 @dataclass(frozen=True)
 class Price:
-    """`saving` and `cost` as shares of the job; `waiting` ranks were seen waiting for the late ones."""
+    """`saving` and `cost` as shares of the job; `waiting` ranks were seen waiting for the late ones.
+
+    `absorbed` is the share of the lateness that costs nothing: 1 - lost / late; of it, `in_flight` is
+    absorbed by reductions under way, the rest by others who are late in the same steps.
+    """
 
     saving: float
     interval: tuple[float, float]
     cost: float
     waiting: int
+    absorbed: float = 0.0
+    in_flight: float = 0.0
 
 
-def price(total: Floats, effect: Floats, wait: Floats, job_ns: float, unsure: float = 0.0) -> Price:
+def price(
+    total: Floats,
+    effect: Floats,
+    wait: Floats,
+    job_ns: float,
+    *,
+    unsure: float = 0.0,
+    further: Floats | None = None,
+) -> Price:
     """Price `effect` (nanoseconds that a mend takes away), [step, rank] like `total` and `wait`.
 
-    `unsure` is the standard error of `effect`, as a share of it.
+    `unsure` is the standard error of `effect`, as a share of it; `further` says by how much more each
+    step is shorter than own times tell.
     """
     total = np.nan_to_num(total, nan=0.0)
-    lost = _lost(total, effect)
+    further = np.zeros(len(total)) if further is None else further
+    lost = _lost_of(total, effect, further)
     touched = np.asarray(effect.any(axis=1))
     late = effect > 0
     late[1:] |= late[:-1]  # what follows is not for itself
@@ -47,7 +63,8 @@ def price(total: Floats, effect: Floats, wait: Floats, job_ns: float, unsure: fl
     cost = float(caused.sum() / (total.shape[1] * job_ns))
     waiting = int(np.count_nonzero(caused > _TOGETHER * lost.sum()))
     swings = [
-        _lost(total, effect * (1 + by)).sum() for by in (-_TWO_SIDED * unsure, _TWO_SIDED * unsure)
+        _lost_of(total, effect * (1 + by), further * (1 + by)).sum()
+        for by in (-_TWO_SIDED * unsure, _TWO_SIDED * unsure)
     ]
     if not waiting and lost.any():
         ends, mended = total.sum(axis=0), (total - effect).sum(axis=0)
@@ -55,7 +72,20 @@ def price(total: Floats, effect: Floats, wait: Floats, job_ns: float, unsure: fl
         lost, swings = lost * counts, [swing * counts for swing in swings]
     drawn = _drawn(lost[touched], effect[touched].max(axis=1), job_ns)
     interval = _joined(lost, drawn, [swing / job_ns for swing in swings], job_ns)
-    return Price(float(lost.sum() / job_ns), interval, cost, waiting)
+    return Price(
+        saving=float(lost.sum() / job_ns),
+        interval=interval,
+        cost=cost,
+        waiting=waiting,
+        absorbed=_absorbed(lost, effect),
+        in_flight=max(_absorbed(lost, effect) - _absorbed(_lost(total, effect), effect), 0.0),
+    )
+
+
+def _absorbed(lost: Floats, effect: Floats) -> float:
+    """Return what share of the lateness was not lost (Li et al. 2019 call it mitigation)."""
+    late = float(effect.max(axis=1).sum())
+    return min(max(1 - float(lost.sum()) / late, 0.0), 1.0) if late > 0 else 0.0
 
 
 def as_work_varies(values: Floats, effect: Floats) -> Floats:
@@ -94,6 +124,11 @@ def _joined(
     below = np.hypot(saving - drawn[0], saving - swings[0])
     above = np.hypot(drawn[1] - saving, swings[1] - saving)
     return max(saving - float(below), 0.0), saving + float(above)
+
+
+def _lost_of(total: Floats, effect: Floats, further: Floats) -> Floats:
+    """Return by how much each step is shorter without `effect`: not at all at least, nor by more."""
+    return np.clip(_lost(total, effect) + further, 0.0, effect.max(axis=1))
 
 
 def _lost(total: Floats, effect: Floats) -> Floats:

@@ -37,4 +37,5 @@ def _scaled(cost: Price, saving: float) -> Price:
     """Move a price to another saving, with its interval."""
     times = saving / cost.saving if cost.saving > 0 else 1.0
     low, high = (edge * times for edge in cost.interval)
-    return replace(cost, saving=cost.saving * times, interval=(low, high))
+    absorbed = min(max(1 - (1 - cost.absorbed) * times, 0.0), 1.0)
+    return replace(cost, saving=cost.saving * times, interval=(low, high), absorbed=absorbed)

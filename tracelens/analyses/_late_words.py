@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tracelens import words
 
 if TYPE_CHECKING:
     from tracelens.analyses._counterfactual import Price
     from tracelens.analyses._late import Late
+    from tracelens.analyses._parts import Parts
     from tracelens.analyses._stacks import Culprit
+
+LAYERED: Final = ("forward", "backprop", "update")
+FEWEST_PARTS: Final = 3
+WORTH_SAYING: Final = 0.1  # of the delay, absorbed
 
 
 @dataclass(frozen=True)
@@ -38,19 +43,38 @@ def sentence(verdict: Verdict) -> str:
         f"{words.steps(*verdict.steps)}: +{words.duration(verdict.extra_ns)} a step "
         f"({words.percent(verdict.share)} of a step); {_waiting(verdict, several=several)}. "
         f"Without {'them' if several else 'it'} the job would be "
-        f"{words.percent(verdict.cost.saving)} shorter."
+        f"{words.percent(verdict.cost.saving)} shorter{_absorbed(verdict.cost)}."
     )
     if verdict.majority:
         text += " So many ranks are late that the median rank is no reliable reference."
     return text
 
 
-def in_code(seen: Culprit) -> str:
+def in_parts(phase: str, parts: Parts | None) -> list[str]:
+    """Say which layers it is in, or that all are slower alike, where there are layers to tell."""
+    if parts is None or phase not in LAYERED or len(parts.rows) < FEWEST_PARTS:
+        return []
+    where, share = parts.most
+    if where:
+        return [f"{words.percent(share)} of the delay is in {words.series(list(where))}."]
+    alike = f"All {len(parts.rows)} parts of {words.phase(phase)} are slower alike."
+    return [alike] if parts.alike else []
+
+
+def in_code(seen: Culprit | None) -> list[str]:
     """Say where in the code a rank was seen for longer than its peers."""
+    if seen is None:
+        return []
     function, _, place = seen.frame.removesuffix(")").rpartition(" (")
     file, _, line = place.rpartition(":")
     name = f"{function} ({PurePath(file).name}:{line})"
-    return f"Samples of its stack show where: {name}."
+    return [f"Samples of its stack show where: {name}."]
+
+
+def _absorbed(cost: Price) -> str:
+    if cost.in_flight < WORTH_SAYING:
+        return ""
+    return f": reductions under way absorb {words.percent(cost.in_flight)} of the delay"
 
 
 def _course(late: Late, *, several: bool) -> str:

@@ -96,3 +96,14 @@ def categories(codes: npt.NDArray[Any]) -> pl.Series:
 
 def _joined(picked: list[tuple[Pieces, int, npt.NDArray[np.intp]]], field: str) -> npt.NDArray[Any]:
     return np.concatenate([getattr(pieces, field)[where] for pieces, _, where in picked])
+
+
+def spent_before(inside: pl.DataFrame, moments: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Return how much of some pieces' time lies before each moment; pieces are sorted and apart."""
+    begins, ends = inside["start_ns"].to_numpy(), inside["end_ns"].to_numpy()
+    if not len(begins):
+        return np.zeros(moments.shape)
+    edges = np.column_stack([begins, ends]).ravel()
+    lengths = np.concatenate([[0], np.cumsum(ends - begins)])
+    heights = np.column_stack([lengths[:-1], lengths[1:]]).ravel()
+    return np.asarray(np.interp(moments, edges, heights))

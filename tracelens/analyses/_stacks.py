@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 import polars as pl
 
+from tracelens.analyses._segments import spent_before
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -96,7 +98,9 @@ def _sampled(
 
 def by_stack(samples: pl.DataFrame, inside: pl.DataFrame) -> dict[Stack, float]:
     """Return how much of the pieces' time each stack took, ns; that of none if few were seen."""
-    seen = _within(inside, samples["end_ns"]) - _within(inside, samples["start_ns"])
+    seen = spent_before(inside, samples["end_ns"].to_numpy()) - spent_before(
+        inside, samples["start_ns"].to_numpy()
+    )
     total = float((inside["end_ns"] - inside["start_ns"]).sum())
     if seen.sum() < LEAST_SEEN_NS:
         return {(): total}
@@ -104,17 +108,6 @@ def by_stack(samples: pl.DataFrame, inside: pl.DataFrame) -> dict[Stack, float]:
     summed = samples.select("frames", time=pl.Series(seen * scale)).filter(pl.col("time") > 0)
     rows = summed.group_by("frames").agg(pl.col("time").sum()).iter_rows()
     return {tuple(frames): time for frames, time in rows}
-
-
-def _within(inside: pl.DataFrame, moments: pl.Series) -> npt.NDArray[np.float64]:
-    """Return how much of the pieces lies before each moment; pieces are sorted and apart."""
-    begins, ends = inside["start_ns"].to_numpy(), inside["end_ns"].to_numpy()
-    if not len(begins):
-        return np.zeros(moments.len())
-    edges = np.column_stack([begins, ends]).ravel()
-    lengths = np.concatenate([[0], np.cumsum(ends - begins)])
-    heights = np.column_stack([lengths[:-1], lengths[1:]]).ravel()
-    return np.asarray(np.interp(moments.to_numpy(), edges, heights))
 
 
 def tree(ranks: list[dict[Stack, float]]) -> list[dict[Stack, float]]:

@@ -1,8 +1,8 @@
-"""What speaks for a lateness beside own time: others were held up, and one function grew."""
+"""What speaks for a lateness beside own time: that others were held up."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -12,10 +12,7 @@ from tracelens.analyses._robust import deviation
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from tracelens.analyses.phases import Phases
     from tracelens.trace import Trace
-
-_MOST_OF_IT: Final = 0.6  # of the phase's lateness, to be named as its place
 
 
 def complete_calls(trace: Trace, steps: npt.NDArray[np.int64]) -> pl.DataFrame:
@@ -58,25 +55,3 @@ def held_up(calls: pl.DataFrame, ranks: tuple[int, ...]) -> tuple[float, float] 
     typical = float(np.median(theirs))
     spread = deviation(theirs - typical)
     return float(each["alone"].sum()) - typical, spread
-
-
-def slowest_function(
-    phases: Phases, ranks: tuple[int, ...], phase: str, steps: npt.NDArray[np.int64]
-) -> str | None:
-    """Return the recorded span in which the ranks lost most of what they lost to their peers."""
-    late = pl.col("rank").is_in(list(ranks))
-    inside = phases.pieces.of(phase, steps)
-    counts = inside.select(
-        late=pl.col("rank").filter(late).n_unique(), all=pl.col("rank").n_unique()
-    )
-    here, everywhere = counts.row(0)
-    if not here or here == everywhere:
-        return None
-    length = pl.col("end_ns") - pl.col("start_ns")
-    grown = inside.group_by("name").agg(
-        extra=length.filter(late).sum() / here - length.filter(~late).sum() / (everywhere - here)
-    )
-    worst = grown.sort("extra", descending=True).row(0, named=True)
-    total = float(grown["extra"].sum())
-    named = worst["name"] is not None and worst["extra"] >= _MOST_OF_IT * total > 0
-    return str(worst["name"]) if named else None

@@ -15,19 +15,18 @@ import numpy as np
 from tracelens.analyses import _hosts, _late_at_servers, _lateness, _own_time
 from tracelens.analyses._counterfactual import Price, as_work_varies, price
 from tracelens.analyses._job import job_ns
-from tracelens.analyses._late_words import Verdict, in_code, sentence
+from tracelens.analyses._late_words import Verdict, in_code, in_parts, sentence
+from tracelens.analyses._parts import parts_of
+from tracelens.analyses._pipeline import Pipeline
 from tracelens.analyses._reference import against_the_rest
 from tracelens.analyses._stacks import culprit
 from tracelens.analyses._together import put_together
-from tracelens.analyses._witnesses import (
-    complete_calls,
-    held_up,
-    last_share,
-    slowest_function,
-)
+from tracelens.analyses._witnesses import complete_calls, held_up, last_share
 from tracelens.analyses.result import Finding
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tracelens.analyses._late import Late
     from tracelens.analyses._own_time import Floats, OwnTime
     from tracelens.analyses.phases import Phases
@@ -62,7 +61,8 @@ def run(trace: Trace, phases: Phases) -> Stragglers:
     if statement:
         return Stragglers(statement=statement)
     job = job_ns(trace)
-    worth = _late_at_servers.played(trace, own, priced(own, job))
+    worth = priced(own, job, lambda: Pipeline.of(trace, phases, own))
+    worth = _late_at_servers.played(trace, own, worth)
     late = {rank for entry, _ in worth for rank in entry.ranks if entry.pattern != "rotating"}
     majority = len(own.ranks) > 2 and len(late) > MAJORITY * len(own.ranks)
     findings = [
@@ -73,14 +73,24 @@ def run(trace: Trace, phases: Phases) -> Stragglers:
     return Stragglers(tuple(findings))
 
 
-def priced(own: OwnTime, job_ns: float) -> list[tuple[Late, Price]]:
-    """Return who is late by own time alone, and what that costs, where it is worth a sentence."""
+def priced(
+    own: OwnTime, job_ns: float, pipeline: Callable[[], Pipeline | None] = lambda: None
+) -> list[tuple[Late, Price]]:
+    """Return who is late by own time, and what that costs, where it is worth a sentence.
+
+    `pipeline` tells, if somebody is late, what of it reductions under way absorb.
+    """
     found = against_the_rest(own, put_together(own, _lateness.find(own)))
-    costs = [
-        (entry, price(_met(own, entry), _without(own, entry), own.wait, job_ns, entry.unsure))
-        for entry in found
-    ]
+    played = pipeline() if found else None
+    costs = [(entry, _priced(own, entry, job_ns, played)) for entry in found]
     return [(entry, cost) for entry, cost in costs if cost.saving >= _least_saving(own, entry)]
+
+
+def _priced(own: OwnTime, late: Late, job_ns: float, pipeline: Pipeline | None) -> Price:
+    effect = _without(own, late)
+    further = pipeline.further(late, effect) if pipeline else None
+    met = _met(own, late)
+    return price(met, effect, own.wait, job_ns, unsure=late.unsure, further=further)
 
 
 def _without(own: OwnTime, late: Late) -> Floats:
@@ -157,22 +167,26 @@ def _finding(
         majority=majority,
     )
     seen = culprit(trace, phases, verdict.ranks, late.phase, steps=own.steps[rows], extra_ns=extra)
+    parts = parts_of(phases, verdict.ranks, late.phase, own.steps[rows])
     evidence = {
         "extra_ns": round(extra),
         "share_of_step": verdict.share,
         "steps_late": len(rows),
         "last_share": last_share(complete_calls(trace, own.steps[rows]), verdict.ranks),
         "ranks_waiting": cost.waiting,
+        "absorbed": cost.absorbed,
+        "absorbed_in_flight": cost.in_flight,
         "p_value": late.p,
         "period": late.period,
         "also_late_in": list(late.also),
         "majority_late": majority,
+        "parts": parts.evidence() if parts else [],
         "samples": seen.evidence() if seen else None,
     }
     return Finding(
         kind="slow_host" if verdict.hosts else _KINDS.get(late.phase, "straggler"),
         category=_category(own, verdict),
-        sentence=sentence(verdict) + (f" {in_code(seen)}" if seen else ""),
+        sentence=" ".join([sentence(verdict), *in_parts(late.phase, parts), *in_code(seen)]),
         saving=cost.saving,
         interval=cost.interval,
         cost=cost.cost,
@@ -183,9 +197,7 @@ def _finding(
         phase=late.phase,
         pattern=late.pattern,
         steps=verdict.steps,
-        function=seen.frame
-        if seen
-        else slowest_function(phases, verdict.ranks, late.phase, own.steps[rows]),
+        function=seen.frame if seen else parts.slowest if parts else None,
         evidence=evidence,
     )
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from support.analysed import report, trace
 
 from tracelens.analyses import _log_bins, arrivals, phases
 from tracelens.analyses.arrivals import Arrivals
-from tracelens.simulator.synthetic import Fault, Scenario
+from tracelens.load import prepare
+from tracelens.simulator.synthetic import Fault, Scenario, generate, random_clocks
+from tracelens.trace import Alignment
 
 LATE = Fault("backprop", (5,), steps=(20, 59), factor=1.8)
 RUN = Scenario(ranks=8, steps=80, faults=(LATE,))
@@ -81,3 +85,18 @@ def test_a_rank_alone_comes_to_nobody() -> None:
     assert found.by_step.is_empty()
     assert found.last.is_empty()
     assert found.spread.is_empty()
+
+
+def test_no_wait_is_told_that_the_clocks_cannot_see() -> None:
+    """Below three times their uncertainty ranks came together, and what calls took is transfer."""
+    run = Scenario(ranks=4, ranks_per_host=2, steps=60, clocks=random_clocks(2, seed=3))
+    sure = prepare(generate(run))
+    hosts = [replace(host, uncertainty_ns=10**8) for host in sure.alignment.hosts]
+    unsure = sure.with_(alignment=Alignment("wall", tuple(hosts)))
+    seen, unseen = (arrivals.run(one, phases.run(one)) for one in (sure, unsure))
+    assert (seen.by_step["skew_max_ns"] > 3 * sure.uncertainty_ns).all()
+    assert set(unseen.by_step["skew_max_ns"]) == set(unseen.last["alone_ns"]) == {0}
+    assert set(unseen.last["wait_ns"]) == {0}
+    whole = seen.last["wait_ns"] + seen.last["transfer_ns"]
+    assert unseen.last["transfer_ns"].to_list() == whole.to_list()
+    assert unseen.spread.equals(seen.spread)

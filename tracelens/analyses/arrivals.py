@@ -3,6 +3,7 @@
 Skew of a call = last arrival - first. Chance alone makes each of n ranks the last once in n calls, and
 as the calls of a step follow each other, whoever is late is last in all of them: a rank is last more
 often than chance explains only beyond what n ranks, drawn anew in every step, reach once in twenty runs.
+What is shorter than three times the clocks' uncertainty is none: nobody can say that somebody waited.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["LAST_COLUMNS", "STEP_COLUMNS", "Arrivals", "run"]
 
 BY_CHANCE: Final = 0.05  # of runs, in which any rank goes beyond
+SIGMAS: Final = 3  # of the clocks' uncertainty: what is less cannot be seen
 _CALL_COLUMNS: Final[dict[str, pl.DataType]] = {
     "communicator": pl.String(),
     "seq": pl.UInt32(),
@@ -75,12 +77,29 @@ def run(trace: Trace, _phases: Phases) -> Arrivals:
     """Look at the calls to which all their ranks came, on clocks that are tied together."""
     known = pl.col("last_arrival_ns").is_not_null() & pl.col("end_ns").is_not_null()
     whole = (pl.col("arrived") == pl.col("expected")) & (pl.col("expected") > 1)
+    unsure = SIGMAS * trace.uncertainty_ns
     rows = trace.arrivals.filter(known & whole)
     calls = _calls(rows)
+    seen, seen_calls = _seen_waits(rows, unsure), _seen_gaps(calls, unsure)
     return Arrivals(
-        by_step=_by_step(rows, calls, trace.workers.height),
-        last=_last(rows, calls),
+        by_step=_by_step(seen, seen_calls, trace.workers.height),
+        last=_last(seen, seen_calls),
         spread=_log_bins.spread(calls, "skew_ns", "op", _WHERE),
+    )
+
+
+def _seen_waits(rows: pl.DataFrame, unsure_ns: int) -> pl.DataFrame:
+    """Count waits that the clocks cannot tell as transfer."""
+    wait = pl.when(pl.col("wait_ns") > unsure_ns).then("wait_ns").otherwise(0)
+    whole = pl.col("wait_ns") + pl.col("transfer_ns")
+    return rows.with_columns(wait_ns=wait, transfer_ns=whole - wait)
+
+
+def _seen_gaps(calls: pl.DataFrame, unsure_ns: int) -> pl.DataFrame:
+    """Take ranks that the clocks cannot tell apart for having come together."""
+    gaps = ("skew_ns", "alone_ns")
+    return calls.with_columns(
+        pl.when(pl.col(name) > unsure_ns).then(name).otherwise(0) for name in gaps
     )
 
 

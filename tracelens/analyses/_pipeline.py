@@ -69,7 +69,7 @@ class Pipeline:
     @classmethod
     def of(cls, trace: Trace, phases: Phases, own: OwnTime) -> Pipeline | None:
         """Take the calls in flight of all ranks; None where the training thread waits between calls."""
-        table = _table(trace, len(own.ranks))
+        table = _table(trace, own)
         if table is None:
             return None
         calls = tuple(_by_count(table, own.steps, len(own.ranks)))
@@ -129,15 +129,15 @@ def _beyond_peers(came: Floats, effect: Floats) -> Floats:
     return np.clip(came - np.median(came, axis=2, keepdims=True), 0.0, effect)
 
 
-def _table(trace: Trace, ranks: int) -> pl.DataFrame | None:
+def _table(trace: Trace, own: OwnTime) -> pl.DataFrame | None:
     """Return the arrivals of all ranks at calls in flight, in order of step and readiness."""
     training = trace.processes.select("process", "training_thread")
     calls = (
         trace.arrivals.filter(
-            pl.col("step") >= 0,
+            pl.col("step").is_in(own.steps.tolist()),
             pl.col("op").cast(pl.String).is_in(FULL_COLLECTIVES),
             pl.col("arrived") == pl.col("expected"),
-            pl.col("expected") == ranks,
+            pl.col("expected") == len(own.ranks),
             pl.col("last_arrival_ns").is_not_null(),
         )
         .join(training, on="process")

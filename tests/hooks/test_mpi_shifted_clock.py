@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
 from support.mpi import run_apart
 from support.recording import Recorded, read_all
+from support.shifted import AHEAD_S, SHIFT, skip_if_clocks_cannot_be_shifted
 
 import tracelens as tl
 
@@ -21,10 +19,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.root]
 
-AHEAD_S = 100
 SECOND_NS = 1_000_000_000
 ROUNDS = 30
-SHIFT = ["unshare", "-T", "--monotonic", str(AHEAD_S)]
 
 PROGRAM = f"""
 for number in range({ROUNDS}):
@@ -33,25 +29,9 @@ for number in range({ROUNDS}):
 """
 
 
-def _unable() -> str | None:
-    """Say why clocks cannot be shifted here; None if they can."""
-    if not hasattr(os, "geteuid") or os.geteuid() != 0:
-        return "needs root, to make time namespaces"
-    if shutil.which("unshare") is None:
-        return "needs the program unshare"
-    tried = subprocess.run([*SHIFT, "true"], capture_output=True, text=True, check=False)
-    return None if tried.returncode == 0 else f"unshare cannot shift clocks here: {tried.stderr}"
-
-
-def _skip_if_unable() -> None:
-    reason = _unable()
-    if reason is not None:
-        pytest.skip(reason)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    _skip_if_unable()
+    skip_if_clocks_cannot_be_shifted()
     folder = tmp_path_factory.mktemp("shifted") / "trace"
     run_apart(PROGRAM, folder, [[], SHIFT])
     return folder
@@ -92,7 +72,7 @@ def test_opened_all_leave_a_collective_together(folder: Path) -> None:
 
 def test_without_collectives_the_reading_aligns(tmp_path: Path) -> None:
     """No message is then received before it was sent."""
-    _skip_if_unable()
+    skip_if_clocks_cannot_be_shifted()
     program = f"""
     other = 1 - comm.rank
     for number in range({ROUNDS}):
@@ -119,7 +99,7 @@ def _ping_pongs(recorded: Recorded) -> list[ClockReading]:
 
 def test_the_program_can_still_say_its_role(tmp_path: Path) -> None:
     """Measuring clocks, which happens first, does not open the recording."""
-    _skip_if_unable()
+    skip_if_clocks_cannot_be_shifted()
     program = """
     tl.start(role="ps" if comm.rank == 1 else "worker", shard=comm.rank)
     tl.instant("ready")

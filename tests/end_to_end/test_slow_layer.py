@@ -1,0 +1,26 @@
+"""A real training in which one layer is slow on one rank: the finding names rank and layer."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from support.torchrun import run_ranks, torchrun_command
+
+import tracelens as tl
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.end_to_end
+
+SCRIPT = Path(__file__).parents[1] / "hooks" / "scripts" / "slow_layer_training.py"
+
+
+def test_the_layer_is_named(tmp_path: Path) -> None:
+    tracelens = str(Path(sys.executable).with_name("tracelens"))
+    recording = [tracelens, "record", "--out", str(tmp_path / "t"), "--detail", "layer", "--"]
+    run_ranks([*recording, *torchrun_command(SCRIPT, 2)])
+    found = tl.analyze(tl.open(tmp_path / "t")).findings[0]
+    assert (found.kind, found.ranks, found.phase) == ("straggler", (1,), "forward")
+    assert found.function == "middle"
+    assert "of the delay is in middle." in found.sentence

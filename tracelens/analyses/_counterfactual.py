@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float64]
 _BLOCK: Final = 5  # steps resampled together: neighbours are alike
 _FEWEST: Final = 5  # such blocks, or shorter ones
 _SAMPLES: Final = 400
-_TWO_SIDED: Final = 1.96  # standard errors, for 95 %
+TWO_SIDED: Final = 1.96  # standard errors, for 95 %
 _TOGETHER: Final = 0.2  # of the lateness is seen again as waiting, if ranks meet in every step
 
 
@@ -64,7 +64,7 @@ def price(
     waiting = int(np.count_nonzero(caused > _TOGETHER * lost.sum()))
     swings = [
         _lost_of(total, effect * (1 + by), further * (1 + by)).sum()
-        for by in (-_TWO_SIDED * unsure, _TWO_SIDED * unsure)
+        for by in (-TWO_SIDED * unsure, TWO_SIDED * unsure)
     ]
     if not waiting and lost.any():
         ends, mended = total.sum(axis=0), (total - effect).sum(axis=0)

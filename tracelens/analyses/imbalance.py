@@ -20,6 +20,7 @@ from tracelens.analyses import shards
 from tracelens.analyses._evened import evened
 from tracelens.analyses._own_time import measure as own_time
 from tracelens.analyses._robust import deviation
+from tracelens.analyses._work import HARDLY, MOST_OF_IT, Explanation, explaining, work
 from tracelens.analyses.result import Finding
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def run(trace: Trace, phases: Phases) -> Imbalance:
     lasting = float(mean.max() / mean.mean() - 1)
     per_step = float((total.max(axis=1) / total.mean(axis=1) - 1).mean())
     wanders = lasting < per_step / 2
-    findings = (*servers.findings, *(_varying_work(own, rows, last) if wanders else ()))
+    findings = (*servers.findings, *(_varying_work(trace, own, rows, last) if wanders else ()))
     return Imbalance(table, lasting, per_step, servers, findings)
 
 
@@ -91,7 +92,7 @@ def _whole(own: OwnTime) -> Flags:
     return np.asarray(own.settled & ~np.isnan(total).any(axis=1) & total.any(axis=1))
 
 
-def _varying_work(own: OwnTime, rows: Flags, last: Floats) -> list[Finding]:
+def _varying_work(trace: Trace, own: OwnTime, rows: Flags, last: Floats) -> list[Finding]:
     """Look for work that is uneven in every step, but each time on another rank."""
     total = own.total[rows]
     steps, ranks = total.shape
@@ -109,6 +110,7 @@ def _varying_work(own: OwnTime, rows: Flags, last: Floats) -> list[Finding]:
     saving = float(lost.mean() / np.nanmean(own.length[rows]))
     if saving < WORTH:
         return []
+    reason = explaining(work(trace, own), own)
     return [
         Finding(
             kind="load_imbalance",
@@ -117,9 +119,26 @@ def _varying_work(own: OwnTime, rows: Flags, last: Floats) -> list[Finding]:
             pattern="rotating",
             sentence=(
                 f"In every step some rank works {100 * excess:.0f} % of a step longer than most, each "
-                "time another one: the work per rank varies (sequence lengths, sample sizes, a noisy "
-                f"machine); evening it out would make the job up to {words.percent(saving)} shorter."
+                f"time another one: {_why(reason)}; evening it out would make the job up to "
+                f"{words.percent(saving)} shorter."
             ),
-            evidence={"excess": excess, "last_rank_entropy": entropy, "width": width},
+            evidence={
+                "excess": excess,
+                "last_rank_entropy": entropy,
+                "width": width,
+                "explained_by": reason.amount if reason else None,
+                "explained": reason.share if reason else None,
+            },
         )
     ]
+
+
+def _why(reason: Explanation | None) -> str:
+    if reason is not None and reason.share >= MOST_OF_IT:
+        return (
+            f"the number of {reason.amount} per rank varies, which explains "
+            f"{words.percent(reason.share)} of it"
+        )
+    if reason is not None and reason.share <= HARDLY:
+        return f"the work per rank varies, though not with its {reason.amount} (a noisy machine?)"
+    return "the work per rank varies (sequence lengths, sample sizes, a noisy machine)"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 
 from tracelens.analyses import _hosts, _late_at_servers, _lateness, _own_time
-from tracelens.analyses._counterfactual import Price, as_work_varies, price
+from tracelens.analyses._counterfactual import TWO_SIDED, Price, as_work_varies, price
 from tracelens.analyses._job import job_ns
 from tracelens.analyses._late_words import Verdict, in_code, in_parts, sentence
 from tracelens.analyses._parts import parts_of
@@ -22,6 +22,7 @@ from tracelens.analyses._reference import against_the_rest
 from tracelens.analyses._stacks import culprit
 from tracelens.analyses._together import put_together
 from tracelens.analyses._witnesses import complete_calls, held_up, last_share
+from tracelens.analyses._work import Work, ratios, said_of, work
 from tracelens.analyses.result import Finding
 
 if TYPE_CHECKING:
@@ -65,8 +66,9 @@ def run(trace: Trace, phases: Phases) -> Stragglers:
     worth = _late_at_servers.played(trace, own, worth)
     late = {rank for entry, _ in worth for rank in entry.ranks if entry.pattern != "rotating"}
     majority = len(own.ranks) > 2 and len(late) > MAJORITY * len(own.ranks)
+    given = work(trace, own) if worth else {}
     findings = [
-        _finding(trace, phases, own, entry, cost, majority=majority)
+        _finding(trace, phases, own, entry, cost, given=given, majority=majority)
         for entry, cost in worth
         if _seen_by_others(trace, own, entry, cost.interval[0] * job)
     ]
@@ -152,7 +154,14 @@ def _seen_by_others(trace: Trace, own: OwnTime, late: Late, lost_ns: float) -> b
 
 
 def _finding(
-    trace: Trace, phases: Phases, own: OwnTime, late: Late, cost: Price, *, majority: bool
+    trace: Trace,
+    phases: Phases,
+    own: OwnTime,
+    late: Late,
+    cost: Price,
+    *,
+    given: Work,
+    majority: bool,
 ) -> Finding:
     rows = late.touched
     extra = float(late.effect[rows].max(axis=1).mean())
@@ -168,8 +177,12 @@ def _finding(
     )
     seen = culprit(trace, phases, verdict.ranks, late.phase, steps=own.steps[rows], extra_ns=extra)
     parts = parts_of(phases, verdict.ranks, late.phase, own.steps[rows])
+    more = ratios(given, late.ranks, rows)
+    swing = TWO_SIDED * late.unsure * extra
+    known = [round(extra - swing), round(extra + swing)] if swing else None
     evidence = {
         "extra_ns": round(extra),
+        "extra_interval_ns": known,
         "share_of_step": verdict.share,
         "steps_late": len(rows),
         "last_share": last_share(complete_calls(trace, own.steps[rows]), verdict.ranks),
@@ -180,13 +193,21 @@ def _finding(
         "period": late.period,
         "also_late_in": list(late.also),
         "majority_late": majority,
-        "parts": parts.evidence() if parts else [],
+        "work": more,
+        "parts": parts.evidence() if parts and len(parts.rows) > 1 else [],
         "samples": seen.evidence() if seen else None,
     }
     return Finding(
         kind="slow_host" if verdict.hosts else _KINDS.get(late.phase, "straggler"),
         category=_category(own, verdict),
-        sentence=" ".join([sentence(verdict), *in_parts(late.phase, parts), *in_code(seen)]),
+        sentence=" ".join(
+            [
+                sentence(verdict),
+                *said_of(more, several=len(verdict.ranks) > 1),
+                *in_parts(late.phase, parts),
+                *in_code(seen),
+            ]
+        ),
         saving=cost.saving,
         interval=cost.interval,
         cost=cost.cost,

@@ -77,3 +77,18 @@ def test_a_late_rank_shows_as_waiting() -> None:
     late = {bar.cause: bar.share for bar in found.waterfall}["late_ranks"]
     assert late > 0.04
     assert found.pop["load_balance"] < healthy.pop["load_balance"] - 0.03
+
+
+def test_waiting_for_a_slow_host_has_a_bar_of_its_own() -> None:
+    """What its finding costs is no more waiting for single late ranks, and all still sums to one."""
+    told = report(RUNS["slow host"][0])
+    found = told.efficiency
+    assert found is not None
+    (finding,) = (one for one in told.findings if one.kind == "slow_host")
+    shares = {bar.cause: bar.share for bar in found.waterfall}
+    assert shares["slow_host"] == finding.cost
+    assert 0 < shares["late_ranks"] < shares["slow_host"]
+    assert found.achieved + sum(shares.values()) == pytest.approx(1, abs=1e-12)
+    alone = report(RUNS["slow rank"][0]).efficiency
+    assert alone is not None
+    assert {bar.cause: bar.share for bar in alone.waterfall}["slow_host"] == 0

@@ -93,11 +93,13 @@ def analyze(trace: Trace, progress: Callable[[int, int], None] | None = None) ->
     for done, analysis in enumerate(ANALYSES, 1):
         results[analysis.name] = analysis.run(trace, parts)
         tell(_OF_PHASES + (100 - _OF_PHASES) * done // len(ANALYSES), 100)
+    findings = ranked(finding for result in results.values() for finding in result.findings)
+    spent = efficiency.measure(trace, parts)
     return Report(
         summary=_summary(trace),
         clock=trace.alignment,
-        efficiency=efficiency.measure(trace, parts),
-        findings=ranked(finding for result in results.values() for finding in result.findings),
+        efficiency=efficiency.with_slow_hosts(spent, findings) if spent else None,
+        findings=findings,
         notes=(*trace.notes, *_unjudged(results)),
         results=results,
     )

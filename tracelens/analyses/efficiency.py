@@ -8,20 +8,23 @@ pop-coe.eu, "POP standard metrics for parallel performance analysis").
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from tracelens.analyses._job import job_ns
 from tracelens.analyses.phases import CATEGORIES
-from tracelens.analyses.result import Efficiency, Share
+from tracelens.analyses.result import Efficiency, Finding, Share
 from tracelens.schema.vocabulary import USEFUL_KINDS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tracelens.analyses.phases import Phases
     from tracelens.trace import Trace
 
-__all__ = ["measure"]
+__all__ = ["SLOW_HOST", "measure", "with_slow_hosts"]
 
 # The bars, in the order in which they are taken off; a category that is not useful names its cause.
 CAUSES: Final = {
@@ -34,6 +37,7 @@ CAUSES: Final = {
     "idle": "idle",
     "unknown": "unknown",
 }
+SLOW_HOST: Final = "slow_host"  # what of waiting for late ranks was for those of a slow host
 assert {*CAUSES, *USEFUL_KINDS} == set(CATEGORIES)
 
 
@@ -59,6 +63,19 @@ def measure(trace: Trace, phases: Phases) -> Efficiency | None:
         pop=_pop(phases, ranks, job),
         job_ns=job,
     )
+
+
+def with_slow_hosts(found: Efficiency, findings: Iterable[Finding]) -> Efficiency:
+    """Tell waiting for slow hosts from that for late ranks: what their findings say that it cost."""
+    cost = sum(finding.cost or 0.0 for finding in findings if finding.kind == SLOW_HOST)
+    bars: list[Share] = []
+    for bar in found.waterfall:
+        if bar.cause == CAUSES["wait"]:
+            theirs = min(cost, bar.share)
+            bars += [Share(bar.cause, bar.share - theirs), Share(SLOW_HOST, theirs)]
+        else:
+            bars.append(bar)
+    return replace(found, waterfall=tuple(bars))
 
 
 def _pop(phases: Phases, ranks: int, job: int) -> dict[str, float]:

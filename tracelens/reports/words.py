@@ -16,6 +16,7 @@ __all__ = ["CAUSES", "cause", "clean", "headline", "noted", "saving"]
 CAUSES: Final = {
     "late_ranks": "waiting for late ranks",
     "wait": "waiting for late ranks",
+    "slow_host": "waiting for a slow host",
     "ps_queue": "queues at servers",
     "transfer": "exposed transfer",
     "exposed_transfer": "exposed transfer",

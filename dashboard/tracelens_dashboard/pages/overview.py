@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import dash_mantine_components as dmc
 from dash import html
 
-from tracelens.analyses.efficiency import CAUSES
+from tracelens.analyses.efficiency import CAUSES, SLOW_HOST
 from tracelens.lod import glance
 from tracelens.reports.words import clean, noted
 from tracelens_dashboard import links, text
@@ -91,7 +91,7 @@ def _rows(store: Store, label: str) -> list[int]:
 
 def _to_loss(store: Store, point: dict[str, Any]) -> str | None:
     """Lead to the step in which most was lost to a cause."""
-    lost = {cause: category for category, cause in CAUSES.items()}
+    lost = {SLOW_HOST: "wait"} | {cause: category for category, cause in CAUSES.items()}
     category = lost.get(str(point.get("customdata")))
     return links.to_most(store, category) if category else None
 

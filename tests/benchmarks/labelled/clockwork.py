@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 from benchmarks.labelled.clocks import HostClock, skewed
+from benchmarks.labelled.clocks_at_servers import requests
 from benchmarks.labelled.label import Seen
 from benchmarks.labelled.ledger import WORLD, Ledger, What
 from benchmarks.labelled.peers import hta
@@ -33,13 +34,14 @@ _SLOW: Final = 17  # the host whose rank is late, jumps or wanders
 
 @dataclass(frozen=True)
 class Situation:
-    """A run of collectives: what is wrong with it, and what clocks are asked to be."""
+    """A run: what is wrong with it, and what clocks are asked to be."""
 
     name: str
     clocks: Callable[[Setting], list[HostClock]] = skewed
     late_ms: float = 0.0
     lag_by_host: bool = False
     loose: float = 0.0  # share of collectives that let everybody go at once
+    at_servers: bool = False  # there are no collectives
     target_us: float | None = None
 
 
@@ -68,6 +70,7 @@ SITUATIONS: Final = (
     Situation("a clock jumps by 0.5 ms", clocks=_jumping, target_us=1.5),
     Situation("rates wander by 1 ppm", clocks=_wandering, target_us=40.0),
     Situation("30 % do not synchronise", late_ms=10.0, loose=0.3, target_us=1.5),
+    Situation("requests to servers only", at_servers=True),
 )
 
 
@@ -77,9 +80,12 @@ def perform(task: tuple[int, int, int, int]) -> dict[str, Any]:
     situation = SITUATIONS[index]
     setting = Setting(hosts, steps, 1, "mild", "lognormal", seed)
     clocks = situation.clocks(setting)
-    recording, enter = _record(setting, situation, clocks)
-    raw = recording.trace()
-    aligned = align(raw)
+    if situation.at_servers:
+        recording = requests(setting, clocks, STEP_MS)
+        enter = np.full((steps, hosts), ORIGIN_NS)
+    else:
+        recording, enter = _record(setting, situation, clocks)
+    aligned = align(recording.trace())
     found = aligned.events.collect()["start_ns"].to_numpy()
     host = recording.events["process"].to_numpy()
     wrong = np.abs(found - clocks[0].shows(recording.events["start_ns"].to_numpy()))

@@ -9,7 +9,7 @@ through. What of a step's end moves, beyond what the last arrival does, is the p
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,7 @@ Ints = npt.NDArray[np.int64]
 BLOCKING: Final = (
     0.1  # of the steps with calls that stop the training thread: then it is no pipeline
 )
+_COLUMNS: Final = ("step", "process", "thread", "last_arrival_ns", "start_ns", "end_ns")
 WAITS_FIRST: Final = 0.05  # of a step that the thread waits before its last call: nor then
 
 
@@ -69,10 +70,7 @@ class Pipeline:
     @classmethod
     def of(cls, trace: Trace, phases: Phases, own: OwnTime) -> Pipeline | None:
         """Take the calls in flight of all ranks; None where the training thread waits between calls."""
-        table = _table(trace, own)
-        if table is None:
-            return None
-        calls = tuple(_by_count(table, own.steps, len(own.ranks)))
+        calls = tuple(_by_count(trace, own))
         late = [part.came[:, -1].max(axis=1) - own.total[part.rows].max(axis=1) for part in calls]
         if not calls or np.nanmedian(np.concatenate(late)) > WAITS_FIRST * own.step_ns:
             return None
@@ -129,37 +127,36 @@ def _beyond_peers(came: Floats, effect: Floats) -> Floats:
     return np.clip(came - np.median(came, axis=2, keepdims=True), 0.0, effect)
 
 
-def _table(trace: Trace, own: OwnTime) -> pl.DataFrame | None:
-    """Return the arrivals of all ranks at calls in flight, in order of step and readiness."""
-    training = trace.processes.select("process", "training_thread")
-    calls = (
-        trace.arrivals.filter(
-            pl.col("step").is_in(own.steps.tolist()),
-            pl.col("op").cast(pl.String).is_in(FULL_COLLECTIVES),
-            pl.col("arrived") == pl.col("expected"),
-            pl.col("expected") == len(own.ranks),
-            pl.col("last_arrival_ns").is_not_null(),
-        )
-        .join(training, on="process")
-        .with_columns(
-            whole=pl.col("end_ns").is_not_null().all().over("communicator", "seq"),
-            blocks=(pl.col("thread") == pl.col("training_thread")).any().over("step"),
-        )
-        .filter("whole")
+def _by_count(trace: Trace, own: OwnTime) -> Iterator[_Calls]:
+    """Take calls in flight of all ranks apart by how many a step has; each needs a step before it."""
+    ranks = len(own.ranks)
+    rows = trace.arrivals.filter(
+        pl.col("step").is_in(own.steps.tolist()),
+        pl.col("op").is_in(FULL_COLLECTIVES),
+        pl.col("arrived") == pl.col("expected"),
+        pl.col("expected") == ranks,
+        pl.col("last_arrival_ns").is_not_null(),
     )
-    blocked = calls.select("step", "blocks").unique()["blocks"].mean()
-    if not isinstance(blocked, float) or blocked > BLOCKING:
-        return None
-    return calls.filter(~pl.col("blocks")).sort(
-        "step", "last_arrival_ns", pl.col("communicator").cast(pl.String), "seq", "rank"
-    )
+    column = {  # all rows of a call stand together
+        name: rows[name].fill_null(0).to_numpy().reshape(-1, ranks) for name in _COLUMNS
+    }
+    number = column["step"][:, 0]
+    blocking = np.isin(number, number[_blocking(trace, column)])
+    open_ = rows["end_ns"].is_null().to_numpy().reshape(-1, ranks).any(axis=1)
+    steps = np.unique(number)
+    if len(np.unique(number[blocking])) > BLOCKING * len(steps):
+        return
+    order = np.lexsort((column["last_arrival_ns"][:, 0], number))
+    order = order[~(blocking | open_)[order]]
+    by_rank = np.argsort(_numbered(trace, "rank")[column["process"][:1].ravel()])
+    start, end = (column[name][order][:, by_rank].astype(np.int64) for name in _COLUMNS[-2:])
+    yield from _taken_apart(own.steps, number[order], start, end)
 
 
-def _by_count(table: pl.DataFrame, numbers: Ints, ranks: int) -> Iterator[_Calls]:
-    """Take the calls apart by how many a step has; steps without one before are left out."""
-    steps = table["step"].to_numpy()[::ranks]
-    start, end = (table[name].to_numpy().reshape(-1, ranks) for name in ("start_ns", "end_ns"))
-    found, first, count = np.unique(steps, return_index=True, return_counts=True)
+def _taken_apart(numbers: Ints, step: Ints, start: Ints, end: Ints) -> Iterator[_Calls]:
+    found, first, count = np.unique(step, return_index=True, return_counts=True)
+    if not len(found):
+        return
     left = np.maximum.reduceat(end, first, axis=0)
     follows = np.flatnonzero(np.diff(found, prepend=found[0] - 2) == 1)
     for many in np.unique(count[follows]):
@@ -172,6 +169,20 @@ def _by_count(table: pl.DataFrame, numbers: Ints, ranks: int) -> Iterator[_Calls
             wire=_wire(start[rows], end[rows]),
             left_ns=before,
         )
+
+
+def _blocking(trace: Trace, column: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.bool_]:
+    """Say which calls stop the training thread of a rank."""
+    training = _numbered(trace, "training_thread")
+    return np.asarray((column["thread"] == training[column["process"]]).any(axis=1))
+
+
+def _numbered(trace: Trace, name: str) -> Ints:
+    """Return a column of numbers by process."""
+    known = trace.processes.select("process", pl.col(name).fill_null(-1))
+    values = np.full(int(known["process"].to_numpy().max()) + 1, -1, np.int64)
+    values[known["process"].to_numpy()] = known[name].to_numpy()
+    return values
 
 
 def _wire(start: Ints, end: Ints) -> Floats:

@@ -36,7 +36,8 @@ BLOCKING: Final = (
     0.1  # of the steps with calls that stop the training thread: then it is no pipeline
 )
 _COLUMNS: Final = ("step", "process", "thread", "last_arrival_ns", "start_ns", "end_ns")
-WAITS_FIRST: Final = 0.05  # of a step that the thread waits before its last call: nor then
+WAITS_FIRST: Final = 0.05  # of a step that the thread waits before its last call: nor then,
+GOES_ON: Final = 0.25  # nor where it works for so much of a step after it
 
 
 @dataclass(frozen=True)
@@ -69,12 +70,18 @@ class Pipeline:
 
     @classmethod
     def of(cls, trace: Trace, phases: Phases, own: OwnTime) -> Pipeline | None:
-        """Take the calls in flight of all ranks; None where the training thread waits between calls."""
+        """Take the calls in flight of all ranks; None where they are no pipeline as above.
+
+        That is where the last call of a step does not come about when a rank has done its own work: the
+        training thread waits before it, or goes on for long, beside calls that end in the next step.
+        """
         calls = tuple(_by_count(trace, own))
-        late = [part.came[:, -1].max(axis=1) - own.total[part.rows].max(axis=1) for part in calls]
-        if not calls or np.nanmedian(np.concatenate(late)) > WAITS_FIRST * own.step_ns:
+        if not calls:
             return None
-        return cls(own, calls, phases.pieces)
+        late = [part.came[:, -1].max(axis=1) - own.total[part.rows].max(axis=1) for part in calls]
+        usual = float(np.nanmedian(np.concatenate(late)))
+        fits = -GOES_ON * own.step_ns <= usual <= WAITS_FIRST * own.step_ns
+        return cls(own, calls, phases.pieces) if fits else None
 
     def further(self, late: Late, effect: Floats) -> Floats:
         """Return by how much more than without pipeline each step is shorter without `effect`.

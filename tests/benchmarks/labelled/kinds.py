@@ -72,6 +72,13 @@ def _many_buckets(setting: Setting) -> Work:
     return work
 
 
+def _backlogged(setting: Setting) -> Work:
+    """Draw a run that reduces for longer than it goes back: calls wait for the wire, not for ranks."""
+    work = draw(setting, buckets=8)
+    work.transfer *= 15
+    return work
+
+
 KINDS: Final = (
     Kind("healthy", synchronous(ranks.nothing)),
     Kind("healthy, noisy", synchronous(ranks.nothing, base=_stronger(times=2.5))),
@@ -97,6 +104,10 @@ KINDS: Final = (
     Kind("gc pauses, one rank", synchronous(ranks.gc_of_one)),
     Kind("straggler, skewed clocks", synchronous(partial(ranks.persistent, by=0.2), _far_apart)),
     Kind("straggler, clock jump", synchronous(partial(ranks.persistent, by=0.2), _jumping)),
+    Kind(
+        "straggler, backlog of reductions",
+        synchronous(partial(ranks.persistent, by=0.2), base=_backlogged),
+    ),
     Kind("PS slow worker", with_servers(on_servers.slow_worker)),
     Kind("all slow", synchronous(ranks.slow_all)),
     Kind("loader stall of all", synchronous(ranks.loader_stall_of_all)),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from tracelens.analyses import _log_bins
+from tracelens.analyses._blame import alone
 
 if TYPE_CHECKING:
     from tracelens.analyses.phases import Phases
@@ -34,6 +35,7 @@ _CALL_COLUMNS: Final[dict[str, pl.DataType]] = {
     "over_ns": pl.Int64(),  # the last exit
     "skew_ns": pl.Int64(),
     "alone_ns": pl.Int64(),  # from the last but one arrival to the last
+    "last_ns": pl.Int64(),  # the last arrival
     "last_rank": pl.Int32(),
 }
 STEP_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -53,7 +55,7 @@ LAST_COLUMNS: Final[dict[str, pl.DataType]] = {
     "last": pl.Int64(),  # calls to which it came last
     "expected": pl.Float64(),  # by chance
     "chance": pl.Float64(),  # and no more than so many by chance
-    "alone_ns": pl.Int64(),  # by which it came later than all others, in all
+    "alone_ns": pl.Int64(),  # for how long all waited for it alone, in all (`_blame`)
     "wait_ns": pl.Int64(),
     "transfer_ns": pl.Int64(),
     "first_ns": pl.Int64(),  # of the call that waited for it longest
@@ -73,7 +75,7 @@ class Arrivals:
     findings: tuple[Finding, ...] = ()
 
 
-def run(trace: Trace, _phases: Phases) -> Arrivals:
+def run(trace: Trace, phases: Phases) -> Arrivals:
     """Look at the calls to which all their ranks came, on clocks that are tied together."""
     known = pl.col("last_arrival_ns").is_not_null() & pl.col("end_ns").is_not_null()
     whole = (pl.col("arrived") == pl.col("expected")) & (pl.col("expected") > 1)
@@ -83,7 +85,7 @@ def run(trace: Trace, _phases: Phases) -> Arrivals:
     seen, seen_calls = _seen_waits(rows, unsure), _seen_gaps(calls, unsure)
     return Arrivals(
         by_step=_by_step(seen, seen_calls, trace.workers.height),
-        last=_last(seen, seen_calls),
+        last=_last(seen, seen_calls, alone(seen_calls, phases)),
         spread=_log_bins.spread(calls, "skew_ns", "op", _WHERE),
     )
 
@@ -111,6 +113,7 @@ def _calls(rows: pl.DataFrame) -> pl.DataFrame:
         over_ns=pl.col("end_ns").max(),
         skew_ns=came.max() - came.min(),
         alone_ns=came.max() - came.top_k(2).min(),
+        last_ns=came.max(),
         last_rank=pl.col("rank").get(came.arg_max()),
     )
     return table.select(pl.col(name).cast(kind) for name, kind in _CALL_COLUMNS.items())
@@ -134,12 +137,11 @@ def _by_step(rows: pl.DataFrame, calls: pl.DataFrame, ranks: int) -> pl.DataFram
     return joined.select(pl.col(name).cast(kind) for name, kind in STEP_COLUMNS.items())
 
 
-def _last(rows: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Count who came last, beside what chance explains."""
+def _last(rows: pl.DataFrame, calls: pl.DataFrame, blame: pl.DataFrame) -> pl.DataFrame:
+    """Count who came last, beside what chance explains, and what it is to blame for."""
     longest = pl.col("alone_ns").arg_max()
     late = calls.group_by(rank="last_rank").agg(
         pl.col("first_ns", "over_ns").get(longest),
-        pl.col("alone_ns").sum(),
         last=pl.len(),
     )
     share = 1 / pl.col("expected")
@@ -154,6 +156,7 @@ def _last(rows: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     wide = (pl.col("variance") * pl.col("calls") / pl.col("steps")).sqrt() * deviations
     table = (
         took.join(late, on="rank", how="left")
+        .join(blame, on="rank", how="left")
         .with_columns(pl.col("last", "alone_ns").fill_null(0), expected="fair")
         .with_columns(chance=pl.min_horizontal(pl.col("fair") + wide, "calls"))
         .sort("rank")

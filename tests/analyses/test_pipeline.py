@@ -40,10 +40,10 @@ def test_what_is_absorbed_is_said() -> None:
     assert "absorb" not in before.sentence
 
 
-@pytest.mark.parametrize("slow", [{"transfer_ms": 0.5}, {"transfer_ms": 6, "overlap": False}])
-def test_nothing_is_absorbed_without_a_backlog(slow: dict[str, float | bool]) -> None:
+@pytest.mark.parametrize(("transfer_ms", "overlap"), [(0.5, True), (6.0, False)])
+def test_nothing_is_absorbed_without_a_backlog(transfer_ms: float, *, overlap: bool) -> None:
     """Nor where the training thread itself waits for every reduction."""
-    scenario = replace(RUN, faults=(FAULTS["lasting"],), **slow)  # type: ignore[arg-type]  # its own fields
+    scenario = replace(RUN, faults=(FAULTS["lasting"],), transfer_ms=transfer_ms, overlap=overlap)
     (found,) = (one for one in report(scenario).findings if one.kind == "straggler")
     assert found.evidence["absorbed_in_flight"] < 0.02
     assert found.evidence["absorbed"] < 0.1

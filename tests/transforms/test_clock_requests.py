@@ -132,7 +132,7 @@ def test_uncertainty_covers_the_error(
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_pushes_that_nobody_waits_for(waits: bool) -> None:  # noqa: FBT001 - a parameter
+def test_pushes_that_nobody_waits_for(*, waits: bool) -> None:
     """A push may be over for the worker before it is there; pulls tell, and then speak alone."""
     draw = np.random.default_rng(3)
     ways = draw.integers(20_000, 400_000, (200, 2)).tolist()

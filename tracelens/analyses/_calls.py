@@ -19,7 +19,7 @@ from tracelens.schema.vocabulary import FULL_COLLECTIVES
 if TYPE_CHECKING:
     from tracelens.trace import Trace
 
-__all__ = ["CALL_COLUMNS", "bus_factor", "measure"]
+__all__ = ["CALL_COLUMNS", "bus_factor", "measure", "training_threads"]
 
 CALL_COLUMNS: Final[dict[str, pl.DataType]] = {
     "communicator": pl.Categorical(),
@@ -56,7 +56,7 @@ def measure(trace: Trace) -> pl.DataFrame:
     open_ = calls.filter(pl.col("end_ns").is_null()).select(_CALL)
     if open_.height:
         calls = calls.join(open_, on=_CALL, how="anti")
-    blocking = _training_threads(trace)
+    blocking = training_threads(trace)
     parts = [
         _of_communicator(part.sort("seq", "process"), blocking)
         for part in calls.partition_by("communicator", maintain_order=True)
@@ -64,7 +64,7 @@ def measure(trace: Trace) -> pl.DataFrame:
     return pl.concat([pl.DataFrame(schema=CALL_COLUMNS), *parts])
 
 
-def _training_threads(trace: Trace) -> npt.NDArray[np.int64]:
+def training_threads(trace: Trace) -> npt.NDArray[np.int64]:
     """Return each process's training thread, by process."""
     known = trace.processes.select("process", "training_thread")
     threads = np.full(int(trace.processes["process"].max() or 0) + 1, -1, np.int64)  # type: ignore[arg-type]  # a column of numbers

@@ -9,12 +9,13 @@ through. What of a step's end moves, beyond what the last arrival does, is the p
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from tracelens.analyses._calls import training_threads
 from tracelens.analyses._own_time import AFTER
 from tracelens.analyses._segments import spent_before
 from tracelens.schema.vocabulary import FULL_COLLECTIVES
@@ -78,8 +79,9 @@ class Pipeline:
         calls = tuple(_by_count(trace, own))
         if not calls:
             return None
-        late = [part.came[:, -1].max(axis=1) - own.total[part.rows].max(axis=1) for part in calls]
-        usual = float(np.nanmedian(np.concatenate(late)))
+        work = np.nan_to_num(own.total).max(axis=1)
+        late = [part.came[:, -1].max(axis=1) - work[part.rows] for part in calls]
+        usual = float(np.median(np.concatenate(late)))
         fits = -GOES_ON * own.step_ns <= usual <= WAITS_FIRST * own.step_ns
         return cls(own, calls, phases.pieces) if fits else None
 
@@ -148,14 +150,15 @@ def _by_count(trace: Trace, own: OwnTime) -> Iterator[_Calls]:
         name: rows[name].fill_null(0).to_numpy().reshape(-1, ranks) for name in _COLUMNS
     }
     number = column["step"][:, 0]
-    blocking = np.isin(number, number[_blocking(trace, column)])
+    stops = column["thread"] == training_threads(trace)[column["process"]]
+    blocking = np.isin(number, number[stops.any(axis=1)])
     open_ = rows["end_ns"].is_null().to_numpy().reshape(-1, ranks).any(axis=1)
     steps = np.unique(number)
     if len(np.unique(number[blocking])) > BLOCKING * len(steps):
         return
     order = np.lexsort((column["last_arrival_ns"][:, 0], number))
     order = order[~(blocking | open_)[order]]
-    by_rank = np.argsort(_numbered(trace, "rank")[column["process"][:1].ravel()])
+    by_rank = np.searchsorted(trace.workers["process"].sort(), trace.workers["process"])
     start, end = (column[name][order][:, by_rank].astype(np.int64) for name in _COLUMNS[-2:])
     yield from _taken_apart(own.steps, number[order], start, end)
 
@@ -176,20 +179,6 @@ def _taken_apart(numbers: Ints, step: Ints, start: Ints, end: Ints) -> Iterator[
             wire=_wire(start[rows], end[rows]),
             left_ns=before,
         )
-
-
-def _blocking(trace: Trace, column: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.bool_]:
-    """Say which calls stop the training thread of a rank."""
-    training = _numbered(trace, "training_thread")
-    return np.asarray((column["thread"] == training[column["process"]]).any(axis=1))
-
-
-def _numbered(trace: Trace, name: str) -> Ints:
-    """Return a column of numbers by process."""
-    known = trace.processes.select("process", pl.col(name).fill_null(-1))
-    values = np.full(int(known["process"].to_numpy().max()) + 1, -1, np.int64)
-    values[known["process"].to_numpy()] = known[name].to_numpy()
-    return values
 
 
 def _wire(start: Ints, end: Ints) -> Floats:

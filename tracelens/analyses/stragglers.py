@@ -8,7 +8,7 @@ nothing can be said.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
@@ -178,25 +178,6 @@ def _finding(
     seen = culprit(trace, phases, verdict.ranks, late.phase, steps=own.steps[rows], extra_ns=extra)
     parts = parts_of(phases, verdict.ranks, late.phase, own.steps[rows])
     more = ratios(given, late.ranks, rows)
-    swing = TWO_SIDED * late.unsure * extra
-    known = [round(extra - swing), round(extra + swing)] if swing else None
-    evidence = {
-        "extra_ns": round(extra),
-        "extra_interval_ns": known,
-        "share_of_step": verdict.share,
-        "steps_late": len(rows),
-        "last_share": last_share(complete_calls(trace, own.steps[rows]), verdict.ranks),
-        "ranks_waiting": cost.waiting,
-        "absorbed": cost.absorbed,
-        "absorbed_in_flight": cost.in_flight,
-        "p_value": late.p,
-        "period": late.period,
-        "also_late_in": list(late.also),
-        "majority_late": majority,
-        "work": more,
-        "parts": parts.evidence() if parts and len(parts.rows) > 1 else [],
-        "samples": seen.evidence() if seen else None,
-    }
     return Finding(
         kind="slow_host" if verdict.hosts else _KINDS.get(late.phase, "straggler"),
         category=_category(own, verdict),
@@ -219,8 +200,33 @@ def _finding(
         pattern=late.pattern,
         steps=verdict.steps,
         function=seen.frame if seen else parts.slowest if parts else None,
-        evidence=evidence,
+        evidence=_evidence(trace, own, verdict)
+        | {
+            "work": more,
+            "parts": parts.evidence() if parts and len(parts.rows) > 1 else [],
+            "samples": seen.evidence() if seen else None,
+        },
     )
+
+
+def _evidence(trace: Trace, own: OwnTime, verdict: Verdict) -> dict[str, Any]:
+    """Return the numbers of the lateness itself and of its price."""
+    late, cost, extra = verdict.late, verdict.cost, verdict.extra_ns
+    rows, swing = late.touched, TWO_SIDED * late.unsure * extra
+    return {
+        "extra_ns": round(extra),
+        "extra_interval_ns": [round(extra - swing), round(extra + swing)] if swing else None,
+        "share_of_step": verdict.share,
+        "steps_late": len(rows),
+        "last_share": last_share(complete_calls(trace, own.steps[rows]), verdict.ranks),
+        "ranks_waiting": cost.waiting,
+        "absorbed": cost.absorbed,
+        "absorbed_in_flight": cost.in_flight,
+        "p_value": late.p,
+        "period": late.period,
+        "also_late_in": list(late.also),
+        "majority_late": verdict.majority,
+    }
 
 
 def _category(own: OwnTime, verdict: Verdict) -> Literal["fault", "opportunity"]:

@@ -16,6 +16,7 @@ import polars as pl
 
 from tracelens.trace import Note
 from tracelens.transforms._clock_windows import Readings, if_they_agree
+from tracelens.transforms._fit import BLOCKS, PLAUSIBLE_DRIFT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -32,10 +33,8 @@ EXCHANGE_COLUMNS: Final[dict[str, pl.DataType]] = {
     "came": pl.Int64(),  # at the server
     "went": pl.Int64(),
 }
-BLOCKS: Final = 64  # of the time between the first request of two clocks and the last
 PEERS: Final = 4  # as many of the other clocks as speak for one
 RARE: Final = 0.01  # requests may be matched wrongly
-_PLAUSIBLE: Final = 1e-4  # no quartz drifts more
 _PAIR: Final = ("clock", "peer", "replied")
 
 
@@ -134,7 +133,7 @@ def _with_mapped(
 def _windows(times: dict[str, Times], other: ClockMap, *, replied: bool, asks: bool) -> _Windows:
     sent, answered, came, went = times.values()
     # Both bounds hold at times of their own, between which the clocks drift.
-    unsure = other.uncertainty_ns + np.rint((went - came) * _PLAUSIBLE).astype(np.int64)
+    unsure = other.uncertainty_ns + np.rint((went - came) * PLAUSIBLE_DRIFT).astype(np.int64)
     if asks:
         low, high = other.apply(went) - answered, other.apply(came) - sent
     else:

@@ -14,14 +14,21 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens.transforms._clock_map import ClockMap, Times
-from tracelens.transforms._fit import BLOCKS, FAR, Correction, Floats, Line, theil_sen
+from tracelens.transforms._fit import (
+    BLOCKS,
+    FAR,
+    PLAUSIBLE_DRIFT,
+    Correction,
+    Floats,
+    Line,
+    theil_sen,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 WANDER: Final = 2e-6  # how much faster or slower a clock becomes as it warms up, at worst
 _SHARP: Final = 3.0  # readings this much wider than the best do not draw the line
-_PLAUSIBLE: Final = 1e-4  # no quartz drifts more
 _ROUNDING_NS: Final = 2.0
 
 
@@ -98,11 +105,11 @@ def _trend(t: Floats, moved: Floats, half: Floats) -> tuple[Line, float]:
     best = np.array([part[np.argmin(half[part])] for part in blocks])
     blunt = 2 * float(half[best].max())
     span = float(np.ptp(t[best]))
-    telling = span * _PLAUSIBLE > blunt
+    telling = span * PLAUSIBLE_DRIFT > blunt
     line = theil_sen(t[best], moved[best], 2 if telling else len(best) + 1)
-    if abs(line.slope) > 10 * _PLAUSIBLE:  # these are no readings of a clock
-        return Line(float(np.median(moved[best]))), _PLAUSIBLE
-    return line, WANDER + (blunt / span if telling else _PLAUSIBLE)
+    if abs(line.slope) > 10 * PLAUSIBLE_DRIFT:  # these are no readings of a clock
+        return Line(float(np.median(moved[best]))), PLAUSIBLE_DRIFT
+    return line, WANDER + (blunt / span if telling else PLAUSIBLE_DRIFT)
 
 
 def _capped(most: Floats, t: Floats, pace: float) -> Floats:

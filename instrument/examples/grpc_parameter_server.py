@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import faults
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 MODES: Final = ("sync", "async", "pipelined")
 POLL_S: Final = 0.05
+SHIFT_CLOCK: Final = Path(__file__).with_name("shift_clock.py")
 
 
 def place(model: Perceptron, strategy: str, shards: int) -> list[Piece]:
@@ -116,14 +118,16 @@ def train(arguments: argparse.Namespace, model: Perceptron, pieces: Sequence[Pie
 
 def launch(arguments: argparse.Namespace) -> int:
     """Start shards and workers, and wait for them; return the first exit code that is not 0."""
-    command = [sys.executable, *sys.argv]
+    shifts = arguments.shift.split(",") if arguments.shift else []
+
+    def start(role: str, index: int, *more: str, **streams: int) -> subprocess.Popen[str]:
+        place = index if role == "ps" else arguments.shards + index
+        shifted = [sys.executable, str(SHIFT_CLOCK), shifts[place]] if place < len(shifts) else []
+        command = [*shifted, sys.executable, *sys.argv, f"--role={role}", f"--index={index}"]
+        return subprocess.Popen([*command, *more], text=True, **streams)
+
     pipe = subprocess.PIPE
-    shards = [
-        subprocess.Popen(
-            [*command, "--role=ps", f"--index={index}"], stdin=pipe, stdout=pipe, text=True
-        )
-        for index in range(arguments.shards)
-    ]
+    shards = [start("ps", index, stdin=pipe, stdout=pipe) for index in range(arguments.shards)]
     ports = [shard.stdout.readline().strip() for shard in shards if shard.stdout]
     addresses = [f"127.0.0.1:{port}" for port in ports]
     for shard in shards:
@@ -131,10 +135,7 @@ def launch(arguments: argparse.Namespace) -> int:
             shard.stdin.write(f"{addresses[0]}\n")
             shard.stdin.flush()
     servers = f"--servers={','.join(addresses)}"
-    workers = [
-        subprocess.Popen([*command, "--role=worker", f"--index={index}", servers], text=True)
-        for index in range(arguments.workers)
-    ]
+    workers = [start("worker", index, servers) for index in range(arguments.workers)]
     code = _wait(workers)
     for process in workers if code else ():
         process.terminate()  # the others would wait for the one that failed
@@ -165,6 +166,12 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--hidden", type=int, default=384)
     parser.add_argument("--layers", type=int, default=4, help="hidden ones")
+    parser.add_argument(
+        "--shift",
+        default="",
+        metavar="SECONDS,...",
+        help="that each process's clock is ahead, shards first; needs root",
+    )
     parser.add_argument("--role", choices=("ps", "worker"), help=argparse.SUPPRESS)
     parser.add_argument("--index", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--servers", default="", help=argparse.SUPPRESS)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from support.record import run_record
+from support.examples import record_example
 from support.shifted import skip_if_clocks_cannot_be_shifted
 
 import tracelens as tl
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 pytestmark = [pytest.mark.end_to_end, pytest.mark.root]
 
-LAUNCHER = Path(__file__).parents[1] / "hooks" / "scripts" / "grpc_on_shifted_clocks.py"
+SCRIPT = "grpc_parameter_server.py"
 SHIFTS = {("ps", 0): 25.5, ("ps", 1): 300.25, ("worker", 0): 0.0, ("worker", 1): 1000.125}
 SECOND_NS = 10**9
 
@@ -21,9 +23,8 @@ SECOND_NS = 10**9
 def test_requests_tie_the_clocks(tmp_path: Path) -> None:
     """To within what is stated, which is less than what wall clocks are worth."""
     skip_if_clocks_cannot_be_shifted()
-    command = [sys.executable, str(LAUNCHER), *map(str, SHIFTS.values())]
-    done = run_record("--out", tmp_path / "t", "--", *command)
-    assert done.returncode == 0, done.stderr
+    shift = f"--shift={','.join(map(str, SHIFTS.values()))}"
+    record_example(SCRIPT, 2, tmp_path / "t", "--steps=60", "--hidden=64", shift)
     trace = tl.open(tmp_path / "t")
     assert trace.alignment.method == "requests"
     found = {host.clock_domain: host for host in trace.alignment.hosts}

@@ -6,6 +6,7 @@ import itertools
 import os
 
 from tracelens.schema.light import dataclass
+from tracelens.schema.ownership import MARKER_FILE, mark
 from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, TRACE_SUFFIX, stem
 from tracelens_instrument.failures import Tolerated
 from tracelens_instrument.placement import local_place
@@ -40,15 +41,19 @@ def new_folder(directory: Path, who: Identity, pid: int) -> Place:
         if any((directory / f"{name}{suffix}").exists() for suffix in _TAKEN):
             continue
         try:
-            return _here(directory, name) if local is None else _there(local, directory, name)
+            place = _here(directory, name) if local is None else _there(local, directory, name)
         except FileExistsError:
             continue
+        with Tolerated(OSError):  # on a full disk; readers leave its segments where they are, then
+            mark(place.folder, directory)
+        return place
     raise FileExistsError(f"{directory} holds a thousand recordings of process {pid}")
 
 
 def give_up(place: Place) -> None:
     """Remove a folder in which nothing could be written."""
     with Tolerated(OSError):
+        (place.folder / MARKER_FILE).unlink(missing_ok=True)
         place.folder.rmdir()
         if place.note is not None:
             place.folder.parent.rmdir()

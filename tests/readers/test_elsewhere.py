@@ -11,6 +11,7 @@ import tracelens as tl
 from tracelens.errors import NotATrace
 from tracelens.schema.elsewhere import leave_note
 from tracelens.schema.host import host_name
+from tracelens.schema.ownership import mark
 from tracelens.schema.segments import convert
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ def test_it_leads_there(tmp_path: Path) -> None:
     """Of a host that nobody knows to be ours the segments are read and left."""
     (tmp_path / "trace").mkdir()
     folder = write_folder(tmp_path / "local", [Slot(1, 2)])
+    mark(folder, tmp_path / "trace")
     leave_note(tmp_path / "trace" / f"{NAME}.elsewhere", folder)
     trace = tl.open(tmp_path / "trace")
     assert trace.processes["events"].to_list() == [1]

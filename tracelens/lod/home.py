@@ -1,7 +1,9 @@
 """Where the index of a trace lives, and what it was made of.
 
 An index stands in a folder named after what it was made of, so a stale one is simply not found: beside
-the trace, as `index-v1/FINGERPRINT`, or, where that cannot be written, in the user's cache.
+the trace, as `index-v2/FINGERPRINT`, or in the user's cache, where that cannot be written or is a folder
+that TraceLens did not make. Folders of indexes have the marker of `schema.ownership`: none without a
+valid one is read, written to or cleared, so that an index in a stranger's trace is never believed.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, TRACE
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-VERSION: Final = 1
+VERSION: Final = 2
 FOLDER: Final = f"index-v{VERSION}"
 _UNFINISHED: Final = (SEGMENTS_SUFFIX, ELSEWHERE_SUFFIX)
 

@@ -8,7 +8,9 @@ looked at while it is refined. One process writes at a time.
 from __future__ import annotations
 
 import shutil
+import tempfile
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -16,10 +18,10 @@ import polars as pl
 
 from tracelens.lod import files, home, pyramid
 from tracelens.schema.lock import locked
+from tracelens.schema.ownership import is_ours, mark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
     from tracelens.lod.columns import Tell
     from tracelens.lod.lanes import Lanes
@@ -42,8 +44,8 @@ def find(trace: Path) -> Path | None:
     made_of = home.fingerprint(trace)
     if made_of is None:
         return None
-    found = (place / made_of for place in home.places(trace))
-    return next((folder for folder in found if folder.is_dir()), None)
+    found = (place / made_of for place in home.places(trace) if is_ours(place))
+    return next((folder for folder in found if folder.is_dir() and not folder.is_symlink()), None)
 
 
 def write(trace: Path, run: Run, parts: Iterable[Lanes], tell: Tell = _nobody) -> Path | None:
@@ -140,14 +142,36 @@ def _draft(file: Path) -> Path:
 def _clear(place: Path) -> None:
     """Remove indexes of what the trace was before, and what a killed process left."""
     for entry in place.iterdir():
-        if entry.is_dir():
+        if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
+
+
+def _make(place: Path) -> None:
+    """Make a folder of indexes, with its marker, unless there is one.
+
+    It is moved to its place when it is marked, so that nobody finds it without.
+    """
+    if is_ours(place):
+        return
+    place.parent.mkdir(parents=True, exist_ok=True)
+    unmarked = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
+    try:
+        mark(unmarked)
+        unmarked.rename(place)
+    except OSError:
+        shutil.rmtree(unmarked, ignore_errors=True)
+        if not is_ours(place):
+            raise
 
 
 @contextmanager
 def _alone(place: Path) -> Iterator[None]:
-    """Wait until no other process writes there."""
-    place.mkdir(parents=True, exist_ok=True)
+    """Wait until no other process writes there.
+
+    Raises:
+        OSError: nothing can be written there, or TraceLens did not make it.
+    """
+    _make(place)
     lock = place / _LOCK
     lock.touch()
     with locked(lock, _PATIENCE_S):

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pyarrow as pa
 
+from tracelens.errors import NotATrace
+from tracelens.readers._links import check_inside
 from tracelens.schema.samples import SAMPLES, read_batches
 from tracelens.schema.vocabulary import SAMPLES_FOLDER, TRACE_SUFFIX
 from tracelens.trace import SAMPLE_COLUMNS, Note
@@ -32,8 +34,10 @@ def with_samples(trace: Trace, folder: Path, parts: list[Part]) -> Trace:
             continue
         index_of = {row.native_id: row.index for row in sides[name].threads if row.native_id}
         try:
+            check_inside(file, folder)
             found.append(_read(file, owners[name], sides[name].process.pid, index_of))
         except (
+            NotATrace,
             OSError,
             ValueError,
             TypeError,

@@ -7,6 +7,7 @@ import socket
 import struct
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -16,10 +17,12 @@ from tracelens.parallel import side_by_side
 from tracelens.readers._arrow_file import Recording, read_arrow
 from tracelens.readers._assemble import Part, assemble
 from tracelens.readers._checked import checked
+from tracelens.readers._links import check_inside, check_no_links
 from tracelens.readers._samples import with_samples
 from tracelens.readers._shelf import Shelf
 from tracelens.readers._side_checked import check_side
 from tracelens.schema import segments
+from tracelens.schema.ownership import belongs_to
 from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, TRACE_SUFFIX
 from tracelens.trace import Note
 
@@ -60,7 +63,9 @@ class NativeReader:
         parts: list[Part] = []
         problems: list[tuple[Path, Exception]] = []
         shelf = Shelf()
-        for done, (file, part) in enumerate(zip(found, side_by_side(_tried, found), strict=True)):
+        root = None if path in found else path  # a file that was named itself may be a link
+        parts_found = side_by_side(partial(_tried, trace=root), found)
+        for done, (file, part) in enumerate(zip(found, parts_found, strict=True)):
             if isinstance(part, Part):
                 shelf.put(part.events)
                 parts.append(replace(part, events=part.events.clear()))
@@ -101,8 +106,10 @@ def _recordings(path: Path) -> list[Path]:
     return sorted(files + live)
 
 
-def _tried(path: Path) -> Part | Exception:
+def _tried(path: Path, trace: Path | None) -> Part | Exception:
     try:
+        if trace is not None:
+            check_inside(path, trace)
         return _read(path)
     except _DAMAGE as error:
         return error
@@ -125,13 +132,22 @@ def _part(file: str, recording: Recording, *, running: bool = False) -> Part:
 def _read_segments(place: Path) -> Part:
     """Decode what a killed or running process left; convert it if its process is surely gone.
 
-    Whether a process on another machine still runs cannot be known here, so its segments stay.
+    Whether a process on another machine still runs cannot be known here, so its segments stay; and so do
+    those that were copied or unpacked here, or are somebody else's.
     """
+    folder = segments.folder_of(place)
+    own = belongs_to(folder, place.parent)
+    if folder != place and not own:
+        raise NotATrace(
+            f"it names {folder}, which does not say that it belongs to this trace: to read that, name "
+            "it itself"
+        )
+    check_no_links(folder)
     table, side = segments.decode(place)
     name = place.with_suffix(SEGMENTS_SUFFIX).name
-    ours = side.process.host == socket.gethostname()
-    running = ours and segments.is_live(place)
-    if ours and not running and os.access(place.parent, os.W_OK):
+    here = side.process.host == socket.gethostname()
+    running = here and segments.is_live(place)
+    if own and here and not running and os.access(place.parent, os.W_OK):
         with suppress(OSError):  # a full disk, or another reader converts it now: we have it
             name = segments.convert(place).name
     return _part(name, Recording(table, side), running=running)

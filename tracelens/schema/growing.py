@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from tracelens.schema.arrow import EVENT_SCHEMA, OPTIONS
 from tracelens.schema.flatbuffer import field, follow, root, with_vector
+from tracelens.schema.ownership import NO_LINK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +59,7 @@ class GrowingFile:
         Raises:
             OSError: it cannot be written.
         """
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | NO_LINK, 0o644)
         self._fresh = length == 0
         schema = EVENT_SCHEMA.with_metadata(side.to_metadata())
         self._written = io.BytesIO()

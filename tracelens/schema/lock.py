@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from tracelens.errors import TraceNotFound
+from tracelens.schema.ownership import NO_LINK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +44,7 @@ def locked(file: Path, patience_s: float = 0.0) -> Iterator[None]:
 
 def _open(file: Path) -> int:
     try:
-        return os.open(file, os.O_RDWR)
+        return os.open(file, os.O_RDWR | NO_LINK)
     except FileNotFoundError as error:
         raise _gone(file) from error
 

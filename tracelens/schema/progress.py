@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tracelens.errors import NotATrace
+from tracelens.schema.ownership import NO_LINK
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,7 +76,7 @@ def save_progress(folder: Path, progress: Progress) -> None:
         OSError: there is no room.
     """
     unfinished = folder / f".{PROGRESS_FILE}"
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | NO_LINK, 0o644)
     try:
         os.write(descriptor, json.dumps(asdict(progress)).encode())
         os.fdatasync(descriptor)

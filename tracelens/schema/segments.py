@@ -24,6 +24,7 @@ from tracelens.schema.elsewhere import find_segments
 from tracelens.schema.growing import read_growing
 from tracelens.schema.host import clock_domain, host_name, process_started_ns
 from tracelens.schema.lock import locked
+from tracelens.schema.ownership import MARKER_FILE
 from tracelens.schema.progress import PROGRESS_FILE, UNFINISHED_FILE, load_progress
 from tracelens.schema.remaining import convert_rest
 from tracelens.schema.segment_files import segment_files
@@ -140,7 +141,7 @@ def _publish(unfinished: Path, path: Path) -> None:
 
 def _cleared(place: Path, folder: Path, path: Path) -> Path:
     """Remove what a file was made of; return the file."""
-    names = (PROGRESS_FILE, UNFINISHED_FILE, f".{PROGRESS_FILE}", SIDE_FILE)
+    names = (PROGRESS_FILE, UNFINISHED_FILE, f".{PROGRESS_FILE}", SIDE_FILE, MARKER_FILE)
     for file in [*folder.glob(f"*{SEGMENT_SUFFIX}"), *(folder / name for name in names)]:
         file.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # somebody put a file of their own into it

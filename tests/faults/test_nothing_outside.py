@@ -1,0 +1,205 @@
+"""Reading a stranger's trace writes, moves and deletes nothing but in folders that TraceLens made."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from support.indexes import explained, recorded
+from support.segments import PROCESS, Slot, write_folder
+
+import tracelens as tl
+from tracelens.cli import main
+from tracelens.errors import NotATrace
+from tracelens.lod import home, index, opening
+from tracelens.schema.elsewhere import leave_note
+from tracelens.schema.host import clock_domain, host_name
+from tracelens.schema.ownership import MARKER_FILE, mark
+from tracelens.schema.progress import PROGRESS_FILE, UNFINISHED_FILE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DEAD = replace(
+    PROCESS, host=host_name(), clock_domain=clock_domain(), pid=2**22 + 1, incarnation=1, rank=9
+)
+READING = ("info", "analyze", "validate", "index")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def documents(tmp_path: Path) -> Path:
+    folder = tmp_path / "documents"
+    (folder / "thesis").mkdir(parents=True)
+    (folder / "thesis" / "chapter.txt").write_text("years of work")
+    (folder / "letter.txt").write_text("dear")
+    return folder
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    return recorded(tmp_path / "stranger")
+
+
+def seen(folder: Path) -> dict[str, tuple[int, str]]:
+    """Describe everything below a folder: when it was changed last, and what it holds."""
+    return {
+        str(entry): (entry.lstat().st_mtime_ns, "" if entry.is_dir() else entry.read_text("latin1"))
+        for entry in [folder, *folder.rglob("*")]
+    }
+
+
+def read_with_all_verbs(trace: Path) -> None:
+    for verb in READING:
+        main([verb, str(trace)])
+
+
+@pytest.mark.parametrize("deep", ["", home.FOLDER, "x"])
+def test_an_index_that_is_a_link(trace: Path, documents: Path, deep: str) -> None:
+    """Whether it is the folder of indexes or an index in it: what it leads to stays as it is."""
+    if deep == home.FOLDER:
+        made = trace / home.FOLDER
+        made.mkdir()
+        (made / str(home.fingerprint(trace))).symlink_to(documents)
+    else:
+        (trace / home.FOLDER).symlink_to(documents / deep)
+    before = seen(documents)
+    read_with_all_verbs(trace)
+    assert seen(documents) == before
+    assert index.find(trace)
+
+
+def test_folders_of_others_where_indexes_lie(trace: Path, cache: Path) -> None:
+    """What somebody put where indexes would lie is not cleared away; the index is in the cache."""
+    theirs = trace / home.FOLDER / "notes"
+    theirs.mkdir(parents=True)
+    (theirs / "ideas.txt").write_text("mine")
+    before = seen(trace / home.FOLDER)
+    read_with_all_verbs(trace)
+    assert seen(trace / home.FOLDER) == before
+    found = index.find(trace)
+    assert found
+    assert found.is_relative_to(cache)
+
+
+def test_an_index_that_came_with_the_trace_is_not_believed(trace: Path, tmp_path: Path) -> None:
+    """A copy of an index may say anything; its marker is that of another folder."""
+    explained(trace)
+    made_of = home.fingerprint(trace)
+    copied = tmp_path / "copy"
+    shutil.copytree(trace, copied)  # with times, so that the copy has the same fingerprint
+    assert home.fingerprint(copied) == made_of
+    assert (copied / home.FOLDER / MARKER_FILE).exists()
+    assert index.find(copied) is None
+    assert opening.indexed(trace)
+
+
+def dead_segments(trace: Path) -> Path:
+    """Leave segments of a process of this host that has been killed."""
+    return write_folder(trace, [Slot(1, 2)], process=DEAD, end=False)
+
+
+def test_own_segments_are_converted_in_place(trace: Path) -> None:
+    """A killed run of one's own becomes Arrow when it is read."""
+    folder = dead_segments(trace)
+    mark(folder, trace)
+    tl.open(trace)
+    assert not folder.exists()
+    assert folder.with_suffix(".arrow").exists()
+
+
+def test_segments_that_were_unpacked_here_stay(trace: Path) -> None:
+    """They are read all the same, each time anew."""
+    dead_segments(trace)
+    before = seen(trace)
+    for _ in range(2):
+        assert tl.open(trace).processes.filter(rank=9)["events"].to_list() == [1]
+    assert seen(trace) == before
+
+
+def test_a_copied_recording_stays(trace: Path, tmp_path: Path) -> None:
+    """Its markers are those of other folders."""
+    mark(dead_segments(trace), trace)
+    copied = tmp_path / "copy"
+    shutil.copytree(trace, copied)
+    before = seen(copied)
+    tl.open(copied)
+    assert seen(copied) == before
+
+
+@pytest.mark.parametrize(
+    "name", [UNFINISHED_FILE, PROGRESS_FILE, f".{PROGRESS_FILE}", "side.jsonl"]
+)
+def test_links_among_segments(trace: Path, documents: Path, name: str) -> None:
+    """They are refused in a sentence, also in a folder with a good marker."""
+    folder = dead_segments(trace)
+    mark(folder, trace)
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(documents / "letter.txt")
+    before = seen(documents)
+    read_with_all_verbs(trace)
+    (note,) = (note for note in tl.open(trace).notes if note.kind == "unreadable")
+    assert "holds a link" in note.sentence
+    assert seen(documents) == before
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_note_that_names_segments_of_another_run(
+    trace: Path, tmp_path: Path, *, known: bool
+) -> None:
+    """Neither moved nor read: only segments that say so belong to a trace."""
+    other = tmp_path / "mine"
+    folder = dead_segments(other)
+    if known:
+        mark(folder, other)
+    leave_note(trace / f"{folder.stem}.elsewhere", folder)
+    before = seen(other)
+    read_with_all_verbs(trace)
+    (note,) = (note for note in tl.open(trace).notes if note.kind == "unreadable")
+    assert "does not say that it belongs to this trace" in note.sentence
+    assert seen(other) == before
+
+
+def test_a_finished_run_does_not_clear_another(trace: Path, tmp_path: Path) -> None:
+    """A stranger's Arrow file beside such a note is no reason to remove what it was not made of."""
+    other = tmp_path / "mine"
+    folder = dead_segments(other)
+    mark(folder, other)
+    leave_note(trace / "worker-00000-1.elsewhere", folder)
+    before = seen(other)
+    tl.open(trace)
+    with pytest.raises(NotATrace, match="belongs to this trace"):
+        tl.open(trace / "worker-00000-1.elsewhere")
+    assert seen(other) == before
+
+
+@pytest.mark.parametrize("name", ["worker-00007-7.arrow", "worker-00007-7.segments"])
+def test_links_out_of_the_trace(trace: Path, tmp_path: Path, name: str) -> None:
+    """What they lead to is not read; a link within the trace is, and so is one that the user names."""
+    outside = tmp_path / "outside" / name
+    if name.endswith(".arrow"):
+        outside.parent.mkdir()
+        shutil.copy(next(trace.glob("*.arrow")), outside)
+    else:
+        dead_segments(outside.parent).rename(outside)
+    (trace / name).symlink_to(outside)
+    (note,) = (note for note in tl.open(trace).notes if note.kind == "unreadable")
+    assert "link out of the trace" in note.sentence
+    (tmp_path / "named").symlink_to(outside.parent)
+    assert tl.open(tmp_path / "named").processes.height == 1
+
+
+def test_samples_behind_a_link(trace: Path, documents: Path) -> None:
+    """They are left out, and a note says so."""
+    (trace / "samples").mkdir()
+    name = next(trace.glob("*.arrow")).name
+    (trace / "samples" / name).symlink_to(documents / "letter.txt")
+    (note,) = (note for note in tl.open(trace).notes if "samples" in note.sentence)
+    assert "left out" in note.sentence

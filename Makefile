@@ -23,7 +23,9 @@ check: $(VENV)/test.stamp ## lint, types, import contracts
 	$(BIN)/lint-imports
 
 SIDE_BY_SIDE := --numprocesses logical --maxprocesses 4 --dist loadfile
+unit: export SECOND_TRIES := .pytest_cache/second-tries
 unit: $(VENV)/test.stamp ## all tests, without the checks; the recorder's also without its native part
+	@rm -f $(SECOND_TRIES)
 	$(BIN)/pytest -m "side_by_side or not end_to_end" $(SIDE_BY_SIDE) $(PYTEST_ARGS) || [ $$? = 5 ]
 	$(BIN)/pytest -m "not side_by_side and end_to_end" $(PYTEST_ARGS) || [ $$? = 5 ]
 	TRACELENS_NATIVE=0 $(BIN)/pytest tests/instrument --ignore-glob='*/test_harmless_*' $(SIDE_BY_SIDE)

@@ -23,7 +23,9 @@ check: $(VENV)/test.stamp ## lint, types, import contracts
 	$(BIN)/lint-imports
 
 SIDE_BY_SIDE := --numprocesses logical --maxprocesses 4 --dist loadfile
+unit: export SECOND_TRIES := .pytest_cache/second-tries
 unit: $(VENV)/test.stamp ## all tests, without the checks; the recorder's also without its native part
+	@rm -f $(SECOND_TRIES)
 	$(BIN)/pytest -m "side_by_side or not end_to_end" $(SIDE_BY_SIDE) $(PYTEST_ARGS) || [ $$? = 5 ]
 	$(BIN)/pytest -m "not side_by_side and end_to_end" $(PYTEST_ARGS) || [ $$? = 5 ]
 	TRACELENS_NATIVE=0 $(BIN)/pytest tests/instrument --ignore-glob='*/test_harmless_*' $(SIDE_BY_SIDE)
@@ -35,6 +37,9 @@ proofs: $(VENV)/test.stamp ## the recorder's promises at length: 100 kills, 8 x 
 
 sanitize: $(VENV)/test.stamp ## the recorder's tests with sanitizers in its native part
 	PYTHONPATH=tests $(BIN)/python -m support.sanitize $(PYTEST_ARGS)
+
+mutate: $(VENV)/mutate.stamp ## what no test notices of many small changes of a module: make mutate MODULE=tracelens.schema.depth (TESTS="tests/schema")
+	PYTHONPATH=tests $(BIN)/python -m support.mutate $(MODULE) $(if $(TESTS),--tests $(TESTS)) $(PYTEST_ARGS)
 
 samples: $(VENV)/test.stamp ## record sample_traces/ anew
 	PYTHONPATH=tests $(BIN)/python -m support.samples
@@ -146,6 +151,10 @@ $(VENV)/test.stamp: pyproject.toml $(NATIVE) | $(VENV)/bin/python
 	$(PIP) 'torch==2.13.0'
 	$(PIP) -e '.[test]'
 	touch $@ $(VENV)/demo.stamp
+
+$(VENV)/mutate.stamp: $(VENV)/test.stamp
+	$(PIP) 'cosmic-ray>=8.4'
+	touch $@
 
 # Beside what the tests use; a recorder that cannot be installed is left out, and bench-recorder says why.
 $(VENV)/peers.stamp: tests/benchmarks/peers.txt $(VENV)/test.stamp

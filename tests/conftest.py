@@ -1,6 +1,6 @@
 """What holds for all tests: no example of Hypothesis fails because the machine is busy.
 
-Tests with real processes or a real browser get a second try, which the summary lists as RERUN.
+Tests with real processes or a real browser get a second try; a few of them may need it.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 import pytest
+from support import second_tries
 
 if find_spec("hypothesis"):  # environments for one framework do without
     from hypothesis import HealthCheck, settings
@@ -18,12 +19,19 @@ if find_spec("hypothesis"):  # environments for one framework do without
     settings.load_profile("patient")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give every test its second try, where the plugin for it is installed.
+def pytest_configure(config: pytest.Config) -> None:
+    """Count second tries, in the one process that hears of all tests."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(second_tries.SecondTries())
 
-    Real processes share the machine with others, and tests side by side share a process, in which what
-    one leaves behind is complained of while another runs.
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give tests with real processes a second try, where the plugin for it is installed.
+
+    Their processes share the machine with others, which may do anything to them. No other test has that
+    excuse: one that fails now and then is wrong, or has found something.
     """
     if config.pluginmanager.hasplugin("rerunfailures"):
         for item in items:
-            item.add_marker(pytest.mark.flaky(reruns=1))
+            if item.get_closest_marker("end_to_end"):
+                item.add_marker(pytest.mark.flaky(reruns=1))

@@ -1,11 +1,14 @@
-"""Serves runs until Ctrl-C: to this machine, or to a network by token."""
+"""Serves runs until Ctrl-C or SIGTERM: to this machine, or to a network by token."""
 
 from __future__ import annotations
 
 import errno
+import signal
 import socket
 import sys
+import threading
 import webbrowser
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +23,7 @@ from tracelens_dashboard.store import Store
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 THREADS: Final = 8
 PORT_TAKEN: Final = {errno.EADDRINUSE, errno.EACCES}
@@ -38,7 +41,7 @@ def serve(
     open_browser: bool = False,
     ready: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve several runs, or one, opened or to be opened; returns on Ctrl-C.
+    """Serve several runs, or one, opened or to be opened; returns on Ctrl-C, or on SIGTERM.
 
     Another `host` than this machine's loopback makes a token, which is part of the address.
     `port` 0 picks a free one; `ready` is called with the address once requests are accepted.
@@ -51,18 +54,37 @@ def serve(
     runs = source if isinstance(source, Runs) else Runs.of(_opened(source))
     server = _listen(create_app(runs, access).server, host, port)
     url = access.address(host, server.effective_port)
+    # The server's loop returns when it is interrupted; it may be before it or after it, too.
+    with closing(server), suppress(KeyboardInterrupt), _interrupted_by_sigterm():
+        _tell(url, access, server.effective_port)
+        if ready:
+            ready(url)
+        if open_browser:
+            webbrowser.open(url)
+        server.run()
+
+
+def _tell(url: str, access: Access, port: int) -> None:
     sys.stdout.write(f"TraceLens is at {url} (Ctrl-C ends)\n")
     if access.token:
-        sys.stdout.write(NETWORK.format(port=server.effective_port, name=socket.gethostname()))
+        sys.stdout.write(NETWORK.format(port=port, name=socket.gethostname()))
     sys.stdout.flush()
-    if ready:
-        ready(url)
-    if open_browser:
-        webbrowser.open(url)
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """Have SIGTERM do what Ctrl-C does: what runs in the background ignores SIGINT.
+
+    Only the main thread may say what a signal does; whoever serves from another one ends it otherwise.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        server.run()  # returns on Ctrl-C
+        yield
     finally:
-        server.close()
+        signal.signal(signal.SIGTERM, before)
 
 
 def _opened(source: Store | str | os.PathLike[str]) -> Store:

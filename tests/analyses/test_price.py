@@ -126,3 +126,16 @@ def test_what_cost_nothing_may_still_cost_something() -> None:
     found = price(total + effect, effect, 20.0 - total, 2000.0)
     assert found.saving == found.interval[0] == 0.0
     assert found.interval[1] == pytest.approx(3 * 4.0 / 2000.0)
+
+
+def test_a_late_rank_that_waits_in_the_next_step_is_not_one_of_those_that_waited() -> None:
+    """What it waits after its own lateness is for others, and no cost of it."""
+    total = np.full((50, 3), 10.0)
+    effect = np.zeros_like(total)
+    effect[10:20, 1] = 4.0
+    wait = np.zeros_like(total)
+    wait[10:20, [0, 2]] = 4.0
+    wait[20, 1] = 40.0
+    found = price(total + effect, effect, wait, 540.0)
+    assert found.waiting == 2
+    assert found.cost == pytest.approx(2 * 40 / (3 * 540))

@@ -28,6 +28,18 @@ def test_the_index_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert {file.name: file.stat().st_mtime_ns for file in folder.iterdir()} == made
 
 
+def test_again_makes_it_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever changed an analysis sees what it says now; without an index it is just made."""
+    trace = recorded(tmp_path / "run")
+    for _ in range(2):
+        assert main(["index", str(trace), "--again"]) == 0
+        folder = index.find(trace)
+        assert folder
+        assert "of another analysis" not in (folder / "report.json").read_text()
+        (folder / "report.json").write_text('"of another analysis"')
+    assert str(folder) in capsys.readouterr().out
+
+
 def test_what_is_no_folder_has_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A table of spans opens without; the sentence says so."""
     table = tmp_path / "spans.csv"

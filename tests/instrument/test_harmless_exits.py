@@ -124,7 +124,9 @@ ENDINGS = {
     "terminated": SIGNALS + "with SPAN: signal.raise_signal(signal.SIGTERM)",
     "handled": SIGNALS
     + "signal.signal(15, lambda *_: sys.exit(9))\nwith SPAN: signal.raise_signal(15)",
-    "interrupted": SIGNALS + "with SPAN: signal.raise_signal(signal.SIGINT)",
+    "interrupted": SIGNALS
+    + "signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background\n"
+    + "with SPAN: signal.raise_signal(signal.SIGINT)",
     "segfault": SEGFAULT,
     "subinterpreter": SUBINTERPRETER,
 }

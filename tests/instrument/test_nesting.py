@@ -137,3 +137,20 @@ def test_entered_before_and_left_during(tmp_path: Path) -> None:
     tl.stop()
     recorded = read_one(tmp_path / "trace")
     assert sorted(event["name"] for event in recorded.events) == ["inner", "late"]
+
+
+def test_what_is_left_last_is_closed_first_also_after_another_was_left_from_below(
+    trace: Path,
+) -> None:
+    """A use that others do not nest in is taken out; the others keep their order."""
+    around, span = tl.span("around"), tl.span("piece")
+    around.__enter__()
+    span.__enter__()
+    span.__enter__()
+    around.__exit__(None, None, None)
+    span.__exit__(None, None, None)
+    span.__exit__(None, None, None)
+    tl.stop()
+    pieces = sorted(read_one(trace).named("piece"), key=lambda event: event["start_ns"])
+    first, second = (event["start_ns"] + event["duration_ns"] for event in pieces)
+    assert second < first

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from support.ending import ended
 from support.patience import PATIENCE_S
 from support.recording import clean_environment, read_one, run_child
 
@@ -259,8 +260,7 @@ def mounted(tmp_path: Path) -> Iterator[Path]:
             time.sleep(0.01)
         yield folder
     finally:
-        server.terminate()
-        server.wait()
+        ended(server)
         subprocess.run(["umount", "-l", str(folder)], check=False, capture_output=True)
 
 

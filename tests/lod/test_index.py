@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
+import sys
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
 from support.indexes import explained, recorded
+from support.patience import PATIENCE_S
 
 from tracelens import load
 from tracelens.analyses import analyze
@@ -17,10 +21,6 @@ from tracelens.lod import columns, files, home, index, opening, query, rows, tab
 from tracelens.lod.run import Run, with_pyramid
 from tracelens.lod.window import Window
 from tracelens.simulator.synthetic import Scenario
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 LONG = Scenario(ranks=2, steps=400)  # has more than one level
 
@@ -96,11 +96,45 @@ def test_tables_do_not_grow_with_events(trace: Path, monkeypatch: pytest.MonkeyP
     assert {table.height for table in tables.of(report).values()} == {0, 1, 2}
 
 
-def test_other_code_finds_no_index(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Findings of another version of the analyses are not shown."""
+def test_another_format_finds_no_index(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index is read by those who write the same; theirs takes the place of an older one."""
     explained(trace)
-    monkeypatch.setattr(home, "_code", lambda: "another version")
+    older = index.find(trace)
+    assert older
+    monkeypatch.setattr(home, "VERSION", home.VERSION + 1)
+    monkeypatch.setattr(home, "FOLDER", f"index-v{home.VERSION}")
     assert index.find(trace) is None
+    explained(trace)
+    newer = index.find(trace)
+    assert newer
+    assert newer.parent != older.parent
+    assert not older.exists()
+
+
+def test_the_same_tracelens_installed_again_finds_the_index(trace: Path, tmp_path: Path) -> None:
+    """Its files are new ones, at another place; what they make of a trace is the same."""
+    explained(trace)
+    again = tmp_path / "installed"
+    shutil.copytree(
+        Path(home.__file__).parents[1],
+        again / "tracelens",
+        ignore=shutil.ignore_patterns("__pycache__"),
+        copy_function=shutil.copyfile,
+    )
+    program = "import sys; from pathlib import Path; from tracelens.lod import home, index\n"
+    program += "print(home.__file__, index.find(Path(sys.argv[1])), sep='\\n')"
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(trace)],
+        env={**os.environ, "PYTHONPATH": str(again)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    code, found = done.stdout.splitlines()
+    assert Path(code).is_relative_to(again)
+    assert Path(found) == index.find(trace)
 
 
 def test_a_killed_build_leaves_nothing_that_is_found(

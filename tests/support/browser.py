@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import shutil
-import signal
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -14,7 +13,8 @@ from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import expect, sync_playwright
-from support.patience import PATIENCE_S, until
+from support.ending import ended
+from support.patience import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,7 +88,7 @@ class Watch:
 
 @contextmanager
 def served(trace: Path, *options: str) -> Iterator[str]:
-    """Run `tracelens serve` on a free port; yields its address; it must end well on Ctrl-C."""
+    """Run `tracelens serve` on a free port; yields its address; it must end well on SIGTERM."""
     with serving(trace, *options) as (url, _):
         yield url
 
@@ -102,8 +102,7 @@ def serving(trace: Path, *options: str) -> Iterator[tuple[str, int]]:
         assert process.stdout is not None
         words = (word for line in iter(process.stdout.readline, "") for word in line.split())
         yield next(word for word in words if word.startswith("http://")), process.pid
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=PATIENCE_S) == 0
+        assert ended(process) == 0
     finally:
         process.kill()
         process.communicate()

@@ -32,7 +32,6 @@ _EXTRAS: Final = {
     "dashboard": ("dash", "plotly", "dash_mantine_components", "dash_ag_grid", "waitress"),
     "mpi": ("mpi4py",),
 }
-_OTHER_FRAMEWORKS: Final = ("horovod", "tensorflow", "jax", "lightning", "transformers")
 
 
 @dataclass(frozen=True)
@@ -148,11 +147,6 @@ def _frameworks() -> Iterator[Check]:
         version = _version(package)
         found = f"{version}, recorded without a change" if version else "not installed"
         yield Check(hook.name, "ok", found)
-    for package in _OTHER_FRAMEWORKS:
-        version = _version(package)
-        if version:
-            advice = "Mark its phases with tl.span and tl.step."
-            yield Check(package, "note", f"{version}, for which there is no hook", advice)
 
 
 def _extras() -> Iterator[Check]:

@@ -18,19 +18,23 @@ NAME: Final = "index"
 HELP: Final = "make the index of a recorded run, with which the dashboard opens it at once"
 EXAMPLES: Final = """\
   tracelens index traces/today
+  tracelens index traces/today --again    # as after a change of the analyses
 """
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `index`."""
     parser.add_argument("trace", type=Path, help="trace folder")
+    parser.add_argument("--again", action="store_true", help="make it anew, if there is one")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Make the index, unless there is one of the trace as it is, and say where it is."""
     from tracelens.cli.progress import progress
-    from tracelens.lod import opening
+    from tracelens.lod import index, opening
 
+    if arguments.again:
+        index.remove(arguments.trace)
     made = opening.indexed(arguments.trace) or opening.explained(open_trace(arguments), progress)
     opening.refined(made, progress)
     sys.stdout.write(_described(made) + "\n")

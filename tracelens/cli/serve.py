@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Open, analyze and serve until Ctrl-C."""
+    """Open, analyze and serve until Ctrl-C or SIGTERM, which are normal ends."""
     from tracelens_dashboard.server import serve
 
     serve(_served(arguments), host=arguments.host, port=arguments.port)

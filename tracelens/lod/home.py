@@ -3,14 +3,14 @@
 An index stands in a folder named after what it was made of, so a stale one is simply not found: beside
 the trace, as `index-v2/FINGERPRINT`, or in the user's cache, where that cannot be written or is a folder
 that TraceLens did not make. Folders of indexes have the marker of `schema.ownership`: none without a
-valid one is read, written to or cleared, so that an index in a stranger's trace is never believed.
+valid one is read, written to or cleared, so that an index in a stranger's trace is never believed. The
+number is that of the index format; where and when TraceLens was installed changes nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,13 +19,16 @@ from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, TRACE
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+# Of the index format: to be raised when the files of an index change, or when the analyses come to other
+# findings on the same trace; `tests/lod/test_index_layout.py` holds the files to it.
 VERSION: Final = 2
-FOLDER: Final = f"index-v{VERSION}"
+_FOLDERS: Final = "index-v"
+FOLDER: Final = f"{_FOLDERS}{VERSION}"
 _UNFINISHED: Final = (SEGMENTS_SUFFIX, ELSEWHERE_SUFFIX)
 
 
 def fingerprint(trace: Path) -> str | None:
-    """Return what changes with the files of a trace folder, or with the code that explains them.
+    """Return what changes with the files of a trace folder.
 
     None where there is nothing to keep an index of: a recording that still goes on, or no folder.
     """
@@ -37,20 +40,31 @@ def fingerprint(trace: Path) -> str | None:
     live = (file for file in visible if file.name.endswith(_UNFINISHED))
     if not files or any(file.stem not in converted for file in live):
         return None
-    return _digest([_code(), *_described(files, trace)])
+    return _digest(_described(files, trace))
 
 
 def places(trace: Path) -> list[Path]:
     """Return where the indexes of a trace may be, the best place first."""
-    cached = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return [trace / FOLDER, cached / "tracelens" / FOLDER / _digest([str(trace.resolve())])]
+    return [trace / FOLDER, _cache() / FOLDER / _cached_name(trace)]
 
 
-@cache
-def _code() -> str:
-    """Say which code explained a trace: another one may come to other findings."""
-    root = Path(__file__).parents[1]
-    return _digest(_described(sorted(root.rglob("*.py")), root))
+def outdated(trace: Path) -> list[Path]:
+    """Return the places where older versions of the index format have kept indexes of a trace."""
+    return [
+        place
+        for root, inside in ((trace, ""), (_cache(), _cached_name(trace)))
+        for version in range(1, VERSION)
+        for place in [root / f"{_FOLDERS}{version}" / inside]
+        if place.is_dir()
+    ]
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tracelens"
+
+
+def _cached_name(trace: Path) -> str:
+    return _digest([str(trace.resolve())])
 
 
 def _described(files: Iterable[Path], root: Path) -> list[str]:

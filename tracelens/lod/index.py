@@ -61,7 +61,7 @@ def write(trace: Path, run: Run, parts: Iterable[Lanes], tell: Tell = _nobody) -
         with suppress(OSError), _alone(place):
             folder = place / made_of
             if not folder.is_dir():
-                _clear(place)
+                _clear(trace, place)
                 _write(run, parts, place, folder, tell)
             return folder
     return None
@@ -87,6 +87,14 @@ def load(folder: Path) -> Run | None:
     except (OSError, ValueError, LookupError, TypeError, pl.exceptions.PolarsError):
         shutil.rmtree(folder, ignore_errors=True)
         return None
+
+
+def remove(trace: Path) -> None:
+    """Remove the index of a trace as it is now, if there is one, so that it is made anew."""
+    folder = find(trace)
+    if folder:
+        with _alone(folder.parent):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def size(folder: Path) -> dict[str, int]:
@@ -139,11 +147,13 @@ def _draft(file: Path) -> Path:
     return file.with_name(f".{file.name}{UNFINISHED}")
 
 
-def _clear(place: Path) -> None:
-    """Remove indexes of what the trace was before, and what a killed process left."""
+def _clear(trace: Path, place: Path) -> None:
+    """Remove indexes of what the trace was before, of older formats, and what a killed process left."""
     for entry in place.iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
+    for older in filter(is_ours, home.outdated(trace)):
+        shutil.rmtree(older, ignore_errors=True)
 
 
 def _make(place: Path) -> None:

@@ -1,0 +1,55 @@
+"""How far a step must stand out to be a stall: six deviations of what is usual there, not four."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tracelens.analyses import _sparse, stalls
+from tracelens.analyses._own_time import WARM_UP, OwnTime
+
+STEPS, RANKS = 105, 4
+STEP_NS = 40e6
+STALLED = np.arange(14, STEPS, 10)  # ten of a hundred steps after the warm-up
+NOISE = np.resize([-0.10, -0.07, -0.03, 0.0, 0.03, 0.07, 0.10], STEPS)  # of a step
+
+
+def loading(deviations: float) -> OwnTime:
+    """All ranks load data in half a step, noisily; some steps stand out by so many deviations."""
+    data = (0.5 + NOISE) * STEP_NS
+    data[STALLED] = np.inf
+    judged = data[WARM_UP:]
+    usual = np.median(judged)
+    data[STALLED] = usual + deviations * 1.4826 * np.median(np.abs(judged - usual))
+    own = np.repeat(data[:, None], RANKS, axis=1)[None]
+    rest = np.full((1, STEPS, RANKS), 0.5 * STEP_NS)
+    return OwnTime(
+        ranks=tuple(range(RANKS)),
+        hosts=("here",) * RANKS,
+        steps=np.arange(STEPS),
+        phases=("data", "forward"),
+        own=np.concatenate([own, rest]),
+        length=np.full((STEPS, RANKS), STEP_NS),
+        wait=np.zeros((STEPS, RANKS)),
+        settled=np.arange(STEPS) >= WARM_UP,
+    )
+
+
+@pytest.mark.parametrize(("deviations", "found"), [(5.9, False), (6.1, True)])
+def test_steps_slow_on_all_ranks(deviations: float, found: bool) -> None:  # noqa: FBT001
+    """Where loading varies a lot, that is far more than a fifth of a step, and noise all the same."""
+    own = loading(deviations)
+    least = own.own[0].min(axis=1)
+    job = int(STEPS * STEP_NS)
+    said = stalls._slow(own, "data", least, job)
+    assert bool(said) == found
+    assert all(one.evidence["steps_slow"] == len(STALLED) for one in said)
+
+
+@pytest.mark.parametrize(("deviations", "found"), [(5.0, []), (7.0, [2])])
+def test_steps_slow_on_one_rank(deviations: float, found: list[int]) -> None:
+    """A deviation here is what five sixths of all steps stay below."""
+    above = 0.05
+    excess = np.random.default_rng(7).normal(0.0, above, (STEPS, RANKS)).clip(-2 * above, 2 * above)
+    excess[STALLED, 2] = deviations * above
+    assert [one.rank for one in _sparse.find(excess)] == found

@@ -1,0 +1,25 @@
+"""How many bytes a rank has in a collective whose buffer belongs to all ranks."""
+
+from __future__ import annotations
+
+from support.recording import run_child
+
+
+def test_in_place_each_rank_has_its_share() -> None:
+    """Of a buffer for four ranks a quarter; all of it where each rank gives the whole."""
+    run_child("""
+        import numpy as np
+        from mpi4py import MPI
+        from tracelens.schema.record import NO_BYTES
+        from tracelens_instrument.hooks.mpi_payload import of_call
+        from tracelens_instrument.hooks.mpi_table import Collective
+        for instead in (MPI.IN_PLACE, None):
+            values = {"sendbuf": instead, "recvbuf": np.zeros(12)}
+            shared = Collective("all_gather", payload="sendbuf", instead="recvbuf", shared=True)
+            whole = Collective("allreduce", payload="sendbuf", instead="recvbuf")
+            assert of_call(shared, values, 4) == 24
+            assert of_call(whole, values, 4) == 96
+            assert of_call(shared, {**values, "recvbuf": object()}, 4) == NO_BYTES
+        given = {"sendbuf": np.zeros(2), "recvbuf": np.zeros(12)}
+        assert of_call(shared, given, 4) == of_call(whole, given, 4) == 16
+    """)

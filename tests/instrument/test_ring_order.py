@@ -1,0 +1,52 @@
+"""Which segments may go when only the last steps are kept: none that holds anything of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tracelens_instrument.ring import Ring
+
+FIRST, SECOND, THIRD = (Path(name) for name in ("first", "second", "third"))
+
+
+@pytest.mark.parametrize(("over", "gone"), [(7, []), (8, []), (9, [FIRST]), (12, [FIRST])])
+def test_a_segment_stays_while_it_may_hold_the_first_of_the_last_steps(
+    over: int, gone: list[Path]
+) -> None:
+    """Step 5 was going on when the second came into use: with 8 over, the last three begin with it."""
+    ring = Ring(3)
+    ring.take(FIRST, 0)
+    ring.take(SECOND, 5)
+    assert list(ring.outdated(over)) == gone
+
+
+def test_several_go_at_once_but_never_the_one_in_use() -> None:
+    """However many steps were over since, the last segment stays."""
+    ring = Ring(1)
+    for path, steps in ((FIRST, 0), (SECOND, 2), (THIRD, 4)):
+        ring.take(path, steps)
+    assert list(ring.outdated(100)) == [FIRST, SECOND]
+    assert list(ring.outdated(1000)) == []
+    assert ring.oldest() is None
+
+
+def test_the_oldest_goes_first() -> None:
+    """Where room is short it is given up whatever it holds."""
+    ring = Ring(100)
+    for path in (FIRST, SECOND):
+        ring.take(path, 0)
+    assert ring.oldest() == FIRST
+    assert ring.oldest() is None
+
+
+def test_what_is_frozen_stays() -> None:
+    """Neither steps nor room make it go, the segment in use included."""
+    ring = Ring(1)
+    for path in (FIRST, SECOND):
+        ring.take(path, 0)
+    ring.freeze()
+    ring.take(THIRD, 5)
+    assert ring.oldest() is None
+    assert list(ring.outdated(100)) == []

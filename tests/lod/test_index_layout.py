@@ -1,0 +1,39 @@
+"""The files of an index are those of its format's number: who changes them raises it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from support import index_layout
+
+from tracelens.lod import columns, home
+
+if TYPE_CHECKING:
+    import pytest
+
+ADVICE = (
+    "An index that is there already would be read as what it is not. Raise VERSION in the index's "
+    "`home`, then write the layout down: PYTHONPATH=tests python -m support.index_layout"
+)
+
+
+def test_the_files_are_those_of_the_number() -> None:
+    """Names, types and keys of all files of an index are those written down beside the number."""
+    assert index_layout.layout() == index_layout.agreed(), ADVICE
+
+
+def test_another_type_of_a_column_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The description is fine enough to tell 32 bits from 64."""
+    monkeypatch.setitem(columns.TYPES, "steps", columns.TYPES["starts"])
+    assert index_layout.layout() != index_layout.agreed()
+
+
+def test_a_layout_with_an_old_number_is_not_written_down(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody gets past the test by writing down what there is."""
+    monkeypatch.setattr(index_layout, "layout", lambda: {"version": home.VERSION, "runs": {}})
+    before = index_layout.AGREED.read_text()
+    assert index_layout.main() == 1
+    assert "raise VERSION" in capsys.readouterr().err
+    assert index_layout.AGREED.read_text() == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from support import index_layout
@@ -9,6 +10,8 @@ from support import index_layout
 from tracelens.lod import columns, home
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pytest
 
 ADVICE = (
@@ -29,11 +32,13 @@ def test_another_type_of_a_column_is_seen(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_layout_with_an_old_number_is_not_written_down(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nobody gets past the test by writing down what there is."""
+    before = json.dumps({"version": home.VERSION, "runs": {"another": {}}})
+    (tmp_path / "layout.json").write_text(before)
+    monkeypatch.setattr(index_layout, "AGREED", tmp_path / "layout.json")
     monkeypatch.setattr(index_layout, "layout", lambda: {"version": home.VERSION, "runs": {}})
-    before = index_layout.AGREED.read_text()
     assert index_layout.main() == 1
     assert "raise VERSION" in capsys.readouterr().err
     assert index_layout.AGREED.read_text() == before

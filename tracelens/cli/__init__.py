@@ -1,16 +1,18 @@
 """The command line: one module a verb, and the only place where errors become exit codes.
 
-Exit codes: 0 done (findings included), 1 a gate failed, 2 usage, 3 unusable input, 4 a missing extra.
+Exit codes: 0 done (findings included), 1 a gate failed, 2 usage, 3 unusable input, 4 a missing extra,
+70 a bug in TraceLens.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tracelens import __version__
-from tracelens.cli import analyze, convert, demo, doctor, index, info, record, serve, validate
+from tracelens.cli import analyze, bug, convert, demo, doctor, index, info, record, serve, validate
 from tracelens.errors import MissingExtra, TraceLensError
 
 if TYPE_CHECKING:
@@ -61,6 +63,18 @@ _EXTRA_OF: Final = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; `argv` without the program's name."""
     arguments = build_parser().parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a name that this terminal lacks letters for
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        return _tried(arguments)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # noqa: BLE001 - nothing comes after; polars' panics are no Exception
+        return bug.confess(error)
+
+
+def _tried(arguments: argparse.Namespace) -> int:
+    """Run the verb; what can go wrong without anybody's mistake is a sentence and an exit code."""
     try:
         code: int = arguments.run(arguments)
     except TraceLensError as error:

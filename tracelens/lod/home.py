@@ -41,7 +41,16 @@ def fingerprint(trace: Path) -> str | None:
 def places(trace: Path) -> list[Path]:
     """Return where the indexes of a trace may be, the best place first."""
     cached = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return [trace / FOLDER, cached / "tracelens" / FOLDER / _digest([str(trace.resolve())])]
+    beside = [trace / FOLDER] if _is_utf8(trace) else []  # polars writes nowhere else
+    return [*beside, cached / "tracelens" / FOLDER / _digest([str(trace.resolve())])]
+
+
+def _is_utf8(trace: Path) -> bool:
+    try:
+        str(trace).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @cache
@@ -60,4 +69,4 @@ def _described(files: Iterable[Path], root: Path) -> list[str]:
 
 
 def _digest(lines: Iterable[str]) -> str:
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
+    return hashlib.sha256(os.fsencode("\n".join(lines))).hexdigest()[:32]

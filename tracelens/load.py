@@ -97,7 +97,7 @@ def _within(entry: Path, deep: int) -> list[Path]:
         if _holds_recordings(entry):
             return [entry]
         inner = sorted(entry.iterdir()) if deep > 1 else []
-    except PermissionError:
+    except OSError:  # not for us to look into, or gone since it was listed
         return []
     return [run for child in inner for run in _within(child, deep - 1)]
 

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from tracelens.readers._arrow_file import read_arrow
 from tracelens.schema.vocabulary import COLLECTIVES, KINDS, OPS, TRACE_SUFFIX
+from tracelens.words import shown_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,21 +44,28 @@ def _noted(note: Note) -> str:
 def _unsorted(trace: Trace) -> list[str]:
     """Look for files whose rows are not in order of begin, as the format wants."""
     return [
-        f"'{file.name}': rows are not sorted by start_ns."
+        f"'{shown_name(file.name)}': rows are not sorted by start_ns."
         for file in _arrow_files(trace)
-        if not pl.scan_ipc(file).select("start_ns").collect()["start_ns"].is_sorted()
+        if not _is_sorted(file)
     ]
+
+
+def _is_sorted(file: Path) -> bool:
+    begins = read_arrow(file).table["start_ns"].to_numpy()
+    return bool((begins[1:] >= begins[:-1]).all())
 
 
 def _arrow_files(trace: Trace) -> list[Path]:
     """Return the native files that could be read whole."""
-    if trace.path is None:
+    if trace.path is None or not trace.path.is_dir():
         return []
     cut = [note.file for note in trace.notes if note.kind in {"unreadable", "truncated"}]
-    names = [
-        name for name in trace.processes["file"] if name.endswith(TRACE_SUFFIX) and name not in cut
+    names = {*trace.processes["file"]} - {*cut}
+    return [
+        file
+        for file in sorted(trace.path.iterdir())
+        if file.name.endswith(TRACE_SUFFIX) and shown_name(file.name) in names
     ]
-    return [trace.path / name for name in names] if trace.path.is_dir() else []
 
 
 def _unknown_words(trace: Trace) -> list[str]:

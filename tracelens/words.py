@@ -6,6 +6,7 @@ dashboard write them with these functions, so that one number reads the same eve
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ __all__ = [
     "phase",
     "points",
     "series",
+    "shown_name",
     "size",
     "steps",
 ]
@@ -119,3 +121,11 @@ def capital(text: str) -> str:
 def _three_digits(value: float) -> str:
     size = abs(value)
     return f"{value:,.{0 if size >= 99.95 else 1 if size >= 9.995 else 2}f}"
+
+
+def shown_name(path: str | os.PathLike[str]) -> str:
+    """Write a file's name or path as text that every page and format can hold.
+
+    Names are bytes, to the system; those that are not UTF-8 are written as numbers.
+    """
+    return os.fsencode(path).decode("utf-8", "backslashreplace")

@@ -43,6 +43,11 @@ INDEX: Final = """<!DOCTYPE html>
 </body>
 </html>"""
 
+GONE: Final = (
+    "Files of this run were moved or removed while it was shown: choose another run from the list, or "
+    "serve this one from where it is now."
+)
+
 _log = logging.getLogger(__name__)
 
 
@@ -104,7 +109,9 @@ def _of_all(**query: str) -> Component:
 def _tell(error: Exception) -> Any:
     """Say that something failed, where the user looks; the log has the details."""
     sentence = str(error)
-    if not isinstance(error, TraceLensError):
+    if isinstance(error, FileNotFoundError):
+        sentence = GONE
+    elif not isinstance(error, TraceLensError):
         _log.error("a page could not be drawn", exc_info=error)
         sentence = "Something in this page could not be drawn; the terminal says what."
     set_props(ids.TROUBLE, {"hide": False, "children": sentence})

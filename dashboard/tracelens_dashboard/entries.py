@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Final, Literal
+
+from tracelens.words import shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -68,7 +71,7 @@ class Entry:
 
 def id_of(path: Path) -> str:
     """Return what a run is called in addresses: the same at every start, and nothing of its path."""
-    return hashlib.blake2b(str(path.resolve()).encode(), digest_size=6).hexdigest()
+    return hashlib.blake2b(os.fsencode(path.resolve()), digest_size=6).hexdigest()
 
 
 def names(paths: Sequence[Path]) -> list[str]:
@@ -81,5 +84,5 @@ def _shortest(path: Path, others: Sequence[Path]) -> str:
     for length in range(1, len(path.parts)):
         end = path.parts[-length:]
         if sum(other.parts[-length:] == end for other in others) == 1:
-            return "/".join(end)
-    return str(path)
+            return shown_name("/".join(end))
+    return shown_name(path)

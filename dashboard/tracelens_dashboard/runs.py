@@ -15,6 +15,7 @@ from tracelens.load import open as open_trace
 from tracelens.load import runs_in
 from tracelens.lod import opening
 from tracelens.lod.glance import Glance
+from tracelens.words import shown_name
 from tracelens_dashboard import memory
 from tracelens_dashboard.entries import NEW, QUEUED, Entry, Stage, id_of, names
 from tracelens_dashboard.store import Store
@@ -148,7 +149,8 @@ class Runs:
             with self._turn:
                 self._explain(entry)
         except TraceLensError as error:
-            entry.stage = Stage("failed", str(error).replace(str(entry.path), entry.name))
+            said = str(error).replace(str(entry.path), entry.name)
+            entry.stage = Stage("failed", said.replace(shown_name(entry.path), entry.name))
         finally:
             if entry.stage.kind == "working":
                 sentence = f"'{entry.name}' could not be opened; the terminal says what went wrong."

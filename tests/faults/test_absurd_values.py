@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import polars as pl
 import pyarrow as pa
 import pytest
-from support.damage import RUN, VICTIM, rewritten, written
+from support.damage import RUN, VICTIM, assert_left_out, rewritten, written
 
 from tracelens import load
-from tracelens.analyses import phases
+from tracelens.analyses import analyze, phases
+from tracelens.schema.side import METADATA_KEY
 from tracelens.simulator.synthetic import write
 
 if TYPE_CHECKING:
@@ -101,3 +103,64 @@ def test_unknown_kind_is_user_time(tmp_path: Path) -> None:
     rewritten(victim, lambda table: with_value(table, "kind", "teleport"))
     found = phases.run(load.open(tmp_path)).times
     assert found["ns"].sum() > 0
+
+
+@pytest.mark.parametrize("column", ["name", "kind", "type", "status", "thread", "depth", "step"])
+def test_nothing_where_something_must_be(column: str, tmp_path: Path) -> None:
+    """A row that lacks what every row has is dropped and counted; the analyses go through."""
+    victim = written(tmp_path)
+    rewritten(victim, lambda table: with_value(table, column, None))
+    trace = load.open(tmp_path)
+    assert trace.dropped == {"unusable values": 1}
+    analyze(trace)
+
+
+def test_a_name_that_is_nothing_in_the_dictionary(tmp_path: Path) -> None:
+    """Arrow lets a dictionary hold nothing as a word; it is nothing all the same."""
+    victim = written(tmp_path)
+
+    def hollow(table: pa.Table) -> pa.Table:
+        index = table.schema.get_field_index("name")
+        names = cast("pa.DictionaryArray[Any, Any]", table["name"].combine_chunks())
+        words = [None, *names.dictionary.to_pylist()[1:]]
+        rows = pa.DictionaryArray.from_arrays(names.indices, pa.array(words, pa.string()))
+        return table.set_column(index, table.schema.field(index), rows)
+
+    rewritten(victim, hollow)
+    trace = load.open(tmp_path)
+    assert trace.dropped["unusable values"] > 0
+    assert trace.events.collect()["name"].null_count() == 0
+    analyze(trace)
+
+
+@pytest.mark.parametrize(("field", "value"), [("world", 2**31 - 1), ("rank", 2**31 - 1)])
+def test_more_ranks_than_any_job_has(field: str, value: int, tmp_path: Path) -> None:
+    """A rank or a world beyond all bounds costs its file; nothing is made as large as it says."""
+    victim = written(tmp_path)
+
+    def change(table: pa.Table) -> pa.Table:
+        side = json.loads((table.schema.metadata or {})[METADATA_KEY])
+        side["process"][field] = value
+        return table.replace_schema_metadata({METADATA_KEY: json.dumps(side).encode()})
+
+    rewritten(victim, change)
+    assert_left_out(tmp_path, "metadata is damaged", f"Process.{field} is {value}")
+
+
+@pytest.mark.parametrize("column", ["device_start_ns", "device_duration_ns"])
+def test_half_of_a_time_on_a_device(column: str, tmp_path: Path) -> None:
+    """A begin without a length, or a length without a begin, is no time on a device."""
+    write(replace(RUN, on_device=True), tmp_path)
+
+    def halved(table: pa.Table) -> pa.Table:
+        index = table.schema.get_field_index(column)
+        return table.set_column(
+            index, table.schema.field(index), pa.nulls(table.num_rows, pa.int64())
+        )
+
+    rewritten(tmp_path / VICTIM, halved)
+    trace = load.open(tmp_path)
+    mine = trace.events.filter(pl.col("rank") == 1).collect()
+    assert mine["device_start_ns"].count() == mine["device_duration_ns"].count() == 0
+    segments = phases.run(trace).segments
+    assert segments["start_ns"].dtype == pl.Int64

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -9,9 +10,12 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from polars.testing import assert_frame_equal
-from support.damage import VICTIM, assert_left_out, own_time, written
+from support.damage import VICTIM, assert_left_out, own_time, rewritten, written
 
 from tracelens import load
+from tracelens.analyses import analyze
+from tracelens.soundness import problems
+from tracelens_dashboard.store import Store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,3 +103,36 @@ def test_flipped_bits(seed: int, tmp_path: Path) -> None:
 def events_of(trace: Trace, file: str) -> pl.DataFrame:
     process = trace.processes.filter(pl.col("file") == file)["process"].item()
     return trace.events.filter(pl.col("process") == process).drop("process").collect()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_damaged_footer(seed: int, tmp_path: Path) -> None:
+    """Every event before it is used, the damage is told, and checking the trace says it, too."""
+    victim = written(tmp_path)
+    whole = load.open(tmp_path)
+    content, draw = bytearray(victim.read_bytes()), Random(seed)
+    (size,) = struct.unpack("<i", content[-10:-6])
+    for _ in range(40):
+        content[-10 - draw.randrange(1, size)] ^= 1 << draw.randrange(8)
+    victim.write_bytes(content)
+    trace = load.open(tmp_path)
+    assert_frame_equal(trace.events.collect(), whole.events.collect())
+    (note,) = trace.notes
+    assert note.kind == "truncated"
+    assert any(note.sentence in problem for problem in problems(trace))
+
+
+def test_rows_out_of_order_are_told(tmp_path: Path) -> None:
+    """Checking finds them in the file, though reading sorts them."""
+    victim = written(tmp_path)
+    rewritten(victim, lambda table: table.take(list(range(table.num_rows))[::-1]))
+    assert f"'{VICTIM}': rows are not sorted by start_ns." in problems(load.open(tmp_path))
+
+
+def test_every_file_cut_to_nothing_can_be_drawn(tmp_path: Path) -> None:
+    """A run without one step has pages without anything on them."""
+    written(tmp_path)
+    for file in tmp_path.iterdir():
+        rewritten(file, lambda table: table.slice(1, 1))
+    trace = load.open(tmp_path).with_(steps=load.open(tmp_path).steps.clear())
+    assert Store.of(trace, analyze(trace)).step_times(()) is not None

@@ -91,6 +91,8 @@ def _joined(sends: pl.DataFrame, received: pl.DataFrame) -> pl.DataFrame:
 
 def _believed(hops: pl.DataFrame, uncertainty_ns: int) -> pl.DataFrame:
     """Leave out long messages that another one of the same call may have kept from ending."""
+    if hops.is_empty():  # sends and receives were recorded, but no two of one message
+        return hops
     unsure = max(ONE_CALL_NS, SIGMAS * uncertainty_ns)
     sure = np.zeros(hops.height, np.bool_)
     ranks = hops["sender"].to_numpy(), hops["receiver"].to_numpy()

@@ -57,15 +57,22 @@ def advise(
     """
     shards, total, most = len(now), sum(now), max(now)
     largest = max(sizes.values(), default=0)
-    rows = [("now", most, total // shards, total / most, max(total // shards, largest), 0.0)]
+    rows = [
+        ("now", most, total // shards, _balance(total, most), max(total // shards, largest), 0.0)
+    ]
     for name in ADVISED if sizes else ("chunked",):
         then = loads(STRATEGIES[name](list(sizes.values()) or [total], shards), shards)
         placed = max(then)
         least = total // shards if name == "chunked" else max(total // shards, largest)
-        rows.append((name, placed, total // shards, total / placed, least, gain(then)))
+        rows.append((name, placed, total // shards, _balance(total, placed), least, gain(then)))
     table = pl.DataFrame(rows, schema=PLACEMENT_COLUMNS, orient="row")
     key = max(sizes, key=lambda one: sizes[one]) if sizes else None
     return Advice(table, key, largest or None, _sentence(table, key, largest))
+
+
+def _balance(total: int, most: int) -> float:
+    """Return how many shards' worth of the fullest one there is; one where nobody says any bytes."""
+    return total / most if most else 1.0
 
 
 def _sentence(table: pl.DataFrame, key: str | None, largest: int) -> str:

@@ -1,17 +1,20 @@
 """The command line: one module a verb, and the only place where errors become exit codes.
 
-Exit codes: 0 done (findings included), 1 a gate failed, 2 usage, 3 unusable input, 4 a missing extra.
+Exit codes: 0 done (findings included), 1 a gate failed, 2 usage, 3 unusable input, 4 a missing extra,
+70 a bug in TraceLens.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tracelens import __version__
-from tracelens.cli import analyze, convert, demo, doctor, index, info, record, serve, validate
+from tracelens.cli import analyze, bug, convert, demo, doctor, index, info, record, serve, validate
 from tracelens.errors import MissingExtra, TraceLensError
+from tracelens.words import shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,6 +64,18 @@ _EXTRA_OF: Final = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; `argv` without the program's name."""
     arguments = build_parser().parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a name that this terminal lacks letters for
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        return _tried(arguments)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # noqa: BLE001 - nothing comes after; polars' panics are no Exception
+        return bug.confess(error)
+
+
+def _tried(arguments: argparse.Namespace) -> int:
+    """Run the verb; what can go wrong without anybody's mistake is a sentence and an exit code."""
     try:
         code: int = arguments.run(arguments)
     except TraceLensError as error:
@@ -73,6 +88,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `tracelens analyze DIR | head`
         sys.stderr.close()
         return 0
+    except OSError as error:  # a full disk, a folder without permission
+        if error.errno is None:
+            raise
+        where = f" '{shown_name(error.filename)}'" if isinstance(error.filename, str) else ""
+        return _fail(TraceLensError(f"The system refused{where}: {error.strerror}."))
     except KeyboardInterrupt:
         return 130
     return code

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracelens.cli.opening import add_trace, open_trace
 from tracelens.errors import InvalidArgument
+from tracelens.schema.vocabulary import MOST_RANKS
 
 if TYPE_CHECKING:
     import argparse
@@ -23,7 +24,6 @@ EXAMPLES: Final = """\
   tracelens convert traces/today --to perfetto --ranks 0-3,41 --steps 200-260 --out late.json
 """
 FORMATS: Final = ("perfetto",)
-MOST_RANKS: Final = 1 << 20
 _PART: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
 

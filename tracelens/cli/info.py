@@ -42,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
 def describe(trace: Trace) -> dict[str, Any]:
     """Gather the facts as plain values."""
     from tracelens.reports.words import noted
+    from tracelens.words import shown_name
 
     steps = dict(trace.steps.group_by("process").len().iter_rows())
     processes = [
@@ -63,7 +64,7 @@ def describe(trace: Trace) -> dict[str, Any]:
         for row in trace.processes.sort("role", "rank", "pid").iter_rows(named=True)
     ]
     return {
-        "trace": str(trace.path),
+        "trace": shown_name(trace.path) if trace.path else "",
         "ranks_expected": trace.expected_ranks,
         "processes": processes,
         "clock": trace.alignment.method,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.cli.opening import add_trace, open_trace
 from tracelens.errors import TraceNotFound, UnusableInput
+from tracelens.schema.light_json import loads
+from tracelens.words import shown_name
 
 if TYPE_CHECKING:
     import argparse
@@ -63,7 +65,7 @@ def _report(path: Path) -> Any:
         with path.open("rb") as file:
             if not file.read(1 << 10).lstrip().startswith(b"{"):
                 return None
-        found = json.loads(path.read_bytes())
+        found = loads(path.read_bytes())
     except (OSError, ValueError):
         return None
     return found if str(found.get("format")).startswith(_MARK) else None
@@ -71,8 +73,11 @@ def _report(path: Path) -> Any:
 
 def _written(form: str, path: Path, what: str, problems: list[str]) -> str:
     if form == "json":
-        return json.dumps({"path": str(path), "what": what, "problems": problems}, indent=2) + "\n"
+        return (
+            json.dumps({"path": shown_name(path), "what": what, "problems": problems}, indent=2)
+            + "\n"
+        )
     from tracelens.reports.words import clean
 
     lines = [f"{'- ' if form == 'markdown' else ''}{clean(problem)}" for problem in problems]
-    return "\n".join(lines or [f"{path}: no problem in this {what}."]) + "\n"
+    return "\n".join(lines or [f"{shown_name(path)}: no problem in this {what}."]) + "\n"

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from tracelens.words import shown_name
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -74,7 +76,7 @@ def of_trace(
     )
     start = _begin(trace)
     return Selection(
-        run=trace.path.resolve().name if trace.path else "run",
+        run=shown_name(trace.path.resolve().name) if trace.path else "run",
         owners=owners,
         start_ns=window[0] if window else -(1 << 62),
         end_ns=window[1] if window else 1 << 62,

@@ -18,6 +18,7 @@ from tracelens.lod.query import Scene
 from tracelens.lod.run import Run
 from tracelens.lod.times import Times
 from tracelens.lod.window import Window
+from tracelens.schema.light_json import loads
 from tracelens.transforms.clock import ClockMap
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def load(folder: Path) -> Run:
     Raises:
         OSError: it lacks something, such as a table that pages have come to need since.
     """
-    facts = json.loads((folder / _FACTS).read_text())
+    facts = loads((folder / _FACTS).read_text())
     lanes = tuple(Lane(*row) for row in facts["lanes"])
     scene = Scene(
         lanes=columns.load(folder, "spans", lanes, facts["words"]["spans"]),
@@ -120,7 +121,7 @@ def _moved(moved: Mapping[int, Moved]) -> dict[str, Any]:
 
 
 def _load_moved(folder: Path) -> dict[int, Moved]:
-    facts = json.loads((folder / _MOVED).read_text())
+    facts = loads((folder / _MOVED).read_text())
     maps = [ClockMap.of(row) for row in facts["clocks"]]
     return {process: maps[clock] for process, clock in facts["processes"]}
 

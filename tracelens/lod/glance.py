@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens.lod.grid import parts
+from tracelens.schema.light_json import loads
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,5 +70,5 @@ def save(run: Run, folder: Path) -> None:
 
 def load(folder: Path) -> Glance:
     """Read what `save` wrote."""
-    row = json.loads((folder / FILE).read_text())
+    row = loads((folder / FILE).read_text())
     return Glance(**(row | {"pace_ns": tuple(row["pace_ns"])}))

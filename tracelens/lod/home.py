@@ -45,7 +45,16 @@ def fingerprint(trace: Path) -> str | None:
 
 def places(trace: Path) -> list[Path]:
     """Return where the indexes of a trace may be, the best place first."""
-    return [trace / FOLDER, _cache() / FOLDER / _cached_name(trace)]
+    beside = [trace / FOLDER] if _is_utf8(trace) else []  # polars writes nowhere else
+    return [*beside, _cache() / FOLDER / _cached_name(trace)]
+
+
+def _is_utf8(trace: Path) -> bool:
+    try:
+        str(trace).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def outdated(trace: Path) -> list[Path]:
@@ -76,4 +85,4 @@ def _described(files: Iterable[Path], root: Path) -> list[str]:
 
 
 def _digest(lines: Iterable[str]) -> str:
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
+    return hashlib.sha256(os.fsencode("\n".join(lines))).hexdigest()[:32]

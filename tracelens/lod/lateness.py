@@ -60,7 +60,8 @@ def compare(
     own: Matrix, ranks: tuple[int, ...], steps: tuple[int, ...], step_ns: float = 0.0
 ) -> Lateness:
     """Compare rows of time, [rank, step], with each other; `step_ns` is how long a step usually is."""
-    excess = own - (_lower_median(own, 0) if len(ranks) > 1 else _lower_median(own, 1))
+    axis = 0 if len(ranks) > 1 else 1
+    excess = own - _lower_median(own, axis) if own.size else own
     return Lateness(ranks, steps, own, excess, _ceiling(own, excess, step_ns))
 
 

@@ -10,6 +10,7 @@ import polars as pl
 
 from tracelens.load import samples_of, spans_of
 from tracelens.schema.vocabulary import SAMPLES_FOLDER
+from tracelens.words import shown_name
 
 if TYPE_CHECKING:
     from tracelens.lod.run import Run
@@ -35,7 +36,7 @@ class Recorded:
         """The processes whose stacks were sampled."""
         if not isinstance(self._source, Path):
             return frozenset(self._source.samples["process"])
-        there = {file.name for file in (self._source / SAMPLES_FOLDER).glob("*")}
+        there = {shown_name(file.name) for file in (self._source / SAMPLES_FOLDER).glob("*")}
         return frozenset(process for process, file in self._files.items() if file in there)
 
     def _of(self, process: int) -> pl.DataFrame:
@@ -45,7 +46,7 @@ class Recorded:
             UnusableInput: its file cannot be read (any more).
         """
         if isinstance(self._source, Path):
-            file = self._source / self._files[process]
+            file = self._file(self._source, process)
             return spans_of(file, process, self._run.moved.get(process))
         return self._source.spans.filter(pl.col("process") == process).collect()
 
@@ -56,6 +57,14 @@ class Recorded:
             UnusableInput: its file cannot be read (any more).
         """
         if isinstance(self._source, Path):
-            file = self._source / self._files[process]
+            file = self._file(self._source, process)
             return samples_of(file, process, self._run.moved.get(process)).sort("start_ns")
         return self._source.samples.filter(pl.col("process") == process).sort("start_ns")
+
+    def _file(self, folder: Path, process: int) -> Path:
+        """Return the file of a process: tables hold its name as it is shown."""
+        name: str = self._files[process]
+        if (folder / name).exists():
+            return folder / name
+        known = (entry for entry in folder.glob("*") if shown_name(entry.name) == name)
+        return next(known, folder / name)

@@ -17,6 +17,7 @@ from tracelens.lod.lanes import Lane
 from tracelens.lod.query import Scene
 from tracelens.lod.times import Times
 from tracelens.lod.window import Window
+from tracelens.words import shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -77,7 +78,7 @@ def outlined(trace: Trace, report: Report) -> tuple[Run, Iterator[Lanes]]:
     workers = trace.workers.select("process", "rank").rows()
     others = _other_lanes(trace)
     run = Run(
-        name=trace.path.resolve().name if trace.path else "run",
+        name=shown_name(trace.path.resolve().name) if trace.path else "run",
         report=report,
         workers=trace.workers.select("process", "rank", "host", "file", "training_thread"),
         shards=trace.shards.select("process", _SHARD, "host", "file"),

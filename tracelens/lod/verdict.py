@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from tracelens.analyses.result import Efficiency, Finding, Report, Share, Summary
+from tracelens.schema.light_json import loads
 from tracelens.trace import Alignment, HostClock, Note
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ def save(report: Report, file: Path) -> None:
 
 def load(file: Path) -> Report:
     """Read what `save` wrote."""
-    row = json.loads(file.read_text())
+    row = loads(file.read_text())
     clock, efficiency = row["clock"], row["efficiency"]
     hosts = (HostClock(**_fixed(host)) for host in clock["hosts"])
     return Report(

@@ -16,6 +16,7 @@ import pyarrow as pa
 from tracelens.errors import NotATrace
 from tracelens.readers._ipc_sizes import declared_bytes
 from tracelens.schema.arrow import EVENT_SCHEMA
+from tracelens.schema.mapped import mapped
 from tracelens.schema.side import SideTables
 
 if TYPE_CHECKING:
@@ -51,24 +52,21 @@ def read_arrow(path: Path) -> Recording:
         raise NotATrace("it is empty (0 bytes)")
     if size > MAX_FILE_BYTES:
         raise NotATrace(f"it has {size} bytes, more than the limit of {MAX_FILE_BYTES}")
-    with pa.memory_map(str(path)) as mapped:
-        content = mapped.read_buffer()
-        if not bytes(memoryview(content)[:_LEAD]).startswith(MAGIC):
-            begin = bytes(memoryview(content)[:_LEAD])
-            raise NotATrace(f"it is not an Arrow file (it begins with {begin!r})")
-        if size <= _LEAD:
-            raise NotATrace("its header is damaged or cut off")
-        stream = content.slice(_LEAD)
-        schema = _schema(stream)
-        ended = bytes(memoryview(content)[-len(MAGIC) :]) == MAGIC
-        side = SideTables.from_metadata(
-            _last_metadata(content, schema) if ended else schema.metadata
-        )
-        columns = _known_columns(schema)
-        _refuse_bombs(stream, size)
-        batches, broken = _batches(stream, columns)
-        table = pa.Table.from_batches(batches, schema=_selected(schema, columns))
-    return Recording(_in_order(table.unify_dictionaries()), side, cut=broken or not ended)
+    content = mapped(path)
+    begin = bytes(memoryview(content)[:_LEAD])
+    if not begin.startswith(MAGIC):
+        raise NotATrace(f"it is not an Arrow file (it begins with {begin!r})")
+    if size <= _LEAD:
+        raise NotATrace("its header is damaged or cut off")
+    stream = content.slice(_LEAD)
+    schema = _schema(stream)
+    metadata = _last_metadata(content)
+    side = SideTables.from_metadata(schema.metadata if metadata is None else metadata)
+    columns = _known_columns(schema)
+    _refuse_bombs(stream, size)
+    batches, broken = _batches(stream, columns)
+    table = pa.Table.from_batches(batches, schema=_selected(schema, columns))
+    return Recording(_in_order(table.unify_dictionaries()), side, cut=broken or metadata is None)
 
 
 def _schema(stream: pa.Buffer) -> pa.Schema:
@@ -81,13 +79,18 @@ def _schema(stream: pa.Buffer) -> pa.Schema:
     return schema
 
 
-def _last_metadata(content: pa.Buffer, schema: pa.Schema) -> dict[bytes, bytes] | None:
-    """Return what the end of a file says: side tables are whole there, not yet where it begins."""
+def _last_metadata(content: pa.Buffer) -> dict[bytes, bytes] | None:
+    """Return what the end of a file says: side tables are whole there, not yet where it begins.
+
+    None where the end is missing or damaged.
+    """
+    if bytes(memoryview(content)[-len(MAGIC) :]) != MAGIC:
+        return None
     try:
         with pa.ipc.open_file(content) as reader:
-            return reader.schema.metadata
+            return reader.schema.metadata or {}
     except (pa.ArrowException, OSError, ValueError):
-        return schema.metadata
+        return None
 
 
 def _known_columns(schema: pa.Schema) -> list[int]:

@@ -15,6 +15,8 @@ from tracelens.schema.vocabulary import EVENT_TYPES, STATUSES
 from tracelens.trace import EVENT_COLUMNS
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     import pyarrow as pa
 
     from tracelens.readers._arrow_file import Recording
@@ -23,7 +25,8 @@ LATEST_NS: Final = 9_214_646_400_000_000_000  # the year 2262, near the end of 6
 LONGEST_NS: Final = 366 * 86_400 * 1_000_000_000  # nothing lasts a year from a run's median
 _ON_DEVICE: Final = ("device_start_ns", "device_duration_ns")
 _WORDS: Final = {"type": EVENT_TYPES, "status": STATUSES}
-_NEEDED: Final = ("duration_ns", *(column.name for column in EVENT_SCHEMA if not column.nullable))
+_TOLD: Final = tuple(column.name for column in EVENT_SCHEMA if not column.nullable)
+_NEEDED: Final = ("duration_ns", *_TOLD)
 
 
 def checked(recording: Recording) -> tuple[pl.DataFrame, int]:
@@ -71,7 +74,7 @@ def _is_sound(table: pl.DataFrame, recorded: pa.Table) -> bool:
         return True
     start, duration = pl.col("start_ns"), pl.col("duration_ns")
     in_range = table.select(
-        (start.null_count() == 0)
+        pl.all_horizontal(pl.col(_TOLD).null_count() == 0)
         & (start.min() >= 0)
         & (start.max() <= LATEST_NS)
         & (start.max() - start.min() < LONGEST_NS)
@@ -79,8 +82,7 @@ def _is_sound(table: pl.DataFrame, recorded: pa.Table) -> bool:
         & (duration.max() <= LONGEST_NS).fill_null(value=True)
     ).item()
     return bool(in_range) and all(
-        recorded[name].null_count == 0 and _words(recorded[name]) <= {*known}
-        for name, known in _WORDS.items()
+        _words(recorded[name]) <= {*known} for name, known in _WORDS.items()
     )
 
 
@@ -91,7 +93,7 @@ def _words(column: pa.ChunkedArray[Any]) -> set[str | None]:
 
 
 def _sound_rows(table: pl.DataFrame) -> pl.DataFrame:
-    usable = table.filter(sane())
+    usable = table.filter(sane(), pl.all_horizontal(pl.col(_TOLD).is_not_null()))
     near = (pl.col("start_ns") - pl.col("start_ns").median()).abs() < LONGEST_NS
     return usable.filter(near)
 
@@ -108,14 +110,18 @@ def _repaired(recording: Recording, columns: list[str]) -> dict[str, pl.Expr]:
         "bytes": pl.when(pl.col("bytes") >= 0).then("bytes"),
         "value": pl.when(pl.col("value").is_finite()).then("value"),
     }
-    if all(name in columns for name in _ON_DEVICE):
-        repaired |= {name: pl.when(_timed_on_device()).then(name) for name in _ON_DEVICE}
+    repaired |= timed_on_device(columns)
     return {name: found for name, found in repaired.items() if name in columns}
 
 
-def _timed_on_device() -> pl.Expr:
-    start, length = (pl.col(name) for name in _ON_DEVICE)
-    return start.is_between(0, LATEST_NS) & length.is_between(0, LONGEST_NS)
+def timed_on_device(columns: Collection[str]) -> dict[str, pl.Expr]:
+    """Return what replaces times on a device, of the columns that are there: null, or both sane."""
+    held = [name for name in _ON_DEVICE if name in columns]
+    timed = pl.lit(value=False)
+    if len(held) == len(_ON_DEVICE):
+        start, length = (pl.col(name) for name in _ON_DEVICE)
+        timed = start.is_between(0, LATEST_NS) & length.is_between(0, LONGEST_NS)
+    return {name: pl.when(timed).then(name) for name in held}
 
 
 def _in_order(events: pl.DataFrame) -> pl.DataFrame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tracelens.errors import NotATrace
+from tracelens.words import shown_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +25,8 @@ def check_inside(path: Path, trace: Path) -> None:
         raise NotATrace("it is a link that leads nowhere") from error
     if not real.is_relative_to(trace.resolve()):
         raise NotATrace(
-            f"it is a link out of the trace, to {real}: put the file itself there to have it read"
+            f"it is a link out of the trace, to {shown_name(real)}: put the file itself there to have "
+            "it read"
         )
 
 
@@ -38,4 +40,4 @@ def check_no_links(folder: Path) -> None:
         raise NotATrace("it is a link, expected a folder")
     for entry in folder.glob("*"):
         if entry.is_symlink():
-            raise NotATrace(f"it holds a link, '{entry.name}', expected only files")
+            raise NotATrace(f"it holds a link, '{shown_name(entry.name)}', expected only files")

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
 from tracelens.errors import NotATrace
 from tracelens.schema.side import ClockReading, Communicator, Kept, Past, Process, Retention, Thread
-from tracelens.schema.vocabulary import ROLES
+from tracelens.schema.vocabulary import MOST_RANKS, ROLES
 
 if TYPE_CHECKING:
     from tracelens.schema.side import SideTables
 
 _SMALL: Final = 2**31  # what the trace's columns hold; all else has 64 bits
 _LIMITS: Final[dict[str, int]] = {  # exclusive
-    "Process.rank": _SMALL,
-    "Process.world": _SMALL,
-    "Process.local_rank": _SMALL,
-    "Process.shard": _SMALL,
+    "Process.rank": MOST_RANKS,
+    "Process.world": MOST_RANKS + 1,
+    "Process.local_rank": MOST_RANKS,
+    "Process.shard": MOST_RANKS,
     "Thread.index": 2**16,
     "Communicator.index": _SMALL,
-    "Communicator.ranks": _SMALL,
+    "Communicator.ranks": MOST_RANKS,
     "ClockReading.peer": _SMALL,
     "ClockReading.device": _SMALL,
     "Thread.device": _SMALL,
@@ -70,7 +70,7 @@ def _check(name: str, value: Any, kind: str) -> None:
     elif "int" in kind:
         good = _fits(name, value)
     else:
-        good = isinstance(value, str) and len(value) <= _MAX_TEXT
+        good = isinstance(value, str) and len(value) <= _MAX_TEXT and _is_whole(value)
     if not good:
         raise _wrong(name, value)
 
@@ -80,6 +80,15 @@ def _all_fit(name: str, values: list[Any]) -> bool:
     return {*map(type, values)} <= {int} and all(
         _fits(name, end) for end in (min(values, default=0), max(values, default=0))
     )
+
+
+def _is_whole(text: str) -> bool:
+    """Say whether a text has a form in UTF-8: JSON can spell halves of characters, which have none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _fits(name: str, value: Any) -> bool:

@@ -10,9 +10,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+import polars as pl
 import pyarrow as pa
 
-from tracelens.errors import EmptyTrace, NewerVersion, NotATrace, TraceLensError
+from tracelens.errors import EmptyTrace, NewerVersion, NotATrace, TraceLensError, TraceNotFound
 from tracelens.parallel import side_by_side
 from tracelens.readers._arrow_file import Recording, read_arrow
 from tracelens.readers._assemble import Part, assemble
@@ -25,6 +26,7 @@ from tracelens.schema import segments
 from tracelens.schema.ownership import belongs_to
 from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, TRACE_SUFFIX
 from tracelens.trace import Note
+from tracelens.words import shown_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,6 +47,8 @@ _DAMAGE: Final = (
     MemoryError,
     struct.error,
     pa.ArrowException,
+    pl.exceptions.PolarsError,
+    pl.exceptions.PanicException,
 )
 
 
@@ -74,14 +78,16 @@ class NativeReader:
             if progress:
                 progress(done + 1, len(found))
         if not parts:
-            raise _refusal(path, problems)
-        notes = tuple(Note(file.name, _sentence(file, error)) for file, error in problems)
+            raise _refusal(path, problems) if problems else _vanished(path)
+        notes = tuple(
+            Note(shown_name(file.name), _sentence(file, error)) for file, error in problems
+        )
         parts = [replace(p, events=e) for p, e in zip(parts, shelf.frames(), strict=True)]
         folder = path.parent if path.is_file() else path
         trace = with_samples(assemble(parts, notes), folder, parts)
         if not trace.processes["events"].sum():
             raise EmptyTrace(
-                f"'{path}' holds {len(found)} recorded processes, but not one event: "
+                f"'{shown_name(path)}' holds {len(found)} recorded processes, but not one event: "
                 "check that the recorded program did any work after tl.start()."
             )
         return trace.with_(path=path)
@@ -120,7 +126,7 @@ def _read(path: Path) -> Part:
         return _read_segments(path)
     if not path.is_file():
         raise NotATrace("it is not a file")
-    return _part(path.name, read_arrow(path))
+    return _part(shown_name(path.name), read_arrow(path))
 
 
 def _part(file: str, recording: Recording, *, running: bool = False) -> Part:
@@ -150,13 +156,21 @@ def _read_segments(place: Path) -> Part:
     if own and here and not running and os.access(place.parent, os.W_OK):
         with suppress(OSError):  # a full disk, or another reader converts it now: we have it
             name = segments.convert(place).name
-    return _part(name, Recording(table, side), running=running)
+    return _part(shown_name(name), Recording(table, side), running=running)
 
 
 def _sentence(path: Path, error: Exception) -> str:
     """Say in one sentence which file was left out and why."""
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return f"'{path.name}' was left out: {reason.rstrip('.')}."
+    return f"'{shown_name(path.name)}' was left out: {reason.rstrip('.')}."
+
+
+def _vanished(path: Path) -> TraceNotFound:
+    """Build the error for a trace that was there a moment ago."""
+    return TraceNotFound(
+        f"Nothing is left in '{shown_name(path)}': its recordings were there when it was opened, and "
+        "have been moved or removed since; open it where it is now."
+    )
 
 
 def _refusal(path: Path, problems: list[tuple[Path, Exception]]) -> TraceLensError:
@@ -166,4 +180,6 @@ def _refusal(path: Path, problems: list[tuple[Path, Exception]]) -> TraceLensErr
     first = _sentence(file, newer or error).removesuffix(".")
     kind = NewerVersion if newer else NotATrace
     count = len(problems)
-    return kind(f"None of the {count} recordings in '{path}' can be read; the first: {first}.")
+    return kind(
+        f"None of the {count} recordings in '{shown_name(path)}' can be read; the first: {first}."
+    )

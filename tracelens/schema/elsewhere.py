@@ -11,7 +11,7 @@ import os
 from tracelens.errors import NotATrace, TraceNotFound
 from tracelens.schema.host import host_name
 from tracelens.schema.light import asdict, dataclass
-from tracelens.schema.light_json import dumps
+from tracelens.schema.light_json import dumps, loads
 from tracelens.schema.light_path import Path
 
 TYPE_CHECKING = False
@@ -52,11 +52,9 @@ def read_note(note: Path) -> Elsewhere:
     Raises:
         NotATrace: it does not say what a note says.
     """
-    import json  # noqa: PLC0415 - it takes a while, and the recorder does not read notes
-
     try:
         with note.open("rb") as file:
-            row = json.loads(file.read(_MOST_BYTES))
+            row = loads(file.read(_MOST_BYTES))
         return Elsewhere(str(row["host"]), str(row["path"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise NotATrace(f"it does not say where its segments lie ({error!r})") from error

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from tracelens.schema.arrow import EVENT_SCHEMA, OPTIONS
 from tracelens.schema.flatbuffer import field, follow, root, with_vector
+from tracelens.schema.mapped import mapped
 from tracelens.schema.ownership import NO_LINK
 
 if TYPE_CHECKING:
@@ -152,10 +153,9 @@ def read_growing(path: Path, length: int) -> list[pa.RecordBatch]:
     """
     if not length:
         return []
-    with pa.memory_map(str(path)) as mapped:
-        stream = mapped.read_buffer(length).slice(len(_LEAD))
-        with pa.ipc.open_stream(stream) as reader:
-            return [batch.replace_schema_metadata(None) for batch in reader]
+    stream = mapped(path).slice(0, length).slice(len(_LEAD))
+    with pa.ipc.open_stream(stream) as reader:
+        return [batch.replace_schema_metadata(None) for batch in reader]
 
 
 def _schema_bytes(stream: bytes) -> int:

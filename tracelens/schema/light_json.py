@@ -1,4 +1,4 @@
-"""JSON that costs little to import, for the short lines that the recorder writes."""
+"""JSON that costs little to import, for the short lines that the recorder writes, and reads again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-__all__ = ["dumps"]
+__all__ = ["dumps", "loads"]
 
 
 def dumps(value: Any) -> str:
@@ -30,6 +30,20 @@ def dumps(value: Any) -> str:
     import json  # noqa: PLC0415 - see above
 
     return json.dumps(value, separators=(",", ":"))
+
+
+def loads(text: str | bytes) -> Any:
+    """Return what a JSON text says; whoever reads files takes it from here.
+
+    Raises:
+        ValueError: it is no JSON, or nested deeper than anything that TraceLens writes.
+    """
+    import json  # noqa: PLC0415 - see above
+
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
 
 
 def _object(row: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tracelens.errors import NotATrace
+from tracelens.schema.light_json import loads
 from tracelens.schema.ownership import NO_LINK
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def load_progress(folder: Path) -> Progress:
         NotATrace: what says so is damaged.
     """
     try:
-        row = json.loads((folder / PROGRESS_FILE).read_bytes())
+        row = loads((folder / PROGRESS_FILE).read_bytes())
         held = tuple(Held(*map(int, slot)) for slot in row.pop("held"))
         return Progress(held=held, **row)
     except FileNotFoundError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tracelens.errors import NewerVersion, NotATrace
 from tracelens.schema.light import asdict, dataclass, field, replace
-from tracelens.schema.light_json import dumps
+from tracelens.schema.light_json import dumps, loads
 from tracelens.schema.vocabulary import SCHEMA_VERSION
 
 TYPE_CHECKING = False
@@ -194,13 +194,11 @@ class SideTables:
             NotATrace: the metadata is not ours or is damaged.
             NewerVersion: it was written by a newer TraceLens.
         """
-        import json  # noqa: PLC0415 - as above
-
         text = (metadata or {}).get(METADATA_KEY)
         if text is None:
             raise NotATrace("it is an Arrow file without TraceLens metadata")
         try:
-            packed = json.loads(text)
+            packed = loads(text)
             check_version(packed["process"].get("schema"))
             return cls(
                 process=_build(Process, packed["process"]),
@@ -252,8 +250,6 @@ def from_lines(lines: Iterable[bytes]) -> SideTables:
         NotATrace: there is no process line, so nobody knows whose events these are.
         NewerVersion: it was written by a newer TraceLens.
     """
-    import json  # noqa: PLC0415 - as above
-
     process: Process | None = None
     rows: dict[str, list[Any]] = {table: [] for table in _ROWS}
     dropped: dict[str, int] = {}
@@ -261,7 +257,7 @@ def from_lines(lines: Iterable[bytes]) -> SideTables:
     retention = Retention()
     for line in lines:
         try:
-            row = json.loads(line)
+            row = loads(line)
             table = row.pop("table")
             if table == "process":
                 check_version(row.get("schema"))

@@ -27,6 +27,7 @@ KINDS: Final = (
 )
 STATUSES: Final = ("closed", "open", "exception", "estimated")
 ROLES: Final = ("worker", "ps")
+MOST_RANKS: Final = 1 << 20  # of a job; who says that there are more is not believed
 DETAILS: Final = ("step", "phase", "layer", "op")  # what hooks record, each also what stands before
 
 COLLECTIVES: Final = (

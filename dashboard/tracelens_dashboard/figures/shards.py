@@ -109,7 +109,11 @@ def summary(shards: pl.DataFrame) -> str:
 
 
 def traffic(table: pl.DataFrame, theme: Theme) -> Drawing:
-    """Draw which worker moves how many bytes with which shard; `table` as in `Shards.traffic`."""
+    """Draw which worker moves how many bytes with which shard; `table` as in `Shards.traffic`.
+
+    Requests that do not say which shard they are for have no place in it.
+    """
+    table = table.drop_nulls("shard")
     if table.is_empty():
         return empty(theme, "No request between workers and shards was recorded.")
     sums = table.group_by("rank", "shard").agg(pl.col("bytes").sum()).sort("shard", "rank")

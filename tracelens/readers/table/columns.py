@@ -10,6 +10,7 @@ import polars as pl
 
 from tracelens.readers.table.naming import TIMES
 from tracelens.readers.table.values import is_opaque, is_text, moment, nanoseconds, whole
+from tracelens.schema.vocabulary import MOST_RANKS
 from tracelens.trace import EVENT_COLUMNS
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ _WORD: Final = pl.Categorical()
 _TEXT: Final = pl.String()
 _FLOAT: Final = pl.Float64()
 _COUNT: Final = pl.Int32()
+_LIMITS: Final = {"rank": MOST_RANKS, "world": MOST_RANKS + 1}  # exclusive
 _Reading = Callable[[pl.Expr], pl.Expr]
 
 
@@ -96,10 +98,11 @@ def _value(source: Source, kind: pl.DataType) -> Column:
 
 
 def _count(ours: str, source: Source, kind: pl.DataType) -> Column:
-    fitting = EVENT_COLUMNS.get(ours, _COUNT)
+    fitting, limit = EVENT_COLUMNS.get(ours, _COUNT), _LIMITS.get(ours)
 
     def fit(number: pl.Expr) -> pl.Expr:
-        return pl.when(number >= 0).then(number.cast(fitting, strict=False))
+        fits = (number >= 0) & (number < limit) if limit else number >= 0
+        return pl.when(fits).then(number.cast(fitting, strict=False))
 
     def again(text: pl.Expr) -> pl.Expr:
         number = whole(text.cast(_FLOAT, strict=False), _FLOAT)

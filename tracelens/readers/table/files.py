@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,6 +10,7 @@ import polars as pl
 import pyarrow as pa
 
 from tracelens.errors import InvalidArgument, NotATrace
+from tracelens.schema.mapped import mapped
 from tracelens.schema.side import METADATA_KEY
 
 if TYPE_CHECKING:
@@ -42,9 +44,9 @@ def scan(path: Path) -> pl.LazyFrame:
     begin = _begin(path)
     try:
         if begin.startswith(_PARQUET):
-            return _opened(pl.scan_parquet(path))
+            return _opened(pl.scan_parquet(_source(path), glob=False))
         if begin.startswith(_ARROW):
-            return _opened(pl.scan_ipc(path))
+            return _opened(pl.scan_ipc(_source(path), glob=False))
         if path.suffix.casefold() in _TEXT:
             return _opened(_csv(path))
     except (pl.exceptions.PolarsError, OSError, UnicodeDecodeError) as error:
@@ -107,7 +109,22 @@ def _csv(path: Path) -> pl.LazyFrame:
     if not head.strip():
         raise NotATrace(f"'{path}' has no header line: expected the names of the columns.")
     delimiter = max(_DELIMITERS, key=head.count)
-    return pl.scan_csv(path, separator=delimiter, infer_schema=False, truncate_ragged_lines=True)
+    return pl.scan_csv(
+        _source(path),
+        separator=delimiter,
+        infer_schema=False,
+        truncate_ragged_lines=True,
+        glob=False,
+    )
+
+
+def _source(path: Path) -> Path | io.BytesIO:
+    """Return what polars opens: a path where it is UTF-8, else the content."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return io.BytesIO(path.read_bytes())
+    return path
 
 
 def _begin(path: str | os.PathLike[str]) -> bytes:
@@ -121,7 +138,7 @@ def _begin(path: str | os.PathLike[str]) -> bytes:
 def _is_ours(path: Path) -> bool:
     """Say whether an Arrow file is one process of a native trace, or too damaged to tell."""
     try:
-        with pa.memory_map(str(path)) as mapped, pa.ipc.open_file(mapped) as reader:
+        with pa.ipc.open_file(mapped(path)) as reader:
             return METADATA_KEY in (reader.schema.metadata or {})
     except (pa.ArrowException, OSError, ValueError):
         return True

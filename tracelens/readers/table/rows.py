@@ -8,7 +8,7 @@ from typing import Final
 import polars as pl
 
 from tracelens.errors import UnusableInput
-from tracelens.readers._checked import LONGEST_NS, sane
+from tracelens.readers._checked import LONGEST_NS, sane, timed_on_device
 from tracelens.schema.vocabulary import EVENT_TYPES, STATUSES
 from tracelens.trace import EVENT_COLUMNS, Note
 
@@ -40,6 +40,7 @@ def sound(frame: pl.DataFrame, unusable: int, name: str) -> tuple[pl.DataFrame, 
     backward = (pl.col("duration_ns") < 0).fill_null(value=False)
     judged = frame.with_columns(backward=backward, good=sane() & near)
     kept = judged.filter("good").drop("backward", "good", "duration_ns")
+    kept = kept.with_columns(**timed_on_device(kept.columns))
     if kept.is_empty():
         raise UnusableInput(f"In {name} no row is usable: not one has an end after its begin.")
     counts = {

@@ -1,0 +1,100 @@
+"""Messages whose other end was never recorded tell nothing of links, and stop no analysis."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+
+from tracelens import load
+from tracelens.analyses import analyze
+from tracelens.analyses._hops import measure
+from tracelens.trace import Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).parents[2]
+STAGES = 4
+STEPS = 12
+MS = 1_000_000
+
+
+def copied(name: str, folder: Path) -> Path:
+    """Copy a sample; return the file of its rank 0."""
+    for file in sorted((ROOT / "sample_traces" / name).glob("*.arrow")):
+        (folder / file.name).write_bytes(file.read_bytes())
+    return next(iter(sorted(folder.glob("worker-00000-*.arrow"))))
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: int(0.6 * file.stat().st_size)])
+
+
+@pytest.mark.parametrize("damage", [cut, Path.unlink], ids=["cut off", "missing"])
+def test_a_tree_without_its_root(damage: Callable[[Path], Any], tmp_path: Path) -> None:
+    """All messages of this run are with rank 0, so without it none has both ends."""
+    damage(copied("mpi-tree", tmp_path))
+    trace = load.open(tmp_path)
+    assert analyze(trace).summary.ranks_seen >= 2
+    assert measure(trace).is_empty()
+
+
+def pipeline(*, one_host: bool) -> list[dict[str, Any]]:
+    """A job of pipeline stages as a table: each passes activations on, and gradients back."""
+    rows = []
+    for step in range(STEPS):
+        begin = step * 100 * MS
+        for stage in range(STAGES):
+            at = begin + stage * 10 * MS
+            common = {"rank": stage, "step": step, "world": STAGES}
+            rows.append(common | {"kind": "step", "start_ns": begin, "end_ns": begin + 99 * MS})
+            rows.append(common | {"kind": "forward", "start_ns": at, "end_ns": at + 8 * MS})
+        for (left, right), back in [
+            (pair, back) for pair in pairwise(range(STAGES)) for back in (0, 1)
+        ]:
+            at = begin + (50 * MS if back else 0) + (left + 1) * 9 * MS
+            sender, receiver = (right, left) if back else (left, right)
+            about = {"kind": "reduction", "step": step, "bytes": 1 << 20, "world": STAGES}
+            about |= {"communicator": "pipe", "seq": 2 * step + back, "start_ns": at}
+            about["end_ns"] = at + MS
+            rows.append(about | {"rank": sender, "peer": receiver, "op": "send"})
+            rows.append(about | {"rank": receiver, "peer": sender, "op": "recv"})
+    return [row | {"host": "one" if one_host else f"host {row['rank']}"} for row in rows]
+
+
+MISSING: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "sends of even stages, receives of what odd ones sent": lambda row: (
+        row.get("op") is None
+        or (row["op"] == "send" and row["rank"] % 2 == 0)
+        or (row["op"] == "recv" and row["peer"] % 2 == 1)
+    ),
+    "every second stage was not recorded": lambda row: row["rank"] in {0, 2},
+    "sends of the first stage, receives of the last": lambda row: (
+        row.get("op") is None or (row["op"], row["rank"]) in {("send", 0), ("recv", STAGES - 1)}
+    ),
+}
+
+
+@pytest.mark.parametrize("one_host", [True, False], ids=["one host", "untied clocks"])
+@pytest.mark.parametrize("missing", MISSING)
+def test_pipelines_with_missing_ends(missing: str, one_host: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    """Whatever ends are missing from a table, its analysis goes through."""
+    file = tmp_path / "pipeline.parquet"
+    rows = [row for row in pipeline(one_host=one_host) if MISSING[missing](row)]
+    pl.DataFrame(rows, infer_schema_length=None).write_parquet(file)
+    trace = load.open(file)
+    assert analyze(trace).summary.steps == STEPS
+    assert measure(trace).is_empty()
+
+
+@pytest.mark.parametrize("one_host", [True, False], ids=["one host", "untied clocks"])
+def test_whole_pipelines(one_host: bool) -> None:  # noqa: FBT001
+    """With all ends there, every message counts where clocks are one; else none can."""
+    rows = pipeline(one_host=one_host)
+    trace = Trace.from_table(pl.DataFrame(rows, infer_schema_length=None))
+    analyze(trace)
+    assert (measure(trace).height > 0) == one_host

@@ -1,0 +1,57 @@
+"""The last thing that catches an error: whatever gets so far is a mistake of ours, and says so."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Final
+
+from tracelens import __version__
+
+__all__ = ["DEBUG", "EXIT_CODE", "confess"]
+
+EXIT_CODE: Final = 70  # "internal software error" of sysexits.h
+DEBUG: Final = "TRACELENS_DEBUG"
+
+
+def confess(error: BaseException) -> int:
+    """Say in one sentence that this is a bug and how to report it; the traceback goes to a file.
+
+    With TRACELENS_DEBUG=1 it goes to standard error instead.
+    """
+    told = "".join(traceback.format_exception(error))
+    if os.environ.get(DEBUG) == "1":
+        sys.stderr.write(told)
+        kept = "with the traceback above"
+    else:
+        kept = _kept(f"tracelens {__version__}, Python {sys.version}\n{told}")
+    sys.stderr.write(
+        f"tracelens: this is a bug in TraceLens, not in your trace: {type(error).__name__} "
+        f"{_where(error)}, version {__version__}; report it to the maintainers with this line, {kept}, "
+        "and the trace if you may share it.\n"
+    )
+    return EXIT_CODE
+
+
+def _kept(told: str) -> str:
+    """Write the traceback to a file of its own, if there is room for one; say where it is."""
+    try:
+        descriptor, path = tempfile.mkstemp(prefix="tracelens-bug-", suffix=".txt")
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(told)
+    except OSError:
+        return f"with the traceback that {DEBUG}=1 prints"
+    return f"with the traceback in {path}"
+
+
+def _where(error: BaseException) -> str:
+    """Name the innermost line of ours that the error came through."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if "tracelens" in frame.filename] or frames
+    if not ours:
+        return "at an unknown place"
+    *_, room, file = Path("-", ours[-1].filename).parts
+    return f"at {room}/{file}:{ours[-1].lineno}"

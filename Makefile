@@ -30,7 +30,7 @@ unit: $(VENV)/test.stamp ## all tests, without the checks; the recorder's also w
 	$(BIN)/pytest -m "not side_by_side and end_to_end" $(PYTEST_ARGS) || [ $$? = 5 ]
 	TRACELENS_NATIVE=0 $(BIN)/pytest tests/instrument --ignore-glob='*/test_harmless_*' $(SIDE_BY_SIDE)
 
-PROOFS := tests/instrument/test_kill.py tests/instrument/test_threads.py tests/instrument/test_fork.py tests/instrument/test_full_disk.py
+PROOFS := tests/instrument/storage/test_kill.py tests/instrument/core/test_threads.py tests/instrument/test_fork.py tests/instrument/storage/test_full_disk.py
 proofs: $(VENV)/test.stamp ## the recorder's promises at length: 100 kills, 8 x 10^5 spans, forks, full disks; with both recorders
 	TRACELENS_PROOF_KILLS=100 TRACELENS_PROOF_SPANS=100000 TRACELENS_NATIVE=1 $(BIN)/pytest $(PROOFS) --timeout 1800
 	TRACELENS_PROOF_KILLS=100 TRACELENS_PROOF_SPANS=100000 TRACELENS_NATIVE=0 $(BIN)/pytest $(PROOFS) --timeout 1800
@@ -38,7 +38,7 @@ proofs: $(VENV)/test.stamp ## the recorder's promises at length: 100 kills, 8 x 
 sanitize: $(VENV)/test.stamp ## the recorder's tests with sanitizers in its native part
 	PYTHONPATH=tests $(BIN)/python -m support.sanitize $(PYTEST_ARGS)
 
-mutate: $(VENV)/mutate.stamp ## what no test notices of many small changes of a module: make mutate MODULE=tracelens.schema.depth (TESTS="tests/schema")
+mutate: $(VENV)/mutate.stamp ## what no test notices of many small changes of a module: make mutate MODULE=tracelens.conversion.columns (TESTS="tests/schema")
 	PYTHONPATH=tests $(BIN)/python -m support.mutate $(MODULE) $(if $(TESTS),--tests $(TESTS)) $(PYTEST_ARGS)
 
 samples: $(VENV)/test.stamp ## record sample_traces/ anew

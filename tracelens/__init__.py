@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from typing import Any, Final
 
     from tracelens.analyses import analyze
-    from tracelens.analyses.result import Report
     from tracelens.load import open  # noqa: A004 - `tracelens.open` is meant to read like it
-    from tracelens.trace import Trace
+    from tracelens.model.result import Report
+    from tracelens.model.trace import Trace
     from tracelens_instrument.hooks import attach
     from tracelens_instrument.recorder import (
         counter,
@@ -46,8 +46,8 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "Report": "tracelens.analyses.result",
-    "Trace": "tracelens.trace",
+    "Report": "tracelens.model.result",
+    "Trace": "tracelens.load",
     "analyze": "tracelens.analyses",
     "attach": "tracelens_instrument.hooks",
     "counter": "tracelens_instrument.recorder",

@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
+from tracelens.align import DEFAULT_TRANSFORMS, devices
 from tracelens.errors import EmptyTrace, InvalidArgument, NotATrace, TraceNotFound
+from tracelens.model.trace import Trace
 from tracelens.readers import READERS
-from tracelens.readers.native import NativeReader
+from tracelens.readers.native.reader import NativeReader
 from tracelens.readers.table import TableReader
 from tracelens.readers.table.naming import Renaming
-from tracelens.transforms import DEFAULT_TRANSFORMS, device
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
+    from tracelens.model.trace import Moved
     from tracelens.readers.base import Progress
-    from tracelens.trace import Moved, Trace
 
 DEEPEST: Final = 3  # folders below one that is given: experiment, day, run
 
@@ -69,7 +70,19 @@ def from_table(
     map: Mapping[str, str] | None = None,  # noqa: A002 - called what the command line calls it
     one_clock: bool = False,
 ) -> Trace:
-    """Read a table of spans from memory (or a path, as `open` does) and prepare it."""
+    """Take a table of spans (docs/tables.md), and prepare it as `open` does.
+
+    Args:
+        table: A polars or pandas frame, an Arrow table, a mapping of columns, or a file's path.
+        map: What its columns and words are called here: ``{"worker_no": "rank", "t0":
+            "start_us", "kind:predict": "forward"}``.
+        one_clock: All its times come from one clock; else ranks share one if their `host` (or
+            `clock`) is the same.
+
+    Raises:
+        UnusableInput: a column is missing, or no row is usable.
+        InvalidArgument: `table` is no table, or `map` names what there is not.
+    """
     if isinstance(table, (str, Path)):
         return open(table, map=map, one_clock=one_clock)
     return prepare(TableReader(Renaming.parse(map or {}), one_clock).take(table))
@@ -113,7 +126,7 @@ def spans_of(path: Path, process: int, moved: Moved | None) -> pl.DataFrame:
     Raises:
         UnusableInput: the file cannot be read (any more).
     """
-    alone = device.place(NativeReader().read(path))
+    alone = devices.place(NativeReader().read(path))
     spans = alone.spans.with_columns(process=pl.lit(process, pl.Int32)).collect()
     if moved is None:
         return spans
@@ -158,3 +171,6 @@ def _unknown(place: Path) -> NotATrace | EmptyTrace:
 
 def _holds_recordings(entry: Path) -> bool:
     return entry.is_dir() and any(reader.sniff(entry) for reader in READERS)
+
+
+Trace.from_table = staticmethod(from_table)

@@ -1,5 +1,8 @@
-"""The dashboard: one recorded run in the browser, on this machine only.
+"""The dashboard: recorded runs in the browser, on this machine or to a network by token.
 
-`server.serve` opens a trace and serves it; `app.create_app` builds the application over a `Store`.
-`pages` hold what is asked, `figures` how it is drawn (pure), `components` what pages share.
+`app.server.serve` opens runs and serves them; `create_app` there builds the application over them.
+Downwards only: `app` (the server and the frame around pages), `pages` (a question each) and `export`
+(the report in one file), `components` (what pages share), `view` (from address bar and mouse to what
+is shown), `figures` (pure: tables to Plotly) and `runs` (open runs). `ids`, `text` and `theme` serve
+all.
 """

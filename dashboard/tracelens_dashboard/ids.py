@@ -1,8 +1,8 @@
-"""Names of components that more than one module speaks of."""
+"""Names of components: those that more than one module refers to, and those for screen readers."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 SCHEME: Final = "scheme"  # the light/dark switch; its `computedColorScheme` says what is shown
 SHELL: Final = "shell"
@@ -23,3 +23,8 @@ NAMESPACE: Final = "tracelens"  # of the browser-side functions in assets/client
 def part(chart: str, name: str) -> dict[str, str]:
     """Name a part of a chart's card: graph, plot, summary, grid, switch."""
     return {"chart": chart, "part": name}
+
+
+def aria(label: str) -> dict[str, Any]:
+    """Return the property that names a component."""
+    return {"aria-label": label}

@@ -7,8 +7,8 @@ import re
 from functools import lru_cache
 from typing import Final
 
-from tracelens.reports.words import clean
-from tracelens.words import count, duration, listing, percent, points, size, steps
+from tracelens.model.fmt import count, duration, listing, percent, points, size, steps
+from tracelens.reports.messages import clean
 
 __all__ = [
     "count",

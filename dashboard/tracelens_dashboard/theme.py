@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from plotly import graph_objects as go
 
-from tracelens.lod.codes import FIRST_LEVEL, LABELS, LEVELS, SHADE
+from tracelens.lod.lanes import FIRST_LEVEL, LABELS, LEVELS, SHADE
 
 if TYPE_CHECKING:
-    from tracelens.lod.png import Colour
+    from tracelens.lod.raster import Colour
 
 GRAPH_CONFIG: Final[Any] = {
     "showSendToCloud": False,  # plotly.js would offer to upload the figure
@@ -200,7 +200,7 @@ def blank() -> go.Figure:
 
 @cache
 def palette(scheme: str) -> tuple[Colour, ...]:
-    """Return the colours of every palette index of `tracelens.lod.codes`."""
+    """Return the colours of every palette index of `tracelens.lod.lanes`."""
     theme = of(scheme)
     colours = [rgb(theme.surface)] * FIRST_LEVEL
     for shade, strength in enumerate(_STRENGTHS):

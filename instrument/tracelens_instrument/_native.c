@@ -1,8 +1,8 @@
-/* The hot path of the recorder: what `span_in_python.py` does, in C, into the same records.
+/* The fast path of the recorder: what `core/spans.py` does, in C, into the same records.
  *
- * Only what happens in nearly every span is here. Whatever is unusual (nothing has been recorded yet, or not by this
- * thread; the segment is full or a sink; a value is no integer or does not fit) is handed to the span's twin
- * in Python before anything has been written, so that both recorders cannot differ in it.
+ * Only what happens in nearly every span is here. Whatever is not (nothing has been recorded yet, or not by this
+ * thread; the segment is full or a sink; a value is no integer or does not fit) takes the slow path: it is handed
+ * to the span's fallback in Python before anything has been written, so that both recorders cannot differ in it.
  *
  * Everything relies on the GIL: a slot is taken and written without giving it up. The parts are one
  * translation unit, so that the compiler sees through them.
@@ -13,7 +13,7 @@
 #include "native/record.h"
 #include "native/clock.h"
 #include "native/slots.h"
-#include "native/here.h"
+#include "native/thread_state.h"
 #include "native/state.h"
 #include "native/token.h"
 #include "native/values.h"
@@ -22,16 +22,16 @@
 
 static PyObject *install(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *parameters[] = {"state", "twin", "again", NULL};
+    static char *parameters[] = {"state", "fallback", "reduce", NULL};
     PyObject *given[3];
     (void)module;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO:install", parameters, FieldsType, &given[0],
                                      &given[1], &given[2]))
         return NULL;
-    set((PyObject **)&state, given[0]);
-    set(&twin_of, given[1]);
-    set(&again, given[2]);
-    return itself(Py_None);
+    set_reference((PyObject **)&state, given[0]);
+    set_reference(&fallback_type, given[1]);
+    set_reference(&reduce, given[2]);
+    return incref(Py_None);
 }
 
 static PyObject *redirect(PyObject *module, PyObject *args)
@@ -42,7 +42,7 @@ static PyObject *redirect(PyObject *module, PyObject *args)
         return NULL;
     if (Py_TYPE(slots) == SlotsType && slots_attach((Slots *)slots, memory) < 0)
         return NULL;
-    return itself(Py_None);
+    return incref(Py_None);
 }
 
 static PyObject *now_in_python(PyObject *module, PyObject *unused)
@@ -52,19 +52,19 @@ static PyObject *now_in_python(PyObject *module, PyObject *unused)
     return PyLong_FromLongLong(now());
 }
 
-static PyObject *use_counter_or_not(PyObject *module, PyObject *usable)
+static PyObject *use_counter_in_python(PyObject *module, PyObject *usable)
 {
     (void)module;
     use_counter(usable == Py_True);
-    return itself(Py_None);
+    return incref(Py_None);
 }
 
 static PyMethodDef functions[] = {
     {"install", METHOD(install), METH_VARARGS | METH_KEYWORDS,
-     "install(state, twin, again)\n--\n\nConnect with the parts that are in Python; once."},
+     "install(state, fallback, reduce)\n--\n\nConnect with the parts that are in Python; once."},
     {"redirect", redirect, METH_VARARGS,
      "redirect(slots, memory)\n--\n\nSend whatever is still written through `slots` to `memory`."},
-    {"use_counter", use_counter_or_not, METH_O,
+    {"use_counter", use_counter_in_python, METH_O,
      "use_counter(usable)\n--\n\nSay whether times may come from the processor's counter."},
     {"now", now_in_python, METH_NOARGS, "now()\n--\n\nThe monotonic clock, in nanoseconds."},
     {NULL, NULL, 0, NULL},
@@ -79,7 +79,7 @@ static int add_type(PyObject *module, const char *name, PyType_Spec *spec, PyTyp
 static int add_types(PyObject *module)
 {
     if (add_type(module, "Slots", &slots_spec, &SlotsType) < 0
-        || add_type(module, "Here", &here_spec, &HereType) < 0
+        || add_type(module, "ThreadState", &thread_state_spec, &ThreadStateType) < 0
         || add_type(module, "Fields", &fields_spec, &FieldsType) < 0
         || add_type(module, "Token", &token_spec, &TokenType) < 0
         || add_type(module, "Span", &span_spec, &SpanType) < 0
@@ -109,8 +109,8 @@ static int execute(PyObject *module)
     }
     if (add_types(module) < 0 || PyModule_AddIntConstant(module, "REVISION", REVISION) < 0)
         return -1;
-    nothing = (PyObject *)token_new();
-    return nothing ? 0 : -1;
+    no_token = (PyObject *)token_new();
+    return no_token ? 0 : -1;
 }
 
 static PyModuleDef_Slot module_slots[] = {
@@ -121,7 +121,7 @@ static PyModuleDef_Slot module_slots[] = {
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "tracelens_instrument._native",
-    .m_doc = "The hot path of the recorder, in C; see tracelens_instrument.backend.",
+    .m_doc = "The hot path of the recorder, in C; see tracelens_instrument.core.backend.",
     .m_methods = functions,
     .m_slots = module_slots,
 };

@@ -5,40 +5,37 @@ from mmap import mmap
 from threading import local
 from typing import Any
 
-from tracelens_instrument.recording import Recording
-from tracelens_instrument.segments import Segment, Slot
-from tracelens_instrument.span_in_python import Span as Span
-from tracelens_instrument.state import State, Waiting
-from tracelens_instrument.token_in_python import Token as Token
-
 REVISION: int
 
-class Slots(Iterator[Slot]):
+class Slots(Iterator[tuple[int, int]]):
     def __init__(self, memory: mmap | bytearray) -> None: ...
-    def __next__(self) -> Slot: ...
+    def __next__(self) -> tuple[int, int]: ...
     def __length_hint__(self) -> int: ...
 
-class Here:
+class ThreadState:
     def __init__(self, index: int) -> None: ...
     @property
     def index(self) -> int: ...
     @property
     def block(self) -> bytes: ...
 
-class Fields:
-    segment: Segment | None
-    waiting: Waiting | None
-    recording: Recording | None
+class Fields:  # as `core.state.State` describes them
+    segment: Any
+    waiting: Any
+    recording: Any
     local: local
     step: int
     blank: bytes
     blank_beside_bytes: bytes
 
+Span: Any  # as `core.spans.PythonSpan`
+Token: Any  # as `core.spans.PythonToken`
+
 def install(
-    state: State,
-    twin: Callable[[int], Span],
-    again: Callable[[int], tuple[Any, ...]],
+    state: Fields,
+    fallback: Callable[[int], Any],
+    reduce: Callable[[int], tuple[Any, ...]],
 ) -> None: ...
-def redirect(slots: Iterator[Slot], memory: bytearray) -> None: ...
+def redirect(slots: Iterator[tuple[int, int]], memory: bytearray) -> None: ...
 def now() -> int: ...
 def use_counter(usable: bool) -> None: ...

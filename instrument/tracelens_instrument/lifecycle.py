@@ -1,4 +1,7 @@
-"""Begin and end of a recording: on request, by environment, in forked children, at exit."""
+"""Begin and end of a recording: on request, by environment, in forked children, at exit.
+
+When one begins it warns of functions that were decorated before, while nothing recorded.
+"""
 
 from __future__ import annotations
 
@@ -7,52 +10,107 @@ import os
 import sys
 
 from tracelens.schema.light import replace
-from tracelens_instrument import environment
-from tracelens_instrument.failures import Tolerated, contained, let_through, shown, warn_once
-from tracelens_instrument.identity import enlightened, identify
-from tracelens_instrument.light_threads import RLock
-from tracelens_instrument.missed import MISSED
+from tracelens_instrument.core import environment
+from tracelens_instrument.core.failures import (
+    Tolerated,
+    contained,
+    reraise_if_handlers,
+    short_repr,
+    warn_once,
+)
+from tracelens_instrument.core.identity import identify, with_learned
+from tracelens_instrument.core.registry import REGISTRY
+from tracelens_instrument.core.state import NO_STEP, STATE, Waiting
+from tracelens_instrument.core.threads import RLock
 from tracelens_instrument.recording import Recording
-from tracelens_instrument.registry import REGISTRY
-from tracelens_instrument.retention import DEFAULT_DETAIL, described, from_environment
-from tracelens_instrument.state import NO_STEP, STATE, Waiting
+from tracelens_instrument.retention.policy import (
+    DEFAULT_DETAIL,
+    described,
+    from_environment,
+    to_environment,
+)
 
 TYPE_CHECKING = False
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
     from typing import Any, Final
 
     from tracelens.schema.side import Retention
-    from tracelens_instrument.identity import Identity
-    from tracelens_instrument.segments import Segment
+    from tracelens_instrument.core.identity import Identity
+    from tracelens_instrument.core.state import OpenSegment
 
 __all__ = [
+    "UNRECORDED",
+    "UnrecordedFunctions",
     "begin",
     "detail",
     "end",
     "first_use",
     "keep",
-    "learn",
-    "look",
+    "learn_identity",
+    "note_detail",
     "on_stop",
+    "under_way",
     "wait_for_first_use",
 ]
+
+
+_MOST_NAMED: Final = 3
+
+
+class UnrecordedFunctions:
+    """How many there are, and the names of the first."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def add(self, name: str) -> None:
+        """Remember one more."""
+        self._number += 1
+        if len(self._names) < _MOST_NAMED:
+            self._names.append(name)
+
+    def say(self) -> None:
+        """Say it, and forget them."""
+        if self._number:
+            more = self._number - len(self._names)
+            warn_once(
+                f"not recorded are {', '.join(self._names)}{f' and {more} more' if more else ''}, given "
+                "to tl.traced before recording began: call tl.start before functions are decorated, or "
+                "set TRACELENS_DIR",
+                "missed",
+            )
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget them."""
+        self._names: list[str] = []
+        self._number = 0
+
+
+UNRECORDED: Final = UnrecordedFunctions()
 
 _LOCK: Final = [RLock()]  # in a list, because a forked child needs a fresh one
 _callbacks: list[Callable[[], object]] = []
 _learned: dict[str, int | None] = {}
-_looks: list[str] = []  # details asked for before the recording began
+_details: list[str] = []  # details asked for before the recording began
+
+
+def under_way() -> Recording | None:
+    """Return the recording under way, if there is one."""
+    return STATE.recording  # type: ignore[return-value]  # nothing else is ever put there, see `_open`
 
 
 def begin(directory: Path | None, given: Mapping[str, Any], wanted: Retention) -> None:
     """Open a recording now."""
     with _LOCK[0]:
-        current = STATE.recording
+        current = under_way()
         if current is None:
             _open(directory, lambda: identify(given, _learned), lambda: wanted)
         else:
-            _say_what_differs(current, directory, wanted)
+            _warn_of_differences(current, directory, wanted)
 
 
 def wait_for_first_use() -> None:
@@ -61,10 +119,10 @@ def wait_for_first_use() -> None:
     if directory is not None and STATE.recording is None:
         with Tolerated(OSError):  # the working folder is gone: that will be said then
             directory = directory.absolute()
-        STATE.waiting = Waiting(directory)
+        STATE.waiting = Waiting(directory, first_use)
 
 
-def first_use() -> Segment | None:
+def first_use() -> OpenSegment | None:
     """Open the recording that waits for its first event; None if none does."""
     with _LOCK[0]:
         waiting = STATE.waiting
@@ -75,45 +133,45 @@ def first_use() -> Segment | None:
 
 
 @contained
-def learn(rank: int | None, world: int | None, local_rank: int | None) -> None:
+def learn_identity(rank: int | None, world: int | None, local_rank: int | None) -> None:
     """Be told by a hook what neither the launcher nor the caller of `start` had said."""
     with _LOCK[0]:
         _learned.update(rank=rank, world=world, local_rank=local_rank)
-        recording = STATE.recording
+        recording = under_way()
         if recording is not None and not recording.who.told:
-            recording.rename(enlightened(recording.who, _learned))
-            environment.tell_children(recording.directory, recording.who, recording.retention)
+            recording.rename(with_learned(recording.who, _learned))
+            _mark_environment(recording)
 
 
 def detail() -> str:
     """Return how closely hooks are to look, in the recording under way or the next one."""
-    recording = STATE.recording
+    recording = under_way()
     found = from_environment() if recording is None else recording.retention
     return found.detail or DEFAULT_DETAIL
 
 
-def look(level: str) -> None:
+def note_detail(level: str) -> None:
     """Be told that a hook looks so closely, at one of its objects at least."""
     with _LOCK[0]:
-        recording = STATE.recording
+        recording = under_way()
         if recording is None:
-            _looks.append(level)
+            _details.append(level)
         else:
             recording.look(level)
 
 
 def keep() -> None:
     """Keep for ever the steps that a recording of the last steps holds now."""
-    recording = STATE.recording
+    recording = under_way()
     if recording is not None:
-        recording.storage.freeze()
+        recording.keep()
 
 
 def end() -> None:
     """Close the recording and turn its segments into Arrow."""
     with _LOCK[0]:
         STATE.waiting = None
-        recording = STATE.recording
+        recording = under_way()
         if recording is None:
             return
         _run_callbacks()
@@ -138,7 +196,7 @@ def _open(
         chosen = directory or environment.wanted_directory() or environment.default_directory()
         recording = Recording(chosen.absolute(), who(), wanted())
     except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
-        let_through(error)
+        reraise_if_handlers(error)
         REGISTRY.deafen()
         warn_once(f"nothing is recorded, the training goes on ({error})", f"open {directory}")
         return
@@ -150,33 +208,40 @@ def _open(
 
 @contained
 def _prepare(recording: Recording) -> None:
-    while _looks:
-        recording.look(_looks.pop())
-    environment.tell_children(recording.directory, recording.who, recording.retention)
+    while _details:
+        recording.look(_details.pop())
+    _mark_environment(recording)
     if os.environ.get(environment.KEEP_SIGNAL_VARIABLE):
-        _heed_signal()
+        _install_keep_signal()
     if os.environ.get(environment.RATE_VARIABLE):
-        _have_sampled(recording)
+        _begin_sampling(recording)
     _end_with_multiprocessing()
-    MISSED.say()
+    UNRECORDED.say()
 
 
-def _heed_signal() -> None:
-    from tracelens_instrument.keep_signal import install, uninstall  # noqa: PLC0415 - few ask for one
-
-    install()
-    on_stop(uninstall)
+def _mark_environment(recording: Recording) -> None:
+    kept = to_environment(recording.retention)
+    environment.mark_for_children(recording.directory, recording.who, kept)
 
 
-def _have_sampled(recording: Recording) -> None:
-    from tracelens_instrument.stacks.beside import begin as begin_sampling  # noqa: PLC0415 - few need it
+def _install_keep_signal() -> None:
+    from tracelens_instrument.retention.last_steps import install_signal, uninstall_signal  # noqa: PLC0415 - few ask for one
 
-    finish = begin_sampling(recording)
+    install_signal()
+    on_stop(uninstall_signal)
+
+
+def _begin_sampling(recording: Recording) -> None:
+    if recording.who.parent is not None:
+        return  # its stacks are sampled with its parent's
+    from tracelens_instrument.stacks.launch import begin as begin_sampling  # noqa: PLC0415 - few need it
+
+    finish = begin_sampling(recording.process.pid, recording.directory, recording.folder.stem)
     if finish:
         on_stop(finish)
 
 
-def _say_what_differs(current: Recording, directory: Path | None, wanted: Retention) -> None:
+def _warn_of_differences(current: Recording, directory: Path | None, wanted: Retention) -> None:
     """Say that a recording that is open goes on as it began."""
     if wanted != current.retention:
         warn_once(
@@ -211,8 +276,10 @@ def _run_callbacks() -> None:
         try:
             callback()
         except Exception as error:  # noqa: BLE001 - a hook's failure must not reach the training
-            let_through(error)
-            warn_once(f"a hook failed when recording stopped ({shown(error)})", "hook at the end")
+            reraise_if_handlers(error)
+            warn_once(
+                f"a hook failed when recording stopped ({short_repr(error)})", "hook at the end"
+            )
     _callbacks.clear()
 
 
@@ -220,14 +287,14 @@ def _convert(recording: Recording) -> None:
     try:
         if recording.hand_over() or not recording.folder.exists():
             return
-        from tracelens_instrument.ending import convert  # noqa: PLC0415 - not before it is needed
+        from tracelens_instrument.storage.conversion import convert  # noqa: PLC0415 - not before it is needed
 
         convert(recording.place)
     except Exception as error:  # noqa: BLE001 - whatever it is, the segments remain readable
-        let_through(error)
+        reraise_if_handlers(error)
         if not recording.storage.stopped:  # else it is known that there is no room, or no folder
             warn_once(
-                f"{recording.folder} could not be converted, it stays as it is ({shown(error)})",
+                f"{recording.folder} could not be converted, it stays as it is ({short_repr(error)})",
                 f"write {recording.folder}",
             )
 
@@ -238,11 +305,11 @@ def _in_forked_child() -> None:
     REGISTRY.after_fork()
     _callbacks.clear()
     STATE.set_step(NO_STEP)
-    recording = STATE.recording
+    recording = under_way()
     if recording is not None:
         STATE.forget()
         who = replace(recording.who, parent=recording.process.pid)
-        STATE.waiting = Waiting(recording.directory, who)
+        STATE.waiting = Waiting(recording.directory, first_use, who)
         recording.abandon()
 
 

@@ -10,16 +10,17 @@ from tracelens.errors import InvalidArgument
 from tracelens.schema.record import NO_INDEX
 from tracelens.schema.side import MAX_NAME
 from tracelens.schema.vocabulary import KINDS
-from tracelens_instrument import arguments, lifecycle, steps
-from tracelens_instrument.backend import backend
-from tracelens_instrument.clock import now
-from tracelens_instrument.failures import contained, warn_once
+from tracelens_instrument import lifecycle
+from tracelens_instrument.core import arguments, steps
+from tracelens_instrument.core.backend import backend
+from tracelens_instrument.core.clock import now
+from tracelens_instrument.core.failures import contained, warn_once
+from tracelens_instrument.core.registry import LAST_THREAD, MOST_NAMES, REGISTRY
+from tracelens_instrument.core.spans import Span, Token, Values
+from tracelens_instrument.core.state import STATE
+from tracelens_instrument.core.steps import Step, begin_step, end_step, put_counter
 from tracelens_instrument.lifecycle import on_stop
-from tracelens_instrument.registry import LAST_THREAD, MOST_NAMES, REGISTRY
-from tracelens_instrument.retention import checked_detail, wanted
-from tracelens_instrument.span import Span, Token, Values
-from tracelens_instrument.state import STATE
-from tracelens_instrument.steps import Step, begin_step, end_step, put_counter
+from tracelens_instrument.retention.policy import checked_detail, wanted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
     from tracelens.schema.side import ClockReading
-    from tracelens_instrument.device_span import DeviceSpan
+    from tracelens_instrument.device.spans import DeviceSpan
 
     F = TypeVar("F", bound=Callable[..., Any])
 
@@ -184,7 +185,7 @@ def span(
 
 
 def _on_device(handle: Span) -> DeviceSpan:
-    from tracelens_instrument.device_span import DeviceSpan  # noqa: PLC0415 - few programs have one
+    from tracelens_instrument.device.spans import DeviceSpan  # noqa: PLC0415 - few programs have one
 
     return DeviceSpan(handle)
 
@@ -275,7 +276,7 @@ def detail(asked: str | None = None) -> str:
     if asked is None:
         return lifecycle.detail()
     level = checked_detail(asked)
-    lifecycle.look(level)
+    lifecycle.note_detail(level)
     return level
 
 
@@ -283,7 +284,9 @@ def detail(asked: str | None = None) -> str:
 def identify(rank: int, world: int, local_rank: int | None = None) -> None:
     """Say which rank this is, where a framework knows it and no launcher has said so."""
     index = arguments.index
-    lifecycle.learn(index("rank", rank), index("world", world), index("local_rank", local_rank))
+    lifecycle.learn_identity(
+        index("rank", rank), index("world", world), index("local_rank", local_rank)
+    )
 
 
 @contained

@@ -5,19 +5,18 @@ from __future__ import annotations
 from tracelens.schema.light import replace
 from tracelens.schema.side import END_LINE, MAX_NAME, ClockReading, Thread, to_line
 from tracelens.schema.vocabulary import CLIPPED, DETAILS, FAILED, TOO_MANY_NAMES
-from tracelens_instrument.arguments import any_text
-from tracelens_instrument.clock import now, read_clocks
-from tracelens_instrument.failures import contain
-from tracelens_instrument.folders import Place, give_up, new_folder
-from tracelens_instrument.identity import process_row
-from tracelens_instrument.light_threads import Lock, RLock, current, get_native_id
-from tracelens_instrument.losses import Losses
-from tracelens_instrument.registry import LAST_THREAD, REGISTRY
-from tracelens_instrument.retention import DEFAULT_DETAIL
-from tracelens_instrument.segments import LEAST_CONVERTED
-from tracelens_instrument.side_file import SideFile
-from tracelens_instrument.state import STATE, Here
-from tracelens_instrument.storage import Storage
+from tracelens_instrument.core.arguments import any_text
+from tracelens_instrument.core.clock import now, read_clocks
+from tracelens_instrument.core.failures import contain
+from tracelens_instrument.core.identity import process_row
+from tracelens_instrument.core.registry import LAST_THREAD, REGISTRY
+from tracelens_instrument.core.state import STATE, ThreadState
+from tracelens_instrument.core.threads import Lock, RLock, current, get_native_id
+from tracelens_instrument.retention.policy import DEFAULT_DETAIL
+from tracelens_instrument.storage.placement import Place, discard_place, new_folder
+from tracelens_instrument.storage.rotation import Storage
+from tracelens_instrument.storage.segments import LEAST_CONVERTED
+from tracelens_instrument.storage.side_file import Losses, SideFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,11 +24,12 @@ if TYPE_CHECKING:
     from typing import Final
 
     from tracelens.schema.side import Retention
-    from tracelens_instrument.background import Background
-    from tracelens_instrument.devices import Devices
-    from tracelens_instrument.identity import Identity
-    from tracelens_instrument.keep_request import KeepRequest
-    from tracelens_instrument.segments import Segment, Slot
+    from tracelens_instrument.core.identity import Identity
+    from tracelens_instrument.core.state import OpenSegment, Slot
+    from tracelens_instrument.device.times import Devices
+    from tracelens_instrument.retention.last_steps import KeepRequest
+    from tracelens_instrument.storage.conversion import Background
+    from tracelens_instrument.storage.segments import Segment
 
 __all__ = ["Recording"]
 
@@ -67,7 +67,7 @@ class Recording:
         self._side.append(to_line("retention", retention))
         REGISTRY.listen(self._side.append, who.job)
         self.read_clocks()
-        self._foreign: dict[int, Here] = {}
+        self._foreign: dict[int, ThreadState] = {}
         self._look_due = 0
         self._lock = RLock()  # a signal handler may come in between
         self._devices: Devices | None = None
@@ -86,14 +86,14 @@ class Recording:
         """Heed requests to keep the last steps, where only those are."""
         if self.retention.last is None:
             return None
-        from tracelens_instrument.keep_request import KeepRequest  # noqa: PLC0415 - few need it
+        from tracelens_instrument.retention.last_steps import KeepRequest  # noqa: PLC0415 - few need it
 
-        return KeepRequest(self.directory, self.storage.freeze)
+        return KeepRequest(self.directory, self.keep)
 
     @property
     def devices(self) -> Devices:
         """The devices it has met; what deals with them is loaded when somebody first asks."""
-        from tracelens_instrument.devices import Devices  # noqa: PLC0415 - see above
+        from tracelens_instrument.device.times import Devices  # noqa: PLC0415 - see above
 
         with self._lock:
             if self._devices is None:
@@ -104,7 +104,7 @@ class Recording:
         try:
             return SideFile(self.folder)
         except OSError:
-            give_up(Place(self.folder, self.note))
+            discard_place(Place(self.folder, self.note))
             raise
 
     @property
@@ -112,7 +112,7 @@ class Recording:
         """What is written to now."""
         return self.storage.segment
 
-    def rotate(self, full: Segment) -> tuple[Segment, Slot]:
+    def rotate(self, full: OpenSegment) -> tuple[Segment, Slot]:
         """Reserve a slot in the segment after `full`."""
         slot = self.storage.rotate(full)
         if self.segment.number > self._boundary + _NO_STEPS:
@@ -125,39 +125,43 @@ class Recording:
             return  # or another thread is saying it just now, or this one, in a signal handler
         try:
             if self._background is None:
-                from tracelens_instrument.background import Background  # noqa: PLC0415 - few grow so
+                from tracelens_instrument.storage.conversion import Background  # noqa: PLC0415 - few grow so
 
                 self._background = Background(self.place, self.retention)
             self._background.tell(number)
         finally:
             self._telling.release()
 
+    def keep(self) -> None:
+        """Keep for ever the steps that a recording of the last steps holds now."""
+        self.storage.freeze()
+
     def count_unusable_time(self) -> None:
         """Count an event that was left out because its times were no integers."""
         self.clipped.add()
 
-    def arrive(self) -> Here:
+    def arrive(self) -> ThreadState:
         """Enter the calling thread into the thread table, or find it there again.
 
         A thread that Python did not start is a new one to Python each time it calls something.
         """
         name, foreign = current()
         native_id = get_native_id()
-        here = self._foreign.get(native_id) if foreign else None
-        if here is None:
-            here = Here(REGISTRY.thread_index())
-            if here.index != LAST_THREAD:
-                row = Thread(here.index, any_text(name)[:MAX_NAME], native_id)
+        thread = self._foreign.get(native_id) if foreign else None
+        if thread is None:
+            thread = ThreadState(REGISTRY.thread_index())
+            if thread.index != LAST_THREAD:
+                row = Thread(thread.index, any_text(name)[:MAX_NAME], native_id)
                 self._side.append(to_line("threads", row))
             if foreign:
-                self._remember(native_id, here)
-        STATE.local.here = here
-        return here
+                self._remember(native_id, thread)
+        STATE.local.thread_state = thread
+        return thread
 
-    def _remember(self, native_id: int, here: Here) -> None:
+    def _remember(self, native_id: int, thread: ThreadState) -> None:
         if len(self._foreign) == _MOST_FOREIGN:  # nobody says which of them have ended
             self._foreign.clear()
-        self._foreign[native_id] = here
+        self._foreign[native_id] = thread
 
     def rename(self, who: Identity) -> None:
         """Be somebody else, from a time before anybody knew better; the last word counts."""

@@ -6,16 +6,16 @@ import functools
 import types
 
 from tracelens.errors import InvalidArgument
-from tracelens_instrument.failures import let_through, shown, warn_once
-from tracelens_instrument.missed import MISSED
-from tracelens_instrument.state import STATE
+from tracelens_instrument.core.failures import reraise_if_handlers, short_repr, warn_once
+from tracelens_instrument.core.state import STATE
+from tracelens_instrument.lifecycle import UNRECORDED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
     from typing import Any, Final, TypeVar
 
-    from tracelens_instrument.span import Span
+    from tracelens_instrument.core.spans import Span
 
     F = TypeVar("F", bound=Callable[..., Any])
 
@@ -35,12 +35,14 @@ def decorated(function: F, name: str | None, handle: Callable[[str], Span]) -> F
     if isinstance(found, staticmethod | classmethod):  # the descriptor stays outermost
         return type(found)(decorated(found.__func__, name, handle))  # type: ignore[return-value]  # F again
     if not callable(found):
-        raise InvalidArgument(f"traced got {shown(found)}, expected a function, or a name for one.")
+        raise InvalidArgument(
+            f"traced got {short_repr(found)}, expected a function, or a name for one."
+        )
     if not STATE.on:
-        MISSED.add(name or _name(found))
+        UNRECORDED.add(name or _name(found))
         return function
     if not (isinstance(found, _FUNCTIONS) or type(found).__name__ == _CYTHON):
-        warn_once(f"tl.traced records functions, and left alone {shown(found)}", "traced")
+        warn_once(f"tl.traced records functions, and left alone {short_repr(found)}", "traced")
         return function
     wrapped: F = _wrapped(function, handle(name or _name(found)))
     return wrapped
@@ -51,7 +53,7 @@ def _name(function: object) -> str:
     try:
         name = getattr(function, "__qualname__", None)
     except Exception as error:  # noqa: BLE001 - a user's object may fail at whatever it is asked
-        let_through(error)
+        reraise_if_handlers(error)
         name = None
     return name if isinstance(name, str) else type(function).__qualname__
 

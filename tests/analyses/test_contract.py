@@ -9,12 +9,12 @@ import pytest
 from support.analysed import RUNS, faults, report, trace
 
 from tracelens.analyses import ANALYSES, Analysis, analyze
-from tracelens.analyses.result import FindingKind, Pattern
+from tracelens.model.result import FindingKind, Pattern
 from tracelens.schema.vocabulary import KINDS
 from tracelens.simulator.synthetic import Scenario
 
 if TYPE_CHECKING:
-    from tracelens.analyses.result import Finding
+    from tracelens.model.result import Finding
 
 runs = pytest.mark.parametrize("run", RUNS)
 

@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 from support.analysed import RUNS, report, trace
 
-from tracelens.analyses import _along
-from tracelens.analyses._job import job_ns
+from tracelens.accounting.phases import job_ns
+from tracelens.analyses import critical_path
 from tracelens.simulator.synthetic import Fault, Scenario, random_clocks
 
 if TYPE_CHECKING:
@@ -131,10 +131,10 @@ def test_the_longest_pieces_are_the_planted_ones() -> None:
 
 def test_neighbouring_steps_of_a_long_run_share_a_cell() -> None:
     """Nothing gets lost: the sum stays, and each cell says how many steps it stands for."""
-    count = _along.MOST_BLOCKS + 501
+    count = critical_path.MOST_STEP_BLOCKS + 501
     rows = [(0, step, "forward", None, 10 * step, 10 * step + 7) for step in range(count)]
-    segments = pl.DataFrame(rows, schema=_along.SEGMENT_COLUMNS, orient="row")
-    cells = _along.cells(segments)
+    segments = pl.DataFrame(rows, schema=critical_path.PATH_SEGMENT_COLUMNS, orient="row")
+    cells = critical_path.path_cells(segments)
     assert cells["ns"].sum() == 7 * count
     assert cells["steps"].sum() == count
     assert cells["step"].to_list() == list(range(0, count, 2))

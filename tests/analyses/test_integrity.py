@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import polars as pl
 
-from tracelens.analyses import analyze, integrity, phases
+from tracelens.accounting import phases
+from tracelens.analyses import analyze, integrity
 from tracelens.load import prepare
+from tracelens.model.trace import Note, Trace
 from tracelens.simulator.synthetic import Scenario, generate
-from tracelens.trace import Note, Trace
 
 STEPS = 40
 

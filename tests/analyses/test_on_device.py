@@ -11,7 +11,7 @@ from support.analysed import faults, report, trace
 from tracelens.simulator.synthetic import Fault, Scenario, random_clocks
 
 if TYPE_CHECKING:
-    from tracelens.analyses.interleaving import Interleaving
+    from tracelens.analyses.overlap.interleaving import Interleaving
 
 OVERLAPPED = Scenario(ranks=4, steps=60, transfer_ms=3.0, buckets=4)
 BLOCKING = Scenario(ranks=4, steps=60, transfer_ms=3.0, overlap=False)

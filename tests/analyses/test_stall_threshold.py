@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tracelens.analyses import _sparse, stalls
-from tracelens.analyses._own_time import WARM_UP, OwnTime
+from tracelens.accounting.compute_time import WARM_UP, ComputeTime
+from tracelens.analyses import stalls
+from tracelens.analyses.stragglers import intermittent
 
 STEPS, RANKS = 105, 4
 STEP_NS = 40e6
@@ -14,7 +15,7 @@ STALLED = np.arange(14, STEPS, 10)  # ten of a hundred steps after the warm-up
 NOISE = np.resize([-0.10, -0.07, -0.03, 0.0, 0.03, 0.07, 0.10], STEPS)  # of a step
 
 
-def loading(deviations: float) -> OwnTime:
+def loading(deviations: float) -> ComputeTime:
     """All ranks load data in half a step, noisily; some steps stand out by so many deviations."""
     data = (0.5 + NOISE) * STEP_NS
     data[STALLED] = np.inf
@@ -23,7 +24,7 @@ def loading(deviations: float) -> OwnTime:
     data[STALLED] = usual + deviations * 1.4826 * np.median(np.abs(judged - usual))
     own = np.repeat(data[:, None], RANKS, axis=1)[None]
     rest = np.full((1, STEPS, RANKS), 0.5 * STEP_NS)
-    return OwnTime(
+    return ComputeTime(
         ranks=tuple(range(RANKS)),
         hosts=("here",) * RANKS,
         steps=np.arange(STEPS),
@@ -52,4 +53,4 @@ def test_steps_slow_on_one_rank(deviations: float, found: list[int]) -> None:
     above = 0.05
     excess = np.random.default_rng(7).normal(0.0, above, (STEPS, RANKS)).clip(-2 * above, 2 * above)
     excess[STALLED, 2] = deviations * above
-    assert [one.rank for one in _sparse.find(excess)] == found
+    assert [one.rank for one in intermittent.find_stalls(excess)] == found

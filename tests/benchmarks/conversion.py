@@ -31,10 +31,10 @@ from benchmarks.published import publish, table
 from support.recording import clean_environment
 from support.torchrun import torchrun_command
 
-from tracelens.schema.arrow import BATCH_ROWS, OPTIONS
-from tracelens.schema.columns import SLOT
+from tracelens.conversion.columns import SLOT
+from tracelens.conversion.segments import convert
+from tracelens.schema.arrow import BATCH_ROWS, WRITE_OPTIONS
 from tracelens.schema.record import RECORD_BYTES
-from tracelens.schema.segments import convert
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,7 +105,7 @@ def _by_hand(folder: Path, target: Path) -> float:
     records = np.concatenate(parts)
     fields = {name: np.ascontiguousarray(records[name]) for name in SLOT.names or ()}
     written = pa.table(fields)
-    with pa.ipc.new_file(str(target), written.schema, options=OPTIONS) as writer:
+    with pa.ipc.new_file(str(target), written.schema, options=WRITE_OPTIONS) as writer:
         writer.write_table(written, max_chunksize=BATCH_ROWS)
     return time.process_time() - before
 

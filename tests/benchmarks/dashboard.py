@@ -105,7 +105,7 @@ def make_index(trace: Path) -> dict[str, str]:
     from tracelens import load  # noqa: PLC0415 - only this process needs them
     from tracelens.analyses import analyze  # noqa: PLC0415
     from tracelens.lod import index  # noqa: PLC0415
-    from tracelens.lod.run import outlined  # noqa: PLC0415
+    from tracelens.lod.run_data import outlined  # noqa: PLC0415
 
     if index.find(trace):
         return sizes(trace)

@@ -49,7 +49,7 @@ class Hooks:
 
     def __init__(self, model: Any, optimizer: Any) -> None:
         torch: Any = importlib.import_module("torch")
-        self._dispatch: Any = importlib.import_module("tracelens_instrument.hooks.torch_dispatch")
+        self._dispatch: Any = importlib.import_module("tracelens_instrument.hooks.torch.operations")
         tables = [
             vars(owner)[name]
             for owner in (*model.modules(), optimizer)
@@ -68,7 +68,7 @@ class Hooks:
             table.update(hooks)
         for owner, name, patch in self._patches:
             setattr(owner, name, patch)
-        self._dispatch.resume()
+        self._dispatch.resume_kernels()
 
     def take_out(self) -> None:
         """Be as if TraceLens were not there."""
@@ -76,7 +76,7 @@ class Hooks:
             table.clear()
         for owner, name, patch in self._patches:
             setattr(owner, name, patch.__wrapped__)
-        self._dispatch.suspend()
+        self._dispatch.suspend_kernels()
 
 
 class Training:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import tracelens as tl
-from tracelens_instrument.backend import backend
-from tracelens_instrument.state import STATE
+from tracelens_instrument.core.backend import backend
+from tracelens_instrument.lifecycle import under_way
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +55,7 @@ def two_events() -> None:
 
 def ask() -> None:
     """Write down what is known by now."""
-    recording = STATE.recording
+    recording = under_way()
     assert recording is not None
     recording.devices.at_step_boundary()
 

@@ -27,7 +27,7 @@ from benchmarks.published import publish, table
 from support.examples import run_example
 
 import tracelens as tl
-from tracelens.analyses import phases
+from tracelens.accounting import phases
 from tracelens.schema.vocabulary import USEFUL_KINDS
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from tracelens.schema.vocabulary import COMMUNICATION_KINDS, OWN_KINDS
 if TYPE_CHECKING:
     from support.disturb import Burden
 
-    from tracelens.trace import Trace
+    from tracelens.model.trace import Trace
 
 SCRIPT: Final = "tests/benchmarks/real_runs.py"
 PAGE: Final = "accuracy.md"

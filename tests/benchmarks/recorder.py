@@ -28,7 +28,7 @@ from benchmarks.recorders.ours import TraceLens
 from benchmarks.recorders.starting import starts
 from benchmarks.recorders.timing import Row, measure
 
-from tracelens_instrument.backend import backend
+from tracelens_instrument.core.backend import backend
 
 SCRIPT = "tests/benchmarks/recorder.py"
 PAGE = "benchmarks.md"

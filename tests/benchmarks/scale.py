@@ -133,9 +133,10 @@ def measure(size: Size, folder: Path, *, stages: bool) -> bool:
 
 def tell_stages(trace: Path) -> None:
     """Open and analyze in this process, and print what each stage takes."""
-    from tracelens.analyses import ANALYSES, efficiency, phases  # noqa: PLC0415 - only this process
-    from tracelens.readers.native import NativeReader  # noqa: PLC0415 - needs them
-    from tracelens.transforms import DEFAULT_TRANSFORMS  # noqa: PLC0415
+    from tracelens.accounting import efficiency, phases  # noqa: PLC0415 - only this process
+    from tracelens.align import DEFAULT_TRANSFORMS  # noqa: PLC0415
+    from tracelens.analyses import ANALYSES  # noqa: PLC0415 - only this process
+    from tracelens.readers.native.reader import NativeReader  # noqa: PLC0415 - needs them
 
     found = staged("read", lambda: NativeReader().read(trace))
     for transform in DEFAULT_TRANSFORMS:

@@ -27,7 +27,7 @@ from support.converters import converters_of
 from support.recording import clean_environment
 
 from tracelens.schema.record import RECORD_BYTES
-from tracelens_instrument.segments import SEGMENT_BYTES
+from tracelens_instrument.storage.segments import SEGMENT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

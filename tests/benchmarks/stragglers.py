@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from support.matrices import PHASES, healthy, own_time
 
-from tracelens.analyses import _lateness
-from tracelens.analyses._own_time import WARM_UP
+from tracelens.accounting.compute_time import WARM_UP
+from tracelens.analyses.stragglers import detection
 
 if TYPE_CHECKING:
-    from tracelens.analyses._late import Late
+    from tracelens.replay.counterfactual import Episode
 
 RUNS = 200
 PLANTED = (0.05, 0.1, 0.3)  # of a step, in 40 % of the steps, in the last phase
@@ -47,12 +47,12 @@ def _found(
     planted: tuple[int, int, int, float] | None,
     *,
     spiky: bool,
-) -> list[Late]:
+) -> list[Episode]:
     matrices = healthy(seed, ranks, steps, spiky=spiky)
     if planted:
         first, length, rank, extra = planted
         matrices[len(PHASES) - 1][first : first + length, rank] += extra
-    return _lateness.find(own_time(matrices))
+    return detection.find_episodes(own_time(matrices))
 
 
 def main() -> None:

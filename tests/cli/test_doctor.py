@@ -12,7 +12,7 @@ import pytest
 from support.patience import PATIENCE_S
 from support.recording import clean_environment
 
-from tracelens.cli import main, trial
+from tracelens.cli import checks, main
 
 Output = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.end_to_end
@@ -63,15 +63,15 @@ def test_spans_that_are_missing_are_a_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A recording that is short of spans is told with what its process said."""
-    monkeypatch.setattr(trial, "_PROGRAM", trial._PROGRAM.replace("range(1000)", "range(7)"))
-    check = trial.check_trial(tmp_path)
+    monkeypatch.setattr(checks, "_PROGRAM", checks._PROGRAM.replace("range(1000)", "range(7)"))
+    check = checks.check_trial(tmp_path)
     assert (check.state, check.found) == ("problem", "7 of 1000 spans were read back")
 
 
 def test_a_program_that_does_not_record_is_a_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trial, "_PROGRAM", "raise SystemExit('no recorder here')")
-    check = trial.check_trial(tmp_path)
+    monkeypatch.setattr(checks, "_PROGRAM", "raise SystemExit('no recorder here')")
+    check = checks.check_trial(tmp_path)
     assert check.state == "problem"
     assert "no recorder here" in check.advice

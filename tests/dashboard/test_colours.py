@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from tracelens.lod.codes import CODES, FIRST_LEVEL, LABELS, LEVELS
+from tracelens.lod.lanes import CODES, FIRST_LEVEL, LABELS, LEVELS
 from tracelens_dashboard.theme import (
     DARK,
     LIGHT,

@@ -9,7 +9,7 @@ import pytest
 from support.pngs import chunks
 from support.screenshots import LARGEST, PICTURES, name_of
 
-from tracelens_dashboard.components import run_list
+from tracelens_dashboard.app import run_list
 from tracelens_dashboard.pages import PAGES
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import tracelens as tl
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tracelens.analyses.result import Report
+    from tracelens.model.result import Report
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.root]
 

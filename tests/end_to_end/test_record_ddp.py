@@ -11,15 +11,15 @@ from support.recording import Recorded, read_all
 from support.torchrun import run_ranks, torchrun_command
 
 import tracelens as tl
-from tracelens.analyses import phases
+from tracelens.accounting import phases
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.end_to_end
 
 if TYPE_CHECKING:
-    from tracelens.trace import Trace
+    from tracelens.model.trace import Trace
 
-SCRIPT = Path(__file__).parents[1] / "hooks" / "scripts" / "plain_ddp_training.py"
+SCRIPT = Path(__file__).parents[1] / "hooks" / "torch" / "scripts" / "plain_ddp_training.py"
 STEPS = 6
 
 

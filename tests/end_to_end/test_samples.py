@@ -11,7 +11,7 @@ from tracelens.analyses import analyze
 from tracelens.load import open as open_trace
 
 if TYPE_CHECKING:
-    from tracelens.analyses.result import Report
+    from tracelens.model.result import Report
 
 MEGABYTE = 10**6
 

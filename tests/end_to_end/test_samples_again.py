@@ -15,7 +15,7 @@ from tracelens.load import open as open_trace
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tracelens.trace import Trace
+    from tracelens.model.trace import Trace
 
 pytestmark = pytest.mark.end_to_end
 

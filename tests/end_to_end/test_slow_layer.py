@@ -13,7 +13,7 @@ import tracelens as tl
 pytest.importorskip("torch")
 pytestmark = pytest.mark.end_to_end
 
-SCRIPT = Path(__file__).parents[1] / "hooks" / "scripts" / "slow_layer_training.py"
+SCRIPT = Path(__file__).parents[1] / "hooks" / "torch" / "scripts" / "slow_layer_training.py"
 
 
 def test_the_layer_is_named(tmp_path: Path) -> None:

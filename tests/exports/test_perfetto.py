@@ -19,7 +19,7 @@ from tracelens.exports import EXPORTS, perfetto
 from tracelens.exports.selection import Selection, of_trace
 
 if TYPE_CHECKING:
-    from tracelens.trace import Trace
+    from tracelens.model.trace import Trace
 
 HOSTILE = '"]}<script>alert(1)</script>\x00\u2028\ud7ff\\'
 OVERLAPPING = trace_of(

@@ -12,7 +12,8 @@ import pytest
 from support.damage import RUN, VICTIM, assert_left_out, rewritten, written
 
 from tracelens import load
-from tracelens.analyses import analyze, phases
+from tracelens.accounting import phases
+from tracelens.analyses import analyze
 from tracelens.schema.side import METADATA_KEY
 from tracelens.simulator.synthetic import write
 

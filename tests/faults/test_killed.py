@@ -14,7 +14,7 @@ from support.patience import PATIENCE_S
 from support.recording import clean_environment
 
 from tracelens import load
-from tracelens.analyses import phases
+from tracelens.accounting import phases
 from tracelens.errors import NotATrace
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from support.patience import PATIENCE_S
 from tracelens import load
 from tracelens.lod import index, opening
 from tracelens.schema.side import METADATA_KEY
-from tracelens_dashboard.entries import id_of, names
-from tracelens_dashboard.store import Store
+from tracelens_dashboard.runs.catalog import id_of, short_names
+from tracelens_dashboard.runs.store import Store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,7 +96,7 @@ def test_its_spans_are_found_again(oddly: Path) -> None:
 
 def test_the_list_of_runs(oddly: Path) -> None:
     """It has an id and a name that every browser can show."""
-    assert names([oddly]) == ["tr\\xe9ce"]
+    assert short_names([oddly]) == ["tr\\xe9ce"]
     assert id_of(oddly) != id_of(oddly.parent)
 
 

@@ -8,10 +8,10 @@ import pytest
 from support.damage import assert_left_out, rewritten, written
 
 from tracelens import load
+from tracelens.conversion.folder import PROGRESS_FILE, load_progress
 from tracelens.errors import NotATrace
-from tracelens.lod import glance
+from tracelens.lod import run_data
 from tracelens.schema.light_json import loads
-from tracelens.schema.progress import PROGRESS_FILE, load_progress
 from tracelens.schema.side import METADATA_KEY, from_lines
 from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SIDE_FILE
 
@@ -57,9 +57,9 @@ def test_segments_and_notes_of_a_rank(tmp_path: Path) -> None:
 
 def test_index(tmp_path: Path) -> None:
     """In an index that came with the trace."""
-    (tmp_path / glance.FILE).write_bytes(DEEP)
+    (tmp_path / run_data.GLANCE_FILE).write_bytes(DEEP)
     with pytest.raises(ValueError, match="nested too deep"):
-        glance.load(tmp_path)
+        run_data.load_glance(tmp_path)
 
 
 def test_what_is_not_deep_is_read() -> None:

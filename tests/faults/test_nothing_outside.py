@@ -12,12 +12,11 @@ from support.segments import PROCESS, Slot, write_folder
 
 import tracelens as tl
 from tracelens.cli import main
+from tracelens.conversion.folder import PROGRESS_FILE, UNFINISHED_FILE
 from tracelens.errors import NotATrace
-from tracelens.lod import home, index, opening
-from tracelens.schema.elsewhere import leave_note
-from tracelens.schema.host import clock_domain, host_name
+from tracelens.lod import index, opening
+from tracelens.schema.host import clock_domain, host_name, leave_note
 from tracelens.schema.ownership import MARKER_FILE, mark
-from tracelens.schema.progress import PROGRESS_FILE, UNFINISHED_FILE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,15 +60,15 @@ def read_with_all_verbs(trace: Path) -> None:
         main([verb, str(trace)])
 
 
-@pytest.mark.parametrize("deep", ["", home.FOLDER, "x"])
+@pytest.mark.parametrize("deep", ["", index.INDEX_FOLDER, "x"])
 def test_an_index_that_is_a_link(trace: Path, documents: Path, deep: str) -> None:
     """Whether it is the folder of indexes or an index in it: what it leads to stays as it is."""
-    if deep == home.FOLDER:
-        made = trace / home.FOLDER
+    if deep == index.INDEX_FOLDER:
+        made = trace / index.INDEX_FOLDER
         made.mkdir()
-        (made / str(home.fingerprint(trace))).symlink_to(documents)
+        (made / str(index.fingerprint(trace))).symlink_to(documents)
     else:
-        (trace / home.FOLDER).symlink_to(documents / deep)
+        (trace / index.INDEX_FOLDER).symlink_to(documents / deep)
     before = seen(documents)
     read_with_all_verbs(trace)
     assert seen(documents) == before
@@ -78,12 +77,12 @@ def test_an_index_that_is_a_link(trace: Path, documents: Path, deep: str) -> Non
 
 def test_folders_of_others_where_indexes_lie(trace: Path, cache: Path) -> None:
     """What somebody put where indexes would lie is not cleared away; the index is in the cache."""
-    theirs = trace / home.FOLDER / "notes"
+    theirs = trace / index.INDEX_FOLDER / "notes"
     theirs.mkdir(parents=True)
     (theirs / "ideas.txt").write_text("mine")
-    before = seen(trace / home.FOLDER)
+    before = seen(trace / index.INDEX_FOLDER)
     read_with_all_verbs(trace)
-    assert seen(trace / home.FOLDER) == before
+    assert seen(trace / index.INDEX_FOLDER) == before
     found = index.find(trace)
     assert found
     assert found.is_relative_to(cache)
@@ -92,11 +91,11 @@ def test_folders_of_others_where_indexes_lie(trace: Path, cache: Path) -> None:
 def test_an_index_that_came_with_the_trace_is_not_believed(trace: Path, tmp_path: Path) -> None:
     """A copy of an index may say anything; its marker is that of another folder."""
     explained(trace)
-    made_of = home.fingerprint(trace)
+    made_of = index.fingerprint(trace)
     copied = tmp_path / "copy"
     shutil.copytree(trace, copied)  # with times, so that the copy has the same fingerprint
-    assert home.fingerprint(copied) == made_of
-    assert (copied / home.FOLDER / MARKER_FILE).exists()
+    assert index.fingerprint(copied) == made_of
+    assert (copied / index.INDEX_FOLDER / MARKER_FILE).exists()
     assert index.find(copied) is None
     assert opening.indexed(trace)
 

@@ -13,13 +13,13 @@ from support.damage import VICTIM, assert_same, written
 from support.patience import PATIENCE_S
 
 from tracelens import load
-from tracelens.schema.samples import SAMPLES
+from tracelens.schema.arrow import SAMPLE_SCHEMA
 from tracelens.schema.vocabulary import SAMPLES_FOLDER
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tracelens.trace import Note, Trace
+    from tracelens.model.trace import Note, Trace
 
 ROWS = 40
 SEEDS = 60
@@ -52,9 +52,11 @@ def sampled(folder: Path, **changes: Any) -> Path:
     rows[0] |= changes
     place = folder / SAMPLES_FOLDER / VICTIM
     place.parent.mkdir()
-    batch = pa.RecordBatch.from_pylist(rows, pa.schema([f.with_nullable(True) for f in SAMPLES]))
-    batch = pa.RecordBatch.from_arrays(batch.columns, schema=SAMPLES)
-    with pa.ipc.new_stream(str(place), SAMPLES) as stream:
+    batch = pa.RecordBatch.from_pylist(
+        rows, pa.schema([f.with_nullable(True) for f in SAMPLE_SCHEMA])
+    )
+    batch = pa.RecordBatch.from_arrays(batch.columns, schema=SAMPLE_SCHEMA)
+    with pa.ipc.new_stream(str(place), SAMPLE_SCHEMA) as stream:
         stream.write_batch(batch)
     return place
 

@@ -8,19 +8,20 @@ import polars as pl
 import pytest
 
 from tracelens import load
-from tracelens.analyses import analyze, phases
+from tracelens.accounting import phases
+from tracelens.analyses import analyze
 from tracelens.exports import EXPORTS
 from tracelens.exports.selection import of_trace
 from tracelens.schema.vocabulary import MOST_RANKS
 from tracelens_dashboard.export import report as page
-from tracelens_dashboard.store import Store
+from tracelens_dashboard.runs.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tracelens.analyses.result import Report
-    from tracelens.trace import Trace
+    from tracelens.model.result import Report
+    from tracelens.model.trace import Trace
 
 STEPS = 30
 STEP_NS = 100_000

@@ -14,13 +14,13 @@ from support.damage import VICTIM, assert_left_out, own_time, rewritten, written
 
 from tracelens import load
 from tracelens.analyses import analyze
-from tracelens.soundness import problems
-from tracelens_dashboard.store import Store
+from tracelens.readers.native.validation import problems
+from tracelens_dashboard.runs.store import Store
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tracelens.trace import Trace
+    from tracelens.model.trace import Trace
 
 BATCH = 50
 

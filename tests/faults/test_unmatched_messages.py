@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
-from tracelens import load
+from tracelens import Trace, load
 from tracelens.analyses import analyze
-from tracelens.analyses._hops import measure
-from tracelens.trace import Trace
+from tracelens.analyses.collectives.transfers import point_to_point_messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +39,7 @@ def test_a_tree_without_its_root(damage: Callable[[Path], Any], tmp_path: Path) 
     damage(copied("mpi-tree", tmp_path))
     trace = load.open(tmp_path)
     assert analyze(trace).summary.ranks_seen >= 2
-    assert measure(trace).is_empty()
+    assert point_to_point_messages(trace).is_empty()
 
 
 def pipeline(*, one_host: bool) -> list[dict[str, Any]]:
@@ -88,7 +87,7 @@ def test_pipelines_with_missing_ends(missing: str, one_host: bool, tmp_path: Pat
     pl.DataFrame(rows, infer_schema_length=None).write_parquet(file)
     trace = load.open(file)
     assert analyze(trace).summary.steps == STEPS
-    assert measure(trace).is_empty()
+    assert point_to_point_messages(trace).is_empty()
 
 
 @pytest.mark.parametrize("one_host", [True, False], ids=["one host", "untied clocks"])
@@ -97,4 +96,4 @@ def test_whole_pipelines(one_host: bool) -> None:  # noqa: FBT001
     rows = pipeline(one_host=one_host)
     trace = Trace.from_table(pl.DataFrame(rows, infer_schema_length=None))
     analyze(trace)
-    assert (measure(trace).height > 0) == one_host
+    assert (point_to_point_messages(trace).height > 0) == one_host

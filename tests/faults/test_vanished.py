@@ -10,11 +10,11 @@ from support.callbacks import call
 from support.indexes import explained, recorded
 
 from tracelens.errors import TraceNotFound
-from tracelens.readers.native import NativeReader
+from tracelens.readers.native.reader import NativeReader
 from tracelens.simulator.synthetic import Scenario
-from tracelens_dashboard.app import create_app
-from tracelens_dashboard.runs import Runs
-from tracelens_dashboard.store import Store
+from tracelens_dashboard.app.server import create_app
+from tracelens_dashboard.runs.catalog import Runs
+from tracelens_dashboard.runs.store import Store
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,7 +17,7 @@ import tracelens as tl
 if TYPE_CHECKING:
     import subprocess
 
-    from tracelens.trace import Trace
+    from tracelens.model.trace import Trace
 
 pytestmark = [
     pytest.mark.end_to_end,

@@ -16,7 +16,7 @@ import tracelens as tl
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tracelens.trace import Trace
+    from tracelens.model.trace import Trace
 
 pytestmark = [
     pytest.mark.end_to_end,

@@ -6,7 +6,7 @@ import time
 
 from support.gpu import gpu, torch
 
-from tracelens_instrument.hooks.torch_cuda import CudaClock
+from tracelens_instrument.device.cuda import CudaClock
 
 pytestmark = gpu
 

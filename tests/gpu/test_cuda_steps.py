@@ -10,7 +10,7 @@ import pytest
 from support.gpu import Part, gpu, overlap_ns, read, torch
 
 import tracelens as tl
-from tracelens_instrument.device_anchors import ANCHOR_EVERY_NS
+from tracelens_instrument.device.timebase import ANCHOR_EVERY_NS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracelens_instrument.hooks.jax_spans import Operation, Seen, spans_of
+from tracelens_instrument.hooks.jax import Operation, Seen, spans_of
 
 US = 1000
 STEPS = {7: 0, 8: 10_000 * US}

@@ -11,8 +11,8 @@ def test_in_place_each_rank_has_its_share() -> None:
         import numpy as np
         from mpi4py import MPI
         from tracelens.schema.record import NO_BYTES
-        from tracelens_instrument.hooks.mpi_payload import of_call
-        from tracelens_instrument.hooks.mpi_table import Collective
+        from tracelens_instrument.hooks.mpi.log import payload_of_call as of_call
+        from tracelens_instrument.hooks.mpi.table import Collective
         for instead in (MPI.IN_PLACE, None):
             values = {"sendbuf": instead, "recvbuf": np.zeros(12)}
             shared = Collective("all_gather", payload="sendbuf", instead="recvbuf", shared=True)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tracelens_instrument.hooks.tensorflow_plan import Plan, Transfer
-from tracelens_instrument.hooks.tensorflow_spans import Event, Seen, spans_of
+from tracelens_instrument.hooks.tensorflow.plan import Plan, Transfer
+from tracelens_instrument.hooks.tensorflow.spans import Event, Seen, spans_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

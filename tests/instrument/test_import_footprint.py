@@ -86,7 +86,7 @@ def test_rare_things_are_loaded_when_asked_for(tmp_path: Path) -> None:
     found = run_child(
         "import sys, tracelens as tl\ntl.start(sys.argv[1])\nprint(*sys.modules)", tmp_path
     ).stdout
-    rare = ("traced", "device_span", "keep_signal", "background", "own_python", "ring")
+    rare = ("traced", "device.spans", "device.times", "retention.last_steps", "storage.conversion")
     assert [name for name in rare if f"tracelens_instrument.{name}" in found.split()] == []
 
 

@@ -11,7 +11,7 @@ from support.recording import read_one
 
 import tracelens as tl
 from tracelens_instrument import recorder
-from tracelens_instrument.span import Span, Token, Values
+from tracelens_instrument.core.spans import Span, Token, Values
 
 DOCUMENT = (Path(__file__).parents[2] / "instrument" / "README.md").read_text(encoding="utf-8")
 

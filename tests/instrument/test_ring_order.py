@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tracelens_instrument.ring import Ring
+from tracelens_instrument.retention.last_steps import Ring
 
 FIRST, SECOND, THIRD = (Path(name) for name in ("first", "second", "third"))
 

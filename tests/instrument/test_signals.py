@@ -12,7 +12,7 @@ import pytest
 from support.recording import read_one
 
 import tracelens as tl
-from tracelens_instrument import segments, storage
+from tracelens_instrument.storage import rotation, segments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,7 +103,7 @@ def test_handlers_while_the_next_segment_is_made(
             pass
         return create(*arguments)
 
-    monkeypatch.setattr(storage, "create_segment", slowly)
+    monkeypatch.setattr(rotation, "create_segment", slowly)
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 1 << 14)
     tl.stop()
     tl.start(trace / "small")
@@ -175,7 +175,7 @@ def test_handler_raises_while_a_segment_is_made(
     tl.stop()
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 1 << 14)
     tl.start(trace / "small")
-    monkeypatch.setattr(storage, "create_segment", interrupted)
+    monkeypatch.setattr(rotation, "create_segment", interrupted)
     span = tl.span("piece")
     for number in range(2000):
         try:

@@ -12,9 +12,10 @@ from support.patience import until
 from support.recording import read, read_one, run_child
 
 import tracelens as tl
-from tracelens.schema import segments
-from tracelens.schema.growing import GrowingFile
-from tracelens_instrument import failures, recorder
+from tracelens.conversion import segments
+from tracelens.conversion.arrow_file import GrowingFile
+from tracelens_instrument import recorder
+from tracelens_instrument.core import failures
 
 if TYPE_CHECKING:
     from pathlib import Path

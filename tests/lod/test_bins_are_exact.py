@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.lod import levels
-from tracelens.lod.codes import BLANK, SHADE, SHADES
-from tracelens.lod.levels import Bins
+from tracelens.lod import pyramid
+from tracelens.lod.lanes import BLANK, SHADE, SHADES
+from tracelens.lod.pyramid import Bins
 
 ORIGIN = 1_000_003
 SPANS = st.lists(
@@ -36,7 +36,7 @@ def counted(spans: list[tuple[int, int, int]], bins: Bins) -> np.ndarray:
 def test_every_bin_holds_each_codes_time(spans: list[tuple[int, int, int]], width: int) -> None:
     """For any spans, in any order, overlapping or not."""
     bins = Bins.over(ORIGIN, ORIGIN + 1300, width)
-    present, sums = levels.busy(*arrays(spans), bins)
+    present, sums = pyramid.busy_time(*arrays(spans), bins)
     assert (sums == counted(spans, bins)[present]).all()
     assert sums.sum() == sum(length for _, length, _ in spans)
 
@@ -45,7 +45,7 @@ def test_every_bin_holds_each_codes_time(spans: list[tuple[int, int, int]], widt
 def test_every_level_shows_the_code_with_most_time(spans: list[tuple[int, int, int]]) -> None:
     """On each level, the colour is the one that counting says, faint where the bin was not full."""
     ladder = [Bins.over(ORIGIN, ORIGIN + 1300, 7 << level) for level in range(6)]
-    for bins, row in zip(ladder, levels.build(*arrays(spans), ladder), strict=True):
+    for bins, row in zip(ladder, pyramid.build_levels(*arrays(spans), ladder), strict=True):
         sums = counted(spans, bins)
         busy = np.minimum(sums.sum(axis=0) / bins.width_ns, 1)
         assert ((row == BLANK) == (busy == 0)).all()
@@ -59,8 +59,8 @@ def test_every_level_shows_the_code_with_most_time(spans: list[tuple[int, int, i
 
 def test_a_ladder_covers_the_run_with_twos() -> None:
     """Each level is twice as coarse as the one before and covers the run, from fine to 512 bins."""
-    ladder = levels.ladder(5, 5 + 10**12, 100_000)
+    ladder = pyramid.ladder_over(5, 5 + 10**12, 100_000)
     assert all(b.width_ns == 2 * a.width_ns for a, b in pairwise(ladder))
     assert all(b.count * b.width_ns >= 10**12 > (b.count - 1) * b.width_ns for b in ladder)
-    assert ladder[0].count <= 100_000 / levels.SPANS_A_BIN
-    assert 256 <= ladder[-1].count <= levels.FEWEST_BINS
+    assert ladder[0].count <= 100_000 / pyramid.SPANS_A_BIN
+    assert 256 <= ladder[-1].count <= pyramid.FEWEST_BINS

@@ -17,9 +17,9 @@ from support.patience import PATIENCE_S
 
 from tracelens import load
 from tracelens.analyses import analyze
-from tracelens.lod import columns, files, home, index, opening, query, rows, tables
-from tracelens.lod.run import Run, with_pyramid
-from tracelens.lod.window import Window
+from tracelens.lod import files, index, opening, query, run_data, viewport
+from tracelens.lod.run_data import Run, with_pyramid
+from tracelens.lod.viewport import Window
 from tracelens.simulator.synthetic import Scenario
 
 LONG = Scenario(ranks=2, steps=400)  # has more than one level
@@ -45,8 +45,8 @@ def test_what_comes_back_is_what_went_in(trace: Path) -> None:
     assert asdict(replace(kept.report, results={})) == asdict(replace(fresh.report, results={}))
     for table in files.TABLES:
         assert getattr(kept, table).equals(getattr(fresh, table))
-    assert kept.tables.keys() == fresh.tables.keys() == tables.KEPT.keys()
-    assert all(kept.tables[name].equals(fresh.tables[name]) for name in tables.KEPT)
+    assert kept.tables.keys() == fresh.tables.keys() == run_data.KEPT_TABLES.keys()
+    assert all(kept.tables[name].equals(fresh.tables[name]) for name in run_data.KEPT_TABLES)
     assert np.array_equal(kept.lateness.excess_ns, fresh.lateness.excess_ns, equal_nan=True)
     for mine, theirs in (
         (kept.scene.lanes, fresh.scene.lanes),
@@ -54,11 +54,11 @@ def test_what_comes_back_is_what_went_in(trace: Path) -> None:
     ):
         assert mine.lanes == theirs.lanes
         assert mine.words == theirs.words
-        for name in ("offsets", *columns.TYPES):
+        for name in ("offsets", *files.TYPES):
             assert np.array_equal(getattr(mine, name), getattr(theirs, name))
     assert kept.scene.pyramid
     assert kept.scene.pyramid.complete
-    plan, seen = rows.plan(kept.scene.lanes), kept.scene.whole
+    plan, seen = viewport.plan(kept.scene.lanes), kept.scene.whole
     first, second = (query.look(run.scene, seen, plan).pixels for run in (kept, fresh))
     assert np.array_equal(first, second)
 
@@ -81,7 +81,7 @@ def test_an_index_without_a_table_that_pages_need_is_made_anew(
 ) -> None:
     """A table more in the list, and what was kept before does not open; the next one has it."""
     explained(trace)
-    monkeypatch.setitem(tables.KEPT, "one_more", "critical_path.slack")
+    monkeypatch.setitem(run_data.KEPT_TABLES, "one_more", "critical_path.slack")
     assert opening.indexed(trace) is None
     explained(trace)
     again = opening.indexed(trace)
@@ -91,9 +91,9 @@ def test_an_index_without_a_table_that_pages_need_is_made_anew(
 
 def test_tables_do_not_grow_with_events(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a table with too many rows the first are kept."""
-    monkeypatch.setattr(tables, "MOST_ROWS", 2)
+    monkeypatch.setattr(run_data, "MOST_TABLE_ROWS", 2)
     report = analyze(load.open(trace))
-    assert {table.height for table in tables.of(report).values()} == {0, 1, 2}
+    assert {table.height for table in run_data.tables_of(report).values()} == {0, 1, 2}
 
 
 def test_another_format_finds_no_index(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,8 +101,8 @@ def test_another_format_finds_no_index(trace: Path, monkeypatch: pytest.MonkeyPa
     explained(trace)
     older = index.find(trace)
     assert older
-    monkeypatch.setattr(home, "VERSION", home.VERSION + 1)
-    monkeypatch.setattr(home, "FOLDER", f"index-v{home.VERSION}")
+    monkeypatch.setattr(index, "INDEX_VERSION", index.INDEX_VERSION + 1)
+    monkeypatch.setattr(index, "INDEX_FOLDER", f"index-v{index.INDEX_VERSION}")
     assert index.find(trace) is None
     explained(trace)
     newer = index.find(trace)
@@ -116,12 +116,14 @@ def test_the_same_tracelens_installed_again_finds_the_index(trace: Path, tmp_pat
     explained(trace)
     again = tmp_path / "installed"
     shutil.copytree(
-        Path(home.__file__).parents[1],
+        Path(index.__file__).parents[1],
         again / "tracelens",
         ignore=shutil.ignore_patterns("__pycache__"),
         copy_function=shutil.copyfile,
     )
-    program = "import sys; from pathlib import Path; from tracelens.lod import home, index\n"
+    program = (
+        "import sys; from pathlib import Path; from tracelens.lod import index as home, index\n"
+    )
     program += "print(home.__file__, index.find(Path(sys.argv[1])), sep='\\n')"
     done = subprocess.run(
         [sys.executable, "-c", program, str(trace)],
@@ -161,7 +163,7 @@ def test_a_killed_build_leaves_nothing_that_is_found(
     assert again
     opening.refined(again)
     assert len(levels_of(trace)) > 1
-    entries = [entry.name for entry in (trace / home.FOLDER).iterdir() if entry.is_dir()]
+    entries = [entry.name for entry in (trace / index.INDEX_FOLDER).iterdir() if entry.is_dir()]
     assert index.find(trace)
     assert len(entries) == 1
 
@@ -185,7 +187,7 @@ def test_coarse_levels_serve_while_finer_ones_are_made(
     run = opening.explained(load.open(long_trace))
     assert run.scene.pyramid
     assert not run.scene.pyramid.complete
-    plan, whole = rows.plan(run.scene.lanes), run.scene.whole
+    plan, whole = viewport.plan(run.scene.lanes), run.scene.whole
     narrow = Window(whole.start_ns, whole.start_ns + whole.width_ns // 15)
     for seen in (whole, narrow):
         assert query.look(run.scene, seen, plan).pixels.any()
@@ -196,7 +198,7 @@ def test_a_read_only_trace_is_indexed_in_the_cache(
 ) -> None:
     """Where nothing can be written beside the trace, the user's cache keeps the index."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (trace / home.FOLDER).write_text("in the way")  # root may write anywhere
+    (trace / index.INDEX_FOLDER).write_text("in the way")  # root may write anywhere
     explained(trace)
     found = index.find(trace)
     assert found
@@ -209,7 +211,7 @@ def test_without_any_place_the_run_is_in_memory(
     """A full or read-only disk is no reason not to show a run."""
     (tmp_path / "cache").write_text("in the way")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (trace / home.FOLDER).write_text("in the way")
+    (trace / index.INDEX_FOLDER).write_text("in the way")
     run = explained(trace)
     assert index.find(trace) is None
     assert run.scene.pyramid
@@ -230,4 +232,4 @@ def test_a_damaged_index_is_made_anew(trace: Path) -> None:
 def test_a_recording_that_goes_on_has_no_index(trace: Path) -> None:
     """What is still written to changes all the time."""
     (trace / "worker-00009-77.segments").mkdir()
-    assert home.fingerprint(trace) is None
+    assert index.fingerprint(trace) is None

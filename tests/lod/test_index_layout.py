@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from support import index_layout
 
-from tracelens.lod import columns, home
+from tracelens.lod import files, index
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 ADVICE = (
     "An index that is there already would be read as what it is not. Raise VERSION in the index's "
-    "`home`, then write the layout down: PYTHONPATH=tests python -m support.index_layout"
+    "`index`, then write the layout down: PYTHONPATH=tests python -m support.index_layout"
 )
 
 
@@ -27,7 +27,7 @@ def test_the_files_are_those_of_the_number() -> None:
 
 def test_another_type_of_a_column_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The description is fine enough to tell 32 bits from 64."""
-    monkeypatch.setitem(columns.TYPES, "steps", columns.TYPES["starts"])
+    monkeypatch.setitem(files.TYPES, "steps", files.TYPES["starts"])
     assert index_layout.layout() != index_layout.agreed()
 
 
@@ -35,10 +35,12 @@ def test_a_layout_with_an_old_number_is_not_written_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nobody gets past the test by writing down what there is."""
-    before = json.dumps({"version": home.VERSION, "runs": {"another": {}}})
+    before = json.dumps({"version": index.INDEX_VERSION, "runs": {"another": {}}})
     (tmp_path / "layout.json").write_text(before)
     monkeypatch.setattr(index_layout, "AGREED", tmp_path / "layout.json")
-    monkeypatch.setattr(index_layout, "layout", lambda: {"version": home.VERSION, "runs": {}})
+    monkeypatch.setattr(
+        index_layout, "layout", lambda: {"version": index.INDEX_VERSION, "runs": {}}
+    )
     assert index_layout.main() == 1
     assert "raise VERSION" in capsys.readouterr().err
     assert index_layout.AGREED.read_text() == before

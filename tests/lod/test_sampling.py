@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from tracelens.lod import lanes as lanes_module
 from tracelens.lod import raster
-from tracelens.lod.codes import BLANK
-from tracelens.lod.lanes import Lane, Lanes
-from tracelens.lod.window import Grid
+from tracelens.lod.lanes import BLANK, Lane, Lanes
+from tracelens.lod.viewport import Grid
 
 
 def lanes_of(edges: list[int], codes: list[int]) -> Lanes:

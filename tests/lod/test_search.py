@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tracelens.lod import search
 from tracelens.lod.lanes import Lane, Lanes
-from tracelens.lod.window import Window
+from tracelens.lod.viewport import Window
 
 if TYPE_CHECKING:
     import pytest

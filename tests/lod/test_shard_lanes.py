@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracelens.lod import lanes, lateness
-from tracelens.lod.codes import CODES, FIRST_LEVEL, LEVELS
+from tracelens.lod import lanes, residuals
+from tracelens.lod.lanes import CODES, FIRST_LEVEL, LEVELS
 
 
 def spans_of(rows: list[tuple[int, str, int, int]]) -> pl.DataFrame:
@@ -45,7 +45,7 @@ def test_the_busiest_shard_is_the_late_one() -> None:
         }
     )
     detail = lanes.from_shards(spans_of(rows), [(p, p) for p in range(3)])
-    coarse = lateness.shard_lanes(detail, windows)
+    coarse = residuals.shard_lanes(detail, windows)
     serve = [row for row, lane in enumerate(coarse.lanes) if lane.part == "serve"]
     levels = coarse.codes.reshape(len(coarse), 5)[serve]
     assert (levels[2] == FIRST_LEVEL + LEVELS - 1).all()

@@ -10,7 +10,7 @@ from support.indexes import explained, recorded
 
 from tracelens import load
 from tracelens.lod import opening
-from tracelens.lod.recorded import Recorded
+from tracelens.lod.rank_detail import RecordedSpans
 from tracelens.simulator.synthetic import Scenario, random_clocks
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def test_alone_as_together(scenario: Scenario, tmp_path: Path) -> None:
     run = opening.indexed(folder)
     assert run
     trace = load.open(folder)
-    read = Recorded(run, folder)
+    read = RecordedSpans(run, folder)
     together = trace.spans.collect()
     for process in trace.processes["process"]:
         mine = together.filter(pl.col("process") == process)

@@ -7,7 +7,7 @@ import pytest
 from support.stores import slow_rank
 
 from tracelens.lod import stacks
-from tracelens.lod.window import Window
+from tracelens.lod.viewport import Window
 
 SECOND = 10**9
 MAIN, LOAD, READ = "main (a:1)", "load (b:2)", "read (c:3)"

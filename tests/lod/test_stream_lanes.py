@@ -5,8 +5,8 @@ from __future__ import annotations
 import polars as pl
 from support.frames import scene_of
 
-from tracelens.lod import lanes, rows
-from tracelens.lod.codes import CODES
+from tracelens.lod import lanes, viewport
+from tracelens.lod.lanes import CODES
 
 STREAM, REDUCTIONS = "cuda:0 stream 0", "cuda:0 reductions"
 
@@ -50,6 +50,6 @@ def test_streams_stand_below_the_workers() -> None:
     spans = spans_of([(0, STREAM, "forward", 0, 10), (1, STREAM, "forward", 0, 10)])
     streams = lanes.from_streams(spans, [(0, 0, STREAM), (1, 1, STREAM)])
     both = lanes.joined([workers, streams])
-    plan = rows.plan(both)
+    plan = viewport.plan(both)
     assert [band.lanes for band in plan.section("streams")] == [(2,), (3,)]
     assert plan.section("streams")[0].top > plan.section("workers")[-1].top

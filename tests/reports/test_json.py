@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from support.analysed import RUNS, report
 
-from tracelens.analyses.result import Finding
+from tracelens.model.result import Finding
+from tracelens.model.trace import Alignment, HostClock
 from tracelens.reports import to_json
-from tracelens.trace import Alignment, HostClock
 
 
 def loaded(run: str) -> dict[str, Any]:

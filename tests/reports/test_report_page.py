@@ -9,8 +9,8 @@ from typing import get_args
 import pytest
 
 from tracelens.analyses import analyze
-from tracelens.analyses.result import REPORT_FORMAT, Pattern
 from tracelens.load import prepare
+from tracelens.model.result import REPORT_FORMAT, Pattern
 from tracelens.reports import to_json
 from tracelens.simulator.synthetic import Fault, Scenario, generate
 

@@ -15,22 +15,15 @@ from support.damage import written
 from support.samples import Sample, manifest
 from support.tables import table_of
 
-from tracelens import load
+from tracelens import Trace, load
+from tracelens.accounting.efficiency import CAUSES, SLOW_HOST
 from tracelens.analyses import analyze
-from tracelens.analyses.efficiency import CAUSES, SLOW_HOST
-from tracelens.analyses.result import (
-    REPORT_FORMAT,
-    Finding,
-    FindingKind,
-    Pattern,
-    Report,
-    Summary,
-)
+from tracelens.model.result import REPORT_FORMAT, Finding, FindingKind, Pattern, Report, Summary
+from tracelens.model.trace import HostClock, Note
 from tracelens.reports import to_json
 from tracelens.reports.schema import problems, report_schema
 from tracelens.schema.vocabulary import KINDS
 from tracelens.simulator.synthetic import Fault, Scenario, generate, random_clocks
-from tracelens.trace import HostClock, Note, Trace
 
 DOCS = Path(__file__).parents[2] / "docs"
 SCHEMA = report_schema()

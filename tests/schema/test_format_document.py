@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 from support.segments import Slot, write_folder
 
+from tracelens.conversion.columns import SLOT
+from tracelens.conversion.segments import convert
 from tracelens.schema import record, side, vocabulary
 from tracelens.schema.arrow import EVENT_SCHEMA
-from tracelens.schema.columns import SLOT
-from tracelens.schema.segments import convert
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "format.md").read_text(encoding="utf-8")
 TYPES = {

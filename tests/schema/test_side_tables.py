@@ -22,8 +22,8 @@ from tracelens.schema.side import (
     from_lines,
     to_line,
 )
-from tracelens_instrument import failures
-from tracelens_instrument.side_file import SideFile
+from tracelens_instrument.core import failures
+from tracelens_instrument.storage.side_file import SideFile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -164,7 +164,7 @@ def test_line_that_did_not_fit_waits(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(os, "posix_fallocate", no_room)
     side = SideFile(tmp_path)
-    monkeypatch.setattr(failures, "_said", {})
+    monkeypatch.setattr(failures, "_warned", {})
     monkeypatch.setattr(os, "write", limited)
     with pytest.warns(RuntimeWarning, match="the side file of the recording cannot be written"):
         append_rows(side)

@@ -8,15 +8,15 @@ import numpy as np
 import polars as pl
 from support.traces import span, trace_of
 
-from tracelens.analyses import phases
-from tracelens.analyses._stacks import Culprit, culprit
+from tracelens.accounting import phases
+from tracelens.analyses.stragglers.location import Culprit, culprit
 from tracelens.load import prepare
-from tracelens.trace import SAMPLE_COLUMNS
+from tracelens.model.trace import SAMPLE_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tracelens.trace import Trace
+    from tracelens.model.trace import Trace
 
 MS = 10**6
 STEPS, STEP_MS, RANKS = 40, 50, 3

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tracelens_instrument.stacks.places import shortener
+from tracelens_instrument.stacks.timeline import path_shortener
 
 FOLDERS = ["/home/ann/run", "/opt/py/lib", "/opt/py/lib/site-packages", "", "/"]
 
@@ -22,10 +22,10 @@ FOLDERS = ["/home/ann/run", "/opt/py/lib", "/opt/py/lib/site-packages", "", "/"]
     ],
 )
 def test_the_innermost_folder_counts(file: str, short: str) -> None:
-    assert shortener(FOLDERS)(file) == short
+    assert path_shortener(FOLDERS)(file) == short
 
 
 def test_modules_and_the_training_are_found_without_being_told() -> None:
     """By default it is what this process imports from that counts, and the working directory."""
-    assert shortener()(json.__file__) == "json/__init__.py"
-    assert not shortener()(__file__).startswith("/")
+    assert path_shortener()(json.__file__) == "json/__init__.py"
+    assert not path_shortener()(__file__).startswith("/")

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tracelens_instrument.stacks.chrome import Run, runs
-from tracelens_instrument.stacks.markers import MARKER, mark, offset_ns
+from tracelens_instrument.stacks.timeline import MARKER, Run, mark, offset_ns, read_runs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +25,7 @@ def _event(thread: dict[str, int], phase: str, moment: float, name: str, **where
 def _timeline(tmp_path: Path, *events: Any) -> list[Run]:
     file = tmp_path / "timeline.json"
     file.write_text(json.dumps(events))
-    return list(runs(file))
+    return list(read_runs(file))
 
 
 def _opening(thread: dict[str, int], moment: float, number: int, name: str) -> list[Any]:
@@ -75,7 +74,7 @@ def test_a_broken_timeline_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "timeline.json"
     file.write_text('[{"ts": 1, ')
     with pytest.raises(ValueError, match="Expecting"):
-        list(runs(file))
+        list(read_runs(file))
 
 
 def test_markers_give_the_offset() -> None:

@@ -10,8 +10,8 @@ from tracelens.load import prepare
 from tracelens.simulator.synthetic import Fault, Scenario, generate
 
 if TYPE_CHECKING:
-    from tracelens.analyses.result import Finding, Report
-    from tracelens.trace import Trace
+    from tracelens.model.result import Finding, Report
+    from tracelens.model.trace import Trace
 
 FORWARD = Fault("forward", (2,), steps=(20, 49), factor=1.6)
 

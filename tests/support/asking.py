@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from support.callbacks import URL, request
 
 from tracelens import load
-from tracelens_dashboard.app import create_app
-from tracelens_dashboard.store import Store
+from tracelens_dashboard.app.server import create_app
+from tracelens_dashboard.runs.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable

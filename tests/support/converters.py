@@ -19,7 +19,7 @@ def converters_of(folder: Path) -> list[int]:
                 words = (entry / "cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
-            ours = any(b"tracelens_instrument.converter" in word for word in words)
+            ours = any(b"tracelens_instrument.storage.converter" in word for word in words)
             if ours and str(folder).encode() in words and words[0] != b"/bin/sh":
                 found.append(int(entry.name))
     return found

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.analyses.result import Report, Summary
-from tracelens.lod import lateness, pyramid
+from tracelens.lod import pyramid, residuals
 from tracelens.lod.lanes import Lane, Lanes
 from tracelens.lod.query import Scene
-from tracelens.lod.run import Run
-from tracelens.lod.times import Times
-from tracelens.lod.window import Window
-from tracelens.trace import Alignment
+from tracelens.lod.run_data import Run
+from tracelens.lod.step_times import Times
+from tracelens.lod.viewport import Window
+from tracelens.model.result import Report, Summary
+from tracelens.model.trace import Alignment
 
 if TYPE_CHECKING:
-    from tracelens.lod.lanes import Bytes
+    from tracelens.arrays import Bytes
 
 STEP_NS: Final = 1_000_000
 USUAL_NS: Final = 100_000
@@ -33,7 +33,7 @@ def crowd(ranks: int, steps: int, late_rank: int, late_step: int) -> Run:
     times = Times(
         tuple(range(ranks)), tuple(range(steps)), ("backprop",), own, there, float(STEP_NS)
     )
-    late = lateness.measure(times)
+    late = residuals.measure(times)
     numbers, none = pl.Series(range(ranks), dtype=pl.Int32), pl.DataFrame()
     starts = STEP_NS * np.arange(steps)
     workers = pl.DataFrame({"process": numbers, "rank": numbers}).with_columns(

@@ -9,14 +9,14 @@ import pyarrow as pa
 from polars.testing import assert_frame_equal
 
 from tracelens import load
-from tracelens.analyses import phases
+from tracelens.accounting import phases
 from tracelens.simulator.synthetic import Scenario, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tracelens.trace import Trace
+    from tracelens.model.trace import Trace
 
 RUN = Scenario(ranks=3, steps=30)
 VICTIM = "worker-00001-1001.arrow"
@@ -66,4 +66,4 @@ def assert_same(found: Trace, expected: Trace) -> None:
 def own_time(trace: Trace, rank: int) -> pl.DataFrame:
     """Return the own work of one rank, which no other rank's file can change."""
     times = phases.run(trace).times.filter(pl.col("rank") == rank)
-    return times.filter(pl.col("category").cast(pl.String).is_in(phases.OWN_CATEGORIES))
+    return times.filter(pl.col("category").cast(pl.String).is_in(phases.COMPUTE_CATEGORIES))

@@ -8,18 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from tracelens.analyses.phases import (
-    CATEGORIES,
-    SEGMENT_COLUMNS,
-    TIME_COLUMNS,
-    Pieces,
-    Segments,
-)
-from tracelens.lod import lanes, lateness
+from tracelens.accounting.phases import CATEGORIES, SEGMENT_COLUMNS, TIME_COLUMNS, Pieces, Segments
+from tracelens.lod import lanes, residuals
 from tracelens.lod.query import Scene
-from tracelens.lod.times import Times
-from tracelens.lod.window import Window
-from tracelens.trace import STEP_COLUMNS
+from tracelens.lod.step_times import Times
+from tracelens.lod.viewport import Window
+from tracelens.model.trace import STEP_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,8 +95,8 @@ def scene_of(
     """Build the timeline's scene of such a run."""
     run = run_of(ranks, steps, late)
     detail = lanes.from_pieces(run.pieces, [(rank, rank) for rank in range(ranks)])
-    late_by = lateness.measure(Times.of(run.times, range(ranks)))
-    coarse = lateness.step_lanes(late_by, run.steps, detail.lanes)
+    late_by = residuals.measure(Times.of(run.times, range(ranks)))
+    coarse = residuals.step_lanes(late_by, run.steps, detail.lanes)
     ends = run.steps["end_ns"].max()
     assert isinstance(ends, int)
     return Scene(detail, coarse, Window(0, ends), ends // steps)

@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 from support.indexes import SLOW, explained, recorded
 
-from tracelens.lod import home, index
+from tracelens.lod import index
 from tracelens.simulator.synthetic import Scenario
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def layout() -> dict[str, Any]:
             name: dict(_files(recorded(Path(folder, str(place)), scenario)))
             for place, (name, scenario) in enumerate(RUNS.items())
         }
-    return {"version": home.VERSION, "runs": runs}
+    return {"version": index.INDEX_VERSION, "runs": runs}
 
 
 def agreed() -> dict[str, Any]:
@@ -79,8 +79,8 @@ def _shape(value: Any) -> Any:
 def main() -> int:
     """Write the layout of today down, if its number is a new one."""
     found = layout()
-    if AGREED.exists() and agreed() != found and agreed()["version"] == home.VERSION:
-        sys.stderr.write("The layout has changed: raise VERSION in the index's `home` first.\n")
+    if AGREED.exists() and agreed() != found and agreed()["version"] == index.INDEX_VERSION:
+        sys.stderr.write("The layout has changed: raise VERSION in the index's `index` first.\n")
         return 1
     AGREED.write_text(json.dumps(found, indent=1) + "\n")
     return 0

@@ -11,7 +11,7 @@ from tracelens.simulator.synthetic import Fault, Scenario, write
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tracelens.lod.run import Run
+    from tracelens.lod.run_data import Run
 
 SLOW = Scenario(ranks=3, steps=30, faults=(Fault("data", (1,), steps=(10, 19), extra_ms=8),))
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analyses._own_time import WARM_UP, OwnTime
+from tracelens.accounting.compute_time import WARM_UP, ComputeTime
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -47,14 +47,14 @@ def _phase(
     return times
 
 
-def own_time(matrices: list[Floats]) -> OwnTime:
+def own_time(matrices: list[Floats]) -> ComputeTime:
     """Present matrices as what `stragglers` judges; ranks wait for the slowest in every step."""
     steps, ranks = matrices[0].shape
     own = np.stack(matrices) * STEP_NS
     total = own.sum(axis=0)
     length = np.broadcast_to(total.max(axis=1, keepdims=True), total.shape)
     settled = np.arange(steps) >= WARM_UP
-    return OwnTime(
+    return ComputeTime(
         ranks=tuple(range(ranks)),
         hosts=("host",) * ranks,
         steps=np.arange(steps),

@@ -4,7 +4,7 @@ cosmic-ray makes the changes, one after the other, in a copy of the checkout; af
 that concern the module: those that import it, else those of its room. Which of the survivors matter is
 for people to say: some change nothing that anybody could see.
 
-Run: make mutate MODULE=tracelens.schema.depth [TESTS="tests/schema"] [PYTEST_ARGS=...]
+Run: make mutate MODULE=tracelens.conversion.columns [TESTS="tests/schema"] [PYTEST_ARGS=...]
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def file_of(module: str) -> Path:
     for path in tried:
         if path.suffix == ".py" and path.is_file():
             return path.resolve().relative_to(ROOT)
-    sys.exit(f"There is no module {module!r}: give one as tracelens.schema.depth")
+    sys.exit(f"There is no module {module!r}: give one as tracelens.conversion.columns")
 
 
 def name_of(file: Path) -> str:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import FloatRect, Page
 
-    from tracelens.lod.png import Colour
+    from tracelens.lod.raster import Colour
 
 _DECODE: Final = """async ([source, colours]) => {
   const image = new Image();

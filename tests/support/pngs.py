@@ -7,13 +7,13 @@ import zlib
 
 import numpy as np
 
-from tracelens.lod import png
+from tracelens.lod import raster
 
 
 def chunks(data: bytes) -> dict[bytes, bytes]:
     """Take a PNG apart, checking every checksum."""
-    assert data.startswith(png.SIGNATURE)
-    found, at = {}, len(png.SIGNATURE)
+    assert data.startswith(raster.PNG_SIGNATURE)
+    found, at = {}, len(raster.PNG_SIGNATURE)
     while at < len(data):
         (length,) = struct.unpack_from(">I", data, at)
         name, body = data[at + 4 : at + 8], data[at + 8 : at + 8 + length]
@@ -27,8 +27,8 @@ def chunks(data: bytes) -> dict[bytes, bytes]:
 def undone(lines: np.ndarray) -> np.ndarray:
     """Undo the filter of every row."""
     rows = lines[:, 1:].copy()
-    assert set(lines[:, 0]) == {png.FILTER_NONE, png.FILTER_UP}
-    for index in np.flatnonzero(lines[:, 0] == png.FILTER_UP):
+    assert set(lines[:, 0]) == {raster.FILTER_NONE, raster.FILTER_UP}
+    for index in np.flatnonzero(lines[:, 0] == raster.FILTER_UP):
         rows[index] += rows[index - 1]
     return rows
 

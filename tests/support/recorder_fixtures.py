@@ -9,7 +9,8 @@ import pytest
 from support.recording import clean_environment
 
 import tracelens as tl
-from tracelens_instrument import failures, lifecycle, missed
+from tracelens_instrument import lifecycle
+from tracelens_instrument.core import failures
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,10 +23,10 @@ def recorder_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
     for name in set(os.environ) - set(clean_environment()):
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(failures, "_said", {})
+    monkeypatch.setattr(failures, "_warned", {})
     tl.stop()
     lifecycle._learned.clear()
-    missed.MISSED.clear()
+    lifecycle.UNRECORDED.clear()
     yield
     tl.stop()
     lifecycle._learned.clear()

@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 from support.patience import PATIENCE_S
 
-from tracelens.schema.segments import decode
+from tracelens.conversion.segments import decode
 from tracelens.schema.side import SideTables
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from functools import cache
 import polars as pl
 from support.stores import LATE, SLOW_RANK, report_of, traced
 
-from tracelens.trace import SAMPLE_COLUMNS
-from tracelens_dashboard.store import Store
+from tracelens.model.trace import SAMPLE_COLUMNS
+from tracelens_dashboard.runs.store import Store
 
 MAIN, STEP, WORK, SLOW = (
     "<module> (/home/me/train.py:90)",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
-    from tracelens.analyses.result import Finding, Report
+    from tracelens.model.result import Finding, Report
 
 ROOT: Final = Path(__file__).parents[2]
 SAMPLES: Final = ROOT / "sample_traces"

@@ -36,7 +36,7 @@ OPTIONS: Final = {
 }
 # The sanitizers map terabytes of addresses: with a limit on them a program ends before it begins.
 LEFT_OUT: Final = ("-m", "not limits_memory")
-IN_USE: Final = "from tracelens_instrument.backend import backend; print(*backend(), sep=': ')"
+IN_USE: Final = "from tracelens_instrument.core.backend import backend; print(*backend(), sep=': ')"
 
 
 def main(arguments: list[str]) -> int:

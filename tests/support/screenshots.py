@@ -18,10 +18,10 @@ import numpy as np
 from support.browser import chromium, opened, served, settled
 from support.samples import SAMPLES, manifest, record
 
-from tracelens.lod import png
-from tracelens_dashboard.components import run_list
-from tracelens_dashboard.entries import id_of
+from tracelens.lod import raster
+from tracelens_dashboard.app import run_list
 from tracelens_dashboard.pages import PAGES
+from tracelens_dashboard.runs.catalog import id_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page as Tab
     from support.browser import Scheme
 
-    from tracelens.lod.lanes import Integers
+    from tracelens.arrays import Ints
 
 PICTURES: Final = Path(__file__).parents[2] / "docs" / "pictures"
 LARGEST: Final = 150_000
@@ -138,10 +138,10 @@ def _reduced(tab: Tab, picture: bytes) -> bytes:
     kept, nearest = _palette(colours, count)
     indexes = nearest[place].reshape(height, width).astype(np.uint8) + np.uint8(1)
     palette = [(int(r), int(g), int(b)) for r, g, b in kept]
-    return png.encode(indexes, [(0, 0, 0), *palette], small=True)  # the first is transparent
+    return raster.encode_png(indexes, [(0, 0, 0), *palette], small=True)  # the first is transparent
 
 
-def _palette(colours: Integers, count: Integers) -> tuple[Integers, Integers]:
+def _palette(colours: Ints, count: Ints) -> tuple[Ints, Ints]:
     """Choose colours, and for each one its nearest: first what is frequent, then what is far from it."""
     order = np.argsort(-count, kind="stable")
     kept = order[:FREQUENT].tolist()
@@ -155,8 +155,8 @@ def _palette(colours: Integers, count: Integers) -> tuple[Integers, Integers]:
     return colours[kept], nearest
 
 
-def _distance(colours: Integers, one: Integers) -> Integers:
-    squares: Integers = ((colours - one) ** 2).sum(axis=1)
+def _distance(colours: Ints, one: Ints) -> Ints:
+    squares: Ints = ((colours - one) ** 2).sum(axis=1)
     return squares
 
 

@@ -9,7 +9,7 @@
 
 #define LIKELY(condition) (condition)
 #define UNLIKELY(condition) (condition)
-#define SELDOM
+#define COLD
 
 uint64_t ticks;
 int64_t ns;

@@ -76,7 +76,7 @@ class SimulatedDevice:
         """Return what the device's clock shows at a moment."""
         return true_ns * (1 + self.drift_ppm * 1e-6) + self.ahead_ns
 
-    # -- as tracelens_instrument.device_clock.DeviceClock ------------------------------------------
+    # -- as tracelens_instrument.device.timebase.DeviceClock ------------------------------------------
 
     def record(self) -> tuple[SimulatedEvent, int] | None:
         if self.captures:

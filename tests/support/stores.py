@@ -5,14 +5,15 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from tracelens.analyses import critical_path, imbalance, phases
-from tracelens.analyses.result import Efficiency, Finding, Report, Share, Summary
+from tracelens.accounting import phases
+from tracelens.analyses import critical_path, imbalance
 from tracelens.load import prepare
+from tracelens.model.result import Efficiency, Finding, Report, Share, Summary
 from tracelens.simulator.synthetic import Fault, Scenario, generate
-from tracelens_dashboard.store import Store
+from tracelens_dashboard.runs.store import Store
 
 if TYPE_CHECKING:
-    from tracelens.trace import Trace
+    from tracelens.model.trace import Trace
 
 SLOW_RANK = Scenario(
     ranks=4, steps=60, faults=(Fault("backprop", (2,), steps=(20, 39), factor=1.6),)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 if TYPE_CHECKING:
-    from tracelens.trace import Trace
+    from tracelens.model.trace import Trace
 
 # What the contract names, and what events have beyond that.
 CONTRACT: Final = (

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracelens.trace import (
+from tracelens.model.trace import (
     CLOCK_COLUMNS,
     COMMUNICATOR_COLUMNS,
     EVENT_COLUMNS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import parse_qsl, urlsplit
 
-from tracelens_dashboard.state import ViewState, parse
+from tracelens_dashboard.view.state import ViewState, parse
 
 
 def view_of(link: str | None) -> ViewState:

@@ -11,30 +11,20 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from tracelens.analyses import (
-    arrivals,
-    asynchrony,
-    chains,
-    communication,
-    critical_path,
-    efficiency,
-    imbalance,
-    integrity,
-    interleaving,
-    links,
-    membership,
-    phases,
-    stalls,
-    stragglers,
-)
-from tracelens.analyses.result import Finding, Report, Result, Summary
-from tracelens.trace import Note
+from tracelens.accounting import efficiency, phases
+from tracelens.analyses import critical_path, imbalance, integrity, membership, stalls
+from tracelens.analyses.collectives import arrivals, communication, links
+from tracelens.analyses.overlap import gradient_latency, interleaving
+from tracelens.analyses.servers import asynchrony
+from tracelens.analyses.stragglers import verdicts
+from tracelens.model.result import Finding, Report, Result, Summary
+from tracelens.model.trace import Note
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from tracelens.analyses.phases import Phases
-    from tracelens.trace import Trace
+    from tracelens.accounting.phases import Phases
+    from tracelens.model.trace import Trace
 
 __all__ = ["ANALYSES", "Analysis", "Finding", "Report", "Result", "analyze"]
 
@@ -49,7 +39,7 @@ _TRANSFERS: Final = (
     "ps_network_bound",
     "ps_incast",
 )
-_LATE: Final = ("straggler", "slow_host", "gc_stall", "checkpoint_stall")
+_STRAGGLERS: Final = ("straggler", "slow_host", "gc_stall", "checkpoint_stall")
 
 
 @dataclass(frozen=True)
@@ -64,7 +54,7 @@ class Analysis:
 ANALYSES: Final = (
     Analysis("integrity", "What of the run is not in the trace?", integrity.run),
     Analysis("membership", "Do ranks join or leave while the job runs?", membership.run),
-    Analysis("stragglers", "Which ranks are late, in what, and what does it cost?", stragglers.run),
+    Analysis("stragglers", "Which ranks are late, in what, and what does it cost?", verdicts.run),
     Analysis("stalls", "When are all ranks slow at the same time?", stalls.run),
     Analysis("imbalance", "Is the work spread evenly over ranks and PS shards?", imbalance.run),
     Analysis("interleaving", "Is communication hidden, and what gaps are there?", interleaving.run),
@@ -74,7 +64,9 @@ ANALYSES: Final = (
     Analysis("arrivals", "How far apart do ranks come, and who comes last?", arrivals.run),
     Analysis("links", "Which links are slow, and when are all of them?", links.run),
     Analysis("critical_path", "Which rank's work is the job as long as?", critical_path.run),
-    Analysis("chains", "How long is it from a gradient to the use of its weights?", chains.run),
+    Analysis(
+        "chains", "How long is it from a gradient to the use of its weights?", gradient_latency.run
+    ),
     Analysis("asynchrony", "Who is stale, and who waits for a turn?", asynchrony.run),
 )
 
@@ -118,10 +110,10 @@ def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
             return 2, -(finding.saving or 0.0)
         return (1, -finding.saving) if finding.saving is not None else (0, 0.0)
 
-    return tuple(sorted((f for f in kept if not _told(f, kept)), key=place))
+    return tuple(sorted((f for f in kept if not _suppressed(f, kept)), key=place))
 
 
-def _told(finding: Finding, findings: list[Finding]) -> bool:
+def _suppressed(finding: Finding, findings: list[Finding]) -> bool:
     """Say whether another finding names the cause of the same loss."""
     if finding.kind == "exposed_communication":
         why = (other for other in findings if other.kind in _TRANSFERS)
@@ -130,7 +122,7 @@ def _told(finding: Finding, findings: list[Finding]) -> bool:
         stale = {rank for other in findings if other.kind == "stale_worker" for rank in other.ranks}
         return bool(finding.ranks) and set(finding.ranks) <= stale
     if finding.kind == "load_imbalance":
-        late = sum(other.saving or 0.0 for other in findings if other.kind in _LATE)
+        late = sum(other.saving or 0.0 for other in findings if other.kind in _STRAGGLERS)
         return late >= (finding.saving or 0.0) / 2
     return False
 
@@ -138,7 +130,7 @@ def _told(finding: Finding, findings: list[Finding]) -> bool:
 def _unjudged(results: Mapping[str, Result]) -> tuple[Note, ...]:
     """Say what could not be judged, where a reader of any report finds it."""
     late = results["stragglers"]
-    statement = late.statement if isinstance(late, stragglers.Stragglers) else None
+    statement = late.statement if isinstance(late, verdicts.Stragglers) else None
     return (Note(file="", sentence=statement, kind="unjudged"),) if statement else ()
 
 

@@ -1,9 +1,13 @@
 """Load imbalance: of ranks, lasting and from step to step, and of parameter-server shards.
 
-Percent imbalance is max / mean - 1 of own time (DeRose, Homer and Johnson 2007). Per step it is high
-and over the run low where the work varies, as with sequence lengths; both are high where it is uneven
-for good. Noise alone makes max exceed the median too, so only a large excess shared out among all
-ranks (entropy of who comes last) is called load imbalance; one slow rank is a straggler instead.
+Percent imbalance is max / mean - 1 of compute time (DeRose, Homer and Johnson 2007). Per step it is
+high and over the run low where the work varies, as with sequence lengths; both are high where it is
+uneven for good. Noise alone makes max exceed the median too, so only a large excess shared out among
+all ranks (entropy of who comes last) is called load imbalance; one slow rank is a straggler instead.
+
+What balanced work would save is told by steps in which work is spread evenly while noise stays: more
+work makes forward and backprop longer alike, but not the update; what disturbs a whole step makes all
+three longer, and what disturbs one of them is no work either.
 """
 
 from __future__ import annotations
@@ -15,23 +19,26 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracelens import words
-from tracelens.analyses import shards
-from tracelens.analyses._evened import evened
-from tracelens.analyses._own_time import measure as own_time
-from tracelens.analyses._robust import deviation
-from tracelens.analyses._work import HARDLY, MOST_OF_IT, Explanation, explaining, work
-from tracelens.analyses.result import Finding
+from tracelens.accounting.compute_time import (
+    EXPLAINS_HARDLY,
+    EXPLAINS_MOST,
+    Explanation,
+    explained_by_workload,
+    measure_workload,
+)
+from tracelens.accounting.compute_time import measure_compute_time as own_time
+from tracelens.analyses.servers import shards
+from tracelens.model import fmt
+from tracelens.model.result import Finding
+from tracelens.stats.robust import deviation
 
 if TYPE_CHECKING:
-    from tracelens.analyses._own_time import Floats, OwnTime
-    from tracelens.analyses.phases import Phases
-    from tracelens.analyses.shards import Shards
-    from tracelens.trace import Trace
+    from tracelens.accounting.compute_time import ComputeTime
+    from tracelens.accounting.phases import Phases
+    from tracelens.analyses.servers.shards import Shards
+    from tracelens.arrays import Flags, Floats
+    from tracelens.model.trace import Trace
 
-Flags = npt.NDArray[np.bool_]
-
-__all__ = ["RANK_COLUMNS", "Imbalance", "run"]
 
 FEWEST_RANKS: Final = 4  # "who comes last" says nothing among fewer
 FEWEST_STEPS: Final = 30
@@ -86,13 +93,13 @@ def run(trace: Trace, phases: Phases) -> Imbalance:
     return Imbalance(table, lasting, per_step, servers, findings)
 
 
-def _whole(own: OwnTime) -> Flags:
+def _whole(own: ComputeTime) -> Flags:
     """Say which steps all ranks took, and with any own work at all."""
     total = own.total
     return np.asarray(own.settled & ~np.isnan(total).any(axis=1) & total.any(axis=1))
 
 
-def _varying_work(trace: Trace, own: OwnTime, rows: Flags, last: Floats) -> list[Finding]:
+def _varying_work(trace: Trace, own: ComputeTime, rows: Flags, last: Floats) -> list[Finding]:
     """Look for work that is uneven in every step, but each time on another rank."""
     total = own.total[rows]
     steps, ranks = total.shape
@@ -106,11 +113,11 @@ def _varying_work(trace: Trace, own: OwnTime, rows: Flags, last: Floats) -> list
     width = deviation(apart) / max(own.step_ns, 1.0)
     if excess <= EXCESS or entropy <= ENTROPY or width <= WIDTH:
         return []
-    lost = total.max(axis=1) - evened(own, rows).max(axis=1)
+    lost = total.max(axis=1) - balanced(own, rows).max(axis=1)
     saving = float(lost.mean() / np.nanmean(own.length[rows]))
     if saving < WORTH:
         return []
-    reason = explaining(work(trace, own), own)
+    reason = explained_by_workload(measure_workload(trace, own), own)
     return [
         Finding(
             kind="load_imbalance",
@@ -120,7 +127,7 @@ def _varying_work(trace: Trace, own: OwnTime, rows: Flags, last: Floats) -> list
             sentence=(
                 f"In every step some rank works {100 * excess:.0f} % of a step longer than most, each "
                 f"time another one: {_why(reason)}; evening it out would make the job up to "
-                f"{words.percent(saving)} shorter."
+                f"{fmt.percent(saving)} shorter."
             ),
             evidence={
                 "excess": excess,
@@ -134,11 +141,82 @@ def _varying_work(trace: Trace, own: OwnTime, rows: Flags, last: Floats) -> list
 
 
 def _why(reason: Explanation | None) -> str:
-    if reason is not None and reason.share >= MOST_OF_IT:
+    if reason is not None and reason.share >= EXPLAINS_MOST:
         return (
             f"the number of {reason.amount} per rank varies, which explains "
-            f"{words.percent(reason.share)} of it"
+            f"{fmt.percent(reason.share)} of it"
         )
-    if reason is not None and reason.share <= HARDLY:
+    if reason is not None and reason.share <= EXPLAINS_HARDLY:
         return f"the work per rank varies, though not with its {reason.amount} (a noisy machine?)"
     return "the work per rank varies (sequence lengths, sample sizes, a noisy machine)"
+
+
+COMMON_TO_PHASES: Final = 0.3  # of the variance is common to forward and backprop: it is the work
+_TAIL: Final = 3  # deviations
+_LEAST: Final = 0.01  # of the mean: nobody has less to do
+
+
+def balanced(own: ComputeTime, rows: npt.NDArray[np.bool_]) -> Floats:
+    """Return own time with even work, [step, rank], in steps that all ranks took.
+
+    A rank's work in a step is what forward and backprop take, as a multiple of the median rank's; the
+    lesser of both where one is disturbed. They are divided by it, to a power below 1 that leaves them as
+    noisy as noise is. Where they vary each by itself, everything is evened out.
+    """
+    total = own.total[rows]
+    flat = np.broadcast_to(np.median(total, axis=1, keepdims=True), total.shape)
+    phases = {name: values[rows] for name, values in zip(own.phases, own.own, strict=True)}
+    if not {"forward", "backprop"} <= {*phases}:
+        return flat
+    forward, backprop = (
+        _clipped_deviation(phases["forward"]),
+        _clipped_deviation(phases["backprop"]),
+    )
+    common = float(np.mean(forward * backprop))
+    if common <= COMMON_TO_PHASES * np.sqrt(np.var(forward) * np.var(backprop)):
+        return flat
+    both = phases["forward"] + phases["backprop"]
+    work = _relative_work(phases["forward"], phases["backprop"])
+    work = np.maximum(work / work.mean(axis=1, keepdims=True), _LEAST)
+    kept = np.sqrt(np.clip(_noise(phases, forward, backprop) / common, 0, 1))
+    even = both * work ** (kept - 1)
+    as_much = both.sum(axis=1, keepdims=True) / np.maximum(even.sum(axis=1, keepdims=True), 1.0)
+    return np.asarray(total - both + as_much * even)
+
+
+def _relative_work(forward: Floats, backprop: Floats) -> Floats:
+    """Return how much work each rank had, as a multiple of the median rank's."""
+    first, second = _relative(forward), _relative(backprop)
+    apart = first - second
+    disturbed = np.abs(apart) > _TAIL * deviation(apart)
+    return np.where(disturbed, np.minimum(first, second), _relative(forward + backprop))
+
+
+def _noise(phases: dict[str, Floats], forward: Floats, backprop: Floats) -> float:
+    """Return the variance by noise of forward and backprop together, relative to their length.
+
+    What disturbs whole steps is seen in the update, too; what disturbs one of both, in their difference.
+    """
+    parts = np.array([np.median(phases[name]) for name in ("forward", "backprop")])
+    single = deviation(forward - backprop) ** 2 / 2 * float((parts**2).sum() / parts.sum() ** 2)
+    if "update" not in phases:
+        return single
+    return single + float(np.mean((forward + backprop) / 2 * _clipped_deviation(phases["update"])))
+
+
+def _middle(values: Floats) -> Floats:
+    return np.asarray(np.median(values, axis=1, keepdims=True))
+
+
+def _relative(values: Floats) -> Floats:
+    """Return each rank's time as a multiple of the step's median; 1 where that is nothing."""
+    middle = _middle(values)
+    return np.divide(values, middle, out=np.ones_like(values), where=middle > 0)
+
+
+def _clipped_deviation(values: Floats) -> Floats:
+    """Return each rank's relative deviation from the step's median, without its tails."""
+    apart = _relative(values) - 1
+    limit = _TAIL * deviation(apart)
+    clipped = np.clip(apart, -limit, limit)
+    return np.asarray(clipped - clipped.mean())

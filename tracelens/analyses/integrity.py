@@ -1,8 +1,9 @@
 """What limits the trace: ranks that are missing, were cut off, lost events, or lost step with others.
 
-Such findings have no saving; they come first in a report, since they bound what the rest can say.
-Of several processes that were cut off together, the one that the others were waiting for was first:
-it is named, with the span that was open in it.
+Such findings have no saving; they come first in a report, since they bound what the rest can say. Of
+several processes that were cut off together, the one that the others were waiting for was first: it is
+named, with the span that was open in it. Ranks that the end of the recording left blocked in a
+collective tell who never entered it.
 """
 
 from __future__ import annotations
@@ -12,16 +13,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from tracelens.analyses._left_waiting import hangs, left_waiting
-from tracelens.analyses._restarts import left_behind
-from tracelens.analyses.result import Finding
+from tracelens.analyses.membership import left_behind
+from tracelens.model import fmt
+from tracelens.model.result import Finding
 from tracelens.schema.vocabulary import CHOSEN_LOSSES, SEGMENTS_SUFFIX
 
 if TYPE_CHECKING:
-    from tracelens.analyses.phases import Phases
-    from tracelens.trace import Trace
+    from tracelens.accounting.phases import Phases
+    from tracelens.model.trace import Trace
 
-__all__ = ["Integrity", "run"]
 
 MANY_LOST: Final = 0.01  # of the events: from here on, what is left tells another story
 
@@ -106,7 +106,7 @@ def _broken_off(trace: Trace, open_spans: pl.DataFrame) -> list[Finding]:
     span = within.row(0, named=True) if within.height else None
     step = _last_step(trace, first, span)
     worker = row["role"] == "worker"
-    missed = [w for w in left_waiting(trace) if worker and w.absent == row["rank"]]
+    missed = [w for w in blocked_at_end(trace) if worker and w.absent == row["rank"]]
     stood = {rank for waiting in missed for rank in waiting.ranks}
     others = silent.filter(
         (pl.col("process") != first)
@@ -252,4 +252,63 @@ def _jumps(trace: Trace) -> list[Finding]:
         )
         for host in trace.alignment.hosts
         if host.jumps
+    ]
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """`ranks` were left in call number `seq` of an `op` in `step`, which `absent` never entered."""
+
+    absent: int
+    ranks: tuple[int, ...]
+    op: str
+    seq: int
+    step: int
+
+    def told(self) -> str:
+        """Say it, to follow what became of the absent rank."""
+        verb = "was" if len(self.ranks) == 1 else "were"
+        return (
+            f"{fmt.listing('rank', self.ranks)} {verb} in {self.op} waiting for it "
+            f"(call {self.seq} never came)"
+        )
+
+
+def blocked_at_end(trace: Trace) -> list[Blocked]:
+    """Return one entry for each rank that others were left waiting for, its first missed call."""
+    left = (
+        trace.arrivals.filter(
+            pl.col("end_ns").is_null()
+            & pl.col("last_arrival_ns").is_null()
+            & pl.col("last_rank").is_not_null()
+        )
+        .sort("seq", "rank")
+        .group_by("last_rank", "communicator", "seq", maintain_order=True)
+        .agg("rank", pl.col("op").cast(pl.String).first(), pl.col("step").max())
+        .unique("last_rank", keep="first", maintain_order=True)
+        .sort("last_rank")
+    )
+    return [
+        Blocked(row["last_rank"], tuple(row["rank"]), row["op"], row["seq"], row["step"])
+        for row in left.iter_rows(named=True)
+    ]
+
+
+def hangs(trace: Trace) -> list[Finding]:
+    """Report ranks that ended in good order while others stood in a collective without them."""
+    ended = set(trace.workers.filter("complete")["rank"])
+    return [
+        Finding(
+            kind="hang",
+            category="fault",
+            ranks=(waiting.absent,),
+            steps=(waiting.step, waiting.step) if waiting.step >= 0 else None,
+            sentence=(
+                f"Rank {waiting.absent} ended its recording in good order, but "
+                f"{waiting.told()}: ranks do not make the same calls."
+            ),
+            evidence={"waiting": list(waiting.ranks), "call": waiting.seq},
+        )
+        for waiting in blocked_at_end(trace)
+        if waiting.absent in ended
     ]

@@ -1,9 +1,11 @@
-"""Who takes part: ranks that join or leave while the job runs, as elastic launchers let them.
+"""Membership: ranks that join or leave while the job runs, as elastic launchers let them.
 
-A rank has joined if its first step is a later one than that of the others and begins later, and has left
-if its last step is an earlier one and ended earlier, both by more than a few steps, its recording being
-whole. Restarts with another number of ranks are seen by the world size that processes report: a rank
-of the job's earlier life alone has left, however its recording ended; one of both has not joined.
+A rank has joined if its first step is a later one than that of the others and begins later, and has
+left if its last step is an earlier one and ended earlier, both by more than a few steps, its recording
+being whole. Restarts with another number of ranks are seen by the world size that processes report: a
+rank of the job's earlier life alone has left, however its recording ended; one of both has not joined.
+The process that stands for a rank left behind knows another world size, and was over before the first
+process of the latest life had begun.
 """
 
 from __future__ import annotations
@@ -14,15 +16,15 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from tracelens import words
-from tracelens.analyses._restarts import begun_again, left_behind
-from tracelens.analyses.result import Finding
+from tracelens.model import fmt
+from tracelens.model.result import Finding
 
 if TYPE_CHECKING:
-    from tracelens.analyses.phases import Phases
-    from tracelens.trace import Trace
+    from tracelens.accounting.phases import Phases
+    from tracelens.model.trace import Trace
 
-__all__ = ["EPOCH_COLUMNS", "Membership", "run"]
+__all__ = ["EPOCH_COLUMNS", "Membership", "begun_again", "left_behind", "run"]
+
 
 FEW_STEPS: Final = 2  # by which ranks may begin or end apart
 MOST_EPOCHS: Final = 64  # in a report
@@ -50,7 +52,7 @@ class Membership:
 
 def run(trace: Trace, _phases: Phases) -> Membership:
     """See who was there when."""
-    stays = _stays(trace)
+    stays = _presence(trace)
     if stays.is_empty():
         return Membership(pl.DataFrame(schema=EPOCH_COLUMNS), ())
     epochs = _epochs(stays)
@@ -60,7 +62,7 @@ def run(trace: Trace, _phases: Phases) -> Membership:
     return Membership(epochs, (_finding(stays, epochs, worlds),))
 
 
-def _stays(trace: Trace) -> pl.DataFrame:
+def _presence(trace: Trace) -> pl.DataFrame:
     """Return each rank's first and last step; those of the run where the rank's own say nothing."""
     known = {"truncated", "running", "incomplete", "unreadable", "dropped"}
     doubtful = [note.file for note in trace.notes if note.kind in known]
@@ -114,7 +116,7 @@ def _worlds(trace: Trace) -> list[int]:
 
 
 def _named(ranks: list[int]) -> str | None:
-    return words.listing("rank", ranks) if ranks else None
+    return fmt.listing("rank", ranks) if ranks else None
 
 
 def _finding(stays: pl.DataFrame, epochs: pl.DataFrame, worlds: list[int]) -> Finding:
@@ -142,12 +144,31 @@ def _finding(stays: pl.DataFrame, epochs: pl.DataFrame, worlds: list[int]) -> Fi
 def _told(changes: pl.DataFrame) -> list[str]:
     """Say each change, with how many ranks there are then."""
     told = []
-    for row in changes.head(words.MOST_LISTED).iter_rows(named=True):
+    for row in changes.head(fmt.MOST_LISTED).iter_rows(named=True):
         parts = []
         if row["left"]:
             parts.append(f"{row['left']} left after step {row['first_step'] - 1}")
         if row["joined"]:
             parts.append(f"{row['joined']} joined in step {row['first_step']}")
-        told.append(f"{', '.join(parts)} ({words.count(row['ranks'], 'rank')} then)")
-    more = changes.height - words.MOST_LISTED
+        told.append(f"{', '.join(parts)} ({fmt.count(row['ranks'], 'rank')} then)")
+    more = changes.height - fmt.MOST_LISTED
     return told if more <= 0 else [*told, f"and {more} changes more"]
+
+
+def left_behind(trace: Trace) -> list[int]:
+    """Return the main processes of ranks without which the job began again."""
+    workers = trace.workers.filter(pl.col("world") > 0)
+    if workers["world"].n_unique() < 2:
+        return []
+    latest = workers.sort("incarnation", "first_ns")["world"].last()
+    began = workers.filter(pl.col("world") == latest)["first_ns"].min()
+    gone = workers.filter((pl.col("world") != latest) & (pl.col("last_ns") < began))
+    return gone["process"].to_list()
+
+
+def begun_again(trace: Trace) -> list[int]:
+    """Return the main processes of ranks that an earlier life of the job had as well."""
+    lives = trace.processes.filter(pl.col("role") == "worker")
+    first = lives.group_by("rank").agg(born=pl.col("incarnation").min())
+    later = trace.workers.join(first, on="rank").filter(pl.col("incarnation") > pl.col("born"))
+    return later["process"].to_list()

@@ -1,7 +1,10 @@
-"""Stalls of all: when every rank is slow in the same phase at the same time.
+"""Stalls of all: when every rank is slow at the same time, in a phase or in all that it computes.
 
 No comparison between ranks sees this, so each phase is compared with itself over the run: what counts
-is the rank that suffers least. Also here: pauses that all ranks make, each at another time.
+is the rank that suffers least. A slowdown of all is a change point in the run itself: two levels are
+fitted to the computation of the median rank over the steps. They must be far apart and keep apart step
+by step, both must last, and nearly every rank must follow. Where the run begins with the slower one it
+warms up, which is no fault. Also here: pauses that all ranks make, each at another time.
 """
 
 from __future__ import annotations
@@ -12,20 +15,21 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelens import words
-from tracelens.analyses import _all_slow, _own_time, _pauses
-from tracelens.analyses._interval import course, greatest_run
-from tracelens.analyses._job import job_ns
-from tracelens.analyses._robust import deviation
-from tracelens.analyses.result import Finding
+from tracelens.accounting import compute_time
+from tracelens.accounting.phases import job_ns
+from tracelens.model import fmt
+from tracelens.model.result import Finding
+from tracelens.replay.counterfactual import price
+from tracelens.stats.changepoint import PERSISTENT, course, greatest_run
+from tracelens.stats.robust import deviation
 
 if TYPE_CHECKING:
-    from tracelens.analyses._own_time import OwnTime
-    from tracelens.analyses.phases import Phases
-    from tracelens.analyses.result import FindingKind, Pattern
-    from tracelens.trace import Trace
+    from tracelens.accounting.compute_time import ComputeTime
+    from tracelens.accounting.phases import Phases
+    from tracelens.arrays import Floats
+    from tracelens.model.result import FindingKind, Pattern
+    from tracelens.model.trace import Trace
 
-Floats = npt.NDArray[np.float64]
 
 LEAST_STEPS: Final = 30
 SHORTEST: Final = 8  # steps in an interval
@@ -53,7 +57,7 @@ class Stalls:
 
 def run(trace: Trace, phases: Phases) -> Stalls:
     """Compare every phase with itself over the run."""
-    own = _own_time.measure(trace, phases)
+    own = compute_time.measure_compute_time(trace, phases)
     if len(own.ranks) < 2 or len(own.steps) < LEAST_STEPS or not own.step_ns:
         return Stalls()
     job = job_ns(trace)
@@ -63,8 +67,8 @@ def run(trace: Trace, phases: Phases) -> Stalls:
         found += _slow(own, name, least, job)
         if name == "data":
             found += _loading(own, least, job)
-    found += _pauses.findings(own, job)
-    found += _all_slow.findings(own, job, found)
+    found += pause_findings(own, job)
+    found += slowdown_findings(own, job, found)
     return Stalls(tuple(found))
 
 
@@ -78,9 +82,9 @@ class _Slow:
     saving: float
 
 
-def _slow(own: OwnTime, phase: str, least: Floats, job: int) -> list[Finding]:
+def _slow(own: ComputeTime, phase: str, least: Floats, job: int) -> list[Finding]:
     """Return an interval, or scattered steps, in which the phase takes all ranks longer."""
-    rows = np.arange(_own_time.WARM_UP, len(least))
+    rows = np.arange(compute_time.WARM_UP, len(least))
     values = least[rows] / own.step_ns
     excess = values - np.median(values)
     spread = deviation(excess)
@@ -103,16 +107,16 @@ def _lasting(excess: Floats, level: float) -> tuple[npt.NDArray[np.intp], Patter
     return None
 
 
-def _finding(own: OwnTime, phase: str, slow: _Slow) -> Finding:
+def _finding(own: ComputeTime, phase: str, slow: _Slow) -> Finding:
     steps = (int(own.steps[slow.rows[0]]), int(own.steps[slow.rows[-1]]))
-    when = words.steps(*steps)
+    when = fmt.steps(*steps)
     if slow.pattern == "sparse":
         when = f"in {len(slow.rows)} of the {when}"
     extra = float(slow.excess.mean())
     sentence = (
-        f"All {len(own.ranks)} ranks are slow in {words.phase(phase)} at the same time, {when}: "
-        f"+{words.duration(extra * own.step_ns)} a step ({words.percent(extra)} of a step), so no "
-        f"rank is to blame. Without it the job would be {words.percent(slow.saving)} shorter."
+        f"All {len(own.ranks)} ranks are slow in {fmt.phase(phase)} at the same time, {when}: "
+        f"+{fmt.duration(extra * own.step_ns)} a step ({fmt.percent(extra)} of a step), so no "
+        f"rank is to blame. Without it the job would be {fmt.percent(slow.saving)} shorter."
     )
     return Finding(
         kind=_KINDS.get(phase, "slow_all"),
@@ -128,22 +132,22 @@ def _finding(own: OwnTime, phase: str, slow: _Slow) -> Finding:
     )
 
 
-def _is_usual(own: OwnTime, phase: str, slow: _Slow) -> bool:
+def _is_usual(own: ComputeTime, phase: str, slow: _Slow) -> bool:
     """Say whether nothing is wrong: a checkpoint, or computation that warms up."""
     first, last = int(slow.rows[0]), int(slow.rows[-1])
-    warming = slow.pattern != "sparse" and _all_slow.warms_up(first, last, len(own.steps))
-    return phase == "checkpoint" or (phase in _all_slow.COMPUTED and warming)
+    warming = slow.pattern != "sparse" and warms_up(first, last, len(own.steps))
+    return phase == "checkpoint" or (phase in COMPUTED and warming)
 
 
-def _loading(own: OwnTime, least: Floats, job: int) -> list[Finding]:
+def _loading(own: ComputeTime, least: Floats, job: int) -> list[Finding]:
     """Return the opportunity of loading data ahead, where every rank always waits for it."""
     usual = float(np.median(least))
     saving = usual * len(least) / job
     if saving < LOADING:
         return []
     sentence = (
-        f"Every rank loads data for {words.percent(usual / own.step_ns)} of each step. Loaded while "
-        f"the step before computes, it would make the job up to {words.percent(saving)} shorter."
+        f"Every rank loads data for {fmt.percent(usual / own.step_ns)} of each step. Loaded while "
+        f"the step before computes, it would make the job up to {fmt.percent(saving)} shorter."
     )
     finding = Finding(
         kind="data_stall",
@@ -157,3 +161,199 @@ def _loading(own: OwnTime, least: Floats, job: int) -> list[Finding]:
         evidence={"data_ns": round(usual), "share_of_step": usual / own.step_ns},
     )
     return [finding]
+
+
+NOTICEABLE_PAUSES: Final = 0.03  # of the job,
+LEAST_PAUSES: Final = 0.005  # or so much, which others' noise may hide, if somebody pauses
+OFTEN_PAUSED: Final = 0.5  # in so many of the steps,
+LONG_PAUSE: Final = 0.1  # and for so much of one
+MOST_PAUSES_OF_ONE: Final = 0.5  # of all pauses: beyond, that rank is a finding by itself
+
+
+def pause_findings(own: ComputeTime, job_ns: int) -> list[Finding]:
+    """Report garbage collection that the ranks do out of step."""
+    if "gc" not in own.phases:
+        return []
+    paused = np.nan_to_num(own.own[own.phases.index("gc")], nan=0.0)
+    by_rank = paused.sum(axis=0)
+    cost = price(own.total, paused, own.wait, job_ns)
+    hit = np.flatnonzero(paused.any(axis=1))
+    length = float(paused[paused > 0].mean()) if hit.size else 0.0
+    plain = len(hit) >= OFTEN_PAUSED * len(own.steps) and length >= LONG_PAUSE * own.step_ns
+    least = LEAST_PAUSES if plain else NOTICEABLE_PAUSES
+    if by_rank.max() > MOST_PAUSES_OF_ONE * by_rank.sum() or cost.saving < least:
+        return []
+    ranks = tuple(rank for rank, ns in zip(own.ranks, by_rank, strict=True) if ns > 0)
+    who = fmt.capital(fmt.listing("rank", ranks))
+    sentence = (
+        f"{who} collect garbage at different times: somebody pauses in {len(hit)} of "
+        f"{len(own.steps)} steps, {fmt.duration(length)} at a time, and the others wait. Without, or "
+        "with all pausing in the same few steps, the job would be up to "
+        f"{fmt.percent(cost.saving)} shorter."
+    )
+    return [
+        Finding(
+            kind="gc_stall",
+            category="fault",
+            sentence=sentence,
+            saving=cost.saving,
+            interval=cost.interval,
+            cost=cost.cost,
+            ranks=ranks,
+            phase="gc",
+            pattern="rotating",
+            steps=(int(own.steps[hit[0]]), int(own.steps[hit[-1]])),
+            evidence={"pause_ns": round(length), "steps_paused": len(hit)},
+        )
+    ]
+
+
+COMPUTED: Final = ("forward", "backprop", "update", "user")
+LEAST_SLOWDOWN: Final = 0.12  # of the faster one: how far the levels are apart, at least
+SHORTEST_LEVEL: Final = 0.15  # of the run: both levels last as long
+FEWEST_OF_LEVEL: Final = 16  # steps of each level
+APART: Final = 0.9  # of the steps of each level are on its side of the middle
+PRESENT: Final = 0.5  # of the ranks took a step, or it tells nothing of all
+SLOW_RANKS: Final = 0.9  # of the ranks are slower by half of it, or more
+NOTICEABLE_SLOWDOWN: Final = 0.03  # of the job
+_EXTREMES: Final = (0.1, 0.9)
+_SLOWER: Final = (
+    "at the same time",
+    "look for what they share, such as power, cooling, or what was changed then",
+)
+_WARMING: Final = ("at first", "what they share warms up, such as caches, clocks or autotuning")
+_AT_ONCE: Final = 4  # steps after those that are never judged
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """Rows `first` to `last`, inclusive, in which every rank computes longer by `level` of a step.
+
+    `share` of what it computes there goes away with it; `unsure` is the standard error of that.
+    """
+
+    first: int
+    last: int
+    level: float
+    share: float
+    unsure: float
+
+
+def find_slowdown(own: ComputeTime) -> Slowdown | None:
+    """Search the run for an interval in which all ranks compute more slowly."""
+    computed = _compute_of_ranks(own) / own.step_ns
+    rows = np.flatnonzero(np.mean(~np.isnan(computed), axis=1) >= PRESENT)
+    rows = rows[rows >= compute_time.WARM_UP]
+    computed = computed[rows]
+    fewest = max(FEWEST_OF_LEVEL, SHORTEST_LEVEL * len(rows))
+    if len(rows) < 2 * fewest:
+        return None
+    typical = np.nanmedian(computed, axis=1)
+    first, last = greatest_run(typical - np.mean(np.quantile(typical, _EXTREMES)))
+    inside = np.zeros(len(rows), np.bool_)
+    inside[first : last + 1] = True
+    if min(np.count_nonzero(inside), np.count_nonzero(~inside)) < fewest:
+        return None
+    there = [~np.isnan(computed[part]).all(axis=0) for part in (inside, ~inside)]
+    ranks = there[0] & there[1]
+    if not ranks.any():
+        return None
+    upper, lower = (np.nanmedian(computed[part][:, ranks], axis=0) for part in (inside, ~inside))
+    middle = float(np.median(upper) + np.median(lower)) / 2
+    above, below = np.mean(typical[inside] > middle), np.mean(typical[~inside] < middle)
+    level = float(np.median(upper - lower))
+    together = np.mean(upper - lower > level / 2)
+    if (
+        level < LEAST_SLOWDOWN * float(np.median(lower))
+        or min(above, below) < APART
+        or together < SLOW_RANKS
+    ):
+        return None
+    share, unsure = _longer(typical[inside], typical[~inside])
+    return Slowdown(int(rows[first]), int(rows[last]), level, share, unsure)
+
+
+def _longer(inside: Floats, outside: Floats) -> tuple[float, float]:
+    """Return what share of the steps inside they are longer by, and its standard error."""
+    left = float(outside.mean() / inside.mean())
+    errors = [part.std() / part.mean() / np.sqrt(len(part)) for part in (inside, outside)]
+    return 1 - left, left * float(np.hypot(*errors))
+
+
+def slowdown_findings(own: ComputeTime, job_ns: int, told: list[Finding]) -> list[Finding]:
+    """Report a slowdown of all, unless one of `told` is the same."""
+    slow = find_slowdown(own)
+    if slow is None or any(_same_steps(own, slow, finding) for finding in told):
+        return []
+    low, saving, high = (
+        _saved_by_speed(own, slow, slow.share + by * slow.unsure) / job_ns
+        for by in (-1.96, 0.0, 1.96)
+    )
+    return (
+        [_slowdown_finding(own, slow, saving, (low, high))] if saving >= NOTICEABLE_SLOWDOWN else []
+    )
+
+
+def warms_up(first: int, last: int, steps: int) -> bool:
+    """Say whether rows are the run's beginning: what is slow there was not always faster."""
+    return first <= compute_time.WARM_UP + _AT_ONCE and last < steps - 1
+
+
+def _saved_by_speed(own: ComputeTime, slow: Slowdown, share: float) -> float:
+    """Return by how much the steps' slowest ranks are earlier if all compute by a share less."""
+    rows = slice(slow.first, slow.last + 1)
+    total = np.nan_to_num(own.total[rows], nan=0.0)
+    mended = total - share * np.nan_to_num(_compute_of_ranks(own)[rows], nan=0.0)
+    return float((total.max(axis=1) - mended.max(axis=1)).sum())
+
+
+def _compute_of_ranks(own: ComputeTime) -> Floats:
+    chosen = [row for row, phase in enumerate(own.phases) if phase in COMPUTED]
+    return np.asarray(own.own[chosen].sum(axis=0))
+
+
+def _same_steps(own: ComputeTime, slow: Slowdown, finding: Finding) -> bool:
+    if finding.steps is None:
+        return False
+    first, last = (int(own.steps[row]) for row in (slow.first, slow.last))
+    common = min(last, finding.steps[1]) - max(first, finding.steps[0]) + 1
+    return common >= 0.5 * (last - first + 1)
+
+
+def _grown_most(own: ComputeTime, slow: Slowdown) -> str:
+    """Name the phase that grew most."""
+    inside = np.zeros(len(own.steps), np.bool_)
+    inside[slow.first : slow.last + 1] = True
+    least = np.nan_to_num(np.fmin.reduce(own.own, axis=2), nan=0.0)
+    grown = np.median(least[:, inside], axis=1) - np.median(least[:, ~inside], axis=1)
+    return own.phases[int(np.argmax(grown))]
+
+
+def _slowdown_finding(
+    own: ComputeTime, slow: Slowdown, saving: float, interval: tuple[float, float]
+) -> Finding:
+    steps = (int(own.steps[slow.first]), int(own.steps[slow.last]))
+    lasting = slow.last - slow.first + 1
+    pattern: Pattern = "persistent" if lasting >= PERSISTENT * len(own.steps) else "transient"
+    phase = _grown_most(own, slow)
+    warming = warms_up(slow.first, slow.last, len(own.steps))
+    when, cause = _WARMING if warming else _SLOWER
+    sentence = (
+        f"All {len(own.ranks)} ranks compute more slowly {when}, {fmt.steps(*steps)}: "
+        f"+{fmt.duration(slow.level * own.step_ns)} a step ({fmt.percent(slow.level)} of a "
+        f"step, most of it in {fmt.phase(phase)}), so no rank is to blame: {cause}. Without it the "
+        f"job would be {fmt.percent(saving)} shorter."
+    )
+    return Finding(
+        kind="slow_all",
+        category="opportunity" if warming else "fault",
+        sentence=sentence,
+        saving=saving,
+        interval=interval,
+        cost=0.0,
+        ranks=own.ranks,
+        phase=phase,
+        pattern=pattern,
+        steps=steps,
+        evidence={"extra_ns": round(slow.level * own.step_ns), "share_of_step": slow.level},
+    )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from tracelens import __version__
 from tracelens.cli import analyze, bug, convert, demo, doctor, index, info, record, serve, validate
 from tracelens.errors import MissingExtra, TraceLensError
-from tracelens.words import shown_name
+from tracelens.model.fmt import shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Open, analyze, print."""
     from tracelens.analyses import analyze
-    from tracelens.cli.progress import progress
+    from tracelens.cli.opening import progress
     from tracelens.reports import REPORTS
 
     trace = open_trace(arguments)
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     sys.stdout.write(REPORTS[arguments.format].render(report).rstrip("\n") + "\n")
     if arguments.html:
         from tracelens_dashboard.export import report as page
-        from tracelens_dashboard.store import Store
+        from tracelens_dashboard.runs.store import Store
 
         page.write(Store.of(trace, report), arguments.html)
     return 0

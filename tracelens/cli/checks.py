@@ -1,4 +1,8 @@
-"""What `tracelens doctor` checks. A check looks, or tries, and says what it found and what to do."""
+"""What `tracelens doctor` checks. A check looks, or tries, and says what it found and what to do.
+
+The trial records for real: a process that records and is killed in the middle, and what is left of
+it.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +10,24 @@ import itertools
 import os
 import platform
 import shutil
+import signal
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from tracelens.errors import MissingExtra
+from tracelens.errors import MissingExtra, TraceLensError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Check", "check_all"]
+__all__ = ["Check", "check_all", "check_trial"]
+
 
 State = Literal["ok", "note", "problem"]
 
@@ -46,8 +54,7 @@ class Check:
 
 def check_all(out: Path | None) -> list[Check]:
     """Check everything, for recording to `out`, or to where the environment says."""
-    from tracelens.cli.trial import check_trial
-    from tracelens_instrument.environment import default_directory, wanted_directory
+    from tracelens_instrument.core.environment import default_directory, wanted_directory
 
     directory = (out or wanted_directory() or default_directory()).absolute()
     return [
@@ -77,7 +84,7 @@ def _system() -> Check:
 
 
 def _recorder() -> Check:
-    from tracelens_instrument.backend import backend
+    from tracelens_instrument.core.backend import backend
 
     which, why = backend()
     if which == "native":
@@ -104,7 +111,12 @@ def _clock() -> Check:
 
 
 def _folder(directory: Path) -> Check:
-    from tracelens_instrument.placement import is_network, local_place, mount_of, read_mounts
+    from tracelens_instrument.storage.placement import (
+        is_network,
+        local_place,
+        mount_of,
+        read_mounts,
+    )
 
     place = existing(directory)
     if not os.access(place, os.W_OK | os.X_OK):
@@ -123,7 +135,7 @@ def _folder(directory: Path) -> Check:
 
 
 def _identity() -> Check:
-    from tracelens_instrument.identity import identify, launcher_of
+    from tracelens_instrument.core.identity import identify, launcher_of
 
     who = identify({}, {})
     found = f"{who.role} {who.rank} of {who.world}"
@@ -178,3 +190,69 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
+
+
+SPANS: Final = 1000
+TIME_LIMIT_S: Final = 60
+_PROGRAM: Final = f"""
+import os, signal, sys
+import tracelens as tl
+tl.start(sys.argv[1], rank=0, world=1)
+SPAN = tl.span("trial")
+for _ in range({SPANS}):
+    with SPAN:
+        pass
+with SPAN:
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def check_trial(place: Path) -> Check:
+    """Record into a folder below `place`, be killed, and read it all back."""
+    name = "trial"
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=".tracelens-doctor-", dir=place))
+    except OSError as error:
+        return Check(name, "problem", f"no folder could be made in {place} ({error.strerror})")
+    try:
+        said = _record(folder)
+        closed = _closed(folder)
+    except (OSError, TraceLensError, subprocess.TimeoutExpired) as error:
+        return Check(name, "problem", f"a recording could not be read back ({error})")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if closed == SPANS:
+        return Check(name, "ok", f"{SPANS} spans recorded, process killed, all read back")
+    return Check(name, "problem", f"{closed} of {SPANS} spans were read back", said.strip()[-500:])
+
+
+def _record(folder: Path) -> str:
+    """Record and be killed; return what was said meanwhile."""
+    environment = {
+        name: text for name, text in os.environ.items() if not name.startswith("TRACELENS_")
+    }
+    kept = {
+        name: os.environ[name]
+        for name in ("TRACELENS_NATIVE", "TRACELENS_LOCAL_DIR")
+        if name in os.environ
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, str(folder)],
+        env=environment | kept,
+        capture_output=True,
+        text=True,
+        timeout=TIME_LIMIT_S,
+        check=False,
+    )
+    return "" if done.returncode == -signal.SIGKILL else done.stderr
+
+
+def _closed(folder: Path) -> int:
+    """Count the closed spans of what was left."""
+    from tracelens.conversion.segments import decode
+
+    places = list(folder.iterdir())
+    if not places:
+        return 0
+    events, _ = decode(places[0])
+    return sum(status == "closed" for status in events["status"].to_pylist())

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import argparse
 
     from tracelens.exports.selection import Selection
-    from tracelens.trace import Trace
+    from tracelens.model.trace import Trace
 
 NAME: Final = "convert"
 HELP: Final = "write a run, or some ranks and steps of it, for other programs (ui.perfetto.dev)"
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Choose, say how much it is, write."""
     from tracelens.exports import EXPORTS
     from tracelens.exports.selection import of_trace
-    from tracelens.words import count, size
+    from tracelens.model.fmt import count, size
 
     ranks = _numbers(arguments.ranks, "--ranks") if arguments.ranks else None
     steps = _numbers(arguments.steps, "--steps") if arguments.steps else None

@@ -12,7 +12,7 @@ from tracelens.errors import InvalidArgument
 if TYPE_CHECKING:
     import argparse
 
-    from tracelens.lod.run import Run
+    from tracelens.lod.run_data import Run
 
 NAME: Final = "index"
 HELP: Final = "make the index of a recorded run, with which the dashboard opens it at once"
@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Make the index, unless there is one of the trace as it is, and say where it is."""
-    from tracelens.cli.progress import progress
+    from tracelens.cli.opening import progress
     from tracelens.lod import index, opening
 
     if arguments.again:

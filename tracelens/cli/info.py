@@ -12,7 +12,7 @@ from tracelens.schema.vocabulary import DETAILS
 if TYPE_CHECKING:
     import argparse
 
-    from tracelens.trace import Trace
+    from tracelens.model.trace import Trace
 
 NAME: Final = "info"
 HELP: Final = "list the processes of a recorded run: ranks, hosts, steps, events, losses"
@@ -41,8 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def describe(trace: Trace) -> dict[str, Any]:
     """Gather the facts as plain values."""
-    from tracelens.reports.words import noted
-    from tracelens.words import shown_name
+    from tracelens.model.fmt import shown_name
+    from tracelens.reports.messages import noted
 
     steps = dict(trace.steps.group_by("process").len().iter_rows())
     processes = [
@@ -109,7 +109,7 @@ def _detail(processes: list[dict[str, Any]]) -> str:
 
 
 def _devices(clocks: list[dict[str, Any]]) -> str:
-    from tracelens.words import duration
+    from tracelens.model.fmt import duration
 
     worst = max(clock["uncertainty_ns"] for clock in clocks)
     return f"{len(clocks)} devices timed, their clocks known to within {duration(worst)}"

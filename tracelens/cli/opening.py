@@ -1,7 +1,8 @@
-"""What verbs that read a run share: naming it on the command line, and opening it."""
+"""What verbs that read a run share: naming it on the command line, opening it, a bar for long work."""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -9,11 +10,33 @@ from tracelens.errors import InvalidArgument
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable, Iterator
 
+    from tracelens.model.trace import Trace
     from tracelens.readers.base import Progress as Tell
-    from tracelens.trace import Trace
 
-__all__ = ["add_trace", "open_path", "open_trace"]
+
+@contextmanager
+def progress(what: str, then: str | None = None) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function to call with (done, total); the bar is on standard error and goes away.
+
+    `then` says what goes on once all is done that is counted.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        rest = bar.add_task(then or "", total=None, visible=False)
+
+        def tell(done: int, total: int) -> None:
+            over = then is not None and done >= total
+            bar.update(task, completed=done, total=total, visible=not over)
+            bar.update(rest, visible=over)
+
+        yield tell
+
 
 WHAT: Final = "trace folder, or a table of spans (.arrow, .feather, .parquet, .csv)"
 MAP: Final = (
@@ -37,8 +60,6 @@ def add_trace(
 
 def open_trace(arguments: argparse.Namespace) -> Trace:
     """Open what `add_trace` asked for, showing progress."""
-    from tracelens.cli.progress import progress
-
     with progress("reading", then="aligning clocks, matching collectives") as tell:
         return open_path(arguments, arguments.trace, tell)
 

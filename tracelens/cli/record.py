@@ -1,18 +1,23 @@
-"""`tracelens record`: run a training command and record its ranks, without a change to its script."""
+"""`tracelens record`: run a training command and record its ranks, without a change to its script.
+
+The command runs as if nothing stood between it and whoever started us: it gets our terminal, our
+open files (an MPI launcher talks to its ranks through one) and the signals that are sent to us.
+"""
 
 from __future__ import annotations
 
 import os
 import shlex
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 import time
 from argparse import REMAINDER
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from tracelens.cli.child import run_child
 from tracelens.errors import InvalidArgument, UnusableInput
 from tracelens.schema.vocabulary import (
     DETAILS,
@@ -24,7 +29,8 @@ from tracelens.schema.vocabulary import (
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
+
 
 NAME: Final = "record"
 HELP: Final = "run a training command and record its ranks (no change to its script)"
@@ -80,14 +86,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def default_folder() -> Path:
     """``traces/<UTC time>``, the same for all ranks of one launcher."""
-    from tracelens_instrument.environment import default_directory
+    from tracelens_instrument.core.environment import default_directory
 
     return default_directory()
 
 
 def launcher_rank() -> int | None:
     """Return the rank that a launcher has given us; None if the launcher is in the command."""
-    from tracelens_instrument.identity import launcher_of
+    from tracelens_instrument.core.identity import launcher_of
 
     found = launcher_of(os.environ)
     return None if found is None else found[0]
@@ -96,7 +102,7 @@ def launcher_rank() -> int | None:
 def environment(folder: Path) -> dict[str, str]:
     """Return the environment that makes every Python below record itself into `folder`."""
     import tracelens_instrument
-    from tracelens_instrument.environment import ALL_RANKS_VARIABLE
+    from tracelens_instrument.core.environment import ALL_RANKS_VARIABLE
 
     autoload = str(Path(tracelens_instrument.__file__).parent / "autoload")
     mine = dict(os.environ)
@@ -115,7 +121,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 def _kept(keep: str | None, budget: str | None, detail: str | None) -> dict[str, str]:
     """Return the variables that say what is to be kept, if that was asked for and makes sense."""
-    from tracelens_instrument.retention import (
+    from tracelens_instrument.retention.policy import (
         BUDGET_VARIABLE,
         DETAIL_VARIABLE,
         KEEP_VARIABLE,
@@ -129,7 +135,7 @@ def _kept(keep: str | None, budget: str | None, detail: str | None) -> dict[str,
 
 def _sampled(rate: int | None) -> dict[str, str]:
     """Return the variable that asks for samples of stacks, if any are wanted."""
-    from tracelens_instrument.environment import RATE_VARIABLE
+    from tracelens_instrument.core.environment import RATE_VARIABLE
 
     if rate is None:
         return {}
@@ -140,7 +146,7 @@ def _sampled(rate: int | None) -> dict[str, str]:
 
 def _run(command: Sequence[str], variables: dict[str, str]) -> tuple[int, list[str]]:
     """Run the command; return its exit code and what hooks attached to, said once for all ranks."""
-    from tracelens_instrument.hooks.base import ATTACHED_VARIABLE
+    from tracelens_instrument.core.attachments import ATTACHED_VARIABLE
 
     with tempfile.NamedTemporaryFile("r", encoding="utf-8", errors="replace") as told:
         code = run_child(command, variables | {ATTACHED_VARIABLE: told.name})
@@ -181,7 +187,7 @@ def _recorded(folder: Path) -> set[Path]:
 
 def _convert_leftovers(folder: Path) -> None:
     """Turn what killed ranks of this host left behind into Arrow files."""
-    from tracelens.schema.segments import convert
+    from tracelens.conversion.segments import convert
 
     left = _leftovers(folder)
     if left:
@@ -195,10 +201,10 @@ def _convert_leftovers(folder: Path) -> None:
 
 def _await_samples(folder: Path) -> None:
     """Wait while samples of killed ranks are still being written down; not for those of other hosts."""
-    from tracelens.schema.samples import UNFINISHED
+    from tracelens.schema.arrow import UNFINISHED_SAMPLES
 
     for _ in range(_LOOKS_FOR_SAMPLES):
-        if not any((folder / SAMPLES_FOLDER).glob(f"*{UNFINISHED}")):
+        if not any((folder / SAMPLES_FOLDER).glob(f"*{UNFINISHED_SAMPLES}")):
             return
         time.sleep(_LOOK_EVERY_S)
 
@@ -223,8 +229,8 @@ def _unfinished(folder: Path) -> list[Path]:
 
 def _may_grow(place: Path) -> bool:
     """Tell whether somebody may still write here: of other hosts nobody knows."""
+    from tracelens.conversion.segments import is_live, side_of
     from tracelens.schema.host import clock_domain, host_name
-    from tracelens.schema.segments import is_live, side_of
 
     among_ranks = launcher_rank() is not None
     try:
@@ -287,3 +293,78 @@ def _say(text: str, code: int) -> None:
 
 def _write(text: str) -> None:
     sys.stderr.write(f"tracelens: {text}\n")
+
+
+_PASSED_ON: Final = ("SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+_FROM_KEYBOARD: Final = ("SIGINT", "SIGQUIT")
+
+
+def run_child(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run to the end and return the exit code; killed by a signal it is 128 + its number, as in a shell.
+
+    Raises:
+        InvalidArgument: the command cannot be started.
+    """
+    with _Relay() as relay:
+        try:
+            child = subprocess.Popen(command, env=environment, close_fds=False)
+        except OSError as error:
+            raise InvalidArgument(
+                f"the command {command[0]!r} cannot be started ({error.strerror}): "
+                "give the program that runs it, as in `-- bash script.sh`."
+            ) from error
+        with child:
+            relay.to(child)
+            code = child.wait()
+    return code if code >= 0 else 128 - code
+
+
+class _Relay:
+    """Passes signals on to a child; one that came before there was a child is passed on later.
+
+    What we were told to ignore (`nohup`) stays ignored, by the child as well.
+    """
+
+    def __init__(self) -> None:
+        self._child: subprocess.Popen[bytes] | None = None
+        self._early: list[int] = []
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for name in _PASSED_ON:
+            number = getattr(signal, name, None)
+            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def to(self, child: subprocess.Popen[bytes]) -> None:
+        """Pass signals on to this child from now on."""
+        self._child = child
+        while self._early:
+            child.send_signal(self._early.pop(0))
+
+    def _receive(self, number: int, _frame: object) -> None:
+        if signal.Signals(number).name in _FROM_KEYBOARD and _in_foreground():
+            return  # Ctrl-C reaches the whole foreground group, so the child has it already
+        if self._child is None:
+            self._early.append(number)
+        else:
+            self._child.send_signal(number)
+
+
+def _in_foreground() -> bool:
+    """Tell whether a key pressed in our terminal becomes a signal to us."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)

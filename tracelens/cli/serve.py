@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     import argparse
     from pathlib import Path
 
-    from tracelens_dashboard.runs import Runs
-    from tracelens_dashboard.store import Store
+    from tracelens_dashboard.runs.catalog import Runs
+    from tracelens_dashboard.runs.store import Store
 
 NAME: Final = "serve"
 HELP: Final = "show recorded runs in the browser (to this machine; to a network by token)"
@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Open, analyze and serve until Ctrl-C or SIGTERM, which are normal ends."""
-    from tracelens_dashboard.server import serve
+    from tracelens_dashboard.app.server import serve
 
     serve(_served(arguments), host=arguments.host, port=arguments.port)
     return 0
@@ -47,10 +47,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _served(arguments: argparse.Namespace) -> Runs | Store:
     """Open a single run now; of several, each when it is asked for."""
-    from tracelens.cli.progress import progress
+    from tracelens.cli.opening import progress
     from tracelens.load import runs_in
-    from tracelens_dashboard.runs import Runs
-    from tracelens_dashboard.store import Store
+    from tracelens_dashboard.runs.catalog import Runs
+    from tracelens_dashboard.runs.store import Store
 
     renamed = bool(arguments.map or arguments.one_clock)  # then no index can be of it
     places: list[Path] = arguments.trace

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.cli.opening import add_trace, open_trace
 from tracelens.errors import TraceNotFound, UnusableInput
+from tracelens.model.fmt import shown_name
 from tracelens.schema.light_json import loads
-from tracelens.words import shown_name
 
 if TYPE_CHECKING:
     import argparse
@@ -47,8 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _of_trace(arguments: argparse.Namespace) -> tuple[str, list[str]]:
-    from tracelens.readers.table.files import is_table
-    from tracelens.soundness import problems
+    from tracelens.readers.native.validation import problems
+    from tracelens.readers.table.reader import is_table
 
     what = "table of spans" if is_table(arguments.trace) else "trace"
     try:
@@ -77,7 +77,7 @@ def _written(form: str, path: Path, what: str, problems: list[str]) -> str:
             json.dumps({"path": shown_name(path), "what": what, "problems": problems}, indent=2)
             + "\n"
         )
-    from tracelens.reports.words import clean
+    from tracelens.reports.messages import clean
 
     lines = [f"{'- ' if form == 'markdown' else ''}{clean(problem)}" for problem in problems]
     return "\n".join(lines or [f"{shown_name(path)}: no problem in this {what}."]) + "\n"

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from tracelens.words import shown_name
+from tracelens.model.fmt import shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tracelens.trace import Trace
+    from tracelens.model.trace import Trace
 
 __all__ = ["Owner", "Selection", "Size", "of_trace"]
 

@@ -1,12 +1,17 @@
 """The level-of-detail index: a run on disk, made once, opened in a moment, with every level mapped.
 
 It is written coarse levels first into a folder that gets its name when it can be used; finer levels
-are added, each whole or absent. So whatever is found is whole, also after a kill, and an index can be
-looked at while it is refined. One process writes at a time.
+are added, each whole or absent. So whatever is found is whole, also after a kill, and an index can
+be looked at while it is refined. One process writes at a time.
+
+The folder is named after what the index was made of, so a stale one is simply not found: beside the
+trace, as `index-v1/FINGERPRINT`, or, where that cannot be written, in the user's cache.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 import shutil
 import tempfile
 from contextlib import contextmanager, suppress
@@ -16,17 +21,88 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.lod import files, home, pyramid
-from tracelens.schema.lock import locked
+from tracelens.conversion.lock import locked
+from tracelens.lod import files, pyramid
 from tracelens.schema.ownership import is_ours, mark
+from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, TRACE_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from tracelens.lod.columns import Tell
+    from tracelens.lod.files import Tell
     from tracelens.lod.lanes import Lanes
-    from tracelens.lod.levels import Bins
-    from tracelens.lod.run import Run
+    from tracelens.lod.pyramid import Bins
+    from tracelens.lod.run_data import Run
+
+
+# Of the index format: to be raised when the files of an index change, or when the analyses come to other
+# findings on the same trace; `tests/lod/test_index_layout.py` holds the files to it.
+INDEX_VERSION: Final = 2
+_FOLDERS: Final = "index-v"
+INDEX_FOLDER: Final = f"{_FOLDERS}{INDEX_VERSION}"
+_LIVE_SUFFIXES: Final = (SEGMENTS_SUFFIX, ELSEWHERE_SUFFIX)
+
+
+def fingerprint(trace: Path) -> str | None:
+    """Return what changes with the files of a trace folder.
+
+    None where there is nothing to keep an index of: a recording that still goes on, or no folder.
+    """
+    if not trace.is_dir():
+        return None
+    visible = [file for file in trace.iterdir() if not file.name.startswith(".")]
+    files = sorted(file for file in visible if file.name.endswith(TRACE_SUFFIX))
+    converted = {file.name.removesuffix(TRACE_SUFFIX) for file in files}
+    live = (file for file in visible if file.name.endswith(_LIVE_SUFFIXES))
+    if not files or any(file.stem not in converted for file in live):
+        return None
+    return _digest(_described(files, trace))
+
+
+def index_places(trace: Path) -> list[Path]:
+    """Return where the indexes of a trace may be, the best place first."""
+    beside = [trace / INDEX_FOLDER] if _is_utf8(trace) else []  # polars writes nowhere else
+    return [*beside, _cache() / INDEX_FOLDER / _cached_name(trace)]
+
+
+def _is_utf8(trace: Path) -> bool:
+    try:
+        str(trace).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def outdated(trace: Path) -> list[Path]:
+    """Return the places where older versions of the index format have kept indexes of a trace."""
+    return [
+        place
+        for root, inside in ((trace, ""), (_cache(), _cached_name(trace)))
+        for version in range(1, INDEX_VERSION)
+        for place in [root / f"{_FOLDERS}{version}" / inside]
+        if place.is_dir()
+    ]
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tracelens"
+
+
+def _cached_name(trace: Path) -> str:
+    return _digest([str(trace.resolve())])
+
+
+def _described(files: Iterable[Path], root: Path) -> list[str]:
+    return [
+        f"{file.relative_to(root)} {state.st_size} {state.st_mtime_ns}"
+        for file in files
+        for state in [file.stat()]
+    ]
+
+
+def _digest(lines: Iterable[str]) -> str:
+    return hashlib.sha256(os.fsencode("\n".join(lines))).hexdigest()[:32]
+
 
 COARSE_BINS: Final = 4096  # levels up to this fineness are there from the beginning
 UNFINISHED: Final = ".unfinished"
@@ -35,29 +111,29 @@ _LOCK: Final = ".lock"
 _PATIENCE_S: Final = 600.0
 
 
-def _nobody(_done: int, _total: int) -> None:
+def _no_progress(_done: int, _total: int) -> None:
     """Hear of progress, and tell nobody."""
 
 
 def find(trace: Path) -> Path | None:
     """Return the index of a trace as it is now; None if there is none."""
-    made_of = home.fingerprint(trace)
+    made_of = fingerprint(trace)
     if made_of is None:
         return None
-    found = (place / made_of for place in home.places(trace) if is_ours(place))
+    found = (place / made_of for place in index_places(trace) if is_ours(place))
     return next((folder for folder in found if folder.is_dir() and not folder.is_symlink()), None)
 
 
-def write(trace: Path, run: Run, parts: Iterable[Lanes], tell: Tell = _nobody) -> Path | None:
+def write(trace: Path, run: Run, parts: Iterable[Lanes], tell: Tell = _no_progress) -> Path | None:
     """Write the index of a trace without its finer levels; indexes of what it was before go.
 
     `parts` are the run's lanes from top to bottom. None where no index can be kept: the recording goes
     on, or nothing can be written.
     """
-    made_of = home.fingerprint(trace)
+    made_of = fingerprint(trace)
     if made_of is None:
         return None
-    for place in home.places(trace):
+    for place in index_places(trace):
         with suppress(OSError), _alone(place):
             folder = place / made_of
             if not folder.is_dir():
@@ -67,14 +143,14 @@ def write(trace: Path, run: Run, parts: Iterable[Lanes], tell: Tell = _nobody) -
     return None
 
 
-def refine(folder: Path, tell: Tell = _nobody) -> None:
+def refine(folder: Path, tell: Tell = _no_progress) -> None:
     """Add the finer levels to an index; does nothing where they are there.
 
     Raises:
         OSError: they cannot be written.
     """
     with _alone(folder.parent):
-        run = files.load(folder)
+        run = files.load_run(folder)
         missing = [r for r in _ladder(run) if not _level(folder, r).exists()]
         if missing:
             _add_levels(run, missing, folder, tell)
@@ -83,7 +159,7 @@ def refine(folder: Path, tell: Tell = _nobody) -> None:
 def load(folder: Path) -> Run | None:
     """Open an index; one that is damaged is removed, so that it is made anew."""
     try:
-        return files.load(folder)
+        return files.load_run(folder)
     except (OSError, ValueError, LookupError, TypeError, pl.exceptions.PolarsError):
         shutil.rmtree(folder, ignore_errors=True)
         return None
@@ -109,8 +185,8 @@ def size(folder: Path) -> dict[str, int]:
 def _write(run: Run, parts: Iterable[Lanes], place: Path, folder: Path, tell: Tell) -> None:
     unfinished = place / UNFINISHED
     unfinished.mkdir()
-    files.save(run, parts, unfinished, tell)
-    written = files.load(unfinished)
+    files.save_run(run, parts, unfinished, tell)
+    written = files.load_run(unfinished)
     rungs = _ladder(written)
     coarse = [rung for rung in rungs if rung.count <= COARSE_BINS] or list(rungs[-1:])
     _add_levels(written, coarse, unfinished, tell)
@@ -152,7 +228,7 @@ def _clear(trace: Path, place: Path) -> None:
     for entry in place.iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
-    for older in filter(is_ours, home.outdated(trace)):
+    for older in filter(is_ours, outdated(trace)):
         shutil.rmtree(older, ignore_errors=True)
 
 

@@ -1,25 +1,47 @@
-"""Spans as rows of arrays: what every level of detail is drawn from."""
+"""Spans as rows of arrays, and their codes: what every level of detail is drawn from.
+
+Codes are palette indexes: the small numbers that stand for a category, or for a degree of lateness,
+in a pixel.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 import polars as pl
 
-from tracelens.analyses.phases import CATEGORIES
-from tracelens.lod.codes import CODES, SHARD_OPS
+from tracelens.accounting.phases import CATEGORIES
 from tracelens.schema.vocabulary import OWN_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tracelens.analyses.phases import Segments
+    from tracelens.accounting.phases import Segments
+    from tracelens.arrays import Bytes, Int32s, Ints
 
-Integers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
-Steps: TypeAlias = np.ndarray[Any, np.dtype[np.int32]]
-Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
+
+BLANK: Final = 0  # nothing there: the page shows through
+SHARD_OPS: Final = ("receive", "aggregate", "apply", "reply")
+STACKS: Final = ("stack", "next_stack")  # sampled code; another one than before it
+LABELS: Final = (*CATEGORIES, *SHARD_OPS, *STACKS)
+CODES: Final = {label: 1 + index for index, label in enumerate(LABELS)}
+
+# A pixel that is a category for a part of its time only is fainter: code + shade * SHADE.
+SHADE: Final = 32
+SHADES: Final = 4
+
+# Lateness is a ramp of levels; a higher index is a later rank, so the worst of many is their maximum.
+FIRST_LEVEL: Final = SHADE * SHADES
+LEVELS: Final = 24  # the eye tells no more apart, and noise packs well
+
+
+def label_of(code: int) -> str:
+    """Return the category, or the shard's operation, that a palette index stands for."""
+    return LABELS[code % SHADE - 1]
+
+
 MARK: Final = 1024
 Role = Literal["worker", "device", "ps"]
 
@@ -44,14 +66,14 @@ class Lanes:
     """
 
     lanes: tuple[Lane, ...]
-    offsets: Integers
-    starts: Integers
-    ends: Integers
+    offsets: Ints
+    starts: Ints
+    ends: Ints
     codes: Bytes
-    steps: Steps
-    names: Steps
+    steps: Int32s
+    names: Int32s
     words: tuple[str, ...]
-    marks: tuple[Integers, Integers] | None = None
+    marks: tuple[Ints, Ints] | None = None
 
     def __len__(self) -> int:
         return len(self.lanes)
@@ -63,7 +85,7 @@ class Lanes:
         last = low + int(np.searchsorted(self.starts[low:high], end_ns, side="left"))
         return slice(first, max(first, last))
 
-    def bounds(self, start_ns: int, end_ns: int) -> tuple[Integers, Integers]:
+    def bounds(self, start_ns: int, end_ns: int) -> tuple[Ints, Ints]:
         """Return, for all lanes at once, where the items that touch [start, end) begin and end."""
         low, high = self.offsets[:-1], self.offsets[1:]
         marks = self.marks or (None, None)
@@ -94,7 +116,7 @@ def each_worker(segments: Segments, workers: Sequence[tuple[int, int]]) -> Itera
     for worker, rank in workers:
         owner = (Lane(worker, "worker", rank),)
         if worker not in place:
-            yield hollow(owner, words)
+            yield empty_lanes(owner, words)
             continue
         pieces, row = segments.cut[place[worker]]
         yield Lanes(
@@ -114,7 +136,7 @@ def in_rows(table: pl.DataFrame, owners: Sequence[Lane]) -> Lanes:
     return _build(_without_overlap(table), owners)
 
 
-def hollow(owners: Sequence[Lane], words: tuple[str, ...] = ("",)) -> Lanes:
+def empty_lanes(owners: Sequence[Lane], words: tuple[str, ...] = ("",)) -> Lanes:
     """Return lanes without items."""
     times, numbers = np.zeros(0, np.int64), np.zeros(0, np.int32)
     offsets, codes = np.zeros(len(owners) + 1, np.int64), np.zeros(0, np.uint8)
@@ -150,7 +172,7 @@ def from_streams(spans: pl.DataFrame, streams: Sequence[tuple[int, int, str]]) -
     return _build(table, [Lane(process, "device", rank, name) for process, rank, name in streams])
 
 
-def _numbered(words: pl.Series) -> tuple[tuple[str, ...], Steps]:
+def _numbered(words: pl.Series) -> tuple[tuple[str, ...], Int32s]:
     """Return words, the empty one first, and for each physical number its place; -1 is the last."""
     physical = words.to_physical().to_numpy()
     places = np.zeros(int(physical.max(initial=0)) + 2, np.int32)
@@ -162,7 +184,7 @@ def _numbered(words: pl.Series) -> tuple[tuple[str, ...], Steps]:
 def joined(parts: Sequence[Lanes]) -> Lanes:
     """Stack lanes, the first part's on top."""
     if not parts:
-        return hollow(())
+        return empty_lanes(())
     words: dict[tuple[str, ...], int] = {}
     names = [part.names + base_of(words, part.words) for part in parts]
     return Lanes(
@@ -182,9 +204,7 @@ def base_of(known: dict[tuple[str, ...], int], words: tuple[str, ...]) -> np.int
     return np.int32(known.setdefault(words, sum(map(len, known))))
 
 
-def _found(
-    times: Integers, marks: Integers | None, low: Integers, high: Integers, at_ns: int
-) -> Integers:
+def _found(times: Ints, marks: Ints | None, low: Ints, high: Ints, at_ns: int) -> Ints:
     """Return, in each range of items, the first whose time is not before `at_ns`."""
     if marks is None:
         return _bisected(times, low, high, at_ns)
@@ -195,7 +215,7 @@ def _found(
     return _bisected(times, after, until, at_ns)
 
 
-def _bisected(times: Integers, low: Integers, high: Integers, at_ns: int) -> Integers:
+def _bisected(times: Ints, low: Ints, high: Ints, at_ns: int) -> Ints:
     low, high = low.copy(), high.copy()
     for _ in range(int((high - low).max(initial=0)).bit_length()):
         middle = (low + high) // 2

@@ -7,23 +7,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.analyses import analyze
-from tracelens.lod import glance, index
-from tracelens.lod.run import Run, outlined, with_pyramid
+from tracelens.lod import index, run_data
+from tracelens.lod.run_data import Run, outlined, with_pyramid
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-    from tracelens.lod.glance import Glance
-    from tracelens.trace import Trace
+    from tracelens.lod.run_data import Glance
+    from tracelens.model.trace import Trace
 
     Tell = Callable[[int, int], None]
     Progress = Callable[[str], AbstractContextManager[Tell]]
 
 
 @contextmanager
-def quietly(_what: str) -> Iterator[Tell]:
+def without_progress(_what: str) -> Iterator[Tell]:
     """Tell nobody of any progress."""
     yield lambda _done, _total: None
 
@@ -38,12 +38,12 @@ def glanced(path: str | os.PathLike[str]) -> Glance | None:
     """Return a trace at a glance, by its index; None where there is none, or a damaged one."""
     folder = index.find(Path(path))
     try:
-        return glance.load(folder) if folder else None
+        return run_data.load_glance(folder) if folder else None
     except (OSError, ValueError, LookupError, TypeError):
         return None
 
 
-def explained(trace: Trace, progress: Progress = quietly) -> Run:
+def explained(trace: Trace, progress: Progress = without_progress) -> Run:
     """Explain a trace, and keep what pages need in an index, if there is a place for one.
 
     Finer levels of an index are left for later (`refined`); a run without an index has all in memory.
@@ -57,7 +57,7 @@ def explained(trace: Trace, progress: Progress = quietly) -> Run:
         return kept or with_pyramid(Run.of(trace, report))
 
 
-def refined(run: Run, progress: Progress = quietly) -> None:
+def refined(run: Run, progress: Progress = without_progress) -> None:
     """Add the levels that the index of a run still lacks; they show as soon as they are there."""
     pyramid = run.scene.pyramid
     if pyramid and pyramid.folder and not pyramid.complete:

@@ -1,19 +1,26 @@
-"""What to draw for a window: lateness per step, what most of each pixel was, samples, or the spans."""
+"""What to draw for a window: lateness per step, what most of each pixel was, samples, or the spans.
+
+And over them the critical path: which row it is on, from when to when.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import numpy as np
 
-from tracelens.lod import raster, rows, window
+from tracelens.analyses import critical_path
+from tracelens.lod import raster, viewport
 
 if TYPE_CHECKING:
-    from tracelens.lod.lanes import Bytes, Integers, Lanes
+    import polars as pl
+
+    from tracelens.arrays import Bytes, Ints
+    from tracelens.lod.lanes import Lanes
     from tracelens.lod.pyramid import Pyramid
-    from tracelens.lod.rows import Band, Plan
-    from tracelens.lod.window import Grid, Window
+    from tracelens.lod.viewport import Band, Grid, Plan, Window
+
 
 Level = Literal["lateness", "dominant", "sampled", "spans"]
 
@@ -52,8 +59,8 @@ class Scene:
 class Bars:
     """Spans to draw as shapes: `items` of the scene's lanes, in the band of the same place."""
 
-    items: Integers
-    bands: Integers
+    items: Ints
+    bands: Ints
 
 
 @dataclass(frozen=True)
@@ -70,13 +77,13 @@ class Picture:
 
 def look(scene: Scene, seen: Window, plan: Plan, columns: int = COLUMNS) -> Picture:
     """Choose the level of detail for a window and draw it."""
-    grid = window.snap(seen, scene.whole, columns)
+    grid = viewport.snap(seen, scene.whole, columns)
     step_px = scene.step_ns / grid.step_ns
     colours = scene.pyramid.grid(grid.window, grid.step_ns) if scene.pyramid else None
     needed = STEP_PX if colours else max(STEP_PX, SPAN_PX * scene.spans_a_step)
     detailed = [step_px >= _share(band) * needed for band in plan.bands]
     bars = _bars(scene, grid, plan)
-    chosen = rows.worst([band.lanes for band in plan.bands], _severity(scene, grid))
+    chosen = viewport.worst([band.lanes for band in plan.bands], _severity(scene, grid))
     if any(detailed):
         grid = colours or grid
     elif scene.peaks:
@@ -102,8 +109,8 @@ def lane_at(
     band = plan.at(height)
     if band is None:
         return None
-    grid = window.snap(seen, scene.whole, columns)
-    return rows.worst([band.lanes], _severity(scene, grid))[0]
+    grid = viewport.snap(seen, scene.whole, columns)
+    return viewport.worst([band.lanes], _severity(scene, grid))[0]
 
 
 def _share(band: Band) -> float:
@@ -130,7 +137,7 @@ def _paint(
     return pixels, hidden
 
 
-def _severity(scene: Scene, grid: Grid) -> Integers:
+def _severity(scene: Scene, grid: Grid) -> Ints:
     """Say how late each lane is at worst in what is drawn."""
     first, last = scene.steps.bounds(grid.start_ns, grid.end_ns)
     begin, end = int(first.min(initial=0)), int(last.max(initial=0))
@@ -154,3 +161,27 @@ def _bars(scene: Scene, grid: Grid, plan: Plan) -> Bars | None:
                 bands=np.repeat([row for row, _ in bands], counts),
             )
     return None
+
+
+PATH_PX: Final = 2  # the mean width of a stay below which neighbours are joined
+
+
+class PathStretch(NamedTuple):
+    """A stretch of the path on one row of the scene."""
+
+    lane: int
+    start_ns: int
+    end_ns: int
+
+
+def path_within(stays: pl.DataFrame, lanes: Lanes, grid: Grid) -> list[PathStretch]:
+    """Return what a grid of pixels has room for; `stays` as in `critical_path`, with its processes."""
+    rows = {lane.process: index for index, lane in enumerate(lanes.lanes) if lane.role == "worker"}
+    shown = critical_path.stretches_within(
+        stays, grid.start_ns, grid.end_ns, max(grid.columns // PATH_PX, 1)
+    )
+    return [
+        PathStretch(rows[process], start, end)
+        for process, start, end in shown.iter_rows()
+        if process in rows
+    ]

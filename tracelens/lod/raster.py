@@ -1,28 +1,33 @@
-"""Paints lanes into palette indexes: all items in view at once, a row for each lane."""
+"""Paints lanes into palette indexes, all items in view at once, a row for each lane; packs them as PNG.
+
+The PNG is indexed: one byte a pixel before compression, and no library.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import struct
+import zlib
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from tracelens.lod.codes import BLANK
+from tracelens.lod.lanes import BLANK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens.lod.lanes import Bytes, Integers, Lanes
-    from tracelens.lod.rows import Plan
-    from tracelens.lod.window import Grid, Window
+    from tracelens.arrays import Bytes, Ints
+    from tracelens.lod.lanes import Lanes
+    from tracelens.lod.viewport import Grid, Plan, Window
 
 
 class _Items(NamedTuple):
     """Items of some lanes: `first` is the place of their row's first pixel."""
 
-    starts: Integers
-    ends: Integers
+    starts: Ints
+    ends: Ints
     codes: Bytes
-    first: Integers
+    first: Ints
 
 
 def sample(
@@ -81,13 +86,13 @@ def _items(lanes: Lanes, chosen: Sequence[int], grid: Grid) -> _Items:
     return _Items(starts, ends, codes, first)
 
 
-def _column(times: Integers, grid: Grid, least: int = 0) -> Integers:
+def _column(times: Ints, grid: Grid, least: int = 0) -> Ints:
     """Return the columns that hold these times; those beside the grid as `least`, or the last one."""
     column = (times - grid.start_ns) // grid.step_ns
     return np.asarray(np.clip(column, least, grid.columns - 1))
 
 
-def _painted(items: _Items, begin: Integers, end: Integers, shape: tuple[int, int]) -> Bytes:
+def _painted(items: _Items, begin: Ints, end: Ints, shape: tuple[int, int]) -> Bytes:
     """Fill the columns from `begin` up to `end` of each item; no two items have one in common."""
     drawn = end > begin
     first, codes = items.first[drawn], items.codes[drawn]
@@ -95,3 +100,54 @@ def _painted(items: _Items, begin: Integers, end: Integers, shape: tuple[int, in
     changes[first + begin[drawn]] = codes
     changes[first + end[drawn]] -= codes  # sums of bytes wrap around, and end where they began
     return np.cumsum(changes[:-1], dtype=np.uint8).reshape(shape)
+
+
+PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
+INDEXED: Final = 3
+FILTER_NONE: Final = 0
+SAMPLE: Final = 8  # of so many pixels of a row, one is looked at to choose its filter
+FILTER_UP: Final = 2  # the difference to the row above
+
+Colour = tuple[int, int, int]
+
+
+def encode_png(pixels: Bytes, palette: Sequence[Colour], *, small: bool = False) -> bytes:
+    """Encode [row, column] palette indexes; index 0 is transparent.
+
+    A row is written as its difference to the one above where that leaves more runs. `small` takes the
+    time for as few bytes as can be.
+    """
+    height, width = pixels.shape
+    header = struct.pack(">IIBBBBB", width, height, 8, INDEXED, 0, 0, 0)
+    lines = np.empty((height, width + 1), np.uint8)
+    lines[:, 0] = FILTER_NONE
+    lines[:, 1:] = pixels
+    looked = pixels[:, :-1:SAMPLE]
+    alike = np.count_nonzero(looked[1:] == looked[:-1], axis=1)
+    runs = np.count_nonzero(looked[1:] == pixels[1:, 1::SAMPLE], axis=1)
+    up = 1 + np.flatnonzero(alike >= runs)
+    lines[up, 0] = FILTER_UP
+    lines[up, 1:] -= pixels[up - 1]
+    return b"".join(
+        (
+            PNG_SIGNATURE,
+            _chunk(b"IHDR", header),
+            _chunk(b"PLTE", bytes(part for colour in palette for part in colour)),
+            _chunk(b"tRNS", b"\x00"),
+            _chunk(
+                b"IDAT", zlib.compress(lines.tobytes(), 9) if small else _packed(lines.tobytes())
+            ),
+            _chunk(b"IEND", b""),
+        )
+    )
+
+
+def _packed(data: bytes) -> bytes:
+    """Compress runs of equal bytes only: as few bytes as a longer search finds, but quicker."""
+    packing = zlib.compressobj(1, strategy=zlib.Z_RLE)
+    return packing.compress(data) + packing.flush()
+
+
+def _chunk(name: bytes, data: bytes) -> bytes:
+    check = zlib.crc32(name + data)
+    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", check)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 if TYPE_CHECKING:
-    from tracelens.lod.times import Matrix
+    from tracelens.lod.step_times import Matrix
 
 BLOCKS: Final = 400  # longer runs are looked at in so many blocks of steps
 SHORTEST: Final = 6  # blocks: less is a spike

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.analyses._stacks import Stack, by_stack, tree
-from tracelens.lod.codes import CODES
+from tracelens.analyses.stragglers.location import Stack, by_stack, tree
+from tracelens.lod.lanes import CODES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tracelens.lod.lanes import Lanes
-    from tracelens.lod.window import Window
+    from tracelens.lod.viewport import Window
 
 __all__ = ["CALL_COLUMNS", "FRAME_COLUMNS", "Stack", "calls", "frames", "pieces", "spent", "when"]
 

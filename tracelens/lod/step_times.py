@@ -1,19 +1,161 @@
-"""How long steps take: of every step the median rank and the longest one, and a sample of all."""
+"""Every rank's time in every step by category: one dense block of numbers, and what charts show of it.
+
+A grid makes the block as small as a picture: the worst of each cell is what it shows. Of every step
+there are the median rank and the longest one, and a sample of all. The block is gone through some
+columns at a time, so that thousands of ranks and 10^5 steps need little memory.
+"""
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
+import polars as pl
 
-from tracelens.lod import grid
+from tracelens.accounting.phases import CATEGORIES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from tracelens.lod.times import Matrix, Times
+
+Matrix: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+EVERY: Final = slice(None)
+Block: TypeAlias = np.ndarray[Any, np.dtype[np.unsignedinteger[Any]]]
+
+
+@dataclass(frozen=True)
+class Times:
+    """`ns` is [category, rank, step]; `there` tells whether a rank took part in a step, [rank, step].
+
+    `usual_ns` is the median length of a rank's step.
+    """
+
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+    categories: tuple[str, ...]
+    ns: Block
+    there: np.ndarray[Any, np.dtype[np.bool_]]
+    usual_ns: float
+
+    @classmethod
+    def of(cls, times: pl.DataFrame, ranks: Iterable[int]) -> Times:
+        """Take them from a frame as `Phases.times`; time outside of steps is left out."""
+        rows = tuple(ranks)
+        inside = times.filter((pl.col("step") >= 0) & pl.col("rank").is_in(list(rows)))
+        steps = inside["step"].unique().sort()
+        category = inside["category"].cast(pl.Enum(CATEGORIES)).to_physical().to_numpy()
+        present = np.flatnonzero(np.bincount(category, minlength=len(CATEGORIES)))
+        rank = np.argsort(rows)[np.searchsorted(np.sort(rows), inside["rank"].to_numpy())]
+        place = np.searchsorted(present, category), rank, steps.search_sorted(inside["step"])
+        most = inside["ns"].max()
+        kind = np.min_scalar_type(most if isinstance(most, int) else 0)
+        shape = (len(present), len(rows), len(steps))
+        ns = np.zeros(shape, max(kind, np.dtype(np.uint32)))
+        ns[place] = inside["ns"].to_numpy()
+        there = np.zeros(ns.shape[1:], np.bool_)
+        there[place[1:]] = True
+        lengths = ns.sum(axis=0)[there]
+        usual = float(np.median(lengths)) if len(lengths) else 0.0
+        categories = tuple(CATEGORIES[code] for code in present)
+        return cls(rows, tuple(steps), categories, ns, there, usual)
+
+    def spent(self, categories: Iterable[str], columns: slice = EVERY) -> Matrix:
+        """Sum up some categories, [rank, step] in ns; NaN where a rank was not there.
+
+        `columns` are places in `steps`: of a long run with many ranks, not all fit into memory at once.
+        """
+        sums = np.where(self.there[:, columns], 0.0, np.nan)
+        wanted = set(categories)
+        for index, category in enumerate(self.categories):
+            if category in wanted:
+                sums += self.ns[index, :, columns]
+        return sums
+
+    @cached_property
+    def mean(self) -> Matrix:
+        """The mean over the ranks that were there, [category, step] in ns."""
+        present = np.maximum(self.there.sum(axis=0), 1)
+        return np.asarray(self.ns.sum(axis=1, dtype=np.float64) / present)
+
+    def in_step(self, category: str, step: int) -> dict[int, int]:
+        """Return every rank's time in one category of one step; none where there is no such step."""
+        column = int(np.searchsorted(self.steps, step))
+        if column == len(self.steps) or self.steps[column] != step:
+            return {}
+        known = category in self.categories
+        row = self.ns[self.categories.index(category), :, column] if known else 0
+        spent = np.broadcast_to(row, len(self.ranks))
+        there = self.there[:, column]
+        return {rank: int(ns) for rank, ns, t in zip(self.ranks, spent, there, strict=True) if t}
+
+    def shares(self) -> Matrix:
+        """Return what share of all ranks' time each category took, [category, step]."""
+        sums = self.ns.sum(axis=1, dtype=np.float64)
+        return np.asarray(sums / np.maximum(sums.sum(axis=0), 1.0))
+
+
+AT_ONCE: Final = 1 << 21  # numbers
+
+
+def parts(count: int, most: int) -> list[slice]:
+    """Cut so many places into at most `most` neighbourhoods of about the same size."""
+    edges = np.linspace(0, count, min(count, most) + 1).astype(int).tolist()
+    return [slice(a, b) for a, b in pairwise(edges)]
+
+
+def chunks(times: Times) -> Iterator[slice]:
+    """Yield columns that fit into memory together."""
+    width = max(AT_ONCE // max(len(times.ranks), 1), 1)
+    for first in range(0, len(times.steps), width):
+        yield slice(first, min(first + width, len(times.steps)))
+
+
+@dataclass(frozen=True)
+class StepGrid:
+    """Time in some categories as cells, each the longest of `viewport` (ranks) and `files` (steps)."""
+
+    times: Times
+    categories: tuple[str, ...]
+    rows: list[slice]
+    columns: list[slice]
+
+    @classmethod
+    def of(
+        cls, times: Times, categories: Iterable[str], most_rows: int, most_columns: int
+    ) -> StepGrid:
+        """Divide the block."""
+        rows, columns = parts(len(times.ranks), most_rows), parts(len(times.steps), most_columns)
+        return cls(times, tuple(categories), rows, columns)
+
+    @cached_property
+    def cells_ns(self) -> Matrix:
+        """The longest time of each cell, [row, column]; NaN where nobody was there."""
+        begins = [part.start for part in self.rows]
+        found = [
+            np.fmax.reduceat(
+                np.fmax.reduce(self.times.spent(self.categories, part), axis=1), begins
+            )
+            for part in self.columns
+        ]
+        return np.array(found, float).T.reshape(len(self.rows), len(self.columns))
+
+    def shown_at(self, first_rank: int, first_step: int) -> tuple[int, int]:
+        """Return the rank and step that a cell shows, by the first rank and the first step of it."""
+        row = [self.times.ranks[part.start] for part in self.rows].index(first_rank)
+        column = [self.times.steps[part.start] for part in self.columns].index(first_step)
+        return self.longest(row, column)
+
+    def longest(self, row: int, column: int) -> tuple[int, int]:
+        """Return the rank and the step that a cell shows."""
+        ranks, steps = self.rows[row], self.columns[column]
+        block = np.nan_to_num(self.times.spent(self.categories, steps)[ranks], nan=-1)
+        rank, step = np.unravel_index(int(block.argmax()), block.shape)
+        return self.times.ranks[ranks.start + int(rank)], self.times.steps[steps.start + int(step)]
+
 
 SAMPLED: Final = 2_000_000  # times of ranks in steps; of longer runs every n-th step
 
@@ -37,7 +179,7 @@ class StepTimes:
     def of(cls, times: Times, categories: Sequence[str]) -> StepTimes:
         """Measure all steps in which anybody was."""
         usual, longest, who = [np.zeros(0)], [np.zeros(0)], [np.zeros(0, np.int64)]
-        for part in grid.chunks(times):
+        for part in chunks(times):
             spent = times.spent(categories, part)
             usual.append(_median(spent))
             filled = np.nan_to_num(spent, nan=-1)

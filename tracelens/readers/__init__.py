@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tracelens.readers.native import NativeReader
+from tracelens.readers.native.reader import NativeReader
 from tracelens.readers.table import TableReader
 
 if TYPE_CHECKING:

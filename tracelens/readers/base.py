@@ -1,14 +1,23 @@
-"""What every reader offers."""
+"""What every reader offers, and which times and words every reader lets through."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+import polars as pl
+
+from tracelens.schema.vocabulary import EVENT_TYPES, STATUSES
+
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Final
 
-    from tracelens.trace import Trace
+    from tracelens.model.trace import Trace
+
+
+LATEST_NS: Final = 9_214_646_400_000_000_000  # the year 2262, near the end of 64 bits
+LONGEST_NS: Final = 366 * 86_400 * 1_000_000_000  # nothing lasts a year from a run's median
 
 Progress = Callable[[int, int], None]  # (done, total), in processes or files
 
@@ -29,3 +38,14 @@ class Reader(Protocol):
         Raises:
             UnusableInput: nothing of it can be read.
         """
+
+
+def sane() -> pl.Expr:
+    """Times in order and in range, known words."""
+    start, duration = pl.col("start_ns"), pl.col("duration_ns").fill_null(0)
+    return (
+        start.is_between(0, LATEST_NS)
+        & duration.is_between(0, LONGEST_NS)
+        & pl.col("type").cast(pl.String).is_in(EVENT_TYPES)
+        & pl.col("status").cast(pl.String).is_in(STATUSES)
+    )

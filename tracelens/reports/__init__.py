@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from tracelens.reports import to_json, to_markdown, to_text
 
 if TYPE_CHECKING:
-    from tracelens.analyses.result import Report
+    from tracelens.model.result import Report
 
 __all__ = ["REPORTS", "ReportFormat"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tracelens.words import bandwidth, duration, percent, phase, size
+from tracelens.model.fmt import bandwidth, duration, percent, phase, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

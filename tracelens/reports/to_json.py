@@ -7,11 +7,11 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from tracelens.analyses.result import REPORT_FORMAT
+from tracelens.model.result import REPORT_FORMAT
 
 if TYPE_CHECKING:
-    from tracelens.analyses.result import Efficiency, Finding, Report
-    from tracelens.trace import Alignment
+    from tracelens.model.result import Efficiency, Finding, Report
+    from tracelens.model.trace import Alignment
 
 __all__ = ["render", "to_object"]
 

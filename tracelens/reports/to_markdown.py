@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from tracelens.model.fmt import percent
+from tracelens.reports.messages import cause, clean, headline, noted, saving
 from tracelens.reports.tables import sections
-from tracelens.reports.words import cause, clean, headline, noted, saving
-from tracelens.words import percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tracelens.analyses.result import Report
+    from tracelens.model.result import Report
 
 __all__ = ["render"]
 

@@ -11,16 +11,16 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from tracelens.model.fmt import duration, percent
+from tracelens.reports.messages import cause, clean, headline, noted, saving
 from tracelens.reports.tables import sections
-from tracelens.reports.words import cause, clean, headline, noted, saving
-from tracelens.words import duration, percent
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from tracelens.analyses.result import Efficiency, Finding, Report
+    from tracelens.model.result import Efficiency, Finding, Report
+    from tracelens.model.trace import Alignment
     from tracelens.reports.tables import Section
-    from tracelens.trace import Alignment
 
 __all__ = ["render"]
 

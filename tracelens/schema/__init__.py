@@ -1,1 +1,1 @@
-"""The treaty between recorder and analyzer: words, live record, side tables, Arrow columns."""
+"""The treaty between recorder and analyzer: words, live record, side tables, Arrow columns, hosts."""

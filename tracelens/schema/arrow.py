@@ -1,21 +1,39 @@
-"""The event table as Arrow: its columns, and writing it to a file.
+"""The files as Arrow: the event table of a process, and samples of call stacks beside it.
 
-One Arrow IPC file a process (zstd, batches of up to 64 Ki rows, sorted by `start_ns`); the side tables
-stand in the schema metadata. Columns that do not apply are null. The file is described for other
-tools in docs/format.md.
+Events are one Arrow IPC file a process (zstd, batches of up to 64 Ki rows, sorted by `start_ns`);
+the side tables stand in the schema metadata. Columns that do not apply are null. The file is
+described for other tools in docs/format.md.
+
+Samples are an Arrow stream a rank, in the folder ``samples``: a stream, not a file, so that it can
+be read as far as it was written. Its schema's metadata give the rate.
 """
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tracelens.schema.side import SideTables
+
+
+def mapped(path: Path) -> pa.Buffer:
+    """Map a file, for as long as anything made of the buffer is there.
+
+    Raises:
+        OSError: it cannot be opened.
+        ValueError: it is empty.
+    """
+    with path.open("rb") as file:
+        return pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
 
 BATCH_ROWS: Final = 1 << 16
 
@@ -53,7 +71,7 @@ EVENT_SCHEMA: Final = pa.schema(
 )
 
 # One thread: whoever writes does so beside a training.
-OPTIONS: Final = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", 1), use_threads=False)
+WRITE_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", 1), use_threads=False)
 
 
 def write_events(path: Path, events: pa.Table, side: SideTables) -> None:
@@ -65,8 +83,36 @@ def write_events(path: Path, events: pa.Table, side: SideTables) -> None:
     table = table.unify_dictionaries()
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
     try:
-        with pa.ipc.new_file(str(unfinished), table.schema, options=OPTIONS) as writer:
+        with pa.ipc.new_file(str(unfinished), table.schema, options=WRITE_OPTIONS) as writer:
             writer.write_table(table, max_chunksize=BATCH_ROWS)
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+UNFINISHED_SAMPLES: Final = ".unfinished"  # suffix of the folder in which py-spy writes
+SAMPLE_RATE_KEY: Final = b"tracelens.rate_hz"
+
+# A row is a run: samples in a row that found the same stack.
+_SAMPLE_FIELDS: Final[list[pa.Field[Any]]] = [
+    pa.field("pid", pa.int64(), nullable=False),  # the rank's, or a child's of it
+    pa.field("thread", pa.int64(), nullable=False),  # as the operating system numbers it
+    pa.field("thread_name", pa.string(), nullable=False),
+    pa.field("start_ns", pa.int64(), nullable=False),  # monotonic clock of the rank
+    pa.field("end_ns", pa.int64(), nullable=False),
+    pa.field("frames", pa.list_(pa.string()), nullable=False),
+]
+SAMPLE_SCHEMA: Final = pa.schema(_SAMPLE_FIELDS)
+
+
+def read_samples(path: Path) -> Iterator[pa.RecordBatch]:
+    """Read as many batches as there are whole.
+
+    Raises:
+        OSError: there is no such file.
+        pyarrow.ArrowInvalid: it does not begin as one of these.
+    """
+    with path.open("rb") as file:
+        stream = pa.ipc.open_stream(file)
+        with contextlib.suppress(pa.ArrowInvalid, OSError):
+            yield from stream

@@ -65,7 +65,7 @@ class Thread:
     """A row of the thread table.
 
     `in_flight` marks a track that is no thread: operations that run beside the code (non-blocking
-    collectives, gradient buckets), which may overlap each other and everything else. `device` is the
+    collectives, gradient buckets), which may overlap each other and everything else. `columns` is the
     number of the device whose stream this row stands for.
     """
 
@@ -97,8 +97,8 @@ class ClockReading:
     ``local``: `monotonic_ns` and `wall_ns` of this process, read within `window_ns`.
     ``ping_pong``: this process's clock minus `peer`'s is `offset_ns`, +- `window_ns` / 2 (half the
     smallest round trip), at `monotonic_ns` of this process.
-    ``device``: at `monotonic_ns`, which was read within `window_ns`, this process's clock minus that of
-    `device` is `offset_ns`.
+    ``columns``: at `monotonic_ns`, which was read within `window_ns`, this process's clock minus that of
+    `columns` is `offset_ns`.
     """
 
     method: str
@@ -146,7 +146,7 @@ class Past:
     longest: int
 
 
-def summed_up(steps: Sequence[tuple[int, int, int]]) -> list[Past]:
+def summarized(steps: Sequence[tuple[int, int, int]]) -> list[Past]:
     """Sum up steps, each with its number, begin and end; of no numbered step there is nothing to say."""
     took = [(end - start, step) for step, start, end in steps if end >= start and step >= 0]
     if not took:

@@ -2,6 +2,12 @@
 
 A bucket is ready when its fraction of backprop is done; its reduction goes when the last rank has
 come and the one before it is through; every rank leaves it shortly after it is done.
+
+A reduction may also be a ring of point-to-point messages, so that each link has a pace of its own.
+In each of its 2 (n - 1) hops every rank sends a part of the payload to the next rank and takes one
+from the rank before, in one call: a message goes when both ends are in it, and a rank goes on when
+both of its messages are through. So a slow link slows all ranks, but only its own messages take
+long.
 """
 
 from __future__ import annotations
@@ -13,31 +19,73 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tracelens.simulator import durations, membership
-from tracelens.simulator.ring import Ring
 from tracelens.simulator.scenario import MILLISECOND, ORIGIN_NS
+from tracelens.simulator.sheet import WORLD_UID
 
 if TYPE_CHECKING:
-    from tracelens.simulator.durations import Nanoseconds
+    from tracelens.arrays import Ints
     from tracelens.simulator.scenario import Scenario
     from tracelens.simulator.sheet import Sheet
+
+
+class Ring:
+    """Plays the reductions of a scenario hop by hop, and keeps when each was."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+        self._pace = durations.links(scenario)
+        self._count = max(2 * (scenario.ranks - 1), 1)
+        shape = (scenario.steps, scenario.ranks, scenario.buckets, self._count)
+        self._begin, self._end = (np.zeros(shape, np.int64) for _ in range(2))
+
+    def play(self, step: int, enter: Ints, transfers: Ints, skews: Ints) -> Ints:
+        """Return when each rank leaves each bucket's reduction, [rank, bucket]."""
+        leave = np.empty_like(enter)
+        blocking = not self._scenario.overlap
+        free = enter[:, 0]
+        for bucket, transfer in enumerate(transfers):
+            lasting = np.rint(transfer / self._count * self._pace[step]).astype(np.int64)
+            now = free if blocking else np.maximum(enter[:, bucket], free)
+            for hop in range(self._count):
+                through = np.maximum(now, np.roll(now, -1)) + lasting
+                self._begin[step, :, bucket, hop] = now
+                now = np.maximum(through, np.roll(through, 1))
+                self._end[step, :, bucket, hop] = now
+            free = leave[:, bucket] = now + skews[bucket]
+        return leave
+
+    def record(self, sheet: Sheet, place: dict[str, Any]) -> None:
+        """Add both messages of every hop, within the reduction's span."""
+        scenario = self._scenario
+        rank, steps = np.arange(scenario.ranks), np.arange(scenario.steps)[:, None]
+        right, left = (rank + 1) % scenario.ranks, (rank - 1) % scenario.ranks
+        place = place | {"depth": place["depth"] + 1, "kind": "reduction", "key": 0}
+        for bucket, nbytes in enumerate(scenario.bytes_of_buckets):
+            for hop in range(self._count):
+                seq = (steps * scenario.buckets + bucket) * self._count + hop
+                columns = {"communicator": WORLD_UID, "seq": seq, "bytes": nbytes // scenario.ranks}
+                begin, end = (times[..., bucket, hop] for times in (self._begin, self._end))
+                for op, peer in (("send", right), ("recv", left)):
+                    sheet.spans(begin, end, name="Sendrecv", op=op, peer=peer, **columns, **place)
+
 
 TRAINING_THREAD = 0
 REDUCTION_TRACK = 1
 
 
 @dataclass(frozen=True)
-class Own:
+class ComputeTimes:
     """Durations of a worker's own work, [step, rank]."""
 
-    data: Nanoseconds
-    forward: Nanoseconds
-    backprop: Nanoseconds
-    update: Nanoseconds
-    checkpoint: Nanoseconds
-    gc: Nanoseconds
+    data: Ints
+    forward: Ints
+    backprop: Ints
+    update: Ints
+    checkpoint: Ints
+    gc: Ints
 
 
-def draw_own(scenario: Scenario) -> Own:
+def draw_compute_times(scenario: Scenario) -> ComputeTimes:
     """Draw all own work of a scenario; who is not there has none, and so delays nobody."""
     there = membership.present(scenario)
     means = {
@@ -48,12 +96,14 @@ def draw_own(scenario: Scenario) -> Own:
         "checkpoint": 0.0,
         "gc": 0.0,
     }
-    return Own(**{name: durations.phase(scenario, name, ms) * there for name, ms in means.items()})
+    return ComputeTimes(
+        **{name: durations.phase(scenario, name, ms) * there for name, ms in means.items()}
+    )
 
 
 def simulate(scenario: Scenario, sheet: Sheet) -> None:
     """Add the workers' events of a whole run to `sheet`, in true time."""
-    own = draw_own(scenario)
+    own = draw_compute_times(scenario)
     shape = (scenario.steps, scenario.ranks)
     start, ready, backprop_end, done, end = (np.zeros(shape, np.int64) for _ in range(5))
     enter, leave = (np.zeros((*shape, scenario.buckets), np.int64) for _ in range(2))
@@ -75,7 +125,7 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
         done[step] = np.maximum(leave[step].max(axis=-1), backprop_end[step])
         end[step] = done[step] + own.update[step] + own.checkpoint[step] + _gaps(scenario)
         now = end[step]
-    record_own(scenario, sheet, own, start, done)
+    record_compute(scenario, sheet, own, start, done)
     record_step(scenario, sheet, start, end)
     _record_reductions(scenario, sheet, enter, leave)
     if hops:
@@ -84,20 +134,20 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
         sheet.spans(backprop_end, done, name="wait_reductions", kind="wait", **at(scenario))
 
 
-def _made(scenario: Scenario) -> Nanoseconds:
+def _made(scenario: Scenario) -> Ints:
     """Return how much of all gradients backprop has made when each bucket is full."""
     sizes = np.array(scenario.bytes_of_buckets, np.int64)
     return np.cumsum(np.maximum(sizes // max(np.gcd.reduce(sizes), 1), 1))
 
 
 def _overlapped(
-    begin: Nanoseconds,
-    end: Nanoseconds,
-    transfers: Nanoseconds,
-    skews: Nanoseconds,
+    begin: Ints,
+    end: Ints,
+    transfers: Ints,
+    skews: Ints,
     *,
-    shares: Nanoseconds,
-) -> tuple[Nanoseconds, Nanoseconds]:
+    shares: Ints,
+) -> tuple[Ints, Ints]:
     """Reduce buckets while backprop runs: when each rank enters and leaves, [rank, bucket]."""
     enter = begin[:, None] + (end - begin)[:, None] * shares // shares[-1]
     leave = np.empty_like(enter)
@@ -108,9 +158,7 @@ def _overlapped(
     return enter, leave
 
 
-def _blocking(
-    _begin: Nanoseconds, end: Nanoseconds, transfers: Nanoseconds, skews: Nanoseconds
-) -> tuple[Nanoseconds, Nanoseconds]:
+def _blocking(_begin: Ints, end: Ints, transfers: Ints, skews: Ints) -> tuple[Ints, Ints]:
     """Reduce bucket after bucket once backprop is over, as `_overlapped`."""
     enter, leave = [], []
     now = end
@@ -138,14 +186,18 @@ def at(scenario: Scenario, depth: int = 1) -> dict[str, Any]:
     }
 
 
-def record_step(scenario: Scenario, sheet: Sheet, start: Nanoseconds, end: Nanoseconds) -> None:
+def record_step(scenario: Scenario, sheet: Sheet, start: Ints, end: Ints) -> None:
     """Add the step spans and the samples that each step worked on."""
     sheet.spans(start, end, name="step", kind="step", **at(scenario, 0))
     sheet.counters(end, scenario.samples, name="samples", **at(scenario))
 
 
-def record_own(
-    scenario: Scenario, sheet: Sheet, own: Own, start: Nanoseconds, update_at: Nanoseconds | None
+def record_compute(
+    scenario: Scenario,
+    sheet: Sheet,
+    own: ComputeTimes,
+    start: Ints,
+    update_at: Ints | None,
 ) -> None:
     """Add the spans of own work; `update_at` is null where the parameter servers update."""
     place = at(scenario)
@@ -173,9 +225,7 @@ def record_own(
     _only(sheet, update_end, own.checkpoint, name="checkpoint", kind="checkpoint", **place)
 
 
-def _layers(
-    scenario: Scenario, sheet: Sheet, start: Nanoseconds, duration: Nanoseconds, kind: str
-) -> None:
+def _layers(scenario: Scenario, sheet: Sheet, start: Ints, duration: Ints, kind: str) -> None:
     for index in range(scenario.layers):
         begin = start + duration * index // scenario.layers
         end = start + duration * (index + 1) // scenario.layers
@@ -183,7 +233,7 @@ def _layers(
         sheet.spans(begin, end, name=f"{kind}.{layer}", kind=kind, **at(scenario, 2))
 
 
-def _only(sheet: Sheet, start: Nanoseconds, duration: Nanoseconds, **columns: Any) -> None:
+def _only(sheet: Sheet, start: Ints, duration: Ints, **columns: Any) -> None:
     """Add a span only where it lasts."""
     steps, ranks = np.nonzero(duration)
     if len(steps):
@@ -197,9 +247,7 @@ def _reduction_place(scenario: Scenario) -> dict[str, Any]:
     return at(scenario) | beside
 
 
-def _record_reductions(
-    scenario: Scenario, sheet: Sheet, enter: Nanoseconds, leave: Nanoseconds
-) -> None:
+def _record_reductions(scenario: Scenario, sheet: Sheet, enter: Ints, leave: Ints) -> None:
     place = _reduction_place(scenario)
     steps = np.arange(scenario.steps)[:, None]
     for bucket in range(scenario.buckets):

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
+from tracelens.model.trace import CLOCK_COLUMNS
 from tracelens.simulator import durations
 from tracelens.simulator.scenario import MILLISECOND, ORIGIN_NS, Clock
-from tracelens.trace import CLOCK_COLUMNS
 
 if TYPE_CHECKING:
-    from tracelens.simulator.durations import Nanoseconds
+    from tracelens.arrays import Ints
     from tracelens.simulator.scenario import Scenario
 
 WALL_NS: Final = 1_750_000_000_000_000_000  # wall time at the origin
@@ -33,7 +33,7 @@ def clock_of(scenario: Scenario, process: int) -> Clock:
     return scenario.clocks[host_of(scenario, process)] if scenario.clocks else Clock()
 
 
-def to_local(clock: Clock, true_ns: Nanoseconds) -> Nanoseconds:
+def to_local(clock: Clock, true_ns: Ints) -> Ints:
     """Return what `clock` shows at true times."""
     since = true_ns - ORIGIN_NS
     drifted = np.rint(since * (clock.drift_ppm * 1e-6)).astype(np.int64)
@@ -68,12 +68,12 @@ def readings(scenario: Scenario, last_ns: int) -> pl.DataFrame:
     return pl.DataFrame(rows + _ping_pongs(scenario, at), schema=CLOCK_COLUMNS)
 
 
-def moments(last_ns: int) -> Nanoseconds:
+def moments(last_ns: int) -> Ints:
     """Return when clocks are read, from the origin to `last_ns` (true time)."""
     return np.linspace(ORIGIN_NS, last_ns, _READINGS).astype(np.int64)
 
 
-def _ping_pongs(scenario: Scenario, read: Nanoseconds) -> list[dict[str, Any]]:
+def _ping_pongs(scenario: Scenario, read: Ints) -> list[dict[str, Any]]:
     """Compare every process with process 0, at the start and at the end."""
     if not scenario.ping_pong:
         return []

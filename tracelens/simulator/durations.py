@@ -14,10 +14,9 @@ import numpy.typing as npt
 from tracelens.simulator.scenario import MILLISECOND
 
 if TYPE_CHECKING:
+    from tracelens.arrays import Floats, Ints
     from tracelens.simulator.scenario import Fault, Scenario
 
-Nanoseconds = npt.NDArray[np.int64]
-Factors = npt.NDArray[np.float64]
 
 _STREAMS: Final = (
     "spread",
@@ -45,7 +44,7 @@ def stream(scenario: Scenario, name: str) -> np.random.Generator:
     return np.random.default_rng([scenario.seed, _STREAMS.index(name)])
 
 
-def phase(scenario: Scenario, name: str, mean_ms: float) -> Nanoseconds:
+def phase(scenario: Scenario, name: str, mean_ms: float) -> Ints:
     """Draw the duration of a worker's phase, [step, rank]."""
     ranks = range(scenario.ranks)
     shape = (scenario.steps, scenario.ranks)
@@ -57,7 +56,7 @@ def phase(scenario: Scenario, name: str, mean_ms: float) -> Nanoseconds:
     return _nanoseconds(_plant(scenario, name, base, list(ranks)))
 
 
-def transfers(scenario: Scenario) -> Nanoseconds:
+def transfers(scenario: Scenario) -> Ints:
     """Draw how long each bucket is on the wire once all ranks have come, [step, bucket]."""
     shape = (scenario.steps, scenario.buckets)
     sizes = np.array(scenario.bytes_of_buckets, np.float64)
@@ -69,7 +68,7 @@ def transfers(scenario: Scenario) -> Nanoseconds:
     return _nanoseconds(planted)
 
 
-def links(scenario: Scenario) -> Factors:
+def links(scenario: Scenario) -> Floats:
     """Draw how many times as long each rank's link takes as it should, [step, rank]."""
     shape = (scenario.steps, scenario.ranks)
     noise = (
@@ -80,7 +79,7 @@ def links(scenario: Scenario) -> Factors:
     return _plant(scenario, "link", noise, list(range(scenario.ranks)))
 
 
-def services(scenario: Scenario) -> Nanoseconds:
+def services(scenario: Scenario) -> Ints:
     """Draw how long a shard computes on one worker's push, [step, shard]."""
     mean = np.array(scenario.bytes_of_shards) / (scenario.aggregate_gbytes_per_s * 1e6)
     shape = (scenario.steps, scenario.shards)
@@ -88,20 +87,20 @@ def services(scenario: Scenario) -> Nanoseconds:
     return _nanoseconds(_plant(scenario, "aggregate", base, list(range(scenario.shards))))
 
 
-def wires(scenario: Scenario) -> Factors:
+def wires(scenario: Scenario) -> Floats:
     """Return how many nanoseconds each shard's link needs for a byte, [step, shard]."""
     base = np.full((scenario.steps, scenario.shards), 1 / scenario.link_gbytes_per_s)
     return _plant(scenario, "wire", base, list(range(scenario.shards)))
 
 
-def exit_skews(scenario: Scenario) -> Nanoseconds:
+def exit_skews(scenario: Scenario) -> Ints:
     """Draw how much later than possible each rank leaves a collective, [step, bucket, rank]."""
     shape = (scenario.steps, scenario.buckets, scenario.ranks)
     draw = stream(scenario, "exit").lognormal(0.0, 0.5, shape)
     return np.rint(scenario.exit_skew_us * 1_000 * draw).astype(np.int64)
 
 
-def _noise(scenario: Scenario, name: str, shape: tuple[int, int]) -> Factors:
+def _noise(scenario: Scenario, name: str, shape: tuple[int, int]) -> Floats:
     """Draw standard normal noise with the scenario's correlation from step to step."""
     fresh = stream(scenario, name).standard_normal(shape)
     rho = scenario.correlation
@@ -111,7 +110,7 @@ def _noise(scenario: Scenario, name: str, shape: tuple[int, int]) -> Factors:
     return fresh
 
 
-def _plant(scenario: Scenario, name: str, base: Factors, columns: list[int] | None) -> Factors:
+def _plant(scenario: Scenario, name: str, base: Floats, columns: list[int] | None) -> Floats:
     """Apply the faults of one phase; `columns` are the ranks (or shards), null where all share."""
     for fault in scenario.faults:
         if fault.phase == name:
@@ -128,7 +127,7 @@ def _columns(fault: Fault, columns: list[int] | None, width: int) -> list[int]:
     return [columns.index(rank) for rank in fault.ranks if rank in columns]
 
 
-def _hit(fault: Fault, steps: int) -> tuple[npt.NDArray[np.intp], Factors]:
+def _hit(fault: Fault, steps: int) -> tuple[npt.NDArray[np.intp], Floats]:
     """Return the steps that a fault touches, and by what factor."""
     first, last = fault.steps or (0, steps - 1)
     touched = np.arange(max(first, 0), min(last, steps - 1) + 1, fault.every)
@@ -137,5 +136,5 @@ def _hit(fault: Fault, steps: int) -> tuple[npt.NDArray[np.intp], Factors]:
     return touched, np.linspace(1.0, fault.factor, len(touched))
 
 
-def _nanoseconds(milliseconds: Factors) -> Nanoseconds:
+def _nanoseconds(milliseconds: Floats) -> Ints:
     return np.rint(milliseconds * MILLISECOND).astype(np.int64)

@@ -17,7 +17,7 @@ from tracelens.simulator.sheet import WORLD_UID
 if TYPE_CHECKING:
     from tracelens.simulator.scenario import Scenario
 
-__all__ = ["Epoch", "communicator_of_steps", "epochs", "present", "seen"]
+__all__ = ["Epoch", "communicator_of_steps", "epochs", "events_while_present", "present"]
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def communicator_of_steps(scenario: Scenario) -> Any:
     ]
 
 
-def seen(scenario: Scenario, process: int, events: pl.DataFrame) -> pl.DataFrame:
+def events_while_present(scenario: Scenario, process: int, events: pl.DataFrame) -> pl.DataFrame:
     """Leave out what a rank does in steps in which it is not there."""
     for rank, (first, last) in scenario.stays:
         if rank == process:

@@ -1,27 +1,58 @@
 """Simulates synchronous training with parameter servers: shards with a first-in-first-out queue.
 
-Each step a worker pushes its gradient's part (or, of `variables`, each one's gradient) to every shard at
-once and then pulls the new weights. What pushes share of a shard's link is up to the scenario.
-A shard adds the pushes up in order of arrival, applies them after the last one, and then answers the
-pulls in order of arrival. Requests carry ids, so both sides of each are known.
+Each step a worker pushes its gradient's part (or, of `variables`, each one's gradient) to every
+shard at once and then pulls the new weights. What pushes share of a shard's link is up to the
+scenario: all on it get equal parts, and less gets done the more it has. A shard adds the pushes up
+in order of arrival, applies them after the last one, and then answers the pulls in order of
+arrival. Requests carry ids, so both sides of each are known.
 """
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from tracelens.schema.record import request_id
 from tracelens.simulator import durations
-from tracelens.simulator._shared_link import shared
-from tracelens.simulator.allreduce import at, draw_own, record_own, record_step
+from tracelens.simulator.allreduce import at, draw_compute_times, record_compute, record_step
 from tracelens.simulator.scenario import MILLISECOND, ORIGIN_NS
 
 if TYPE_CHECKING:
-    from tracelens.simulator.durations import Factors, Nanoseconds
+    from tracelens.arrays import Floats, Ints
     from tracelens.simulator.scenario import Scenario
     from tracelens.simulator.sheet import Sheet
+
+
+def _through_shared_link(arrive: Ints, alone: Ints, incast: float) -> Ints:
+    """Return when each message is through.
+
+    Args:
+        arrive: When each comes.
+        alone: What each takes if it has the link for itself.
+        incast: n messages together get 1 / (1 + `incast` (n - 1)) of the link's work done.
+    """
+    order = np.argsort(arrive, kind="stable")
+    times, works = arrive[order].astype(float).tolist(), alone[order].astype(float).tolist()
+    through = np.zeros(len(times))
+    on_it: list[tuple[float, int]] = []  # by how much work each message has had when it is through
+    had, now, upcoming = 0.0, 0.0, 0
+    while on_it or upcoming < len(times):
+        count = len(on_it)
+        pace = 1 / (count * (1 + incast * (count - 1))) if count else 0.0
+        done = now + (on_it[0][0] - had) / pace if count else np.inf
+        if upcoming < len(times) and times[upcoming] <= done:
+            had, now = had + (times[upcoming] - now) * pace, times[upcoming]
+            heappush(on_it, (had + works[upcoming], upcoming))
+            upcoming += 1
+        else:
+            had, message = heappop(on_it)
+            now = through[message] = done
+    result = np.empty(len(times), np.int64)
+    result[order] = np.rint(through)
+    return result
+
 
 _WORKER_TIMES: Final = ("push", "push_end", "pull", "pull_end")
 _SHARD_TIMES: Final = ("arrive", "received", "serve", "served", "asked", "reply", "replied")
@@ -29,7 +60,7 @@ _SHARD_TIMES: Final = ("arrive", "received", "serve", "served", "asked", "reply"
 
 def simulate(scenario: Scenario, sheet: Sheet) -> None:
     """Add the events of workers and shards of a whole run to `sheet`, in true time."""
-    own, service = draw_own(scenario), durations.services(scenario)
+    own, service = draw_compute_times(scenario), durations.services(scenario)
     wires = durations.wires(scenario)
     shape = (scenario.steps, scenario.ranks)
     start, end = (np.zeros(shape, np.int64) for _ in range(2))
@@ -44,7 +75,7 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
         times = {name: array[step] for name, array in requests.items()}
         now = _exchange(scenario, ready, (service[step], wires[step]), free, times)
         end[step] = now
-    record_own(scenario, sheet, own, start, None)
+    record_compute(scenario, sheet, own, start, None)
     record_step(scenario, sheet, start, end)
     _record_workers(scenario, sheet, requests)
     _record_shards(scenario, sheet, requests)
@@ -52,11 +83,11 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
 
 def _exchange(
     scenario: Scenario,
-    ready: Nanoseconds,
-    takes: tuple[Nanoseconds, Factors],
-    free: Nanoseconds,
-    out: dict[str, Nanoseconds],
-) -> Nanoseconds:
+    ready: Ints,
+    takes: tuple[Ints, Floats],
+    free: Ints,
+    out: dict[str, Ints],
+) -> Ints:
     """Push and pull once with every shard; fills `out` and returns when each worker goes on.
 
     `takes` are each shard's time to aggregate all that it holds, and its link's ns per byte. `free` says
@@ -93,17 +124,15 @@ def _used(scenario: Scenario) -> list[int]:
     return sorted({piece.shard for piece in scenario.pieces})
 
 
-def _received(scenario: Scenario, arrive: Nanoseconds, wire: Nanoseconds) -> Nanoseconds:
+def _received(scenario: Scenario, arrive: Ints, wire: Ints) -> Ints:
     """Return when each push, [rank, piece], is in; `wire` is what it takes alone."""
     if not scenario.shared_links:
         return np.asarray(arrive + np.cumsum(wire))
     work = np.broadcast_to(wire, arrive.shape)
-    return shared(arrive.ravel(), work.ravel(), scenario.incast).reshape(arrive.shape)
+    return _through_shared_link(arrive.ravel(), work.ravel(), scenario.incast).reshape(arrive.shape)
 
 
-def _queue(
-    arrive: Nanoseconds, work: Nanoseconds, free: np.int64
-) -> tuple[Nanoseconds, Nanoseconds, Nanoseconds]:
+def _queue(arrive: Ints, work: Ints, free: np.int64) -> tuple[Ints, Ints, Ints]:
     """Serve in order of arrival, one at a time: start, end, and how many wait at the start.
 
     `arrive` is [rank, piece], `work` what each piece takes. Nothing is served before `free`.
@@ -122,7 +151,7 @@ def _queue(
     return begin, end, depth
 
 
-def _ids(scenario: Scenario, *, pull: bool) -> Nanoseconds:
+def _ids(scenario: Scenario, *, pull: bool) -> Ints:
     """Return the request ids, [step, rank, shard]."""
     steps = np.arange(scenario.steps)[:, None, None]
     ranks = np.arange(scenario.ranks)[None, :, None]
@@ -131,7 +160,7 @@ def _ids(scenario: Scenario, *, pull: bool) -> Nanoseconds:
     return np.asarray(counter + ranks * request_id(1, 0))
 
 
-def _record_workers(scenario: Scenario, sheet: Sheet, times: dict[str, Nanoseconds]) -> None:
+def _record_workers(scenario: Scenario, sheet: Sheet, times: dict[str, Ints]) -> None:
     for op, ids in (("push", _ids(scenario, pull=False)), ("pull", _ids(scenario, pull=True))):
         begin, end = times[op], times[f"{op}_end"]
         waited = f"wait_{op}"
@@ -149,7 +178,7 @@ def _record_workers(scenario: Scenario, sheet: Sheet, times: dict[str, Nanosecon
             sheet.spans(begin[..., row], end[..., row], name=op, kind="ps", op=op, **columns)
 
 
-def _record_shards(scenario: Scenario, sheet: Sheet, times: dict[str, Nanoseconds]) -> None:
+def _record_shards(scenario: Scenario, sheet: Sheet, times: dict[str, Ints]) -> None:
     pushes, pulls = _ids(scenario, pull=False), _ids(scenario, pull=True)
     for row, piece in enumerate(scenario.pieces):
         part = {name: array[..., row] for name, array in times.items()}

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from tracelens.trace import EVENT_COLUMNS
+from tracelens.model.trace import EVENT_COLUMNS
 
 if TYPE_CHECKING:
-    from tracelens.simulator.durations import Nanoseconds
+    from tracelens.arrays import Ints
 
 WORLD_UID = "simulated-world"
 
@@ -31,12 +31,12 @@ class Sheet:
         """When the last span ends."""
         return max(int(block.arrays["end_ns"].max()) for block in self._blocks)
 
-    def spans(self, start_ns: Nanoseconds, end_ns: Nanoseconds, **columns: Any) -> None:
+    def spans(self, start_ns: Ints, end_ns: Ints, **columns: Any) -> None:
         """Add spans; words (kind, name, op, role) are plain strings."""
         arrays = {"start_ns": start_ns, "end_ns": end_ns}
         self._add(arrays, {"type": "span", "status": "closed"} | columns)
 
-    def counters(self, at_ns: Nanoseconds, value: float, **columns: Any) -> None:
+    def counters(self, at_ns: Ints, value: float, **columns: Any) -> None:
         """Add counter readings."""
         arrays = {"start_ns": at_ns, "end_ns": at_ns}
         words = {"type": "counter", "status": "closed", "value": value, "kind": "step"}
@@ -49,7 +49,7 @@ class Sheet:
         table = pl.concat([missing, *found], how="diagonal")
         return table.sort("start_ns", "depth", maintain_order=True).select(*EVENT_COLUMNS)
 
-    def _add(self, arrays: dict[str, Nanoseconds], columns: dict[str, Any]) -> None:
+    def _add(self, arrays: dict[str, Ints], columns: dict[str, Any]) -> None:
         given = {"thread": 0, "depth": 0, "step": -1} | arrays | columns
         here = {name: value for name, value in given.items() if isinstance(value, np.ndarray)}
         words = {

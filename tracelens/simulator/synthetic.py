@@ -1,4 +1,4 @@
-"""Turns a `Scenario` into a `Trace`, as a reader would return it, or into files to read.
+"""Turns a `Scenario` into a `Trace`, as a reader would return it, or into native files to read.
 
 Everything is simulated cause by cause in true time and then put onto the hosts' clocks, so waits,
 overlap and queues are consequences, never inputs.
@@ -6,23 +6,44 @@ overlap and queues are consequences, never inputs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
+import pyarrow as pa
 
+from tracelens.model.trace import COMMUNICATOR_COLUMNS, PROCESS_COLUMNS, THREAD_COLUMNS, Trace
+from tracelens.schema.arrow import EVENT_SCHEMA, write_events
 from tracelens.schema.side import ClockReading, Communicator, Process, SideTables, Thread
 from tracelens.schema.vocabulary import TRACE_SUFFIX, stem
-from tracelens.simulator import allreduce, clocks, device, membership, parameter_server
+from tracelens.simulator import allreduce, clocks, devices, membership, parameter_server
 from tracelens.simulator.clocks import host_of
 from tracelens.simulator.scenario import Clock, Fault, Scenario, random_clocks
 from tracelens.simulator.sheet import Sheet
-from tracelens.simulator.to_files import write_process
-from tracelens.trace import COMMUNICATOR_COLUMNS, PROCESS_COLUMNS, THREAD_COLUMNS, Trace
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["Clock", "Fault", "Scenario", "generate", "random_clocks", "write"]
+
+
+def _write_process(path: Path, events: pl.DataFrame, side: SideTables) -> None:
+    """Write the events of one process; communicators become indexes into its side table."""
+    indexes = {row.uid: row.index for row in side.communicators}
+    table = events.with_columns(
+        duration_ns=pl.col("end_ns") - pl.col("start_ns"),
+        communicator=pl.col("communicator")
+        .cast(pl.String)
+        .replace_strict(indexes, return_dtype=pl.Int32, default=None),
+    )
+    columns = [_column(table[field.name], field.type) for field in EVENT_SCHEMA]
+    write_events(path, pa.Table.from_arrays(columns, schema=EVENT_SCHEMA), side)
+
+
+def _column(column: pl.Series, kind: pa.DataType) -> pa.Array[Any]:
+    if pa.types.is_dictionary(kind):
+        return column.cast(pl.String).to_arrow().cast(pa.string()).dictionary_encode().cast(kind)
+    return column.to_arrow().cast(kind)
+
 
 FIRST_PID = 1000
 INCARNATION_NS = clocks.WALL_NS
@@ -50,7 +71,7 @@ def write(scenario: Scenario, folder: Path) -> None:
         process = _process(scenario, row)
         name = stem(process.role, process.rank, process.pid) + TRACE_SUFFIX
         side = _side(scenario, row, readings[row,])
-        write_process(folder / name, _events(scenario, sheet, row), side)
+        _write_process(folder / name, _events(scenario, sheet, row), side)
 
 
 def _simulated(scenario: Scenario) -> Sheet:
@@ -65,11 +86,11 @@ def _count(scenario: Scenario) -> int:
 
 def _events(scenario: Scenario, sheet: Sheet, process: int) -> pl.DataFrame:
     """Return what one process recorded, on its own clock."""
-    true = membership.seen(scenario, process, sheet.frame(process))
+    true = membership.events_while_present(scenario, process, sheet.frame(process))
     if not scenario.on_device:
         return clocks.skew(scenario, process, true)
-    launched = clocks.skew(scenario, process, device.launched(scenario, true))
-    return device.skewed(scenario, process, launched)
+    launched = clocks.skew(scenario, process, devices.launched(scenario, true))
+    return devices.skewed(scenario, process, launched)
 
 
 def _readings(scenario: Scenario, sheet: Sheet) -> pl.DataFrame:
@@ -77,7 +98,7 @@ def _readings(scenario: Scenario, sheet: Sheet) -> pl.DataFrame:
     readings = clocks.readings(scenario, sheet.last_ns)
     if not scenario.on_device:
         return readings
-    anchors = device.readings(scenario, sheet.last_ns)
+    anchors = devices.readings(scenario, sheet.last_ns)
     return pl.concat([readings, anchors]).sort("process", maintain_order=True)
 
 
@@ -143,7 +164,7 @@ def _tracks(scenario: Scenario, process: int) -> list[str]:
         return ["MainThread", "network"]
     if scenario.shards:
         return ["MainThread", *(f"shard {shard}" for shard in range(scenario.shards))]
-    return ["MainThread", "reductions", *(device.STREAMS if scenario.on_device else ())]
+    return ["MainThread", "reductions", *(devices.STREAMS if scenario.on_device else ())]
 
 
 def _rows(scenario: Scenario, process: int) -> tuple[Thread, ...]:
@@ -152,7 +173,7 @@ def _rows(scenario: Scenario, process: int) -> tuple[Thread, ...]:
             index,
             name,
             in_flight=index > 0,
-            device=0 if index >= device.COMPUTE and scenario.on_device else None,
+            device=0 if index >= devices.COMPUTE and scenario.on_device else None,
         )
         for index, name in enumerate(_tracks(scenario, process))
     )

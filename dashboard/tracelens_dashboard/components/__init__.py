@@ -1,1 +1,1 @@
-"""What pages share: the shell, the card around a chart, finding cards, legends, span details."""
+"""What pages share: the card around a chart, finding cards, and the parts of the timeline."""

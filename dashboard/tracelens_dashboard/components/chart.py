@@ -1,4 +1,8 @@
-"""A chart in a card: title, one sentence, the graph, and the same numbers as a table."""
+"""A chart in a card: title, one sentence, the graph, the same numbers as a table; a click leads on.
+
+The server answers a click into the chart's card, and the browser goes there: callbacks that answer
+into the frame are called whenever a page is opened.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dash_ag_grid as dag
 import dash_mantine_components as dmc
-from dash import MATCH, ClientsideFunction, Input, Output, State, dcc, html
+from dash import ALL, MATCH, ClientsideFunction, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
-from tracelens_dashboard import asked, ids, theme
-from tracelens_dashboard.components.aria import aria
+from tracelens_dashboard import ids, theme
+from tracelens_dashboard.figures import axes
+from tracelens_dashboard.ids import aria
+from tracelens_dashboard.runs import current
 from tracelens_dashboard.theme import GRAPH_CONFIG
 
 if TYPE_CHECKING:
@@ -20,6 +26,8 @@ if TYPE_CHECKING:
     from dash.development.base_component import Component
 
     from tracelens_dashboard.figures.drawing import Drawing
+    from tracelens_dashboard.runs.store import Store
+
 
 PLOT: Final = "plot"
 NOTHING: Final = "plot nothing"  # what there is to say stands above it
@@ -120,7 +128,7 @@ def bind(app: Dash, chart: str, draw: Callable[..., Drawing], *inputs: Input | S
     def drawn(scheme: str | None, run: Any, *values: Any) -> Drawing:
         if scheme is None:
             raise PreventUpdate
-        return draw(asked.store(run), theme.of(scheme), *values)
+        return draw(current.store(run), theme.of(scheme), *values)
 
     @app.callback(
         Output(ids.part(chart, "graph"), "figure"),
@@ -130,7 +138,7 @@ def bind(app: Dash, chart: str, draw: Callable[..., Drawing], *inputs: Input | S
         Output(table, "children"),
         _looked_up(listed),
         scheme,
-        asked.RUN,
+        current.RUN,
         *inputs,
     )
     def redraw(checked: Any, *given: Any) -> tuple[Any, ...]:
@@ -142,7 +150,7 @@ def bind(app: Dash, chart: str, draw: Callable[..., Drawing], *inputs: Input | S
     @app.callback(
         Output(table, "children", allow_duplicate=True),
         listed,
-        *map(_looked_up, (scheme, asked.RUN, *inputs)),
+        *map(_looked_up, (scheme, current.RUN, *inputs)),
         prevent_initial_call=True,
     )
     def tabulate(checked: Any, *given: Any) -> dag.AgGrid:
@@ -165,3 +173,51 @@ def register_switches(app: Dash) -> None:
         Input({"chart": MATCH, "part": "switch"}, "checked"),
         prevent_initial_call=True,
     )
+
+
+def register_following(app: Dash) -> None:
+    """Go where a card's chart leads."""
+    app.clientside_callback(
+        ClientsideFunction(ids.NAMESPACE, "follow"),
+        Output(ids.GO, "href", allow_duplicate=True),
+        Input({"chart": ALL, "part": "lead"}, "data"),
+        prevent_initial_call=True,
+    )
+
+
+def follow_clicks(app: Dash, chart: str, lead: Callable[..., str | None], *states: State) -> None:
+    """Go where `lead(store, point, *values)` says when a point of a chart is clicked."""
+
+    @app.callback(
+        Output(ids.part(chart, "lead"), "data", allow_duplicate=True),
+        Input(ids.part(chart, "graph"), "clickData"),
+        current.RUN,
+        *states,
+        prevent_initial_call=True,
+    )
+    def follow(click: dict[str, Any] | None, run: Any, *values: Any) -> str:
+        points = (click or {}).get("points")
+        href = lead(current.store(run), axes.read_cell(points[0]), *values) if points else None
+        if not href:
+            raise PreventUpdate
+        return href
+
+
+def follow_row_clicks(app: Dash, chart: str, lead: Callable[[Store, int], str | None]) -> None:
+    """Go where `lead(store, place)` says when a row of a chart's table is clicked.
+
+    `place` is the row's in the drawing, however the table is sorted.
+    """
+
+    @app.callback(
+        Output(ids.part(chart, "lead"), "data", allow_duplicate=True),
+        Input(ids.part(chart, "rows"), "cellClicked"),
+        current.RUN,
+        prevent_initial_call=True,
+    )
+    def follow(cell: dict[str, Any] | None, run: Any) -> str:
+        place = str((cell or {}).get("rowId"))
+        href = lead(current.store(run), int(place)) if place.isdecimal() else None
+        if not href:
+            raise PreventUpdate
+        return href

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Final
 import dash_mantine_components as dmc
 from dash import dcc, html
 
-from tracelens import words
-from tracelens.analyses.phases import OWN_CATEGORIES
-from tracelens.reports.words import clean
-from tracelens_dashboard import links, text, theme
+from tracelens.accounting.phases import COMPUTE_CATEGORIES
+from tracelens.model import fmt
+from tracelens.reports.messages import clean
+from tracelens_dashboard import text, theme
+from tracelens_dashboard.view import links
 
 if TYPE_CHECKING:
     from dash.development.base_component import Component
 
-    from tracelens.analyses.result import Finding
-    from tracelens_dashboard.store import Store
+    from tracelens.model.result import Finding
+    from tracelens_dashboard.runs.store import Store
 
 NOTHING: Final = 0.0005  # of the job's time: less than a tenth of a point
 # What a finding's page shows beside it, and where that is.
@@ -66,7 +67,7 @@ def title(finding: Finding) -> str:
     who = _who(finding)
     what = _WHAT.get(finding.kind, finding.kind.replace("_", " "))
     where = [text.steps(*finding.steps)] if finding.steps else []
-    if finding.phase in OWN_CATEGORIES:
+    if finding.phase in COMPUTE_CATEGORIES:
         where = [theme.name_of(finding.phase), *where]
     if finding.kind == "straggler":
         return ": ".join(filter(None, (f"{who} {what}", ", ".join(where))))
@@ -111,10 +112,10 @@ def _who(finding: Finding) -> str:
     if finding.shards:
         return text.listing("Shard", finding.shards)
     if finding.kind == "slow_host" and finding.hosts:
-        return clean(", ".join(finding.hosts[: words.MOST_LISTED]))
+        return clean(", ".join(finding.hosts[: fmt.MOST_LISTED]))
     if finding.ranks:
         return text.listing("Rank", finding.ranks)
-    return clean(", ".join(finding.hosts[: words.MOST_LISTED]))
+    return clean(", ".join(finding.hosts[: fmt.MOST_LISTED]))
 
 
 def _joined(who: str, what: str) -> str:

@@ -1,39 +1,145 @@
 """The charts of the report: those of the pages, drawn once for the whole run.
 
-What shows the whole run is always among them; what goes deeper only if a finding speaks of it. Charts
-that support findings come first, the dearest finding's before all.
+What shows the whole run is always among them; what goes deeper only if a finding refers to it. Charts
+that support findings come first, those of the most costly finding before all.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tracelens_dashboard.export import drawn
+from tracelens.lod import regimes, stacks
+from tracelens.lod.step_times import StepGrid
 from tracelens_dashboard.figures import (
-    asynchrony,
+    arrival_skew,
     bandwidth,
-    chain_lanes,
-    exchange,
-    last_arrivers,
-    link_bars,
-    overlap,
-    path_pieces,
-    path_strip,
-    placements,
-    update_gaps,
+    critical_path,
+    interleaving,
+    overview,
+    sampled_stacks,
+    shards,
+    staleness,
+    step_durations,
+    stragglers,
 )
+from tracelens_dashboard.figures.drawing import Drawing
+from tracelens_dashboard.figures.timeline import plot
+from tracelens_dashboard.figures.timeline.plot import LEVELS
+from tracelens_dashboard.text import count
+from tracelens_dashboard.view import peer_stacks, viewport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tracelens_dashboard.figures.drawing import Drawing
-    from tracelens_dashboard.store import Store
+    from tracelens_dashboard.figures.timeline.frame import Frame
+    from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.theme import Theme
+
+
+MOST_PINNED: Final = 4
+
+
+def waterfall(store: Store, theme: Theme) -> Drawing:
+    """Draw the waterfall."""
+    return overview.waterfall(store.report.efficiency, theme)
+
+
+def straggler_map(store: Store, theme: Theme) -> Drawing:
+    """Draw lateness by rank and step."""
+    return stragglers.by_rank(store.lateness, theme)
+
+
+def whole_timeline(store: Store, theme: Theme) -> Drawing:
+    """Draw the timeline, without what only a server could answer."""
+    frame = _timeline_frame(store)
+    picture = viewport.picture(frame)
+    drawn = plot.draw(frame, picture, theme)
+    drawn.update_layout(dragmode=False)
+    drawn.update_xaxes(fixedrange=True)
+    return Drawing(drawn, f"The whole run, {count(picture.spans, 'span')}. {LEVELS[picture.level]}")
+
+
+def timeline_height(store: Store) -> int:
+    """Return how high that is."""
+    return plot.height(_timeline_frame(store).plan)
+
+
+def straggler_categories(store: Store, theme: Theme) -> Drawing:
+    """Draw each rank's lateness by category."""
+    return stragglers.by_category(store.lateness, store.lateness_in, theme)
+
+
+def step_parts(store: Store, theme: Theme) -> Drawing:
+    """Draw the mean rank's time by category, step by step."""
+    return overview.step_parts(store.times, theme)
+
+
+def step_times(store: Store, theme: Theme) -> Drawing:
+    """Draw the steps' length over the run."""
+    times = store.step_times(store.times.categories)
+    return step_durations.over_run(times, regimes.find(times.usual_ns), [], "step", theme)
+
+
+def steps_by_rank(store: Store, theme: Theme) -> Drawing:
+    """Draw the steps' length by rank and step."""
+    grid = StepGrid.of(
+        store.times, store.times.categories, step_durations.MOST_ROWS, step_durations.MOST_COLUMNS
+    )
+    return step_durations.by_rank(grid, theme)
+
+
+def path_by_rank(store: Store, theme: Theme) -> Drawing:
+    """Draw what the critical path consists of."""
+    return critical_path.composition(
+        store.table("critical_path"), store.hosts, critical_path.GROUPS[0], theme
+    )
+
+
+def shard_loads(store: Store, theme: Theme) -> Drawing:
+    """Draw each shard beside the mean."""
+    return shards.load(store.run.loads, theme)
+
+
+def shard_traffic(store: Store, theme: Theme) -> Drawing:
+    """Draw bytes by worker and shard."""
+    return shards.traffic(store.run.traffic, theme)
+
+
+def heaviest_tensors(store: Store, theme: Theme) -> Drawing:
+    """Draw the tensors of the shard that carries most."""
+    placed = store.table("placements")
+    mean = None if placed.is_empty() else float(placed["mean_bytes"][0])
+    heaviest = int(store.run.loads.sort("bytes", descending=True)["shard"][0])
+    return shards.tensor_bars(store.table("tensors"), heaviest, mean, theme)
+
+
+def straggler_calls(store: Store, theme: Theme) -> Drawing:
+    """Draw the sampled calls of the rank, phase and steps that the verdict speaks of."""
+    asked = peer_stacks.of_findings(store)
+    mine, peers = peer_stacks.stacks_of(store, asked)
+    return sampled_stacks.icicle(stacks.calls(mine, peers), asked.rank, len(peers), theme)
+
+
+def straggler_functions(store: Store, theme: Theme) -> Drawing:
+    """Draw the functions in which that rank spends longer than its peers."""
+    asked = peer_stacks.of_findings(store)
+    return sampled_stacks.by_function(
+        stacks.frames(*peer_stacks.stacks_of(store, asked)), asked.rank, theme
+    )
+
+
+def _timeline_frame(store: Store) -> Frame:
+    return viewport.frame(
+        store, {}, [str(rank) for rank in sorted(store.flagged)[:MOST_PINNED]], None
+    )
+
 
 ROW_PX: Final = 26
 MOST_PX: Final = 520
 PLOT_PX: Final = 300
-LATE: Final = frozenset({"straggler", "slow_host", "load_imbalance", "data_stall", "gc_stall"})
+STRAGGLERS: Final = frozenset(
+    {"straggler", "slow_host", "load_imbalance", "data_stall", "gc_stall"}
+)
 NETWORK: Final = frozenset({"slow_link", "congestion", "small_messages", "exposed_communication"})
 UPDATES: Final = frozenset({"update_gap", "checkpoint_stall"})
 SHARDS: Final = frozenset({"ps_hot_shard", "ps_cpu_bound", "ps_network_bound", "ps_incast"})
@@ -103,81 +209,82 @@ def _table(name: str) -> Callable[[Store], int]:
     return lambda store: store.table(name).height
 
 
-_STEPS: Final[dict[str, Any]] = {"applies": _has_steps}
-_HELD: Final[dict[str, Any]] = {"applies": _has_shards, "about": SHARDS}
+_OF_STEPS: Final[dict[str, Any]] = {"applies": _has_steps}
+_OF_SHARDS: Final[dict[str, Any]] = {"applies": _has_shards, "about": SHARDS}
 CHARTS: Final[tuple[Chart, ...]] = (
-    Chart("Where the time went", _fixed(PLOT_PX), drawn.where_it_went, lambda _store: True),
-    Chart("Who was late, when", _rows(_ranks), drawn.who_was_late, _has_steps, LATE),
+    Chart("Where the time went", _fixed(PLOT_PX), waterfall, lambda _store: True),
+    Chart("Who was late, when", _rows(_ranks), straggler_map, _has_steps, STRAGGLERS),
     Chart(
-        "What makes them late", _rows(_ranks), drawn.what_makes_late,
-        lambda store: len(store.ranks) > 1, LATE,
+        "What makes them late", _rows(_ranks), straggler_categories,
+        lambda store: len(store.ranks) > 1, STRAGGLERS,
     ),
     Chart(
-        "Functions in which it spends longer than its peers", _fixed(400), drawn.frames_of_the_late,
-        lambda store: bool(store.sampled), LATE,
+        "Functions in which it spends longer than its peers", _fixed(400), straggler_functions,
+        lambda store: bool(store.sampled), STRAGGLERS,
     ),
     Chart(
-        "Its calls: redder is longer than on peers", _fixed(380), drawn.calls_of_the_late,
-        lambda store: bool(store.sampled), LATE,
+        "Its calls: redder is longer than on peers", _fixed(380), straggler_calls,
+        lambda store: bool(store.sampled), STRAGGLERS,
     ),
     Chart(
-        "Who comes last to collectives", _rows(_ranks), _of(last_arrivers.draw, "arrivals_last"),
-        _has("arrivals_last"), LATE, deep=True,
+        "Who comes last to collectives", _rows(_ranks), _of(arrival_skew.last_arrivals, "arrivals_last"),
+        _has("arrivals_last"), STRAGGLERS, deep=True,
     ),
-    Chart("Load of each shard", _rows(lambda s: s.shard_count), drawn.shard_loads, **_HELD),
-    Chart("Bytes between workers and shards", _rows(_ranks), drawn.shard_traffic, **_HELD),
+    Chart("Load of each shard", _rows(lambda s: s.shard_count), shard_loads, **_OF_SHARDS),
+    Chart("Bytes between workers and shards", _rows(_ranks), shard_traffic, **_OF_SHARDS),
     Chart(
-        "Tensors of the fullest shard", _fixed(PLOT_PX), drawn.heaviest_tensors,
+        "Tensors of the fullest shard", _fixed(PLOT_PX), heaviest_tensors,
         lambda store: _has_shards(store) and _has("tensors")(store), SHARDS, deep=True,
     ),
     Chart(
-        "Where variables could lie", _fixed(PLOT_PX), _of(placements.draw, "placements"),
+        "Where variables could lie", _fixed(PLOT_PX), _of(shards.placement_bars, "placements"),
         lambda store: store.table("placements").height > 1, SHARDS,
     ),
     Chart(
         "Staleness and fairness of asynchronous workers", _rows(_ranks, 130),
-        _of(asynchrony.draw, "asynchrony"), _has("asynchrony"), frozenset({"stale_worker"}),
+        _of(staleness.draw, "asynchrony"), _has("asynchrony"), frozenset({"stale_worker"}),
     ),
     Chart(
         "Communication, hidden and exposed, step by step", _fixed(PLOT_PX),
-        _of(overlap.by_step, "overlap_by_step"),
-        lambda store: not overlap.is_empty(store.table("overlap_by_step")), NETWORK,
+        _of(interleaving.overlap_by_step, "overlap_by_step"),
+        lambda store: not interleaving.has_no_communication(store.table("overlap_by_step")), NETWORK,
     ),
     Chart(
         "Bandwidth by message size", _fixed(360),
-        _of(bandwidth.draw, "bandwidths", "message_costs", "bandwidths_slowest"),
+        _of(bandwidth.by_size, "bandwidths", "message_costs", "bandwidths_slowest"),
         _has("bandwidths"), NETWORK, deep=True,
     ),
     Chart(
-        "Links between ranks", _rows(_table("links")), _of(link_bars.draw, "links"),
+        "Links between ranks", _rows(_table("links")), _of(bandwidth.by_link, "links"),
         _has("links"), NETWORK, deep=True,
     ),
     Chart(
-        "From gradient to first use", _rows(_table("chains")), _of(chain_lanes.draw, "chains"),
+        "From gradient to first use", _rows(_table("chains")), _of(interleaving.latency, "chains"),
         _has("chains"), NETWORK | UPDATES, deep=True,
     ),
     Chart(
-        "Gaps between weight updates", _fixed(PLOT_PX), _of(update_gaps.draw, "gap_spread"),
+        "Gaps between weight updates", _fixed(PLOT_PX), _of(interleaving.update_gaps, "gap_spread"),
         _has("gap_spread"), UPDATES, deep=True,
     ),
-    Chart("What every rank did", drawn.timeline_height, drawn.what_ranks_did, **_STEPS),
+    Chart("What every rank did", timeline_height, whole_timeline, **_OF_STEPS),
     Chart(
         "Who carries the critical path, step by step", _rows(_ranks, 130),
-        _of(path_strip.draw, "critical_cells"), _has("critical_cells"), LATE,
+        _of(critical_path.by_step, "critical_cells"), _has("critical_cells"), STRAGGLERS,
     ),
     Chart(
-        "What the critical path consists of", _fixed(PLOT_PX), drawn.path_by_rank,
-        _has("critical_path"), LATE,
+        "What the critical path consists of", _fixed(PLOT_PX), path_by_rank,
+        _has("critical_path"), STRAGGLERS,
     ),
     Chart(
-        "Longest pieces of the critical path", _fixed(400), _of(path_pieces.draw, "critical_longest"),
-        _has("critical_longest"), LATE, deep=True,
+        "Longest pieces of the critical path", _fixed(400),
+        _of(critical_path.pieces, "critical_longest"),
+        _has("critical_longest"), STRAGGLERS, deep=True,
     ),
     Chart(
         "In collectives: waiting and transfer, step by step", _fixed(PLOT_PX),
-        _of(exchange.draw, "arrivals_by_step"), _has("arrivals_by_step"), LATE | NETWORK,
+        _of(arrival_skew.by_step, "arrivals_by_step"), _has("arrivals_by_step"), STRAGGLERS | NETWORK,
     ),
-    Chart("What steps consist of", _fixed(PLOT_PX), drawn.what_steps_hold, **_STEPS),
-    Chart("Step time over the run", _fixed(280), drawn.step_times, **_STEPS),
-    Chart("How long each rank's steps take", _rows(_ranks), drawn.steps_by_rank, **_STEPS),
+    Chart("What steps consist of", _fixed(PLOT_PX), step_parts, **_OF_STEPS),
+    Chart("Step time over the run", _fixed(280), step_times, **_OF_STEPS),
+    Chart("How long each rank's steps take", _rows(_ranks), steps_by_rank, **_OF_STEPS),
 )  # fmt: skip

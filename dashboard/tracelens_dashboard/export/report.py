@@ -1,26 +1,37 @@
 """A run's report in one HTML file that works anywhere: no request, no server, light and dark.
 
 All that it draws with is in it; its policy lets it load nothing and run no script but its own two.
+Every name from a trace is escaped here.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+from html import escape
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from plotly.offline import get_plotlyjs
 
 from tracelens.errors import InvalidArgument
-from tracelens_dashboard import facts, theme
-from tracelens_dashboard.export import parts
+from tracelens.reports.messages import clean, noted
+from tracelens.reports.tables import sections
+from tracelens_dashboard import text, theme
+from tracelens_dashboard.components import finding_card
 from tracelens_dashboard.export.charts import chosen
+from tracelens_dashboard.runs import current
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import polars as pl
+
+    from tracelens.model.result import Finding, Report
     from tracelens_dashboard.export.charts import Chart
-    from tracelens_dashboard.store import Store
+    from tracelens_dashboard.runs.store import Store
+
 
 LARGEST: Final = 8_000_000  # bytes: what mail and chats take
 MARGIN: Final = 50_000
@@ -46,12 +57,12 @@ def render(store: Store) -> str:
     """Return the report; charts that would make it larger than 8 MB are left out, and named."""
     library, script = get_plotlyjs(), _file("report.js")
     words = {
-        "findings": parts.findings(store.report.findings),
-        "tables": parts.tables({**store.run.tables, **store.report.tables}),
-        "notes": parts.notes(store.report),
-        "name": parts.say(store.name),
-        "facts": parts.say(facts.chip(store)),
-        "verdict": parts.say(parts.verdict(store.report)),
+        "findings": findings_section(store.report.findings),
+        "tables": table_sections({**store.run.tables, **store.report.tables}),
+        "notes": notes_section(store.report),
+        "name": escaped(store.name),
+        "facts": escaped(current.facts(store)),
+        "verdict": escaped(verdict_sentence(store.report)),
         "style": _file("report.css"),
         "policy": _policy(library, script),
         "library": library,
@@ -59,7 +70,7 @@ def render(store: Store) -> str:
     }
     room = LARGEST - MARGIN - sum(len(text.encode()) for text in words.values())
     places, figures, missing = _charts(store, room)
-    left_out = f"<p>Left out to keep this file small: {parts.say(', '.join(missing))}.</p>"
+    left_out = f"<p>Left out to keep this file small: {escaped(', '.join(missing))}.</p>"
     return Template(_file("report.html")).substitute(
         words,
         charts="".join(places),
@@ -89,7 +100,7 @@ def _drawn(store: Store, chart: Chart, number: int) -> tuple[str, str]:
     """Draw a chart in both schemes: its place in the page, and its figures as inert JSON."""
     drawings = {scheme.name: chart.draw(store, scheme) for scheme in SCHEMES}
     first = drawings[SCHEMES[0].name]
-    place = parts.chart(number, chart.title, chart.height(store), first.summary, first.rows)
+    place = chart_section(number, chart.title, chart.height(store), first.summary, first.rows)
     figures = [f'"{name}":{drawing.figure.to_json()}' for name, drawing in drawings.items()]
     return place, "{" + ",".join(figures).replace("<", "\\u003c") + "}"
 
@@ -105,3 +116,82 @@ def _policy(*scripts: str) -> str:
 
 def _file(name: str) -> str:
     return (_HERE / name).read_text(encoding="utf-8")
+
+
+MOST_TABLE_ROWS: Final = 64
+
+
+def escaped(words: object) -> str:
+    """Write anything as text that cannot act."""
+    return escape(clean(str(words)))
+
+
+def verdict_sentence(report: Report) -> str:
+    """Say in a sentence or two how much is useful, and what is worst."""
+    faults = [finding for finding in report.findings if finding.category == "fault"]
+    useful = report.efficiency
+    begin = f"{text.percent(useful.achieved)} of the ranks' time is useful work. " if useful else ""
+    return begin + (faults[0].sentence if faults else "No fault was found.")
+
+
+def findings_section(found: Sequence[Finding]) -> str:
+    """List the findings, dearest first."""
+    if not found:
+        return "<section><h2>Findings</h2><p>Nothing stands out in this run.</p></section>"
+    items = "".join(f"<li>{_finding(finding)}</li>" for finding in found)
+    return f'<section><h2>Findings</h2><ul class="findings">{items}</ul></section>'
+
+
+def _finding(finding: Finding) -> str:
+    amount, colour = finding_card.amount(finding)
+    return (
+        f'<span class="points {colour}">{escaped(amount)}</span>'
+        f"<div><b>{escaped(finding_card.title(finding))}</b>{escaped(finding.sentence)}</div>"
+    )
+
+
+def table_sections(known: Mapping[str, pl.DataFrame]) -> str:
+    """Write the report's tables, as its other formats do."""
+    found = [
+        f"<section><h2>{escaped(part.title)}</h2>{html_table(part.headings, part.rows)}</section>"
+        for part in sections(known)
+    ]
+    return "".join(found)
+
+
+def notes_section(report: Report) -> str:
+    """Say what limits the trace."""
+    lines = [noted(note) for note in report.notes]
+    lines += [
+        f"{number:,} events were dropped while recording: {reason}."
+        for reason, number in report.summary.dropped.items()
+    ]
+    items = "".join(f"<li>{escaped(line)}</li>" for line in lines)
+    return f"<section><h2>What limits this trace</h2><ul>{items}</ul></section>" if lines else ""
+
+
+def chart_section(
+    number: int, title: str, height: int, summary: str, rows: Sequence[dict[str, Any]]
+) -> str:
+    """Write the place of a chart, the sentence that says what it shows, and its numbers."""
+    return (
+        f'<section class="chart"><h2>{escaped(title)}</h2><p>{escaped(summary)}</p>'
+        f'<div id="chart-{number}" role="img" aria-label="{escaped(summary)}" style="height:{height}px">'
+        f"</div>{_numbers(rows)}</section>"
+    )
+
+
+def _numbers(rows: Sequence[dict[str, Any]]) -> str:
+    if not rows:
+        return ""
+    shown = html_table(list(rows[0]), [list(row.values()) for row in rows[:MOST_TABLE_ROWS]])
+    more = len(rows) - MOST_TABLE_ROWS
+    rest = f'<p class="quiet">and {text.count(more, "more row")}</p>' if more > 0 else ""
+    return f"<details><summary>Table</summary>{shown}{rest}</details>"
+
+
+def html_table(headings: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
+    """Write a table."""
+    head = "".join(f"<th>{escaped(heading)}</th>" for heading in headings)
+    body = "".join(f"<tr>{''.join(f'<td>{escaped(c)}</td>' for c in row)}</tr>" for row in rows)
+    return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'

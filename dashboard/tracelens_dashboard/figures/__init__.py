@@ -1,1 +1,4 @@
-"""Pure functions from data and a theme to a `Drawing`; no Dash, no callbacks, no store."""
+"""How it is drawn: pure functions from tables to Plotly figures, a module a page, and what they share.
+
+Shared are `drawing` (what each function returns), `axes`, `histogram` and `stacked_steps`.
+"""

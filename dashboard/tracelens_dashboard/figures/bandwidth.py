@@ -1,4 +1,4 @@
-"""Bandwidth of collectives by message size: measured, fitted, and the best that was seen."""
+"""Bandwidth: of collectives by message size (measured, fitted, peak), and of links between ranks."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import numpy as np
 import polars as pl
 from plotly import graph_objects as go
 
-from tracelens import words
+from tracelens.model import fmt
 from tracelens_dashboard import text
-from tracelens_dashboard.figures import size_axis
+from tracelens_dashboard.figures import axes
 from tracelens_dashboard.figures.drawing import Drawing, empty, figure
 
 if TYPE_CHECKING:
     from tracelens_dashboard.theme import Theme
+
 
 MOST_SERIES: Final = 6
 SIGNS: Final = ("algorithm bandwidth", "fitted")  # of all colours: the legend names them once, last
@@ -26,7 +27,7 @@ NO_BYTES: Final = (
 _BY: Final = ("op", "ranks")
 
 
-def draw(
+def by_size(
     bandwidths: pl.DataFrame, lines: pl.DataFrame, slowest: pl.DataFrame, theme: Theme
 ) -> Drawing:
     """Draw bus bandwidth (filled), algorithm bandwidth (hollow), latency + bytes / bandwidth (dashed).
@@ -52,15 +53,15 @@ def draw(
     if best:
         drawn.add_hline(y=best, line={"dash": "dot", "width": 1.2, "color": theme.secondary})
         drawn.add_annotation(**_label(best, theme))
-    return Drawing(drawn, summary(bandwidths, lines), table(bandwidths))
+    return Drawing(drawn, sizes_summary(bandwidths, lines), sizes_table(bandwidths))
 
 
-def summary(bandwidths: pl.DataFrame, lines: pl.DataFrame) -> str:
+def sizes_summary(bandwidths: pl.DataFrame, lines: pl.DataFrame) -> str:
     """Say what the most frequent collective reaches, and what it costs by itself."""
     most = bandwidths.sort("bus_bandwidth", "calls").tail(1).row(0, named=True)
     share = f", {text.percent(most['of_best'])} of the best seen" if most["of_best"] else ""
     said = (
-        f"{words.capital(_name(most))} reaches {words.bandwidth(most['bus_bandwidth'])} of bus "
+        f"{fmt.capital(_operation(most))} reaches {fmt.bandwidth(most['bus_bandwidth'])} of bus "
         f"bandwidth with {text.size(most['bytes'])}{share}."
     )
     line = lines.filter(pl.col("op") == most["op"], pl.col("ranks") == most["ranks"])
@@ -74,7 +75,7 @@ def summary(bandwidths: pl.DataFrame, lines: pl.DataFrame) -> str:
     )
 
 
-def table(bandwidths: pl.DataFrame) -> list[dict[str, Any]]:
+def sizes_table(bandwidths: pl.DataFrame) -> list[dict[str, Any]]:
     """List all sizes."""
     return [
         {
@@ -83,8 +84,8 @@ def table(bandwidths: pl.DataFrame) -> list[dict[str, Any]]:
             "size": text.size(row["bytes"]),
             "calls": row["calls"],
             "time": text.duration(row["wire_ns"]),
-            "algorithm bandwidth": words.bandwidth(row["algorithm_bandwidth"]),
-            "bus bandwidth": words.bandwidth(row["bus_bandwidth"]),
+            "algorithm bandwidth": fmt.bandwidth(row["algorithm_bandwidth"]),
+            "bus bandwidth": fmt.bandwidth(row["bus_bandwidth"]),
             "of the best": text.percent(row["of_best"]) if row["of_best"] is not None else "-",
         }
         for row in bandwidths.iter_rows(named=True)
@@ -93,7 +94,7 @@ def table(bandwidths: pl.DataFrame) -> list[dict[str, Any]]:
 
 def _series(rows: pl.DataFrame, line: pl.DataFrame, colour: str) -> list[go.Scatter]:
     first = rows.row(0, named=True)
-    name = _name(first)
+    name = _operation(first)
     parts = [
         _points(rows, "bus_bandwidth", name, colour, "circle"),
         _points(rows, "algorithm_bandwidth", SIGNS[0], colour, "circle-open"),
@@ -118,14 +119,14 @@ def _points(rows: pl.DataFrame, column: str, name: str, colour: str, symbol: str
         mode="lines+markers" if symbol == "circle" else "markers",
         marker={"size": 9, "color": colour, "symbol": symbol},
         line={"color": colour, "width": 1.4},
-        customdata=[_hover(row, column) for row in rows.iter_rows(named=True)],
+        customdata=[_size_hover(row, column) for row in rows.iter_rows(named=True)],
         hovertemplate=f"{name}<br>%{{customdata[0]}}<extra></extra>",
     )
 
 
-def _hover(row: dict[str, Any], column: str) -> list[Any]:
+def _size_hover(row: dict[str, Any], column: str) -> list[Any]:
     said = (
-        f"{text.size(row['bytes'])}: {words.bandwidth(row[column])}, "
+        f"{text.size(row['bytes'])}: {fmt.bandwidth(row[column])}, "
         f"{text.duration(row['wire_ns'])} on the wire, {text.count(row['calls'], 'call')}"
     )
     ready = row["ready_ns"]
@@ -154,9 +155,9 @@ def _axes(rows: pl.DataFrame) -> dict[str, Any]:
     known = speeds.to_numpy().ravel()
     known = known[known > 0]
     return {
-        "xaxis": size_axis.of_bytes(size.min() / 2, size.max() * 2)
+        "xaxis": axes.log_sizes(size.min() / 2, size.max() * 2)
         | {"title": {"text": "message size"}},
-        "yaxis": size_axis.of_bandwidth(known.min() / 1.5, known.max() * 2.5),
+        "yaxis": axes.log_bandwidths(known.min() / 1.5, known.max() * 2.5),
         "showlegend": True,
         "margin": {"t": 30},
     }
@@ -172,7 +173,7 @@ def _best(bandwidths: pl.DataFrame) -> float:
 
 def _label(best: float, theme: Theme) -> dict[str, Any]:
     return {
-        "text": f"best seen: {words.bandwidth(best)}",
+        "text": f"best seen: {fmt.bandwidth(best)}",
         "x": 1,
         "xref": "paper",
         "xanchor": "right",
@@ -188,5 +189,86 @@ def _colours(theme: Theme) -> list[str]:
     return [theme.categories[name] for name in names]
 
 
-def _name(row: dict[str, Any]) -> str:
+def _operation(row: dict[str, Any]) -> str:
     return f"{text.safe(row['op'])} of {row['ranks']} ranks"
+
+
+MOST_LINKS: Final = 24
+SLOW: Final = 1.5  # times slower than the median link: in red
+NO_MESSAGES: Final = (
+    "No messages between two ranks were recorded. Collectives alone do not tell which link is slow; "
+    "point-to-point calls do: with MPI, tl.attach(comm) records them."
+)
+
+
+def by_link(links: pl.DataFrame, theme: Theme) -> Drawing:
+    """Draw a bar a link; `links` as `links.LINK_COLUMNS`, the slowest first."""
+    if links.is_empty():
+        return empty(theme, NO_MESSAGES)
+    shown = links.head(MOST_LINKS)
+    usual = _median_bandwidth(links)
+    speeds = shown["bandwidth"].to_numpy()
+    trace = go.Bar(
+        orientation="h",
+        y=[_link_name(row) + " " for row in shown.iter_rows(named=True)],
+        x=speeds,
+        marker={"color": np.where(speeds * SLOW < usual, theme.loss, theme.accent)},
+        customdata=[
+            [_link_hover(row), [row["sender"], row["receiver"]]]
+            for row in shown.iter_rows(named=True)
+        ],
+        hovertemplate="%{y}: %{customdata[0]}<extra></extra>",
+    )
+    high = float(shown["bandwidth"].to_numpy().max())
+    axis = axes.bandwidths(high * 1.05)
+    layout: dict[str, Any] = {
+        "xaxis": axis,
+        "yaxis": {"autorange": "reversed", "fixedrange": True, "tickfont": {"color": theme.text}},
+        "bargap": 0.35,
+    }
+    return Drawing(figure(theme, trace, **layout), links_summary(links), links_table(links))
+
+
+def links_summary(links: pl.DataFrame) -> str:
+    """Say which link is slowest, and by how much."""
+    first, usual = links.row(0, named=True), _median_bandwidth(links)
+    ratio = usual / max(float(first["bandwidth"]), 1e-12)
+    begin = f"The slowest of {text.count(links.height, 'link')}, {_link_name(first)}, moves"
+    speed = fmt.bandwidth(first["bandwidth"])
+    if ratio < SLOW:
+        return f"{begin} {speed}; none stands out from the median link ({fmt.bandwidth(usual)})."
+    return (
+        f"{begin} {speed}: {ratio:.1f} times slower than the median link ({fmt.bandwidth(usual)})."
+    )
+
+
+def links_table(links: pl.DataFrame) -> list[dict[str, Any]]:
+    """List all links."""
+    return [
+        {
+            "from": row["sender"],
+            "to": row["receiver"],
+            "from host": text.safe(row["sender_host"]),
+            "to host": text.safe(row["receiver_host"]),
+            "messages": row["messages"],
+            "bytes": text.size(row["bytes"]),
+            "a message takes": text.duration(row["message_ns"]),
+            "bandwidth": fmt.bandwidth(row["bandwidth"]),
+        }
+        for row in links.iter_rows(named=True)
+    ]
+
+
+def _median_bandwidth(links: pl.DataFrame) -> float:
+    return float(np.median(links["bandwidth"].to_numpy()))
+
+
+def _link_name(row: dict[str, Any]) -> str:
+    return f"rank {row['sender']} \N{RIGHTWARDS ARROW} {row['receiver']}"
+
+
+def _link_hover(row: dict[str, Any]) -> str:
+    return (
+        f"{fmt.bandwidth(row['bandwidth'])}, {text.duration(row['message_ns'])} a message, "
+        f"{row['messages']:,} messages"
+    )

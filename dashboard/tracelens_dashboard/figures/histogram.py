@@ -10,7 +10,7 @@ import polars as pl
 from plotly import graph_objects as go
 
 from tracelens_dashboard import text
-from tracelens_dashboard.figures import duration_axis
+from tracelens_dashboard.figures import axes
 from tracelens_dashboard.figures.drawing import figure
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def draw(bars: Sequence[Bars], what: str, counted: str, theme: Theme) -> go.Figu
     edges = bars[0].edges
     log = _is_geometric(edges)
     low, high = float(edges[0]), float(edges[-1])
-    axis = duration_axis.logarithmic(low, high) if log else duration_axis.linear(high, low)
+    axis = axes.log_durations(low, high) if log else axes.durations(high, low)
     traces = [_trace(part, counted) for part in bars]
     layout: dict[str, Any] = {
         "barmode": "stack",

@@ -1,4 +1,4 @@
-"""Parameter-server shards side by side, each measure against its mean; and who talks to which."""
+"""Parameter-server shards: load, traffic with workers, the tensors of one, variable placement."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from plotly.subplots import make_subplots
 
 from tracelens_dashboard import text
 from tracelens_dashboard import theme as themes
-from tracelens_dashboard.figures.cells import lead
+from tracelens_dashboard.figures.axes import BYTES, TIMES, cell_lead, scaled
 from tracelens_dashboard.figures.drawing import Drawing, empty, figure
-from tracelens_dashboard.figures.units import BYTES, TIMES, scaled
 
 if TYPE_CHECKING:
-    from tracelens_dashboard.figures.units import Units
+    from tracelens_dashboard.figures.axes import Units
     from tracelens_dashboard.theme import Theme
+
 
 MEASURES: Final[tuple[tuple[str, str, Units], ...]] = (
     ("bytes", "bytes<br>moved", BYTES),
@@ -51,7 +51,7 @@ class Measure:
 
 
 def measures(shards: pl.DataFrame) -> list[Measure]:
-    """Scale every measure of `tracelens.analyses.shards.Shards.loads`."""
+    """Scale every measure of `tracelens.analyses.servers.shards.Shards.loads`."""
     requests = pl.max_horizontal("requests", pl.lit(1))
     table = shards.with_columns(
         service=pl.col("service_ns") / requests, queue=pl.col("queue_ns") / requests
@@ -62,7 +62,7 @@ def measures(shards: pl.DataFrame) -> list[Measure]:
     ]
 
 
-def dots(shards: pl.DataFrame, theme: Theme, marked: int | None = None) -> Drawing:
+def load(shards: pl.DataFrame, theme: Theme, marked: int | None = None) -> Drawing:
     """Draw one column of dots a measure; the line is the mean, far dots are red."""
     if shards.is_empty():
         return empty(theme, "No request between workers and shards was recorded.")
@@ -78,7 +78,7 @@ def dots(shards: pl.DataFrame, theme: Theme, marked: int | None = None) -> Drawi
     drawn.update_annotations(font={"size": 12, "color": theme.secondary})
     for column, measure in enumerate(found, start=1):
         place = {"row": 1, "col": column}
-        drawn.add_trace(_dots(labels, list(shards["shard"]), measure, theme), **place)
+        drawn.add_trace(_load_dots(labels, list(shards["shard"]), measure, theme), **place)
         mean = float(measure.values.mean())
         drawn.add_vline(x=mean, line={"dash": "dot", "color": theme.secondary}, **place)
         drawn.update_xaxes(range=[0, max(measure.values.max(), 1e-9) * 1.15], **place)
@@ -88,10 +88,10 @@ def dots(shards: pl.DataFrame, theme: Theme, marked: int | None = None) -> Drawi
         row = list(shards["shard"]).index(marked)
         band = {"y0": row - 0.45, "y1": row + 0.45}
         drawn.add_hrect(**band, fillcolor=theme.loss, opacity=0.14, line_width=0)
-    return Drawing(drawn, summary(shards), _rows(shards, found))
+    return Drawing(drawn, load_summary(shards), _load_rows(shards, found))
 
 
-def summary(shards: pl.DataFrame) -> str:
+def load_summary(shards: pl.DataFrame) -> str:
     """Say how unevenly the shards are loaded."""
     values = shards["bytes"].to_numpy()
     if not values.sum():
@@ -122,7 +122,7 @@ def traffic(table: pl.DataFrame, theme: Theme) -> Drawing:
     unit, cells = scaled(pivot.select(shards).fill_null(0).to_numpy().astype(float), BYTES)
     trace = go.Heatmap(
         z=cells,
-        customdata=[[lead(rank, int(shard)) for shard in shards] for rank in pivot["rank"]],
+        customdata=[[cell_lead(rank, int(shard)) for shard in shards] for rank in pivot["rank"]],
         x=[f"shard {name}" for name in shards],
         y=[f"worker {rank} " for rank in pivot["rank"]],
         colorscale=[[0, theme.ramp[0]], [1, theme.accent]],
@@ -141,7 +141,7 @@ def traffic(table: pl.DataFrame, theme: Theme) -> Drawing:
     )
 
 
-def _dots(labels: list[str], shards: list[int], measure: Measure, theme: Theme) -> go.Scatter:
+def _load_dots(labels: list[str], shards: list[int], measure: Measure, theme: Theme) -> go.Scatter:
     far = measure.values > FAR * measure.values.mean()
     return go.Scatter(
         x=measure.values,
@@ -153,7 +153,7 @@ def _dots(labels: list[str], shards: list[int], measure: Measure, theme: Theme) 
     )
 
 
-def _rows(shards: pl.DataFrame, found: list[Measure]) -> list[dict[str, Any]]:
+def _load_rows(shards: pl.DataFrame, found: list[Measure]) -> list[dict[str, Any]]:
     columns = {measure.name: measure.values.round(3).tolist() for measure in found}
     names = {"shard": shards["shard"].to_list(), "host": shards["host"].to_list()}
     table = names | columns
@@ -167,3 +167,204 @@ def _unevenness(workers: list[int], totals: np.ndarray[Any, Any], unit: str) -> 
         f"Worker {workers[int(totals.argmax())]} moves the most, {totals.max():,.2f} {unit}; "
         f"the least is {totals.min():,.2f} {unit}."
     )
+
+
+MOST_TENSORS: Final = 14  # that are drawn; the table has more
+FEW_TENSORS: Final = 5  # bars would be as thick as a page's heading
+UNTOLD: Final = "The requests do not tell what shard {shard}'s bytes consist of."
+
+
+def tensor_bars(
+    tensors: pl.DataFrame, shard: int, mean_bytes: float | None, theme: Theme
+) -> Drawing:
+    """Draw a bar a tensor, the largest first; red is one that alone outweighs the mean shard.
+
+    `tensors` as in `analyses.shards`; `mean_bytes` is what a worker moves one way to the mean shard in
+    a step.
+    """
+    mine = tensors if tensors.is_empty() else tensors.filter(pl.col("shard") == shard)
+    if mine.is_empty():
+        return empty(theme, UNTOLD.format(shard=shard))
+    top = mine.head(MOST_TENSORS)
+    unit, sizes = scaled(top["step_bytes"].to_numpy().astype(float), BYTES)
+    labels = [text.safe(name) for name in top["tensor"]]
+    bounding = top["step_bytes"].to_numpy() > (mean_bytes or np.inf)
+    bars = go.Bar(
+        orientation="h",
+        y=list(range(len(labels))),
+        x=sizes,
+        marker={"color": np.where(bounding, theme.loss, theme.accent), "line": {"width": 0}},
+        customdata=[[shard, row] for row in range(len(labels))],
+        text=[text.percent(share) for share in top["share"]],
+        textposition="outside",
+        cliponaxis=False,
+        hovertext=labels,
+        hovertemplate=f"%{{hovertext}}: %{{x:,.2f}} {unit} a step<extra></extra>",
+    )
+    drawn = figure(theme, bars, **_tensor_axes(labels, sizes, unit, theme))
+    if mean_bytes:
+        _mean_line(drawn, mean_bytes * sizes[0] / top["step_bytes"][0], theme)
+    return Drawing(drawn, _tensor_sentence(mine, shard, mean_bytes), _tensor_rows(mine))
+
+
+def _tensor_sentence(mine: pl.DataFrame, shard: int, mean_bytes: float | None) -> str:
+    first = mine.row(0, named=True)
+    name, size = text.safe(first["tensor"]), text.size(first["step_bytes"])
+    held = text.count(mine.height, "tensor")
+    share = text.percent(first["share"])
+    said = f"Shard {shard} serves {held}; {name} ({size} a step, one way) is {share} of its bytes"
+    if mean_bytes and first["step_bytes"] > mean_bytes:
+        return (
+            f"{said}. Alone it is more than the mean shard's {text.size(mean_bytes)}: as long as it "
+            "is whole, no placement makes its shard lighter than that."
+        )
+    return f"{said}."
+
+
+def _tensor_rows(mine: pl.DataFrame) -> list[dict[str, Any]]:
+    lasted = (pl.col("longest_end_ns") - pl.col("longest_start_ns")) / 1e6
+    return mine.select(
+        "tensor",
+        pl.col("step_bytes").alias("bytes a step, one way"),
+        (100 * pl.col("share")).round(2).alias("% of the shard"),
+        pl.col("bytes").alias("bytes in all"),
+        "requests",
+        lasted.round(3).alias("longest request (ms)"),
+        pl.col("rank").alias("of rank"),
+    ).to_dicts()
+
+
+def _tensor_axes(
+    labels: list[str], sizes: np.ndarray[Any, Any], unit: str, theme: Theme
+) -> dict[str, Any]:
+    return {
+        "xaxis": {
+            "fixedrange": True,
+            "range": [0, 1.15 * float(sizes.max(initial=0)) or 1],
+            "title": {"text": f"{unit} a step, one way"},
+        },
+        "yaxis": {
+            "tickvals": list(range(len(labels))),
+            "ticktext": [f"{label} " for label in labels],
+            "range": [len(labels) - 0.5, -0.5],
+            "fixedrange": True,
+            "tickfont": {"color": theme.text},
+        },
+        "bargap": 0.3 if len(labels) > FEW_TENSORS else 0.6,
+        "margin": {"t": 26},
+    }
+
+
+def _mean_line(drawn: go.Figure, at: float, theme: Theme) -> None:
+    drawn.add_vline(x=at, line={"dash": "dot", "color": theme.secondary, "width": 1.5})
+    drawn.add_annotation(
+        x=at, y=1, yref="paper", yanchor="bottom", text="mean shard", showarrow=False,
+        font={"color": theme.secondary, "size": 11},
+    )  # fmt: skip
+
+
+PLACEMENT_NAMES: Final = {
+    "now": "as it is now",
+    "greedy": "each to the emptiest shard",
+    "largest_first": "the largest first",
+    "chunked": "cut into chunks",
+}
+BESIDE: Final = "\N{NO-BREAK SPACE}" * 3  # where the diamond is
+WORTH_IT: Final = 0.005  # of the job: less is no reason to move anything
+
+
+def placement_bars(placements: pl.DataFrame, theme: Theme) -> Drawing:
+    """Draw a bar a placement; the diamond is the least that any placement of its kind could have."""
+    if placements.is_empty():
+        return empty(theme, "No request tells its bytes, so no placement can be tried.")
+    rows = placements.to_dicts()
+    unit, most = scaled(placements["most_bytes"].to_numpy().astype(float), BYTES)
+    factor = rows[0]["most_bytes"] / most[0]
+    labels = [f"{PLACEMENT_NAMES.get(row['placement'], row['placement'])} " for row in rows]
+    colours = [theme.quiet if row["placement"] == "now" else theme.accent for row in rows]
+    bars = go.Bar(
+        orientation="h",
+        y=labels,
+        x=most,
+        marker={"color": colours, "line": {"width": 0}},
+        text=[_gain(row) for row in rows],
+        textposition="outside",
+        cliponaxis=False,
+        customdata=[f"{row['effective_shards']:.1f}" for row in rows],
+        hovertemplate=(
+            f"%{{y}}: %{{x:,.2f}} {unit} on the fullest shard, they work like %{{customdata}}"
+            "<extra></extra>"
+        ),
+    )
+    bounds = go.Scatter(
+        x=placements["least_bytes"].to_numpy() / factor,
+        y=labels,
+        mode="markers",
+        marker={"symbol": "diamond", "size": 10, "color": theme.text},
+        hovertemplate=f"no such placement has less than %{{x:,.2f}} {unit}<extra></extra>",
+    )
+    drawn = figure(theme, bars, bounds, **_placement_axes(labels, float(most.max()), unit, theme))
+    drawn.add_vline(
+        x=rows[0]["mean_bytes"] / factor,
+        line={"dash": "dot", "color": theme.secondary, "width": 1.5},
+        annotation={
+            "text": "mean shard",
+            "yanchor": "bottom",
+            "font": {"size": 11, "color": theme.secondary},
+        },
+        annotation_position="top",
+    )
+    return Drawing(drawn, placement_sentence(placements), _placement_rows(placements))
+
+
+def placement_sentence(placements: pl.DataFrame) -> str:
+    """Say what the best placement would save, and what stands in its way."""
+    rows = {row["placement"]: row for row in placements.to_dicts()}
+    now = rows.pop("now")
+    shards = round(now["effective_shards"] * now["most_bytes"] / max(now["mean_bytes"], 1))
+    works = f"{text.count(shards, 'shard')} work like {now['effective_shards']:.1f}"
+    best = max(rows.values(), key=lambda row: row["saving"], default=now)
+    if best["saving"] < WORTH_IT:
+        return f"{works}; no other placement of the variables would make the job shorter."
+    how = PLACEMENT_NAMES.get(best["placement"], best["placement"])
+    return (
+        f"{works}; with the variables placed anew ({how}) they would work like "
+        f"{best['effective_shards']:.1f}, and the job would be {text.percent(best['saving'])} "
+        "shorter, as far as replaying its requests tells."
+    )
+
+
+def _gain(row: dict[str, Any]) -> str:
+    if row["placement"] == "now":
+        return ""
+    if row["saving"] < WORTH_IT:
+        return f"{BESIDE}saves nothing"
+    return f"{BESIDE}saves {text.percent(row['saving'])}"
+
+
+def _placement_axes(labels: list[str], most: float, unit: str, theme: Theme) -> dict[str, Any]:
+    return {
+        "xaxis": {
+            "fixedrange": True,
+            "range": [0, 1.3 * most or 1],
+            "title": {"text": f"{unit} a step on the fullest shard"},
+        },
+        "yaxis": {
+            "fixedrange": True,
+            "range": [len(labels) - 0.5, -0.5],
+            "tickfont": {"color": theme.text},
+        },
+        "bargap": 0.35,
+        "margin": {"t": 22},
+    }
+
+
+def _placement_rows(placements: pl.DataFrame) -> list[dict[str, Any]]:
+    return placements.select(
+        pl.col("placement").replace(PLACEMENT_NAMES),
+        pl.col("most_bytes").alias("fullest shard (bytes)"),
+        pl.col("mean_bytes").alias("mean shard (bytes)"),
+        pl.col("least_bytes").alias("least possible (bytes)"),
+        pl.col("effective_shards").round(2).alias("work like so many shards"),
+        (100 * pl.col("saving")).round(2).alias("saves % of the job"),
+    ).to_dicts()

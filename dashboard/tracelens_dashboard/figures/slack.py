@@ -8,7 +8,7 @@ import numpy as np
 from plotly import graph_objects as go
 
 from tracelens_dashboard import text
-from tracelens_dashboard.figures import duration_axis
+from tracelens_dashboard.figures import axes
 from tracelens_dashboard.figures.drawing import Drawing, empty, figure
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ ALONE: Final = "One rank alone waits for nobody: all of its work is on the path.
 
 
 def draw(slack: pl.DataFrame, theme: Theme) -> Drawing:
-    """Draw the median slack of a step as a dot, the least as a ring; `slack` as in `_slack.py`."""
+    """Draw the median slack of a step as a dot, the least as a ring; `slack` as in `slack.py`."""
     if slack.is_empty():
         return empty(theme, UNKNOWN)
     if slack.height == 1:
@@ -103,7 +103,7 @@ def _say(row: dict[str, Any], column: str) -> str:
 
 def _axes(labels: list[str], most: float, theme: Theme) -> dict[str, Any]:
     return {
-        "xaxis": duration_axis.linear(most)
+        "xaxis": axes.durations(most)
         | {"zeroline": False, "title": {"text": "later in a step, at no cost"}},
         "yaxis": {
             "fixedrange": True,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from plotly import graph_objects as go
 
-from tracelens.lod import grid
+from tracelens.lod import step_times
 from tracelens_dashboard import text
-from tracelens_dashboard.figures import duration_axis
+from tracelens_dashboard.figures import axes
 from tracelens_dashboard.figures.drawing import figure
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def draw(table: pl.DataFrame, parts: Sequence[Part], theme: Theme) -> go.Figure:
     """Draw a table with a row a step, in order of `step`; a bar's `customdata` ends with its step."""
     values = table.select(part.column for part in parts).to_numpy()
     total = values.sum(axis=1)
-    columns = grid.parts(table.height, MOST_BARS)
+    columns = step_times.parts(table.height, MOST_BARS)
     at = [column.start + int(total[column].argmax()) for column in columns]
     steps = table["step"].to_numpy()[at].tolist()
     bars = [
@@ -60,7 +60,7 @@ def draw(table: pl.DataFrame, parts: Sequence[Part], theme: Theme) -> go.Figure:
         "barmode": "stack",
         "bargap": 0,
         "xaxis": {"title": {"text": "step"}, "showgrid": False, "fixedrange": True},
-        "yaxis": duration_axis.linear(high) | {"range": [0, high]},
+        "yaxis": axes.durations(high) | {"range": [0, high]},
         "showlegend": True,
         "legend": {"traceorder": "normal"},
         "margin": {"t": 30},

@@ -1,8 +1,8 @@
 """One module a page; a page is added by its module and one line in `PAGES`.
 
-That is the place for what is to come: what-if, scaling (over `asked.runs()`, as `compare` is over two
-of them), and runs that still go on. A page speaks of the run in the address bar: `layout` is given it,
-callbacks ask `tracelens_dashboard.asked` for it, and links of `links` lead on within it.
+That is the place for what is to come: what-if, scaling (over `current.runs()`, as `compare` is over
+two of them), and runs that still go on. A page shows the run in the address bar: `layout` is given it,
+callbacks ask `tracelens_dashboard.runs.current` for it, and links of `view.links` lead on within it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from dash import Dash
     from dash.development.base_component import Component
 
-    from tracelens_dashboard.state import ViewState
-    from tracelens_dashboard.store import Store
+    from tracelens_dashboard.runs.store import Store
+    from tracelens_dashboard.view.state import ViewState
 
 
 class Page(Protocol):
@@ -40,7 +40,7 @@ class Page(Protocol):
         """Return the page for the view in the address bar."""
 
     def register(self, app: Dash) -> None:
-        """Add the page's callbacks; each is told which run it is about (`tracelens_dashboard.asked`)."""
+        """Add the page's callbacks; each is told which run it is about (`runs.current`)."""
 
 
 PAGES: Final[tuple[Page, ...]] = (

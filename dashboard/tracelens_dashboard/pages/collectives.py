@@ -7,26 +7,19 @@ from typing import TYPE_CHECKING, Any, Final
 import dash_mantine_components as dmc
 from dash import html
 
-from tracelens.lod.window import Window
-from tracelens_dashboard import links
-from tracelens_dashboard.components import chart, finding_card, follow
-from tracelens_dashboard.figures import (
-    arrival_spread,
-    bandwidth,
-    exchange,
-    last_arrivers,
-    link_bars,
-    skew_series,
-)
+from tracelens.lod.viewport import Window
+from tracelens_dashboard.components import chart, finding_card
+from tracelens_dashboard.figures import arrival_skew, bandwidth
+from tracelens_dashboard.view import links
 
 if TYPE_CHECKING:
     from dash import Dash
     from dash.development.base_component import Component
 
     from tracelens_dashboard.figures.drawing import Drawing
-    from tracelens_dashboard.state import ViewState
-    from tracelens_dashboard.store import Store
+    from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.theme import Theme
+    from tracelens_dashboard.view.state import ViewState
 
 PATH: Final = "/collectives"
 TITLE: Final = "Collectives"
@@ -72,10 +65,10 @@ def layout(store: Store, _view: ViewState) -> Component:
     charts = (
         chart.card(EXCHANGE, "Waiting and transfer, step by step", PLOT_PX),
         chart.card(SKEW, "How far apart ranks come, step by step", PLOT_PX),
-        chart.card(LAST, "Who comes last", _height(len(store.ranks), last_arrivers.MOST_RANKS)),
+        chart.card(LAST, "Who comes last", _height(len(store.ranks), arrival_skew.MOST_RANKS)),
         chart.card(SPREAD, "How often they come how far apart", PLOT_PX),
         chart.card(SPEED, "Bandwidth by message size", PLOT_PX + 60),
-        chart.card(LINKS, "Links between ranks", _height(_links(store), link_bars.MOST_LINKS)),
+        chart.card(LINKS, "Links between ranks", _height(_links(store), bandwidth.MOST_LINKS)),
     )
     spans = [half] * 4 + [half if store.table("links").height else 12] * 2
     grid = [*cards, *(dmc.GridCol(one, span=span) for one, span in zip(charts, spans, strict=True))]
@@ -90,31 +83,31 @@ def register(app: Dash) -> None:
     chart.bind(app, SPREAD, _spread)
     chart.bind(app, SPEED, _speed)
     chart.bind(app, LINKS, _link_bars)
-    follow.bind(app, EXCHANGE, _to_step)
+    chart.follow_clicks(app, EXCHANGE, _to_step)
     for name in (SKEW, LAST, SPREAD, SPEED):
-        follow.bind(app, name, _to_call)
-    follow.bind(app, LINKS, _to_link)
+        chart.follow_clicks(app, name, _to_call)
+    chart.follow_clicks(app, LINKS, _to_link)
 
 
 def _exchange(store: Store, theme: Theme) -> Drawing:
-    return exchange.draw(store.table("arrivals_by_step"), theme)
+    return arrival_skew.by_step(store.table("arrivals_by_step"), theme)
 
 
 def _skew(store: Store, theme: Theme) -> Drawing:
-    return skew_series.draw(store.table("arrivals_by_step"), theme)
+    return arrival_skew.over_run(store.table("arrivals_by_step"), theme)
 
 
 def _last(store: Store, theme: Theme) -> Drawing:
-    return last_arrivers.draw(store.table("arrivals_last"), theme)
+    return arrival_skew.last_arrivals(store.table("arrivals_last"), theme)
 
 
 def _spread(store: Store, theme: Theme) -> Drawing:
     uncertainty = store.report.clock.uncertainty_ns
-    return arrival_spread.draw(store.table("arrivals_spread"), uncertainty, theme)
+    return arrival_skew.distribution(store.table("arrivals_spread"), uncertainty, theme)
 
 
 def _speed(store: Store, theme: Theme) -> Drawing:
-    return bandwidth.draw(
+    return bandwidth.by_size(
         store.table("bandwidths"),
         store.table("message_costs"),
         store.table("bandwidths_slowest"),
@@ -123,7 +116,7 @@ def _speed(store: Store, theme: Theme) -> Drawing:
 
 
 def _link_bars(store: Store, theme: Theme) -> Drawing:
-    return link_bars.draw(store.table("links"), theme)
+    return bandwidth.by_link(store.table("links"), theme)
 
 
 def _links(store: Store) -> int:

@@ -8,23 +8,26 @@ import dash_mantine_components as dmc
 from dash import Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
-from tracelens.lod import compared
-from tracelens_dashboard import asked, ids, links, state, text
-from tracelens_dashboard.components import chart, finding_card, together
-from tracelens_dashboard.components.aria import aria
-from tracelens_dashboard.figures import differences, waterfall
+from tracelens.lod import comparison
+from tracelens_dashboard import ids, text
+from tracelens_dashboard.components import chart, finding_card
+from tracelens_dashboard.components.timeline import side_by_side
+from tracelens_dashboard.figures import compare, overview
 from tracelens_dashboard.figures.drawing import empty
+from tracelens_dashboard.ids import aria
+from tracelens_dashboard.runs import current
 from tracelens_dashboard.theme import name_of
+from tracelens_dashboard.view import links, state
 
 if TYPE_CHECKING:
     from dash import Dash
     from dash.development.base_component import Component
 
-    from tracelens.analyses.result import Finding
+    from tracelens.model.result import Finding
     from tracelens_dashboard.figures.drawing import Drawing
-    from tracelens_dashboard.state import ViewState
-    from tracelens_dashboard.store import Store
+    from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.theme import Theme
+    from tracelens_dashboard.view.state import ViewState
 
 PATH: Final = links.COMPARE
 TITLE: Final = "Compare"
@@ -54,15 +57,15 @@ def layout(store: Store, view: ViewState) -> Component:
     title = dmc.Title(QUESTION, order=1, className="page-title")
     if store.run_id is None:
         return _told(title, ALONE)
-    other = asked.other(view.compare)
+    other = current.other(view.compare)
     heading = html.Div([title, _choice(store, view)], className="page-heading")
     if other is None:
         return _told(heading, CHOOSE)
     height = max(200, min(420, 100 + ROW_PX * len(set(store.ranks) & set(other.ranks))))
     half = {"base": 12, "md": 6}
     cards = (
-        (chart.card(HERE, f"{asked.name(store)}: where the time went", 280), half),
-        (chart.card(THERE, f"{asked.name(other)}: where the time went", 280), half),
+        (chart.card(HERE, f"{current.name(store)}: where the time went", 280), half),
+        (chart.card(THERE, f"{current.name(other)}: where the time went", 280), half),
         (chart.card(MOVED, "What a step is spent on", 320), {"base": 12, "md": 5}),
         (
             chart.card(MAP, "Rank and step: blue is faster, orange slower", height),
@@ -75,7 +78,7 @@ def layout(store: Store, view: ViewState) -> Component:
             heading,
             _sentence(store, other),
             dmc.Grid([dmc.GridCol(card, span=span) for card, span in cards], gutter="sm"),
-            together.layout(store, other, view),
+            side_by_side.layout(store, other, view),
             _findings(store, other),
         ],
         className="page",
@@ -90,7 +93,7 @@ def register(app: Dash) -> None:
     chart.bind(app, THERE, _there, other)
     chart.bind(app, MOVED, _moved, other)
     chart.bind(app, MAP, _map, other)
-    together.register(app, OTHER, ids.part(MAP, "graph"))
+    side_by_side.register(app, OTHER, ids.part(MAP, "graph"))
 
     @app.callback(
         Output(ids.GO, "href", allow_duplicate=True),
@@ -100,13 +103,13 @@ def register(app: Dash) -> None:
     )
     def choose(chosen: Any, search: Any) -> str:
         view = state.read(search)
-        if asked.runs().entry(chosen) is None or chosen == view.compare:
+        if current.runs().entry(chosen) is None or chosen == view.compare:
             raise PreventUpdate
         return links.to_comparison(view.run, chosen)
 
 
 def _choice(store: Store, view: ViewState) -> Component:
-    entries = [entry for entry in asked.runs().look() if entry.id != store.run_id]
+    entries = [entry for entry in current.runs().look() if entry.id != store.run_id]
     select = dmc.Select(
         id=CHOICE,
         data=[{"value": entry.id, "label": text.shown(entry.name)} for entry in entries],
@@ -120,7 +123,7 @@ def _choice(store: Store, view: ViewState) -> Component:
         **aria("run to compare with"),
     )
     parts = [html.Span("with", className="fact-name"), select]
-    if view.compare and view.run and asked.runs().entry(view.compare):
+    if view.compare and view.run and current.runs().entry(view.compare):
         swapped = links.to_comparison(view.compare, view.run)
         parts.append(dcc.Link("Swap", href=swapped, className="way"))
     return dmc.Group(parts, gap="sm")
@@ -132,28 +135,28 @@ def _told(heading: Component, words: str) -> Component:
 
 
 def _here(store: Store, theme: Theme) -> Drawing:
-    return waterfall.draw(store.report.efficiency, theme)
+    return overview.waterfall(store.report.efficiency, theme)
 
 
 def _there(_store: Store, theme: Theme, other: Any) -> Drawing:
-    found = asked.other(other)
-    return waterfall.draw(found.report.efficiency, theme) if found else empty(theme, NOT_CHOSEN)
+    found = current.other(other)
+    return overview.waterfall(found.report.efficiency, theme) if found else empty(theme, NOT_CHOSEN)
 
 
 def _moved(store: Store, theme: Theme, other: Any) -> Drawing:
-    found = asked.other(other)
+    found = current.other(other)
     if found is None:
         return empty(theme, NOT_CHOSEN)
-    changes = compared.moved(store.times, found.times)
-    return differences.by_category(changes, (asked.name(store), asked.name(found)), theme)
+    changes = comparison.moved(store.times, found.times)
+    return compare.by_category(changes, (current.name(store), current.name(found)), theme)
 
 
 def _map(store: Store, theme: Theme, other: Any) -> Drawing:
-    found = asked.other(other)
+    found = current.other(other)
     if found is None:
         return empty(theme, NOT_CHOSEN)
-    difference = compared.difference(store.lateness, found.lateness)
-    return differences.by_rank(difference, theme, step_ns=store.times.usual_ns)
+    difference = comparison.difference(store.lateness, found.lateness)
+    return compare.by_rank(difference, theme, step_ns=store.times.usual_ns)
 
 
 def _sentence(store: Store, other: Store) -> Component:
@@ -163,11 +166,11 @@ def _sentence(store: Store, other: Store) -> Component:
 
 
 def _steps(store: Store, other: Store) -> str:
-    change = compared.step_change(store.run, other.run)
+    change = comparison.step_change(store.run, other.run)
     if change is None:
         return "One of the runs has no steps."
     usual = (
-        f"A usual step takes {text.duration(change.after_ns)}, in {asked.name(other)} "
+        f"A usual step takes {text.duration(change.after_ns)}, in {current.name(other)} "
         f"{text.duration(change.before_ns)}"
     )
     mean = f"the mean step is {_more(change.mean)}"
@@ -193,7 +196,7 @@ def _useful(store: Store, other: Store) -> str:
 
 
 def _category(store: Store, other: Store) -> str:
-    moved = compared.moved(store.times, other.times)
+    moved = comparison.moved(store.times, other.times)
     if not moved:
         return ""
     name, mine, theirs = moved[0]
@@ -203,12 +206,12 @@ def _category(store: Store, other: Store) -> str:
 
 def _findings(store: Store, other: Store) -> Component:
     """List what appeared, and what is not there any more."""
-    new = compared.only_in(store.report.findings, other.report.findings)
-    gone = compared.only_in(other.report.findings, store.report.findings)
+    new = comparison.only_in(store.report.findings, other.report.findings)
+    gone = comparison.only_in(other.report.findings, store.report.findings)
     half = {"base": 12, "md": 6}
     columns = [
-        dmc.GridCol(_listed(f"Only in {asked.name(store)}", store, new), span=half),
-        dmc.GridCol(_listed(f"Only in {asked.name(other)}", other, gone), span=half),
+        dmc.GridCol(_listed(f"Only in {current.name(store)}", store, new), span=half),
+        dmc.GridCol(_listed(f"Only in {current.name(other)}", other, gone), span=half),
     ]
     return dmc.Grid(columns, gutter="sm", mt="sm")
 

@@ -8,20 +8,20 @@ import dash_mantine_components as dmc
 import polars as pl
 from dash import Input, dcc, html
 
-from tracelens.lod.window import Window
-from tracelens_dashboard import links
-from tracelens_dashboard.components import chart, follow
-from tracelens_dashboard.components.aria import aria
-from tracelens_dashboard.figures import path_pieces, path_shares, path_strip, slack
+from tracelens.lod.viewport import Window
+from tracelens_dashboard.components import chart
+from tracelens_dashboard.figures import critical_path, slack
+from tracelens_dashboard.ids import aria
+from tracelens_dashboard.view import links
 
 if TYPE_CHECKING:
     from dash import Dash
     from dash.development.base_component import Component
 
     from tracelens_dashboard.figures.drawing import Drawing
-    from tracelens_dashboard.state import ViewState
-    from tracelens_dashboard.store import Store
+    from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.theme import Theme
+    from tracelens_dashboard.view.state import ViewState
 
 PATH: Final = "/critical-path"
 TITLE: Final = "Critical path"
@@ -50,7 +50,7 @@ def layout(store: Store, _view: ViewState) -> Component:
     if store.table("critical_cells").is_empty():
         said = dmc.Card(html.P(NO_STEPS), className="card prose", id="no-path")
         return html.Div([title, said], className="page")
-    rows = min(len(store.ranks), path_strip.MOST_ROWS + 1)
+    rows = min(len(store.ranks), critical_path.MOST_ROWS + 1)
     half = {"base": 12, "lg": 6}
     cards = (
         (chart.card(STRIP, "Who carries it, step by step", max(230, 130 + ROW_PX * rows)), 12),
@@ -72,29 +72,29 @@ def register(app: Dash) -> None:
     chart.bind(app, SHARES, _shares, Input(GROUP, "value"))
     chart.bind(app, PIECES, _pieces)
     chart.bind(app, SLACK, _slack)
-    follow.bind(app, STRIP, _to_cell)
-    follow.bind(app, SHARES, _to_group)
-    follow.bind(app, PIECES, _to_piece)
-    follow.bind_rows(app, PIECES, _to_row)
-    follow.bind(app, SLACK, _to_rank)
+    chart.follow_clicks(app, STRIP, _to_cell)
+    chart.follow_clicks(app, SHARES, _to_group)
+    chart.follow_clicks(app, PIECES, _to_piece)
+    chart.follow_row_clicks(app, PIECES, _to_row)
+    chart.follow_clicks(app, SLACK, _to_rank)
 
 
 def _choice() -> Component:
-    data = [{"value": name, "label": f"by {name}"} for name in path_shares.GROUPS]
+    data = [{"value": name, "label": f"by {name}"} for name in critical_path.GROUPS]
     return dmc.SegmentedControl(id=GROUP, data=data, value="rank", size="xs", **aria("divided by"))
 
 
 def _strip(store: Store, theme: Theme) -> Drawing:
-    return path_strip.draw(store.table("critical_cells"), theme)
+    return critical_path.by_step(store.table("critical_cells"), theme)
 
 
 def _shares(store: Store, theme: Theme, group: Any) -> Drawing:
-    by = group if group in path_shares.GROUPS else path_shares.GROUPS[0]
-    return path_shares.draw(store.table("critical_path"), store.hosts, by, theme)
+    by = group if group in critical_path.GROUPS else critical_path.GROUPS[0]
+    return critical_path.composition(store.table("critical_path"), store.hosts, by, theme)
 
 
 def _pieces(store: Store, theme: Theme) -> Drawing:
-    return path_pieces.draw(store.table("critical_longest"), theme)
+    return critical_path.pieces(store.table("critical_longest"), theme)
 
 
 def _slack(store: Store, theme: Theme) -> Drawing:

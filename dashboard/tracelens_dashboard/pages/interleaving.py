@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any, Final
 import dash_mantine_components as dmc
 from dash import Input, html
 
-from tracelens.lod.window import Window
-from tracelens_dashboard import links
-from tracelens_dashboard.components import chart, finding_card, follow
-from tracelens_dashboard.components.aria import aria
-from tracelens_dashboard.figures import budget, chain_lanes, overlap, update_gaps
+from tracelens.lod.viewport import Window
+from tracelens_dashboard.components import chart, finding_card
+from tracelens_dashboard.figures import interleaving
+from tracelens_dashboard.ids import aria
+from tracelens_dashboard.view import links
 
 if TYPE_CHECKING:
     from dash import Dash
     from dash.development.base_component import Component
 
     from tracelens_dashboard.figures.drawing import Drawing
-    from tracelens_dashboard.state import ViewState
-    from tracelens_dashboard.store import Store
+    from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.theme import Theme
+    from tracelens_dashboard.view.state import ViewState
 
 PATH: Final = "/interleaving"
 TITLE: Final = "Interleaving"
@@ -63,7 +63,7 @@ def layout(store: Store, _view: ViewState) -> Component:
         chart.card(
             BUDGET,
             "Time for background work",
-            _height(store, "background", budget.MOST_RANKS),
+            _height(store, "background", interleaving.MOST_RANKS),
             *_inputs(),
         ),
     )
@@ -79,38 +79,38 @@ def register(app: Dash) -> None:
     chart.bind(app, CHAINS, _chains)
     chart.bind(app, GAPS, _gaps)
     chart.bind(app, BUDGET, _budget, Input(AMOUNT, "value"), Input(SPEED, "value"))
-    follow.bind(app, BY_STEP, _to_step)
-    follow.bind(app, BY_BUCKET, _to_call)
-    follow.bind(app, CHAINS, _to_chain)
-    follow.bind(app, GAPS, _to_gap)
-    follow.bind(app, BUDGET, _to_rank)
+    chart.follow_clicks(app, BY_STEP, _to_step)
+    chart.follow_clicks(app, BY_BUCKET, _to_call)
+    chart.follow_clicks(app, CHAINS, _to_chain)
+    chart.follow_clicks(app, GAPS, _to_gap)
+    chart.follow_clicks(app, BUDGET, _to_rank)
 
 
 def _is_empty(store: Store) -> bool:
-    nothing = overlap.is_empty(store.table("overlap_by_step"))
+    nothing = interleaving.has_no_communication(store.table("overlap_by_step"))
     return nothing and store.table("gap_spread").is_empty()
 
 
 def _by_step(store: Store, theme: Theme) -> Drawing:
-    return overlap.by_step(store.table("overlap_by_step"), theme)
+    return interleaving.overlap_by_step(store.table("overlap_by_step"), theme)
 
 
 def _by_bucket(store: Store, theme: Theme) -> Drawing:
-    return overlap.by_bucket(store.table("overlap_by_bucket"), theme)
+    return interleaving.overlap_by_bucket(store.table("overlap_by_bucket"), theme)
 
 
 def _chains(store: Store, theme: Theme) -> Drawing:
-    return chain_lanes.draw(store.table("chains"), theme)
+    return interleaving.latency(store.table("chains"), theme)
 
 
 def _gaps(store: Store, theme: Theme) -> Drawing:
-    return update_gaps.draw(store.table("gap_spread"), theme)
+    return interleaving.update_gaps(store.table("gap_spread"), theme)
 
 
 def _budget(store: Store, theme: Theme, mebibytes: Any, gbytes_per_s: Any) -> Drawing:
     amount = _between(mebibytes, USUAL_MIB, MOST_MIB)
     speed = _between(gbytes_per_s, USUAL_SPEED, MOST_SPEED)
-    return budget.draw(store.table("background"), amount, speed, theme)
+    return interleaving.idle_time(store.table("background"), amount, speed, theme)
 
 
 def _between(value: Any, usual: float, most: float) -> float:

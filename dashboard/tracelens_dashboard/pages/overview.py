@@ -7,23 +7,24 @@ from typing import TYPE_CHECKING, Any, Final
 import dash_mantine_components as dmc
 from dash import html
 
-from tracelens.analyses.efficiency import CAUSES, SLOW_HOST
-from tracelens.lod import glance
-from tracelens.reports.words import clean, noted
-from tracelens_dashboard import links, text
-from tracelens_dashboard.components import chart, finding_card, follow
-from tracelens_dashboard.components.aria import aria
-from tracelens_dashboard.figures import lateness_map, step_parts, waterfall
+from tracelens.accounting.efficiency import CAUSES, SLOW_HOST
+from tracelens.lod import run_data
+from tracelens.reports.messages import clean, noted
+from tracelens_dashboard import text
+from tracelens_dashboard.components import chart, finding_card
+from tracelens_dashboard.figures import axes, overview, stragglers
+from tracelens_dashboard.ids import aria
+from tracelens_dashboard.view import links
 
 if TYPE_CHECKING:
     from dash import Dash
     from dash.development.base_component import Component
 
-    from tracelens.analyses.result import Finding
+    from tracelens.model.result import Finding
     from tracelens_dashboard.figures.drawing import Drawing
-    from tracelens_dashboard.state import ViewState
-    from tracelens_dashboard.store import Store
+    from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.theme import Theme
+    from tracelens_dashboard.view.state import ViewState
 
 PATH: Final = "/"
 TITLE: Final = "Overview"
@@ -66,22 +67,22 @@ def register(app: Dash) -> None:
     chart.bind(app, WATERFALL, _waterfall)
     chart.bind(app, LATENESS, _map)
     chart.bind(app, PARTS, _parts)
-    follow.bind(app, PARTS, _to_step)
-    follow.bind(app, LATENESS, _to_cell)
-    follow.bind(app, WATERFALL, _to_loss)
+    chart.follow_clicks(app, PARTS, _to_step)
+    chart.follow_clicks(app, LATENESS, _to_cell)
+    chart.follow_clicks(app, WATERFALL, _to_loss)
 
 
 def _to_cell(store: Store, point: dict[str, Any]) -> str:
     """Lead to the latest rank of a cell, in the step in which it was."""
     rows = _rows(store, str(point["y"]))
-    rank, step = lateness_map.latest(store.lateness, rows, int(point["x"]))
+    rank, step = stragglers.latest_cell(store.lateness, rows, int(point["x"]))
     return links.to_step(store, step, (rank,))
 
 
 def _rows(store: Store, label: str) -> list[int]:
     """Return the places of the ranks that a row of the map stands for, by its label."""
     if _by_rank(store):
-        return [store.lateness.ranks.index(lateness_map.first_rank(label))]
+        return [store.lateness.ranks.index(axes.first_rank(label))]
     return [
         row
         for row, rank in enumerate(store.lateness.ranks)
@@ -112,11 +113,11 @@ def _map_title(store: Store) -> str:
 
 
 def _waterfall(store: Store, theme: Theme) -> Drawing:
-    return waterfall.draw(store.report.efficiency, theme)
+    return overview.waterfall(store.report.efficiency, theme)
 
 
 def _parts(store: Store, theme: Theme) -> Drawing:
-    return step_parts.draw(store.times, theme)
+    return overview.step_parts(store.times, theme)
 
 
 def _to_step(store: Store, point: dict[str, Any]) -> str:
@@ -125,8 +126,8 @@ def _to_step(store: Store, point: dict[str, Any]) -> str:
 
 def _map(store: Store, theme: Theme) -> Drawing:
     if _by_rank(store):
-        return lateness_map.by_rank(store.lateness, theme)
-    return lateness_map.by_host(store.lateness, store.hosts, theme)
+        return stragglers.by_rank(store.lateness, theme)
+    return stragglers.by_host(store.lateness, store.hosts, theme)
 
 
 def _verdict(store: Store) -> Component:
@@ -136,7 +137,7 @@ def _verdict(store: Store) -> Component:
         if efficiency
         else ""
     )
-    reason = clean(glance.verdict(store.report))
+    reason = clean(run_data.verdict(store.report))
     note = "Efficiency is POP parallel efficiency: useful computation over ranks times job time."
     return html.Div(
         [

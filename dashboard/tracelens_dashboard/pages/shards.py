@@ -8,21 +8,21 @@ import dash_mantine_components as dmc
 import polars as pl
 from dash import Input, dcc, html
 
-from tracelens.lod.window import Window
-from tracelens_dashboard import links
-from tracelens_dashboard.components import chart, finding_card, follow
-from tracelens_dashboard.components.aria import aria
-from tracelens_dashboard.figures import asynchrony, placements, tensors
+from tracelens.lod.viewport import Window
+from tracelens_dashboard.components import chart, finding_card
+from tracelens_dashboard.figures import shards, staleness
 from tracelens_dashboard.figures import shards as figures
+from tracelens_dashboard.ids import aria
+from tracelens_dashboard.view import links
 
 if TYPE_CHECKING:
     from dash import Dash
     from dash.development.base_component import Component
 
     from tracelens_dashboard.figures.drawing import Drawing
-    from tracelens_dashboard.state import ViewState
-    from tracelens_dashboard.store import Store
+    from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.theme import Theme
+    from tracelens_dashboard.view.state import ViewState
 
 PATH: Final = "/shards"
 TITLE: Final = "PS shards"
@@ -74,10 +74,10 @@ def register(app: Dash) -> None:
     chart.bind(app, TENSORS, _tensors, Input(CHOSEN, "value"))
     chart.bind(app, PLACEMENTS, _placements)
     chart.bind(app, STALENESS, _staleness)
-    follow.bind(app, DOTS, _to_shard)
-    follow.bind(app, TRAFFIC, _to_pair)
-    follow.bind(app, TENSORS, _to_tensor)
-    follow.bind(app, STALENESS, _to_worker)
+    chart.follow_clicks(app, DOTS, _to_shard)
+    chart.follow_clicks(app, TRAFFIC, _to_pair)
+    chart.follow_clicks(app, TENSORS, _to_tensor)
+    chart.follow_clicks(app, STALENESS, _to_worker)
 
 
 def _charts(store: Store, view: ViewState) -> list[Component]:
@@ -128,7 +128,7 @@ def _choice(store: Store, view: ViewState) -> Component:
 
 
 def _dots(store: Store, theme: Theme, marked: Any) -> Drawing:
-    return figures.dots(store.run.loads, theme, marked if isinstance(marked, int) else None)
+    return figures.load(store.run.loads, theme, marked if isinstance(marked, int) else None)
 
 
 def _traffic(store: Store, theme: Theme) -> Drawing:
@@ -136,18 +136,18 @@ def _traffic(store: Store, theme: Theme) -> Drawing:
 
 
 def _placements(store: Store, theme: Theme) -> Drawing:
-    return placements.draw(store.table("placements"), theme)
+    return shards.placement_bars(store.table("placements"), theme)
 
 
 def _staleness(store: Store, theme: Theme) -> Drawing:
-    return asynchrony.draw(store.table("asynchrony"), theme)
+    return staleness.draw(store.table("asynchrony"), theme)
 
 
 def _tensors(store: Store, theme: Theme, chosen: Any) -> Drawing:
     shard = int(chosen) if str(chosen).isdecimal() else 0
     placed = store.table("placements")
     mean = None if placed.is_empty() else float(placed["mean_bytes"][0])
-    return tensors.draw(store.table("tensors"), shard, mean, theme)
+    return shards.tensor_bars(store.table("tensors"), shard, mean, theme)
 
 
 def _to_shard(store: Store, point: dict[str, Any]) -> str | None:

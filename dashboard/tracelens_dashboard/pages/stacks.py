@@ -9,21 +9,22 @@ from dash import Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
 from tracelens.lod import stacks
-from tracelens.lod.window import Window
-from tracelens_dashboard import beside, ids, links, sight, text
-from tracelens_dashboard.components import chart, follow
-from tracelens_dashboard.components.aria import aria
-from tracelens_dashboard.figures import frame_bars, frame_times, icicle
+from tracelens.lod.viewport import Window
+from tracelens_dashboard import ids, text
+from tracelens_dashboard.components import chart
+from tracelens_dashboard.figures import sampled_stacks
+from tracelens_dashboard.ids import aria
 from tracelens_dashboard.theme import name_of
+from tracelens_dashboard.view import links, peer_stacks, viewport
 
 if TYPE_CHECKING:
     from dash import Dash
     from dash.development.base_component import Component
 
     from tracelens_dashboard.figures.drawing import Drawing
-    from tracelens_dashboard.state import ViewState
-    from tracelens_dashboard.store import Store
+    from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.theme import Theme
+    from tracelens_dashboard.view.state import ViewState
 
 PATH: Final = "/stacks"
 TITLE: Final = "Stacks"
@@ -53,7 +54,7 @@ def layout(store: Store, view: ViewState) -> Component:
     if not store.sampled:
         return html.Div([title, _explanation()], className="page", id="no-stacks")
     seen = _window(store, view)
-    times = max(200, 100 + 26 * min(len(store.sampled), beside.MOST_PEERS + 1))
+    times = max(200, 100 + 26 * min(len(store.sampled), peer_stacks.MOST_PEERS + 1))
     cards = (
         chart.card(CALLS, "Calls: redder is longer than on peers", 380),
         chart.card(FRAMES, "Frames with most time beyond the peers'", 400),
@@ -77,7 +78,7 @@ def register(app: Dash) -> None:
     chart.bind(app, CALLS, _calls, *chosen)
     chart.bind(app, FRAMES, _frames, *chosen)
     chart.bind(app, TIMES, _times, *chosen, Input(FRAME, "data"))
-    follow.bind(app, TIMES, _to_moment)
+    chart.follow_clicks(app, TIMES, _to_moment)
     for source in (CALLS, FRAMES):
         _register_choice(app, source)
 
@@ -114,9 +115,9 @@ def _frame(value: Any) -> str:
 
 def _controls(store: Store, view: ViewState) -> Component:
     ranks = [{"value": str(rank), "label": f"rank {rank}"} for rank in store.sampled]
-    names = [beside.ALL, *store.times.categories]
+    names = [peer_stacks.ALL_TIME, *store.times.categories]
     phases = [{"value": name, "label": name_of(name)} for name in names]
-    rank = beside.first_rank(store, view.pins)
+    rank = peer_stacks.first_rank(store, view.pins)
     common: dict[str, Any] = {"size": "xs", "allowDeselect": False}
     return dmc.Group(
         [
@@ -125,7 +126,8 @@ def _controls(store: Store, view: ViewState) -> Component:
                 **common, **aria("rank"),
             ),
             dmc.Select(
-                id=PHASE, data=phases, value=beside.first_phase(store, rank), **common, **aria("phase")
+                id=PHASE, data=phases, value=peer_stacks.first_phase(store, rank),
+                **common, **aria("phase"),
             ),
         ],
         gap="xs",
@@ -137,7 +139,7 @@ def _window(store: Store, view: ViewState) -> Window:
     steps = store.window_of(*view.steps) if view.steps and view.start_ns is None else None
     if steps:
         return steps
-    seen, origin = sight.window_of(store, view), store.whole.start_ns
+    seen, origin = viewport.window_of(store, view), store.whole.start_ns
     return Window(origin + seen.start_ns, origin + seen.end_ns)
 
 
@@ -154,29 +156,31 @@ def _said(store: Store, view: ViewState, seen: Window) -> list[Any]:
 
 
 def _calls(store: Store, theme: Theme, *values: Any) -> Drawing:
-    asked = beside.read(store, *values)
-    mine, peers = beside.stacks_of(store, asked)
-    return icicle.draw(stacks.calls(mine, peers), asked.rank, len(peers), theme)
+    asked = peer_stacks.read(store, *values)
+    mine, peers = peer_stacks.stacks_of(store, asked)
+    return sampled_stacks.icicle(stacks.calls(mine, peers), asked.rank, len(peers), theme)
 
 
 def _frames(store: Store, theme: Theme, *values: Any) -> Drawing:
-    asked = beside.read(store, *values)
-    return frame_bars.draw(stacks.frames(*beside.stacks_of(store, asked)), asked.rank, theme)
+    asked = peer_stacks.read(store, *values)
+    return sampled_stacks.by_function(
+        stacks.frames(*peer_stacks.stacks_of(store, asked)), asked.rank, theme
+    )
 
 
 def _times(store: Store, theme: Theme, *values: Any) -> Drawing:
     """Draw when the chosen frame ran; before one is chosen, that with the largest excess."""
     *choice, frame = values
-    asked = beside.read(store, *choice)
+    asked = peer_stacks.read(store, *choice)
     if not isinstance(frame, str):
-        found = stacks.frames(*beside.stacks_of(store, asked))
+        found = stacks.frames(*peer_stacks.stacks_of(store, asked))
         frame = "" if found.is_empty() else str(found["frame"][0])
     shares = {
-        rank: stacks.when(store.samples(rank), frame, asked.window, frame_times.BINS)
+        rank: stacks.when(store.samples(rank), frame, asked.window, sampled_stacks.BINS)
         for rank in (asked.rank, *asked.peers)
         if frame
     }
-    return frame_times.draw(shares, frame, asked.window, store.whole.start_ns, theme)
+    return sampled_stacks.over_time(shares, frame, asked.window, store.whole.start_ns, theme)
 
 
 def _to_moment(store: Store, point: dict[str, Any]) -> str | None:

@@ -1,4 +1,7 @@
-"""How long do steps take: on which ranks, in which steps, since when, and how often?"""
+"""How long do steps take: on which ranks, in which steps, since when, and how often?
+
+What is measured can be chosen: the whole step, compute time, waiting, or one category.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,25 @@ from typing import TYPE_CHECKING, Any, Final
 import dash_mantine_components as dmc
 from dash import Input, State, dcc, html
 
+from tracelens.accounting.phases import COMPUTE_CATEGORIES
 from tracelens.lod import regimes
-from tracelens.lod.grid import Grid
-from tracelens_dashboard import links
-from tracelens_dashboard.components import chart, finding_card, follow, measure
-from tracelens_dashboard.figures import step_map, step_series, step_spread
-from tracelens_dashboard.figures.lateness_map import first_rank
+from tracelens.lod.step_times import StepGrid
+from tracelens_dashboard.components import chart, finding_card
+from tracelens_dashboard.figures import step_durations
+from tracelens_dashboard.figures.axes import first_rank
+from tracelens_dashboard.ids import aria
+from tracelens_dashboard.theme import name_of
+from tracelens_dashboard.view import links
 
 if TYPE_CHECKING:
     from dash import Dash
     from dash.development.base_component import Component
 
     from tracelens_dashboard.figures.drawing import Drawing
-    from tracelens_dashboard.state import ViewState
-    from tracelens_dashboard.store import Store
+    from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.theme import Theme
+    from tracelens_dashboard.view.state import ViewState
+
 
 PATH: Final = "/steps"
 TITLE: Final = "Steps"
@@ -56,7 +63,7 @@ def layout(store: Store, view: ViewState) -> Component:
     return html.Div(
         [
             dcc.Store(id=MARKED, data=view.steps),
-            html.Div([title, measure.choice(MEASURE, store)], className="page-heading"),
+            html.Div([title, measure_choice(MEASURE, store)], className="page-heading"),
             dmc.Grid([dmc.GridCol(card, span=span) for card, span in cards], gutter="sm"),
             _findings(store),
         ],
@@ -70,36 +77,40 @@ def register(app: Dash) -> None:
     chart.bind(app, SERIES, _series, chosen)
     chart.bind(app, MAP, _map, chosen, Input(MARKED, "data"))
     chart.bind(app, SPREAD, _spread, chosen)
-    follow.bind(app, SERIES, _to_point)
-    follow.bind(app, MAP, _to_cell, State(MEASURE, "value"))
-    follow.bind(app, SPREAD, _to_example)
+    chart.follow_clicks(app, SERIES, _to_point)
+    chart.follow_clicks(app, MAP, _to_cell, State(MEASURE, "value"))
+    chart.follow_clicks(app, SPREAD, _to_example)
 
 
 def _series(store: Store, theme: Theme, chosen: str | None) -> Drawing:
-    times = store.step_times(measure.categories(store, chosen))
+    times = store.step_times(measured_categories(store, chosen))
     found = regimes.find(times.usual_ns)
-    return step_series.draw(times, found, _marks(store), measure.words(chosen), theme)
+    return step_durations.over_run(times, found, _marks(store), measured_text(chosen), theme)
 
 
 def _map(store: Store, theme: Theme, chosen: str | None, marked: list[int] | None) -> Drawing:
     steps = (marked[0], marked[1]) if marked else None
-    return step_map.draw(_grid(store, chosen), theme, steps)
+    return step_durations.by_rank(_grid(store, chosen), theme, steps)
 
 
 def _spread(store: Store, theme: Theme, chosen: str | None) -> Drawing:
-    times = store.step_times(measure.categories(store, chosen))
-    return step_spread.draw(times, measure.words(chosen), theme)
+    times = store.step_times(measured_categories(store, chosen))
+    return step_durations.distribution(times, measured_text(chosen), theme)
 
 
-def _grid(store: Store, chosen: str | None) -> Grid:
-    categories = measure.categories(store, chosen)
-    return Grid.of(store.times, categories, step_map.MOST_ROWS, step_map.MOST_COLUMNS)
+def _grid(store: Store, chosen: str | None) -> StepGrid:
+    categories = measured_categories(store, chosen)
+    return StepGrid.of(
+        store.times, categories, step_durations.MOST_ROWS, step_durations.MOST_COLUMNS
+    )
 
 
-def _marks(store: Store) -> list[step_series.Mark]:
+def _marks(store: Store) -> list[step_durations.Mark]:
     """Return the steps of findings that speak of a part of the run."""
     return [
-        step_series.Mark(finding_card.title(finding), *finding.steps, finding.category == "fault")
+        step_durations.Mark(
+            finding_card.title(finding), *finding.steps, finding.category == "fault"
+        )
         for finding in store.report.findings
         if finding.steps
     ]
@@ -107,7 +118,7 @@ def _marks(store: Store) -> list[step_series.Mark]:
 
 def _findings(store: Store) -> Component:
     cards = [finding_card.card(store, one) for one in store.report.findings if one.steps]
-    return dmc.Stack(cards[: step_series.MOST_MARKS], gap="xs", mt="sm")
+    return dmc.Stack(cards[: step_durations.MOST_MARKS], gap="xs", mt="sm")
 
 
 def _to_point(store: Store, point: dict[str, Any]) -> str | None:
@@ -123,3 +134,34 @@ def _to_cell(store: Store, point: dict[str, Any], chosen: str | None) -> str:
 def _to_example(store: Store, point: dict[str, Any]) -> str | None:
     example = (point.get("customdata") or [None, None])[1]
     return links.to_step(store, example[1], (example[0],)) if example else None
+
+
+WHOLE_STEP: Final = "the whole step"
+COMPUTE_TIME: Final = "own work"
+
+
+def measure_choice(identity: str, store: Store) -> Component:
+    """Return the select; categories that never occur are not offered."""
+    names = [WHOLE_STEP, COMPUTE_TIME, *store.times.categories]
+    data = [{"value": name, "label": name_of(name)} for name in names]
+    return dmc.Select(
+        id=identity,
+        data=data,
+        value=WHOLE_STEP,
+        size="xs",
+        allowDeselect=False,
+        **aria("what is measured"),
+    )
+
+
+def measured_categories(store: Store, chosen: str | None) -> tuple[str, ...]:
+    """Return the categories that a choice stands for; all of them where it makes no sense."""
+    known = store.times.categories
+    if chosen == COMPUTE_TIME:
+        return tuple(name for name in known if name in COMPUTE_CATEGORIES)
+    return (chosen,) if chosen in known else known
+
+
+def measured_text(chosen: str | None) -> str:
+    """Say a choice within a sentence."""
+    return "step time" if chosen in {None, WHOLE_STEP} else f"{name_of(chosen)} in a step"

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any, Final
 import dash_mantine_components as dmc
 from dash import Input, dcc, html
 
-from tracelens.analyses.phases import OWN_CATEGORIES
-from tracelens_dashboard import links
-from tracelens_dashboard.components import chart, finding_card, follow
-from tracelens_dashboard.components.aria import aria
-from tracelens_dashboard.figures import lateness_map, rank_bars
+from tracelens.accounting.phases import COMPUTE_CATEGORIES
+from tracelens_dashboard.components import chart, finding_card
+from tracelens_dashboard.figures import axes, stragglers
+from tracelens_dashboard.ids import aria
 from tracelens_dashboard.theme import name_of
+from tracelens_dashboard.view import links
 
 if TYPE_CHECKING:
     from dash import Dash
     from dash.development.base_component import Component
 
     from tracelens_dashboard.figures.drawing import Drawing
-    from tracelens_dashboard.state import ViewState
-    from tracelens_dashboard.store import Store
+    from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.theme import Theme
+    from tracelens_dashboard.view.state import ViewState
 
 PATH: Final = "/stragglers"
 TITLE: Final = "Stragglers"
@@ -63,11 +63,11 @@ def register(app: Dash) -> None:
     """Draw both charts; a click on a cell leads to that rank and step."""
     chart.bind(app, MAP, _map, Input(PHASE, "value"), Input(MARKED, "data"))
     chart.bind(app, BARS, _bars)
-    follow.bind(app, MAP, _to_cell)
+    chart.follow_clicks(app, MAP, _to_cell)
 
 
 def _to_cell(store: Store, point: dict[str, Any]) -> str:
-    rank = lateness_map.first_rank(point["y"])
+    rank = axes.first_rank(point["y"])
     return links.to_step(store, int(point["x"]), (rank,))
 
 
@@ -76,7 +76,7 @@ def _height(store: Store) -> int:
 
 
 def _map_card(store: Store) -> Component:
-    names = [name for name in OWN_CATEGORIES if name in store.times.categories]
+    names = [name for name in COMPUTE_CATEGORIES if name in store.times.categories]
     data = [{"value": ALL, "label": ALL}, *({"value": n, "label": name_of(n)} for n in names)]
     choice = dmc.Select(
         id=PHASE, data=data, value=ALL, size="xs", allowDeselect=False, **aria("phase")
@@ -85,10 +85,10 @@ def _map_card(store: Store) -> Component:
 
 
 def _bars(store: Store, theme: Theme) -> Drawing:
-    return rank_bars.draw(store.lateness, store.lateness_in, theme)
+    return stragglers.by_category(store.lateness, store.lateness_in, theme)
 
 
 def _map(store: Store, theme: Theme, phase: str | None, marked: list[int] | None) -> Drawing:
-    known = phase if phase in OWN_CATEGORIES else None
+    known = phase if phase in COMPUTE_CATEGORIES else None
     late = store.lateness_in(known) if known else store.lateness
-    return lateness_map.by_rank(late, theme, (marked[0], marked[1]) if marked else None)
+    return stragglers.by_rank(late, theme, (marked[0], marked[1]) if marked else None)

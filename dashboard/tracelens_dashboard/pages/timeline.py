@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, Final
 import dash_mantine_components as dmc
 from dash import dcc, html
 
-from tracelens_dashboard import sight
-from tracelens_dashboard.components import chart, keys, opened_rank
-from tracelens_dashboard.components.timeline import answers, controls, drawing, names, overview
+from tracelens_dashboard.components import chart
+from tracelens_dashboard.components.timeline import answers, controls, drawing, keys, names
+from tracelens_dashboard.view import viewport
 
 if TYPE_CHECKING:
     from dash import Dash
     from dash.development.base_component import Component
 
-    from tracelens_dashboard.state import ViewState
-    from tracelens_dashboard.store import Store
+    from tracelens_dashboard.runs.store import Store
+    from tracelens_dashboard.view.state import ViewState
 
 PATH: Final = "/timeline"
 TITLE: Final = controls.TITLE
@@ -25,7 +25,7 @@ TITLE: Final = controls.TITLE
 def layout(store: Store, view: ViewState) -> Component:
     """Return the page."""
     graph = html.Div(chart.graph(names.GRAPH), role="img", id=names.PLOT)
-    shown = [controls.layout(store, view), overview.layout(), graph]
+    shown = [controls.layout(store, view), controls.strip_layout(), graph]
     return html.Div(
         [
             dcc.Store(id=names.VIEW, data=_seen(store, view)),
@@ -34,7 +34,7 @@ def layout(store: Store, view: ViewState) -> Component:
             keys.layout(),
             dmc.Card(shown, className="card"),
             dmc.Card(answers.described(store, view), id=names.DETAILS, className="card", mt="sm"),
-            opened_rank.layout(store),
+            drawing.rank_layout(store),
         ],
         className="page",
     )
@@ -43,15 +43,15 @@ def layout(store: Store, view: ViewState) -> Component:
 def register(app: Dash) -> None:
     """Draw, follow zoom and drag, describe what is clicked, keep the address bar true."""
     drawing.register(app)
-    overview.register(app)
+    controls.register_strip(app)
     answers.register(app)
-    opened_rank.register(app, names.VIEW, names.WIDE)
+    drawing.register_rank(app, names.VIEW, names.WIDE)
     keys.register(app, names.GRAPH, names.VIEW, names.SELECTED, (names.PINS, names.SORT))
 
 
 def _seen(store: Store, view: ViewState) -> dict[str, Any]:
     """Return the page's view of a link, in ns since the run's start."""
-    seen = sight.window_of(store, view)
+    seen = viewport.window_of(store, view)
     steps = list(view.steps) if view.steps else None
     return {
         "t0": seen.start_ns,

@@ -1,4 +1,4 @@
-"""Hooks into frameworks: a line in HOOKS and a module each; none is imported before it is needed."""
+"""Hooks into frameworks: a line in HOOKS and a file or folder each, imported when needed."""
 
 from __future__ import annotations
 
@@ -7,20 +7,26 @@ from typing import Any, Final
 import wrapt
 
 from tracelens.errors import InvalidArgument
-from tracelens_instrument.hooks.base import Hook, attached
+from tracelens_instrument.core.attachments import attached
+from tracelens_instrument.hooks.base import Hook
 
 __all__ = ["HOOKS", "attach", "attached", "install"]
 
 _HERE: Final = "tracelens_instrument.hooks"
 
 HOOKS: Final[tuple[Hook, ...]] = (
-    Hook("PyTorch", f"{_HERE}.torch_ddp", "torch", "a torch.nn.Module (also DDP)"),
-    Hook("TensorFlow", f"{_HERE}.tensorflow", "tensorflow", ""),
+    Hook("PyTorch", f"{_HERE}.torch.hook", "torch", "a torch.nn.Module (also DDP)"),
+    Hook("TensorFlow", f"{_HERE}.tensorflow.hook", "tensorflow", ""),
     Hook("Horovod", f"{_HERE}.horovod", "horovod.torch", ""),
-    Hook("Lightning", f"{_HERE}.lightning", "lightning.pytorch", "a Lightning Trainer"),
-    Hook("Hugging Face", f"{_HERE}.huggingface", "transformers.trainer", "a Hugging Face Trainer"),
+    Hook("Lightning", f"{_HERE}.trainers.lightning", "lightning.pytorch", "a Lightning Trainer"),
+    Hook(
+        "Hugging Face",
+        f"{_HERE}.trainers.huggingface",
+        "transformers.trainer",
+        "a Hugging Face Trainer",
+    ),
     Hook("JAX", f"{_HERE}.jax", "jax", ""),
-    Hook("mpi4py", f"{_HERE}.mpi", "mpi4py.MPI", "an mpi4py communicator"),
+    Hook("mpi4py", f"{_HERE}.mpi.hook", "mpi4py.MPI", "an mpi4py communicator"),
 )
 
 _installed: set[str] = set()

@@ -7,41 +7,43 @@ A hook module has three functions, and imports its framework when one of them is
 - ``install(framework) -> None``: record what the framework does, with no change to the program.
 
 Whatever goes wrong inside a hook stays there: what is `attempt`ed, and `guarded` functions, warn once
-and return None.
+and return None. Both ends of messages count them alike (`MessageNumbers`), so that they can be matched.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
+import itertools
 import sys
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
 
-from tracelens_instrument.failures import let_through, shown, warn_once
+from tracelens_instrument.core.failures import reraise_if_handlers, short_repr, warn_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = [
-    "ATTACHED_VARIABLE",
-    "Hook",
-    "HookModule",
-    "attached",
-    "attempt",
-    "guarded",
-    "note_attached",
-    "say_failed",
-]
+__all__ = ["Hook", "HookModule", "MessageNumbers", "attempt", "guarded", "warn_failed"]
+
+
+class MessageNumbers:
+    """Counts the messages of one communicator apart by direction, peer and tag."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, int, int], Callable[[], int]] = {}
+
+    def next(self, op: str, peer: int, tag: int) -> int:
+        """Return the number of a message to (``send``) or from (``recv``) a peer with a tag."""
+        key = (op, peer, tag)
+        count = self._counts.get(key)
+        if count is None:  # setdefault, because threads may send side by side
+            count = self._counts.setdefault(key, itertools.count().__next__)
+        return count()
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-ATTACHED_VARIABLE: Final = "TRACELENS_ATTACHED"
-
-_ATTACHED: Final[list[str]] = []
 
 
 class HookModule(Protocol):
@@ -95,7 +97,7 @@ def attempt(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | 
     try:
         return function(*args, **kwargs)
     except Exception as error:  # noqa: BLE001 - the border to the user's training code
-        say_failed(function, error)
+        warn_failed(function, error)
         return None
 
 
@@ -109,38 +111,13 @@ def guarded(function: Callable[P, R]) -> Callable[P, R | None]:
     return call
 
 
-def say_failed(function: Callable[..., object], error: Exception) -> None:
+def warn_failed(function: Callable[..., object], error: Exception) -> None:
     """Warn once that a function of ours failed in the midst of training code.
 
     Raises:
         Exception: `error` itself, if a signal handler of the program raised it.
     """
-    let_through(error)
-    what = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
-    warn_once(f"hook {what} failed and recorded nothing ({shown(error)}).", f"hook {what}")
-
-
-def note_attached(words: str) -> None:
-    """Remember that something was attached, for whoever asks what is recorded.
-
-    `tracelens record` asks by a file that it names in the environment.
-    """
-    _ATTACHED.append(words)
-    asking = os.environ.get(ATTACHED_VARIABLE)
-    if asking:
-        with contextlib.suppress(OSError):  # on another host there is no such file
-            _append(asking, f"{words}\n".encode())
-
-
-def _append(path: str, line: bytes) -> None:
-    """Add a line in one write, so that those of several ranks do not mix; never make the file."""
-    file = os.open(path, os.O_WRONLY | os.O_APPEND)
-    try:
-        os.write(file, line)
-    finally:
-        os.close(file)
-
-
-def attached() -> list[str]:
-    """What has been attached in this process, in words."""
-    return list(_ATTACHED)
+    reraise_if_handlers(error)
+    where = function.__module__.removeprefix("tracelens_instrument.hooks.")
+    what = f"{where}.{function.__name__}"
+    warn_once(f"hook {what} failed and recorded nothing ({short_repr(error)}).", f"hook {what}")

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 import wrapt
 
 from tracelens_instrument import recorder
-from tracelens_instrument.hooks.base import attempt, note_attached
+from tracelens_instrument.core.attachments import note_attached
+from tracelens_instrument.hooks.base import attempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tracelens_instrument.span import Span, Token
+    from tracelens_instrument.core.spans import Span, Token
 
 __all__ = ["install"]
 

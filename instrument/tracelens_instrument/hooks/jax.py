@@ -1,27 +1,115 @@
 """JAX: steps from its own annotation, collectives and computation from its profiler, for some steps.
 
 What a compiled function does runs in XLA's threads, where Python sees nothing. So the steps that the
-program marks with ``jax.profiler.StepTraceAnnotation`` are recorded all, and some of them are profiled;
-all processes run the same program, so the same operation of the same run is one collective.
+program marks with ``jax.profiler.StepTraceAnnotation`` are recorded all, and some of them are profiled:
+collectives become spans one by one, computation is put together. All processes run the same program, so
+the same operation of the same run is one collective.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tempfile
 import time
+from bisect import bisect_right
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import wrapt
 
 from tracelens_instrument import recorder
-from tracelens_instrument.clock import now
-from tracelens_instrument.hooks.base import attempt, note_attached
-from tracelens_instrument.hooks.jax_spans import Operation, Seen, spans_of
+from tracelens_instrument.core.attachments import note_attached
+from tracelens_instrument.core.clock import now
+from tracelens_instrument.hooks.base import attempt
 
-__all__ = ["install"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+__all__ = ["Operation", "Seen", "install", "spans_of"]
+
+
+# XLA's names, and those of JAX's primitives, which it takes over where it can.
+_COLLECTIVES: Final = (
+    (re.compile(r"psum_scatter|reduce[-_]scatter"), "reduce_scatter"),
+    (re.compile(r"all[-_]reduce|psum|pmean|pmax|pmin"), "allreduce"),
+    (re.compile(r"all[-_]gather"), "all_gather"),
+    (re.compile(r"all[-_]to[-_]all"), "all_to_all"),
+    (re.compile(r"collective[-_]broadcast|pbroadcast"), "broadcast"),
+)
+_TOUCHING_NS: Final = 50_000  # what lies between two operations of one computation
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation of a compiled function, on the monotonic clock."""
+
+    name: str
+    module: str
+    device: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A span to record; without `op` it is computation."""
+
+    name: str
+    op: str | None
+    start_ns: int
+    end_ns: int
+    step: int
+    seq: int = 0
+
+
+def spans_of(operations: Iterable[Operation], steps: Mapping[int, int]) -> Iterator[Seen]:
+    """Yield spans by time.
+
+    Args:
+        operations: What was run; of several devices of a process the first counts.
+        steps: The steps that were profiled, and when each began.
+    """
+    by_time = sorted(operations, key=lambda operation: operation.start_ns)
+    first = min((operation.device for operation in by_time), default=0)
+    begins = sorted((begin, step) for step, begin in steps.items())
+    calls: Counter[str] = Counter()
+    computing: list[tuple[int, int]] = []
+    for operation in by_time:
+        step = _step_at(operation.start_ns, begins)
+        if operation.device != first or step is None:
+            continue
+        op = _collective_op(operation.name)
+        if op is None:
+            _extend_computation(computing, operation)
+            continue
+        name = f"{operation.module}/{operation.name}"
+        yield Seen(name, op, operation.start_ns, operation.end_ns, step, calls[name])
+        calls[name] += 1
+    for begin, end in computing:
+        yield Seen("computation", None, begin, end, _step_at(begin, begins) or 0)
+
+
+def _collective_op(name: str) -> str | None:
+    return next((op for pattern, op in _COLLECTIVES if pattern.match(name)), None)
+
+
+def _step_at(moment: int, begins: list[tuple[int, int]]) -> int | None:
+    at = bisect_right(begins, moment, key=lambda pair: pair[0])
+    return begins[at - 1][1] if at else None
+
+
+def _extend_computation(computing: list[tuple[int, int]], operation: Operation) -> None:
+    """Add an operation to those before it, if it touches them."""
+    if computing and operation.start_ns <= computing[-1][1] + _TOUCHING_NS:
+        begin, end = computing[-1]
+        computing[-1] = begin, max(end, operation.end_ns)
+    else:
+        computing.append((operation.start_ns, operation.end_ns))
+
 
 WINDOW_VARIABLE: Final = "TRACELENS_JAX_STEPS"
 WINDOW: Final = (5, 25)
@@ -32,7 +120,11 @@ _TRACK: Final = "XLA"
 def install(_jax: Any) -> None:
     """Record annotated steps, and who this process is."""
     wrapt.wrap_function_wrapper("jax.distributed", "initialize", _initialize)
-    for method, wrapper in (("__init__", _make), ("__enter__", _enter), ("__exit__", _exit)):
+    for method, wrapper in (
+        ("__init__", _around_init),
+        ("__enter__", _around_enter),
+        ("__exit__", _around_exit),
+    ):
         wrapt.wrap_function_wrapper("jax.profiler", f"StepTraceAnnotation.{method}", wrapper)
 
 
@@ -87,7 +179,7 @@ class _Window:
                     _record(seen)
 
 
-_window: Final[list[_Window]] = []
+_windows: Final[list[_Window]] = []
 
 
 def _initialize(wrapped: Any, _instance: Any, args: Any, kwargs: Any) -> Any:
@@ -102,28 +194,28 @@ def _identify() -> None:
     recorder.identify(global_state.process_id, global_state.num_processes)
 
 
-def _make(wrapped: Any, annotation: Any, args: Any, kwargs: Any) -> None:
+def _around_init(wrapped: Any, annotation: Any, args: Any, kwargs: Any) -> None:
     wrapped(*args, **kwargs)
     annotation.tracelens_step = kwargs.get("step_num")
 
 
-def _enter(wrapped: Any, annotation: Any, args: Any, kwargs: Any) -> Any:
+def _around_enter(wrapped: Any, annotation: Any, args: Any, kwargs: Any) -> Any:
     attempt(_begin, annotation)
     return wrapped(*args, **kwargs)
 
 
 def _begin(annotation: Any) -> None:
-    if not _window:
-        _window.append(_Window())
+    if not _windows:
+        _windows.append(_Window())
         note_attached("JAX's steps")
     number = annotation.tracelens_step
-    step = _window[0].count if number is None else int(number)
+    step = _windows[0].count if number is None else int(number)
     annotation.tracelens_open = recorder.step(step)
     annotation.tracelens_open.__enter__()
-    _window[0].begin(step)
+    _windows[0].begin(step)
 
 
-def _exit(wrapped: Any, annotation: Any, args: Any, kwargs: Any) -> Any:
+def _around_exit(wrapped: Any, annotation: Any, args: Any, kwargs: Any) -> Any:
     value = wrapped(*args, **kwargs)
     attempt(_end, annotation)
     return value
@@ -131,7 +223,7 @@ def _exit(wrapped: Any, annotation: Any, args: Any, kwargs: Any) -> Any:
 
 def _end(annotation: Any) -> None:
     annotation.tracelens_open.__exit__(None, None, None)
-    _window[0].end()
+    _windows[0].end()
 
 
 def _operations(file: Path, wall_minus_monotonic: int) -> list[Operation]:

@@ -17,18 +17,18 @@
 #endif
 #define ARGUMENTS_OFFSET ((size_t)1 << (8 * sizeof(size_t) - 1))
 
-#define REVISION 4 /* of what both parts expect of each other, as in backend.py */
+#define REVISION 5 /* of what both parts expect of each other, as in core/backend.py */
 
 typedef PyObject *(*Call)(PyObject *, PyObject *const *, size_t, PyObject *);
 
 #define METHOD(function) ((PyCFunction)(void (*)(void))(function))
 #define LIKELY(condition) __builtin_expect(!!(condition), 1)
 #define UNLIKELY(condition) __builtin_expect(!!(condition), 0)
-#define SELDOM __attribute__((cold, noinline))
+#define COLD __attribute__((cold, noinline))
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 #define NEVER_INLINE __attribute__((noinline))
 
-static void set(PyObject **where, PyObject *value)
+static void set_reference(PyObject **where, PyObject *value)
 {
     PyObject *before = *where;
     Py_XINCREF(value);
@@ -36,21 +36,21 @@ static void set(PyObject **where, PyObject *value)
     Py_XDECREF(before);
 }
 
-static inline PyObject *itself(PyObject *self)
+static inline PyObject *incref(PyObject *self)
 {
     Py_INCREF(self);
     return self;
 }
 
 /* Free an object of a heap type, which holds a reference to its type. */
-static void give_back(void *self)
+static void free_object(void *self)
 {
     PyTypeObject *type = Py_TYPE((PyObject *)self);
     PyObject_Free(self);
     Py_DECREF(type);
 }
 
-static void collect(void *self)
+static void free_gc_object(void *self)
 {
     PyTypeObject *type = Py_TYPE((PyObject *)self);
     PyObject_GC_Del(self);

@@ -36,7 +36,7 @@ static struct {
     int usable;
 } counter;
 
-static inline int64_t in_order(int64_t ns)
+static inline int64_t monotonic(int64_t ns)
 {
     if (UNLIKELY(ns < counter.latest))
         return counter.latest;
@@ -75,7 +75,7 @@ static void compare(uint64_t ticks, int64_t ns)
     counter.ns = ns;
 }
 
-static SELDOM int64_t now_by_kernel(void)
+static COLD int64_t now_from_kernel(void)
 {
     if (!counter.usable)
         return kernel_now();
@@ -86,15 +86,15 @@ static SELDOM int64_t now_by_kernel(void)
         compare(before + took / 2, ns);
     if (ns < counter.latest - OTHER_CLOCK_NS)
         counter.latest = ns;
-    return in_order(ns);
+    return monotonic(ns);
 }
 
 static inline int64_t now(void)
 {
     uint64_t ticks = __rdtsc() - counter.ticks;
     if (LIKELY(ticks < counter.trusted))
-        return in_order(counter.ns + (int64_t)(ticks * counter.pace >> 32));
-    return now_by_kernel();
+        return monotonic(counter.ns + (int64_t)(ticks * counter.pace >> 32));
+    return now_from_kernel();
 }
 
 static void use_counter(int usable)

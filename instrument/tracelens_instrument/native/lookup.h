@@ -43,14 +43,14 @@ static PyObject *lookup_call(Lookup *self, PyObject *args, PyObject *kwargs)
     switch (self->what) {
     case SPAN_ENTER: return span_enter(of, NULL);
     case SPAN_LEAVE: return span_leave(of, &kind, 1);
-    case TOKEN_ENTER: return itself(of);
+    case TOKEN_ENTER: return incref(of);
     default: return token_leave((Token *)of, kind);
     }
 }
 
 static void lookup_dealloc(Lookup *self)
 {
-    give_back(self);
+    free_object(self);
 }
 
 static PyType_Slot lookup_slots[] = {

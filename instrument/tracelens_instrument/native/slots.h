@@ -51,7 +51,7 @@ static PyObject *slots_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 static void slots_dealloc(Slots *self)
 {
     PyBuffer_Release(&self->memory);
-    give_back(self);
+    free_object(self);
 }
 
 static inline int slots_left(const Slots *self)
@@ -97,7 +97,7 @@ static PyType_Slot slots_slots[] = {
                 "Where the records that fit into `memory` are, each once: in words of 8 bytes, and in bytes."},
     {Py_tp_new, slots_new},
     {Py_tp_dealloc, slots_dealloc},
-    {Py_tp_iter, itself},
+    {Py_tp_iter, incref},
     {Py_tp_iternext, slots_next},
     {Py_tp_methods, slots_methods},
     {0, NULL},

@@ -3,17 +3,17 @@
 typedef struct {
     PyObject_HEAD
     Call call;
-    PyObject *enter, *leave, *twin;
+    PyObject *enter, *leave, *fallback;
     unsigned int definition;
 } Span;
 
 static PyTypeObject *SpanType;
 
-static PyObject *twin_of; /* makes the Python span of a definition */
-static PyObject *again;   /* makes what pickles a span, from its definition */
-static PyObject *nothing; /* the token of what is not recorded */
+static PyObject *fallback_type; /* makes the Python span of a definition */
+static PyObject *reduce;   /* makes what pickles a span, from its definition */
+static PyObject *no_token; /* the token of what is not recorded */
 
-/* ---- What is unusual -------------------------------------------------------------------------- */
+/* ---- The slow path ---------------------------------------------------------------------------- */
 
 static PyObject *keywords(PyObject *const *values, PyObject *names)
 {
@@ -29,28 +29,28 @@ static PyObject *positionals(PyObject *const *args, Py_ssize_t count)
 {
     PyObject *found = PyTuple_New(count);
     for (Py_ssize_t at = 0; found != NULL && at < count; at++)
-        if (PyTuple_SetItem(found, at, itself(args[at])) < 0)
+        if (PyTuple_SetItem(found, at, incref(args[at])) < 0)
             Py_CLEAR(found);
     return found;
 }
 
-static PyObject *span_twin(Span *self)
+static PyObject *span_fallback(Span *self)
 {
-    if (self->twin == NULL) {
-        PyObject *made = PyObject_CallFunction(twin_of, "I", self->definition);
+    if (self->fallback == NULL) {
+        PyObject *made = PyObject_CallFunction(fallback_type, "I", self->definition);
         if (made == NULL)
             return NULL;
-        set(&self->twin, made);
+        set_reference(&self->fallback, made);
         Py_DECREF(made);
     }
-    return self->twin;
+    return self->fallback;
 }
 
-/* Let the twin do it, whatever it was. */
-static SELDOM PyObject *slowly(Span *self, const char *name, PyObject *const *args, Py_ssize_t count,
+/* Let the fallback do it, whatever it was. */
+static COLD PyObject *slow_path(Span *self, const char *name, PyObject *const *args, Py_ssize_t count,
                                PyObject *names)
 {
-    PyObject *of = span_twin(self);
+    PyObject *of = span_fallback(self);
     PyObject *method = of ? PyObject_GetAttrString(of, name) : NULL;
     PyObject *given = positionals(args, count);
     PyObject *named = keywords(args + count, names);
@@ -63,65 +63,65 @@ static SELDOM PyObject *slowly(Span *self, const char *name, PyObject *const *ar
     return result;
 }
 
-static SELDOM PyObject *begin_unusually(Span *self, PyObject *const *args, Py_ssize_t count,
+static COLD PyObject *begin_slow_path(Span *self, PyObject *const *args, Py_ssize_t count,
                                         PyObject *names)
 {
-    if (!recording() && count <= BEGIN_COUNT && acceptable(names, (int)count, BEGIN_COUNT))
-        return itself(nothing);
-    return slowly(self, "begin", args, count, names);
+    if (!recording() && count <= BEGIN_COUNT && names_valid(names, (int)count, BEGIN_COUNT))
+        return incref(no_token);
+    return slow_path(self, "begin", args, count, names);
 }
 
-static SELDOM PyObject *complete_unusually(Span *self, PyObject *const *args, Py_ssize_t count,
+static COLD PyObject *complete_slow_path(Span *self, PyObject *const *args, Py_ssize_t count,
                                            PyObject *names)
 {
-    if (!recording() && (count == 2 || count == 3) && acceptable(names, (int)count - 2, NAME_COUNT))
-        return itself(Py_None);
-    return slowly(self, "complete", args, count, names);
+    if (!recording() && (count == 2 || count == 3) && names_valid(names, (int)count - 2, NAME_COUNT))
+        return incref(Py_None);
+    return slow_path(self, "complete", args, count, names);
 }
 
-/* Enter through the twin's token, and keep that; what is not recorded is not kept. */
-static SELDOM PyObject *enter_unusually(Span *self)
+/* Enter through the fallback's token, and keep that; what is not recorded is not kept. */
+static COLD PyObject *enter_slow_path(Span *self)
 {
     if (!recording())
-        return itself((PyObject *)self);
-    PyObject *token = slowly(self, "begin", NULL, 0, NULL);
+        return incref((PyObject *)self);
+    PyObject *token = slow_path(self, "begin", NULL, 0, NULL);
     if (token == NULL)
         return NULL;
-    Here *here = state->segment ? known_here() : NULL;
-    if (here != NULL && here_make_room(here) == 0)
-        here_push(here, (PyObject *)self, token, -1);
+    ThreadState *thread_state = state->segment ? current_thread_state() : NULL;
+    if (thread_state != NULL && thread_state_make_room(thread_state) == 0)
+        thread_state_push(thread_state, (PyObject *)self, token, -1);
     Py_DECREF(token);
-    return itself((PyObject *)self);
+    return incref((PyObject *)self);
 }
 
-/* ---- What is usual ---------------------------------------------------------------------------- */
+/* ---- The fast path ---------------------------------------------------------------------------- */
 
 /* The slots with one to take, if this thread and the next record are known to be ordinary. */
-static inline Slots *ready(Here **here)
+static inline Slots *fast_path_slots(ThreadState **thread_state)
 {
     Slots *slots = state->slots;
     if (UNLIKELY(slots == NULL || !slots_left(slots)))
         return NULL;
-    *here = known_here();
-    return LIKELY(*here != NULL) ? slots : NULL;
+    *thread_state = current_thread_state();
+    return LIKELY(*thread_state != NULL) ? slots : NULL;
 }
 
 static ALWAYS_INLINE PyObject *begin(Span *self, PyObject *const *args, Py_ssize_t count,
                                      PyObject *names)
 {
-    Here *here;
-    Slots *slots = ready(&here);
+    ThreadState *thread_state;
+    Slots *slots = fast_path_slots(&thread_state);
     if (UNLIKELY(slots == NULL))
-        return begin_unusually(self, args, count, names);
+        return begin_slow_path(self, args, count, names);
     Record *slot = slots_at(slots, slots->next);
     Values values = {.slot = slot};
-    put_blank(slot, state->step, here->index);
+    put_blank(slot, state->step, thread_state->index);
     if (UNLIKELY(!take_begin(&values, args, count, names)))
-        return begin_unusually(self, args, count, names);
+        return begin_slow_path(self, args, count, names);
     Token *token = token_new();
     if (UNLIKELY(token == NULL)) {
         PyErr_Clear();
-        return itself(nothing);
+        return incref(no_token);
     }
     Py_INCREF((PyObject *)slots);
     token->slots = slots;
@@ -152,39 +152,39 @@ static PyObject *span_call(PyObject *self, PyObject *const *args, size_t nargsf,
 
 static PyObject *span_complete(Span *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
-    Here *here;
-    Slots *slots = ready(&here);
+    ThreadState *thread_state;
+    Slots *slots = fast_path_slots(&thread_state);
     if (UNLIKELY(slots == NULL))
-        return complete_unusually(self, args, count, names);
+        return complete_slow_path(self, args, count, names);
     Record *slot = slots_at(slots, slots->next);
     Values values = {.slot = slot};
-    put_blank(slot, state->step, here->index);
+    put_blank(slot, state->step, thread_state->index);
     if (UNLIKELY(!take_complete(&values, args, count, names)))
-        return complete_unusually(self, args, count, names);
+        return complete_slow_path(self, args, count, names);
     slots_take(slots);
     put_definition(slot, self->definition);
-    return itself(Py_None);
+    return incref(Py_None);
 }
 
 static PyObject *span_enter(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    Here *here;
-    Slots *slots = ready(&here);
+    ThreadState *thread_state;
+    Slots *slots = fast_path_slots(&thread_state);
     if (UNLIKELY(slots == NULL))
-        return enter_unusually((Span *)self);
-    if (UNLIKELY(here_make_room(here) < 0))
-        return itself(self);
+        return enter_slow_path((Span *)self);
+    if (UNLIKELY(thread_state_make_room(thread_state) < 0))
+        return incref(self);
     Py_ssize_t offset = slots_take(slots);
     Record *slot = slots_at(slots, offset);
-    here_push(here, self, (PyObject *)slots, offset);
-    put_blank(slot, state->step, here->index);
+    thread_state_push(thread_state, self, (PyObject *)slots, offset);
+    put_blank(slot, state->step, thread_state->index);
     slot->start_ns = now();
     put_definition(slot, ((Span *)self)->definition);
-    return itself(self);
+    return incref(self);
 }
 
-static SELDOM PyObject *leave_by_token(PyObject *token, int failed)
+static COLD PyObject *leave_through_token(PyObject *token, int failed)
 {
     PyObject *done = PyObject_CallMethod(token, "end", "O", failed ? Py_True : Py_False);
     Py_DECREF(token);
@@ -194,19 +194,19 @@ static SELDOM PyObject *leave_by_token(PyObject *token, int failed)
 static PyObject *span_leave(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     if (state->segment == NULL)
-        return itself(Py_None);
+        return incref(Py_None);
     int64_t end_ns = now();
     int failed = count > 0 && args[0] != Py_None;
-    Here *here = known_here();
+    ThreadState *thread_state = current_thread_state();
     Entry entry;
-    if (UNLIKELY(here == NULL || !here_pop(here, self, &entry)))
-        return itself(Py_None); /* it was entered before recording began */
+    if (UNLIKELY(thread_state == NULL || !thread_state_pop(thread_state, self, &entry)))
+        return incref(Py_None); /* it was entered before recording began */
     Py_DECREF(self);
     if (UNLIKELY(entry.offset < 0))
-        return leave_by_token(entry.held, failed);
+        return leave_through_token(entry.held, failed);
     put_end(slots_at((Slots *)entry.held, entry.offset), failed ? -end_ns : end_ns);
     Py_DECREF(entry.held);
-    return itself(Py_None);
+    return incref(Py_None);
 }
 
 /* ---- The type --------------------------------------------------------------------------------- */
@@ -229,7 +229,7 @@ static PyObject *span_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     self->call = span_call;
     self->definition = definition;
-    self->twin = NULL;
+    self->fallback = NULL;
     self->enter = PyCFunction_NewEx(&enter_def, (PyObject *)self, NULL);
     self->leave = PyCFunction_NewEx(&leave_def, (PyObject *)self, NULL);
     PyObject_GC_Track(self);
@@ -245,7 +245,7 @@ static int span_traverse(Span *self, visitproc visit, void *arg)
     Py_VISIT(Py_TYPE((PyObject *)self));
     Py_VISIT(self->enter);
     Py_VISIT(self->leave);
-    Py_VISIT(self->twin);
+    Py_VISIT(self->fallback);
     return 0;
 }
 
@@ -253,7 +253,7 @@ static int span_clear(Span *self)
 {
     Py_CLEAR(self->enter);
     Py_CLEAR(self->leave);
-    Py_CLEAR(self->twin);
+    Py_CLEAR(self->fallback);
     return 0;
 }
 
@@ -261,13 +261,13 @@ static void span_dealloc(Span *self)
 {
     PyObject_GC_UnTrack(self);
     span_clear(self);
-    collect(self);
+    free_gc_object(self);
 }
 
 static PyObject *span_reduce(Span *self, PyObject *unused)
 {
     (void)unused;
-    return PyObject_CallFunction(again, "I", self->definition);
+    return PyObject_CallFunction(reduce, "I", self->definition);
 }
 
 static PyObject *span_tp_call(PyObject *self, PyObject *args, PyObject *kwargs)
@@ -312,6 +312,6 @@ static PyType_Slot span_slots[] = {
 };
 
 static PyType_Spec span_spec = {
-    "tracelens_instrument.span.Span", sizeof(Span), 0,
+    "tracelens_instrument.core.spans.Span", sizeof(Span), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, span_slots,
 };

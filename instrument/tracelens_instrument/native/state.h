@@ -8,12 +8,12 @@ typedef struct {
 } Fields;
 
 static PyTypeObject *FieldsType;
-static Fields *state; /* tracelens_instrument.state.STATE */
+static Fields *state; /* tracelens_instrument.core.state.STATE */
 
 static PyObject *fields_get_segment(Fields *self, void *unused)
 {
     (void)unused;
-    return itself(self->segment ? self->segment : Py_None);
+    return incref(self->segment ? self->segment : Py_None);
 }
 
 static int fields_set_segment(Fields *self, PyObject *segment, void *unused)
@@ -30,7 +30,7 @@ static int fields_set_segment(Fields *self, PyObject *segment, void *unused)
     }
     PyObject *before = (PyObject *)self->slots;
     self->slots = (Slots *)slots;
-    set(&self->segment, segment);
+    set_reference(&self->segment, segment);
     Py_XDECREF(before);
     return 0;
 }
@@ -38,14 +38,14 @@ static int fields_set_segment(Fields *self, PyObject *segment, void *unused)
 static PyObject *fields_get_local(Fields *self, void *unused)
 {
     (void)unused;
-    return itself(self->local ? self->local : Py_None);
+    return incref(self->local ? self->local : Py_None);
 }
 
 static int fields_set_local(Fields *self, PyObject *local, void *unused)
 {
     (void)unused;
     epoch++;
-    set(&self->local, local);
+    set_reference(&self->local, local);
     return 0;
 }
 
@@ -78,7 +78,7 @@ static void fields_dealloc(Fields *self)
 {
     PyObject_GC_UnTrack(self);
     fields_clear(self);
-    collect(self);
+    free_gc_object(self);
 }
 
 static PyMemberDef fields_members[] = {
@@ -97,7 +97,7 @@ static PyGetSetDef fields_getset[] = {
 };
 
 static PyType_Slot fields_slots[] = {
-    {Py_tp_doc, "The state that spans read, as tracelens_instrument.state.State describes it."},
+    {Py_tp_doc, "The state that spans read, as tracelens_instrument.core.state.State describes it."},
     {Py_tp_dealloc, fields_dealloc},
     {Py_tp_traverse, fields_traverse},
     {Py_tp_clear, fields_clear},
@@ -116,26 +116,26 @@ static inline int recording(void)
     return state->segment != NULL || (state->waiting != NULL && state->waiting != Py_None);
 }
 
-static SELDOM Here *find_here(void)
+static COLD ThreadState *find_thread_state(void)
 {
     if (state->local == NULL)
         return NULL;
     unsigned long long since = epoch;
-    PyObject *found = PyObject_GetAttrString(state->local, "here");
+    PyObject *found = PyObject_GetAttrString(state->local, "thread_state");
     if (found == NULL) {
         PyErr_Clear();
         return NULL;
     }
-    if (Py_TYPE(found) == HereType) {
-        mine.here = (Here *)found;
-        mine.epoch = since;
+    if (Py_TYPE(found) == ThreadStateType) {
+        cached_thread.thread_state = (ThreadState *)found;
+        cached_thread.epoch = since;
     }
     Py_DECREF(found); /* if nobody else holds it, it has just forgotten itself */
-    return mine.epoch == epoch ? mine.here : NULL;
+    return cached_thread.epoch == epoch ? cached_thread.thread_state : NULL;
 }
 
-/* This thread's Here; NULL, without an exception, while it has none. */
-static inline Here *known_here(void)
+/* This thread's state; NULL, without an exception, while it has none. */
+static inline ThreadState *current_thread_state(void)
 {
-    return LIKELY(mine.epoch == epoch) ? mine.here : find_here();
+    return LIKELY(cached_thread.epoch == epoch) ? cached_thread.thread_state : find_thread_state();
 }

@@ -39,7 +39,7 @@ static void token_dealloc(Token *self)
     if (spare_count < SPARE_TOKENS)
         spare_tokens[spare_count++] = self;
     else
-        give_back(self);
+        free_object(self);
     Py_XDECREF((PyObject *)slots);
 }
 
@@ -57,7 +57,7 @@ static inline PyObject *token_leave(Token *self, PyObject *kind)
         int64_t end_ns = now();
         token_close(self, kind == Py_None ? end_ns : -end_ns);
     }
-    return itself(Py_None);
+    return incref(Py_None);
 }
 
 /* Without arguments it enters, with those of `__exit__` it leaves: see lookup.h. */
@@ -65,11 +65,11 @@ static PyObject *token_call(PyObject *self, PyObject *const *args, size_t nargsf
 {
     (void)names;
     size_t count = nargsf & ~ARGUMENTS_OFFSET;
-    return count == 0 ? itself(self) : token_leave((Token *)self, args[0]);
+    return count == 0 ? incref(self) : token_leave((Token *)self, args[0]);
 }
 
 /* What `end` was given as `failed`; -1 and an exception if it was given anything else. */
-static SELDOM int token_failed(PyObject *const *args, Py_ssize_t count, PyObject *names)
+static COLD int token_failed(PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
     Py_ssize_t named = names ? PyTuple_Size(names) : 0;
     if (count + named > 1
@@ -92,7 +92,7 @@ static NEVER_INLINE PyObject *token_end_as(Token *self, PyObject *const *args, P
         return NULL;
     if (self->slots != NULL)
         token_close(self, failed ? -end_ns : end_ns);
-    return itself(Py_None);
+    return incref(Py_None);
 }
 
 static PyObject *token_end(Token *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
@@ -101,7 +101,7 @@ static PyObject *token_end(Token *self, PyObject *const *args, Py_ssize_t count,
         return token_end_as(self, args, count, names);
     if (self->slots != NULL)
         token_close(self, now());
-    return itself(Py_None);
+    return incref(Py_None);
 }
 
 static PyObject *token_discard(Token *self, PyObject *unused)
@@ -113,14 +113,14 @@ static PyObject *token_discard(Token *self, PyObject *unused)
         put_definition(slots_at(slots, self->offset), 0);
         Py_DECREF(slots);
     }
-    return itself(Py_None);
+    return incref(Py_None);
 }
 
 /* Python comes here where it does not use `call`. */
 static PyObject *token_tp_call(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     (void)kwargs;
-    return PyTuple_Size(args) > 0 ? token_leave((Token *)self, PyTuple_GetItem(args, 0)) : itself(self);
+    return PyTuple_Size(args) > 0 ? token_leave((Token *)self, PyTuple_GetItem(args, 0)) : incref(self);
 }
 
 static PyMethodDef token_methods[] = {
@@ -148,6 +148,6 @@ static PyType_Slot token_slots[] = {
 };
 
 static PyType_Spec token_spec = {
-    "tracelens_instrument.span.Token", sizeof(Token), 0,
+    "tracelens_instrument.core.spans.Token", sizeof(Token), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION, token_slots,
 };

@@ -1,6 +1,6 @@
 /* What is said of one use of a span, written into its slot.
  *
- * All functions return 1, or 0 for what only the twin can judge, and never set an exception. They run no Python
+ * All functions return 1, or 0 for what only the fallback can judge, and never set an exception. They run no Python
  * code, so that nobody else can take the slot meanwhile.
  */
 
@@ -112,15 +112,15 @@ static int take_value(Values *values, int which, PyObject *value)
 }
 
 /* The names of a call stand in one tuple, a constant of the caller's code: it is read once. */
-#define KNOWN_CALLS 64
+#define CACHED_CALLS 64
 typedef struct {
     PyObject *names;
     int count;
     unsigned char which[NAME_COUNT];
-} Known;
-static Known known_calls[KNOWN_CALLS];
+} CallNames;
+static CallNames cached_calls[CACHED_CALLS];
 
-/* Names in a call are interned: one that is not found by its address is for the twin to judge. */
+/* Names in a call are interned: one that is not found by its address is for the fallback to judge. */
 static int which_name(PyObject *name)
 {
     int which = 0;
@@ -129,12 +129,12 @@ static int which_name(PyObject *name)
     return which;
 }
 
-static SELDOM const Known *learn(Known *known, PyObject *names)
+static COLD const CallNames *cache_call_names(CallNames *known, PyObject *names)
 {
     Py_ssize_t count = PyTuple_Size(names);
     if (count > NAME_COUNT)
         return NULL;
-    Known found = {.names = names, .count = (int)count};
+    CallNames found = {.names = names, .count = (int)count};
     for (int at = 0; at < count; at++) {
         int which = which_name(PyTuple_GetItem(names, at));
         if (which == NAME_COUNT)
@@ -148,10 +148,10 @@ static SELDOM const Known *learn(Known *known, PyObject *names)
 }
 
 /* NULL if not all are names of ours. */
-static inline const Known *known_names(PyObject *names)
+static inline const CallNames *call_names(PyObject *names)
 {
-    Known *known = &known_calls[(uintptr_t)names / 16 % KNOWN_CALLS];
-    return LIKELY(known->names == names) ? known : learn(known, names);
+    CallNames *known = &cached_calls[(uintptr_t)names / 16 % CACHED_CALLS];
+    return LIKELY(known->names == names) ? known : cache_call_names(known, names);
 }
 
 /* Take values by name, which must be those from `first` to before `last`. */
@@ -160,7 +160,7 @@ static inline int take_named(Values *values, PyObject *const *args, PyObject *na
 {
     if (names == NULL)
         return 1;
-    const Known *known = known_names(names);
+    const CallNames *known = call_names(names);
     if (UNLIKELY(known == NULL))
         return 0;
     for (int at = 0; at < known->count; at++) {
@@ -172,9 +172,9 @@ static inline int take_named(Values *values, PyObject *const *args, PyObject *na
 }
 
 /* Whether all names are those of parameters from `first` to before `last`, whatever the values. */
-static int acceptable(PyObject *names, int first, int last)
+static int names_valid(PyObject *names, int first, int last)
 {
-    const Known *known = names ? known_names(names) : NULL;
+    const CallNames *known = names ? call_names(names) : NULL;
     for (int at = 0; known != NULL && at < known->count; at++)
         if (known->which[at] < first || known->which[at] >= last)
             return 0;

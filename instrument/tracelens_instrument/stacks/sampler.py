@@ -17,12 +17,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tracelens.schema.samples import RATE_KEY, SAMPLES, UNFINISHED
-from tracelens_instrument.clock import now
-from tracelens_instrument.hooks.base import ATTACHED_VARIABLE, note_attached
-from tracelens_instrument.stacks.chrome import Run, runs
-from tracelens_instrument.stacks.markers import mark, offset_ns
-from tracelens_instrument.stacks.places import shortener
+from tracelens.schema.arrow import SAMPLE_RATE_KEY, SAMPLE_SCHEMA, UNFINISHED_SAMPLES
+from tracelens_instrument.core.attachments import ATTACHED_VARIABLE, note_attached
+from tracelens_instrument.core.clock import now
+from tracelens_instrument.stacks.timeline import Run, mark, offset_ns, path_shortener, read_runs
 
 PIECE_S: Final = 60  # py-spy keeps everything in memory, and writes at the end
 MARKERS: Final = 40
@@ -96,9 +94,9 @@ def main() -> None:
     """Sample in pieces until the rank ends."""
     rank, rate, file = _Rank(int(sys.argv[1])), int(sys.argv[2]), Path(sys.argv[3])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the rank is told, and ends us
-    folder = file.with_suffix(UNFINISHED)
+    folder = file.with_suffix(UNFINISHED_SAMPLES)
     folder.mkdir(parents=True, exist_ok=True)
-    schema = SAMPLES.with_metadata({RATE_KEY: str(rate)})
+    schema = SAMPLE_SCHEMA.with_metadata({SAMPLE_RATE_KEY: str(rate)})
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     try:
         with pa.ipc.new_stream(str(file), schema, options=options) as stream:
@@ -133,7 +131,7 @@ def _piece(rank: _Rank, rate: int, folder: Path) -> pa.RecordBatch:
     failure = spy.failure()
     if failure:
         raise OSError(f"py-spy: {failure}")
-    seen = list(runs(spy.written, shortener()))
+    seen = list(read_runs(spy.written, path_shortener()))
     spy.written.unlink()
     offset = offset_ns(seen, marked)
     half = NS // rate // 2  # a sample stands for the time around it
@@ -157,7 +155,7 @@ def _batch(found: list[Run], offset: int) -> pa.RecordBatch:
         "end_ns": [run.end_ns + offset for run in found],
         "frames": [list(run.frames) for run in found],
     }
-    return pa.RecordBatch.from_pydict(rows, schema=SAMPLES)
+    return pa.RecordBatch.from_pydict(rows, schema=SAMPLE_SCHEMA)
 
 
 def _program() -> str:

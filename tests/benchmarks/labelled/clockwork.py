@@ -16,7 +16,7 @@ from benchmarks.labelled.recording import Member, Recording
 from benchmarks.labelled.setting import Setting
 from benchmarks.labelled.training import MS, ORIGIN_NS
 
-from tracelens.transforms.clock import align
+from tracelens.align.clocks.common import align
 
 if TYPE_CHECKING:
     from collections.abc import Callable

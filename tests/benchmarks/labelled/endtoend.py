@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from benchmarks.labelled.label import Case
     from benchmarks.labelled.setting import Family, Level
 
-    from tracelens.analyses.result import Report
+    from tracelens.model.result import Report
 
 Task = tuple[int, int, "Level", "Family", int]
 _CUT_TO: Final = 0.6  # of a damaged file

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens.analyses import stragglers
-from tracelens.analyses._own_time import WARM_UP, OwnTime
+from tracelens.accounting.compute_time import WARM_UP, ComputeTime
+from tracelens.analyses.stragglers import episodes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +35,7 @@ def verdicts(phases: Mapping[str, Floats], per_host: int) -> list[Verdict]:
     total = own.sum(axis=0)
     length = np.broadcast_to(total.max(axis=1, keepdims=True), total.shape)
     steps, ranks = total.shape
-    table = OwnTime(
+    table = ComputeTime(
         ranks=tuple(range(ranks)),
         hosts=tuple(f"node{rank // per_host}" for rank in range(ranks)),
         steps=np.arange(steps),
@@ -47,5 +47,5 @@ def verdicts(phases: Mapping[str, Floats], per_host: int) -> list[Verdict]:
     )
     return [
         Verdict(late.ranks, late.phase, (late.first, late.last), cost.saving, cost.interval)
-        for late, cost in stragglers.priced(table, float(total.max(axis=1).sum()))
+        for late, cost in episodes.priced(table, float(total.max(axis=1).sum()))
     ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.trace import EVENT_COLUMNS
+from tracelens.model.trace import EVENT_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

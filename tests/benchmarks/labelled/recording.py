@@ -13,16 +13,16 @@ import pyarrow as pa
 from benchmarks.labelled.ledger import WORLD
 from benchmarks.labelled.training import ORIGIN_NS
 
-from tracelens.schema.arrow import EVENT_SCHEMA, write_events
-from tracelens.schema.side import ClockReading, Communicator, Process, SideTables, Thread
-from tracelens.schema.vocabulary import TRACE_SUFFIX, stem
-from tracelens.trace import (
+from tracelens.model.trace import (
     CLOCK_COLUMNS,
     COMMUNICATOR_COLUMNS,
     PROCESS_COLUMNS,
     THREAD_COLUMNS,
     Trace,
 )
+from tracelens.schema.arrow import EVENT_SCHEMA, write_events
+from tracelens.schema.side import ClockReading, Communicator, Process, SideTables, Thread
+from tracelens.schema.vocabulary import TRACE_SUFFIX, stem
 
 if TYPE_CHECKING:
     from pathlib import Path

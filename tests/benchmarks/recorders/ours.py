@@ -9,7 +9,7 @@ from benchmarks.recorders.arm import Arm, Recorder, nothing
 from support.recording import read_one
 
 import tracelens as tl
-from tracelens_instrument.state import STATE
+from tracelens_instrument.core.state import STATE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,12 +12,18 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from tracelens.errors import EmptyTrace, UnusableInput
-from tracelens.readers.table.columns import NEEDED, describe
-from tracelens.readers.table.frames import mapped, words
-from tracelens.readers.table.naming import TIMES
-from tracelens.readers.table.sentences import map_option, quoted
-from tracelens.readers.table.values import is_absent, is_moment, is_opaque, is_text
-from tracelens.trace import Note
+from tracelens.model.trace import Note
+from tracelens.readers.table.columns import (
+    NEEDED,
+    describe,
+    distinct_words,
+    is_absent,
+    is_moment,
+    is_opaque,
+    is_text,
+    mapped,
+)
+from tracelens.readers.table.naming import TIMES, map_option, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -172,7 +178,7 @@ def _read_again(frame: pl.DataFrame, column: Column) -> tuple[pl.DataFrame, list
 
 def _trimmed(column: pl.Series) -> pl.Series:
     """Leave out what words stand for nothing, and blanks around others."""
-    said = words(column)
+    said = distinct_words(column)
     plain = pl.Series(said, dtype=pl.String)
     absent = plain.to_frame("word").select(is_absent(pl.col("word")) | (pl.col("word") == "-1"))
     meant = {

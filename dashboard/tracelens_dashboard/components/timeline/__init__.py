@@ -1,1 +1,1 @@
-"""The parts of the page Timeline: its controls, its drawing, the strip above it, what a click tells."""
+"""The parts of the timeline: controls, drawing, answers, keys, and two of them side by side."""

@@ -1,22 +1,40 @@
-"""What the timeline answers when it is asked: of a span, of a name, of a stretch of time."""
+"""What the timeline answers when it is asked: for a span, for a name, for a stretch of time.
+
+A clicked span is shown with its time, its peers' time, and what was recorded there; a name with the
+spans that have it; a stretch marked with the mouse with what it was spent on.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from dash import Input, Output, State
+import dash_mantine_components as dmc
+import numpy as np
+from dash import Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
-from tracelens_dashboard import asked, sight
-from tracelens_dashboard.components import details, matches, measured
+from tracelens.lod import search
+from tracelens.lod.lanes import label_of
+from tracelens.lod.search import MOST_NAMES, find
+from tracelens.lod.viewport import Window
+from tracelens.reports.messages import clean
+from tracelens.schema.vocabulary import FACTS
+from tracelens_dashboard import text
 from tracelens_dashboard.components.timeline import names
+from tracelens_dashboard.figures.timeline.frame import SECOND
+from tracelens_dashboard.runs import current
+from tracelens_dashboard.theme import name_of
+from tracelens_dashboard.view import links, viewport
 
 if TYPE_CHECKING:
+    import polars as pl
     from dash import Dash
     from dash.development.base_component import Component
 
-    from tracelens_dashboard.state import ViewState
-    from tracelens_dashboard.store import Store
+    from tracelens.lod.lanes import Lane
+    from tracelens.lod.search import Match
+    from tracelens_dashboard.runs.store import Store
+    from tracelens_dashboard.view.state import ViewState
 
 
 def register(app: Dash) -> None:
@@ -33,8 +51,8 @@ def clicked(view: ViewState) -> dict[str, int] | None:
 
 def described(store: Store, view: ViewState) -> Component:
     """Describe what a link selects; else say what a click would do."""
-    place = sight.place_of(store, clicked(view))
-    return details.of_span(store, *place) if place else details.hint()
+    place = viewport.place_of(store, clicked(view))
+    return span_details(store, *place) if place else click_hint()
 
 
 def _register_details(app: Dash) -> None:
@@ -46,17 +64,17 @@ def _register_details(app: Dash) -> None:
         State(names.SORT, "value"),
         State(names.VIEW, "data"),
         State(names.WIDE, "data"),
-        asked.RUN,
+        current.RUN,
         prevent_initial_call=True,
     )
     def describe(click: Any, *shown: Any) -> tuple[Component, Any]:
         pins, sort, view, wide, run = shown
-        store = asked.store(run)
-        found = sight.at(sight.frame(store, view, pins, sort, wide=wide), click)
+        store = current.store(run)
+        found = viewport.at(viewport.frame(store, view, pins, sort, wide=wide), click)
         if found is None:
             raise PreventUpdate
         lane, at_ns = found
-        return details.of_span(store, *found), {"lane": lane, "at": at_ns - store.whole.start_ns}
+        return span_details(store, *found), {"lane": lane, "at": at_ns - store.whole.start_ns}
 
 
 def _register_search(app: Dash) -> None:
@@ -64,20 +82,195 @@ def _register_search(app: Dash) -> None:
         Output(names.FOUND, "children"),
         Input(names.SEARCH, "value"),
         Input(names.VIEW, "data"),
-        asked.RUN,
+        current.RUN,
         prevent_initial_call=True,
     )
     def find(wanted: Any, view: Any, run: Any) -> Component | None:
-        store = asked.store(run)
-        return matches.of_text(store, wanted, sight.frame(store, view, [], None).seen)
+        store = current.store(run)
+        return matches_of(store, wanted, viewport.frame(store, view, [], None).seen)
 
 
 def _register_measure(app: Dash) -> None:
     @app.callback(
         Output(names.MEASURED, "children"),
         Input(names.GRAPH, "selectedData"),
-        asked.RUN,
+        current.RUN,
         prevent_initial_call=True,
     )
     def measure(selected: Any, run: Any) -> str:
-        return measured.sentence(asked.store(run), selected)
+        return time_in(current.store(run), selected)
+
+
+MOST_SPANS: Final = 12
+
+
+def click_hint() -> Component:
+    """Say what a click would do."""
+    return html.P("Click a span to see what it was.", className="summary")
+
+
+def span_details(store: Store, lane_index: int, at_ns: int) -> Component:
+    """Describe what a lane did at a moment."""
+    lanes = store.scene.lanes
+    lane = lanes.lanes[lane_index]
+    part = lanes.between(lane_index, at_ns, at_ns + 1)
+    who = _who(lane)
+    if part.start == part.stop:
+        return html.P(f"Nothing was recorded on {who} at this moment.", className="summary")
+    item = part.start
+    category = label_of(int(lanes.codes[item]))
+    facts = _facts(store, lane, item, category)
+    heading = [name_of(category), f"on {who}", f"in step {lanes.steps[item]}"]
+    return html.Div(
+        [
+            dmc.Title(" ".join(heading), order=2, className="card-title", id="details-title"),
+            dmc.SimpleGrid(
+                [_fact(*fact) for fact in facts], cols={"base": 2, "sm": 4}, spacing="xs"
+            ),
+            _recorded(_spans_at(store, lane, at_ns)),
+            _links(store, lane, int(lanes.steps[item])),
+        ]
+    )
+
+
+def _who(lane: Lane) -> str:
+    if lane.role == "ps":
+        return f"PS shard {lane.rank}"
+    return f"rank {lane.rank}" + (f", {lane.part}" if lane.role == "device" else "")
+
+
+def _spans_at(store: Store, lane: Lane, at_ns: int) -> pl.DataFrame:
+    if lane.role == "device":
+        return store.ran_at(lane.process, lane.part, at_ns)
+    return store.recorded_at(lane.process, at_ns)
+
+
+def _facts(store: Store, lane: Lane, item: int, category: str) -> list[tuple[str, str]]:
+    lanes, origin = store.scene.lanes, store.whole.start_ns
+    start, end = int(lanes.starts[item]), int(lanes.ends[item])
+    facts = [
+        ("span", clean(lanes.words[lanes.names[item]]) or "none recorded"),
+        ("lasted", text.duration(end - start)),
+        ("began", f"{text.duration(start - origin)} after the start"),
+    ]
+    if lane.role == "worker":
+        facts.append(
+            ("in this step", _compared(store, lane.rank, int(lanes.steps[item]), category))
+        )
+    return facts
+
+
+def _compared(store: Store, rank: int, step: int, category: str) -> str:
+    """Compare the rank's time in a category with that of the others in the same step."""
+    spent = store.times.in_step(category, step)
+    mine = spent.pop(rank, 0)
+    if not spent:
+        return f"{text.duration(mine)} of {name_of(category)}"
+    usual = float(np.median(list(spent.values())))
+    return f"{text.duration(mine)} (the others' median: {text.duration(usual)})"
+
+
+def _fact(name: str, value: str) -> Component:
+    return html.Div([html.Div(name, className="fact-name"), html.Div(value, className="fact")])
+
+
+def _recorded(spans: pl.DataFrame) -> Component:
+    """List the recorded spans around the moment, the outermost first."""
+    lines = [
+        html.Tr([html.Td(cell) for cell in _line(row)])
+        for row in spans.head(MOST_SPANS).iter_rows(named=True)
+    ]
+    head = html.Thead(html.Tr([html.Th(name) for name in ("span", "kind", "lasted", "details")]))
+    return html.Table(
+        [html.Caption("Recorded at this moment"), head, html.Tbody(lines)], className="spans"
+    )
+
+
+def _line(row: dict[str, Any]) -> list[str]:
+    end = row["end_ns"]
+    lasted = text.duration(end - row["start_ns"]) if end is not None else "still open"
+    facts = [_fact_text(name, row[name]) for name in FACTS if row[name] not in {None, "closed"}]
+    return ["· " * row["depth"] + clean(row["name"]), row["kind"], lasted, ", ".join(facts)]
+
+
+def _fact_text(name: str, value: Any) -> str:
+    if name == "bytes":
+        return text.size(value)
+    return str(value) if name in {"op", "status"} else f"{name.replace('_', ' ')} {value}"
+
+
+def _links(store: Store, lane: Lane, step: int) -> Component:
+    if step < 0:
+        return html.Div()
+    ranks = () if lane.role == "ps" else (lane.rank,)
+    href = links.to_step(store, step, ranks)
+    return html.Div(dcc.Link(f"Zoom to step {step}", href=href, className="way"), className="ways")
+
+
+LONGEST_SEARCH: Final = 100
+_MATCH_COLUMNS: Final = ("span", "times", "in all", "longest", "")
+
+
+def matches_of(store: Store, wanted: object, seen: Window) -> Component | None:
+    """List what is called so in a window; nothing where nothing was asked."""
+    asked = wanted.strip()[:LONGEST_SEARCH] if isinstance(wanted, str) else ""
+    if not asked:
+        return None
+    found = find(store.scene.lanes, asked, seen)
+    if not found:
+        return html.P(f"Nothing in view is called “{asked}”.", className="summary", role="status")
+    rows = [html.Tr([html.Td(cell) for cell in _match_row(store, match)]) for match in found]
+    more = f", the {MOST_NAMES} that take most time" if len(found) == MOST_NAMES else ""
+    head = html.Thead(html.Tr([html.Th(name) for name in _MATCH_COLUMNS]))
+    caption = html.Caption(f"In view, called “{asked}”{more}")
+    return html.Table([caption, head, html.Tbody(rows)], className="spans", role="status")
+
+
+def _match_row(store: Store, match: Match) -> list[str | Component]:
+    lanes = store.scene.lanes
+    lane = lanes.lanes[match.lane]
+    length = int(lanes.ends[match.longest] - lanes.starts[match.longest])
+    ranks = () if lane.role == "ps" else (lane.rank,)
+    where = f"PS {lane.rank}" if lane.role == "ps" else f"rank {lane.rank}"
+    href = links.to_span(store, match.longest, ranks)
+    return [
+        match.name,
+        f"{match.count:,}",
+        text.duration(match.total_ns),
+        f"{text.duration(length)} on {where}, step {lanes.steps[match.longest]}",
+        dcc.Link("Show", href=href, className="way"),
+    ]
+
+
+MOST_CATEGORIES: Final = 6
+
+
+def time_in(store: Store, selected: Any) -> str:
+    """Say how long a marked stretch is, and on what all ranks spent it; nothing if none is marked."""
+    marked = _marked_window(store, selected)
+    if marked is None:
+        return ""
+    spent = search.time_by_category(store.scene.lanes, marked)
+    total = max(sum(spent.values()), 1)
+    parts = [
+        f"{name_of(label)} {text.percent(ns / total)}"
+        for label, ns in list(spent.items())[:MOST_CATEGORIES]
+    ]
+    length = text.duration(marked.width_ns)
+    begin = text.duration(marked.start_ns - store.whole.start_ns)
+    what = ", ".join(parts) if parts else "nothing was recorded"
+    return f"Marked: {length}, from {begin} after the start. All ranks: {what}."
+
+
+def _marked_window(store: Store, selected: Any) -> Window | None:
+    """Read the stretch from what the browser sends, which may be anything."""
+    extent = selected.get("range") if isinstance(selected, dict) else None
+    ends = extent.get("x") if isinstance(extent, dict) else None
+    if not isinstance(ends, list) or len(ends) != 2:
+        return None
+    if not all(isinstance(end, (int, float)) and abs(end) < SECOND for end in ends):
+        return None
+    whole = store.whole
+    low, high = (whole.start_ns + round(end * SECOND) for end in sorted(ends))
+    marked = Window(max(low, whole.start_ns), min(high, whole.end_ns))
+    return marked if marked.width_ns > 0 else None

@@ -1,21 +1,33 @@
-"""The timeline's heading: find, pin, sort, zoom, the critical path; and what is said of the drawing."""
+"""What stands above the timeline: find, pin, sort, zoom; the whole run in a strip; the legend."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
-from dash import html
+from dash import Input, Output, html
+from dash.exceptions import PreventUpdate
 
+from tracelens.lod.lanes import SHARD_OPS
+from tracelens_dashboard import ids, text
+from tracelens_dashboard import theme as themes
 from tracelens_dashboard.components import chart
-from tracelens_dashboard.components.aria import aria
 from tracelens_dashboard.components.timeline import names
-from tracelens_dashboard.state import MOST_PINS, SORTS, ViewState
+from tracelens_dashboard.figures import overview
+from tracelens_dashboard.ids import aria
+from tracelens_dashboard.runs import current
+from tracelens_dashboard.theme import name_of
+from tracelens_dashboard.view.state import MOST_PINS, SORTS, ViewState
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dash import Dash
     from dash.development.base_component import Component
 
-    from tracelens_dashboard.store import Store
+    from tracelens_dashboard.runs.store import Store
+    from tracelens_dashboard.theme import Theme
+
 
 TITLE: Final = "Timeline"
 MOST_FLAGGED: Final = 4  # that are pinned unasked
@@ -99,3 +111,60 @@ def _zoom() -> Component:
         for name, sign, say in signs
     ]
     return dmc.Group(buttons, gap=4)
+
+
+STRIP_PX: Final = 64
+
+
+def strip_layout() -> Component:
+    """Return the strip, and the window over it."""
+    plot = html.Div(chart.graph(names.STRIP, STRIP_PX), role="img", id=names.STRIP_PLOT)
+    window = html.Div(html.Div(id=names.WINDOW, className="window"), className="window-track")
+    return html.Div([plot, window], className="strip")
+
+
+def register_strip(app: Dash) -> None:
+    """Draw the strip and the legend."""
+
+    @app.callback(
+        Output(names.STRIP, "figure"),
+        Output(names.STRIP_PLOT, "aria-label"),
+        Output(names.LEGEND, "children"),
+        Input(ids.SCHEME, "computedColorScheme"),
+        current.RUN,
+    )
+    def draw(scheme: str | None, run: Any) -> tuple[Any, ...]:
+        if scheme is None:
+            raise PreventUpdate
+        store, theme = current.store(run), themes.of(scheme)
+        drawing = overview.strip(store.times, store.windows, store.whole, theme)
+        ramp = delay_ramp(store.lateness.ceiling_ns, theme)
+        return drawing.figure, drawing.summary, [*category_swatches(_present(store), theme), ramp]
+
+
+def _present(store: Store) -> list[str]:
+    """List the categories that occur, in their order."""
+    known = list(store.times.categories)
+    return [*known, *SHARD_OPS] if store.shard_count else known
+
+
+def category_swatches(labels: Sequence[str], theme: Theme) -> list[Component]:
+    """Return a swatch and a name for each category."""
+    return [
+        html.Span(
+            [_swatch(theme.categories[label]), name_of(label)],
+            className="legend-item",
+        )
+        for label in labels
+    ]
+
+
+def delay_ramp(ceiling_ns: float, theme: Theme) -> Component:
+    """Return the ramp of lateness with both its ends."""
+    stops = ", ".join(theme.ramp)
+    bar = html.Span(className="ramp", style={"background": f"linear-gradient(90deg, {stops})"})
+    return html.Span([bar, f"0 to {text.duration(ceiling_ns)} late"], className="legend-item")
+
+
+def _swatch(colour: str) -> Component:
+    return html.Span(className="swatch", style={"background": colour})

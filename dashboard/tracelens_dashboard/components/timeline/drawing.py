@@ -1,22 +1,32 @@
-"""Draws the timeline, and answers zoom, drag and selection with what they change."""
+"""Draw the timeline, answer zoom, drag and selection with what they change; open one rank below it.
+
+An opened rank shows its threads and nested spans, in the window of the timeline above.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from dash import ClientsideFunction, Input, Output, Patch, State
+import dash_mantine_components as dmc
+from dash import ClientsideFunction, Input, Output, Patch, State, html
 from dash.exceptions import PreventUpdate
 
-from tracelens_dashboard import asked, ids, sight
+from tracelens_dashboard import ids, text
 from tracelens_dashboard import theme as themes
+from tracelens_dashboard.components import chart
 from tracelens_dashboard.components.timeline import names
-from tracelens_dashboard.figures import timeline, timeline_words
+from tracelens_dashboard.figures.timeline import plot
+from tracelens_dashboard.ids import aria
+from tracelens_dashboard.runs import current
+from tracelens_dashboard.view import viewport
 
 if TYPE_CHECKING:
     from dash import Dash
+    from dash.development.base_component import Component
 
     from tracelens.lod.query import Picture
-    from tracelens_dashboard.figures.frame import Frame
+    from tracelens_dashboard.figures.timeline.frame import Frame
+    from tracelens_dashboard.runs.store import Store
 
 
 def register(app: Dash) -> None:
@@ -59,16 +69,16 @@ def _register_drawing(app: Dash) -> None:
         State(names.VIEW, "data"),
         State(names.SELECTED, "data"),
         State(names.PATH, "checked"),
-        asked.RUN,
+        current.RUN,
     )
     def draw(scheme: str | None, *shown: Any) -> tuple[Any, ...]:
         if scheme is None:
             raise PreventUpdate
         frame = _frame(*shown)
-        picture = sight.picture(frame)
-        figure = timeline.draw(frame, picture, themes.of(scheme))
-        note = timeline_words.note(frame, picture)
-        return figure, {"height": f"{timeline.height(frame.plan)}px"}, note, note
+        picture = viewport.picture(frame)
+        figure = plot.draw(frame, picture, themes.of(scheme))
+        note = plot.note(frame, picture)
+        return figure, {"height": f"{plot.height(frame.plan)}px"}, note, note
 
 
 def _register_following(app: Dash) -> None:
@@ -83,29 +93,95 @@ def _register_following(app: Dash) -> None:
         State(names.PINS, "value"),
         State(names.SORT, "value"),
         State(names.WIDE, "data"),
-        asked.RUN,
+        current.RUN,
         prevent_initial_call=True,
     )
     def follow(view: Any, call: Any, path: Any, scheme: str | None, *how: Any) -> tuple[Any, ...]:
         pins, sort, wide, run = how
         frame = _frame(wide, pins, sort, view, call, path, run)
-        picture = sight.picture(frame)
-        note = timeline_words.note(frame, picture)
+        picture = viewport.picture(frame)
+        note = plot.note(frame, picture)
         return _patch(frame, picture, themes.of(scheme)), note, note
 
 
 def _frame(wide: Any, pins: Any, sort: Any, *seen: Any) -> Frame:
     view, call, path, run = seen
-    return sight.frame(asked.store(run), view, pins, sort, call, wide=wide, path=path)
+    return viewport.frame(current.store(run), view, pins, sort, call, wide=wide, path=path)
 
 
 def _patch(frame: Frame, picture: Picture, theme: themes.Theme) -> Patch:
     """Return what changes; all else of the figure stays."""
-    parts = timeline.changing(frame, picture, theme)
+    parts = plot.changing(frame, picture, theme)
     patch = Patch()
     patch["data"] = parts["data"]
     for name in ("images", "shapes", "annotations"):
         patch["layout"][name] = parts[name]
-    for name, texts in timeline.tick_texts(frame, parts["ticks"]).items():
+    for name, texts in plot.tick_texts(frame, parts["ticks"]).items():
         patch["layout"]["xaxis2"][name] = texts
     return patch
+
+
+RANK_CHOICE: Final = "opened-rank"
+RANK_PANEL: Final = "opened-panel"
+RANK_GRAPH: Final = "opened-graph"
+RANK_PLOT: Final = "opened-plot"
+RANK_NOTE: Final = "opened-note"
+SAMPLED_NOTE: Final = " The last row is the code that was sampled, by its innermost call."
+
+
+def rank_layout(store: Store) -> Component:
+    """Return the card: a choice of rank, and its rows once there is one."""
+    ranks = [{"value": str(rank), "label": f"rank {rank}"} for rank in store.ranks]
+    choice = dmc.Select(
+        id=RANK_CHOICE,
+        data=ranks,
+        placeholder="Open a rank",
+        searchable=True,
+        clearable=True,
+        limit=50,
+        size="xs",
+        **aria("rank to open"),
+    )
+    title = dmc.Title("Threads of a rank", order=2, className="card-title")
+    panel = html.Div(
+        [
+            html.P(id=RANK_NOTE, className="summary"),
+            html.Div(chart.graph(RANK_GRAPH), role="img", id=RANK_PLOT),
+        ],
+        id=RANK_PANEL,
+        hidden=True,
+    )
+    heading = dmc.Group([title, choice], justify="space-between")
+    return dmc.Card([heading, panel], className="card", mt="sm")
+
+
+def register_rank(app: Dash, view: str, wide: str) -> None:
+    """Draw the chosen rank whenever the window (component `view`) or the width (`wide`) changes."""
+
+    @app.callback(
+        Output(RANK_GRAPH, "figure"),
+        Output(RANK_GRAPH, "style"),
+        Output(RANK_NOTE, "children"),
+        Output(RANK_PLOT, "aria-label"),
+        Output(RANK_PANEL, "hidden"),
+        Input(RANK_CHOICE, "value"),
+        Input(view, "data"),
+        Input(ids.SCHEME, "computedColorScheme"),
+        Input(wide, "data"),
+        current.RUN,
+    )
+    def draw(rank: Any, seen: Any, scheme: str | None, *shown: Any) -> tuple[Any, ...]:
+        if scheme is None:
+            raise PreventUpdate
+        px, run = shown
+        store = current.store(run)
+        frame = viewport.opened(store, seen, rank, wide=px)
+        if frame is None:
+            return themes.blank(), {}, "", "", True
+        picture = viewport.picture(frame)
+        figure = plot.draw(frame, picture, themes.of(scheme))
+        figure.update_xaxes(fixedrange=True)
+        spans = text.count(picture.spans, "span")
+        note = f"Rank {rank}: {spans} in view; below a thread, what lies within its spans."
+        note += SAMPLED_NOTE if int(rank) in store.sampled else ""
+        return figure, {"height": f"{plot.height(frame.plan)}px"}, note, note, False

@@ -1,0 +1,1 @@
+"""The application: its server and guards, and the frame in which pages are shown."""

@@ -1,0 +1,162 @@
+"""Who may see a run, and what keeps a dashboard where it belongs: hosts, tokens, origins, policy."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import socket
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlencode, urlsplit
+
+from flask import Response, abort, request
+
+if TYPE_CHECKING:
+    from dash import Dash
+
+
+LOOPBACK: Final = "127.0.0.1"
+TRUSTED_HOSTS: Final = (LOOPBACK, "localhost")
+EVERYWHERE: Final = "0.0.0.0"  # noqa: S104 - served there with a token only
+TOKEN_BYTES: Final = 32
+
+
+@dataclass(frozen=True)
+class Access:
+    """Names in `Host` that are answered, and the token to be shown first; null = this machine only."""
+
+    hosts: tuple[str, ...] = TRUSTED_HOSTS
+    token: str | None = None
+
+    @classmethod
+    def of(cls, host: str) -> Access:
+        """Return what listening on an address asks for: a fresh token, unless only we can reach it."""
+        if host in TRUSTED_HOSTS:
+            return cls()
+        names = _own_names() if host == EVERYWHERE else (host,)
+        return cls((*TRUSTED_HOSTS, *names), secrets.token_urlsafe(TOKEN_BYTES))
+
+    def address(self, host: str, port: int) -> str:
+        """Return the address to open; with a token in it, it is a key."""
+        shown = self.hosts[len(TRUSTED_HOSTS)] if host == EVERYWHERE else host
+        return f"http://{shown}:{port}/" + (f"?token={self.token}" if self.token else "")
+
+
+def _own_names() -> tuple[str, ...]:
+    """Return what other machines call this one, its address towards the network first."""
+    name = socket.gethostname()
+    try:
+        _, aliases, addresses = socket.gethostbyname_ex(name)
+    except OSError:
+        aliases, addresses = [], []
+    found = (*_outward_address(), name, socket.getfqdn(), *aliases, *addresses)
+    return tuple(dict.fromkeys(known.lower() for known in found))
+
+
+def _outward_address() -> tuple[str, ...]:
+    """Return the address from which this machine would speak to others; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # of the block that stands in documents only (RFC 5737)
+        except OSError:
+            return ()
+        return (str(probe.getsockname()[0]),)
+
+
+READING: Final = {"GET", "HEAD", "OPTIONS"}
+# What the pages themselves send is far below; a longer address or body is nobody's view.
+LONGEST_QUERY: Final = 4096
+MOST_PARAMETERS: Final = 32
+MOST_BYTES: Final = 1 << 20
+LOCKED: Final = "This run is shown with its token only: open the address that the terminal printed."
+
+
+def protect(app: Dash, access: Access | None = None) -> None:
+    """Refuse foreign hosts, foreign pages, strangers and floods; load nothing from elsewhere."""
+    known = access or Access()
+    app.server.config["TRUSTED_HOSTS"] = list(known.hosts)
+    app.server.config["MAX_CONTENT_LENGTH"] = MOST_BYTES
+
+    @app.server.before_request
+    def check() -> Response | None:
+        if not request.host:  # reading it refuses hosts that are not ours
+            abort(400)
+        _check_size()
+        _check_origin()
+        return _check_token(known.token) if known.token else None
+
+    @app.server.after_request
+    def restrict(response: Response) -> Response:
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        response.headers["Referrer-Policy"] = "no-referrer"
+        response.headers["Cross-Origin-Resource-Policy"] = "same-origin"
+        if response.mimetype == "text/html":
+            response.headers["Content-Security-Policy"] = _policy(app)
+        return response
+
+
+def _check_size() -> None:
+    if len(request.query_string) > LONGEST_QUERY or len(request.args) > MOST_PARAMETERS:
+        abort(414, "This address is longer than any view that TraceLens links to.")
+
+
+def _check_origin() -> None:
+    if request.method not in READING and not _own(request.headers.get("Origin")):
+        abort(403, "This request comes from another page.")
+
+
+def _own(origin: str | None) -> bool:
+    """Say whether a page of this server sent it; programs other than browsers send no origin."""
+    return origin is None or urlsplit(origin).netloc == request.host
+
+
+def _check_token(token: str) -> Response | None:
+    """Let in who has the cookie; who brings the token gets it; all others are told what is missing."""
+    if _equal(request.cookies.get(_cookie(), ""), token):
+        return None
+    if request.method == "GET" and _equal(request.args.get("token", ""), token):
+        return _welcome(token)
+    return Response(LOCKED, 401, mimetype="text/plain")
+
+
+def _equal(given: str, token: str) -> bool:
+    return hmac.compare_digest(given.encode(errors="backslashreplace"), token.encode())
+
+
+def _cookie() -> str:
+    """Name the cookie by the port: cookies of one machine are shared by all its servers."""
+    return f"tracelens-{urlsplit(request.host_url).port or 80}"
+
+
+def _welcome(token: str) -> Response:
+    """Keep the token in a cookie and go on without it in the address.
+
+    A redirect would not do: after a link from elsewhere browsers hold back strict cookies until a page
+    of our own asks.
+    """
+    rest = urlencode([(k, v) for k, v in request.args.items(multi=True) if k != "token"])
+    path = "/" + request.path.lstrip("/\\")  # two slashes would lead to another machine
+    target = escape(f"{path}?{rest}" if rest else path)
+    page = f'<!DOCTYPE html><title>TraceLens</title><meta http-equiv="refresh" content="0;url={target}">'
+    answer = Response(page, mimetype="text/html")
+    answer.set_cookie(_cookie(), token, httponly=True, samesite="Strict", path="/")
+    answer.headers["Cache-Control"] = "no-store"
+    return answer
+
+
+def _policy(app: Dash) -> str:
+    scripts = " ".join(sorted(set(app.csp_hashes())))
+    return "; ".join(
+        (
+            "default-src 'self'",
+            f"script-src 'self' {scripts}",
+            "style-src 'self' 'unsafe-inline'",
+            "img-src 'self' data: blob:",
+            "font-src 'self' data:",
+            "object-src 'none'",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+        )
+    )

@@ -1,0 +1,153 @@
+"""What stands in a page's place: the page of the run that is asked, or why it is not there yet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import dash_mantine_components as dmc
+from dash import Input, Output, State, dcc, html, no_update
+from dash.exceptions import PreventUpdate
+
+from tracelens_dashboard import ids, text
+from tracelens_dashboard.app import run_list, shell
+from tracelens_dashboard.ids import aria
+from tracelens_dashboard.runs import current
+from tracelens_dashboard.view import links, state
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dash import Dash
+    from dash.development.base_component import Component
+
+    from tracelens_dashboard.pages import Page
+    from tracelens_dashboard.runs.catalog import Entry, Runs, Stage
+    from tracelens_dashboard.view.state import ViewState
+
+PATIENCE_S: Final = 1.0  # within which a run with an index is open
+POLL_MS: Final = 500
+POLL: Final = "arriving-poll"
+PROGRESS: Final = "arriving-progress"
+AGAIN: Final = "arriving-again"
+WORDS: Final = {
+    "queued": "Another run is being read; this one comes next.",
+    "reading": "Its files are read, clocks are aligned and collectives matched.",
+    "analyzing": "Its time is explained: phases, late ranks, waits.",
+    "indexing": "What was found is kept in an index, so that it opens at once from now on.",
+}
+
+
+def place(page: Page, runs: Runs, view: ViewState) -> Component:
+    """Return a page, or what is to be said until there is one."""
+    return html.Div(_content(page, runs, view), id=ids.BODY)
+
+
+def register(app: Dash, pages: Sequence[Page]) -> None:
+    """Ask how far a run's opening is, and show its page once it is open."""
+    by_path = {page.PATH: page for page in pages}
+
+    @app.callback(
+        Output(ids.BODY, "children", allow_duplicate=True),
+        Output(PROGRESS, "children"),
+        Output(ids.HEADING, "children", allow_duplicate=True),
+        Input(POLL, "n_intervals"),
+        State(ids.GO, "pathname"),
+        State(ids.GO, "search"),
+        prevent_initial_call=True,
+    )
+    def poll(_times: Any, path: Any, search: Any) -> tuple[Any, Any, Any]:
+        runs, view, page = current.runs(), state.read(search), by_path.get(str(path), pages[0])
+        entry = _pending(page, runs, view, 0)
+        if entry and entry.stage.under_way:
+            return no_update, _progress(entry), no_update
+        return _content(page, runs, view), no_update, shell.heading(runs, view)
+
+    @app.callback(
+        Output(ids.BODY, "children", allow_duplicate=True),
+        Input(AGAIN, "n_clicks"),
+        State(ids.GO, "pathname"),
+        State(ids.GO, "search"),
+        prevent_initial_call=True,
+    )
+    def again(clicks: Any, path: Any, search: Any) -> Any:
+        runs, view = current.runs(), state.read(search)
+        entry = _pending(by_path.get(str(path), pages[0]), runs, view, 0)
+        if not clicks or entry is None:
+            raise PreventUpdate
+        runs.again(entry)
+        runs.open(entry)
+        return _waiting(entry)
+
+
+def _content(page: Page, runs: Runs, view: ViewState) -> Component:
+    if runs.alone and view.run is None:
+        return _shown(page, "", runs.alone, view)
+    if view.run is None:
+        return run_list.layout(runs, view)
+    entry = runs.entry(view.run)
+    if entry is None:
+        return _unknown()
+    missing = _pending(page, runs, view, PATIENCE_S)
+    store = runs.open(entry, PATIENCE_S)
+    if missing is None and store:
+        return _shown(page, entry.id, store, view)
+    late = missing or entry
+    return _failed(late) if late.stage.kind == "failed" else _waiting(late)
+
+
+def _pending(page: Page, runs: Runs, view: ViewState, patience_s: float) -> Entry | None:
+    """Return the run that is not open yet: the page's own, or the one it is compared with."""
+    wanted = [view.run, view.compare] if page.PATH == links.COMPARE else [view.run]
+    entries = [entry for entry in map(runs.entry, wanted) if entry]
+    return next((entry for entry in entries if not runs.open(entry, patience_s)), None)
+
+
+def _shown(page: Page, run: str, store: Any, view: ViewState) -> Component:
+    return html.Div([dcc.Store(id=ids.RUN, data=run), page.layout(store, view)])
+
+
+def _waiting(entry: Entry) -> Component:
+    return _message(
+        f"{entry.name} is being opened",
+        html.Div(_progress(entry), id=PROGRESS, role="status"),
+        html.P("This page shows the run as soon as it can; other runs can be looked at meanwhile."),
+        dcc.Interval(id=POLL, interval=POLL_MS),
+    )
+
+
+def _progress(entry: Entry) -> list[Component]:
+    """Say what is being done, and how much of it is."""
+    stage = entry.stage
+    share = 100 * stage.done / stage.total if stage.total else 0
+    bar = dmc.Progress(value=share or 100, animated=True, mt="xs", **aria("progress"))
+    return [html.P(_words(stage)), bar]
+
+
+def _words(stage: Stage) -> str:
+    words = WORDS.get(stage.what or stage.kind, "It is about to be read.")
+    return f"{words} {stage.done:,} of {stage.total:,}." if stage.total else words
+
+
+def _failed(entry: Entry) -> Component:
+    return _message(
+        f"{entry.name} cannot be shown",
+        html.P(entry.stage.what, role="alert"),
+        dmc.Button("Try again", id=AGAIN, variant="default", size="xs", mt="xs"),
+    )
+
+
+def _unknown() -> Component:
+    return _message(
+        "This run is not served here",
+        html.P("The address names a run that is not, or no longer, among those that are served."),
+    )
+
+
+def _message(title: str, *lines: Component) -> Component:
+    way = dcc.Link("All runs", href=run_list.PATH, className="way")
+    card = dmc.Card([*lines, html.P(way)], className="card prose")
+    return html.Div(
+        [dmc.Title(text.shown(title), order=1, className="page-title"), card],
+        className="page",
+        id="message",
+    )

@@ -1,0 +1,265 @@
+"""The list of served runs: a row each, with its step times as a sparkline and its verdict."""
+
+from __future__ import annotations
+
+import math
+from base64 import b64encode
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import dash_mantine_components as dmc
+import numpy as np
+from dash import Input, Output, ctx, dcc, html
+
+from tracelens.reports.messages import clean
+from tracelens_dashboard import text
+from tracelens_dashboard.ids import aria
+from tracelens_dashboard.runs import current
+from tracelens_dashboard.runs.catalog import NEW
+from tracelens_dashboard.view.state import ViewState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from dash import Dash
+    from dash.development.base_component import Component
+
+    from tracelens.lod.run_data import Glance
+    from tracelens_dashboard.runs.catalog import Entry, Runs
+
+
+PATH: Final = "/runs"
+TITLE: Final = "Runs"
+
+LIST: Final = "run-list"
+SEARCH: Final = "run-search"
+SORT: Final = "run-sort"
+READ: Final = "run-read"
+POLL: Final = "run-poll"
+POLL_MS: Final = 1500
+LONGEST_SEARCH: Final = 100
+COLUMNS: Final = ("run", "useful work", "step time", "verdict", "")
+ONLY_ONE: Final = (
+    "One run is served. To see several, and to compare two, name more of them, or a folder that holds "
+    "them: tracelens serve DIR DIR ..."
+)
+NONE_YET: Final = (
+    "No run is here yet: what is recorded into the folders that are served shows up on its own."
+)
+NEWEST: Final = "newest first"
+SORTS: Final[dict[str, Callable[[Row], Any]]] = {
+    NEWEST: lambda row: -row.entry.changed_ns,
+    "by name": lambda row: row.name.casefold(),
+    "least useful work first": lambda row: _of(row, lambda seen: seen.efficiency),
+    "longest steps first": lambda row: _of(row, lambda seen: -seen.step_ns),
+    "most ranks first": lambda row: _of(row, lambda seen: -seen.ranks),
+}
+
+
+def _of(row: Row, measure: Callable[[Glance], float | None]) -> float:
+    """Measure a run; those of which nothing is known come last."""
+    found = measure(row.glance) if row.glance else None
+    return math.inf if found is None else found
+
+
+def layout(runs: Runs, _view: ViewState) -> Component:
+    """Return the page."""
+    title = dmc.Title("Runs", order=1, className="page-title")
+    if runs.alone:
+        way = dcc.Link(text.shown(runs.alone.name), href="/", className="way")
+        card = dmc.Card([html.P(ONLY_ONE), html.P(way)], className="card prose")
+        return html.Div([title, card], className="page", id="runs")
+    rows = _rows(runs)
+    heading = html.Div([title, _controls(rows)], className="page-heading")
+    shown = dmc.Card(html.Div(_table(rows, "", NEWEST), id=LIST), className="card")
+    poll = dcc.Interval(id=POLL, interval=POLL_MS, disabled=not _busy(rows))
+    return html.Div([heading, shown, poll], className="page", id="runs")
+
+
+def register(app: Dash) -> None:
+    """Sort and filter; read what was not read yet; follow how far that is."""
+
+    @app.callback(
+        Output(LIST, "children"),
+        Output(READ, "disabled"),
+        Output(POLL, "disabled"),
+        Input(SEARCH, "value"),
+        Input(SORT, "value"),
+        Input(READ, "n_clicks"),
+        Input(POLL, "n_intervals"),
+        prevent_initial_call=True,
+    )
+    def show(wanted: Any, sort: Any, clicks: Any, _times: Any) -> tuple[Component, bool, bool]:
+        runs = current.runs()
+        if clicks and ctx.triggered_id == READ:
+            for entry in [row.entry for row in _rows(runs) if _unread(row)]:
+                runs.open(entry)
+        rows = _rows(runs)
+        return _table(rows, wanted, sort), not any(map(_unread, rows)), not _busy(rows)
+
+
+def _rows(runs: Runs) -> list[Row]:
+    return [Row(entry, runs.glance(entry)) for entry in runs.look()]
+
+
+def _unread(row: Row) -> bool:
+    return row.glance is None and row.entry.stage == NEW
+
+
+def _busy(rows: list[Row]) -> bool:
+    return any(row.entry.stage.under_way for row in rows)
+
+
+def _controls(rows: list[Row]) -> Component:
+    search = dmc.TextInput(
+        id=SEARCH,
+        placeholder="Find runs (/)",
+        size="xs",
+        debounce=200,
+        className="search",
+        **aria("find runs by name or verdict"),
+    )
+    names = list(SORTS)
+    order = dmc.Select(
+        id=SORT, data=names, value=NEWEST, size="xs", allowDeselect=False, w=180, **aria("order")
+    )
+    disabled = not any(map(_unread, rows))
+    read = dmc.Button("Read all", id=READ, size="xs", variant="default", disabled=disabled)
+    return dmc.Group([search, order, read], gap="sm")
+
+
+def _table(rows: list[Row], wanted: Any, sort: Any) -> Component:
+    """List what is called so, or found so, in an order; both come from the browser."""
+    asked_for = wanted.strip()[:LONGEST_SEARCH].casefold() if isinstance(wanted, str) else ""
+    found = [row for row in rows if asked_for in row.words]
+    if not found:
+        return html.P(f"No run is called “{asked_for}”." if rows else NONE_YET, className="summary")
+    found.sort(key=SORTS.get(str(sort), SORTS[NEWEST]))
+    head = html.Thead(html.Tr([html.Th(name) for name in COLUMNS]))
+    body = html.Tbody([draw_row(row) for row in found])
+    return html.Table([head, body], className="spans runs")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A run, and what is known of it before it is opened; null = it has to be read first."""
+
+    entry: Entry
+    glance: Glance | None
+
+    @property
+    def name(self) -> str:
+        """What the run is called."""
+        return text.shown(self.entry.name)
+
+    @property
+    def words(self) -> str:
+        """All that can be searched for."""
+        return f"{self.entry.name} {self.glance.verdict if self.glance else ''}".casefold()
+
+
+def draw_row(row: Row) -> Component:
+    """Return the row; its link covers all of it."""
+    glance = row.glance
+    link = dcc.Link(row.name, href=ViewState(run=row.entry.id).link("/"), className="stretched")
+    cells = [
+        html.Td([link, html.Div(_sizes(glance), className="fact-name")], className="run-name"),
+        html.Td(_efficiency(glance), className="run-number"),
+        html.Td(_pace(glance), className="run-pace"),
+        html.Td(_verdict(row), className="run-verdict"),
+        html.Td(label_of(row), className="run-index"),
+    ]
+    return html.Tr(cells, className="finding run-row")
+
+
+def _sizes(glance: Glance | None) -> str:
+    if glance is None:
+        return ""
+    parts = [
+        text.count(glance.ranks, "rank"),
+        text.count(glance.shards, "shard") if glance.shards else "",
+        text.count(glance.steps, "step"),
+        text.duration(glance.duration_ns),
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def _efficiency(glance: Glance | None) -> Component:
+    if glance is None or glance.efficiency is None:
+        return html.Span("not known", className="fact-name")
+    share = 100 * glance.efficiency
+    meter = html.Div(className="meter-fill", style={"width": f"{share:.1f}%"})
+    return html.Div([html.B(text.percent(glance.efficiency)), html.Div(meter, className="meter")])
+
+
+def _pace(glance: Glance | None) -> list[Component]:
+    if glance is None or not glance.steps:
+        return []
+    usual = f"{text.duration(glance.step_ns)} a step"
+    line = sparkline(glance.pace_ns, f"step time over the run, {usual}")
+    return [line, html.Div(usual, className="fact-name")]
+
+
+def _verdict(row: Row) -> Component:
+    stage = row.entry.stage
+    if stage.kind == "failed":
+        return html.Span(stage.what, role="alert", className="points-fault")
+    if row.glance is None:
+        return html.Span("It is read and explained when it is first opened.", className="fact-name")
+    more = f" and {row.glance.faults - 1} more" if row.glance.faults > 1 else ""
+    told = [html.Span(clean(row.glance.verdict))]
+    return html.Span([*told, html.Span(more, className="fact-name")])
+
+
+def label_of(row: Row) -> Component:
+    """Say where a run's index stands."""
+    stage = row.entry.stage
+    said = "ready" if row.glance else "not read yet"
+    if stage.kind == "failed":
+        said = "cannot be read"
+    elif stage.kind == "queued":
+        said = "waits its turn"
+    elif stage.under_way:
+        share = f" {100 * stage.done // stage.total} %" if stage.total else ""
+        said = f"{stage.what}{share}"
+    kind = "busy" if stage.under_way else stage.kind
+    return html.Span(said, className=f"standing standing-{kind}")
+
+
+SPARKLINE_WIDTH: Final = 120
+SPARKLINE_HEIGHT: Final = 28
+LEAST_SPREAD: Final = 0.25  # of the median: noise is drawn as noise, not as mountains
+MOST_QUANTILE: Final = 0.98  # a first step that loads libraries would flatten all others
+
+
+def sparkline(values: Sequence[int], say: str) -> Component:
+    """Draw numbers from left to right; `say` is what a screen reader tells instead."""
+    if len(values) < 2:
+        return html.Span(say, className="fact-name")
+    mask = f"url(data:image/svg+xml;base64,{b64encode(_svg(values).encode()).decode()})"
+    style = {
+        "maskImage": mask,
+        "WebkitMaskImage": mask,
+        "width": SPARKLINE_WIDTH,
+        "height": SPARKLINE_HEIGHT,
+    }
+    return html.Span(className="sparkline", style=style, role="img", title=say, **aria(say))
+
+
+def _svg(values: Sequence[int]) -> str:
+    shape = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(*_places(values), strict=True))
+    return (
+        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {SPARKLINE_WIDTH} {SPARKLINE_HEIGHT}'>"
+        f"<polyline points='{shape}' fill='none' stroke='#000' stroke-width='1.5'/></svg>"
+    )
+
+
+def _places(values: Sequence[int]) -> tuple[list[float], list[float]]:
+    series = np.asarray(values, float)
+    top, bottom = float(np.quantile(series, MOST_QUANTILE)), float(series.min())
+    spread = max(top - bottom, LEAST_SPREAD * float(np.median(series)), 1.0)
+    height = np.clip((series - bottom) / spread, 0, 1)
+    return (
+        np.linspace(1, SPARKLINE_WIDTH - 1, len(series)).tolist(),
+        (SPARKLINE_HEIGHT - 3 - (SPARKLINE_HEIGHT - 6) * height).tolist(),
+    )

@@ -1,0 +1,245 @@
+"""Build the web application over runs, and serve it until Ctrl-C: here, or to a network by token.
+
+The library that draws charts is served apart, since a page would wait for it longest. A browser
+compiles the functions of a script when they are first called, one after the other, on the one thread
+that also draws the page. The first line that is sent promises that all will be called: then it
+compiles them while the script arrives, on another thread (https://v8.dev/blog/explicit-compile-hints).
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import signal
+import socket
+import sys
+import threading
+import webbrowser
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import dash
+from dash import Dash, set_props
+from flask import Response
+from plotly.offline import get_plotlyjs, get_plotlyjs_version
+from waitress import create_server
+
+from tracelens.errors import InvalidArgument, TraceLensError
+from tracelens.load import open as open_trace
+from tracelens_dashboard import ids
+from tracelens_dashboard.app import guards, loading, run_list, shell
+from tracelens_dashboard.app.guards import LOOPBACK, Access
+from tracelens_dashboard.components import chart
+from tracelens_dashboard.export import downloads
+from tracelens_dashboard.pages import PAGES
+from tracelens_dashboard.runs import current
+from tracelens_dashboard.runs.catalog import Runs
+from tracelens_dashboard.runs.store import Store
+from tracelens_dashboard.view import state
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterator
+
+    from dash.development.base_component import Component
+
+    from tracelens_dashboard.pages import Page
+
+
+LIBRARY_PATH: Final = "/plotly.js"
+LIBRARY_ADDRESS: Final = f"{LIBRARY_PATH}?v={get_plotlyjs_version()}"
+COMPILE_HINT: Final = "//# allFunctionsCalledOnLoad\n"
+
+
+def register_library(app: Dash) -> None:
+    """Serve it. Its address has the version, so that a browser asks for it once."""
+    app.server.add_url_rule(LIBRARY_PATH, "plotly", _library)
+
+
+def _library() -> Response:
+    answer = Response(COMPILE_HINT + get_plotlyjs(), mimetype="text/javascript")
+    answer.headers["Cache-Control"] = "private, max-age=31536000, immutable"
+    return answer
+
+
+ASSETS: Final = Path(__file__).parents[1] / "assets"
+INDEX: Final = """<!DOCTYPE html>
+<html lang="en">
+<head>
+{%metas%}
+<title>{%title%}</title>
+<link rel="icon" href="/assets/icon.svg">
+<script src="/assets/early/scheme.js"></script>
+<script src="/assets/early/library.js" data-address="{library}"></script>
+<link rel="prefetch" as="script" href="/_dash-component-suites/dash/dcc/async-graph.js">
+{%css%}
+</head>
+<body>
+{%app_entry%}
+<footer>{%config%}{%scripts%}{%renderer%}</footer>
+</body>
+</html>"""
+
+GONE: Final = (
+    "Files of this run were moved or removed while it was shown: choose another run from the list, or "
+    "serve this one from where it is now."
+)
+
+_log = logging.getLogger(__name__)
+
+
+def create_app(served: Runs | Store, access: Access | None = None) -> Dash:
+    """Return the application; it shows these runs, or this one, to whom `access` lets in."""
+    runs = served if isinstance(served, Runs) else Runs.of(served)
+    app = Dash(
+        "tracelens_dashboard",
+        use_pages=True,
+        pages_folder="",
+        assets_folder=str(ASSETS),
+        assets_path_ignore=["^early$"],  # what stands in INDEX itself
+        index_string=INDEX.replace("{library}", LIBRARY_ADDRESS),
+        title="TraceLens",
+        update_title="",
+        suppress_callback_exceptions=True,
+        serve_locally=True,
+        enable_mcp=False,
+        on_error=_report_error,
+    )
+    app.server.config[current.RUNS] = runs
+    for page in PAGES:
+        _add(page.PATH, page.TITLE, _run_layout(page))
+        page.register(app)
+    _add(run_list.PATH, run_list.TITLE, _list_layout)
+    run_list.register(app)
+    loading.register(app, PAGES)
+    chart.register_switches(app)
+    chart.register_following(app)
+    shell.register(app, PAGES)
+    downloads.register(app)
+    register_library(app)
+    app.layout = shell.shell(runs, PAGES)
+    guards.protect(app, access)
+    return app
+
+
+def _add(path: str, title: str, layout: Callable[..., Component]) -> None:
+    dash.register_page(
+        f"tracelens_dashboard.pages{path.replace('/', '.')}",
+        path=path,
+        name=title,
+        title=f"{title} · TraceLens",
+        layout=layout,
+    )
+
+
+def _run_layout(page: Page) -> Callable[..., Component]:
+    def build(**query: str) -> Component:
+        return loading.place(page, current.runs(), state.parse(query))
+
+    return build
+
+
+def _list_layout(**query: str) -> Component:
+    return run_list.layout(current.runs(), state.parse(query))
+
+
+def _report_error(error: Exception) -> Any:
+    """Say that something failed, where the user looks; the log has the details."""
+    sentence = str(error)
+    if isinstance(error, FileNotFoundError):
+        sentence = GONE
+    elif not isinstance(error, TraceLensError):
+        _log.error("a page could not be drawn", exc_info=error)
+        sentence = "Something in this page could not be drawn; the terminal says what."
+    set_props(ids.TROUBLE, {"hide": False, "children": sentence})
+
+
+THREADS: Final = 8
+PORT_TAKEN: Final = {errno.EADDRINUSE, errno.EACCES}
+NETWORK: Final = (
+    "Whoever has this address can see the run, and nothing on the way is encrypted; "
+    "safer is a tunnel: ssh -L {port}:127.0.0.1:{port} {name}\n"
+)
+
+
+def serve(
+    source: Runs | Store | str | os.PathLike[str],
+    host: str = LOOPBACK,
+    port: int = 8050,
+    *,
+    open_browser: bool = False,
+    ready: Callable[[str], None] | None = None,
+) -> None:
+    """Serve several runs, or one, opened or to be opened; returns on Ctrl-C, or on SIGTERM.
+
+    Another `host` than this machine's loopback makes a token, which is part of the address.
+    `port` 0 picks a free one; `ready` is called with the address once requests are accepted.
+
+    Raises:
+        InvalidArgument: `host` is no IPv4 address of this machine, or the port is taken.
+        UnusableInput: the trace cannot be read.
+    """
+    access = Access.of(host)
+    runs = source if isinstance(source, Runs) else Runs.of(_opened(source))
+    server = _listen(create_app(runs, access).server, host, port)
+    url = access.address(host, server.effective_port)
+    # The server's loop returns when it is interrupted; it may be before it or after it, too.
+    with closing(server), suppress(KeyboardInterrupt), _interrupted_by_sigterm():
+        _tell(url, access, server.effective_port)
+        if ready:
+            ready(url)
+        if open_browser:
+            webbrowser.open(url)
+        server.run()
+
+
+def _tell(url: str, access: Access, port: int) -> None:
+    sys.stdout.write(f"TraceLens is at {url} (Ctrl-C ends)\n")
+    if access.token:
+        sys.stdout.write(NETWORK.format(port=port, name=socket.gethostname()))
+    sys.stdout.flush()
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """Have SIGTERM do what Ctrl-C does: what runs in the background ignores SIGINT.
+
+    Only the main thread may say what a signal does; whoever serves from another one ends it otherwise.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _opened(source: Store | str | os.PathLike[str]) -> Store:
+    if not isinstance(source, Store):
+        return _opened(Store.open(Path(source), lambda: open_trace(source)))
+    source.refine()
+    return source
+
+
+def _listen(application: Any, host: str, port: int) -> Any:
+    if not host:  # the system would take it for all addresses
+        raise InvalidArgument(_no_address(host))
+    try:
+        listening = socket.create_server((host, port))
+    except (OSError, OverflowError) as error:
+        if isinstance(error, OSError) and error.errno not in PORT_TAKEN:
+            raise InvalidArgument(_no_address(host)) from error
+        raise InvalidArgument(
+            f"Port {port} cannot be used ({error}): choose another one with --port, 0 picks one."
+        ) from error
+    return create_server(application, sockets=[listening], threads=THREADS, ident=None)
+
+
+def _no_address(host: str) -> str:
+    return (
+        f"'{host}' is no IPv4 address of this machine: leave --host out to show it on this machine "
+        "only, or give 0.0.0.0 to show it to the network, by token."
+    )

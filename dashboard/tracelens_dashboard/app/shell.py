@@ -1,0 +1,241 @@
+"""The frame around every page: name of the run, pages, colour scheme, help."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import dash
+import dash_mantine_components as dmc
+from dash import ClientsideFunction, Input, Output, State, dcc, html
+from dash.exceptions import PreventUpdate
+
+from tracelens_dashboard import ids, text
+from tracelens_dashboard.app.run_list import PATH as RUN_LIST
+from tracelens_dashboard.export import menu
+from tracelens_dashboard.ids import aria
+from tracelens_dashboard.runs import current
+from tracelens_dashboard.view import state
+from tracelens_dashboard.view.state import ViewState
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dash import Dash
+    from dash.development.base_component import Component
+
+    from tracelens_dashboard.pages import Page
+    from tracelens_dashboard.runs.catalog import Runs
+    from tracelens_dashboard.runs.store import Store
+
+NO_VIEW: Final = ViewState()
+PATIENCE_S: Final = 1.0
+HEADER_PX: Final = 52
+SIDEBAR_PX: Final = 168
+BUTTON_PX: Final = 30
+KEYS: Final = (
+    ("1 … 9", "go to a page"),
+    ("w, s", "timeline: zoom in, zoom out"),
+    ("a, d", "timeline: move left, move right"),
+    ("0", "timeline: show the whole run"),
+    ("f", "timeline: fit to the clicked span, else to the steps of the finding"),
+    ("p", "timeline: pin the rank under the mouse, or let it go"),
+    ("[, ]", "timeline: the step before and after; of a wide view, the finding"),
+    ("/", "find spans by name in the timeline, runs in their list"),
+    ("Shift and drag", "timeline: measure a stretch of time"),
+    ("?", "this help"),
+)
+
+
+def shell(runs: Runs, pages: Sequence[Page]) -> Component:
+    """Return the layout that pages are shown in."""
+    frame = dmc.AppShell(
+        [
+            dmc.AppShellHeader(_header(runs), className="header"),
+            dmc.AppShellNavbar(
+                html.Nav(_entries(runs, pages, NO_VIEW), id=ids.SIDEBAR, **aria("pages")),
+                p="xs",
+                className="sidebar",
+            ),
+            dmc.AppShellMain([_trouble(), dash.page_container], className="main"),
+        ],
+        id=ids.SHELL,
+        header={"height": HEADER_PX},
+        navbar=navbar(opened=False),
+        padding="sm",
+    )
+    return dmc.MantineProvider(
+        [dcc.Location(id=ids.GO, refresh="callback-nav"), frame, _help(), menu.dialog()],
+        defaultColorScheme="auto",
+        theme={"primaryColor": "blue", "autoContrast": True},
+    )
+
+
+def navbar(*, opened: bool) -> dict[str, object]:
+    """Describe the sidebar; on narrow windows it opens over the page."""
+    return {"width": SIDEBAR_PX, "breakpoint": "sm", "collapsed": {"mobile": not opened}}
+
+
+def register(app: Dash, pages: Sequence[Page]) -> None:
+    """Open and close the sidebar, open the help; let tables follow the colour scheme.
+
+    Header and sidebar follow the run in the address bar.
+    """
+    _register_run(app, pages)
+    menu.register(app)
+    app.clientside_callback(
+        ClientsideFunction(ids.NAMESPACE, "arrived"),
+        Output(ids.BURGER, "opened"),
+        Input(ids.GO, "pathname"),
+    )
+    app.clientside_callback(
+        ClientsideFunction(ids.NAMESPACE, "sidebar"),
+        Output(ids.SHELL, "navbar"),
+        Input(ids.BURGER, "opened"),
+        State(ids.SHELL, "navbar"),
+        prevent_initial_call=True,
+    )
+    app.clientside_callback(
+        ClientsideFunction(ids.NAMESPACE, "help"),
+        Output(ids.HELP, "opened"),
+        Input(ids.HELP_BUTTON, "n_clicks"),
+        prevent_initial_call=True,
+    )
+    app.clientside_callback(
+        ClientsideFunction(ids.NAMESPACE, "scheme"), Input(ids.SCHEME, "computedColorScheme")
+    )
+
+
+def _register_run(app: Dash, pages: Sequence[Page]) -> None:
+    @app.callback(
+        Output(ids.HEADING, "children"),
+        Output(ids.SIDEBAR, "children"),
+        Output(ids.PICKER, "data"),
+        Output(ids.PICKER, "value"),
+        Input(ids.GO, "search"),
+    )
+    def follow(search: Any) -> tuple[Any, ...]:
+        runs, view = current.runs(), state.read(search)
+        if runs.alone:
+            raise PreventUpdate
+        shown = runs.entry(view.run)
+        entries = _entries(runs, pages, view)
+        return heading(runs, view), entries, choices(runs), shown.id if shown else None
+
+    @app.callback(
+        Output(ids.GO, "href", allow_duplicate=True),
+        Input(ids.PICKER, "value"),
+        State(ids.GO, "search"),
+        State(ids.GO, "pathname"),
+        prevent_initial_call=True,
+    )
+    def pick(chosen: Any, search: Any, path: Any) -> str:
+        view = state.read(search)
+        if current.runs().entry(chosen) is None or chosen == view.run:
+            raise PreventUpdate
+        paths = {page.PATH for page in pages}
+        return ViewState(run=chosen, compare=view.compare).link(path if path in paths else "/")
+
+
+def heading(runs: Runs, view: ViewState) -> list[Component]:
+    """Say which run is shown, and what it was as soon as it is open."""
+    if runs.alone:
+        return _named(runs.alone.name, runs.alone)
+    entry = runs.entry(view.run)
+    if entry is None:
+        return [html.B(text.count(len(runs.look()), "run"))]
+    store = runs.open(entry, PATIENCE_S)
+    return [html.Span(current.facts(store) if store else "is being opened", className="chip-facts")]
+
+
+def _named(name: str, store: Store) -> list[Component]:
+    return [html.B(text.shown(name)), html.Span(current.facts(store), className="chip-facts")]
+
+
+def choices(runs: Runs) -> list[dict[str, str]]:
+    """List the runs to choose from, by name."""
+    entries = sorted(runs.look(), key=lambda entry: entry.name.casefold())
+    return [{"value": entry.id, "label": text.shown(entry.name)} for entry in entries]
+
+
+def _header(runs: Runs) -> Component:
+    left = dmc.Group(
+        [
+            dmc.Burger(id=ids.BURGER, size="sm", hiddenFrom="sm", **aria("pages")),
+            dcc.Link("TraceLens", href="/", className="brand"),
+            _picker(runs),
+            html.Span(heading(runs, NO_VIEW), className="chip", id=ids.HEADING),
+        ],
+        gap="sm",
+        wrap="nowrap",
+        className="header-left",
+    )
+    return dmc.Group(
+        [
+            left,
+            dmc.Group([menu.button(), _help_button(), _scheme_switch()], gap="xs", wrap="nowrap"),
+        ],
+        h="100%",
+        px="md",
+        justify="space-between",
+        wrap="nowrap",
+    )
+
+
+def _picker(runs: Runs) -> Component:
+    """Return the choice of a run; there is none where one is served alone."""
+    picker = dmc.Select(
+        id=ids.PICKER,
+        data=[],
+        placeholder="Choose a run",
+        searchable=True,
+        allowDeselect=False,
+        limit=50,
+        size="xs",
+        className="picker",
+        **aria("run"),
+    )
+    return html.Div(picker, hidden=runs.alone is not None, className="picker")
+
+
+def _help_button() -> Component:
+    name = aria("keyboard help")
+    return dmc.ActionIcon("?", id=ids.HELP_BUTTON, variant="default", size=BUTTON_PX, **name)
+
+
+def _scheme_switch() -> Component:
+    return dmc.ColorSchemeToggle(
+        id=ids.SCHEME,
+        lightIcon=html.Span("☀", className="icon"),
+        darkIcon=html.Span("☾", className="icon"),
+        variant="default",
+        size=BUTTON_PX,
+        **aria("switch between light and dark"),
+    )
+
+
+def _entries(runs: Runs, pages: Sequence[Page], view: ViewState) -> list[Component]:
+    """List the pages, all of the run that is shown; above them the way to the others."""
+    if runs.alone:
+        return [_entry(page.TITLE, page.PATH) for page in pages]
+    every = dmc.NavLink(label="All runs", href=RUN_LIST, active="exact", className="runs-link")
+    if runs.entry(view.run) is None:
+        return [every]
+    shown = ViewState(run=view.run, compare=view.compare)
+    return [every, *(_entry(page.TITLE, shown.link(page.PATH)) for page in pages)]
+
+
+def _entry(title: str, href: str) -> Component:
+    return dmc.NavLink(label=title, href=href, active="exact", className="page-link")
+
+
+def _trouble() -> Component:
+    return dmc.Alert(
+        id=ids.TROUBLE, title="This could not be shown", color="red", hide=True, mb="sm"
+    )
+
+
+def _help() -> Component:
+    rows = [html.Tr([html.Td(dmc.Kbd(keys)), html.Td(does)]) for keys, does in KEYS]
+    mouse = "In the timeline: wheel to zoom, drag to move, click a span for its details."
+    body = [html.Table(html.Tbody(rows), className="keys"), html.P(mouse, className="summary")]
+    return dmc.Modal(body, id=ids.HELP, title="Keys", opened=False)

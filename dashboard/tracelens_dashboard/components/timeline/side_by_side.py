@@ -1,0 +1,188 @@
+"""Two timelines, one above the other, that show the same time around a step of both runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import dash_mantine_components as dmc
+from dash import ClientsideFunction, Input, Output, State, dcc, html
+from dash.exceptions import PreventUpdate
+
+from tracelens.lod.viewport import Window
+from tracelens_dashboard import ids
+from tracelens_dashboard import theme as themes
+from tracelens_dashboard.components import chart
+from tracelens_dashboard.figures.timeline import plot
+from tracelens_dashboard.figures.timeline.frame import SECOND
+from tracelens_dashboard.ids import aria
+from tracelens_dashboard.runs import current
+from tracelens_dashboard.view import viewport
+
+if TYPE_CHECKING:
+    from dash import Dash
+    from dash.development.base_component import Component
+    from plotly import graph_objects as go
+
+    from tracelens_dashboard.runs.store import Store
+    from tracelens_dashboard.view.state import ViewState
+
+UPPER: Final = "together-here"
+LOWER: Final = "together-there"
+SYNC: Final = "together-view"
+STEP: Final = "together-step"
+AROUND: Final = 1.5  # steps on either side of one that is looked at
+HINT: Final = (
+    "Both show the same length of time, and the chosen step, counted from each run's first, begins at "
+    "the same place. Zoom and drag either; a click in the map above chooses a step."
+)
+
+
+def layout(store: Store, other: Store, view: ViewState) -> Component:
+    """Return the card; a link's steps say which one is aligned."""
+    most = min(store.windows.height, other.windows.height) - 1
+    if most < 0:
+        return html.Div()
+    place = place_of(store, view.steps[0]) if view.steps else 0
+    place = min(place, most)
+    data = around(store, other, place) if view.steps else whole(store, other)
+    number = dmc.NumberInput(
+        id=STEP, value=place, min=0, max=most, size="xs", w=100, **aria("step to align at")
+    )
+    label = html.Span("aligned at step", className="fact-name")
+    heading = dmc.Group(
+        [
+            dmc.Title("Both timelines", order=2, className="card-title"),
+            dmc.Group([label, number], gap="xs"),
+        ],
+        justify="space-between",
+    )
+    plots = [_plot(current.name(store), UPPER), _plot(current.name(other), LOWER)]
+    hint = html.P(HINT, className="summary")
+    return dmc.Card(
+        [dcc.Store(id=SYNC, data=data), heading, hint, *plots], className="card", mt="sm"
+    )
+
+
+def register(app: Dash, other: str, chosen: Any) -> None:
+    """Move both when one is moved, a step is chosen, or a mark of the graph `chosen` is clicked.
+
+    `other` is the component that knows the other run's id.
+    """
+    app.clientside_callback(
+        ClientsideFunction(ids.NAMESPACE, "aligned"), Input(SYNC, "data"), prevent_initial_call=True
+    )
+    app.clientside_callback(
+        ClientsideFunction(ids.NAMESPACE, "together"),
+        Output(SYNC, "data"),
+        Input(UPPER, "relayoutData"),
+        Input(LOWER, "relayoutData"),
+        State(SYNC, "data"),
+        prevent_initial_call=True,
+    )
+    _register_steps(app, other, chosen)
+    _register_drawing(app, other)
+
+
+def _register_steps(app: Dash, other: str, chosen: Any) -> None:
+    @app.callback(
+        Output(STEP, "value"),
+        Input(chosen, "clickData"),
+        current.RUN,
+        prevent_initial_call=True,
+    )
+    def choose(click: Any, run: Any) -> int:
+        points = (click or {}).get("points")
+        if not points:
+            raise PreventUpdate
+        return place_of(current.store(run), int(points[0]["x"]))
+
+    @app.callback(
+        Output(SYNC, "data", allow_duplicate=True),
+        Input(STEP, "value"),
+        current.RUN,
+        State(other, "data"),
+        prevent_initial_call=True,
+    )
+    def align(place: Any, run: Any, with_run: Any) -> dict[str, Any]:
+        second = current.other(with_run)
+        if second is None or not isinstance(place, int) or place < 0:
+            raise PreventUpdate
+        return around(current.store(run), second, place)
+
+
+def _register_drawing(app: Dash, other: str) -> None:
+    @app.callback(
+        Output(UPPER, "figure"),
+        Output(LOWER, "figure"),
+        Output(UPPER, "style"),
+        Output(LOWER, "style"),
+        Output(f"{UPPER}-plot", "aria-label"),
+        Output(f"{LOWER}-plot", "aria-label"),
+        Input(SYNC, "data"),
+        Input(ids.SCHEME, "computedColorScheme"),
+        current.RUN,
+        State(other, "data"),
+    )
+    def draw(sync: Any, scheme: str | None, run: Any, with_run: Any) -> tuple[Any, ...]:
+        if scheme is None:
+            raise PreventUpdate
+        shown = (current.store(run), current.other(with_run))
+        figures = [_figure(store, sync, at, themes.of(scheme)) for at, store in enumerate(shown)]
+        heights = [{"height": f"{figure.layout.height or 0}px"} for figure in figures]
+        labels = [f"timeline of {current.name(store)}" if store else "" for store in shown]
+        return *figures, *heights, *labels
+
+
+def place_of(store: Store, step: int) -> int:
+    """Return how many steps came before one."""
+    return int(store.windows["step"].search_sorted(step))
+
+
+def whole(store: Store, other: Store) -> dict[str, Any]:
+    """Show both runs from their first step to the end of the longer one."""
+    begins = [_begin(run, 0) for run in (store, other)]
+    length = max(run.whole.width_ns for run in (store, other))
+    return {"begins": begins, "t0": -max(begins), "t1": length}
+
+
+def around(store: Store, other: Store, place: int) -> dict[str, Any]:
+    """Show a step of both, and some time beside it."""
+    begins = [_begin(run, place) for run in (store, other)]
+    beside = round(AROUND * max(run.scene.step_ns for run in (store, other)))
+    step = int(store.windows["step"][place]) if place < store.windows.height else None
+    return {"begins": begins, "t0": -beside, "t1": 2 * beside, "step": step}
+
+
+def _begin(store: Store, place: int) -> int:
+    starts = store.windows["start_ns"]
+    return int(starts[min(place, len(starts) - 1)]) - store.whole.start_ns
+
+
+def _plot(name: str, identity: str) -> Component:
+    title = html.Div(name, className="fact together-name")
+    return html.Div([title, html.Div(chart.graph(identity), role="img", id=f"{identity}-plot")])
+
+
+def _figure(store: Store | None, sync: Any, at: int, theme: themes.Theme) -> go.Figure:
+    seen = _seen(sync, at)
+    if store is None or seen is None:
+        return themes.blank()
+    inside = seen.clamp(Window(0, store.whole.width_ns))
+    frame = viewport.frame(store, {"t0": inside.start_ns, "t1": inside.end_ns}, [], None)
+    figure = plot.draw(frame, viewport.picture(frame), theme)
+    ends = [seen.start_ns / SECOND, seen.end_ns / SECOND]
+    figure.update_layout(
+        xaxis={"range": ends, "minallowed": None, "maxallowed": None, "title": None}
+    )
+    return figure
+
+
+def _seen(sync: Any, at: int) -> Window | None:
+    """Read a run's window from what the browser sends, which may be anything."""
+    known = sync if isinstance(sync, dict) else {}
+    begins = known.get("begins")
+    numbers = [known.get("t0"), known.get("t1"), *(begins if isinstance(begins, list) else [])]
+    if len(numbers) != 4 or not all(isinstance(n, int) and abs(n) < 1 << 62 for n in numbers):
+        return None
+    start, end, begin = numbers[0], numbers[1], numbers[2 + at]
+    return Window(begin + start, begin + end) if start < end else None

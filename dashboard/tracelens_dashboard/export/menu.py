@@ -1,0 +1,106 @@
+"""Take it along: the report of the run, and what the page shows for other programs, its size first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import dash_mantine_components as dmc
+from dash import ClientsideFunction, Input, Output, dcc, html
+from dash.exceptions import PreventUpdate
+
+from tracelens.exports import perfetto
+from tracelens_dashboard import ids, text
+from tracelens_dashboard.export import downloads
+from tracelens_dashboard.runs import current
+from tracelens_dashboard.view import state
+
+if TYPE_CHECKING:
+    from dash import Dash
+    from dash.development.base_component import Component
+
+    from tracelens_dashboard.runs.store import Store
+    from tracelens_dashboard.view.state import ViewState
+
+BUTTON: Final = "export-button"
+DIALOG: Final = "export"
+OFFER: Final = "export-offer"
+ADDRESS: Final = "export-address"
+REPORT_HELP: Final = (
+    "Verdict, findings, charts and tables in one HTML file that works offline and asks nobody."
+)
+PERFETTO_HELP: Final = (
+    "The recorded spans of the timeline's window, of the pinned ranks or else of all, as JSON that "
+    "ui.perfetto.dev opens; it stays in the browser there."
+)
+PICTURE_HELP: Final = "Each chart has a button PNG that saves it as it is seen."
+
+
+def button() -> Component:
+    """Return the button of the header."""
+    return dmc.Button("Export", id=BUTTON, variant="default", size="sm", fw=500, px="sm")
+
+
+def dialog() -> Component:
+    """Return what it opens."""
+    waiting = dcc.Loading(html.Div(id=OFFER), delay_show=300, type="dot")
+    return html.Div(
+        [dcc.Store(id=ADDRESS), dmc.Modal(waiting, id=DIALOG, title="Export", opened=False)]
+    )
+
+
+def register(app: Dash) -> None:
+    """Open the dialog for what the address bar says just then."""
+    app.clientside_callback(
+        ClientsideFunction(ids.NAMESPACE, "exported"),
+        Output(DIALOG, "opened"),
+        Output(ADDRESS, "data"),
+        Input(BUTTON, "n_clicks"),
+        prevent_initial_call=True,
+    )
+
+    @app.callback(Output(OFFER, "children"), Input(ADDRESS, "data"), prevent_initial_call=True)
+    def offer(address: Any) -> list[Component]:
+        if not isinstance(address, dict):
+            raise PreventUpdate
+        view = state.read(address.get("search"))
+        if view.run is None and not current.runs().alone:
+            return [html.P("Choose a run first.", className="summary")]
+        return _offers(current.store(view.run), view)
+
+
+def _offers(store: Store, view: ViewState) -> list[Component]:
+    run = state.ViewState(run=view.run)
+    return [
+        dmc.Title("Report", order=2, className="card-title"),
+        html.P(REPORT_HELP, className="summary"),
+        _download("Download the report", run.link(downloads.REPORT)),
+        dmc.Title("Perfetto", order=2, className="card-title", mt="md"),
+        html.P(PERFETTO_HELP, className="summary"),
+        *_selected(store, view),
+        dmc.Title("Pictures", order=2, className="card-title", mt="md"),
+        html.P(PICTURE_HELP, className="summary"),
+    ]
+
+
+def _selected(store: Store, view: ViewState) -> list[Component]:
+    """Say how much it is; offer it unless it is too much."""
+    chosen = downloads.selection_of(store, view)
+    sentence = downloads.refusal(store, chosen)
+    if sentence:
+        return [html.P(sentence, role="alert")]
+    amount = perfetto.size(chosen)
+    if amount.events > perfetto.MOST_EVENTS:
+        return [html.P(downloads.too_many_events(amount.events), role="alert")]
+    size = f"{text.count(amount.events, 'event')}, about {text.size(amount.nbytes)}"
+    return [
+        html.P(
+            f"{downloads.selection_sentence(store, chosen)}: {size}.",
+            id="export-size",
+            className="fact",
+        ),
+        _download("Download this selection", view.link(downloads.PERFETTO)),
+    ]
+
+
+def _download(label: str, href: str) -> Component:
+    return html.A(label, href=href, download="", className="way")

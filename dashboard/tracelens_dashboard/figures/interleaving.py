@@ -1,0 +1,353 @@
+"""How communication and compute interleave: overlap, gradient latency, gaps between updates."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+from plotly import graph_objects as go
+
+from tracelens.analyses.overlap.gradient_latency import steps_to_write
+from tracelens.model import fmt
+from tracelens_dashboard import text
+from tracelens_dashboard.figures import axes, histogram, stacked_steps
+from tracelens_dashboard.figures.drawing import Drawing, empty, figure
+from tracelens_dashboard.figures.stacked_steps import Part
+
+if TYPE_CHECKING:
+    from tracelens_dashboard.theme import Theme
+
+
+MOST_BUCKETS: Final = 40
+NO_COMMUNICATION: Final = "No communication lies within a step."
+NO_BUCKETS: Final = (
+    "No call names its gradient bucket: the hooks of PyTorch DDP and Horovod note it; a span of your "
+    "own does with bucket=…"
+)
+
+
+def has_no_communication(table: pl.DataFrame) -> bool:
+    """Say whether no step has any communication."""
+    return table.is_empty() or not table.drop("step").sum_horizontal().sum()
+
+
+def overlap_by_step(table: pl.DataFrame, theme: Theme) -> Drawing:
+    """Draw the mean rank's communication; `table` as `Interleaving.by_step`."""
+    if has_no_communication(table):
+        return empty(theme, NO_COMMUNICATION)
+    parts = _overlap_parts(theme)
+    hidden, moved, waited = (float(table[part.column].sum()) for part in parts)
+    whole = hidden + moved + waited
+    each = text.duration(whole / table.height)
+    summary = (
+        f"Of {each} of communication a step, own work hides {_share_text(hidden / whole)}; "
+        f"{text.percent(moved / whole)} is exposed transfer, {text.percent(waited / whole)} waiting for "
+        "late ranks or in queues."
+    )
+    return Drawing(
+        stacked_steps.draw(table, parts, theme), summary, stacked_steps.rows(table, parts)
+    )
+
+
+def overlap_by_bucket(table: pl.DataFrame, theme: Theme) -> Drawing:
+    """Draw a mean call of every bucket; `table` as `_bucket_overlap.BUCKET_COLUMNS`."""
+    if table.is_empty():
+        return empty(theme, NO_BUCKETS)
+    shown = table.head(MOST_BUCKETS)
+    labels = [f"bucket {bucket} " for bucket in shown["bucket"]]
+    leads = shown.select("start_ns", "end_ns", "rank").rows()
+    bars = [
+        go.Bar(
+            orientation="h",
+            name=part.name,
+            y=labels,
+            x=shown[part.column].to_list(),
+            marker={"color": part.colour, "line": {"width": 0}},
+            customdata=[
+                [text.duration(ns), list(lead)]
+                for ns, lead in zip(shown[part.column], leads, strict=True)
+            ],
+            hovertemplate=f"%{{y}}{part.name}: %{{customdata[0]}}<extra></extra>",
+        )
+        for part in _overlap_parts(theme)
+    ]
+    high = float(
+        shown.select(part.column for part in _overlap_parts(theme))
+        .sum_horizontal()
+        .to_numpy()
+        .max()
+    )
+    return Drawing(
+        figure(theme, *bars, **_bucket_axes(high, theme)),
+        _worst_bucket(table),
+        _bucket_rows(table, theme),
+    )
+
+
+def _overlap_parts(theme: Theme) -> tuple[Part, ...]:
+    return (
+        Part("hidden_ns", "hidden under own work", theme.accent),
+        Part("transfer_ns", "exposed transfer", theme.categories["transfer"]),
+        Part("wait_ns", "waiting", theme.categories["wait"]),
+    )
+
+
+def _worst_bucket(table: pl.DataFrame) -> str:
+    rows = table.with_columns(exposed=table["wait_ns"] + table["transfer_ns"]).sort("exposed")
+    worst = rows.row(-1, named=True)
+    whole = max(worst["exposed"] + worst["hidden_ns"], 1.0)
+    return (
+        f"Bucket {worst['bucket']} ({text.size(worst['bytes'] or 0)}) is exposed longest: "
+        f"{text.duration(worst['exposed'])} of {text.duration(whole)} a call; own work hides "
+        f"{_share_text(worst['hidden_ns'] / whole)} of it. What runs beside two calls counts for both."
+    )
+
+
+def _share_text(share: float) -> str:
+    return text.percent(share) if share else "nothing"
+
+
+def _bucket_rows(table: pl.DataFrame, theme: Theme) -> list[dict[str, Any]]:
+    return [
+        {"bucket": row["bucket"], "calls": row["calls"], "bytes": text.size(row["bytes"] or 0)}
+        | {part.name: text.duration(row[part.column]) for part in _overlap_parts(theme)}
+        for row in table.iter_rows(named=True)
+    ]
+
+
+def _bucket_axes(high: float, theme: Theme) -> dict[str, Any]:
+    return {
+        "barmode": "stack",
+        "bargap": 0.3,
+        "xaxis": axes.durations(high * 1.05),
+        "yaxis": {"autorange": "reversed", "fixedrange": True, "tickfont": {"color": theme.text}},
+        "showlegend": True,
+        "legend": {"traceorder": "normal"},
+        "margin": {"t": 30},
+    }
+
+
+MOST_LANES: Final = 40
+STAGES: Final = (
+    ("waiting_ns", "waits for ranks, wire or shard", "ps_queue"),
+    ("reducing_ns", "is reduced", "transfer"),
+    ("until_update_ns", "waits for its update", "unknown"),
+    ("updating_ns", "weights are updated", "update"),
+    ("until_use_ns", "until first use", "idle"),
+)
+NO_CHAINS: Final = (
+    "No gradient can be followed: that needs reductions that name their bucket, or requests to shards, "
+    "and weight updates (kind update) in the same steps. Hooks of frameworks record both."
+)
+
+
+def latency(chains: pl.DataFrame, theme: Theme) -> Drawing:
+    """Draw medians; a lane begins when its gradient is ready. `chains` as `chains.SHOWN_COLUMNS`."""
+    if chains.is_empty():
+        return empty(theme, NO_CHAINS)
+    shown = chains.sort("of", "ready_ns", "number").head(MOST_LANES)
+    base, bars = shown["ready_ns"].fill_null(0), []
+    for stage in STAGES:
+        bars.append(_stage(shown, base, stage, theme))
+        base = base + shown[stage[0]].fill_null(0)
+    last = base.to_numpy().max()
+    return Drawing(
+        figure(theme, *bars, **_latency_axes(float(last), theme)),
+        latency_summary(chains),
+        latency_table(chains),
+    )
+
+
+def latency_summary(chains: pl.DataFrame) -> str:
+    """Say which chain is longest, and where most of it goes."""
+    known = chains.drop_nulls("whole_ns")
+    rows = known if known.height else chains
+    longest = rows.sort(pl.col("whole_ns").fill_null(0)).row(-1, named=True)
+    spent = {name: longest[column] or 0 for column, name, _ in STAGES}
+    most = max(spent, key=lambda name: spent[name])
+    whole = longest["whole_ns"] or sum(spent.values())
+    return (
+        f"{fmt.capital(longest['of'])} {longest['number']} has the longest way, "
+        f"{text.duration(whole)} from ready to first use; most of it, {text.duration(spent[most])}, is "
+        f"the stage “{most}”."
+    )
+
+
+def latency_table(chains: pl.DataFrame) -> list[dict[str, Any]]:
+    """List all chains."""
+    return [
+        {"of": row["of"], "number": row["number"], "ready after": _stage_hover(row["ready_ns"])}
+        | {name: _stage_hover(row[column]) for column, name, _ in STAGES}
+        | {
+            "in all": _stage_hover(row["whole_ns"]),
+            "9 of 10 less than": _stage_hover(row["whole_p90_ns"]),
+        }
+        for row in chains.iter_rows(named=True)
+    ]
+
+
+def _stage(
+    shown: pl.DataFrame, base: pl.Series, stage: tuple[str, str, str], theme: Theme
+) -> go.Bar:
+    column, name, category = stage
+    leads = shown.select("rank", "step").rows()
+    return go.Bar(
+        orientation="h",
+        name=name,
+        y=[f"{of} {number} " for of, number in shown.select("of", "number").iter_rows()],
+        x=shown[column].fill_null(0).to_list(),
+        base=base.to_list(),
+        marker={"color": theme.categories[category], "line": {"width": 0.5, "color": theme.grid}},
+        customdata=[
+            [_stage_hover(ns), list(lead)] for ns, lead in zip(shown[column], leads, strict=True)
+        ],
+        hovertemplate=f"%{{y}}{name}: %{{customdata[0]}}<extra></extra>",
+    )
+
+
+def _stage_hover(ns: float | None) -> str:
+    return "-" if ns is None else text.duration(ns)
+
+
+def _latency_axes(last: float, theme: Theme) -> dict[str, Any]:
+    return {
+        "barmode": "overlay",
+        "bargap": 0.35,
+        "xaxis": axes.durations(last * 1.03)
+        | {"title": {"text": "after the first gradient of the step is ready"}},
+        "yaxis": {"autorange": "reversed", "fixedrange": True, "tickfont": {"color": theme.text}},
+        "showlegend": True,
+        "legend": {"traceorder": "normal"},
+        "margin": {"t": 30},
+    }
+
+
+COUNTED: Final = "gaps"
+NO_GAPS: Final = (
+    "No two weight updates of a rank were recorded: hooks of optimizers note them; in code of your own, "
+    "“with tl.span('update', kind='update'): …” does."
+)
+
+
+def update_gaps(spread: pl.DataFrame, theme: Theme) -> Drawing:
+    """Draw the distribution; `spread` as `Interleaving.gap_spread`."""
+    if spread.is_empty():
+        return empty(theme, NO_GAPS)
+    bars = histogram.of_table(spread, "of", ("rank", "start_ns", "gap_ns"), theme)
+    drawn = histogram.draw(bars, "from the end of an update to the next one", COUNTED, theme)
+    named = [
+        ("half", histogram.quantile(spread, 0.5)),
+        ("9 in 10", histogram.quantile(spread, 0.9)),
+    ]
+    return Drawing(
+        histogram.mark(drawn, named, theme), gaps_summary(spread), histogram.rows(bars, COUNTED)
+    )
+
+
+def gaps_summary(spread: pl.DataFrame) -> str:
+    """Say how long gaps are, and where the longest is."""
+    parts = [
+        f"{text.count(int(part['count'].sum()), 'gap')} {part['of'][0]}, half of them shorter than "
+        f"about {text.duration(histogram.quantile(part, 0.5))}"
+        for part in spread.partition_by("of", maintain_order=True)
+    ]
+    longest = spread.sort("gap_ns").row(-1, named=True)
+    where = f"{text.duration(longest['gap_ns'])}, on rank {longest['rank']}"
+    return f"{'; '.join(parts)}. The longest is {where}."
+
+
+MOST_RANKS: Final = 24
+MIB: Final = 1 << 20
+
+
+def idle_time(
+    background: pl.DataFrame, mebibytes: float, gbytes_per_s: float, theme: Theme
+) -> Drawing:
+    """Draw a row a rank, those with least time; `background` as `_background.BUDGET_COLUMNS`."""
+    if background.is_empty():
+        return empty(theme, NO_GAPS)
+    shown = background.sort("usable_ns", "rank").head(MOST_RANKS)
+    labels = [f"rank {rank} " for rank in shown["rank"]]
+    drawn = figure(
+        theme,
+        _idle_bars(shown, labels, "gap_ns", "between updates", theme.quiet),
+        _idle_bars(shown, labels, "usable_ns", "usable", theme.categories["update"]),
+        _least_idle(shown, labels, theme),
+        **_idle_axes(shown, theme),
+    )
+    return Drawing(drawn, idle_summary(background, mebibytes, gbytes_per_s), idle_table(background))
+
+
+def idle_summary(background: pl.DataFrame, mebibytes: float, gbytes_per_s: float) -> str:
+    """Say in how many steps so much can be written without delaying anybody."""
+    least = background.sort("usable_ns").row(0, named=True)
+    begin = (
+        f"Rank {least['rank']} has least: {text.duration(least['usable_ns'])} of "
+        f"{text.duration(least['gap_ns'])} between the updates of two steps, in long enough pieces."
+    )
+    steps = steps_to_write(background, int(mebibytes * MIB), gbytes_per_s)
+    amount = f"{text.size(mebibytes * MIB)} a rank at {gbytes_per_s:g} GB/s"
+    if math.isinf(steps):
+        return f"{begin} There is no room to write {amount} without delaying anybody."
+    return (
+        f"{begin} Writing {amount} takes the free time of {text.count(math.ceil(steps), 'step')}."
+    )
+
+
+def idle_table(background: pl.DataFrame) -> list[dict[str, Any]]:
+    """List all ranks, those with least first."""
+    return [
+        {
+            "rank": row["rank"],
+            "between updates": text.duration(row["gap_ns"]),
+            "usable": text.duration(row["usable_ns"]),
+            "in 9 of 10 steps": text.duration(row["usable_p10_ns"]),
+            "of all time": text.percent(row["share"]),
+        }
+        for row in background.sort("usable_ns", "rank").iter_rows(named=True)
+    ]
+
+
+def _idle_bars(
+    shown: pl.DataFrame, labels: list[str], column: str, name: str, colour: str
+) -> go.Bar:
+    return go.Bar(
+        orientation="h",
+        name=name,
+        y=labels,
+        x=shown[column].to_list(),
+        marker={"color": colour, "line": {"width": 0}},
+        customdata=[
+            [text.duration(ns), rank] for ns, rank in shown.select(column, "rank").iter_rows()
+        ],
+        hovertemplate=f"%{{y}}{name}: %{{customdata[0]}} a step<extra></extra>",
+    )
+
+
+def _least_idle(shown: pl.DataFrame, labels: list[str], theme: Theme) -> go.Scatter:
+    return go.Scatter(
+        name="usable in 9 of 10 steps",
+        x=shown["usable_p10_ns"].to_list(),
+        y=labels,
+        mode="markers",
+        marker={"symbol": "line-ns", "size": 12, "line": {"width": 2, "color": theme.text}},
+        customdata=[
+            [text.duration(ns), rank]
+            for ns, rank in shown.select("usable_p10_ns", "rank").iter_rows()
+        ],
+        hovertemplate="%{y}in 9 of 10 steps at least %{customdata[0]}<extra></extra>",
+    )
+
+
+def _idle_axes(shown: pl.DataFrame, theme: Theme) -> dict[str, Any]:
+    high = float(shown["gap_ns"].to_numpy().max())
+    return {
+        "barmode": "overlay",
+        "bargap": 0.35,
+        "xaxis": axes.durations(high * 1.05),
+        "yaxis": {"autorange": "reversed", "fixedrange": True, "tickfont": {"color": theme.text}},
+        "showlegend": True,
+        "legend": {"traceorder": "normal"},
+        "margin": {"t": 30},
+    }

@@ -1,0 +1,219 @@
+"""Compute time beyond the peers': by rank (or host) and step as a map, by rank and category as bars."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from plotly import graph_objects as go
+
+from tracelens.accounting.phases import COMPUTE_CATEGORIES
+from tracelens_dashboard import text
+from tracelens_dashboard.figures.axes import MOST_COLUMNS, MOST_ROWS, rank_label, ranks_and_steps
+from tracelens_dashboard.figures.drawing import Drawing, empty, figure
+from tracelens_dashboard.theme import name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from tracelens.lod.residuals import Residuals
+    from tracelens.lod.step_times import Matrix
+    from tracelens_dashboard.theme import Theme
+
+MS: Final = 1e6
+
+
+def by_rank(late: Residuals, theme: Theme, marked: tuple[int, int] | None = None) -> Drawing:
+    """Draw a row a rank; beyond 160 ranks the worst of some neighbours stands for them."""
+    if not late.steps:
+        return empty(theme, "No step was recorded.")
+    size = -(-len(late.ranks) // MOST_ROWS)
+    groups = [range(i, min(i + size, len(late.ranks))) for i in range(0, len(late.ranks), size)]
+    labels = [rank_label([late.ranks[i] for i in group]) for group in groups]
+    rows = _worst(late.excess_ns, groups, 0)
+    return _draw(late, rows, labels, theme, marked)
+
+
+def by_host(late: Residuals, hosts: Mapping[int, str], theme: Theme) -> Drawing:
+    """Draw a row a host: the latest of its ranks, as a mean would hide a single one."""
+    if not late.steps:
+        return empty(theme, "No step was recorded.")
+    names = list(dict.fromkeys(hosts[rank] for rank in late.ranks))
+    members = [[i for i, r in enumerate(late.ranks) if hosts[r] == name] for name in names]
+    rows = _worst(late.excess_ns, members, 0)
+    return _draw(late, rows, [text.safe(name) for name in names], theme, None)
+
+
+def latest_cell(late: Residuals, rows: Sequence[int], step: int) -> tuple[int, int]:
+    """Return who of some rows of `late` was latest, and when: (rank, step) of a column by its step."""
+    first = np.searchsorted(late.steps, step)
+    column = next(group for group in _columns(late) if first <= group[-1])
+    cells = np.nan_to_num(late.excess_ns[np.ix_(np.array(rows), column)], nan=-np.inf)
+    row, place = np.unravel_index(int(cells.argmax()), cells.shape)
+    return late.ranks[rows[int(row)]], late.steps[int(column[int(place)])]
+
+
+def summary(late: Residuals) -> str:
+    """Say who is latest, and when, in one sentence."""
+    if not late.total_ns.any():
+        return "No rank is later than the others in any step."
+    worst = int(np.argmax(late.total_ns))
+    row = np.nan_to_num(late.excess_ns[worst])
+    step = int(np.argmax(row))
+    who = f"rank {late.ranks[worst]}"
+    return (
+        f"Latest over the run is {who}, by {text.duration(float(late.total_ns[worst]))} in all and "
+        f"at most {text.duration(float(row[step]))}, in step {late.steps[step]}."
+    )
+
+
+def _draw(
+    late: Residuals,
+    rows: Matrix,
+    labels: Sequence[str],
+    theme: Theme,
+    marked: tuple[int, int] | None,
+) -> Drawing:
+    columns = _columns(late)
+    cells = _worst(rows, columns, 1) / MS
+    trace = go.Heatmap(
+        z=cells.astype(np.float32),
+        x=[late.steps[group[0]] for group in columns],
+        y=list(labels),
+        colorscale=theme.colorscale,
+        zmin=0,
+        zmax=late.ceiling_ns / MS,
+        hoverongaps=False,
+        colorbar=_colour_bar(theme),
+        hovertemplate="%{y}, step %{x}: %{z:.2f} ms late<extra></extra>",
+    )
+    drawn = figure(theme, trace, **ranks_and_steps(labels, theme, marked))
+    return Drawing(drawn, summary(late), partial(table, late))
+
+
+def _columns(late: Residuals) -> list[np.ndarray[Any, Any]]:
+    """Group the steps into at most as many columns as a browser draws all of."""
+    return np.array_split(np.arange(len(late.steps)), min(len(late.steps), MOST_COLUMNS))
+
+
+def table(late: Residuals) -> list[dict[str, Any]]:
+    """List every rank with what it lost, the latest first."""
+    usual = float(np.nanmedian(late.own_ns)) or 1.0
+    steps = np.sum(~np.isnan(late.own_ns), axis=1)
+    excess = np.nan_to_num(late.excess_ns, nan=-np.inf)
+    worst = excess.argmax(axis=1)
+    columns = {
+        "rank": np.array(late.ranks),
+        "own time, median (ms)": np.round(_medians(late.own_ns) / MS, 3),
+        "late, median (ms)": np.round(_medians(late.excess_ns) / MS, 3),
+        "late, worst (ms)": np.round(excess.max(axis=1) / MS, 3),
+        "in step": np.array(late.steps)[worst],
+        "late in all (ms)": np.round(late.total_ns / MS, 2),
+        "steps 10 % late": np.sum(excess > usual / 10, axis=1),
+        "steps": steps,
+    }
+    order = [index for index in np.argsort(-late.total_ns) if steps[index]]
+    listed = (column[order].tolist() for column in columns.values())
+    return [dict(zip(columns, row, strict=True)) for row in zip(*listed, strict=True)]
+
+
+def _medians(cells: Matrix) -> Matrix:
+    """Return the median of each row without its NaN; numpy's own is slow for hundreds of rows."""
+    ordered = np.sort(cells, axis=1)  # NaN come last
+    count = np.sum(~np.isnan(cells), axis=1)
+    rows = np.arange(len(cells))
+    lower, upper = ordered[rows, np.maximum(count - 1, 0) // 2], ordered[rows, count // 2]
+    return np.asarray((lower + upper) / 2)
+
+
+def _worst(cells: Matrix, groups: Sequence[Any], axis: int) -> Matrix:
+    """Reduce groups of rows (0) or columns (1) to their maximum; NaN where all are."""
+    filled = np.where(np.isnan(cells), -np.inf, cells)
+    parts = [np.take(filled, group, axis=axis).max(axis=axis) for group in groups]
+    found = np.stack(parts, axis=axis)
+    return np.where(np.isinf(found), np.nan, found)
+
+
+def _colour_bar(theme: Theme) -> dict[str, Any]:
+    return {
+        "ticksuffix": " ms",
+        "title": {"text": "late by", "font": {"color": theme.secondary, "size": 12}},
+        "nticks": 5,
+    }
+
+
+MOST_RANKS: Final = 16
+NS_PER_MS: Final = 1e6
+
+
+def by_category(late: Residuals, in_category: Callable[[str], Residuals], theme: Theme) -> Drawing:
+    """Draw the latest ranks; a bar's part is the mean excess a step in one category."""
+    if not late.steps or len(late.ranks) < 2:
+        return empty(theme, "One rank alone has no peers to be compared with.")
+    parts = {name: _mean_residual(in_category(name)) for name in COMPUTE_CATEGORIES}
+    chosen = np.argsort(-late.total_ns)[:MOST_RANKS]
+    labels = [f"rank {late.ranks[i]} " for i in chosen]
+    bars = [
+        go.Bar(
+            orientation="h",
+            y=labels,
+            x=part[chosen] / NS_PER_MS,
+            name=name_of(name),
+            marker={"color": theme.categories[name], "line": {"width": 0}},
+            hovertemplate=f"%{{y}}{name_of(name)}: %{{x:.3f}} ms a step<extra></extra>",
+        )
+        for name, part in parts.items()
+        if part[chosen].any()
+    ]
+    return Drawing(
+        figure(theme, *bars, **_category_axes(theme)),
+        _category_sentence(late, parts, int(chosen[0])),
+        _category_rows(late.ranks, parts, chosen),
+    )
+
+
+def _mean_residual(late: Residuals) -> Matrix:
+    """Mean over the steps of how much longer a rank took; shorter counts as nothing."""
+    present = np.maximum(np.sum(~np.isnan(late.excess_ns), axis=1), 1)
+    return np.asarray(np.nansum(np.maximum(late.excess_ns, 0), axis=1) / present)
+
+
+def _category_sentence(late: Residuals, parts: dict[str, Matrix], worst: int) -> str:
+    phase = max(parts, key=lambda name: float(parts[name][worst]))
+    ns = float(parts[phase][worst])
+    if not ns:
+        return "No rank takes longer than the others."
+    return (
+        f"Rank {late.ranks[worst]} takes {text.duration(ns)} a step longer than its peers "
+        f"in {name_of(phase)}, more than in any other phase."
+    )
+
+
+def _category_rows(
+    ranks: Sequence[int], parts: dict[str, Matrix], chosen: np.ndarray
+) -> list[dict[str, object]]:
+    return [
+        {"rank": ranks[i]}
+        | {
+            f"{name_of(name)} (ms a step)": round(float(p[i]) / NS_PER_MS, 4)
+            for name, p in parts.items()
+        }
+        for i in chosen
+    ]
+
+
+def _category_axes(theme: Theme) -> dict[str, object]:
+    return {
+        "barmode": "stack",
+        "bargap": 0.3,
+        "xaxis": {
+            "ticksuffix": " ms",
+            "fixedrange": True,
+            "nticks": 5,
+            "title": {"text": "longer than peers, in the mean step"},
+        },
+        "yaxis": {"autorange": "reversed", "fixedrange": True, "tickfont": {"color": theme.text}},
+        "showlegend": True,
+        "legend": {"traceorder": "normal"},
+    }

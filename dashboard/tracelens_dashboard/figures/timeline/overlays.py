@@ -1,0 +1,205 @@
+"""Over the timeline: the critical path as a line, and who entered the selected collective when.
+
+The path is drawn as shapes of one stroke each, however many stays it has, so that it costs a browser
+next to nothing (some thousand bars would be felt), and clicks reach the spans below.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any, Final
+
+from tracelens.lod import query
+from tracelens_dashboard import text
+from tracelens_dashboard.figures.timeline.frame import lane_label
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tracelens.lod.query import PathStretch, Picture
+    from tracelens.lod.search import Call
+    from tracelens.lod.viewport import Band, Section
+    from tracelens_dashboard.figures.timeline.frame import Frame
+    from tracelens_dashboard.theme import Theme
+
+
+PATH_NAME: Final = "critical path"
+MOST_JOINED: Final = (
+    150  # changes of rank: of more, the lines between rows would hide what is below
+)
+TALL_PX: Final = 10  # rows in which there is room for the line beside the names of spans
+EDGE_PX: Final = 3
+LINE_PX: Final = 3.5
+HALO_PX: Final = 7.0
+JOINT_PX: Final = 1.2
+MOST_RANKS_NAMED: Final = 3
+
+
+def path_shapes(frame: Frame, picture: Picture, theme: Theme) -> list[dict[str, Any]]:
+    """Return the line with its halo, and what joins its parts; nothing where no path is asked for."""
+    stays = _path_stays(frame, picture)
+    if not stays:
+        return []
+    places = _heights(frame, "workers")
+    along = _along(frame, stays, places) + _along(frame, stays, _heights(frame, "pinned"))
+    joints = _joints(frame, stays, places) if len(stays) <= MOST_JOINED else ""
+    lines = (
+        (joints, theme.text, JOINT_PX),
+        (along, theme.surface, HALO_PX),
+        (along, theme.text, LINE_PX),
+    )
+    return [_shape(*line) for line in lines if line[0]]
+
+
+def path_sentence(frame: Frame, picture: Picture) -> str:
+    """Say on which ranks the path in view mostly is; nothing where no path is asked for."""
+    lanes, spent = frame.scene.lanes.lanes, dict[int, int]()
+    for lane, start, end in _path_stays(frame, picture):
+        inside = min(end, frame.seen.end_ns) - max(start, frame.seen.start_ns)
+        if inside > 0:
+            spent[lanes[lane].rank] = spent.get(lanes[lane].rank, 0) + inside
+    whole = sum(spent.values())
+    if not whole:
+        return " The critical path is not in view." if frame.path is not None else ""
+    first = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
+    shares = [f"rank {rank} {text.percent(ns / whole)}" for rank, ns in first[:MOST_RANKS_NAMED]]
+    more = f" and {len(first) - MOST_RANKS_NAMED} more" if len(first) > MOST_RANKS_NAMED else ""
+    return f" The line is the critical path: {', '.join(shares)}{more}."
+
+
+def _path_stays(frame: Frame, picture: Picture) -> list[PathStretch]:
+    if frame.path is None or frame.path.is_empty():
+        return []
+    return query.path_within(frame.path, frame.scene.lanes, picture.grid)
+
+
+def _heights(frame: Frame, section: Any) -> dict[int, float]:
+    """Return at which height the line runs on each row of a section."""
+    bands = frame.plan.section(section)
+    return {lane: _height(band) for band in bands for lane in band.lanes}
+
+
+def _height(band: Band) -> float:
+    """Return the lower edge, within a tall row and below a low one, whose colour stays to be seen."""
+    beside = -EDGE_PX if band.height >= TALL_PX else HALO_PX / 2
+    return band.top + band.height + beside
+
+
+def _along(frame: Frame, stays: Iterable[PathStretch], places: dict[int, float]) -> str:
+    """Write the strokes along rows as one path."""
+    return "".join(
+        f"M{_at(frame, start)},{places[lane]}H{_at(frame, end)}"
+        for lane, start, end in stays
+        if lane in places
+    )
+
+
+def _joints(frame: Frame, stays: list[PathStretch], places: dict[int, float]) -> str:
+    """Write the strokes from row to row as one path."""
+    return "".join(
+        f"M{_at(frame, after.start_ns)},{places[before.lane]}V{places[after.lane]}"
+        for before, after in itertools.pairwise(stays)
+        if before.lane in places and after.lane in places
+    )
+
+
+def _at(frame: Frame, at_ns: int) -> str:
+    return f"{frame.seconds(at_ns):.9f}".rstrip("0").rstrip(".")
+
+
+def _shape(strokes: str, colour: str, width: float) -> dict[str, Any]:
+    line = {"color": colour, "width": width}
+    return {"type": "path", "name": PATH_NAME, "path": strokes, "line": line, "layer": "above"}
+
+
+MOST_MARKS: Final = 64
+SECTIONS: Final[tuple[Section, ...]] = ("pinned", "workers")
+
+
+def arrival_marks(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
+    """Return marks of the arrivals, or a line where rows are many; of many ranks the last one counts."""
+    if frame.call is None:
+        return []
+    return [
+        {
+            "type": "scatter",
+            "mode": "markers" if len(points) <= MOST_MARKS else "lines",
+            "name": "entered",
+            "x": [frame.seconds(at) for at, _, _ in points],
+            "y": [y for _, y, _ in points],
+            "marker": {"size": 7, "color": theme.text, "symbol": "triangle-right"},
+            "line": {"width": 1, "color": theme.text, "shape": "vh"},
+            "customdata": [[label, _after(frame.call, at)] for at, _, label in points],
+            "hovertemplate": "%{customdata[0]} enters %{customdata[1]}<extra></extra>",
+        }
+        for points in (_points(frame, frame.call, name) for name in SECTIONS)
+        if points
+    ]
+
+
+def arrival_line(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
+    """Return the moment at which all had entered, through all rows."""
+    if frame.call is None:
+        return []
+    at = frame.seconds(frame.call.last_ns)
+    line = {"color": theme.loss, "width": 1.5}
+    return [{"type": "line", "x0": at, "x1": at, "yref": "paper", "y0": 0, "y1": 1, "line": line}]
+
+
+def arrival_label(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
+    """Point an arrow at who entered last."""
+    if frame.call is None:
+        return []
+    lanes = frame.scene.lanes.lanes
+    rows = [
+        band
+        for band in frame.plan.bands
+        if any(lanes[lane].rank == frame.call.last_rank for lane in band.lanes)
+        and lanes[band.lanes[0]].role == "worker"
+    ]
+    left = frame.call.last_ns < (frame.seen.start_ns + frame.seen.end_ns) / 2
+    return (
+        [
+            {
+                "x": frame.seconds(frame.call.last_ns),
+                "y": rows[-1].middle,
+                "ax": 46 if left else -46,
+                "ay": 30 if rows[-1].middle < frame.plan.height / 2 else -30,
+                "text": arrival_summary(frame.call),
+                "showarrow": True,
+                "arrowhead": 2,
+                "arrowcolor": theme.loss,
+                "bgcolor": theme.surface,
+                "bordercolor": theme.loss,
+                "borderpad": 3,
+                "xanchor": "left" if left else "right",
+                "font": {"size": 12, "color": theme.text},
+            }
+        ]
+        if rows
+        else []
+    )
+
+
+def arrival_summary(call: Call) -> str:
+    """Say who came last, and how late."""
+    late = text.duration(call.last_ns - call.first_ns)
+    return f"{text.safe(call.op)} {call.seq}: rank {call.last_rank} enters last, {late} after the first"
+
+
+def _points(frame: Frame, call: Call, section: Section) -> list[tuple[int, float, str]]:
+    """Return when each row of workers of a section entered: (time, height, label)."""
+    lanes, found = frame.scene.lanes.lanes, []
+    for band in frame.plan.section(section):
+        ranks = [lanes[lane].rank for lane in band.lanes if lanes[lane].role == "worker"]
+        entered = [(call.entered[rank], rank) for rank in ranks if rank in call.entered]
+        if entered:
+            at, rank = max(entered)
+            many = len(ranks) > 1
+            found.append((at, band.middle, f"rank {rank}" if many else lane_label(frame, band)))
+    return found
+
+
+def _after(call: Call, at_ns: int) -> str:
+    late = at_ns - call.first_ns
+    return f"{text.duration(late)} after the first" if late else "first"

@@ -1,0 +1,368 @@
+"""The timeline's plot: an image under axes, the few spans drawn as shapes, marks, and a note."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tracelens.lod import raster
+from tracelens.lod.lanes import LABELS, label_of
+from tracelens_dashboard import text
+from tracelens_dashboard import theme as themes
+from tracelens_dashboard.figures.drawing import figure
+from tracelens_dashboard.figures.timeline import overlays
+from tracelens_dashboard.figures.timeline.frame import LEFT_PX, NARROW, RIGHT_PX, SECOND, lane_label
+
+if TYPE_CHECKING:
+    import polars as pl
+    from plotly import graph_objects as go
+
+    from tracelens.lod.query import Picture
+    from tracelens.lod.viewport import Plan, Window
+    from tracelens_dashboard.figures.timeline.frame import Frame
+    from tracelens_dashboard.theme import Theme
+
+
+TOP_PX: Final = 30
+BOTTOM_PX: Final = 44
+LABEL_EVERY_PX: Final = 26
+MOST_STEP_TICKS: Final = 12
+TICK_PX: Final = 28  # from one to the next: room for three digits
+TIME_TICK_PX: Final = 70
+
+
+def draw(frame: Frame, picture: Picture, theme: Theme) -> go.Figure:
+    """Draw everything anew."""
+    parts = changing(frame, picture, theme)
+    drawn = figure(
+        theme,
+        height=height(frame.plan),
+        margin={"l": LEFT_PX, "r": RIGHT_PX, "t": TOP_PX, "b": BOTTOM_PX},
+        images=parts["images"],
+        shapes=parts["shapes"],
+        annotations=parts["annotations"],
+        uniformtext={"mode": "hide", "minsize": 10},
+        barmode="overlay",
+        bargap=0,
+        dragmode="pan",  # while Shift is held, assets/timeline.js makes it "select"
+        selectdirection="h",
+        newselection={
+            "mode": "immediate",
+            "line": {"color": theme.text, "dash": "dot", "width": 1},
+        },
+        hovermode="closest",
+        hoveranywhere=True,
+        clickanywhere=True,
+        uirevision=f"{frame.seen.start_ns}-{frame.seen.end_ns}",
+        xaxis=_time_axis(frame),
+        xaxis2=_step_axis(frame, theme, parts["ticks"]),
+        yaxis=_row_axis(frame, theme),
+    )
+    drawn.add_traces(parts["data"])
+    return drawn
+
+
+def height(plan: Plan) -> int:
+    """Return the figure's height: one pixel of the plan is one on the screen."""
+    return plan.height + TOP_PX + BOTTOM_PX
+
+
+def changing(frame: Frame, picture: Picture, theme: Theme) -> dict[str, Any]:
+    """Return what panning, zooming and selecting change: images, traces, marks, ticks of the steps."""
+    return {
+        "images": [_image(frame, picture, theme)],
+        "data": [
+            _anchor(),
+            *span_bars(frame, picture, theme),
+            *overlays.arrival_marks(frame, theme),
+        ],
+        "shapes": [
+            *mark_edges(frame, theme),
+            *overlays.path_shapes(frame, picture, theme),
+            *overlays.arrival_line(frame, theme),
+        ],
+        "annotations": [*mark_labels(frame, theme), *overlays.arrival_label(frame, theme)],
+        "ticks": step_ticks(frame.windows, picture, frame.seen),
+    }
+
+
+def step_ticks(windows: pl.DataFrame, picture: Picture, seen: Window) -> list[tuple[int, int]]:
+    """Choose (step, start in ns) of the steps to name: round numbers, not too many in view."""
+    starts, steps = windows["start_ns"].to_numpy(), windows["step"].to_numpy()
+    in_view = np.searchsorted(starts, [seen.start_ns, seen.end_ns])
+    stride = round_stride(int(in_view[1] - in_view[0]))
+    drawn = slice(*np.searchsorted(starts, [picture.grid.start_ns, picture.grid.end_ns]))
+    pairs = zip(steps[drawn].tolist(), starts[drawn].tolist(), strict=True)
+    named = [(step, start) for step, start in pairs if step % stride == 0]
+    return _apart(named, TICK_PX * picture.grid.step_ns)
+
+
+def _apart(ticks: list[tuple[int, int]], least_ns: float) -> list[tuple[int, int]]:
+    """Leave out what would be written over the one before: steps that are shorter than others."""
+    kept = ticks[:1]
+    for step, start in ticks[1:]:
+        if start - kept[-1][1] >= least_ns:
+            kept.append((step, start))
+    return kept
+
+
+def round_stride(number: int) -> int:
+    """Return 1, 2, 5, 10, 20, ... such that so many steps get few enough ticks."""
+    strides = (digit * 10**power for power in range(19) for digit in (1, 2, 5))
+    return next(stride for stride in strides if number <= stride * MOST_STEP_TICKS)
+
+
+def tick_texts(frame: Frame, ticks: list[tuple[int, int]]) -> dict[str, list[Any]]:
+    """Return the texts and places of the steps' ticks."""
+    return {
+        "tickvals": [frame.seconds(start) for _, start in ticks],
+        "ticktext": [str(step) for step, _ in ticks],
+    }
+
+
+def _image(frame: Frame, picture: Picture, theme: Theme) -> dict[str, Any]:
+    data = raster.encode_png(picture.pixels, themes.palette(theme.name))
+    grid = picture.grid
+    return {
+        "source": "data:image/png;base64," + base64.b64encode(data).decode(),
+        "xref": "x",
+        "yref": "y",
+        "x": frame.seconds(grid.start_ns),
+        "y": 0,
+        "sizex": grid.columns * grid.step_ns / SECOND,
+        "sizey": frame.plan.height,
+        "xanchor": "left",
+        "yanchor": "top",
+        "sizing": "stretch",
+        "layer": "below",
+    }
+
+
+def _anchor() -> dict[str, Any]:
+    """Return an invisible trace: the axis of the steps is drawn only if something is on it."""
+    return {
+        "type": "scatter",
+        "x": [None],
+        "y": [None],
+        "xaxis": "x2",
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
+
+
+def _time_axis(frame: Frame) -> dict[str, Any]:
+    whole = frame.scene.whole
+    return {
+        "range": [frame.seconds(frame.seen.start_ns), frame.seconds(frame.seen.end_ns)],
+        "minallowed": 0,
+        "maxallowed": whole.width_ns / SECOND,
+        "ticksuffix": " s",
+        "title": {"text": "time since the start", "standoff": 8},
+        "showgrid": False,
+        "zeroline": False,
+        "automargin": False,
+        "nticks": max(3, min(9, frame.columns // TIME_TICK_PX)),
+        "tickangle": 0,
+    }
+
+
+def _step_axis(frame: Frame, theme: Theme, ticks: list[tuple[int, int]]) -> dict[str, Any]:
+    return {
+        "overlaying": "x",
+        "matches": "x",
+        "side": "top",
+        **tick_texts(frame, ticks),
+        "ticks": "outside",
+        "ticklen": 4,
+        "tickcolor": theme.quiet,
+        "gridcolor": theme.grid,
+        "showgrid": False,
+        "zeroline": False,
+        "automargin": False,
+        "tickangle": 0,
+    }
+
+
+def _row_axis(frame: Frame, theme: Theme) -> dict[str, Any]:
+    ticks = _row_labels(frame)
+    return {
+        "range": [frame.plan.height, 0],
+        "fixedrange": True,
+        "tickvals": [y for y, _ in ticks],
+        "ticktext": [label + NARROW for _, label in ticks],
+        "tickfont": {"color": theme.secondary, "size": 11},
+        "showgrid": False,
+        "zeroline": False,
+        "automargin": False,
+    }
+
+
+def _row_labels(frame: Frame) -> list[tuple[float, str]]:
+    """Label pinned rows in bold, the others as closely as they can be read."""
+    labels, free = [], 0.0
+    for band in frame.plan.bands:
+        if band.section == "pinned":
+            labels.append((band.middle, f"<b>{lane_label(frame, band)}</b>"))
+        elif band.middle >= free:
+            labels.append((band.middle, lane_label(frame, band)))
+            free = band.middle + (LABEL_EVERY_PX if band.height < LABEL_EVERY_PX // 2 else 1)
+    return labels
+
+
+LETTER_PX: Final = 7
+
+
+def span_bars(frame: Frame, picture: Picture, theme: Theme) -> list[dict[str, Any]]:
+    """Return a trace for each category that has spans to draw."""
+    if picture.bars is None:
+        return []
+    lanes = frame.scene.lanes
+    codes = lanes.codes[picture.bars.items]
+    traces = []
+    for code in range(1, len(LABELS) + 1):
+        chosen = np.flatnonzero(codes == code)
+        if len(chosen):
+            items, bands = picture.bars.items[chosen], picture.bars.bands[chosen]
+            traces.append(_category_bars(frame, picture, items.tolist(), bands.tolist(), theme))
+    return traces
+
+
+def _category_bars(
+    frame: Frame, picture: Picture, items: list[int], bands: list[int], theme: Theme
+) -> dict[str, Any]:
+    lanes = frame.scene.lanes
+    label = label_of(int(lanes.codes[items[0]]))
+    places = [frame.plan.bands[band] for band in bands]
+    lengths = [int(lanes.ends[item] - lanes.starts[item]) for item in items]
+    names = [text.safe(lanes.words[lanes.names[item]]) for item in items]
+    details = [
+        [lane_label(frame, band), name or themes.name_of(label), int(lanes.steps[item]),
+         text.duration(length)]
+        for item, band, name, length in zip(items, places, names, lengths, strict=True)
+    ]  # fmt: skip
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": themes.name_of(label),
+        "base": [frame.seconds(int(lanes.starts[item])) for item in items],
+        "x": [length / SECOND for length in lengths],
+        "y": [band.middle for band in places],
+        "width": [band.height for band in places],
+        "marker": {"color": theme.categories[label], "line": {"width": 0}},
+        "customdata": details,
+        "text": [
+            name if length / picture.grid.step_ns > LETTER_PX * len(name) + 10 else ""
+            for name, length in zip(names, lengths, strict=True)
+        ],
+        "unselected": {"marker": {"opacity": 1}},
+        "textposition": "inside",
+        "insidetextanchor": "middle",
+        "textfont": {"size": 11},
+        "textangle": 0,
+        "hovertemplate": (
+            "<b>%{customdata[1]}</b><br>%{customdata[0]}, step %{customdata[2]}<br>"
+            f"%{{customdata[3]}}, {themes.name_of(label)}<extra></extra>"
+        ),
+    }
+
+
+def mark_labels(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
+    """Return all words and signs beside the rows."""
+    return [_step_title(theme), *_pointers(frame, theme), *_mark_label(frame, theme)]
+
+
+def _pointers(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
+    """Point at the rows of flagged ranks, which may be one pixel high."""
+    lanes = frame.scene.lanes.lanes
+    return [
+        {
+            "x": 0,
+            "xref": "paper",
+            "xanchor": "right",
+            "y": band.middle,
+            "yref": "y",
+            "text": "▶",
+            "showarrow": False,
+            "font": {"size": 9, "color": theme.loss},
+            "xshift": 3,
+        }
+        for band in frame.plan.section("workers")
+        if any(lanes[lane].rank in frame.flagged for lane in band.lanes)
+    ]
+
+
+def mark_edges(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
+    """Frame the steps that a finding speaks of."""
+    if frame.marked is None:
+        return []
+    edge = {"color": theme.loss, "width": 1.5, "dash": "dot"}
+    sides = (frame.marked.start_ns, frame.marked.end_ns)
+    return [
+        {
+            "type": "line",
+            "x0": frame.seconds(side),
+            "x1": frame.seconds(side),
+            "yref": "paper",
+            "y0": 0,
+            "y1": 1,
+            "line": edge,
+        }
+        for side in sides
+    ]
+
+
+def _mark_label(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
+    if frame.marked is None:
+        return []
+    return [
+        {
+            "x": frame.seconds(frame.marked.start_ns),
+            "xanchor": "left",
+            "y": 0,
+            "yref": "paper",
+            "yanchor": "top",
+            "yshift": -26,
+            "text": f"finding: {frame.marked_label}",
+            "showarrow": False,
+            "font": {"size": 11, "color": theme.loss},
+        }
+    ]
+
+
+def _step_title(theme: Theme) -> dict[str, Any]:
+    return {
+        "text": "step" + NARROW,
+        "x": 0,
+        "xref": "paper",
+        "xanchor": "right",
+        "y": 1,
+        "yref": "paper",
+        "yanchor": "bottom",
+        "yshift": 3,
+        "showarrow": False,
+        "font": {"color": theme.secondary},
+    }
+
+
+LEVELS: Final = {
+    "lateness": "Steps are narrow here: colour says how late a rank was in a step, by its own work. "
+    "Zoom in to see what it did.",
+    "dominant": "Each pixel shows what took most of its time.",
+    "sampled": "Each pixel shows what ran at its moment.",
+    "spans": "Every span is drawn; hover or click one.",
+}
+
+
+def note(frame: Frame, picture: Picture) -> str:
+    """Say what is drawn, and what is not."""
+    most = max(len(band.lanes) for band in frame.plan.bands) if frame.plan.bands else 1
+    grouped = f" A row shows the latest of up to {most} ranks." if most > 1 else ""
+    hidden = (
+        f" {text.count(picture.hidden, 'shorter span is', 'shorter spans are')} not drawn."
+        if picture.hidden
+        else ""
+    )
+    path = overlays.path_sentence(frame, picture)
+    return f"{text.count(picture.spans, 'span')} in view. {LEVELS[picture.level]}{grouped}{hidden}{path}"

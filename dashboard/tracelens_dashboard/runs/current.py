@@ -1,0 +1,67 @@
+"""What a request is about: the run that its page shows, and what that run was in a few words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from dash import State
+from flask import current_app
+
+from tracelens.errors import InvalidArgument
+from tracelens_dashboard import ids, text
+
+if TYPE_CHECKING:
+    from tracelens_dashboard.runs.catalog import Runs
+    from tracelens_dashboard.runs.store import Store
+
+
+RUNS: Final = "tracelens.runs"  # in the Flask application: Dash shares its pages among all apps
+RUN: Final = State(ids.RUN, "data")  # what callbacks hand to `store`
+PATIENCE_S: Final = 30.0
+
+
+def runs() -> Runs:
+    """Return all runs of the application that is asked."""
+    return cast("Runs", current_app.config[RUNS])
+
+
+def store(run: Any) -> Store:
+    """Return the run of a request.
+
+    Raises:
+        InvalidArgument: there is no such run, or it is not open any more and takes long to open.
+    """
+    served = runs()
+    if served.alone:
+        return served.alone
+    entry = served.entry(run)
+    if entry is None:
+        raise InvalidArgument("This run is not served any more: choose another one from the list.")
+    found = served.open(entry, PATIENCE_S)
+    if found is None:
+        raise InvalidArgument("This run has to be read anew: load the page again to see how far.")
+    return found
+
+
+def other(run: Any) -> Store | None:
+    """Return the run that a page compares with; None where there is no such run."""
+    entry = runs().entry(run)
+    return runs().open(entry, PATIENCE_S) if entry else None
+
+
+def name(of: Store) -> str:
+    """Return what a run is called among those that are served."""
+    entry = runs().entry(of.run_id)
+    return text.shown(entry.name if entry else of.name)
+
+
+def facts(store: Store) -> str:
+    """Say what the run was: ranks, shards, steps, duration."""
+    shards = store.shard_count
+    parts = [
+        text.count(len(store.ranks), "rank"),
+        text.count(shards, "shard") if shards else "",
+        text.count(store.windows.height, "step"),
+        text.duration(store.whole.width_ns),
+    ]
+    return " · ".join(part for part in parts if part)

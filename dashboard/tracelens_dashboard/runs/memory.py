@@ -1,0 +1,55 @@
+"""What is in this process's memory: of files that are mapped, and of open runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import polars as pl
+
+if TYPE_CHECKING:
+    from tracelens_dashboard.runs.store import Store
+
+_SPAN_BYTES: Final = 150  # of a span with all its columns, in a trace that has no index
+
+_STATM: Final = Path("/proc/self/statm")
+
+
+def mapped_bytes() -> int:
+    """Return the resident bytes of mapped files; 0 where the system does not say."""
+    try:
+        shared = _STATM.read_text().split()[2]
+    except OSError:
+        return 0
+    return int(shared) * os.sysconf("SC_PAGE_SIZE")
+
+
+def held_bytes(store: Store) -> int:
+    """Estimate what an open run keeps in memory, beside files that are mapped."""
+    spans = 0 if store.on_disk else store.report.summary.spans * _SPAN_BYTES
+    return spans + _held(store.run)
+
+
+def _held(value: Any) -> int:
+    if isinstance(value, np.ndarray):
+        return 0 if _mapped(value) else value.nbytes
+    if isinstance(value, pl.DataFrame):
+        return int(value.estimated_size())
+    if isinstance(value, Mapping):
+        return sum(_held(part) for part in value.values())
+    if isinstance(value, tuple | list):
+        return sum(_held(part) for part in value)
+    if is_dataclass(value):
+        return sum(_held(getattr(value, field.name)) for field in fields(value))
+    return 0
+
+
+def _mapped(array: np.ndarray[Any, Any]) -> bool:
+    base: Any = array
+    while isinstance(base, np.ndarray) and not isinstance(base, np.memmap):
+        base = base.base
+    return isinstance(base, np.memmap)

@@ -1,0 +1,228 @@
+"""One open run: what pages draw from, and the trace behind it, opened when spans are asked for."""
+
+from __future__ import annotations
+
+from functools import cached_property, lru_cache
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracelens.lod import opening, rank_detail, residuals, run_data, search
+from tracelens.lod.rank_detail import KEPT_PROCESSES, RecordedSpans
+from tracelens.lod.run_data import Run
+from tracelens.lod.step_times import StepTimes
+from tracelens.lod.viewport import Window
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tracelens.lod.opening import Progress
+    from tracelens.lod.query import Scene
+    from tracelens.lod.residuals import Residuals
+    from tracelens.lod.search import Call
+    from tracelens.lod.step_times import Times
+    from tracelens.model.result import Report
+    from tracelens.model.trace import Trace
+
+
+class Store:
+    """What every page asks. Nothing in it changes, so requests may share it."""
+
+    def __init__(self, shown: Run, source: Path | Trace, run_id: str | None = None) -> None:
+        self.run = shown
+        self.run_id = run_id  # what addresses call it, where several runs are served
+        self.on_disk = isinstance(source, Path)
+        self._recorded = RecordedSpans(shown, source)
+        self._opened = lru_cache(KEPT_PROCESSES)(self._open)
+        self.step_times = lru_cache(KEPT_PROCESSES)(self._step_times)
+
+    @classmethod
+    def of(cls, trace: Trace, report: Report) -> Store:
+        """Keep a trace and its report in memory."""
+        return cls(run_data.with_pyramid(Run.of(trace, report)), trace)
+
+    @classmethod
+    def open(
+        cls,
+        path: Path | None,
+        read: Callable[[], Trace],
+        progress: Progress = opening.without_progress,
+        run_id: str | None = None,
+    ) -> Store:
+        """Open a trace by its index; without one, read and explain it, and make one.
+
+        `path` is null where what `read` opens is more than what lies there.
+
+        Raises:
+            UnusableInput: the trace cannot be read.
+        """
+        found = cls.indexed(path, run_id) if path else None
+        if found:
+            return found
+        trace = read()
+        shown = opening.explained(trace, progress)
+        kept = shown.scene.pyramid and shown.scene.pyramid.folder
+        return cls(shown, path if kept and path else trace, run_id)
+
+    @classmethod
+    def indexed(cls, path: Path, run_id: str | None = None) -> Store | None:
+        """Open a trace by its index; None if there is none."""
+        shown = opening.indexed(path)
+        return cls(shown, path, run_id) if shown else None
+
+    def refine(self) -> None:
+        """Let the levels that the run's index lacks be made, beside all else."""
+        Thread(target=opening.refined, args=(self.run,), daemon=True).start()
+
+    @property
+    def name(self) -> str:
+        """The run's name: its folder's."""
+        return self.run.name
+
+    @property
+    def report(self) -> Report:
+        """What was found; of a run that came from an index without the analyses' results."""
+        return self.run.report
+
+    @property
+    def scene(self) -> Scene:
+        """What the timeline draws."""
+        return self.run.scene
+
+    @property
+    def times(self) -> Times:
+        """Every rank's time in every step by category."""
+        return self.run.times
+
+    def table(self, name: str) -> pl.DataFrame:
+        """Return an analysis' table (`tracelens.lod.run_data`); empty if it was not run."""
+        return self.run.tables.get(name, pl.DataFrame())
+
+    @property
+    def windows(self) -> pl.DataFrame:
+        """Each step's usual window: step, start_ns, end_ns."""
+        return self.run.windows
+
+    @property
+    def whole(self) -> Window:
+        """From the first step's begin to the last one's end."""
+        return self.run.scene.whole
+
+    @property
+    def lateness(self) -> Residuals:
+        """How late every rank was in every step, by all its own work."""
+        return self.run.lateness
+
+    def lateness_in(self, category: str) -> Residuals:
+        """How late every rank was in every step, by one category of its work."""
+        return residuals.measure(self.times, [category])
+
+    def _step_times(self, categories: tuple[str, ...]) -> StepTimes:
+        """Return how long steps took in some categories."""
+        return StepTimes.of(self.times, categories)
+
+    @cached_property
+    def ranks(self) -> tuple[int, ...]:
+        """All worker ranks, in order."""
+        return tuple(self.run.workers["rank"])
+
+    @cached_property
+    def hosts(self) -> dict[int, str]:
+        """The host of every worker rank."""
+        return dict(self.run.workers.select("rank", "host").iter_rows())
+
+    @property
+    def shard_count(self) -> int:
+        """How many parameter-server shards there are."""
+        return self.run.shards.height
+
+    @cached_property
+    def flagged(self) -> frozenset[int]:
+        """The ranks that faults name."""
+        faults = [finding for finding in self.report.findings if finding.category == "fault"]
+        return frozenset(rank for fault in faults for rank in fault.ranks)
+
+    def streams_of(self, rank: int) -> list[int]:
+        """Return the rows of a rank's streams in the scene."""
+        rows = enumerate(self.scene.lanes.lanes)
+        return [row for row, lane in rows if lane.role == "device" and lane.rank == rank]
+
+    def window_of(self, first: int, last: int) -> Window | None:
+        """Return the window of a range of steps; None where there are no such steps."""
+        inside = self.windows.filter(pl.col("step").is_between(first, last))
+        if not inside.height:
+            return None
+        return Window(int(inside["start_ns"][0]), int(inside["end_ns"][-1]))
+
+    def lane_of(self, rank: int) -> int | None:
+        """Return the row of a worker rank in the scene."""
+        return self.ranks.index(rank) if rank in self.ranks else None
+
+    def opened(self, rank: int) -> Scene:
+        """Return the threads of a rank, row by row.
+
+        Raises:
+            UnusableInput: its file cannot be read any more.
+        """
+        return self._opened(rank)
+
+    def _open(self, rank: int) -> Scene:
+        process = int(self.run.workers.filter(rank=rank)["process"][0])
+        names = dict(self.run.threads.filter(process=process).select("thread", "name").iter_rows())
+        samples = self.samples(rank) if rank in self.sampled else None
+        return rank_detail.rank_scene(self._recorded.of(process), names, rank, self.whole, samples)
+
+    @cached_property
+    def sampled(self) -> tuple[int, ...]:
+        """The ranks whose stacks were sampled."""
+        workers = self.run.workers.filter(pl.col("process").is_in(list(self._recorded.sampled)))
+        return tuple(workers["rank"])
+
+    def samples(self, rank: int) -> pl.DataFrame:
+        """Return the samples of a rank's training thread, as in `Trace.samples`, by time.
+
+        Raises:
+            UnusableInput: its file cannot be read any more.
+        """
+        worker = self.run.workers.row(by_predicate=pl.col("rank") == rank, named=True)
+        found = self._recorded.samples_of(worker["process"])
+        return found.filter(pl.col("thread") == worker["training_thread"])
+
+    def call_at(self, rank: int, at_ns: int) -> Call | None:
+        """Return the collective that a rank was in at a moment: of several, what ends first."""
+        return search.call_at(self.run.calls, rank, at_ns)
+
+    def call_around(self, window: Window) -> Call | None:
+        """Return the collective that a stretch of time is of."""
+        return search.call_around(self.run.calls, window.start_ns, window.end_ns)
+
+    def spans_of(self, process: int) -> pl.DataFrame:
+        """Return all recorded spans of a process.
+
+        Raises:
+            UnusableInput: its file cannot be read any more.
+        """
+        return self._recorded.of(process)
+
+    def recorded_at(self, process: int, at_ns: int) -> pl.DataFrame:
+        """Return the spans that a process had open at a moment, the outermost first.
+
+        Raises:
+            UnusableInput: the process's file cannot be read any more.
+        """
+        inside = (pl.col("start_ns") <= at_ns) & (
+            pl.col("end_ns").is_null() | (pl.col("end_ns") > at_ns)
+        )
+        return self._recorded.of(process).filter(inside).sort("thread", "depth", "start_ns")
+
+    def ran_at(self, process: int, stream: str, at_ns: int) -> pl.DataFrame:
+        """Return the spans that a device's stream was in at a moment, with the device's times."""
+        inside = (pl.col("start_ns") <= at_ns) & (pl.col("end_ns") > at_ns)
+        streams = self.run.threads.drop_nulls("device")
+        number = streams.filter(process=process, name=stream)["thread"]
+        end = pl.col("device_start_ns") + pl.col("device_duration_ns")
+        mine = self._recorded.of(process).filter(pl.col("stream").is_in(number.implode()))
+        mine = mine.with_columns(start_ns="device_start_ns", end_ns=end)
+        return mine.filter(inside).sort("depth", "start_ns")

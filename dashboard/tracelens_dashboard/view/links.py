@@ -1,0 +1,188 @@
+"""Where a finding leads: to the rows and the window in which it can be seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens.lod.viewport import Window
+from tracelens_dashboard.view.state import MOST_PINS, ViewState
+
+if TYPE_CHECKING:
+    from tracelens.model.result import Finding
+    from tracelens_dashboard.runs.store import Store
+
+TIMELINE: Final = "/timeline"
+SHARDS: Final = "/shards"
+COMPARE: Final = "/compare"
+STACKS: Final = "/stacks"
+# Where a finding that names no rank can be seen: in the step with most of this.
+SPENT: Final = {
+    "exposed_communication": "transfer",
+    "small_messages": "transfer",
+    "congestion": "transfer",
+    "load_imbalance": "wait",
+    "slow_all": "forward",
+    "data_stall": "data",
+    "gc_stall": "gc",
+    "checkpoint_stall": "checkpoint",
+}
+SETTLED: Final = 20  # in runs of more steps than these,
+STARTING: Final = 2  # so many first ones, which load and compile, are left out
+MARGIN: Final = 0.05  # of the window, on either side: where it begins and ends is seen
+
+
+def to_timeline(store: Store, finding: Finding) -> str:
+    """Show the finding's ranks, pinned, in its steps."""
+    view = ViewState(pins=_ranks(store, finding), steps=finding.steps)
+    window = store.window_of(*finding.steps) if finding.steps else None
+    return _framed(store, view, window).link(TIMELINE)
+
+
+def to_worst_step(store: Store, finding: Finding) -> str | None:
+    """Show the one step in which the finding's ranks, or its shard, were worst; None without one.
+
+    Of a finding that names neither, the step with most of what it speaks of.
+    """
+    if finding.kind in SPENT and not finding.ranks and not finding.shards:
+        return to_most(store, SPENT[finding.kind], finding.steps)
+    step = _worst_of_shard(store, finding) if finding.shards else _worst_of_ranks(store, finding)
+    return None if step is None else to_step(store, step, _ranks(store, finding), finding.steps)
+
+
+def _worst_of_ranks(store: Store, finding: Finding) -> int | None:
+    late = store.lateness
+    rows = [store.ranks.index(rank) for rank in _ranks(store, finding)]
+    inside = [i for i, step in enumerate(late.steps) if _within(step, finding)]
+    if not rows or not inside:
+        return None
+    worst = np.nan_to_num(late.excess_ns[np.ix_(rows, inside)], nan=-np.inf).max(axis=0).argmax()
+    return late.steps[inside[int(worst)]]
+
+
+def _worst_of_shard(store: Store, finding: Finding) -> int | None:
+    lanes = store.scene.steps
+    for index, lane in enumerate(lanes.lanes):
+        if lane.role == "ps" and lane.rank == finding.shards[0]:
+            mine = slice(int(lanes.offsets[index]), int(lanes.offsets[index + 1]))
+            found = zip(lanes.codes[mine].tolist(), lanes.steps[mine].tolist(), strict=True)
+            inside = [(code, -step) for code, step in found if _within(step, finding)]
+            return -max(inside)[1] if inside else None
+    return None
+
+
+def _within(step: int, finding: Finding) -> bool:
+    return finding.steps is None or finding.steps[0] <= step <= finding.steps[1]
+
+
+def to_step(
+    store: Store, step: int, ranks: tuple[int, ...] = (), steps: tuple[int, int] | None = None
+) -> str:
+    """Show one step, with some ranks pinned; `steps` are marked."""
+    view = ViewState(pins=ranks[:MOST_PINS], steps=steps or (step, step))
+    return _framed(store, view, store.window_of(step, step)).link(TIMELINE)
+
+
+def to_most(store: Store, category: str, steps: tuple[int, int] | None = None) -> str | None:
+    """Show the step with most time of a category, and the rank with most of it; None without any.
+
+    Of waiting that is the rank that is late then, not one that waits for it.
+    """
+    spent = np.nan_to_num(store.times.spent([category]))
+    first, last = steps or (-1, np.inf)
+    known = np.array(store.times.steps)
+    inside = np.flatnonzero((known >= first) & (known <= last))
+    if steps is None and len(inside) > SETTLED:
+        inside = inside[STARTING:]
+    if not spent[:, inside].any():
+        return None
+    column = inside[int(spent[:, inside].sum(axis=0).argmax())]
+    blamed = np.nan_to_num(store.lateness.excess_ns) if category == "wait" else spent
+    rank = store.ranks[int(blamed[:, column].argmax())]
+    return to_step(store, int(known[column]), (rank,), steps)
+
+
+def to_page(store: Store, path: str, finding: Finding) -> str:
+    """Show the page that a finding belongs to, for its ranks and steps."""
+    view = ViewState(pins=_ranks(store, finding), steps=finding.steps)
+    return _framed(store, view, None).link(path)
+
+
+def to_span(store: Store, item: int, ranks: tuple[int, ...]) -> str:
+    """Show one span of the timeline, with some of what is beside it."""
+    lanes = store.scene.lanes
+    return to_moment(store, Window(int(lanes.starts[item]), int(lanes.ends[item])), ranks)
+
+
+def to_moment(store: Store, window: Window, ranks: tuple[int, ...] = ()) -> str:
+    """Show a stretch of time, with some of what is beside it, and some ranks pinned."""
+    return _framed(store, ViewState(pins=ranks[:MOST_PINS]), _around(window)).link(TIMELINE)
+
+
+def to_call(store: Store, window: Window) -> str:
+    """Show a collective, selected: the timeline says who entered it when; who came last is pinned.
+
+    `window` is about its time; where there is no such call, that is shown.
+    """
+    call = store.call_around(window)
+    if call is None:
+        return to_moment(store, window)
+    wider = _around(Window(call.first_ns, call.over_ns))
+    rank, row = call.last_rank, store.lane_of(call.last_rank)
+    at_ns = max(call.left.get(rank, call.last_ns) - 1, call.last_ns)  # of several, it ends first
+    chosen = None if row is None else (row, at_ns - store.whole.start_ns)
+    return _framed(store, ViewState(pins=(rank,), selected=chosen), wider).link(TIMELINE)
+
+
+def to_ranks(store: Store, ranks: tuple[int, ...]) -> str:
+    """Show the whole run with some ranks pinned."""
+    return _framed(store, ViewState(pins=ranks[:MOST_PINS]), None).link(TIMELINE)
+
+
+def along_path(href: str) -> str:
+    """Let the timeline that a link leads to draw the critical path, too."""
+    return f"{href}{'&' if '?' in href else '?'}path=1"
+
+
+def to_comparison(run: str | None, other: str) -> str:
+    """Compare a run with another one."""
+    return ViewState(run=run, compare=other).link(COMPARE)
+
+
+def to_shard(store: Store, finding: Finding) -> str:
+    """Show the shard that a finding names."""
+    view = ViewState(shard=finding.shards[0], steps=finding.steps)
+    return _framed(store, view, None).link(SHARDS)
+
+
+def to_stacks(store: Store, finding: Finding | None = None) -> str:
+    """Show the code that ran, of a finding its rank's in its steps; null = in the whole run."""
+    view = ViewState()
+    if finding:
+        view = ViewState(pins=_ranks(store, finding), steps=finding.steps)
+    return _framed(store, view, None).link(STACKS)
+
+
+def _around(window: Window) -> Window:
+    beside = 2 * window.width_ns
+    return Window(window.start_ns - beside, window.end_ns + beside)
+
+
+def _ranks(store: Store, finding: Finding) -> tuple[int, ...]:
+    named = set(finding.ranks) & set(store.ranks)
+    if not named and not finding.shards:
+        named = {rank for rank, host in store.hosts.items() if host in finding.hosts}
+    return tuple(sorted(named))[:MOST_PINS]
+
+
+def _framed(store: Store, view: ViewState, window: Window | None) -> ViewState:
+    """Let a view show a window with a margin on either side, of the run that is served."""
+    view = replace(view, run=store.run_id)
+    if window is None:
+        return view
+    beside = int(window.width_ns * MARGIN)
+    seen = Window(window.start_ns - beside, window.end_ns + beside).clamp(store.whole)
+    start = store.whole.start_ns
+    return replace(view, start_ns=seen.start_ns - start, end_ns=seen.end_ns - start)

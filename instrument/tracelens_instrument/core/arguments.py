@@ -1,0 +1,187 @@
+"""What the recorder is given: taken as it is meant, refused in one sentence, or left out of a record.
+
+Texts and numbers come out as Python's own, whatever their class: a class of the user's may compare,
+hash or print itself in any way, and fail at it. What does not fit into a record costs its value, not
+the event.
+"""
+
+from __future__ import annotations
+
+import _operator as operator  # where `operator` has it from, which takes a while
+
+from tracelens.errors import InvalidArgument
+from tracelens.schema.light_path import Path
+from tracelens.schema.record import NO_BYTES, NO_INDEX, NO_REQUEST, NO_SEQ, NO_SHORT, RECORD
+from tracelens.schema.vocabulary import KINDS, OPS, ROLES
+from tracelens_instrument.core.failures import reraise_if_handlers, short_repr
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from typing import Any, Final
+
+    from tracelens_instrument.core.state import OpenSegment
+
+__all__ = [
+    "any_text",
+    "checked_kind",
+    "fits_step",
+    "index",
+    "is_true",
+    "one_of",
+    "path",
+    "role",
+    "text",
+    "text_or_nothing",
+    "write_what_fits",
+]
+
+
+_MOST: Final = 2**31
+
+
+def text(what: str, value: object) -> str:
+    """Take what must be a text.
+
+    Raises:
+        InvalidArgument: it is none.
+    """
+    if not isinstance(value, str):
+        raise InvalidArgument(f"{what} is {short_repr(value)}, expected a text.")
+    return str.__str__(value)
+
+
+def any_text(value: object) -> str:
+    """Take anything as a text, while training runs; what has no words is called by its class."""
+    if type(value) is str:
+        return value
+    try:
+        return str.__str__(value if isinstance(value, str) else str(value))
+    except Exception as error:  # noqa: BLE001 - objects may fail to describe themselves
+        reraise_if_handlers(error)
+        return type(value).__name__
+
+
+def checked_kind(kind: object, op: object) -> tuple[str, str | None]:
+    """Take a kind, and an operation that it has.
+
+    Raises:
+        InvalidArgument: there is no such kind, or it has no such operation.
+    """
+    found = one_of("kind", kind, KINDS)
+    if op is None:
+        return found, None
+    return found, one_of(f"op of kind {found!r}", op, OPS.get(found, ()))
+
+
+def role(value: object) -> str | None:
+    """Take a role, or None.
+
+    Raises:
+        InvalidArgument: there is no such role.
+    """
+    return None if value is None else one_of("role", value, ROLES)
+
+
+def index(what: str, value: Any, lowest: int = 0) -> int | None:
+    """Take None, or what is an integer from `lowest`, also one of another library.
+
+    Raises:
+        InvalidArgument: it is neither.
+    """
+    if value is None:
+        return None
+    try:
+        number = int.__index__(operator.index(value))
+    except Exception as error:  # noqa: BLE001 - a tensor or an array fails in its own way
+        reraise_if_handlers(error)
+        number = lowest - 1
+    if not lowest <= number < _MOST:
+        raise InvalidArgument(f"{what} is {short_repr(value)}, expected a number from {lowest}.")
+    return number
+
+
+def path(what: str, value: Any) -> Path | None:
+    """Take None, or what names a file.
+
+    Raises:
+        InvalidArgument: it is neither.
+    """
+    try:
+        return None if value is None else Path(value)
+    except Exception as error:
+        reraise_if_handlers(error)
+        raise InvalidArgument(f"{what} is {short_repr(value)}, expected a path.") from error
+
+
+def is_true(value: Any) -> bool:
+    """Take anything as true or false; what does not say counts as true."""
+    try:
+        return bool(value)
+    except Exception as error:  # noqa: BLE001 - an array of several values has no truth
+        reraise_if_handlers(error)
+        return True
+
+
+def one_of(what: str, value: object, known: tuple[str, ...]) -> str:
+    """Take one of the words that there are.
+
+    Raises:
+        InvalidArgument: it is none of them.
+    """
+    found = text_or_nothing(value)
+    if found not in known:
+        expected = f"one of {', '.join(known)}" if known else "none"
+        raise InvalidArgument(f"{what} is {short_repr(value)}, expected {expected}.")
+    return found
+
+
+def text_or_nothing(value: object) -> str:
+    """Take a text; anything else is an empty one."""
+    return str.__str__(value) if isinstance(value, str) else ""
+
+
+_I32: Final = (-(2**31), 2**31 - 1, NO_INDEX)
+_U16: Final = (0, 2**16 - 1, NO_SHORT)
+
+# For each field from `bytes` to `queue_depth`: lowest, highest, and what says "does not apply".
+_RANGES: Final = (
+    (-(2**63), 2**63 - 1, NO_BYTES),
+    (0, 2**64 - 1, NO_REQUEST),
+    (0, 2**32 - 1, NO_SEQ),
+    _I32,  # step
+    _I32,  # key
+    _I32,  # bucket
+    _I32,  # peer
+    (0, 2**16 - 1, 0),  # thread
+    _U16,  # micro_step
+    _U16,  # queue_depth
+)
+
+
+def write_what_fits(
+    segment: OpenSegment, offset: int, start_ns: int, values: tuple[Any, ...], definition: int
+) -> None:
+    """Write an open record; count it if a value other than None had to be left out."""
+    numbers = [_fitting(value, *limits) for value, limits in zip(values, _RANGES, strict=True)]
+    written = [
+        absent if number is None else number
+        for number, (_, _, absent) in zip(numbers, _RANGES, strict=True)
+    ]
+    RECORD.pack_into(segment.memory, offset, start_ns, 0, *written, 0, definition)
+    if any(n is None and v is not None for n, v in zip(numbers, values, strict=True)):
+        segment.owner.clipped.add()
+
+
+def fits_step(step: Any) -> int | None:
+    """Return `step` as a number that a record can hold; None if it cannot."""
+    return _fitting(step, *_I32)
+
+
+def _fitting(value: Any, lowest: int, highest: int, _absent: int) -> int | None:
+    try:
+        number = int.__index__(int(value))  # of a subclass, the number itself
+    except Exception as error:  # noqa: BLE001 - a tensor or an array fails in its own way
+        reraise_if_handlers(error)
+        return None
+    return number if lowest <= number <= highest else None

@@ -1,0 +1,42 @@
+"""What is attached in this process, for whoever asks what is recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Final
+
+__all__ = ["ATTACHED_VARIABLE", "attached", "note_attached"]
+
+ATTACHED_VARIABLE: Final = "TRACELENS_ATTACHED"
+
+_ATTACHED: Final[list[str]] = []
+
+
+def note_attached(words: str) -> None:
+    """Remember that something was attached, for whoever asks what is recorded.
+
+    `tracelens record` asks by a file that it names in the environment.
+    """
+    _ATTACHED.append(words)
+    asking = os.environ.get(ATTACHED_VARIABLE)
+    if asking:
+        with contextlib.suppress(OSError):  # on another host there is no such file
+            _append(asking, f"{words}\n".encode())
+
+
+def _append(path: str, line: bytes) -> None:
+    """Add a line in one write, so that those of several ranks do not mix; never make the file."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND)
+    try:
+        os.write(file, line)
+    finally:
+        os.close(file)
+
+
+def attached() -> list[str]:
+    """What has been attached in this process, in words."""
+    return list(_ATTACHED)

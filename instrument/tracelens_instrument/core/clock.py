@@ -1,0 +1,73 @@
+"""Clocks: the one that times events, and readings that tie it to other clocks."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from tracelens.schema.light_path import Path
+from tracelens.schema.side import ClockReading
+from tracelens_instrument.core.backend import NATIVE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Final
+
+__all__ = ["now", "ping_pong", "read_clocks"]
+
+_TRIES = 50
+_SOURCE: Final = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+
+
+def _counts_ticks() -> bool:
+    """Tell whether the kernel finds the processor's counter good enough for its own clock."""
+    try:
+        return _SOURCE.read_bytes().strip() == b"tsc"
+    except OSError:
+        return False
+
+
+if TYPE_CHECKING or not NATIVE:
+    now = time.monotonic_ns
+else:
+    from tracelens_instrument._native import now, use_counter
+
+    def _choose_source() -> None:
+        use_counter(_counts_ticks())
+
+    _choose_source()
+    # A child may be born into another time namespace.
+    os.register_at_fork(after_in_child=_choose_source)
+
+
+def read_clocks() -> ClockReading:
+    """Read the monotonic and the wall clock at the same moment: the tightest of many tries."""
+    window, before, wall = min(_bracketed_wall() for _ in range(_TRIES))
+    return ClockReading("local", before + window // 2, window, wall_ns=wall)
+
+
+def _bracketed_wall() -> tuple[int, int, int]:
+    before = now()
+    wall = time.time_ns()
+    return now() - before, before, wall
+
+
+def ping_pong(
+    send: Callable[[int], object], receive: Callable[[], int], rounds: int = 20
+) -> tuple[int, int]:
+    """Measure this clock minus a peer's by round trips; return (offset_ns, smallest round trip).
+
+    Each round sends this clock to the peer by `send`; the peer answers with its own clock's
+    nanoseconds, which `receive` returns. The offset is wrong by half the round trip at most.
+    """
+    round_trip, offset = min(_round(send, receive) for _ in range(max(rounds, 1)))
+    return offset, round_trip
+
+
+def _round(send: Callable[[int], object], receive: Callable[[], int]) -> tuple[int, int]:
+    sent = now()
+    send(sent)
+    theirs = receive()
+    returned = now()
+    return returned - sent, (sent + returned) // 2 - theirs

@@ -1,0 +1,70 @@
+"""What the recorder reads from the environment, and what it leaves there for processes it spawns."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from tracelens.schema.host import process_started_ns
+from tracelens.schema.light_path import Path
+from tracelens_instrument.core.identity import PARENT_VARIABLE, launcher_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Final
+
+    from tracelens_instrument.core.identity import Identity
+
+__all__ = [
+    "ALL_RANKS_VARIABLE",
+    "DIRECTORY_VARIABLE",
+    "KEEP_SIGNAL_VARIABLE",
+    "RATE_VARIABLE",
+    "default_directory",
+    "mark_for_children",
+    "restore",
+    "wanted_directory",
+]
+
+DIRECTORY_VARIABLE: Final = "TRACELENS_DIR"
+KEEP_SIGNAL_VARIABLE: Final = "TRACELENS_KEEP_SIGNAL"
+RATE_VARIABLE: Final = "TRACELENS_SAMPLE"  # of stacks, Hz
+ALL_RANKS_VARIABLE: Final = "TRACELENS_ALL_RANKS"  # set where one `record` is around the launcher
+
+_replaced: dict[str, str | None] = {}
+
+
+def wanted_directory() -> Path | None:
+    """Return where the environment wants a recording, if it does."""
+    named = os.environ.get(DIRECTORY_VARIABLE)
+    return Path(named) if named else None
+
+
+def default_directory() -> Path:
+    """Return where to record if nobody says: ranks of one launcher on one host agree on it."""
+    launched = launcher_of(os.environ) is not None
+    since = process_started_ns(os.getppid()) if launched else None
+    seconds = time.time() if since is None else since // 10**9
+    return Path("traces") / time.strftime("%Y-%m-%dT%H-%M-%SZ", time.gmtime(seconds))
+
+
+def mark_for_children(directory: Path, who: Identity, kept: Mapping[str, str]) -> None:
+    """Let processes that this one spawns record alike to the same folder, as its children.
+
+    `kept` are the variables that say how much is kept.
+    """
+    marks = {DIRECTORY_VARIABLE: str(directory), PARENT_VARIABLE: who.for_children(os.getpid())}
+    for name, value in (*marks.items(), *kept.items()):
+        _replaced.setdefault(name, os.environ.get(name))
+        os.environ[name] = value
+
+
+def restore() -> None:
+    """Leave the environment as it was found."""
+    for name, value in _replaced.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    _replaced.clear()

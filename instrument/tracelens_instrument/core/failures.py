@@ -1,0 +1,180 @@
+"""What the recorder does when it cannot go on: say so once, count, and let the training run."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+
+from tracelens_instrument.core.state import STATE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from types import CodeType, TracebackType
+    from typing import Any, Final, ParamSpec, TypeVar
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
+
+__all__ = [
+    "Counter",
+    "Tolerated",
+    "cannot_write",
+    "contain",
+    "contained",
+    "reraise_if_handlers",
+    "short_repr",
+    "warn_once",
+]
+
+_LONGEST: Final = 200
+_NAMED_AS: Final = ("__module__", "__name__", "__qualname__", "__doc__")  # functools takes a while
+
+_warned: dict[str, object] = {}
+
+
+def warn_once(sentence: str, about: str | None = None) -> None:
+    """Warn of `sentence`, once in the life of the process; never raises.
+
+    Of several sentences `about` the same only the first is said. A user may have turned warnings into
+    errors, or closed what they are written to, and the training must not fail by ours.
+    """
+    mine = object()
+    if _warned.setdefault(about or sentence, mine) is not mine:
+        return
+    text = f"TraceLens: {sentence}"
+    try:
+        import warnings  # noqa: PLC0415 - it takes a while, and nothing fails in most programs
+
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+    except Exception as error:  # noqa: BLE001 - filters and printers of warnings are the user's
+        reraise_if_handlers(error)
+        _write(f"{text}\n")
+
+
+def _write(text: str) -> None:
+    try:
+        sys.stderr.write(text)
+    except Exception as error:  # noqa: BLE001 - there may be no stderr, or one of the user's own
+        reraise_if_handlers(error)
+
+
+def cannot_write(what: str, folder: Path, error: Exception) -> None:
+    """Say, once for a recording, that it cannot be written any more, in part or at all."""
+    warn_once(f"{what}, the training goes on ({folder}: {error})", f"write {folder}")
+
+
+def contain(error: Exception) -> None:
+    """Keep a failure of the recorder out of the training: say it once, and count the event as lost.
+
+    Raises:
+        Exception: `error` itself, if it is not the recorder's, see `reraise_if_handlers`.
+    """
+    reraise_if_handlers(error)
+    recording = STATE.recording
+    if recording is not None:
+        recording.failed.add()
+    warn_once(f"the recorder failed, the training goes on ({short_repr(error)})", "failed")
+
+
+def contained(function: Callable[P, R]) -> Callable[P, R | None]:
+    """Contain whatever fails in `function`, and return None then."""
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> R | None:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - the border to the user's training code
+            contain(error)
+            return None
+
+    for name in _NAMED_AS:
+        setattr(call, name, getattr(function, name))
+    return call
+
+
+def reraise_if_handlers(error: Exception) -> None:
+    """Raise `error` if a signal handler of the program raised it while the recorder ran.
+
+    Programs limit times so: the exception is for them, wherever it comes up.
+
+    Raises:
+        Exception: `error` itself, if it is so.
+    """
+    if _raised_by_handler(error):
+        raise error
+
+
+class Tolerated:
+    """Like `contextlib.suppress`, but for exceptions that a signal handler has raised."""
+
+    def __init__(self, *kinds: type[Exception]) -> None:
+        self._kinds = kinds
+
+    def __enter__(self) -> None:
+        """Nothing to do."""
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> bool:
+        """Tell whether the exception is of these kinds, and the recorder's own."""
+        return isinstance(error, self._kinds) and not _raised_by_handler(error)
+
+
+def _raised_by_handler(error: BaseException) -> bool:
+    ran = set(_codes(error.__traceback__))
+    if len(ran) <= 1:
+        return False
+    import signal  # noqa: PLC0415 - it takes a while, and nothing has failed in most programs
+
+    return any(_code(signal.getsignal(number)) in ran for number in signal.valid_signals())
+
+
+def short_repr(value: object) -> str:
+    """Show a value of the user's, whatever it is, at a length that fits into a sentence."""
+    try:
+        text = repr(value)
+    except Exception as error:  # noqa: BLE001 - objects may fail to describe themselves
+        reraise_if_handlers(error)
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def _codes(traceback: TracebackType | None) -> Iterator[CodeType]:
+    while traceback is not None:
+        yield traceback.tb_frame.f_code
+        traceback = traceback.tb_next
+
+
+def _code(handler: Any) -> CodeType | None:
+    """Return the code that a signal handler runs: a function, a method, a partial, or an object."""
+    if not callable(handler):
+        return None
+    function = getattr(handler, "func", handler)
+    function = getattr(function, "__func__", function)
+    if not hasattr(function, "__code__"):
+        function = type(function).__call__
+    return getattr(function, "__code__", None)
+
+
+class Counter:
+    """Counts exactly, also when threads and signal handlers count at the same time."""
+
+    __slots__ = ("_looks", "_many", "add")
+
+    def __init__(self) -> None:
+        self.add = itertools.count().__next__
+        self._looks = 0
+        self._many = 0
+
+    def add_many(self, number: int) -> None:
+        """Count `number` at once; not from several threads at the same time."""
+        self._many += number
+
+    def total(self) -> int:
+        """How many were counted."""
+        self._looks += 1
+        return self.add() - self._looks + 1 + self._many

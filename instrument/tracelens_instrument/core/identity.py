@@ -1,0 +1,156 @@
+"""Who is recording: rank, world and role, from arguments, launcher, or the parent process.
+
+What the caller gives wins; then what the launcher set; then what a hook learned from its framework.
+A process that was spawned by a recording one and has no rank of its own belongs to its parent's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from tracelens.schema.host import clock_domain, host_name
+from tracelens.schema.light import asdict, dataclass, replace
+from tracelens.schema.light_json import dumps
+from tracelens.schema.side import Process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, Final
+
+__all__ = ["PARENT_VARIABLE", "Identity", "identify", "launcher_of", "process_row", "with_learned"]
+
+PARENT_VARIABLE: Final = "TRACELENS_PARENT"
+
+# The first launcher whose rank variable is set counts: (rank, world, local rank).
+_LAUNCHERS: Final = (
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK"),  # torchrun
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),  # Open MPI
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),  # MPICH, Intel MPI
+    ("PMIX_RANK", "PMIX_SIZE", "PMIX_LOCAL_RANK"),  # PRRTE and others
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),  # srun
+)
+_JOBS: Final = ("TRACELENS_JOB", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
+_DIGITS: Final = 9  # of a rank
+_VERSIONED: Final = ("tracelens", "torch", "mpi4py", "numpy")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who a process is in its job.
+
+    `parent` is the pid of the recording process whose child it is. `launcher` is (rank, world) as
+    the launcher said, if one did; `told` that its rank is known, by launcher, caller or parent.
+    """
+
+    role: str = "worker"
+    rank: int = 0
+    world: int = 1
+    local_rank: int = 0
+    job: str = ""
+    shard: int | None = None
+    parent: int | None = None
+    launcher: tuple[int, int] | None = None
+    told: bool = False
+
+    def for_children(self, pid: int) -> str:
+        """Write down for spawned children whose they are, and for another program in this process."""
+        return dumps(asdict(self) | {"parent": pid, "above": self.parent})
+
+
+def identify(
+    given: Mapping[str, Any],
+    learned: Mapping[str, Any],
+    environment: Mapping[str, str] = os.environ,
+) -> Identity:
+    """Find out who this process is; entries of `given` and `learned` that are None do not count."""
+    chosen = {key: value for key, value in given.items() if value is not None}
+    launched = _launched(environment)
+    if "rank" in chosen:  # whoever is given a rank is nobody's child
+        found = replace(launched, told=True)
+    else:
+        found = _inherited(environment, launched.launcher) or launched
+    who = replace(with_learned(found, learned), **chosen)
+    return replace(who, world=max(who.world, who.rank + 1))
+
+
+def with_learned(who: Identity, learned: Mapping[str, Any]) -> Identity:
+    """Add what a hook learned, where nobody else has told the rank."""
+    known = {key: value for key, value in learned.items() if value is not None}
+    return who if who.told or not known else replace(who, parent=None, **known)
+
+
+def launcher_of(environment: Mapping[str, str]) -> tuple[int, int, int] | None:
+    """Read (rank, world, local rank) as the launcher set them; None without a launcher."""
+    for rank, world, local_rank in _LAUNCHERS:
+        found = _number(environment, rank)
+        if found is not None:
+            size = _number(environment, world) or 1
+            return found, size, _number(environment, local_rank) or 0
+    return None
+
+
+def process_row(who: Identity) -> Process:
+    """Describe this process for the side file."""
+    return Process(
+        role=who.role,
+        rank=who.rank,
+        world=who.world,
+        local_rank=who.local_rank,
+        host=host_name(),
+        clock_domain=clock_domain(),
+        pid=os.getpid(),
+        parent_pid=os.getppid(),
+        parent_rank_pid=who.parent,
+        incarnation=time.time_ns(),
+        job=who.job,
+        shard=who.shard,
+        versions=_versions(),
+    )
+
+
+def _launched(environment: Mapping[str, str]) -> Identity:
+    job = next((environment[name] for name in _JOBS if environment.get(name)), "")
+    found = launcher_of(environment)
+    if found is None:
+        return Identity(job=job)
+    rank, world, local_rank = found
+    return Identity(
+        rank=rank, world=world, local_rank=local_rank, job=job, launcher=(rank, world), told=True
+    )
+
+
+def _inherited(environment: Mapping[str, str], launcher: tuple[int, int] | None) -> Identity | None:
+    """Read the parent's mark, unless a launcher gave this process a rank of its own since."""
+    written = environment.get(PARENT_VARIABLE)
+    if not written:
+        return None
+    import json  # noqa: PLC0415 - it takes a while, and most are nobody's children
+
+    try:
+        mark = json.loads(written)
+        above = mark.pop("above")
+        known = tuple(mark["launcher"]) if mark["launcher"] else None
+        who = Identity(**mark | {"launcher": known})
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+    if who.parent == os.getpid():  # the program before this one, in this process
+        who = replace(who, parent=above)
+    return who if known == launcher and isinstance(who.parent, int) else None
+
+
+def _number(environment: Mapping[str, str], name: str) -> int | None:
+    text = environment.get(name, "")
+    return int(text) if text.isdecimal() and len(text) <= _DIGITS else None
+
+
+def _versions() -> dict[str, str]:
+    """Versions of what is already loaded; nothing is imported to ask."""
+    found = {"python": sys.version.partition(" ")[0]}
+    for name in _VERSIONED:
+        version = getattr(sys.modules.get(name), "__version__", None)
+        if version is not None:
+            found[name] = str(version)
+    return found

@@ -1,0 +1,202 @@
+"""What a process names once: definitions, communicators, and rows of the thread table.
+
+Numbers are fixed when something is first named and hold for the life of the process, in every
+recording it makes, so that handles can be made before recording starts. A program that makes up names
+without end gets the last ones as one.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from tracelens.schema.light import replace
+from tracelens.schema.record import NO_INDEX, NO_SHORT
+from tracelens.schema.side import MAX_NAME, Communicator, Definition, Thread, to_line
+from tracelens_instrument.core.failures import Counter, warn_once
+from tracelens_instrument.core.threads import RLock, local
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Final
+
+__all__ = ["LAST_THREAD", "MOST_CHARACTERS", "MOST_NAMES", "REGISTRY", "Registry"]
+
+LAST_THREAD: Final = NO_SHORT
+MOST_NAMES: Final = 1 << 16  # definitions, and as many groups
+MOST_CHARACTERS: Final = 1 << 24  # of all names together; a member of a group counts as one
+
+_OTHERS: Final = "(other names)"
+_OTHER_THREADS: Final = Thread(LAST_THREAD, "(other threads)", in_flight=True)
+
+
+class _Local(local):
+    index: int
+
+
+class Registry:
+    """Numbers things, and tells a listener (the recording) of each new row of the side file.
+
+    `excess` counts what was to be named when there were too many names.
+    """
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self._definitions: dict[int, Definition] = {}
+        self._numbers: dict[Definition, int] = {}
+        self._unused = itertools.count(1)
+        self._communicators: list[tuple[str, list[int], int]] = []
+        self._alike: dict[tuple[str, tuple[int, ...]], int] = {}
+        self._tracks: dict[str, Thread] = {}
+        self._threads = itertools.count()
+        self._local = _Local()
+        self._room = MOST_CHARACTERS
+        self._job = ""
+        self._listener: Callable[[bytes], None] | None = None
+        self.excess = Counter()
+
+    def definition(
+        self,
+        name: str,
+        kind: str,
+        event_type: str = "span",
+        *,
+        op: str | None = None,
+        algorithm: str | None = None,
+        communicator: int | None = None,
+        shard: int | None = None,
+    ) -> int:
+        """Return the number of a definition; equal ones share it."""
+        row = Definition(0, name[:MAX_NAME], kind, event_type, op, algorithm, communicator, shard)
+        return self.number(row)
+
+    def number(self, row: Definition) -> int:
+        """Return the number of a definition that was numbered elsewhere, or not at all."""
+        key = replace(row, id=0)
+        known = self._numbers.get(key)
+        return self._new_number(key) if known is None else known
+
+    def _new_number(self, key: Definition) -> int:
+        with self._lock:
+            known = self._numbers.get(key)
+            if known is not None:
+                return known
+            if len(self._numbers) >= MOST_NAMES or not self._has_room(len(key.name)):
+                return self._other(key)
+            return self._enter(key)
+
+    def _enter(self, key: Definition) -> int:
+        row = replace(key, id=next(self._unused))
+        self._tell(to_line("definitions", row))
+        self._definitions[row.id] = row
+        self._numbers[key] = row.id
+        return row.id
+
+    def _other(self, key: Definition) -> int:
+        """Return the number of all names of this kind that there is no room for."""
+        self._count_excess()
+        other = Definition(0, _OTHERS, key.kind, key.type, key.op)
+        known = self._numbers.get(other)
+        return self._enter(other) if known is None else known
+
+    def lookup(self, number: int) -> Definition:
+        """Return what a number stands for."""
+        return self._definitions[number]
+
+    def communicator(self, ranks: Sequence[int], name: str) -> int:
+        """Number a group of global ranks; each call stands for a new group, -1 for one too many."""
+        members = [int(rank) for rank in ranks]
+        with self._lock:
+            index = len(self._communicators)
+            if index >= MOST_NAMES or not self._has_room(len(name) + len(members)):
+                self._count_excess()
+                return NO_INDEX
+            alike = (name, tuple(members))
+            before = self._alike.get(alike, 0)
+            self._communicators.append((name, members, before))
+            self._alike[alike] = before + 1
+            self._tell(to_line("communicators", self._communicator(index)))
+            return index
+
+    def track(self, name: str, device: int | None = None) -> int:
+        """Number a row of the thread table for operations that run beside the code."""
+        name = name[:MAX_NAME]
+        with self._lock:
+            if name not in self._tracks:
+                number = self._next_thread()
+                if number == LAST_THREAD:
+                    return number
+                self._enter_track(Thread(number, name, in_flight=True, device=device))
+            return self._tracks[name].index
+
+    def thread_index(self) -> int:
+        """Return the calling thread's number, given when it first records."""
+        try:
+            return self._local.index
+        except AttributeError:
+            self._local.index = self._next_thread()
+            return self._local.index
+
+    def _next_thread(self) -> int:
+        """Number a thread; the few numbers there are may run out, then the last is shared."""
+        number = next(self._threads)
+        if number < LAST_THREAD:
+            return number
+        with self._lock:
+            if _OTHER_THREADS.name not in self._tracks:
+                self._enter_track(_OTHER_THREADS)
+        return LAST_THREAD
+
+    def _enter_track(self, row: Thread) -> None:
+        self._tracks[row.name] = row
+        self._tell(to_line("threads", row))
+
+    def listen(self, listener: Callable[[bytes], None], job: str) -> None:
+        """Tell `listener` all rows known and, from now on, each new one."""
+        with self._lock:
+            self._job = job
+            for definition in list(self._definitions.values()):
+                listener(to_line("definitions", definition))
+            for index in range(len(self._communicators)):
+                listener(to_line("communicators", self._communicator(index)))
+            for track in list(self._tracks.values()):
+                listener(to_line("threads", track))
+            self._listener = listener
+
+    def deafen(self) -> None:
+        """Tell nobody any more."""
+        self._listener = None
+
+    def after_fork(self) -> None:
+        """Replace a lock that another thread of the parent may have held."""
+        self._lock = RLock()
+        self._listener = None
+
+    def _has_room(self, characters: int) -> bool:
+        """Take room for so many characters, if there is."""
+        fits = characters <= self._room
+        if fits:
+            self._room -= characters
+        return fits
+
+    def _count_excess(self) -> None:
+        self.excess.add()
+        warn_once(
+            f"there are more than {MOST_NAMES:,} names, or {MOST_CHARACTERS:,} characters in names: "
+            f"further ones are recorded as {_OTHERS!r}",
+            "names",
+        )
+
+    def _tell(self, line: bytes) -> None:
+        if self._listener is not None:
+            self._listener(line)
+
+    def _communicator(self, index: int) -> Communicator:
+        name, ranks, order = self._communicators[index]
+        import hashlib  # noqa: PLC0415 - it loads OpenSSL, which takes long, and few have groups
+
+        what = repr((self._job, name, ranks, order)).encode()
+        return Communicator(index, hashlib.sha256(what).hexdigest()[:16], name, ranks)
+
+
+REGISTRY: Final = Registry()

@@ -1,0 +1,346 @@
+"""Spans: handles that are made once and used many times, and the tokens that end them.
+
+`Span` and `Token` are those in C (`_native.c`) where that part serves, else `PythonSpan` and
+`PythonToken`, which do what is unusual in either case: the slow path. The methods that run inside
+training (those of `with`, `begin`, `end`) are written flat: every call and every attribute that they
+do without is time that the training keeps.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from tracelens.schema.record import (
+    ESTIMATED,
+    NO_BYTES,
+    NO_INDEX,
+    NO_REQUEST,
+    NO_SEQ,
+    NO_SHORT,
+    RECORD,
+)
+from tracelens_instrument.core.arguments import is_true, write_what_fits
+from tracelens_instrument.core.backend import NATIVE
+from tracelens_instrument.core.clock import now
+from tracelens_instrument.core.failures import contain, reraise_if_handlers
+from tracelens_instrument.core.registry import REGISTRY
+from tracelens_instrument.core.state import OPEN, OPEN_WITH_BYTES, STATE
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from typing import Final, Self
+
+    from tracelens_instrument.core.state import OpenSegment
+
+__all__ = ["NOTHING", "PythonSpan", "PythonToken", "Span", "Token", "Values", "reduced"]
+
+
+_write_definition = struct.Struct("@I").pack_into
+_DEFINITION_OFFSET = 60
+_UNUSED = 0
+
+
+class PythonToken:
+    """A span that has begun; `end` closes it, in any thread, and so does leaving it as a context."""
+
+    __slots__ = ("segment", "word")
+
+    segment: OpenSegment | None
+    word: int
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _error: object, _traceback: object
+    ) -> None:
+        try:
+            segment = self.segment
+            if segment is not None:
+                end = now()
+                self.segment = None
+                segment.ends[self.word] = end if kind is None else -end
+        except Exception as failure:  # noqa: BLE001 - the border to the user's training code
+            contain(failure)
+
+    def end(self, failed: bool = False) -> None:  # noqa: FBT001, FBT002 - keywords cost time here
+        """Close the span, as failed if it ended by an exception; a second time does nothing."""
+        try:
+            segment = self.segment
+            if segment is not None:
+                end = now()
+                self.segment = None
+                if failed is not False and is_true(failed):
+                    end = -end
+                segment.ends[self.word] = end
+        except Exception as error:  # noqa: BLE001 - the border to the user's training code
+            contain(error)
+
+    def discard(self) -> None:
+        """Make as if it had never begun."""
+        segment, self.segment = self.segment, None
+        if segment is not None:
+            _write_definition(segment.memory, 8 * self.word + _DEFINITION_OFFSET, _UNUSED)
+
+
+NOTHING: Final = PythonToken()
+NOTHING.segment = None
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypedDict, Unpack
+
+    from tracelens.schema.side import Definition
+    from tracelens_instrument.core.state import ThreadState
+else:
+
+    class TypedDict:
+        """What a class body needs of it."""
+
+        def __init_subclass__(cls, **_: object) -> None:
+            """Take what a TypedDict is told."""
+
+
+_write_open = OPEN.pack_into
+_write_open_with_bytes = OPEN_WITH_BYTES.pack_into
+_write = RECORD.pack_into
+_write_flags = struct.Struct("@H").pack_into
+_FLAGS_OFFSET = 58
+
+
+class Values(TypedDict, total=False):
+    """What may be said of one use of a span; see docs/format.md for what each means."""
+
+    nbytes: int
+    seq: int
+    bucket: int
+    peer: int
+    key: int
+    request: int
+    queue_depth: int
+    micro_step: int
+    step: int | None
+
+
+class _Handle(type):
+    """Says how to enter and leave handles, to those who ask the class (`contextlib.ExitStack`)."""
+
+    __enter__ = property(lambda _: _enter)
+    __exit__ = property(lambda _: _leave)
+
+
+class PythonSpan(metaclass=_Handle):
+    """A kind of work, named once: ``with SPAN:`` or ``with SPAN(nbytes=n):`` records a piece of it.
+
+    May be used by all threads, inside itself, and in signal handlers. Where coroutines of one thread
+    use a handle in turns, use ``with SPAN():``, which keeps its state apart from the thread's.
+
+    A handle holds the functions that `with` calls, made once: binding methods takes half the time of
+    a `with`.
+    """
+
+    __slots__ = ("__enter__", "__exit__", "definition")
+
+    def __init__(self, definition: int) -> None:
+        self.definition = definition
+        self.__enter__: Callable[[], PythonSpan] = _entering(self, definition)
+        self.__exit__: Callable[..., None] = _leaving(self)
+
+    def __reduce__(self) -> tuple[Callable[[Definition], PythonSpan], tuple[Definition]]:
+        """Let a handle be copied, and sent to a process where other numbers stand for the same."""
+        return reduced(self.definition)
+
+    # Positional, although they are meant as keywords: Python fills in the defaults of keyword-only
+    # arguments one by one, which costs 80 ns a span.
+    def begin(  # noqa: PLR0917 - see above
+        self,
+        track: int | None = None,
+        nbytes: int = NO_BYTES,
+        seq: int | None = None,
+        bucket: int | None = None,
+        peer: int | None = None,
+        key: int | None = None,
+        request: int | None = None,
+        queue_depth: int | None = None,
+        micro_step: int | None = None,
+        step: int | None = None,
+    ) -> PythonToken:
+        """Begin a span now, on this thread or on `track`; what is returned ends it."""
+        try:
+            segment = STATE.segment
+            if segment is None and (
+                (waiting := STATE.waiting) is None or (segment := waiting.open()) is None
+            ):
+                return NOTHING
+            try:
+                word, offset = next(segment.slots)
+            except StopIteration:
+                segment, (word, offset) = segment.owner.rotate(segment)
+            try:
+                thread = STATE.local.thread_state
+            except AttributeError:
+                thread = segment.owner.arrive()
+            start = now()
+            try:
+                # The fields and their order are those of tracelens.schema.record.
+                if (
+                    seq is None and bucket is None and peer is None and key is None
+                    and request is None and queue_depth is None and micro_step is None
+                    and step is None and track is None
+                ):  # fmt: skip
+                    _write_open_with_bytes(
+                        segment.memory,
+                        offset,
+                        start,
+                        nbytes,
+                        STATE.blank_beside_bytes,
+                        thread.block,
+                        self.definition,
+                    )
+                else:
+                    _write(segment.memory, offset, start, 0, nbytes,
+                           NO_REQUEST if request is None else request,
+                           NO_SEQ if seq is None else seq,
+                           STATE.step if step is None else step,
+                           NO_INDEX if key is None else key,
+                           NO_INDEX if bucket is None else bucket,
+                           NO_INDEX if peer is None else peer,
+                           thread.index if track is None else track,
+                           NO_SHORT if micro_step is None else micro_step,
+                           NO_SHORT if queue_depth is None else queue_depth,
+                           0, self.definition)  # fmt: skip
+            except Exception as error:  # noqa: BLE001 - training code hands in anything
+                reraise_if_handlers(error)
+                number = STATE.step if step is None else step
+                row = thread.index if track is None else track
+                values = (
+                    nbytes, request, seq, number, key, bucket, peer, row, micro_step, queue_depth
+                )  # fmt: skip
+                write_what_fits(segment, offset, start, values, self.definition)
+            token = PythonToken()
+            token.segment = segment
+            token.word = word
+        except Exception as error:  # noqa: BLE001 - the border to the user's training code
+            contain(error)
+            return NOTHING
+        return token
+
+    __call__ = begin
+
+    def complete(
+        self,
+        start_ns: int,
+        end_ns: int,
+        track: int | None = None,
+        *,
+        failed: bool = False,
+        estimated: bool = False,
+        **values: Unpack[Values],
+    ) -> None:
+        """Record a span that is over, by times of the monotonic clock."""
+        token = self.begin(track, **values)
+        segment = token.segment
+        if segment is None:
+            return
+        if estimated is not False and is_true(estimated):
+            _write_flags(segment.memory, 8 * token.word + _FLAGS_OFFSET, ESTIMATED)
+        try:
+            segment.ends[token.word - 1] = start_ns
+            segment.ends[token.word] = -end_ns if is_true(failed) else end_ns
+        except Exception as error:  # noqa: BLE001 - times are what training code hands in
+            reraise_if_handlers(error)
+            token.discard()
+            segment.owner.count_unusable_time()
+
+
+def _entering(span: PythonSpan, definition: int) -> Callable[[], PythonSpan]:
+    """Return what `with span:` calls first."""
+
+    def enter() -> PythonSpan:
+        try:  # as `begin` does it, line by line: calls would cost more than all of them
+            segment = STATE.segment
+            if segment is None and (
+                (waiting := STATE.waiting) is None or (segment := waiting.open()) is None
+            ):
+                return span
+            try:
+                word, offset = next(segment.slots)
+            except StopIteration:
+                segment, (word, offset) = segment.owner.rotate(segment)
+            try:
+                thread = STATE.local.thread_state
+            except AttributeError:
+                thread = segment.owner.arrive()
+            thread.top = (span, segment, word, thread.top)
+            _write_open(segment.memory, offset, now(), STATE.blank, thread.block, definition)
+        except Exception as error:  # noqa: BLE001 - the border to the user's training code
+            contain(error)
+        return span
+
+    return enter
+
+
+def _leaving(span: PythonSpan) -> Callable[..., None]:
+    """Return what `with span:` calls last."""
+
+    def leave(kind: type[BaseException] | None, _error: object, _traceback: object) -> None:
+        try:
+            if STATE.segment is None:
+                return
+            end = now()
+            try:
+                thread = STATE.local.thread_state
+                entered, segment, word, below = thread.top
+            except (AttributeError, TypeError):
+                return  # it was entered before recording began
+            if entered is span:
+                thread.top = below
+                segment.ends[word] = end if kind is None else -end
+            else:
+                _leave_below(thread, span, end if kind is None else -end)
+        except Exception as failure:  # noqa: BLE001 - the border to the user's training code
+            contain(failure)
+
+    return leave
+
+
+def _enter(span: PythonSpan) -> PythonSpan:
+    return span.__enter__()
+
+
+def _leave(span: PythonSpan, *what: object) -> None:
+    span.__exit__(*what)
+
+
+def reduced(definition: int) -> tuple[Callable[[Definition], PythonSpan], tuple[Definition]]:
+    """Return what makes the same handle again, also in a process with the other recorder."""
+    return _same_span, (REGISTRY.lookup(definition),)
+
+
+def _same_span(row: Definition) -> PythonSpan:
+    return Span(REGISTRY.number(row))
+
+
+def _leave_below(thread: ThreadState, span: PythonSpan, end: int) -> None:
+    """Close the latest use of `span` where uses did not nest, and take it out."""
+    above = []
+    entry = thread.top
+    while entry is not None and entry[0] is not span:
+        above.append(entry)
+        entry = entry[3]
+    if entry is None:
+        return
+    _, segment, word, top = entry
+    for entered, its_segment, its_word, _ in reversed(above):
+        top = (entered, its_segment, its_word, top)
+    thread.top = top
+    segment.ends[word] = end
+
+
+if TYPE_CHECKING or not NATIVE:
+    Span = PythonSpan
+    Token = PythonToken
+else:
+    from tracelens_instrument._native import Span, Token, install
+
+    install(state=STATE, fallback=PythonSpan, reduce=reduced)

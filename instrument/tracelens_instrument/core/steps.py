@@ -1,0 +1,151 @@
+"""Training steps: a step's span, the work done in it, and the number that events are stamped with."""
+
+from __future__ import annotations
+
+import struct
+
+from tracelens.schema.record import VALUE
+from tracelens_instrument.core.arguments import fits_step
+from tracelens_instrument.core.clock import now
+from tracelens_instrument.core.failures import reraise_if_handlers
+from tracelens_instrument.core.registry import REGISTRY
+from tracelens_instrument.core.spans import Span, Token
+from tracelens_instrument.core.state import NO_STEP, STATE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Final, Self
+
+__all__ = ["Step", "begin_step", "drop_step", "end_step", "forget_steps", "put_counter", "put_work"]
+
+_STEP: Final = Span(REGISTRY.definition("step", "step"))
+_WORK: Final = {
+    name: Span(REGISTRY.definition(name, "step", "counter")) for name in ("samples", "tokens")
+}
+_AS_REQUEST: Final = struct.Struct("@Q")
+
+
+class Step:
+    """One training step: ``with tl.step(i, samples=len(batch)):``."""
+
+    __slots__ = ("_before", "_number", "_token", "_work")
+
+    def __init__(self, number: int, samples: float | None, tokens: float | None) -> None:
+        self._number = number
+        self._work = (("samples", samples), ("tokens", tokens))
+        self._token: Token | None = None
+        self._before = NO_STEP
+
+    def __enter__(self) -> Self:
+        if STATE.on:
+            _IMPLICIT.give_way()
+            self._before = STATE.step
+            self._token = _enter(self._number)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        token, self._token = self._token, None
+        if token is None:
+            return
+        token.end(failed=kind is not None)
+        if kind is None:
+            self._put_work()
+        _leave(self._before)
+
+    def _put_work(self) -> None:
+        for name, amount in self._work:
+            if amount is not None:
+                put_counter(_WORK[name], amount)
+
+
+class _Implicit:
+    """The steps that hooks believe to see, until the user says where steps begin and end."""
+
+    def __init__(self) -> None:
+        self.token: Token | None = None
+        self.heeded = True
+        self._number = NO_STEP
+        self._start_ns = 0
+
+    def begin(self, number: int) -> None:
+        if self.heeded and STATE.on:
+            self.end()
+            self._number, self._start_ns = number, now()
+            self.token = _enter(number)
+
+    def end(self, end_ns: int | None = None) -> None:
+        token, self.token = self.token, None
+        if token is None:
+            return
+        if end_ns is None:
+            token.end()
+        else:
+            token.discard()
+            _STEP.complete(self._start_ns, end_ns, step=self._number)
+        _leave(NO_STEP)
+
+    def give_way(self) -> None:
+        self.heeded = False
+        self.drop()
+
+    def drop(self) -> None:
+        token, self.token = self.token, None
+        if token is not None:
+            token.discard()
+            STATE.set_step(NO_STEP)
+
+
+_IMPLICIT: Final = _Implicit()
+
+
+def begin_step(number: int) -> None:
+    """Begin a step that a hook infers, ending the one before; the user's own `step` rules it out."""
+    _IMPLICIT.begin(number)
+
+
+def end_step(end_ns: int | None = None) -> None:
+    """End the step that a hook began: now, or as of a moment that has turned out to be its end."""
+    _IMPLICIT.end(end_ns)
+
+
+def drop_step() -> None:
+    """Make as if the step that a hook began had not begun: nothing was done in it."""
+    _IMPLICIT.drop()
+
+
+def forget_steps() -> None:
+    """Be outside of any step, and heed hooks again."""
+    _IMPLICIT.token = None
+    _IMPLICIT.heeded = True
+    STATE.set_step(NO_STEP)
+
+
+def put_work(name: str, amount: float) -> None:
+    """Record the work done in a step that a hook began; where the user says the steps, they say it."""
+    if _IMPLICIT.token is not None:
+        put_counter(_WORK[name], amount)
+
+
+def put_counter(handle: Span, value: Any) -> None:
+    """Record the value of a counter at this moment."""
+    try:
+        (bits,) = _AS_REQUEST.unpack(VALUE.pack(value))
+    except Exception as error:  # noqa: BLE001 - training code hands in anything, and must not fail
+        reraise_if_handlers(error)
+        if STATE.recording is not None:
+            STATE.recording.clipped.add()
+        return
+    handle.begin(request=bits)
+
+
+def _enter(number: int) -> Token:
+    token = _STEP.begin(step=number)
+    step = fits_step(number)
+    STATE.set_step(NO_STEP if step is None else step)
+    return token
+
+
+def _leave(before: int) -> None:
+    STATE.set_step(before)
+    if STATE.recording is not None:
+        STATE.recording.at_step_boundary()

@@ -1,0 +1,89 @@
+"""CUDA devices as PyTorch shows them: events with times, recorded on streams.
+
+`torch.cuda.Event.elapsed_time` has a resolution of half a microsecond and is a 32-bit float of
+milliseconds. Nothing here synchronises: events are recorded and asked, never waited for. While a stream
+is captured into a graph, events must be neither recorded for us nor asked about.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+import torch
+
+Event: TypeAlias = Any  # `torch.cuda.Event`
+
+__all__ = ["CudaClock", "current"]
+
+_CUDA: Final[Any] = torch.cuda  # which is typed in part only
+_HIGH: Final = -1  # priority of a stream
+_MOST_SPARE: Final = 8192
+
+
+class CudaClock:
+    """A CUDA device, as `tracelens_instrument.device.timebase.DeviceClock`."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+        self._apart: Any = None
+        self._spare: list[Event] = []
+
+    @property
+    def index(self) -> int:
+        """Its number in this process."""
+        return self._index
+
+    @property
+    def name(self) -> str:
+        """Its name as PyTorch has it."""
+        return f"cuda:{self._index}"
+
+    def record(self) -> tuple[Event, int] | None:
+        """Record an event on the calling thread's stream, unless that is captured."""
+        if _CUDA.is_current_stream_capturing():
+            return None
+        stream = _CUDA.current_stream(self._index)
+        event = self._event()
+        event.record(stream)
+        return event, stream.stream_id
+
+    def record_apart(self) -> Event:
+        """Record an event on a stream of our own."""
+        if self._apart is None:
+            self._apart = _CUDA.Stream(self._index, priority=_HIGH)
+        event = self._event()
+        event.record(self._apart)
+        return event
+
+    def may_ask(self) -> bool:
+        """Whether events may be asked about: not while this thread captures a graph."""
+        return not _CUDA.is_current_stream_capturing()
+
+    def is_over(self, event: Event) -> bool:
+        """Whether the device has come past an event; does not wait for it."""
+        return bool(event.query())
+
+    def between_ns(self, first: Event, second: Event) -> int:
+        """Return the device's time between two events that are over."""
+        return round(float(first.elapsed_time(second)) * 1e6)
+
+    def reuse(self, *events: Event) -> None:
+        """Keep events for later: making one costs more than recording it."""
+        if len(self._spare) < _MOST_SPARE:
+            self._spare.extend(events)
+
+    def _event(self) -> Event:
+        try:
+            return self._spare.pop()
+        except IndexError:
+            return _CUDA.Event(enable_timing=True)
+
+
+_CLOCKS: Final[dict[int, CudaClock]] = {}
+
+
+def current() -> CudaClock:
+    """Return the device that the calling thread uses."""
+    index = _CUDA.current_device()
+    clock = _CLOCKS.get(index)
+    return _CLOCKS.setdefault(index, CudaClock(index)) if clock is None else clock

@@ -1,0 +1,117 @@
+"""Spans that are timed on a device, too: ``tl.span(..., device=True)``.
+
+On a machine without a device they are ordinary spans.
+"""
+
+from __future__ import annotations
+
+from tracelens_instrument.core.state import STATE
+from tracelens_instrument.core.threads import local
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Self, Unpack
+
+    from tracelens_instrument.core.spans import Span, Token, Values
+    from tracelens_instrument.device.times import Devices, DeviceTimes, Timing
+
+__all__ = ["DeviceSpan", "DeviceToken"]
+
+
+class DeviceToken:
+    """A span that has begun, on the host and on the device; as `Token`."""
+
+    __slots__ = ("_devices", "_times", "_timing", "_token")
+
+    def __init__(self, token: Token, devices: Devices, times: DeviceTimes, timing: Timing) -> None:
+        self._token = token
+        self._devices = devices
+        self._times = times
+        self._timing: Timing | None = timing
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.end(failed=kind is not None)
+
+    def end(self, failed: bool = False) -> None:  # noqa: FBT001, FBT002 - as Token has it
+        """Close the span; on the device, where the calling thread's stream is now."""
+        timing, self._timing = self._timing, None
+        if timing is not None:
+            try:
+                self._times.end(timing)
+            except Exception as error:  # noqa: BLE001 - the border to the user's training code
+                self._devices.give_up(error)
+        self._token.end(failed)
+
+    def discard(self) -> None:
+        """Make as if it had never begun."""
+        timing, self._timing = self._timing, None
+        if timing is not None:
+            self._times.drop(timing)
+        self._token.discard()
+
+
+class DeviceSpan:
+    """A kind of work that is queued on a device: as `Span`, and timed there, too.
+
+    `row` names where a timeline shows it; without one, the stream on which it begins.
+    """
+
+    def __init__(self, span: Span, row: str | None = None) -> None:
+        self._span = span
+        self._row = row
+        self._local = local()
+
+    def __enter__(self) -> Self:
+        if STATE.on:
+            self._entered().append(self.begin())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        entered = self._entered()
+        if entered:
+            entered.pop().end(failed=kind is not None)
+
+    def __reduce__(self) -> tuple[Callable[..., DeviceSpan], tuple[Span, str | None]]:
+        return DeviceSpan, (self._span, self._row)
+
+    def begin(self, track: int | None = None, **values: Unpack[Values]) -> Token | DeviceToken:
+        """Begin a span now, on this thread or on `track`; what is returned ends it.
+
+        A span that bears a `request` of its own is not timed on the device.
+        """
+        devices = self._devices()
+        if devices is None or "request" in values:
+            return self._span.begin(track, **values)
+        times, timing = None, None
+        try:
+            times = devices.here()
+            timing = None if times is None else times.begin(self._row)
+        except Exception as error:  # noqa: BLE001 - the border to the user's training code
+            devices.give_up(error)
+        if times is None or timing is None:
+            return self._span.begin(track, **values)
+        values["request"] = timing.name
+        return DeviceToken(self._span.begin(track, **values), devices, times, timing)
+
+    __call__ = begin
+
+    def _devices(self) -> Devices | None:
+        """Return the recording's devices; what waits for its first event begins to record."""
+        if STATE.segment is None and (waiting := STATE.waiting) is not None:
+            waiting.open()
+        recording = STATE.recording
+        if recording is None or STATE.segment is None:
+            return None
+        devices: Devices = recording.devices
+        return devices
+
+    def _entered(self) -> list[Token | DeviceToken]:
+        try:
+            found: list[Token | DeviceToken] = self._local.entered
+        except AttributeError:
+            found = self._local.entered = []
+        return found

@@ -1,0 +1,180 @@
+"""A device's clock: what it must be able to do, which is in use, and how it is tied to the host's.
+
+The recorder never waits for a device: it records events on streams, and asks later whether they are
+over. CUDA is what there is so far (`cuda`).
+
+Anchors are events whose moment is known on the device's clock and, within a window, on the host's. A
+device tells only the time between two events, as a 32-bit float of milliseconds: to half a
+microsecond up to eight seconds, and ever worse beyond. So each anchor is measured from the one
+before, and each span from the anchor before it. The device's clock is set to the host's at the first
+one.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+
+from tracelens.schema.side import ClockReading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["ANCHOR_EVERY_NS", "Anchor", "Anchors", "DeviceClock", "Event", "find"]
+
+
+Event: TypeAlias = Any  # the device's own kind of object; only its clock looks inside
+
+
+class DeviceClock(Protocol):
+    """One device of this process. No method waits for it."""
+
+    @property
+    def index(self) -> int:
+        """Its number in this process."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """What it is called, such as ``cuda:0``."""
+        ...
+
+    def record(self) -> tuple[Event, int] | None:
+        """Record an event on the calling thread's stream; also say which stream that is.
+
+        None where nothing may be recorded, because the stream's work is captured to be repeated.
+        """
+        ...
+
+    def record_apart(self) -> Event:
+        """Record an event on a stream on which nothing else runs, so that it is over soon."""
+        ...
+
+    def may_ask(self) -> bool:
+        """Whether events may be asked about now."""
+        ...
+
+    def is_over(self, event: Event) -> bool:
+        """Whether the device has come past an event."""
+        ...
+
+    def between_ns(self, first: Event, second: Event) -> int:
+        """Return the device's time between two events that are over, nanoseconds."""
+        ...
+
+    def reuse(self, *events: Event) -> None:
+        """Take events back that nobody needs any more."""
+        ...
+
+
+def find() -> DeviceClock | None:
+    """Return the clock of the device that the calling thread uses; None without one.
+
+    Never loads a framework, nor wakes up a device: only what the training already uses counts.
+    """
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is None or not cuda.is_initialized():
+        return None
+    from tracelens_instrument.device.cuda import current  # noqa: PLC0415 - it loads PyTorch
+
+    return current()
+
+
+ANCHOR_EVERY_NS: Final = 5 * 10**9
+_TRIES: Final = 3
+_POLLS: Final = 20
+
+
+@dataclass
+class Anchor:
+    """An event, recorded after `before_ns` of the host and seen to be over at `after_ns`.
+
+    `device_ns` is its time on the device's clock, None until that is known.
+    """
+
+    event: Event
+    before_ns: int
+    after_ns: int | None = None
+    device_ns: int | None = None
+
+    @property
+    def window_ns(self) -> int:
+        """How sure its moment on the host's clock is."""
+        assert self.after_ns is not None  # it has been seen
+        return self.after_ns - self.before_ns
+
+
+class Anchors:
+    """The anchors of a device; `latest` is the one to measure from."""
+
+    def __init__(
+        self, clock: DeviceClock, tell: Callable[[ClockReading], None], now: Callable[[], int]
+    ) -> None:
+        self._clock = clock
+        self._tell = tell
+        self._now = now
+        self._known: Anchor | None = None
+        self.latest = self._cast()
+        self.look()
+
+    def cast_if_due(self) -> None:
+        """Cast an anchor, unless the last is young, or still on its way."""
+        due = self._now() >= self.latest.before_ns + ANCHOR_EVERY_NS
+        if due and self.latest.device_ns is not None:
+            self._cast_latest()
+
+    def cast_last(self) -> None:
+        """Cast an anchor, unless the last is still on its way: spans are measured from it."""
+        self.look()
+        if self.latest.device_ns is not None:
+            self._cast_latest()
+
+    def look(self) -> None:
+        """Look whether the latest anchor has been passed, and write down what it says."""
+        anchor = self.latest
+        if anchor.device_ns is not None or not self._seen(anchor, 1):
+            return
+        middle = anchor.before_ns + anchor.window_ns // 2
+        known = self._known
+        if known is None or known.device_ns is None:
+            anchor.device_ns = middle
+        else:
+            anchor.device_ns = known.device_ns + self._clock.between_ns(known.event, anchor.event)
+        self._known = anchor
+        self._tell(
+            ClockReading(
+                "device",
+                middle,
+                anchor.window_ns,
+                offset_ns=middle - anchor.device_ns,
+                device=self._clock.index,
+            )
+        )
+
+    def _cast_latest(self) -> None:
+        self.latest = self._cast()
+        self.look()
+
+    def _cast(self) -> Anchor:
+        """Try a few times, and keep the sharpest; one that is not seen at once may be seen later."""
+        best: Anchor | None = None
+        for _ in range(_TRIES):
+            anchor = Anchor(None, self._now())
+            anchor.event = self._clock.record_apart()
+            seen = self._seen(anchor, _POLLS)
+            if best is None or (seen and anchor.window_ns < best.window_ns):
+                best = anchor
+            if not seen:
+                break
+        assert best is not None  # there is at least one try
+        return best
+
+    def _seen(self, anchor: Anchor, looks: int) -> bool:
+        """Look up to so many times whether the device has come past it."""
+        for _ in range(looks):
+            if anchor.after_ns is not None:
+                break
+            if self._clock.is_over(anchor.event):
+                anchor.after_ns = self._now()
+        return anchor.after_ns is not None

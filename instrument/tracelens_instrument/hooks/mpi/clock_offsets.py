@@ -1,0 +1,76 @@
+"""How the clocks of hosts stand to each other, measured by messages when a communicator is attached."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Final
+
+from tracelens.schema.host import clock_domain
+from tracelens.schema.side import ClockReading
+from tracelens_instrument import recorder
+from tracelens_instrument.core.clock import now, ping_pong
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mpi4py import MPI
+
+__all__ = ["PENDING", "compare_clocks", "first_of_each", "write_pending"]
+
+PENDING: Final[list[ClockReading]] = []
+_ROUNDS: Final = 50
+
+
+def compare_clocks(comm: MPI.Intracomm, ranks: Sequence[int]) -> None:
+    """Measure the clock of each host against that of the first; all of `comm` must call it.
+
+    `comm` must not be one that records. `ranks` are the global ranks of its members.
+    """
+    others = first_of_each(comm.allgather(clock_domain()))
+    if not others:
+        return
+    apart = comm.Dup()  # so that our messages never meet those of the program
+    try:
+        for rank in others:
+            if apart.rank == rank:
+                _ask(apart, ranks[0])
+            elif apart.rank == 0:
+                _answer(apart, rank)
+    finally:
+        apart.Free()
+
+
+def first_of_each(domains: Sequence[str]) -> list[int]:
+    """Return the first rank of each clock, without that of rank 0."""
+    return [rank for rank, name in enumerate(domains) if domains.index(name) == rank][1:]
+
+
+def _ask(comm: MPI.Intracomm, peer: int) -> None:
+    answer = array("q", [0])
+
+    def receive() -> int:
+        comm.Recv(answer, 0)
+        return answer[0]
+
+    offset_ns, round_trip_ns = ping_pong(
+        lambda mine: comm.Send(array("q", [mine]), 0), receive, _ROUNDS
+    )
+    reading = ClockReading("ping_pong", now(), round_trip_ns, peer=peer, offset_ns=offset_ns)
+    PENDING.append(reading)
+    recorder.on_stop(write_pending)
+
+
+def write_pending() -> None:
+    """Write down what was measured while the recording still waited for its first event.
+
+    To open it for this would be too early: the program may still say which role it has.
+    """
+    while PENDING:
+        recorder.clock_reading(PENDING.pop())
+
+
+def _answer(comm: MPI.Intracomm, rank: int) -> None:
+    question = array("q", [0])
+    for _ in range(_ROUNDS):
+        comm.Recv(question, rank)
+        comm.Send(array("q", [now()]), rank)

@@ -1,0 +1,248 @@
+"""What is recorded of one communicator: its ranks and spans, what a call carries, what is in flight.
+
+Payloads come from what mpi4py takes as a buffer. Of a call in flight some is known at the call, the rest
+is told by the status in the end.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any, Final
+
+from mpi4py import MPI
+
+from tracelens.schema.record import NO_BYTES, NO_INDEX
+from tracelens_instrument import recorder
+from tracelens_instrument.core.clock import now
+from tracelens_instrument.hooks.base import MessageNumbers, guarded
+from tracelens_instrument.hooks.mpi.clock_offsets import PENDING, write_pending
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tracelens_instrument.core.spans import Span, Token
+    from tracelens_instrument.hooks.mpi.table import Collective, Leg, PointToPoint
+
+__all__ = ["Flight", "Log", "Receipt", "global_ranks", "payload_of_buffer", "payload_of_call"]
+
+
+def payload_of_call(row: Collective, values: Mapping[str, Any], size: int) -> int:
+    """Return this rank's payload in a collective among `size` ranks."""
+    if row.payload is None:
+        return NO_BYTES
+    buffer = values.get(row.payload)
+    if not _absent(buffer):
+        return payload_of_buffer(buffer)
+    if row.instead is None:
+        return NO_BYTES
+    whole = payload_of_buffer(values.get(row.instead))
+    return whole // size if row.shared and whole != NO_BYTES else whole
+
+
+def payload_of_buffer(buffer: Any) -> int:
+    """Return the bytes of a buffer, or of a part: (data, count, displacement, datatype) or less.
+
+    `NO_BYTES` where it cannot be told.
+    """
+    try:
+        if isinstance(buffer, list | tuple):
+            return _of_specification(buffer)
+        return _of_data(buffer)
+    except (TypeError, ValueError, AttributeError, KeyError, BufferError):
+        return NO_BYTES
+
+
+def _absent(buffer: Any) -> bool:
+    return buffer is None or buffer is MPI.IN_PLACE
+
+
+def _of_data(data: Any) -> int:
+    nbytes = getattr(data, "nbytes", None)
+    return nbytes if isinstance(nbytes, int) else memoryview(data).nbytes
+
+
+def _of_specification(parts: Sequence[Any]) -> int:
+    """Multiply count by size of the datatype; without a count it is the whole buffer."""
+    data, *rest = parts
+    datatype = rest.pop() if rest and isinstance(rest[-1], MPI.Datatype | str) else None
+    count = _count(rest[0]) if rest and rest[0] is not None else None
+    if count is None:
+        return _of_data(data)
+    if datatype is None:
+        return count * memoryview(data).itemsize
+    known = MPI.Datatype.fromcode(datatype) if isinstance(datatype, str) else datatype
+    return count * known.Get_size()
+
+
+def _count(given: Any) -> int | None:
+    """Add up counts: a number or numbers, or either of them with displacements, in a tuple."""
+    counts = given[0] if isinstance(given, tuple) else given
+    if counts is None:
+        return None
+    return sum(map(int, counts)) if hasattr(counts, "__len__") else int(counts)
+
+
+class Receipt:
+    """A receive from anybody, or with any tag: sender, tag, number and size come with the status.
+
+    While it waits it stands in the trace without them.
+    """
+
+    def __init__(self, log: Log, span: Span, track: int | None, token: Token) -> None:
+        self._log, self._span, self._track, self.token = log, span, track, token
+        self._start_ns = now()
+
+    def end(self, status: MPI.Status | None, failed: bool) -> None:  # noqa: FBT001 - as Token.end
+        """Record what came."""
+        end_ns = now()
+        if failed or status is None:
+            self.token.end(failed)
+            return
+        source, tag = status.Get_source(), status.Get_tag()
+        self.token.discard()
+        if source == MPI.PROC_NULL:
+            return
+        self._span.complete(
+            self._start_ns,
+            end_ns,
+            self._track,
+            nbytes=status.Get_count(MPI.BYTE),
+            seq=self._log.next_message("recv", source, tag),
+            peer=self._log.global_rank(source),
+            key=tag,
+        )
+
+
+class Flight:
+    """What one call has under way; ended once, by whoever first sees it complete."""
+
+    def __init__(self, status: MPI.Status | None = None) -> None:
+        self.tokens: list[Token] = []
+        self.receipt: Receipt | None = None
+        self.status = status
+        self._cancelled = False
+
+    @property
+    def needs_status(self) -> bool:
+        """Whether the end cannot be recorded without a status."""
+        return self.receipt is not None or self._cancelled
+
+    def cancel(self) -> None:
+        """Take note that it may never happen."""
+        self._cancelled = True
+
+    @guarded
+    def end(self, status: MPI.Status | None = None, failed: bool = False) -> None:  # noqa: FBT001, FBT002 - as Token.end
+        """Record that it is over."""
+        told = status or self.status
+        tokens, self.tokens = self.tokens, []
+        receipt, self.receipt = self.receipt, None
+        if self._cancelled and told is not None and told.Is_cancelled():
+            _discard(tokens, receipt)
+            return
+        for token in tokens:
+            token.end(failed)
+        if receipt is not None:
+            receipt.end(told, failed)
+
+
+def _discard(tokens: list[Token], receipt: Receipt | None) -> None:
+    for token in tokens:
+        token.discard()
+    if receipt is not None:
+        receipt.token.discard()
+
+
+_TRACK: Final = "non-blocking"
+
+
+def global_ranks(comm: MPI.Intracomm) -> list[int]:
+    """Return the members' ranks in COMM_WORLD."""
+    mine, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
+    try:
+        return [int(rank) for rank in mine.Translate_ranks(None, world)]
+    finally:
+        mine.Free()
+        world.Free()
+
+
+class Log:
+    """Records what one communicator does; collectives and messages are counted apart."""
+
+    def __init__(self, comm: MPI.Intracomm, name: str) -> None:
+        self.name = name
+        self.ranks = global_ranks(comm)
+        self._index = recorder.communicator(self.ranks, name)
+        self._spans: dict[tuple[str, str | None], Span] = {}
+        self._next_collective = itertools.count().__next__
+        self._messages = MessageNumbers()
+
+    def collective(self, name: str, row: Collective, values: Mapping[str, Any]) -> Token:
+        """Begin a collective on this thread, or on the track if it does not block."""
+        nbytes = payload_of_call(row, values, len(self.ranks))
+        track, span = _track(name), self.span(name, row.op)
+        if row.op is None:
+            return span.begin(track, nbytes=nbytes)
+        seq = self._next_collective()
+        if row.rooted:
+            root = self.global_rank(values.get("root", 0))
+            token = span.begin(track, nbytes=nbytes, seq=seq, peer=root)
+        else:
+            token = span.begin(track, nbytes=nbytes, seq=seq)
+        if PENDING:
+            write_pending()
+        return token
+
+    def messages(self, name: str, row: PointToPoint, values: Mapping[str, Any]) -> Flight:
+        """Begin the messages of a call."""
+        track = _track(name)
+        found = Flight(values.get("status"))
+        for leg in row.legs:
+            self._message(found, name, leg, values, track)
+        if PENDING:
+            write_pending()
+        return found
+
+    def _message(
+        self,
+        found: Flight,
+        name: str,
+        leg: Leg,
+        values: Mapping[str, Any],
+        track: int | None,
+    ) -> None:
+        receives = leg.op == "recv"
+        peer = values.get(leg.peer, MPI.ANY_SOURCE)
+        tag = values.get(leg.tag, MPI.ANY_TAG if receives else 0)
+        if peer == MPI.PROC_NULL:
+            return
+        nbytes = payload_of_buffer(values.get(leg.payload))
+        span = self.span(name, leg.op)
+        if receives and (peer == MPI.ANY_SOURCE or tag == MPI.ANY_TAG):
+            found.receipt = Receipt(self, span, track, span.begin(track, nbytes=nbytes))
+        else:
+            seq = self.next_message(leg.op, peer, tag)
+            token = span.begin(track, nbytes=nbytes, seq=seq, peer=self.global_rank(peer), key=tag)
+            found.tokens.append(token)
+
+    def global_rank(self, rank: int) -> int:
+        """Return a member's rank in COMM_WORLD; `NO_INDEX` for what is no member."""
+        return self.ranks[rank] if 0 <= rank < len(self.ranks) else NO_INDEX
+
+    def next_message(self, op: str, peer: int, tag: int) -> int:
+        """Count the messages to or from a peer with a tag."""
+        return self._messages.next(op, peer, tag)
+
+    def span(self, name: str, op: str | None) -> Span:
+        """Return the handle of a method on this communicator."""
+        key = (name, op)
+        if key not in self._spans:
+            self._spans[key] = recorder.span(
+                name, kind="reduction", op=op, communicator=self._index
+            )
+        return self._spans[key]
+
+
+def _track(name: str) -> int | None:
+    """Return where a call is shown that goes on beside the code; None: on its thread."""
+    return recorder.track(_TRACK) if name[0] in "Ii" or name.endswith("_init") else None

@@ -1,0 +1,1 @@
+"""TensorFlow's parameter servers; `hook` is the line in HOOKS."""

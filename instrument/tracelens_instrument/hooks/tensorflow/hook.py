@@ -1,0 +1,172 @@
+"""TensorFlow's parameter servers: workers and servers record what their own profiler sees.
+
+Python code of a TensorFlow function runs only while it is traced, so nothing in Python can time its
+steps. When the coordinator schedules the first step it writes down, as a plan, which variable lies on
+which server, and when all are to profile for a moment; servers and workers then turn what they saw
+into spans.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import wrapt
+
+from tracelens_instrument import recorder
+from tracelens_instrument.core.attachments import note_attached
+from tracelens_instrument.core.clock import now
+from tracelens_instrument.core.environment import wanted_directory
+from tracelens_instrument.hooks.base import guarded
+from tracelens_instrument.hooks.tensorflow.plan import Plan, has_plan, read_plan, write_plan
+from tracelens_instrument.hooks.tensorflow.spans import Event, spans_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tracelens_instrument.hooks.tensorflow.spans import Seen
+
+__all__ = ["install", "record_when_planned"]
+
+
+LOOK_EVERY_S: Final = 0.1
+HOST_LEVEL: Final = 2  # steps, operations, and what waits for tensors
+
+
+@guarded
+def record_when_planned(directory: Path, role: str, number: int) -> None:
+    """Wait for the plan, profile, record: the body of a thread of its own."""
+    while (plan := read_plan(directory)) is None:
+        time.sleep(LOOK_EVERY_S)
+    time.sleep(max(plan.begin_ns - time.time_ns(), 0) / 1e9)
+    with tempfile.TemporaryDirectory() as folder:
+        wall_minus_monotonic = time.time_ns() - now()
+        _profile(folder, plan)
+        (file,) = Path(folder).rglob("*.xplane.pb")
+        events = list(_events(file.read_bytes(), wall_minus_monotonic))
+    for seen in spans_of(events, role, number, plan):
+        _record_span(seen)
+    recorder.stop()  # nothing more will come, and servers are ended by being killed
+
+
+def _profile(folder: str, plan: Plan) -> None:
+    from tensorflow import profiler  # noqa: PLC0415 - only with TensorFlow
+
+    options = profiler.experimental.ProfilerOptions(
+        host_tracer_level=HOST_LEVEL, python_tracer_level=0, device_tracer_level=0
+    )
+    profiler.experimental.start(folder, options=options)
+    time.sleep(max(plan.end_ns - time.time_ns(), 0) / 1e9)
+    profiler.experimental.stop()
+
+
+def _events(serialized: bytes, wall_minus_monotonic: int) -> Iterator[Event]:
+    """Read a profile; times become those of the monotonic clock."""
+    from tensorflow.tsl.profiler.protobuf.xplane_pb2 import (  # noqa: PLC0415 - only with TensorFlow
+        XSpace,
+    )
+
+    space = XSpace()
+    space.ParseFromString(serialized)
+    began = _profile_began(space)
+    for plane in space.planes:
+        for line in plane.lines:
+            base = began + line.timestamp_ns - wall_minus_monotonic
+            for event in line.events:
+                start = base + event.offset_ps // 1000
+                yield Event(
+                    line=(plane.id, line.id),
+                    name=plane.event_metadata[event.metadata_id].name,
+                    start_ns=start,
+                    end_ns=start + event.duration_ps // 1000,
+                    about={
+                        plane.stat_metadata[stat.metadata_id].name: _stat_value(plane, stat)
+                        for stat in event.stats
+                    },
+                )
+
+
+def _profile_began(space: Any) -> int:
+    """Return the wall-clock time to which a profile's times are relative, ns."""
+    for plane in space.planes:
+        for stat in plane.stats:
+            if plane.stat_metadata[stat.metadata_id].name == "profile_start_time":
+                return int(stat.uint64_value or stat.int64_value)
+    raise ValueError("the profile does not say when it began")
+
+
+def _stat_value(plane: Any, stat: Any) -> Any:
+    which = stat.WhichOneof("value")
+    return (
+        plane.stat_metadata[stat.ref_value].name if which == "ref_value" else getattr(stat, which)
+    )
+
+
+def _record_span(seen: Seen) -> None:
+    handle = recorder.span(seen.name, kind=seen.kind, op=seen.op, shard=seen.shard)
+    track = None if seen.lane is None else recorder.track(f"requests {seen.lane}")
+    handle.complete(seen.start_ns, seen.end_ns, track, **seen.values)
+
+
+_ROLES = {"worker": "worker", "ps": "ps"}
+
+
+def install(_tensorflow: Any) -> None:
+    """Record every server, and every function that a coordinator schedules."""
+    wrapt.wrap_function_wrapper(
+        "tensorflow.python.training.server_lib", "Server.__init__", _make_server
+    )
+    wrapt.wrap_function_wrapper(
+        "tensorflow.python.distribute.coordinator.cluster_coordinator",
+        "ClusterCoordinator.schedule",
+        _schedule,
+    )
+
+
+def _make_server(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> None:
+    wrapped(*args, **kwargs)
+    _begin(instance)
+
+
+@guarded
+def _begin(server: Any) -> None:
+    """Be the rank that the server's job and number say, and wait for the plan."""
+    from tensorflow.python.training.server_lib import ClusterSpec  # noqa: PLC0415 - only with TensorFlow
+
+    definition = server.server_def
+    role, number = _ROLES.get(definition.job_name), definition.task_index
+    directory = wanted_directory()
+    if role is None or directory is None:
+        return
+    cluster = ClusterSpec(definition.cluster)
+    world = sum(cluster.num_tasks(job) for job in cluster.jobs if job in _ROLES)
+    recorder.start(role=role, rank=number, world=world, shard=number if role == "ps" else None)
+    recorder.instant(f"{definition.job_name} {number} is up")
+    threading.Thread(
+        target=record_when_planned, args=(directory, role, number), daemon=True
+    ).start()
+
+
+def _schedule(wrapped: Any, _instance: Any, args: Any, kwargs: Any) -> Any:
+    value = wrapped(*args, **kwargs)
+    if args:
+        _plan(args[0])
+    return value
+
+
+@guarded
+def _plan(function: Any) -> None:
+    """Write the plan, once for all."""
+    directory = wanted_directory()
+    traced = getattr(function, "_list_all_concrete_functions", None)
+    if directory is None or traced is None or has_plan(directory):
+        return
+    graphs = [concrete.graph for concrete in traced()]
+    if not graphs:
+        return
+    plan = Plan.of(graphs)
+    write_plan(directory, plan)
+    note_attached(f"TensorFlow's parameter servers with {len(plan.variables)} variables")

@@ -1,0 +1,224 @@
+"""From what TensorFlow's profiler saw to spans: steps, phases and requests of a worker or a server.
+
+A function that is spread over a worker and servers has one `step_id` on all of them. A tensor that one
+of them waits for shows as the start and the end of a ``_Recv`` operation, one that it gives away as a
+``_Send``; so both ends of a transfer are known by step and tensor.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tracelens_instrument.hooks.tensorflow.plan import Plan, Transfer
+
+__all__ = ["Event", "Seen", "spans_of"]
+
+_EXECUTOR: Final = "ExecutorState::Process"
+_BEGUN: Final = f"{_EXECUTOR}Async::Start"
+_DONE: Final = f"{_EXECUTOR}Async::Done"
+_NUMBERED: Final = re.compile(r"/_\d+(:_Send)?$")  # what partitioning a graph adds to a name
+_WORKER: Final = re.compile(r"/job:worker/[^;]*task:(\d+)")
+_IDLE: Final = "wait for the coordinator"  # until it gives the worker its next function to run
+_GRADIENTS: Final = "gradient_tape/"
+_WORDY: Final = ("ExecutorState", "Threadpool", "Eager", "FunctionRun", "KernelAndDevice")
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event of the profile, on the monotonic clock; `line` is the thread."""
+
+    line: tuple[int, int]
+    name: str
+    start_ns: int
+    end_ns: int
+    about: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A span to record; `lane` counts requests that are in flight beside the code, else none."""
+
+    name: str
+    kind: str
+    op: str | None
+    start_ns: int
+    end_ns: int
+    shard: int | None = None
+    lane: int | None = None
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class _Step:
+    """One function run: when each tensor was waited for and came, what was sent, what was computed."""
+
+    identity: int
+    begun: dict[str, int] = field(default_factory=dict)
+    came: dict[str, tuple[int, int]] = field(default_factory=dict)
+    sent: dict[str, tuple[int, int]] = field(default_factory=dict)
+    computed: list[Event] = field(default_factory=list)
+    peer: int | None = None
+
+    def request(self, worker: int, tensor: str) -> int:
+        """Return the request's identity, the same on both ends."""
+        text = f"{self.identity}/{tensor}".encode()
+        return worker << 40 | int.from_bytes(blake2b(text, digest_size=5).digest(), "big")
+
+
+def spans_of(events: Iterable[Event], role: str, number: int, plan: Plan) -> Iterator[Seen]:
+    """Yield the spans of worker or server `number`."""
+    steps = _steps(list(events))
+    if role == "ps":
+        for step in steps:
+            yield from _served(step, number, plan)
+        return
+    own = [step for step in steps if step.begun.keys() & plan.pulls.keys() or _pushed(step, plan)]
+    idle_since = None
+    for index, step in enumerate(own):
+        seen = list(_worked(step, index, number, plan))
+        if seen and idle_since and idle_since < seen[0].start_ns:
+            yield Seen(_IDLE, "wait", "launch", idle_since, seen[0].start_ns)
+        idle_since = seen[0].end_ns if seen else idle_since
+        yield from seen
+
+
+def _steps(events: list[Event]) -> list[_Step]:
+    """Gather the events of each step; those that do not name it lie within one that does."""
+    steps: dict[int, _Step] = {}
+    within: dict[tuple[int, int], list[Event]] = defaultdict(list)
+    events.sort(key=lambda event: event.start_ns)
+    for event in events:
+        if event.name == _EXECUTOR:
+            within[event.line].append(event)
+    for event in events:
+        identity = event.about.get("step_id") or _identity(event, within[event.line])
+        if identity is not None:
+            _note(steps.setdefault(identity, _Step(identity)), event)
+    return list(steps.values())
+
+
+def _identity(event: Event, around: list[Event]) -> int | None:
+    """Return the step of the executor's span that holds this event; those of a thread never overlap."""
+    at = bisect_right(around, event.start_ns, key=lambda outer: outer.start_ns) - 1
+    if at < 0 or event.end_ns > around[at].end_ns:
+        return None
+    return around[at].about.get("id")
+
+
+def _note(step: _Step, event: Event) -> None:
+    if event.name in (_BEGUN, _DONE):
+        tensor = _NUMBERED.sub("", str(event.about.get("name", "")))
+        if event.name == _BEGUN:
+            step.begun[tensor] = event.start_ns
+        else:
+            step.came[tensor] = (event.start_ns, event.end_ns)
+    elif event.name.endswith(":_Send"):
+        step.sent[_NUMBERED.sub("", event.name)] = (event.start_ns, event.end_ns)
+        worker = _WORKER.search(str(event.about.get("key", "")))
+        step.peer = int(worker[1]) if worker else step.peer
+    elif ":" in event.name and not event.name.startswith(_WORDY):
+        step.computed.append(event)
+
+
+def _pushed(step: _Step, plan: Plan) -> bool:
+    return bool(step.sent.keys() & plan.pushes.keys())
+
+
+def _worked(step: _Step, index: int, worker: int, plan: Plan) -> Iterator[Seen]:
+    """A worker's step: pulls, forward, backprop, pushes."""
+    requests = [*_pulls(step, index, worker, plan), *_pushes(step, index, worker, plan)]
+    phases = [
+        Seen(
+            kind, kind, None, part[0].start_ns, max(e.end_ns for e in part), values={"step": index}
+        )
+        for kind, part in _phases(step.computed)
+    ]
+    ends = [(seen.start_ns, seen.end_ns) for seen in (*requests, *phases)]
+    if not ends:
+        return
+    begin, end = min(start for start, _ in ends), max(end for _, end in ends)
+    yield Seen("step", "step", None, begin, end, values={"step": index})
+    yield from phases
+    yield from requests
+
+
+def _phases(computed: list[Event]) -> Iterator[tuple[str, list[Event]]]:
+    """Forward until the first operation of the gradient, backprop from there."""
+    first = next(
+        (at for at, event in enumerate(computed) if event.name.startswith(_GRADIENTS)),
+        len(computed),
+    )
+    for kind, part in (("forward", computed[:first]), ("backprop", computed[first:])):
+        if part:
+            yield kind, part
+
+
+def _pulls(step: _Step, index: int, worker: int, plan: Plan) -> Iterator[Seen]:
+    for lane, (tensor, transfer) in enumerate(plan.pulls.items()):
+        if tensor in step.begun and tensor in step.came:
+            values = {"nbytes": transfer.nbytes, "request": step.request(worker, tensor)}
+            yield Seen(
+                f"pull {transfer.variable}",
+                "ps",
+                "pull",
+                step.begun[tensor],
+                step.came[tensor][1],
+                transfer.shard,
+                lane,
+                values | {"step": index},
+            )
+
+
+def _pushes(step: _Step, index: int, worker: int, plan: Plan) -> Iterator[Seen]:
+    """A push lasts until the worker hears that the update is made, if it waits for that by name."""
+    heard = max((end for _, end in step.came.values()), default=0)
+    for lane, (tensor, transfer) in enumerate(plan.pushes.items(), len(plan.pulls)):
+        if tensor in step.sent:
+            begin, end = step.sent[tensor]
+            values = {"nbytes": transfer.nbytes, "request": step.request(worker, tensor)}
+            yield Seen(
+                f"push {transfer.variable}",
+                "ps",
+                "push",
+                begin,
+                max(step.came.get(transfer.update, (0, heard))[1], end),
+                transfer.shard,
+                lane,
+                values | {"step": index},
+            )
+
+
+def _served(step: _Step, shard: int, plan: Plan) -> Iterator[Seen]:
+    """A server's part of a step: replies to pulls, gradients received and applied."""
+    if step.peer is None:
+        return
+    applied = {event.name.partition(":")[0]: event for event in step.computed}
+    for tensor, transfer in plan.pulls.items():
+        if tensor in step.sent and transfer.shard == shard:
+            yield _part("reply", step, tensor, transfer, step.sent[tensor])
+    for tensor, transfer in plan.pushes.items():
+        if tensor not in step.came or transfer.shard != shard:
+            continue
+        yield _part("receive", step, tensor, transfer, step.came[tensor])
+        event = applied.get(transfer.update)
+        if event:
+            yield _part("apply", step, tensor, transfer, (event.start_ns, event.end_ns))
+
+
+def _part(op: str, step: _Step, tensor: str, transfer: Transfer, times: tuple[int, int]) -> Seen:
+    """What a server does for a worker."""
+    assert step.peer is not None
+    values = {
+        "nbytes": transfer.nbytes,
+        "request": step.request(step.peer, tensor),
+        "peer": step.peer,
+    }
+    return Seen(f"{op} {transfer.variable}", "ps", op, *times, transfer.shard, None, values)

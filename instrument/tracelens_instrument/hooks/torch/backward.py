@@ -1,0 +1,204 @@
+"""Backward passes: computing gradients, then waiting for the reductions that are still under way.
+
+Computing ends, and waiting begins, where the engine has run through the graph and comes to what is
+queued for its end: first our mark, which is queued with the first bucket, then DDP's wait for them.
+
+Inside, each layer's span begins when the gradient of its output is known, and ends where the next
+layer's begins: so it holds the layer's gradients and what lies between it and the layer before.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+import wrapt
+
+from tracelens_instrument import recorder
+from tracelens_instrument.core.clock import now
+from tracelens_instrument.hooks.base import attempt, warn_failed
+from tracelens_instrument.hooks.torch.devices import Placed
+from tracelens_instrument.hooks.torch.steps import STEPS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from tracelens_instrument.core.spans import Span, Token
+    from tracelens_instrument.device.spans import DeviceToken
+
+__all__ = ["bucket_issued", "in_backward", "install", "layer_begins", "operator_begins"]
+
+_BACKPROP: Final = Placed(recorder.span("backprop", kind="backprop"))
+_WAIT: Final = recorder.span("wait for reductions", kind="wait")
+
+
+class _BackwardPass:
+    """One call of backward() on the training thread."""
+
+    def __init__(self, loss: Any) -> None:
+        STEPS.propagating()
+        self._thread = threading.get_ident()
+        self._layer: Token | None = None
+        self._operator: Token | None = None
+        self._span = _BACKPROP.at(loss)
+        self._computing: Token | DeviceToken | None = self._span.begin()
+        self._waiting: Token | None = None
+        self._ready_ns = 0
+        self._marked = False
+        self._buckets = 0
+
+    def layer_begins(self, span: Span) -> None:
+        """Be told that the gradient of a layer's output is known; maybe not in the training thread."""
+        self._end_layer()
+        if self._computing is not None:
+            self._layer = span.begin()
+
+    def operator_begins(self, span: Span) -> None:
+        """Be told that the gradient of an operator's output is known."""
+        self._end_operator()
+        if self._computing is not None:
+            self._operator = span.begin()
+
+    def bucket_issued(self) -> int:
+        """Be told that a bucket is complete, maybe not in the training thread; return which it is."""
+        if self._computing is None:
+            self._was_computing()
+        if not self._marked:
+            self._marked = True
+            engine: Any = torch.autograd.Variable._execution_engine  # noqa: SLF001 - as DDP does
+            engine.queue_callback(self._computed)
+        number = self._buckets
+        self._buckets += 1
+        return number
+
+    def finish(self, *, failed: bool) -> None:
+        """End with the call of backward()."""
+        self._end_layer(failed=failed)
+        if self._computing is not None:
+            self._computing.end(failed)
+        elif self._waiting is not None:
+            self._waiting.end(failed)
+        else:
+            _WAIT.complete(self._ready_ns, now(), failed=failed)
+
+    def _end_operator(self, *, failed: bool = False) -> None:
+        operator, self._operator = self._operator, None
+        if operator is not None:
+            operator.end(failed)
+
+    def _end_layer(self, *, failed: bool = False) -> None:
+        self._end_operator(failed=failed)
+        layer, self._layer = self._layer, None
+        if layer is not None:
+            layer.end(failed)
+
+    def _computed(self) -> None:
+        """Be told that the graph has been run through."""
+        try:
+            self._wait()
+        except Exception as error:  # noqa: BLE001 - the border to the user's training code
+            warn_failed(self._wait, error)
+
+    def _wait(self) -> None:
+        self._marked = False
+        self._end_layer()
+        if self._computing is not None:
+            self._computing.end()
+            self._computing = None
+        self._ready_ns = now()
+        if self._here:
+            self._waiting = _WAIT.begin()
+
+    def _was_computing(self) -> None:
+        """That was a graph inside this one (checkpointing), and what came after it was no waiting."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.discard()
+            _BACKPROP.on_host.complete(self._ready_ns, now())
+        if self._here:
+            self._computing = self._span.begin()
+
+    @property
+    def _here(self) -> bool:
+        return threading.get_ident() == self._thread
+
+
+class _BackwardPasses:
+    """The backward pass under way; one that begins inside it (checkpointing) is a part of it."""
+
+    def __init__(self) -> None:
+        self.current: _BackwardPass | None = None
+        self.installed = False
+
+
+_PASSES: Final = _BackwardPasses()
+
+
+_ENGINE: Final = {
+    getattr(torch.autograd.graph, "_engine_run_backward", torch.autograd.backward).__code__,
+    torch.autograd.backward.__code__,
+}
+
+
+def in_backward(frame: FrameType | None) -> bool:
+    """Tell whether code without a frame, called by `frame`, is part of a backward pass.
+
+    Such as DDP's: it runs where the engine does, which may be a thread without Python code below.
+    """
+    return frame is None or frame.f_code in _ENGINE
+
+
+def bucket_issued() -> int | None:
+    """Say that the gradients of a bucket are complete; return its number in this pass."""
+    current = _PASSES.current
+    return None if current is None else current.bucket_issued()
+
+
+def layer_begins(span: Span) -> None:
+    """Say that the gradient of a layer's output is known, so that its backward pass begins."""
+    current = _PASSES.current
+    if current is not None:
+        try:
+            current.layer_begins(span)
+        except Exception as error:  # noqa: BLE001 - the border to the user's training code
+            warn_failed(layer_begins, error)
+
+
+def operator_begins(span: Span) -> None:
+    """Say that the gradient of an operator's output is known."""
+    current = _PASSES.current
+    if current is not None:
+        attempt(current.operator_begins, span)
+
+
+def install() -> None:
+    """Record every backward pass of this process."""
+    if not _PASSES.installed:
+        _PASSES.installed = True
+        wrapt.wrap_function_wrapper(torch.autograd, "backward", _around_backward)
+
+
+def _around_backward(
+    backward: Callable[..., Any], _instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    if _PASSES.current is not None:
+        return backward(*args, **kwargs)
+    _PASSES.current = current = attempt(_begin, *args, **kwargs)
+    failed = True
+    try:
+        result = backward(*args, **kwargs)
+        failed = False
+    finally:
+        _PASSES.current = None
+        if current is not None:
+            attempt(current.finish, failed=failed)
+    return result
+
+
+def _begin(tensors: Any = None, *_args: Any, **_kwargs: Any) -> _BackwardPass:
+    """Begin a pass: of a tensor, or of several, of which the first says where all are."""
+    return _BackwardPass(
+        next(iter(tensors), None) if isinstance(tensors, (list, tuple)) else tensors
+    )

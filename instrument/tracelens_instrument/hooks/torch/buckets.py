@@ -1,0 +1,147 @@
+"""Gradient buckets of DistributedDataParallel: each reduction, from issue to completion.
+
+What DDP reduces by itself is seen in PyTorch's dispatcher (`operations`), and left alone. A
+communication hook of the user's, which may do anything, is called from ours, which notes the times.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import torch.distributed as dist
+import wrapt
+
+from tracelens.schema.record import NO_INDEX
+from tracelens_instrument.core.failures import warn_once
+from tracelens_instrument.hooks.base import attempt, warn_failed
+from tracelens_instrument.hooks.torch import backward
+from tracelens_instrument.hooks.torch.process_groups import Flight, group_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+    from torch._C._distributed_c10d import GradBucket
+    from torch.nn.parallel import DistributedDataParallel
+
+    Future = torch.futures.Future[torch.Tensor]
+    UserHook = Callable[[Any, GradBucket], Future]
+
+__all__ = ["in_users_hook", "install", "is_gradient", "look_for_hook", "see_bucket"]
+
+_installed: Final[list[bool]] = []
+_user_hooks_running: Final[list[bool]] = []  # a communication hook of the user's runs
+
+
+class _UserHook:
+    """State of our communication hook, where there is one of the user's to be called."""
+
+    def __init__(self, group: dist.ProcessGroup, hook: UserHook, state: Any) -> None:
+        self.group = group
+        self.hook = hook
+        self.state = state
+
+    def __reduce__(self) -> tuple[type[object], tuple[()]]:
+        return object, ()
+
+    def begin(self, bucket: GradBucket) -> Flight:
+        """A bucket is complete."""
+        backward.bucket_issued()
+        return _begin(self.group, bucket.buffer(), bucket.index())
+
+    def reduce(self, bucket: GradBucket) -> Future:
+        """Do what the user wants; the operations of which that consists are a part of it."""
+        _user_hooks_running.append(True)
+        try:
+            return self.hook(self.state, bucket)
+        finally:
+            _user_hooks_running.pop()
+
+
+def install() -> None:
+    """Call every communication hook that is registered from now on from ours."""
+    if not _installed:
+        _installed.append(True)
+        cls = "DistributedDataParallel.register_comm_hook"
+        wrapt.wrap_function_wrapper("torch.nn.parallel.distributed", cls, _around_register)
+
+
+def look_for_hook(model: DistributedDataParallel) -> None:
+    """Say so, if `model` has a communication hook already, which nobody sees."""
+    hooks = [hook for hook, _ in model._comm_hooks]  # noqa: SLF001 - nothing public tells
+    if any(hook is not _record_bucket for hook in hooks):
+        warn_once(
+            "the gradient buckets of a model are not recorded, because its communication hook was "
+            "registered before attach was called: call attach first"
+        )
+
+
+def is_gradient(tensors: list[torch.Tensor]) -> bool:
+    """Tell whether DDP reduces gradients here, not which parameters are in use."""
+    return tensors[0].is_floating_point() or tensors[0].is_complex()
+
+
+def see_bucket(args: tuple[Any, ...]) -> Flight | None:
+    """See an allreduce by DDP, unless a communication hook has asked for it."""
+    if in_users_hook():
+        return None
+    try:
+        return _bucket(args)
+    except Exception as error:  # noqa: BLE001 - the border to the user's training code
+        warn_failed(_bucket, error)
+        return None
+
+
+def in_users_hook() -> bool:
+    """Tell whether a communication hook of the user's runs: what it issues is part of its bucket."""
+    return bool(_user_hooks_running)
+
+
+def _bucket(args: tuple[Any, ...]) -> Flight:
+    number = backward.bucket_issued()
+    return _begin(dist.ProcessGroup.unbox(args[1]), args[0][0], number)
+
+
+def _begin(process_group: dist.ProcessGroup, buffer: torch.Tensor, number: int | None) -> Flight:
+    group = group_of(process_group)
+    token = group.span_of("bucket", "allreduce", buffer).begin(
+        group.buckets,
+        seq=group.next_seq(),
+        bucket=NO_INDEX if number is None else number,
+        nbytes=0 if buffer.is_sparse else buffer.nbytes,
+    )
+    return Flight(token)
+
+
+def _around_register(
+    register_comm_hook: Callable[..., Any],
+    model: DistributedDataParallel,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    state, hook = _arguments(*args, **kwargs)
+    if not callable(hook) or model._use_python_reducer:  # noqa: SLF001 - it has no buckets
+        return register_comm_hook(*args, **kwargs)
+    check: Any = model._check_comm_hook  # noqa: SLF001 - register_comm_hook itself begins with it
+    check(hook)
+    return register_comm_hook(_UserHook(model.process_group, hook, state), _record_bucket)
+
+
+def _arguments(state: Any = None, hook: Any = None) -> tuple[Any, Any]:
+    return state, hook
+
+
+def _record_bucket(state: _UserHook, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    flight = attempt(state.begin, bucket)
+    try:
+        future = state.reduce(bucket)
+    except BaseException:
+        if flight is not None:
+            flight.refused()
+        raise
+    if flight is not None:
+        attempt(flight.end_with, future)
+    return future
+
+
+_record_bucket.__annotations__.clear()  # DDP refuses a hook whose annotations are strings

@@ -1,0 +1,252 @@
+"""Fetching batches: a span around each, in the process that trains, and what its workers do for it.
+
+A DataLoader with workers hands out batches in the order of their numbers. What the workers report of
+them (`loader_worker`) becomes a span each on a track of the worker, in the training process's file;
+the wait for the batch and its fetch bear the same request, and what lies between them is the time that
+it lay ready.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from functools import partial
+from multiprocessing import Pipe
+from typing import TYPE_CHECKING, Any, Final
+
+import wrapt
+from torch.utils import data
+
+from tracelens.errors import InvalidArgument
+from tracelens_instrument import recorder
+from tracelens_instrument.hooks.base import attempt
+from tracelens_instrument.hooks.torch.loader_worker import MESSAGE, ReportingWorker
+from tracelens_instrument.hooks.torch.modules import tensors_of
+from tracelens_instrument.hooks.torch.steps import DETAIL, STEPS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tracelens_instrument.core.spans import Token
+
+__all__ = ["Fetches", "around_reset", "around_workers", "fetches_of", "install", "record_batches"]
+
+
+_FETCH: Final = recorder.span("fetch", kind="data")
+_READ_BYTES: Final = 1024 * MESSAGE.size
+_FETCHES_ATTRIBUTE: Final = "_tracelens_fetches"
+_requests: Final = itertools.count(1)
+
+
+class Fetches:
+    """What the workers of one iterator have told."""
+
+    def __init__(self) -> None:
+        self._reader, self.writer = Pipe(duplex=False)
+        os.set_blocking(self._reader.fileno(), False)
+        self._ready: dict[int, tuple[int, int, int]] = {}
+        self.request = 0
+
+    def before(self, batches: Any) -> dict[str, int]:
+        """Be told that the next batch is waited for; return what is known of that."""
+        self._read()
+        due = batches._rcvd_idx  # noqa: SLF001 - nothing public tells
+        self.request = next(_requests)
+        return {
+            "request": self.request,
+            "queue_depth": sum(1 for number in self._ready if number >= due),
+        }
+
+    def after(self, batches: Any) -> None:
+        """Be told that it has come: record when it was fetched."""
+        self._read()
+        number = batches._rcvd_idx - 1  # noqa: SLF001 - as above
+        told = self._ready.pop(number, None)
+        if told is not None:
+            worker, begin_ns, end_ns = told
+            track = recorder.track(f"loader worker {worker}")
+            _FETCH.complete(begin_ns, end_ns, track, key=number, request=self.request)
+
+    def forget(self) -> None:
+        """Be told that the workers begin anew, with batch 0."""
+        self._read()
+        self._ready.clear()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                told = os.read(self._reader.fileno(), _READ_BYTES)
+            except BlockingIOError:
+                return
+            for worker, number, begin_ns, end_ns in MESSAGE.iter_unpack(told):
+                self._ready[number] = (worker, begin_ns, end_ns)
+            if len(told) < _READ_BYTES:
+                return
+
+
+class _Loader(wrapt.ObjectProxy[Any]):
+    """A DataLoader whose workers are initialized by us; it makes one iterator and is gone."""
+
+    _self_begin: ReportingWorker
+
+    @property
+    def worker_init_fn(self) -> ReportingWorker:
+        return self._self_begin
+
+
+def fetches_of(batches: Any) -> Fetches | None:
+    """Return what the workers of an iterator tell, if it has any that do."""
+    found: Fetches | None = getattr(batches, _FETCHES_ATTRIBUTE, None)
+    return found
+
+
+def around_workers(
+    init: Callable[..., Any], batches: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Start the workers so that they tell when they fetch."""
+    fetches = attempt(Fetches) if args and DETAIL.phases and recorder.active() else None
+    if fetches is None:
+        init(*args, **kwargs)
+        return
+    loader, *rest = args
+    proxy = _Loader(loader)
+    proxy._self_begin = ReportingWorker(loader.worker_init_fn, fetches.writer)  # noqa: SLF001 - wrapt's way
+    try:
+        init(proxy, *rest, **kwargs)
+    finally:
+        fetches.writer.close()  # each worker has its own
+    if getattr(batches, "_in_order", True):
+        setattr(batches, _FETCHES_ATTRIBUTE, fetches)
+
+
+def around_reset(
+    reset: Callable[..., Any], batches: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """See workers that stay begin another epoch."""
+    fetches = fetches_of(batches)
+    if fetches is not None:
+        attempt(fetches.forget)
+    return reset(*args, **kwargs)
+
+
+_DATA: Final = recorder.span("data", kind="data")
+_START: Final = recorder.span("loader start", kind="data")
+_MODULE: Final = "torch.utils.data.dataloader"
+_HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that Python code has made, not C
+_MARK: Final = "_tracelens_recorded"
+_patched: Final[set[object]] = set()
+
+
+def install() -> None:
+    """Record the batches of every DataLoader in this process."""
+    _patch(_MODULE, "DataLoader.__iter__", _around_start)
+    _patch(_MODULE, "_BaseDataLoaderIter.__next__", _around_next)
+    _patch(_MODULE, "_MultiProcessingDataLoaderIter.__init__", around_workers)
+    _patch(_MODULE, "_MultiProcessingDataLoaderIter._reset", around_reset)
+
+
+def record_batches(loader: Any) -> None:
+    """Record the batches of a DataLoader, or of an object of any class that can be iterated over.
+
+    Raises:
+        InvalidArgument: it cannot be iterated over, or is of a built-in type, which cannot be told.
+    """
+    cls = type(loader)
+    if isinstance(loader, data.DataLoader):
+        install()
+    elif hasattr(cls, "__iter__") and cls.__flags__ & _HEAP_TYPE and hasattr(loader, "__dict__"):
+        setattr(loader, _MARK, True)
+        _patch(cls, "__iter__", _around_iter)
+    else:
+        raise InvalidArgument(
+            f"loader is a {cls.__qualname__!r}, expected a DataLoader or an object of a class with "
+            "__iter__: else put a span of kind 'data' around what fetches the batches."
+        )
+
+
+class _Batches:
+    """The iterator of a recorded loader; whatever else the iterator can do, it can."""
+
+    def __init__(self, batches: Any) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> _Batches:
+        return self
+
+    def __next__(self) -> Any:
+        return _recorded(_DATA.begin, self._batches.__next__)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batches, name)
+
+
+def _around_iter(
+    make: Callable[..., Any], loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    batches = make(*args, **kwargs)
+    return _Batches(batches) if _MARK in vars(loader) else batches
+
+
+def _around_start(
+    make: Callable[..., Any], _loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Starting the workers takes time, too."""
+    return _recorded(_START.begin, make, *args, **kwargs)
+
+
+def _around_next(
+    fetch: Callable[..., Any], batches: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    fetches = fetches_of(batches)
+    if fetches is None:
+        batch = _recorded(_DATA.begin, fetch, *args, **kwargs)
+    else:
+        batch = _from_workers(fetches, fetch, batches, *args, **kwargs)
+    attempt(_count, batches, batch)
+    return batch
+
+
+def _from_workers(
+    fetches: Fetches, fetch: Callable[..., Any], batches: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Wait for a batch that a worker has fetched, and record when it did."""
+    known = attempt(fetches.before, batches) or {}
+    batch = _recorded(partial(_DATA.begin, **known), fetch, *args, **kwargs)
+    attempt(fetches.after, batches)
+    return batch
+
+
+def _count(batches: Any, batch: Any) -> None:
+    """Count the samples of a batch, if its first dimension is the one that the sampler fills."""
+    first = next(tensors_of(batch), None)
+    samples = first.shape[0] if first is not None and first.ndim else None
+    most = getattr(batches._index_sampler, "batch_size", None)  # noqa: SLF001 - nothing public has it
+    counted = samples is not None and isinstance(most, int) and samples <= most
+    STEPS.fetched(samples if counted else None)
+
+
+def _recorded(
+    begin: Callable[[], Token], fetch: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
+    if data.get_worker_info() is not None:  # a worker process prepares batches, it does not train
+        return fetch(*args, **kwargs)
+    attempt(STEPS.fetching)
+    if not DETAIL.phases:
+        return fetch(*args, **kwargs)
+    token = begin()
+    failed = True
+    try:
+        batch = fetch(*args, **kwargs)
+        failed = False
+    except StopIteration:
+        failed = False
+        raise
+    finally:
+        token.end(failed)
+    return batch
+
+
+def _patch(owner: Any, name: str, around: Callable[..., Any]) -> None:
+    if (owner, name) not in _patched:
+        _patched.add((owner, name))
+        wrapt.wrap_function_wrapper(owner, name, around)

@@ -1,0 +1,155 @@
+"""PyTorch: DistributedDataParallel, FSDP2 and plain modules, optimizers and data loaders.
+
+Of FSDP2 (`fully_shard`) the forward pass of what is sharded as a whole is recorded. Modules inside are
+sharded first, the model itself last, and nothing tells which one that is: so each takes over from those
+inside it. Collectives are seen in the dispatcher (`operations`), as all are.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+import wrapt
+from torch.nn.parallel import DistributedDataParallel
+
+from tracelens_instrument import recorder
+from tracelens_instrument.core.attachments import note_attached
+from tracelens_instrument.hooks.base import attempt, guarded
+from tracelens_instrument.hooks.torch import (
+    backward,
+    buckets,
+    data_loaders,
+    modules,
+    operations,
+    steps,
+)
+from tracelens_instrument.hooks.torch.steps import DETAIL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch.nn import Module
+    from torch.utils.hooks import RemovableHandle
+
+__all__ = ["attach", "install", "install_fsdp", "matches"]
+
+
+# Since PyTorch 2.6, and before.
+_FSDP_MODULES: Final = ("torch.distributed.fsdp", "torch.distributed._composable.fsdp")
+_FULLY_SHARD: Final = "fully_shard"
+_sharded: Final[WeakKeyDictionary[Module, list[RemovableHandle]]] = WeakKeyDictionary()
+_noted: Final[list[bool]] = []
+
+
+def install_fsdp() -> None:
+    """Record what is sharded from now on, once FSDP is imported."""
+    for place in _FSDP_MODULES:
+        wrapt.register_post_import_hook(_patch_fsdp, place)
+
+
+@guarded
+def _patch_fsdp(module: Any) -> None:
+    """Record what this module shards, if it can, and is not the other one under its former name."""
+    found = getattr(module, _FULLY_SHARD, None)
+    if found is not None and not isinstance(found, wrapt.FunctionWrapper):
+        wrapt.wrap_function_wrapper(module, _FULLY_SHARD, _around_shard)
+
+
+def _around_shard(
+    shard: Callable[..., Any], _instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    sharded = shard(*args, **kwargs)
+    attempt(_record_sharded, args[0] if args else kwargs.get("module"))
+    return sharded
+
+
+def _record_sharded(given: Any) -> None:
+    for root in given if isinstance(given, (list, tuple)) else [given]:
+        for inside in root.modules():
+            for handle in _sharded.pop(inside, []):
+                handle.remove()
+        _sharded[root] = modules.record_modules(root, recorder.detail())
+    group = torch.distributed
+    recorder.identify(group.get_rank(), group.get_world_size())
+    if not _noted:
+        _noted.append(True)
+        note_attached("FSDP")
+
+
+_MODELS: Final[weakref.WeakSet[Module]] = weakref.WeakSet()
+
+
+def matches(obj: object) -> bool:
+    """Tell whether this is a model."""
+    return isinstance(obj, torch.nn.Module)
+
+
+def attach(
+    model: Module, *, optimizer: Any = None, loader: Any = None, detail: str | None = None
+) -> Module:
+    """Record the training of a model; returns the model.
+
+    Args:
+        model: A DistributedDataParallel, or any module of a training without one.
+        optimizer: Whose steps are the weight updates.
+        loader: The DataLoader whose batches are waited for.
+        detail: ``step``, ``phase``, ``layer`` or ``op``, each with those before it; default: that of
+            the recording (`tl.start`, ``tracelens record --detail``), which is ``phase`` if nobody says.
+
+    Raises:
+        InvalidArgument: an unknown detail, or a loader that is no DataLoader.
+    """
+    level = recorder.detail(detail)
+    if loader is not None:
+        data_loaders.record_batches(loader)
+    if optimizer is not None:
+        steps.record_updates(optimizer)
+    _record_phases(level)
+    _record_model(model, level)
+    return model
+
+
+def install(_framework: Any) -> None:
+    """Record every DistributedDataParallel, optimizer, DataLoader and backward pass."""
+    data_loaders.install()
+    steps.install_updates()
+    install_fsdp()
+    _record_phases(recorder.detail())
+    wrapt.wrap_function_wrapper(
+        "torch.nn.parallel.distributed", "DistributedDataParallel.__init__", _around_init
+    )
+
+
+def _record_phases(level: str) -> None:
+    """Record what belongs to no single model."""
+    if level != "step":
+        DETAIL.phases = True
+        backward.install()
+        buckets.install()
+        operations.install()
+
+
+def _record_model(model: Module, level: str) -> None:
+    if model in _MODELS:
+        return
+    _MODELS.add(model)
+    for parallel in _parallel_parts(model):
+        recorder.identify(dist.get_rank(), dist.get_world_size())
+        buckets.look_for_hook(parallel)
+    modules.record_modules(model, level)
+    note_attached(f"{type(model).__name__} with {sum(1 for _ in model.parameters())} parameters")
+
+
+def _parallel_parts(model: Module) -> list[DistributedDataParallel]:
+    return [part for part in model.modules() if isinstance(part, DistributedDataParallel)]
+
+
+def _around_init(
+    init: Callable[..., Any], model: Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    init(*args, **kwargs)
+    attempt(_record_model, model, recorder.detail())

@@ -1,0 +1,258 @@
+"""Spans of the whole model, its layers and its operators, in the forward and in the backward pass.
+
+The hooks live in the module's own hook tables, where they would be pickled and copied with it. So they
+turn into a function of the standard library that does nothing: a model saved whole loads where
+TraceLens is not installed, and a copy (an average of the weights, say) does not record.
+
+The backward pass of a layer is seen by the node of the graph that made its output, because PyTorch's
+own backward hooks of modules put further nodes into the graph, and warn in some layers.
+
+What the model calls of PyTorch is seen by a function mode, which is on while the model's forward runs;
+a compiled part is a graph of its own, into which it does not look. In the backward pass each is seen by
+the node of the graph that made its output, as layers are. Hooks are put on these nodes when the forward
+pass is over, so that at a node at which a layer begins, it begins before its operator.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch.compiler import is_compiling
+from torch.overrides import TorchFunctionMode
+from torch.utils import checkpoint
+
+from tracelens_instrument import recorder
+from tracelens_instrument.core.state import STATE
+from tracelens_instrument.hooks.base import attempt, warn_failed
+from tracelens_instrument.hooks.torch.backward import layer_begins, operator_begins
+from tracelens_instrument.hooks.torch.devices import Placed
+from tracelens_instrument.hooks.torch.steps import STEPS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor
+    from torch.nn import Module
+    from torch.utils.hooks import RemovableHandle
+
+    from tracelens_instrument.core.spans import Span
+    from tracelens_instrument.device.spans import DeviceSpan
+
+__all__ = ["ModuleHook", "Operators", "layers", "record_modules", "tensors_of"]
+
+
+_NOT_OPERATORS: Final = frozenset({"__get__", "__set__", "__delete__", "size", "dim", "numel"})
+
+
+class Operators(TorchFunctionMode):
+    """Records what is called of PyTorch as long as it is entered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made: list[tuple[Any, Span]] = []
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if is_compiling() or STATE.segment is None:
+            return func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        if not name or name in _NOT_OPERATORS:
+            return func(*args, **(kwargs or {}))
+        forward, backward = _operator_spans(name)
+        with forward:
+            result = func(*args, **(kwargs or {}))
+        attempt(self._note, result, backward)
+        return result
+
+    def listen(self) -> None:
+        """Wait for the gradients of all that was made."""
+        made, self._made = self._made, []
+        for node, backward in made:
+            node.register_prehook(functools.partial(_gradient_known, backward))
+
+    def _note(self, result: Any, backward: Span) -> None:
+        node = result.grad_fn if isinstance(result, torch.Tensor) else None
+        if node is not None and (not self._made or self._made[-1][0] is not node):
+            self._made.append((node, backward))
+
+
+def _gradient_known(backward: Span, _gradients: Any) -> None:
+    operator_begins(backward)
+
+
+@functools.cache
+def _operator_spans(name: str) -> tuple[Span, Span]:
+    return recorder.span(name, kind="forward"), recorder.span(name, kind="backprop")
+
+
+_NO_ERROR: Final = (None, None, None)
+# By this, activation checkpointing breaks off once it has computed anew what it needs.
+_STOP_RECOMPUTATION: Final = getattr(checkpoint, "_StopRecomputationError", None)
+
+
+class ModuleHook:
+    """Base of what is registered with a module; pickles as a function that does nothing."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return getattr, (nullcontext(), "__exit__")
+
+
+class _BeginLayer(ModuleHook):
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    def __call__(self, _module: Module, _inputs: Any) -> None:
+        if not is_compiling():
+            self._span.__enter__()
+
+
+class _RootSpan:
+    """The span of the whole model: on a device if its weights are there when it is first used."""
+
+    def __init__(self, placed: Placed, *, operators: bool) -> None:
+        self._placed = placed
+        self._look_inside = operators
+        self._operators: list[Any] = []  # `Operators`, whose base has no types
+        self.span: Span | DeviceSpan = placed.on_host
+
+    def settle(self, module: Module) -> None:
+        self.span = self._placed.at(next(module.parameters(), None))
+
+    def enter(self) -> None:
+        if self._look_inside:
+            operators: Any = Operators()
+            operators.__enter__()
+            self._operators.append(operators)
+
+    def leave(self) -> None:
+        if self._operators:
+            operators = self._operators.pop()
+            operators.__exit__(None, None, None)
+            attempt(operators.listen)
+
+
+class _BeginRoot(ModuleHook):
+    def __init__(self, whole: _RootSpan) -> None:
+        self._whole = whole
+        self._settled = False
+
+    def __call__(self, module: Module, _inputs: Any) -> None:
+        if is_compiling():
+            return
+        if not self._settled:
+            self._settled = True
+            attempt(self._whole.settle, module)
+        if module.training and torch.is_grad_enabled():
+            STEPS.computing()
+        self._whole.span.__enter__()
+        self._whole.enter()
+
+
+class _CountStep(ModuleHook):
+    """Where steps are all that is recorded: a forward pass says that one is under way."""
+
+    def __call__(self, module: Module, _inputs: Any) -> None:
+        if not is_compiling() and module.training and torch.is_grad_enabled():
+            attempt(STEPS.computing)
+
+
+class _EndRoot(ModuleHook):
+    def __init__(self, whole: _RootSpan) -> None:
+        self._whole = whole
+
+    def __call__(self, _module: Module, _inputs: Any, output: Any) -> None:
+        if not is_compiling():
+            self._whole.leave()
+            self._whole.span.__exit__(*(_NO_ERROR if output is not None else _error()))
+
+
+class _EndLayer(ModuleHook):
+    """Ends a layer's forward span, and lies in wait for its backward pass; written to be quick."""
+
+    def __init__(self, forward: Span, backward: Span) -> None:
+        self._span = forward
+        self._backward = backward
+
+    def __call__(self, _module: Module, inputs: Any, output: Any) -> None:
+        if is_compiling():
+            return
+        self._span.__exit__(*(_NO_ERROR if output is not None else _error()))
+        if STATE.segment is not None:
+            try:
+                self._await_gradient(inputs, output)
+            except Exception as error:  # noqa: BLE001 - the border to the user's training code
+                warn_failed(self._await_gradient, error)
+
+    def _await_gradient(self, inputs: Any, output: Any) -> None:
+        if type(output) is torch.Tensor and len(inputs) == 1:
+            if output.grad_fn is not None and output is not inputs[0]:
+                output.grad_fn.register_prehook(self._gradient_known)
+            return
+        given = {id(tensor) for tensor in tensors_of(inputs)}
+        for tensor in tensors_of(output):
+            if tensor.grad_fn is not None and id(tensor) not in given:
+                tensor.grad_fn.register_prehook(self._gradient_known)
+
+    def _gradient_known(self, _gradients: tuple[Tensor, ...]) -> None:
+        layer_begins(self._backward)
+
+
+def _error() -> tuple[Any, Any, Any]:
+    """Return the exception by which a module ends that has no output, unless it is a planned one."""
+    found = sys.exc_info()
+    return _NO_ERROR if found[0] is _STOP_RECOMPUTATION else found
+
+
+def record_modules(root: Module, detail: str) -> list[RemovableHandle]:
+    """Record the passes of `root` and, by `detail`, of its layers and operators; at ``step`` none.
+
+    Returns:
+        What removes the hooks again.
+    """
+    if detail == "step":
+        count: Any = _CountStep()
+        return [root.register_forward_pre_hook(count)]
+    whole = _RootSpan(Placed(recorder.span("forward", kind="forward")), operators=detail == "op")
+    handles = _register(root, _BeginRoot(whole), _EndRoot(whole))
+    for name, module in layers(root) if detail != "phase" else ():
+        forward = recorder.span(name, kind="forward")
+        backward = recorder.span(name, kind="backprop")
+        handles += _register(module, _BeginLayer(forward), _EndLayer(forward, backward))
+    return handles
+
+
+def layers(root: Module) -> Iterator[tuple[str, Module]]:
+    """Find the layers: modules without modules inside, by their path in the user's model."""
+    inner = root.module if isinstance(root, torch.nn.parallel.DistributedDataParallel) else root
+    for name, module in inner.named_modules():
+        scripted = isinstance(module, torch.jit.ScriptModule)
+        if name and not scripted and next(module.children(), None) is None:
+            yield name, module
+
+
+def _register(module: Module, begin: ModuleHook, end: ModuleHook) -> list[RemovableHandle]:
+    pre: Any = begin
+    post: Any = end
+    return [
+        module.register_forward_pre_hook(pre),
+        module.register_forward_hook(post, always_call=True),
+    ]
+
+
+def tensors_of(value: Any) -> Iterator[Tensor]:
+    """Find the tensors among what a module takes or returns: bare, in sequences, or by name."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        yield from (item for item in value if isinstance(item, torch.Tensor))
+    elif isinstance(value, dict):
+        yield from (item for item in value.values() if isinstance(item, torch.Tensor))

@@ -1,0 +1,340 @@
+"""Operations of torch.distributed, whoever issues them: collectives, messages, and waiting for them.
+
+They are seen where all of them pass, in PyTorch's dispatcher: each, whether Python,
+DistributedDataParallel's C++ or a compiled graph issues it, is an operator of the library ``c10d``. A
+kernel of ours stands before the backend's own, sees what is issued, and hands it on as it is. So nothing
+about the operation changes, least of all its results: there is no communication hook, for which
+DistributedDataParallel would average in a pass of its own.
+
+Each is seen once: as a gradient bucket, if DistributedDataParallel issues it in a backward pass; not at
+all inside of a communication hook, whose bucket is recorded; else as itself. Both ends of messages count
+them per peer and tag, so that they are matched. Of a receive from anybody the sender is known when
+somebody has waited for it.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import torch
+import torch.distributed as dist
+import wrapt
+from torch import library
+from torch._C import DispatchKey
+
+from tracelens.schema.record import NO_BYTES
+from tracelens_instrument import recorder
+from tracelens_instrument.core.clock import now
+from tracelens_instrument.core.failures import warn_once
+from tracelens_instrument.core.state import STATE
+from tracelens_instrument.hooks.base import attempt, warn_failed
+from tracelens_instrument.hooks.torch import backward, buckets
+from tracelens_instrument.hooks.torch.process_groups import Flight, Group, end_waited_for, group_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+__all__ = [
+    "COLLECTIVES",
+    "MESSAGES",
+    "Collective",
+    "Issue",
+    "Watch",
+    "install",
+    "install_kernels",
+    "resume_kernels",
+    "suspend_kernels",
+]
+
+
+# What PyTorch passes through by default on its way to a backend, after autograd.
+_DISPATCH_KEY: Final = "BackendSelect"
+
+
+class Issue(Protocol):
+    """An operation that is about to be issued, by whoever wants to know its end."""
+
+    def issued(self, result: Any) -> object:
+        """Be told what the operator returned."""
+        ...
+
+    def refused(self) -> object:
+        """Be told that it raised."""
+        ...
+
+
+class Watch(Protocol):
+    """Who looks at an operator; called from the kernel, whose caller is who issues it."""
+
+    def __call__(self, args: tuple[Any, ...], /) -> Issue | None:
+        """Look at the arguments of an operator; None: its end does not matter."""
+        ...
+
+
+_library: Final[list[Any]] = []
+_kernels: Final[dict[str, Callable[..., Any]]] = {}
+
+
+def install_kernels(watches: Mapping[str, Watch]) -> None:
+    """Call each of `watches` with the arguments of the operator of that name, before it is issued."""
+    if _kernels:
+        return
+    try:
+        _kernels.update((name, _kernel(name, watch)) for name, watch in watches.items())
+        resume_kernels()
+    except Exception as error:  # noqa: BLE001 - whatever another PyTorch lacks, the training goes on
+        warn_once(f"collectives of this PyTorch ({torch.__version__}) are not recorded ({error!r})")
+
+
+def suspend_kernels() -> None:
+    """Leave the dispatcher as it was; `resume_kernels` goes on."""
+    while _library:
+        _library.pop()._destroy()  # noqa: SLF001 - else it lasts until it is collected
+
+
+def resume_kernels() -> None:
+    """Stand before the operators again."""
+    if not _library:
+        ours: Any = library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call]  # it has no types
+        _library.append(ours)
+        for name, kernel in _kernels.items():
+            ours.impl(name, kernel, _DISPATCH_KEY, with_keyset=True)
+
+
+def _kernel(name: str, watch: Watch) -> Callable[..., Any]:
+    hand_on = getattr(torch.ops.c10d, name).default.redispatch
+    below = torch._C._dispatch_keyset_full_after(getattr(DispatchKey, _DISPATCH_KEY))  # noqa: SLF001 - see install
+
+    def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        issue = None
+        if STATE.segment is not None or STATE.waiting is not None:
+            issue = watch(args)
+        if issue is None:
+            return hand_on(keys & below, *args, **kwargs)
+        try:
+            result = hand_on(keys & below, *args, **kwargs)
+        except BaseException:
+            issue.refused()
+            raise
+        issue.issued(result)
+        return result
+
+    return kernel
+
+
+@dataclass(frozen=True)
+class _Call:
+    """An operator's arguments: one tensor, the group, the peer in the group, and the tag."""
+
+    tensor: torch.Tensor
+    group: Group
+    peer: int
+    tag: int
+
+
+class _FromAnyRank(Flight):
+    """A receive whose sender is not known before it has come."""
+
+    __slots__ = ("_call", "_span", "_start_ns")
+
+    def __init__(self, call: _Call) -> None:
+        self._span = call.group.span_on_host("recv", "recv")
+        super().__init__(self._span.begin(call.group.messages, nbytes=call.tensor.nbytes))
+        self._call = call
+        self._start_ns = now()
+
+    def issued(self, result: Any) -> None:
+        """Wait for somebody to wait for it: nothing else says who has sent it."""
+        try:
+            self.end_by_waiting(dist.Work.unbox(result))
+        except Exception as error:  # noqa: BLE001 - the border to the user's training code
+            warn_failed(self.end_by_waiting, error)
+
+    def waited_for(self, work: Any, *, failed: bool) -> None:
+        """Record what came, and from whom."""
+        end_ns = now()
+        if failed:
+            super().waited_for(work, failed=True)
+            return
+        peer = work._source_rank()  # noqa: SLF001 - as `dist.recv` itself does
+        self._token.discard()
+        call = self._call
+        self._span.complete(
+            self._start_ns,
+            end_ns,
+            call.group.messages,
+            nbytes=call.tensor.nbytes,
+            seq=call.group.numbers.next("recv", peer, call.tag),
+            peer=call.group.ranks[peer],
+            key=call.tag,
+        )
+
+
+def _send(args: tuple[Any, ...]) -> Flight:
+    return _begin_message("send", _call_of(args, args[2], args[3]))
+
+
+def _receive(args: tuple[Any, ...]) -> Flight:
+    return _begin_message("recv", _call_of(args, args[2], args[3]))
+
+
+def _receive_from_any(args: tuple[Any, ...]) -> Flight:
+    return _FromAnyRank(_call_of(args, -1, args[2]))
+
+
+def _call_of(args: tuple[Any, ...], peer: int, tag: int) -> _Call:
+    return _Call(args[0][0], group_of(dist.ProcessGroup.unbox(args[1])), peer, tag)
+
+
+def _begin_message(op: str, call: _Call) -> Flight:
+    group = call.group
+    token = group.span_of(op, op, call.tensor).begin(
+        group.messages,
+        seq=group.numbers.next(op, call.peer, call.tag),
+        peer=group.ranks[call.peer],
+        key=call.tag,
+        nbytes=call.tensor.nbytes,
+    )
+    return Flight(token)
+
+
+def _watch_message(
+    begin: Callable[[tuple[Any, ...]], Flight],
+) -> Callable[[tuple[Any, ...]], Flight | None]:
+    def watch(args: tuple[Any, ...]) -> Flight | None:
+        """See a message, unless a communication hook sends it."""
+        if buckets.in_users_hook():
+            return None
+        try:
+            return begin(args)
+        except Exception as error:  # noqa: BLE001 - the border to the user's training code
+            warn_failed(begin, error)
+            return None
+
+    return watch
+
+
+MESSAGES: Final = {
+    "send": _watch_message(_send),
+    "recv_": _watch_message(_receive),
+    "recv_any_source_": _watch_message(_receive_from_any),
+}
+
+_WAIT: Final = recorder.span("wait for collectives", kind="wait")
+_installed: Final[list[bool]] = []
+
+
+@dataclass(frozen=True)
+class Collective:
+    """An operator of PyTorch's library ``c10d``: its public name, and which parameter is the payload."""
+
+    name: str
+    op: str
+    payload: str | None = None
+
+
+COLLECTIVES: Final = {
+    "allreduce_": Collective("all_reduce", "allreduce", "tensors"),
+    "allreduce_coalesced_": Collective("all_reduce_coalesced", "allreduce", "tensors"),
+    "broadcast_": Collective("broadcast", "broadcast", "tensors"),
+    "reduce_": Collective("reduce", "reduce", "tensors"),
+    "allgather_": Collective("all_gather", "all_gather", "input_tensors"),
+    "_allgather_base_": Collective("all_gather_into_tensor", "all_gather", "input_tensor"),
+    "allgather_coalesced_": Collective("all_gather_coalesced", "all_gather", "input_list"),
+    "allgather_into_tensor_coalesced_": Collective(
+        "all_gather_into_tensor", "all_gather", "inputs"
+    ),
+    "gather_": Collective("gather", "gather", "input_tensors"),
+    "scatter_": Collective("scatter", "scatter", "output_tensors"),
+    "reduce_scatter_": Collective("reduce_scatter", "reduce_scatter", "input_tensors"),
+    "_reduce_scatter_base_": Collective("reduce_scatter_tensor", "reduce_scatter", "input_tensor"),
+    "reduce_scatter_tensor_coalesced_": Collective(
+        "reduce_scatter_tensor", "reduce_scatter", "inputs"
+    ),
+    "alltoall_": Collective("all_to_all", "all_to_all", "input_tensors"),
+    "alltoall_base_": Collective("all_to_all_single", "all_to_all", "input"),
+    "barrier": Collective("barrier", "barrier"),
+}
+
+
+def install() -> None:
+    """Record every collective that this process issues from now on, and waiting for it."""
+    if _installed:
+        return
+    _installed.append(True)
+    watch: dict[str, Any] = {name: _WatchCollective(name, row) for name, row in COLLECTIVES.items()}
+    watch["allreduce_"] = _bucket_or_itself(watch["allreduce_"])
+    install_kernels(watch | MESSAGES)
+    wrapt.wrap_function_wrapper("torch.distributed", "Work.wait", _around_wait)
+
+
+class _WatchCollective:
+    """Sees one operator; knows from its schema where its arguments are."""
+
+    def __init__(self, name: str, row: Collective) -> None:
+        parameters = [argument.name for argument in _schema_of(name).arguments]
+        self._row = row
+        self._group = parameters.index("process_group")
+        self._payload = None if row.payload is None else parameters.index(row.payload)
+
+    def __call__(self, args: tuple[Any, ...]) -> Flight | None:
+        """See what is issued, unless a communication hook does so."""
+        if buckets.in_users_hook():
+            return None
+        try:
+            return self._begin(args)
+        except Exception as error:  # noqa: BLE001 - the border to the user's training code
+            warn_failed(self._begin, error)
+            return None
+
+    def _begin(self, args: tuple[Any, ...]) -> Flight:
+        group = group_of(dist.ProcessGroup.unbox(args[self._group]))
+        tensors = [] if self._payload is None else list(_tensors_in(args[self._payload]))
+        span = group.span_of(self._row.name, self._row.op, tensors[0] if tensors else None)
+        nbytes = sum(map(_payload_bytes, tensors)) if tensors else NO_BYTES
+        token = span.begin(group.collectives, seq=group.next_seq(), nbytes=nbytes)
+        return Flight(token)
+
+
+def _bucket_or_itself(itself: _WatchCollective) -> Callable[[tuple[Any, ...]], Flight | None]:
+    """See an allreduce: by DDP, if no Python code is between it and the engine."""
+
+    def watch(args: tuple[Any, ...]) -> Flight | None:
+        caller = sys._getframe(1).f_back  # noqa: SLF001 - no other way
+        if backward.in_backward(caller) and buckets.is_gradient(args[0]):
+            return buckets.see_bucket(args)
+        return itself(args)
+
+    return watch
+
+
+def _schema_of(name: str) -> Any:
+    return getattr(torch.ops.c10d, name).default._schema  # noqa: SLF001 - nothing public has it
+
+
+def _tensors_in(payload: Any) -> Iterator[torch.Tensor]:
+    """Find the tensors of an argument: bare, in a list, or in lists of lists."""
+    if isinstance(payload, torch.Tensor):
+        yield payload
+    else:
+        for part in payload:
+            yield from _tensors_in(part)
+
+
+def _payload_bytes(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_sparse else tensor.nbytes
+
+
+def _around_wait(
+    wait: Callable[..., Any], work: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    failed = True
+    try:
+        with _WAIT:
+            done = wait(*args, **kwargs)
+        failed = False
+    finally:
+        attempt(end_waited_for, work, failed=failed)
+    return done

@@ -1,0 +1,151 @@
+"""Process groups of torch.distributed as communicators of a trace, and what they have in flight."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+import torch.distributed as dist
+
+from tracelens_instrument import recorder
+from tracelens_instrument.core.attachments import note_attached
+from tracelens_instrument.hooks.base import MessageNumbers, warn_failed
+from tracelens_instrument.hooks.torch.devices import REDUCTIONS, Placed
+
+if TYPE_CHECKING:
+    from tracelens_instrument.core.spans import Span, Token
+    from tracelens_instrument.device.spans import DeviceSpan, DeviceToken
+
+__all__ = ["Flight", "Group", "end_waited_for", "group_of"]
+
+
+class Group:
+    """A process group: its communicator, the spans of what it does, and how many there were.
+
+    `ranks` are the global ranks of its members.
+    """
+
+    def __init__(self, name: str, ranks: list[int], *, queues: bool) -> None:
+        self._communicator = recorder.communicator(ranks, name)
+        self.ranks = ranks
+        self._queues = queues
+        self._spans: dict[str, tuple[Span, Placed | None]] = {}
+        self.buckets = recorder.track("gradient buckets")
+        self.collectives = recorder.track("collectives")
+        self.messages = recorder.track("messages")
+        self.next_seq = itertools.count().__next__
+        self.numbers = MessageNumbers()
+
+    def span_of(self, name: str, op: str, tensor: Any) -> Span | DeviceSpan:
+        """Return the handle for an operation on a tensor, which stands for all that it works on."""
+        span, placed = self._known(name, op)
+        return span if placed is None else placed.at(tensor)
+
+    def span_on_host(self, name: str, op: str) -> Span:
+        """Return the handle for an operation whose end the host sees, whatever it works on."""
+        return self._known(name, op)[0]
+
+    def _known(self, name: str, op: str) -> tuple[Span, Placed | None]:
+        known = self._spans.get(name)
+        if known is None:
+            span = recorder.span(name, kind="reduction", op=op, communicator=self._communicator)
+            placed = Placed(span, REDUCTIONS) if self._queues else None
+            known = self._spans[name] = (span, placed)
+        return known
+
+
+_GROUPS: Final[weakref.WeakKeyDictionary[dist.ProcessGroup, Group]] = weakref.WeakKeyDictionary()
+
+
+def group_of(process_group: dist.ProcessGroup) -> Group:
+    """Return what is known of `process_group`, without keeping it alive."""
+    group = _GROUPS.get(process_group)
+    if group is None:
+        recorder.identify(dist.get_rank(), dist.get_world_size())
+        ranks = dist.get_process_group_ranks(process_group)
+        if process_group is dist.group.WORLD:
+            note_attached(f"process group of {len(ranks)} ranks")
+        group = _GROUPS[process_group] = Group(
+            f"torch {process_group.group_name}", ranks, queues=queues_only(process_group)
+        )
+    return group
+
+
+def queues_only(process_group: dist.ProcessGroup) -> bool:
+    """Tell whether reductions on devices are over, for the host, as soon as they are queued: by NCCL.
+
+    With gloo, also tensors on devices are reduced by the host, which sees the end itself.
+    """
+    return "cuda:nccl" in dist.get_backend_config(process_group)
+
+
+_MOST_ENDED_BY_WAITING: Final = 256
+
+
+class Flight:
+    """Ends its span in the thread that completes the operation.
+
+    With NCCL that is as soon as the operation is queued; but there the callback runs on a stream that
+    waits for it, so that the device's end of the span is that of the operation.
+    """
+
+    __slots__ = ("_token",)
+
+    def __init__(self, token: Token | DeviceToken) -> None:
+        self._token = token
+
+    def issued(self, result: Any) -> None:
+        """End with the work that an operator returned, alone or behind its tensors."""
+        try:
+            boxed = result[-1] if isinstance(result, (tuple, list)) else result
+            self._follow(dist.Work.unbox(boxed))
+        except Exception as error:  # noqa: BLE001 - the border to the user's training code
+            warn_failed(self._follow, error)
+
+    def refused(self) -> None:
+        """End now, for nothing was issued."""
+        self._token.end(failed=True)
+
+    def end_with(self, future: Any) -> None:
+        """End with this future, which itself stays as it is."""
+        future.add_done_callback(self._over)
+
+    def waited_for(self, _work: Any, *, failed: bool) -> None:
+        """Be told that somebody has waited for it."""
+        self._token.end(failed=failed)
+
+    def end_by_waiting(self, work: Any) -> None:
+        """End when somebody has waited for this work."""
+        _ended_by_waiting[id(work)] = (
+            work,
+            self,
+        )  # while it is here, Python knows it by this object
+        if len(_ended_by_waiting) > _MOST_ENDED_BY_WAITING:
+            _ended_by_waiting.pop(next(iter(_ended_by_waiting)), None)
+
+    def _follow(self, work: Any) -> None:
+        try:
+            future = work.get_future()
+        except RuntimeError:  # it has none: gloo completes reduce_scatter and messages by waiting
+            self.end_by_waiting(work)
+        else:
+            self.end_with(future)
+
+    def _over(self, future: Any) -> None:
+        try:
+            future.value()
+        except Exception:  # noqa: BLE001 - it failed; PyTorch raises it where somebody waits
+            self._token.end(failed=True)
+        else:
+            self._token.end()
+
+
+_ended_by_waiting: Final[dict[int, tuple[Any, Flight]]] = {}
+
+
+def end_waited_for(work: Any, *, failed: bool) -> None:
+    """Say that somebody has waited for a work, which ends it if nothing else does."""
+    _, flight = _ended_by_waiting.pop(id(work), (None, None))
+    if flight is not None:
+        flight.waited_for(work, failed=failed)

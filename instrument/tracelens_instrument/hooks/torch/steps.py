@@ -1,0 +1,219 @@
+"""Training steps as they show from outside, from batch to batch, and the weight update in each."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
+
+from torch.optim import optimizer as torch_optimizer
+
+from tracelens_instrument import recorder
+from tracelens_instrument.core.clock import now
+from tracelens_instrument.core.steps import drop_step, put_work
+from tracelens_instrument.hooks.base import attempt
+from tracelens_instrument.hooks.torch.devices import Placed
+from tracelens_instrument.recorder import active, begin_step, end_step, on_stop
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from torch.optim import Optimizer
+
+    from tracelens_instrument.core.spans import Span, Token
+    from tracelens_instrument.device.spans import DeviceSpan, DeviceToken
+
+__all__ = ["DETAIL", "STEPS", "ImplicitSteps", "install_updates", "record_updates"]
+
+
+class Detail:
+    """How closely this process's training is looked at: at its phases, or at its steps only."""
+
+    def __init__(self) -> None:
+        self.phases = False
+
+
+DETAIL: Final = Detail()
+
+
+class ImplicitSteps:
+    """Numbers the steps of a program that does not say where its steps are.
+
+    The first begins with the first batch or forward pass that is recorded. A program may have several
+    optimizers: each step holds one step of the optimizer that was the first to make one, and lasts
+    until the next batch is fetched, or trained on if that was fetched before. So what else is updated
+    with this batch is part of it. The last ends with the last update; one in which nothing was computed
+    is none.
+    """
+
+    def __init__(self) -> None:
+        self._optimizer: weakref.ref[Any] | None = None
+        self._samples: int | None = None
+        self._updated_ns: int | None = None
+        self._forget()
+
+    def fetching(self) -> None:
+        """Be told that a batch is fetched."""
+        self._fetches = self._fresh = True
+        self._advance()
+
+    def fetched(self, samples: int | None) -> None:
+        """Be told how many samples the batch has; they count if the model is then trained on it."""
+        self._samples = samples
+
+    def computing(self) -> None:
+        """Be told that a forward pass of the training begins."""
+        self._forward = True
+        self._compute()
+
+    def propagating(self) -> None:
+        """Be told that a backward pass begins; its forward pass, if that was seen, has said it all."""
+        if not self._forward:
+            self._compute()
+        self._forward = False
+
+    def _compute(self) -> None:
+        if self._fresh or not self._fetches or not self._begun:
+            self._advance()
+        self._fresh = False
+        self._used = True
+        samples, self._samples = self._samples, None
+        if samples is not None:
+            put_work("samples", samples)
+
+    def updated(self, optimizer: Any) -> None:
+        """Be told that an optimizer has made its step."""
+        if not self._begun:
+            return
+        if self._optimizer is None or self._optimizer() is None:
+            self._optimizer = weakref.ref(optimizer)
+        if self._updated_ns is not None or self._optimizer() is optimizer:
+            self._updated_ns = now()
+
+    def _advance(self) -> None:
+        """Begin the first step, or the next one if this one has had its update."""
+        if not self._begun:
+            if active():
+                on_stop(self._stop)
+                self._begin()
+        elif self._updated_ns is not None:
+            end_step()
+            self._number += 1
+            self._begin()
+
+    def _begin(self) -> None:
+        self._begun = True
+        self._used = False
+        self._updated_ns = None
+        begin_step(self._number)
+
+    def _stop(self) -> None:
+        if not self._used:
+            drop_step()
+        elif self._updated_ns is not None:
+            end_step(self._updated_ns)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._optimizer = None
+        self._number = 0
+        self._begun = False
+        self._used = False
+        self._samples = None
+        self._fetches = self._fresh = self._forward = False
+        self._updated_ns = None
+
+
+STEPS: Final = ImplicitSteps()
+
+_updates: Final[dict[int, _Update]] = {}
+_installed: Final[list[bool]] = []
+_spans: Final[WeakKeyDictionary[Optimizer, Span | DeviceSpan]] = WeakKeyDictionary()
+_RECORDED_ATTRIBUTE: Final = "_tracelens_recorded"
+
+
+def install_updates() -> None:
+    """Record the steps of every optimizer in this process."""
+    if not _installed:
+        _installed.append(True)
+        torch_optimizer.register_optimizer_step_pre_hook(_before_update)
+        torch_optimizer.register_optimizer_step_post_hook(_after_update)
+
+
+def record_updates(optimizer: Optimizer) -> None:
+    """Record the steps of one optimizer."""
+    if not _installed and _RECORDED_ATTRIBUTE not in vars(optimizer):
+        setattr(optimizer, _RECORDED_ATTRIBUTE, True)
+        optimizer.register_step_pre_hook(_before_update)
+        optimizer.register_step_post_hook(_after_update)
+
+
+class _Update:
+    """A step under way; `caller` is the frame that makes it, which tells whether it still runs."""
+
+    def __init__(self, token: Token | DeviceToken | None, caller: int) -> None:
+        self._token = token
+        self.depth = 1
+        self._caller = caller
+
+    def is_around(self, frame: FrameType) -> bool:
+        """Tell whether `frame` runs inside this step."""
+        outer = frame.f_back
+        while outer is not None and id(outer) != self._caller:
+            outer = outer.f_back
+        return outer is not None
+
+    def end(self) -> None:
+        """It is done."""
+        if self._token is not None:
+            self._token.end()
+
+    def forget(self) -> None:
+        """It raised: PyTorch calls no hook then, so nobody knows when."""
+        if self._token is not None:
+            self._token.discard()
+
+
+def _before_update(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+    attempt(_begin_update, optimizer, sys._getframe(1))  # noqa: SLF001 - that of the step
+
+
+def _after_update(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+    attempt(_end_update, optimizer)
+
+
+def _begin_update(optimizer: Optimizer, caller: FrameType) -> None:
+    before = _updates.get(id(optimizer))
+    if before is not None and before.is_around(caller):
+        before.depth += 1  # the step of a class that calls its base's
+        return
+    if before is not None:
+        before.forget()
+    token = _span_of(optimizer).begin() if DETAIL.phases else None
+    _updates[id(optimizer)] = _Update(token, id(caller))
+
+
+def _end_update(optimizer: Optimizer) -> None:
+    update = _updates.get(id(optimizer))
+    if update is None:
+        return
+    update.depth -= 1
+    if update.depth == 0:
+        del _updates[id(optimizer)]
+        update.end()
+        STEPS.updated(optimizer)
+
+
+def _span_of(optimizer: Optimizer) -> Span | DeviceSpan:
+    """Return its handle: on a device if its weights are there when it makes its first step."""
+    span = _spans.get(optimizer)
+    if span is None:
+        placed = Placed(recorder.span(type(optimizer).__name__, kind="update"))
+        span = _spans[optimizer] = placed.at(_first_weight(optimizer))
+    return span
+
+
+def _first_weight(optimizer: Optimizer) -> Any:
+    weights = (weight for group in optimizer.param_groups for weight in group["params"])
+    return next(weights, None)

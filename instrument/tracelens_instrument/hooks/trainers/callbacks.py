@@ -1,0 +1,45 @@
+"""What a trainer's callbacks tell: where its steps begin and end, and what it does beside training."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracelens_instrument import recorder
+
+if TYPE_CHECKING:
+    from tracelens_instrument.core.spans import Token
+    from tracelens_instrument.recorder import Step
+
+__all__ = ["CallbackSteps"]
+
+
+class CallbackSteps:
+    """A trainer's steps and pauses, one of each at a time."""
+
+    def __init__(self) -> None:
+        self._number: int | None = None
+        self._step: Step | None = None
+        self._pauses: dict[str, Token] = {}
+
+    def step(self, number: int) -> None:
+        """Be in this step from now on; micro steps of one step are all in it."""
+        if number != self._number:
+            self.end_step()
+            self._number, self._step = number, recorder.step(number)
+            self._step.__enter__()
+
+    def end_step(self) -> None:
+        """Be in no step."""
+        if self._step is not None:
+            self._step.__exit__(None, None, None)
+        self._number = self._step = None
+
+    def begin(self, name: str, kind: str = "user") -> None:
+        """Do something beside training."""
+        self._pauses[name] = recorder.span(name, kind=kind).begin()
+
+    def end(self, name: str) -> None:
+        """Be done with it."""
+        token = self._pauses.pop(name, None)
+        if token is not None:
+            token.end()

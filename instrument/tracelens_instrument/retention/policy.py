@@ -1,0 +1,164 @@
+"""How much of a recording is kept: what the user asked for, in a call or by the environment.
+
+``keep`` is ``all``, ``last:N`` (the last N steps), ``every:N`` or ``every:N:BURST`` (the detail of BURST
+consecutive steps out of every N). ``budget`` is how many bytes a process may have on disk. ``detail`` is
+how closely framework hooks look: ``step``, ``phase``, ``layer`` or ``op``, each with those before it.
+"""
+
+from __future__ import annotations
+
+import os
+
+from tracelens.errors import InvalidArgument
+from tracelens.schema.side import Retention
+from tracelens.schema.vocabulary import DETAILS
+from tracelens_instrument.core.arguments import one_of, text_or_nothing
+from tracelens_instrument.core.failures import short_repr, warn_once
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Final, TypeVar
+
+    T = TypeVar("T")
+
+__all__ = [
+    "BUDGET_VARIABLE",
+    "DEFAULT_DETAIL",
+    "DETAIL_VARIABLE",
+    "KEEP_VARIABLE",
+    "Retention",
+    "checked_detail",
+    "described",
+    "from_environment",
+    "parse",
+    "to_environment",
+    "wanted",
+]
+
+KEEP_VARIABLE: Final = "TRACELENS_KEEP"
+BUDGET_VARIABLE: Final = "TRACELENS_BUDGET"
+DETAIL_VARIABLE: Final = "TRACELENS_DETAIL"
+DEFAULT_DETAIL: Final = "phase"
+
+_LEAST_BUDGET: Final = 10**6  # a few segments, or nothing can be kept
+_MOST: Final = 2**63 - 1
+_LAST: Final = r"last:([0-9]{1,9})"
+_EVERY: Final = r"every:([0-9]{1,9})(?::([0-9]{1,9}))?"
+_SIZE: Final = r"(?i)([0-9]{1,18}(?:\.[0-9]{1,9})?) ?([kmgt]?)(i?)b?"
+_POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+_Steps = tuple[int | None, int | None, int]  # last, every, burst
+_ALL: Final[_Steps] = (None, None, 1)
+
+
+def parse(
+    keep: str | None = None, budget: int | str | None = None, detail: str | None = None
+) -> Retention:
+    """Understand what the user wants kept; None means all of it, however much, phase by phase.
+
+    Raises:
+        InvalidArgument: one of them is not among what this module's description names.
+    """
+    steps = _ALL if keep is None else _steps(keep)
+    size = None if budget is None else _bytes(budget)
+    return Retention(*steps, size, DEFAULT_DETAIL if detail is None else checked_detail(detail))
+
+
+def from_environment() -> Retention:
+    """Return what the environment wants kept; what makes no sense there is said once, and left out."""
+    return wanted(None, None, None)
+
+
+def wanted(keep: str | None, budget: int | str | None, detail: str | None) -> Retention:
+    """Return what is wanted kept: as given, else as the environment says.
+
+    Raises:
+        InvalidArgument: what is given makes no sense.
+    """
+    steps = _found(KEEP_VARIABLE, _steps) if keep is None else _steps(keep)
+    size = _found(BUDGET_VARIABLE, _bytes) if budget is None else _bytes(budget)
+    level = _found(DETAIL_VARIABLE, checked_detail) if detail is None else checked_detail(detail)
+    return Retention(*(steps or _ALL), size, level or DEFAULT_DETAIL)
+
+
+def checked_detail(detail: object) -> str:
+    """Return a level of detail if it is one.
+
+    Raises:
+        InvalidArgument: it is none.
+    """
+    return one_of("detail", detail, DETAILS)
+
+
+def to_environment(retention: Retention) -> dict[str, str]:
+    """Return the variables from which a process that inherits them reads the same."""
+    size = retention.budget_bytes
+    return {
+        KEEP_VARIABLE: _keep_of(retention),
+        BUDGET_VARIABLE: "" if size is None else str(size),
+        DETAIL_VARIABLE: retention.detail or "",
+    }
+
+
+def described(retention: Retention) -> str:
+    """Say in words what is kept."""
+    size = retention.budget_bytes
+    within = "" if size is None else f" within {size:,} bytes"
+    return f"{_keep_of(retention)}{within} at detail {retention.detail}"
+
+
+def _keep_of(retention: Retention) -> str:
+    if retention.last is not None:
+        return f"last:{retention.last}"
+    if retention.every is not None:
+        return f"every:{retention.every}:{retention.burst}"
+    return "all"
+
+
+def _found(variable: str, understand: Callable[[str], T]) -> T | None:
+    text = os.environ.get(variable)
+    try:
+        return understand(text) if text else None
+    except InvalidArgument as error:
+        warn_once(f"{variable} is passed over: {error}")
+        return None
+
+
+def _steps(keep: object) -> _Steps:
+    text = text_or_nothing(keep)
+    if text == "all":
+        return _ALL
+    import re  # noqa: PLC0415 - it takes a while, and most keep all
+
+    last, every = re.fullmatch(_LAST, text), re.fullmatch(_EVERY, text)
+    if last and int(last[1]) > 0:
+        return int(last[1]), None, 1
+    if every and 0 < int(every[2] or 1) <= int(every[1]):
+        return None, int(every[1]), int(every[2] or 1)
+    raise InvalidArgument(
+        f"keep is {short_repr(keep)}, expected all, last:N, every:N or every:N:BURST, where N is a "
+        "number of steps from 1, and BURST one up to N."
+    )
+
+
+def _bytes(budget: object) -> int:
+    size = _size(budget)
+    if size is None or not _LEAST_BUDGET <= size <= _MOST:
+        raise InvalidArgument(
+            f"budget is {short_repr(budget)}, expected a number of bytes from {_LEAST_BUDGET} or a text "
+            "such as 500MB or 4GB."
+        )
+    return size
+
+
+def _size(budget: object) -> int | None:
+    if isinstance(budget, int) and not isinstance(budget, bool):
+        return int.__index__(budget)
+    import re  # noqa: PLC0415 - as above
+
+    match = re.fullmatch(_SIZE, text_or_nothing(budget).strip())
+    if match is None:
+        return None
+    unit: int = (1024 if match[3] else 1000) ** _POWERS[match[2].lower()]
+    return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit

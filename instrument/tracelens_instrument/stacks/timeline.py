@@ -1,0 +1,157 @@
+"""Reads py-spy's timeline: stacks of each thread, files named in short, times on the monotonic clock.
+
+The timeline is pairs of begin and end of frames. Its clock is tied to the monotonic one by markers:
+functions of known begin and end that its samples show. A sample is stamped after it was taken, so
+every stamp is late, never early: the monotonic time is at least a marker's begin where it is first
+seen, and at least its end where it is last seen. The largest of these lower bounds is the offset.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+__all__ = ["MARKER", "Run", "mark", "offset_ns", "path_shortener", "read_runs"]
+
+
+def path_shortener(folders: Iterable[str] | None = None) -> Callable[[str], str]:
+    """Return what names files from the innermost of these folders in which they lie.
+
+    So a frame reads ``torch/nn/modules/linear.py`` rather than where this machine keeps PyTorch, reads
+    the same on all hosts, and tells no user's home.
+
+    Args:
+        folders: Default: the working directory and what modules are imported from.
+    """
+    inside = [str(Path.cwd()), *sys.path] if folders is None else folders
+    prefixes = {f"{Path(folder).absolute()}{os.sep}" for folder in inside if folder}
+    longest_first = sorted(prefixes - {2 * os.sep}, key=len, reverse=True)
+
+    @functools.cache
+    def short(file: str) -> str:
+        for prefix in longest_first:
+            if file.startswith(prefix):
+                return file[len(prefix) :]
+        return file
+
+    return short
+
+
+_THREAD: Final = re.compile(r"thread \((\d+)\)(?:: (.*))?", re.DOTALL)
+_PROCESS: Final = re.compile(r"process \d+:")
+
+
+@dataclass(frozen=True)
+class Run:
+    """Samples in a row that found the same stack; times as py-spy has them, ns."""
+
+    pid: int
+    thread: int  # as the operating system numbers it
+    thread_name: str
+    start_ns: int
+    end_ns: int
+    frames: tuple[str, ...]  # outermost first, as ``function (file:line)``
+
+
+@dataclass
+class _Track:
+    """A thread, while its events are gone through."""
+
+    pid: int
+    thread: int = 0
+    name: str = ""
+    since_ns: int = 0
+    frames: list[str] = field(default_factory=list)
+
+    def until(self, moment_ns: int) -> Iterator[Run]:
+        """End what has lasted until this moment."""
+        shown = tuple(frame for frame in self.frames if frame)
+        if shown and moment_ns > self.since_ns:
+            yield Run(self.pid, self.thread, self.name, self.since_ns, moment_ns, shown)
+        self.since_ns = moment_ns
+
+
+def read_runs(path: Path, place: Callable[[str], str] = str) -> Iterator[Run]:
+    """Return the runs in a file of ``py-spy record --format chrometrace --threads``.
+
+    `place` names the file of a frame.
+
+    Raises:
+        ValueError: the file is none of these.
+    """
+    tracks: dict[tuple[int, int], _Track] = {}
+    last_ns = 0
+    for event in json.loads(path.read_bytes()):
+        last_ns = round(event["ts"] * 1000)
+        track = tracks.setdefault((event["pid"], event["tid"]), _Track(event["pid"]))
+        yield from track.until(last_ns)
+        if event["ph"] == "B":
+            track.frames.append(_frame(event, track, place))
+        elif track.frames:
+            track.frames.pop()
+    for track in tracks.values():
+        yield from track.until(last_ns)
+
+
+def _frame(event: dict[str, Any], track: _Track, place: Callable[[str], str]) -> str:
+    """Return a frame's name, empty for py-spy's own: the process and the thread."""
+    name: str = event["name"]
+    where = event["args"]
+    if not where["filename"]:
+        thread = _THREAD.fullmatch(name)
+        if thread:
+            track.thread, track.name = int(thread[1]), thread[2] or ""
+        if thread or _PROCESS.match(name):
+            return ""
+    return f"{name} ({place(where['filename'])}:{where['line']})"
+
+
+MARKER: Final = "tracelens_marker_"
+_LASTS_S: Final = 0.025
+_FEWEST: Final = 3
+
+
+def mark(number: int) -> dict[str, tuple[int, int]]:
+    """Be in a function that bears this number for a moment; return its name, begin and end (ns)."""
+    name = f"{MARKER}{number}"
+    # py-spy shows a function's qualified name where there is one (from Python 3.11).
+    renamed = _sleep.__code__.replace(co_name=name)
+    if hasattr(renamed, "co_qualname"):
+        renamed = renamed.replace(co_qualname=name)
+    marker: Callable[[], tuple[int, int]] = FunctionType(renamed, globals())
+    return {name: marker()}
+
+
+def offset_ns(runs: Iterable[Run], marked: Mapping[str, tuple[int, int]]) -> int | None:
+    """Return monotonic time minus py-spy's, ns; None if too few markers were seen to tell."""
+    seen: dict[str, tuple[int, int]] = {}
+    for run in runs:
+        for frame in run.frames:
+            name = frame.partition(" ")[0]
+            if name in marked:
+                first, last = seen.get(name, (run.start_ns, run.end_ns))
+                seen[name] = min(first, run.start_ns), max(last, run.end_ns)
+    if len(seen) < _FEWEST:
+        return None
+    return max(
+        bound
+        for name, (first, last) in seen.items()
+        for bound in (marked[name][0] - first, marked[name][1] - last)
+    )
+
+
+def _sleep() -> tuple[int, int]:
+    begin = time.monotonic_ns()
+    time.sleep(_LASTS_S)
+    return begin, time.monotonic_ns()

@@ -1,0 +1,267 @@
+"""Having segments turned into Arrow, by processes of the recorder's own.
+
+Of a long recording another process does so while training goes on (`converter`). It is started once the
+recording has grown, between two steps, and hears now and then how far segments are full. It is nobody's
+child: who waits for the children of the training never sees it, and it does not end with them.
+
+What is left at the end is done without loading anything into the training for it. Libraries that find
+too little memory, or may not start their threads, do not fail by an exception: they end the process,
+or interrupt it. So it is done in a process, too, unless the training has them loaded and is not short
+of memory.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from typing import TYPE_CHECKING, Final
+
+from tracelens_instrument.core.failures import Tolerated, reraise_if_handlers
+from tracelens_instrument.storage import segments
+from tracelens_instrument.storage.descriptors import Descriptor, LimitsAsErrors
+
+if TYPE_CHECKING:
+    import socket
+    from pathlib import Path
+
+    from tracelens.schema.side import Retention
+
+__all__ = [
+    "SWITCH",
+    "Background",
+    "bare_environment",
+    "can_start_python",
+    "convert",
+    "python_command",
+]
+
+
+_PYTHONS: Final = ("python", "pypy")
+_FEW_THREADS: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+_LITTLE_MEMORY: Final = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1"}
+_FIND: Final = "import sys; sys.path[:0] = sys.argv[{}:]; "
+
+
+def can_start_python() -> bool:
+    """Whether this runs in a Python that can be started again, and not in a program made of one."""
+    name = (
+        (sys.executable or "").rpartition("/")[2].rstrip("t").rstrip("0123456789.")
+    )  # python3.13t
+    return name in _PYTHONS and not getattr(sys, "frozen", False)
+
+
+def python_command(program: str, *arguments: str) -> list[str]:
+    """Return what runs `program` with `arguments` and the packages that this process finds."""
+    paths = [os.path.abspath(path) for path in sys.path if path]  # noqa: PTH100 - of texts
+    find = _FIND.format(1 + len(arguments))
+    return [sys.executable, "-I", "-S", "-c", find + program, *arguments, *paths]
+
+
+def bare_environment() -> dict[str, str]:
+    """Return the training's environment without what would make the process record, or be recorded."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("TRACELENS_") and name != "LD_PRELOAD"
+    }
+    return kept | _FEW_THREADS | _LITTLE_MEMORY
+
+
+SWITCH: Final = "TRACELENS_CONVERTER"
+
+_START_AT: Final = 32  # full segments: 130,000 events
+_REPORT_EVERY: Final = 4
+_STARTS: Final = 3  # of converters, one after the other, if they are killed
+_PATIENCE_MS: Final = 3000
+_SEND_FLAGS: Final = 0x4040  # MSG_NOSIGNAL | MSG_DONTWAIT
+_SHELL: Final = "/bin/sh"
+_ORPHAN: Final = 'exec 3<&0; "$@" <&3 3<&- &'  # with our end of the line; the shell ends at once
+_BACKGROUND_PROGRAM: Final = (
+    # before it loads more
+    "from tracelens_instrument.storage.low_priority import lower_priority; lower_priority(); "
+    "from tracelens_instrument.storage.converter import main; main()"
+)
+
+
+class Background:
+    """The converter of one recording; nothing here raises."""
+
+    def __init__(self, place: Path, retention: Retention) -> None:
+        self._place = place
+        self._left = _STARTS if _converter_wanted(retention) else 0
+        self._line: _Channel | None = None
+        self._next = _START_AT
+        if retention.budget_bytes is not None:
+            half = retention.budget_bytes // segments.SEGMENT_BYTES // 2
+            self._next = max(segments.LEAST_CONVERTED, min(_START_AT, half))
+
+    def tell(self, number: int) -> None:
+        """Say that the segments before this number are full; start the converter if it is time."""
+        if number < self._next:
+            return
+        self._next = number + _REPORT_EVERY
+        if self._line is None and self._left:
+            self._left -= 1
+            try:
+                self._line = _start_converter(self._place)
+            except (OSError, ValueError, ImportError) as error:  # it is done at the end, then
+                reraise_if_handlers(error)
+        self._say(b"%d\n" % number)
+
+    def end(self) -> bool:
+        """Have the rest converted; False if there is nobody who still does."""
+        self._say(b"end\n")
+        line, self._line = self._line, None
+        return line is not None and not line.broken_off(_PATIENCE_MS)
+
+    def abandon(self) -> None:
+        """Have nothing to do with it, in a forked child: it is the parent's."""
+        self._left = 0
+        line, self._line = self._line, None
+        if line is not None:
+            line.let_go()
+
+    def _say(self, text: bytes) -> None:
+        if self._line is not None and not self._line.say(text):
+            self._line.let_go()
+            self._line = None
+
+
+class _Channel:
+    """One end of a line to the converter; a socket, as a pipe that breaks can kill who writes to it."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self._descriptor = Descriptor(end.fileno())
+
+    def say(self, text: bytes) -> bool:
+        """Say something, if it still listens."""
+        try:
+            if self._descriptor.number is None:
+                return False
+            self._socket.send(text, _SEND_FLAGS)
+        except BlockingIOError:
+            return True  # it has enough to do
+        except OSError as error:
+            reraise_if_handlers(error)
+            return False
+        return True
+
+    def broken_off(self, patience_ms: int) -> bool:
+        """Wait until the other end has gone, or for so long; hang up."""
+        import select  # noqa: PLC0415 - not before it is needed: recording must start quickly
+
+        gone = select.poll()
+        gone.register(self._socket, 0)
+        found = bool(gone.poll(patience_ms))
+        self.let_go()
+        return found
+
+    def let_go(self) -> None:
+        """Hang up, unless the training has done so: what has its number may be something else now."""
+        with Tolerated(OSError):
+            self._descriptor.close()
+            self._socket.detach()
+
+
+def _start_converter(place: Path) -> _Channel:
+    import socket  # noqa: PLC0415 - not before it is needed: recording must start quickly
+
+    ours, theirs = socket.socketpair()
+    with theirs:
+        try:
+            _spawn_converter(place, theirs.fileno())
+            return _Channel(ours)
+        except BaseException:
+            ours.close()
+            raise
+
+
+def _converter_wanted(retention: Retention) -> bool:
+    """Whether there may be a converter; of a recording of the last steps nothing is sure to stay."""
+    return os.environ.get(SWITCH) != "0" and retention.last is None and can_start_python()
+
+
+def _spawn_converter(place: Path, reading: int) -> None:
+    """Start the converter as nobody's child, and with nothing of ours but the pipe.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    import signal  # noqa: PLC0415 - as above
+
+    converter = python_command(_BACKGROUND_PROGRAM, str(place), str(os.getpid()))
+    nowhere = [(os.POSIX_SPAWN_OPEN, out, os.devnull, os.O_WRONLY, 0) for out in (1, 2)]
+    shell = os.posix_spawn(
+        _SHELL,
+        [_SHELL, "-c", _ORPHAN, "sh", *converter],
+        bare_environment(),
+        file_actions=[(os.POSIX_SPAWN_DUP2, reading, 0), *nowhere],
+        setsigmask=[],
+        setsigdef=[signal.SIGPIPE, signal.SIGTERM, signal.SIGCHLD],
+    )
+    with Tolerated(ChildProcessError):  # somebody waits for all children
+        os.waitpid(shell, 0)
+
+
+_LIBRARIES: Final = ("numpy", "pyarrow")
+_MEMORY_LIMITS: Final = (resource.RLIMIT_AS, resource.RLIMIT_DATA)
+_FINAL_PROGRAM: Final = (
+    "from pathlib import Path; from tracelens.conversion.segments import convert; "
+    "convert(Path(sys.argv[1]))"
+)
+
+
+def convert(place: Path) -> None:
+    """Turn a segments folder into an Arrow file; `place` is the folder, or the note that leads there.
+
+    Raises:
+        OSError: it was not done; the segments are as they were.
+        UnusableInput: they are damaged.
+    """
+    if _libraries_loaded() or not can_start_python():
+        from pathlib import Path  # noqa: PLC0415 - the recorder's own are less
+
+        from tracelens.conversion.segments import convert as convert_here  # noqa: PLC0415 - see above
+
+        with LimitsAsErrors():
+            convert_here(Path(place))
+    else:
+        _convert_in_process(place)
+
+
+def _libraries_loaded() -> bool:
+    """Whether all that it needs is there already, memory included."""
+    limited = any(resource.getrlimit(what)[0] != resource.RLIM_INFINITY for what in _MEMORY_LIMITS)
+    return not limited and all(name in sys.modules for name in _LIBRARIES)
+
+
+def _convert_in_process(place: Path) -> None:
+    # Not by `subprocess`: its import resets that the training ends by Ctrl-C, and so its exit code.
+    ours, theirs = os.pipe()
+    try:
+        child = os.posix_spawn(
+            sys.executable,
+            python_command(_FINAL_PROGRAM, str(place)),
+            bare_environment(),
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0),
+                (os.POSIX_SPAWN_DUP2, 0, 1),
+                (os.POSIX_SPAWN_DUP2, theirs, 2),
+            ],
+        )
+    finally:
+        os.close(theirs)
+        with open(ours, "rb") as errors:  # noqa: PTH123 - a descriptor
+            said = errors.read()
+    if _process_failed(child):
+        raise OSError(said.decode(errors="replace").strip().rpartition("\n")[2])
+
+
+def _process_failed(child: int) -> bool:
+    """Wait for a child; where somebody else waits for all children, its word is not known."""
+    try:
+        return os.waitpid(child, 0)[1] != 0
+    except ChildProcessError:
+        return False

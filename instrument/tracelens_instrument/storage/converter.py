@@ -1,0 +1,104 @@
+"""The process beside a training that turns full segments into Arrow; `conversion` starts it.
+
+It hears from the training, through its standard input, how far segments are full, and sleeps between.
+When the training ends its recording, or ends by whatever means, it converts the rest and ends, too. It
+is last in line for processor, disk and memory. Whatever fails here leaves the segments as they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sys
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tracelens.conversion.incremental import IncrementalConversion
+from tracelens.conversion.lock import locked
+from tracelens.conversion.segments import finish, folder_of, is_live
+from tracelens.errors import TraceLensError
+from tracelens.schema.vocabulary import SIDE_FILE
+
+__all__ = ["main"]
+
+_LOOK_EVERY_MS: Final = 5000  # at a training that cannot be watched; and how long dying may take
+_READ: Final = 1 << 16
+
+
+def main() -> None:
+    """Convert the recording that the command line names, of the process whose pid it says."""
+    place, pid = Path(sys.argv[1]), int(sys.argv[2])
+    _detach()
+    with contextlib.suppress(OSError, ValueError, TraceLensError):
+        _serve(place, _Training(place, pid))
+
+
+def _detach() -> None:
+    """Hold nothing of the training's."""
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    os.chdir("/")
+
+
+def _serve(place: Path, training: _Training) -> None:
+    folder = folder_of(place)
+    with locked(folder / SIDE_FILE), IncrementalConversion(folder) as converting:
+        while not (news := training.listen()).over:
+            while converting.advance(news.full):
+                pass
+            if news.deaf:
+                return
+        finish(converting, place)
+
+
+class _Report(NamedTuple):
+    """Segments before number `full` are full; the recording is `over`; nothing more will be heard."""
+
+    full: int = 0
+    over: bool = False
+    deaf: bool = False
+
+
+class _Training:
+    """The recording process, as it shows from outside."""
+
+    def __init__(self, place: Path, pid: int) -> None:
+        self._place = place
+        self._ear = sys.stdin.fileno()
+        self._heard = b""
+        self._poll = select.poll()
+        self._poll.register(self._ear, select.POLLIN)
+        self._watch: int | None = None
+        with contextlib.suppress(OSError):  # not on this system, or the process is gone
+            self._watch = os.pidfd_open(pid)
+            self._poll.register(self._watch, select.POLLIN)
+        self._over = not is_live(place)  # also if the pid is another process's by now
+
+    def listen(self) -> _Report:
+        """Wait for news."""
+        if self._over:
+            return _Report(over=True)
+        ready = dict(self._poll.poll(None if self._watch is not None else _LOOK_EVERY_MS))
+        if self._watch in ready or (self._watch is None and not is_live(self._place)):
+            return _Report(over=True)
+        if self._ear not in ready:
+            return _Report()
+        said = self._hear()
+        *lines, self._heard = (self._heard + said).split(b"\n")
+        if b"end" in lines:
+            return _Report(over=True)
+        if not said:
+            return self._after_the_last_word()
+        return _Report(int(lines[-1]) if lines else 0)
+
+    def _hear(self) -> bytes:
+        try:
+            return os.read(self._ear, _READ)
+        except ConnectionError:
+            return b""
+
+    def _after_the_last_word(self) -> _Report:
+        """Tell whether the training is dying, whose files close first, or only does not talk to us."""
+        self._poll.unregister(self._ear)
+        died = self._poll.poll(_LOOK_EVERY_MS) or not is_live(self._place)
+        return _Report(over=bool(died), deaf=not died)

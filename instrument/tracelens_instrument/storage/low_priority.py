@@ -1,0 +1,47 @@
+"""A process that comes after everything else on the machine: for processor, disk and memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+__all__ = ["lower_priority"]
+
+_LOWEST: Final = 19
+_OOM_SCORE: Final = "1000"  # when memory runs out
+_GROUP: Final = Path("/proc/self/autogroup")
+_TRIES: Final = 20
+_APART_S: Final = (
+    0.11  # of all processes of the machine, one a tenth of a second may change its group
+)
+
+
+def lower_priority() -> None:
+    """Lead a session of its own, and be out of everybody's way.
+
+    Linux gives every session its share of the processors (sched(7), autogroup), and `nice` counts only
+    within one: so the session steps back, too.
+    """
+    os.setsid()
+    os.nice(_LOWEST)
+    # Not SCHED_IDLE: on a machine that is busy all the time that would mean never.
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
+    _lower_session_priority()
+
+
+def _lower_session_priority() -> None:
+    for _ in range(_TRIES):
+        try:
+            _GROUP.write_text(str(_LOWEST))
+        except BlockingIOError:
+            time.sleep(_APART_S)
+        except OSError:  # no such groups here
+            return
+        else:
+            return

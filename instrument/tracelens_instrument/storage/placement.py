@@ -1,0 +1,244 @@
+"""Where live segments lie: a folder that nobody else has, in the trace folder or on a disk of this host.
+
+Memory that is mapped from a network file system may stall, or end the process, when the network or
+the server does not answer. A disk of the host does not; a note in the trace folder leads there, and
+the Arrow file goes to the trace folder at the end.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+
+from tracelens.schema.light import dataclass
+from tracelens.schema.light_path import Path
+from tracelens.schema.ownership import MARKER_FILE, mark
+from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, TRACE_SUFFIX, stem
+from tracelens_instrument.core.failures import Tolerated, warn_once
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from typing import Final
+
+    from tracelens_instrument.core.identity import Identity
+
+__all__ = [
+    "LOCAL_VARIABLE",
+    "Mount",
+    "Place",
+    "discard_place",
+    "is_network",
+    "local_place",
+    "mount_of",
+    "new_folder",
+    "read_mounts",
+]
+
+
+LOCAL_VARIABLE: Final = "TRACELENS_LOCAL_DIR"
+
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+# fmt: off
+_NETWORK: Final = frozenset((
+    "9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "cvfs", "davfs", "fhgfs", "fuse", "fuseblk",
+    "gfs2", "glusterfs", "gpfs", "lustre", "mmfs", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "panfs",
+    "pvfs2", "smb3", "smbfs", "vboxsf", "virtiofs", "wekafs",
+))
+# fmt: on
+_MEMORY: Final = ("tmpfs", "ramfs")
+_OCTAL: Final = r"\\([0-7]{3})"
+_PLENTY: Final = 1 << 30
+_ENOUGH: Final = 1 << 24
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A row of the table of mounted file systems: device number, where, and of which type."""
+
+    device: int
+    path: str
+    type: str
+
+
+def local_place(directory: Path) -> Path | None:
+    """Return the folder of this host to record in, instead of `directory`; None if that will do.
+
+    Raises:
+        OSError: `directory` will not do, and no other place has room.
+    """
+    wanted = os.environ.get(LOCAL_VARIABLE)
+    if wanted:
+        chosen = Path(wanted).absolute()
+        with Tolerated(OSError):
+            chosen.mkdir(parents=True, exist_ok=True)
+        if _room(chosen):
+            return None if _same(chosen, directory) else chosen
+        warn_once(f"{LOCAL_VARIABLE} is {wanted!r}, where there is no room or no permission")
+    mounts = read_mounts()
+    found = mount_of(directory, mounts)
+    if found is None or not is_network(found.type):
+        return None
+    place = _best(_candidates(), mounts)
+    if place is None:
+        raise OSError(
+            errno.ENOSPC,
+            f"{directory} is on a network file system ({found.type}), and no disk of this host has "
+            f"room for live segments: name one in {LOCAL_VARIABLE}",
+        )
+    return place
+
+
+def is_network(kind: str) -> bool:
+    """Tell whether a type of file system may depend on a network or on another process."""
+    return kind in _NETWORK or kind.startswith(("fuse.", "fuseblk."))
+
+
+def read_mounts(table: Path = _MOUNTS) -> list[Mount]:
+    """Read the table of mounted file systems; empty if there is none."""
+    try:
+        lines = table.read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return []
+    return [mount for mount in map(_mount, lines) if mount is not None]
+
+
+def mount_of(path: Path, mounts: Sequence[Mount]) -> Mount | None:
+    """Return the file system that an existing path is on, by its device number, else by its name."""
+    device, real = path.stat().st_dev, os.path.realpath(path)
+    above = [mount for mount in mounts if _holds(mount.path, real)]
+    same = [mount for mount in above if mount.device == device]
+    # Of several at one place the last is on top; some file systems give files other numbers.
+    return max(reversed(same or above), key=lambda mount: len(mount.path), default=None)
+
+
+def _mount(line: str) -> Mount | None:
+    """Read ``36 35 98:0 /root /where options - type source options``; see proc(5)."""
+    before, _, after = line.partition(" - ")
+    fields, kind = before.split(" "), after.partition(" ")[0]
+    try:
+        major, minor = map(int, fields[2].split(":"))
+        where = fields[4]
+        if "\\" in where:
+            import re  # noqa: PLC0415 - it takes a while, and few mount points have spaces in their names
+
+            where = re.sub(_OCTAL, lambda found: chr(int(found[1], 8)), where)
+    except (IndexError, ValueError):
+        return None
+    return Mount(os.makedev(major, minor), where, kind)
+
+
+def _holds(mount: str, path: str) -> bool:
+    return path == mount or path.startswith(mount.rstrip("/") + "/")
+
+
+def _candidates() -> list[Path]:
+    named = (os.environ.get("TMPDIR"), "/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - in a folder that is ours alone
+    return [Path(name) for name in dict.fromkeys(named) if name]
+
+
+def _best(places: Iterable[Path], mounts: Sequence[Mount]) -> Path | None:
+    """Choose a local place: the first disk with plenty of room, else memory, else what has most."""
+    local = [place for place in places if _room(place) >= _ENOUGH and _is_local(place, mounts)]
+    ample = [place for place in local if _room(place) >= _PLENTY]
+    if ample:
+        return min(ample, key=lambda place: _in_memory(place, mounts))
+    return max(local, key=_room, default=None)
+
+
+def _is_local(place: Path, mounts: Sequence[Mount]) -> bool:
+    found = mount_of(place, mounts)
+    return found is not None and not is_network(found.type)
+
+
+def _in_memory(place: Path, mounts: Sequence[Mount]) -> bool:
+    found = mount_of(place, mounts)
+    return found is not None and found.type in _MEMORY
+
+
+def _room(place: Path) -> int:
+    """Return how many bytes may be written below a folder."""
+    try:
+        found = os.statvfs(place)
+        return found.f_bavail * found.f_frsize if os.access(place, os.W_OK | os.X_OK) else 0
+    except OSError:
+        return 0
+
+
+def _same(one: Path, other: Path) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A segments folder, and the note in the trace folder that tells of it if it lies elsewhere."""
+
+    folder: Path
+    note: Path | None = None
+
+
+def new_folder(directory: Path, who: Identity, pid: int) -> Place:
+    """Make a segments folder.
+
+    Raises:
+        OSError: neither the trace folder nor a place of this host can be written.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    local = local_place(directory)
+    for name in _names_to_try(who, pid):
+        if any((directory / f"{name}{suffix}").exists() for suffix in _TAKEN):
+            continue
+        try:
+            place = (
+                _in_trace_folder(directory, name)
+                if local is None
+                else _on_this_host(local, directory, name)
+            )
+        except FileExistsError:
+            continue
+        with Tolerated(OSError):  # on a full disk; readers leave its segments where they are, then
+            mark(place.folder, directory)
+        return place
+    raise FileExistsError(f"{directory} holds a thousand recordings of process {pid}")
+
+
+def discard_place(place: Place) -> None:
+    """Remove a folder in which nothing could be written."""
+    with Tolerated(OSError):
+        (place.folder / MARKER_FILE).unlink(missing_ok=True)
+        place.folder.rmdir()
+        if place.note is not None:
+            place.folder.parent.rmdir()
+            place.note.unlink(missing_ok=True)
+
+
+_TAKEN = (TRACE_SUFFIX, ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX)
+
+
+def _names_to_try(who: Identity, pid: int) -> Iterator[str]:
+    """Give names to try: a pid may come again, after a restart or in a second run."""
+    for number in itertools.chain([pid], (pid * 1000 + again for again in range(1, 1000))):
+        yield stem(who.role, who.rank, number)
+
+
+def _in_trace_folder(directory: Path, name: str) -> Place:
+    folder = directory / f"{name}{SEGMENTS_SUFFIX}"
+    folder.mkdir()
+    return Place(folder)
+
+
+def _on_this_host(local: Path, directory: Path, name: str) -> Place:
+    """Make the folder inside one that is ours alone, since everybody may write to ``/tmp``."""
+    private = local / f"tracelens-{os.getuid()}-{os.urandom(6).hex()}"
+    from tracelens.schema.host import leave_note  # noqa: PLC0415 - most record where the trace is
+
+    note = directory / f"{name}{ELSEWHERE_SUFFIX}"
+    leave_note(note, private / f"{name}{SEGMENTS_SUFFIX}")
+    try:
+        private.mkdir(mode=0o700)
+        return Place(_in_trace_folder(private, name).folder, note)
+    except OSError:
+        note.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,210 @@
+"""Segments: memory-mapped files that hold records until they become Arrow.
+
+Space is reserved when a segment is made: a full disk then says so at once, instead of killing the
+training by SIGBUS when a page is first touched. A killed process loses nothing, because its dirty
+pages belong to the kernel.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from _operator import length_hint  # where `operator` has it from, which takes a while
+from sys import getrefcount
+
+from tracelens.schema.record import BYTE_ORDER, HEADER, MAGIC, RECORD_BYTES
+from tracelens.schema.vocabulary import SCHEMA_VERSION, SEGMENT_SUFFIX
+from tracelens_instrument.core.backend import FREE_THREADED, NATIVE
+from tracelens_instrument.core.failures import Tolerated
+from tracelens_instrument.core.state import WORD
+from tracelens_instrument.core.threads import RLock
+from tracelens_instrument.storage.descriptors import LimitsAsErrors, mapped
+
+if NATIVE:
+    from tracelens_instrument._native import Slots, redirect
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from typing import Final, Self
+
+    from tracelens_instrument.core.failures import Counter
+    from tracelens_instrument.core.state import OpenRecording, Slot
+
+__all__ = ["LEAST_CONVERTED", "SEGMENT_BYTES", "Segment", "count_records", "create_segment", "sink"]
+
+# Small, so that bringing one into memory between two steps takes a tenth of a millisecond.
+SEGMENT_BYTES: Final = 1 << 18
+LEAST_CONVERTED: Final = 20  # full ones: of fewer none becomes Arrow while training goes on
+_DEFINITION_WORD: Final = RECORD_BYTES // 4 - 1  # of 4 bytes; the header has zeros there
+_OWN_REFERENCES: Final = 2  # the segment's, and that of asking
+_POPULATE_WRITE: Final = 23  # MADV_POPULATE_WRITE, which the mmap module does not name
+
+
+class Segment:
+    """Slots to write records into.
+
+    ``next(segment.slots)`` reserves one and returns where it is, in one step that neither a thread nor a
+    signal handler can come between; StopIteration says that the segment is full. A `Slot` is where a
+    record begins, in words of 8 bytes and in bytes: ``segment.ends[word]`` is its end, what is before
+    that its start. Whoever holds a segment may close its spans, also after it is full.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_mapped",
+        "ends",
+        "memory",
+        "number",
+        "owner",
+        "path",
+        "slots",
+        "touched",
+    )
+
+    def __init__(
+        self,
+        memory: mmap.mmap | bytearray,
+        owner: OpenRecording,
+        *,
+        path: Path | None = None,
+        number: int = -1,
+        slots: Iterator[Slot] | None = None,
+    ) -> None:
+        self.path = path
+        self.number = number
+        self._mapped = memory
+        self.memory = memoryview(memory)  # written to quicker than what it is a view of
+        self.ends = _ends(memory)
+        self.owner = owner
+        self.touched = False
+        self.slots = slots or _slots(memory)
+
+    def remaining(self) -> int:
+        """How many slots are left."""
+        return length_hint(self.slots)
+
+    def touch(self) -> None:
+        """Bring the pages into memory now, so that no span has to wait for them; once."""
+        if not self.touched and isinstance(self._mapped, mmap.mmap):
+            self.touched = True
+            with Tolerated(OSError):  # before Linux 5.14: they come when first written
+                self._mapped.madvise(_POPULATE_WRITE)
+
+    def is_held(self) -> bool:
+        """Whether anything besides the segment itself refers to its slots."""
+        return getrefcount(self.slots) > _OWN_REFERENCES
+
+    def detach(self) -> None:
+        """Send whatever is still written here nowhere (a forked child must not touch the file)."""
+        scratch = bytearray(len(self.memory))
+        self._mapped = scratch
+        self.memory = memoryview(scratch)
+        self.ends = _ends(scratch)
+        if NATIVE:
+            redirect(self.slots, scratch)
+
+
+def _ends(memory: mmap.mmap | bytearray) -> memoryview[int]:
+    """Return the memory as words from the first record's end on."""
+    return memoryview(memory)[8:].cast(WORD)
+
+
+def _slots(memory: mmap.mmap | bytearray) -> Iterator[Slot]:
+    if NATIVE:
+        return Slots(memory)
+    slots = iter(_every_slot(len(memory)))
+    return _SharedSlots(slots) if FREE_THREADED else slots
+
+
+_slots_by_size: dict[int, tuple[Slot, ...]] = {}
+
+
+def _every_slot(size: int) -> tuple[Slot, ...]:
+    """Return the slots of a segment, made once: spans would take longer to compute them."""
+    found = _slots_by_size.get(size)
+    if found is None:
+        found = tuple((offset // 8, offset) for offset in range(RECORD_BYTES, size, RECORD_BYTES))
+        _slots_by_size[size] = found
+    return found
+
+
+class _SharedSlots:
+    """Gives each slot once also where the GIL does not see to it."""
+
+    def __init__(self, slots: Iterator[Slot]) -> None:
+        self._slots = slots
+        self._lock = RLock()  # a signal handler may come in between
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Slot:
+        with self._lock:
+            return next(self._slots)
+
+    def __length_hint__(self) -> int:
+        return length_hint(self._slots)
+
+
+def create_segment(path: Path, number: int, owner: OpenRecording) -> Segment:
+    """Make segment `number` in the folder `path`, its space reserved.
+
+    Raises:
+        OSError: there is no room, or the folder cannot be written.
+    """
+    file = path / f"{number:06d}{SEGMENT_SUFFIX}"
+    descriptor = _new_file(file)
+    try:
+        with LimitsAsErrors():
+            os.posix_fallocate(descriptor, 0, SEGMENT_BYTES)
+        memory = mapped(descriptor, SEGMENT_BYTES)
+    except BaseException:
+        file.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)
+    capacity = SEGMENT_BYTES // RECORD_BYTES - 1
+    HEADER.pack_into(
+        memory, 0, MAGIC, BYTE_ORDER, SCHEMA_VERSION, RECORD_BYTES, capacity, os.getpid()
+    )
+    return Segment(memory, owner, path=file, number=number)
+
+
+def _new_file(file: Path) -> int:
+    """Open a file that nobody else has; if it is there, somebody was interrupted who made it."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+    try:
+        return os.open(file, flags, 0o644)
+    except FileExistsError:
+        file.unlink(missing_ok=True)
+        return os.open(file, flags, 0o644)
+
+
+def count_records(content: bytes) -> int:
+    """How many slots of a segment are in use."""
+    definitions = memoryview(content).cast("I")[_DEFINITION_WORD :: RECORD_BYTES // 4]
+    return len(definitions) - definitions.tolist().count(0)
+
+
+def sink(owner: OpenRecording, lost: Counter) -> Segment:
+    """Make a segment that counts its records and keeps none."""
+    return Segment(bytearray(RECORD_BYTES), owner, slots=_NoSlots(lost))
+
+
+class _NoSlots:
+    """Gives the same slot to everybody, and counts how often."""
+
+    def __init__(self, lost: Counter) -> None:
+        self._lost = lost
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Slot:
+        self._lost.add()
+        return 0, 0
+
+    def __length_hint__(self) -> int:
+        return 0

@@ -1,0 +1,189 @@
+"""The side file of a live recording, and the losses that are reported in it.
+
+Whole lines are appended, one `write` each. Losses are counted by reason, and reported now and then.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from tracelens.schema.side import dropped_line
+from tracelens.schema.vocabulary import SIDE_FILE
+from tracelens_instrument.core.failures import Counter, Tolerated, cannot_write, reraise_if_handlers
+from tracelens_instrument.storage.descriptors import Descriptor, LimitsAsErrors
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from typing import Final
+
+__all__ = ["Losses", "SideFile"]
+
+
+_FIRST_PAUSE_NS: Final = 10**9
+_LONGEST_PAUSE_NS: Final = 64 * 10**9
+
+
+class Losses:
+    """Counters by reason; a long loss is told ever more rarely, so that telling it stays small."""
+
+    def __init__(self, tell: Callable[[bytes], None]) -> None:
+        self._tell = tell
+        self._counters: dict[str, Counter] = {}
+        self._told: dict[str, int] = {}
+        self._due = 0
+        self._wait = _FIRST_PAUSE_NS
+
+    def counter(self, reason: str) -> Counter:
+        """Return the counter of a reason."""
+        return self._counters.setdefault(reason, Counter())
+
+    def adopt(self, reason: str, counter: Counter) -> None:
+        """Tell of a counter that counts elsewhere."""
+        self._counters[reason] = counter
+
+    def tell_if_due(self, moment: int) -> None:
+        """Tell what has changed, unless it was told just before `moment`."""
+        if moment >= self._due and self.tell():
+            self._due = moment + self._wait
+            self._wait = min(2 * self._wait, _LONGEST_PAUSE_NS)
+
+    def tell(self) -> bool:
+        """Tell what has changed since the last time; whether anything has."""
+        told = dict(self._told)
+        for reason, counter in list(self._counters.items()):
+            count = counter.total()
+            if count != self._told.get(reason, 0):
+                self._told[reason] = count
+                self._tell(dropped_line(reason, count))
+        return told != self._told
+
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+_BLOCK: Final = 1 << 12
+_RESERVE: Final = 16 * _BLOCK
+_WHAT: Final = "the side file of the recording cannot be written"
+_APPEND: Final = os.O_WRONLY | os.O_APPEND
+
+
+class SideFile:
+    """Appends lines; a line that does not fit waits for the next attempt.
+
+    It holds a little room in reserve, so that also on a full disk it can be said what was lost.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Create the file, exclusively.
+
+        Raises:
+            OSError: it cannot be created.
+        """
+        self._path = folder / SIDE_FILE
+        self._descriptor = Descriptor(os.open(self._path, _APPEND | os.O_CREAT | os.O_EXCL, 0o644))
+        self._reserve = _Reserve(folder)
+        self.size = 0
+        self._waiting: list[bytes] = []
+        self._torn = False
+        self._closed = False
+
+    def append(self, line: bytes) -> None:
+        """Append a line; if a signal handler raises meanwhile, the next call appends what is left."""
+        lines, self._waiting = [*self._waiting, line], []
+        at = 0
+        try:
+            with LimitsAsErrors():
+                while at < len(lines) and self._write(lines[at]):
+                    at += 1
+        except BaseException:  # a signal handler may raise anything here
+            at += at < len(lines) and self._is_written(lines[at])
+            raise
+        finally:
+            self._waiting = lines[at:] + self._waiting
+
+    def _is_written(self, line: bytes) -> bool:
+        """Look whether a line is there, though nobody came to take it into account."""
+        number = self._descriptor.number
+        more = 0 if number is None else os.fstat(number).st_size - self.size
+        self.size += more
+        self._torn = 0 < more < len(line)
+        return more >= len(line)
+
+    def _write(self, line: bytes) -> bool:
+        if self._closed:
+            return True
+        try:
+            fits = self._write_once(line)
+            while not fits and self._reserve.give():
+                fits = self._write_once(line)
+        except OSError as error:
+            reraise_if_handlers(error)
+            cannot_write(_WHAT, self._path.parent, error)
+            return False
+        if not fits:
+            cannot_write(_WHAT, self._path.parent, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        return fits
+
+    def _write_once(self, line: bytes) -> bool:
+        """Append a line; False if there was no room for all of it.
+
+        The part that did fit becomes a line of its own, which readers pass over.
+        """
+        whole = b"\n" + line if self._torn else line
+        length = len(whole)
+        try:
+            written = os.write(self._number(), whole)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            return False
+        self.size += written
+        self._torn = written < length
+        return not self._torn
+
+    def _number(self) -> int:
+        """Return the file's descriptor, opened again if the program has closed it."""
+        number = self._descriptor.number
+        if number is None:
+            again = Descriptor(os.open(self._path, _APPEND))
+            if not again.is_same_file(self._descriptor):
+                again.close()
+                raise OSError(errno.EBADF, "the side file was closed and replaced by another")
+            self._descriptor = again
+            number = again.number
+        assert number is not None  # it was opened just now
+        return number
+
+    def close(self) -> None:
+        """Close it; later lines go nowhere."""
+        self._closed = True
+        self._descriptor.close()
+        self._reserve.close()
+
+
+class _Reserve:
+    """Room on the disk that is held by a file without a name, and given back block by block."""
+
+    def __init__(self, folder: Path) -> None:
+        self._descriptor: Descriptor | None = None
+        self._size = 0
+        with Tolerated(OSError), LimitsAsErrors():  # then there is none
+            number = os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o600)
+            self._descriptor = Descriptor(number)
+            os.posix_fallocate(number, 0, _RESERVE)
+            self._size = _RESERVE
+
+    def give(self) -> bool:
+        """Make room for others; False if there is nothing left to give."""
+        number = None if self._descriptor is None else self._descriptor.number
+        if number is None or self._size == 0:
+            return False
+        self._size -= _BLOCK
+        os.ftruncate(number, self._size)
+        return True
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            self._descriptor.close()

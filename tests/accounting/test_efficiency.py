@@ -1,0 +1,94 @@
+"""The ranks' time is divided without a rest."""
+
+from __future__ import annotations
+
+from math import prod
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.analysed import RUNS, report
+
+from tracelens.accounting import efficiency, phases
+from tracelens.load import prepare
+from tracelens.simulator.synthetic import Fault, Scenario, generate, random_clocks
+
+scenarios = st.builds(
+    Scenario,
+    ranks=st.integers(1, 6),
+    steps=st.integers(1, 12),
+    seed=st.integers(0, 10**6),
+    noise=st.floats(0, 0.5),
+    buckets=st.integers(1, 3),
+    transfer_ms=st.floats(0.01, 20),
+    overlap=st.booleans(),
+    shards=st.sampled_from([0, 0, 1, 3]),
+    faults=st.sampled_from([(), (Fault("gc", (0,), extra_ms=3),), (Fault("data", (), factor=9),)]),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(scenario=scenarios, skewed=st.booleans())
+def test_waterfall_adds_up_to_one(scenario: Scenario, *, skewed: bool) -> None:
+    """Useful work and all causes sum to the whole, none below nothing, on any run and clocks."""
+    if skewed:
+        clocks = random_clocks(scenario.hosts, scenario.seed)
+        scenario = Scenario(**(vars(scenario) | {"clocks": clocks}))
+    trace = prepare(generate(scenario))
+    found = efficiency.measure(trace, phases.run(trace))
+    assert found is not None
+    shares = [found.achieved, *(bar.share for bar in found.waterfall)]
+    assert sum(shares) == pytest.approx(1, abs=1e-12)
+    assert min(shares) >= 0
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_factors_multiply_to_parallel_efficiency(run: str) -> None:
+    """POP: load balance x communication, communication = serialisation x transfer; all within one."""
+    found = report(RUNS[run][0]).efficiency
+    assert found is not None
+    pop = found.pop
+    balance, communication = pop["load_balance"], pop["communication_efficiency"]
+    assert balance * communication == pytest.approx(found.achieved)
+    parts = (pop["serialisation_efficiency"], pop["transfer_efficiency"])
+    assert prod(parts) == pytest.approx(communication)
+    assert all(0 < factor <= 1 for factor in pop.values())
+
+
+def test_a_quiet_run_is_known_exactly() -> None:
+    """Without noise: 1 ms of data and 1 ms of exposed transfer in a step of 18 ms."""
+    scenario = Scenario(ranks=4, steps=10, noise=0, spread=0, exit_skew_us=0)
+    found = report(scenario).efficiency
+    assert found is not None
+    assert found.job_ns == 180_000_000
+    assert found.achieved == pytest.approx(16 / 18)
+    shares = {bar.cause: bar.share for bar in found.waterfall if bar.share}
+    assert shares == pytest.approx({"data": 1 / 18, "exposed_transfer": 1 / 18})
+    assert found.pop["transfer_efficiency"] == pytest.approx(17 / 18)
+    assert found.pop["serialisation_efficiency"] == pytest.approx(16 / 17)
+
+
+def test_a_late_rank_shows_as_waiting() -> None:
+    """A slow rank's cost stands where the others wait, and in the load balance."""
+    found = report(RUNS["slow rank"][0]).efficiency
+    healthy = report(RUNS["healthy"][0]).efficiency
+    assert found is not None
+    assert healthy is not None
+    late = {bar.cause: bar.share for bar in found.waterfall}["late_ranks"]
+    assert late > 0.04
+    assert found.pop["load_balance"] < healthy.pop["load_balance"] - 0.03
+
+
+def test_waiting_for_a_slow_host_has_a_bar_of_its_own() -> None:
+    """What its finding costs is no more waiting for single late ranks, and all still sums to one."""
+    told = report(RUNS["slow host"][0])
+    found = told.efficiency
+    assert found is not None
+    (finding,) = (one for one in told.findings if one.kind == "slow_host")
+    shares = {bar.cause: bar.share for bar in found.waterfall}
+    assert shares["slow_host"] == finding.cost
+    assert 0 < shares["late_ranks"] < shares["slow_host"]
+    assert found.achieved + sum(shares.values()) == pytest.approx(1, abs=1e-12)
+    alone = report(RUNS["slow rank"][0]).efficiency
+    assert alone is not None
+    assert {bar.cause: bar.share for bar in alone.waterfall}["slow_host"] == 0

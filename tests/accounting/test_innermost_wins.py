@@ -1,0 +1,53 @@
+"""Of properly nested spans the innermost counts: checked against a nanosecond-by-nanosecond count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.traces import span, trace_of
+
+from tracelens.accounting import phases
+from tracelens.load import prepare
+from tracelens.schema.vocabulary import OWN_KINDS
+
+LENGTH = 60
+
+
+@st.composite
+def nested(draw: st.DrawFn, first: int = 0, last: int = LENGTH, depth: int = 0) -> list[Any]:
+    """Draw spans side by side within bounds, each with spans inside."""
+    rows = []
+    at = first
+    while at < last and draw(st.booleans()):
+        start = draw(st.integers(at, last))
+        end = draw(st.integers(start, last))
+        kind = draw(st.sampled_from(OWN_KINDS))
+        rows.append(span(0, kind, start, end, name=f"{kind}@{depth}", depth=depth))
+        if depth < 3:
+            rows += draw(nested(first=start, last=end, depth=depth + 1))
+        at = end + 1
+    return rows
+
+
+def by_hand(rows: list[dict[str, Any]], at: int) -> tuple[str, str | None]:
+    """Find what a nanosecond is, by definition."""
+    active = [row for row in rows if row["start_ns"] <= at < row["end_ns"]]
+    active.sort(key=lambda row: row["depth"])
+    kinds = [row["kind"] for row in active if row["kind"] != "user"]
+    if kinds:
+        return kinds[-1], active[-1]["name"]
+    return ("user", active[-1]["name"]) if active else ("unknown", None)
+
+
+@settings(max_examples=100, deadline=None)
+@given(nested())
+def test_every_nanosecond(rows: list[dict[str, Any]]) -> None:
+    """Category and name of each nanosecond are those of the definition."""
+    step = span(0, "step", 0, LENGTH, step=0)
+    found = phases.run(prepare(trace_of([step, *rows]))).segments
+    known = found.select("category", "name", at=pl.int_ranges("start_ns", "end_ns")).explode("at")
+    expected = [by_hand(rows, at) for at in range(LENGTH)]
+    assert known.sort("at").select(pl.col("category", "name").cast(pl.String)).rows() == expected

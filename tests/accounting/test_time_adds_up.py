@@ -1,0 +1,109 @@
+"""Per rank and step, the categories sum to the step to the nanosecond, whatever was recorded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.scenarios import BLOCKING, HEALTHY, HOT_SHARD, SLOW_LOADER, TWO_HOSTS
+from support.traces import call, span, trace_of
+
+from tracelens.accounting import phases
+from tracelens.load import prepare
+from tracelens.schema.vocabulary import KINDS, OPS
+from tracelens.simulator.synthetic import Scenario, generate
+
+if TYPE_CHECKING:
+    from tracelens.accounting.phases import Phases
+    from tracelens.model.trace import Trace
+
+TIMES = st.integers(0, 400)
+LENGTHS = st.one_of(st.none(), st.integers(0, 200))
+
+
+def assert_adds_up(trace: Trace, found: Phases) -> None:
+    """Check the promise, and that segments touch, are maximal and agree with the sums."""
+    sums = found.times.group_by("process", "step").agg(pl.col("ns").sum())
+    steps = trace.steps.select("process", "step", ns=pl.col("end_ns") - pl.col("start_ns"))
+    lasting = steps.filter(pl.col("ns") > 0)
+    assert lasting.sort("process", "step").equals(
+        sums.filter(pl.col("ns") > 0).sort("process", "step").select(lasting.columns)
+    )
+    segments = found.segments
+    assert (segments["start_ns"] < segments["end_ns"]).all()
+    touching = pl.col("start_ns") == pl.col("end_ns").shift(1).over("process")
+    assert segments.select(touching.drop_nulls().all()).item()
+    same = pl.all_horizontal(
+        pl.col(name).eq_missing(pl.col(name).shift(1))
+        for name in ("process", "step", "category", "name")
+    )
+    assert not segments.select(same.any()).item()
+    within = segments.join(trace.steps, on=["process", "step"], suffix="_of_step")
+    assert within.height == segments.height
+    assert (within["start_ns"] >= within["start_ns_of_step"]).all()
+    assert (within["end_ns"] <= within["end_ns_of_step"]).all()
+    assert found.hidden.height == trace.steps.height
+
+
+@st.composite
+def any_span(draw: st.DrawFn, ranks: int) -> dict[str, Any]:
+    """Draw any event on any thread, overlapping others as it pleases."""
+    start, length = draw(TIMES), draw(LENGTHS)
+    kind = draw(st.sampled_from(KINDS))
+    more: dict[str, Any] = {
+        "thread": draw(st.integers(0, 2)),
+        "step": draw(st.integers(-1, 3)),
+        "depth": draw(st.integers(0, 3)),
+        "op": draw(st.sampled_from((None, *OPS.get(kind, ())))),
+        "request": draw(st.one_of(st.none(), st.integers(1, 5))),
+    }
+    rank = draw(st.integers(0, ranks - 1))
+    if kind == "reduction" and draw(st.booleans()):
+        more |= {"communicator": "world-uid", "seq": draw(st.integers(0, 3)), "op": "allreduce"}
+    return span(rank, kind, start, None if length is None else start + length, **more)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(any_span(ranks=3), max_size=40))
+def test_any_spans(rows: list[dict[str, Any]]) -> None:
+    """Random spans, also open, empty, crossing each other and out of order."""
+    raw = trace_of(rows, ranks=2, shards=1)
+    trace = prepare(raw)
+    assert_adds_up(trace, phases.run(trace))
+
+
+@pytest.mark.parametrize("scenario", [HEALTHY, BLOCKING, SLOW_LOADER, TWO_HOSTS, HOT_SHARD])
+def test_simulated_runs(scenario: Scenario) -> None:
+    """Whole simulated runs, also on clocks that had to be aligned."""
+    trace = prepare(generate(scenario))
+    found = phases.run(trace)
+    assert_adds_up(trace, found)
+    assert set(found.times["rank"]) == set(range(scenario.ranks))
+
+
+def test_nothing_recorded() -> None:
+    """A trace without steps gives empty results of the right columns."""
+    found = phases.run(prepare(trace_of([])))
+    assert found.segments.is_empty()
+    assert dict(found.times.schema) == dict(phases.run(prepare(generate(HEALTHY))).times.schema)
+
+
+def test_open_spans() -> None:
+    """A killed rank's open spans count up to its last event."""
+    rows = [
+        span(0, "step", 0, None, step=0),
+        span(0, "backprop", 10, None),
+        call(0, 0, 20, None),
+        span(0, "gc", 25, 30),
+    ]
+    trace = prepare(trace_of(rows))
+    found = phases.run(trace)
+    assert_adds_up(trace, found)
+    assert found.segments.select("category", "start_ns", "end_ns").rows() == [
+        ("unknown", 0, 10),
+        ("backprop", 10, 25),
+        ("gc", 25, 30),
+    ]

@@ -1,0 +1,172 @@
+"""Communication that nothing hides is waiting until all have come, queueing, or transfer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import polars as pl
+from support.scenarios import HOT_SHARD, SLOW_BACKPROP
+from support.traces import call, span, trace_of
+
+from tracelens.accounting import phases
+from tracelens.load import prepare
+from tracelens.simulator.synthetic import Scenario, generate
+
+BLOCKED = {"thread": 0}
+
+
+def cut(rows: list[dict[str, Any]], ranks: int = 2, shards: int = 0) -> list[tuple[Any, ...]]:
+    """Return rank 0's pieces of a step from 0 to 100."""
+    steps = [span(rank, "step", 0, 100, step=0) for rank in range(ranks)]
+    found = phases.run(prepare(trace_of([*steps, *rows], ranks=ranks, shards=shards)))
+    mine = found.segments.filter(pl.col("rank") == 0)
+    return mine.select(pl.col("category").cast(pl.String), "start_ns", "end_ns").rows()
+
+
+def test_blocking_call() -> None:
+    """A blocking collective is waiting until the last arrival and transfer after it."""
+    rows = [call(0, 0, 20, 80, **BLOCKED), call(1, 0, 50, 80, **BLOCKED)]
+    assert cut(rows)[1:3] == [("wait", 20, 50), ("transfer", 50, 80)]
+
+
+def test_in_flight_under_work() -> None:
+    """What own work hides is own work; what sticks out is split."""
+    rows = [
+        span(0, "backprop", 0, 40),
+        span(0, "wait", 40, 90),
+        call(0, 0, 10, 90),
+        call(1, 0, 60, 90),
+    ]
+    assert cut(rows)[:3] == [("backprop", 0, 40), ("wait", 40, 60), ("transfer", 60, 90)]
+
+
+def test_unrecorded_time_in_flight() -> None:
+    """Where the code's waiting is not recorded, what is in flight explains it."""
+    rows = [span(0, "backprop", 0, 40), call(0, 0, 10, 90), call(1, 0, 60, 90)]
+    assert cut(rows) == [
+        ("backprop", 0, 40),
+        ("wait", 40, 60),
+        ("transfer", 60, 90),
+        ("unknown", 90, 100),
+    ]
+
+
+def test_point_to_point_inside_a_collective() -> None:
+    """A ring written with sends inside a matched reduction waits as the reduction does."""
+    ring = {"algorithm": "ring", **BLOCKED}
+    rows = [
+        call(0, 0, 20, 80, **ring),
+        span(0, "reduction", 22, 40, op="send", depth=1),
+        span(0, "reduction", 40, 78, op="recv", depth=1),
+        call(1, 0, 50, 80, **ring),
+    ]
+    assert cut(rows)[1:-1] == [("wait", 20, 50), ("transfer", 50, 80)]
+
+
+def test_user_code_inside_a_collective() -> None:
+    """Adding up received parts inside a reduction is part of it."""
+    rows = [call(0, 0, 20, 80, **BLOCKED), span(0, "user", 60, 70, depth=1)]
+    assert cut(rows, ranks=1)[1:-1] == [
+        ("transfer", 20, 60),
+        ("transfer", 60, 70),
+        ("transfer", 70, 80),
+    ]
+
+
+def test_user_code_over_something_in_flight() -> None:
+    """A user's span outside of any phase is work, also while something is in flight."""
+    rows = [span(0, "user", 10, 60), call(0, 0, 0, 60)]
+    assert cut(rows, ranks=1)[1] == ("user", 10, 60)
+
+
+def test_never_joined() -> None:
+    """A collective that somebody never joins is waiting to the end."""
+    rows = [call(0, 0, 30, None, **BLOCKED)]
+    assert cut(rows)[-1] == ("wait", 30, 100)
+
+
+def test_desync_is_not_waiting() -> None:
+    """Nothing is known about calls that do not match: they are transfer."""
+    rows = [call(0, 0, 30, 90, **BLOCKED), call(1, 0, 60, 90, op="broadcast", **BLOCKED)]
+    assert cut(rows)[1] == ("transfer", 30, 90)
+
+
+def test_waiting_has_priority() -> None:
+    """Of two collectives in flight, one not yet entered by all makes it waiting."""
+    rows = [call(0, 0, 10, 90), call(1, 0, 10, 90), call(0, 1, 20, 90), call(1, 1, 60, 90)]
+    assert [row[:2] for row in cut(rows)[1:4]] == [
+        ("transfer", 10),
+        ("wait", 20),
+        ("transfer", 60),
+    ]
+
+
+def test_bare_wait() -> None:
+    """A recorded wait beneath which nothing else is recorded is waiting."""
+    assert cut([span(0, "wait", 10, 60)], ranks=1)[1] == ("wait", 10, 60)
+
+
+def test_waiting_for_work() -> None:
+    """Who has been given nothing to do is idle, of known cause: no rank is awaited."""
+    assert cut([span(0, "wait", 10, 60, op="launch")], ranks=1)[1] == ("idle", 10, 60)
+
+
+def test_other_causes() -> None:
+    """Empty time with a pause of the process, or device work, is idle; else unknown."""
+    rows = [
+        span(0, "gc", 10, 20, thread=2),
+        span(0, "device", 30, 40),
+        span(0, "device", 50, 55, device_start_ns=60, device_duration_ns=10),
+    ]
+    idle = [row[1:] for row in cut(rows, ranks=1) if row[0] == "idle"]
+    assert idle == [(10, 20), (30, 40), (50, 55), (60, 70)]
+
+
+def test_elastic() -> None:
+    """Waiting for one's turn is a server's queue, an elastic update is an update, the rest transfer."""
+    ops = ("turn_wait", "weights_down", "worker_update")
+    rows = [span(0, "elastic", 10 * i, 10 * i + 10, op=op) for i, op in enumerate(ops)]
+    assert [row[0] for row in cut(rows, ranks=1)] == ["ps_queue", "transfer", "update", "unknown"]
+
+
+def test_queue_of_a_shard() -> None:
+    """A push that the shard has but does not serve yet stands in its queue."""
+    on_shard: dict[str, Any] = {"process": 1, "role": "ps", "request": 7}
+    rows = [
+        span(0, "ps", 10, 90, op="push", request=7),
+        span(0, "ps", 15, 30, op="receive", **on_shard),
+        span(0, "ps", 50, 80, op="aggregate", **on_shard),
+    ]
+    assert cut(rows, ranks=1, shards=1)[1:4] == [
+        ("transfer", 10, 30),
+        ("ps_queue", 30, 50),
+        ("transfer", 50, 90),
+    ]
+
+
+def test_pull_waits_for_later_pushes() -> None:
+    """A pull that is answered only after others have pushed stands in the queue until then."""
+    found = phases.run(prepare(generate(HOT_SHARD)))
+    waiting = found.segments.filter(pl.col("name") == "wait_pull", pl.col("category") == "ps_queue")
+    assert waiting.height > 0
+    shares = found.times.group_by("category").agg(pl.col("ns").sum())
+    by_name = dict(shares.select(pl.col("category").cast(pl.String), "ns").iter_rows())
+    assert by_name["ps_queue"] > by_name["transfer"]
+
+
+def test_others_wait_for_the_slow_rank() -> None:
+    """On a simulated run the slow rank has the least waiting and the most own time."""
+    found = phases.run(prepare(generate(SLOW_BACKPROP)))
+    sums = found.times.group_by("rank", "category").agg(pl.col("ns").sum())
+    waits = dict(sums.filter(pl.col("category") == "wait").select("rank", "ns").iter_rows())
+    assert waits.get(2, 0) * 10 < min(waits[rank] for rank in (0, 1, 3))
+
+
+def test_hidden_is_what_own_work_covers() -> None:
+    """Communication in flight under own work is counted beside the sum, per step."""
+    scenario = Scenario(ranks=2, steps=20, noise=0.0, spread=0.0, exit_skew_us=0.0, buckets=2)
+    hidden = phases.run(prepare(generate(scenario))).hidden["ns"]
+    assert hidden.to_list() == [1_000_000] * 40  # the first of two buckets, 1 ms each
+    blocking = phases.run(prepare(generate(replace(scenario, overlap=False)))).hidden["ns"]
+    assert blocking.to_list() == [0] * 40

@@ -1,0 +1,73 @@
+"""Where steps tell their samples or tokens, more work is told from slower work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from support.traces import call, span, trace_of
+
+from tracelens.analyses import analyze
+from tracelens.load import prepare
+
+if TYPE_CHECKING:
+    from tracelens.model.result import Finding
+
+MS = 1_000_000
+STEPS, RANKS = 80, 6
+NS_PER_TOKEN = 20_000
+
+
+def found(tokens: np.ndarray, slow: np.ndarray, kind: str) -> Finding:
+    """Judge a run whose ranks, [step, rank], compute so many tokens, so many times as slowly."""
+    rows: list[dict[str, Any]] = []
+    begin = 10**12
+    for step in range(STEPS):
+        took = (tokens[step] * slow[step] * NS_PER_TOKEN).astype(int).tolist()
+        over = begin + max(took) + MS
+        for rank in range(RANKS):
+            rows.append(span(rank, "step", begin, over, step=step))
+            rows.append(span(rank, "backprop", begin, begin + took[rank], step=step))
+            rows.append(call(rank, step, begin + took[rank], over, step=step))
+            told = {"type": "counter", "value": float(tokens[step, rank])}
+            rows.append(span(rank, "step", over, over, "tokens", step=step, **told))
+        begin = over
+    findings = analyze(prepare(trace_of(rows, ranks=RANKS))).findings
+    (finding,) = (one for one in findings if one.kind == kind)
+    return finding
+
+
+def noise(by: float, seed: int) -> np.ndarray:
+    return 1 + by * np.random.default_rng(seed).standard_normal((STEPS, RANKS))
+
+
+def test_lengths_explain_uneven_work() -> None:
+    told = found((1000 * noise(0.25, 1)).round(), noise(0.01, 2), "load_imbalance")
+    assert told.evidence["explained_by"] == "tokens"
+    assert told.evidence["explained"] > 0.95
+    assert "the number of tokens per rank varies, which explains" in told.sentence
+
+
+def test_lengths_that_do_not_explain_it_are_said() -> None:
+    told = found((1000 * noise(0.01, 1)).round(), noise(0.25, 2), "load_imbalance")
+    assert told.evidence["explained"] < 0.1
+    assert "not with its tokens" in told.sentence
+
+
+def test_a_rank_with_more_work() -> None:
+    tokens = (1000 * noise(0.02, 1)).round()
+    tokens[:, 2] *= 1.3
+    told = found(tokens, noise(0.01, 2), "straggler")
+    assert told.ranks == (2,)
+    assert 1.25 < told.evidence["work"]["tokens"] < 1.35
+    assert " % more tokens than the others." in told.sentence
+    low, high = told.evidence["extra_interval_ns"]
+    assert low < told.evidence["extra_ns"] < high
+
+
+def test_a_rank_that_is_slow_with_the_same_work() -> None:
+    slow = noise(0.01, 2)
+    slow[:, 2] *= 1.3
+    told = found((1000 * noise(0.02, 1)).round(), slow, "straggler")
+    assert 0.95 < told.evidence["work"]["tokens"] < 1.05
+    assert "more tokens" not in told.sentence

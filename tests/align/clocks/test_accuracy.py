@@ -1,0 +1,136 @@
+"""Clocks are aligned to within microseconds, whoever is slow, drifts or jumps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pytest
+
+from tracelens.align.clocks import common
+from tracelens.simulator.synthetic import Clock, Fault, Scenario, generate, random_clocks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TIMES = ("start_ns", "end_ns")
+RUN = Scenario(ranks=32, ranks_per_host=4, steps=400, buckets=4, clocks=random_clocks(8, seed=3))
+
+
+def errors_us(
+    scenario: Scenario, change: Callable[[pl.LazyFrame], pl.LazyFrame] | None = None
+) -> npt.NDArray[np.float64]:
+    """Return how far every event of the aligned trace is from the true time, microseconds.
+
+    `change` is done to the recorded events before they are aligned.
+    """
+    raw = generate(scenario)
+    aligned = common.align(raw.with_(events=change(raw.events)) if change else raw)
+    assert aligned.alignment.method == "collective_exits"
+    found = aligned.events.collect()["start_ns"].to_numpy()
+    true = generate(replace(scenario, clocks=())).events.collect()["start_ns"].to_numpy()
+    return np.asarray(np.abs(found - true) / 1e3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_offsets_and_drifts(seed: int) -> None:
+    """Clocks 5 ms and 20 ppm apart come together to 1.5 microseconds."""
+    scenario = replace(RUN, seed=seed, clocks=random_clocks(8, seed=seed))
+    assert np.quantile(errors_us(scenario), 0.99) <= 1.5
+
+
+def test_hours_apart() -> None:
+    """Hosts that booted hours apart are aligned as well as any."""
+    far = tuple(replace(c, offset_ns=c.offset_ns * 1_000_000) for c in RUN.clocks)
+    assert np.quantile(errors_us(replace(RUN, clocks=far)), 0.99) <= 1.5
+
+
+def test_straggler_is_not_absorbed() -> None:
+    """A rank that always comes late keeps its lateness: the clock of its host is not bent to it."""
+    late = Fault("backprop", (9,), factor=1.3)
+    assert np.quantile(errors_us(replace(RUN, faults=(late,))), 0.99) <= 1.5
+
+
+def test_slow_host_is_not_absorbed() -> None:
+    """Nor is a whole host's lateness."""
+    late = Fault("forward", (8, 9, 10, 11), factor=2.0)
+    assert np.quantile(errors_us(replace(RUN, faults=(late,))), 0.99) <= 1.5
+
+
+def test_two_hosts() -> None:
+    """Two clocks, of which nobody can say which is right, are brought onto the first."""
+    pair = replace(RUN, ranks=8, clocks=random_clocks(2, seed=5))
+    assert np.quantile(errors_us(pair), 0.99) <= 1.5
+
+
+def test_jump() -> None:
+    """A clock that jumps is mended on both sides, and the jump is named where it was."""
+    jumping = replace(RUN.clocks[5], jump_ns=500_000, jump_after_ms=3_000.0)
+    scenario = replace(RUN, clocks=(*RUN.clocks[:5], jumping, *RUN.clocks[6:]))
+    # Only between two collectives can one not know when it jumped.
+    assert np.quantile(errors_us(scenario), 0.99) <= 1.7
+    hosts = common.align(generate(scenario)).alignment.hosts
+    assert [len(host.jumps) for host in hosts] == [0, 0, 0, 0, 0, 1, 0, 0]
+    assert hosts[5].jumps[0] == pytest.approx(1_000_000_000_000 + 3_000_000_000, abs=30_000_000)
+
+
+def test_collectives_that_do_not_synchronise() -> None:
+    """Three in ten collectives that let every rank leave at once do not mislead the fit."""
+
+    def early(events: pl.LazyFrame) -> pl.LazyFrame:
+        loose = (pl.col("kind") == "reduction") & (pl.col("seq") % 10 < 3)
+        return events.with_columns(
+            end_ns=pl.when(loose).then(pl.col("start_ns") + 20_000).otherwise("end_ns")
+        )
+
+    late = Fault("backprop", (9,), factor=1.3)
+    assert np.quantile(errors_us(replace(RUN, faults=(late,)), early), 0.99) <= 1.5
+
+
+def test_wander() -> None:
+    """A clock whose rate swings is followed."""
+
+    def swinging(events: pl.LazyFrame) -> pl.LazyFrame:
+        swing = (50_000 * (pl.col("start_ns") / 1e9).sin()).round().cast(pl.Int64)
+        on_host = pl.col("process").is_between(12, 15)
+        moved = [pl.when(on_host).then(pl.col(c) + swing).otherwise(c).alias(c) for c in TIMES]
+        return events.with_columns(moved)
+
+    errors = errors_us(RUN, swinging)
+    assert np.quantile(errors, 0.99) <= 5.0
+    assert np.median(errors) <= 0.5
+
+
+def test_what_is_reported() -> None:
+    """Offsets and drifts are reported as they are; the errors stay within the uncertainty."""
+    alignment = common.align(generate(RUN)).alignment
+    assert [host.host for host in alignment.hosts] == [f"host{h:03d}" for h in range(8)]
+    for host, true in zip(alignment.hosts, RUN.clocks, strict=True):
+        assert host.offset_ns == pytest.approx(true.offset_ns, abs=2_000)
+        assert host.drift_ppm == pytest.approx(true.drift_ppm, abs=0.5)
+        assert host.uncertainty_ns is not None
+        assert host.uncertainty_ns <= 5_000
+    assert errors_us(RUN).max() * 1e3 <= alignment.uncertainty_ns
+
+
+def test_first_host_is_unchanged() -> None:
+    """The common clock is the first host's: its own times stay to the nanosecond."""
+    scenario = replace(RUN, clocks=(Clock(7_000, 12.0), *RUN.clocks[1:]))
+    raw = generate(scenario)
+    on_first = [0, 1, 2, 3]
+    before, after = raw.events.collect(), common.align(raw).events.collect()
+    for column in TIMES:
+        pair = (frame.filter(frame["process"].is_in(on_first))[column] for frame in (before, after))
+        assert next(pair).equals(next(pair))
+
+
+def test_one_clock_changes_nothing() -> None:
+    """Processes that share a clock are left alone, whatever their collectives look like."""
+    raw = generate(replace(RUN, clocks=()))
+    same = common.align(raw)
+    assert same.alignment.method == "same_clock"
+    assert same.alignment.uncertainty_ns == 0
+    assert same.events.collect().equals(raw.events.collect())

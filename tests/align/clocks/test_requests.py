@@ -1,0 +1,180 @@
+"""Requests to parameter servers tie clocks, and what is said of them holds whatever the network does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.scenarios import HOT_SHARD
+from support.traces import call, span, trace_of
+
+from tracelens.align.clocks import common
+from tracelens.simulator.synthetic import generate, random_clocks
+
+if TYPE_CHECKING:
+    from tracelens.model.trace import Trace
+
+SERVERS = replace(HOT_SHARD, ranks_per_host=2, clocks=random_clocks(5, seed=1))
+TRUE = generate(replace(SERVERS, clocks=())).events.collect()
+START = 10**12
+MS = 1_000_000
+
+
+def worst_ns(aligned: Trace) -> int:
+    """Return the greatest error on the common clock, of runs in which nothing but clocks differs."""
+    off = (aligned.events.collect()["start_ns"] - TRUE["start_ns"]).abs().max()
+    assert isinstance(off, int)
+    return off
+
+
+def exchanged(
+    delays: list[tuple[int, int]],
+    ahead: int,
+    drift_ppm: float,
+    *,
+    waits: bool = True,
+    more: list[dict[str, Any]] | None = None,
+    hosts: int = 2,
+) -> Trace:
+    """Write a push and a pull every 100 ms, of so long ways there and back, on two hosts' clocks."""
+
+    def shows(true: int) -> int:
+        return true + ahead + round((true - START) * drift_ppm * 1e-6)
+
+    rows = more or []
+    of_server: dict[str, Any] = {"process": hosts - 1, "role": "ps", "shard": 0}
+    for number, (there, back) in enumerate(delays):
+        sent = START + number * 100 * MS
+        came = sent + there
+        done = came + back if waits else sent + 10
+        push: dict[str, Any] = {"request": 2 * number, "shard": 0}
+        pull: dict[str, Any] = {"request": 2 * number + 1, "shard": 0}
+        asked = sent + 50 * MS
+        replied = asked + back
+        rows += [
+            span(0, "step", sent, sent + 90 * MS, step=number),
+            span(0, "ps", sent, done, op="push", step=number, **push),
+            span(0, "ps", asked, replied + there, op="pull", step=number, **pull),
+            span(0, "ps", shows(came - 5), shows(came), op="receive", **push | of_server),
+            span(0, "ps", shows(replied), shows(replied + 5), op="reply", **pull | of_server),
+        ]
+    names = [f"host{number}" for number in range(hosts)]
+    return trace_of(rows, ranks=hosts - 1, shards=1, host=names, clock_domain=names)
+
+
+def served_wrongly_ns(aligned: Trace, delays: list[tuple[int, int]]) -> int:
+    """Return the greatest error of the server's times."""
+    here = pl.col("role") == "ps"
+    found, true = (
+        trace.events.filter(here).sort("request").collect()["start_ns"]
+        for trace in (aligned, exchanged(delays, 0, 0.0))
+    )
+    off = (found - true).abs().max()
+    assert isinstance(off, int)
+    return off
+
+
+def test_requests_beat_wall_clocks() -> None:
+    aligned = common.align(generate(SERVERS))
+    assert aligned.alignment.method == "requests"
+    assert aligned.alignment.uncertainty_ns < MS
+    assert worst_ns(aligned) <= aligned.alignment.uncertainty_ns
+    assert not aligned.notes
+
+
+def test_requests_alone() -> None:
+    """As in a table, which has no clock readings."""
+    trace = generate(SERVERS)
+    aligned = common.align(trace.with_(clocks=trace.clocks.clear()))
+    assert aligned.alignment.method == "requests"
+    assert worst_ns(aligned) <= aligned.alignment.uncertainty_ns < 10 * MS
+
+
+def test_wall_clocks_that_cannot_be_right_are_left_out() -> None:
+    """Without NTP they may be off by anything."""
+    aligned = common.align(generate(replace(SERVERS, wall_error_ms=400.0)))
+    assert aligned.alignment.method == "requests"
+    assert worst_ns(aligned) <= aligned.alignment.uncertainty_ns < 10 * MS
+
+
+def test_requests_that_match_wrongly_tie_nothing() -> None:
+    """Numbers that mean other requests at servers: better the wall clocks, and it is said."""
+    trace = generate(SERVERS)
+    asked = pl.col("op").cast(pl.String).is_in(("push", "pull"))
+    other = pl.when(asked).then(pl.col("request").reverse().over(asked)).otherwise("request")
+    aligned = common.align(trace.with_(events=trace.events.with_columns(request=other)))
+    assert aligned.alignment.method == "wall"
+    assert any("before they were sent" in note.sentence for note in aligned.notes)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    delays=st.lists(
+        st.tuples(st.integers(5_000, 30 * MS), st.integers(5_000, 30 * MS)),
+        min_size=1,
+        max_size=40,
+    ),
+    ahead=st.integers(-(10**15), 10**15),
+    drift=st.floats(-40, 40),
+)
+def test_uncertainty_covers_the_error(
+    delays: list[tuple[int, int]], ahead: int, drift: float
+) -> None:
+    """However much slower one way is than the other, and however far apart the clocks are."""
+    aligned = common.align(exchanged(delays, ahead, drift))
+    assert aligned.alignment.method == "requests"
+    assert served_wrongly_ns(aligned, delays) <= aligned.alignment.uncertainty_ns + 3
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_pushes_that_nobody_waits_for(*, waits: bool) -> None:
+    """A push may be over for the worker before it is there; pulls tell, and then speak alone."""
+    draw = np.random.default_rng(3)
+    ways = draw.integers(20_000, 400_000, (200, 2)).tolist()
+    aligned = common.align(exchanged(ways, -7 * MS, 12.0, waits=waits))
+    assert served_wrongly_ns(aligned, ways) <= aligned.alignment.uncertainty_ns < 300_000
+
+
+def test_clocks_that_contradict_requests_are_said() -> None:
+    """Somebody measured the clocks, wrongly by 20 ms; requests came before they were sent."""
+    trace = exchanged([(30_000, 30_000)] * 50, 0, 0.0)
+    wrong = {
+        "process": 1,
+        "method": "ping_pong",
+        "monotonic_ns": START,
+        "offset_ns": 20 * MS,
+        "window_ns": 1000,
+        "peer": 0,
+    }
+    readings = pl.DataFrame(
+        [dict.fromkeys(trace.clocks.schema) | wrong], schema=trace.clocks.schema
+    )
+    aligned = common.align(trace.with_(clocks=readings))
+    assert aligned.alignment.method == "ping_pong"
+    (note,) = aligned.notes
+    assert "came before they were sent" in note.sentence
+    assert note.kind == "clock"
+
+
+def test_servers_of_workers_that_reduce() -> None:
+    """Collectives tie the workers' hosts, and requests the server's, which is named."""
+    apart = 3 * MS
+    reduced = [
+        call(rank, number, START + number * 100 * MS + rank * apart, left + rank * apart)
+        for number in range(60)
+        for left in (START + number * 100 * MS + 10 * MS,)
+        for rank in (0, 1)
+    ]
+    ways = [(40_000, 40_000)] * 60
+    aligned = common.align(exchanged(ways, -9 * MS, 0.0, more=reduced, hosts=3))
+    assert aligned.alignment.method == "collective_exits"
+    assert aligned.alignment.hosts[1].offset_ns == apart
+    assert served_wrongly_ns(aligned, ways) <= aligned.alignment.uncertainty_ns <= 42_000
+    (note,) = aligned.notes
+    assert "'host2'" in note.sentence
+    assert "requests to parameter servers" in note.sentence

@@ -1,0 +1,99 @@
+"""Every worker's time is divided into steps whose windows touch."""
+
+from __future__ import annotations
+
+import polars as pl
+from support.traces import call, span, trace_of
+
+from tracelens.align import steps
+
+
+def step(rank: int, number: int, start: int, end: int | None) -> dict[str, object]:
+    return span(rank, "step", start, end, step=number)
+
+
+def windows(trace_rows: list[dict[str, object]], ranks: int = 1) -> list[tuple[object, ...]]:
+    trace = steps.divide(trace_of(trace_rows, ranks=ranks))
+    return trace.steps.select("rank", "step", "start_ns", "end_ns").rows()
+
+
+def test_windows_touch() -> None:
+    """A step lasts until the next begins; the last, until it ends itself: training is over then."""
+    rows = [step(0, 0, 10, 20), step(0, 1, 30, 40), span(0, "data", 20, 30), span(0, "gc", 41, 50)]
+    assert windows(rows) == [(0, 0, 10, 30), (0, 1, 30, 40)]
+
+
+def test_open_last_step() -> None:
+    """A killed rank's last step ends with the last that it recorded."""
+    rows = [step(0, 0, 10, 20), step(0, 1, 20, None), span(0, "forward", 25, 31)]
+    assert windows(rows) == [(0, 0, 10, 20), (0, 1, 20, 31)]
+
+
+def test_events_get_their_step() -> None:
+    """Events without a step belong to the window they start in, on the thread and in flight."""
+    rows = [
+        step(0, 7, 10, 20),
+        step(0, 8, 30, 40),
+        span(0, "data", 5, 9),
+        span(0, "data", 22, 30),
+        call(0, 0, 35, 60),
+        span(0, "data", 36, 38, thread=2),
+        span(0, "user", 31, 32, step=7),
+    ]
+    trace = steps.divide(trace_of(rows))
+    found = trace.events.filter(pl.col("kind") != "step").sort("start_ns").collect()
+    assert found["step"].to_list() == [-1, 7, 7, 8, -1]
+    assert trace.workers["training_thread"].to_list() == [0]
+
+
+def test_repeated_numbers_are_counted() -> None:
+    """Step numbers that begin again each epoch become one count, for all ranks, with a note."""
+    rows = [
+        *(step(0, number % 2, 10 * number, 10 * number + 9) for number in range(4)),
+        *(step(1, number, 10 * number, 10 * number + 9) for number in range(3, 7)),
+        span(0, "forward", 21, 25, step=0),
+    ]
+    trace = steps.divide(trace_of(rows, ranks=2))
+    assert trace.steps["step"].to_list() == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert [note.kind for note in trace.notes] == ["renumbered"]
+    forward = trace.events.filter(pl.col("kind") == "forward").collect()
+    assert forward["step"].to_list() == [2]
+
+
+def test_late_starter_keeps_its_numbers() -> None:
+    """A rank that joins at step 5 is at step 5, not at its own step 0."""
+    rows = [step(0, n, 10 * n, 10 * n + 9) for n in range(8)]
+    rows += [step(1, n, 10 * n, 10 * n + 9) for n in range(5, 8)]
+    found = windows(rows, ranks=2)
+    assert [row[1] for row in found if row[0] == 1] == [5, 6, 7]
+
+
+def test_nested_step_spans() -> None:
+    """A step span inside another is part of it."""
+    rows = [step(0, 0, 0, 50), span(0, "step", 10, 20, step=0, depth=1), step(0, 1, 60, 70)]
+    assert windows(rows) == [(0, 0, 0, 60), (0, 1, 60, 70)]
+
+
+def test_no_step_spans() -> None:
+    """Without step spans the numbers on other events divide the time, and a note says so."""
+    rows = [span(0, "forward", 10, 20, step=0), span(0, "forward", 30, 40, step=1)]
+    trace = steps.divide(trace_of(rows))
+    assert trace.steps.select("step", "start_ns", "end_ns").rows() == [(0, 10, 30), (1, 30, 40)]
+    assert "recorded no step spans" in trace.notes[0].sentence
+
+
+def test_samples() -> None:
+    """The work of a step is the sum of its samples counters."""
+    counter = {"type": "counter", "name": "samples"}
+    rows = [step(0, 0, 10, 20), step(0, 1, 30, 40)]
+    rows += [span(0, "step", at, at, step=0, value=8.0, **counter) for at in (20, 21)]
+    trace = steps.divide(trace_of(rows))
+    assert trace.steps["samples"].to_list() == [16.0, None]
+
+
+def test_children_have_no_steps() -> None:
+    """Processes that a rank forked do not count as workers."""
+    rows = [step(0, 0, 10, 20), step(1, 0, 10, 20)]
+    trace = steps.divide(trace_of(rows, ranks=2, main=[True, False]))
+    assert trace.steps["process"].to_list() == [0]
+    assert trace.processes["training_thread"].to_list() == [0, None]

@@ -1,0 +1,48 @@
+"""A message takes from when both ends are there to when it is through, whatever its calls wait for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.traces import WORLD, span, trace_of
+
+from tracelens.align.steps import divide
+from tracelens.analyses.collectives import transfers
+
+
+def _end(op: str, rank: int, start_ns: int, end_ns: int) -> dict[str, Any]:
+    return span(
+        rank,
+        "reduction",
+        start_ns,
+        end_ns,
+        op=op,
+        peer=1 - rank,
+        seq=0,
+        key=0,
+        bytes=1024,
+        communicator=WORLD,
+        step=0,
+    )
+
+
+def _taken(sent: tuple[int, int], received: tuple[int, int]) -> list[int]:
+    """Return how long a message from rank 0 to rank 1 took, by the begin and end of its two calls."""
+    steps = [span(rank, "step", 0, 10**6, step=0) for rank in range(2)]
+    rows = [*steps, _end("send", 0, *sent), _end("recv", 1, *received)]
+    return transfers.point_to_point_messages(divide(trace_of(rows, 2)))["ns"].to_list()
+
+
+@pytest.mark.parametrize(
+    ("sent", "received", "taken"),
+    [
+        ((100_000, 300_000), (150_000, 300_000), 150_000),  # both there: until both go on
+        ((100_000, 300_000), (290_000, 300_000), 10_000),  # a late receiver makes no slow link
+        ((290_000, 300_000), (100_000, 300_000), 10_000),  # nor does a late sender
+        ((100_000, 110_000), (200_000, 700_000), 500_000),  # buffered: the sender goes on at once
+    ],
+    ids=["together", "late receiver", "late sender", "buffered"],
+)
+def test_time_on_the_link(sent: tuple[int, int], received: tuple[int, int], taken: int) -> None:
+    assert _taken(sent, received) == [taken]

@@ -1,0 +1,170 @@
+"""Servers held up by processors, by links and by incast are told apart, with what mending each saves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import polars as pl
+import pytest
+from support.analysed import faults, report, trace
+
+from tracelens.accounting.phases import job_ns
+from tracelens.analyses import analyze
+from tracelens.analyses.servers import utilisation
+from tracelens.simulator.synthetic import Fault, Scenario
+
+if TYPE_CHECKING:
+    from tracelens.analyses.imbalance import Imbalance
+    from tracelens.analyses.servers.shards import Shards
+    from tracelens.model.result import Finding
+
+SERVERS = Scenario(ranks=4, steps=40, shards=3, bucket_bytes=1 << 20)
+SHARED = replace(SERVERS, ranks=8, shared_links=True, bucket_bytes=4 << 20)
+INCAST = replace(SHARED, incast=0.5)
+KINDS = ("ps_cpu_bound", "ps_network_bound", "ps_incast")
+
+
+def measured(scenario: Scenario) -> Shards:
+    """Return what is known of the shards."""
+    return cast("Imbalance", report(scenario).results["imbalance"]).shards
+
+
+def only(scenario: Scenario) -> Finding:
+    """Return the one finding of these kinds."""
+    (found,) = (finding for finding in report(scenario).findings if finding.kind in KINDS)
+    return found
+
+
+def saved(scenario: Scenario, mended: Scenario) -> float:
+    """Return the share of the job that goes away."""
+    return 1 - job_ns(trace(mended)) / job_ns(trace(scenario))
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.1])
+def test_a_shard_with_a_slow_processor_is_a_fault(noise: float) -> None:
+    """Which one, how many times slower per byte, and what it costs."""
+    slow = Fault("aggregate", (1,), factor=40.0)
+    scenario = replace(SERVERS, noise=noise, faults=(slow,))
+    found = only(scenario)
+    assert (found.kind, found.category, found.shards) == ("ps_cpu_bound", "fault", (1,))
+    assert found.saving == pytest.approx(saved(scenario, replace(scenario, faults=())), rel=0.1)
+    assert measured(scenario).loads["bound"].to_list() == [None, "cpu", None]
+
+
+def test_a_slow_processor_is_told_though_pushes_come_far_apart() -> None:
+    """Workers that differ so much leave no shard busy for a window; one still is slower than others."""
+    slow = Fault("aggregate", (1,), factor=10.0)
+    scenario = replace(SERVERS, ranks=16, noise=0.4, faults=(slow,))
+    found = only(scenario)
+    assert (found.kind, found.category, found.shards) == ("ps_cpu_bound", "fault", (1,))
+    assert found.saving == pytest.approx(saved(scenario, replace(scenario, faults=())), rel=0.1)
+    assert measured(scenario).loads["bound"].to_list() == [None, None, None]
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.1])
+def test_a_shard_with_a_slow_link_is_a_fault(noise: float) -> None:
+    """It is its network, not its processor, and not what it holds."""
+    slow = Fault("wire", (2,), factor=8.0)
+    scenario = replace(SHARED, noise=noise, faults=(slow,))
+    found = only(scenario)
+    assert (found.kind, found.category, found.shards) == ("ps_network_bound", "fault", (2,))
+    assert found.saving == pytest.approx(saved(scenario, replace(scenario, faults=())), rel=0.1)
+    assert found.slowdown == pytest.approx(8.0, rel=0.1)
+
+
+def test_slow_processors_of_all_are_an_opportunity() -> None:
+    """Nothing is wrong with one of them; twice as fast ones would save what is said."""
+    scenario = replace(SERVERS, aggregate_gbytes_per_s=0.2, apply_ms=0.4)
+    found = only(scenario)
+    assert (found.kind, found.category) == ("ps_cpu_bound", "opportunity")
+    twice = replace(scenario, aggregate_gbytes_per_s=0.4, apply_ms=0.2)
+    assert found.saving == pytest.approx(saved(scenario, twice), rel=0.1)
+    assert faults(report(scenario)) == []
+
+
+def test_slow_links_of_all_are_an_opportunity() -> None:
+    """As with processors."""
+    scenario = replace(SHARED, link_gbytes_per_s=0.5)
+    found = only(scenario)
+    assert (found.kind, found.category) == ("ps_network_bound", "opportunity")
+    twice = replace(scenario, link_gbytes_per_s=1.0)
+    assert found.saving == pytest.approx(saved(scenario, twice), rel=0.1)
+    assert set(measured(scenario).loads["bound"]) == {"network"}
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.2])
+@pytest.mark.parametrize("ranks", [8, 16])
+def test_incast_is_a_fault(noise: float, ranks: int) -> None:
+    """The link gets less through the more push at once; without that, the run is as short as said."""
+    scenario = replace(INCAST, noise=noise, ranks=ranks)
+    found = only(scenario)
+    assert (found.kind, found.category, found.shards) == ("ps_incast", "fault", (0, 1, 2))
+    assert found.evidence["best_goodput"] == pytest.approx(2.0, rel=0.1)
+    assert found.saving == pytest.approx(saved(scenario, replace(scenario, incast=0.0)), rel=0.15)
+
+
+def test_a_fair_link_has_one_goodput() -> None:
+    """However many share it."""
+    links = measured(replace(SHARED, noise=0.2)).loads
+    assert links["goodput"].to_list() == pytest.approx([2.0] * 3, rel=0.02)
+    assert links["best_goodput"].to_list() == pytest.approx([2.0] * 3, rel=0.1)
+
+
+def test_goodput_follows_the_number_of_messages() -> None:
+    """Single messages are its equations: here 4 bytes/ns for one alone, 1 for four at once."""
+    alone = [{"start_ns": 10_000 * n, "end_ns": 10_000 * n + 1_000} for n in range(80)]
+    four = [
+        {"start_ns": 10**7 + 10_000 * n, "end_ns": 10**7 + 10_000 * n + 4_000 * 4}
+        for n in range(0, 320, 4)
+        for _ in range(4)
+    ]
+    rows = pl.DataFrame(alone + four).with_columns(bytes=4_000, shard=0, op=pl.lit("receive"))
+    link = utilisation.measure_goodput(rows)[0]
+    assert link.counts == (1, 4)
+    assert link.rates == pytest.approx((4.0, 1.0), rel=0.01)
+    assert link.falls
+    assert utilisation.measure_goodput(rows.head(10)) == {}
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        replace(SERVERS, bucket_bytes=1 << 16),
+        replace(SERVERS, bucket_bytes=1 << 16, aggregate_gbytes_per_s=0.5),
+        replace(INCAST, bucket_bytes=1 << 15),
+        Scenario(ranks=4, steps=40),
+    ],
+    ids=["little to move", "slow processors, little to do", "incast of little", "no servers"],
+)
+def test_what_costs_nothing_is_not_told(scenario: Scenario) -> None:
+    """Servers that workers hardly wait for are no matter, however they are bound."""
+    assert [found.kind for found in report(scenario).findings if found.kind in KINDS] == []
+
+
+def test_healthy_servers_are_left_alone() -> None:
+    """Of 24 runs with noisy workers and shards none has a fault."""
+    for seed in range(24):
+        base = SHARED if seed % 2 else SERVERS
+        healthy = replace(base, seed=seed, noise=0.05 + 0.05 * (seed % 4))
+        told = [
+            found.kind
+            for found in faults(report(healthy))
+            if found.kind in (*KINDS, "ps_hot_shard")
+        ]
+        assert told == []
+
+
+def test_rounds_that_differ_are_not_played_again() -> None:
+    """Where one worker misses a request, the price is estimated from the shards' work instead."""
+    slow = replace(SERVERS, faults=(Fault("aggregate", (1,), factor=40.0),))
+    whole = trace(slow)
+    events = whole.events.collect()
+    lost = (pl.col("step") == 20) & (pl.col("rank") == 2) & (pl.col("op") == "pull")
+    found = analyze(whole.with_(events=events.filter(~lost.fill_null(value=False)).lazy()))
+    (told,) = faults(found)
+    assert (told.kind, told.shards) == ("ps_cpu_bound", (1,))
+    truth = saved(slow, replace(slow, faults=()))
+    assert told.saving == pytest.approx(truth, rel=0.3)
+    assert np.isfinite(told.saving or 0.0)

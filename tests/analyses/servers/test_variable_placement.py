@@ -1,0 +1,79 @@
+"""Where variables should lie: loads, what bounds them, and a gain that the placed run then has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from support.analysed import report, trace
+
+from tracelens.accounting.phases import job_ns
+from tracelens.reports import to_markdown, to_text
+from tracelens.simulator.synthetic import Scenario
+
+if TYPE_CHECKING:
+    from tracelens.analyses.imbalance import Imbalance
+
+MIB = 1 << 20
+VARIABLES = (9 * MIB, MIB, 6 * MIB, MIB, 2 * MIB, 3 * MIB, MIB // 16, MIB // 4)
+DEALT = Scenario(ranks=4, steps=40, shards=4, variables=VARIABLES, noise=0.01)
+
+
+def placements(scenario: Scenario) -> dict[str, dict[str, float]]:
+    """Return the table by placement."""
+    table = cast("Imbalance", report(scenario).results["imbalance"]).shards.placements
+    return {row["placement"]: row for row in table.to_dicts()}
+
+
+def test_loads_are_those_of_the_strategies() -> None:
+    """Now, and by each strategy; whole variables have no less than the largest one, chunks the mean."""
+    table = placements(DEALT)
+    assert table["now"]["most_bytes"] == 11 * MIB
+    assert table["largest_first"]["most_bytes"] == table["greedy"]["most_bytes"] == 9 * MIB
+    assert table["largest_first"]["least_bytes"] == 9 * MIB
+    assert table["chunked"]["least_bytes"] == sum(VARIABLES) // 4
+    assert table["now"]["effective_shards"] == pytest.approx(sum(VARIABLES) / (11 * MIB))
+
+
+@pytest.mark.parametrize("placement", ["greedy", "largest_first", "chunked"])
+@pytest.mark.parametrize("link", [1.0, 4.0])
+def test_the_gain_is_that_of_the_placed_run(placement: str, link: float) -> None:
+    """Simulated with that placement, the run is shorter by what was predicted."""
+    scenario = replace(DEALT, link_gbytes_per_s=link)
+    placed = replace(scenario, placement=placement)
+    if (
+        placement == "chunked"
+    ):  # in pieces of its own size: 32 KiB each would be thousands of requests
+        even = (sum(VARIABLES) // 4,) * 4
+        placed = replace(scenario, variables=(), shard_bytes=even)
+    truth = 1 - job_ns(trace(placed)) / job_ns(trace(scenario))
+    assert placements(scenario)[placement]["saving"] == pytest.approx(truth, rel=0.2, abs=0.02)
+
+
+def test_the_variable_that_bounds_is_named() -> None:
+    """With what splitting it would save, in the finding and in the reports that people read."""
+    found = next(one for one in report(DEALT).findings if one.kind == "ps_hot_shard")
+    assert found.tensor == "variable 0"
+    assert "while variable 0 (9.0 MiB) is whole" in found.sentence
+    assert len(found.evidence["placements"]) == 4
+    for text in (to_text.render(report(DEALT), width=120), to_markdown.render(report(DEALT))):
+        assert "Where variables could lie" in text
+        assert "chunked" in text
+
+
+def test_without_keys_only_chunks_are_advised() -> None:
+    """What a shard's bytes consist of is not known, but that they could be dealt out evenly."""
+    hot = Scenario(ranks=4, steps=40, shards=3, shard_bytes=(24 * MIB, 4 * MIB, 4 * MIB))
+    table = placements(hot)
+    assert set(table) == {"now", "chunked"}
+    found = next(one for one in report(hot).findings if one.kind == "ps_hot_shard")
+    assert found.tensor is None
+    assert found.saving == pytest.approx(table["chunked"]["saving"], rel=0.02)
+
+
+def test_one_shard_has_nothing_to_even_out() -> None:
+    """Nothing is advised where there is one place only."""
+    alone = Scenario(ranks=4, steps=40, shards=1)
+    assert placements(alone)["chunked"]["saving"] == 0
+    assert [one.kind for one in report(alone).findings if one.kind == "ps_hot_shard"] == []

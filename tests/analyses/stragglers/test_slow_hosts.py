@@ -1,0 +1,85 @@
+"""The ranks of a host are judged as one, too: a slow host is the host, a late rank on it is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from support.matrices import STEP_NS, Floats, healthy, own_time
+
+from tracelens.analyses.stragglers import detection, episodes
+
+if TYPE_CHECKING:
+    from tracelens.accounting.compute_time import ComputeTime
+    from tracelens.replay.counterfactual import Episode
+
+STEPS, LATE = 120, slice(40, 110)
+RANKS = {2: 8, 8: 64}  # by ranks a host
+
+
+def on_hosts(matrices: list[Floats], per_host: int) -> ComputeTime:
+    """Put neighbouring ranks on a host."""
+    own = own_time(matrices)
+    return replace(own, hosts=tuple(f"node{rank // per_host}" for rank in own.ranks))
+
+
+def told(own: ComputeTime) -> list[Episode]:
+    """Return who is told to be late."""
+    return [late for late, _ in episodes.priced(own, float(own.total.max(axis=1).sum()))]
+
+
+@pytest.mark.parametrize("per_host", RANKS)
+@pytest.mark.parametrize("spiky", [False, True], ids=["smooth", "spiky"])
+def test_a_slow_host_is_one_finding_with_all_its_ranks(per_host: int, *, spiky: bool) -> None:
+    """Also where its ranks lose most in different phases, by chance."""
+    slow = list(range(per_host, 2 * per_host))
+    for seed in range(2):
+        matrices = healthy(seed, RANKS[per_host], STEPS, spiky=spiky)
+        for values in matrices:
+            values[LATE, slow] *= 1.25
+        (late,) = told(on_hosts(matrices, per_host))
+        assert late.ranks == tuple(slow)
+        assert (late.first, late.last) == pytest.approx((LATE.start, LATE.stop - 1), abs=2)
+
+
+def test_a_host_shows_what_its_ranks_alone_do_not() -> None:
+    """Three hundredths of a step on each of eight ranks: noise averages out among them."""
+    for seed in range(3):
+        matrices = healthy(seed, 64, STEPS)
+        matrices[2][LATE, 8:16] += 0.03
+        own = on_hosts(matrices, 8)
+        assert len(detection.find_episodes(own)) < 8
+        (late,) = told(own)
+        assert late.ranks == tuple(range(8, 16))
+        share = late.effect[late.touched][:, 8:16].mean() / STEP_NS
+        assert share == pytest.approx(0.03, rel=0.2)
+
+
+@pytest.mark.parametrize("per_host", RANKS)
+def test_one_late_rank_does_not_make_its_host_late(per_host: int) -> None:
+    """However late it is."""
+    for seed, by in enumerate((0.15, 0.4, 1.5)):
+        matrices = healthy(seed, RANKS[per_host], STEPS)
+        matrices[2][LATE, per_host] += by
+        (late,) = told(on_hosts(matrices, per_host))
+        assert late.ranks == (per_host,)
+
+
+def test_ranks_of_a_host_lose_each_its_own() -> None:
+    """Where the ranks of a slow host differ clearly, so does what is taken away to price it."""
+    matrices = healthy(0, 64, STEPS)
+    grown = np.linspace(0.2, 0.4, 8)
+    matrices[2][LATE, 8:16] += grown
+    (late,) = told(on_hosts(matrices, 8))
+    found = late.effect[late.touched][:, 8:16].mean(axis=0) / STEP_NS
+    assert found == pytest.approx(grown, abs=0.03)
+
+
+@pytest.mark.parametrize("spiky", [False, True], ids=["smooth", "spiky"])
+def test_equal_hosts_are_not_accused(*, spiky: bool) -> None:
+    """Neither of two ranks nor of eight."""
+    for per_host, ranks in RANKS.items():
+        for seed in range(3):
+            assert told(on_hosts(healthy(seed, ranks, STEPS, spiky=spiky), per_host)) == []

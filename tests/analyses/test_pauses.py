@@ -1,0 +1,46 @@
+"""Pauses that many ranks make at different times are told, though noise hides most of their cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from support.matrices import STEP_NS, healthy, own_time
+
+from tracelens.analyses import stalls
+
+if TYPE_CHECKING:
+    from tracelens.model.result import Finding
+
+
+def _told(length: float, paused: npt.NDArray[np.bool_]) -> list[Finding]:
+    """Return what is said of 64 ranks that pause so long, where another is later."""
+    matrices = healthy(0, 64, 60)
+    own = own_time(matrices)
+    late = STEP_NS * (np.arange(60)[:, None] % 10 != 0) * (np.arange(64) == 0)
+    gc = length * STEP_NS * paused
+    table = np.stack([*own.own, gc])
+    table[2] += late
+    whole = table.sum(axis=0)
+    widest = np.broadcast_to(whole.max(axis=1, keepdims=True), whole.shape)
+    own = replace(own, phases=(*own.phases, "gc"), own=table, length=widest, wait=widest - whole)
+    return stalls.pause_findings(own, int(widest[:, 0].sum()))
+
+
+def test_long_pauses_in_most_steps_are_told() -> None:
+    """Each step somebody pauses for 0.4 of it, and yet only a tenth of the steps are longer."""
+    everywhere = (np.arange(60)[:, None] + np.arange(64)) % 25 == 0
+    (found,) = _told(0.4, everywhere)
+    assert found.kind == "gc_stall"
+    assert found.saving is not None
+    assert 0.005 < found.saving < stalls.NOTICEABLE_PAUSES
+
+
+def test_few_or_short_pauses_are_not() -> None:
+    """What hardly costs must at least be seen often, and be more than a blink."""
+    everywhere = (np.arange(60)[:, None] + np.arange(64)) % 25 == 0
+    seldom = everywhere & (np.arange(60)[:, None] % 10 == 0)
+    assert _told(0.05, everywhere) == []
+    assert _told(0.4, seldom) == []

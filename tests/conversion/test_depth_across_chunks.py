@@ -1,0 +1,39 @@
+"""A span is as deep as it is, also where what holds it was converted long before it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from support.segments import Slot
+
+from tracelens.conversion.batches import ChunkMode, Conversion
+from tracelens.conversion.columns import SLOT, RecordChunk
+from tracelens.schema.side import Definition, Retention, Thread
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+OUTER, INNER = Slot(start_ns=10, end_ns=50, thread=1), Slot(start_ns=20, end_ns=40, thread=1)
+AHEAD = Slot(start_ns=60, end_ns=70, thread=0)
+
+
+def _given(*slots: Slot) -> RecordChunk:
+    records = np.frombuffer(b"".join(slot.pack() for slot in slots), SLOT)
+    return RecordChunk.new(records, np.arange(len(slots)))
+
+
+def test_another_thread_may_be_ahead() -> None:
+    """Of a thread that was held up, inner spans come after later ones of other threads."""
+    batches: list[pa.RecordBatch] = []
+    conversion = Conversion(batches.append, Retention())
+    conversion.learn([Definition(1, "work", "user")], [Thread(0, "ahead"), Thread(1, "held up")])
+    nothing = _given().records
+    conversion.feed(_given(OUTER, AHEAD), nothing, ChunkMode(hold=True))
+    conversion.feed(_given(INNER), nothing, ChunkMode(hold=True))
+    rows = [row for batch in batches for row in batch.select(["start_ns", "depth"]).to_pylist()]
+    assert rows == [
+        {"start_ns": 10, "depth": 0},
+        {"start_ns": 60, "depth": 0},
+        {"start_ns": 20, "depth": 1},
+    ]

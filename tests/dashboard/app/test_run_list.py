@@ -1,0 +1,118 @@
+"""The list of runs tells at a glance which one to open, and finds and orders them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from plotly.utils import PlotlyJSONEncoder
+from support.callbacks import call
+from support.indexes import explained, recorded
+from support.stores import alone, slow_rank
+
+from tracelens.lod import opening
+from tracelens.lod.run_data import NO_FAULT, Glance
+from tracelens.simulator.synthetic import Fault, Scenario
+from tracelens_dashboard.app import run_list
+from tracelens_dashboard.app.server import create_app
+from tracelens_dashboard.runs.catalog import Runs
+from tracelens_dashboard.view.state import ViewState
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dash import Dash
+
+LATE = Fault("data", (1,), steps=(20, 39), extra_ms=9)
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A healthy run, one with a late rank, and one that was not read yet."""
+    place = tmp_path_factory.mktemp("runs")
+    for name, scenario in {
+        "healthy": Scenario(ranks=3, steps=12),
+        "late": Scenario(ranks=4, steps=60, faults=(LATE,)),
+        HOSTILE.replace("/", ""): Scenario(ranks=2, steps=5),
+    }.items():
+        (place / name).mkdir()
+        recorded(place / name, scenario)
+    for name in ("healthy", "late"):
+        explained(place / name)
+    return place
+
+
+@pytest.fixture
+def app(folder: Path) -> Dash:
+    return create_app(Runs([folder]))
+
+
+def shown(app: Dash, search: str = "", sort: str = "by name") -> list[str]:
+    """List the names in the order in which the page lists them."""
+    values = {"run-search.value": search, "run-sort.value": sort}
+    answer = call(app, "run-list.children", values).get_json()
+    return links(answer["response"]["run-list"]["children"])
+
+
+def links(component: Any) -> list[str]:
+    if isinstance(component, list):
+        return [name for part in component for name in links(part)]
+    if not isinstance(component, dict):
+        return []
+    props = component["props"]
+    own = [props["children"]] if component["type"] == "Link" else []
+    return own + links(props.get("children"))
+
+
+def test_the_index_keeps_a_run_at_a_glance(folder: Path) -> None:
+    """Sizes, efficiency, verdict and pace are told without opening the run."""
+    seen = opening.glanced(folder / "late")
+    run = opening.indexed(folder / "late")
+    assert run
+    assert seen == Glance.of(run)
+    assert (seen.ranks, seen.steps, seen.shards) == (4, 60, 0)
+    assert seen.faults >= 1
+    assert "ank 1" in seen.verdict
+    late = seen.pace_ns[25] / seen.pace_ns[50]
+    assert 1.3 < late < 2
+    assert opening.glanced(folder) is None
+
+
+def test_a_healthy_run_says_so(folder: Path) -> None:
+    """No fault is a verdict, too."""
+    seen = opening.glanced(folder / "healthy")
+    assert seen
+    assert seen.verdict == NO_FAULT
+
+
+def test_runs_are_found_by_name_and_by_verdict(app: Dash) -> None:
+    """What one types is looked for in both, whatever its case."""
+    assert shown(app, "HEALTH") == ["healthy"]
+    assert shown(app, "rank 1 is late") == ["late"]
+    assert shown(app, "nothing is called so") == []
+
+
+def test_runs_are_put_in_order(app: Dash) -> None:
+    """Of what is not known yet, as of a run that was not read, the order ends."""
+    names = shown(app)
+    assert names == sorted(names, key=str.casefold)
+    assert shown(app, sort="least useful work first")[:2] == ["late", "healthy"]
+    assert shown(app, sort="most ranks first")[:2] == ["late", "healthy"]
+    assert set(shown(app, sort="no order")) == set(names)
+
+
+def test_names_of_folders_cannot_act(app: Dash) -> None:
+    """A name with markup is a text like any other; it says that it was not read."""
+    assert HOSTILE.replace("/", "") in shown(app)
+    page = call(app, "run-list.children", {"run-sort.value": "by name"}).text
+    assert "not read yet" in page
+    assert "dangerously" not in page
+
+
+def test_one_run_has_no_list_in_the_way() -> None:
+    """Served alone a run begins with its overview; the list says how to see more."""
+    page = json.dumps(run_list.layout(Runs.of(alone()), ViewState()), cls=PlotlyJSONEncoder)
+    assert "tracelens serve DIR DIR" in page
+    assert slow_rank().run_id is None

@@ -1,0 +1,111 @@
+"""Serving is for this machine only, says where it is, and ends cleanly."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import TYPE_CHECKING
+from urllib.request import urlopen
+
+import pytest
+from support.ending import ENDING_S
+from support.patience import PATIENCE_S
+from support.stores import slow_rank
+
+from tracelens.errors import InvalidArgument
+from tracelens.simulator.synthetic import Scenario, write
+from tracelens_dashboard.app.server import serve
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize("host", ["192.0.2.7", "::", "host.invalid", ""])
+def test_an_address_that_is_not_ours_is_one_sentence(host: str) -> None:
+    """What cannot be listened on is refused with what can be said instead."""
+    with pytest.raises(InvalidArgument, match="leave --host out"):
+        serve(slow_rank(), host=host, port=0)
+
+
+def test_a_taken_port_is_one_sentence() -> None:
+    """A port in use is not a traceback but advice."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(InvalidArgument, match="--port"):
+            serve(slow_rank(), port=taken.getsockname()[1])
+
+
+SERVE = """
+import signal, sys
+from tracelens_dashboard.app.server import serve
+signal.signal(signal.SIGINT, signal.{interrupted})
+serve(sys.argv[1], port=0)
+"""
+
+
+@pytest.mark.end_to_end
+@pytest.mark.parametrize(
+    ("name", "interrupted"),
+    [("SIGINT", "default_int_handler"), ("SIGTERM", "default_int_handler"), ("SIGTERM", "SIG_IGN")],
+    ids=["Ctrl-C", "SIGTERM", "SIGTERM in the background"],
+)
+def test_a_signal_is_a_normal_end(tmp_path: Path, name: str, interrupted: str) -> None:
+    """`serve` says where it is, answers there, and ends with 0, also where SIGINT is ignored."""
+    write(Scenario(ranks=2, steps=5), tmp_path)
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVE.format(interrupted=interrupted), str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        url = next(word for word in line.split() if word.startswith("http://127.0.0.1:"))
+        with urlopen(url, timeout=PATIENCE_S) as answer:  # noqa: S310 - our own address
+            assert answer.status == 200
+        process.send_signal(signal.Signals[name])
+        assert process.wait(timeout=ENDING_S) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.end_to_end
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_before_the_first_request_is_a_normal_end(tmp_path: Path, name: str) -> None:
+    """As soon as the address is out a signal ends it well, also before the server's loop begins."""
+    write(Scenario(ranks=2, steps=5), tmp_path)
+    program = SERVE.format(interrupted="default_int_handler").replace(
+        "port=0", f"port=0, ready=lambda _: signal.raise_signal(signal.{name})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_from_another_thread_it_serves_as_well() -> None:
+    """Only the main thread may set what a signal does; others serve without."""
+    stop = _Stop()
+
+    def told(_: str) -> None:
+        raise stop
+
+    with ThreadPoolExecutor() as pool:
+        # Dash keeps what it needs in the context of whoever imports it.
+        here = copy_context()
+        serving = pool.submit(here.run, serve, slow_rank(), port=0, ready=told)
+        assert serving.exception(timeout=PATIENCE_S) is stop
+
+
+class _Stop(Exception):
+    """Ends what serves, so that the test does."""

@@ -1,0 +1,98 @@
+"""Whoever reaches the dashboard over a network shows the token first; on this machine none is needed."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+import pytest
+from support.callbacks import URL
+from support.stores import slow_rank
+
+from tracelens_dashboard.app.guards import EVERYWHERE, LOOPBACK, Access
+from tracelens_dashboard.app.server import create_app
+
+if TYPE_CHECKING:
+    from flask.testing import FlaskClient
+
+TOKEN = 3 * "for-tests-only-"
+HERE = {"Host": "box:8050"}
+PATHS = ("/", "/timeline?t0=5&t1=9", "/_dash-layout", "/_dash-dependencies", "/assets/app.css")
+
+
+@pytest.fixture
+def visitor() -> FlaskClient:
+    """Come to a run that is shown to the network as ``box``."""
+    app = create_app(slow_rank(), Access(("127.0.0.1", "box"), TOKEN))
+    client: FlaskClient = app.server.test_client()
+    return client
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("token", ["", "wrong", TOKEN[:-1], TOKEN + "x", "\N{SNOWMAN}"])
+def test_without_the_token_there_is_one_sentence(
+    visitor: FlaskClient, path: str, token: str
+) -> None:
+    """No page, no data and no asset; also not for a cookie that is wrong."""
+    visitor.set_cookie("tracelens-8050", token, domain="box")
+    given = f"{'&' if '?' in path else '?'}{urlencode({'token': token})}" if token else ""
+    answer = visitor.get(path + given, headers=HERE)
+    assert answer.status_code == 401
+    assert answer.text.count(".") == 1
+    assert "Set-Cookie" not in answer.headers
+    assert visitor.post(URL, json={}, headers=HERE).status_code == 401
+
+
+def test_the_first_visit_leaves_a_strict_cookie(visitor: FlaskClient) -> None:
+    """The token is not kept where scripts, other sites or the address bar could show it."""
+    answer = visitor.get(f"/timeline?token={TOKEN}&t0=5&t1=9", headers=HERE)
+    assert answer.status_code == 200
+    cookie = answer.headers["Set-Cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    assert "Domain" not in cookie
+    assert 'url=/timeline?t0=5&amp;t1=9"' in answer.text
+    assert TOKEN not in answer.text
+    for path in PATHS:
+        with visitor.get(path, headers=HERE) as page:
+            assert page.status_code == 200
+
+
+@pytest.mark.parametrize("path", ["//evil.example/", "/\\evil.example", "/%22><script>"])
+def test_the_token_opens_no_other_page(visitor: FlaskClient, path: str) -> None:
+    """Where one goes on after the first visit is a path of this server, whatever was asked."""
+    text = visitor.get(f"{path}?token={TOKEN}", headers=HERE).text
+    target = re.search(r'url=([^"]*)"', text)
+    assert target
+    assert re.match(r"/(?![/\\])", target[1])
+    assert "<script" not in text
+
+
+def test_a_wrong_host_is_refused_before_the_token_is_looked_at(visitor: FlaskClient) -> None:
+    """A page that reaches us by its own DNS learns nothing, not even with the token."""
+    for query in ("", f"?token={TOKEN}"):
+        answer = visitor.get(f"/{query}", headers={"Host": "evil.example"})
+        assert answer.status_code == 400
+        assert "Set-Cookie" not in answer.headers
+
+
+@pytest.mark.parametrize("host", [EVERYWHERE, "10.1.2.3", "box.example"])
+def test_every_network_address_has_a_token_of_its_own(host: str) -> None:
+    """The address that is printed holds it; two runs never share one."""
+    first, second = Access.of(host), Access.of(host)
+    assert first.token
+    assert len(first.token) >= 40
+    assert first.token != second.token
+    address = first.address(host, 8050)
+    assert address.endswith(f":8050/?token={first.token}")
+    assert EVERYWHERE not in address
+    assert address.split("/")[2].split(":")[0] in first.hosts
+
+
+def test_this_machine_needs_none() -> None:
+    """Loopback is the default, and is served without a token under its own names only."""
+    access = Access.of(LOOPBACK)
+    assert access == Access()
+    assert access.token is None
+    assert access.address(LOOPBACK, 1) == "http://127.0.0.1:1/"

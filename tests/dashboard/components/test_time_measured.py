@@ -1,0 +1,53 @@
+"""A marked stretch is measured exactly: its length, and what all ranks spent it on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.frames import MS, scene_of
+from support.stores import slow_rank
+
+from tracelens.lod import search
+from tracelens.lod.viewport import Window
+from tracelens_dashboard.components.timeline import answers
+
+
+def test_spans_count_as_far_as_they_lie_within() -> None:
+    """Two ranks, from the middle of data loading to the middle of backprop."""
+    lanes = scene_of(2, 3).lanes
+    spent = search.time_by_category(lanes, Window(MS // 2, 9 * MS))
+    assert spent == {"backprop": 8 * MS, "forward": 8 * MS, "data": MS}
+
+
+def test_a_step_adds_up() -> None:
+    """Over whole steps the sum is ranks times time."""
+    store = slow_rank()
+    window = store.window_of(20, 39)
+    assert window
+    spent = search.time_by_category(store.scene.lanes, window)
+    assert sum(spent.values()) == pytest.approx(4 * window.width_ns, rel=0.01)
+    late = np.isin(list(spent), ["wait"])
+    assert late.any()
+
+
+def test_the_sentence_names_length_and_shares() -> None:
+    """Most time first, in words."""
+    said = answers.time_in(slow_rank(), {"points": [], "range": {"x": [0.3, 0.2], "y": [0, 5]}})
+    assert said.startswith("Marked: 100 ms, from 200 ms after the start. All ranks: backprop ")
+    assert "waiting for late ranks" in said
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        None,
+        {},
+        {"range": 3},
+        {"range": {"x": [1]}},
+        {"range": {"x": ["a", 2]}},
+        {"range": {"x": [1e300, 2]}},
+    ],
+)
+def test_nonsense_measures_nothing(junk: object) -> None:
+    """What the browser sends may be anything."""
+    assert answers.time_in(slow_rank(), junk) == ""

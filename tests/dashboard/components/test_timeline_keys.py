@@ -1,0 +1,133 @@
+"""Keys lead somewhere sensible from wherever one is, and nowhere rather than astray."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.stores import LATE, SLOW_RANK, open_run, sharded, slow_rank
+
+from tracelens.lod.viewport import Window
+from tracelens_dashboard.components.timeline import keys
+from tracelens_dashboard.view import viewport
+from tracelens_dashboard.view.state import MOST_PINS
+
+if TYPE_CHECKING:
+    from tracelens_dashboard.runs.store import Store
+
+EARLY = replace(LATE, steps=(3, 9), ranks=(1,))
+
+
+def view_of(window: Window) -> dict[str, int]:
+    return {"t0": window.start_ns, "t1": window.end_ns}
+
+
+def step_view(store: Store, step: int) -> Window:
+    """Return a view a step and a half wide whose middle is a step's."""
+    found = store.window_of(step, step)
+    assert found
+    middle = (found.start_ns + found.end_ns) // 2 - store.whole.start_ns
+    half = 3 * store.scene.step_ns // 4
+    return Window(middle - half, middle + half)
+
+
+def step_in_the_middle(store: Store, window: Window) -> int:
+    middle = store.whole.start_ns + (window.start_ns + window.end_ns) // 2
+    inside = store.windows.filter(
+        (store.windows["start_ns"] <= middle) & (store.windows["end_ns"] > middle)
+    )
+    return int(inside["step"][0])
+
+
+@pytest.mark.parametrize(("key", "step"), [("]", 31), ("[", 29)])
+def test_brackets_lead_from_step_to_step(key: str, step: int) -> None:
+    """In a narrow view the next step comes to the middle, and the view keeps its width."""
+    store = slow_rank()
+    before = step_view(store, 30)
+    after = keys.destination(store, key, view_of(before), None)
+    assert after is not None
+    assert step_in_the_middle(store, after) == step
+    assert after.width_ns == before.width_ns
+
+
+def test_the_first_and_last_steps_are_the_end_of_the_way() -> None:
+    """At either end the view stays within the run."""
+    store = slow_rank()
+    whole = Window(0, store.whole.width_ns)
+    for key, step in (("[", 0), ("]", 59)):
+        after = keys.destination(store, key, view_of(step_view(store, step).clamp(whole)), None)
+        assert after is not None
+        assert 0 <= after.start_ns < after.end_ns <= whole.end_ns
+
+
+def test_brackets_lead_from_finding_to_finding_in_a_wide_view() -> None:
+    """From the whole run: the first finding, the second one, and back, in the order of time."""
+    store = open_run(SLOW_RANK, LATE, EARLY)
+    whole = {"t0": 0, "t1": store.whole.width_ns}
+    first = keys.destination(store, "]", whole, None)
+    assert first is not None
+    assert covered(store, first) == (3, 9)
+    second = keys.destination(store, "]", view_of(first), None)
+    assert second is not None
+    assert covered(store, second) == pytest.approx((20, 39), abs=1)
+    assert keys.destination(store, "[", view_of(second), None) == first
+
+
+def covered(store: Store, window: Window) -> tuple[int, int]:
+    """Return the first and the last step that lie wholly in a window."""
+    origin = store.whole.start_ns
+    inside = store.windows.filter(
+        (store.windows["start_ns"] >= origin + window.start_ns)
+        & (store.windows["end_ns"] <= origin + window.end_ns)
+    )["step"]
+    return int(inside[0]), int(inside[-1])
+
+
+def test_fit_shows_the_clicked_span() -> None:
+    """The span that is selected fills a third of the view; without one, the marked steps do."""
+    store = slow_rank()
+    at = step_view(store, 30).start_ns
+    lane = 2
+    selected = {"lane": lane, "at": at}
+    place = viewport.place_of(store, selected)
+    assert place == (lane, at + store.whole.start_ns)
+    found = keys.destination(store, "f", {}, selected)
+    assert found is not None
+    assert found.start_ns < at < found.end_ns
+    lanes = store.scene.lanes
+    item = lanes.between(lane, place[1], place[1] + 1).start
+    assert found.width_ns == pytest.approx(3 * int(lanes.ends[item] - lanes.starts[item]), rel=0.01)
+    steps = keys.destination(store, "f", {"steps": [20, 39]}, None)
+    assert steps is not None
+    assert covered(store, steps)[0] in {19, 20}
+
+
+def test_a_rank_is_pinned_and_let_go() -> None:
+    """The same key does both; no more are pinned than there is room for, the last one in any case."""
+    store = slow_rank()
+    assert keys.with_pin(store, ["1"], 2) == ["1", "2"]
+    assert keys.with_pin(store, ["1", "2"], 2) == ["1"]
+    assert keys.with_pin(store, None, 3) == ["3"]
+    full = keys.with_pin(store, [str(100 + pin) for pin in range(MOST_PINS)], 0)
+    assert full is not None
+    assert len(full) == MOST_PINS
+    assert full[-1] == "0"
+    assert keys.with_pin(store, [], 77) is None
+    assert keys.with_pin(store, [], None) is None
+
+
+def test_shards_are_not_pinned() -> None:
+    """A parameter server's row is no worker's rank, though both have a number."""
+    store = sharded()
+    roles = {lane.role: index for index, lane in enumerate(store.scene.lanes.lanes)}
+    assert keys.rank_of(store, roles["ps"]) is None
+    assert keys.rank_of(store, roles["worker"]) in store.ranks
+    assert keys.rank_of(store, None) is None
+
+
+@pytest.mark.parametrize("selected", [None, 7, {"lane": -1, "at": 3}, {"lane": 10**9, "at": 0}, {}])
+@pytest.mark.parametrize("key", ["f", "x", None, 3, "p"])
+def test_nonsense_leads_nowhere(key: object, selected: Any) -> None:
+    """Whatever the browser sends, nothing fails."""
+    assert keys.destination(slow_rank(), key, "view", selected) is None

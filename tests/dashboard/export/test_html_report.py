@@ -1,0 +1,116 @@
+"""The report in one file: everything said and drawn is in it, names are text, and it stays small."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+from support.indexes import recorded
+from support.stores import LATE, SLOW_RANK, alone, devices, report_of, sharded, slow_rank, traced
+
+from tracelens.cli import main
+from tracelens.simulator.synthetic import Scenario
+from tracelens_dashboard.export import report as exporting
+from tracelens_dashboard.runs.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+RUNS: dict[str, Callable[[], Store]] = {
+    "slow rank": slow_rank,
+    "parameter servers": sharded,
+    "one rank": alone,
+    "devices": devices,
+}
+EVERY_RUN = pytest.mark.parametrize("run", RUNS.values(), ids=RUNS.keys())
+HOSTILE = "</script><script>document.title='hostile'</script><img src=x onerror=alert(1)>"
+
+
+def figures(page: str) -> list[dict[str, Any]]:
+    """Read the figures as the page's own script does."""
+    found = re.search(
+        r'<script type="application/json" id="figures">(.*?)</script>', page, re.DOTALL
+    )
+    assert found
+    read: list[dict[str, Any]] = json.loads(found[1])
+    return read
+
+
+@EVERY_RUN
+def test_every_run_has_a_report(run: Callable[[], Store]) -> None:
+    """Findings and charts are there, each in both schemes, in less than 8 MB."""
+    store = run()
+    page = exporting.render(store)
+    assert len(page.encode()) < exporting.LARGEST
+    assert all(finding.sentence in page for finding in store.report.findings)
+    drawn = figures(page)
+    assert len(drawn) >= 4
+    assert page.count('<section class="chart">') == len(drawn)
+    for figure in drawn:
+        assert figure.keys() == {"light", "dark"}
+        assert figure["light"]["data"]
+
+
+def test_it_may_load_nothing() -> None:
+    """No address of elsewhere is in what we write, and the policy allows none."""
+    page = exporting.render(slow_rank())
+    head, _, rest = page.partition("</head>")
+    assert "default-src 'none'" in head
+    assert "unsafe-eval" not in head
+    assert "script-src 'unsafe-inline'" not in head
+    ours = re.sub(r"<script.*?</script>", "", head + rest, flags=re.DOTALL)
+    assert not re.search(r"https?:|//[a-z]|@import|url\(", ours)
+    assert "showSendToCloud: false" in page
+
+
+def test_names_are_text() -> None:
+    """Markup in a run's, a host's or a finding's words is neither read nor ends the data it is in."""
+    named = traced(SLOW_RANK).processes.with_columns(host=pl.lit(HOSTILE))
+    trace = traced(SLOW_RANK).with_(processes=named)
+    finding = replace(LATE, kind="slow_host", hosts=(HOSTILE,), sentence=HOSTILE)
+    store = Store.of(trace, report_of(trace, finding))
+    page = exporting.render(Store(replace(store.run, name=HOSTILE), trace))
+    assert HOSTILE not in page
+    assert "<img" not in re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+    assert page.count("<script>") == exporting.render(slow_rank()).count("<script>")
+    assert len(figures(page)) >= 4
+
+
+def test_a_report_never_grows_beyond_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Charts without room are left out, and named instead."""
+    whole = len(exporting.render(slow_rank()).encode())
+    monkeypatch.setattr(exporting, "LARGEST", whole - 2_000)
+    page = exporting.render(slow_rank())
+    assert len(page.encode()) < whole - 2_000
+    assert "Left out to keep this file small: " in page
+
+
+def test_many_ranks_fit() -> None:
+    """Many ranks stay below the limit with every chart in it."""
+    trace = traced(Scenario(ranks=128, steps=40))
+    page = exporting.render(Store.of(trace, report_of(trace)))
+    assert len(page.encode()) < exporting.LARGEST
+    assert "Left out" not in page
+
+
+def test_analyze_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`tracelens analyze DIR --html FILE` prints as ever and writes the file; else says why not."""
+    trace, file = recorded(tmp_path / "run"), tmp_path / "report.html"
+    assert main(["analyze", str(trace), "--html", str(file)]) == 0
+    assert "Where the time went" in capsys.readouterr().out
+    assert "What every rank did" in file.read_text()
+    assert main(["analyze", str(trace), "--html", str(tmp_path / "no" / "x.html")]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_an_index_is_enough(tmp_path: Path) -> None:
+    """A run that was opened by its index has the tables of its report, too."""
+    trace = recorded(tmp_path / "run")
+    assert main(["index", str(trace)]) == 0
+    page = exporting.render(Store.open(trace, lambda: pytest.fail("the trace was read")))
+    assert "The critical path" in page

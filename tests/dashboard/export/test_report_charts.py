@@ -1,0 +1,98 @@
+"""The report's charts support what it says: what findings speak of comes first, and in depth."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from support.analysed import report, trace
+from support.sampled import SLOW, sampled
+from support.stores import HOT, LATE, open_run, sharded
+
+from tracelens.simulator.synthetic import Fault, Scenario
+from tracelens_dashboard.export import charts
+from tracelens_dashboard.runs.store import Store
+from tracelens_dashboard.theme import LIGHT
+
+if TYPE_CHECKING:
+    from tracelens.model.result import Finding
+
+RUN = Scenario(ranks=4, steps=40)
+BASE = {
+    "Where the time went",
+    "Who was late, when",
+    "What every rank did",
+    "Who carries the critical path, step by step",
+    "Communication, hidden and exposed, step by step",
+    "In collectives: waiting and transfer, step by step",
+    "What steps consist of",
+    "Step time over the run",
+}
+
+
+def titles(store: Store) -> list[str]:
+    """List the titles of a run's charts, in their order."""
+    return [chart.title for chart in charts.chosen(store)]
+
+
+def found_in(scenario: Scenario, *findings: Finding) -> Store:
+    """Open a run with all its tables, and findings of one's own."""
+    return Store.of(trace(scenario), replace(report(scenario), findings=findings))
+
+
+def test_a_healthy_run_shows_the_whole_of_it() -> None:
+    """A chart of every page about all ranks and steps, none that goes into depth."""
+    store = found_in(RUN)
+    known = {chart.title: chart for chart in charts.CHARTS}
+    assert set(titles(store)) >= BASE
+    assert not any(known[title].deep for title in titles(store))
+    assert titles(store)[0] == "Where the time went"
+
+
+def test_charts_of_the_dearest_finding_come_first() -> None:
+    """Of two findings, each has its charts, in the order of what they cost."""
+    late, exposed = LATE, replace(LATE, kind="exposed_communication", category="opportunity")
+    first = titles(found_in(RUN, late, exposed))
+    then = titles(found_in(RUN, exposed, late))
+    assert set(first) == set(then) >= BASE | {"Who comes last to collectives"}
+    assert first.index("Who was late, when") == 1
+    assert then.index("Communication, hidden and exposed, step by step") == 1
+    assert then.index("Bandwidth by message size") < then.index("Who was late, when")
+
+
+def test_a_hot_shard_is_shown_first() -> None:
+    """Load, bytes and placements come before what ranks did."""
+    found = titles(open_run(replace(RUN, shards=3, shard_bytes=(9 << 20, 1 << 20, 1 << 20)), HOT))
+    assert found[1:3] == ["Load of each shard", "Bytes between workers and shards"]
+    assert "Tensors of the fullest shard" not in titles(sharded())  # requests tell of no tensor
+
+
+def test_the_verdicts_function_is_in_it() -> None:
+    """Where stacks were sampled, of the rank, phase and steps that the finding speaks of."""
+    store = sampled()
+    assert "Functions in which it spends longer than its peers" in titles(store)
+    assert charts.straggler_functions(store, LIGHT).rows[0]["frame"] == SLOW
+    assert charts.straggler_calls(store, LIGHT).summary.startswith("Rank 2 takes ")
+
+
+KINDS: dict[str, tuple[Scenario, Finding]] = {
+    "straggler": (replace(RUN, faults=(Fault("data", (1,), extra_ms=5),)), LATE),
+    "updates": (RUN, replace(LATE, kind="update_gap")),
+    "network": (RUN, replace(LATE, kind="small_messages")),
+    "shards": (replace(RUN, shards=2, variables=(9 << 20, 1 << 20, 1 << 20)), HOT),
+}
+
+
+@pytest.mark.parametrize("about", KINDS)
+def test_every_chart_that_is_chosen_says_something(about: str) -> None:
+    """It is drawn, has a sentence, and is no excuse for a missing one."""
+    scenario, finding = KINDS[about]
+    store = found_in(scenario, finding)
+    chosen = charts.chosen(store)
+    assert any(finding.kind in chart.about and chart.deep for chart in chosen)
+    for chart in chosen:
+        drawing = chart.draw(store, LIGHT)
+        assert drawing.summary, chart.title
+        assert drawing.figure.data, chart.title
+        assert 200 <= chart.height(store) <= 1000, chart.title

@@ -1,0 +1,205 @@
+"""The page of collectives: skew, who comes last, bandwidth and links, from the analyses' tables."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+from plotly.utils import PlotlyJSONEncoder
+from support.analysed import report, trace
+from support.views import view_of
+
+from tracelens.simulator.synthetic import Fault, Scenario
+from tracelens_dashboard.components.timeline import answers
+from tracelens_dashboard.figures import arrival_skew, bandwidth
+from tracelens_dashboard.pages import collectives as page
+from tracelens_dashboard.runs.store import Store
+from tracelens_dashboard.theme import DARK, LIGHT
+from tracelens_dashboard.view import viewport
+from tracelens_dashboard.view.state import ViewState
+
+if TYPE_CHECKING:
+    from tracelens.lod.search import Call
+    from tracelens_dashboard.figures.drawing import Drawing
+
+LATE = Fault("backprop", (5,), steps=(20, 59), factor=1.8)
+RUN = Scenario(ranks=8, steps=80, faults=(LATE,))
+ALONE = Scenario(ranks=1, steps=10)
+
+
+@pytest.fixture(scope="module")
+def store() -> Store:
+    return Store.of(trace(RUN), report(RUN))
+
+
+def points(drawing: Drawing) -> list[dict[str, Any]]:
+    """Return what a click on each mark of a figure would tell."""
+    traces = json.loads(json.dumps(drawing.figure.data, cls=PlotlyJSONEncoder))
+    return [
+        {"customdata": custom, "x": x}
+        for one in traces
+        if "customdata" in one
+        for custom, x in zip(
+            one["customdata"], one["x"] if isinstance(one["x"], list) else [], strict=False
+        )
+    ]
+
+
+def test_waiting_is_told_from_transfer(store: Store) -> None:
+    """The sentence says which matters; steps in which rank 5 is late wait longest."""
+    drawing = arrival_skew.by_step(store.table("arrivals_by_step"), LIGHT)
+    assert "Who comes late matters more here than the network." in drawing.summary
+    assert [bar.name for bar in drawing.figure.data] == ["transfer", "waiting for the last rank"]
+    assert {row["step"] for row in drawing.rows[:30]} <= set(range(20, 60))
+
+
+def test_the_late_rank_has_its_own_colour(store: Store) -> None:
+    """Rank 5 is named, in the colour of loss, and its points are its slow steps."""
+    drawing = arrival_skew.over_run(store.table("arrivals_by_step"), LIGHT)
+    late = next(one for one in drawing.figure.data if one.name == "rank 5 last")
+    assert late.marker.color == LIGHT.loss
+    assert set(range(20, 60)) <= set(late.x)
+    assert "rank 5 was last" in drawing.summary
+
+
+def test_who_is_last_beyond_chance_is_red(store: Store) -> None:
+    """Only the late rank's bar is red; the sentence gives both counts."""
+    drawing = arrival_skew.last_arrivals(store.table("arrivals_last"), DARK)
+    assert list(drawing.figure.data[0].marker.color).index(DARK.loss) == 5
+    assert list(drawing.figure.data[0].marker.color).count(DARK.loss) == 1
+    assert drawing.summary.startswith("Rank 5 comes last to")
+    assert drawing.rows[0]["rank"] == 5
+
+
+def test_of_thousands_of_ranks_those_that_matter_are_drawn(store: Store) -> None:
+    """Few rows are drawn, the late rank among them; the table has all."""
+    last = store.table("arrivals_last")
+    many = pl.concat([last.with_columns(pl.col("rank") + 8 * i) for i in range(1, 512)])
+    others = many.with_columns(pl.lit(0, pl.Int64).alias(name) for name in ("last", "alone_ns"))
+    drawing = arrival_skew.last_arrivals(pl.concat([others, last]), LIGHT)
+    assert len(drawing.figure.data[0].y) == arrival_skew.MOST_RANKS
+    assert "rank 5 " in drawing.figure.data[0].y
+    assert len(drawing.rows) == 4096
+
+
+def test_the_spread_says_from_where_clocks_can_tell(store: Store) -> None:
+    """Bars sum to the calls; with uncertain clocks the sentence says what they can tell."""
+    spread = store.table("arrivals_spread")
+    drawing = arrival_skew.distribution(spread, 0, LIGHT)
+    assert sum(sum(bar.y) for bar in drawing.figure.data) == spread["count"].sum()
+    assert "Clocks" not in drawing.summary
+    assert arrival_skew.distribution(spread, 1000, LIGHT).summary.endswith(
+        "Clocks tell differences from 3.00 µs on."
+    )
+
+
+def test_bandwidths_carry_their_fit() -> None:
+    """Every size is a point, bus and algorithm; a fitted line goes through about the same values."""
+    table = pl.DataFrame(
+        {
+            "op": "allreduce",
+            "ranks": 4,
+            "from_bytes": [1 << 10, 1 << 16, 1 << 20],
+            "calls": 20,
+            "bytes": [1024.0, 65536.0, 1048576.0],
+            "wire_ns": [11_024.0, 75_536.0, 1_058_576.0],
+            "algorithm_bandwidth": [0.09, 0.87, 0.99],
+            "bus_bandwidth": [0.14, 1.3, 1.49],
+            "of_best": [0.09, 0.87, 0.99],
+        }
+    )
+    line = pl.DataFrame(
+        {"op": "allreduce", "ranks": 4, "latency_ns": 1e4, "bus_bandwidth": 1.5}
+    ).with_columns(half_bandwidth_bytes=pl.lit(1e4))
+    slowest = table.select("op", "ranks", "from_bytes").with_columns(
+        ready_ns=pl.lit(5, pl.Int64), wire_ns=pl.lit(7, pl.Int64)
+    )
+    drawing = bandwidth.by_size(table, line, slowest, LIGHT)
+    bus, algorithm, fitted = drawing.figure.data
+    assert list(bus.y) == [0.14, 1.3, 1.49]
+    assert list(algorithm.y) == [0.09, 0.87, 0.99]
+    assert max(fitted.y) == pytest.approx(1.5, rel=0.02)
+    assert "A call costs 10.0 µs by itself" in drawing.summary
+    assert bus.customdata[0][1] == [5, 12, None]
+
+
+def test_a_slow_link_is_red() -> None:
+    """The slowest link is first, red, and the sentence says how much slower than the median."""
+    links = pl.DataFrame(
+        {
+            "sender": [1, 0, 2],
+            "receiver": [2, 1, 0],
+            "sender_host": "a",
+            "receiver_host": "<b>",
+            "messages": 5,
+            "bytes": 1 << 20,
+            "message_ns": 1e6,
+            "bandwidth": [0.01, 0.1, 0.11],
+        }
+    )
+    drawing = bandwidth.by_link(links, LIGHT)
+    assert list(drawing.figure.data[0].marker.color) == [LIGHT.loss, LIGHT.accent, LIGHT.accent]
+    assert "10.0 times slower than the median link" in drawing.summary
+    assert drawing.rows[0]["to host"] == "&lt;b&gt;"
+
+
+def test_marks_lead_to_the_call(store: Store) -> None:
+    """Each mark of skew, of who was last and of the spread opens the timeline, its call selected."""
+    drawings = (
+        arrival_skew.over_run(store.table("arrivals_by_step"), LIGHT),
+        arrival_skew.last_arrivals(store.table("arrivals_last"), LIGHT),
+        arrival_skew.distribution(store.table("arrivals_spread"), 0, LIGHT),
+    )
+    for drawing in drawings:
+        leads = [point for point in points(drawing) if point["customdata"][1]]
+        assert leads
+        for point in leads:
+            first, over, rank = point["customdata"][1]
+            call = selected(store, page._to_call(store, point))
+            assert (call.first_ns, call.over_ns, call.last_rank) == (first, over, rank)
+
+
+def test_a_step_leads_to_its_most_skewed_call(store: Store) -> None:
+    """Of waiting and transfer, too: the call to which ranks came furthest apart is selected."""
+    for row in store.table("arrivals_by_step").iter_rows(named=True):
+        call = selected(store, page._to_step(store, {"x": row["step"]}))
+        assert call.last_ns - call.first_ns == row["skew_max_ns"]
+    assert "sel=" not in page._to_step(store, {"x": 10**6})
+
+
+def test_a_point_of_bandwidth_leads_to_a_call_of_its_size(store: Store) -> None:
+    """What is selected is the call that was slowest of its size, from when all had come."""
+    drawing = page._speed(store, LIGHT)
+    leads = [one["customdata"][1] for one in points(drawing) if one["customdata"][1]]
+    assert leads
+    for lead in leads:
+        call = selected(store, page._to_call(store, {"customdata": ["", lead]}))
+        assert call.last_ns == lead[0]
+        assert abs(call.over_ns - lead[1]) <= 1
+
+
+def selected(store: Store, href: str | None) -> Call:
+    """Return the collective that the timeline of a link shows as selected, its last rank pinned."""
+    view = view_of(href)
+    frame = viewport.frame(store, None, list(view.pins), "rank", answers.clicked(view))
+    assert frame.call
+    assert view.pins == (frame.call.last_rank,)
+    return frame.call
+
+
+def test_a_run_without_collectives_says_what_to_record() -> None:
+    """A rank alone meets nobody; every figure says so instead of failing, and the page explains."""
+    alone = Store.of(trace(ALONE), report(ALONE))
+    shown = str(page.layout(alone, ViewState()))
+    assert "tracelens record" in shown
+    for draw in (
+        page._exchange,
+        page._skew,
+        page._last,
+        page._spread,
+        page._speed,
+        page._link_bars,
+    ):
+        assert draw(alone, LIGHT).rows == []

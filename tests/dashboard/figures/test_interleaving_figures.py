@@ -1,0 +1,131 @@
+"""The page of interleaving: overlap, gradients' ways, gaps and background work."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+from support.analysed import report, trace
+
+from tracelens.analyses import analyze
+from tracelens.load import prepare
+from tracelens.simulator.synthetic import Scenario, generate
+from tracelens_dashboard.figures import interleaving
+from tracelens_dashboard.pages import interleaving as page
+from tracelens_dashboard.runs.store import Store
+from tracelens_dashboard.theme import DARK, LIGHT
+from tracelens_dashboard.view.state import ViewState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RUN = Scenario(ranks=4, steps=40)
+ALONE = Scenario(ranks=1, steps=10)
+
+
+@pytest.fixture(scope="module")
+def store() -> Store:
+    return Store.of(trace(RUN), report(RUN))
+
+
+def test_communication_of_a_step_sums_to_the_table(store: Store) -> None:
+    """Bars of a step are hidden, transfer and waiting; the sentence gives their shares."""
+    table = store.table("overlap_by_step")
+    drawing = interleaving.overlap_by_step(table, LIGHT)
+    heights = sum(sum(bar.y) for bar in drawing.figure.data)
+    assert heights == pytest.approx(table.drop("step").sum_horizontal().sum())
+    assert "own work hides" in drawing.summary
+    nothing = table.with_columns(
+        pl.lit(0.0).alias(n) for n in ("hidden_ns", "wait_ns", "transfer_ns")
+    )
+    assert interleaving.overlap_by_step(nothing, LIGHT).rows == []
+
+
+def test_each_bucket_has_a_bar(store: Store) -> None:
+    """A row a bucket, in three parts, and the table says how many calls each had."""
+    drawing = interleaving.overlap_by_bucket(store.table("overlap_by_bucket"), DARK)
+    buckets = store.table("overlap_by_bucket").height
+    assert buckets > 0
+    assert [len(bar.y) for bar in drawing.figure.data] == [buckets] * 3
+    assert {row["calls"] for row in drawing.rows} == {RUN.ranks * RUN.steps}
+
+
+def test_stages_of_a_gradient_follow_each_other(store: Store) -> None:
+    """Each stage begins where the one before ends, the first when the gradient is ready."""
+    chains = store.table("chains")
+    drawing = interleaving.latency(chains, LIGHT)
+    bars = drawing.figure.data
+    ready = chains.sort("of", "ready_ns", "number")["ready_ns"].to_list()
+    assert list(bars[0].base) == ready
+    assert min(ready) == 0
+    for before, after in pairwise(bars):
+        ends = [base + length for base, length in zip(before.base, before.x, strict=True)]
+        assert list(after.base) == ends
+    assert "from ready to first use" in drawing.summary
+
+
+def test_gaps_are_counted(store: Store) -> None:
+    """Bars sum to the gaps; the sentence names the rank with the longest."""
+    spread = store.table("gap_spread")
+    drawing = interleaving.update_gaps(spread, LIGHT)
+    assert sum(sum(bar.y) for bar in drawing.figure.data) == spread["count"].sum()
+    assert f"{spread['count'].sum()} gaps from step to step" in drawing.summary
+
+
+def test_what_can_be_written_depends_on_amount_and_speed() -> None:
+    """Twice as much takes twice the steps; the rank with least time sets the pace; none, no room."""
+    table = pl.DataFrame(
+        {
+            "rank": [0, 1],
+            "gap_ns": [9_000_000, 8_000_000],
+            "usable_ns": [5_000_000, 1 << 22],
+            "usable_p10_ns": [1_000_000, 1_000_000],
+            "share": [0.5, 0.4],
+        }
+    )
+    said = [interleaving.idle_time(table, amount, 1.0, LIGHT).summary for amount in (64, 128)]
+    assert said[0].startswith("Rank 1 has least: 4.19 ms of 8.00 ms")
+    assert said[0].endswith("the free time of 16 steps.")
+    assert said[1].endswith("the free time of 32 steps.")
+    none = table.with_columns(usable_ns=pl.lit(0, pl.Int64))
+    assert "no room" in interleaving.idle_time(none, 64, 1.0, LIGHT).summary
+
+
+@pytest.mark.parametrize("value", [None, "", "much", -1, 0, 1e30, float("nan")])
+def test_numbers_that_make_no_sense_are_the_usual_ones(store: Store, value: object) -> None:
+    """Whatever a browser sends, the sentence speaks of 1 GiB at 1 GB/s."""
+    assert "1.0 GiB a rank at 1 GB/s" in page._budget(store, LIGHT, value, value).summary
+
+
+LEADS: list[tuple[Callable[..., Any], Callable[..., Any], int]] = [
+    (page._by_bucket, page._to_call, 0),
+    (page._chains, page._to_chain, 1),
+    (page._budget, page._to_rank, 0),
+    (page._gaps, page._to_gap, 0),
+]
+
+
+@pytest.mark.parametrize(("draw", "lead", "bar"), LEADS)
+def test_marks_lead_to_spans(
+    store: Store, draw: Callable[..., Any], lead: Callable[..., Any], bar: int
+) -> None:
+    """Every bar that has an example opens the timeline with its rank pinned."""
+    values = (None, None) if draw is page._budget else ()
+    drawn = draw(store, LIGHT, *values).figure.data[bar]
+    found = [lead(store, {"customdata": custom}) for custom in drawn.customdata]
+    assert any(found)
+    assert all("/timeline?" in href and "pin=" in href for href in found if href)
+
+
+def test_a_run_without_updates_and_communication_says_what_to_record() -> None:
+    """Every figure says so instead of failing, and the page explains."""
+    raw = generate(ALONE)
+    kept = pl.col("kind").cast(pl.String).is_in(["update", "reduction", "wait"]).not_()
+    quiet = prepare(raw.with_(events=raw.events.filter(kept)))
+    empty = Store.of(quiet, analyze(quiet))
+    assert "tracelens record" in str(page.layout(empty, ViewState()))
+    for draw in (page._by_step, page._by_bucket, page._chains, page._gaps):
+        assert draw(empty, LIGHT).rows == []
+    assert page._budget(empty, LIGHT, 5, 5).rows == []

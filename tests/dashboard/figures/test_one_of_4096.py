@@ -1,0 +1,43 @@
+"""One late rank among 4,096, late in one step of 3,000, is a pixel of the picture of the whole run."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.crowds import crowd, with_peaks
+from support.pngs import chunks, pixels_of
+
+from tracelens.lod.lanes import FIRST_LEVEL, LEVELS
+from tracelens_dashboard import theme as themes
+from tracelens_dashboard.figures.timeline import plot
+from tracelens_dashboard.runs.store import Store
+from tracelens_dashboard.view import viewport
+
+RANK, STEP, STEPS = 2741, 1776, 3000
+WORST = FIRST_LEVEL + LEVELS - 1
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["drawn from steps", "taken from levels"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_has_the_colour_of_the_latest(scheme: str, *, kept: bool) -> None:
+    """In the PNG that is sent its step is as late as can be, in its row, and nothing else is."""
+    run = crowd(4096, STEPS, RANK, STEP)
+    frame = viewport.frame(Store(with_peaks(run) if kept else run, Path()), None, [], "rank")
+    theme = themes.of(scheme)
+    figure = plot.draw(frame, viewport.picture(frame), theme)
+    image = figure.layout.images[0]
+    data = base64.b64decode(image.source.removeprefix("data:image/png;base64,"))
+    pixels = pixels_of(data)
+    assert len(pixels) == image.sizey == frame.plan.height  # no row is shrunk
+    late = np.argwhere(pixels == WORST)
+    assert set(late[:, 0]) == {RANK * len(pixels) // 4096}
+    width_s = image.sizex / pixels.shape[1]
+    begin, end = image.x + late[:, 1].min() * width_s, image.x + (late[:, 1].max() + 1) * width_s
+    assert begin < (STEP + 1) / 1000
+    assert end > STEP / 1000
+    assert end - begin < 4 * width_s
+    palette = chunks(data)[b"PLTE"]
+    assert tuple(palette[3 * WORST : 3 * WORST + 3]) == themes.rgb(theme.ramp[-1])

@@ -1,0 +1,129 @@
+"""Steps are drawn as long as they were, whatever the run's size, and lead to where they are longest."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.stores import LATE, SLOW_RANK, open_run, slow_rank
+
+from tracelens.lod import regimes
+from tracelens.lod.step_times import StepGrid, StepTimes, Times
+from tracelens_dashboard.figures import overview, step_durations
+from tracelens_dashboard.pages import steps
+from tracelens_dashboard.pages import steps as page
+from tracelens_dashboard.theme import LIGHT
+from tracelens_dashboard.view.state import ViewState
+
+
+def whole() -> StepTimes:
+    """Return the step times of the run whose rank 2 is slow in steps 20-39."""
+    return slow_rank().step_times(slow_rank().times.categories)
+
+
+def test_times_are_those_of_the_trace() -> None:
+    """Median and longest of each step are those of the recorded steps; all parts sum to them."""
+    store, found = slow_rank(), whole()
+    spent = store.times.spent(store.times.categories)
+    assert np.allclose(found.usual_ns, np.median(spent, axis=0))
+    assert np.allclose(found.longest_ns, spent.max(axis=0))
+    assert found.sample_ns.shape == spent.shape
+    own = store.step_times(steps.measured_categories(store, steps.COMPUTE_TIME))
+    assert set(own.longest_rank[25:38]) == {2}
+
+
+def test_what_steps_consist_of_adds_up_to_them() -> None:
+    """The areas of a step are the mean rank's times in it; the sentence names the largest of them."""
+    times = slow_rank().times
+    drawing = overview.step_parts(times, LIGHT)
+    heights = sum(np.asarray(area.y) for area in drawing.figure.data)
+    assert np.allclose(heights, times.spent(times.categories).mean(axis=0))
+    names = [area.name for area in drawing.figure.data]
+    biggest = max(drawing.figure.data, key=lambda area: float(np.sum(area.y))).name
+    assert biggest in drawing.summary
+    assert set(names) <= set(drawing.rows[0])
+
+
+def test_the_slow_steps_are_a_regime() -> None:
+    """The sentence says which steps are longer; the table lists three regimes; the finding is marked."""
+    found = regimes.find(whole().usual_ns)
+    marks = [step_durations.Mark("Rank 2 late", 20, 39, fault=True)]
+    drawing = step_durations.over_run(whole(), found, marks, "step time", LIGHT)
+    assert "in steps 20-39" in drawing.summary
+    assert [row["first step"] for row in drawing.rows] == [0, 20, 40]
+    assert drawing.figure.layout.annotations[0].text == "Rank 2 late"
+    assert drawing.figure.layout.shapes[0].x0 == 19.5
+
+
+def test_a_long_run_keeps_its_longest_step() -> None:
+    """Of 50,000 steps as few points are drawn as there are pixels, and the longest is among them."""
+    ns = np.full((1, 3, 50_000), 1_000_000, np.uint32)
+    ns[0, 1, 31_234] = 9_000_000
+    times = Times(
+        (0, 1, 2), tuple(range(50_000)), ("user",), ns, np.ones((3, 50_000), np.bool_), 1e6
+    )
+    found = StepTimes.of(times, ("user",))
+    drawing = step_durations.over_run(found, regimes.find(found.usual_ns), [], "step time", LIGHT)
+    longest = drawing.figure.data[0]
+    assert len(longest.x) <= step_durations.MOST_POINTS
+    assert max(longest.y) == 9_000_000
+    assert [31_234, 1] in [point[:2] for point in longest.customdata]
+    assert "on rank 1 in step 31234" in drawing.summary
+
+
+def test_the_map_says_whom_a_cell_stands_for() -> None:
+    """4096 ranks are drawn in few rows, and the one late rank is the darkest cell, and named."""
+    ns = np.full((1, 4096, 500), 1_000_000, np.uint32)
+    ns[0, 3017, 77] = 3_000_000
+    times = Times(
+        tuple(range(4096)), tuple(range(500)), ("user",), ns, np.ones((4096, 500), np.bool_), 1e6
+    )
+    grid = StepGrid.of(times, ("user",), step_durations.MOST_ROWS, step_durations.MOST_COLUMNS)
+    drawing = step_durations.by_rank(grid, LIGHT, (70, 80))
+    cells = drawing.figure.data[0].z
+    assert cells.shape == (step_durations.MOST_ROWS, step_durations.MOST_COLUMNS)
+    assert np.sum(cells == 3_000_000) == 1
+    assert drawing.summary.startswith("The longest is 3.00 ms, on rank 3017 in step 77.")
+    assert drawing.rows[0] == {"rank": 3017, "step": 77, "took": "3.00 ms"}
+    assert "up to 26 ranks and 2 steps" in drawing.summary
+
+
+def test_ranks_that_wait_for_each_other_are_told_apart_by_own_work() -> None:
+    """Where all take the same time the sentence says what to look at instead."""
+    store = slow_rank()
+    same, own = (
+        step_durations.by_rank_summary(
+            StepGrid.of(store.times, steps.measured_categories(store, name), 160, 320)
+        )
+        for name in (steps.WHOLE_STEP, steps.COMPUTE_TIME)
+    )
+    assert "measure own work" in same
+    assert "on rank 2 in step" in own
+
+
+def test_the_spread_counts_every_step_once() -> None:
+    """Bars sum to ranks times steps; each leads to a step as long as it says."""
+    drawing = step_durations.distribution(whole(), "step time", LIGHT)
+    bars = drawing.figure.data[0]
+    assert sum(bars.y) == SLOW_RANK.ranks * SLOW_RANK.steps
+    assert sum(row["steps of ranks"] for row in drawing.rows) == sum(bars.y)
+    spent = slow_rank().times.spent(slow_rank().times.categories)
+    for begin, width, count, (_, example) in zip(
+        bars.x, bars.width, bars.y, bars.customdata, strict=True
+    ):
+        assert (example is None) == (count == 0)
+        if example:
+            assert begin <= spent[example[0], example[1]] <= begin + width
+
+
+@pytest.mark.parametrize("name", ["nonsense", None, steps.COMPUTE_TIME, "backprop"])
+def test_a_choice_is_always_something(name: str | None) -> None:
+    """Whatever a browser sends stands for categories that are there."""
+    store = slow_rank()
+    assert set(steps.measured_categories(store, name)) <= set(store.times.categories)
+    assert steps.measured_categories(store, name)
+
+
+def test_marks_are_findings_of_a_part_of_the_run() -> None:
+    """The page links the finding's steps, and names it."""
+    shown = str(page.layout(open_run(SLOW_RANK, LATE), ViewState()))
+    assert "Rank 2 late: backprop, steps 20-39" in shown

@@ -1,0 +1,31 @@
+"""The strip adds up to all of the ranks' time, at every step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.frames import run_of
+from support.stores import slow_rank
+
+from tracelens.lod import residuals
+from tracelens.lod.step_times import Times
+from tracelens_dashboard.figures import overview
+from tracelens_dashboard.theme import LIGHT
+
+
+def test_shares_add_up_to_everything() -> None:
+    """At each step the categories' shares sum to 100 %."""
+    store = slow_rank()
+    drawing = overview.strip(store.times, store.windows, store.whole, LIGHT)
+    total = np.sum([area.y for area in drawing.figure.data], axis=0)
+    assert total == pytest.approx(np.full(60, 100.0))
+    assert "backprop takes the largest share" in drawing.summary
+
+
+def test_thousands_of_steps_become_a_few_hundred_points() -> None:
+    """The strip's size does not grow with the run."""
+    run = run_of(1, 2000)
+    windows = residuals.boundaries(run.steps)
+    whole = slow_rank().whole
+    drawing = overview.strip(Times.of(run.times, [0]), windows, whole, LIGHT)
+    assert {len(area.x) for area in drawing.figure.data} == {overview.MOST_STRIP_POINTS}

@@ -1,0 +1,164 @@
+"""The page that compares two runs: its sentence, its figures, and how to come to a second run."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from plotly.utils import PlotlyJSONEncoder
+from support.callbacks import call
+from support.indexes import explained, recorded
+from support.stores import slow_rank
+
+from tracelens.lod import comparison
+from tracelens.simulator.synthetic import Fault, Scenario
+from tracelens_dashboard import theme
+from tracelens_dashboard.app.server import create_app
+from tracelens_dashboard.components.timeline import side_by_side
+from tracelens_dashboard.figures import compare
+from tracelens_dashboard.figures.axes import MOST_ROWS
+from tracelens_dashboard.pages import compare as pages_compare
+from tracelens_dashboard.runs.catalog import Runs
+from tracelens_dashboard.view.state import ViewState
+
+if TYPE_CHECKING:
+    from tracelens_dashboard.runs.catalog import Entry
+    from tracelens_dashboard.runs.store import Store
+
+LATE = Fault("data", (1,), steps=(10, 29), extra_ms=9)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """A healthy run, and a longer one with a late rank."""
+    place = tmp_path_factory.mktemp("runs")
+    for name, scenario in {
+        "healthy": Scenario(ranks=3, steps=30),
+        "late": Scenario(ranks=4, steps=60, faults=(LATE,)),
+    }.items():
+        (place / name).mkdir()
+        explained(recorded(place / name, scenario))
+    return Runs([place])
+
+
+def entries(runs: Runs) -> tuple[Entry, Entry]:
+    healthy, late = runs.look()
+    return healthy, late
+
+
+def pair(runs: Runs) -> tuple[Store, Store]:
+    healthy, late = (runs.open(entry) for entry in entries(runs))
+    assert healthy
+    assert late
+    return late, healthy
+
+
+def page(runs: Runs, view: ViewState) -> str:
+    app = create_app(runs)
+    late, _ = pair(runs)
+    with app.server.app_context():
+        return json.dumps(pages_compare.layout(late, view), cls=PlotlyJSONEncoder)
+
+
+def test_one_run_is_told_how_to_add_another() -> None:
+    """There is nothing to choose from, so the page says what to type."""
+    alone = json.dumps(pages_compare.layout(slow_rank(), ViewState()), cls=PlotlyJSONEncoder)
+    assert "tracelens serve DIR DIR" in alone
+
+
+def test_a_second_run_is_chosen_first(runs: Runs) -> None:
+    """Without one, or with one that is not served, there is a choice and no chart."""
+    for other in (None, "unknown"):
+        told = page(runs, ViewState(compare=other))
+        assert "Choose the run to compare" in told
+        assert pages_compare.MAP not in told
+
+
+def test_the_sentence_says_what_changed(runs: Runs) -> None:
+    """Step time with its interval, useful work of both, and the category that moved most."""
+    healthy, late = entries(runs)
+    told = page(runs, ViewState(run=late.id, compare=healthy.id))
+    assert "A usual step takes" in told
+    assert "% interval" in told
+    assert "Useful work is" in told
+    assert "Most moved" in told
+    assert "Only in late" in told
+    assert "Rank 1 late" in told
+
+
+def test_the_map_shows_who_is_slower(runs: Runs) -> None:
+    """The late rank's row is positive in its steps; a scale with zero in its middle."""
+    late, healthy = pair(runs)
+    found = comparison.difference(late.lateness, healthy.lateness)
+    drawing = compare.by_rank(found, theme.LIGHT, step_ns=late.times.usual_ns)
+    cells = np.asarray(drawing.figure.data[0].z)
+    assert cells.shape == (3, 30)
+    assert np.unravel_index(cells[:, 10:].argmax(), cells[:, 10:].shape)[0] == 1
+    assert drawing.figure.data[0].zmin == -drawing.figure.data[0].zmax
+    assert "rank 1" in drawing.summary
+    assert drawing.rows[0]["rank"] == 1
+
+
+def test_of_many_ranks_the_largest_difference_stands_for_its_neighbours() -> None:
+    """One slower rank among 4096 keeps its sign and its size in the row that it shares."""
+    own = np.zeros((4096, 5))
+    own[1000, 3], own[3000, 2] = -7e6, 9e6
+    found = comparison.Difference(tuple(range(4096)), tuple(range(5)), tuple(range(5)), own)
+    drawing = compare.by_rank(found, theme.DARK)
+    cells = np.asarray(drawing.figure.data[0].z)
+    assert len(cells) <= MOST_ROWS
+    assert cells[:, 3].min() == np.float32(-7e6)
+    assert cells[:, 2].max() == np.float32(9e6)
+    nothing = comparison.Difference((), (), (), np.zeros((0, 0)))
+    assert compare.by_rank(nothing, theme.DARK).summary == compare.NOTHING
+
+
+def test_a_clicked_cell_aligns_both_timelines(runs: Runs) -> None:
+    """The same step begins at the same place in both windows, which are equally long."""
+    app = create_app(runs)
+    healthy, late = entries(runs)
+    stores = pair(runs)
+    values = {
+        "shown-run.data": late.id,
+        "compare-other.data": healthy.id,
+        '{"chart":"compare-map","part":"graph"}.clickData': {"points": [{"x": 12}]},
+        "scheme.computedColorScheme": "light",
+    }
+    listed = app.server.test_client().get("/_dash-dependencies").get_json()
+    firsts = [entry["output"].removeprefix("..").split("...")[0] for entry in listed]
+    align = next(first for first in firsts if first.startswith("together-view.data@"))
+    place = call(app, "together-step.value", values).get_json()["response"]["together-step"]
+    answer = call(app, align, values | {"together-step.value": place["value"]})
+    sync = answer.get_json()["response"]["together-view"]["data"]
+    assert sync["step"] == 12
+    drawn = call(app, "together-here.figure", values | {"together-view.data": sync}).get_json()
+    for store, graph in zip(stores, ("together-here", "together-there"), strict=True):
+        low, high = drawn["response"][graph]["figure"]["layout"]["xaxis"]["range"]
+        begin = (store.windows["start_ns"][12] - store.whole.start_ns) / 1e9
+        assert begin - low == pytest.approx(-sync["t0"] / 1e9)
+        assert high - low == pytest.approx((sync["t1"] - sync["t0"]) / 1e9)
+
+
+@pytest.mark.parametrize(
+    "sync", [None, 5, {}, {"begins": [0], "t0": 0, "t1": 1}, {"begins": ["0", 1], "t0": 0, "t1": 1}]
+)
+def test_nonsense_from_the_browser_draws_nothing(runs: Runs, sync: Any) -> None:
+    """Whatever the browser sends as a window, the answer is a figure."""
+    healthy, late = entries(runs)
+    values = {
+        "shown-run.data": late.id,
+        "compare-other.data": healthy.id,
+        "together-view.data": sync,
+        "scheme.computedColorScheme": "light",
+    }
+    assert call(create_app(runs), "together-here.figure", values).status_code == 200
+
+
+def test_the_whole_of_both_runs_is_shown_first(runs: Runs) -> None:
+    """Before a step is chosen nothing of either run is outside of the window."""
+    for store, begin in zip(pair(runs), side_by_side.whole(*pair(runs))["begins"], strict=True):
+        shown = side_by_side.whole(*pair(runs))
+        assert begin + shown["t0"] <= 0
+        assert begin + shown["t1"] >= store.whole.width_ns

@@ -1,0 +1,145 @@
+"""What a shard holds, where it could lie, who is stale; marks on the page lead to requests."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+from support.callbacks import call
+from support.stores import open_run, sharded, slow_rank
+from support.views import view_of
+
+from tracelens.analyses.servers.asynchrony import WORKER_COLUMNS
+from tracelens.simulator.synthetic import Scenario
+from tracelens_dashboard.app.server import create_app
+from tracelens_dashboard.figures import axes, shards, staleness
+from tracelens_dashboard.theme import LIGHT
+
+if TYPE_CHECKING:
+    from tracelens_dashboard.runs.store import Store
+    from tracelens_dashboard.view.state import ViewState
+
+MIB = 1 << 20
+DEALT = Scenario(
+    ranks=2, steps=12, shards=2, variables=(9 * MIB, MIB, 2 * MIB, 2 * MIB), noise=0.01
+)
+WORKERS = pl.DataFrame(
+    [(0, 50, 1.25, 1.0, 3, None, None), (1, 30, 0.75, 4.5, 7, None, None)],
+    schema=WORKER_COLUMNS,
+    orient="row",
+)
+
+
+@cache
+def dealt() -> Store:
+    """Return a run whose requests tell their variables, the first of which is larger than a shard."""
+    return open_run(DEALT)
+
+
+def led(store: Store, graph: str, point: Any) -> ViewState | None:
+    """Click a mark; return the view that this leads to."""
+    app = create_app(store)
+    identity = f'{{"chart":"{graph}","part":"graph"}}'
+    listed = app.server.test_client().get("/_dash-dependencies").get_json()
+    output = next(
+        entry["output"]
+        for entry in listed
+        if entry["inputs"] == [{"id": identity, "property": "clickData"}]
+    )
+    answer = call(app, output, {f"{identity}.clickData": {"points": [point]}})
+    if answer.status_code == 204:
+        return None
+    (lead,) = answer.get_json()["response"].values()
+    return view_of(lead["data"])
+
+
+def test_the_tensor_that_bounds_is_red_and_named() -> None:
+    """It alone is more than the mean shard; the others are not."""
+    mean = float(dealt().table("placements")["mean_bytes"][0])
+    drawing = shards.tensor_bars(dealt().table("tensors"), 0, mean, LIGHT)
+    assert list(drawing.figure.data[0].marker.color) == [LIGHT.loss, LIGHT.accent]
+    assert drawing.summary.startswith(
+        "Shard 0 serves 2 tensors; variable 0 (9.0 MiB a step, one way) is 82 % of its bytes. Alone"
+    )
+    assert [row["bytes a step, one way"] for row in drawing.rows] == [9 * MIB, 2 * MIB]
+
+
+def test_an_even_shard_bounds_nothing() -> None:
+    """No bar is red, and nothing is said of placements."""
+    mean = float(dealt().table("placements")["mean_bytes"][0])
+    drawing = shards.tensor_bars(dealt().table("tensors"), 1, mean, LIGHT)
+    assert set(drawing.figure.data[0].marker.color) == {LIGHT.accent}
+    assert "Alone" not in drawing.summary
+
+
+def test_untold_tensors_are_said_to_be_untold() -> None:
+    """Where requests tell neither key nor name, and where there is no table at all."""
+    for table in (sharded().table("tensors"), pl.DataFrame()):
+        said = shards.tensor_bars(table, 0, None, LIGHT).summary
+        assert said == "The requests do not tell what shard 0's bytes consist of."
+
+
+def test_placements_are_bars_with_what_bounds_them() -> None:
+    """Each bar is the fullest shard, each diamond what it can be at least; the best one is told."""
+    table = dealt().table("placements")
+    drawing = shards.placement_bars(table, LIGHT)
+    bars, bounds = drawing.figure.data
+    assert list(bars.x) == pytest.approx((table["most_bytes"] / MIB).to_list())
+    assert list(bounds.x) == pytest.approx((table["least_bytes"] / MIB).to_list())
+    best = table.sort("saving")["saving"][-1]
+    assert drawing.summary.startswith("2 shards work like 1.3; with the variables placed anew")
+    assert f"{100 * best:.0f} % shorter" in drawing.summary
+    assert len(drawing.rows) == 4
+
+
+def test_placements_that_save_nothing_say_so() -> None:
+    table = dealt().table("placements").with_columns(saving=pl.lit(0.0))
+    assert "no other placement" in shards.placement_bars(table, LIGHT).summary
+
+
+def test_the_stalest_worker_is_named() -> None:
+    """With how old its weights are, and how uneven updates are."""
+    drawing = staleness.draw(WORKERS, LIGHT)
+    assert drawing.summary == (
+        "Worker 1's updates are the stalest: made from weights 4.5 versions old on average, 7 at "
+        "worst. Workers make between 0.75 and 1.25 times the mean number of updates."
+    )
+    assert len(drawing.figure.data) == 3  # rates, staleness and its worst: nobody takes turns
+    assert "no staleness" in staleness.draw(pl.DataFrame(), LIGHT).summary
+
+
+def test_a_tensor_leads_to_its_longest_request() -> None:
+    """Its worker is pinned, and the request lies in the view."""
+    view = led(dealt(), "shard-tensors", {"customdata": [0, 1]})
+    row = dealt().table("tensors").filter(shard=0).row(1, named=True)
+    assert view is not None
+    assert view.pins == (row["rank"],)
+    assert view.start_ns is not None
+    assert view.end_ns is not None
+    origin = dealt().whole.start_ns
+    assert view.start_ns <= row["longest_start_ns"] - origin
+    assert row["longest_end_ns"] - origin <= view.end_ns
+
+
+def test_shards_and_pairs_lead_to_their_longest_requests() -> None:
+    """A cell names its worker; a dot leads to the worker whose request was longest."""
+    pair = led(dealt(), "shard-traffic", {"customdata": axes.cell_lead(1, 0)})
+    assert pair is not None
+    assert pair.pins == (1,)
+    dot = led(dealt(), "shard-dots", {"customdata": 1})
+    assert dot is not None
+    assert dot.start_ns is not None
+
+
+@pytest.mark.parametrize("data", [None, "x", [9, 9], ["0", 1], {"a": 1}, 10**30, [0, -1]])
+@pytest.mark.parametrize("graph", ["shard-dots", "shard-traffic", "shard-tensors"])
+def test_what_is_no_mark_leads_nowhere(graph: str, data: Any) -> None:
+    assert led(dealt(), graph, {"customdata": data}) is None
+
+
+def test_a_worker_leads_to_its_row() -> None:
+    view = led(slow_rank(), "shard-staleness", {"customdata": 2})
+    assert view is not None
+    assert view.pins == (2,)

@@ -1,0 +1,151 @@
+"""Several runs are served side by side, each opened when it is asked for."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from support.callbacks import call
+from support.indexes import explained, recorded
+
+from tracelens import load
+from tracelens.errors import TraceNotFound, UnusableInput
+from tracelens.simulator.synthetic import Scenario
+from tracelens_dashboard.app.server import create_app
+from tracelens_dashboard.runs import memory
+from tracelens_dashboard.runs.catalog import Runs
+from tracelens_dashboard.runs.store import Store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracelens.lod.opening import Tell
+    from tracelens.model.trace import Trace
+
+LIMIT_S = 300.0
+SUMMARY = '{"chart":"waterfall","part":"graph"}.figure'
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs with an index, and a run whose only file is damaged."""
+    place = tmp_path_factory.mktemp("runs")
+    for name, ranks in (("first", 2), ("deep/second", 3)):
+        (place / name).mkdir(parents=True)
+        explained(recorded(place / name, Scenario(ranks=ranks, steps=8)))
+    (place / "broken").mkdir()
+    (place / "broken" / "worker-00000-1.arrow").write_bytes(b"no table")
+    return place
+
+
+def test_runs_are_found_in_a_folder(folder: Path) -> None:
+    """Trace folders are found also further down; a folder that is one itself is that run."""
+    assert [run.name for run in load.runs_in(folder)] == ["broken", "second", "first"]
+    assert load.runs_in(folder / "first") == [folder / "first"]
+
+
+def test_an_id_says_nothing_of_the_path_and_stays(folder: Path) -> None:
+    """A link to a run holds after a restart, and tells nobody where the run lies."""
+    ids = [entry.id for entry in Runs([folder]).look()]
+    assert ids == [entry.id for entry in Runs([folder]).look()]
+    assert len(set(ids)) == 3
+    assert not any(part in "".join(ids) for part in ("first", "deep", folder.name))
+
+
+def test_names_tell_runs_apart(folder: Path) -> None:
+    """Two folders of one name are called by more of their paths."""
+    shutil.copytree(folder / "first", folder / "copy" / "first")
+    try:
+        names = [entry.name for entry in Runs([folder]).look()]
+    finally:
+        shutil.rmtree(folder / "copy")
+    assert names == ["broken", "copy/first", "second", f"{folder.name}/first"]
+
+
+def test_a_run_that_cannot_be_read_leaves_the_others_alone(folder: Path) -> None:
+    """It keeps its one sentence; the others open, and it can be tried again."""
+    runs = Runs([folder])
+    entries = {entry.name: entry for entry in runs.look()}
+    assert runs.open(entries["broken"], LIMIT_S) is None
+    assert entries["broken"].stage.kind == "failed"
+    assert "worker-00000-1.arrow" in entries["broken"].stage.what
+    first = runs.open(entries["first"])
+    assert first is not None
+    assert first.ranks == (0, 1)
+    runs.again(entries["broken"])
+    assert runs.look()[0].stage.kind == "new"
+
+
+def test_a_new_run_appears_while_serving(folder: Path) -> None:
+    """What is recorded into the folder later is found by its id."""
+    runs = Runs([folder])
+    recorded(folder / "third", Scenario(ranks=2, steps=4))
+    try:
+        (new,) = [entry.id for entry in Runs([folder / "third"]).look()]
+        assert runs.entry(new) is not None
+    finally:
+        shutil.rmtree(folder / "third")
+
+
+def test_a_run_without_an_index_is_read_beside_all_else(tmp_path: Path) -> None:
+    """Asking does not wait; how far it is can be told; it opens when it is explained."""
+    recorded(tmp_path, Scenario(ranks=2, steps=8))
+    stages = []
+
+    def read(path: Path, tell: Tell) -> Trace:
+        stages.append(entry.stage.what)
+        return load.open(path, tell)
+
+    runs = Runs([tmp_path], read)
+    (entry,) = runs.look()
+    assert runs.open(entry) is None
+    assert entry.stage.kind in {"queued", "working"}
+    store = runs.open(entry, LIMIT_S)
+    assert store is not None
+    assert store.run_id == entry.id
+    assert stages == ["reading"]
+    assert runs.open(entry) is store
+
+
+def test_few_runs_stay_open(folder: Path) -> None:
+    """Of runs that need more memory than granted only the last one asked for stays open."""
+    runs = Runs([folder], most_held=1)
+    _, second, first = runs.look()
+    kept = runs.open(first)
+    assert kept is not None
+    assert memory.held_bytes(kept) > 1
+    assert runs.open(first) is kept
+    assert runs.open(second) is not None
+    assert runs.open(first) is not kept
+
+
+def test_memory_of_mapped_files_does_not_count(folder: Path) -> None:
+    """A run in memory holds its spans and levels, one with an index only small tables."""
+    mapped = Store.indexed(folder / "first")
+    assert mapped
+    whole = Store.open(None, lambda: load.open(folder / "first"))
+    assert memory.held_bytes(whole) > memory.held_bytes(mapped)
+
+
+def test_nothing_at_a_place_is_told_at_once(tmp_path: Path) -> None:
+    """A folder that is not there is an error of one sentence before anything is served."""
+    with pytest.raises(TraceNotFound, match="There is no"):
+        Runs([tmp_path / "nowhere"])
+    assert issubclass(TraceNotFound, UnusableInput)
+
+
+def test_callbacks_are_about_the_run_they_name(folder: Path) -> None:
+    """Each request says which run its page shows; of an unknown one a sentence is told."""
+    runs = Runs([folder])
+    app = create_app(runs)
+    for entry in runs.look()[1:]:
+        store = runs.open(entry)
+        assert store
+        assert store.report.efficiency
+        useful = f"{100 * store.report.efficiency.achieved:.0f} %"
+        values = {"shown-run.data": entry.id, "scheme.computedColorScheme": "light"}
+        assert useful in call(app, SUMMARY, values).text
+    values = {"shown-run.data": "feedfeedfeed", "scheme.computedColorScheme": "light"}
+    told = call(app, SUMMARY, values)
+    assert "This run is not served any more" in told.text

@@ -1,0 +1,91 @@
+"""A link restores a view; whatever else stands in the address bar is ignored, never an error."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qsl
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracelens_dashboard.view.state import MOST_PINS, NO_RUN, SORTS, ViewState, parse, read
+
+VIEWS = st.builds(
+    ViewState,
+    start_ns=st.integers(0, 10**15),
+    end_ns=st.integers(10**15 + 1, 10**17),
+    pins=st.lists(st.integers(0, 5000), unique=True, max_size=MOST_PINS).map(tuple),
+    steps=st.none() | st.tuples(st.integers(0, 500), st.integers(500, 10**6)),
+    shard=st.none() | st.integers(0, 500),
+    sort=st.sampled_from(SORTS),
+    run=st.none() | st.from_regex(r"[0-9a-f]{12}", fullmatch=True, alphabet="0123456789abcdef"),
+    compare=st.none() | st.just("0123456789ab"),
+    selected=st.none() | st.tuples(st.integers(0, 5000), st.integers(0, 10**15)),
+    path=st.booleans(),
+)
+
+
+@given(view=VIEWS)
+def test_a_link_restores_the_view(view: ViewState) -> None:
+    """What a link says is what is read back from it."""
+    path, _, query = view.link("/timeline").partition("?")
+    assert path == "/timeline"
+    assert parse(dict(parse_qsl(query))) == view
+
+
+@given(
+    query=st.dictionaries(
+        st.sampled_from(
+            ["t0", "t1", "pin", "steps", "sort", "shard", "run", "compare", "sel", "path"]
+        ),
+        st.text(),
+    )
+)
+def test_nonsense_is_ignored(query: dict[str, str]) -> None:
+    """No text in the address bar makes reading it fail."""
+    view = parse(query)
+    assert view.sort in SORTS
+    assert len(view.pins) <= MOST_PINS
+    assert (view.start_ns is None) == (view.end_ns is None)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"t0": "5"},  # half a window
+        {"t0": "9", "t1": "3"},  # backwards
+        {"t0": "1e9", "t1": "2e9"},
+        {"t0": "-5", "t1": "10"},
+        {"pin": "1;2"},
+        {"pin": "9" * 300},
+        {"steps": "9-3"},
+        {"steps": "<script>"},
+        {"shard": "²"},
+        {"sel": "3"},
+        {"sel": "-1-5"},
+        {"sort": "rank; drop"},
+        {"t0": ["1"], "t1": {"a": 2}},
+    ],
+)
+def test_each_kind_of_nonsense_leaves_the_default(query: dict[str, object]) -> None:
+    """A value that makes no sense counts as absent."""
+    assert parse(query) == ViewState()
+
+
+def test_repeated_and_too_many_pins() -> None:
+    """Pins are kept once each, in their order, up to a limit."""
+    assert parse({"pin": "3,1,3,x,2"}).pins == (3, 1, 2)
+    assert len(parse({"pin": ",".join(map(str, range(50)))}).pins) == MOST_PINS
+
+
+@pytest.mark.parametrize("run", ["../../etc/passwd", "0123", "0123456789AB", "run-1", "%2e%2e"])
+def test_what_cannot_be_a_run_is_an_unknown_one(run: str) -> None:
+    """A run is asked for by an id; anything else is told to be unknown, not taken for none."""
+    assert parse({"run": run}).run == NO_RUN
+    assert parse({"compare": run}).compare == NO_RUN
+
+
+def test_the_browser_tells_an_address_with_its_question_mark() -> None:
+    """What Dash calls the search of an address is read like the query of a page."""
+    assert read("?run=0123456789ab&pin=2") == ViewState(run="0123456789ab", pins=(2,))
+    assert read(None) == ViewState()

@@ -1,0 +1,158 @@
+"""A finding leads to the rows and the window in which it can be seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+from support.stores import HOT, LATE, SLOW_RANK, sharded, slow_rank, traced
+from support.views import view_of
+
+from tracelens.lod import residuals
+from tracelens.model.result import Finding
+from tracelens_dashboard.components import finding_card
+from tracelens_dashboard.figures import axes, stragglers
+from tracelens_dashboard.pages import PAGES, overview
+from tracelens_dashboard.runs.store import Store
+from tracelens_dashboard.view import links
+
+if TYPE_CHECKING:
+    from tracelens.model.result import FindingKind
+    from tracelens_dashboard.view.state import ViewState
+
+
+def steps_in(store: Store, view: ViewState) -> list[int]:
+    """List the steps that lie wholly in a view."""
+    assert view.start_ns is not None
+    assert view.end_ns is not None
+    origin = store.whole.start_ns
+    inside = store.windows.filter(
+        (store.windows["start_ns"] >= origin + view.start_ns)
+        & (store.windows["end_ns"] <= origin + view.end_ns)
+    )
+    return inside["step"].to_list()
+
+
+def test_a_late_rank_is_pinned_in_its_steps() -> None:
+    """The link pins rank 2, marks its steps, and shows them with a small margin."""
+    store = slow_rank()
+    link = links.to_timeline(store, LATE)
+    assert link.startswith("/timeline?")
+    view = view_of(link)
+    assert view.pins == (2,)
+    assert view.steps == (20, 39)
+    assert set(range(20, 40)) <= set(steps_in(store, view))
+    assert len(steps_in(store, view)) <= 24
+
+
+def test_the_worst_step_is_one_of_its_steps() -> None:
+    """The second link shows a single step, one in which the rank was late."""
+    store = slow_rank()
+    link = links.to_worst_step(store, LATE)
+    assert link is not None
+    shown = steps_in(store, view_of(link))
+    assert len(shown) == 1
+    assert 20 <= shown[0] <= 39
+
+
+def test_a_hot_shard_leads_to_its_page() -> None:
+    """A PS finding marks its shard on the shards' page."""
+    assert links.to_shard(sharded(), HOT) == "/shards?shard=0"
+    step = links.to_worst_step(sharded(), HOT)
+    assert step is not None
+    assert len(steps_in(sharded(), view_of(step))) == 1
+    assert links.to_timeline(sharded(), HOT) == "/timeline"
+
+
+def test_a_slow_host_pins_its_ranks() -> None:
+    """A finding that names only a host pins the ranks on it."""
+    store = slow_rank()
+    finding = replace(LATE, ranks=(), hosts=(store.hosts[1],), steps=None)
+    assert view_of(links.to_timeline(store, finding)).pins == (0, 1, 2, 3)
+
+
+def test_ranks_that_are_not_in_the_trace_are_left_out() -> None:
+    """A missing rank can be named by a finding, but not pinned."""
+    finding = replace(LATE, ranks=(2, 77), steps=(900, 950))
+    view = view_of(links.to_timeline(slow_rank(), finding))
+    assert view.pins == (2,)
+    assert view.start_ns is None
+
+
+def test_titles_say_who_what_and_where() -> None:
+    """The headline needs no sentence beside it."""
+    assert finding_card.title(LATE) == "Rank 2 late: backprop, steps 20-39"
+    assert finding_card.title(HOT) == "Shard 0: overloaded shard"
+    nobody = replace(LATE, kind="exposed_communication", ranks=(), phase=None, steps=None)
+    assert finding_card.title(nobody) == "Communication not hidden"
+
+
+def test_of_several_runs_links_name_theirs() -> None:
+    """Where several runs are served, every link says of which run it is."""
+    store = Store(slow_rank().run, traced(SLOW_RANK), "0123456789ab")
+    ways = [
+        links.to_timeline(store, LATE),
+        links.to_worst_step(store, LATE) or "",
+        links.to_shard(store, HOT),
+        links.to_span(store, 0, (0,)),
+        links.to_step(store, 3),
+    ]
+    assert {view_of(way).run for way in ways} == {"0123456789ab"}
+    assert view_of(links.to_timeline(slow_rank(), LATE)).run is None
+
+
+@pytest.mark.parametrize("kind", sorted({*links.SPENT, *finding_card.PAGES_OF}))
+def test_a_finding_that_names_nobody_leads_somewhere(kind: FindingKind) -> None:
+    """Its card leads to a step, or to the timeline; each way is a page that there is."""
+    finding = Finding(kind=kind, category="opportunity", sentence="So it is.", saving=0.1)
+    paths = {page.PATH for page in PAGES}
+    ways = finding_card._ways(slow_rank(), finding)
+    found = [str(vars(way)["href"]) for way in ways]
+    targets = [finding_card._target(slow_rank(), finding), *found]
+    assert {urlsplit(target).path for target in targets} <= paths
+    assert len(targets) >= 2
+
+
+def test_exposed_transfer_leads_to_the_step_with_most_of_it() -> None:
+    """Within the finding's steps, if it has some; pinned is the rank with most of it."""
+    store = slow_rank()
+    spent = store.times.spent(["transfer"])
+    view = view_of(links.to_most(store, "transfer", (5, 9)))
+    assert view.steps == (5, 9)
+    (step,) = steps_in(store, view)
+    assert spent[:, step].sum() == spent[:, 5:10].sum(axis=0).max()
+    assert view.pins == (int(spent[:, step].argmax()),)
+
+
+def test_waiting_leads_to_who_is_late() -> None:
+    """Not to those that wait: rank 2 is late in steps 20-39."""
+    view = view_of(links.to_most(slow_rank(), "wait"))
+    assert view.pins == (2,)
+    assert 20 <= steps_in(slow_rank(), view)[0] <= 39
+    assert links.to_most(slow_rank(), "ps_queue") is None
+
+
+def test_bars_and_cells_of_the_overview_lead_to_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cause leads to its worst step, a cell to its rank; of a host's, to the latest one."""
+    store = slow_rank()
+    late = view_of(overview._to_loss(store, {"customdata": "late_ranks"}))
+    assert late.pins == (2,)
+    assert overview._to_loss(store, {"customdata": ""}) is None
+    cell = view_of(overview._to_cell(store, {"y": "rank 1", "x": 25}))
+    assert (cell.pins, cell.steps) == ((1,), (25, 25))
+    assert stragglers.latest_cell(store.lateness, [0, 1, 2, 3], 25) == (2, 25)
+    hosts = sorted(set(store.hosts.values()))
+    monkeypatch.setattr(overview, "MOST_ROWS", 1)
+    rows = [row for host in hosts for row in overview._rows(store, host)]
+    assert rows == [0, 1, 2, 3]
+
+
+def test_of_a_long_run_a_cell_leads_to_its_latest_step() -> None:
+    """Where steps share a column, not to its first one."""
+    own = np.ones((2, 4 * axes.MOST_COLUMNS))
+    own[1, 402] = 9.0
+    late = residuals.compare(own, (0, 1), tuple(range(own.shape[1])))
+    assert stragglers.latest_cell(late, [0, 1], 400) == (1, 402)

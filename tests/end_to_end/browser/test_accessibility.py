@@ -1,0 +1,82 @@
+"""In a real browser: every page can be read, is named, fits, and can be used without a mouse."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+from support.accessibility import faint, nameless, tabbed
+from support.browser import opened, settled
+from support.patience import until
+
+from tracelens_dashboard.app import run_list
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.end_to_end
+
+# The charts that are neither drawn nor say in a sentence that there is nothing to draw.
+UNDRAWN = """() => [...document.querySelectorAll(`[id*='"part":"graph"']`)]
+  .filter((graph) => graph.checkVisibility() && !graph.querySelector(".main-svg"))
+  .map((graph) => graph.id)"""
+# The charts with a switch whose table does not stand in their place, with rows.
+UNREAD = """() => [...document.querySelectorAll(`[id*='"part":"grid"']`)]
+  .filter((grid) => grid.closest(".card").querySelector(".table-switch")?.checkVisibility())
+  .filter((grid) => grid.hidden || !grid.querySelector(".ag-row")).map((grid) => grid.id)"""
+SHOWN = """() => [...document.querySelectorAll(`[id*='"part":"plot"']`)]
+  .filter((plot) => plot.checkVisibility()).map((plot) => plot.id)"""
+FITS = "() => document.documentElement.scrollWidth <= innerWidth"
+
+
+def visit(page: Page, address: str) -> None:
+    """Open a page, and wait until the run is open and all is drawn."""
+    page.goto(address)
+    expect(page.locator(".page-title, #verdict, #timeline, #runs").first).to_be_attached()
+    expect(page.locator("#message")).to_have_count(0)
+    settled(page)
+
+
+def read_as_tables(page: Page) -> None:
+    """Turn every switch, and wait until each chart's table stands in its place."""
+    for switch in page.get_by_role("switch", name="Table").all():
+        switch.check(force=True)
+    until(lambda: page.evaluate(UNREAD) == page.evaluate(SHOWN) == [])
+
+
+def test_light_pages_can_be_read_named_and_reached(
+    browser: Browser, addresses: dict[str, str]
+) -> None:
+    """Text has a contrast of 4.5; all that can be used has a name, Tab comes to it, and that is seen.
+
+    Every chart is drawn, and can be read as a table.
+    """
+    with opened(browser, addresses[run_list.TITLE]) as page:
+        for title, address in addresses.items():
+            visit(page, address)
+            assert (title, faint(page), nameless(page)) == (title, [], [])
+            never, unseen = tabbed(page)
+            assert (title, never, unseen) == (title, [], [])
+            until(lambda: page.evaluate(UNDRAWN) == [])
+            read_as_tables(page)
+
+
+def test_dark_pages_and_dialogs_can_be_read(browser: Browser, addresses: dict[str, str]) -> None:
+    """Text has a contrast of 4.5 with what is behind it, as it is styled; 420 pixels hold all of it."""
+    with opened(browser, addresses[run_list.TITLE], "dark") as page:
+        for title, address in addresses.items():
+            page.set_viewport_size({"width": 1440, "height": 900})
+            visit(page, address)
+            assert (title, faint(page)) == (title, [])
+            page.set_viewport_size({"width": 420, "height": 900})
+            page.wait_for_function(FITS)
+        page.set_viewport_size({"width": 1440, "height": 900})
+        visit(page, addresses["Timeline"])
+        for button, dialog in (("#help-button", "Keys"), ("#export-button", "Perfetto")):
+            page.locator(button).click()
+            expect(page.get_by_role("dialog")).to_contain_text(dialog)
+            settled(page)
+            assert faint(page) == []
+            page.keyboard.press("Escape")
+            expect(page.get_by_role("dialog")).to_have_count(0)

@@ -1,0 +1,67 @@
+"""In a real browser: one late rank among 4,096 is on the screen, on wide windows and narrow ones."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+from support.browser import chromium, opened
+from support.crowds import crowd, with_peaks
+from support.patience import until
+from support.pixels import coloured, plot
+from waitress import create_server
+
+from tracelens_dashboard import theme
+from tracelens_dashboard.app.server import create_app
+from tracelens_dashboard.runs.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Page
+
+pytestmark = pytest.mark.end_to_end
+
+RANK, STEP, STEPS = 2741, 1776, 3000
+# The plot lies within the window, and its image has no more columns than it has pixels.
+FITS = """async () => {
+  const plot = document.querySelector("#timeline .nsewdrag").getBoundingClientRect();
+  const drawn = document.querySelector("#timeline image");
+  if (!drawn) return false;
+  const image = new Image();
+  image.src = drawn.getAttribute("href");
+  await image.decode();
+  return plot.right <= window.innerWidth && image.naturalWidth <= plot.width;
+}"""
+LATEST = theme.rgb(theme.LIGHT.ramp[-1])
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    store = Store(with_peaks(crowd(4096, STEPS, RANK, STEP)), Path())
+    server = create_server(create_app(store).server, host="127.0.0.1", port=0, ident=None)
+    threading.Thread(target=server.run, daemon=True).start()
+    yield f"http://127.0.0.1:{server.effective_port}/"
+    server.close()
+
+
+def test_the_one_late_step_is_seen(url: str) -> None:
+    """At full zoom-out its colour stands in its row, at its place, whatever the window's width."""
+    with chromium() as browser, opened(browser, url + "timeline") as page:
+        expect(page.locator("#timeline image")).to_have_count(1)
+        for width in (1440, 1000, 600, 420):
+            page.set_viewport_size({"width": width, "height": 1100})
+            until(lambda: page.evaluate(FITS) and _the_late_step_alone_is_seen(page))
+
+
+def _the_late_step_alone_is_seen(page: Page) -> bool:
+    where = plot(page)
+    late = coloured(page, where, [LATEST])
+    columns = [x for x, _ in late]
+    if {y for _, y in late} != {RANK * 512 // 4096}:
+        return False
+    place = (min(columns) + max(columns) + 1) / 2
+    return abs(place / where["width"] - (STEP + 0.5) / STEPS) * where["width"] < 4

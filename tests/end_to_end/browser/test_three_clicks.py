@@ -1,0 +1,94 @@
+"""In a real browser, at 512 ranks: from the first page to the culprit in three clicks at most."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+from support.browser import box_of, opened, place_saying, served
+from support.pixels import coloured, plot
+
+from tracelens.lod.lanes import CODES, SHADE, SHADES
+from tracelens.simulator.synthetic import Fault, Scenario, write
+from tracelens_dashboard import theme
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser, Locator, Page
+
+pytestmark = pytest.mark.end_to_end
+
+MOST_CLICKS = 3
+SLOW, HOT = 41, 0
+MIB = 1 << 20
+RUN = Scenario(
+    ranks=512,
+    ranks_per_host=8,
+    steps=36,
+    shards=4,
+    shard_bytes=(24 * MIB, 4 * MIB, 4 * MIB, 4 * MIB),
+    link_gbytes_per_s=2000.0,  # as if shards had many: else pushes of 512 ranks were all of a step
+    aggregate_gbytes_per_s=2000.0,
+    faults=(Fault("backprop", (SLOW,), steps=(12, 26), factor=1.6),),
+)
+# Counts the clicks that the page gets from a mouse; none is lost when a link changes the page.
+COUNTING = "window.clicks = 0; addEventListener('click', e => { clicks += e.isTrusted; }, true);"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("traces") / "run"
+    write(RUN, folder)
+    with served(folder) as address:
+        yield address
+
+
+def card_of(page: Page, culprit: str) -> Locator:
+    """Find the card of a finding on the first page, and count clicks from now on."""
+    card = page.locator("#findings .finding").filter(has=page.get_by_role("link", name=culprit))
+    expect(card).to_have_count(1)
+    page.evaluate(COUNTING)
+    return card
+
+
+def middle_of(page: Page, label: str) -> float:
+    """Return the height of the row that is called so, once the timeline is drawn."""
+    expect(page.locator("#timeline image")).to_have_count(1)
+    name = page.locator("#timeline .yaxislayer-above text").get_by_text(label, exact=True).first
+    box = box_of(name)
+    return box["y"] + box["height"] / 2
+
+
+def place_coloured(page: Page, height: float, category: str) -> tuple[float, float]:
+    """Return where a row shows most of a category, as an eye would find it."""
+    shades = [CODES[category] + shade * SHADE for shade in range(SHADES)]
+    colours = [theme.palette("light")[code] for code in shades]
+    row = plot(page) | {"y": height, "height": 1}
+    columns = [x for x, _ in coloured(page, row, colours)]
+    assert columns
+    return row["x"] + columns[len(columns) // 2] + 0.5, height
+
+
+def test_the_slow_rank(browser: Browser, url: str) -> None:
+    """The card's worst step, then the long span: the slow rank, its phase, and what others took."""
+    with opened(browser, url) as page:
+        card_of(page, f"Rank {SLOW} late").get_by_role("link", name="Its worst step").click()
+        row = middle_of(page, f"rank {SLOW}")
+        page.mouse.click(*place_saying(page, row, "backprop"))
+        expect(page.locator("#details-title")).to_contain_text(f"backprop on rank {SLOW} in step")
+        expect(page.locator("#timeline-details")).to_contain_text("the others' median")
+        expect(page.locator("#timeline-details .spans")).to_contain_text("backprop")
+        assert page.evaluate("clicks") <= MOST_CLICKS
+
+
+def test_the_hot_shard(browser: Browser, url: str) -> None:
+    """The card's worst step, then where its row is busy: which push it served, of how many bytes."""
+    with opened(browser, url) as page:
+        card_of(page, f"Shard {HOT}").get_by_role("link", name="Its worst step").click()
+        row = middle_of(page, f"PS {HOT} serves")
+        page.mouse.click(*place_coloured(page, row, "aggregate"))
+        expect(page.locator("#details-title")).to_contain_text(f"shard adds up on PS shard {HOT}")
+        expect(page.locator("#timeline-details .spans")).to_contain_text("24.0 MiB")
+        assert page.evaluate("clicks") <= MOST_CLICKS

@@ -1,0 +1,93 @@
+"""A non-blocking operation ends in the trace when any of MPI's ways shows the program that it ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.mpi import run_alone
+from support.recording import Recorded, read_one
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SINGLE = ("Wait", "wait", "Test", "test", "Free")
+# Not imported from the table: that would begin MPI in the process of the tests, which forks.
+SEVERAL = (
+    *("Waitall", "waitall", "Testall", "testall", "Waitany", "waitany", "Testany", "testany"),
+    *("Waitsome", "waitsome", "Testsome", "testsome"),
+)
+NAMES = (*SINGLE, *SEVERAL)
+
+PROGRAM = """
+from tracelens_instrument.hooks.mpi.requests import COMPLETIONS
+
+assert {*SINGLE, *COMPLETIONS} == {*NAMES}
+assert MPI.Request is not PlainRequest
+
+def until(call, *arguments):
+    result = call(*arguments)
+    while result is False or (isinstance(result, tuple) and False in result[:2]) or result == []:
+        result = call(*arguments)
+    return result
+
+found = {}
+for name in NAMES:
+    results = []
+    for c in (plain, comm):
+        request = c.Ibarrier()
+        with tl.span(f"around {name}"):
+            if hasattr(MPI.Request, name) and name in SINGLE:
+                results.append(until(getattr(request, name)))
+            else:
+                results.append(until(getattr(MPI.Request, name), [MPI.REQUEST_NULL, request]))
+    found[name] = results
+comm.Ibarrier().Get_status()
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Recorded]:
+    folder: Path = tmp_path_factory.mktemp("requests") / "trace"
+    head = f"PlainRequest, NAMES, SINGLE = type(plain.Ibarrier()), {NAMES}, {SINGLE}\n"
+    return run_alone(head + PROGRAM, folder), read_one(folder)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_returns_what_mpi_returns(run: tuple[dict[str, Any], Recorded], name: str) -> None:
+    plain, recording = run[0][name]
+    assert recording == plain
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_ends_the_operation(run: tuple[dict[str, Any], Recorded], name: str) -> None:
+    position = NAMES.index(name)
+    barrier = run[1].named("Ibarrier")[position]
+    around = run[1].named(f"around {name}")[1]
+    assert barrier["status"] == "closed"
+    assert barrier["start_ns"] < around["start_ns"]
+    assert _end(around) >= _end(barrier) > around["start_ns"]
+
+
+def test_what_nobody_asked_about_stays_open(run: tuple[dict[str, Any], Recorded]) -> None:
+    assert run[1].named("Ibarrier")[-1]["status"] == "open"
+
+
+def test_requests_of_others_still_pass_as_requests(tmp_path: Path) -> None:
+    program = """
+    request = plain.Ibarrier()
+    print(json.dumps([
+        isinstance(request, MPI.Request),
+        isinstance(MPI.REQUEST_NULL, MPI.Request),
+        issubclass(MPI.Prequest, MPI.Request),
+        isinstance(comm, MPI.Request),
+        request == MPI.Request(request),
+        MPI.Request.Waitall([request]),
+    ]))
+    """
+    assert run_alone(program, tmp_path / "trace") == [True, True, True, False, True, True]
+
+
+def _end(event: dict[str, Any]) -> int:
+    return int(event["start_ns"] + event["duration_ns"])

@@ -1,0 +1,144 @@
+"""What a model does on a device is timed there: forward, backprop, buckets, update; layers are not.
+
+The device is simulated; where a real one is, `tests/gpu` does the same with it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.recording import Recorded, read_one
+from support.simulated_device import SimulatedDevice
+from support.torch_training import Training, group_of_one, network, torch
+
+import tracelens as tl
+from tracelens_instrument.device import cuda, timebase
+from tracelens_instrument.hooks.torch import devices, process_groups
+
+STEPS = 3
+
+
+class Placed:
+    """A tensor as far as its place goes."""
+
+    def __init__(self, *, is_cuda: bool) -> None:
+        self.is_cuda = is_cuda
+
+
+def trained(trace: Path) -> Recorded:
+    """Train a DDP model for some steps."""
+    with group_of_one():
+        model = torch.nn.parallel.DistributedDataParallel(network())
+        training = Training(tl.attach(model, detail="layer"))
+        tl.attach(training.model, optimizer=training.optimizer)
+        for step in range(STEPS):
+            with tl.step(step):
+                training.step()
+        while None in [bucket["duration_ns"] for bucket in read_one(trace).named("bucket")]:
+            time.sleep(0.001)  # gloo's thread wakes up the training before it calls back
+        tl.stop()
+        del training, model
+    return read_one(trace)
+
+
+def timed(events: list[dict[str, Any]]) -> list[bool]:
+    return [event["device_start_ns"] is not None for event in events]
+
+
+def test_all_of_a_model_on_a_device(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole phases have device times, layers have not, and buckets have a row of their own."""
+    device = SimulatedDevice(clock=time.monotonic_ns)
+    monkeypatch.setattr(timebase, "find", lambda: device)
+    monkeypatch.setattr(devices, "on_device", lambda tensor: tensor is not None)
+    monkeypatch.setattr(process_groups, "queues_only", lambda _group: True)
+    found = trained(trace)
+    assert not found.side.dropped
+    for name in ("forward", "backprop", "bucket", "SGD"):
+        assert timed(found.named(name)) == [True] * STEPS, name
+    for name in ("0", "2"):
+        assert not any(timed(found.named(name)))
+    rows = {row.index: row.name for row in found.side.threads}
+    on_device = [event for event in found.events if event["stream"] is not None]
+    reductions = [
+        event for event in on_device if event["kind"] == "reduction"
+    ]  # some are DDP's own
+    assert {rows[event["stream"]] for event in reductions} == {"simulated:0 reductions"}
+    passes = [event for event in on_device if event not in reductions]
+    assert {event["name"]: rows[event["stream"]] for event in passes} == {
+        "forward": "simulated:0 stream 0",
+        "backprop": "simulated:0 stream 0",
+        "SGD": "simulated:0 stream 0",
+    }
+    order = sorted(("forward", "backprop", "SGD"), key=lambda n: found.named(n)[0]["start_ns"])
+    begins = [found.named(name)[0]["device_start_ns"] for name in order]
+    assert begins == sorted(begins)
+
+
+def test_reductions_by_the_host_are_timed_there(
+    trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As gloo does them, also for tensors on a device: the host sees when they are over."""
+    device = SimulatedDevice(clock=time.monotonic_ns)
+    monkeypatch.setattr(timebase, "find", lambda: device)
+    monkeypatch.setattr(devices, "on_device", lambda tensor: tensor is not None)
+    found = trained(trace)
+    assert timed(found.named("backprop")) == [True] * STEPS
+    assert timed(found.named("bucket")) == [False] * STEPS
+
+
+@pytest.mark.parametrize(
+    ("backend", "queues"), [("nccl", True), ("gloo", False), ("cpu:gloo,cuda:nccl", True)]
+)
+def test_which_backends_only_queue(
+    backend: str, monkeypatch: pytest.MonkeyPatch, *, queues: bool
+) -> None:
+    """By what the group says of its backends, device by device."""
+    config = torch.distributed.distributed_c10d.BackendConfig(backend)
+    monkeypatch.setattr(torch.distributed, "get_backend_config", lambda _group: str(config))
+    group: Any = None
+    assert process_groups.queues_only(group) is queues
+
+
+def test_a_model_on_the_host_is_not_timed_on_a_device(
+    trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the process uses a device for something else."""
+    device = SimulatedDevice(clock=time.monotonic_ns)
+    monkeypatch.setattr(timebase, "find", lambda: device)
+    found = trained(trace)
+    assert not any(timed(found.events))
+    assert device.events == []
+
+
+def test_the_place_of_a_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tensor says where it is; nothing, and what is no tensor, is on no device."""
+    monkeypatch.setattr(torch, "Tensor", Placed)
+    assert devices.on_device(Placed(is_cuda=True))
+    assert not devices.on_device(Placed(is_cuda=False))
+    assert not devices.on_device(None)
+    assert not devices.on_device([Placed(is_cuda=True)])
+
+
+@pytest.mark.parametrize(
+    ("owner", "names"),
+    [
+        (torch.cuda, set(re.findall(r"_CUDA\.(\w+)", Path(cuda.__file__).read_text()))),
+        (torch.cuda.Event, {"record", "query", "elapsed_time"}),
+        (torch.Stream, {"stream_id"}),
+    ],
+)
+def test_pytorch_has_what_the_cuda_layer_uses(owner: object, names: set[str]) -> None:
+    """Also where PyTorch comes without CUDA, so that a change of theirs shows here."""
+    assert names
+    assert {name for name in names if not hasattr(owner, name)} == set()
+
+
+def test_without_cuda_no_device_is_found() -> None:
+    """PyTorch being loaded does not make a device, nor is one woken up."""
+    assert torch.cuda.is_initialized() is False
+    assert timebase.find() is None
+    assert torch.cuda.is_initialized() is False

@@ -1,0 +1,147 @@
+"""Trainings of every kind, unchanged: recorded with what they do, with the same weights bit for bit."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.record import record_command
+from support.recording import Recorded, read_all
+from support.torchrun import run_ranks, torchrun_command
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.end_to_end
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Events = list[dict[str, Any]]
+
+SCRIPT = Path(__file__).parent / "scripts" / "kinds_of_training.py"
+# In the order of the script, which makes so many steps of each.
+WAYS = ("accumulated", "two optimizers", "mixed precision", "own hook", "clipped", "compiled")
+STEPS = 4
+GRADIENT = 4 * (32 * 64 + 64 + 64 * 4 + 4)  # bytes
+
+
+def _weights(command: list[str]) -> tuple[list[dict[str, str]], str]:
+    done = run_ranks(command)
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return lines, done.stderr
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("trainings") / "trace"
+
+
+@pytest.fixture(scope="module")
+def recorded_weights(folder: Path) -> list[dict[str, str]]:
+    command = torchrun_command(SCRIPT, 2)
+    weights, said = _weights(record_command("--out", folder, "--", *command))
+    assert "TraceLens: " not in said
+    return weights
+
+
+@pytest.fixture(scope="module")
+def ranks(folder: Path, recorded_weights: list[dict[str, str]]) -> list[Recorded]:
+    assert len(recorded_weights) == 2
+    return read_all(folder)
+
+
+@pytest.fixture
+def of(ranks: list[Recorded]) -> Callable[[str], list[Events]]:
+    """Select the events of a way to train, on each rank."""
+
+    def select(way: str) -> list[Events]:
+        first = STEPS * WAYS.index(way)
+        steps = range(first, first + STEPS)
+        return [[e for e in rank.events if e["step"] in steps] for rank in ranks]
+
+    return select
+
+
+def _count(events: Events, kind: str) -> Counter[str]:
+    return Counter(e["name"] for e in events if e["kind"] == kind and e["type"] == "span")
+
+
+def _reduced(events: Events) -> list[int]:
+    """Return the bytes of the buckets of each step."""
+    found: Counter[int] = Counter()
+    for event in events:
+        if event["name"] == "bucket":
+            found[event["step"]] += event["bytes"]
+    return list(found.values())
+
+
+def _check(events: Events, passes: int = STEPS) -> None:
+    assert _count(events, "update")["AdamW"] == STEPS
+    assert _count(events, "forward")["forward"] == passes
+    assert _count(events, "backprop")["backprop"] == passes
+    assert _count(events, "wait")["wait for reductions"] == STEPS
+    assert _reduced(events) == [GRADIENT] * STEPS
+
+
+def test_weights_are_the_same_bit_for_bit(recorded_weights: list[dict[str, str]]) -> None:
+    """Whatever the way to train, as without TraceLens, on both ranks."""
+    plain, _ = _weights(torchrun_command(SCRIPT, 2))
+    assert list(plain[0]) == list(WAYS)
+    assert recorded_weights == plain
+    assert plain[0] == plain[1]
+    assert len(set(plain[0].values())) > len(WAYS) // 2  # they do differ
+
+
+def test_reductions_match_across_ranks(ranks: list[Recorded]) -> None:
+    keys = ("seq", "name", "op", "bytes", "bucket", "step")
+    first, second = (
+        sorted([e[k] for k in keys] for e in rank.events if e["kind"] == "reduction")
+        for rank in ranks
+    )
+    assert first == second
+    assert [row[0] for row in first] == list(range(len(first)))
+
+
+def test_gradient_accumulation(of: Callable[[str], list[Events]]) -> None:
+    """Three passes a step, of which the last one reduces, and waits."""
+    for events in of("accumulated"):
+        _check(events, passes=3 * STEPS)
+
+
+@pytest.mark.parametrize("way", ["two optimizers", "mixed precision"])
+def test_a_step_of_two_optimizers_is_one(way: str, of: Callable[[str], list[Events]]) -> None:
+    """With bfloat16 and a scaler, too."""
+    for events in of(way):
+        _check(events)
+
+
+def test_each_step_has_the_updates_of_both_optimizers(ranks: list[Recorded]) -> None:
+    for rank in ranks:
+        for name in ("AdamW", "SGD"):
+            updates = [e for e in rank.events if e["kind"] == "update" and e["name"] == name]
+            assert [e["step"] for e in updates] == list(range(len(WAYS) * STEPS))
+
+
+def test_a_compiled_model(of: Callable[[str], list[Events]]) -> None:
+    """Its forward pass is compiled whole, without our spans; all else is recorded."""
+    for events in of("compiled"):
+        assert _count(events, "update")["AdamW"] == STEPS
+        assert _count(events, "backprop")["backprop"] == STEPS
+        assert _reduced(events) == [GRADIENT] * STEPS
+
+
+def test_the_users_hook(of: Callable[[str], list[Events]]) -> None:
+    """What its reductions consist of is not counted beside the bucket."""
+    for events in of("own hook"):
+        _check(events)
+        assert "all_reduce" not in _count(events, "reduction")
+
+
+def test_a_collective_of_its_own_between(of: Callable[[str], list[Events]]) -> None:
+    """It is recorded beside the buckets, and in every step."""
+    for events in of("clipped"):
+        _check(events)
+        gathered = [e["step"] for e in events if e["name"] == "all_gather" and e["bytes"] == 4]
+        assert len(set(gathered)) == len(gathered) == STEPS

@@ -1,0 +1,82 @@
+"""Clocks are tied together by pairs of readings and by round trips."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.recording import read_one
+
+import tracelens as tl
+from tracelens.schema.side import ClockReading
+from tracelens_instrument import recorder
+from tracelens_instrument.core import clock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_pair_is_read_at_one_moment() -> None:
+    """Wall minus monotonic is the same whenever it is read, within the stated window."""
+    first, second = clock.read_clocks(), clock.read_clocks()
+    assert first.wall_ns is not None
+    assert second.wall_ns is not None
+    differs = (second.wall_ns - second.monotonic_ns) - (first.wall_ns - first.monotonic_ns)
+    assert abs(differs) <= first.window_ns + second.window_ns + 10**6  # the wall clock is slewed
+    assert abs(first.wall_ns - time.time_ns()) < 10**10
+
+
+class Wire:
+    """A peer whose clock is ahead, behind a wire with delays in both directions."""
+
+    def __init__(self, ahead: int, delays: list[tuple[int, int]]) -> None:
+        self.ahead = ahead
+        self.delays = iter(delays)
+        self.time = 1_000_000
+        self.answer = 0
+
+    def now(self) -> int:
+        return self.time
+
+    def send(self, _moment: int) -> None:
+        there, self.back = next(self.delays)
+        self.time += there
+        self.answer = self.time + self.ahead
+
+    def receive(self) -> int:
+        self.time += self.back
+        return self.answer
+
+
+@given(
+    ahead=st.integers(-(10**15), 10**15),
+    delays=st.lists(
+        st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)), min_size=1, max_size=20
+    ),
+)
+def test_round_trips_bound_the_offset(ahead: int, delays: list[tuple[int, int]]) -> None:
+    """The offset is wrong by half the smallest round trip at most."""
+    wire = Wire(ahead, delays)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clock, "now", wire.now)
+        offset, round_trip = clock.ping_pong(wire.send, wire.receive, rounds=len(delays))
+    assert round_trip == min(there + back for there, back in delays)
+    assert abs(offset - -ahead) <= round_trip / 2 + 1
+
+
+def test_readings_of_hooks_are_kept(trace: Path) -> None:
+    """What a hook found out stands beside the recorder's own pairs at start and end."""
+    reading = ClockReading("ping_pong", 5, 100, peer=1, offset_ns=-7)
+    recorder.clock_reading(reading)
+    tl.stop()
+    clocks = read_one(trace).side.clocks
+    assert [row.method for row in clocks] == ["local", "ping_pong", "local"]
+    assert clocks[1] == reading
+
+
+def test_reading_while_off_is_no_error() -> None:
+    """A hook need not ask whether anything records."""
+    recorder.clock_reading(ClockReading("local", 1, 1, wall_ns=1))

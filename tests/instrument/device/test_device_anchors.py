@@ -1,0 +1,108 @@
+"""Anchors tie a device's clock to the host's, within windows that hold, however long a run is."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from hypothesis import given
+from hypothesis import strategies as st
+from support.simulated_device import SimulatedDevice
+
+from tracelens_instrument.device.timebase import ANCHOR_EVERY_NS, Anchors
+
+if TYPE_CHECKING:
+    from tracelens.schema.side import ClockReading
+
+SECOND = 10**9
+# Between two anchors the device tells milliseconds as a 32-bit float: half its step at 16 seconds.
+ROUNDING_NS = 500
+
+
+def anchored(device: SimulatedDevice, seconds: list[float]) -> tuple[Anchors, list[ClockReading]]:
+    """Cast anchors after so many seconds each."""
+    told: list[ClockReading] = []
+    anchors = Anchors(device, told.append, device.now)
+    for pause in seconds:
+        device.work(round(pause * SECOND))
+        anchors.look()
+        anchors.cast_if_due()
+    device.work(SECOND)
+    anchors.look()
+    return anchors, told
+
+
+def truth(device: SimulatedDevice, reading: ClockReading, first: ClockReading) -> float:
+    """The offset at a reading, once the device's clock is set to the host's at the first one."""
+    origin = first.monotonic_ns - device.shown(first.monotonic_ns)
+    return reading.monotonic_ns - (device.shown(reading.monotonic_ns) + origin)
+
+
+@given(
+    latency=st.integers(1_000, 50_000),
+    late=st.integers(0, 200_000),
+    ahead=st.integers(-(10**15), 10**15),
+    drift=st.floats(-100, 100),
+    pauses=st.lists(st.floats(0.1, 8.0), max_size=20),
+)
+def test_windows_hold(
+    latency: int, late: int, ahead: int, drift: float, pauses: list[float]
+) -> None:
+    """The true offset lies within each reading's window, give or take what rounding adds up to."""
+    draw = random.Random(late)
+    device = SimulatedDevice(
+        latency_ns=latency,
+        ahead_ns=ahead,
+        drift_ppm=drift,
+        apart_ns=lambda: draw.randint(0, late),
+    )
+    _, told = anchored(device, pauses)
+    assert told
+    for number, reading in enumerate(told):
+        assert reading.offset_ns is not None
+        error = abs(reading.offset_ns - truth(device, reading, told[0]))
+        windows = (reading.window_ns + told[0].window_ns) / 2
+        drifted = windows * abs(drift) * 1e-6
+        assert error <= windows + drifted + ROUNDING_NS * (number + 1)
+
+
+def test_an_idle_stream_is_tied_sharply() -> None:
+    """The window is little more than the device's latency, and the offset far better than that."""
+    device = SimulatedDevice(latency_ns=5_000, ahead_ns=-(10**14), drift_ppm=20.0)
+    _, told = anchored(device, [6.0] * 10)
+    assert len(told) == 11
+    assert max(reading.window_ns for reading in told) < 10_000
+
+
+def test_a_day_does_not_wear_it_out() -> None:
+    """Measured in a chain, it stays sharp; from one origin it would be wrong by milliseconds."""
+    device = SimulatedDevice(drift_ppm=-15.0)
+    _, told = anchored(device, [ANCHOR_EVERY_NS / SECOND + 0.001] * 17_000)
+    last = told[-1]
+    assert last.monotonic_ns - told[0].monotonic_ns > 84_000 * SECOND
+    assert last.offset_ns is not None
+    # Rounding makes the device's clock wander, slowly: from one reading to the next it is sharp.
+    for one, two in zip(told[-100:], told[-99:], strict=False):
+        assert one.offset_ns is not None
+        assert two.offset_ns is not None
+        drifted = truth(device, two, told[0]) - truth(device, one, told[0])
+        assert abs(two.offset_ns - one.offset_ns - drifted) <= 10_000
+
+
+def test_an_anchor_that_is_late_is_seen_later() -> None:
+    """A device that is too busy makes a wide window, never a wrong one; meanwhile none is cast anew."""
+    device = SimulatedDevice(apart_ns=lambda: SECOND)
+    told: list[ClockReading] = []
+    anchors = Anchors(device, told.append, device.now)
+    assert told == []
+    waiting = anchors.latest
+    device.work(9 * SECOND // 10)
+    anchors.look()
+    anchors.cast_if_due()
+    assert told == []
+    assert anchors.latest is waiting
+    device.work(SECOND)
+    anchors.look()
+    (reading,) = told
+    assert reading.window_ns > SECOND
+    assert waiting.device_ns == reading.monotonic_ns

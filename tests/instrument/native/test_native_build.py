@@ -1,0 +1,116 @@
+"""An install succeeds with and without a compiler."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import sysconfig
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+pytest.importorskip("hatchling")
+
+HOOK = Path(__file__).parents[3] / "instrument" / "build_native.py"
+
+
+@pytest.fixture
+def hook() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("build_native", HOOK)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def root(tmp_path: Path, hook: ModuleType) -> Path:
+    """A source tree with nothing in it but the C files."""
+    source = tmp_path / "tree" / hook.SOURCE
+    source.parent.mkdir(parents=True)
+    shutil.copy(HOOK.parents[1] / hook.SOURCE, source)
+    shutil.copytree(HOOK.parents[1] / hook.PARTS, tmp_path / "tree" / hook.PARTS)
+    return tmp_path / "tree"
+
+
+def build(hook: ModuleType, root: Path, version: str) -> dict[str, Any]:
+    made = hook.NativeBuildHook(str(root), {}, None, None, str(root), "wheel")
+    build_data: dict[str, Any] = {"force_include": {}}
+    made.initialize(version, build_data)
+    held = [Path(library).is_file() for library in build_data["force_include"]]
+    made.finalize(version, build_data, "")
+    assert all(held)
+    return build_data
+
+
+@pytest.mark.parametrize("compiler", ["/bin/false", "/no/such/compiler"])
+@pytest.mark.parametrize("version", ["editable", "standard"])
+def test_without_a_compiler(
+    hook: ModuleType, root: Path, compiler: str, version: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It says why the recorder in Python will serve, and leaves no library of an earlier build."""
+    stale = (root / hook.SOURCE).with_name(hook.LIBRARY)
+    stale.touch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CC", compiler)
+        assert build(hook, root, version) == {"force_include": {}}
+    assert "the recorder in Python will serve, as" in capfd.readouterr().err
+    assert stale.exists() == (version == "standard")
+
+
+def test_with_a_compiler(hook: ModuleType, root: Path) -> None:
+    """The library lies beside its source when that is edited, and only in the wheel otherwise."""
+    beside = (root / hook.SOURCE).with_name(hook.LIBRARY)
+    if shutil.which("cc") is None:
+        pytest.skip("there is no compiler here")
+    data = build(hook, root, "standard")
+    assert list(data["force_include"].values()) == [f"tracelens_instrument/{hook.LIBRARY}"]
+    assert re.fullmatch("cp311-abi3-(many)?linux_.*", data["tag"])
+    assert not data["pure_python"]
+    assert not beside.exists()
+    assert build(hook, root, "editable") == {"force_include": {}}
+    assert beside.is_file()
+
+
+def test_free_threaded_python(
+    hook: ModuleType,
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """There nothing is compiled, and the wheel is one for any Python."""
+    monkeypatch.setattr(sysconfig, "get_config_var", lambda _name: 1)
+    assert build(hook, root, "standard") == {"force_include": {}}
+    assert "GIL" in capsys.readouterr().err
+
+
+def test_without_warnings(hook: ModuleType, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one compiler warns of the next one refuses."""
+    if shutil.which("cc") is None:
+        pytest.skip("there is no compiler here")
+    monkeypatch.setenv("CFLAGS", "-Wall -Wextra -Werror")
+    source = root / hook.SOURCE
+    assert hook.compiled(source, source.with_name(hook.LIBRARY))
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"\0clock_gettime\0GLIBC_2.17\0GLIBC_2.2.5\0", "manylinux_2_17_x86_64"),
+        (b"\0clock_gettime\0GLIBC_2.34\0GLIBC_2.2.5\0", "manylinux_2_34_x86_64"),
+        (b"\0GLIBC_2.36\0GLIBC_ABI_DT_RELR\0", "linux_x86_64"),
+        (b"\0clock_gettime\0libc.musl-x86_64.so.1\0", "linux_x86_64"),
+    ],
+)
+def test_platform_is_the_oldest_that_runs_it(
+    hook: ModuleType, monkeypatch: pytest.MonkeyPatch, content: bytes, expected: str
+) -> None:
+    """The wheel says which C library it needs, so that an index takes it and pip refuses it in time."""
+    monkeypatch.setattr(sysconfig, "get_platform", lambda: "linux-x86_64")
+    assert hook._platform(content) == expected

@@ -1,0 +1,119 @@
+"""The native recorder's times are those of the monotonic clock, however it reads them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from support.recording import run_child
+
+from tracelens_instrument.core import backend, clock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+if not backend.NATIVE:
+    pytest.skip("the native recorder is not in use", allow_module_level=True)
+
+from tracelens_instrument import _native
+
+OFF_NS = 5000  # what a kernel that corrects its clock briskly may change between two comparisons
+PAUSES = (0.0, 0.0, 0.03, 0.0, 0.005, 0.1, 0.0)  # shorter and longer than a comparison serves
+
+
+@pytest.fixture(params=[True, False], ids=["counter", "kernel"])
+def source(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Once with the processor's counter where the kernel trusts it, once without."""
+    if request.param and not clock._counts_ticks():
+        pytest.skip("the kernel of this machine has another source for its clock")
+    _native.use_counter(request.param)
+    yield
+    _native.use_counter(clock._counts_ticks())
+
+
+@pytest.mark.usefixtures("source")
+def test_between_two_readings_of_the_kernel() -> None:
+    """A time lies between one taken before and one taken after, right away and after pauses."""
+    for pause in PAUSES:
+        time.sleep(pause)  # the clock's behaviour after a pause is the point
+        for _ in range(2000):
+            before = time.monotonic_ns()
+            found = clock.now()
+            after = time.monotonic_ns()
+            assert before - OFF_NS < found < after + OFF_NS
+
+
+@pytest.mark.usefixtures("source")
+def test_never_backwards() -> None:
+    """Of two times the later one is not smaller, also where the counter is compared in between."""
+    end = clock.now() + 30_000_000
+    before = 0
+    while before < end:
+        found = clock.now()
+        assert found >= before
+        before = found
+
+
+def test_source_of_the_machine() -> None:
+    """What cannot be read is no reason to trust a counter."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clock, "_SOURCE", clock._SOURCE / "missing")
+        assert not clock._counts_ticks()
+
+
+ANSWER = """
+import sys
+from tracelens_instrument.core.clock import now
+for _ in sys.stdin:
+    print(now(), flush=True)
+"""
+
+
+@pytest.mark.end_to_end
+def test_processes_agree() -> None:
+    """What one process saw between two moments of another lies between their times."""
+    with subprocess.Popen(
+        [sys.executable, "-c", ANSWER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+    ) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        for _ in range(1000):
+            before = clock.now()
+            other.stdin.write(b"?\n")
+            found = int(other.stdout.readline())
+            assert before - OFF_NS < found < clock.now() + OFF_NS
+
+
+NAMESPACE = """
+import ctypes, os, time
+from tracelens_instrument.core.clock import now
+def asleep():
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+slept = asleep()
+end = time.monotonic() + 0.05
+while time.monotonic() < end:
+    now()
+if ctypes.CDLL(None).unshare(0x80) != 0:
+    print("not allowed here")
+    raise SystemExit
+with open("/proc/self/timens_offsets", "w") as offsets:
+    offsets.write(f"monotonic {-int(end / 2)} 0")
+child = os.fork()
+before, found, after = time.monotonic_ns(), now(), time.monotonic_ns()
+if child == 0:
+    shifted = asleep() - slept > 0.4e9 * end
+    os._exit(not (shifted and before - 5000 < found < after + 5000))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.end_to_end
+def test_time_namespace() -> None:
+    """A child that is born into another time namespace has the time of that."""
+    said = run_child(NAMESPACE).stdout
+    if "not allowed here" in said:
+        pytest.skip("making a time namespace takes more rights")
+    assert said == "0\n"

@@ -1,0 +1,145 @@
+"""The native recorder's clock follows the kernel's, whatever happens to the processor's counter."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT: Final = Path(__file__).parents[3]
+MS: Final = 1_000_000
+PIECE_NS: Final = 200_000
+EXACT_NS: Final = 100
+TICKS_PER_NS: Final = 2.5  # the kernel's answer takes as long as so many ticks
+FREEZE_NS: Final = 4 * MS  # how long a comparison with the kernel serves
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no compiler here")
+with_counter = pytest.mark.skipif(platform.machine() != "x86_64", reason="has no such counter")
+
+
+class Machine:
+    """A processor and a kernel whose times pass when they are told to."""
+
+    def __init__(self, library: Path) -> None:
+        self._clock = ctypes.CDLL(str(library))
+        self._clock.read_clock.restype = ctypes.c_int64
+        self.ticks = ctypes.c_uint64.in_dll(self._clock, "ticks")
+        self.ns = ctypes.c_int64.in_dll(self._clock, "ns")
+        self.answer_ticks = ctypes.c_uint64.in_dll(self._clock, "answer_ticks")
+        self.asked = ctypes.c_uint64.in_dll(self._clock, "asked")
+        self.answer_ticks.value = 60
+        self.ticks.value, self.ns.value = 10**15, 10**14
+        self.use(usable=True)
+
+    def use(self, *, usable: bool) -> None:
+        self._clock.use(usable)
+
+    def off_ns(self) -> int:
+        """Say by how much the clock is off."""
+        return int(self._clock.read_clock()) - self.ns.value
+
+    def run(self, ns: int, pace: float = 1.0) -> Iterator[int]:
+        """Let time pass in small pieces, and say after each by how much the clock is off."""
+        for _ in range(ns // PIECE_NS):
+            self.ns.value += PIECE_NS
+            self.ticks.value += round(PIECE_NS * TICKS_PER_NS * pace)
+            yield self.off_ns()
+
+    def most(self, ns: int, pace: float = 1.0) -> int:
+        return max(abs(off) for off in self.run(ns, pace))
+
+
+def build(folder: Path, *flags: str) -> Machine:
+    library = folder / "clock.so"
+    include = ROOT / "instrument" / "tracelens_instrument"
+    source = ROOT / "tests" / "support" / "simulated_clock.c"
+    command = ["cc", "-shared", "-fPIC", "-O1", *flags, f"-I{include}", str(source)]
+    subprocess.run([*command, "-o", str(library)], check=True)
+    return Machine(library)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """One whose counter is trusted by now."""
+    made = build(tmp_path)
+    made.most(1500 * MS)
+    return made
+
+
+@with_counter
+def test_steady_counter(machine: Machine) -> None:
+    """The kernel is asked every few milliseconds only, and times are its own."""
+    before = machine.asked.value
+    assert machine.most(2000 * MS) < EXACT_NS
+    assert machine.asked.value - before <= 2000 * MS // FREEZE_NS + 1
+
+
+@with_counter
+@pytest.mark.parametrize("ticks", [0, 10**16], ids=["begins anew", "ran on"])
+def test_suspended(machine: Machine, ticks: int) -> None:
+    """While the machine slept the counter began anew or ran on, and the monotonic clock stood."""
+    machine.ticks.value = ticks
+    assert abs(machine.off_ns()) < EXACT_NS
+    assert machine.most(1500 * MS) < EXACT_NS
+
+
+@with_counter
+@pytest.mark.parametrize("pace", [1 + 500e-6, 1 - 500e-6])
+def test_clock_is_slewed(machine: Machine, pace: float) -> None:
+    """NTP changes the pace by what it may at most: that is noticed before it matters."""
+    assert machine.most(FREEZE_NS + MS, pace) < 500e-6 * FREEZE_NS + EXACT_NS
+    assert machine.most(1500 * MS, pace) < 500e-6 * FREEZE_NS + EXACT_NS
+    assert machine.most(1500 * MS, pace) < EXACT_NS
+
+
+@with_counter
+def test_kernel_gives_up_the_counter(machine: Machine) -> None:
+    """Where it takes its time from something slow from now on, so do we."""
+    machine.answer_ticks.value = 3000
+    machine.most(FREEZE_NS + MS)
+    machine.ticks.value += 10**7  # what the counter says means nothing any more
+    before = machine.asked.value
+    assert set(machine.run(100 * MS)) == {0}
+    assert machine.asked.value - before == 500
+
+
+@with_counter
+def test_never_backwards(machine: Machine) -> None:
+    """Neither where the pace changes nor where the counter is compared."""
+    latest = 0
+    for pace in (1.0, 1 + 300e-6, 1 - 300e-6, 1.0):
+        for off in machine.run(300 * MS, pace):
+            assert machine.ns.value + off >= latest
+            latest = machine.ns.value + off
+
+
+@with_counter
+def test_other_time_namespace(machine: Machine) -> None:
+    """A restored or moved process may find an earlier time: it is the right one from now on."""
+    machine.ns.value -= 10_000 * MS
+    machine.most(FREEZE_NS + MS)
+    assert machine.most(100 * MS) < EXACT_NS
+
+
+@with_counter
+def test_counter_that_may_not_be_used(machine: Machine) -> None:
+    """Where the kernel does not trust it, nor do we."""
+    machine.use(usable=False)
+    before = machine.asked.value
+    assert set(machine.run(100 * MS, pace=1.7)) == {0}
+    assert machine.asked.value - before == 500
+
+
+def test_other_processors(tmp_path: Path) -> None:
+    """There the kernel is asked each time."""
+    machine = build(tmp_path, "-DOTHER_PROCESSOR")
+    assert set(machine.run(100 * MS, pace=1.7)) == {0}
+    assert machine.asked.value == 500

@@ -1,0 +1,240 @@
+"""`keep="last:N"`: the last N steps, whole, and exactly how many events were left out for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.recording import Recorded, read_one, run_child
+
+import tracelens as tl
+from tracelens.schema.record import RECORD_BYTES
+from tracelens.schema.vocabulary import CROWDED_OUT, OUTDATED
+from tracelens_instrument.storage.segments import SEGMENT_BYTES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracelens_instrument.core.spans import Span
+
+SLOTS = SEGMENT_BYTES // RECORD_BYTES - 1
+SPANS = 99  # a step, beside its own
+
+
+def train(first: int, end: int) -> None:
+    span = tl.span("piece")
+    for number in range(first, end):
+        with tl.step(number):
+            for piece in range(SPANS):
+                with span(nbytes=piece):
+                    pass
+
+
+def check_whole(recorded: Recorded, steps: list[int], *, total: int) -> None:
+    """All of these steps is there, nothing else, and nothing but these is counted as left out."""
+    assert [event["step"] for event in recorded.named("step")] == steps
+    assert [event["step"] for event in recorded.named("piece")] == [
+        step for step in steps for _ in range(SPANS)
+    ]
+    assert {event["status"] for event in recorded.events} <= {"closed"}
+    assert recorded.side.dropped.get(OUTDATED, 0) == total - len(recorded.events)
+    gone = recorded.side.past
+    every = {event["step"]: event["duration_ns"] for event in recorded.named("step")}
+    assert sum(row.steps for row in gone) + len(every) == total // (SPANS + 1)
+    assert all(row.total_ns >= row.longest_ns > 0 for row in gone)
+    assert all(row.first <= row.longest <= row.last for row in gone)
+
+
+def disk(trace: Path) -> int:
+    return sum(file.stat().st_size for file in trace.rglob("*") if file.is_file())
+
+
+@pytest.mark.parametrize("last", [1, 7, 200])
+def test_last_steps(tmp_path: Path, last: int) -> None:
+    """However many segments a step is, or steps a segment."""
+    tl.start(tmp_path, keep=f"last:{last}")
+    train(0, 500)
+    assert disk(tmp_path) < (last * (SPANS + 1) // SLOTS + 5) * SEGMENT_BYTES
+    tl.stop()
+    check_whole(read_one(tmp_path), list(range(500 - last, 500)), total=500 * (SPANS + 1))
+
+
+def test_steps_without_a_number(tmp_path: Path) -> None:
+    """They are left out like others, and nothing is said of them."""
+    tl.start(tmp_path, keep="last:3")
+    for _ in range(3):
+        train(-200, 0)
+    tl.stop()
+    recorded = read_one(tmp_path)
+    assert recorded.side.past == ()
+    assert tl.open(tmp_path).processes["events"].to_list() == [len(recorded.events)]
+
+
+def test_short_run_is_kept_whole(tmp_path: Path) -> None:
+    """What came before the first step, too."""
+    tl.start(tmp_path, keep="last:50")
+    tl.instant("before")
+    train(0, 50)
+    tl.stop()
+    recorded = read_one(tmp_path)
+    assert len(recorded.named("before")) == 1
+    assert len(recorded.named("step")) == 50
+    assert recorded.side.dropped == {}
+
+
+def test_asked_to_keep(tmp_path: Path) -> None:
+    """The steps before each call stay, and the last ones beside them."""
+    tl.start(tmp_path, keep="last:5")
+    train(0, 300)
+    tl.keep()
+    train(300, 700)
+    tl.keep()
+    train(700, 1000)
+    tl.stop()
+    # A call between two steps takes effect when the next one ends.
+    kept = [*range(296, 301), *range(696, 701), *range(995, 1000)]
+    check_whole(read_one(tmp_path), kept, total=1000 * (SPANS + 1))
+
+
+def test_asked_to_keep_within_a_step(tmp_path: Path) -> None:
+    """The step in which something was found is the last of those that are kept."""
+    tl.start(tmp_path, keep="last:5")
+    train(0, 300)
+    with tl.step(300):
+        tl.keep()
+    train(301, 800)
+    tl.stop()
+    steps = [event["step"] for event in read_one(tmp_path).named("step")]
+    assert steps == [*range(296, 301), *range(795, 800)]
+
+
+def test_asked_again_and_again(tmp_path: Path) -> None:
+    """Steps that are asked for twice are there once."""
+    tl.start(tmp_path, keep="last:5")
+    for first in range(0, 300, 2):
+        tl.keep()
+        train(first, first + 2)
+    tl.stop()
+    check_whole(read_one(tmp_path), list(range(300)), total=300 * (SPANS + 1))
+
+
+def test_keep_without_a_ring(trace: Path) -> None:
+    """Where everything is kept, or nothing recorded, it does nothing."""
+    tl.keep()
+    train(0, 3)
+    tl.stop()
+    tl.keep()
+    check_whole(read_one(trace), [0, 1, 2], total=3 * (SPANS + 1))
+
+
+def test_spans_that_outlive_their_segment(tmp_path: Path) -> None:
+    """They end harmlessly, though what they are written to is gone; they count as left out."""
+    tl.start(tmp_path, keep="last:3")
+    whole, outer = tl.span("whole"), tl.span("outer")
+    token = whole.begin()
+    with outer, whole(nbytes=1):
+        train(0, 300)
+        token.end()
+    tl.stop()
+    check_whole(read_one(tmp_path), [297, 298, 299], total=300 * (SPANS + 1) + 3)
+
+
+def test_discarded_spans_are_not_counted(tmp_path: Path) -> None:
+    """What was taken back was no event."""
+    tl.start(tmp_path, keep="last:3")
+    span: Span = tl.span("none")
+    for number in range(300):
+        span.begin().discard()
+        train(number, number + 1)
+    tl.stop()
+    check_whole(read_one(tmp_path), [297, 298, 299], total=300 * (SPANS + 1))
+
+
+def test_budget_of_a_ring(tmp_path: Path) -> None:
+    """Where so many steps do not fit, the oldest give way, and recording goes on."""
+    budget = 2_000_000
+    tl.start(tmp_path, keep="last:100000", budget=budget)
+    for number in range(0, 1000, 10):
+        train(number, number + 10)
+        assert disk(tmp_path) <= budget
+    tl.stop()
+    recorded = read_one(tmp_path)
+    steps = [event["step"] for event in recorded.named("step")]
+    assert steps == list(range(steps[0], 1000))
+    assert len(steps) * (SPANS + 1) > budget / RECORD_BYTES / 2
+    assert set(recorded.side.dropped) == {
+        CROWDED_OUT,
+        OUTDATED,
+    }  # the latter of the step cut in two
+    lost = sum(recorded.side.dropped.values())
+    assert len(recorded.events) + lost == 1000 * (SPANS + 1)
+
+
+KILLED = """
+import os, signal, sys
+import tracelens as tl
+tl.start(sys.argv[1], keep="last:4")
+span = tl.span("piece")
+for number in range(301):
+    with tl.step(number):
+        for piece in range(99):
+            with span(nbytes=piece):
+                if (number, piece) == (300, 50):
+                    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.end_to_end
+def test_killed(tmp_path: Path) -> None:
+    """The last whole steps are there, and the one that it died in."""
+    run_child(
+        f"import subprocess, sys; subprocess.run([sys.executable, '-c', '''{KILLED}''', sys.argv[1]])",
+        tmp_path,
+    )
+    recorded = read_one(tmp_path)
+    assert [event["step"] for event in recorded.named("step")] == [296, 297, 298, 299, 300]
+    assert len(recorded.named("piece")) == 4 * SPANS + 51
+    assert [e["name"] for e in recorded.events if e["status"] == "open"] == ["step", "piece"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the recorder works on Linux")
+def test_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one was asked for, it keeps, calls who heeded it before, and is given back."""
+    heard: list[int] = []
+
+    def before(number: int, _frame: Any) -> None:
+        heard.append(number)
+
+    monkeypatch.setenv("TRACELENS_KEEP_SIGNAL", "USR1")
+    found = signal.signal(signal.SIGUSR1, before)
+    try:
+        tl.start(tmp_path, keep="last:5")
+        train(0, 300)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        train(300, 600)
+        tl.stop()
+        assert heard == [signal.SIGUSR1]
+        assert signal.getsignal(signal.SIGUSR1) is before
+    finally:
+        signal.signal(signal.SIGUSR1, found)
+    check_whole(read_one(tmp_path), [*range(296, 301), *range(595, 600)], total=600 * (SPANS + 1))
+
+
+@pytest.mark.usefixtures("trace")
+def test_no_signal_unasked() -> None:
+    """The user's signals are the user's."""
+    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+
+
+@pytest.mark.parametrize("name", ["NOPE", "KILL", "99"])
+def test_signal_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """One warning, and the recording goes on without it."""
+    monkeypatch.setenv("TRACELENS_KEEP_SIGNAL", name)
+    with pytest.warns(RuntimeWarning, match="cannot be heeded"):
+        tl.start(tmp_path, keep="last:5")
+    train(0, 1)
+    tl.stop()
+    assert len(read_one(tmp_path).named("step")) == 1

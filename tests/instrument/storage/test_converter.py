@@ -1,0 +1,223 @@
+"""A long recording becomes Arrow while it goes on, by a process that nobody notices."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.converters import converted, converters_of, kill
+from support.patience import PATIENCE_S, until
+from support.recording import clean_environment, read_one, run_child
+
+import tracelens as tl
+from tracelens.conversion.folder import load_progress
+from tracelens_instrument.lifecycle import under_way
+from tracelens_instrument.storage import conversion
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SPANS = 400  # a step, beside its own
+STEPS = 500  # 49 segments
+
+
+def train(first: int = 0, steps: int = STEPS) -> None:
+    span = tl.span("piece")
+    for step in range(first, first + steps):
+        with tl.step(step):
+            for piece in range(SPANS):
+                with span(nbytes=step * SPANS + piece):
+                    pass
+
+
+def folder_of(trace: Path) -> Path:
+    (folder,) = trace.glob("*.segments")
+    return folder
+
+
+def check_whole(trace: Path, steps: int) -> None:
+    """Every span is there, once."""
+    frame = read_one(trace).frame
+    pieces = frame.filter(name="piece")["bytes"]
+    assert pieces.to_list() == list(range(steps * SPANS))
+    assert frame.filter(name="step").height == steps
+    assert frame["status"].unique().to_list() == ["closed"]
+
+
+@pytest.fixture
+def converter(trace: Path) -> Iterator[int]:
+    """The pid of a converter of this process's recording, which has done something."""
+    train()
+    until((folder_of(trace) / "progress.json").exists)
+    (pid,) = converters_of(folder_of(trace))
+    yield pid
+    tl.stop()
+    until(lambda: not Path(f"/proc/{pid}").exists())
+
+
+@pytest.mark.end_to_end
+@pytest.mark.usefixtures("converter")
+def test_segments_go_while_it_records(trace: Path) -> None:
+    """However long it records there are few files, and in the end there is one, with all in it."""
+    for first in range(STEPS, 5 * STEPS, STEPS):
+        train(first)
+        until(lambda: len(list(folder_of(trace).iterdir())) < 45)
+    tl.stop()
+    assert [path.suffix for path in converted(trace).iterdir()] == [".arrow"]
+    check_whole(trace, 5 * STEPS)
+
+
+@pytest.mark.end_to_end
+def test_it_stands_apart(converter: int) -> None:
+    """Not our child, not in our session, last in line, and with nothing of ours in its hands."""
+    with pytest.raises(ChildProcessError):
+        os.waitpid(converter, os.WNOHANG)
+    assert os.getsid(converter) == converter
+    assert os.getpriority(os.PRIO_PROCESS, converter) == 19
+    group = Path(f"/proc/{converter}/autogroup")
+    assert not group.exists() or group.read_text().endswith(" nice 19\n")
+    held = set()
+    for entry in Path(f"/proc/{converter}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it has just closed that one
+            held.add(str(entry.readlink()))
+    ours = {str(Path(f"/proc/self/fd/{number}").readlink()) for number in (0, 1, 2)}
+    assert held & ours <= {os.devnull}
+    assert not [path for path in held if path.startswith("pipe:")]
+    variables = Path(f"/proc/{converter}/environ").read_text()
+    assert "TRACELENS" not in variables
+
+
+@pytest.mark.end_to_end
+def test_second_converter_is_refused(converter: int, trace: Path) -> None:
+    """There is one a recording: another finds the lock taken, and ends."""
+    recording = under_way()
+    assert recording is not None
+    line = conversion._start_converter(recording.place)
+    assert line.broken_off(20_000)
+    assert converters_of(folder_of(trace)) == [converter]
+
+
+@pytest.mark.end_to_end
+def test_killed_ones_are_replaced(converter: int, trace: Path) -> None:
+    """But not for ever; what is left to do is done at the end."""
+    seen = {converter}
+    for turn in range(1, 6):
+        found = converters_of(folder_of(trace))
+        seen.update(found)
+        kill(*found)
+        until(lambda: not converters_of(folder_of(trace)))
+        train(turn * STEPS)
+    assert len(seen) <= conversion._STARTS
+    tl.stop()
+    check_whole(converted(trace), 6 * STEPS)
+
+
+@pytest.mark.end_to_end
+@pytest.mark.usefixtures("converter")
+def test_reader_sees_all_of_a_mixed_folder(trace: Path) -> None:
+    """While it records, partly Arrow already, everything up to now is found."""
+    assert load_progress(folder_of(trace)).length > 0
+    check_whole(trace, STEPS)
+    assert tl.open(trace).processes["events"].item() == STEPS * (SPANS + 1)
+
+
+@pytest.mark.end_to_end
+@pytest.mark.usefixtures("converter")
+def test_forked_child_lets_it_be(trace: Path) -> None:
+    """A child that ends, with all that ends with it, does not end the converter of its parent."""
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    train(STEPS)
+    tl.stop()
+    check_whole(converted(trace), 2 * STEPS)
+
+
+@pytest.mark.end_to_end
+def test_closed_descriptors_do_no_harm(trace: Path) -> None:
+    """A program that closes what it does not know, and opens files of its own, gets nothing of ours."""
+    code = """
+import os, sys, time
+import tracelens as tl
+tl.start(sys.argv[1])
+span = tl.span("piece")
+def train(steps):
+    for step in steps:
+        with tl.step(step):
+            for piece in range(400):
+                with span: pass
+train(range(500))
+os.closerange(3, 100)
+files = [os.open(sys.argv[2], os.O_RDWR | os.O_CREAT) for _ in range(50)]
+train(range(500, 1000))
+"""
+    run_child(code, trace.parent / "closed", trace.parent / "mine")
+    converted(trace.parent / "closed")
+    content = (trace.parent / "mine").read_bytes()
+    assert b"\n" not in content.replace(b"}\n", b"")  # the side file's lines have braces
+
+
+@pytest.mark.parametrize(
+    ("options", "switch"), [({}, "0"), ({"keep": "last:100000"}, "1"), ({"budget": "1MB"}, "1")]
+)
+def test_not_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], switch: str
+) -> None:
+    """It can be switched off; of a recording of the last steps, and of a small one, there is none."""
+    monkeypatch.setenv(conversion.SWITCH, switch)
+    monkeypatch.setattr(conversion, "_start_converter", pytest.fail)
+    tl.start(tmp_path, **options)
+    train()
+    tl.stop()
+
+
+@pytest.mark.usefixtures("recorder_off")
+def test_it_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no shell all is converted at the end."""
+    monkeypatch.setattr(conversion, "_SHELL", "/no/such/shell")
+    tl.start(tmp_path)
+    train()
+    tl.stop()
+    check_whole(tmp_path, STEPS)
+
+
+@pytest.mark.end_to_end
+def test_launcher_does_not_wait_for_it(tmp_path: Path) -> None:
+    """Who reads the output of a training sees its end when the training ends, by whatever means."""
+    code = """
+import os, signal, sys
+import tracelens as tl
+tl.start(sys.argv[1])
+span = tl.span("piece")
+for step in range(500):
+    with tl.step(step):
+        for piece in range(400):
+            with span(nbytes=400 * step + piece): pass
+(folder,) = (f"{sys.argv[1]}/{name}" for name in os.listdir(sys.argv[1]))
+while not os.path.exists(folder + "/progress.json"): pass
+sys.stdin.readline()
+print("trained", flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    # The converter is stopped, so it would hold the pipe for ever if it had it.
+    with subprocess.Popen(
+        command, env=clean_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        until(lambda: bool(list(tmp_path.glob("*.segments/progress.json"))))
+        (pid,) = converters_of(folder_of(tmp_path))
+        os.kill(pid, signal.SIGSTOP)
+        output, _ = child.communicate(b"\n", timeout=PATIENCE_S)
+    assert output == b"trained\n"
+    os.kill(pid, signal.SIGCONT)
+    until(lambda: not Path(f"/proc/{pid}").exists())
+    assert [path.suffix for path in tmp_path.iterdir()] == [".arrow"]
+    check_whole(tmp_path, STEPS)
+    assert not read_one(tmp_path).side.complete

@@ -1,0 +1,106 @@
+"""When a segment is full, recording goes on in a new one; spans open in the old one close there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from support.recording import read_one
+
+import tracelens as tl
+from tracelens.schema.record import RECORD_BYTES
+from tracelens_instrument.lifecycle import under_way
+from tracelens_instrument.storage.segments import SEGMENT_BYTES
+
+if TYPE_CHECKING:
+    from tracelens_instrument.storage.segments import Segment
+
+SLOTS = SEGMENT_BYTES // RECORD_BYTES - 1
+
+
+def segment_files(trace: Path) -> list[str]:
+    (folder,) = trace.glob("*.segments")
+    return sorted(path.name for path in folder.glob("*.seg"))
+
+
+def test_nothing_is_lost_at_the_seam(trace: Path) -> None:
+    """Every record of three segments is found, in order, and so is a span that saw them all."""
+    span, whole = tl.span("piece"), tl.span("whole")
+    count = 2 * SLOTS + 10
+    with whole:
+        token = whole.begin()
+        for number in range(count):
+            with span(nbytes=number):
+                pass
+        token.end()
+    tl.stop()
+    recorded = read_one(trace)
+    assert [event["bytes"] for event in recorded.named("piece")] == list(range(count))
+    assert [event["status"] for event in recorded.named("whole")] == ["closed", "closed"]
+    assert recorded.side.dropped == {}
+
+
+def test_one_segment_is_always_ahead(trace: Path) -> None:
+    """A full segment is followed by one that is there already; unused ones leave nothing behind."""
+    span = tl.span("piece")
+    for used in range(1, 4):
+        with span:
+            pass
+        assert segment_files(trace) == [f"{number:06d}.seg" for number in range(used + 1)]
+        for _ in range(SLOTS - 1):
+            with span:
+                pass
+    tl.stop()
+    assert len(read_one(trace).events) == 3 * SLOTS
+    assert [path.suffix for path in trace.iterdir()] == [".arrow"]
+
+
+def in_hand() -> list[Segment]:
+    """The segment in use, and those ready to follow it."""
+    recording = under_way()
+    assert recording is not None
+    return [recording.segment, *recording.storage._spares]
+
+
+@pytest.mark.usefixtures("trace")
+def test_next_segment_is_made_between_steps() -> None:
+    """What a step takes is there before it begins, pages and all, and one more."""
+    span = tl.span("piece")
+    for number, segments in enumerate((0, 2, 2, 1)):
+        before = in_hand()
+        assert all(segment.touched for segment in before)
+        with tl.step(number):
+            for _ in range(segments * SLOTS):
+                with span:
+                    pass
+            if number > 1:  # one of this size was seen
+                assert set(in_hand()) < set(before)
+                assert len(in_hand()) > 1
+
+
+@pytest.mark.usefixtures("trace")
+def test_small_steps_have_one_segment_ahead() -> None:
+    """Room on disk is not taken for what does not come."""
+    for number in range(SLOTS // 4):
+        with tl.step(number), tl.span("piece"):
+            pass
+    assert len(in_hand()) == 2
+
+
+def test_full_segments_leave_the_memory(trace: Path) -> None:
+    """A day of training maps no more than a few: the kernel allows a process so many and no more."""
+    span = tl.span("piece")
+    for _ in range(30 * SLOTS):
+        with span:
+            pass
+    assert mapped(trace) < 12
+    with tl.step(1):
+        pass
+    assert mapped(trace) == len(in_hand())
+
+
+def mapped(trace: Path) -> int:
+    """Count this trace's segments in memory: what other tests left is none of its business."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return sum(f"{trace}/" in line and line.endswith(".seg") for line in lines)

@@ -1,0 +1,64 @@
+"""Lateness is own time beyond the peers', and says so with one rank, two, or one missing."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+from support.frames import MS, run_of
+
+from tracelens.lod import residuals
+from tracelens.lod.lanes import BLANK, FIRST_LEVEL, LEVELS
+from tracelens.lod.step_times import Times
+
+
+def test_the_late_rank_and_step_hold_the_excess() -> None:
+    """A planted 30 ms is 30 ms of excess in that rank and step, and none elsewhere."""
+    run = run_of(5, 8, {(3, 6): 30})
+    late = residuals.measure(Times.of(run.times, range(5)))
+    assert late.excess_ns[3, 6] == 30 * MS
+    assert np.count_nonzero(late.excess_ns) == 1
+    assert late.total_ns.argmax() == 3
+
+
+def test_waiting_for_a_late_rank_is_not_lateness() -> None:
+    """The victims' longer steps leave their own time as it was."""
+    run = run_of(3, 4, {(0, 2): 50})
+    late = residuals.measure(Times.of(run.times, range(3)))
+    assert (late.own_ns[1:] == 15 * MS).all()
+
+
+def test_of_two_ranks_the_slower_is_late() -> None:
+    """With two ranks the faster one is the yardstick: the slower one is late by the difference."""
+    late = residuals.compare(np.array([[10.0, 10.0], [10.0, 14.0]]), (0, 1), (0, 1))
+    assert late.excess_ns.tolist() == [[0, 0], [0, 4]]
+
+
+def test_a_single_rank_is_compared_with_its_own_steps() -> None:
+    """Where nobody else trained, a step is late against the rank's usual step."""
+    late = residuals.compare(np.array([[10.0, 10.0, 40.0]]), (0,), (0, 1, 2))
+    assert late.excess_ns.tolist() == [[0, 0, 30]]
+
+
+def test_a_rank_that_was_not_there_is_blank() -> None:
+    """A killed rank's missing steps are drawn as nothing, not as punctual, and hide nobody else."""
+    run = run_of(4, 6, {(2, 5): 20})
+    gone = (pl.col("rank") == 1) & (pl.col("step") >= 3)
+    late = residuals.measure(Times.of(run.times.filter(~gone), range(4)))
+    assert (late.levels[1, 3:] == BLANK).all()
+    assert late.levels[2, 5] == FIRST_LEVEL + LEVELS - 1
+
+
+def test_noise_of_a_healthy_run_stays_pale() -> None:
+    """Differences of one percent do not use the strong end of the ramp."""
+    own = 100 + np.random.default_rng(0).normal(0, 1, (8, 50))
+    levels = residuals.compare(own, tuple(range(8)), tuple(range(50))).levels
+    assert levels.max() < FIRST_LEVEL + LEVELS // 2
+
+
+def test_one_slow_first_step_does_not_use_up_the_ramp() -> None:
+    """A first step that loads libraries leaves the ramp to the steps that follow."""
+    own = np.full((4, 200), 100.0)
+    own[1, 0] = 5000.0
+    own[2, 50:80] = 150.0
+    levels = residuals.compare(own, tuple(range(4)), tuple(range(200))).levels
+    assert levels[2, 60] == FIRST_LEVEL + LEVELS - 1

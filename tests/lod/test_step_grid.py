@@ -1,0 +1,69 @@
+"""A grid keeps the worst of every cell, and leads back to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens.lod import step_times
+from tracelens.lod.step_times import StepGrid, Times
+
+if TYPE_CHECKING:
+    import pytest
+
+RANKS, STEPS = 300, 700
+
+
+def times(ranks: int = RANKS, steps: int = STEPS) -> Times:
+    """Make times of 1000 ns and some, of which half is waiting; rank 7 comes to step 1000 + 13 alone."""
+    ns = np.full((2, ranks, steps), 500, np.uint32)
+    ns[0] += np.random.default_rng(3).integers(0, 100, (ranks, steps), np.uint32)
+    there = np.ones((ranks, steps), np.bool_)
+    return Times(
+        tuple(range(ranks)), tuple(range(1000, 1000 + steps)), ("backprop", "wait"), ns, there, 1e3
+    )
+
+
+def test_one_late_rank_in_one_step_survives() -> None:
+    """However small the picture, its largest cell is the one longest step, and says whose it was."""
+    block = times()
+    block.ns[0, 211, 434] = 5000
+    made = StepGrid.of(block, ("backprop",), 16, 20)
+    row, column = np.unravel_index(made.cells_ns.argmax(), made.cells_ns.shape)
+    assert made.cells_ns.shape == (16, 20)
+    assert made.cells_ns.max() == 5000
+    assert made.longest(int(row), int(column)) == (211, 1434)
+    rank, step = made.rows[int(row)].start, 1000 + made.columns[int(column)].start
+    assert made.shown_at(rank, step) == (211, 1434)
+
+
+def test_it_is_the_maximum_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without reduction it is the block itself; with it, each cell is the maximum of its part."""
+    block = times()
+    whole = block.spent(("backprop", "wait"))
+    assert np.array_equal(StepGrid.of(block, block.categories, 10**6, 10**6).cells_ns, whole)
+    small = StepGrid.of(block, block.categories, 7, 11)
+    for row, ranks in enumerate(small.rows):
+        for column, steps in enumerate(small.columns):
+            assert small.cells_ns[row, column] == whole[ranks, steps].max()
+    monkeypatch.setattr(step_times, "AT_ONCE", 1000)
+    pieces = list(step_times.chunks(block))
+    assert [part.start for part in pieces[1:]] == [part.stop for part in pieces[:-1]]
+    assert len(pieces) > 100
+
+
+def test_who_was_not_there_is_no_cell() -> None:
+    """Cells of nobody are empty; a rank that was there counts, whoever else was missing."""
+    block = times(4, 6)
+    block.there[:, 5] = False
+    block.there[:3, 4] = False
+    cells = StepGrid.of(block, ("wait",), 2, 6).cells_ns
+    assert np.isnan(cells[:, 5]).all()
+    assert np.isnan(cells[0, 4])
+    assert cells[1, 4] == 500
+
+
+def test_a_run_without_steps_has_no_cells() -> None:
+    """Nothing fails where there is nothing."""
+    assert StepGrid.of(times(3, 0), ("wait",), 4, 4).cells_ns.shape == (3, 0)

@@ -1,0 +1,50 @@
+"""A single late rank stays visible, however many ranks and steps share a pixel."""
+
+from __future__ import annotations
+
+import numpy as np
+from support.crowds import crowd
+from support.frames import scene_of
+
+from tracelens.lod import viewport
+from tracelens.lod.lanes import FIRST_LEVEL, LEVELS
+from tracelens.lod.query import look
+from tracelens.lod.viewport import Window
+
+WORST = FIRST_LEVEL + LEVELS - 1
+
+
+def test_one_late_step_of_512_ranks_is_painted() -> None:
+    """At 512 ranks and 400 steps the one late step is drawn in its rank's row and its columns only."""
+    late = {(300, 200): 100}
+    scene = scene_of(512, 400, late)
+    plan = viewport.plan(scene.lanes)
+    picture = look(scene, scene.whole, plan)
+    assert picture.level == "lateness"
+    red = np.argwhere(picture.pixels == WORST)
+    assert set(red[:, 0]) == {plan.section("workers")[300].top}
+    begin = scene.steps.starts[scene.steps.offsets[300] + 200]
+    columns = (begin - picture.grid.start_ns) // picture.grid.step_ns
+    assert red[:, 1].min() == columns
+
+
+def test_one_late_step_survives_more_ranks_and_steps_than_pixels() -> None:
+    """With 4,096 ranks in 512 rows and 2.5 steps to a pixel, the late one is still drawn."""
+    scene = crowd(4096, 3000, 4095, 1776).scene
+    plan = viewport.plan(scene.lanes)
+    picture = look(scene, scene.whole, plan)
+    assert plan.height == viewport.WORKERS_PX
+    red = np.argwhere(picture.pixels == WORST)
+    assert red.tolist() == [[511, 710]]
+
+
+def test_worst_rank_stands_for_its_group_when_spans_are_sampled() -> None:
+    """Zoomed in to one step, a row that stands for eight ranks shows the late one's spans."""
+    scene = scene_of(1024, 3, {(9, 1): 100})
+    plan = viewport.plan(scene.lanes)
+    second = Window(15 * 1_000_000, 130 * 1_000_000)
+    picture = look(scene, second, plan)
+    assert picture.level == "sampled"
+    shown = picture.pixels[4]  # ranks 8 and 9
+    alone = look(scene, second, viewport.plan(scene.lanes, pinned=[9])).pixels[0]
+    assert (shown == alone).all()

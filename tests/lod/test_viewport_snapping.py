@@ -1,0 +1,42 @@
+"""A window is covered whole, on a grid that does not move while one pans."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracelens.lod.viewport import SMALLEST_NS, Window, snap
+
+WHOLE = Window(1_000_000, 91_000_000)
+
+
+@given(
+    start=st.integers(-(10**8), 2 * 10**8),
+    width=st.integers(-(10**6), 3 * 10**8),
+    columns=st.integers(1, 3000),
+)
+def test_any_window_is_clamped_into_the_run_and_covered(
+    start: int, width: int, columns: int
+) -> None:
+    """Whatever was asked for, what is seen lies in the run and is covered by whole columns."""
+    seen = Window(start, start + width).clamp(WHOLE)
+    assert WHOLE.start_ns <= seen.start_ns < seen.end_ns <= WHOLE.end_ns
+    assert seen.width_ns >= SMALLEST_NS
+    grid = snap(seen, WHOLE, columns)
+    assert grid.start_ns <= seen.start_ns
+    assert seen.end_ns <= grid.end_ns
+    assert grid.columns <= 2 * columns + 2
+
+
+@given(shift=st.integers(0, 10**7))
+def test_panning_keeps_the_columns_in_place(shift: int) -> None:
+    """Two windows of one width share their column borders."""
+    first = snap(Window(20_000_000, 30_000_000), WHOLE, 1200)
+    moved = snap(Window(20_000_000 + shift, 30_000_000 + shift), WHOLE, 1200)
+    assert first.step_ns == moved.step_ns
+    assert (first.start_ns - moved.start_ns) % first.step_ns == 0
+
+
+def test_a_window_inside_keeps_its_width() -> None:
+    """Pushed against the run's end, a window moves back instead of shrinking."""
+    assert Window(90_000_000, 100_000_000).clamp(WHOLE) == Window(81_000_000, 91_000_000)

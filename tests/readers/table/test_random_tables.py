@@ -1,0 +1,84 @@
+"""Whatever a table holds, it is a trace with a valid report, or refused in one sentence."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tracelens import Trace
+from tracelens.analyses import analyze
+from tracelens.errors import TraceLensError
+from tracelens.readers.table.naming import COLUMNS, OTHERS, TIMES
+from tracelens.reports import to_json
+from tracelens.reports.schema import problems
+
+SYNONYMS = [word for said in (TIMES | OTHERS).values() for word in said.split()]
+WORDS = ["forward", "bwd", "AllReduce", "step", "update", "push", "ps_service", "elastic", "wait"]
+names = st.one_of(
+    st.sampled_from(COLUMNS),
+    st.sampled_from(SYNONYMS),
+    st.sampled_from(["start_ns", "end_ns", "duration_us", "start_s", "dur_ms", "type"]),
+    st.text(max_size=8),
+)
+cells = st.one_of(
+    st.none(),
+    st.integers(-3, 12),
+    st.integers(0, 10**6),
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.booleans(),
+    st.sampled_from(["", "-1", "nan", "3", "2.5", "1e9", "2025-06-01T12:00:00Z", *WORDS]),
+    st.text(max_size=6),
+    st.binary(max_size=3),
+    st.datetimes(min_value=dt.datetime(1900, 1, 1), max_value=dt.datetime(2500, 1, 1)),  # noqa: DTZ001 - tables often have naive times
+    st.timedeltas(),
+    st.lists(st.integers(), max_size=2),
+)
+small = st.integers(0, 5)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> dict[str, list[Any]]:
+    """Draw a table that is usually nearly sound: some columns plausible, others anything."""
+    height = draw(st.integers(0, 12))
+
+    def column(entries: st.SearchStrategy[Any]) -> list[Any]:
+        return draw(st.lists(entries, min_size=height, max_size=height))
+
+    sound = {
+        "rank": small,
+        "start_ns": st.integers(0, 200),
+        "end_ns": st.one_of(st.none(), st.integers(50, 300)),
+        "kind": st.sampled_from(WORDS),
+        "seq": small,
+        "thread": small,
+        "step": small,
+        "role": st.sampled_from(["worker", "ps", None]),
+    }
+    chosen = {
+        name: column(entries)
+        for name, entries in sound.items()
+        if name in ("rank", "start_ns", "end_ns") or draw(st.booleans())
+    }
+    odd = draw(st.dictionaries(names, st.booleans(), max_size=4))
+    return chosen | {name: column(cells if mixed else small) for name, mixed in odd.items()}
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(tables(), st.booleans())
+def test_any_table(table: dict[str, list[Any]], one_clock: bool) -> None:  # noqa: FBT001 - drawn
+    """No other error, no other line, no report beside its format."""
+    try:
+        trace = Trace.from_table(table, one_clock=one_clock)
+    except TraceLensError as error:
+        said = str(error)
+        assert said.endswith(".")
+        assert "\n" not in said
+        return
+    report = json.loads(to_json.render(analyze(trace)))
+    assert problems(report) == []
+    assert all(note["sentence"].endswith(".") for note in report["notes"])

@@ -1,0 +1,127 @@
+"""A native trace handed over as a table leads to the same report."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from support.analysed import RUNS
+from support.analysed import trace as simulated
+from support.samples import Sample, manifest
+from support.tables import comparable, table_of
+
+from tracelens import Trace, load
+from tracelens.analyses import analyze
+from tracelens.reports import to_json
+from tracelens.simulator.synthetic import Fault, Scenario, generate, random_clocks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ASYNCHRONOUS = ("ps_queue", "exposed_transfer")
+
+
+def told(trace: Trace) -> dict[str, Any]:
+    return comparable(to_json.to_object(analyze(trace)))
+
+
+@pytest.mark.parametrize("sample", manifest(), ids=lambda sample: sample.name)
+def test_every_sample(sample: Sample, tmp_path: Path) -> None:
+    """Real recordings, written as Parquet on their common clock, are explained word for word alike."""
+    trace = load.open(sample.folder)
+    trace = trace.with_(samples=trace.samples.clear())  # of which a table of events has none
+    file = tmp_path / "events.parquet"
+    table_of(trace).write_parquet(file)
+    found, wanted = told(load.open(file, one_clock=True)), told(trace)
+    if trace.uncertainty_ns:  # which a table of one clock does not have
+        kinds = [
+            [(f["kind"], f["ranks"]) for f in report["findings"]] for report in (found, wanted)
+        ]
+        assert kinds[0] == kinds[1]
+    else:
+        assert found == wanted
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_every_scenario(run: str) -> None:
+    """Simulated runs of every kind, from memory."""
+    trace = simulated(RUNS[run][0])
+    assert told(Trace.from_table(table_of(trace), one_clock=True)) == told(trace)
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_named_columns_suffice(run: str) -> None:
+    """The contract's columns tell the same faults, and all shares but those of queues and devices."""
+    scenario = RUNS[run][0]
+    trace = simulated(scenario)
+    plain = told(Trace.from_table(table_of(trace, beyond=False), one_clock=True))
+    wanted = told(trace)
+
+    def faults(report: dict[str, Any]) -> list[Any]:
+        keys = ("kind", "ranks", "hosts", "shards", "phase", "steps", "pattern")
+        found = [f for f in report["findings"] if f["category"] == "fault"]
+        return [[finding[key] for key in keys] for finding in found]
+
+    assert faults(plain) == faults(wanted)
+    if scenario.on_device:  # when devices worked is not told
+        return
+    bars = {bar["cause"]: bar["share"] for bar in plain["efficiency"]["waterfall"]}
+    for bar in wanted["efficiency"]["waterfall"]:
+        if bar["cause"] not in ASYNCHRONOUS or not trace.shards.height:
+            assert bars[bar["cause"]] == pytest.approx(bar["share"], abs=1e-3)
+
+
+scenarios = st.builds(
+    Scenario,
+    ranks=st.integers(1, 5),
+    ranks_per_host=st.integers(1, 4),
+    steps=st.integers(1, 45),
+    buckets=st.integers(1, 3),
+    layers=st.integers(1, 3),
+    overlap=st.booleans(),
+    shards=st.sampled_from([0, 0, 2]),
+    noise=st.sampled_from([0.02, 0.2]),
+    faults=st.lists(
+        st.builds(
+            Fault,
+            st.sampled_from(["data", "forward", "backprop", "gc", "checkpoint"]),
+            st.sampled_from([(0,), ()]),
+            extra_ms=st.sampled_from([2.0, 20.0]),
+            every=st.sampled_from([1, 7]),
+        ),
+        max_size=2,
+    ).map(tuple),
+    seed=st.integers(0, 1000),
+)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(scenarios, st.sampled_from(["ns", "csv", "shuffled"]))
+@example(Scenario(ranks=2, steps=1), "csv")
+def test_any_scenario(
+    tmp_path_factory: pytest.TempPathFactory, scenario: Scenario, form: str
+) -> None:
+    """Whatever is simulated, in memory, as CSV, or with its rows in any order."""
+    trace = load.prepare(generate(scenario))
+    table = table_of(trace)
+    if form == "shuffled":
+        table = table.sample(fraction=1.0, shuffle=True, seed=1)
+    if form == "csv":
+        file = tmp_path_factory.mktemp("table") / "events.csv"
+        table.write_csv(file)
+        assert told(load.open(file, one_clock=True)) == told(trace)
+        return
+    assert told(Trace.from_table(table, one_clock=True)) == told(trace)
+
+
+def test_raw_times_are_aligned_as_in_files() -> None:
+    """Times of different hosts, with hosts named, end up on the same clock by the same exits."""
+    clocks = random_clocks(2)
+    scenario = Scenario(ranks=8, ranks_per_host=4, steps=60, clocks=clocks, ping_pong=False)
+    raw = generate(scenario)
+    native, table = load.prepare(raw), Trace.from_table(table_of(raw))
+    assert table.alignment == native.alignment
+    assert table.alignment.method == "collective_exits"
+    assert told(table) == told(native)

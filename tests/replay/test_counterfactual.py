@@ -1,0 +1,141 @@
+"""What mending is said to save is what the same run without the fault really saves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.analysed import faults, report, trace
+
+from tracelens.accounting.phases import job_ns
+from tracelens.replay.counterfactual import price
+from tracelens.simulator.synthetic import Fault, Scenario
+
+FAULTS = {
+    "lasting": Fault("backprop", (2,), factor=1.3),
+    "passing": Fault("forward", (1,), steps=(30, 79), factor=1.8),
+    "two ranks": Fault("backprop", (0, 5), steps=(20, 89), factor=1.4),
+    "growing": Fault("backprop", (3,), steps=(10, 99), factor=2.0, ramp=True),
+    "stalls": Fault("data", (4,), extra_ms=15, every=6),
+    "updates": Fault("update", (1,), steps=(30, 79), extra_ms=6),
+    "all load slowly": Fault("data", (), steps=(30, 59), extra_ms=10),
+}
+SHARES = {"two": (2 << 20, 14 << 20), "three": (24 << 20, 4 << 20, 4 << 20)}
+
+
+def saved(with_it: Scenario, without: Scenario) -> float:
+    """Return the share of the job that really goes away."""
+    return 1 - job_ns(trace(without)) / job_ns(trace(with_it))
+
+
+@pytest.mark.parametrize("ranks", [8, 32])
+@pytest.mark.parametrize("name", FAULTS)
+def test_saving_is_that_of_the_run_without(name: str, ranks: int) -> None:
+    """To a tenth of the saving, or half a point of the job: all random numbers are the same."""
+    scenario = Scenario(ranks=ranks, steps=100, noise=0.04, faults=(FAULTS[name],))
+    (found,) = faults(report(scenario))
+    truth = saved(scenario, replace(scenario, faults=()))
+    assert found.saving == pytest.approx(truth, rel=0.1, abs=0.005)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_few_ranks_are_priced_as_well(ranks: int) -> None:
+    """The price needs no statistics, so two ranks have one."""
+    fault = Fault("backprop", (1,), steps=(30, 59), extra_ms=9)
+    scenario = Scenario(ranks=ranks, steps=80, faults=(fault,))
+    (found,) = faults(report(scenario))
+    truth = saved(scenario, replace(scenario, faults=()))
+    assert found.saving == pytest.approx(truth, rel=0.05, abs=0.005)
+
+
+@pytest.mark.parametrize("name", SHARES)
+@pytest.mark.parametrize("link", [0.5, 2.0])
+def test_even_shards_save_what_is_said(name: str, link: float) -> None:
+    """The run with equal shards is shorter by what the hot shard's finding says."""
+    sizes = SHARES[name]
+    even = (sum(sizes) // len(sizes),) * len(sizes)
+    scenario = Scenario(
+        ranks=4, steps=40, shards=len(sizes), shard_bytes=sizes, link_gbytes_per_s=link
+    )
+    (found,) = faults(report(scenario))
+    truth = saved(scenario, replace(scenario, shard_bytes=even))
+    assert found.saving == pytest.approx(truth, rel=0.1)
+
+
+@pytest.mark.parametrize("link", [0.05, 0.5])
+def test_a_late_worker_of_servers_is_priced_with_the_exchange(link: float) -> None:
+    """Workers that come together stand in each other's way, the more the slower the links are."""
+    scenario = Scenario(
+        ranks=8,
+        steps=60,
+        noise=0.03,
+        shards=2,
+        shard_bytes=(1 << 20, 1 << 20),
+        link_gbytes_per_s=link,
+        faults=(Fault("backprop", (2,), factor=2.5),),
+    )
+    (found,) = (one for one in faults(report(scenario)) if one.kind == "straggler")
+    truth = saved(scenario, replace(scenario, faults=()))
+    assert found.saving == pytest.approx(truth, rel=0.05, abs=0.005)
+
+
+def test_a_checkpoint_delays_the_next_meeting() -> None:
+    """So its price is held against the others' work in the step after, however noisy that is."""
+    often = Fault("checkpoint", (0,), steps=(10, 99), extra_ms=20, every=10)
+    scenario = Scenario(ranks=16, steps=100, noise=0.2, faults=(often,))
+    (found,) = (one for one in report(scenario).findings if one.kind == "checkpoint_stall")
+    truth = saved(scenario, replace(scenario, faults=()))
+    assert found.saving == pytest.approx(truth, rel=0.02)
+    assert found.interval is not None
+    assert found.interval[0] < truth < found.interval[1]
+
+
+def test_without_waiting_only_the_end_moves() -> None:
+    """Where ranks never meet, a late one delays no step: only the job's end, if it is the last."""
+    total = np.full((50, 3), 10.0)
+    effect = np.zeros_like(total)
+    effect[10:20, 1] = 4.0
+    apart = price(total + effect, effect, np.zeros_like(total), 540.0)
+    assert apart.saving == pytest.approx(40 / 540)
+    ahead = price(total + effect - 2 * effect.any(axis=0), effect, np.zeros_like(total), 540.0)
+    assert ahead.saving == 0.0
+    assert (apart.waiting, apart.cost) == (0, 0.0)
+
+
+def test_cost_is_what_the_others_waited() -> None:
+    """Summed waiting over ranks x job; who was not seen waiting is not counted."""
+    total = np.full((50, 4), 10.0)
+    effect = np.zeros_like(total)
+    effect[10:20, 1] = 4.0
+    wait = (total + effect).max(axis=1, keepdims=True) - (total + effect)
+    wait[:, 3] = 0.0
+    found = price(total + effect, effect, wait, 540.0)
+    assert found.saving == pytest.approx(40 / 540)
+    assert found.waiting == 2
+    assert found.cost == pytest.approx(2 * 40 / (4 * 540))
+    assert found.interval[0] <= found.saving <= found.interval[1]
+
+
+def test_what_cost_nothing_may_still_cost_something() -> None:
+    """A lateness behind another's in every step of 100 may stand out in 3 of a hundred others."""
+    total = np.full((100, 4), 10.0)
+    total[:, 3] = 20.0
+    effect = np.zeros_like(total)
+    effect[:, 1] = 4.0
+    found = price(total + effect, effect, 20.0 - total, 2000.0)
+    assert found.saving == found.interval[0] == 0.0
+    assert found.interval[1] == pytest.approx(3 * 4.0 / 2000.0)
+
+
+def test_a_late_rank_that_waits_in_the_next_step_is_not_one_of_those_that_waited() -> None:
+    """What it waits after its own lateness is for others, and no cost of it."""
+    total = np.full((50, 3), 10.0)
+    effect = np.zeros_like(total)
+    effect[10:20, 1] = 4.0
+    wait = np.zeros_like(total)
+    wait[10:20, [0, 2]] = 4.0
+    wait[20, 1] = 40.0
+    found = price(total + effect, effect, wait, 540.0)
+    assert found.waiting == 2
+    assert found.cost == pytest.approx(2 * 40 / (3 * 540))

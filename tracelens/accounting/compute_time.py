@@ -1,0 +1,227 @@
+"""Compute time of every rank, step and phase as matrices, and the workload that the ranks were given.
+
+Compute time is what a worker spent working by itself. Workload is what steps tell of samples and
+tokens: whether who takes longer simply has more to do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tracelens.accounting.phases import COMPUTE_CATEGORIES
+from tracelens.model import fmt
+
+if TYPE_CHECKING:
+    from tracelens.accounting.phases import Phases
+    from tracelens.arrays import Floats, Indices
+    from tracelens.model.trace import Trace
+
+
+WARM_UP: Final = 5  # steps: caches, allocators and bucket layouts settle
+AFTER_MEETING: Final = ("update", "checkpoint")  # what follows the meeting of a step
+WAIT_CATEGORIES: Final = ("wait", "ps_queue")
+
+
+@dataclass(frozen=True)
+class ComputeTime:
+    """Matrices in nanoseconds, [step, rank] or [phase, step, rank]; nan where a rank lacks a step.
+
+    `settled` says which rows (steps) statistics may use: not those of the warm-up, nor those that
+    were extraordinarily long on every rank.
+    """
+
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
+    steps: npt.NDArray[np.int64]
+    phases: tuple[str, ...]
+    own: Floats
+    length: Floats
+    wait: Floats
+    settled: npt.NDArray[np.bool_]
+
+    @property
+    def total(self) -> Floats:
+        """Own time of all phases together."""
+        return np.asarray(self.own.sum(axis=0))
+
+    @property
+    def between_meetings(self) -> Floats:
+        """Own time from where the ranks meet in a step to where they do in the next one."""
+        after = np.isin(self.phases, AFTER_MEETING)
+        before = self.own[~after].sum(axis=0)
+        following = np.concatenate([before[1:], np.zeros_like(before[:1])])
+        return np.asarray(self.own[after].sum(axis=0) + following)
+
+    @property
+    def step_ns(self) -> float:
+        """The length of a typical step."""
+        rows = self.length[self.settled] if self.settled.any() else self.length
+        return float(np.nanmedian(rows)) if rows.size else 0.0
+
+
+def measure_compute_time(trace: Trace, phases: Phases) -> ComputeTime:
+    """Build the matrices of all main workers; phases that never occur are left out."""
+    workers = trace.workers
+    steps = trace.steps.join(workers.select("process"), on="process", how="semi")
+    numbers = steps["step"].unique().sort().to_numpy().astype(np.int64)
+    ranks = workers["rank"].to_list()
+    times = phases.times.join(workers.select("process"), on="process", how="semi")
+    grid = _Grid(numbers, np.array(ranks, np.int64))
+    present = grid.fill(steps.with_columns(ns=pl.col("end_ns") - pl.col("start_ns")))
+    missing = np.isnan(present) | grid.cut_short(steps, workers)
+    names = [name for name in COMPUTE_CATEGORIES if (times["category"] == name).any()]
+    own = np.stack(
+        [
+            np.where(missing, np.nan, grid.sum(times.filter(pl.col("category") == name)))
+            for name in names
+        ]
+        or [np.zeros((0, *present.shape))],
+    ).reshape(len(names), *present.shape)
+    wait = grid.sum(times.filter(pl.col("category").is_in(WAIT_CATEGORIES)))
+    return ComputeTime(
+        ranks=tuple(ranks),
+        hosts=tuple(workers["host"].fill_null("").to_list()),
+        steps=numbers,
+        phases=tuple(names),
+        own=own,
+        length=np.where(missing, np.nan, present),
+        wait=np.where(missing, 0.0, wait),
+        settled=_settled(own.sum(axis=0)),
+    )
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """Puts rows of (rank, step, ns) into a [step, rank] matrix."""
+
+    steps: npt.NDArray[np.int64]
+    ranks: npt.NDArray[np.int64]
+
+    def cells(self, frame: pl.DataFrame) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+        rows = np.searchsorted(self.steps, frame["step"].to_numpy())
+        return rows, np.searchsorted(self.ranks, frame["rank"].to_numpy())
+
+    def sum(self, frame: pl.DataFrame) -> Floats:
+        matrix = np.zeros((len(self.steps), len(self.ranks)))
+        np.add.at(matrix, self.cells(frame), frame["ns"].to_numpy())
+        return matrix
+
+    def fill(self, frame: pl.DataFrame) -> Floats:
+        matrix = np.full((len(self.steps), len(self.ranks)), np.nan)
+        matrix[self.cells(frame)] = frame["ns"].to_numpy()
+        return matrix
+
+    def cut_short(self, steps: pl.DataFrame, workers: pl.DataFrame) -> npt.NDArray[np.bool_]:
+        """Say which cells are the last step of a process that did not end by itself."""
+        broken = workers.filter(~pl.col("complete")).select("process")
+        last = (
+            steps.join(broken, on="process", how="semi").group_by("rank").agg(pl.col("step").max())
+        )
+        matrix = np.zeros((len(self.steps), len(self.ranks)), np.bool_)
+        matrix[self.cells(last)] = True
+        return matrix
+
+
+def _settled(total: Floats) -> npt.NDArray[np.bool_]:
+    """Say which steps compare: half of the ranks there, after the warm-up, not extraordinary."""
+    ranks = total.shape[1]
+    settled = np.count_nonzero(~np.isnan(total), axis=1) * 2 >= max(ranks, 1)
+    settled[:WARM_UP] = False
+    if settled.any():
+        middle = np.sort(total, axis=1)[:, (ranks - 1) // 2]  # a late rank never stands for all
+        settled &= ~(middle > 3 * np.nanmedian(middle[settled]))
+    return np.asarray(settled)
+
+
+AMOUNTS: Final = ("tokens", "samples")
+COMPUTING: Final = ("forward", "backprop")
+MORE_WORK: Final = 0.05  # than the peers have: worth a sentence
+EXPLAINS_MOST: Final = 0.5  # of the variance of own time
+EXPLAINS_HARDLY: Final = 0.1
+
+Workload = dict[str, "Floats"]  # by name, [step, rank]; nan where a step did not tell
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Which amount varies most alike with own time, and what share of its variance that explains."""
+
+    amount: str
+    share: float
+
+
+def measure_workload(trace: Trace, own: ComputeTime) -> Workload:
+    """Return the samples and tokens of every step and rank, as far as they were recorded."""
+    told = (
+        trace.events.filter(
+            pl.col("type") == "counter",
+            pl.col("kind") == "step",
+            pl.col("name").cast(pl.String).is_in(AMOUNTS),
+            pl.col("step").is_in(own.steps.tolist()),
+            pl.col("value").is_finite(),
+        )
+        .join(trace.workers.lazy().select("process"), on="process", how="semi")
+        .group_by("step", "rank", name=pl.col("name").cast(pl.String))
+        .agg(pl.col("value").sum())
+        .collect()
+    )
+    found = {}
+    for name in AMOUNTS:
+        mine = told.filter(name=name)
+        matrix = np.full((len(own.steps), len(own.ranks)), np.nan)
+        rows = np.searchsorted(own.steps, mine["step"].to_numpy())
+        columns = np.searchsorted(own.ranks, mine["rank"].to_numpy())
+        matrix[rows, columns] = mine["value"].to_numpy()
+        if not np.isnan(matrix).all():
+            found[name] = matrix
+    return found
+
+
+def workload_ratios(given: Workload, ranks: tuple[int, ...], rows: Indices) -> dict[str, float]:
+    """Return how many times the others' amounts some ranks (columns) have, in some steps (rows)."""
+    found = {}
+    for name, values in given.items():
+        mine, others = values[rows][:, ranks], np.delete(values[rows], ranks, axis=1)
+        if np.isnan(mine).any() or np.isnan(others).any() or not others.size:
+            continue
+        usual = float(np.median(others.mean(axis=0)))
+        if usual > 0:
+            found[name] = float(mine.mean()) / usual
+    return found
+
+
+def workload_sentences(more: dict[str, float], *, several: bool) -> list[str]:
+    """Say that late ranks have more to do, if they have."""
+    name = max(more, key=lambda amount: more[amount], default=None)
+    if name is None or more[name] < 1 + MORE_WORK:
+        return []
+    who = "They have" if several else "It has"
+    return [f"{who} {fmt.percent(more[name] - 1)} more {name} than the others."]
+
+
+def explained_by_workload(given: Workload, own: ComputeTime) -> Explanation | None:
+    """Look for the amount with which computing varies over ranks and steps; None where all are alike.
+
+    The share is the squared correlation of both, each relative to its step's median.
+    """
+    computing = own.own[[name in COMPUTING for name in own.phases]].sum(axis=0)[own.settled]
+    found = []
+    for name, values in given.items():
+        amount = values[own.settled]
+        whole = ~(np.isnan(amount) | np.isnan(computing)).any(axis=1)
+        if np.count_nonzero(whole) > 1:
+            x, y = _relative_to_median(amount[whole]), _relative_to_median(computing[whole])
+            if x.std() > 0 and y.std() > 0:
+                found.append(Explanation(name, float(np.corrcoef(x, y)[0, 1]) ** 2))
+    return max(found, key=lambda one: one.share, default=None)
+
+
+def _relative_to_median(values: Floats) -> Floats:
+    """Return how far ranks are from their step's median, as a share of it."""
+    middle = np.median(values, axis=1, keepdims=True)
+    return np.asarray((values / np.where(middle > 0, middle, np.nan) - 1)[middle[:, 0] > 0].ravel())

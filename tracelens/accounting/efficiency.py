@@ -1,0 +1,106 @@
+"""Where the job's time went: POP efficiencies, and a waterfall from all of the time to the useful part.
+
+Shares are of ranks x job time, the job lasting from the first rank's first step to the last rank's
+last event. Useful is what computes the result (forward, backprop, update and the user's own spans), so
+`achieved` is the parallel efficiency of the POP project (load balance x communication efficiency;
+pop-coe.eu, "POP standard metrics for parallel performance analysis").
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from tracelens.accounting.phases import CATEGORIES, job_ns
+from tracelens.model.result import Efficiency, Finding, Share
+from tracelens.schema.vocabulary import USEFUL_KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tracelens.accounting.phases import Phases
+    from tracelens.model.trace import Trace
+
+__all__ = ["SLOW_HOST", "measure", "with_slow_hosts"]
+
+# The bars, in the order in which they are taken off; a category that is not useful names its cause.
+CAUSES: Final = {
+    "data": "data",
+    "checkpoint": "checkpoint",
+    "gc": "gc",
+    "wait": "late_ranks",
+    "ps_queue": "ps_queue",
+    "transfer": "exposed_transfer",
+    "idle": "idle",
+    "unknown": "unknown",
+}
+SLOW_HOST: Final = "slow_host"  # what of waiting for late ranks was for those of a slow host
+assert {*CAUSES, *USEFUL_KINDS} == set(CATEGORIES)
+
+
+def measure(trace: Trace, phases: Phases) -> Efficiency | None:
+    """Add up the workers' time; None where no worker recorded a step."""
+    steps = trace.steps
+    if steps.is_empty():
+        return None
+    job = max(job_ns(trace), 1)
+    ranks = steps["process"].n_unique()
+    spent: dict[str, int] = dict(
+        phases.times.group_by(pl.col("category").cast(pl.String))
+        .agg(pl.col("ns").sum())
+        .iter_rows()
+    )
+    useful = sum(spent.get(kind, 0) for kind in USEFUL_KINDS)
+    total = ranks * job
+    bars = [Share(cause, spent.get(name, 0) / total) for name, cause in CAUSES.items()]
+    outside = (total - sum(spent.values())) / total
+    return Efficiency(
+        achieved=useful / total,
+        waterfall=(*bars, Share("outside", outside)),
+        pop=_pop(phases, ranks, job),
+        job_ns=job,
+    )
+
+
+def with_slow_hosts(found: Efficiency, findings: Iterable[Finding]) -> Efficiency:
+    """Tell waiting for slow hosts from that for late ranks: what their findings say that it cost."""
+    cost = sum(finding.cost or 0.0 for finding in findings if finding.kind == SLOW_HOST)
+    bars: list[Share] = []
+    for bar in found.waterfall:
+        if bar.cause == CAUSES["wait"]:
+            theirs = min(cost, bar.share)
+            bars += [Share(bar.cause, bar.share - theirs), Share(SLOW_HOST, theirs)]
+        else:
+            bars.append(bar)
+    return replace(found, waterfall=tuple(bars))
+
+
+def _pop(phases: Phases, ranks: int, job: int) -> dict[str, float]:
+    """Split parallel efficiency into POP's factors, of which it is the product.
+
+    Without transfer a step would be shorter by what the rank transferred that came last, which of all
+    ranks transferred least; what the ideal network leaves over is serialisation.
+    """
+    category = pl.col("category").cast(pl.String)
+    useful = (
+        phases.times.filter(category.is_in(USEFUL_KINDS))
+        .group_by("process")
+        .agg(pl.col("ns").sum())
+    )["ns"]
+    most = useful.max()
+    if not isinstance(most, int) or most == 0:
+        return {}
+    moved = (
+        phases.times.filter(category == "transfer")
+        .group_by("step")
+        .agg(pl.col("ns").min(), there=pl.len())
+    )
+    ideal = max(job - int(moved.filter(pl.col("there") == ranks)["ns"].sum()), most)
+    return {
+        "load_balance": int(useful.sum()) / ranks / most,
+        "communication_efficiency": most / job,
+        "serialisation_efficiency": most / ideal,
+        "transfer_efficiency": ideal / job,
+    }

@@ -1,0 +1,378 @@
+"""Aligns the clocks whose hosts took part in the same full collectives, by when they left them.
+
+Nobody leaves a full collective before the last has come, so all leave at about the same time
+however late somebody entered: exits tie clocks together, entries would absorb stragglers. Against a
+virtual reference (the median clock), each clock gets a straight line fitted through medians of
+blocks, and pieces where a line does not hold: one jump, or a slow wander.
+
+Exits take a lasting lag of a host for an offset. Yet of a collective into which a host came last,
+the rest is transfer and its own lag, both on its own clock: compared over the collectives of one
+size, that tells the lags of hosts apart. It only widens the uncertainty, since a slow link would
+look the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tracelens.align.clocks.maps import (
+    BLOCKS,
+    FAR,
+    MIN_FOR_SLOPE,
+    PLAUSIBLE_DRIFT,
+    ClockMap,
+    Correction,
+    Line,
+    theil_sen,
+)
+from tracelens.model.trace import work_times
+from tracelens.schema.vocabulary import FULL_COLLECTIVES
+
+if TYPE_CHECKING:
+    from tracelens.arrays import Floats
+    from tracelens.model.trace import Trace
+
+ROUNDS: Final = 3
+GATE: Final = 3.0
+GATE_BLOCK: Final = 8  # collectives that say what a clock shows for a while
+MAD_TO_SIGMA: Final = 1.4826
+SMALLEST_PIECE_NS: Final = 1_000.0
+MIN_COLLECTIVES: Final = 3
+VISIBLE: Final = 5.0
+
+
+def fit_exits(exits: Floats) -> list[Correction] | None:
+    """Fit each clock against the first; `exits` is [collective, clock], in order of time.
+
+    Null when too few collectives remain to say anything.
+    """
+    aligned = exits.copy()
+    lines = [Line()] * exits.shape[1]
+    for _ in range(ROUNDS):
+        kept = _gate(aligned)
+        if len(kept) < MIN_COLLECTIVES:
+            return None
+        x, y, _ = _blocks(aligned[kept])
+        found = [_line(x, y[:, clock]) for clock in range(exits.shape[1])]
+        aligned = np.stack(
+            [aligned[:, clock] - line.at(aligned[:, clock]) for clock, line in enumerate(found)], 1
+        )
+        lines = [line.corrected_by(more) for line, more in zip(lines, found, strict=True)]
+    synchronised = _Synchronised.of(aligned[_gate(aligned)])
+    left = [_residual_of(synchronised, clock) for clock in range(exits.shape[1])]
+    return [_against_first(lines, left, clock) for clock in range(exits.shape[1])]
+
+
+def _line(x: Floats, y: Floats) -> Line:
+    """Fit a line; a level one where the run is too short for a drift to stand out of the noise."""
+    noise = MAD_TO_SIGMA * float(np.median(np.abs(np.diff(y)))) / np.sqrt(2) if len(y) > 1 else 0.0
+    visible = np.ptp(x) * PLAUSIBLE_DRIFT > VISIBLE * noise
+    return theil_sen(x, y) if visible else Line(float(np.median(y)))
+
+
+def _reference(aligned: Floats) -> Floats:
+    """Return the virtual clock: the median one; of two, the first, for nobody knows who is right."""
+    return np.asarray(np.median(aligned, axis=1) if aligned.shape[1] > 2 else aligned[:, 0])
+
+
+def _gate(aligned: Floats) -> npt.NDArray[np.intp]:
+    """Choose collectives that did synchronise: their exits lie as close together as in others.
+
+    What a clock lastingly shows more than the reference is taken off by blocks first, so that a jump
+    or a wandering clock is not mistaken for collectives that let ranks leave early.
+    """
+    rest = aligned - _reference(aligned)[:, None]
+    blocks = min(max(len(rest) // GATE_BLOCK, 1), BLOCKS)
+    for part in np.array_split(np.arange(len(rest)), blocks):
+        rest[part] -= np.median(rest[part], axis=0)
+    low, high = np.quantile(rest, [0.1, 0.9], axis=1)
+    spread = high - low
+    return np.flatnonzero(spread <= GATE * np.median(spread))
+
+
+def _blocks(aligned: Floats) -> tuple[Floats, Floats, list[npt.NDArray[np.intp]]]:
+    """Return each block's median time and the clocks' median differences, and its collectives."""
+    reference = _reference(aligned)
+    parts = np.array_split(np.arange(len(aligned)), min(BLOCKS, len(aligned)))
+    x = np.array([np.median(reference[part]) for part in parts])
+    y = np.array([np.median(aligned[part] - reference[part, None], axis=0) for part in parts])
+    return x, y, parts
+
+
+@dataclass(frozen=True)
+class _Residual:
+    """What a clock's line leaves, at aligned times; jumps are (time, height)."""
+
+    knots_s: Floats
+    knots: Floats
+    sigma: float
+    spread: float
+    jumps: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class _Synchronised:
+    """Exits of collectives that did synchronise, [collective, clock]; `levels` are medians by block."""
+
+    aligned: Floats
+    reference: Floats
+    levels: Floats
+    parts: list[npt.NDArray[np.intp]]
+
+    @classmethod
+    def of(cls, aligned: Floats) -> _Synchronised:
+        _, levels, parts = _blocks(aligned)
+        return cls(aligned, _reference(aligned), levels, parts)
+
+
+def _residual_of(kept: _Synchronised, clock: int) -> _Residual:
+    """Follow what a clock's line leaves against the reference: nothing, a jump, or wander."""
+    rest = kept.aligned[:, clock] - kept.reference
+    own, parts = kept.levels[:, clock], kept.parts
+    spread = _scatter(rest, own, parts)
+    sigma = 1.25 * spread / float(np.sqrt(len(rest) / len(parts)))
+    knots_s, knots = np.array([-FAR, FAR]), np.zeros(2)
+    jumps: tuple[tuple[float, float], ...] = ()
+    if len(own) >= MIN_FOR_SLOPE and np.ptp(own) > max(6 * sigma, SMALLEST_PIECE_NS):
+        knots_s, knots, jumps = _pieces(kept.aligned[:, clock], rest, own, parts)
+    return _Residual(knots_s, knots, sigma, spread, jumps)
+
+
+def _against_first(lines: list[Line], left: list[_Residual], clock: int) -> Correction:
+    """Return what to take off a clock to make it the first one, which may jump and wander itself."""
+    line, first = lines[clock], lines[0]
+    own, firsts = left[clock], left[0]
+    knots_s = np.unique(np.concatenate([own.knots_s, firsts.knots_s]))
+    apart = np.interp(knots_s, own.knots_s, own.knots) - np.interp(
+        knots_s, firsts.knots_s, firsts.knots
+    )
+    t = (knots_s + line.intercept) / (1 - line.slope)
+    total = (line.at(t) + apart - first.at(t)) / (1 - first.slope)
+    if clock == 0:
+        total = np.zeros_like(t)
+    found = tuple(((at + line.intercept) / (1 - line.slope), height) for at, height in own.jumps)
+    return Correction(t, total, own.sigma, own.spread, found)
+
+
+def _scatter(rest: Floats, levels: Floats, parts: list[npt.NDArray[np.intp]]) -> float:
+    """Return how far single exits lie from their block's level, as a standard deviation."""
+    if len(rest) < 4 * len(parts):
+        return MAD_TO_SIGMA * float(np.median(np.abs(rest - np.median(rest))))
+    within = np.concatenate([rest[part] - level for part, level in zip(parts, levels, strict=True)])
+    return MAD_TO_SIGMA * float(np.median(np.abs(within)))
+
+
+def _pieces(
+    t: Floats, rest: Floats, levels: Floats, parts: list[npt.NDArray[np.intp]]
+) -> tuple[Floats, Floats, tuple[tuple[float, float], ...]]:
+    """Return knots for what is left of a clock: one jump, if it is one, else wander."""
+    steps = np.abs(np.diff(levels))
+    at = int(steps.argmax())
+    if steps[at] > np.ptp(levels) / 2 and steps[at] > 8 * np.median(steps):
+        near = np.concatenate(parts[max(at - 1, 0) : at + 3])
+        return _jump(t, rest, _split(rest, near))
+    middle = np.array([np.median(t[part]) for part in parts])
+    return (
+        np.concatenate([[-FAR], middle, [FAR]]),
+        np.concatenate([levels[:1], levels, levels[-1:]]),
+        (),
+    )
+
+
+def _split(rest: Floats, near: npt.NDArray[np.intp]) -> int:
+    """Return the first collective after the jump: where two levels fit best, by absolute deviation."""
+    part = rest[near]
+    low, high = np.median(part[: len(part) // 4]), np.median(part[-(len(part) // 4) :])
+    before = np.concatenate([[0.0], np.cumsum(np.abs(part - low))])
+    after = np.concatenate([[0.0], np.cumsum(np.abs(part - high))])
+    return int(near[0] + np.argmin(before + after[-1] - after))
+
+
+def _jump(
+    t: Floats, rest: Floats, split: int
+) -> tuple[Floats, Floats, tuple[tuple[float, float], ...]]:
+    """Fit a line on each side; the jump itself lies between two collectives."""
+    split = min(max(split, 1), len(t) - 1)
+    left, right = _line_of_side(t[:split], rest[:split]), _line_of_side(t[split:], rest[split:])
+    at = (t[split - 1] + t[split]) / 2
+    knots_s = np.array([-FAR, at - 0.5, at + 0.5, FAR])  # within a nanosecond
+    knots = np.concatenate([left.at(knots_s[:2]), right.at(knots_s[2:])])
+    return knots_s, knots, ((float(at), float(knots[2] - knots[1])),)
+
+
+def _line_of_side(t: Floats, rest: Floats) -> Line:
+    parts = np.array_split(np.arange(len(t)), min(BLOCKS, len(t)))
+    x = np.array([np.median(t[part]) for part in parts])
+    return theil_sen(x, np.array([np.median(rest[part]) for part in parts]))
+
+
+CLEARLY_LAST_NS: Final = 100_000.0  # more than lags can be
+FEWEST: Final = 8  # collectives into which a host came last
+CERTAIN: Final = 3.0  # standard errors
+UNKNOWN_QUANTILE: Final = 0.95  # of the known lags: what is assumed where nothing is known
+_MEDIAN: Final = 1.25 * 1.4826
+
+
+@dataclass(frozen=True)
+class Lags:
+    """Lag of each host beyond the usual one, and its standard error; nan where unknown."""
+
+    lag: Floats
+    error: Floats
+
+    def unsure(self) -> Floats:
+        """Return how far each clock may be off against the first because of lags, nanoseconds."""
+        apart = np.abs(self.lag - self.lag[0])
+        error = np.hypot(self.error, self.error[0])
+        certain = apart > CERTAIN * error
+        if not certain.any():
+            return np.zeros_like(apart)
+        usual = float(np.quantile(apart[certain], UNKNOWN_QUANTILE))
+        return np.where(np.isnan(apart), usual, np.where(certain, apart + CERTAIN * error, 0.0))
+
+
+def lags(lasted: Floats, sizes: npt.NDArray[np.int64]) -> Lags:
+    """Measure lags.
+
+    Args:
+        lasted: From a host's last arrival to its exit on its own clock, [collective, host].
+        sizes: Of each collective: only equal ones are compared.
+    """
+    hosts = lasted.shape[1]
+    shortest = np.partition(lasted, 1, axis=1)[:, :2]
+    clear = shortest[:, 1] - shortest[:, 0] > CLEARLY_LAST_NS
+    last, rest = lasted.argmin(axis=1)[clear], shortest[clear, 0]
+    for size in np.unique(sizes[clear]):
+        same = sizes[clear] == size
+        rest[same] -= np.median(rest[same])
+    lag, error = np.full((2, hosts), np.nan)
+    for host in range(hosts):
+        mine = rest[last == host]
+        if len(mine) >= FEWEST:
+            lag[host] = np.median(mine)
+            error[host] = _MEDIAN * np.median(np.abs(mine - lag[host])) / np.sqrt(len(mine))
+    return Lags(lag, error)
+
+
+SMALLEST_NS: Final = 1_000.0  # nobody should believe a fit more than this
+_CALL: Final = ("communicator", "seq")
+
+
+def from_exits(trace: Trace, clocks: pl.DataFrame) -> dict[int, ClockMap]:
+    """Fit the clocks of the communicator that spans most of them; empty where none can be fitted.
+
+    `clocks` says for each process which clock it has. The first clock is the common one.
+    """
+    found = _exits(trace, clocks)
+    if found is None:
+        return {}
+    corrections = fit_exits(found.exits)
+    if corrections is None:
+        return {}
+    members, bases = found.members, found.bases
+    unsure = lags(found.lasted, found.sizes).unsure() if len(members) > 1 else np.zeros(1)
+    jumps = Correction(np.zeros(1), np.zeros(1), jumps=corrections[0].jumps)
+    maps = {members[0]: ClockMap(int(bases[0]), int(bases[0]), jumps if jumps.jumps else None)}
+    fitted = list(zip(members, bases, corrections, unsure, strict=True))
+    for member, base, correction, lag in fitted[1:]:
+        # Exits take a lasting lag of a host for an offset: what is known of it bounds the error.
+        sure = round(max(correction.sigma, correction.spread, lag, SMALLEST_NS))
+        maps[member] = ClockMap(int(base), int(bases[0]), correction, sure)
+    return maps
+
+
+def spread_of(found: ClockMap) -> float:
+    """Return how far single exits scatter around the fit."""
+    return found.correction.spread if found.correction else 0.0
+
+
+def shifted(found: ClockMap, by: float, uncertainty: float) -> ClockMap:
+    """Move a clock by a bias that a sharper measurement found."""
+    if found.correction is None:
+        return found
+    correction = replace(found.correction, knots=found.correction.knots + by)
+    return replace(found, correction=correction, uncertainty_ns=round(uncertainty))
+
+
+@dataclass(frozen=True)
+class _Exits:
+    """Clocks, where each begins to count, exits and time since the last entry, [collective, clock]."""
+
+    members: list[int]
+    bases: npt.NDArray[np.int64]
+    exits: npt.NDArray[np.float64]
+    lasted: npt.NDArray[np.float64]
+    sizes: npt.NDArray[np.int64]
+
+
+def _exits(trace: Trace, clocks: pl.DataFrame) -> _Exits | None:
+    """Return when which clock says that each common collective was left."""
+    ends = _ends(trace, clocks, "closed")
+    if ends.is_empty():  # calls matched by their order still tell, by how little they scatter
+        ends = _ends(trace, clocks, "estimated")
+    widest = ends.group_by("communicator", "seq").agg(
+        members=pl.col("clock").sort(), width=pl.len()
+    )
+    if widest.filter(pl.col("width") > 1).is_empty():
+        return None
+    chosen = widest.sort("width", "communicator", "seq", descending=[True, False, False])
+    members = chosen["members"][0].to_list()
+    whole = widest.filter(
+        pl.col("members").list.set_intersection(members).list.len() == len(members)
+    )
+    table = (
+        ends.join(whole.select(_CALL), on=_CALL, how="semi")
+        .filter(pl.col("clock").is_in(members))
+        .sort("communicator", "seq", "clock")
+    )
+    times, entered, sizes, fraction = (
+        table[name].to_numpy().reshape(-1, len(members))
+        for name in ("end_ns", "entered", "bytes", "fraction")
+    )
+    order = np.argsort(times[:, 0])
+    bases = times.min(axis=0)
+    exits = ((times - bases) + fraction)[order]
+    return _Exits(members, bases, exits, (times - entered)[order].astype(float), sizes[order, 0])
+
+
+def _ends(trace: Trace, clocks: pl.DataFrame, status: str) -> pl.DataFrame:
+    """Return for each full collective of a status and each clock its last entry and median exit."""
+    main = trace.workers.select("process")
+    calls = (
+        trace.spans.filter(
+            pl.col("kind") == "reduction",
+            pl.col("op").cast(pl.String).is_in(FULL_COLLECTIVES),
+            pl.col("status") == status,
+            pl.col("end_ns").is_not_null(),
+            pl.col("communicator").is_not_null(),
+            pl.col("seq").is_not_null(),
+        )
+        .join(main.lazy(), on="process", how="semi")
+        .join(clocks.lazy(), on="process")
+        .select("clock", *_CALL, "bytes", **work_times())
+    )
+    first = pl.col("end_ns").min()
+    # Differences from the first exit are small, so that their median is exact.
+    return (
+        calls.group_by("clock", *_CALL)
+        .agg(
+            first=first,
+            later=(pl.col("end_ns") - first).median(),
+            entered=pl.col("start_ns").max(),
+            bytes=pl.col("bytes").max().fill_null(0),
+        )
+        .select(
+            "clock",
+            *_CALL,
+            "entered",
+            "bytes",
+            end_ns=pl.col("first") + pl.col("later").floor().cast(pl.Int64),
+            fraction=pl.col("later") - pl.col("later").floor(),
+        )
+        .collect()
+    )

@@ -1,0 +1,306 @@
+"""Links: which of them are slow, and when transfers are slow for all.
+
+A **slow link** is found where messages between two ranks were recorded (`transfers.py`). Collectives
+alone do not tell it: in a ring every rank is as slow as the slowest link, so of such a run only the
+transfer that nothing hides is told (`overlap/interleaving.py`), or, where it is slow for a while only,
+congestion (`congestion.py`). What fixing it saves is found by replaying the collectives
+(`replay/collectives.py`).
+
+Links between hosts are compared with each other; within a host messages go through memory, and slow
+ones mean ranks that share cores. Each message is expected to take what messages of its size take; what
+a link takes beyond the median link of the step, in shares of a step, is scanned for windows that chance
+does not explain (`stats/window_scan.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tracelens.accounting.compute_time import WARM_UP
+from tracelens.accounting.phases import exposed_transfer, job_ns
+from tracelens.analyses.collectives import congestion, transfers
+from tracelens.model import fmt
+from tracelens.model.result import Finding
+from tracelens.replay.collectives import saved_by_faster_transfer
+from tracelens.stats import window_scan
+from tracelens.stats.changepoint import course
+from tracelens.stats.robust import bootstrap_interval
+
+if TYPE_CHECKING:
+    from tracelens.accounting.phases import Phases
+    from tracelens.arrays import Floats
+    from tracelens.model.result import Pattern
+    from tracelens.model.trace import Trace
+
+__all__ = ["LINK_COLUMNS", "Links", "SlowLink", "find_slow_links", "run"]
+
+
+WORTH_SAYING: Final = 0.01  # of the job
+SETS_THE_PACE: Final = 0.6  # of the transfer that the link's messages make up
+MOST_LINKS: Final = 64  # in a report: the slowest
+LINK_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "sender": pl.Int32(),
+    "receiver": pl.Int32(),
+    "sender_host": pl.String(),
+    "receiver_host": pl.String(),
+    "messages": pl.Int64(),
+    "bytes": pl.Int64(),
+    "message_ns": pl.Float64(),  # median
+    "bandwidth": pl.Float64(),  # median, bytes / ns
+}
+
+
+@dataclass(frozen=True)
+class Links:
+    """`links` has a row for each pair of ranks that sent messages, the slowest first."""
+
+    links: pl.DataFrame
+    findings: tuple[Finding, ...]
+
+    @property
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """What a report shows."""
+        return {"links": self.links.head(MOST_LINKS)}
+
+
+def run(trace: Trace, phases: Phases) -> Links:
+    """Look at messages between ranks, and at collectives over time."""
+    hops = transfers.point_to_point_messages(trace)
+    job = job_ns(trace)
+    if not job:
+        return Links(pl.DataFrame(schema=LINK_COLUMNS), ())
+    calls = transfers.collective_calls(trace).filter(pl.col("ranks") > 1, pl.col("wire_ns") > 0)
+    slow = find_slow_links(trace, hops)
+    found = [_finding(trace, calls, hops, group, phases) for group in _by_rank(slow)]
+    told = [finding for finding in found if (finding.saving or 0.0) >= WORTH_SAYING]
+    if not told:
+        told = congestion.findings(trace, calls, phases, recorded=not hops.is_empty())
+    return Links(_table(trace, hops), tuple(told))
+
+
+def _table(trace: Trace, hops: pl.DataFrame) -> pl.DataFrame:
+    host = trace.workers.select("rank", "host")
+    return (
+        hops.group_by("sender", "receiver")
+        .agg(
+            pl.col("bytes").sum(),
+            messages=pl.len(),
+            message_ns=pl.col("ns").median(),
+            bandwidth=(pl.col("bytes") / pl.col("ns").clip(lower_bound=1)).median(),
+        )
+        .join(host.rename({"host": "sender_host"}), left_on="sender", right_on="rank")
+        .join(host.rename({"host": "receiver_host"}), left_on="receiver", right_on="rank")
+        .sort("bandwidth", "sender", "receiver")
+        .select(pl.col(name).cast(kind) for name, kind in LINK_COLUMNS.items())
+    )
+
+
+def _by_rank(slow: list[SlowLink]) -> list[list[SlowLink]]:
+    """Put links together that end in the same rank: they are slow for one reason."""
+    groups: list[list[SlowLink]] = []
+    for link in sorted(slow, key=lambda one: -float(one.excess_ns.sum())):
+        near = [group for group in groups if any(_touch(link, other) for other in group)]
+        groups = [group for group in groups if group not in near]
+        groups.append([*(other for group in near for other in group), link])
+    return groups
+
+
+def _touch(one: SlowLink, other: SlowLink) -> bool:
+    return bool({one.sender, one.receiver} & {other.sender, other.receiver})
+
+
+def _finding(
+    trace: Trace, calls: pl.DataFrame, hops: pl.DataFrame, group: list[SlowLink], phases: Phases
+) -> Finding:
+    main = max(group, key=lambda one: float(one.excess_ns.sum()))
+    lost = _lost(calls, main, phases)
+    job = job_ns(trace)
+    steps = int(main.steps[0]), int(main.steps[-1])
+    inside = hops.filter(pl.col("step").is_between(*steps))
+    mine = pl.col("sender").eq(main.sender) & pl.col("receiver").eq(main.receiver)
+    here, there = (_typical(inside.filter(part)) for part in (mine, ~mine))
+    shared = set.intersection(*({one.sender, one.receiver} for one in group))
+    ranks = sorted(shared) if len(group) > 1 and shared else [main.sender, main.receiver]
+    hosts = dict(trace.workers.select("rank", "host").iter_rows())
+    saving, slowdown = float(lost.sum()) / job, float(np.median(main.ratio))
+    return Finding(
+        kind="slow_link",
+        category="fault",
+        ranks=tuple(ranks),
+        hosts=tuple(dict.fromkeys(str(hosts[rank]) for rank in ranks)),
+        phase="reduction",
+        pattern=main.pattern,
+        steps=steps,
+        slowdown=slowdown,
+        saving=saving,
+        interval=bootstrap_interval(lost, job),
+        confidence=1 - main.p,
+        sentence=(
+            f"{_who(group, ranks)} {fmt.steps(*steps)}: a message takes "
+            f"{fmt.duration(here)}, {slowdown:.1f}x what the same bytes take elsewhere; waiting for "
+            f"late ranks is not in it. All reductions are as slow as their slowest link: without "
+            f"it the job would be {fmt.percent(saving)} shorter."
+        ),
+        evidence={
+            "sender": main.sender,
+            "receiver": main.receiver,
+            "message_ns": here,
+            "usual_message_ns": there,
+            "slow_links": [[one.sender, one.receiver] for one in group],
+            "p_value": main.p,
+        },
+    )
+
+
+def _lost(calls: pl.DataFrame, slow: SlowLink, phases: Phases) -> Floats:
+    """Return what the slow link costs each of its steps.
+
+    Where its messages make up the collectives' transfer, these take as many times less as it would;
+    else they lose at most what the link's messages lose.
+    """
+    exposed = exposed_transfer(phases, slow.steps)
+    wire = calls.group_by("step").agg(pl.col("wire_ns").sum()).sort("step")
+    known = dict(wire.iter_rows())
+    whole = np.array([known.get(step, 0) for step in slow.steps.tolist()], np.float64)
+    if not whole.any():
+        return np.minimum(slow.excess_ns, exposed)
+    own = slow.excess_ns * slow.ratio / np.maximum(slow.ratio - 1, 1e-9)
+    takes = 1 / np.maximum(slow.ratio, 1)
+    if np.median(own / np.maximum(whole, 1)) < SETS_THE_PACE:
+        takes = np.maximum(takes, 1 - slow.excess_ns / np.maximum(whole, 1))
+    return saved_by_faster_transfer(calls, slow.steps, takes, phases)
+
+
+def _typical(hops: pl.DataFrame) -> float:
+    median = hops["ns"].median()
+    return median if isinstance(median, float) else 0.0
+
+
+def _who(group: list[SlowLink], ranks: list[int]) -> str:
+    if len(group) == 1:
+        return f"The link from rank {group[0].sender} to rank {group[0].receiver} is slow,"
+    if len(ranks) == 1:
+        return f"All that goes to and from rank {ranks[0]} is slow,"
+    return f"{len(group)} links around ranks {ranks[0]} and {ranks[-1]} are slow,"
+
+
+FEWEST_STEPS: Final = 30
+FEWEST_LINKS: Final = 3  # fewer do not say what is normal
+ENOUGH: Final = 0.25  # of the messages that the median link has in a step, for a link to be judged
+FALSE_RATE: Final = 0.005
+LEAST_EFFECT: Final = 0.02  # of a step
+LEAST_RATIO: Final = 1.5  # times what others take
+SIGMAS: Final = 3  # of the clocks' uncertainty, by message
+_LINK: Final = ("sender", "receiver")
+
+
+@dataclass(frozen=True)
+class SlowLink:
+    """A link, the steps (numbers, ascending) in which it is slow, and by what in each of them.
+
+    `ratio` is how many times as long as others its messages take, `excess_ns` what it loses, `p` the
+    chance that it is none.
+    """
+
+    sender: int
+    receiver: int
+    steps: npt.NDArray[np.int64]
+    ratio: Floats
+    excess_ns: Floats
+    pattern: Pattern
+    p: float
+
+
+def find_slow_links(trace: Trace, hops: pl.DataFrame) -> list[SlowLink]:
+    """Search all links."""
+    if hops.is_empty():
+        return []
+    host = trace.workers.select("rank", "host")
+    ends = hops.join(host, left_on="sender", right_on="rank").join(
+        host, left_on="receiver", right_on="rank", suffix="_there"
+    )
+    sheet = _LinkTimes.of(ends.filter(pl.col("host").ne_missing(pl.col("host_there"))))
+    length = (trace.steps["end_ns"] - trace.steps["start_ns"]).median()
+    steps, links = sheet.taken.shape
+    if steps < FEWEST_STEPS + WARM_UP or links < FEWEST_LINKS or not isinstance(length, float):
+        return []
+    excess = sheet.excess / max(length, 1.0)
+    scan = window_scan.scan_ranks(excess[WARM_UP:])
+    holds = window_scan.discoveries(scan.p, FALSE_RATE) & (scan.mean >= LEAST_EFFECT)
+    found = []
+    for link in np.flatnonzero(holds):
+        window = int(scan.first[link]), int(scan.last[link])
+        slow = _followed(sheet, excess, int(link), window, float(scan.p[link]))
+        if slow and _visible(sheet, int(link), slow, trace.uncertainty_ns):
+            found.append(slow)
+    return found
+
+
+@dataclass(frozen=True)
+class _LinkTimes:
+    """What links took and should have taken, [step, link], nanoseconds; 0 where nothing was sent."""
+
+    steps: npt.NDArray[np.int64]
+    links: list[tuple[int, int]]
+    taken: Floats
+    expected: Floats
+    messages: Floats
+
+    @classmethod
+    def of(cls, hops: pl.DataFrame) -> _LinkTimes:
+        size = (pl.col("bytes").fill_null(0) + 1).log(2).mul(2).round()
+        usual = hops.with_columns(size=size).with_columns(usual=pl.col("ns").median().over("size"))
+        sums = usual.group_by("step", *_LINK).agg(pl.col("ns", "usual").sum(), messages=pl.len())
+        steps = sums["step"].unique().sort()
+        links = sums.select(_LINK).unique().sort(_LINK)
+        places = sums.join(links.with_row_index("column"), on=_LINK)
+        cells = steps.search_sorted(places["step"]).to_numpy(), places["column"].to_numpy()
+        matrices = np.zeros((3, len(steps), links.height))
+        for matrix, name in zip(matrices, ("ns", "usual", "messages"), strict=True):
+            matrix[cells] = places[name].to_numpy()
+        return cls(steps.to_numpy().astype(np.int64), list(links.iter_rows()), *matrices)
+
+    @property
+    def ratio(self) -> Floats:
+        """How many times as long as usual each link takes; nan where too little is known of it."""
+        enough = ENOUGH * np.median(self.messages, axis=1, keepdims=True)
+        sent = (self.expected > 0) & (self.messages >= enough)
+        return np.where(sent, self.taken / np.where(sent, self.expected, 1), np.nan)
+
+    @property
+    def excess(self) -> Floats:
+        """What each link takes beyond the step's median link, nanoseconds."""
+        ratio = self.ratio
+        typical = np.nan_to_num(np.nanmedian(ratio, axis=1, keepdims=True), nan=1.0)
+        return np.nan_to_num((ratio - typical) * self.expected, nan=0.0)
+
+
+def _followed(
+    sheet: _LinkTimes, excess: Floats, link: int, window: tuple[int, int], p: float
+) -> SlowLink | None:
+    """Follow a link from edge to edge."""
+    shape = course(excess[WARM_UP:, link], *window)
+    first, last = shape.first + WARM_UP, shape.last + WARM_UP
+    if shape.first == 0 and np.median(excess[:WARM_UP, link]) > shape.level / 2:
+        first = 0
+    rows = slice(first, last + 1)
+    others = np.delete(sheet.ratio[rows], link, axis=1)
+    ratio = sheet.ratio[rows, link] / np.nanmedian(others, axis=1)
+    if np.nanmedian(ratio) < LEAST_RATIO:
+        return None
+    lost = np.maximum(sheet.excess[rows, link], 0)
+    numbers = sheet.links[link]
+    return SlowLink(
+        *numbers, sheet.steps[rows], np.nan_to_num(ratio, nan=1.0), lost, shape.pattern, p
+    )
+
+
+def _visible(sheet: _LinkTimes, link: int, slow: SlowLink, uncertainty_ns: int) -> bool:
+    """Say whether what a message loses is more than clocks may be wrong by."""
+    messages = sheet.messages[np.isin(sheet.steps, slow.steps), link].sum()
+    return bool(slow.excess_ns.sum() / max(messages, 1) > SIGMAS * uncertainty_ns)

@@ -1,0 +1,218 @@
+"""Communication as rows: a collective each, or a message between two ranks, and how long the wire took.
+
+The rank that comes last to a collective waits for nobody, so its own duration is the transfer, and no
+two clocks are compared: ``wire_ns`` is the shortest duration among the ranks, counted from the end of
+the call before where that one still held the wire. Where ranks need not all wait for each other
+(broadcast, reduce and the like) it is the median rank's transfer.
+
+A message can go when both ends are there and is through before either end goes on, so it takes from the
+later of the two begins to the earlier of the two ends at most, whatever else the calls waited for: a
+late rank makes its partners wait, not its links slow. A send that ends before its receiver is there was
+buffered, and says nothing of when the message was through. A call that sends and receives at once
+(Sendrecv in a ring) ends with the later of its two messages, so a long one is believed only if, at one
+of its ends, no other message of the same call can be what took so long; other long ones tell nothing
+and are left out. Where only sends were recorded it is the send's duration.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tracelens.accounting.thread_activity import training_threads
+from tracelens.schema.vocabulary import FULL_COLLECTIVES
+
+if TYPE_CHECKING:
+    from tracelens.model.trace import Trace
+
+__all__ = [
+    "CALL_COLUMNS",
+    "MESSAGE_COLUMNS",
+    "bus_factor",
+    "collective_calls",
+    "point_to_point_messages",
+]
+
+
+CALL_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "communicator": pl.Categorical(),
+    "seq": pl.UInt32(),
+    "op": pl.String(),
+    "ranks": pl.Int32(),
+    "step": pl.Int32(),
+    "bytes": pl.Int64(),
+    "ready_ns": pl.Int64(),  # the last arrival
+    "wire_ns": pl.Int64(),
+    "blocking": pl.Boolean(),  # on the training thread, which does nothing else meanwhile
+}
+_CALL: Final = ("communicator", "seq")
+_USED: Final = ("process", *_CALL, "op", "step", "bytes", "thread", "start_ns", "end_ns")
+
+
+def bus_factor(op: str, ranks: int) -> float:
+    """Return by what payload / time is multiplied for the bandwidth that the slowest link must carry.
+
+    Payload is what a rank puts in. Source: nccl-tests, PERFORMANCE.md, which counts all_gather by what a
+    rank gets out.
+    """
+    share = (ranks - 1) / max(ranks, 1)
+    factors = {"allreduce": 2 * share, "reduce_scatter": share, "all_to_all": share}
+    if op == "all_gather":
+        return float(ranks - 1)
+    return factors.get(op, 1.0)
+
+
+def collective_calls(trace: Trace) -> pl.DataFrame:
+    """Return every collective that all its ranks came to and left, by communicator and number."""
+    complete = pl.col("arrived") == pl.col("expected")
+    calls = trace.arrivals.filter(complete).select(*_USED, "expected", "transfer_ns")
+    open_ = calls.filter(pl.col("end_ns").is_null()).select(_CALL)
+    if open_.height:
+        calls = calls.join(open_, on=_CALL, how="anti")
+    blocking = training_threads(trace)
+    parts = [
+        _of_communicator(part.sort("seq", "process"), blocking)
+        for part in calls.partition_by("communicator", maintain_order=True)
+    ]
+    return pl.concat([pl.DataFrame(schema=CALL_COLUMNS), *parts])
+
+
+def _of_communicator(part: pl.DataFrame, training: npt.NDArray[np.int64]) -> pl.DataFrame:
+    """Measure the calls of one communicator; its rows are calls times ranks."""
+    ranks = part["expected"][0]
+    first = part[::ranks]
+
+    def by_call(name: str) -> npt.NDArray[np.int64]:
+        return part[name].to_numpy().reshape(-1, ranks).astype(np.int64)
+
+    start, end = by_call("start_ns"), by_call("end_ns")
+    before = np.vstack([start[:1], end[:-1]])
+    alone = np.minimum.reduce(
+        end - np.where(before < end, np.maximum(start, before), start), axis=1
+    )
+    full = first["op"].cast(pl.String).is_in(FULL_COLLECTIVES).to_numpy()
+    if not full.all():
+        transfer = part["transfer_ns"].fill_null(0).to_numpy().reshape(-1, ranks)[~full]
+        alone[~full] = np.median(transfer, axis=1)
+    blocks = (by_call("thread") == training[by_call("process")]).any(axis=1)
+    columns: dict[str, pl.Expr | pl.Series] = {
+        "ranks": pl.lit(ranks),
+        "op": pl.col("op").cast(pl.String),
+        "ready_ns": pl.Series(start.max(axis=1)),
+        "wire_ns": pl.Series(alone),
+        "blocking": pl.Series(blocks),
+    }
+    return first.with_columns(**columns).select(
+        pl.col(name).cast(kind) for name, kind in CALL_COLUMNS.items()
+    )
+
+
+MESSAGE_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "step": pl.Int32(),
+    "sender": pl.Int32(),
+    "receiver": pl.Int32(),
+    "bytes": pl.Int64(),
+    "ns": pl.Int64(),
+}
+SIGMAS: Final = 3  # of the clocks' uncertainty
+CLEARLY_EARLIER: Final = (
+    0.5  # of a message's time: by so much others of its call must be through before
+)
+ONE_CALL_NS: Final = 10_000  # messages of a rank that end within this end with one call
+_MESSAGE: Final = ("communicator", "key", "seq", "sender", "receiver")
+
+
+def point_to_point_messages(trace: Trace) -> pl.DataFrame:
+    """Return every message of the workers whose time on the link is known."""
+    sends = _ends(trace, "send", "rank", "peer")
+    if sends.is_empty():
+        return pl.DataFrame(schema=MESSAGE_COLUMNS)
+    received = _ends(trace, "recv", "peer", "rank")
+    if received.is_empty():
+        hops = sends.with_columns(ns=pl.col("end_ns") - pl.col("start_ns"))
+    else:
+        hops = _believed(_joined(sends, received), trace.uncertainty_ns)
+    return hops.select(pl.col(name).cast(kind) for name, kind in MESSAGE_COLUMNS.items())
+
+
+def _ends(trace: Trace, op: str, sender: str, receiver: str) -> pl.DataFrame:
+    """Return one side of the messages."""
+    clocks = trace.workers.select("process", clock="clock_domain")
+    loose = list(trace.alignment.unaligned)
+    spans = trace.spans.filter(
+        pl.col("kind") == "reduction",
+        pl.col("op") == op,
+        pl.col("end_ns").is_not_null(),
+        pl.col("peer") >= 0,
+        pl.col("step") >= 0,
+    )
+    return (
+        spans.join(clocks.lazy(), on="process", how="inner")
+        .select(
+            *_MESSAGE[:3], "step", "bytes", "start_ns", "end_ns",
+            sender=sender, receiver=receiver,
+            clock=pl.when(pl.col("clock").is_in(loose)).then("clock"),
+        )
+        .collect()
+    )  # fmt: skip
+
+
+def _joined(sends: pl.DataFrame, received: pl.DataFrame) -> pl.DataFrame:
+    """Match both sides; a pair on clocks that nothing ties together tells nothing."""
+    both = sends.unique(_MESSAGE).join(
+        received.unique(_MESSAGE), on=_MESSAGE, how="inner", nulls_equal=True, suffix="_there"
+    )
+    tied = pl.col("clock").eq_missing(pl.col("clock_there"))
+    buffered = pl.col("end_ns") < pl.col("start_ns_there")
+    both_on = pl.min_horizontal("end_ns", "end_ns_there")
+    through = pl.when(buffered).then("end_ns_there").otherwise(both_on)
+    begun = pl.max_horizontal("start_ns", "start_ns_there")
+    return (
+        both.filter(tied)
+        .with_columns(through=through, ns=through - begun)
+        .filter(pl.col("ns") >= 0)
+    )
+
+
+def _believed(hops: pl.DataFrame, uncertainty_ns: int) -> pl.DataFrame:
+    """Leave out long messages that another one of the same call may have kept from ending."""
+    if hops.is_empty():  # sends and receives were recorded, but no two of one message
+        return hops
+    unsure = max(ONE_CALL_NS, SIGMAS * uncertainty_ns)
+    sure = np.zeros(hops.height, np.bool_)
+    ranks = hops["sender"].to_numpy(), hops["receiver"].to_numpy()
+    ends = hops["end_ns"].to_numpy(), hops["end_ns_there"].to_numpy()
+    rank, end = np.concatenate(ranks), np.concatenate(ends)
+    through = np.tile(hops["through"].to_numpy(), 2)
+    message = np.tile(np.arange(hops.height), 2)
+    sure[message[_only_reason(rank, end, through, unsure)]] = True
+    size = pl.col("bytes").fill_null(-1)
+    short = pl.col("ns") <= pl.col("ns").median().over(size)
+    return hops.filter(short | pl.Series(sure))
+
+
+def _only_reason(
+    rank: npt.NDArray[np.int32],
+    end: npt.NDArray[np.int64],
+    through: npt.NDArray[np.int64],
+    unsure: int,
+) -> npt.NDArray[np.bool_]:
+    """Say of each end of a message whether the call there can have ended so late for it only.
+
+    What is less than `unsure` apart, ns, may be at the same time.
+    """
+    order = np.lexsort((end, rank))
+    apart = (np.diff(end[order]) > ONE_CALL_NS) | (np.diff(rank[order]) != 0)
+    call = np.concatenate([[0], np.cumsum(apart)])
+    by_call = np.lexsort((through[order], call))  # within a call the latest last
+    last = np.flatnonzero(np.append(np.diff(call[by_call]), 1))
+    first = np.concatenate([[0], last[:-1] + 1])
+    latest = order[by_call[last]]
+    second = np.where(last > first, through[order[by_call[np.maximum(last - 1, 0)]]], -1)
+    reason = (through[latest] >= end[latest] - unsure) & (second < end[latest] - unsure)
+    found = np.zeros(len(end), np.bool_)
+    found[latest] = reason
+    return found

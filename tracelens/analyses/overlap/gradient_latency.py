@@ -1,0 +1,301 @@
+"""Gradient latency: from each gradient's being ready to the first use of the weights that it changed.
+
+Gradients are followed call by call. A bucket is ready when its rank comes to the reduction; it is
+reduced from when the last rank has come and the call before is through; its weights are updated by the
+update of its number, or, without numbers, by those of the step; they are first used by the next step's
+forward pass. With parameter servers a shard's part is ready when it is pushed, reduced while the shard
+aggregates, updated when that applies.
+
+Also told is the idle time between optimizer steps that background work, such as writing a checkpoint,
+could use without delaying anybody. Between a step's first and last weight update, weights are a mixture
+that no checkpoint wants. Of the time outside of that, pieces count in which the thread waits, transfers
+or idles, if they are long enough to be worth a switch; work in them delays nobody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import polars as pl
+
+from tracelens.accounting.partition import CATEGORIES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tracelens.accounting.partition import Pieces
+    from tracelens.accounting.phases import Phases
+    from tracelens.arrays import Ints
+    from tracelens.model.result import Finding
+    from tracelens.model.trace import Trace
+
+__all__ = [
+    "BUDGET_COLUMNS",
+    "CHAIN_COLUMNS",
+    "SHOWN_COLUMNS",
+    "STAGES",
+    "GradientLatency",
+    "background_budget",
+    "follow_gradients",
+    "run",
+    "steps_to_write",
+]
+
+
+MOST_ROWS: Final = 64  # in a report
+CHAIN_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "of": pl.String(),  # bucket or shard
+    "number": pl.Int32(),
+    "chains": pl.Int64(),  # followed: ranks x steps
+    "waiting_ns": pl.Int64(),  # medians: ready, but not all have come, or the wire or shard is not free
+    "reducing_ns": pl.Int64(),
+    "until_update_ns": pl.Int64(),  # reduced, but not yet being applied
+    "updating_ns": pl.Int64(),
+    "until_use_ns": pl.Int64(),  # until the next step's forward pass begins
+    "whole_ns": pl.Int64(),  # from ready to use
+    "whole_p90_ns": pl.Int64(),
+}
+SHOWN_COLUMNS: Final[dict[str, pl.DataType]] = CHAIN_COLUMNS | {  # what pages draw besides
+    "ready_ns": pl.Int64(),  # after the first gradient of the rank and step, median
+    "rank": pl.Int32(),  # of the longest chain
+    "step": pl.Int32(),
+}
+
+
+@dataclass(frozen=True)
+class GradientLatency:
+    """`chains` by bucket or shard, `background` by rank."""
+
+    chains: pl.DataFrame
+    background: pl.DataFrame
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """What a report shows: the longest chains, and the ranks with least time."""
+        return {
+            "chains": self.chains.select(*CHAIN_COLUMNS)
+            .sort("whole_ns", descending=True, nulls_last=True)
+            .head(MOST_ROWS),
+            "background": self.background.sort("usable_ns", "rank").head(MOST_ROWS),
+        }
+
+
+def run(trace: Trace, phases: Phases) -> GradientLatency:
+    """Follow all gradients, and add up the time for background work."""
+    rank = trace.workers.select("process", "rank")
+    rows = follow_gradients(trace).join(rank, on="process", how="left", maintain_order="left")
+    first = pl.col("ready").min().over("process", "step", "of")
+    rows = rows.with_columns(
+        whole_ns=pl.sum_horizontal(STAGES, ignore_nulls=False),
+        ready_ns=pl.col("ready") - first,
+    )
+    medians = pl.col("ready_ns", *STAGES, "whole_ns").median().round()
+    longest = pl.col("rank", "step").get(pl.col("whole_ns").fill_null(-1).arg_max())
+    table = (
+        rows.group_by("of", "number")
+        .agg(
+            medians,
+            longest,
+            chains=pl.len(),
+            whole_p90_ns=pl.col("whole_ns").quantile(0.9).round(),
+        )
+        .select(pl.col(name).cast(kind) for name, kind in SHOWN_COLUMNS.items())
+        .sort("of", "number")
+    )
+    return GradientLatency(table, background_budget(trace, phases))
+
+
+def steps_to_write(background: pl.DataFrame, nbytes: int, bytes_per_ns: float = 1.0) -> float:
+    """Return in how many steps' free time every rank can write `nbytes`; inf where one has none.
+
+    Args:
+        background: A row a rank (`BUDGET_COLUMNS`).
+        nbytes: What a rank has to write, such as its share of a checkpoint.
+        bytes_per_ns: How fast, in GB/s.
+    """
+    least = background["usable_ns"].min()
+    if not isinstance(least, int) or least <= 0:
+        return float("inf")
+    return nbytes / bytes_per_ns / least
+
+
+# In order; each begins where the one before ends.
+STAGES: Final = ("waiting_ns", "reducing_ns", "until_update_ns", "updating_ns", "until_use_ns")
+MOST_FOLLOWED: Final = 250_000  # of longer runs every n-th step is followed
+_AT: Final = ("process", "step")
+_ROW: Final[dict[str, pl.DataType]] = {
+    "of": pl.String(),
+    "number": pl.Int32(),
+    "process": pl.Int32(),
+    "step": pl.Int32(),
+    "ready": pl.Int64(),  # when the gradient was ready
+    **dict.fromkeys(STAGES[:-1], pl.Int64()),
+    "updated": pl.Int64(),  # when the update ended
+}
+
+
+def follow_gradients(trace: Trace) -> pl.DataFrame:
+    """Return one row a rank, step and bucket or shard: `of`, `number`, `ready` and the stages, ns."""
+    every = max(trace.arrivals.height // MOST_FOLLOWED, 1)
+    updates, used = _updates(trace, every), _first_use(trace, every)
+    parts = (_buckets(trace, updates, every), _shards(trace))
+    columns = [pl.col(name).cast(kind) for name, kind in _ROW.items()]
+    rows = pl.concat([part.select(columns) for part in parts])
+    return (
+        rows.join(used, on=_AT, how="left")
+        .with_columns(until_use_ns=pl.col("used") - pl.col("updated"))
+        .drop("used", "updated")
+    )
+
+
+def _updates(trace: Trace, every: int) -> pl.DataFrame:
+    """Return when each rank's weights are updated in a step, by bucket where updates carry one."""
+    threads = trace.workers.select("process", thread="training_thread").lazy()
+    spans = trace.spans.filter(
+        pl.col("step") % every == 0, pl.col("kind") == "update", pl.col("end_ns").is_not_null()
+    )
+    return (
+        spans.join(threads, on=["process", "thread"], how="semi")
+        .group_by(*_AT, "bucket")
+        .agg(begin=pl.col("start_ns").min(), end=pl.col("end_ns").max())
+        .collect()
+    )
+
+
+def _first_use(trace: Trace, every: int) -> pl.DataFrame:
+    """Return when the weights that a step leaves are first used."""
+    forward = trace.spans.filter((pl.col("step") - 1) % every == 0, pl.col("kind") == "forward")
+    return (
+        forward.group_by(_AT)
+        .agg(used=pl.col("start_ns").min())
+        .with_columns(pl.col("step") - 1)
+        .collect()
+    )
+
+
+def _buckets(trace: Trace, updates: pl.DataFrame, every: int) -> pl.DataFrame:
+    calls = trace.arrivals.filter(
+        pl.col("bucket").is_not_null(),
+        pl.col("last_arrival_ns").is_not_null(),
+        pl.col("end_ns").is_not_null(),
+        pl.col("step") % every == 0,
+    ).sort("process", "communicator", "seq")
+    whole = updates.group_by(_AT).agg(begin=pl.col("begin").min(), end=pl.col("end").max())
+    numbered = updates.filter(pl.col("bucket").is_not_null())
+    own = numbered.height > 0
+    joined = calls.join(
+        numbered if own else whole, on=[*_AT, *(["bucket"] if own else [])], how="left"
+    )
+    before = pl.col("end_ns").shift(1).over("process", "communicator")
+    free = pl.when(before < pl.col("end_ns")).then(before)
+    begun = pl.max_horizontal("last_arrival_ns", free, "start_ns")
+    return joined.select(
+        *_AT,
+        of=pl.lit("bucket"),
+        number="bucket",
+        ready="start_ns",
+        waiting_ns=begun - pl.col("start_ns"),
+        reducing_ns=pl.col("end_ns") - begun,
+        until_update_ns=pl.col("begin") - pl.col("end_ns"),
+        updating_ns=pl.col("end") - pl.col("begin"),
+        updated="end",
+    )
+
+
+def _shards(trace: Trace) -> pl.DataFrame:
+    """Return the way of pushes; times of workers and shards are on one clock."""
+    op = pl.col("op").cast(pl.String)
+    spans = trace.spans.filter((pl.col("kind") == "ps") & pl.col("end_ns").is_not_null())
+    pushes = (
+        spans.filter(op == "push")
+        .join(trace.workers.select("process").lazy(), on="process", how="semi")
+        .select(*_AT, "shard", "request", ready="start_ns")
+    )
+    served = spans.filter(op == "aggregate").select("request", begun="start_ns", done="end_ns")
+    applied = (
+        spans.filter(op == "apply")
+        .group_by("shard", "step")
+        .agg(begin=pl.col("start_ns").min(), end=pl.col("end_ns").max())
+    )
+    return (
+        pushes.join(served, on="request", how="inner")
+        .join(applied, on=["shard", "step"], how="left")
+        .select(
+            *_AT,
+            of=pl.lit("shard"),
+            number="shard",
+            ready="ready",
+            waiting_ns=pl.col("begun") - pl.col("ready"),
+            reducing_ns=pl.col("done") - pl.col("begun"),
+            until_update_ns=(pl.col("begin") - pl.col("done")).clip(lower_bound=0),
+            updating_ns=pl.col("end") - pl.col("begin"),
+            updated="end",
+        )
+        .collect()
+    )
+
+
+if TYPE_CHECKING:
+    _Found = tuple[int, int, Ints, Ints]  # rank, all its time, gaps between updates, what is usable
+
+SHORTEST_NS: Final = 200_000  # twice a switch and a slice of work, both 0.05 ms
+IS_FREE: Final = np.isin(CATEGORIES, ("wait", "ps_queue", "transfer", "idle"))
+UPDATE: Final = CATEGORIES.index("update")
+BUDGET_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "rank": pl.Int32(),
+    "gap_ns": pl.Int64(),  # median time between a step's last update and the next one's first
+    "usable_ns": pl.Int64(),  # of that, median per step
+    "usable_p10_ns": pl.Int64(),  # nine of ten steps have more
+    "share": pl.Float64(),  # usable, of all time
+}
+
+
+def background_budget(trace: Trace, phases: Phases) -> pl.DataFrame:
+    """Return each rank's time for background work."""
+    owners = phases.pieces.steps.select("process", "rank").to_numpy()
+    workers = set(trace.workers["process"].to_list())
+    found = [
+        (int(owners[offset, 1]), int(pieces.bounds[-1] - pieces.bounds[0]), *between)
+        for pieces, offset in phases.pieces.cut
+        if owners[offset, 0] in workers and (between := _gaps_of(pieces)) is not None
+    ]
+    rows = [row for same in _by_number_of_gaps(found) for row in _budget_rows(same)]
+    return pl.DataFrame(rows, schema=BUDGET_COLUMNS, orient="row").sort("rank")
+
+
+def _by_number_of_gaps(found: list[_Found]) -> Iterable[list[_Found]]:
+    """Return the ranks that have equally many gaps."""
+    groups: dict[int, list[_Found]] = {}
+    for one in found:
+        groups.setdefault(len(one[2]), []).append(one)
+    return groups.values()
+
+
+def _budget_rows(alike: list[_Found]) -> Iterator[tuple[int, int, int, int, float]]:
+    """Yield the row of each rank."""
+    gap = np.median([gaps for *_, gaps, _ in alike], axis=1)
+    low, middle = np.quantile([usable for *_, usable in alike], [0.1, 0.5], axis=1)
+    for row, (rank, length, _, usable) in enumerate(alike):
+        share = float(usable.sum()) / max(length, 1)
+        yield rank, round(float(gap[row])), round(middle[row]), round(low[row]), share
+
+
+def _gaps_of(pieces: Pieces) -> tuple[Ints, Ints] | None:
+    """Return gaps between updates, and what is usable in each; None with fewer than two updates."""
+    updates = np.flatnonzero(pieces.category == UPDATE)
+    if not len(updates):
+        return None
+    numbers = pieces.step[updates]
+    last = np.append(np.flatnonzero(numbers[1:] != numbers[:-1]), len(updates) - 1)
+    begins = pieces.bounds[updates[np.append(0, last[:-1] + 1)]]
+    ends = pieces.bounds[updates[last] + 1]
+    if len(begins) < 2:
+        return None
+    length = np.diff(pieces.bounds)
+    free = IS_FREE[pieces.category] & (length >= SHORTEST_NS)
+    before = np.concatenate([[0], np.cumsum(np.where(free, length, 0))])
+    at_end, at_begin = before[np.searchsorted(pieces.bounds, (ends[:-1], begins[1:]))]
+    return begins[1:] - ends[:-1], at_begin - at_end

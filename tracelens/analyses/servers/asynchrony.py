@@ -1,0 +1,242 @@
+"""Asynchronous training: nobody waits for the last rank; a slow one is stale, or a server makes a line.
+
+A server numbers its updates (`seq` of an apply or a master_update), and what a worker sends names the
+version that it had last seen. Staleness of an update = updates that others made in between (Ho et al.
+2013, "More effective distributed ML via a stale synchronous parallel parameter server"). Where each
+contribution makes an update of its own, `updates` and `rate` tell how fairly the workers are served.
+A stale worker costs learning, and delays the end where each worker has so many steps to do.
+Waiting for a turn is the cost of a server that serves one worker at a time (You, Buluc, Demmel 2017).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from tracelens.accounting.phases import COMPUTE_CATEGORIES, job_ns
+from tracelens.model import fmt
+from tracelens.model.result import Finding
+
+if TYPE_CHECKING:
+    from tracelens.accounting.phases import Phases
+    from tracelens.model.trace import Trace
+
+__all__ = ["WORKER_COLUMNS", "Asynchrony", "run"]
+
+WORTH_SAYING: Final = 0.05  # share of job time
+STALE: Final = 1.5  # times the mean staleness of the others
+VERSIONS: Final = 2.0  # and at least so many versions more
+BLOCKS: Final = 8  # in all of which it must be so: by chance once in 256
+FEWEST: Final = 3  # updates in a block
+OWN_UPDATES: Final = 0.9  # of all contributions have an update of their own: asynchronous
+WORKER_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "rank": pl.Int32(),
+    "updates": pl.Int64(),  # while all workers train
+    "rate": pl.Float64(),  # updates / the mean worker's
+    "staleness": pl.Float64(),  # mean number of versions; null in a run that is synchronous
+    "staleness_max": pl.Int64(),
+    "turn_ns": pl.Int64(),  # waited for its turn
+    "turn_share": pl.Float64(),  # of the job
+}
+_SENT: Final = ("push", "weights_up")
+_MADE: Final = ("apply", "master_update")
+
+
+@dataclass(frozen=True)
+class Asynchrony:
+    """A row a worker; empty where workers take no turns and servers number no updates."""
+
+    workers: pl.DataFrame
+    findings: tuple[Finding, ...]
+
+
+def run(trace: Trace, phases: Phases) -> Asynchrony:
+    """Measure staleness, fairness and waiting for turns."""
+    job = job_ns(trace)
+    updates = _updates(trace)
+    turns = _turns(trace)
+    if not job or (updates.is_empty() and turns.is_empty()):
+        return Asynchrony(pl.DataFrame(schema=WORKER_COLUMNS), ())
+    served = (
+        updates.group_by("rank")
+        .agg(
+            updates=pl.len().cast(pl.Int64),
+            staleness=pl.col("staleness").mean(),
+            staleness_max=pl.col("staleness").max(),
+        )
+        .with_columns(rate=pl.col("updates") / pl.col("updates").mean())
+    )
+    table = (
+        trace.workers.select("rank")
+        .unique()
+        .join(served, on="rank", how="left")
+        .join(turns, on="rank", how="left")
+        .with_columns(turn_share=pl.col("turn_ns") / job)
+        .select(pl.col(name).cast(kind) for name, kind in WORKER_COLUMNS.items())
+        .sort("rank")
+    )
+    findings = [
+        *_serialised(table, trace, job),
+        *(_told(one, trace, phases) for one in _stale(updates, table)),
+    ]
+    return Asynchrony(table, tuple(findings))
+
+
+def _updates(trace: Trace) -> pl.DataFrame:
+    """Return the updates while all workers train, in order, with rank and staleness.
+
+    None if an update takes many contributions: then it is synchronous.
+    """
+    numbered = trace.spans.filter(pl.col("seq").is_not_null() & pl.col("request").is_not_null())
+    op = pl.col("op").cast(pl.String)
+    sent, made = (
+        numbered.filter(op.is_in(ops))
+        .join(part.select("process").lazy(), on="process", how="semi")
+        .select("request", "shard", "rank", "end_ns", version=pl.col("seq").cast(pl.Int64))
+        .collect()
+        for ops, part in ((_SENT, trace.workers), (_MADE, trace.shards))
+    )
+    joined = made.drop("rank").join(
+        sent.select("request", "rank", seen="version").unique("request"), on="request"
+    )
+    if joined.height < OWN_UPDATES * sent.height:
+        joined = joined.clear()
+    staleness = (pl.col("version") - 1 - pl.col("seen")).clip(lower_bound=0)
+    until = joined.group_by("rank").agg(pl.col("end_ns").max())["end_ns"].min()
+    together = joined.filter(pl.col("end_ns") <= until) if until is not None else joined
+    return together.with_columns(staleness=staleness).sort("end_ns")
+
+
+def _turns(trace: Trace) -> pl.DataFrame:
+    waited = pl.col("end_ns") - pl.col("start_ns")
+    return (
+        trace.spans.filter((pl.col("op") == "turn_wait") & pl.col("end_ns").is_not_null())
+        .group_by("rank")
+        .agg(turn_ns=waited.sum().cast(pl.Int64))
+        .collect()
+    )
+
+
+def _serialised(table: pl.DataFrame, trace: Trace, job: int) -> list[Finding]:
+    """Say what a server that serves in turns costs: without turns, the job lasts as its busiest part."""
+    waiting = table.filter(pl.col("turn_ns") > 0)
+    if waiting.height < 2:
+        return []
+    least = _number(waiting["turn_ns"].min())
+    saving = min(least, max(job - _server_ns(trace), 0)) / job
+    if saving < WORTH_SAYING:
+        return []
+    share = _number(waiting["turn_share"].mean())
+    return [
+        Finding(
+            kind="exposed_communication",
+            category="opportunity",
+            saving=saving,
+            phase="elastic",
+            sentence=(
+                f"Workers stand {100 * share:.0f} % of the time in line for their turn, because the "
+                "server serves one after the other: served as they come, or all at once, they could "
+                f"make the job up to {100 * saving:.0f} % shorter."
+            ),
+            evidence={"turn_share": share, "workers": waiting.height},
+        )
+    ]
+
+
+def _server_ns(trace: Trace) -> int:
+    """Return how long the busiest server transferred and updated: no order of serving is quicker."""
+    busy = (
+        trace.spans.join(trace.shards.select("process").lazy(), on="process", how="semi")
+        .filter((pl.col("kind") == "elastic") & pl.col("end_ns").is_not_null())
+        .group_by("process")
+        .agg(ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
+        .select(pl.col("ns").max())
+        .collect()
+    )
+    return int(_number(busy.item()))
+
+
+@dataclass(frozen=True)
+class _Stale:
+    """A stale worker: mean staleness of its updates, and of the others'."""
+
+    rank: int
+    staleness: float
+    others: float
+    rate: float
+
+
+def _stale(updates: pl.DataFrame, table: pl.DataFrame) -> list[_Stale]:
+    """Look for workers whose contributions are far older than those of the others, all the time."""
+    found = []
+    sums = updates.select(pl.col("staleness").sum(), number=pl.len()).row(0)
+    for row in table.filter(pl.col("updates") >= BLOCKS * FEWEST).iter_rows(named=True):
+        mean, number = row["staleness"], row["updates"]
+        if number == sums[1]:
+            continue
+        usual = (sums[0] - mean * number) / (sums[1] - number)
+        own = updates.filter(pl.col("rank") == row["rank"])["staleness"]
+        if mean >= max(STALE * usual, usual + VERSIONS) and _lasting(own, usual):
+            found.append(_Stale(row["rank"], mean, usual, row["rate"]))
+    return found
+
+
+def _lasting(own: pl.Series, usual: float) -> bool:
+    edges = [len(own) * block // BLOCKS for block in range(BLOCKS + 1)]
+    blocks = [own[edges[block] : edges[block + 1]] for block in range(BLOCKS)]
+    return all(_number(block.mean()) > usual for block in blocks)
+
+
+def _told(stale: _Stale, trace: Trace, phases: Phases) -> Finding:
+    """Say who is stale, why, and by how much the job ends later for it."""
+    process = int(trace.workers.filter(pl.col("rank") == stale.rank)["process"][0])
+    ends = trace.steps.group_by("process").agg(pl.col("end_ns").max())
+    own = pl.col("process") == process
+    last, others = (_number(ends.filter(who)["end_ns"].max()) for who in (own, ~own))
+    saving = max(last - others, 0.0) / max(job_ns(trace), 1)
+    phase, slowdown = _slow_in(phases, process)
+    why = "" if phase is None else f", for it takes {slowdown:.1f}x as long for {fmt.phase(phase)}"
+    cost = f", and without it the job would be {fmt.percent(saving)} shorter" if saving else ""
+    return Finding(
+        kind="stale_worker",
+        category="fault",
+        saving=saving,
+        ranks=(stale.rank,),
+        phase=phase,
+        pattern="persistent",
+        slowdown=slowdown,
+        sentence=(
+            f"What rank {stale.rank} sends is {stale.staleness:.1f} versions old when it is applied, "
+            f"what the others send {stale.others:.1f}: it makes {stale.rate:.1f}x the mean number of "
+            f"updates{why}. Nobody waits for it{cost}, but its steps are taken from weights that are "
+            "long gone."
+        ),
+        evidence={"staleness": stale.staleness, "others": stale.others, "rate": stale.rate},
+    )
+
+
+def _slow_in(phases: Phases, process: int) -> tuple[str | None, float | None]:
+    """Return the own work in which a step of a worker exceeds the others' most, and how many times."""
+    usual = (
+        phases.times.filter(pl.col("category").cast(pl.String).is_in(COMPUTE_CATEGORIES))
+        .group_by("process", "category", "step")
+        .agg(pl.col("ns").sum())
+        .group_by("category")
+        .agg(
+            own=pl.col("ns").filter(pl.col("process") == process).median(),
+            others=pl.col("ns").filter(pl.col("process") != process).median(),
+        )
+        .filter(pl.col("own") > pl.col("others"))
+        .sort(pl.col("own") - pl.col("others"), descending=True)
+    )
+    if usual.is_empty():
+        return None, None
+    row = usual.row(0, named=True)
+    return str(row["category"]), row["own"] / row["others"] if row["others"] else None
+
+
+def _number(value: object) -> float:
+    """Return a number out of a frame; 0 where there was none."""
+    return float(value) if isinstance(value, int | float) else 0.0

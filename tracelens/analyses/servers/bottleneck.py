@@ -1,0 +1,215 @@
+"""What binds parameter servers: processors, links, or links that collapse when many push at once.
+
+Where workers are queued or transfer for a tenth of their time, each shard's windows are looked at
+(`utilisation.py`). It is bound by its **processor** if that is at work for 80 % of the push window, by
+the **network** if its link is for 80 % of both windows and the processor for less than a fifth, by
+**incast** if a third of the goodput that its link reaches with fewer messages is lost with many. A
+shard that takes twice as long per byte as the others is a fault, as is incast; servers that are all
+alike are an opportunity, priced as if each had twice the processor, or bandwidth. What fixing it saves
+is found by replaying the exchange (`replay/exchange.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+
+from tracelens.model import fmt
+from tracelens.model.result import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tracelens.analyses.servers.utilisation import Goodput
+    from tracelens.arrays import Floats
+    from tracelens.model.result import FindingKind
+    from tracelens.replay.exchange import Exchange
+    from tracelens.replay.parameter_servers import Change
+
+__all__ = ["Bound", "classify", "findings"]
+Bound = Literal["cpu", "network", "incast"]
+
+FEWEST_STEPS: Final = 20
+SATURATED: Final = 0.8
+IDLE: Final = 0.2
+COLLAPSED: Final = 1.5
+RECEIVING: Final = 0.5  # of the push window, or the incoming link is not what holds it up
+SLOWER: Final = 2.0  # times as long per byte as the other shards
+STEADY: Final = 0.8  # of the steps show it, half as clearly
+FAULT: Final = 0.03  # of the job
+CHANCE: Final = 0.03
+CLEAR: Final = 0.05  # of the job, where only the gain speaks for it
+_KINDS: Final[dict[Bound, FindingKind]] = {
+    "cpu": "ps_cpu_bound",
+    "network": "ps_network_bound",
+    "incast": "ps_incast",
+}
+_PARTS: Final[dict[Bound, str]] = {"cpu": "cpu", "network": "wire"}
+_WHAT: Final = {"cpu": "processor", "network": "link"}
+
+
+@dataclass(frozen=True)
+class _Case:
+    """What is to be told of some shards, and what changes if they are mended."""
+
+    columns: list[int]
+    kind: Bound
+    change: Change
+    said: str  # with {saving} to be filled in
+    evidence: Mapping[str, Any]
+    slowdown: float | None = None
+
+
+def classify(exchange: Exchange, goodput: dict[int, Goodput]) -> dict[int, Bound]:
+    """Say of each shard (by its column) what binds it, if it is clear."""
+    found: dict[int, Bound] = {}
+    push = np.maximum(exchange.push_window.sum(axis=0), 1)
+    both = np.maximum(push + exchange.pull_window.sum(axis=0), 1)
+    cpu, wire = exchange.cpu.sum(axis=0) / push, exchange.wire.sum(axis=0) / both
+    receiving = exchange.received.sum(axis=0) / push
+    for column, shard in enumerate(exchange.shards):
+        link = goodput.get(shard)
+        collapsed = link is not None and link.falls and link.collapse >= COLLAPSED
+        if collapsed and receiving[column] >= RECEIVING:
+            found[column] = "incast"
+        elif cpu[column] >= SATURATED:
+            found[column] = "cpu"
+        elif wire[column] >= SATURATED and cpu[column] < IDLE:
+            found[column] = "network"
+    return found
+
+
+def findings(
+    exchange: Exchange, bound: dict[int, Bound], goodput: dict[int, Goodput]
+) -> list[Finding]:
+    """Report what binds, each kind once; of a kind, shards slower than others come first."""
+    if len(exchange.exposed) < FEWEST_STEPS:
+        return []
+    found = []
+    order: tuple[Bound, ...] = ("incast", "cpu", "network")
+    for kind in order:
+        columns = [column for column, said in bound.items() if said == kind]
+        if columns and kind == "incast":
+            found += _incast(exchange, columns, goodput)
+        elif columns:
+            found += _slower(exchange, columns, kind) or _all_alike(exchange, columns, kind)
+    return found or _by_gain(exchange)
+
+
+def _by_gain(exchange: Exchange) -> list[Finding]:
+    """Where pushes come too far apart to fill a window: tell of shards that are slow per byte.
+
+    If all are alike, tell which of both would help clearly more.
+    """
+    everywhere = list(range(len(exchange.shards)))
+    kinds: tuple[Bound, ...] = ("cpu", "network")
+    slower = [finding for kind in kinds for finding in _slower(exchange, everywhere, kind)]
+    if slower:
+        return slower
+    gains = {kind: exchange.saving(_faster(exchange, everywhere, kind, 0.5))[0] for kind in kinds}
+    best = max(kinds, key=lambda kind: gains[kind])
+    if gains[best] < CLEAR or min(gains.values()) > gains[best] / 2:
+        return []
+    return _all_alike(exchange, everywhere, best)
+
+
+def _incast(exchange: Exchange, columns: list[int], goodput: dict[int, Goodput]) -> list[Finding]:
+    links = [goodput[exchange.shards[column]] for column in columns]
+    worst = max(links, key=lambda link: link.collapse)
+    change = exchange.change(columns)
+    change.ns_per_byte[columns] = [1 / link.best for link in links]
+    said = (
+        f"{_who(exchange, columns)} {'receives' if len(columns) == 1 else 'receive'} "
+        f"{fmt.bandwidth(worst.usual)} while about {worst.crowd:.0f} pushes share the link, and "
+        f"{fmt.bandwidth(worst.best)} when fewer do: incast. Staggered, or gathered on the way, "
+        "pushes would make the job {saving} shorter."
+    )
+    evidence = {
+        "goodput": worst.usual,
+        "best_goodput": worst.best,
+        "pushes_at_once": worst.crowd,
+        "goodput_by_pushes": dict(zip(map(str, worst.counts), worst.rates, strict=True)),
+    }
+    return _told(exchange, _Case(columns, "incast", change, said, evidence, worst.collapse))
+
+
+def _slower(exchange: Exchange, columns: list[int], kind: Bound) -> list[Finding]:
+    """Tell of shards that take longer per byte than the others."""
+    work: Floats = getattr(exchange, _PARTS[kind])
+    per_byte = work / np.maximum(exchange.moved, 1)
+    if len(exchange.shards) < 2:
+        return []
+    slow, usual = [], np.ones(len(exchange.shards))
+    for column in columns:
+        others = np.median(np.delete(per_byte, column, axis=1), axis=1)
+        ratio = per_byte[:, column].sum() / max(float(others.sum()), 1e-12)
+        steady = np.mean(per_byte[:, column] > (1 + SLOWER) / 2 * others)
+        if ratio >= SLOWER and steady >= STEADY:
+            slow.append(column)
+            usual[column] = ratio
+    if not slow:
+        return []
+    ratio = float(usual[slow].max())
+    share = _share(exchange, slow, kind)
+    said = (
+        f"{_who(exchange, slow)} {'is' if len(slow) == 1 else 'are'} held up by the {_WHAT[kind]}: at "
+        f"work for {fmt.percent(share)} of the exchange, {ratio:.1f}x as long per byte as on "
+        "the other shards. As fast as these, the job would be {saving} shorter."
+    )
+    evidence = {"share_of_window": share, "times_per_byte": ratio}
+    change = _faster(exchange, slow, kind, 1 / usual[slow])
+    return _told(exchange, _Case(slow, kind, change, said, evidence, ratio))
+
+
+def _all_alike(exchange: Exchange, columns: list[int], kind: Bound) -> list[Finding]:
+    """Tell what twice the processors, or the bandwidth, would save."""
+    share = _share(exchange, columns, kind)
+    more = {"cpu": "twice the processors", "network": "twice the bandwidth"}[kind]
+    said = (
+        f"{_who(exchange, columns)} {'is' if len(columns) == 1 else 'are'} held up by the "
+        f"{_WHAT[kind]}: at work for {fmt.percent(share)} of the exchange. With {more}, or twice "
+        "the shards, the job would be up to {saving} shorter."
+    )
+    change = _faster(exchange, columns, kind, 0.5)
+    return _told(exchange, _Case(columns, kind, change, said, {"share_of_window": share}))
+
+
+def _faster(exchange: Exchange, columns: list[int], kind: Bound, takes: Floats | float) -> Change:
+    if kind == "cpu":
+        return exchange.change(columns, cpu=takes)
+    return exchange.change(columns, wire=takes)
+
+
+def _share(exchange: Exchange, columns: list[int], kind: Bound) -> float:
+    window = exchange.push_window + (exchange.pull_window if kind == "network" else 0)
+    work: Floats = getattr(exchange, _PARTS[kind])
+    return float(work[:, columns].sum() / max(window[:, columns].sum(), 1))
+
+
+def _told(exchange: Exchange, case: _Case) -> list[Finding]:
+    """Make the finding, if it saves enough; one with a slowdown is a fault."""
+    saving, interval = exchange.saving(case.change)
+    if saving < (CHANCE if case.slowdown is None else FAULT):
+        return []
+    finding = Finding(
+        kind=_KINDS[case.kind],
+        category="opportunity" if case.slowdown is None else "fault",
+        shards=tuple(exchange.shards[column] for column in case.columns),
+        hosts=tuple(dict.fromkeys(exchange.hosts[column] for column in case.columns)),
+        phase="ps",
+        pattern="persistent",
+        saving=saving,
+        interval=interval,
+        slowdown=case.slowdown,
+        sentence=case.said.format(saving=fmt.percent(saving)),
+        evidence=case.evidence,
+    )
+    return [finding]
+
+
+def _who(exchange: Exchange, columns: list[int]) -> str:
+    if len(columns) == len(exchange.shards) > 1:
+        return f"All {len(columns)} PS shards"
+    return fmt.listing("PS shard", [exchange.shards[column] for column in columns])

@@ -1,0 +1,294 @@
+"""Parameter-server shards: who holds the bytes, who serves longest, where requests are queued.
+
+Worker and shard records of one request are joined by the request id that its message carried. Load is
+judged by bytes: a synchronous step's PS part lasts as long as its busiest shard. What even placement
+would save is found by replaying the exchange (`replay/exchange.py`); the effective number of shards is
+total / max (Mathuriya et al. 2017). What else may block servers is told by `bottleneck.py`, where
+variables should lie by `variable_placement.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import polars as pl
+
+from tracelens.analyses.servers import utilisation, variable_placement
+from tracelens.analyses.servers.bottleneck import classify, findings
+from tracelens.analyses.servers.variable_placement import PLACEMENT_COLUMNS, TENSOR_COLUMNS
+from tracelens.model.result import Finding
+from tracelens.replay.exchange import Exchange
+from tracelens.replay.parameter_servers import Rounds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelens.accounting.phases import Phases
+    from tracelens.analyses.servers.bottleneck import Bound
+    from tracelens.analyses.servers.utilisation import Goodput
+    from tracelens.analyses.servers.variable_placement import Advice
+    from tracelens.model.trace import Trace
+
+__all__ = ["SHARD_COLUMNS", "Shards", "measure", "replayable_rounds"]
+
+HOT: Final = 1.25  # times the mean bytes; bytes are exact, only a gain that matters is in doubt
+WORTH_SAYING: Final = 0.03  # of job time
+EXPOSED: Final = 0.10  # of the workers' time: below, the servers are hidden and harmless
+SERVICE: Final = ("aggregate", "apply", "reply")
+
+SHARD_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "shard": pl.Int32(),
+    "rank": pl.Int32(),
+    "host": pl.String(),
+    "bytes": pl.Int64(),  # pushed to and pulled from it by all workers
+    "requests": pl.Int64(),
+    "service_ns": pl.Int64(),  # aggregate + apply + reply
+    "queue_ns": pl.Int64(),  # from received to the begin of service, over all requests
+    "queue_depth": pl.Float64(),  # mean on arrival
+    "busy_share": pl.Float64(),  # of the time in which workers had requests with it
+    "bytes_share": pl.Float64(),
+    "cpu_share": pl.Float64(),  # of its push windows: aggregating and applying
+    "wire_share": pl.Float64(),  # of its push and pull windows: receiving and replying
+    "goodput": pl.Float64(),  # bytes / ns that its link received while pushes were on it
+    "best_goodput": pl.Float64(),  # the same with the number of pushes at once that is best
+    "bound": pl.String(),  # cpu, network, incast, or null where none is clear
+}
+TRAFFIC_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "rank": pl.Int32(),
+    "shard": pl.Int32(),
+    "op": pl.String(),
+    "bytes": pl.Int64(),
+    "requests": pl.Int64(),
+    "ns": pl.Int64(),
+    "longest_start_ns": pl.Int64(),  # of the request that took longest
+    "longest_end_ns": pl.Int64(),
+}
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Load per shard, per worker and shard, by placement and by tensor; empty where a run has no PS."""
+
+    loads: pl.DataFrame
+    traffic: pl.DataFrame
+    placements: pl.DataFrame
+    tensors: pl.DataFrame
+    findings: tuple[Finding, ...]
+
+
+NOTHING: Final = Shards(
+    loads=pl.DataFrame(schema=SHARD_COLUMNS),
+    traffic=pl.DataFrame(schema=TRAFFIC_COLUMNS),
+    placements=pl.DataFrame(schema=PLACEMENT_COLUMNS),
+    tensors=pl.DataFrame(schema=TENSOR_COLUMNS),
+    findings=(),
+)
+
+
+def measure(trace: Trace, phases: Phases) -> Shards:
+    """Measure the shards' load, and look for a hot one and for what else holds servers up."""
+    asked = _asked(trace)
+    traffic = (
+        asked.group_by("rank", "shard", "op")
+        .agg(
+            pl.col("bytes").sum(),
+            requests=pl.len().cast(pl.Int64),
+            ns=pl.col("ns").sum(),
+            longest_start_ns=pl.col("start_ns").get(pl.col("ns").arg_max()),
+            longest_end_ns=pl.col("end_ns").get(pl.col("ns").arg_max()),
+        )
+        .select(*TRAFFIC_COLUMNS)
+        .sort("rank", "shard", "op")
+    )
+    if traffic.is_empty() or trace.shards.is_empty():
+        return NOTHING
+    served = utilisation.served_requests(trace).with_columns(
+        ns=pl.col("end_ns") - pl.col("start_ns")
+    )
+    loads = _loads(trace.shards, traffic, asked, served)
+    exposed = _exposed(phases)
+    again = Rounds.of(asked, served, loads["shard"])
+    exchange = Exchange.of(utilisation.utilisation_by_step(served), exposed, loads, again)
+    goodput = utilisation.measure_goodput(served)
+    bound = classify(exchange, goodput)
+    one_way, turns = variable_placement.one_way_requests(asked)
+    now = _placed(one_way, turns, loads)
+    sizes = variable_placement.tensor_sizes(one_way, turns)
+    advice = variable_placement.advise(now, sizes, partial(_gain, exchange, now))
+    found = _findings(loads, exchange, bound, goodput, advice)
+    return Shards(
+        _with_bounds(loads, exchange, bound, goodput),
+        traffic,
+        advice.table,
+        variable_placement.largest_tensors(asked, one_way, turns),
+        tuple(found),
+    )
+
+
+def replayable_rounds(trace: Trace) -> Rounds | None:
+    """Return the rounds of requests that can be played again, if workers have alike ones."""
+    numbers = trace.shards.select(shard=pl.coalesce("shard", "rank"))["shard"].sort()
+    asked = _asked(trace)
+    return (
+        None if asked.is_empty() else Rounds.of(asked, utilisation.served_requests(trace), numbers)
+    )
+
+
+def _asked(trace: Trace) -> pl.DataFrame:
+    """Return the requests as the workers recorded them."""
+    spans = trace.spans.filter((pl.col("kind") == "ps") & pl.col("end_ns").is_not_null())
+    return (
+        spans.join(trace.workers.select("process").lazy(), on="process", how="semi")
+        .with_columns(ns=pl.col("end_ns") - pl.col("start_ns"), op=pl.col("op").cast(pl.String))
+        .collect()
+        .pipe(variable_placement.label_tensors)
+    )
+
+
+def _findings(
+    loads: pl.DataFrame,
+    exchange: Exchange,
+    bound: dict[int, Bound],
+    goodput: dict[int, Goodput],
+    advice: Advice,
+) -> list[Finding]:
+    """Look for a hot shard; what binds a shard otherwise is told of others only."""
+    if exchange.exposed.sum() < EXPOSED * exchange.job_ns:
+        return []
+    hot = _hot_shard(loads, exchange, advice)
+    named = {shard for finding in hot for shard in finding.shards}
+    others = findings(exchange, bound, goodput)
+    return [*hot, *(one for one in others if not named & set(one.shards))]
+
+
+def _with_bounds(
+    loads: pl.DataFrame, exchange: Exchange, bound: dict[int, Bound], goodput: dict[int, Goodput]
+) -> pl.DataFrame:
+    links = [goodput.get(shard) for shard in exchange.shards]
+    best = [max(link.best, link.usual) if link else None for link in links]
+    push = np.maximum(exchange.push_window.sum(axis=0), 1)
+    both = np.maximum(push + exchange.pull_window.sum(axis=0), 1)
+    return loads.with_columns(
+        cpu_share=pl.Series(exchange.cpu.sum(axis=0) / push),
+        wire_share=pl.Series(exchange.wire.sum(axis=0) / both),
+        goodput=pl.Series([link.usual if link else None for link in links], dtype=pl.Float64),
+        best_goodput=pl.Series(best, dtype=pl.Float64),
+        bound=pl.Series([bound.get(row) for row in range(len(links))], dtype=pl.String),
+    ).select(*SHARD_COLUMNS)
+
+
+def _placed(one_way: pl.DataFrame, turns: int, loads: pl.DataFrame) -> list[int]:
+    """Return what a worker moves one way in a step, bytes by shard."""
+    moved = one_way.group_by("shard").agg(pl.col("bytes").sum() / turns)
+    shards = loads.select("shard").join(moved, on="shard", how="left", maintain_order="left")
+    return [max(round(size), 1) for size in shards["bytes"].fill_null(0).to_list()]
+
+
+def _gain(exchange: Exchange, now: Sequence[int], then: Sequence[int]) -> float:
+    """Return what other loads save."""
+    return exchange.saving(exchange.loaded(exchange.moved * np.array(then) / np.array(now)))[0]
+
+
+def _exposed(phases: Phases) -> pl.DataFrame:
+    """Return what a worker's step takes, and what of it goes to the servers, nanoseconds."""
+    served = pl.col("category").cast(pl.String).is_in(["ps_queue", "transfer"])
+    workers = pl.col("process").n_unique()
+    return (
+        phases.times.group_by("step")
+        .agg(
+            total=pl.col("ns").sum() / workers, exposed=pl.col("ns").filter(served).sum() / workers
+        )
+        .sort("step")
+    )
+
+
+def _loads(
+    processes: pl.DataFrame, traffic: pl.DataFrame, asked: pl.DataFrame, served: pl.DataFrame
+) -> pl.DataFrame:
+    volume = traffic.group_by("shard").agg(pl.col("bytes", "requests").sum())
+    service = (
+        served.filter(pl.col("op").is_in(SERVICE))
+        .group_by("shard")
+        .agg(service_ns=pl.col("ns").sum())
+    )
+    depth = served.group_by("shard").agg(queue_depth=pl.col("queue_depth").mean())
+    window = asked.group_by("shard", "step", "op").agg(
+        window=pl.col("end_ns").max() - pl.col("start_ns").min()
+    )
+    windows = window.group_by("shard").agg(pl.col("window").sum())
+    joined = processes.select(pl.coalesce("shard", "rank").alias("shard"), "rank", "host")
+    for part in (volume, service, _queues(served), depth, windows):
+        joined = joined.join(part, on="shard", how="left")
+    return (
+        joined.with_columns(pl.col("bytes", "requests", "service_ns", "queue_ns").fill_null(0))
+        .with_columns(
+            busy_share=(pl.col("service_ns") / pl.col("window")).clip(0, 1),
+            bytes_share=pl.col("bytes") / pl.col("bytes").sum().clip(lower_bound=1),
+        )
+        .sort("shard")
+    )
+
+
+def _queues(served: pl.DataFrame) -> pl.DataFrame:
+    """Return how long requests stood in line at each shard, summed."""
+    service = pl.col("op").is_in(SERVICE)
+    return (
+        served.filter(pl.col("request").is_not_null())
+        .group_by("shard", "request")
+        .agg(
+            begun=pl.col("start_ns").filter(service).min(),
+            received=pl.col("end_ns").filter(pl.col("op") == "receive").min(),
+        )
+        .group_by("shard")
+        .agg(queue_ns=(pl.col("begun") - pl.col("received")).clip(lower_bound=0).sum())
+    )
+
+
+def _hot_shard(loads: pl.DataFrame, exchange: Exchange, advice: Advice) -> list[Finding]:
+    mean = loads["bytes"].mean()
+    if loads.height < 2 or not isinstance(mean, float) or mean <= 0:
+        return []
+    hottest = loads.sort("bytes", descending=True).row(0, named=True)
+    ratio = hottest["bytes"] / mean
+    if ratio < HOT and hottest["bytes_share"] <= 2 / loads.height:
+        return []
+    saving, interval = exchange.saving(exchange.loaded(np.full(loads.height, mean)))
+    if saving < WORTH_SAYING:
+        return []
+    exposed = float(exchange.exposed.sum()) / exchange.job_ns
+    return [
+        Finding(
+            kind="ps_hot_shard",
+            category="fault",
+            shards=(hottest["shard"],),
+            hosts=(hottest["host"],),
+            phase="ps",
+            pattern="persistent",
+            saving=saving,
+            interval=interval,
+            slowdown=ratio,
+            tensor=advice.variable,
+            sentence=_sentence(hottest, ratio, exposed, loads) + " " + advice.sentence,
+            evidence={
+                "bytes_share": hottest["bytes_share"],
+                "max_over_mean_bytes": ratio,
+                "effective_shards": loads.height / ratio,
+                "busy_share": hottest["busy_share"],
+                "exposed": exposed,
+                "largest_variable_bytes": advice.variable_bytes,
+                "placements": advice.table.to_dicts(),
+            },
+        )
+    ]
+
+
+def _sentence(hottest: dict[str, Any], ratio: float, exposed: float, loads: pl.DataFrame) -> str:
+    return (
+        f"PS shard {hottest['shard']} moves {ratio:.1f}x the mean bytes "
+        f"({100 * hottest['bytes_share']:.0f} % of all; {loads.height} shards work like "
+        f"{loads.height / ratio:.1f}), and workers stand {100 * exposed:.0f} % of the time in "
+        "pulls and pushes."
+    )

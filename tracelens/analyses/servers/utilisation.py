@@ -1,0 +1,188 @@
+"""Utilisation of shards: how long processor and link were at work in each step, and the goodput.
+
+All times of a shard are on its own clock. The processor works while it aggregates or applies, the link
+while it receives a push or sends a reply; the window of pushes reaches from the first one's arrival to
+the last update, that of pulls from the first reply's begin to the last one's end. Utilisation is judged
+inside these windows: a synchronous job leaves its servers idle while workers compute.
+
+Goodput is what gets through by how many messages share the link: what incast collapses. Messages on a
+link at once get equal parts of it, so a message's bytes are the sum, over the numbers n of messages
+that it met, of the time with n / n x goodput(n). Each message is one such equation; goodputs are their
+least-squares solution without negative values. A fair link has the same goodput for any n.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tracelens.replay.parameter_servers import PROCESSOR
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tracelens.arrays import Floats
+    from tracelens.model.trace import Trace
+
+__all__ = [
+    "SERVED_COLUMNS",
+    "Goodput",
+    "busy_time",
+    "measure_goodput",
+    "served_requests",
+    "utilisation_by_step",
+]
+
+PUSHED: Final = ("receive", *PROCESSOR)
+SERVED_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "shard": pl.Int32(),
+    "step": pl.Int32(),
+    "busy": pl.Int64(),  # at work with anything
+    "cpu": pl.Int64(),
+    "wire": pl.Int64(),
+    "received": pl.Int64(),  # the part of wire that pushes take
+    "push_window": pl.Int64(),
+    "pull_window": pl.Int64(),
+}
+_GROUP: Final = ("shard", "step")
+
+
+def served_requests(trace: Trace) -> pl.DataFrame:
+    """Return what the shards recorded of their requests."""
+    shards = trace.shards.select("process", held=pl.coalesce("shard", "rank"))
+    return (
+        trace.spans.filter((pl.col("kind") == "ps") & pl.col("end_ns").is_not_null())
+        .join(shards.lazy(), on="process", how="inner")
+        .select(
+            "step", "bytes", "key", "request", "peer", "queue_depth", "start_ns", "end_ns",
+            op=pl.col("op").cast(pl.String), shard=pl.coalesce("shard", "held"),
+        )
+        .sort(*_GROUP, "start_ns")
+        .collect()
+    )  # fmt: skip
+
+
+def utilisation_by_step(served: pl.DataFrame) -> pl.DataFrame:
+    """Sum up each shard's steps."""
+    op, moved = pl.col("op"), pl.col("bytes").fill_null(0) > 0
+    received = (op == "receive") & moved
+    wire = received | (op == "reply")
+    cpu = op.is_in(PROCESSOR)
+    whole = busy_time(served, pl.lit(value=True), "busy")
+    for part, name in ((cpu, "cpu"), (wire, "wire"), (received, "received")):
+        whole = whole.join(busy_time(served, part, name), on=_GROUP, how="left")
+    for part, name in ((cpu | received, "push_window"), (op == "reply", "pull_window")):
+        extent = served.filter(part).group_by(_GROUP)
+        window = extent.agg((pl.col("end_ns").max() - pl.col("start_ns").min()).alias(name))
+        whole = whole.join(window, on=_GROUP, how="left")
+    columns = [pl.col(name).fill_null(0).cast(kind) for name, kind in SERVED_COLUMNS.items()]
+    return whole.select(columns).sort(_GROUP)
+
+
+def busy_time(spans: pl.DataFrame, part: pl.Expr, name: str) -> pl.DataFrame:
+    """Return how long any of a part of the spans lasted, by shard and step; sorted by start."""
+    reached = pl.col("end_ns").cum_max().shift(1).over(_GROUP).fill_null(0)
+    added = (pl.col("end_ns") - pl.max_horizontal("start_ns", reached)).clip(lower_bound=0)
+    return (
+        spans.filter(part).with_columns(added.alias(name)).group_by(_GROUP).agg(pl.col(name).sum())
+    )
+
+
+FEWEST_MESSAGES: Final = 64  # messages
+ENOUGH: Final = 0.02  # of the time on the link, for a number of messages to have a goodput
+_ROUNDS: Final = 500
+
+
+@dataclass(frozen=True)
+class Goodput:
+    """Bytes per nanosecond by the least number of messages in a class: 1, 2, 4, 8 ...
+
+    `usual` is what got through on average, `best` the highest of `rates`, `crowd` how many messages were
+    on the link on average.
+    """
+
+    counts: tuple[int, ...]
+    rates: tuple[float, ...]
+    usual: float
+    crowd: float
+
+    @property
+    def best(self) -> float:
+        """The link's own best."""
+        return max(self.rates)
+
+    @property
+    def collapse(self) -> float:
+        """How many times less gets through than at best."""
+        return self.best / self.usual if self.usual > 0 else 1.0
+
+    @property
+    def falls(self) -> bool:
+        """Whether the best is reached by fewer messages than there usually are."""
+        return self.counts[int(np.argmax(self.rates))] < self.crowd
+
+
+def measure_goodput(served: pl.DataFrame) -> dict[int, Goodput]:
+    """Measure the incoming link of every shard that received enough."""
+    incoming = served.filter(pl.col("op") == "receive", pl.col("bytes") > 0)
+    found = {}
+    for (shard,), part in incoming.partition_by("shard", as_dict=True).items():
+        goodput = _of_link(part) if part.height >= FEWEST_MESSAGES else None
+        if goodput:
+            found[int(shard)] = goodput
+    return found
+
+
+def _of_link(part: pl.DataFrame) -> Goodput | None:
+    begin, end = part["start_ns"].to_numpy(), part["end_ns"].to_numpy()
+    nbytes = part["bytes"].to_numpy().astype(np.float64)
+    shares, lasted = _shares(begin, end)
+    together = lasted @ np.exp2(np.arange(len(lasted)))
+    whole = lasted.sum()
+    known = np.flatnonzero(lasted >= ENOUGH * whole)
+    if whole <= 0 or not len(known):
+        return None
+    rates = _positive(shares[:, known], nbytes)
+    counts = tuple(int(1 << power) for power in known)
+    crowd = float(together / whole)
+    return Goodput(counts, tuple(rates.tolist()), float(nbytes.sum() / whole), crowd)
+
+
+def _shares(begin: npt.NDArray[np.int64], end: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """Return each message's part of the link's time, and that time, by class of how many share it."""
+    edges = np.unique(np.concatenate([begin, end]))
+    first, last = np.searchsorted(edges, begin), np.searchsorted(edges, end)
+    change = np.bincount(first, minlength=len(edges)) - np.bincount(last, minlength=len(edges))
+    there = np.cumsum(change)[:-1]
+    length = np.diff(edges).astype(np.float64)
+    classes = np.floor(np.log2(np.maximum(there, 1))).astype(np.int64)
+    columns, lasted = [], []
+    for one in range(int(classes.max(initial=0)) + 1):
+        inside = (classes == one) & (there > 0)
+        part = np.concatenate(
+            [[0.0], np.cumsum(np.where(inside, length / np.maximum(there, 1), 0))]
+        )
+        columns.append(part[last] - part[first])
+        lasted.append(float(length[inside].sum()))
+    return np.stack(columns, axis=1), np.array(lasted)
+
+
+def _positive(parts: Floats, nbytes: Floats) -> Floats:
+    """Solve parts @ rates = nbytes without negative rates, by coordinate descent."""
+    scale = 1 / np.maximum(nbytes, 1)  # relative errors: large messages do not decide alone
+    left = parts * scale[:, None]
+    normal, right = left.T @ left, left.T @ (nbytes * scale)
+    rates = np.full(len(right), float(nbytes.sum() / parts.sum()))
+    for _ in range(_ROUNDS):
+        for row in _rows(normal):
+            rest = right[row] - normal[row] @ rates + normal[row, row] * rates[row]
+            rates[row] = max(rest / normal[row, row], 0.0)
+    return rates
+
+
+def _rows(normal: Floats) -> Iterator[int]:
+    return (row for row in range(len(normal)) if normal[row, row] > 0)

@@ -1,0 +1,169 @@
+"""Variable placement: what each shard holds, the loads of other placements, and their lower bound.
+
+A tensor is known by the `key` of its requests, or by their name (``push dense/kernel``); requests that
+carry neither do not tell what a shard's bytes consist of, and only the loads are known. A placement's
+most loaded shard holds at least the mean, and at least the largest variable, unless that one is split.
+The gain is found by replaying the exchange with the new loads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from tracelens.model import fmt
+from tracelens.placement import CHUNK_BYTES, STRATEGIES, loads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+__all__ = [
+    "PLACEMENT_COLUMNS",
+    "TENSOR_COLUMNS",
+    "Advice",
+    "advise",
+    "label_tensors",
+    "largest_tensors",
+    "one_way_requests",
+    "tensor_sizes",
+]
+
+
+PLACEMENT_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "placement": pl.String(),  # now, or the name of a strategy
+    "most_bytes": pl.Int64(),  # that a worker moves to the most loaded shard in a step
+    "mean_bytes": pl.Int64(),
+    "effective_shards": pl.Float64(),  # total / max
+    "least_bytes": pl.Int64(),  # no placement of whole variables (or of chunks) has less on its fullest
+    "saving": pl.Float64(),  # share of the job
+}
+ADVISED: Final = ("greedy", "largest_first", "chunked")
+WORTH_SPLITTING: Final = 1.1  # times the load that whole variables could have at best
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Loads by placement, what bounds them, and a sentence that says what to do.
+
+    `variable` is the largest one, null where requests do not tell theirs.
+    """
+
+    table: pl.DataFrame
+    variable: str | None
+    variable_bytes: int | None
+    sentence: str
+
+
+def advise(
+    now: Sequence[int], sizes: Mapping[str, int], gain: Callable[[Sequence[int]], float]
+) -> Advice:
+    """Try the placements.
+
+    Args:
+        now: What a worker moves to each shard in a step, bytes in one direction.
+        sizes: Bytes of each variable in order of creation, by name; empty where they are unknown.
+        gain: What share of the job other bytes by shard save.
+    """
+    shards, total, most = len(now), sum(now), max(now)
+    largest = max(sizes.values(), default=0)
+    rows = [
+        ("now", most, total // shards, _balance(total, most), max(total // shards, largest), 0.0)
+    ]
+    for name in ADVISED if sizes else ("chunked",):
+        then = loads(STRATEGIES[name](list(sizes.values()) or [total], shards), shards)
+        placed = max(then)
+        least = total // shards if name == "chunked" else max(total // shards, largest)
+        rows.append((name, placed, total // shards, _balance(total, placed), least, gain(then)))
+    table = pl.DataFrame(rows, schema=PLACEMENT_COLUMNS, orient="row")
+    key = max(sizes, key=lambda one: sizes[one]) if sizes else None
+    return Advice(table, key, largest or None, _sentence(table, key, largest))
+
+
+def _balance(total: int, most: int) -> float:
+    """Return how many shards' worth of the fullest one there is; one where nobody says any bytes."""
+    return total / most if most else 1.0
+
+
+def _sentence(table: pl.DataFrame, key: str | None, largest: int) -> str:
+    gains = dict(table.select("placement", "saving").iter_rows())
+    loaded = dict(table.select("placement", "most_bytes").iter_rows())
+    chunks = f"cut into chunks of {fmt.size(CHUNK_BYTES)} and dealt out"
+    if gains["chunked"] <= 0:
+        return "Evened out, they would save nothing."
+    if key is None:
+        return f"{fmt.capital(chunks)}, its variables would save {fmt.percent(gains['chunked'])}."
+    whole = min(("greedy", "largest_first"), key=lambda name: loaded[name])
+    how = {"greedy": "each to the emptiest shard", "largest_first": "the largest first"}[whole]
+    said = f"Placed {how}, variables would save {fmt.percent(gains[whole])}"
+    if loaded["chunked"] * WORTH_SPLITTING > loaded[whole]:
+        return f"{said}."
+    return (
+        f"{said}; more is not to be had while {key} ({fmt.size(largest)}) is whole: "
+        f"{chunks}, they would save {fmt.percent(gains['chunked'])}."
+    )
+
+
+MOST_TENSORS: Final = 64  # of a shard: the largest
+TENSOR_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "shard": pl.Int32(),
+    "tensor": pl.String(),
+    "step_bytes": pl.Int64(),  # that a worker moves one way in a step
+    "bytes": pl.Int64(),  # that all moved
+    "requests": pl.Int64(),
+    "share": pl.Float64(),  # of the shard's bytes
+    "rank": pl.Int32(),  # whose request was the longest, and when
+    "longest_start_ns": pl.Int64(),
+    "longest_end_ns": pl.Int64(),
+}
+
+
+def label_tensors(asked: pl.DataFrame) -> pl.DataFrame:
+    """Add `tensor` to requests with op, name and key; null where they do not tell."""
+    op, name = pl.col("op").cast(pl.String), pl.col("name").cast(pl.String)
+    prefix = op + " "
+    named = pl.when(name.str.starts_with(prefix)).then(name.str.strip_prefix(prefix))
+    known = pl.when(pl.col("key").is_not_null()).then(pl.format("variable {}", "key"))
+    return asked.with_columns(tensor=known.otherwise(named))
+
+
+def one_way_requests(asked: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+    """Return the requests that move variables one way, and how often a worker moved all of them."""
+    pushes = asked.filter(pl.col("op") == "push")
+    moving = pushes if pushes["bytes"].sum() else asked
+    return moving, max(moving.select("rank", "step").n_unique(), 1)
+
+
+def tensor_sizes(moving: pl.DataFrame, turns: int) -> Mapping[str, int]:
+    """Return what a worker moves one way in a step, bytes by tensor; empty where one is unknown.
+
+    In order of creation, as keys tell; of tensors known by their name only, in order of their first use.
+    """
+    if moving["tensor"].null_count():
+        return {}
+    moved = moving.group_by("tensor").agg(
+        pl.col("bytes").sum() / turns, pl.col("key").min(), first=pl.col("start_ns").min()
+    )
+    rows = moved.sort("key", "first", nulls_last=True).select("tensor", "bytes").iter_rows()
+    return {tensor: round(size) for tensor, size in rows}
+
+
+def largest_tensors(asked: pl.DataFrame, moving: pl.DataFrame, turns: int) -> pl.DataFrame:
+    """Return the largest tensors of each shard, the largest first."""
+    known = asked.drop_nulls("tensor")
+    at = pl.col("ns").arg_max()
+    each = known.group_by("shard", "tensor").agg(
+        pl.col("bytes").sum(),
+        pl.col("rank").get(at),
+        requests=pl.len(),
+        longest_start_ns=pl.col("start_ns").get(at),
+        longest_end_ns=pl.col("end_ns").get(at),
+    )
+    once = moving.group_by("shard", "tensor").agg(step_bytes=pl.col("bytes").sum() / turns)
+    share = pl.col("bytes") / pl.col("bytes").sum().over("shard").clip(lower_bound=1)
+    table = each.join(once, on=["shard", "tensor"], how="left").with_columns(share=share)
+    ordered = table.sort("shard", "bytes", "tensor", descending=[False, True, False])
+    kept = ordered.group_by("shard", maintain_order=True).head(MOST_TENSORS)
+    columns = [pl.col(name).cast(kind) for name, kind in TENSOR_COLUMNS.items()]
+    return kept.with_columns(pl.col("step_bytes").fill_null(0).round()).select(columns)

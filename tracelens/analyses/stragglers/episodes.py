@@ -1,0 +1,297 @@
+"""Straggler episodes of one cause each, and their price: phases of a rank, ranks of a host, of a time.
+
+What a host's ranks have in common is its median rank: noise that every rank has for itself averages out
+there, and one late rank does not make its host late. Hosts are judged against each other as ranks are;
+a host is slow if nearly all of its ranks lose about as much as the median one. Stragglers are part of
+the median that they were compared with, which hides part of their delay.
+
+Where workers meet at parameter servers, the exchange is replayed without the delay: workers that come
+together stand in each other's way at the servers, and a late one has them for itself. So fixing it
+saves less than its compute time, or more where the others' requests delay its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens.accounting import compute_time
+from tracelens.analyses.servers import shards
+from tracelens.analyses.stragglers import detection
+from tracelens.analyses.stragglers.detection import joined_by_rank
+from tracelens.replay.counterfactual import as_work_varies, price
+from tracelens.stats.null_model import Noise
+from tracelens.stats.robust import block_edges, block_levels
+from tracelens.stats.window_scan import peer_residuals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tracelens.accounting.compute_time import ComputeTime
+    from tracelens.arrays import Floats
+    from tracelens.model.trace import Trace
+    from tracelens.replay.collectives import Pipeline
+    from tracelens.replay.counterfactual import Episode, Price
+
+LEAST_SAVING: Final = 0.003  # of the job: what is not worth a sentence,
+LEAST_LOSS: Final = 0.005  # of a rank's own time: worth one, though others' noise may hide it
+OF_A_PAIR: Final = 0.02  # of the job: two ranks hardly tell what is usual,
+STALLS_OF_A_PAIR: Final = 0.03  # nor which stalls are
+
+_SAME_TIME: Final = 0.6  # overlap of two intervals, of both together, that makes them one
+_SHORT: Final = 0.25  # of the run: how long a wandering lateness stays on a rank
+_VISITED: Final = (3, 1 / 8)  # ranks that it visits: so many, and such a share of all
+
+
+def group_episodes(own: ComputeTime, found: list[Episode]) -> list[Episode]:
+    """Return one entry for what is likely one cause."""
+    merged = joined_by_rank(found)
+    wandering = _migrating(own, merged)
+    if wandering:
+        return [wandering]
+    hosts = find_slow_hosts(own)
+    return _by_time([*hosts, *(late for late in merged if not explained_by_host(late, hosts))])
+
+
+def _by_time(found: list[Episode]) -> list[Episode]:
+    """Join ranks that are late in a common phase and the same steps: only together is it felt."""
+    groups: list[Episode] = []
+    for late in found:
+        index = next((i for i, group in enumerate(groups) if _one_cause(group, late)), None)
+        if index is None:
+            groups.append(late)
+        else:
+            groups[index] = _joined(groups[index], late)
+    return groups
+
+
+def _joined(group: Episode, late: Episode) -> Episode:
+    return replace(
+        group,
+        ranks=tuple(sorted({*group.ranks, *late.ranks})),
+        first=min(group.first, late.first),
+        last=max(group.last, late.last),
+        effect=group.effect + late.effect,
+        p=max(group.p, late.p),
+        unsure=max(group.unsure, late.unsure),
+        also=tuple(
+            name
+            for name in dict.fromkeys((*group.also, late.phase, *late.also))
+            if name != group.phase
+        ),
+    )
+
+
+def _one_cause(one: Episode, other: Episode) -> bool:
+    """Say whether two share a phase and their steps; which phase grew most is often chance."""
+    common = {one.phase, *one.also} & {other.phase, *other.also}
+    return bool(common) and _alike(one, other)
+
+
+def _alike(one: Episode, other: Episode) -> bool:
+    both = len(np.intersect1d(one.touched, other.touched))
+    return both >= _SAME_TIME * len(np.union1d(one.touched, other.touched))
+
+
+def _migrating(own: ComputeTime, found: list[Episode]) -> Episode | None:
+    """Return one entry for a lateness that wanders from rank to rank, if it does."""
+    short = _SHORT * np.count_nonzero(own.settled)
+    least, share = _VISITED
+    phases = {late.phase for late in found}
+    many = len({late.ranks[0] for late in found}) >= max(least, share * len(own.ranks))
+    brief = all(
+        late.pattern == "transient" and late.last - late.first + 1 < short for late in found
+    )
+    apart = not any(_alike(one, two) for i, one in enumerate(found) for two in found[:i])
+    if not (many and brief and apart and len(phases) == 1):
+        return None
+    whole = found[0]
+    for late in found[1:]:
+        whole = _joined(whole, late)
+    return replace(whole, pattern="rotating")
+
+
+WHOLE_HOST: Final = 0.75  # of a host's ranks
+FALSE_RATE: Final = 0.001  # the chance that any host is accused wrongly
+_SLOW_RANK: Final = 0.5  # of what a host's ranks usually lose: nearer to that than to nothing
+_SAME_STEPS: Final = 0.5  # overlap, of the shorter one, of two intervals
+_ENOUGH: Final = 0.25  # of the run: so many steps outside say what is normal for a rank
+_NOT_LASTING: Final = ("sparse", "rotating")
+_FEWEST: Final = 3  # hosts: of two, nobody says which is normal
+
+
+def ranks_of_hosts(hosts: tuple[str, ...]) -> dict[str, list[int]]:
+    """Return the ranks (columns) of every host."""
+    found: dict[str, list[int]] = {}
+    for rank, host in enumerate(hosts):
+        found.setdefault(host, []).append(rank)
+    return found
+
+
+def find_slow_hosts(own: ComputeTime) -> list[Episode]:
+    """Return every host that is late as a whole for a while, with its late ranks."""
+    ranks = [*ranks_of_hosts(own.hosts).values()]
+    usual = float(np.median([len(each) for each in ranks])) if ranks else 0.0
+    alike = [each for each in ranks if len(each) >= max(usual, 2)]
+    if len(alike) < _FEWEST:
+        return []
+    hosts = _as_ranks(own, alike)
+    lasting = [late for late in detection.find_episodes(hosts) if late.pattern not in _NOT_LASTING]
+    sure = [late for late in joined_by_rank(lasting) if late.p * len(alike) <= FALSE_RATE]
+    found = (_with_ranks(own, late, alike[late.ranks[0]]) for late in sure)
+    return [late for late in found if late is not None]
+
+
+def explained_by_host(late: Episode, hosts: list[Episode]) -> bool:
+    """Say whether a rank is late because its host is: in a phase and in steps in which that is."""
+    return any(
+        set(late.ranks) <= set(host.ranks)
+        and {late.phase, *late.also} & {host.phase, *host.also}
+        and len(np.intersect1d(late.touched, host.touched))
+        >= _SAME_STEPS * min(len(late.touched), len(host.touched))
+        for host in hosts
+    )
+
+
+def _as_ranks(own: ComputeTime, ranks: list[list[int]]) -> ComputeTime:
+    """Present every host as one rank: its median one."""
+    return replace(
+        own,
+        ranks=tuple(range(len(ranks))),
+        hosts=tuple(own.hosts[each[0]] for each in ranks),
+        own=np.stack([_median_rank(own.own[..., each]) for each in ranks], axis=-1),
+        length=np.stack([_median_rank(own.length[:, each]) for each in ranks], axis=-1),
+        wait=np.stack([own.wait[:, each].mean(axis=1) for each in ranks], axis=-1),
+    )
+
+
+def _median_rank(values: Floats) -> Floats:
+    """Return the median rank's values; nan where no rank has one."""
+    nobody = np.asarray(np.isnan(values).all(axis=-1))
+    known = np.where(nobody[..., None], 0.0, values)
+    return np.where(nobody, np.nan, np.nanmedian(known, axis=-1))
+
+
+def _with_ranks(own: ComputeTime, late: Episode, ranks: list[int]) -> Episode | None:
+    """Say which ranks a host's lateness is one of, and what each loses; null if only of some."""
+    levels, error = _levels(own, late, ranks)
+    usual = float(np.sort(levels)[len(levels) // 2])
+    slow = np.asarray(levels > max(_SLOW_RANK * usual, 0.0))
+    if slow.mean() < WHOLE_HOST:
+        return None
+    height = float(late.effect[late.touched].max(axis=1).mean()) / own.step_ns
+    apart = levels[slow] - levels[slow].mean()
+    true = 1 - error**2 / float(np.mean(apart**2)) if apart.any() else 0.0
+    each = np.maximum(1 + max(true, 0.0) * apart / height, 0.0)
+    effect = np.zeros(own.total.shape)
+    named = [rank for rank, is_slow in zip(ranks, slow, strict=True) if is_slow]
+    effect[:, named] = late.effect.max(axis=1)[:, None] * each
+    return replace(late, ranks=tuple(named), effect=effect)
+
+
+def _levels(own: ComputeTime, late: Episode, ranks: list[int]) -> tuple[Floats, float]:
+    """Return what each rank loses in a host's late steps, as a share of the step, and its error."""
+    rows = np.flatnonzero(own.settled)
+    wanted = [own.phases.index(name) for name in {late.phase, *late.also}]
+    values = peer_residuals(own.own[wanted].sum(axis=0), own.step_ns)[rows][:, ranks]
+    inside = (rows >= late.first) & (rows <= late.last)
+    edges = block_edges(int(inside.sum()))
+    blocks = block_levels(values[inside], edges)
+    levels = blocks.mean(axis=0)
+    if np.count_nonzero(~inside) >= _ENOUGH * len(rows):
+        levels = levels - np.median(values[~inside], axis=0)
+    return levels, float(np.sqrt(Noise.of(blocks).variance(len(blocks))))
+
+
+def against_unaffected_ranks(own: ComputeTime, found: list[Episode]) -> list[Episode]:
+    """Return the same entries with what they lose against the ranks that are not late meanwhile."""
+    late = np.zeros(own.total.shape, np.bool_)
+    for entry in found:
+        late |= entry.effect > 0
+    if len(own.ranks) < 3 or not late.any() or late.all(axis=1).any():
+        return found
+    rows = np.asarray(late.any(axis=1))
+    total = own.total[rows]
+    everybody = np.nanmedian(total, axis=1)
+    rest = np.nanmedian(np.where(late[rows], np.nan, total), axis=1)
+    hidden = np.zeros(len(rows))
+    hidden[rows] = np.nan_to_num(everybody - rest, nan=0.0)
+    return [_corrected(entry, float(hidden[entry.touched].mean())) for entry in found]
+
+
+def _corrected(entry: Episode, hidden_ns: float) -> Episode:
+    """Add to an entry's lateness, where it is late, what the median hides."""
+    return replace(entry, effect=entry.effect + hidden_ns * (entry.effect > 0))
+
+
+def priced_by_exchange(
+    trace: Trace, own: ComputeTime, worth: list[tuple[Episode, Price]]
+) -> list[tuple[Episode, Price]]:
+    """Price late workers that others wait for by the exchange, where it can be played again."""
+    if trace.shards.is_empty() or not any(cost.waiting for _, cost in worth):
+        return worth
+    rounds = shards.replayable_rounds(trace)
+    if rounds is None or rounds.workers != len(own.ranks):
+        return worth
+    return [
+        (late, _scaled(cost, rounds.relieved(own.steps, late.effect)) if cost.waiting else cost)
+        for late, cost in worth
+    ]
+
+
+def _scaled(cost: Price, saving: float) -> Price:
+    """Move a price to another saving, with its interval."""
+    times = saving / cost.saving if cost.saving > 0 else 1.0
+    low, high = (edge * times for edge in cost.interval)
+    absorbed = min(max(1 - (1 - cost.absorbed) * times, 0.0), 1.0)
+    return replace(cost, saving=cost.saving * times, interval=(low, high), absorbed=absorbed)
+
+
+def priced(
+    own: ComputeTime, job_ns: float, pipeline: Callable[[], Pipeline | None] = lambda: None
+) -> list[tuple[Episode, Price]]:
+    """Return who is late by own time, and what that costs, where it is worth a sentence.
+
+    `pipeline` tells, if somebody is late, what of it reductions under way absorb.
+    """
+    found = against_unaffected_ranks(own, group_episodes(own, detection.find_episodes(own)))
+    played = pipeline() if found else None
+    costs = [(entry, _price_of(own, entry, job_ns, played)) for entry in found]
+    return [(entry, cost) for entry, cost in costs if cost.saving >= _least_saving(own, entry)]
+
+
+def _price_of(own: ComputeTime, late: Episode, job_ns: float, pipeline: Pipeline | None) -> Price:
+    effect = _removable_delay(own, late)
+    further = pipeline.further(late, effect) if pipeline else None
+    met = _time_to_meeting(own, late)
+    return price(met, effect, own.wait, job_ns, unsure=late.unsure, further=further)
+
+
+def _removable_delay(own: ComputeTime, late: Episode) -> Floats:
+    """Return what mending takes away: of what lasts, by what there was to do in each step.
+
+    Steps that were chosen one by one for being late tell by themselves what was lost in them.
+    """
+    if late.pattern in ("sparse", "rotating"):
+        return late.effect
+    names = {late.phase, *late.also}
+    values = own.own[[name in names for name in own.phases]].sum(axis=0)
+    return as_work_varies(values, late.effect)
+
+
+def _time_to_meeting(own: ComputeTime, late: Episode) -> Floats:
+    """Return what ranks take to meet; what follows the meeting of a step delays that of the next one."""
+    return (
+        own.between_meetings
+        if {late.phase, *late.also} <= {*compute_time.AFTER_MEETING}
+        else own.total
+    )
+
+
+def _least_saving(own: ComputeTime, late: Episode) -> float:
+    if len(own.ranks) > 2:
+        loses = late.effect.sum(axis=0).max() >= LEAST_LOSS * own.length.shape[0] * own.step_ns
+        return 0.0 if loses else LEAST_SAVING
+    return STALLS_OF_A_PAIR if late.pattern == "sparse" else OF_A_PAIR

@@ -1,0 +1,349 @@
+"""Stragglers: which ranks are late by their own work, in which phase and steps, and what that costs.
+
+Compute time is compared, never how long communication lasts: waiting is the victim's symptom. Three
+ranks or more are judged against each other, two by permutations (`stats/window_scan.py`), and of one
+rank nothing can be said. What corroborates a straggler beside its compute time is that others were
+blocked by it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+import polars as pl
+
+from tracelens.accounting import compute_time
+from tracelens.accounting.compute_time import (
+    Workload,
+    measure_workload,
+    workload_ratios,
+    workload_sentences,
+)
+from tracelens.accounting.phases import job_ns
+from tracelens.analyses.stragglers import episodes
+from tracelens.analyses.stragglers.episodes import priced
+from tracelens.analyses.stragglers.location import culprit, parts_of
+from tracelens.model import fmt
+from tracelens.model.result import Finding
+from tracelens.replay.collectives import Pipeline
+from tracelens.replay.counterfactual import TWO_SIDED, Price
+from tracelens.stats.robust import deviation
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from tracelens.accounting.compute_time import ComputeTime
+    from tracelens.accounting.phases import Phases
+    from tracelens.analyses.stragglers.location import Culprit, Parts
+    from tracelens.model.result import FindingKind
+    from tracelens.model.trace import Trace
+    from tracelens.replay.counterfactual import Episode
+
+
+LEAST_STEPS: Final = 30
+FAULT_OF_A_PAIR: Final = 0.15  # of a step: by less, equal processes differed for whole runs
+BLOCKED_SHARE: Final = 0.3  # of the lost time, to be seen in the arrivals at collectives
+BY_CHANCE: Final = 2  # deviations from rank to rank
+SIGMAS: Final = 3  # of the clocks' uncertainty: what is less cannot be seen
+MAJORITY: Final = 0.4  # of all ranks
+_KINDS: Final[dict[str, FindingKind]] = {"checkpoint": "checkpoint_stall", "gc": "gc_stall"}
+
+
+@dataclass(frozen=True)
+class Stragglers:
+    """`statement` says in a sentence what could not be judged; null if everything was."""
+
+    findings: tuple[Finding, ...] = ()
+    statement: str | None = None
+
+
+def run(trace: Trace, phases: Phases) -> Stragglers:
+    """Find late ranks and price them."""
+    own = compute_time.measure_compute_time(trace, phases)
+    statement = _insufficient(own)
+    if statement:
+        return Stragglers(statement=statement)
+    job = job_ns(trace)
+    worth = priced(own, job, lambda: Pipeline.of(trace, phases, own))
+    worth = episodes.priced_by_exchange(trace, own, worth)
+    late = {rank for entry, _ in worth for rank in entry.ranks if entry.pattern != "rotating"}
+    majority = len(own.ranks) > 2 and len(late) > MAJORITY * len(own.ranks)
+    given = measure_workload(trace, own) if worth else {}
+    findings = [
+        _finding(trace, phases, own, entry, cost, given=given, majority=majority)
+        for entry, cost in worth
+        if _corroborated(trace, own, entry, cost.interval[0] * job)
+    ]
+    return Stragglers(tuple(findings))
+
+
+def _insufficient(own: ComputeTime) -> str | None:
+    """Say why nothing can be judged, if so."""
+    if len(own.ranks) < 2:
+        return (
+            f"{len(own.ranks) or 'No'} worker rank: lateness is a comparison between ranks, so "
+            "nothing is said about stragglers."
+        )
+    if (
+        len(own.steps) < LEAST_STEPS
+        or np.count_nonzero(own.settled) < LEAST_STEPS - compute_time.WARM_UP
+    ):
+        return (
+            f"{len(own.steps)} steps: too few for statistics on stragglers, which need "
+            f"{LEAST_STEPS}; times are shown, nothing is judged."
+        )
+    return None
+
+
+def _corroborated(trace: Trace, own: ComputeTime, late: Episode, lost_ns: float) -> bool:
+    """Say whether collectives were held up by these ranks, as they must be if steps are longer for it.
+
+    `lost_ns` is what is lost at least. Only what is clearly too little speaks against it, for others
+    hold up collectives, too, each as noise has it. An update is felt in the step after. Not asked where
+    arrivals cannot tell: without collectives, within the clocks' uncertainty, and where the lateness
+    wanders.
+    """
+    rows = np.union1d(late.touched, np.minimum(late.touched + 1, len(own.steps) - 1))
+    ranks = tuple(own.ranks[rank] for rank in late.ranks)
+    if late.pattern == "rotating" or lost_ns < SIGMAS * trace.uncertainty_ns * len(rows):
+        return True
+    held = blocked_by(complete_calls(trace, own.steps[rows]), ranks)
+    return held is None or held[0] + BY_CHANCE * held[1] >= BLOCKED_SHARE * lost_ns
+
+
+def _finding(
+    trace: Trace,
+    phases: Phases,
+    own: ComputeTime,
+    late: Episode,
+    cost: Price,
+    *,
+    given: Workload,
+    majority: bool,
+) -> Finding:
+    rows = late.touched
+    extra = float(late.effect[rows].max(axis=1).mean())
+    verdict = Verdict(
+        late=late,
+        cost=cost,
+        ranks=tuple(own.ranks[rank] for rank in late.ranks),
+        hosts=_whole_hosts(own, late),
+        steps=(int(own.steps[late.first]), int(own.steps[late.last])),
+        extra_ns=extra,
+        share=extra / own.step_ns,
+        majority=majority,
+    )
+    seen = culprit(trace, phases, verdict.ranks, late.phase, steps=own.steps[rows], extra_ns=extra)
+    parts = parts_of(phases, verdict.ranks, late.phase, own.steps[rows])
+    more = workload_ratios(given, late.ranks, rows)
+    return Finding(
+        kind="slow_host" if verdict.hosts else _KINDS.get(late.phase, "straggler"),
+        category=_category(own, verdict),
+        sentence=" ".join(
+            [
+                sentence(verdict),
+                *workload_sentences(more, several=len(verdict.ranks) > 1),
+                *layer_sentences(late.phase, parts),
+                *code_sentences(seen),
+            ]
+        ),
+        saving=cost.saving,
+        interval=cost.interval,
+        cost=cost.cost,
+        slowdown=_slowdown(own, late),
+        confidence=1.0 - late.p,
+        ranks=verdict.ranks,
+        hosts=verdict.hosts or tuple(dict.fromkeys(own.hosts[rank] for rank in late.ranks)),
+        phase=late.phase,
+        pattern=late.pattern,
+        steps=verdict.steps,
+        function=seen.frame if seen else parts.slowest if parts else None,
+        evidence=_evidence(trace, own, verdict)
+        | {
+            "work": more,
+            "parts": parts.evidence() if parts and len(parts.rows) > 1 else [],
+            "samples": seen.evidence() if seen else None,
+        },
+    )
+
+
+def _evidence(trace: Trace, own: ComputeTime, verdict: Verdict) -> dict[str, Any]:
+    """Return the numbers of the lateness itself and of its price."""
+    late, cost, extra = verdict.late, verdict.cost, verdict.extra_ns
+    rows, swing = late.touched, TWO_SIDED * late.unsure * extra
+    return {
+        "extra_ns": round(extra),
+        "extra_interval_ns": [round(extra - swing), round(extra + swing)] if swing else None,
+        "share_of_step": verdict.share,
+        "steps_late": len(rows),
+        "last_share": last_share(complete_calls(trace, own.steps[rows]), verdict.ranks),
+        "ranks_waiting": cost.waiting,
+        "absorbed": cost.absorbed,
+        "absorbed_in_flight": cost.in_flight,
+        "p_value": late.p,
+        "period": late.period,
+        "also_late_in": list(late.also),
+        "majority_late": verdict.majority,
+    }
+
+
+def _category(own: ComputeTime, verdict: Verdict) -> Literal["fault", "opportunity"]:
+    """Say whether something is wrong, or merely could be better."""
+    alike = len(own.ranks) == 2 and verdict.share < FAULT_OF_A_PAIR
+    return "opportunity" if alike or verdict.late.phase == "checkpoint" else "fault"
+
+
+def _whole_hosts(own: ComputeTime, late: Episode) -> tuple[str, ...]:
+    """Return the hosts that these ranks are, if they are hosts rather than ranks.
+
+    A lateness that wanders from rank to rank visits whole hosts only by chance.
+    """
+    if late.pattern == "rotating":
+        return ()
+    members = episodes.ranks_of_hosts(own.hosts)
+    hosts = tuple(dict.fromkeys(own.hosts[rank] for rank in late.ranks))
+    whole = all(
+        len(members[host]) > 1
+        and len(set(members[host]) & set(late.ranks)) >= episodes.WHOLE_HOST * len(members[host])
+        for host in hosts
+    )
+    return hosts if whole and len(members) > len(hosts) else ()
+
+
+def _slowdown(own: ComputeTime, late: Episode) -> float | None:
+    """Return how many times as long as its peers the latest rank takes for the phase."""
+    values = own.own[own.phases.index(late.phase)][late.touched]
+    peers = np.delete(values, late.ranks, axis=1)
+    if not peers.size or np.isnan(peers).all():
+        return None
+    usual = float(np.nanmedian(peers))
+    slow = float(np.nanmax(np.nanmean(values[:, late.ranks], axis=0)))
+    return slow / usual if usual > 0 else None
+
+
+def complete_calls(trace: Trace, steps: npt.NDArray[np.int64]) -> pl.DataFrame:
+    """Return the arrivals at the collectives of some steps that every rank came to."""
+    return trace.arrivals.filter(
+        pl.col("step").is_in(steps.tolist()), pl.col("last_arrival_ns").is_not_null()
+    )
+
+
+def last_share(calls: pl.DataFrame, ranks: tuple[int, ...]) -> float | None:
+    """Return in what share of collectives one of `ranks` came last; null without any."""
+    each = calls.unique(["communicator", "seq"])
+    if each.is_empty():
+        return None
+    return each.filter(pl.col("last_rank").is_in(list(ranks))).height / each.height
+
+
+def blocked_by(calls: pl.DataFrame, ranks: tuple[int, ...]) -> tuple[float, float] | None:
+    """Return how long collectives had to wait for `ranks` alone, beyond what they do for any rank.
+
+    That is the time between the last arrival of the others and that of `ranks`, less what a typical
+    other rank holds up; and by how much that differs from one other rank to the next (its standard
+    deviation), in nanoseconds. Null without collectives.
+    """
+    if calls.is_empty():
+        return None
+    late = pl.col("rank").is_in(list(ranks))
+    here, others = (pl.col("start_ns").filter(part).max() for part in (late, ~late))
+    arrivals = pl.col("start_ns").sort(descending=True)
+    each = calls.group_by("communicator", "seq").agg(
+        alone=(here - others).clip(lower_bound=0),
+        last=pl.col("last_rank").first(),
+        gap=arrivals.get(0) - arrivals.get(1, null_on_oob=True),
+    )
+    usual = each.group_by("last").agg(pl.col("gap").sum())
+    peers = calls.filter(~late).select(last="rank").unique()
+    theirs = peers.join(usual, on="last", how="left")["gap"].fill_null(0).to_numpy()
+    if not len(theirs):
+        return float(each["alone"].sum()), 0.0
+    typical = float(np.median(theirs))
+    spread = deviation(theirs - typical)
+    return float(each["alone"].sum()) - typical, spread
+
+
+LAYERED: Final = ("forward", "backprop", "update")
+FEWEST_PARTS: Final = 3
+WORTH_MENTIONING: Final = 0.1  # of the delay, absorbed
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the sentence tells; `ranks` and `steps` are those of the run, `hosts` only if whole."""
+
+    late: Episode
+    cost: Price
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
+    steps: tuple[int, int]
+    extra_ns: float
+    share: float
+    majority: bool
+
+
+def sentence(verdict: Verdict) -> str:
+    """Say it plainly."""
+    named = verdict.hosts or verdict.ranks
+    who = fmt.listing("host" if verdict.hosts else "rank", named)
+    several = len(named) > 1
+    text = (
+        f"{fmt.capital(who)} {_course(verdict.late, several=several)}, "
+        f"{fmt.steps(*verdict.steps)}: +{fmt.duration(verdict.extra_ns)} a step "
+        f"({fmt.percent(verdict.share)} of a step); {_waiting(verdict, several=several)}. "
+        f"Without {'them' if several else 'it'} the job would be "
+        f"{fmt.percent(verdict.cost.saving)} shorter{_absorbed(verdict.cost)}."
+    )
+    if verdict.majority:
+        text += " So many ranks are late that the median rank is no reliable reference."
+    return text
+
+
+def layer_sentences(phase: str, parts: Parts | None) -> list[str]:
+    """Say which layers it is in, or that all are slower alike, where there are layers to tell."""
+    if parts is None or phase not in LAYERED or len(parts.rows) < FEWEST_PARTS:
+        return []
+    where, share = parts.most
+    if where:
+        return [f"{fmt.percent(share)} of the delay is in {fmt.series(list(where))}."]
+    alike = f"All {len(parts.rows)} parts of {fmt.phase(phase)} are slower alike."
+    return [alike] if parts.alike else []
+
+
+def code_sentences(seen: Culprit | None) -> list[str]:
+    """Say where in the code a rank was seen for longer than its peers."""
+    if seen is None:
+        return []
+    function, _, place = seen.frame.removesuffix(")").rpartition(" (")
+    file, _, line = place.rpartition(":")
+    name = f"{function} ({PurePath(file).name}:{line})"
+    return [f"Samples of its stack show where: {name}."]
+
+
+def _absorbed(cost: Price) -> str:
+    if cost.in_flight < WORTH_MENTIONING:
+        return ""
+    return f": reductions under way absorb {fmt.percent(cost.in_flight)} of the delay"
+
+
+def _course(late: Episode, *, several: bool) -> str:
+    verb, phase = "are" if several else "is", fmt.phase(late.phase)
+    if late.pattern == "sparse":
+        often = f"every {late.period} steps" if late.period else f"in {len(late.touched)} steps"
+        stalling = fmt.series([fmt.phase(name) for name in (late.phase, *late.also)])
+        return f"{'stall' if several else 'stalls'} in {stalling} {often}"
+    if late.pattern == "rotating":
+        return f"{verb} late in {phase}, one after the other"
+    if late.pattern == "drifting":
+        return f"{verb} later and later in {phase}"
+    return f"{verb} late in {phase}"
+
+
+def _waiting(verdict: Verdict, *, several: bool) -> str:
+    whom, count = "them" if several else "it", verdict.cost.waiting
+    if not count:
+        return f"no rank was seen waiting for {whom}"
+    return f"1 rank waits for {whom}" if count == 1 else f"{count} ranks wait for {whom}"

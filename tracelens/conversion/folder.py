@@ -1,0 +1,174 @@
+"""The segments folder of a process: its segments, and how far they have become Arrow.
+
+Progress is one small file beside the segments. It is replaced as a whole after each batch is on the
+disk, and only then are segments removed. So a conversion that is killed at any moment goes on from
+the last batch that counts: nothing is lost, and nothing is there twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from tracelens.conversion.columns import SLOT, RecordChunk, Records, pick
+from tracelens.errors import NotATrace
+from tracelens.schema.light_json import loads
+from tracelens.schema.ownership import NO_LINK
+from tracelens.schema.record import BYTE_ORDER, HEADER, MAGIC, RECORD_BYTES
+from tracelens.schema.side import check_version
+from tracelens.schema.vocabulary import SEGMENT_SUFFIX
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+__all__ = [
+    "PROGRESS_FILE",
+    "SLOT_BITS",
+    "UNFINISHED_FILE",
+    "Held",
+    "Progress",
+    "Segment",
+    "SegmentFile",
+    "load_progress",
+    "save_progress",
+    "segment_files",
+]
+
+
+SLOT_BITS: Final = 32  # of an origin: segment << SLOT_BITS | slot
+_UNUSED_HEADER: Final = bytes(RECORD_BYTES)
+
+
+class Segment(NamedTuple):
+    """All slots of a segment, and its number."""
+
+    number: int
+    slots: Records
+
+    def used(self) -> RecordChunk:
+        """Take the slots that are in use; their origins say where they are."""
+        taken = np.flatnonzero(self.slots["definition"])
+        return RecordChunk.new(pick(self.slots, taken), self.origins(taken))
+
+    def free(self) -> NDArray[np.int64]:
+        """Return the origins of the slots that are not in use."""
+        return self.origins(np.flatnonzero(self.slots["definition"] == 0))
+
+    def origins(self, slots: NDArray[np.intp]) -> NDArray[np.int64]:
+        """Number slots uniquely in a recording."""
+        return slots.astype(np.int64) + (self.number << SLOT_BITS)
+
+
+class SegmentFile(NamedTuple):
+    """A segment: its number, and its file."""
+
+    number: int
+    path: Path
+
+    def read(self) -> Segment:
+        """Read all slots; of a segment that was cut off, those that are whole.
+
+        Raises:
+            NotATrace: it is no segment, or none that can be read here.
+            OSError: it cannot be read, or is gone.
+        """
+        content = self.path.read_bytes()
+        header = content[:RECORD_BYTES]
+        if len(header) < RECORD_BYTES or header == _UNUSED_HEADER:
+            return Segment(self.number, np.empty(0, SLOT))  # killed while it was being made
+        _check_header(self.path.name, header)
+        whole = len(content) // RECORD_BYTES - 1
+        slots: Records = np.frombuffer(content, SLOT, count=whole, offset=RECORD_BYTES)
+        return Segment(self.number, slots)
+
+
+def segment_files(folder: Path) -> list[SegmentFile]:
+    """List the segments of a folder in the order in which they were taken."""
+    found = [SegmentFile(_number(path), path) for path in folder.glob(f"*{SEGMENT_SUFFIX}")]
+    return sorted(found, key=lambda segment: (segment.number, segment.path))
+
+
+def _number(path: Path) -> int:
+    return int(path.stem) if path.stem.isdecimal() else -1
+
+
+def _check_header(name: str, header: bytes) -> None:
+    magic, order, version, record_bytes, _capacity, _pid = HEADER.unpack(header)
+    if magic != MAGIC:
+        raise NotATrace(f"{name} does not begin as a segment of TraceLens does")
+    if order != BYTE_ORDER:
+        raise NotATrace(f"{name} was written on a machine of another byte order: convert it there")
+    check_version(version)
+    if record_bytes != RECORD_BYTES:
+        raise NotATrace(f"{name} has records of {record_bytes} bytes, expected {RECORD_BYTES}")
+
+
+PROGRESS_FILE: Final = "progress.json"
+UNFINISHED_FILE: Final = "events.unfinished"
+
+
+class Held(NamedTuple):
+    """A slot that is not in the Arrow file yet, because its event may still change.
+
+    `columns` is that of its event, -1 if there is none yet; it waits since `since_ns`, monotonic.
+    """
+
+    segment: int
+    slot: int
+    depth: int
+    since_ns: int
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The first `length` bytes of the Arrow file hold all segments before `next`, but for `held`.
+
+    `lost` and `thinned` count events that are in neither, by reason and by kind. `latest_ns` is the
+    begin of the last row, and `sorted` tells whether no row before it began later.
+    """
+
+    length: int = 0
+    next: int = 0
+    held: tuple[Held, ...] = ()
+    lost: dict[str, int] = field(default_factory=dict)
+    thinned: dict[str, int] = field(default_factory=dict)
+    latest_ns: int = -(2**63)
+    sorted: bool = True
+
+
+def load_progress(folder: Path) -> Progress:
+    """Read how far a segments folder has been converted; not at all, where nothing says so.
+
+    Raises:
+        NotATrace: what says so is damaged.
+    """
+    try:
+        row = loads((folder / PROGRESS_FILE).read_bytes())
+        held = tuple(Held(*map(int, slot)) for slot in row.pop("held"))
+        return Progress(held=held, **row)
+    except FileNotFoundError:
+        return Progress()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise NotATrace(f"{folder / PROGRESS_FILE} is damaged ({error!r})") from error
+
+
+def save_progress(folder: Path, progress: Progress) -> None:
+    """Write down how far a folder has been converted; it is on the disk when this returns.
+
+    Raises:
+        OSError: there is no room.
+    """
+    unfinished = folder / f".{PROGRESS_FILE}"
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | NO_LINK, 0o644)
+    try:
+        os.write(descriptor, json.dumps(asdict(progress)).encode())
+        os.fdatasync(descriptor)
+    finally:
+        os.close(descriptor)
+    unfinished.replace(folder / PROGRESS_FILE)

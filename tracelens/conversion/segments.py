@@ -1,0 +1,213 @@
+"""From live segments to Arrow: at the end of a recording, or by whoever reads what a killed one left.
+
+Segments may be read at any time, also while they are written: only records whose `definition` is set
+count, and it is written last, so a record is whole or absent. Of a long recording a part may be Arrow
+already (see `tracelens.conversion.incremental`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from tracelens.conversion.arrow_file import read_growing
+from tracelens.conversion.batches import Conversion
+from tracelens.conversion.folder import PROGRESS_FILE, UNFINISHED_FILE, load_progress, segment_files
+from tracelens.conversion.incremental import IncrementalConversion, convert_rest
+from tracelens.conversion.lock import locked
+from tracelens.errors import NotATrace, TraceNotFound
+from tracelens.schema.arrow import EVENT_SCHEMA
+from tracelens.schema.host import clock_domain, find_segments, host_name, process_started_ns
+from tracelens.schema.ownership import MARKER_FILE
+from tracelens.schema.side import SideTables, from_lines
+from tracelens.schema.vocabulary import (
+    ELSEWHERE_SUFFIX,
+    SEGMENT_SUFFIX,
+    SIDE_FILE,
+    TRACE_SUFFIX,
+    parse_stem,
+    stem,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tracelens.conversion.folder import Segment
+    from tracelens.schema.side import Process
+
+__all__ = ["convert", "decode", "finish", "folder_of", "is_live", "side_of"]
+
+_START_SLACK_NS: Final = (
+    2 * 10**9
+)  # the kernel tells start times in ticks, relative to a whole second
+_PATIENCE_S: Final = 20.0
+
+
+def decode(place: Path) -> tuple[pa.Table, SideTables]:
+    """Read a segments folder: events in `EVENT_SCHEMA` sorted by start, and the side tables.
+
+    `place` is the folder, or the note that tells where on this host it is.
+
+    Raises:
+        TraceNotFound: there is no such folder, or no side file in it (any more).
+        NotATrace: a file is not what its name says.
+        NewerVersion: it was written by a newer TraceLens.
+    """
+    folder = folder_of(place)
+    # In this order: what becomes Arrow meanwhile is read before, and known to be there twice.
+    segments = list(_there(folder))
+    progress = load_progress(folder)
+    side = _read_side(folder)
+    try:
+        batches = read_growing(folder / UNFINISHED_FILE, progress.length)
+    except FileNotFoundError as error:
+        raise TraceNotFound(f"{folder} has just become a whole file") from error
+    conversion = Conversion(batches.append, side.retention, progress)
+    side = convert_rest(conversion, segments, progress, side)
+    table = pa.Table.from_batches(batches, EVENT_SCHEMA).unify_dictionaries()
+    if not side.sorted:
+        table, side = table.sort_by("start_ns"), replace(side, sorted=True)
+    return table, side
+
+
+def convert(place: Path) -> Path:
+    """Turn a segments folder into an Arrow file, then remove the folder, and the note if there is one.
+
+    The file comes beside `place`, which is as for `decode`. Two may do it at the same time: one waits
+    for the other. The file is whole as soon as it is there.
+
+    Raises:
+        UnusableInput: as `decode` does.
+        OSError: the file cannot be written, or another process does so for very long; the segments are
+            left as they were.
+    """
+    done = place.with_suffix(TRACE_SUFFIX)
+    try:
+        folder = folder_of(place)
+        with locked(folder / SIDE_FILE, _PATIENCE_S):
+            if done.exists():  # and what it was made of was not removed any more
+                return _cleared(place, folder, done)
+            with IncrementalConversion(folder) as converting:
+                return finish(converting, place)
+    except TraceNotFound:
+        if done.exists():
+            return done  # somebody else was quicker
+        raise
+
+
+def finish(converting: IncrementalConversion, place: Path) -> Path:
+    """Convert the rest of `place`, whose recording is over, as `convert` does; its lock is held.
+
+    Raises:
+        UnusableInput, OSError: as `convert` does.
+    """
+    side = side_of(place)
+    try:
+        unfinished = converting.finish(side)
+        place = _rename_for(side.process, place)
+        folder = folder_of(place)
+        path = place.with_suffix(TRACE_SUFFIX)
+        _publish(folder / unfinished.name, path)
+    except BaseException:
+        converting.give_up()
+        raise
+    return _cleared(place, folder, path)
+
+
+def _publish(unfinished: Path, path: Path) -> None:
+    """Give a whole file its name; it may have to go to another file system for that."""
+    try:
+        unfinished.replace(path)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        copy = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
+        try:
+            shutil.copyfile(unfinished, copy)
+            copy.replace(path)
+        finally:
+            copy.unlink(missing_ok=True)
+
+
+def _cleared(place: Path, folder: Path, path: Path) -> Path:
+    """Remove what a file was made of; return the file."""
+    names = (PROGRESS_FILE, UNFINISHED_FILE, f".{PROGRESS_FILE}", SIDE_FILE, MARKER_FILE)
+    for file in [*folder.glob(f"*{SEGMENT_SUFFIX}"), *(folder / name for name in names)]:
+        file.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # somebody put a file of their own into it
+        folder.rmdir()
+    if place != folder:
+        place.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            folder.parent.rmdir()  # made for this folder alone
+    return path
+
+
+def folder_of(place: Path) -> Path:
+    """Return the segments folder: `place` itself, or where its note leads to.
+
+    Raises:
+        UnusableInput: it leads nowhere.
+    """
+    return find_segments(place) if place.suffix == ELSEWHERE_SUFFIX else place
+
+
+def is_live(place: Path) -> bool:
+    """Tell whether the process that records to `place` still runs, on this machine.
+
+    Raises:
+        UnusableInput: as `decode` does.
+    """
+    side = side_of(place)
+    process = side.process
+    here = process.host == host_name() and process.clock_domain == clock_domain()
+    if side.complete or not here:
+        return False
+    started = process_started_ns(process.pid)
+    return started is not None and started <= process.incarnation + _START_SLACK_NS
+
+
+def _rename_for(process: Process, place: Path) -> Path:
+    """Name the folder, or the note, after the rank that the process turned out to have."""
+    known = parse_stem(place.stem)
+    if known is None or known[:2] == (process.role, process.rank):
+        return place
+    renamed = place.with_name(stem(process.role, process.rank, known[2]) + place.suffix)
+    if renamed.exists() or renamed.with_suffix(TRACE_SUFFIX).exists():
+        return place
+    return place.rename(renamed)
+
+
+def side_of(place: Path) -> SideTables:
+    """Read the side tables alone.
+
+    Raises:
+        UnusableInput: as `decode` does.
+    """
+    return _read_side(folder_of(place))
+
+
+def _read_side(folder: Path) -> SideTables:
+    try:
+        with (folder / SIDE_FILE).open("rb") as lines:
+            return from_lines(lines)
+    except FileNotFoundError as error:
+        raise TraceNotFound(
+            f"{folder} has no {SIDE_FILE}, without which nobody knows whose events these are"
+        ) from error
+    except OSError as error:
+        raise NotATrace(f"{folder / SIDE_FILE} cannot be read ({error.strerror})") from error
+
+
+def _there(folder: Path) -> Iterator[Segment]:
+    """Read all segments, but those that become Arrow and are removed just now."""
+    for file in segment_files(folder):
+        with contextlib.suppress(FileNotFoundError):
+            yield file.read()

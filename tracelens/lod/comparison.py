@@ -1,0 +1,118 @@
+"""What changed from one run to another: step by step since their beginnings, on the ranks of both.
+
+Steps are matched by their place since the run's begin, as two runs rarely number, or end, alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelens.lod.residuals import Residuals
+    from tracelens.lod.run_data import Run
+    from tracelens.lod.step_times import Matrix, Times
+    from tracelens.model.result import Finding
+
+RESAMPLES: Final = 400
+LONGEST: Final = 4_000  # steps that are resampled; of longer runs every n-th
+_TAILS: Final = (2.5, 97.5)
+
+
+@dataclass(frozen=True)
+class Change:
+    """How much shorter (-) or longer (+) a usual step is, as a share, with its 95 % interval.
+
+    `mean` is the same of the mean step, which single long steps move as well.
+    """
+
+    before_ns: float
+    after_ns: float
+    share: float
+    low: float
+    high: float
+    mean: float
+
+    @property
+    def clear(self) -> bool:
+        """Whether the interval leaves no doubt of the direction."""
+        return self.low > 0 or self.high < 0
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Own time here less that of the other run, ns, [rank, place]; NaN where one was not there.
+
+    `steps` are what this run calls its steps at these places, `others` what the other one does.
+    """
+
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+    others: tuple[int, ...]
+    own_ns: Matrix
+
+
+def difference(here: Residuals, other: Residuals) -> Difference:
+    """Compare every rank's own time in the steps that both runs came to."""
+    ranks = tuple(rank for rank in here.ranks if rank in set(other.ranks))
+    count = min(len(here.steps), len(other.steps))
+    mine = here.own_ns[[here.ranks.index(rank) for rank in ranks], :count]
+    theirs = other.own_ns[[other.ranks.index(rank) for rank in ranks], :count]
+    return Difference(ranks, here.steps[:count], other.steps[:count], np.asarray(mine - theirs))
+
+
+def step_change(here: Run, other: Run) -> Change | None:
+    """Compare the medians of the steps' lengths; null where one of the runs has no step."""
+    mine, theirs = _lengths(here), _lengths(other)
+    if not len(mine) or not len(theirs):
+        return None
+    before, after = float(np.median(theirs)), float(np.median(mine))
+    random = np.random.default_rng(0)
+    ratios = _medians(mine, random) / np.maximum(_medians(theirs, random), 1.0)
+    low, high = np.percentile(ratios - 1, _TAILS)
+    mean = float(mine.mean()) / max(float(theirs.mean()), 1.0) - 1
+    return Change(before, after, after / max(before, 1.0) - 1, float(low), float(high), mean)
+
+
+def category_means(times: Times) -> dict[str, float]:
+    """Return what a rank spends on each category in a step, on average, ns."""
+    steps = max(int(times.there.sum()), 1)
+    sums = times.ns.sum(axis=(1, 2), dtype=np.float64)
+    return dict(zip(times.categories, (sums / steps).tolist(), strict=True))
+
+
+def moved(here: Times, other: Times) -> list[tuple[str, float, float]]:
+    """List (category, mean ns a step here, mean there), what changed most first."""
+    mine, theirs = category_means(here), category_means(other)
+    names = dict.fromkeys([*mine, *theirs])
+    rows = [(name, mine.get(name, 0.0), theirs.get(name, 0.0)) for name in names]
+    return sorted(rows, key=lambda row: -abs(row[1] - row[2]))
+
+
+def only_in(findings: Sequence[Finding], others: Sequence[Finding]) -> list[Finding]:
+    """Return the findings of which the other run has none alike: the same of the same ranks."""
+    known = {_likeness(finding) for finding in others}
+    return [finding for finding in findings if _likeness(finding) not in known]
+
+
+def _likeness(finding: Finding) -> tuple[Any, ...]:
+    where = finding.ranks or finding.shards or finding.hosts
+    return finding.kind, finding.phase, tuple(sorted(where))
+
+
+def _lengths(run: Run) -> Matrix:
+    lengths = (run.windows["end_ns"] - run.windows["start_ns"]).to_numpy()
+    return np.asarray(lengths[:: max(-(-len(lengths) // LONGEST), 1)], float)
+
+
+def _medians(lengths: Matrix, random: np.random.Generator) -> Matrix:
+    """Resample blocks of neighbouring steps, as neighbours are alike (Künsch 1989), for medians."""
+    count = len(lengths)
+    block = max(round(count ** (1 / 3)), 1)
+    begins = random.integers(0, count - block + 1, (RESAMPLES, -(-count // block)))
+    places = (begins[:, :, None] + np.arange(block)).reshape(RESAMPLES, -1)[:, :count]
+    return np.asarray(np.median(lengths[places], axis=1))

@@ -1,0 +1,143 @@
+"""How much later each rank was in each step than its peers, and that as lanes of colour levels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import polars as pl
+
+from tracelens.accounting.phases import COMPUTE_CATEGORIES
+from tracelens.lod.lanes import BLANK, FIRST_LEVEL, LEVELS, Lane, Lanes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tracelens.arrays import Bytes
+    from tracelens.lod.step_times import Matrix, Times
+
+# The ramp ends at what is late in the worst steps, leaving out a few (a first step loads libraries),
+# and never below a tenth of a step: noise in a healthy run stays pale.
+CEILING_QUANTILE: Final = 0.98
+SMALLEST_CEILING: Final = 0.1
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """Own time of every rank in every step, [rank, step] in ns; NaN where the rank was not there.
+
+    `excess_ns` is own time less that of the peers: the lower median over the ranks of a step, or,
+    where there is one rank, its own median over the steps.
+    """
+
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+    own_ns: Matrix
+    excess_ns: Matrix
+    ceiling_ns: float
+
+    @cached_property
+    def total_ns(self) -> Matrix:
+        """Per rank, all time by which it was late."""
+        return np.asarray(np.nansum(np.maximum(self.excess_ns, 0), axis=1))
+
+    @property
+    def levels(self) -> Bytes:
+        """Return the excess as palette indexes."""
+        share = np.clip(np.nan_to_num(self.excess_ns) / self.ceiling_ns, 0, 1)
+        levels = FIRST_LEVEL + np.rint(share * (LEVELS - 1))
+        return np.where(np.isnan(self.excess_ns), BLANK, levels).astype(np.uint8)
+
+
+def measure(times: Times, categories: Iterable[str] = COMPUTE_CATEGORIES) -> Residuals:
+    """Compare the ranks' time in `categories`, step by step."""
+    return compare(times.spent(categories), times.ranks, times.steps, times.usual_ns)
+
+
+def compare(
+    own: Matrix, ranks: tuple[int, ...], steps: tuple[int, ...], step_ns: float = 0.0
+) -> Residuals:
+    """Compare rows of time, [rank, step], with each other; `step_ns` is how long a step usually is."""
+    axis = 0 if len(ranks) > 1 else 1
+    excess = own - _lower_median(own, axis) if own.size else own
+    return Residuals(ranks, steps, own, excess, _ceiling(own, excess, step_ns))
+
+
+def step_lanes(lateness: Residuals, steps: pl.DataFrame, lanes: Sequence[Lane]) -> Lanes:
+    """Make one lane a rank whose items are its steps, coded by how late it was in each.
+
+    `steps` as in `Trace.steps`; `lanes` are the workers' of the same order as `lateness.ranks`.
+    """
+    levels, items, offsets = lateness.levels, [], [0]
+    by_process = steps.sort("start_ns").partition_by("process", as_dict=True, maintain_order=True)
+    for row, lane in enumerate(lanes):
+        mine = by_process.get((lane.process,), steps.clear())
+        known = mine.filter(pl.col("step").is_in(list(lateness.steps)))
+        column = np.searchsorted(lateness.steps, known["step"].to_numpy())
+        items.append(known.with_columns(code=pl.Series(levels[row, column], dtype=pl.UInt8)))
+        offsets.append(offsets[-1] + known.height)
+    table = pl.concat(items) if items else steps.with_columns(code=pl.lit(0, pl.UInt8)).clear()
+    return Lanes(
+        lanes=tuple(lanes),
+        offsets=np.array(offsets),
+        starts=table["start_ns"].to_numpy().astype(np.int64),
+        ends=table["end_ns"].to_numpy().astype(np.int64),
+        codes=table["code"].to_numpy(),
+        steps=table["step"].to_numpy().astype(np.int32),
+        names=np.zeros(table.height, np.int32),
+        words=("",),
+    )
+
+
+def boundaries(steps: pl.DataFrame) -> pl.DataFrame:
+    """Return each step's usual window: the medians over the ranks, made to touch."""
+    middle = steps.group_by("step").agg(pl.col("start_ns", "end_ns").median().cast(pl.Int64))
+    middle = middle.filter(pl.col("step") >= 0).sort("step")
+    following = pl.col("start_ns").shift(-1).fill_null(pl.col("end_ns"))
+    return middle.with_columns(end_ns=following)
+
+
+def shard_lanes(lanes: Lanes, windows: pl.DataFrame) -> Lanes:
+    """Turn lanes of shards, or of streams, into lanes of steps, coded by use beyond their peers'."""
+    starts = windows["start_ns"].to_numpy()
+    busy = np.array([_busy(lanes, lane, starts) for lane in range(len(lanes))])
+    levels = np.zeros(busy.shape, np.uint8)
+    for part in {lane.part for lane in lanes.lanes}:
+        rows = [row for row, lane in enumerate(lanes.lanes) if lane.part == part]
+        levels[rows] = compare(busy[rows], tuple(rows), tuple(windows["step"])).levels
+    count = len(starts)
+    return replace(
+        lanes,
+        offsets=count * np.arange(len(lanes) + 1),
+        starts=np.tile(starts, len(lanes)),
+        ends=np.tile(windows["end_ns"].to_numpy(), len(lanes)),
+        codes=levels.ravel(),
+        steps=np.tile(windows["step"].to_numpy().astype(np.int32), len(lanes)),
+        names=np.zeros(len(lanes) * count, np.int32),
+        words=("",),
+    )
+
+
+def _busy(lanes: Lanes, lane: int, starts: np.ndarray[Any, Any]) -> Matrix:
+    part = slice(int(lanes.offsets[lane]), int(lanes.offsets[lane + 1]))
+    step = np.searchsorted(starts, lanes.starts[part], side="right") - 1
+    duration = lanes.ends[part] - lanes.starts[part]
+    within = step >= 0
+    return np.bincount(step[within], duration[within], minlength=len(starts)).astype(float)
+
+
+def _lower_median(values: Matrix, axis: int) -> Matrix:
+    """The lower of the two middle values: with two ranks, the one that is not late."""
+    ordered = np.sort(values, axis=axis)  # NaN last
+    present = np.sum(~np.isnan(values), axis=axis, keepdims=True)
+    return np.take_along_axis(ordered, np.maximum(present - 1, 0) // 2, axis=axis)
+
+
+def _ceiling(own: Matrix, excess: Matrix, step_ns: float) -> float:
+    if not excess.size or np.isnan(excess).all():
+        return 1.0
+    worst = np.max(np.nan_to_num(excess), axis=0)
+    usual = max(float(np.nanmedian(own)), step_ns)
+    return max(float(np.quantile(worst, CEILING_QUANTILE)), SMALLEST_CEILING * usual, 1.0)

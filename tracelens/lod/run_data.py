@@ -1,0 +1,270 @@
+"""All that pages show of a run but single recorded spans: small tables, and the timeline's scene.
+
+It is made once from a trace and its report, and can be kept on disk (see `tracelens.lod.index`), so
+that a run opens again without reading and explaining its trace. A list of runs shows its glance: a
+few numbers and one sentence.
+
+The tables are those of the analyses, each named once. One belongs here if ranks, shards, steps or a
+fixed number bound its rows, never if events do: an index is opened in a moment, and pages hold
+whole tables in memory.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, cast
+
+import numpy as np
+import polars as pl
+
+from tracelens.lod import lanes, pyramid, residuals, search
+from tracelens.lod.lanes import Lane
+from tracelens.lod.query import Scene
+from tracelens.lod.step_times import Times, parts
+from tracelens.lod.viewport import Window
+from tracelens.model.fmt import shown_name
+from tracelens.schema.light_json import loads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from tracelens.accounting.phases import Phases
+    from tracelens.analyses.imbalance import Imbalance
+    from tracelens.analyses.servers.shards import Shards
+    from tracelens.lod.lanes import Lanes
+    from tracelens.lod.residuals import Residuals
+    from tracelens.model.result import Report
+    from tracelens.model.trace import Moved, Trace
+
+
+MOST_TABLE_ROWS: Final = 1 << 17  # such as steps of a long run; of pairs of ranks, the first
+# Name: analysis (as in `Report.results`), then the way to the table in its result.
+KEPT_TABLES: Final[dict[str, str]] = {
+    "arrivals_by_step": "arrivals.by_step",
+    "arrivals_last": "arrivals.last",
+    "arrivals_spread": "arrivals.spread",
+    "asynchrony": "asynchrony.workers",
+    "background": "chains.background",
+    "bandwidths": "communication.bandwidths",
+    "bandwidths_slowest": "communication.slowest",
+    "chains": "chains.chains",
+    "critical_cells": "critical_path.cells",
+    "critical_longest": "critical_path.longest",
+    "critical_path": "critical_path.shares",
+    "critical_stays": "critical_path.stays",
+    "epochs": "membership.epochs",
+    "gap_spread": "interleaving.gap_spread",
+    "imbalance": "imbalance.ranks",
+    "links": "links.links",
+    "message_costs": "communication.lines",
+    "overlap": "interleaving.overlap",
+    "overlap_by_bucket": "interleaving.by_bucket",
+    "overlap_by_step": "interleaving.by_step",
+    "placements": "imbalance.shards.placements",
+    "slack": "critical_path.slack",
+    "tensors": "imbalance.shards.tensors",
+}
+
+
+def tables_of(report: Report) -> dict[str, pl.DataFrame]:
+    """Take the tables out of a report; those of analyses that were not run are left out."""
+    found = {}
+    for name, path in KEPT_TABLES.items():
+        analysis, _, way = path.partition(".")
+        if analysis in report.results:
+            table: pl.DataFrame = attrgetter(way)(report.results[analysis])
+            found[name] = table.head(MOST_TABLE_ROWS)
+    return found
+
+
+if TYPE_CHECKING:
+    Streams = list[tuple[int, int, str]]
+
+
+_SHARD: Final = pl.col("shard").fill_null(pl.col("rank")).alias("rank")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as pages see it; nothing in it changes.
+
+    `workers` and `shards` list process, rank, host and file of the main processes, in order, and workers
+    their training thread; `rank_detail` names threads and devices' streams (process, thread, name,
+    device); `windows` each step's usual window (step, start_ns, end_ns); `loads` and `traffic` are as in
+    `analyses.shards`, `moved` as in `Trace`. `tables` are results of analyses, by name
+    (`tracelens.lod.run_data`).
+    """
+
+    name: str
+    report: Report
+    workers: pl.DataFrame
+    shards: pl.DataFrame
+    threads: pl.DataFrame
+    windows: pl.DataFrame
+    times: Times
+    lateness: Residuals
+    loads: pl.DataFrame
+    traffic: pl.DataFrame
+    tables: Mapping[str, pl.DataFrame]
+    scene: Scene
+    moved: Mapping[int, Moved]
+    calls: pl.LazyFrame  # as `tracelens.lod.search` wants them
+
+    @classmethod
+    def of(cls, trace: Trace, report: Report) -> Run:
+        """Make it from a trace and what was found in it; its scene has no pyramid yet."""
+        run, parts = outlined(trace, report)
+        return replace(run, scene=replace(run.scene, lanes=lanes.joined(list(parts))))
+
+
+def outlined(trace: Trace, report: Report) -> tuple[Run, Iterator[Lanes]]:
+    """Make a run whose lanes are empty, and an iterator over their parts, from top to bottom."""
+    phases = cast("Phases", report.results["phases"])
+    times = Times.of(phases.times, trace.workers["rank"].to_list())
+    late, windows = residuals.measure(times), residuals.boundaries(trace.steps)
+    loads: Shards = cast("Imbalance", report.results["imbalance"]).shards
+    workers = trace.workers.select("process", "rank").rows()
+    others = _other_lanes(trace)
+    run = Run(
+        name=shown_name(trace.path.resolve().name) if trace.path else "run",
+        report=report,
+        workers=trace.workers.select("process", "rank", "host", "file", "training_thread"),
+        shards=trace.shards.select("process", _SHARD, "host", "file"),
+        threads=trace.threads.select("process", "thread", "name", "device"),
+        windows=windows,
+        times=times,
+        lateness=late,
+        loads=loads.loads,
+        traffic=loads.traffic,
+        tables=tables_of(report),
+        scene=_scene(trace, late, windows, [Lane(p, "worker", r) for p, r in workers], others),
+        moved=trace.moved,
+        calls=search.calls_of(trace),
+    )
+    return run, chain(lanes.each_worker(phases.pieces, workers), others)
+
+
+def stream_spans(trace: Trace) -> pl.DataFrame:
+    """Return what ran on the workers' devices: the spans, with the device's times, and their stream."""
+    workers = trace.workers.select("process").lazy()
+    names = trace.threads.lazy().select("process", stream="thread", stream_name="name")
+    end = pl.col("device_start_ns") + pl.col("device_duration_ns")
+    return (
+        trace.spans.filter(end.is_not_null())
+        .join(workers, on="process", how="semi")
+        .with_columns(start_ns="device_start_ns", end_ns=end)
+        .join(names, on=["process", "stream"], how="inner")
+        .collect()
+    )
+
+
+def shard_spans(trace: Trace) -> pl.DataFrame:
+    """Return what parameter-server processes recorded."""
+    spans = trace.spans.filter(pl.col("role").cast(pl.String) == "ps")
+    return spans.filter(pl.col("kind").cast(pl.String) == "ps").collect()
+
+
+def _scene(
+    trace: Trace,
+    late: Residuals,
+    windows: pl.DataFrame,
+    workers: list[Lane],
+    others: list[Lanes],
+) -> Scene:
+    """Stack a row a worker, then those of streams and shards; only their steps have items yet."""
+    more = [residuals.shard_lanes(part, windows) for part in others]
+    steps = lanes.joined([residuals.step_lanes(late, trace.steps, workers), *more])
+    whole = _whole(trace)
+    usual = (windows["end_ns"] - windows["start_ns"]).median()
+    step_ns = max(1, int(cast("float", usual))) if windows.height else whole.width_ns
+    peaks = pyramid.peaks(steps, whole, step_ns)
+    return Scene(lanes.empty_lanes(steps.lanes), steps, whole, step_ns, peaks)
+
+
+def _other_lanes(trace: Trace) -> list[Lanes]:
+    found = []
+    spans = stream_spans(trace)
+    streams: Streams = (
+        spans.select("process", "rank", "stream_name").unique().sort("rank", "stream_name").rows()
+    )
+    if streams:
+        found.append(lanes.from_streams(spans, streams))
+    shards = trace.shards.select("process", _SHARD).rows()
+    if shards:
+        found.append(lanes.from_shards(shard_spans(trace), shards))
+    return found
+
+
+def _whole(trace: Trace) -> Window:
+    """From the first step's begin to the last one's end."""
+    if trace.steps.is_empty():
+        return Window(0, 1)
+    begin, end = trace.steps["start_ns"].min(), trace.steps["end_ns"].max()
+    return Window(cast("int", begin), cast("int", end))
+
+
+def with_pyramid(run: Run) -> Run:
+    """Build the levels of a run's scene in memory."""
+    built = pyramid.colours(run.scene.lanes, run.scene.whole)
+    return replace(run, scene=replace(run.scene, pyramid=built))
+
+
+GLANCE_FILE: Final = "glance.json"
+MOST_POINTS: Final = 120
+NO_FAULT: Final = "No fault was found."
+
+
+@dataclass(frozen=True)
+class Glance:
+    """Sizes of a run, its usual step, its efficiency and the worst that was found in it.
+
+    `pace_ns` is how long steps took over the run: of neighbouring steps, the longest.
+    """
+
+    ranks: int
+    shards: int
+    steps: int
+    duration_ns: int
+    step_ns: int
+    efficiency: float | None
+    faults: int
+    verdict: str
+    pace_ns: tuple[int, ...]
+
+    @classmethod
+    def of(cls, run: Run) -> Glance:
+        """Take it from a run."""
+        lengths = (run.windows["end_ns"] - run.windows["start_ns"]).to_numpy()
+        efficiency = run.report.efficiency
+        return cls(
+            ranks=run.workers.height,
+            shards=run.shards.height,
+            steps=len(lengths),
+            duration_ns=run.scene.whole.width_ns,
+            step_ns=int(np.median(lengths)) if len(lengths) else 0,
+            efficiency=efficiency.achieved if efficiency else None,
+            faults=sum(finding.category == "fault" for finding in run.report.findings),
+            verdict=verdict(run.report),
+            pace_ns=tuple(int(lengths[part].max()) for part in parts(len(lengths), MOST_POINTS)),
+        )
+
+
+def verdict(report: Report) -> str:
+    """Say the worst fault of a report, or that there is none."""
+    faults = (f.sentence for f in report.findings if f.category == "fault")
+    return next(faults, NO_FAULT)
+
+
+def save_glance(run: Run, folder: Path) -> None:
+    """Write it beside the rest of an index."""
+    (folder / GLANCE_FILE).write_text(json.dumps(asdict(Glance.of(run))))
+
+
+def load_glance(folder: Path) -> Glance:
+    """Read what `save_glance` wrote."""
+    row = loads((folder / GLANCE_FILE).read_text())
+    return Glance(**(row | {"pace_ns": tuple(row["pace_ns"])}))

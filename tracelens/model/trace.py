@@ -1,0 +1,307 @@
+"""The central value: everything that a run's processes recorded, in one immutable `Trace`.
+
+Readers, transforms and the simulator return one; analyses, exports and pages take one.
+All times are integer nanoseconds. After the default transforms (`tracelens.open`) they are on one
+clock, that of the first host, and every worker's time is divided into steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self
+
+import polars as pl
+
+from tracelens.schema.vocabulary import EVENT_TYPES, STATUSES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    import numpy as np
+
+
+EVENT_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "process": pl.Int32(),  # row of `Trace.processes`
+    "rank": pl.Int32(),  # global rank of that process
+    "role": pl.Categorical(),
+    "start_ns": pl.Int64(),
+    "end_ns": pl.Int64(),  # null = still open when the recording ended
+    "type": pl.Enum(EVENT_TYPES),
+    "kind": pl.Categorical(),
+    "op": pl.Categorical(),
+    "name": pl.Categorical(),
+    "status": pl.Enum(STATUSES),
+    "thread": pl.UInt16(),
+    "depth": pl.UInt16(),
+    "step": pl.Int32(),
+    "micro_step": pl.UInt16(),
+    "communicator": pl.Categorical(),  # the uid, equal in all members
+    "seq": pl.UInt32(),
+    "bytes": pl.Int64(),
+    "algorithm": pl.Categorical(),
+    "bucket": pl.Int32(),
+    "peer": pl.Int32(),
+    "shard": pl.Int32(),
+    "key": pl.Int32(),
+    "queue_depth": pl.UInt16(),
+    "request": pl.UInt64(),
+    "device_start_ns": pl.Int64(),
+    "device_duration_ns": pl.Int64(),
+    "stream": pl.UInt16(),  # row of the thread table
+    "value": pl.Float64(),
+}
+
+PROCESS_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "process": pl.Int32(),
+    "role": pl.String(),
+    "rank": pl.Int32(),
+    "world": pl.Int32(),
+    "local_rank": pl.Int32(),
+    "host": pl.String(),
+    "clock_domain": pl.String(),
+    "pid": pl.Int64(),
+    "incarnation": pl.Int64(),
+    "job": pl.String(),
+    "shard": pl.Int32(),
+    "main": pl.Boolean(),  # the rank's own process, not a child it forked or an earlier incarnation
+    "complete": pl.Boolean(),  # ended its recording itself
+    "events": pl.Int64(),
+    "dropped": pl.Int64(),
+    "first_ns": pl.Int64(),
+    "last_ns": pl.Int64(),
+    "training_thread": pl.UInt16(),  # the one that runs the steps; null for PS processes
+    "file": pl.String(),
+    "detail": pl.String(),  # how closely framework hooks looked; null = nobody said
+    "last_steps": pl.Int32(),  # only so many steps, and marked ones, were to be kept; null = all
+}
+
+COMMUNICATOR_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "communicator": pl.Categorical(),
+    "name": pl.String(),
+    "ranks": pl.List(pl.Int32()),
+}
+
+THREAD_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "process": pl.Int32(),
+    "thread": pl.UInt16(),
+    "name": pl.String(),
+    "in_flight": pl.Boolean(),
+    "device": pl.Int32(),  # number of the device whose stream this row stands for
+}
+
+CLOCK_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "process": pl.Int32(),
+    "method": pl.String(),  # local | ping_pong | device
+    "monotonic_ns": pl.Int64(),
+    "window_ns": pl.Int64(),
+    "wall_ns": pl.Int64(),
+    "peer": pl.Int32(),
+    "offset_ns": pl.Int64(),
+    "device": pl.Int32(),
+}
+
+# Samples of call stacks, where they were taken; a row is a run of equal ones.
+SAMPLE_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "process": pl.Int32(),  # the rank's; its children are sampled with it
+    "thread": pl.UInt16(),  # row of the thread table; null for children, and threads without events
+    "pid": pl.Int64(),
+    "thread_name": pl.String(),
+    "start_ns": pl.Int64(),
+    "end_ns": pl.Int64(),
+    "frames": pl.List(pl.String()),  # outermost first, as ``function (file:line)``
+}
+
+# How each device's clock was brought onto its host's.
+DEVICE_CLOCK_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "process": pl.Int32(),
+    "device": pl.Int32(),
+    "offset_ns": pl.Int64(),  # host minus device at the first reading
+    "drift_ppm": pl.Float64(),  # how much faster the device's clock runs
+    "uncertainty_ns": pl.Int64(),
+    "readings": pl.Int64(),
+}
+
+# One row per worker (main process) and step. The windows of a process touch: a step lasts until the
+# next one starts, so data loading between two step spans belongs to a step too.
+STEP_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "process": pl.Int32(),
+    "rank": pl.Int32(),
+    "step": pl.Int32(),
+    "start_ns": pl.Int64(),
+    "end_ns": pl.Int64(),
+    "samples": pl.Float64(),
+}
+
+# One row per rank and collective call, matched by communicator and seq (never guessed).
+ARRIVAL_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "process": pl.Int32(),
+    "rank": pl.Int32(),
+    "communicator": pl.Categorical(),
+    "seq": pl.UInt32(),
+    "op": pl.Categorical(),
+    "step": pl.Int32(),
+    "bucket": pl.Int32(),
+    "bytes": pl.Int64(),
+    "thread": pl.UInt16(),
+    "start_ns": pl.Int64(),  # this rank's arrival
+    "end_ns": pl.Int64(),  # this rank's exit; null = still inside when the recording ended
+    "last_arrival_ns": pl.Int64(),  # null where an expected rank never arrived
+    "last_rank": pl.Int32(),
+    "arrived": pl.Int32(),  # ranks seen
+    "expected": pl.Int32(),  # ranks in the communicator
+    "wait_ns": pl.Int64(),  # last_arrival - start, within [0, duration]
+    "transfer_ns": pl.Int64(),  # duration - wait
+}
+
+
+def completed(events: pl.DataFrame) -> pl.LazyFrame:
+    """Return events with all their columns; those that a frame lacks are null and take no memory."""
+    missing = [name for name in EVENT_COLUMNS if name not in events.columns]
+    nulls = [pl.lit(None, EVENT_COLUMNS[name]).alias(name) for name in missing]
+    return events.lazy().with_columns(nulls).select(*EVENT_COLUMNS)
+
+
+@dataclass(frozen=True)
+class HostClock:
+    """How one clock was brought onto the common one; nanoseconds, parts per million.
+
+    `uncertainty_ns` is null where nothing ties it to the others.
+    """
+
+    host: str
+    clock_domain: str
+    offset_ns: int
+    drift_ppm: float
+    uncertainty_ns: int | None
+    jumps: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """How the clocks were aligned.
+
+    `method` is one of same_clock, collective_exits, ping_pong, requests, wall, unaligned.
+    """
+
+    method: str
+    hosts: tuple[HostClock, ...] = ()
+
+    @property
+    def uncertainty_ns(self) -> int:
+        """The worst host's uncertainty; no wait below three times this is worth printing."""
+        return max((host.uncertainty_ns or 0 for host in self.hosts), default=0)
+
+    @property
+    def unaligned(self) -> tuple[str, ...]:
+        """The clock domains that nothing ties to the others: only durations within them are known."""
+        return tuple(host.clock_domain for host in self.hosts if host.uncertainty_ns is None)
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something that reading met and the reader of a report should know, in one sentence.
+
+    `kind` is one of unreadable, truncated, running, incomplete, dropped, chosen, renumbered, restarted,
+    clock, desync, unjudged, and table: what was made of a table's columns and words. Chosen is what the
+    user asked to leave out.
+    """
+
+    file: str
+    sentence: str
+    kind: str = "unreadable"
+
+
+class Moved(Protocol):
+    """How times of a process become common ones."""
+
+    def apply(self, t: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Return common times."""
+
+
+class FromTable(Protocol):
+    """Takes a table of spans, as `tracelens.load.from_table` does."""
+
+    def __call__(
+        self,
+        table: Any,
+        *,
+        map: Mapping[str, str] | None = None,  # noqa: A002 - called what the command line calls it
+        one_clock: bool = False,
+    ) -> Trace:
+        """Return the trace."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A run. Frames are documented by the column tables of this module.
+
+    `expected_ranks` is the world size that the processes report. `steps` and `arrivals` are empty
+    until the transforms of the same name filled them in. `moved` tells how the times of each process
+    came onto the common clock; those of a process that it lacks stayed as they were.
+    """
+
+    from_table: ClassVar[FromTable]  # set by tracelens.load, which stands above readers
+
+    events: pl.LazyFrame
+    processes: pl.DataFrame
+    communicators: pl.DataFrame = field(
+        default_factory=lambda: pl.DataFrame(schema=COMMUNICATOR_COLUMNS)
+    )
+    threads: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=THREAD_COLUMNS))
+    clocks: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=CLOCK_COLUMNS))
+    device_clocks: pl.DataFrame = field(
+        default_factory=lambda: pl.DataFrame(schema=DEVICE_CLOCK_COLUMNS)
+    )
+    samples: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=SAMPLE_COLUMNS))
+    steps: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=STEP_COLUMNS))
+    arrivals: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=ARRIVAL_COLUMNS))
+    alignment: Alignment = field(default_factory=lambda: Alignment("same_clock"))
+    notes: tuple[Note, ...] = ()
+    dropped: dict[str, int] = field(default_factory=dict)
+    moved: Mapping[int, Moved] = field(default_factory=dict)
+    path: Path | None = None
+
+    @property
+    def spans(self) -> pl.LazyFrame:
+        """The events that have a begin and an end."""
+        return self.events.filter(pl.col("type") == "span")
+
+    @property
+    def workers(self) -> pl.DataFrame:
+        """The main process of every worker rank, by rank."""
+        chosen = (pl.col("role") == "worker") & pl.col("main")
+        return self.processes.filter(chosen).sort("rank")
+
+    @property
+    def shards(self) -> pl.DataFrame:
+        """The main process of every parameter-server rank, by rank."""
+        chosen = (pl.col("role") == "ps") & pl.col("main")
+        return self.processes.filter(chosen).sort("rank")
+
+    @property
+    def uncertainty_ns(self) -> int:
+        """How sure times of different ranks compare, at worst; devices' clocks included."""
+        devices = self.device_clocks["uncertainty_ns"].max()
+        return self.alignment.uncertainty_ns + (devices if isinstance(devices, int) else 0)
+
+    @property
+    def expected_ranks(self) -> int:
+        """World size as the processes report it; at least the ranks seen."""
+        world = self.processes["world"].max() if self.processes.height else 0
+        seen = self.processes.filter(pl.col("main")).height
+        return max(int(world) if isinstance(world, int) else 0, seen)
+
+    def with_(self, **changes: Any) -> Self:
+        """Return a copy with some fields replaced."""
+        return replace(self, **changes)
+
+
+def work_times() -> dict[str, pl.Expr]:
+    """Return begin and end of a span's work: those on the device, where it was timed there."""
+    end = pl.col("device_start_ns") + pl.col("device_duration_ns")
+    known = end.is_not_null() & pl.col("end_ns").is_not_null()
+    return {
+        "start_ns": pl.when(known).then("device_start_ns").otherwise("start_ns"),
+        "end_ns": pl.when(known).then(end).otherwise("end_ns"),
+    }

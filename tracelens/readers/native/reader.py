@@ -1,0 +1,265 @@
+"""Reads TraceLens' own folders: one Arrow file a process, and the segments of killed or running ones.
+
+With the samples of call stacks that lie beside a trace.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+import pyarrow as pa
+
+from tracelens.conversion import segments
+from tracelens.errors import EmptyTrace, NewerVersion, NotATrace, TraceLensError, TraceNotFound
+from tracelens.model.fmt import shown_name
+from tracelens.model.trace import SAMPLE_COLUMNS, Note
+from tracelens.parallel import side_by_side
+from tracelens.readers.base import LATEST_NS, LONGEST_NS
+from tracelens.readers.native.arrow_file import Recording, read_arrow
+from tracelens.readers.native.assemble import UNUSABLE, Part, assemble
+from tracelens.readers.native.checks import check_inside, check_no_links, check_side, usable_events
+from tracelens.readers.native.spill import Spill
+from tracelens.schema.arrow import SAMPLE_SCHEMA, read_samples
+from tracelens.schema.ownership import belongs_to
+from tracelens.schema.vocabulary import (
+    ELSEWHERE_SUFFIX,
+    SAMPLES_FOLDER,
+    SEGMENTS_SUFFIX,
+    TRACE_SUFFIX,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracelens.model.trace import Trace
+    from tracelens.readers.base import Progress
+
+
+_UNFINISHED: Final = (SEGMENTS_SUFFIX, ELSEWHERE_SUFFIX)
+
+# What damaged input makes pyarrow, its C++ library and our own decoding raise.
+_DAMAGE: Final = (
+    TraceLensError,
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    MemoryError,
+    struct.error,
+    pa.ArrowException,
+    pl.exceptions.PolarsError,
+    pl.exceptions.PanicException,
+)
+
+
+class NativeReader:
+    """The format described in docs/format.md."""
+
+    name = "TraceLens trace folder"
+
+    def sniff(self, path: Path) -> bool:
+        """Say whether there is at least one file or folder named like ours."""
+        return bool(_recordings(path))
+
+    def read(self, path: Path, progress: Progress | None = None) -> Trace:
+        """Read every process; one that cannot be read becomes a note."""
+        found = _recordings(path)
+        parts: list[Part] = []
+        problems: list[tuple[Path, Exception]] = []
+        shelf = Spill()
+        root = None if path in found else path  # a file that was named itself may be a link
+        parts_found = side_by_side(partial(_tried, trace=root), found)
+        for done, (file, part) in enumerate(zip(found, parts_found, strict=True)):
+            if isinstance(part, Part):
+                shelf.put(part.events)
+                parts.append(replace(part, events=part.events.clear()))
+            else:
+                problems.append((file, part))
+            if progress:
+                progress(done + 1, len(found))
+        if not parts:
+            raise _refusal(path, problems) if problems else _vanished(path)
+        notes = tuple(
+            Note(shown_name(file.name), _sentence(file, error)) for file, error in problems
+        )
+        parts = [replace(p, events=e) for p, e in zip(parts, shelf.frames(), strict=True)]
+        folder = path.parent if path.is_file() else path
+        trace = _with_samples(assemble(parts, notes), folder, parts)
+        if not trace.processes["events"].sum():
+            raise EmptyTrace(
+                f"'{shown_name(path)}' holds {len(found)} recorded processes, but not one event: "
+                "check that the recorded program did any work after tl.start()."
+            )
+        return trace.with_(path=path)
+
+
+def _recordings(path: Path) -> list[Path]:
+    """List files and segment folders; segments whose conversion is done are left out."""
+    if path.is_file() or path.name.endswith(SEGMENTS_SUFFIX):
+        return [path] if path.name.endswith((TRACE_SUFFIX, *_UNFINISHED)) else []
+    try:
+        entries = sorted(path.iterdir())
+    except OSError:
+        return []
+    visible = [entry for entry in entries if not entry.name.startswith(".")]
+    files = [entry for entry in visible if entry.name.endswith(TRACE_SUFFIX)]
+    converted = {file.name.removesuffix(TRACE_SUFFIX) for file in files}
+    live = [
+        entry
+        for entry in visible
+        if entry.name.endswith(_UNFINISHED) and entry.stem not in converted
+    ]
+    return sorted(files + live)
+
+
+def _tried(path: Path, trace: Path | None) -> Part | Exception:
+    try:
+        if trace is not None:
+            check_inside(path, trace)
+        return _read(path)
+    except _DAMAGE as error:
+        return error
+
+
+def _read(path: Path) -> Part:
+    if path.name.endswith(_UNFINISHED):
+        return _read_segments(path)
+    if not path.is_file():
+        raise NotATrace("it is not a file")
+    return _part(shown_name(path.name), read_arrow(path))
+
+
+def _part(file: str, recording: Recording, *, running: bool = False) -> Part:
+    check_side(recording.side)
+    events, unusable = usable_events(recording)
+    return Part(file, recording.side, events, unusable, recording.cut, running)
+
+
+def _read_segments(place: Path) -> Part:
+    """Decode what a killed or running process left; convert it if its process is surely gone.
+
+    Whether a process on another machine still runs cannot be known here, so its segments stay; and so do
+    those that were copied or unpacked here, or are somebody else's.
+    """
+    folder = segments.folder_of(place)
+    own = belongs_to(folder, place.parent)
+    if folder != place and not own:
+        raise NotATrace(
+            f"it names {folder}, which does not say that it belongs to this trace: to read that, name "
+            "it itself"
+        )
+    check_no_links(folder)
+    table, side = segments.decode(place)
+    name = place.with_suffix(SEGMENTS_SUFFIX).name
+    here = side.process.host == socket.gethostname()
+    running = here and segments.is_live(place)
+    if own and here and not running and os.access(place.parent, os.W_OK):
+        with suppress(OSError):  # a full disk, or another reader converts it now: we have it
+            name = segments.convert(place).name
+    return _part(shown_name(name), Recording(table, side), running=running)
+
+
+def _sentence(path: Path, error: Exception) -> str:
+    """Say in one sentence which file was left out and why."""
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return f"'{shown_name(path.name)}' was left out: {reason.rstrip('.')}."
+
+
+def _vanished(path: Path) -> TraceNotFound:
+    """Build the error for a trace that was there a moment ago."""
+    return TraceNotFound(
+        f"Nothing is left in '{shown_name(path)}': its recordings were there when it was opened, and "
+        "have been moved or removed since; open it where it is now."
+    )
+
+
+def _refusal(path: Path, problems: list[tuple[Path, Exception]]) -> TraceLensError:
+    """Build the error for a path of which nothing can be read."""
+    newer = next((error for _, error in problems if isinstance(error, NewerVersion)), None)
+    file, error = problems[0]
+    first = _sentence(file, newer or error).removesuffix(".")
+    kind = NewerVersion if newer else NotATrace
+    count = len(problems)
+    return kind(
+        f"None of the {count} recordings in '{shown_name(path)}' can be read; the first: {first}."
+    )
+
+
+_SAMPLES_DAMAGE: Final = (
+    NotATrace,
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    pa.ArrowException,
+    pl.exceptions.PolarsError,
+    pl.exceptions.PanicException,
+)
+
+
+def _with_samples(trace: Trace, folder: Path, parts: list[Part]) -> Trace:
+    """Return the trace with the samples of its processes; damaged ones become notes."""
+    owners = {
+        file.removesuffix(TRACE_SUFFIX): process
+        for process, file in trace.processes.select("process", "file").iter_rows()
+    }
+    sides = {part.file.removesuffix(TRACE_SUFFIX): part.side for part in parts}
+    found: list[pl.DataFrame] = []
+    notes: list[Note] = []
+    for file in sorted((folder / SAMPLES_FOLDER).glob(f"*{TRACE_SUFFIX}")):
+        shown = shown_name(file.name)
+        name = shown.removesuffix(TRACE_SUFFIX)
+        if name not in owners:
+            continue
+        index_of = {row.native_id: row.index for row in sides[name].threads if row.native_id}
+        try:
+            check_inside(file, folder)
+            rows = _read_samples(file, owners[name], sides[name].process.pid, index_of)
+        except _SAMPLES_DAMAGE:
+            sentence = f"'{SAMPLES_FOLDER}/{shown}' is damaged: its samples of stacks are left out."
+            notes.append(Note(shown, sentence))
+            continue
+        found.append(rows.filter(_sound()))
+        notes += _lost(shown, rows.height - found[-1].height)
+    if not found and not notes:
+        return trace
+    samples = pl.concat([pl.DataFrame(schema=SAMPLE_COLUMNS), *found])
+    return trace.with_(samples=samples, notes=(*trace.notes, *notes))
+
+
+def _read_samples(file: Path, process: int, pid: int, index_of: dict[int, int]) -> pl.DataFrame:
+    """Read a rank's samples, of which every buffer is looked at before anything is done with it."""
+    batches = list(read_samples(file))
+    for batch in batches:
+        batch.validate(full=True)
+    rows = pl.DataFrame(pa.Table.from_batches(batches, SAMPLE_SCHEMA))
+    index = pl.col("thread").replace_strict(index_of, default=None, return_dtype=pl.UInt16)
+    return rows.select(
+        pl.lit(process, pl.Int32).alias("process"),
+        pl.when(pl.col("pid") == pid).then(index).alias("thread"),
+        pl.col("pid", "thread_name", "start_ns", "end_ns", "frames"),
+    ).cast(pl.Schema(SAMPLE_COLUMNS))
+
+
+def _sound() -> pl.Expr:
+    """Say which rows make sense: whose times are in order and in range, and whose frames have names."""
+    start, end = pl.col("start_ns"), pl.col("end_ns")
+    said = pl.col("pid", "thread_name", "frames").is_not_null()
+    named = pl.col("frames").list.eval(pl.element().is_null()).list.any().not_()
+    usable = start.is_between(0, LATEST_NS) & (end - start).is_between(0, LONGEST_NS)
+    return pl.all_horizontal(said, named, usable).fill_null(value=False)
+
+
+def _lost(file: str, count: int) -> list[Note]:
+    if not count:
+        return []
+    sentence = f"'{SAMPLES_FOLDER}/{file}' lost samples of stacks: {count} for {UNUSABLE}."
+    return [Note(file, sentence, "dropped")]

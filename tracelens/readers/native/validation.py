@@ -1,0 +1,124 @@
+"""What of a trace does not keep to its format, or is not whole: a sentence for each problem."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from tracelens.model.fmt import shown_name
+from tracelens.readers.native.arrow_file import read_arrow
+from tracelens.schema.vocabulary import COLLECTIVES, KINDS, OPS, TRACE_SUFFIX
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracelens.model.trace import Note, Trace
+
+__all__ = ["problems"]
+
+_BROKEN: Final = ("unreadable", "truncated", "incomplete", "dropped", "desync")
+_SHOWN: Final = 5
+
+
+def problems(trace: Trace) -> list[str]:
+    """Check a trace as `tracelens.open` returns it, and the files that it was read from."""
+    return [
+        *(_noted(note) for note in trace.notes if note.kind in _BROKEN and _of_format(note)),
+        *_unsorted(trace),
+        *_unknown_words(trace),
+        *_unmatched(trace),
+    ]
+
+
+def _of_format(note: Note) -> bool:
+    """Leave out what a trace may well lack: steps are taken from elsewhere then."""
+    return bool(note.file) or note.kind != "incomplete"
+
+
+def _noted(note: Note) -> str:
+    named = not note.file or note.file in note.sentence
+    return note.sentence if named else f"{note.file}: {note.sentence}"
+
+
+def _unsorted(trace: Trace) -> list[str]:
+    """Look for files whose rows are not in order of begin, as the format wants."""
+    return [
+        f"'{shown_name(file.name)}': rows are not sorted by start_ns."
+        for file in _arrow_files(trace)
+        if not _is_sorted(file)
+    ]
+
+
+def _is_sorted(file: Path) -> bool:
+    begins = read_arrow(file).table["start_ns"].to_numpy()
+    return bool((begins[1:] >= begins[:-1]).all())
+
+
+def _arrow_files(trace: Trace) -> list[Path]:
+    """Return the native files that could be read whole."""
+    if trace.path is None or not trace.path.is_dir():
+        return []
+    cut = [note.file for note in trace.notes if note.kind in {"unreadable", "truncated"}]
+    names = {*trace.processes["file"]} - {*cut}
+    return [
+        file
+        for file in sorted(trace.path.iterdir())
+        if file.name.endswith(TRACE_SUFFIX) and shown_name(file.name) in names
+    ]
+
+
+def _unknown_words(trace: Trace) -> list[str]:
+    """Look for kinds, and operations of kinds, that the format does not have."""
+    found = (
+        trace.spans.group_by("kind", "op")
+        .agg(count=pl.len())
+        .cast({"kind": pl.String, "op": pl.String})
+    ).collect()
+    kinds = found.filter(~pl.col("kind").is_in(KINDS)).group_by("kind").agg(pl.col("count").sum())
+    known = [op for ops in OPS.values() for op in ops]
+    telling = pl.col("kind").is_in(list(OPS)) & pl.col("op").is_not_null()
+    ops = found.filter(telling & ~pl.col("op").is_in(known)).sort("kind", "op")
+    return [
+        *(
+            f"{count:,} spans are of the unknown kind '{kind}'."
+            for kind, count in kinds.sort("kind").rows()
+        ),
+        *(
+            f"{count:,} spans of kind {kind} have the unknown operation '{op}'."
+            for kind, op, count in ops.rows()
+        ),
+    ]
+
+
+def _unmatched(trace: Trace) -> list[str]:
+    """Count collectives that carry no number, and those that an expected rank never joined."""
+    called = (pl.col("kind") == "reduction") & pl.col("op").cast(pl.String).is_in(COLLECTIVES)
+    numberless = pl.col("seq").is_null() | pl.col("communicator").is_null()
+    workers = trace.workers.select("process").lazy()
+    silent = int(
+        trace.spans.filter(called & numberless)
+        .join(workers, on="process", how="semi")
+        .select(pl.len())
+        .collect()
+        .item()
+    )
+    left = trace.arrivals.filter(pl.col("last_arrival_ns").is_null())
+    calls = left.group_by("communicator", "seq").agg("op", "rank", "last_rank").sort("seq")
+    said = [f"{silent:,} collectives carry no communicator or number: nothing matches them."]
+    return said[: bool(silent)] + _left(trace, calls)
+
+
+def _left(trace: Trace, calls: pl.DataFrame) -> list[str]:
+    if calls.is_empty():
+        return []
+    names = dict(
+        trace.communicators.select(pl.col("communicator").cast(pl.String), "name").iter_rows()
+    )
+    shown = [
+        f"{row['op'][0]} {row['seq']} of '{names.get(row['communicator'], row['communicator'])}'"
+        for row in calls.head(_SHOWN).iter_rows(named=True)
+    ]
+    more = f" and {calls.height - _SHOWN:,} more" if calls.height > _SHOWN else ""
+    listed = f"{', '.join(shown)}{more}"
+    return [f"Collectives that not every rank joined: {calls.height:,} ({listed})."]

@@ -1,0 +1,367 @@
+"""What tables seldom tell and rows show: threads in flight, step numbers, matching collectives.
+
+Communication on a thread of its own is in flight. So is communication that crosses other work of
+its thread, since no thread does two things at once, and where a table names no threads also what
+lies within other work, as gradient buckets do: it is moved to a track of its own.
+
+Steps without a number are counted by step rows, else by the updates that end them.
+
+Calls of different ranks belong together by number (`seq`). Where numbers begin anew in each step,
+step and number together are the number. Where there are none, calls are put together by their order
+within communicator, name and step, and only if all ranks make equally many of each: such calls have
+the status ``estimated``. Anything else stays unmatched.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import polars as pl
+
+from tracelens.conversion.columns import depths
+from tracelens.model.trace import COMMUNICATOR_COLUMNS, THREAD_COLUMNS, Note
+from tracelens.readers.table.columns import fitted
+from tracelens.readers.table.naming import quoted
+from tracelens.schema.vocabulary import COLLECTIVES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["communicator_table", "lay_out_threads", "match_collectives", "number_steps"]
+
+
+_FLYING: Final = ("reduction", "ps", "elastic")
+_WORK: Final = ("data", "forward", "backprop", "update")
+_MOST_THREADS: Final = 2**16 - 1
+_OVERLAP: Final = 0.05  # of an operation: less is the rounding of times
+_RARE: Final = 0.01  # of all operations: fewer are slips of a clock
+_PLACE: Final = ("process", "thread")
+_FOREVER: Final = 2**62
+
+
+def lay_out_threads(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, list[Note]]:
+    """Number threads, find those in flight, and add `depth`; return rows, threads and notes."""
+    told = "thread" in frame.columns
+    frame, names = _numbered_threads(frame)
+    there = frame["kind"].unique().cast(pl.String)
+    crossing = [kind for kind in _FLYING if kind in there and _crosses(frame, kind, told=told)]
+    moved = pl.col("kind").cast(pl.String).is_in(crossing) & (pl.col("role") == "worker")
+    track = pl.col("thread").max().over("process") + 1
+    frame = frame.with_columns(thread=pl.when(moved).then(track).otherwise("thread"))
+    threads = _threads(frame, names)
+    frame = frame.with_columns(pl.col("thread").cast(pl.UInt16))
+    return frame.with_columns(depth=_depths(frame)), threads, _overlap_notes(crossing, told=told)
+
+
+def _numbered_threads(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Turn threads into small numbers: their own where they are such, else in order of time."""
+    if "thread" not in frame.columns:
+        named = frame.with_columns(thread=pl.lit(0, pl.Int64))
+        return named, pl.DataFrame(
+            schema={"process": pl.Int32, "thread": pl.Int64, "said": pl.String}
+        )
+    said = frame.group_by("process", said=pl.col("thread"), maintain_order=True).agg(
+        first=pl.col("start_ns").min()
+    )
+    number = pl.col("said").cast(pl.String).cast(pl.Int64, strict=False)
+    plain = number.is_between(0, _MOST_THREADS - 1).fill_null(value=False).all()
+    said = said.sort("process", "first").with_columns(
+        number=pl.when(plain).then(number).otherwise(pl.int_range(pl.len()).over("process"))
+    )
+    rows = frame.rename({"thread": "said"}).join(
+        said.select("process", "said", thread="number"),
+        on=["process", "said"],
+        how="left",
+        nulls_equal=True,
+        maintain_order="left",
+    )
+    names = said.select("process", thread="number", said=pl.col("said").cast(pl.String))
+    return rows.drop("said"), names
+
+
+def _crosses(frame: pl.DataFrame, kind: str, *, told: bool) -> bool:
+    """Say whether operations of a kind cross other work of their worker's thread.
+
+    Where threads are not told, to lie within other work is enough.
+    """
+    place, flies = list(_PLACE), pl.col("flies")
+    start, end = pl.col("start_ns"), pl.col("end_ns")
+    work_ends = pl.when(~flies).then(end).cum_max().forward_fill().over(place)
+    work_begins = pl.when(~flies).then(start).shift(-1).backward_fill().over(place)
+    within = pl.min_horizontal(work_ends, end) - start
+    before = pl.when(work_ends < end).then(within) if told else within
+    cut = pl.max_horizontal(before, end - work_begins) / (end - start).clip(lower_bound=1)
+    crossed = (
+        frame.lazy()
+        .filter(pl.col("role") == "worker", pl.col("kind").cast(pl.String).is_in([kind, *_WORK]))
+        .select(*place, start, end.fill_null(_FOREVER), flies=pl.col("kind") == kind)
+        .sort(*place, "start_ns", "end_ns", descending=[False, False, False, True])
+        .with_columns(crossed=cut.fill_null(0) > _OVERLAP)
+        .filter("flies")
+        .select(pl.col("crossed").mean())
+    )
+    share = crossed.collect().item()
+    return bool(share is not None and share > _RARE)
+
+
+def _threads(frame: pl.DataFrame, names: pl.DataFrame) -> pl.DataFrame:
+    """Describe all threads; in flight are a worker's threads that only communicate, beside another."""
+    flies = pl.col("kind").cast(pl.String).is_in(_FLYING).all() & (pl.col("role") == "worker").all()
+    found = frame.group_by(_PLACE).agg(flies=flies).sort(_PLACE)
+    beside = ~pl.col("flies").all().over("process")
+    named = found.join(names, on=_PLACE, how="left", maintain_order="left").with_columns(
+        in_flight=pl.col("flies") & beside,
+        name=pl.coalesce("said", pl.format("thread {}", "thread")),
+    )
+    return fitted(named, THREAD_COLUMNS)
+
+
+def _depths(frame: pl.DataFrame) -> pl.Series:
+    """Count nesting process by process: sorting many short arrays is quicker than one long one."""
+    thread = frame["thread"].cast(pl.Int64).to_numpy()
+    start, end = frame["start_ns"].to_numpy(), frame["end_ns"].fill_null(_FOREVER).to_numpy()
+    found = np.zeros(frame.height, np.int64)
+    bounds = np.flatnonzero(np.diff(frame["process"].to_numpy(), prepend=-1, append=-1))
+    for first, last in pairwise(bounds):
+        part = slice(first, last)
+        found[part] = depths(thread[part], start[part], end[part])
+    return pl.Series("depth", np.minimum(found, _MOST_THREADS).astype(np.uint16))
+
+
+def _overlap_notes(crossing: list[str], *, told: bool) -> list[Note]:
+    if not crossing:
+        return []
+    whose, advice = ("thread", "give it a thread of its own") if told else ("rank", "add 'thread'")
+    sentence = (
+        f"Communication ({', '.join(crossing)}) overlaps other work of its {whose}, so it is taken to "
+        f"run beside the code; {advice} to say where it ran."
+    )
+    return [Note(file="", sentence=sentence, kind="table")]
+
+
+_BEFORE_UPDATE: Final = ("data", "forward", "backprop")
+
+
+def number_steps(frame: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
+    """Fill `step` if no row has one; rows are in order of process and time."""
+    if "step" in frame.columns and frame["step"].count():
+        return frame.with_columns(pl.col("step").fill_null(-1)), []
+    frame = frame.with_columns(step=pl.lit(-1, pl.Int32))
+    marked = pl.col("kind") == "step"
+    if frame.select(marked.any()).item():
+        ordinal = marked.cum_sum().over("process").cast(pl.Int32) - 1
+        return frame.with_columns(step=pl.when(marked).then(ordinal).otherwise("step")), []
+    return _by_updates(frame)
+
+
+def _by_updates(frame: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
+    """End a step with the last update before other work begins again."""
+    workers = frame.filter(pl.col("role") == "worker")
+    ends = _ends(workers)
+    counts = dict(ends.group_by("process").len().iter_rows())
+    problem = _problem(workers, counts)
+    if problem:
+        sentence = (
+            f"Nothing says where steps begin ({problem}), so the whole run counts as one: add a column "
+            "'step' or rows of kind 'step'."
+        )
+        return frame, [_step_note(sentence)]
+    passed = (
+        frame.lazy()
+        .with_row_index("row")
+        .sort("start_ns")
+        .join_asof(
+            ends.lazy().sort("end_ns"),
+            left_on="start_ns",
+            right_on="end_ns",
+            by="process",
+            check_sortedness=False,
+        )
+        .sort("row")
+        .select("ordinal")
+        .collect()["ordinal"]
+    )
+    last = pl.col("process").replace_strict(
+        {process: count - 1 for process, count in counts.items()}, default=None
+    )
+    found = pl.min_horizontal(pl.Series("passed", passed).fill_null(-1) + 1, last)
+    numbered = frame.with_columns(step=found.fill_null(-1).cast(pl.Int32))
+    sentence = "Steps are counted from 0 by the updates that end them, for no row tells its step."
+    return numbered, [_step_note(sentence)]
+
+
+def _ends(workers: pl.DataFrame) -> pl.DataFrame:
+    """Return process, `end_ns` and `ordinal` of the updates that end a step."""
+    kinds = workers["kind"].unique().cast(pl.String).to_list()
+    work = _own(kinds)
+    rows = workers.filter(pl.col("kind").cast(pl.String).is_in(["update", *work])).sort(
+        "process", "start_ns"
+    )
+    updates = pl.col("kind") == "update"
+    following = updates.shift(-1).over("process")
+    ends = updates & (~following.fill_null(value=False) if work else pl.lit(value=True))
+    return (
+        rows.filter(ends & pl.col("end_ns").is_not_null())
+        .select("process", "end_ns")
+        .sort("process", "end_ns")
+        .with_columns(ordinal=pl.int_range(pl.len(), dtype=pl.Int32).over("process"))
+    )
+
+
+def _own(kinds: Iterable[str]) -> list[str]:
+    return [kind for kind in _BEFORE_UPDATE if kind in kinds]
+
+
+def _problem(workers: pl.DataFrame, counts: dict[int, int]) -> str:
+    """Say why updates do not tell steps; empty if they do."""
+    processes = workers["process"].unique().to_list()
+    if any(counts.get(process, 0) < 2 for process in processes):
+        return "there are neither step numbers, nor rows of kind 'step', nor updates on every rank"
+    together = bool((workers["kind"] == "reduction").any())
+    if together and len(set(counts.values())) > 1:
+        fewest, most = min(counts.values()), max(counts.values())
+        return f"ranks update {fewest} to {most} times, though they reduce together"
+    return ""
+
+
+def _step_note(sentence: str) -> Note:
+    return Note(file="", sentence=sentence, kind="table")
+
+
+WORLD: Final = "world"
+_MOST_CALLS: Final = 2**32 - 1
+_SHOWN: Final = 8
+_TWICE: Final = (
+    "a rank uses a number twice, so they are not matched and waits in them are unknown: 'seq' must "
+    "count a rank's calls."
+)
+_UNEVEN: Final = (
+    "they carry no number and ranks do not make equally many ({uneven}), so they are not matched and "
+    "waits in them are unknown: add a column 'seq' that counts each rank's calls."
+)
+_ORDERED: Final = (
+    "they carry no number and are matched by their order within name and step, as all ranks make "
+    "equally many; a column 'seq' would make that certain."
+)
+
+
+def match_collectives(frame: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
+    """Complete `communicator`, `seq` and `status` of the workers' collectives."""
+    called = (
+        (pl.col("kind") == "reduction")
+        & pl.col("op").cast(pl.String).is_in(COLLECTIVES)
+        & (pl.col("role") == "worker")
+    )
+    frame = _completed(frame, called)
+    calls = frame.with_row_index("row").filter(called)
+    parts = []
+    said: dict[str, list[str]] = {}
+    for (group,), part in calls.group_by("communicator", maintain_order=True):
+        found, problem = _numbered_calls(part)
+        parts.append(found)
+        said.setdefault(problem, []).append(quoted(str(group)))
+    notes = [_collective_note(sentence, groups) for sentence, groups in said.items() if sentence]
+    if not parts:
+        return frame, notes
+    found = pl.concat(parts)
+    joined = frame.with_row_index("row").join(found, on="row", how="left", maintain_order="left")
+    estimated = pl.when(pl.col("estimated") & (pl.col("status") == "closed"))
+    return joined.with_columns(
+        seq=pl.when(called).then("number").otherwise("seq"),
+        status=estimated.then(pl.lit("estimated")).otherwise(pl.col("status").cast(pl.String)),
+    ).drop("row", "number", "estimated"), notes
+
+
+def communicator_table(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the communicators that collectives name, with the ranks that call them."""
+    members = (
+        frame.filter((pl.col("role") == "worker") & pl.col("communicator").is_not_null())
+        .group_by("communicator")
+        .agg(ranks=pl.col("rank").unique().sort())
+        .with_columns(name=pl.col("communicator").cast(pl.String))
+    )
+    return fitted(members.sort("name"), COMMUNICATOR_COLUMNS)
+
+
+def _completed(frame: pl.DataFrame, called: pl.Expr) -> pl.DataFrame:
+    """Give collectives without a communicator that of all ranks."""
+    absent = {"communicator": pl.Categorical(), "seq": pl.Int64()}
+    frame = frame.with_columns(
+        pl.lit(None, kind).alias(name) for name, kind in absent.items() if name not in frame.columns
+    )
+    world = pl.when(called).then(pl.lit(WORLD, pl.Categorical()))
+    return frame.with_columns(communicator=pl.coalesce("communicator", world))
+
+
+def _numbered_calls(calls: pl.DataFrame) -> tuple[pl.DataFrame, str]:
+    """Return row, number and whether it is estimated, for one communicator; and what to say of it."""
+    told = calls.filter(pl.col("seq").is_not_null())
+    if told.is_empty():
+        return _by_order(calls)
+    if not _repeats(told, "seq"):
+        large = told.select((pl.col("seq") >= _MOST_CALLS).any()).item()
+        return (_dense(calls, "seq") if large else _kept(calls)), ""
+    if not _repeats(told, "step", "seq"):
+        return _dense(calls, "step", "seq"), ""
+    return _unmatched(calls), _TWICE
+
+
+def _by_order(calls: pl.DataFrame) -> tuple[pl.DataFrame, str]:
+    uneven = _uneven(calls)
+    if uneven:
+        return _unmatched(calls), _UNEVEN.format(uneven=uneven)
+    turn = pl.int_range(pl.len()).over("process", "name", "step")
+    found = _dense(calls.with_columns(turn=turn), "step", "name", "turn")
+    return found.with_columns(estimated=pl.lit(value=True)), _ORDERED
+
+
+def _repeats(calls: pl.DataFrame, *key: str) -> bool:
+    return bool(calls.select(pl.struct("process", *key).is_duplicated().any()).item())
+
+
+def _uneven(calls: pl.DataFrame) -> str:
+    """Say where ranks make different numbers of calls; empty if nowhere."""
+    ranks = calls["process"].n_unique()
+    counts = (
+        calls.group_by("name", "step", "process", maintain_order=True)
+        .len()
+        .group_by("name", "step", maintain_order=True)
+        .agg(least=pl.col("len").min(), most=pl.col("len").max(), ranks=pl.len())
+        .filter((pl.col("least") < pl.col("most")) | (pl.col("ranks") < ranks))
+    )
+    if counts.is_empty():
+        return ""
+    first = counts.row(0, named=True)
+    least = 0 if first["ranks"] < ranks else first["least"]
+    where = f" in step {first['step']}" if first["step"] >= 0 else ""
+    return f"{least} to {first['most']} of {quoted(first['name'])}{where}"
+
+
+def _dense(calls: pl.DataFrame, *key: str) -> pl.DataFrame:
+    """Number calls with equal keys alike, in the order of the first rank that makes them."""
+    order = (
+        calls.sort("process", "start_ns")
+        .unique(key, keep="first", maintain_order=True)
+        .sort("step", "process", "start_ns", maintain_order=True)
+        .with_row_index("number")
+    )
+    found = calls.join(order.select(*key, "number"), on=key, how="left", nulls_equal=True)
+    known = pl.when(pl.col("seq").is_not_null() if "seq" in key else pl.lit(value=True))
+    return found.select(
+        "row", number=known.then(pl.col("number").cast(pl.Int64)), estimated=pl.lit(value=False)
+    )
+
+
+def _kept(calls: pl.DataFrame) -> pl.DataFrame:
+    return calls.select("row", number=pl.col("seq").cast(pl.Int64), estimated=pl.lit(value=False))
+
+
+def _unmatched(calls: pl.DataFrame) -> pl.DataFrame:
+    return calls.select("row", number=pl.lit(None, pl.Int64), estimated=pl.lit(value=False))
+
+
+def _collective_note(sentence: str, groups: list[str]) -> Note:
+    listed = ", ".join(groups[:_SHOWN]) + (" and more" if len(groups) > _SHOWN else "")
+    return Note(file="", sentence=f"Collectives of {listed}: {sentence}", kind="table")

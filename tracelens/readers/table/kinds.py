@@ -1,0 +1,141 @@
+"""Gives every row of a table its kind, operation and name in TraceLens' words.
+
+The kind is taken from the word for it, else from the operation, else from the name. A word that nobody
+knows loses nothing: its rows are kept as kind ``user`` under their name, and a note lists it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from tracelens.errors import UnusableInput
+from tracelens.model.trace import Note
+from tracelens.readers.table.columns import distinct_words, mapped
+from tracelens.readers.table.naming import map_option, meaning, normal, quoted, role
+from tracelens.schema.vocabulary import OPS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tracelens.readers.table.naming import Meaning, Renaming
+
+__all__ = ["translate", "translate_roles"]
+
+_SAYING: Final = ["kind", "op", "name"]  # in this order
+_MEANT: Final = {name: f"{name}_meant" for name in _SAYING}
+_SERVING: Final = tuple(op for op in OPS["ps"] if op not in {"push", "pull"})
+_SHOWN: Final = 12
+_WORD: Final = pl.Categorical()
+
+
+def translate(frame: pl.DataFrame, renaming: Renaming) -> tuple[pl.DataFrame, list[Note]]:
+    """Fill kind, op and name of every row; return notes on words that nobody knows."""
+    absent = [pl.lit(None, _WORD).alias(name) for name in _SAYING if name not in frame.columns]
+    frame = frame.with_columns(absent)
+    said = frame.group_by(_SAYING, maintain_order=True).agg(count=pl.len())
+    spoken = _spoken(said, renaming)
+    meant = pl.concat([said.select(_SAYING), spoken.select(*_MEANT.values())], how="horizontal")
+    joined = frame.join(meant, on=_SAYING, how="left", nulls_equal=True, maintain_order="left")
+    named = joined.drop(_SAYING).rename({found: name for name, found in _MEANT.items()})
+    return named, _unknown(spoken) + _nameless(spoken)
+
+
+def _spoken(said: pl.DataFrame, renaming: Renaming) -> pl.DataFrame:
+    """Say for each combination of words what it means, and what in it nobody knows."""
+    known = {name: _understood(said, name, renaming) for name in _SAYING}
+    kinds = {
+        name: _mapped(name, {w: kind for w, (kind, _) in known[name].items()}) for name in _SAYING
+    }
+    by_name = pl.when(pl.col("kind").is_null()).then(kinds["name"])
+    kind = pl.coalesce(kinds["kind"], kinds["op"], by_name)
+    return said.with_columns(
+        kind_meant=kind.fill_null(pl.lit("user", _WORD)),
+        op_meant=_operation(known, kind),
+        name_meant=pl.coalesce("name", "op", "kind", pl.lit("user", _WORD)),
+        unknown=pl.when(kind.is_null()).then(pl.coalesce("kind", "name", pl.lit("", _WORD))),
+    )
+
+
+def translate_roles(frame: pl.DataFrame, renaming: Renaming, table: str) -> pl.DataFrame:
+    """Fill the role of every row: as told, else servers are the ranks that only serve.
+
+    Raises:
+        UnusableInput: a role is neither worker nor ps.
+    """
+    serving = pl.col("op").cast(pl.String).is_in(_SERVING) & (pl.col("kind") == "ps")
+    guessed = pl.when(serving.all().over("rank")).then(pl.lit("ps")).otherwise(pl.lit("worker"))
+    if "role" not in frame.columns:
+        return frame.with_columns(role=guessed.cast(_WORD))
+
+    meant = {
+        word: renaming.roles.get(normal(word)) or role(word)
+        for word in distinct_words(frame["role"])
+    }
+    unknown = sorted(word for word, found in meant.items() if found is None)
+    if unknown:
+        raise UnusableInput(
+            f"In {table} the role {quoted(unknown[0])} is not known: expected worker or ps; say which "
+            f"it is with {map_option('role:' + unknown[0], 'worker')} (or =ps)."
+        )
+    told = mapped(frame["role"], meant)
+    return frame.with_columns(role=pl.coalesce(told, guessed.cast(_WORD)))
+
+
+def _understood(frame: pl.DataFrame, column: str, renaming: Renaming) -> dict[str, Meaning]:
+    found = {
+        word: renaming.kinds.get(normal(word)) or meaning(word)
+        for word in distinct_words(frame[column])
+    }
+    return {word: meant for word, meant in found.items() if meant}
+
+
+def _mapped(column: str, known: Mapping[str, str | None]) -> pl.Expr:
+    """Replace every word of a column by what it means, null where that is nothing."""
+    told = {word: found for word, found in known.items() if found}
+    if not told:
+        return pl.lit(None, _WORD)
+    return pl.col(column).cast(pl.String).replace_strict(told, default=None).cast(_WORD)
+
+
+def _operation(known: Mapping[str, Mapping[str, Meaning]], kind: pl.Expr) -> pl.Expr:
+    """Take the operation from the first word that says one of the row's kind, else as it is told."""
+    fitting = []
+    for name in ("op", "kind", "name"):
+        op = _mapped(name, {word: op for word, (_, op) in known[name].items()})
+        of = _mapped(name, {word: kind for word, (kind, op) in known[name].items() if op})
+        fitting.append(pl.when(of == kind).then(op))
+    return pl.coalesce(*fitting, "op")
+
+
+def _unknown(spoken: pl.DataFrame) -> list[Note]:
+    counts = (
+        spoken.drop_nulls("unknown")
+        .group_by(pl.col("unknown").cast(pl.String))
+        .agg(pl.col("count").sum())
+        .sort("count", "unknown", descending=[True, False])
+    )
+    if counts.is_empty():
+        return []
+    total, shown = int(counts["count"].sum()), counts.head(_SHOWN)
+    said = [f"{quoted(word)} ({n:,})" if word else f"none ({n:,})" for word, n in shown.iter_rows()]
+    more = f" and {counts.height - _SHOWN} more" if counts.height > _SHOWN else ""
+    sentence = (
+        f"{total:,} spans are of a kind that TraceLens does not know: {', '.join(said)}{more}; they are "
+        "kept as 'user'. Say what one means with --map kind:WORD=KIND."
+    )
+    return [Note(file="", sentence=sentence, kind="table")]
+
+
+def _nameless(spoken: pl.DataFrame) -> list[Note]:
+    """Note reductions without an operation, which cannot be matched."""
+    unsaid = (pl.col("kind_meant") == "reduction") & pl.col("op_meant").is_null()
+    silent = int(spoken.filter(unsaid)["count"].sum())
+    if not silent:
+        return []
+    sentence = (
+        f"{silent:,} reductions name no operation (allreduce, broadcast, ...): whom they waited for is "
+        "unknown."
+    )
+    return [Note(file="", sentence=sentence, kind="table")]

@@ -1,0 +1,340 @@
+"""Replays each step's collectives: with other times on the wire, fused, hidden, or entered earlier.
+
+Calls of a communicator hold the wire one after the other. A fused message goes when its last part is
+ready and the one before is through, and takes what its parts took less the latency of all but one.
+Parts must wait for each other, so the best number of messages is tried out.
+
+While a reduction is under way beside backprop, a rank that comes late to the next one delays nobody as
+long as it comes before that is through (Li et al. 2019: pipelining mitigates stragglers, partially). A
+call goes when its last rank has come and the one before is through. What of a step's end moves, beyond
+what the last arrival does, is the pipeline's doing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tracelens.accounting.compute_time import AFTER_MEETING
+from tracelens.accounting.partition import spent_before
+from tracelens.accounting.phases import exposed_transfer
+from tracelens.accounting.thread_activity import training_threads
+from tracelens.schema.vocabulary import FULL_COLLECTIVES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tracelens.accounting.compute_time import ComputeTime
+    from tracelens.accounting.phases import Phases, Segments
+    from tracelens.arrays import Floats, Ints
+    from tracelens.model.trace import Trace
+    from tracelens.replay.counterfactual import Episode
+
+
+@dataclass(frozen=True)
+class StepCalls:
+    """The calls of a communicator in steps that have equally many of them, [step, call]."""
+
+    steps: Ints
+    ready: Ints
+    wire: Ints
+    nbytes: Ints
+    blocking: bool
+
+    @classmethod
+    def of(cls, calls: pl.DataFrame) -> list[StepCalls]:
+        """Take apart the calls of one communicator by how many a step has."""
+        numbers = calls["step"].to_numpy()
+        names = ("ready_ns", "wire_ns", "bytes")
+        columns = [calls[name].to_numpy() for name in names]
+        steps, first, count = np.unique(numbers, return_index=True, return_counts=True)
+        blocking = bool(calls["blocking"].any())
+        parts = []
+        for many in np.unique(count):
+            rows = first[count == many][:, None] + np.arange(many)
+            ready, wire, nbytes = (column[rows] for column in columns)
+            parts.append(cls(steps[count == many], ready, wire, nbytes, blocking))
+        return parts
+
+
+@dataclass(frozen=True)
+class Fused:
+    """`saved` nanoseconds of each step, with `messages` instead of `calls`."""
+
+    steps: Ints
+    saved: Floats
+    messages: int
+    calls: int
+
+
+def best_fusion(calls: StepCalls, latency_ns: float, exposed: Floats) -> Fused:
+    """Try 1, 2, 3, 4, 6, 8, 12 ... messages; a step saves at most what it has of exposed transfer."""
+    many = calls.wire.shape[1]
+    ends = end_of_calls(calls, calls.wire)
+    chosen = Fused(calls.steps, np.zeros(len(calls.steps)), many, many)
+    powers = [1 << power for power in range(max(many - 1, 0).bit_length())]
+    numbers = {number for power in powers for number in (power, power + power // 2)}
+    for parts in sorted(number for number in numbers if number < many):
+        saved = np.clip(ends - _fused(calls, parts, latency_ns), 0, exposed)
+        if saved.sum() > chosen.saved.sum():
+            chosen = Fused(calls.steps, saved, parts, many)
+    return chosen
+
+
+def end_of_calls(calls: StepCalls, wire: Ints | Floats) -> Floats:
+    """Return when the last call of each step is through, were the wire held for `wire`."""
+    if calls.blocking:  # what lies between calls stays as long as it is
+        return np.asarray(calls.ready[:, 0] + (wire - calls.wire).sum(axis=1), np.float64)
+    free: Floats = np.zeros(len(calls.steps))
+    for call in range(wire.shape[1]):
+        free = np.asarray(np.maximum(calls.ready[:, call], free) + wire[:, call], np.float64)
+    return free
+
+
+def _fused(calls: StepCalls, messages: int, latency_ns: float) -> Floats:
+    """Return when each step's last message is through."""
+    middle = (np.cumsum(calls.nbytes[0]) - calls.nbytes[0] / 2) / max(calls.nbytes[0].sum(), 1)
+    part = np.minimum((middle * messages).astype(np.int64), messages - 1)
+    begins = np.flatnonzero(np.diff(part, prepend=-1))
+    size = np.diff(np.append(begins, len(part)))
+    least = np.maximum(calls.wire.min(axis=1, keepdims=True), 1)
+    kept = np.add.reduceat(calls.wire, begins, axis=1) - (size - 1) * latency_ns
+    wire = np.maximum(kept, least)
+    if calls.blocking:
+        return np.asarray(calls.ready[:, 0] + wire.sum(axis=1) - calls.wire.sum(axis=1))
+    ready = np.maximum.reduceat(calls.ready, begins, axis=1)
+    moved = StepCalls(calls.steps, ready, wire.astype(np.int64), calls.nbytes, blocking=False)
+    return end_of_calls(moved, wire)
+
+
+def saved_by_faster_transfer(
+    calls: pl.DataFrame, steps: npt.NDArray[np.int64], takes: Floats, phases: Phases
+) -> Floats:
+    """Return by how many nanoseconds each of `steps` is shorter, as far as nothing hides the transfer.
+
+    Args:
+        calls: Collectives (`transfers.CALL_COLUMNS`).
+        steps: Which are changed, ascending.
+        takes: What share of its time on the wire each call of the step then takes.
+        phases: What each step has of transfer that nothing hides.
+    """
+    total = np.zeros(len(steps))
+    for part in calls.partition_by("communicator", maintain_order=True):
+        for same in StepCalls.of(part):
+            here = np.isin(same.steps, steps)
+            rows = np.searchsorted(steps, same.steps[here])
+            gain = end_of_calls(same, same.wire) - end_of_calls(
+                same, same.wire * _transfer_factors(same, here, takes, rows)
+            )
+            total[rows] += np.maximum(gain[here], 0)
+    return np.minimum(total, exposed_transfer(phases, steps))
+
+
+def _transfer_factors(
+    calls: StepCalls, here: npt.NDArray[np.bool_], takes: Floats, rows: npt.NDArray[np.intp]
+) -> Floats:
+    share = np.ones((len(calls.steps), 1))
+    share[here, 0] = takes[rows]
+    return share
+
+
+def hideable_transfer(trace: Trace, phases: Phases) -> int:
+    """Return by how many nanoseconds hiding transfer would shorten the job, at best.
+
+    In a step no rank can hide more than its backprop has room for, nor what must follow backprop: the
+    last collective, or the pulls of new weights. A step is shorter only by what the rank gains that
+    gains least.
+    """
+    backprop = pl.col("ns").filter(pl.col("category") == "backprop").sum()
+    transfer = pl.col("ns").filter(pl.col("category") == "transfer").sum()
+    steps = phases.times.group_by("rank", "step").agg(backprop=backprop, transfer=transfer)
+    hidden = phases.hidden.select("rank", "step", hidden="ns")
+    joined = steps.join(hidden, on=["rank", "step"], how="left").join(
+        _last_calls(trace), on=["rank", "step"], how="left"
+    )
+    room = (pl.col("backprop") - pl.col("hidden").fill_null(0)).clip(lower_bound=0)
+    early = pl.col("transfer") * (1 - _pulled(trace)) - pl.col("last").fill_null(0)
+    gains = joined.with_columns(gain=pl.min_horizontal(early.clip(lower_bound=0), room))
+    return int(gains.group_by("step").agg(pl.col("gain").min())["gain"].sum())
+
+
+def _last_calls(trace: Trace) -> pl.DataFrame:
+    """Return the transfer of the last collective of each rank and step."""
+    return (
+        trace.arrivals.drop_nulls("transfer_ns")
+        .sort("start_ns")
+        .group_by("rank", "step")
+        .agg(last=pl.col("transfer_ns").last())
+    )
+
+
+def _pulled(trace: Trace) -> float:
+    """Return the share of pulls in what workers exchange with parameter servers; 0 without any."""
+    op = pl.col("op").cast(pl.String)
+    moved = trace.spans.filter((pl.col("kind") == "ps") & op.is_in(["push", "pull"]))
+    sums = moved.select(
+        pulled=pl.col("bytes").filter(op == "pull").sum(), all=pl.col("bytes").sum()
+    ).collect()
+    pulled, everything = sums.row(0)
+    return float(pulled / everything) if everything else 0.0
+
+
+BLOCKING: Final = (
+    0.1  # of the steps with calls that stop the training thread: then it is no pipeline
+)
+_COLUMNS: Final = ("step", "process", "thread", "last_arrival_ns", "start_ns", "end_ns")
+WAITS_FIRST: Final = 0.05  # of a step that the thread waits before its last call: nor then,
+GOES_ON: Final = 0.25  # nor where it works for so much of a step after it
+
+
+@dataclass(frozen=True)
+class _CallArrivals:
+    """Calls of steps that have equally many: arrivals since the rank left the step before, and wire.
+
+    `rows` are rows of `ComputeTime`; `came` is [step, call, rank], `wire` [step, call], nanoseconds;
+    `left_ns` is when each rank left the step before, [step, rank].
+    """
+
+    rows: Ints
+    came: Floats
+    wire: Floats
+    left_ns: Ints
+
+    def gain(self, sooner: Floats) -> Floats:
+        """Return by how much more a step is shorter if ranks come `sooner`, than its last arrival."""
+        before, after = self.came, self.came - sooner
+        of_last = before[:, -1].max(axis=1) - after[:, -1].max(axis=1)
+        return np.asarray(
+            _end_of_arrivals(before, self.wire) - _end_of_arrivals(after, self.wire) - of_last
+        )
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The reductions that run beside the training thread, and the pieces of its time."""
+
+    own: ComputeTime
+    calls: tuple[_CallArrivals, ...]
+    pieces: Segments
+
+    @classmethod
+    def of(cls, trace: Trace, phases: Phases, own: ComputeTime) -> Pipeline | None:
+        """Take the calls in flight of all ranks; None where they are no pipeline as above.
+
+        That is where the last call of a step does not come about when a rank has done its own work: the
+        training thread waits before it, or goes on for long, beside calls that end in the next step.
+        """
+        calls = tuple(_in_flight_by_count(trace, own))
+        if not calls:
+            return None
+        work = np.nan_to_num(own.total).max(axis=1)
+        late = [part.came[:, -1].max(axis=1) - work[part.rows] for part in calls]
+        usual = float(np.median(np.concatenate(late)))
+        fits = -GOES_ON * own.step_ns <= usual <= WAITS_FIRST * own.step_ns
+        return cls(own, calls, phases.pieces) if fits else None
+
+    def further(self, late: Episode, effect: Floats) -> Floats:
+        """Return by how much more than without pipeline each step is shorter without `effect`.
+
+        Args:
+            late: Who is late, and in what.
+            effect: Nanoseconds that mending takes away, [step, rank].
+
+        Returns:
+            Nanoseconds, [step]; negative where reductions under way absorb the lateness.
+        """
+        more = np.zeros(len(self.own.steps))
+        if late.phase in AFTER_MEETING:  # over before the next step's first call
+            return more
+        for part in self.calls:
+            whole = effect[part.rows][:, None, :]
+            if late.pattern in ("sparse", "rotating"):
+                sooner = _beyond_peers(part.came, whole)
+            else:
+                sooner = whole * self._done(part, late)
+            more[part.rows] = part.gain(sooner)
+        return more
+
+    def _done(self, part: _CallArrivals, late: Episode) -> Floats:
+        """Return what share of the late phases each rank had behind it at each call."""
+        own, names = self.own, (late.phase, *late.also)
+        values = np.nan_to_num(own.own[[name in names for name in own.phases]].sum(axis=0))
+        steps = own.steps[part.rows]
+        pieces = pl.concat([self.pieces.of(name, steps) for name in names]).sort("start_ns")
+        done = np.zeros_like(part.came)
+        for rank in np.flatnonzero(late.effect.any(axis=0)):
+            inside = pieces.filter(pl.col("rank") == own.ranks[rank])
+            left = part.left_ns[:, rank]
+            at = left[:, None] + part.came[:, :, rank].astype(np.int64)
+            since = spent_before(inside, at) - spent_before(inside, left)[:, None]
+            done[:, :, rank] = since / np.maximum(values[part.rows, rank], 1.0)[:, None]
+        return np.clip(done, 0.0, 1.0)
+
+
+def _end_of_arrivals(came: Floats, wire: Floats) -> Floats:
+    """Return when the last call of each step is through."""
+    free = np.zeros(len(came))
+    for call in range(wire.shape[1]):
+        free = np.asarray(np.maximum(came[:, call].max(axis=1), free) + wire[:, call])
+    return free
+
+
+def _beyond_peers(came: Floats, effect: Floats) -> Floats:
+    """Return what of an effect in single steps had happened by each call: its lead over the median."""
+    return np.clip(came - np.median(came, axis=2, keepdims=True), 0.0, effect)
+
+
+def _in_flight_by_count(trace: Trace, own: ComputeTime) -> Iterator[_CallArrivals]:
+    """Take calls in flight of all ranks apart by how many a step has; each needs a step before it."""
+    ranks = len(own.ranks)
+    rows = trace.arrivals.filter(
+        pl.col("step").is_in(own.steps.tolist()),
+        pl.col("op").is_in(FULL_COLLECTIVES),
+        pl.col("arrived") == pl.col("expected"),
+        pl.col("expected") == ranks,
+        pl.col("last_arrival_ns").is_not_null(),
+    )
+    column = {  # all rows of a call stand together
+        name: rows[name].fill_null(0).to_numpy().reshape(-1, ranks) for name in _COLUMNS
+    }
+    number = column["step"][:, 0]
+    stops = column["thread"] == training_threads(trace)[column["process"]]
+    blocking = np.isin(number, number[stops.any(axis=1)])
+    open_ = rows["end_ns"].is_null().to_numpy().reshape(-1, ranks).any(axis=1)
+    steps = np.unique(number)
+    if len(np.unique(number[blocking])) > BLOCKING * len(steps):
+        return
+    order = np.lexsort((column["last_arrival_ns"][:, 0], number))
+    order = order[~(blocking | open_)[order]]
+    by_rank = np.searchsorted(trace.workers["process"].sort(), trace.workers["process"])
+    start, end = (column[name][order][:, by_rank].astype(np.int64) for name in _COLUMNS[-2:])
+    yield from _taken_apart(own.steps, number[order], start, end)
+
+
+def _taken_apart(numbers: Ints, step: Ints, start: Ints, end: Ints) -> Iterator[_CallArrivals]:
+    found, first, count = np.unique(step, return_index=True, return_counts=True)
+    if not len(found):
+        return
+    left = np.maximum.reduceat(end, first, axis=0)
+    follows = np.flatnonzero(np.diff(found, prepend=found[0] - 2) == 1)
+    for many in np.unique(count[follows]):
+        chosen = follows[count[follows] == many]
+        rows = first[chosen][:, None] + np.arange(many)
+        before = left[chosen - 1]
+        yield _CallArrivals(
+            rows=np.searchsorted(numbers, found[chosen]),
+            came=(start[rows] - before[:, None, :]).astype(np.float64),
+            wire=_wire(start[rows], end[rows]),
+            left_ns=before,
+        )
+
+
+def _wire(start: Ints, end: Ints) -> Floats:
+    """Return how long each call held the wire: the shortest of its ranks' times since it was free."""
+    free = np.concatenate([start[:, :1], end[:, :-1]], axis=1)
+    since = np.where(free < end, np.maximum(start, free), start)
+    return np.asarray((end - since).min(axis=2), np.float64)

@@ -1,0 +1,173 @@
+"""What a straggler episode costs: the same run again, without it.
+
+All ranks meet in every step, so a step takes as long as its slowest rank's compute time. Taking a delay
+away shortens the step by what the maximum over ranks falls; where nobody was seen waiting for the late
+ranks, they only delay the end of the run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.stats.robust import bootstrap_interval
+
+if TYPE_CHECKING:
+    from tracelens.arrays import Floats
+    from tracelens.model.result import Pattern
+
+
+ALL_PHASES: Final = ""  # stands for all phases together
+
+
+@dataclass(frozen=True)
+class Episode:
+    """Ranks that are late in a phase in the same steps; numbers are columns and rows of `OwnTime`.
+
+    `effect` is the lateness in nanoseconds, [step, rank], 0 outside; `also` names further phases of the
+    same ranks whose lateness is part of it; `unsure` is the standard error of `effect`, as a share.
+    """
+
+    ranks: tuple[int, ...]
+    phase: str
+    first: int
+    last: int
+    effect: Floats
+    pattern: Pattern
+    p: float
+    unsure: float = 0.0
+    period: int | None = None
+    also: tuple[str, ...] = ()
+
+    @property
+    def touched(self) -> npt.NDArray[np.intp]:
+        """Rows in which it happens."""
+        return np.flatnonzero(self.effect.any(axis=1))
+
+
+TWO_SIDED: Final = 1.96  # standard errors, for 95 %
+_SEEN_AS_WAIT: Final = 0.2  # of the lateness is seen again as waiting, if ranks meet in every step
+
+
+@dataclass(frozen=True)
+class Price:
+    """`saving` and `cost` as shares of the job; `waiting` ranks were seen waiting for the late ones.
+
+    `absorbed` is the share of the lateness that costs nothing: 1 - lost / late; of it, `in_flight` is
+    absorbed by reductions under way, the rest by others who are late in the same steps.
+    """
+
+    saving: float
+    interval: tuple[float, float]
+    cost: float
+    waiting: int
+    absorbed: float = 0.0
+    in_flight: float = 0.0
+
+
+def price(
+    total: Floats,
+    effect: Floats,
+    wait: Floats,
+    job_ns: float,
+    *,
+    unsure: float = 0.0,
+    further: Floats | None = None,
+) -> Price:
+    """Price `effect` (nanoseconds that a mend takes away), [step, rank] like `total` and `wait`.
+
+    `unsure` is the standard error of `effect`, as a share of it; `further` says by how much more each
+    step is shorter than own times tell.
+    """
+    total = np.nan_to_num(total, nan=0.0)
+    further = np.zeros(len(total)) if further is None else further
+    lost = _lost_of(total, effect, further)
+    touched = np.asarray(effect.any(axis=1))
+    late = effect > 0
+    late[1:] |= late[:-1]  # what follows is not for itself
+    waited = _waited(np.where(late, 0.0, wait), touched)
+    caused = np.minimum(waited, lost.sum())
+    cost = float(caused.sum() / (total.shape[1] * job_ns))
+    waiting = int(np.count_nonzero(caused > _SEEN_AS_WAIT * lost.sum()))
+    swings = [
+        _lost_of(total, effect * (1 + by), further * (1 + by)).sum()
+        for by in (-TWO_SIDED * unsure, TWO_SIDED * unsure)
+    ]
+    if not waiting and lost.any():
+        ends, mended = total.sum(axis=0), (total - effect).sum(axis=0)
+        counts = (ends.max() - mended.max()) / lost.sum()
+        lost, swings = lost * counts, [swing * counts for swing in swings]
+    drawn = _drawn(lost[touched], effect[touched].max(axis=1), job_ns)
+    interval = _joined(lost, drawn, [swing / job_ns for swing in swings], job_ns)
+    return Price(
+        saving=float(lost.sum() / job_ns),
+        interval=interval,
+        cost=cost,
+        waiting=waiting,
+        absorbed=_absorbed(lost, effect),
+        in_flight=max(_absorbed(lost, effect) - _absorbed(_lost(total, effect), effect), 0.0),
+    )
+
+
+def _absorbed(lost: Floats, effect: Floats) -> float:
+    """Return what share of the lateness was not lost (Li et al. 2019 call it mitigation)."""
+    late = float(effect.max(axis=1).sum())
+    return min(max(1 - float(lost.sum()) / late, 0.0), 1.0) if late > 0 else 0.0
+
+
+def as_work_varies(values: Floats, effect: Floats) -> Floats:
+    """Return a lasting lateness of each step if what slows a rank slows all that it does there.
+
+    A step with more work, or with a disturbance, is longer by more. Both are [step, rank]; `values` is
+    what ranks took for what is late, and `effect` what they usually lose.
+    """
+    values, late = np.nan_to_num(values, nan=0.0), effect > 0
+    mended = np.where(late, values - effect, np.nan)
+    ranks = np.flatnonzero(late.any(axis=0))
+    usual = np.maximum(np.nanmedian(mended[:, ranks], axis=0), 0.0)
+    each = np.zeros_like(effect)
+    whole = np.maximum(usual + effect[:, ranks], 1.0)
+    each[:, ranks] = values[:, ranks] * effect[:, ranks] / whole
+    return each
+
+
+def _drawn(lost: Floats, effect: Floats, job_ns: float) -> tuple[float, float]:
+    """Return the interval of the summed loss if other steps like these had been.
+
+    For its upper end there is one more step, that loses a whole `effect`: where nothing was lost in any
+    step, something may still be in 3 of as many (Hanley & Lippman-Hand 1983).
+    """
+    if not lost.size:
+        return 0.0, 0.0
+    further = np.append(lost, effect.mean())
+    return bootstrap_interval(lost, job_ns)[0], bootstrap_interval(further, job_ns)[1]
+
+
+def _joined(
+    lost: Floats, drawn: tuple[float, float], swings: list[float], job_ns: float
+) -> tuple[float, float]:
+    """Join the doubt about single steps with that about the lateness itself."""
+    saving = float(lost.sum() / job_ns)
+    below = np.hypot(saving - drawn[0], saving - swings[0])
+    above = np.hypot(drawn[1] - saving, swings[1] - saving)
+    return max(saving - float(below), 0.0), saving + float(above)
+
+
+def _lost_of(total: Floats, effect: Floats, further: Floats) -> Floats:
+    """Return by how much each step is shorter without `effect`: not at all at least, nor by more."""
+    return np.clip(_lost(total, effect) + further, 0.0, effect.max(axis=1))
+
+
+def _lost(total: Floats, effect: Floats) -> Floats:
+    """Return by how much each step is shorter without `effect`."""
+    return np.asarray(total.max(axis=1) - (total - effect).max(axis=1))
+
+
+def _waited(wait: Floats, touched: npt.NDArray[np.bool_]) -> Floats:
+    """Sum what each rank waited in the touched steps and those after (where updates are felt)."""
+    felt = touched.copy()
+    felt[1:] |= touched[:-1]
+    return np.asarray(wait[felt].sum(axis=0))

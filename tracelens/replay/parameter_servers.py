@@ -1,0 +1,336 @@
+"""Replays the exchange with parameter servers, request by request, with other processors or links.
+
+Between two rounds of requests (pushes to all shards, pulls from all) a worker works on its own, as long
+as it did. A request reaches its shard after the time it took to, less what the shard was at work
+meanwhile, for a shard at work may not look who asks. Pushes on a shard's link share it evenly; the
+shard serves one request after the other as they come (all at once, if it was seen to), those that wait
+already in the order that it was seen to take, applies the sum after the last push, and answers pulls
+from then on. So what a worker waits for follows from what all of them do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tracelens.arrays import Floats, Ints
+
+__all__ = ["PROCESSOR", "Change", "Rounds", "in_turn", "link_time", "shared"]
+
+
+PROCESSOR: Final = ("aggregate", "apply")
+
+
+def in_turn(able: Floats, work: Floats) -> Floats:
+    """Return when each is served, one after the other."""
+    done = np.cumsum(work)
+    return np.asarray(np.maximum.accumulate(able - (done - work)) + done)
+
+
+def link_time(begin: Floats, end: Floats) -> Floats:
+    """Return what part of a link's time each message had, if those at once had equal parts."""
+    edges = np.unique(np.concatenate([begin, end]))
+    first, last = np.searchsorted(edges, begin), np.searchsorted(edges, end)
+    change = np.bincount(first, minlength=len(edges)) - np.bincount(last, minlength=len(edges))
+    share = np.diff(edges) / np.maximum(np.cumsum(change)[:-1], 1)
+    until = np.concatenate([[0.0], np.cumsum(share)])
+    return np.asarray(until[last] - until[first])
+
+
+def shared(come: Floats, work: Floats) -> Floats:
+    """Return when each message is through, which needs so much of the link's time.
+
+    `given` is the time that each message there has had since the first one; who came with more of it
+    to go is through later.
+    """
+    through = [0.0] * len(come)
+    there: list[tuple[float, int]] = []
+    now = given = 0.0
+    times, works = come.tolist(), work.tolist()
+    for one in np.argsort(come, kind="stable").tolist():
+        time, count = times[one], len(there)
+        while count:
+            until, first = there[0]
+            done = now + (until - given) * count
+            if done > time:
+                given += (time - now) / count
+                break
+            through[first] = done
+            now, given, count = done, until, count - 1
+            heappop(there)
+        now = time
+        heappush(there, (given + works[one], one))
+    for left, (until, first) in enumerate(sorted(there)):
+        now += (until - given) * (len(there) - left)
+        through[first], given = now, until
+    return np.array(through)
+
+
+TOGETHER: Final = 0.25  # of the time of services, if they overlap, is saved by it at least
+MOST_REQUESTS: Final = 500_000  # played again: of a long run, its first steps
+_TIMES: Final = ("start_ns", "end_ns", "arrived", "got", "begun", "done", "busy")
+
+
+@dataclass(frozen=True)
+class Change:
+    """How many times as long each shard's processor and link take.
+
+    `ns_per_byte`, where not nan, lets a link receive at that pace, however many push at once.
+    """
+
+    cpu: Floats
+    wire: Floats
+    ns_per_byte: Floats
+
+    @classmethod
+    def none(cls, shards: int) -> Change:
+        """Everything as it was."""
+        return cls(np.ones(shards), np.ones(shards), np.full(shards, np.nan))
+
+
+@dataclass(frozen=True)
+class _AtShard:
+    """The requests of a round at one shard; `at_once` says that it serves them beside each other.
+
+    `applied` is how long after the last push it had applied the sum.
+    """
+
+    shard: int
+    mine: npt.NDArray[np.intp]  # places among all of the round
+    nbytes: Floats
+    receiving: Floats  # of the link's time
+    begun: Floats
+    serving: Floats
+    applied: float
+    at_once: bool
+
+
+@dataclass(frozen=True)
+class _Round:
+    """Requests of all workers, [worker, request]: times as recorded, nanoseconds."""
+
+    push: bool
+    step: int
+    own: Floats  # [worker], from the end of its round before
+    there: Floats  # from the worker's begin to the shard
+    back: Floats  # from the end of service to the worker's end
+    shards: tuple[_AtShard, ...]
+
+
+class Rounds:
+    """The rounds of a run in which all workers have alike ones; `length_ns` is what was played."""
+
+    def __init__(self, rounds: list[_Round], first: Floats, shards: int) -> None:
+        self._rounds = rounds
+        self._first = first
+        self._shards = shards
+        self._usual = self._ends(Change.none(shards))
+        self.length_ns = float(self._usual[-1] - first.min()) if rounds else 0.0
+
+    @classmethod
+    def of(cls, asked: pl.DataFrame, served: pl.DataFrame, shards: pl.Series) -> Rounds | None:
+        """Join both sides of the requests; None where workers' rounds are not alike."""
+        table = _joined(asked, served, shards)
+        workers = table["rank"].n_unique()
+        if table.is_empty() or table.select(_TIMES).null_count().sum_horizontal()[0]:
+            return None
+        rounds: list[_Round] = []
+        ended: Floats | None = None
+        first = np.zeros(workers)
+        for part in _parts(table):
+            if part.height % workers or part["rank"].n_unique() < workers:
+                return None
+            ordered = part.sort("rank", "shard", "key", "start_ns")
+            if ordered["rank"].to_numpy().reshape(workers, -1).std(axis=1).any():
+                return None
+            times = _times(ordered, workers)
+            begin = times["start_ns"].min(axis=1)
+            if ended is None:
+                first = ended = begin
+            rounds.append(_round(ordered, times, begin - ended, len(shards)))
+            ended = times["end_ns"].max(axis=1)
+        return cls(rounds, first, len(shards)) if len(rounds) > 1 else None
+
+    def lost(self, change: Change) -> Floats:
+        """Return by how many nanoseconds each round is over earlier, seen from the one before."""
+        gained = self._usual - self._ends(change)
+        return np.diff(gained, prepend=0.0)
+
+    @property
+    def workers(self) -> int:
+        """How many there are."""
+        return len(self._first)
+
+    def relieved(self, steps: Ints, effect: Floats) -> float:
+        """Return what share is saved if workers work so many nanoseconds less, [step, worker]."""
+        earlier = np.zeros((len(self._rounds), self.workers))
+        first = {one.step: row for row, one in reversed([*enumerate(self._rounds)])}
+        for row, step in enumerate(steps.tolist()):
+            if step in first:
+                earlier[first[step]] = effect[row]
+        mended = self._ends(Change.none(self._shards), earlier)
+        return float(max(self._usual[-1] - mended[-1], 0.0) / self.length_ns)
+
+    def _ends(self, change: Change, earlier: Floats | None = None) -> Floats:
+        """Return when the last worker ends each round."""
+        now = self._first.copy()
+        free = applied = np.full(self._shards, -np.inf)
+        ends = []
+        for row, one in enumerate(self._rounds):
+            own = one.own if earlier is None else np.maximum(one.own - earlier[row], 0.0)
+            asked = (now + own)[:, None] + one.there
+            served, free, applied = _serve(one, asked, (free, applied), change)
+            now = (served + one.back).max(axis=1)
+            ends.append(now.max())
+        return np.array(ends)
+
+
+def _serve(
+    one: _Round, asked: Floats, state: tuple[Floats, Floats], change: Change
+) -> tuple[Floats, Floats, Floats]:
+    """Serve a round: when each request is served, and from when on shards are free and have applied."""
+    free, applied = (part.copy() for part in state)
+    served = np.empty(asked.size)
+    for part in one.shards:
+        shard, come = part.shard, asked.reshape(-1)[part.mine]
+        factor = change.cpu[shard] if one.push else change.wire[shard]
+        if one.push:
+            come = _received(part, come, change)
+        able = np.maximum(come, free[shard] if one.push else max(free[shard], applied[shard]))
+        order = np.lexsort((part.begun, able))  # who waits already is served as it was
+        able, work = able[order], part.serving[order] * factor
+        ended = able + work if part.at_once else in_turn(able, work)
+        served[part.mine[order]] = ended
+        free[shard] = ended.max()
+        if one.push:
+            applied[shard] = free[shard] = ended.max() + part.applied * change.cpu[shard]
+    return served.reshape(asked.shape), free, applied
+
+
+def _received(part: _AtShard, come: Floats, change: Change) -> Floats:
+    pace = change.ns_per_byte[part.shard]
+    work = part.receiving * change.wire[part.shard] if np.isnan(pace) else part.nbytes * pace
+    return shared(come, work)
+
+
+def _joined(asked: pl.DataFrame, served: pl.DataFrame, shards: pl.Series) -> pl.DataFrame:
+    """Put the shard's times beside each request, and number the rounds of each worker."""
+    op, same = pl.col("op"), ["shard", "request"]
+    received = (
+        served.filter(op == "receive")
+        .group_by(same)
+        .agg(arrived=pl.col("start_ns").min(), got=pl.col("end_ns").min())
+    )
+    main = (
+        served.filter(op.is_in([PROCESSOR[0], "reply"]))
+        .group_by(same)
+        .agg(begun=pl.col("start_ns").min(), done=pl.col("end_ns").max())
+    )
+    applied = (
+        served.filter(op == "apply").group_by("shard", "step").agg(applied=pl.col("end_ns").max())
+    )
+    turn = (op != op.shift(1).over("rank")).fill_null(value=True)
+    wanted = asked.filter(op.is_in(["push", "pull"]), pl.col("shard").is_in(shards.implode()))
+    few = wanted.sort("rank", "start_ns").with_columns(round=turn.cum_sum().over("rank"))
+    per_round = max(few.height // max(int(few["round"].n_unique()), 1), 1)
+    few = few.filter(pl.col("round") <= max(MOST_REQUESTS // per_round, 2))
+    column = shards.search_sorted(few["shard"])
+    return (
+        few.with_columns(column=column.cast(pl.Int64))
+        .join(received, on=same, how="left")
+        .join(main, on=same, how="left")
+        .join(applied, on=["shard", "step"], how="left")
+        .with_columns(pl.coalesce("arrived", "begun"), pl.coalesce("got", "begun"))
+        .with_columns(pl.coalesce("applied", "done"))
+        .pipe(_less_busy, served)
+    )
+
+
+def _less_busy(table: pl.DataFrame, served: pl.DataFrame) -> pl.DataFrame:
+    """Add for how long a request's shard was at work between the worker's begin and its arrival."""
+    busy = np.zeros(table.height)
+    begin, arrived = table["start_ns"].to_numpy(), table["arrived"].to_numpy()
+    working = served.filter(pl.col("op") != "receive").sort("start_ns")
+    for (shard,), work in working.partition_by("shard", as_dict=True).items():
+        mine = np.flatnonzero((table["shard"] == shard).to_numpy())
+        worked = _worked(work["start_ns"].to_numpy(), work["end_ns"].to_numpy())
+        busy[mine] = worked(arrived[mine]) - worked(begin[mine])
+    return table.with_columns(busy=pl.Series(np.maximum(busy, 0.0)))
+
+
+def _worked(start: Ints, end: Ints) -> Callable[[Ints], Floats]:
+    """Return how long a shard has been at work until a moment; work is sorted by its start."""
+    reached = np.maximum.accumulate(end)
+    begin = np.maximum(start, np.concatenate([start[:1], reached[:-1]]))
+    length = np.maximum(end - begin, 0)
+    before = np.concatenate([[0], np.cumsum(length)])
+
+    def until(moment: Ints) -> Floats:
+        last = np.searchsorted(begin, moment, side="right")
+        inside = np.clip(moment - begin[last - 1], 0, length[last - 1])
+        return np.where(last > 0, before[last - 1] + inside, 0).astype(np.float64)
+
+    return until
+
+
+def _parts(table: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Yield the rounds in which all workers do the same."""
+    table = table.sort("round")
+    bounds = np.append(np.flatnonzero(np.diff(table["round"].to_numpy(), prepend=0)), table.height)
+    for begin, end in pairwise(bounds.tolist()):
+        yield table.slice(begin, end - begin)
+
+
+def _times(ordered: pl.DataFrame, workers: int) -> dict[str, Floats]:
+    return {
+        name: ordered[name].to_numpy().reshape(workers, -1).astype(np.float64)
+        for name in (*_TIMES, "applied")
+    }
+
+
+def _round(ordered: pl.DataFrame, times: dict[str, Floats], own: Floats, shards: int) -> _Round:
+    push = ordered["op"][0] == "push"
+    shard = ordered["column"].to_numpy()
+    nbytes = ordered["bytes"].fill_null(0).to_numpy().astype(np.float64)
+    flat = {name: values.reshape(-1) for name, values in times.items()} | {"bytes": nbytes}
+    places = [np.flatnonzero(shard == one) for one in range(shards)]
+    begin = times["start_ns"].min(axis=1, keepdims=True)
+    return _Round(
+        push=push,
+        step=int(ordered["step"].fill_null(-1)[0]),
+        own=own,
+        there=times["arrived"] - begin - times["busy"],
+        back=times["end_ns"] - times["done"],
+        shards=tuple(
+            _at_shard(one, mine, {name: values[mine] for name, values in flat.items()}, push=push)
+            for one, mine in enumerate(places)
+            if len(mine)
+        ),
+    )
+
+
+def _at_shard(
+    shard: int, mine: npt.NDArray[np.intp], times: dict[str, Floats], *, push: bool
+) -> _AtShard:
+    begun, done = times["begun"], times["done"]
+    serving = done - begun
+    beside = done.max() - begun.min() < (1 - TOGETHER) * serving.sum()
+    return _AtShard(
+        shard=shard,
+        mine=mine,
+        nbytes=times["bytes"],
+        receiving=link_time(times["arrived"], np.maximum(times["got"], times["arrived"])),
+        begun=begun,
+        serving=serving,
+        applied=float(np.maximum(times["applied"].max() - done.max(), 0)) if push else 0.0,
+        at_once=bool(len(mine) > 1 and beside),
+    )

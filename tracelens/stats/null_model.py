@@ -1,0 +1,207 @@
+"""The null model, learnt from peers: how blocks of steps vary, and how equal ranks differ for good.
+
+Every rank is compared with the median of its peers, and so is every peer with that of the other ones:
+what these differ by is noise (an AR(1) process, learnt from all blocks) and the spread between equal
+ranks (learnt from windows as long as the one judged, with a weak prior). Each has its own degrees of
+freedom, and their sum has those of Welch (1947) and Satterthwaite (1946). Beside it stand the tails of
+Student's t and of the binomial distribution, both regularised incomplete beta functions (Abramowitz &
+Stegun 26.5.24 and 26.7.1), computed by the continued fraction 26.5.8 with Lentz' method, on whole
+arrays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import lgamma
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.stats.robust import deviation
+
+if TYPE_CHECKING:
+    from tracelens.arrays import Floats
+
+_FAR_FROM_LEVEL: Final = 3.0  # deviations
+_MOST_ALIKE: Final = 0.8
+
+_TINY: Final = 1e-300
+_PRECISION: Final = 1e-14
+_MOST_TERMS: Final = 400
+_lgamma = np.vectorize(lgamma, otypes=[np.float64])
+
+
+def incomplete_beta(a: npt.ArrayLike, b: npt.ArrayLike, x: npt.ArrayLike) -> Floats:
+    """Return I_x(a, b) for positive `a`, `b` and `x` within [0, 1]; arguments broadcast."""
+    a, b, x = np.broadcast_arrays(np.asarray(a, float), np.asarray(b, float), np.asarray(x, float))
+    swapped = x > (a + 1) / (a + b + 2)  # the fraction converges quickly on one side of the mean
+    p, q, z = np.where(swapped, b, a), np.where(swapped, a, b), np.where(swapped, 1 - x, x)
+    with np.errstate(divide="ignore"):
+        power = _lgamma(p + q) - _lgamma(p) - _lgamma(q) + p * np.log(z) + q * np.log1p(-z)
+    tail = np.exp(power) / p * _fraction(p, q, z)
+    return np.asarray(np.where(swapped, 1 - tail, tail))
+
+
+def _fraction(a: Floats, b: Floats, x: Floats) -> Floats:
+    c, d = np.ones_like(x), 1 / _away_from_zero(1 - (a + b) * x / (a + 1))
+    value = d
+    for term in range(1, _MOST_TERMS):
+        even = term * (b - term) * x / ((a + 2 * term - 1) * (a + 2 * term))
+        odd = -(a + term) * (a + b + term) * x / ((a + 2 * term) * (a + 2 * term + 1))
+        for factor in (even, odd):
+            d = 1 / _away_from_zero(1 + factor * d)
+            c = _away_from_zero(1 + factor / c)
+            value = value * c * d
+        if np.all(np.abs(c * d - 1) < _PRECISION):
+            break
+    return value
+
+
+def _away_from_zero(values: Floats) -> Floats:
+    return np.asarray(np.where(np.abs(values) < _TINY, _TINY, values))
+
+
+def student_tail(t: npt.ArrayLike, freedom: npt.ArrayLike) -> Floats:
+    """Return P(T >= t) for Student's t with `freedom` degrees of freedom."""
+    t, freedom = np.asarray(t, float), np.asarray(freedom, float)
+    half = 0.5 * incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t))
+    return np.asarray(np.where(t >= 0, half, 1 - half))
+
+
+def binomial_tail(k: npt.ArrayLike, trials: npt.ArrayLike, rate: npt.ArrayLike) -> Floats:
+    """Return P(X >= k) for a binomial X."""
+    k, trials, rate = np.broadcast_arrays(*(np.asarray(v, float) for v in (k, trials, rate)))
+    inside = (k >= 1) & (k <= trials)
+    shown = np.where(inside, k, 1)
+    tail = incomplete_beta(shown, np.maximum(trials - shown + 1, 1), rate)
+    return np.asarray(np.where(inside, tail, np.where(k < 1, 1.0, 0.0)))
+
+
+BETWEEN_RANK_SIGMA: Final = 0.003  # of the step, between ranks that are equal
+_DRIFT_SIGMA: Final = 0.001  # of the step: how much that changes with time
+_SPREAD_FREEDOM: Final = 3  # nobody knows how equal ranks are
+_EFFICIENCY: Final = 0.6  # of a deviation that values far out hardly count in
+# Noise of a long mean is learnt through correlation: freedom at least, and for each value (measured).
+_NOISE_FREEDOM: Final = (3.0, 0.09)
+_MOST_FREEDOM: Final = 60
+_FAR_OUT: Final = 2.0  # deviations
+_NOT_CUT: Final = 0.92  # of the variance of normal numbers is left if they are cut there
+_LONGEST_CHANGE: Final = 0.75  # of the run: beyond, too little is left to compare with
+# The variance of the median of so many normal numbers (David & Nagaraja 2003, section 3).
+_MEDIANS: Final = (np.inf, 1.0, 0.5, 0.4487, 0.2982, 0.2868, 0.2147, 0.2104)
+
+
+def median_of_others(values: Floats) -> Floats:
+    """Return for each value, [row, rank], the median of the others in its row; two or more ranks."""
+    order = np.argsort(values, axis=1)
+    place = np.argsort(order, axis=1)
+    ordered = np.take_along_axis(values, order, axis=1)
+    count = values.shape[1]
+    low, high = ((count - 2) // 2, (count - 1) // 2)
+    middles = [np.where(place <= at, ordered[:, [at + 1]], ordered[:, [at]]) for at in (low, high)]
+    return np.asarray((middles[0] + middles[1]) / 2)
+
+
+@dataclass(frozen=True)
+class NullModel:
+    """The noise of a rank against its peers, and the variance between ranks for good.
+
+    `wider` is by what a rank's variance against all `ranks` peers differs from that of a peer against
+    the other ones.
+    """
+
+    noise: Noise
+    spread: float
+    wider: float
+    blocks: int
+    ranks: int
+
+    @classmethod
+    def of(cls, peers: Floats) -> NullModel:
+        """Learn it from peers against each other, [block, rank]."""
+        blocks, ranks = peers.shape
+        wider = (1 + _variance_of_median(ranks)) / (1 + _variance_of_median(ranks - 1))
+        noise = Noise.of(peers, wider)
+        seen = wider * _variance(peers.mean(axis=0)) - noise.variance(blocks)
+        return cls(noise, max(seen, BETWEEN_RANK_SIGMA**2), wider, blocks, ranks)
+
+    def lasting(self, length: int) -> float:
+        """Return what part of a rank's mean outside of a window is expected inside of it, too.
+
+        That is the best linear prediction from noise outside and spread between ranks (Henderson 1975):
+        all if ranks differ for good, nothing if they hardly do.
+        """
+        if length > _LONGEST_CHANGE * self.blocks:
+            return 0.0
+        return self.spread / (self.spread + self.noise.variance(self.blocks - length))
+
+    def scale(self, length: int, means: Floats) -> tuple[float, float]:
+        """Return the deviation of means over such windows, and its degrees of freedom.
+
+        `means` are those of the peers, [window, rank].
+        """
+        lasting = self.lasting(length)
+        outside = self.noise.variance(self.blocks - length) if lasting else 0.0
+        noise = self.noise.variance(length) + lasting**2 * outside
+        natural = ((1 - lasting) * BETWEEN_RANK_SIGMA) ** 2 + (lasting * _DRIFT_SIGMA) ** 2
+        values = (self.ranks - 1) * self.blocks
+        least, each = _NOISE_FREEDOM
+        known = min(least + each * values, _MOST_FREEDOM)
+        freedom = min(_EFFICIENCY * values / length, _MOST_FREEDOM)
+        observed = self.wider * _variance(means)
+        if observed < noise + natural:
+            firm = _freedom((noise, known), (natural, _SPREAD_FREEDOM))
+            both = (freedom * observed + firm * (noise + natural)) / (freedom + firm)
+            return float(np.sqrt(both)), freedom + firm
+        unsure = freedom + _SPREAD_FREEDOM
+        natural = (freedom * (observed - noise) + _SPREAD_FREEDOM * natural) / unsure
+        return float(np.sqrt(noise + natural)), _freedom((noise, known), (natural, unsure))
+
+
+def _variance(values: Floats) -> float:
+    """Return the variance of values around 0, some of which may be far out."""
+    limit = _FAR_OUT * deviation(values)
+    return float(np.mean(np.clip(values, -limit, limit) ** 2)) / _NOT_CUT
+
+
+def _variance_of_median(count: int) -> float:
+    """Return the variance of the median of so many normal numbers."""
+    return _MEDIANS[count] if count < len(_MEDIANS) else np.pi / 2 / (count + np.pi / 2 - 1)
+
+
+def _freedom(*parts: tuple[float, float]) -> float:
+    """Return the degrees of freedom of a sum of variances, each with its own."""
+    total = sum(variance for variance, _ in parts)
+    return total**2 / sum(variance**2 / freedom for variance, freedom in parts)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How blocks of a rank vary: as an AR(1) process, of which neighbours are alike."""
+
+    level: float  # variance
+    alike: float  # correlation
+
+    @classmethod
+    def of(cls, blocks: Floats, wider: float = 1.0) -> Noise:
+        """Learn it from each rank's covariances, of blocks and of neighbours, without what is far out.
+
+        Its variance is `wider` times as large. What a rank shows is noisy, but the median over ranks is
+        not, and a late rank hardly counts in it. Correlation is raised as Kendall (1954) does, since
+        levels are taken from the same few blocks.
+        """
+        centred = blocks - np.median(blocks, axis=0)
+        limit = _FAR_FROM_LEVEL * deviation(centred)
+        centred = np.clip(centred, -limit, limit)
+        alone = float(np.median((centred**2).mean(axis=0)))
+        with_next = float(np.median((centred[1:] * centred[:-1]).mean(axis=0)))
+        rho = max(with_next / alone, 0.0) if alone else 0.0
+        rho = min(rho + (1 + 4 * rho) / len(blocks), _MOST_ALIKE)
+        return cls(wider * max(alone - with_next, 0.0) / (1 - rho), rho)
+
+    def variance(self, length: int) -> float:
+        """Return the variance of the mean of so many blocks."""
+        apart = np.arange(1, length)
+        alike = 1 + 2 * float(((1 - apart / length) * self.alike**apart).sum())
+        return self.level * alike / length

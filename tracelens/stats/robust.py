@@ -1,0 +1,100 @@
+"""Robust summaries of what was measured step by step: deviations, blocks, bootstrap, histograms.
+
+A normal distribution's deviation is 1.4826 times its median absolute deviation (Hampel 1974).
+Neighbouring steps are alike, so levels and intervals are taken from blocks of steps, not from single
+ones.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import polars as pl
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelens.arrays import Floats, Ints
+
+
+_BOOTSTRAP_BLOCK: Final = 5  # steps resampled together: neighbours are alike
+_FEWEST_BLOCKS: Final = 5  # such blocks, or shorter ones
+_BOOTSTRAP_SAMPLES: Final = 400
+
+_TO_SIGMA: Final = 1.4826
+
+
+def deviation(values: Floats) -> float:
+    """Return the deviation of values from zero."""
+    return _TO_SIGMA * float(np.median(np.abs(values)))
+
+
+def deviation_of_steps(values: Floats) -> float:
+    """Return the deviation of a row from step to step, whatever lasts."""
+    return deviation(np.diff(values)) / 2**0.5 if len(values) > 1 else 0.0
+
+
+LEAST_BLOCK: Final = 4  # steps
+MOST_BLOCKS: Final = 64
+_FAR_FROM_BLOCK: Final = 1.5  # deviations
+
+
+def block_edges(steps: int) -> Ints:
+    """Return where blocks of steps begin, and the end; a remainder belongs to the last block."""
+    size = max(LEAST_BLOCK, steps // MOST_BLOCKS)
+    edges = np.arange(0, max(steps - size, 0) + 1, size)
+    return np.append(edges, steps)
+
+
+def block_medians(values: Floats, edges: Ints) -> Floats:
+    """Condense each block of rows to its median."""
+    return np.stack([np.median(values[a:b], axis=0) for a, b in pairwise(edges)])
+
+
+def block_levels(values: Floats, edges: Ints) -> Floats:
+    """Condense each block of rows to its mean, in which rows far from the block's median count less.
+
+    Nearly as sharp as a mean where noise is normal, and as deaf to single spikes as a median (the
+    first step of Huber's M-estimator, 1964).
+    """
+    middles = block_medians(values, edges)
+    rest = values - np.repeat(middles, np.diff(edges), axis=0)
+    limit = _FAR_FROM_BLOCK * deviation(rest)
+    kept = np.clip(rest, -limit, limit)
+    return np.asarray(middles + [kept[a:b].mean(axis=0) for a, b in pairwise(edges)])
+
+
+BINS_PER_DECADE: Final = 20
+
+
+def log_histogram(rows: pl.DataFrame, value: str, by: str, kept: Sequence[str]) -> pl.DataFrame:
+    """Count a frame's durations (column `value`, ns) by bin and by the words in the column `by`.
+
+    Returns `by`, from_ns, to_ns, count, and the columns `kept` of the longest of each bin. What is
+    shorter than a nanosecond is in the first bin.
+    """
+    power = pl.col(value).clip(lower_bound=1).log10().mul(BINS_PER_DECADE).add(1e-9).floor()
+    longest = pl.col(value).arg_max()
+    edge = 10.0 ** (pl.col("bin") / BINS_PER_DECADE)
+    return (
+        rows.with_columns(bin=power.cast(pl.Int32))
+        .group_by(by, "bin")
+        .agg(pl.len().cast(pl.Int64).alias("count"), *(pl.col(name).get(longest) for name in kept))
+        .with_columns(from_ns=edge, to_ns=edge * 10.0 ** (1 / BINS_PER_DECADE))
+        .select(by, "from_ns", "to_ns", "count", *kept)
+        .sort(by, "from_ns")
+    )
+
+
+def bootstrap_interval(lost: Floats, job_ns: float, seed: int = 0) -> tuple[float, float]:
+    """Return the 95 % interval of the summed loss as a share of the job, resampling blocks of steps."""
+    if not lost.size:
+        return 0.0, 0.0
+    block = min(_BOOTSTRAP_BLOCK, max(len(lost) // _FEWEST_BLOCKS, 1))
+    count = -(-len(lost) // block)
+    starts = np.random.default_rng(seed).integers(0, len(lost), (_BOOTSTRAP_SAMPLES, count, 1))
+    rows = ((starts + np.arange(block)) % len(lost)).reshape(_BOOTSTRAP_SAMPLES, -1)[:, : len(lost)]
+    low, high = np.quantile(lost[rows].sum(axis=1) / job_ns, [0.025, 0.975])
+    return float(low), float(high)

@@ -1,0 +1,340 @@
+"""Scans for windows of steps in which a rank is beyond its peers: of three ranks or more, and of two.
+
+Of many ranks each step is compared across ranks (so what all share cancels), blocks of steps are
+condensed to a robust mean (so single spikes cancel), and windows of all lengths and places are scanned.
+A window is compared with the peers meanwhile and, as far as ranks differ for good, with the same rank
+outside. The null model is learnt from the peers alone, and the p-value pays for every window tried. A
+sign test guards against noise with heavy tails: in a late window nearly every step is late.
+
+With two ranks nobody says what is normal, so only a large effect counts: 10 % of the step. Chance is
+what exchanging the two ranks gives: if they are alike, doing so within any block of steps (blocks,
+because neighbouring steps are alike) changes nothing but the sign of their difference there. What is
+exchanged is the difference without the delay in question, so a large one is not its own noise; and the
+greatest window of each such permutation counts, so the p-value pays for all windows tried.
+docs/analyses.md gives formulas and sources.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.stats.changepoint import course
+from tracelens.stats.null_model import (
+    BETWEEN_RANK_SIGMA,
+    NullModel,
+    binomial_tail,
+    median_of_others,
+    student_tail,
+)
+from tracelens.stats.robust import (
+    LEAST_BLOCK,
+    MOST_BLOCKS,
+    block_edges,
+    block_levels,
+    deviation,
+    deviation_of_steps,
+)
+
+if TYPE_CHECKING:
+    from tracelens.arrays import Flags, Floats, Ints
+
+
+WHOLE_RUN: Final = (
+    0.25  # of the chance of a false alarm: most who are late are so for the whole run
+)
+_HARDLY_FAR: Final = 2.5  # deviations: no p-value below can become a finding
+_HOPELESS: Final = 0.05  # no p-value above it can become a finding
+_STEPS_ALIKE: Final = 3  # neighbouring steps are correlated: so many count as one
+_FEW: Final = 16  # ranks: what one of them does is seen in the scale of all
+_BY_RANK: Final = ("mean", "middle", "scale", "p")
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows of steps (rows), inclusive, and how far each rank is beyond what it is held against."""
+
+    first: Ints
+    last: Ints
+    mean: Floats  # [window, rank]
+    middle: Floats  # halfway between that and the mean: who is above is late
+    scale: Floats  # what is normal
+    p: Floats
+
+
+@dataclass(frozen=True)
+class Scan:
+    """The least likely window of every rank; `mean` is the excess in it, `scale` what is normal."""
+
+    p: Floats
+    mean: Floats
+    scale: Floats
+    first: Ints
+    last: Ints
+
+
+def peer_residuals(own: Floats, step_ns: float) -> Floats:
+    """Return each rank's own time beyond the step's median rank, as a share of `step_ns`.
+
+    Both are [step, rank]; where a rank lacks a step (nan) it counts as the median.
+    """
+    nobody = np.isnan(own).all(axis=1, keepdims=True)  # a step in which the job broke off
+    own = np.where(nobody, 0.0, own)
+    excess: Floats = (own - np.nanmedian(own, axis=1, keepdims=True)) / step_ns
+    return np.nan_to_num(excess, nan=0.0)
+
+
+def least_effect(ranks: int) -> float:
+    """Return the smallest excess worth reporting, as a share of the step: 1.5 %, more for few ranks."""
+    return 0.015 * (1 + 24 / ranks**2)
+
+
+def scan_ranks(excess: Floats, known: Flags | None = None) -> Scan:
+    """Search every rank's excess, [step, rank], for the window that chance explains worst.
+
+    `known` ranks are late for sure: nobody is held against them.
+    """
+    ranks = np.arange(excess.shape[1])
+    peers = np.ones(len(ranks), np.bool_) if known is None else ~known
+    windows = _windows(excess, peers)
+    steps = _Steps(excess, np.sort(excess[:, peers], axis=None), peers)
+    chosen = [_least_likely(steps, windows, rank) for rank in range(len(ranks))]
+    rows = np.array([row for row, _ in chosen])
+    return Scan(
+        p=np.array([p for _, p in chosen]),
+        mean=windows.mean[rows, ranks],
+        scale=windows.scale[rows, ranks],
+        first=windows.first[rows],
+        last=windows.last[rows],
+    )
+
+
+def _windows(excess: Floats, peers: Flags) -> Windows:
+    """Judge every rank by its peers; among many it is one of these itself, which hardly matters."""
+    edges = block_edges(len(excess))
+    blocks = block_levels(excess, edges)
+    ranks = np.arange(excess.shape[1])
+    if len(ranks) > _FEW:
+        return _judged(edges, blocks, blocks[:, peers])
+    each = [_judged(edges, blocks[:, [rank]], blocks[:, peers & (ranks != rank)]) for rank in ranks]
+    return Windows(each[0].first, each[0].last, *_joined(each, _BY_RANK, axis=1))
+
+
+def _joined(parts: list[Windows], names: tuple[str, ...], axis: int) -> list[Any]:
+    return [np.concatenate([getattr(part, name) for part in parts], axis=axis) for name in names]
+
+
+def _judged(edges: Ints, blocks: Floats, peers: Floats) -> Windows:
+    """Try windows of all lengths (2, 3, 4, 6, 8 ... blocks, and everything) at every quarter length."""
+    normal = NullModel.of(peers - median_of_others(peers))
+    middle = np.median(peers, axis=1, keepdims=True)
+    sums = _Sums.of(blocks - middle), _Sums.of(peers - median_of_others(peers)), _Sums.of(middle)
+    lengths = _lengths(len(blocks))
+    parts = [_of_length(edges, sums, normal, length, len(lengths)) for length in lengths]
+    return Windows(*_joined(parts, ("first", "last"), axis=0), *_joined(parts, _BY_RANK, axis=0))
+
+
+def _of_length(
+    edges: Ints, sums: tuple[_Sums, _Sums, _Sums], normal: NullModel, length: int, lengths: int
+) -> Windows:
+    """Judge the windows of one length: `sums` are of ranks, of their peers, and of the peers' median."""
+    ranks, peers, middle = sums
+    starts = np.arange(0, normal.blocks - length + 1, max(1, length // 4))
+    lasting = normal.lasting(length)
+    means = ranks.beyond(starts, length, lasting)
+    scale, freedom = normal.scale(length, peers.beyond(starts, length, lasting))
+    level = ranks.inside(starts, length) + middle.inside(starts, length)
+    p = np.ones_like(means)
+    far = means > _HARDLY_FAR * scale
+    whole = length == normal.blocks
+    tried = 1 / WHOLE_RUN if whole else 2 * normal.blocks / length * (lengths - 1) / (1 - WHOLE_RUN)
+    p[far] = np.minimum(student_tail(means[far] / scale, freedom) * tried, 1.0)
+    scales = np.full_like(means, scale)
+    return Windows(edges[starts], edges[starts + length] - 1, means, level - means / 2, scales, p)
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """Sums of blocks up to each, [block, rank], so that every window's mean costs the same."""
+
+    upto: Floats
+
+    @classmethod
+    def of(cls, blocks: Floats) -> _Sums:
+        return cls(np.concatenate([np.zeros((1, blocks.shape[1])), np.cumsum(blocks, axis=0)]))
+
+    def inside(self, starts: Ints, length: int) -> Floats:
+        """Return the means of windows."""
+        return np.asarray((self.upto[starts + length] - self.upto[starts]) / length)
+
+    def beyond(self, starts: Ints, length: int, lasting: float) -> Floats:
+        """Return those means, less what is expected from outside of the window."""
+        inside = self.inside(starts, length)
+        rest = max(len(self.upto) - 1 - length, 1)
+        return np.asarray(inside - lasting * (self.upto[-1] - inside * length) / rest)
+
+
+def _lengths(count: int) -> list[int]:
+    """Return lengths of windows in blocks: each about the root of two times the one before."""
+    half_powers = {round(2 ** (half / 2)) for half in range(2, 2 * count.bit_length())}
+    return [*sorted(length for length in half_powers if length < count), count]
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """All steps, [step, rank], those of peers in order, and who these are."""
+
+    excess: Floats
+    pooled: Floats
+    peers: Flags
+
+    def above(self, rank: int, level: float) -> tuple[int, int]:
+        """Return in how many steps the peers of a rank are above `level`, and of how many."""
+        own = self.excess[:, rank] if self.peers[rank] else self.excess[:0, rank]
+        count = len(self.pooled) - int(np.searchsorted(self.pooled, level, side="right"))
+        return count - int(np.count_nonzero(own > level)), len(self.pooled) - len(own)
+
+
+def _least_likely(steps: _Steps, windows: Windows, rank: int) -> tuple[np.intp, float]:
+    """Return a rank's window with the smallest p-value that its steps confirm one by one."""
+    p = windows.p[:, rank]
+    order = np.argsort(p, kind="stable")
+    best, lowest = order[0], 1.0
+    for row in order:
+        if p[row] >= min(lowest, _HOPELESS):
+            break
+        first, last = int(windows.first[row]), int(windows.last[row])
+        sign = _sign_tail(steps, rank, slice(first, last + 1), windows.middle[row, rank])
+        tried = 2 * len(steps.excess) / (last + 1 - first)
+        combined = max(float(p[row]), sign * tried)
+        if combined < lowest:
+            best, lowest = row, combined
+    return best, lowest
+
+
+def _sign_tail(steps: _Steps, rank: int, window: slice, level: float) -> float:
+    """Return how likely so many steps are above `level`, judged by the rank outside and its peers."""
+    own = steps.excess[:, rank]
+    inside = own[window]
+    above = np.count_nonzero(inside > level)
+    peers_above, peer_steps = steps.above(rank, level)
+    outside = len(own) - len(inside)
+    own_above = np.count_nonzero(own > level) - above
+    own_rate = own_above / outside if outside >= LEAST_BLOCK else 0.0
+    rate = max((peers_above + 1) / (peer_steps + 2), own_rate)
+    return float(binomial_tail(above / _STEPS_ALIKE, len(inside) / _STEPS_ALIKE, rate))
+
+
+def discoveries(p: Floats, rate: float) -> npt.NDArray[np.bool_]:
+    """Say which p-values hold if the chance that any of them is wrong may be `rate` (Holm 1979)."""
+    order = np.argsort(p, kind="stable")
+    fails = np.flatnonzero(p[order] * np.arange(p.size, 0, -1) > rate)
+    holds = np.zeros(p.size, np.bool_)
+    holds[order[: fails[0] if fails.size else p.size]] = True
+    return holds
+
+
+LEAST_EFFECT_OF_PAIR: Final = 0.10  # of the step
+LEAST_WINDOW_OF_PAIR: Final = (8, 40)  # steps: a quarter of the run, but no less and no more
+PERMUTATIONS: Final = 4999
+CONSISTENT: Final = 0.75  # of a window's steps are late, else single spikes made it
+_CLEARLY_BETTER: Final = 0.75  # before a line is taken away as what is no noise
+_LONGEST_CORRELATION: Final = 10  # steps
+_FAR_OUT: Final = 4.0  # robust standard deviations
+_TAKEN_AWAY: Final = 2.0  # a fitted lateness takes noise with it, and noise drifts
+_AT_ONCE: Final = 2_000_000  # numbers
+
+
+def scan_pair(difference: Floats, seed: int = 0) -> Scan:
+    """Search the difference of two ranks (second minus first, as a share of the step).
+
+    Returns one entry for each rank: its worst window, and how likely chance gives one as bad.
+    """
+    sides = [_scan_second_of_pair(sign * difference, seed) for sign in (-1.0, 1.0)]
+    p, mean, first, last = (np.array(column) for column in zip(*sides, strict=True))
+    spread = deviation_of_steps(difference)
+    scale = np.maximum(
+        spread * np.sqrt(_LONGEST_CORRELATION / (last - first + 1)), BETWEEN_RANK_SIGMA
+    )
+    return Scan(p, mean, scale, first, last)
+
+
+def least_window_of_pair(steps: int) -> int:
+    """Return how long two ranks must differ; shorter, any third program may be the cause."""
+    shortest, longest = LEAST_WINDOW_OF_PAIR
+    return max(shortest, min(longest, steps // 4))
+
+
+def _scan_second_of_pair(difference: Floats, seed: int) -> tuple[float, float, int, int]:
+    """Return p-value, effect and window (first and last row) in which the second rank is latest."""
+    whole = (0, len(difference) - 1)
+    fitted = course(difference, *whole, better=_CLEARLY_BETTER)
+    residual = _without_spikes(difference - fitted.effect)
+    difference = fitted.effect + residual
+    size = max(_correlation_length(residual), len(difference) // MOST_BLOCKS)
+    first, last = _windows_of_pair(
+        len(difference) // size, -(-least_window_of_pair(len(difference)) // size)
+    )
+    if not len(first):
+        return 1.0, 0.0, *whole
+    scores = _scores(_block_means(difference, size)[None, :], first, last)[0]
+    row = int(np.argmax(scores))
+    edges = int(first[row]) * size, int(last[row] + 1) * size - 1
+    inside = difference[edges[0] : edges[1] + 1]
+    effect = float(np.median(inside))
+    if effect < LEAST_EFFECT_OF_PAIR or np.mean(inside > effect / 2) < CONSISTENT:
+        return 1.0, effect, *edges
+    null = _TAKEN_AWAY * _null_scores(_block_means(residual, size), first, last, seed)
+    return (1 + np.count_nonzero(null >= scores[row])) / (1 + len(null)), effect, *edges
+
+
+def _without_spikes(residual: Floats) -> Floats:
+    """Cut what is far out: a few stalls of the machine must not hide what lasts."""
+    middle = np.median(residual)
+    limit = _FAR_OUT * deviation(residual - middle)
+    return np.clip(residual, middle - limit, middle + limit)
+
+
+def _correlation_length(residual: Floats) -> int:
+    """Return after how many steps the difference has forgotten, from its lag-1 correlation."""
+    centred = residual - np.median(residual)
+    limit = 3 * deviation(centred)
+    centred = np.clip(centred, -limit, limit)
+    power = float(centred @ centred)
+    rho = float(centred[1:] @ centred[:-1]) / power if power else 0.0
+    rho = min(max(rho + (1 + 4 * rho) / len(residual), 0.0), 0.95)  # Kendall's correction
+    return min(max(LEAST_BLOCK, round((1 + rho) / (1 - rho))), _LONGEST_CORRELATION)
+
+
+def _block_means(values: Floats, size: int) -> Floats:
+    count = len(values) // size
+    return np.asarray(values[: count * size].reshape(count, size).mean(axis=1))
+
+
+def _windows_of_pair(count: int, least: int) -> tuple[Ints, Ints]:
+    """Return windows of blocks, inclusive: lengths grow by the root of 2, at quarter lengths."""
+    lengths = {round(least * 2 ** (half / 2)) for half in range(40)} | {count}
+    pairs = [
+        (start, start + length - 1)
+        for length in sorted(lengths)
+        if least <= length <= count
+        for start in range(0, count - length + 1, max(1, length // 4))
+    ]
+    table = np.array(pairs, np.int64).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
+
+
+def _scores(blocks: Floats, first: Ints, last: Ints) -> Floats:
+    """Return sum / sqrt(length) of every window, [sample, window]."""
+    sums = np.concatenate([np.zeros((len(blocks), 1)), np.cumsum(blocks, axis=1)], axis=1)
+    return np.asarray((sums[:, last + 1] - sums[:, first]) / np.sqrt(last - first + 1))
+
+
+def _null_scores(blocks: Floats, first: Ints, last: Ints, seed: int) -> Floats:
+    """Return the greatest score, of either rank, under random exchanges of the ranks in each block."""
+    signs = np.random.default_rng(seed).choice((-1.0, 1.0), (PERMUTATIONS, len(blocks)))
+    parts = np.array_split(signs * blocks, 1 + PERMUTATIONS * len(first) // _AT_ONCE)
+    return np.concatenate([np.abs(_scores(part, first, last)).max(axis=1) for part in parts])

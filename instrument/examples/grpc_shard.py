@@ -83,8 +83,9 @@ class Shard:
             wire.gather(stream, gradient)
         push = Push(gradient, about, threading.Event())
         self._line.put(push)
-        if self._asynchronous:
-            push.dealt_with.wait()
+        while self._asynchronous and not push.dealt_with.wait(LOOK_UP_S):
+            if not context.is_active():
+                break  # the worker is gone, or the server's core was before this came into line
         return b""
 
     def _serve(self, push: Push) -> None:

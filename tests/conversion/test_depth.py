@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,3 +62,17 @@ def test_threads_do_not_nest_in_each_other() -> None:
 def test_nothing() -> None:
     """No events, no depths."""
     assert find([]) == []
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [(0, 0, 10), (0, 0, 50)],
+        [(0, 20, 30), (0, 0, 100)],
+        [(1, 20, 30), (1, 0, 100)],
+    ],
+    ids=["all together", "latest first", "no thread 0"],
+)
+def test_what_holds_another_may_be_given_after_it(events: list[tuple[int, int, int]]) -> None:
+    """Records come in the order in which they began, mostly."""
+    assert find(events) == [1, 0]

@@ -194,8 +194,9 @@ def told(changes: list[Change]) -> int:
     tried = [change for change in changes if change.outcome != UNSEEN]
     survivors = [change for change in tried if change.outcome == "survived"]
     for change in sorted(survivors, key=lambda change: change.line):
-        rows = [row for row in change.diff.splitlines() if row[:1] in "+-"]
-        say(f"\nline {change.line}: {change.operator}", *rows[2:])  # without the names of the files
+        _, _, lines = change.diff.partition("\n@@")
+        rows = [row for row in lines.splitlines() if row[:1] in "+-"]
+        say(f"\nline {change.line}: {change.operator}", *rows)
     outcomes = Counter(change.outcome for change in tried)
     said = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
     noticed = len(tried) - len(survivors)

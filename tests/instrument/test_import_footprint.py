@@ -37,7 +37,18 @@ SLOW = {
     "warnings",
     "importlib",
 }
-HEAVY = {"numpy", "pyarrow", "polars", "plotly", "dash", "rich", "wrapt", "torch", "mpi4py"}
+HEAVY = {
+    "numpy",
+    "pyarrow",
+    "polars",
+    "plotly",
+    "dash",
+    "rich",
+    "scipy",
+    "wrapt",
+    "torch",
+    "mpi4py",
+}
 
 REPORT = "import sys; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
 

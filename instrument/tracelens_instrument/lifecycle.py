@@ -8,8 +8,9 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from dataclasses import replace
+from threading import RLock
 
-from tracelens.schema.light import replace
 from tracelens_instrument.core import environment
 from tracelens_instrument.core.failures import (
     Tolerated,
@@ -21,7 +22,6 @@ from tracelens_instrument.core.failures import (
 from tracelens_instrument.core.identity import identify, with_learned
 from tracelens_instrument.core.registry import REGISTRY
 from tracelens_instrument.core.state import NO_STEP, STATE, Waiting
-from tracelens_instrument.core.threads import RLock
 from tracelens_instrument.recording import Recording
 from tracelens_instrument.retention.policy import (
     DEFAULT_DETAIL,
@@ -91,6 +91,7 @@ class UnrecordedFunctions:
 
 
 UNRECORDED: Final = UnrecordedFunctions()
+
 
 _LOCK: Final = [RLock()]  # in a list, because a forked child needs a fresh one
 _callbacks: list[Callable[[], object]] = []
@@ -259,7 +260,7 @@ def _warn_of_differences(current: Recording, directory: Path | None, wanted: Ret
 
 def _is_same(one: Path, other: Path) -> bool:
     try:
-        return one.absolute() == other
+        return os.path.normpath(one.absolute()) == os.path.normpath(other)
     except OSError:  # the working folder is gone
         return False
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from tracelens.conversion.columns import SLOT, RecordChunk, Records, pick
 from tracelens.errors import NotATrace
-from tracelens.schema.light_json import loads
+from tracelens.schema.json_text import loads
 from tracelens.schema.ownership import NO_LINK
 from tracelens.schema.record import BYTE_ORDER, HEADER, MAGIC, RECORD_BYTES
 from tracelens.schema.side import check_version

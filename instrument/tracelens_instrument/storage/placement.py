@@ -18,6 +18,7 @@ from tracelens.schema.host import leave_note
 from tracelens.schema.ownership import MARKER_FILE, mark
 from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, TRACE_SUFFIX, stem
 from tracelens_instrument.core.failures import Tolerated, warn_once
+from tracelens_instrument.storage.descriptors import LimitsAsErrors
 
 TYPE_CHECKING = False
 
@@ -198,7 +199,8 @@ def new_folder(directory: Path, who: Identity, pid: int) -> Place:
             )
         except FileExistsError:
             continue
-        with Tolerated(OSError):  # on a full disk; readers leave its segments where they are, then
+        # On a full disk, or where files may not grow; readers leave its segments where they are, then.
+        with Tolerated(OSError), LimitsAsErrors():
             mark(place.folder, directory)
         return place
     raise FileExistsError(f"{directory} holds a thousand recordings of process {pid}")
@@ -233,7 +235,8 @@ def _on_this_host(local: Path, directory: Path, name: str) -> Place:
     """Make the folder inside one that is ours alone, since everybody may write to ``/tmp``."""
     private = local / f"tracelens-{os.getuid()}-{os.urandom(6).hex()}"
     note = directory / f"{name}{ELSEWHERE_SUFFIX}"
-    leave_note(note, private / f"{name}{SEGMENTS_SUFFIX}")
+    with LimitsAsErrors():
+        leave_note(note, private / f"{name}{SEGMENTS_SUFFIX}")
     try:
         private.mkdir(mode=0o700)
         return Place(_in_trace_folder(private, name).folder, note)

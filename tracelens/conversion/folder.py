@@ -25,7 +25,7 @@ from tracelens.schema.vocabulary import SEGMENT_SUFFIX
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from numpy.typing import NDArray
+    from tracelens.arrays import Indices, Ints
 
 __all__ = [
     "PROGRESS_FILE",
@@ -56,11 +56,11 @@ class Segment(NamedTuple):
         taken = np.flatnonzero(self.slots["definition"])
         return RecordChunk.new(pick(self.slots, taken), self.origins(taken))
 
-    def free(self) -> NDArray[np.int64]:
+    def free(self) -> Ints:
         """Return the origins of the slots that are not in use."""
         return self.origins(np.flatnonzero(self.slots["definition"] == 0))
 
-    def origins(self, slots: NDArray[np.intp]) -> NDArray[np.int64]:
+    def origins(self, slots: Indices) -> Ints:
         """Number slots uniquely in a recording."""
         return slots.astype(np.int64) + (self.number << SLOT_BITS)
 

@@ -69,7 +69,7 @@ def __getattr__(name: str) -> Any:
     try:
         value = getattr(__import__(home, fromlist=[name]), name)  # importlib takes longer to load
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "polars":
+        if (error.name or "").partition(".")[0] not in ("polars", "scipy"):
             raise
         from tracelens.errors import MissingExtra  # noqa: PLC0415 - not needed when all is well
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from dataclasses import replace
+from threading import RLock
 
-from tracelens.schema.light import replace
 from tracelens_instrument.core import environment
 from tracelens_instrument.core.failures import (
     Tolerated,
@@ -21,7 +22,6 @@ from tracelens_instrument.core.failures import (
 from tracelens_instrument.core.identity import identify, with_learned
 from tracelens_instrument.core.registry import REGISTRY
 from tracelens_instrument.core.state import NO_STEP, STATE, Waiting
-from tracelens_instrument.core.threads import RLock
 from tracelens_instrument.recording import Recording
 from tracelens_instrument.retention.policy import (
     DEFAULT_DETAIL,
@@ -92,7 +92,15 @@ class UnrecordedFunctions:
 
 UNRECORDED: Final = UnrecordedFunctions()
 
-_LOCK: Final = [RLock()]  # in a list, because a forked child needs a fresh one
+
+class _Guard:
+    """Lets one thread at a time begin or end; a forked child gets a fresh lock."""
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+
+
+_GUARD: Final = _Guard()
 _callbacks: list[Callable[[], object]] = []
 _learned: dict[str, int | None] = {}
 _details: list[str] = []  # details asked for before the recording began
@@ -105,7 +113,7 @@ def under_way() -> Recording | None:
 
 def begin(directory: Path | None, given: Mapping[str, Any], wanted: Retention) -> None:
     """Open a recording now."""
-    with _LOCK[0]:
+    with _GUARD.lock:
         current = under_way()
         if current is None:
             _open(directory, lambda: identify(given, _learned), lambda: wanted)
@@ -124,7 +132,7 @@ def wait_for_first_use() -> None:
 
 def first_use() -> OpenSegment | None:
     """Open the recording that waits for its first event; None if none does."""
-    with _LOCK[0]:
+    with _GUARD.lock:
         waiting = STATE.waiting
         if STATE.segment is None and waiting is not None:
             who = waiting.who
@@ -135,7 +143,7 @@ def first_use() -> OpenSegment | None:
 @contained
 def learn_identity(rank: int | None, world: int | None, local_rank: int | None) -> None:
     """Be told by a hook what neither the launcher nor the caller of `start` had said."""
-    with _LOCK[0]:
+    with _GUARD.lock:
         _learned.update(rank=rank, world=world, local_rank=local_rank)
         recording = under_way()
         if recording is not None and not recording.who.told:
@@ -152,7 +160,7 @@ def detail() -> str:
 
 def note_detail(level: str) -> None:
     """Be told that a hook looks so closely, at one of its objects at least."""
-    with _LOCK[0]:
+    with _GUARD.lock:
         recording = under_way()
         if recording is None:
             _details.append(level)
@@ -169,7 +177,7 @@ def keep() -> None:
 
 def end() -> None:
     """Close the recording and turn its segments into Arrow."""
-    with _LOCK[0]:
+    with _GUARD.lock:
         STATE.waiting = None
         recording = under_way()
         if recording is None:
@@ -259,7 +267,7 @@ def _warn_of_differences(current: Recording, directory: Path | None, wanted: Ret
 
 def _is_same(one: Path, other: Path) -> bool:
     try:
-        return one.absolute() == other
+        return os.path.normpath(one.absolute()) == os.path.normpath(other)
     except OSError:  # the working folder is gone
         return False
 
@@ -301,7 +309,7 @@ def _convert(recording: Recording) -> None:
 
 def _in_forked_child() -> None:
     """Make the child a recording process of its own, beginning at its first event."""
-    _LOCK[0] = RLock()
+    _GUARD.lock = RLock()
     REGISTRY.after_fork()
     _callbacks.clear()
     STATE.set_step(NO_STEP)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tracelens.schema.light import replace
+import threading
+from dataclasses import replace
+
 from tracelens.schema.side import END_LINE, MAX_NAME, ClockReading, Thread, to_line
 from tracelens.schema.vocabulary import CLIPPED, DETAILS, FAILED, TOO_MANY_NAMES
 from tracelens_instrument.core.arguments import any_text
@@ -11,7 +13,6 @@ from tracelens_instrument.core.failures import contain
 from tracelens_instrument.core.identity import process_row
 from tracelens_instrument.core.registry import LAST_THREAD, REGISTRY
 from tracelens_instrument.core.state import STATE, ThreadState
-from tracelens_instrument.core.threads import Lock, RLock, current, get_native_id
 from tracelens_instrument.retention.policy import DEFAULT_DETAIL
 from tracelens_instrument.storage.placement import Place, discard_place, new_folder
 from tracelens_instrument.storage.rotation import Storage
@@ -69,11 +70,11 @@ class Recording:
         self.read_clocks()
         self._foreign: dict[int, ThreadState] = {}
         self._look_due = 0
-        self._lock = RLock()  # a signal handler may come in between
+        self._lock = threading.RLock()  # a signal handler may come in between
         self._devices: Devices | None = None
         self.storage = Storage(self.folder, self, self._side, self._losses)
         self._background: Background | None = None
-        self._telling = Lock()
+        self._telling = threading.Lock()
         self._request = self._keep_request()
         self._boundary = 0  # segment that was in use then
 
@@ -145,13 +146,14 @@ class Recording:
 
         A thread that Python did not start is a new one to Python each time it calls something.
         """
-        name, foreign = current()
-        native_id = get_native_id()
+        python_thread = threading.current_thread()
+        foreign = isinstance(python_thread, threading._DummyThread)  # noqa: SLF001 - nothing public tells it
+        native_id = threading.get_native_id()
         thread = self._foreign.get(native_id) if foreign else None
         if thread is None:
             thread = ThreadState(REGISTRY.thread_index())
             if thread.index != LAST_THREAD:
-                row = Thread(thread.index, any_text(name)[:MAX_NAME], native_id)
+                row = Thread(thread.index, any_text(python_thread.name)[:MAX_NAME], native_id)
                 self._side.append(to_line("threads", row))
             if foreign:
                 self._remember(native_id, thread)

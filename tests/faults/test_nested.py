@@ -11,7 +11,7 @@ from tracelens import load
 from tracelens.conversion.folder import PROGRESS_FILE, load_progress
 from tracelens.errors import NotATrace
 from tracelens.lod import run_data
-from tracelens.schema.light_json import loads
+from tracelens.schema.json_text import loads
 from tracelens.schema.side import METADATA_KEY, from_lines
 from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SIDE_FILE
 

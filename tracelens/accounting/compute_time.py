@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from tracelens.accounting.phases import COMPUTE_CATEGORIES
@@ -18,7 +17,7 @@ from tracelens.model import fmt
 
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
-    from tracelens.arrays import Floats, Indices
+    from tracelens.arrays import Flags, Floats, Indices, Ints
     from tracelens.model.trace import Trace
 
 
@@ -37,12 +36,12 @@ class ComputeTime:
 
     ranks: tuple[int, ...]
     hosts: tuple[str, ...]
-    steps: npt.NDArray[np.int64]
+    steps: Ints
     phases: tuple[str, ...]
     own: Floats
     length: Floats
     wait: Floats
-    settled: npt.NDArray[np.bool_]
+    settled: Flags
 
     @property
     def total(self) -> Floats:
@@ -99,10 +98,10 @@ def measure_compute_time(trace: Trace, phases: Phases) -> ComputeTime:
 class _Grid:
     """Puts rows of (rank, step, ns) into a [step, rank] matrix."""
 
-    steps: npt.NDArray[np.int64]
-    ranks: npt.NDArray[np.int64]
+    steps: Ints
+    ranks: Ints
 
-    def cells(self, frame: pl.DataFrame) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    def cells(self, frame: pl.DataFrame) -> tuple[Indices, Indices]:
         rows = np.searchsorted(self.steps, frame["step"].to_numpy())
         return rows, np.searchsorted(self.ranks, frame["rank"].to_numpy())
 
@@ -116,7 +115,7 @@ class _Grid:
         matrix[self.cells(frame)] = frame["ns"].to_numpy()
         return matrix
 
-    def cut_short(self, steps: pl.DataFrame, workers: pl.DataFrame) -> npt.NDArray[np.bool_]:
+    def cut_short(self, steps: pl.DataFrame, workers: pl.DataFrame) -> Flags:
         """Say which cells are the last step of a process that did not end by itself."""
         broken = workers.filter(~pl.col("complete")).select("process")
         last = (
@@ -127,7 +126,7 @@ class _Grid:
         return matrix
 
 
-def _settled(total: Floats) -> npt.NDArray[np.bool_]:
+def _settled(total: Floats) -> Flags:
     """Say which steps compare: half of the ranks there, after the warm-up, not extraordinary."""
     ranks = total.shape[1]
     settled = np.count_nonzero(~np.isnan(total), axis=1) * 2 >= max(ranks, 1)

@@ -15,17 +15,18 @@ made when asked for, as most analyses only need sums.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from tracelens.arrays import Array
+
 if TYPE_CHECKING:
-    from tracelens.arrays import Flags, Int8s, Ints
+    from tracelens.arrays import Flags, Floats, Indices, Int8s, Int16s, Int32s, Ints
 
 
-_Code: TypeAlias = npt.NDArray[Any] | int
+_Code: TypeAlias = Array | int
 
 # Own work first (by kind), then what the rank waited for, then what is left.
 CATEGORIES: Final = (
@@ -77,8 +78,8 @@ class Spans:
 
     start: Ints
     end: Ints
-    code: npt.NDArray[np.int64]
-    name: npt.NDArray[np.int64]
+    code: Ints
+    name: Ints
 
     def within(self, first: int, last: int) -> Spans:
         """Cut to a window and sort: outer spans before the inner ones."""
@@ -120,9 +121,9 @@ class Pieces:
     """Touching pieces of time: boundaries (one more than pieces), and what each piece is."""
 
     bounds: Ints
-    step: npt.NDArray[np.int32]  # index of the step window
+    step: Int32s  # index of the step window
     category: Int8s
-    name: npt.NDArray[np.int32]
+    name: Int32s
     spent: Ints  # nanoseconds, [step window, category]
     hidden: Ints  # nanoseconds of communication under own work, by step window
 
@@ -164,21 +165,21 @@ def partition(spans: Spans, around: Surroundings, windows: Ints) -> Pieces:
     )
 
 
-def _sums(where: npt.NDArray[Any], values: Ints, size: int) -> Ints:
+def _sums(where: Array, values: Ints, size: int) -> Ints:
     """Add values up by place, exactly."""
     sums = np.zeros(size, np.int64)
     np.add.at(sums, where, values)
     return sums
 
 
-def _differs(*columns: npt.NDArray[Any]) -> Flags:
+def _differs(*columns: Array) -> Flags:
     """Say which rows differ from the one before."""
     new = np.ones(len(columns[0]), np.bool_)
     new[1:] = np.any([values[1:] != values[:-1] for values in columns], axis=0)
     return new
 
 
-def _either(where: Flags, this: _Code, that: _Code) -> npt.NDArray[np.int16]:
+def _either(where: Flags, this: _Code, that: _Code) -> Int16s:
     """Choose codes, in a type as small as they are."""
     small = [np.asarray(code, np.int16) for code in (this, that)]
     return np.where(where, *small)
@@ -194,9 +195,7 @@ def _covered(bounds: Ints, part: Intervals) -> Flags:
     return np.asarray(np.cumsum(opened - closed)[:-1] > 0)
 
 
-def _innermost(
-    bounds: Ints, spans: Spans, busy: Flags
-) -> tuple[npt.NDArray[np.int16], Flags, npt.NDArray[np.int32]]:
+def _innermost(bounds: Ints, spans: Spans, busy: Flags) -> tuple[Int16s, Flags, Int32s]:
     """Return for each piece the innermost phase's code, whether user code is open, and the name."""
     size = len(bounds) - 1
     begin = np.searchsorted(bounds, spans.start)
@@ -219,9 +218,7 @@ def _innermost(
     return code, user, name
 
 
-def _resolved(
-    bounds: Ints, spans: Spans, begin: npt.NDArray[np.intp], busy: Flags
-) -> npt.NDArray[np.int16]:
+def _resolved(bounds: Ints, spans: Spans, begin: Indices, busy: Flags) -> Int16s:
     """Turn blocking spans into communication if any is recorded beneath them, else into waiting."""
     meaning = spans.code.astype(np.int16)
     blocked = np.flatnonzero(meaning == BLOCKED)
@@ -260,7 +257,7 @@ class Segments:
         """Return all pieces, by process and time, in `SEGMENT_COLUMNS`."""
         return self._frame([np.ones(len(pieces.step), np.bool_) for pieces, _ in self.cut])
 
-    def of(self, category: str, steps: npt.NDArray[np.int64]) -> pl.DataFrame:
+    def of(self, category: str, steps: Ints) -> pl.DataFrame:
         """Return the pieces of one category in some steps."""
         wanted = self.steps["step"].is_in(steps.tolist()).to_numpy()
         code = CATEGORIES.index(category)
@@ -290,7 +287,7 @@ class Segments:
             .select(*SEGMENT_COLUMNS)
         )
 
-    def names(self, codes: npt.NDArray[Any]) -> pl.Series:
+    def names(self, codes: Array) -> pl.Series:
         """Turn name numbers back into words; below zero into null."""
         if self.words.is_empty():
             return pl.Series([None] * len(codes), dtype=pl.Categorical)
@@ -301,16 +298,16 @@ class Segments:
         return pl.select(pl.when(named).then(self.words.gather(row_of[codes]))).to_series()
 
 
-def categories(codes: npt.NDArray[Any]) -> pl.Series:
+def categories(codes: Array) -> pl.Series:
     """Turn numbers of `CATEGORIES` into words."""
     return pl.Series(CATEGORIES, dtype=pl.Enum(CATEGORIES)).gather(codes)
 
 
-def _joined(picked: list[tuple[Pieces, int, npt.NDArray[np.intp]]], field: str) -> npt.NDArray[Any]:
+def _joined(picked: list[tuple[Pieces, int, Indices]], field: str) -> Array:
     return np.concatenate([getattr(pieces, field)[where] for pieces, _, where in picked])
 
 
-def spent_before(inside: pl.DataFrame, moments: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+def spent_before(inside: pl.DataFrame, moments: Ints) -> Floats:
     """Return how much of some pieces' time lies before each moment; pieces are sorted and apart."""
     begins, ends = inside["start_ns"].to_numpy(), inside["end_ns"].to_numpy()
     if not len(begins):

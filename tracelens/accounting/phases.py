@@ -18,7 +18,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from tracelens.accounting import thread_activity
@@ -41,6 +40,7 @@ from tracelens.parallel import side_by_side
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tracelens.arrays import Floats, Indices, Ints
     from tracelens.model.result import Finding
     from tracelens.model.trace import Trace
 
@@ -143,14 +143,14 @@ class _ByProcess:
             if frame[name].dtype.is_integer()
         }
 
-    def of(self, process: int, *names: str) -> list[npt.NDArray[np.int64]]:
+    def of(self, process: int, *names: str) -> list[Ints]:
         """Return some columns of one process."""
         beyond = len(self._bounds) - 1
         first, last = self._bounds[min(process, beyond)], self._bounds[min(process + 1, beyond)]
         return [self._columns[name][first:last] for name in names]
 
 
-def _windows(steps: pl.DataFrame) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+def _windows(steps: pl.DataFrame) -> Iterator[tuple[int, Ints]]:
     """Yield each process and the bounds of its steps."""
     for group in steps.partition_by("process", maintain_order=True):
         yield group["process"][0], np.append(group["start_ns"].to_numpy(), group["end_ns"][-1])
@@ -196,7 +196,7 @@ def chunks(trace: Trace) -> list[Trace]:
     ]
 
 
-def _runs(sizes: npt.NDArray[np.intp]) -> Iterator[tuple[int, int]]:
+def _runs(sizes: Indices) -> Iterator[tuple[int, int]]:
     """Yield the first and last of neighbours that are about `CHUNK_ROWS` together."""
     begin, total = 0, 0
     for place, size in enumerate(sizes):
@@ -239,7 +239,7 @@ def after_steps(steps: pl.DataFrame) -> pl.Series:
     return steps.select(ns=after)["ns"]
 
 
-def exposed_transfer(phases: Phases, steps: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+def exposed_transfer(phases: Phases, steps: Ints) -> Floats:
     """Return nanoseconds for each of `steps`: no step can become shorter by more without transfer."""
     transfer = pl.col("ns").filter(pl.col("category") == "transfer").sum()
     least = (

@@ -25,8 +25,7 @@ from tracelens.accounting.partition import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import numpy.typing as npt
-
+    from tracelens.arrays import Ints
     from tracelens.model.trace import Trace
 
 
@@ -189,7 +188,7 @@ def _beside(trace: Trace, kinds: tuple[str, ...]) -> pl.LazyFrame:
     )
 
 
-def training_threads(trace: Trace) -> npt.NDArray[np.int64]:
+def training_threads(trace: Trace) -> Ints:
     """Return each process's training thread, by process."""
     known = trace.processes.select("process", "training_thread")
     threads = np.full(int(trace.processes["process"].max() or 0) + 1, -1, np.int64)  # type: ignore[arg-type]  # a column of numbers

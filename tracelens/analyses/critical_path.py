@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from tracelens.accounting.partition import CATEGORIES, categories
@@ -27,7 +26,7 @@ from tracelens.replay import slack
 if TYPE_CHECKING:
     from tracelens.accounting.partition import Pieces
     from tracelens.accounting.phases import Phases
-    from tracelens.arrays import Int8s, Ints
+    from tracelens.arrays import Array, Int8s, Ints
     from tracelens.model.result import Finding
     from tracelens.model.trace import Trace
 
@@ -209,7 +208,7 @@ class Lanes:
         return Lane(pieces.bounds, pieces.category, ends[kept], to[kept])
 
 
-def _waits(bounds: Ints, category: npt.NDArray[np.generic]) -> tuple[Ints, Ints]:
+def _waits(bounds: Ints, category: Array) -> tuple[Ints, Ints]:
     """Return ends and begins of what stands waiting, neighbours joined."""
     waiting = np.concatenate([[False], np.asarray(category) == WAIT, [False]])
     begins, ends = (

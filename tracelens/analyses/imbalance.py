@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from tracelens.accounting.compute_time import (
@@ -156,7 +155,7 @@ _TAIL: Final = 3  # deviations
 _LEAST: Final = 0.01  # of the mean: nobody has less to do
 
 
-def balanced(own: ComputeTime, rows: npt.NDArray[np.bool_]) -> Floats:
+def balanced(own: ComputeTime, rows: Flags) -> Floats:
     """Return own time with even work, [step, rank], in steps that all ranks took.
 
     A rank's work in a step is what forward and backprop take, as a multiple of the median rank's; the

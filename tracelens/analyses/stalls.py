@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.accounting import compute_time
 from tracelens.accounting.phases import job_ns
@@ -26,7 +25,7 @@ from tracelens.stats.robust import deviation
 if TYPE_CHECKING:
     from tracelens.accounting.compute_time import ComputeTime
     from tracelens.accounting.phases import Phases
-    from tracelens.arrays import Floats
+    from tracelens.arrays import Floats, Indices
     from tracelens.model.result import FindingKind, Pattern
     from tracelens.model.trace import Trace
 
@@ -76,7 +75,7 @@ def run(trace: Trace, phases: Phases) -> Stalls:
 class _Slow:
     """Rows in which all ranks are slow, and by what share of a step."""
 
-    rows: npt.NDArray[np.intp]
+    rows: Indices
     excess: Floats
     pattern: Pattern
     saving: float
@@ -97,7 +96,7 @@ def _slow(own: ComputeTime, phase: str, least: Floats, job: int) -> list[Finding
     return [_finding(own, phase, _Slow(rows[chosen], excess[chosen], pattern, saving))]
 
 
-def _lasting(excess: Floats, level: float) -> tuple[npt.NDArray[np.intp], Pattern] | None:
+def _lasting(excess: Floats, level: float) -> tuple[Indices, Pattern] | None:
     """Return the interval in which nearly all steps are slow, if there is one."""
     shape = course(excess, *greatest_run(excess - level / 2))
     inside = excess[shape.first : shape.last + 1]

@@ -52,6 +52,7 @@ _EXTRA_OF: Final = {
     "polars": "analyze",
     "rich": "analyze",
     "jsonschema": "analyze",
+    "scipy": "analyze",
     "dash": "dashboard",
     "dash_mantine_components": "dashboard",
     "dash_ag_grid": "dashboard",

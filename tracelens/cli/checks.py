@@ -36,7 +36,7 @@ _SLOW_CLOCK_NS: Final = 300
 _CLOCK_SOURCE: Final = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 _PTRACE: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
 _EXTRAS: Final = {
-    "analyze": ("polars", "rich"),
+    "analyze": ("polars", "rich", "jsonschema", "scipy"),
     "dashboard": ("dash", "plotly", "dash_mantine_components", "dash_ag_grid", "waitress"),
     "mpi": ("mpi4py",),
 }

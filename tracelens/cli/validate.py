@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tracelens.cli.opening import add_trace, open_trace
 from tracelens.errors import TraceNotFound, UnusableInput
 from tracelens.model.fmt import shown_name
-from tracelens.schema.light_json import loads
+from tracelens.schema.json_text import loads
 
 if TYPE_CHECKING:
     import argparse

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import numpy as np
 
@@ -33,9 +33,9 @@ from tracelens.schema.vocabulary import OUTLASTED
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    import numpy.typing as npt
     import pyarrow as pa
 
+    from tracelens.arrays import Array, Flags, Indices, Int32s, Ints
     from tracelens.conversion.columns import Fields, Records
     from tracelens.schema.side import Definition, Retention, Thread
 
@@ -57,17 +57,17 @@ class ChunkMode(NamedTuple):
 
     hold: bool = False
     last: bool = False
-    released: npt.NDArray[np.int64] = np.empty(0, np.int64)
+    released: Ints = np.empty(0, np.int64)
 
 
 class _Spans(NamedTuple):
     """Events as the search for what lies around them needs them; `row` of the meanings."""
 
-    thread: npt.NDArray[Any]
-    start: npt.NDArray[np.int64]
-    end: npt.NDArray[np.int64]
-    step: npt.NDArray[Any]
-    row: npt.NDArray[Any]
+    thread: Array
+    start: Ints
+    end: Ints
+    step: Array
+    row: Array
 
     @classmethod
     def none(cls) -> Self:
@@ -76,7 +76,7 @@ class _Spans(NamedTuple):
     def and_(self, other: _Spans) -> _Spans:
         return _Spans(*map(np.append, self, other)) if len(self.start) else other
 
-    def at(self, where: npt.NDArray[np.intp]) -> _Spans:
+    def at(self, where: Indices) -> _Spans:
         return _Spans(*(values[where] for values in self))
 
 
@@ -154,7 +154,7 @@ class Conversion:
         found = [*self._device, pick(ahead, np.flatnonzero(following))]
         return events, OnDevice.of(join(found))
 
-    def _turn(self, starts: npt.NDArray[np.int64], ahead: Records, wants: ChunkMode) -> int:
+    def _turn(self, starts: Ints, ahead: Records, wants: ChunkMode) -> int:
         """Return how many of the sorted records are to be converted now."""
         if wants.hold or wants.last or len(starts) > _MOST_WAITING or not len(ahead):
             return len(starts)
@@ -187,8 +187,8 @@ class Conversion:
         return stays.at(back[:0])
 
     def _choose(
-        self, chunk: RecordChunk, spans: _Spans, deep: npt.NDArray[np.int64], wants: ChunkMode
-    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        self, chunk: RecordChunk, spans: _Spans, deep: Ints, wants: ChunkMode
+    ) -> tuple[Flags, Flags]:
         """Say which events are to be kept, and of which that is not known yet."""
         size = len(chunk.records)
         if self._sampling is None:
@@ -212,7 +212,7 @@ class Conversion:
         chosen = thin(events, self._sampling, self._in_flight, goes_on=wants.hold, last=wants.last)
         return chosen.kept[earlier:], chosen.undecided[earlier:]
 
-    def _count_thinned(self, rows: npt.NDArray[np.int32]) -> None:
+    def _count_thinned(self, rows: Int32s) -> None:
         kinds = self._meanings.kind
         counts = np.bincount(kinds.codes[rows], minlength=len(kinds.words))
         for word, count in zip(kinds.words.to_pylist(), counts.tolist(), strict=True):
@@ -220,10 +220,10 @@ class Conversion:
 
     def _emit(
         self,
-        taken: npt.NDArray[np.bool_],
+        taken: Flags,
         fields: Fields,
-        rows: npt.NDArray[np.int32],
-        depth: npt.NDArray[np.int64],
+        rows: Int32s,
+        depth: Ints,
         on_device: OnDevice,
     ) -> None:
         if not taken.all():
@@ -238,7 +238,7 @@ class Conversion:
             self.latest_ns = max(self.latest_ns, int(start[-1]))
             self._sink(to_batch(some, rows[part], depth[part], self._meanings, on_device))
 
-    def _remember(self, spans: _Spans, held: npt.NDArray[np.bool_]) -> None:
+    def _remember(self, spans: _Spans, held: Flags) -> None:
         """Keep what may hold something yet to come; what is held back comes again by itself.
 
         That is what lasts longer than all that its own thread began: other threads may be far ahead.

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from tracelens.arrays import Array
 from tracelens.conversion.definitions import NO_INDEX
 from tracelens.schema.arrow import EVENT_SCHEMA
 from tracelens.schema.record import (
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Self
 
-    from numpy.typing import NDArray
-
+    from tracelens.arrays import Flags, Indices, Int8s, Int32s, Ints, UInt16s, UInt64s
     from tracelens.conversion.definitions import Column, Meanings
 
 __all__ = [
@@ -56,7 +55,7 @@ __all__ = [
 UNKNOWN_DEPTH: Final = -1  # depth of what was not fed before
 
 Records = np.ndarray[Any, np.dtype[np.void]]
-Fields = dict[str, np.ndarray[Any, np.dtype[Any]]]  # of records, each one after the other
+Fields = dict[str, Array]  # of records, each one after the other
 
 SLOT: Final = np.dtype(
     [
@@ -89,7 +88,7 @@ _TYPE_WORDS: Final = pa.array(EVENT_TYPES)
 _STATUS_WORDS: Final = pa.array(STATUSES)
 
 
-def pick(records: Records, where: NDArray[np.intp]) -> Records:
+def pick(records: Records, where: Indices) -> Records:
     """Take records; as rows of integers, because numpy copies structures field by field."""
     if len(where) == len(records) and bool((np.diff(where) == 1).all()):
         return records
@@ -107,7 +106,7 @@ def join(parts: Sequence[Records]) -> Records:
     return joined
 
 
-def _words(records: Records) -> NDArray[np.int64]:
+def _words(records: Records) -> Ints:
     return np.ascontiguousarray(records).view(np.int64).reshape(-1, RECORD_BYTES // _WORD)
 
 
@@ -121,7 +120,7 @@ def split(records: Records) -> Fields:
     return {name: _field(turned, name) for name in SLOT.names or ()}
 
 
-def _field(turned: NDArray[np.int64], name: str) -> NDArray[Any]:
+def _field(turned: Ints, name: str) -> Array:
     assert SLOT.fields is not None
     dtype, offset, *_ = SLOT.fields[name]
     word, within = divmod(offset, _WORD)
@@ -129,9 +128,9 @@ def _field(turned: NDArray[np.int64], name: str) -> NDArray[Any]:
     return np.ascontiguousarray(turned[word].view(dtype)[within // dtype.itemsize :: parts])
 
 
-def ends_of(fields: Fields, types: NDArray[np.int8]) -> NDArray[np.int64]:
+def ends_of(fields: Fields, types: Int8s) -> Ints:
     """Return when each event ends: `FOREVER` if it is open, at once if it is no span."""
-    end: NDArray[np.int64] = np.abs(fields["end_ns"])
+    end: Ints = np.abs(fields["end_ns"])
     end[end == 0] = FOREVER
     momentary = types != _SPAN
     end[momentary] = fields["start_ns"][momentary]
@@ -140,8 +139,8 @@ def ends_of(fields: Fields, types: NDArray[np.int8]) -> NDArray[np.int64]:
 
 def to_batch(
     fields: Fields,
-    rows: NDArray[np.int32],
-    depth: NDArray[np.int64],
+    rows: Int32s,
+    depth: Ints,
     meanings: Meanings,
     on_device: OnDevice,
 ) -> pa.RecordBatch:
@@ -171,7 +170,7 @@ def to_batch(
     return pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA)
 
 
-def _statuses(fields: Fields, spans: NDArray[np.bool_]) -> NDArray[np.int8]:
+def _statuses(fields: Fields, spans: Flags) -> Int8s:
     estimated = fields["flags"] & ESTIMATED
     found = (estimated * _ESTIMATED).astype(np.int8)
     end = fields["end_ns"]
@@ -180,15 +179,15 @@ def _statuses(fields: Fields, spans: NDArray[np.bool_]) -> NDArray[np.int8]:
     return found
 
 
-def _unless_is(values: NDArray[Any], absent: int) -> pa.Array[Any]:
+def _unless_is(values: Array, absent: int) -> pa.Array[Any]:
     return _unless(values, values == absent)
 
 
-def _unless_negative(values: NDArray[Any]) -> pa.Array[Any]:
+def _unless_negative(values: Array) -> pa.Array[Any]:
     return _unless(values, values < 0)
 
 
-def _unless(values: NDArray[Any], absent: NDArray[np.bool_]) -> pa.Array[Any]:
+def _unless(values: Array, absent: Flags) -> pa.Array[Any]:
     """Take values, null where they are absent; most columns are all there or not at all."""
     nulls = int(np.count_nonzero(absent))
     if nulls == len(values):
@@ -197,16 +196,14 @@ def _unless(values: NDArray[Any], absent: NDArray[np.bool_]) -> pa.Array[Any]:
     return _array(values, validity, nulls)
 
 
-def _array(
-    values: NDArray[Any], validity: pa.Buffer | None = None, nulls: int = 0
-) -> pa.Array[Any]:
+def _array(values: Array, validity: pa.Buffer | None = None, nulls: int = 0) -> pa.Array[Any]:
     """Wrap values that lie one after the other; `pa.array` would load numpy.ma, which takes long."""
     buffers = [validity, _buffer(values)]
     kind = pa.from_numpy_dtype(values.dtype)
     return pa.Array.from_buffers(kind, len(values), buffers, null_count=nulls)
 
 
-def _buffer(values: NDArray[Any]) -> pa.Buffer:
+def _buffer(values: Array) -> pa.Buffer:
     return pa.py_buffer(values.data)
 
 
@@ -219,19 +216,19 @@ def _absent(count: int, kind: pa.DataType) -> pa.Array[Any]:
     return pa.Array.from_buffers(kind, count, [nothing, nothing], null_count=count)
 
 
-def _coded(codes: NDArray[Any], words: pa.Array[Any]) -> pa.Array[Any]:
+def _coded(codes: Array, words: pa.Array[Any]) -> pa.Array[Any]:
     absent = codes < 0
     indexes = _unless(np.maximum(codes, 0), absent)  # some readers look at what is null, too
     return pa.DictionaryArray.from_arrays(indexes, words, safe=False)
 
 
-def _of_definitions(rows: NDArray[np.int32], meanings: Meanings) -> dict[str, pa.Array[Any]]:
+def _of_definitions(rows: Int32s, meanings: Meanings) -> dict[str, pa.Array[Any]]:
     """Columns that are constant for a definition."""
 
     def words(column: Column) -> pa.Array[Any]:
         return _coded(column.codes.take(rows), column.words)
 
-    def indexes(column: NDArray[np.int64]) -> pa.Array[Any]:
+    def indexes(column: Ints) -> pa.Array[Any]:
         values = column.take(rows)
         return _unless(values.astype(np.int32), values == NO_INDEX)
 
@@ -245,7 +242,6 @@ def _of_definitions(rows: NDArray[np.int32], meanings: Meanings) -> dict[str, pa
     }
 
 
-Requests = npt.NDArray[np.uint64]
 _NUMBER_BITS = np.uint64(48)
 _DEVICE_MARK = np.uint64(TIMED_ON_DEVICE) >> _NUMBER_BITS
 
@@ -255,10 +251,10 @@ class OnDevice:
     """The device times of a process, sorted by the name of their span; `used`: it may have some."""
 
     used: bool
-    names: Requests
-    begin: npt.NDArray[np.int64]
-    length: npt.NDArray[np.int64]
-    stream: npt.NDArray[np.uint16]
+    names: UInt64s
+    begin: Ints
+    length: Ints
+    stream: UInt16s
 
     @classmethod
     def of(cls, records: Records | None) -> OnDevice:
@@ -278,11 +274,11 @@ class OnDevice:
             records["thread"][order],
         )
 
-    def named_by(self, request: Requests) -> npt.NDArray[np.bool_]:
+    def named_by(self, request: UInt64s) -> Flags:
         """Say which spans' requests name device times, also such as never came."""
         return np.asarray((request >> _NUMBER_BITS == _DEVICE_MARK) & self.used)
 
-    def columns(self, request: Requests) -> dict[str, pa.Array[Any]]:
+    def columns(self, request: UInt64s) -> dict[str, pa.Array[Any]]:
         """Return the columns of the spans with these requests; null where a span has none."""
         if not len(self.names):
             return {}
@@ -295,9 +291,7 @@ class OnDevice:
         }
 
 
-def depths(
-    thread: NDArray[Any], start: NDArray[np.int64], end: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def depths(thread: Array, start: Ints, end: Ints) -> Ints:
     """Count, for each event, the earlier spans of its thread that end after it starts.
 
     Of two that start together the longer one counts as earlier, of equal ones the first given. What
@@ -309,9 +303,7 @@ def depths(
     return found
 
 
-def by_thread(
-    thread: NDArray[Any], start: NDArray[np.int64], end: NDArray[np.int64]
-) -> list[NDArray[np.intp]]:
+def by_thread(thread: Array, start: Ints, end: Ints) -> list[Indices]:
     """Return the events of each thread, in the order in which they began; the longer one first."""
     if (np.diff(start) > 0).all():  # as records mostly are
         order = np.argsort(thread.astype(np.uint16), kind="stable")
@@ -321,11 +313,11 @@ def by_thread(
     return [order[first:last] for first, last in itertools.pairwise(bounds)]
 
 
-def _depths_of_thread(start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
+def _depths_of_thread(start: Ints, end: Ints) -> Ints:
     """Count starts before each event minus ends before it; sorted by start, longest first."""
     holds = end > start
-    begun: NDArray[np.int64] = np.cumsum(holds) - holds
-    ended: NDArray[np.int64] = np.searchsorted(np.sort(end[holds]), start, side="right")
+    begun: Ints = np.cumsum(holds) - holds
+    ended: Ints = np.searchsorted(np.sort(end[holds]), start, side="right")
     return begun - ended
 
 
@@ -333,11 +325,11 @@ class RecordChunk(NamedTuple):
     """Records, where each comes from (any number), and its depth, else `UNKNOWN_DEPTH`."""
 
     records: Records
-    origin: npt.NDArray[np.int64]
-    depth: npt.NDArray[np.int64]
+    origin: Ints
+    depth: Ints
 
     @classmethod
-    def new(cls, records: Records, origin: npt.NDArray[np.int64]) -> Self:
+    def new(cls, records: Records, origin: Ints) -> Self:
         """Take records that were not fed before."""
         return cls(records, origin, np.full(len(records), UNKNOWN_DEPTH))
 
@@ -351,7 +343,7 @@ class RecordChunk(NamedTuple):
             np.concatenate([empty, *(part.depth for part in parts)]),
         )
 
-    def where(self, chosen: npt.NDArray[np.bool_]) -> RecordChunk:
+    def where(self, chosen: Flags) -> RecordChunk:
         """Take those that are chosen: all, mostly."""
         return self if chosen.all() else self.at(np.flatnonzero(chosen))
 
@@ -366,6 +358,6 @@ class RecordChunk(NamedTuple):
         part = slice(first, end)
         return RecordChunk(self.records[part], self.origin[part], self.depth[part])
 
-    def at(self, where: npt.NDArray[np.intp]) -> RecordChunk:
+    def at(self, where: Indices) -> RecordChunk:
         """Take some."""
         return RecordChunk(pick(self.records, where), self.origin[where], self.depth[where])

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tracelens.schema.vocabulary import DEVICE_TIMES, EVENT_TYPES
@@ -14,6 +13,7 @@ from tracelens.schema.vocabulary import DEVICE_TIMES, EVENT_TYPES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from tracelens.arrays import Array, Int8s, Int32s, Ints, UInt32s
     from tracelens.schema.side import Definition
 
 __all__ = ["NO_INDEX", "TYPES", "UNKNOWN", "Column", "Meanings", "meanings_of"]
@@ -31,7 +31,7 @@ _OTHER: Final = "other"
 class Column:
     """Words of the definitions: a code for each row, negative where there is none."""
 
-    codes: npt.NDArray[Any]
+    codes: Array
     words: pa.Array[Any]
 
 
@@ -43,16 +43,16 @@ class Meanings:
     stays true.
     """
 
-    row_of: npt.NDArray[np.int32]
-    type: npt.NDArray[np.int8]
+    row_of: Int32s
+    type: Int8s
     name: Column
     kind: Column
     op: Column
     algorithm: Column
-    communicator: npt.NDArray[np.int64]
-    shard: npt.NDArray[np.int64]
+    communicator: Ints
+    shard: Ints
 
-    def rows(self, ids: npt.NDArray[np.uint32]) -> npt.NDArray[np.int32]:
+    def rows(self, ids: UInt32s) -> Int32s:
         """Return the row of each definition number."""
         beyond = len(self.row_of) - 1  # stands for all that are too large
         return self.row_of.take(np.minimum(ids, beyond))
@@ -107,7 +107,7 @@ def _column(words: Sequence[str | None], dtype: Any = np.int8) -> Column:
     return Column(np.array([-1, *codes], dtype), pa.array([*numbers], pa.string()))
 
 
-def _indexes(values: Sequence[int | None]) -> npt.NDArray[np.int64]:
+def _indexes(values: Sequence[int | None]) -> Ints:
     return np.array([NO_INDEX, *(NO_INDEX if v is None else v for v in values)], np.int64)
 
 

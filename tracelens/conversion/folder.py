@@ -16,7 +16,7 @@ import numpy as np
 
 from tracelens.conversion.columns import SLOT, RecordChunk, Records, pick
 from tracelens.errors import NotATrace
-from tracelens.schema.light_json import loads
+from tracelens.schema.json_text import loads
 from tracelens.schema.ownership import NO_LINK
 from tracelens.schema.record import BYTE_ORDER, HEADER, MAGIC, RECORD_BYTES
 from tracelens.schema.side import check_version
@@ -25,7 +25,7 @@ from tracelens.schema.vocabulary import SEGMENT_SUFFIX
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from numpy.typing import NDArray
+    from tracelens.arrays import Indices, Ints
 
 __all__ = [
     "PROGRESS_FILE",
@@ -56,11 +56,11 @@ class Segment(NamedTuple):
         taken = np.flatnonzero(self.slots["definition"])
         return RecordChunk.new(pick(self.slots, taken), self.origins(taken))
 
-    def free(self) -> NDArray[np.int64]:
+    def free(self) -> Ints:
         """Return the origins of the slots that are not in use."""
         return self.origins(np.flatnonzero(self.slots["definition"] == 0))
 
-    def origins(self, slots: NDArray[np.intp]) -> NDArray[np.int64]:
+    def origins(self, slots: Indices) -> Ints:
         """Number slots uniquely in a recording."""
         return slots.astype(np.int64) + (self.number << SLOT_BITS)
 

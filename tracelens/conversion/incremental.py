@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from numpy.typing import NDArray
-
+    from tracelens.arrays import Ints
     from tracelens.conversion.columns import Records
     from tracelens.conversion.folder import Segment
     from tracelens.schema.side import Definition, SideTables, Thread
@@ -235,7 +234,7 @@ class IncrementalConversion:
         save_progress(self._folder, self._progress)
         self._remove_converted()
 
-    def _held_now(self, now: int) -> tuple[RecordChunk, list[Held], NDArray[np.int64]]:
+    def _held_now(self, now: int) -> tuple[RecordChunk, list[Held], Ints]:
         """Return what became of what was held, free slots to wait for, and what is held no longer."""
         files = {file.number: file for file in segment_files(self._folder)}
         by_segment: dict[int, list[Held]] = {}

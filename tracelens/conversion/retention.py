@@ -14,19 +14,16 @@ kept, and before the end.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.conversion.columns import by_thread, join, pick
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from numpy.typing import NDArray
-
-    from tracelens.arrays import Flags, Ints
+    from tracelens.arrays import Array, Flags, Indices, Ints, UInt32s
     from tracelens.conversion.columns import Records
     from tracelens.conversion.definitions import Column
     from tracelens.schema.side import Definition, Kept
@@ -56,7 +53,7 @@ class Sampling(NamedTuple):
     every: int
     burst: int
 
-    def summarised(self, step: npt.NDArray[Any]) -> Flags:
+    def summarised(self, step: Array) -> Flags:
         """Say of which steps only the summary stays."""
         return np.asarray((step >= 0) & (step % self.every >= self.burst))
 
@@ -68,13 +65,13 @@ class Sampled:
     `over` says that a span has ended well, `waited` that it stood over from an earlier choice.
     """
 
-    thread: npt.NDArray[Any]
+    thread: Array
     start: Ints
     end: Ints
-    step: npt.NDArray[Any]
+    step: Array
     depth: Ints
-    phase: npt.NDArray[Any]
-    group: npt.NDArray[Any]
+    phase: Array
+    group: Array
     span: Flags
     over: Flags
     waited: Flags
@@ -87,7 +84,7 @@ class Thinned(NamedTuple):
     undecided: Flags
 
 
-def phases(kind: Column, op: Column) -> npt.NDArray[np.int64]:
+def phases(kind: Column, op: Column) -> Ints:
     """Number what a span of each kind means for its thread's time; elastic operations differ in it."""
     meanings = {"step": _STEP, "user": _USER}
     words = [*map(str, kind.words.to_pylist()), ""]  # the last stands for none, -1
@@ -98,7 +95,7 @@ def phases(kind: Column, op: Column) -> npt.NDArray[np.int64]:
     return found
 
 
-def groups(*columns: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+def groups(*columns: Array) -> Ints:
     """Number the different rows of some columns."""
     number = np.zeros(len(columns[0]), np.int64)
     for column in columns:
@@ -151,7 +148,7 @@ def _outermost(events: Sampled, flies: Flags) -> Flags:
     return found
 
 
-def _outermost_of_thread(events: Sampled, chosen: npt.NDArray[np.intp]) -> Flags:
+def _outermost_of_thread(events: Sampled, chosen: Indices) -> Flags:
     start, end = events.start[chosen], events.end[chosen]
     depth, phase = events.depth[chosen], events.phase[chosen].copy()
     outermost = depth <= _DEEPEST
@@ -172,9 +169,7 @@ def _outermost_of_thread(events: Sampled, chosen: npt.NDArray[np.intp]) -> Flags
     return outermost
 
 
-def _last_in_flight(
-    events: Sampled, among: npt.NDArray[np.intp]
-) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+def _last_in_flight(events: Sampled, among: Indices) -> tuple[Indices, Indices]:
     """Return the last event of each thread, group and step; apart those that may not be the last yet."""
     keys = (events.step[among], events.group[among], events.thread[among])
     order = among[np.lexsort((events.start[among], *keys))]
@@ -242,14 +237,12 @@ def steps_cut_off(
     ]
 
 
-def _step_ids(definitions: Sequence[Definition]) -> NDArray[np.uint32]:
+def _step_ids(definitions: Sequence[Definition]) -> UInt32s:
     named = [row.id for row in definitions if (row.name, row.kind, row.type) == _STEP_DEFINITION]
     return np.array(named, np.uint32)
 
 
-def _cut(
-    stretch: Stretch, last: int, moments: Sequence[int], step_ids: NDArray[np.uint32]
-) -> Records:
+def _cut(stretch: Stretch, last: int, moments: Sequence[int], step_ids: UInt32s) -> Records:
     records = stretch.records
     rows = records[np.isin(records["definition"], step_ids)]
     rows = rows[np.argsort(rows["start_ns"], kind="stable")]

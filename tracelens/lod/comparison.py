@@ -13,9 +13,10 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tracelens.arrays import Floats
     from tracelens.lod.residuals import Residuals
     from tracelens.lod.run_data import Run
-    from tracelens.lod.step_times import Matrix, Times
+    from tracelens.lod.step_times import Times
     from tracelens.model.result import Finding
 
 RESAMPLES: Final = 400
@@ -53,7 +54,7 @@ class Difference:
     ranks: tuple[int, ...]
     steps: tuple[int, ...]
     others: tuple[int, ...]
-    own_ns: Matrix
+    own_ns: Floats
 
 
 def difference(here: Residuals, other: Residuals) -> Difference:
@@ -104,12 +105,12 @@ def _likeness(finding: Finding) -> tuple[Any, ...]:
     return finding.kind, finding.phase, tuple(sorted(where))
 
 
-def _lengths(run: Run) -> Matrix:
+def _lengths(run: Run) -> Floats:
     lengths = (run.windows["end_ns"] - run.windows["start_ns"]).to_numpy()
     return np.asarray(lengths[:: max(-(-len(lengths) // LONGEST), 1)], float)
 
 
-def _medians(lengths: Matrix, random: np.random.Generator) -> Matrix:
+def _medians(lengths: Floats, random: np.random.Generator) -> Floats:
     """Resample blocks of neighbouring steps, as neighbours are alike (Künsch 1989), for medians."""
     count = len(lengths)
     block = max(round(count ** (1 / 3)), 1)

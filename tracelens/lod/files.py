@@ -26,7 +26,7 @@ from tracelens.lod.step_times import Times
 from tracelens.lod.viewport import Window
 from tracelens.model.result import Efficiency, Finding, Report, Share, Summary
 from tracelens.model.trace import Alignment, HostClock, Note
-from tracelens.schema.light_json import loads
+from tracelens.schema.json_text import loads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

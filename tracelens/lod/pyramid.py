@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -23,13 +23,11 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Literal
 
-    from tracelens.arrays import Bytes, Ints
+    from tracelens.arrays import Array, Bytes, Floats, Ints
     from tracelens.lod.lanes import Lanes
     from tracelens.lod.viewport import Window
 
 _PARSING: Final = Lock()
-
-Sums: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]  # whole ns: exact up to 2**53, 104 days
 
 FEWEST_BINS: Final = 512  # nobody looks at a whole run on a narrower screen
 SPANS_A_BIN: Final = 2.0  # of the finest level: below, the spans themselves are as quick to draw
@@ -75,8 +73,11 @@ def build_levels(starts: Ints, ends: Ints, codes: Bytes, ladder: list[Bins]) -> 
         yield _coded(present, sums, rung.width_ns)
 
 
-def busy_time(starts: Ints, ends: Ints, codes: Bytes, bins: Bins) -> tuple[Bytes, Sums]:
-    """Sum up the time of each code in each bin: the codes that occur, and ns as [code, bin]."""
+def busy_time(starts: Ints, ends: Ints, codes: Bytes, bins: Bins) -> tuple[Bytes, Floats]:
+    """Sum up the time of each code in each bin: the codes that occur, and ns as [code, bin].
+
+    Whole numbers: exact up to 2**53 ns, 104 days.
+    """
     present = np.flatnonzero(np.bincount(codes, minlength=SHADE)).astype(np.uint8)
     row = np.zeros(SHADE, np.int64)
     row[present] = bins.count * np.arange(len(present))
@@ -85,7 +86,7 @@ def busy_time(starts: Ints, ends: Ints, codes: Bytes, bins: Bins) -> tuple[Bytes
     width = bins.width_ns
     first, last = start // width, (end - 1) // width
     head = np.minimum(end, (first + 1) * width) - start
-    flat: Sums = np.bincount(first + of, weights=head, minlength=size).astype(np.float64)
+    flat: Floats = np.bincount(first + of, weights=head, minlength=size).astype(np.float64)
     more = np.flatnonzero(last > first)
     first, last, of = first[more], last[more], of[more]
     tail = end[more] - last * width
@@ -98,21 +99,21 @@ def busy_time(starts: Ints, ends: Ints, codes: Bytes, bins: Bins) -> tuple[Bytes
     return present, sums
 
 
-def _middles(begin: Ints, end: Ints, bins: Bins) -> Sums:
+def _middles(begin: Ints, end: Ints, bins: Bins) -> Floats:
     """Sum up whole bins: those from `begin` up to, not including, `end`."""
     opened = np.bincount(begin, minlength=bins.count)
     closed = np.bincount(end, minlength=bins.count)
     return np.asarray(np.cumsum(opened - closed) * float(bins.width_ns))
 
 
-def _halved(sums: Sums) -> Sums:
+def _halved(sums: Floats) -> Floats:
     """Add neighbouring bins up."""
     if sums.shape[1] % 2:
         sums = np.pad(sums, ((0, 0), (0, 1)))
     return np.asarray(sums[:, 0::2] + sums[:, 1::2])
 
 
-def _coded(present: Bytes, sums: Sums, width_ns: int) -> Bytes:
+def _coded(present: Bytes, sums: Floats, width_ns: int) -> Bytes:
     """Choose the code with the most time; of equals the first."""
     if not len(present):
         return np.full(sums.shape[1], BLANK, np.uint8)
@@ -225,17 +226,17 @@ def of_lane(lanes: Lanes, lane: int, rungs: list[Bins]) -> list[Bytes]:
     return list(build_levels(starts, ends, lanes.codes[part], rungs))
 
 
-def mapped(file: Path) -> np.ndarray[Any, Any]:
+def mapped(file: Path) -> Array:
     """Map an array; as a plain one, which is quicker to slice."""
     return np.asarray(loaded(file, "r"))
 
 
-def loaded(file: Path, mode: Literal["r"] | None = None) -> np.ndarray[Any, Any]:
+def loaded(file: Path, mode: Literal["r"] | None = None) -> Array:
     """Read or map an array.
 
     Its header is a Python expression, and before 3.11.8 Python counts the depth of all threads' syntax
     trees together, so that one that parses beside another can fail (python/cpython#106905).
     """
     with _PARSING:
-        array: np.ndarray[Any, Any] = np.load(file, mmap_mode=mode, allow_pickle=False)
+        array: Array = np.load(file, mmap_mode=mode, allow_pickle=False)
     return array

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 if TYPE_CHECKING:
-    from tracelens.lod.step_times import Matrix
+    from tracelens.arrays import Floats
 
 BLOCKS: Final = 400  # longer runs are looked at in so many blocks of steps
 SHORTEST: Final = 6  # blocks: less is a spike
@@ -37,7 +37,7 @@ class Regime:
     level: float
 
 
-def find(values: Matrix) -> list[Regime]:
+def find(values: Floats) -> list[Regime]:
     """Divide a series; one regime where nothing changes for long, none for an empty series."""
     known = np.flatnonzero(np.isfinite(values) & (values > 0))
     if not len(known):
@@ -52,7 +52,7 @@ def find(values: Matrix) -> list[Regime]:
     ]
 
 
-def _calm(series: Matrix) -> Matrix:
+def _calm(series: Floats) -> Floats:
     """Take spikes back to the median of their neighbourhood."""
     wide = np.pad(series, 4, mode="reflect") if len(series) > 4 else np.pad(series, 4, mode="edge")
     around = np.median(np.lib.stride_tricks.sliding_window_view(wide, 9), axis=1)
@@ -60,14 +60,14 @@ def _calm(series: Matrix) -> Matrix:
     return np.asarray(np.clip(series, around - reach, around + reach))
 
 
-def _noise(series: Matrix) -> float:
+def _noise(series: Floats) -> float:
     """Return the deviation from one place to the next, whatever the level."""
     if len(series) < 2:
         return 0.0
     return _TO_SIGMA * float(np.median(np.abs(np.diff(series)))) / 2**0.5
 
 
-def _cuts(series: Matrix) -> list[int]:
+def _cuts(series: Floats) -> list[int]:
     """Return the begins of the parts, and the end: the least squares with a price for each part."""
     count = len(series)
     sums, squares = (np.concatenate([[0.0], np.cumsum(part)]) for part in (series, series**2))
@@ -87,7 +87,7 @@ def _cuts(series: Matrix) -> list[int]:
     return cuts[::-1]
 
 
-def _merged(series: Matrix, cuts: list[int]) -> list[int]:
+def _merged(series: Floats, cuts: list[int]) -> list[int]:
     """Take out the weakest cut until all are clear."""
     while len(cuts) > 2:
         places = range(1, len(cuts) - 1)
@@ -101,7 +101,7 @@ def _merged(series: Matrix, cuts: list[int]) -> list[int]:
     return cuts
 
 
-def _clearness(before: Matrix, after: Matrix) -> float:
+def _clearness(before: Floats, after: Floats) -> float:
     """Say how far two sides are from not being told apart: 1 and more is enough."""
     levels = float(np.median(before)), float(np.median(after))
     middle = sum(levels) / 2

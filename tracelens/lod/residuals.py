@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
@@ -15,8 +15,8 @@ from tracelens.lod.lanes import BLANK, FIRST_LEVEL, LEVELS, Lane, Lanes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tracelens.arrays import Bytes
-    from tracelens.lod.step_times import Matrix, Times
+    from tracelens.arrays import Array, Bytes, Floats
+    from tracelens.lod.step_times import Times
 
 # The ramp ends at what is late in the worst steps, leaving out a few (a first step loads libraries),
 # and never below a tenth of a step: noise in a healthy run stays pale.
@@ -34,12 +34,12 @@ class Residuals:
 
     ranks: tuple[int, ...]
     steps: tuple[int, ...]
-    own_ns: Matrix
-    excess_ns: Matrix
+    own_ns: Floats
+    excess_ns: Floats
     ceiling_ns: float
 
     @cached_property
-    def total_ns(self) -> Matrix:
+    def total_ns(self) -> Floats:
         """Per rank, all time by which it was late."""
         return np.asarray(np.nansum(np.maximum(self.excess_ns, 0), axis=1))
 
@@ -57,7 +57,7 @@ def measure(times: Times, categories: Iterable[str] = COMPUTE_CATEGORIES) -> Res
 
 
 def compare(
-    own: Matrix, ranks: tuple[int, ...], steps: tuple[int, ...], step_ns: float = 0.0
+    own: Floats, ranks: tuple[int, ...], steps: tuple[int, ...], step_ns: float = 0.0
 ) -> Residuals:
     """Compare rows of time, [rank, step], with each other; `step_ns` is how long a step usually is."""
     axis = 0 if len(ranks) > 1 else 1
@@ -120,7 +120,7 @@ def shard_lanes(lanes: Lanes, windows: pl.DataFrame) -> Lanes:
     )
 
 
-def _busy(lanes: Lanes, lane: int, starts: np.ndarray[Any, Any]) -> Matrix:
+def _busy(lanes: Lanes, lane: int, starts: Array) -> Floats:
     part = slice(int(lanes.offsets[lane]), int(lanes.offsets[lane + 1]))
     step = np.searchsorted(starts, lanes.starts[part], side="right") - 1
     duration = lanes.ends[part] - lanes.starts[part]
@@ -128,14 +128,14 @@ def _busy(lanes: Lanes, lane: int, starts: np.ndarray[Any, Any]) -> Matrix:
     return np.bincount(step[within], duration[within], minlength=len(starts)).astype(float)
 
 
-def _lower_median(values: Matrix, axis: int) -> Matrix:
+def _lower_median(values: Floats, axis: int) -> Floats:
     """The lower of the two middle values: with two ranks, the one that is not late."""
     ordered = np.sort(values, axis=axis)  # NaN last
     present = np.sum(~np.isnan(values), axis=axis, keepdims=True)
     return np.take_along_axis(ordered, np.maximum(present - 1, 0) // 2, axis=axis)
 
 
-def _ceiling(own: Matrix, excess: Matrix, step_ns: float) -> float:
+def _ceiling(own: Floats, excess: Floats, step_ns: float) -> float:
     if not excess.size or np.isnan(excess).all():
         return 1.0
     worst = np.max(np.nan_to_num(excess), axis=0)

@@ -26,7 +26,7 @@ from tracelens.lod.query import Scene
 from tracelens.lod.step_times import Times, parts
 from tracelens.lod.viewport import Window
 from tracelens.model.fmt import shown_name
-from tracelens.schema.light_json import loads
+from tracelens.schema.json_text import loads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

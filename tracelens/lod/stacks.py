@@ -17,6 +17,7 @@ from tracelens.lod.lanes import CODES
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from tracelens.arrays import Array
     from tracelens.lod.lanes import Lanes
     from tracelens.lod.viewport import Window
 
@@ -94,7 +95,7 @@ def frames(mine: Mapping[Stack, float], peers: Sequence[Mapping[Stack, float]]) 
     return table.sort(beyond, "frame", descending=[True, False]).head(MOST_FRAMES)
 
 
-def when(samples: pl.DataFrame, frame: str, window: Window, bins: int) -> np.ndarray:
+def when(samples: pl.DataFrame, frame: str, window: Window, bins: int) -> Array:
     """Return what share of each of some equal parts of a window a frame was on the stack."""
     seen = samples.filter(pl.col("frames").list.contains(frame))
     edges = np.linspace(window.start_ns, window.end_ns, bins + 1)

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from tracelens.accounting.phases import CATEGORIES
@@ -21,10 +22,11 @@ from tracelens.accounting.phases import CATEGORIES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from tracelens.arrays import Flags, Floats
 
-Matrix: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+
 EVERY: Final = slice(None)
-Block: TypeAlias = np.ndarray[Any, np.dtype[np.unsignedinteger[Any]]]
+Block: TypeAlias = npt.NDArray[np.unsignedinteger[Any]]
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Times:
     steps: tuple[int, ...]
     categories: tuple[str, ...]
     ns: Block
-    there: np.ndarray[Any, np.dtype[np.bool_]]
+    there: Flags
     usual_ns: float
 
     @classmethod
@@ -63,7 +65,7 @@ class Times:
         categories = tuple(CATEGORIES[code] for code in present)
         return cls(rows, tuple(steps), categories, ns, there, usual)
 
-    def spent(self, categories: Iterable[str], columns: slice = EVERY) -> Matrix:
+    def spent(self, categories: Iterable[str], columns: slice = EVERY) -> Floats:
         """Sum up some categories, [rank, step] in ns; NaN where a rank was not there.
 
         `columns` are places in `steps`: of a long run with many ranks, not all fit into memory at once.
@@ -76,7 +78,7 @@ class Times:
         return sums
 
     @cached_property
-    def mean(self) -> Matrix:
+    def mean(self) -> Floats:
         """The mean over the ranks that were there, [category, step] in ns."""
         present = np.maximum(self.there.sum(axis=0), 1)
         return np.asarray(self.ns.sum(axis=1, dtype=np.float64) / present)
@@ -92,7 +94,7 @@ class Times:
         there = self.there[:, column]
         return {rank: int(ns) for rank, ns, t in zip(self.ranks, spent, there, strict=True) if t}
 
-    def shares(self) -> Matrix:
+    def shares(self) -> Floats:
         """Return what share of all ranks' time each category took, [category, step]."""
         sums = self.ns.sum(axis=1, dtype=np.float64)
         return np.asarray(sums / np.maximum(sums.sum(axis=0), 1.0))
@@ -132,7 +134,7 @@ class StepGrid:
         return cls(times, tuple(categories), rows, columns)
 
     @cached_property
-    def cells_ns(self) -> Matrix:
+    def cells_ns(self) -> Floats:
         """The longest time of each cell, [row, column]; NaN where nobody was there."""
         begins = [part.start for part in self.rows]
         found = [
@@ -168,11 +170,11 @@ class StepTimes:
     """
 
     steps: tuple[int, ...]
-    usual_ns: Matrix
-    longest_ns: Matrix
+    usual_ns: Floats
+    longest_ns: Floats
     longest_rank: tuple[int, ...]
     ranks: tuple[int, ...]
-    sample_ns: Matrix
+    sample_ns: Floats
     every: int
 
     @classmethod
@@ -192,7 +194,7 @@ class StepTimes:
         return cls(times.steps, *found, ranks, times.ranks, sample, every)
 
 
-def _median(spent: Matrix) -> Matrix:
+def _median(spent: Floats) -> Floats:
     """Return each column's median; NaN where nobody was there."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a step of nobody has none

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    import numpy as np
+    from tracelens.arrays import Ints
 
 
 EVENT_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -215,7 +215,7 @@ class Note:
 class Moved(Protocol):
     """How times of a process become common ones."""
 
-    def apply(self, t: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def apply(self, t: Ints) -> Ints:
         """Return common times."""
 
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from tracelens.accounting.compute_time import AFTER_MEETING
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     from tracelens.accounting.compute_time import ComputeTime
     from tracelens.accounting.phases import Phases, Segments
-    from tracelens.arrays import Floats, Ints
+    from tracelens.arrays import Flags, Floats, Indices, Ints
     from tracelens.model.trace import Trace
     from tracelens.replay.counterfactual import Episode
 
@@ -112,7 +111,7 @@ def _fused(calls: StepCalls, messages: int, latency_ns: float) -> Floats:
 
 
 def saved_by_faster_transfer(
-    calls: pl.DataFrame, steps: npt.NDArray[np.int64], takes: Floats, phases: Phases
+    calls: pl.DataFrame, steps: Ints, takes: Floats, phases: Phases
 ) -> Floats:
     """Return by how many nanoseconds each of `steps` is shorter, as far as nothing hides the transfer.
 
@@ -134,9 +133,7 @@ def saved_by_faster_transfer(
     return np.minimum(total, exposed_transfer(phases, steps))
 
 
-def _transfer_factors(
-    calls: StepCalls, here: npt.NDArray[np.bool_], takes: Floats, rows: npt.NDArray[np.intp]
-) -> Floats:
+def _transfer_factors(calls: StepCalls, here: Flags, takes: Floats, rows: Indices) -> Floats:
     share = np.ones((len(calls.steps), 1))
     share[here, 0] = takes[rows]
     return share

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.stats.robust import bootstrap_interval
 
 if TYPE_CHECKING:
-    from tracelens.arrays import Floats
+    from tracelens.arrays import Flags, Floats, Indices
     from tracelens.model.result import Pattern
 
 
@@ -43,7 +42,7 @@ class Episode:
     also: tuple[str, ...] = ()
 
     @property
-    def touched(self) -> npt.NDArray[np.intp]:
+    def touched(self) -> Indices:
         """Rows in which it happens."""
         return np.flatnonzero(self.effect.any(axis=1))
 
@@ -166,7 +165,7 @@ def _lost(total: Floats, effect: Floats) -> Floats:
     return np.asarray(total.max(axis=1) - (total - effect).max(axis=1))
 
 
-def _waited(wait: Floats, touched: npt.NDArray[np.bool_]) -> Floats:
+def _waited(wait: Floats, touched: Flags) -> Floats:
     """Sum what each rank waited in the touched steps and those after (where updates are felt)."""
     felt = touched.copy()
     felt[1:] |= touched[:-1]

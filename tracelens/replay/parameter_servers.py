@@ -16,13 +16,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tracelens.arrays import Floats, Ints
+    from tracelens.arrays import Floats, Indices, Ints
 
 __all__ = ["PROCESSOR", "Change", "Rounds", "in_turn", "link_time", "shared"]
 
@@ -105,7 +104,7 @@ class _AtShard:
     """
 
     shard: int
-    mine: npt.NDArray[np.intp]  # places among all of the round
+    mine: Indices  # places among all of the round
     nbytes: Floats
     receiving: Floats  # of the link's time
     begun: Floats
@@ -318,9 +317,7 @@ def _round(ordered: pl.DataFrame, times: dict[str, Floats], own: Floats, shards:
     )
 
 
-def _at_shard(
-    shard: int, mine: npt.NDArray[np.intp], times: dict[str, Floats], *, push: bool
-) -> _AtShard:
+def _at_shard(shard: int, mine: Indices, times: dict[str, Floats], *, push: bool) -> _AtShard:
     begun, done = times["begun"], times["done"]
     serving = done - begun
     beside = done.max() - begun.min() < (1 - TOGETHER) * serving.sum()

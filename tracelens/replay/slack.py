@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from tracelens.schema.vocabulary import FULL_COLLECTIVES
 
 if TYPE_CHECKING:
+    from tracelens.arrays import Flags, Floats, Ints
     from tracelens.model.trace import Trace
 
 __all__ = ["SLACK_COLUMNS", "measure_slack"]
@@ -57,7 +57,7 @@ def measure_slack(trace: Trace) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=SLACK_COLUMNS).sort("rank")
 
 
-def _backwards(trace: Trace, calls: pl.DataFrame, steps: pl.Series) -> npt.NDArray[np.float64]:
+def _backwards(trace: Trace, calls: pl.DataFrame, steps: pl.Series) -> Floats:
     """Return how much later each rank may begin to meet others in a step; inf where it meets nobody."""
     ranks = trace.workers["rank"]
     ends = trace.steps.group_by("rank").agg(pl.col("end_ns").max())
@@ -92,9 +92,9 @@ def _backwards(trace: Trace, calls: pl.DataFrame, steps: pl.Series) -> npt.NDArr
 class _Calls:
     """Where the rows of each collective begin and end, and whether it is in flight."""
 
-    begins: npt.NDArray[np.int64]
-    bounds: npt.NDArray[np.int64]
-    flying: npt.NDArray[np.bool_]
+    begins: Ints
+    bounds: Ints
+    flying: Flags
 
 
 @dataclass
@@ -106,9 +106,7 @@ class _Following:
     arrive: int = 0
 
 
-def _before(
-    spare: npt.NDArray[np.int64], members: npt.NDArray[np.int64], known: npt.NDArray[np.float64]
-) -> npt.NDArray[np.int64]:
+def _before(spare: Ints, members: Ints, known: Floats) -> Ints:
     """Return what each rank may be later at most for the calls that follow in the step."""
     met = np.isfinite(known[members])
     return np.where(met, spare[members], np.iinfo(np.int64).max)

@@ -8,11 +8,11 @@ Arrow file is written to the trace folder, when recording has ended. The note is
 from __future__ import annotations
 
 import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from tracelens.errors import NotATrace, TraceNotFound
-from tracelens.schema.light import asdict, dataclass
-from tracelens.schema.light_json import dumps, loads
-from tracelens.schema.light_path import Path
+from tracelens.schema.json_text import dumps, loads
 
 TYPE_CHECKING = False
 
@@ -49,8 +49,8 @@ def host_name() -> str:
 def process_started_ns(pid: int) -> int | None:
     """Wall time at which process `pid` of this machine started; None if there is none such."""
     try:
-        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-        stat = (_PROC / "stat").read_text()
+        fields = (_PROC / str(pid) / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        stat = (_PROC / "stat").read_text(encoding="utf-8")
         booted = next(line for line in stat.splitlines() if line.startswith("btime "))
         ticks_per_second = os.sysconf("SC_CLK_TCK")
         return int(booted.split()[1]) * 10**9 + int(fields[19]) * 10**9 // ticks_per_second
@@ -60,7 +60,7 @@ def process_started_ns(pid: int) -> int | None:
 
 def _boot_id() -> str:
     try:
-        return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+        return (_PROC / "sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:
         return ""
 

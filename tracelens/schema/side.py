@@ -7,9 +7,10 @@ the schema metadata. Either way they are read back into `SideTables`.
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass, field, replace
+
 from tracelens.errors import NewerVersion, NotATrace
-from tracelens.schema.light import asdict, dataclass, field, replace
-from tracelens.schema.light_json import dumps, loads
+from tracelens.schema.json_text import dumps, loads
 from tracelens.schema.vocabulary import SCHEMA_VERSION
 
 TYPE_CHECKING = False
@@ -180,11 +181,7 @@ class SideTables:
 
     def to_metadata(self) -> dict[bytes, bytes]:
         """Pack into Arrow schema metadata (definitions are already in the columns)."""
-        import json  # noqa: PLC0415 - it takes a while, and the recorder only writes lines
-
-        packed = asdict(replace(self, definitions=()))
-        text = json.dumps(packed, default=asdict, separators=(",", ":"))
-        return {METADATA_KEY: text.encode()}
+        return {METADATA_KEY: dumps(asdict(replace(self, definitions=()))).encode()}
 
     @classmethod
     def from_metadata(cls, metadata: dict[bytes, bytes] | None) -> SideTables:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final
@@ -103,7 +105,5 @@ def stem(role: str, rank: int, pid: int) -> str:
 
 def parse_stem(name: str) -> tuple[str, int, int] | None:
     """Read (role, rank, pid) back from a file name; None if it is not one of ours."""
-    import re  # noqa: PLC0415 - it takes a while, and the recorder does not need it
-
     match = re.fullmatch(_STEM, name.removesuffix(TRACE_SUFFIX).removesuffix(SEGMENTS_SUFFIX))
     return (match["role"], int(match["rank"]), int(match["pid"])) if match else None

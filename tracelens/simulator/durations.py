@@ -9,12 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.simulator.scenario import MILLISECOND
 
 if TYPE_CHECKING:
-    from tracelens.arrays import Floats, Ints
+    from tracelens.arrays import Floats, Indices, Ints
     from tracelens.simulator.scenario import Fault, Scenario
 
 
@@ -127,7 +126,7 @@ def _columns(fault: Fault, columns: list[int] | None, width: int) -> list[int]:
     return [columns.index(rank) for rank in fault.ranks if rank in columns]
 
 
-def _hit(fault: Fault, steps: int) -> tuple[npt.NDArray[np.intp], Floats]:
+def _hit(fault: Fault, steps: int) -> tuple[Indices, Floats]:
     """Return the steps that a fault touches, and by what factor."""
     first, last = fault.steps or (0, steps - 1)
     touched = np.arange(max(first, 0), min(last, steps - 1) + 1, fault.every)

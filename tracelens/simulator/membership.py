@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from tracelens.simulator.sheet import WORLD_UID
 
 if TYPE_CHECKING:
+    from tracelens.arrays import Flags
     from tracelens.simulator.scenario import Scenario
 
 __all__ = ["Epoch", "communicator_of_steps", "epochs", "events_while_present", "present"]
@@ -30,7 +30,7 @@ class Epoch:
     ranks: tuple[int, ...]
 
 
-def present(scenario: Scenario) -> npt.NDArray[np.bool_]:
+def present(scenario: Scenario) -> Flags:
     """Say which rank is there in which step, [step, rank]."""
     there = np.ones((scenario.steps, scenario.ranks), np.bool_)
     for rank, (first, last) in scenario.stays:
@@ -70,5 +70,5 @@ def events_while_present(scenario: Scenario, process: int, events: pl.DataFrame)
     return events
 
 
-def _there(row: npt.NDArray[np.bool_]) -> tuple[int, ...]:
+def _there(row: Flags) -> tuple[int, ...]:
     return tuple(np.flatnonzero(row).tolist())

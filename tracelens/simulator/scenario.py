@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.errors import InvalidArgument
 from tracelens.placement import STRATEGIES, Piece, loads
+
+if TYPE_CHECKING:
+    from tracelens.arrays import Indices, Ints
 
 FaultPhase = Literal[
     "data",
@@ -184,7 +186,7 @@ class Scenario:
             return STRATEGIES[self.placement](self.variables, self.shards)
         return [Piece(row, 0, size, row) for row, size in enumerate(self.bytes_of_shards)]
 
-    def pieces_of(self, shard: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int64]]:
+    def pieces_of(self, shard: int) -> tuple[Indices, Ints]:
         """Return the pieces of a shard: their places in `pieces`, and their bytes."""
         places = [row for row, piece in enumerate(self.pieces) if piece.shard == shard]
         sizes = [self.pieces[row].nbytes for row in places]

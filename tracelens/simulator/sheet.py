@@ -11,7 +11,7 @@ import polars as pl
 from tracelens.model.trace import EVENT_COLUMNS
 
 if TYPE_CHECKING:
-    from tracelens.arrays import Ints
+    from tracelens.arrays import Array, Ints
 
 WORLD_UID = "simulated-world"
 
@@ -63,7 +63,7 @@ class _Block:
     """Arrays that broadcast to `shape`, and what is the same in all rows."""
 
     shape: tuple[int, ...]
-    arrays: dict[str, np.ndarray[Any, Any]]
+    arrays: dict[str, Array]
     words: dict[str, Any]
 
     def holds(self, process: int) -> bool:

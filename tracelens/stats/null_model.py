@@ -5,76 +5,39 @@ what these differ by is noise (an AR(1) process, learnt from all blocks) and the
 ranks (learnt from windows as long as the one judged, with a weak prior). Each has its own degrees of
 freedom, and their sum has those of Welch (1947) and Satterthwaite (1946). Beside it stand the tails of
 Student's t and of the binomial distribution, both regularised incomplete beta functions (Abramowitz &
-Stegun 26.5.24 and 26.7.1), computed by the continued fraction 26.5.8 with Lentz' method, on whole
-arrays.
+Stegun 26.5.24 and 26.7.1), the latter also between whole numbers.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import lgamma
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
+from scipy import special
 
 from tracelens.stats.robust import deviation
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from tracelens.arrays import Floats
 
 _FAR_FROM_LEVEL: Final = 3.0  # deviations
 _MOST_ALIKE: Final = 0.8
 
-_TINY: Final = 1e-300
-_PRECISION: Final = 1e-14
-_MOST_TERMS: Final = 400
-_lgamma = np.vectorize(lgamma, otypes=[np.float64])
-
-
-def incomplete_beta(a: npt.ArrayLike, b: npt.ArrayLike, x: npt.ArrayLike) -> Floats:
-    """Return I_x(a, b) for positive `a`, `b` and `x` within [0, 1]; arguments broadcast."""
-    a, b, x = np.broadcast_arrays(np.asarray(a, float), np.asarray(b, float), np.asarray(x, float))
-    swapped = x > (a + 1) / (a + b + 2)  # the fraction converges quickly on one side of the mean
-    p, q, z = np.where(swapped, b, a), np.where(swapped, a, b), np.where(swapped, 1 - x, x)
-    with np.errstate(divide="ignore"):
-        power = _lgamma(p + q) - _lgamma(p) - _lgamma(q) + p * np.log(z) + q * np.log1p(-z)
-    tail = np.exp(power) / p * _fraction(p, q, z)
-    return np.asarray(np.where(swapped, 1 - tail, tail))
-
-
-def _fraction(a: Floats, b: Floats, x: Floats) -> Floats:
-    c, d = np.ones_like(x), 1 / _away_from_zero(1 - (a + b) * x / (a + 1))
-    value = d
-    for term in range(1, _MOST_TERMS):
-        even = term * (b - term) * x / ((a + 2 * term - 1) * (a + 2 * term))
-        odd = -(a + term) * (a + b + term) * x / ((a + 2 * term) * (a + 2 * term + 1))
-        for factor in (even, odd):
-            d = 1 / _away_from_zero(1 + factor * d)
-            c = _away_from_zero(1 + factor / c)
-            value = value * c * d
-        if np.all(np.abs(c * d - 1) < _PRECISION):
-            break
-    return value
-
-
-def _away_from_zero(values: Floats) -> Floats:
-    return np.asarray(np.where(np.abs(values) < _TINY, _TINY, values))
-
 
 def student_tail(t: npt.ArrayLike, freedom: npt.ArrayLike) -> Floats:
-    """Return P(T >= t) for Student's t with `freedom` degrees of freedom."""
-    t, freedom = np.asarray(t, float), np.asarray(freedom, float)
-    half = 0.5 * incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t))
-    return np.asarray(np.where(t >= 0, half, 1 - half))
+    """Return P(T >= t) for Student's t with `freedom` degrees of freedom, however small it is."""
+    return np.asarray(special.stdtr(freedom, -np.asarray(t, float)))
 
 
 def binomial_tail(k: npt.ArrayLike, trials: npt.ArrayLike, rate: npt.ArrayLike) -> Floats:
-    """Return P(X >= k) for a binomial X."""
-    k, trials, rate = np.broadcast_arrays(*(np.asarray(v, float) for v in (k, trials, rate)))
+    """Return P(X >= k) for a binomial X, of counts that need not be whole."""
+    k, trials = np.asarray(k, float), np.asarray(trials, float)
     inside = (k >= 1) & (k <= trials)
     shown = np.where(inside, k, 1)
-    tail = incomplete_beta(shown, np.maximum(trials - shown + 1, 1), rate)
+    tail = special.betainc(shown, np.maximum(trials - shown + 1, 1), rate)
     return np.asarray(np.where(inside, tail, np.where(k < 1, 1.0, 0.0)))
 
 

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.stats.changepoint import course
 from tracelens.stats.null_model import (
@@ -228,7 +227,7 @@ def _sign_tail(steps: _Steps, rank: int, window: slice, level: float) -> float:
     return float(binomial_tail(above / _STEPS_ALIKE, len(inside) / _STEPS_ALIKE, rate))
 
 
-def discoveries(p: Floats, rate: float) -> npt.NDArray[np.bool_]:
+def discoveries(p: Floats, rate: float) -> Flags:
     """Say which p-values hold if the chance that any of them is wrong may be `rate` (Holm 1979)."""
     order = np.argsort(p, kind="stable")
     fails = np.flatnonzero(p[order] * np.arange(p.size, 0, -1) > rate)

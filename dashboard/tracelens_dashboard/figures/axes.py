@@ -18,6 +18,7 @@ from tracelens_dashboard import text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tracelens.arrays import Array
     from tracelens_dashboard.theme import Theme
 
 
@@ -32,7 +33,7 @@ BYTES: Final[Units] = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1,
 TIMES: Final[Units] = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns"))
 
 
-def scaled(values: np.ndarray[Any, Any], units: Units) -> tuple[str, np.ndarray[Any, Any]]:
+def scaled(values: Array, units: Units) -> tuple[str, Array]:
     """Return the unit, and the values in it."""
     largest = float(np.nanmax(values, initial=0))
     factor, unit = next((pair for pair in units if largest >= pair[0]), units[-1])

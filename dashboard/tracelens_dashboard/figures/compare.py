@@ -15,8 +15,8 @@ from tracelens_dashboard.figures.drawing import Drawing, empty, figure
 from tracelens_dashboard.theme import name_of
 
 if TYPE_CHECKING:
+    from tracelens.arrays import Floats
     from tracelens.lod.comparison import Difference
-    from tracelens.lod.step_times import Matrix
     from tracelens_dashboard.theme import Theme
 
 NOTHING: Final = "The two runs have no rank, or no step, in common."
@@ -83,7 +83,7 @@ def table(found: Difference) -> list[dict[str, Any]]:
     return rows
 
 
-def _means(found: Difference) -> Matrix:
+def _means(found: Difference) -> Floats:
     there = np.maximum(np.sum(~np.isnan(found.own_ns), axis=1), 1)
     return np.asarray(np.nansum(found.own_ns, axis=1) / there)
 
@@ -145,7 +145,7 @@ def _bars(labels: list[str], values: list[float], name: str, colour: str) -> go.
     )
 
 
-def _largest(cells: Matrix, groups: list[slice], axis: int) -> Matrix:
+def _largest(cells: Floats, groups: list[slice], axis: int) -> Floats:
     """Reduce groups of rows (0) or columns (1) to what differs most; NaN where nothing is known."""
     found = []
     for group in groups:
@@ -155,7 +155,7 @@ def _largest(cells: Matrix, groups: list[slice], axis: int) -> Matrix:
     return np.stack(found, axis=axis)
 
 
-def _ceiling(cells: Matrix, step_ns: float) -> float:
+def _ceiling(cells: Floats, step_ns: float) -> float:
     worst = np.abs(np.nan_to_num(cells)).max(axis=0)
     return max(float(np.quantile(worst, _CEILING)), step_ns / 20, LEAST_NS)
 

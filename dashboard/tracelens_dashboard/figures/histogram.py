@@ -16,9 +16,9 @@ from tracelens_dashboard.figures.drawing import figure
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tracelens.arrays import Floats
     from tracelens_dashboard.theme import Theme
 
-Numbers = np.ndarray[Any, np.dtype[np.float64]]
 NAMED: Final = (("half", 0.5), ("9 in 10", 0.9), ("99 in 100", 0.99))
 
 
@@ -27,13 +27,13 @@ class Bars:
     """How many durations lie between neighbouring `edges` (ns); `examples` lead from a bar to spans."""
 
     name: str
-    edges: Numbers
-    counts: Numbers
+    edges: Floats
+    counts: Floats
     colour: str
     examples: Sequence[object] = field(default_factory=tuple)
 
 
-def edges_of(values: Numbers, most: int = 60) -> Numbers:
+def edges_of(values: Floats, most: int = 60) -> Floats:
     """Choose edges for some durations: of equal ratio where they spread far, else of equal width."""
     low, high = float(values.min()), float(values.max())
     if low > 0 and high > 4 * float(np.median(values)):
@@ -48,7 +48,7 @@ def of_table(table: pl.DataFrame, by: str, lead: Sequence[str], theme: Theme) ->
     """
     ratio = float(table["to_ns"][0] / table["from_ns"][0])
     first, last = (round(float(np.log(ns) / np.log(ratio))) for ns in _reach(table))
-    edges: Numbers = np.power(ratio, np.arange(first, last + 1, dtype=np.float64))
+    edges: Floats = np.power(ratio, np.arange(first, last + 1, dtype=np.float64))
     names = ("forward", "transfer", "data", "update", "gc", "backprop")
     found = []
     for number, part in enumerate(table.partition_by(by, maintain_order=True)):
@@ -155,5 +155,5 @@ def _reach(table: pl.DataFrame) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _is_geometric(edges: Numbers) -> bool:
+def _is_geometric(edges: Floats) -> bool:
     return len(edges) > 2 and float(edges[-1] - edges[-2]) > 1.05 * float(edges[1] - edges[0])

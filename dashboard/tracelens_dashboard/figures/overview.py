@@ -19,7 +19,8 @@ from tracelens_dashboard.theme import name_of
 if TYPE_CHECKING:
     import polars as pl
 
-    from tracelens.lod.step_times import Matrix, Times
+    from tracelens.arrays import Array, Floats
+    from tracelens.lod.step_times import Times
     from tracelens.lod.viewport import Window
     from tracelens.model.result import Efficiency
     from tracelens_dashboard.theme import Theme
@@ -128,7 +129,7 @@ def step_parts(times: Times, theme: Theme) -> Drawing:
     return Drawing(drawn, parts_summary(times.categories, mean), partial(_parts_rows, times, mean))
 
 
-def parts_summary(categories: tuple[str, ...], mean: Matrix) -> str:
+def parts_summary(categories: tuple[str, ...], mean: Floats) -> str:
     """Name what takes most of a step, and what comes next."""
     whole = mean.mean(axis=1)
     order = np.argsort(-whole)[:2]
@@ -140,7 +141,7 @@ def parts_summary(categories: tuple[str, ...], mean: Matrix) -> str:
     return f"Of {text.duration(float(whole.sum()))} of the mean step, {' and '.join(parts)}."
 
 
-def _area(name: str, steps: list[int], row: Matrix, theme: Theme) -> go.Scatter:
+def _area(name: str, steps: list[int], row: Floats, theme: Theme) -> go.Scatter:
     return go.Scatter(
         x=steps,
         y=row,
@@ -154,7 +155,7 @@ def _area(name: str, steps: list[int], row: Matrix, theme: Theme) -> go.Scatter:
     )
 
 
-def _parts_rows(times: Times, mean: Matrix) -> list[dict[str, Any]]:
+def _parts_rows(times: Times, mean: Floats) -> list[dict[str, Any]]:
     """List the longest steps."""
     longest = np.argsort(-mean.sum(axis=0), kind="stable")[:TABLE_ROWS]
     return [
@@ -210,7 +211,7 @@ def strip(times: Times, windows: pl.DataFrame, whole: Window, theme: Theme) -> D
     )
 
 
-def _strip_shares(times: Times, windows: pl.DataFrame) -> dict[str, np.ndarray]:
+def _strip_shares(times: Times, windows: pl.DataFrame) -> dict[str, Array]:
     """Return the categories' shares in the steps that have a window."""
     column = np.searchsorted(times.steps, windows["step"].to_numpy())
     shares = times.shares()[:, column]

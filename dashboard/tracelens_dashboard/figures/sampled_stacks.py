@@ -18,6 +18,7 @@ from tracelens_dashboard.theme import mixed, readable
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tracelens.arrays import Array
     from tracelens.lod.raster import Colour
     from tracelens.lod.viewport import Window
     from tracelens_dashboard.theme import Theme
@@ -193,9 +194,7 @@ def by_function(frames: pl.DataFrame, rank: int, theme: Theme) -> Drawing:
     )
 
 
-def _function_bars(
-    name: str, lengths: np.ndarray[Any, Any], frames: list[str], unit: str, colour: str
-) -> go.Bar:
+def _function_bars(name: str, lengths: Array, frames: list[str], unit: str, colour: str) -> go.Bar:
     return go.Bar(
         orientation="h",
         y=list(range(len(frames))),
@@ -248,7 +247,7 @@ SECOND: Final = 1e9
 
 
 def over_time(
-    shares: Mapping[int, np.ndarray[Any, Any]],
+    shares: Mapping[int, Array],
     frame: str,
     seen: Window,
     origin_ns: int,
@@ -300,9 +299,7 @@ def over_time(
     return Drawing(figure(theme, heat, **layout), _over_time_sentence(shares, frame, width), rows)
 
 
-def _over_time_sentence(
-    shares: Mapping[int, np.ndarray[Any, Any]], frame: str, width: float
-) -> str:
+def _over_time_sentence(shares: Mapping[int, Array], frame: str, width: float) -> str:
     total = {rank: float(row.sum()) * width for rank, row in shares.items()}
     most = max(total, key=lambda rank: total[rank])
     return (

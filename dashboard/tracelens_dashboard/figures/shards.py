@@ -16,6 +16,7 @@ from tracelens_dashboard.figures.axes import BYTES, TIMES, cell_lead, scaled
 from tracelens_dashboard.figures.drawing import Drawing, empty, figure
 
 if TYPE_CHECKING:
+    from tracelens.arrays import Array, Floats
     from tracelens_dashboard.figures.axes import Units
     from tracelens_dashboard.theme import Theme
 
@@ -37,7 +38,7 @@ class Measure:
 
     title: str
     unit: str
-    values: np.ndarray[Any, np.dtype[np.float64]]
+    values: Floats
 
     @property
     def heading(self) -> str:
@@ -160,7 +161,7 @@ def _load_rows(shards: pl.DataFrame, found: list[Measure]) -> list[dict[str, Any
     return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
 
 
-def _unevenness(workers: list[int], totals: np.ndarray[Any, Any], unit: str) -> str:
+def _unevenness(workers: list[int], totals: Array, unit: str) -> str:
     if totals.max() < EVEN * max(totals.min(), 1e-9):
         return "All workers move about the same number of bytes."
     return (
@@ -234,9 +235,7 @@ def _tensor_rows(mine: pl.DataFrame) -> list[dict[str, Any]]:
     ).to_dicts()
 
 
-def _tensor_axes(
-    labels: list[str], sizes: np.ndarray[Any, Any], unit: str, theme: Theme
-) -> dict[str, Any]:
+def _tensor_axes(labels: list[str], sizes: Array, unit: str, theme: Theme) -> dict[str, Any]:
     return {
         "xaxis": {
             "fixedrange": True,

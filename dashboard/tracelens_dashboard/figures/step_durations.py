@@ -17,8 +17,9 @@ from tracelens_dashboard.figures.drawing import Drawing, empty, figure
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tracelens.arrays import Floats
     from tracelens.lod.regimes import Regime
-    from tracelens.lod.step_times import Matrix, StepGrid, StepTimes
+    from tracelens.lod.step_times import StepGrid, StepTimes
     from tracelens_dashboard.theme import Theme
 
 __all__ = [
@@ -278,12 +279,12 @@ def by_rank_table(grid: StepGrid) -> list[dict[str, Any]]:
     return rows
 
 
-def _alone(column: Matrix) -> bool:
+def _alone(column: Floats) -> bool:
     """Say whether some rank took clearly longer in a step than another."""
     return float(np.nanmax(column)) > (1 + SAME) * float(np.nanmin(column))
 
 
-def _scale(cells: Matrix) -> tuple[float, float]:
+def _scale(cells: Floats) -> tuple[float, float]:
     low = float(np.nanquantile(cells, _LOW))
     worst = np.nan_to_num(cells).max(axis=0)
     return low, max(float(np.quantile(worst, _HIGH)), 1.2 * low, 1.0)
@@ -313,7 +314,7 @@ def distribution(times: StepTimes, what: str, theme: Theme) -> Drawing:
     return Drawing(drawn, _distribution_summary(times, quantiles), histogram.rows(bars, COUNTED))
 
 
-def _examples(times: StepTimes, known: Any, edges: Matrix) -> list[list[int] | None]:
+def _examples(times: StepTimes, known: Any, edges: Floats) -> list[list[int] | None]:
     """Return rank and step of the longest of every bar."""
     ranks, columns = np.nonzero(known)
     values = times.sample_ns[known]

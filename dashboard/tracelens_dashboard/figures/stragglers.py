@@ -17,8 +17,8 @@ from tracelens_dashboard.theme import name_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from tracelens.arrays import Array, Floats
     from tracelens.lod.residuals import Residuals
-    from tracelens.lod.step_times import Matrix
     from tracelens_dashboard.theme import Theme
 
 MS: Final = 1e6
@@ -70,7 +70,7 @@ def summary(late: Residuals) -> str:
 
 def _draw(
     late: Residuals,
-    rows: Matrix,
+    rows: Floats,
     labels: Sequence[str],
     theme: Theme,
     marked: tuple[int, int] | None,
@@ -92,7 +92,7 @@ def _draw(
     return Drawing(drawn, summary(late), partial(table, late))
 
 
-def _columns(late: Residuals) -> list[np.ndarray[Any, Any]]:
+def _columns(late: Residuals) -> list[Array]:
     """Group the steps into at most as many columns as a browser draws all of."""
     return np.array_split(np.arange(len(late.steps)), min(len(late.steps), MOST_COLUMNS))
 
@@ -118,7 +118,7 @@ def table(late: Residuals) -> list[dict[str, Any]]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*listed, strict=True)]
 
 
-def _medians(cells: Matrix) -> Matrix:
+def _medians(cells: Floats) -> Floats:
     """Return the median of each row without its NaN; numpy's own is slow for hundreds of rows."""
     ordered = np.sort(cells, axis=1)  # NaN come last
     count = np.sum(~np.isnan(cells), axis=1)
@@ -127,7 +127,7 @@ def _medians(cells: Matrix) -> Matrix:
     return np.asarray((lower + upper) / 2)
 
 
-def _worst(cells: Matrix, groups: Sequence[Any], axis: int) -> Matrix:
+def _worst(cells: Floats, groups: Sequence[Any], axis: int) -> Floats:
     """Reduce groups of rows (0) or columns (1) to their maximum; NaN where all are."""
     filled = np.where(np.isnan(cells), -np.inf, cells)
     parts = [np.take(filled, group, axis=axis).max(axis=axis) for group in groups]
@@ -173,13 +173,13 @@ def by_category(late: Residuals, in_category: Callable[[str], Residuals], theme:
     )
 
 
-def _mean_residual(late: Residuals) -> Matrix:
+def _mean_residual(late: Residuals) -> Floats:
     """Mean over the steps of how much longer a rank took; shorter counts as nothing."""
     present = np.maximum(np.sum(~np.isnan(late.excess_ns), axis=1), 1)
     return np.asarray(np.nansum(np.maximum(late.excess_ns, 0), axis=1) / present)
 
 
-def _category_sentence(late: Residuals, parts: dict[str, Matrix], worst: int) -> str:
+def _category_sentence(late: Residuals, parts: dict[str, Floats], worst: int) -> str:
     phase = max(parts, key=lambda name: float(parts[name][worst]))
     ns = float(parts[phase][worst])
     if not ns:
@@ -191,7 +191,7 @@ def _category_sentence(late: Residuals, parts: dict[str, Matrix], worst: int) ->
 
 
 def _category_rows(
-    ranks: Sequence[int], parts: dict[str, Matrix], chosen: np.ndarray
+    ranks: Sequence[int], parts: dict[str, Floats], chosen: Array
 ) -> list[dict[str, object]]:
     return [
         {"rank": ranks[i]}

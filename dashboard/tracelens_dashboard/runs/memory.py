@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 if TYPE_CHECKING:
+    from tracelens.arrays import Array
     from tracelens_dashboard.runs.store import Store
 
 _SPAN_BYTES: Final = 150  # of a span with all its columns, in a trace that has no index
@@ -48,7 +49,7 @@ def _held(value: Any) -> int:
     return 0
 
 
-def _mapped(array: np.ndarray[Any, Any]) -> bool:
+def _mapped(array: Array) -> bool:
     base: Any = array
     while isinstance(base, np.ndarray) and not isinstance(base, np.memmap):
         base = base.base

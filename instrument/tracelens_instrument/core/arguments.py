@@ -7,10 +7,10 @@ the event.
 
 from __future__ import annotations
 
-import _operator as operator  # where `operator` has it from, which takes a while
+import operator
+from pathlib import Path
 
 from tracelens.errors import InvalidArgument
-from tracelens.schema.light_path import Path
 from tracelens.schema.record import NO_BYTES, NO_INDEX, NO_REQUEST, NO_SEQ, NO_SHORT, RECORD
 from tracelens.schema.vocabulary import KINDS, OPS, ROLES
 from tracelens_instrument.core.failures import reraise_if_handlers, short_repr
@@ -108,10 +108,15 @@ def path(what: str, value: Any) -> Path | None:
         InvalidArgument: it is neither.
     """
     try:
-        return None if value is None else Path(value)
+        return None if value is None else Path(_own_text(value))
     except Exception as error:
         reraise_if_handlers(error)
         raise InvalidArgument(f"{what} is {short_repr(value)}, expected a path.") from error
+
+
+def _own_text(value: Any) -> Any:
+    """Return a text of a class of the user's as one of Python's; anything else as it is."""
+    return str.__str__(value) if isinstance(value, str) else value
 
 
 def is_true(value: Any) -> bool:

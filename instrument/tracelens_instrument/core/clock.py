@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
-from tracelens.schema.light_path import Path
 from tracelens.schema.side import ClockReading
 from tracelens_instrument.core.backend import NATIVE
 

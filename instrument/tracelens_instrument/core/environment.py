@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 from tracelens.schema.host import process_started_ns
-from tracelens.schema.light_path import Path
 from tracelens_instrument.core.identity import PARENT_VARIABLE, launcher_of
 
 TYPE_CHECKING = False

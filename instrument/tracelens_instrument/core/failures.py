@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import sys
+import warnings
 
 from tracelens_instrument.core.state import STATE
 
@@ -29,7 +31,6 @@ __all__ = [
 ]
 
 _LONGEST: Final = 200
-_NAMED_AS: Final = ("__module__", "__name__", "__qualname__", "__doc__")  # functools takes a while
 
 _warned: dict[str, object] = {}
 
@@ -45,8 +46,6 @@ def warn_once(sentence: str, about: str | None = None) -> None:
         return
     text = f"TraceLens: {sentence}"
     try:
-        import warnings  # noqa: PLC0415 - it takes a while, and nothing fails in most programs
-
         warnings.warn(text, RuntimeWarning, stacklevel=3)
     except Exception as error:  # noqa: BLE001 - filters and printers of warnings are the user's
         reraise_if_handlers(error)
@@ -81,6 +80,7 @@ def contain(error: Exception) -> None:
 def contained(function: Callable[P, R]) -> Callable[P, R | None]:
     """Contain whatever fails in `function`, and return None then."""
 
+    @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R | None:
         try:
             return function(*args, **kwargs)
@@ -88,8 +88,6 @@ def contained(function: Callable[P, R]) -> Callable[P, R | None]:
             contain(error)
             return None
 
-    for name in _NAMED_AS:
-        setattr(call, name, getattr(function, name))
     return call
 
 

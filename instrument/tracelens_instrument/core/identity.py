@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import sys
 import time
+from dataclasses import asdict, dataclass, replace
 
 from tracelens.schema.host import clock_domain, host_name
-from tracelens.schema.light import asdict, dataclass, replace
-from tracelens.schema.light_json import dumps
+from tracelens.schema.json_text import dumps, loads
 from tracelens.schema.side import Process
 
 TYPE_CHECKING = False
@@ -127,14 +127,12 @@ def _inherited(environment: Mapping[str, str], launcher: tuple[int, int] | None)
     written = environment.get(PARENT_VARIABLE)
     if not written:
         return None
-    import json  # noqa: PLC0415 - it takes a while, and most are nobody's children
-
     try:
-        mark = json.loads(written)
+        mark = loads(written)
         above = mark.pop("above")
         known = tuple(mark["launcher"]) if mark["launcher"] else None
         who = Identity(**mark | {"launcher": known})
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         return None
     if who.parent == os.getpid():  # the program before this one, in this process
         who = replace(who, parent=above)

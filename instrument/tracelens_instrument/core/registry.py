@@ -8,12 +8,12 @@ without end gets the last ones as one.
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
+from threading import RLock, local
 
-from tracelens.schema.light import replace
 from tracelens.schema.record import NO_INDEX, NO_SHORT
 from tracelens.schema.side import MAX_NAME, Communicator, Definition, Thread, to_line
 from tracelens_instrument.core.failures import Counter, warn_once
-from tracelens_instrument.core.threads import RLock, local
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

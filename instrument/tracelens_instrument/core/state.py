@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
+from threading import local
 
-from tracelens.schema.light import dataclass
 from tracelens.schema.record import NO_BYTES, NO_INDEX, NO_REQUEST, NO_SEQ, NO_SHORT
 from tracelens_instrument.core.backend import NATIVE
-from tracelens_instrument.core.threads import local
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,8 +5,9 @@ On a machine without a device they are ordinary spans.
 
 from __future__ import annotations
 
+from threading import local
+
 from tracelens_instrument.core.state import STATE
-from tracelens_instrument.core.threads import local
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from tracelens_instrument.core.failures import reraise_if_handlers, short_repr, 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Hook", "HookModule", "MessageNumbers", "attempt", "guarded", "warn_failed"]
+__all__ = ["Hook", "HookModule", "MessageNumbers", "Switch", "attempt", "guarded", "warn_failed"]
 
 
 class MessageNumbers:
@@ -90,6 +90,18 @@ class Hook:
             self.load().install(framework)
         except Exception as error:  # noqa: BLE001 - the user's import of the framework must succeed
             warn_once(f"{self.name} cannot be recorded ({type(error).__name__}: {error}).")
+
+
+class Switch:
+    """Says whether something was done that is done once in a process, such as to wrap a method."""
+
+    def __init__(self) -> None:
+        self.on = False
+
+    def turn_on(self) -> bool:
+        """Turn it on, for good; tell whether it was off."""
+        was, self.on = self.on, True
+        return not was
 
 
 def attempt(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:

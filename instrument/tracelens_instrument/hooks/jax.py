@@ -9,6 +9,7 @@ the same operation of the same run is one collective.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import tempfile
@@ -179,7 +180,11 @@ class _Window:
                     _record(seen)
 
 
-_windows: Final[list[_Window]] = []
+@functools.cache
+def _window() -> _Window:
+    """Return that of this process, which is made when its first step begins."""
+    note_attached("JAX's steps")
+    return _Window()
 
 
 def _initialize(wrapped: Any, _instance: Any, args: Any, kwargs: Any) -> Any:
@@ -205,14 +210,11 @@ def _around_enter(wrapped: Any, annotation: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _begin(annotation: Any) -> None:
-    if not _windows:
-        _windows.append(_Window())
-        note_attached("JAX's steps")
     number = annotation.tracelens_step
-    step = _windows[0].count if number is None else int(number)
+    step = _window().count if number is None else int(number)
     annotation.tracelens_open = recorder.step(step)
     annotation.tracelens_open.__enter__()
-    _windows[0].begin(step)
+    _window().begin(step)
 
 
 def _around_exit(wrapped: Any, annotation: Any, args: Any, kwargs: Any) -> Any:
@@ -223,7 +225,7 @@ def _around_exit(wrapped: Any, annotation: Any, args: Any, kwargs: Any) -> Any:
 
 def _end(annotation: Any) -> None:
     annotation.tracelens_open.__exit__(None, None, None)
-    _windows[0].end()
+    _window().end()
 
 
 def _operations(file: Path, wall_minus_monotonic: int) -> list[Operation]:

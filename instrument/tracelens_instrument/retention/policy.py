@@ -8,6 +8,7 @@ how closely framework hooks look: ``step``, ``phase``, ``layer`` or ``op``, each
 from __future__ import annotations
 
 import os
+import re
 
 from tracelens.errors import InvalidArgument
 from tracelens.schema.side import Retention
@@ -129,8 +130,6 @@ def _steps(keep: object) -> _Steps:
     text = text_or_nothing(keep)
     if text == "all":
         return _ALL
-    import re  # noqa: PLC0415 - it takes a while, and most keep all
-
     last, every = re.fullmatch(_LAST, text), re.fullmatch(_EVERY, text)
     if last and int(last[1]) > 0:
         return int(last[1]), None, 1
@@ -155,8 +154,6 @@ def _bytes(budget: object) -> int:
 def _size(budget: object) -> int | None:
     if isinstance(budget, int) and not isinstance(budget, bool):
         return int.__index__(budget)
-    import re  # noqa: PLC0415 - as above
-
     match = re.fullmatch(_SIZE, text_or_nothing(budget).strip())
     if match is None:
         return None

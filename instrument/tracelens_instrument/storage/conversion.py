@@ -221,12 +221,10 @@ def convert(place: Path) -> None:
         UnusableInput: they are damaged.
     """
     if _libraries_loaded() or not can_start_python():
-        from pathlib import Path  # noqa: PLC0415 - the recorder's own are less
-
-        from tracelens.conversion.segments import convert as convert_here  # noqa: PLC0415 - see above
+        from tracelens.conversion.segments import convert as convert_here  # noqa: PLC0415 - it loads pyarrow
 
         with LimitsAsErrors():
-            convert_here(Path(place))
+            convert_here(place)
     else:
         _convert_in_process(place)
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
 
-from tracelens.schema.light import dataclass
-from tracelens.schema.light_path import Path
+from tracelens.schema.host import leave_note
 from tracelens.schema.ownership import MARKER_FILE, mark
 from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, TRACE_SUFFIX, stem
 from tracelens_instrument.core.failures import Tolerated, warn_once
@@ -100,7 +102,7 @@ def is_network(kind: str) -> bool:
 def read_mounts(table: Path = _MOUNTS) -> list[Mount]:
     """Read the table of mounted file systems; empty if there is none."""
     try:
-        lines = table.read_text(errors="surrogateescape").splitlines()
+        lines = table.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return []
     return [mount for mount in map(_mount, lines) if mount is not None]
@@ -123,8 +125,6 @@ def _mount(line: str) -> Mount | None:
         major, minor = map(int, fields[2].split(":"))
         where = fields[4]
         if "\\" in where:
-            import re  # noqa: PLC0415 - it takes a while, and few mount points have spaces in their names
-
             where = re.sub(_OCTAL, lambda found: chr(int(found[1], 8)), where)
     except (IndexError, ValueError):
         return None
@@ -234,8 +234,6 @@ def _in_trace_folder(directory: Path, name: str) -> Place:
 def _on_this_host(local: Path, directory: Path, name: str) -> Place:
     """Make the folder inside one that is ours alone, since everybody may write to ``/tmp``."""
     private = local / f"tracelens-{os.getuid()}-{os.urandom(6).hex()}"
-    from tracelens.schema.host import leave_note  # noqa: PLC0415 - most record where the trace is
-
     note = directory / f"{name}{ELSEWHERE_SUFFIX}"
     with LimitsAsErrors():
         leave_note(note, private / f"{name}{SEGMENTS_SUFFIX}")

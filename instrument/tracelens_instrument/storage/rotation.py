@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-from _weakref import ref  # where `weakref` has it from, which takes a while
+from threading import RLock
+from weakref import ref
 
 from tracelens.schema.record import RECORD_BYTES
 from tracelens.schema.side import Kept, summarized, to_line
@@ -14,7 +15,6 @@ from tracelens_instrument.core.clock import now
 from tracelens_instrument.core.failures import Tolerated, cannot_write, reraise_if_handlers
 from tracelens_instrument.core.registry import REGISTRY
 from tracelens_instrument.core.state import STATE
-from tracelens_instrument.core.threads import RLock
 from tracelens_instrument.storage import segments
 from tracelens_instrument.storage.segments import Segment, count_records, create_segment, sink
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import mmap
 import os
-from _operator import length_hint  # where `operator` has it from, which takes a while
+from operator import length_hint
 from sys import getrefcount
+from threading import RLock
 
 from tracelens.schema.record import BYTE_ORDER, HEADER, MAGIC, RECORD_BYTES
 from tracelens.schema.vocabulary import SCHEMA_VERSION, SEGMENT_SUFFIX
 from tracelens_instrument.core.backend import FREE_THREADED, NATIVE
 from tracelens_instrument.core.failures import Tolerated
 from tracelens_instrument.core.state import WORD
-from tracelens_instrument.core.threads import RLock
 from tracelens_instrument.storage.descriptors import LimitsAsErrors, mapped
 
 if NATIVE:

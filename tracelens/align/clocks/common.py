@@ -26,11 +26,10 @@ __all__ = ["ClockMap", "align"]
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import numpy.typing as npt
-
+    from tracelens.arrays import Indices
     from tracelens.model.trace import Trace
 
-_Rows: TypeAlias = "slice | npt.NDArray[np.intp]"
+_Rows: TypeAlias = "slice | Indices"
 _METHODS: Final = ("collective_exits", "ping_pong", "requests", "wall")
 _SHOWN: Final = 8
 _TIMES: Final = ("start_ns", "end_ns", "device_start_ns", "first_ns", "last_ns")

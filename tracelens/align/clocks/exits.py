@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from tracelens.align.clocks.maps import (
@@ -34,7 +33,7 @@ from tracelens.model.trace import work_times
 from tracelens.schema.vocabulary import FULL_COLLECTIVES
 
 if TYPE_CHECKING:
-    from tracelens.arrays import Floats
+    from tracelens.arrays import Floats, Indices, Ints
     from tracelens.model.trace import Trace
 
 ROUNDS: Final = 3
@@ -80,7 +79,7 @@ def _reference(aligned: Floats) -> Floats:
     return np.asarray(np.median(aligned, axis=1) if aligned.shape[1] > 2 else aligned[:, 0])
 
 
-def _gate(aligned: Floats) -> npt.NDArray[np.intp]:
+def _gate(aligned: Floats) -> Indices:
     """Choose collectives that did synchronise: their exits lie as close together as in others.
 
     What a clock lastingly shows more than the reference is taken off by blocks first, so that a jump
@@ -95,7 +94,7 @@ def _gate(aligned: Floats) -> npt.NDArray[np.intp]:
     return np.flatnonzero(spread <= GATE * np.median(spread))
 
 
-def _blocks(aligned: Floats) -> tuple[Floats, Floats, list[npt.NDArray[np.intp]]]:
+def _blocks(aligned: Floats) -> tuple[Floats, Floats, list[Indices]]:
     """Return each block's median time and the clocks' median differences, and its collectives."""
     reference = _reference(aligned)
     parts = np.array_split(np.arange(len(aligned)), min(BLOCKS, len(aligned)))
@@ -122,7 +121,7 @@ class _Synchronised:
     aligned: Floats
     reference: Floats
     levels: Floats
-    parts: list[npt.NDArray[np.intp]]
+    parts: list[Indices]
 
     @classmethod
     def of(cls, aligned: Floats) -> _Synchronised:
@@ -159,7 +158,7 @@ def _against_first(lines: list[Line], left: list[_Residual], clock: int) -> Corr
     return Correction(t, total, own.sigma, own.spread, found)
 
 
-def _scatter(rest: Floats, levels: Floats, parts: list[npt.NDArray[np.intp]]) -> float:
+def _scatter(rest: Floats, levels: Floats, parts: list[Indices]) -> float:
     """Return how far single exits lie from their block's level, as a standard deviation."""
     if len(rest) < 4 * len(parts):
         return MAD_TO_SIGMA * float(np.median(np.abs(rest - np.median(rest))))
@@ -168,7 +167,7 @@ def _scatter(rest: Floats, levels: Floats, parts: list[npt.NDArray[np.intp]]) ->
 
 
 def _pieces(
-    t: Floats, rest: Floats, levels: Floats, parts: list[npt.NDArray[np.intp]]
+    t: Floats, rest: Floats, levels: Floats, parts: list[Indices]
 ) -> tuple[Floats, Floats, tuple[tuple[float, float], ...]]:
     """Return knots for what is left of a clock: one jump, if it is one, else wander."""
     steps = np.abs(np.diff(levels))
@@ -184,7 +183,7 @@ def _pieces(
     )
 
 
-def _split(rest: Floats, near: npt.NDArray[np.intp]) -> int:
+def _split(rest: Floats, near: Indices) -> int:
     """Return the first collective after the jump: where two levels fit best, by absolute deviation."""
     part = rest[near]
     low, high = np.median(part[: len(part) // 4]), np.median(part[-(len(part) // 4) :])
@@ -236,7 +235,7 @@ class Lags:
         return np.where(np.isnan(apart), usual, np.where(certain, apart + CERTAIN * error, 0.0))
 
 
-def lags(lasted: Floats, sizes: npt.NDArray[np.int64]) -> Lags:
+def lags(lasted: Floats, sizes: Ints) -> Lags:
     """Measure lags.
 
     Args:
@@ -304,10 +303,10 @@ class _Exits:
     """Clocks, where each begins to count, exits and time since the last entry, [collective, clock]."""
 
     members: list[int]
-    bases: npt.NDArray[np.int64]
-    exits: npt.NDArray[np.float64]
-    lasted: npt.NDArray[np.float64]
-    sizes: npt.NDArray[np.int64]
+    bases: Ints
+    exits: Floats
+    lasted: Floats
+    sizes: Ints
 
 
 def _exits(trace: Trace, clocks: pl.DataFrame) -> _Exits | None:

@@ -26,8 +26,6 @@ from tracelens.align.clocks.maps import (
 )
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from tracelens.arrays import Floats, Ints
 
 
@@ -119,7 +117,7 @@ def _trend(t: Floats, moved: Floats, half: Floats) -> tuple[Line, float]:
 def _capped(most: Floats, t: Floats, pace: float) -> Floats:
     """Return what is at most `most`, and changes by no more than `pace` times the time between."""
     way = pace * (t - t[0])
-    forward: npt.NDArray[np.float64] = np.minimum.accumulate(most - way) + way
+    forward: Floats = np.minimum.accumulate(most - way) + way
     backward = np.minimum.accumulate((most + way)[::-1])[::-1] - way
     return np.asarray(np.minimum(forward, backward))
 
@@ -218,7 +216,7 @@ def _half(windows: pl.Series) -> float:
 def _line_map(t: Ints, offsets: Ints, half_window: float) -> ClockMap:
     """Draw a line through offsets; a level one if they cannot tell a drift from their own error."""
     base, middle = int(t.min()), int(np.median(offsets))
-    since: npt.NDArray[np.float64] = (t - base).astype(np.float64)
+    since: Floats = (t - base).astype(np.float64)
     telling = half_window / max(float(np.ptp(since)), 1.0) * 1e6 < PLAUSIBLE_PPM / 2
     line = theil_sen(since, (offsets - middle).astype(np.float64), 2 if telling else len(t) + 1)
     knots_t = np.array([-FAR, FAR])

@@ -79,7 +79,9 @@ def _tightest(found: pl.LazyFrame) -> pl.LazyFrame:
     there, back = pl.col("came") - pl.col("sent"), pl.col("answered") - pl.col("went")
     since = pl.col("sent") - pl.col("sent").min().over(_PAIR)
     part = since * BLOCKS // (since.max().over(_PAIR) + 1)
-    parts = found.with_columns(part=part).group_by(*_PAIR, "part")
+    # Joined rows come in any order; of several that leave as little the first is taken.
+    ordered = found.with_columns(part=part).sort(*EXCHANGE_COLUMNS)
+    parts = ordered.group_by(*_PAIR, "part")
     values = pl.col("sent", "answered", "came", "went")
     # The difference of the clocks adds to the way there what it takes off the way back.
     best = (there + back, there, back)

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from tracelens.accounting.phases import exposed_transfer, job_ns
@@ -29,7 +28,7 @@ from tracelens.stats.robust import bootstrap_interval
 
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
-    from tracelens.arrays import Floats
+    from tracelens.arrays import Floats, Ints
     from tracelens.model.trace import Trace
     from tracelens.replay.collectives import Fused
 
@@ -267,7 +266,7 @@ class CostModel:
         return self.latency_ns / self.ns_per_byte if self.ns_per_byte > 0 else np.inf
 
 
-def fit_cost_model(nbytes: npt.NDArray[np.int64], ns: npt.NDArray[np.int64]) -> CostModel | None:
+def fit_cost_model(nbytes: Ints, ns: Ints) -> CostModel | None:
     """Fit the line; None where too few calls, or too little difference in size, tell it.
 
     Args:
@@ -292,9 +291,7 @@ def fit_cost_model(nbytes: npt.NDArray[np.int64], ns: npt.NDArray[np.int64]) -> 
     )
 
 
-def _by_size(
-    nbytes: npt.NDArray[np.int64], ns: npt.NDArray[np.int64]
-) -> tuple[Floats, list[Floats]]:
+def _by_size(nbytes: Ints, ns: Ints) -> tuple[Floats, list[Floats]]:
     """Put calls of one size together; of very many sizes, those within a sixteenth of a doubling."""
     keys = nbytes
     if len(np.unique(nbytes)) > _MOST_SIZES:

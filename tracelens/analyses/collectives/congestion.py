@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from tracelens.accounting.compute_time import WARM_UP
@@ -25,7 +24,7 @@ from tracelens.stats.robust import bootstrap_interval, deviation
 
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
-    from tracelens.arrays import Floats
+    from tracelens.arrays import Flags, Floats, Ints
     from tracelens.model.trace import Trace
 
 __all__ = ["findings"]
@@ -43,7 +42,7 @@ _EXTREMES: Final = (0.1, 0.9)
 class _Slow:
     """Rows of steps with slow transfer, and how many times as long it takes in each."""
 
-    inside: npt.NDArray[np.bool_]
+    inside: Flags
     ratio: Floats
     level: float
 
@@ -94,7 +93,7 @@ def _find(ratio: Floats) -> _Slow | None:
     return _Slow(inside, ratio / lower, upper / lower)
 
 
-def _computes_slowly(phases: Phases, steps: npt.NDArray[np.int64], slow: _Slow) -> bool:
+def _computes_slowly(phases: Phases, steps: Ints, slow: _Slow) -> bool:
     """Say whether computation slows down in the same steps."""
     own = (
         phases.times.filter(pl.col("category").cast(pl.String).is_in(USEFUL_KINDS))
@@ -112,7 +111,7 @@ def _computes_slowly(phases: Phases, steps: npt.NDArray[np.int64], slow: _Slow) 
 
 
 def _finding(
-    steps: npt.NDArray[np.int64],
+    steps: Ints,
     slow: _Slow,
     saving: float,
     interval: tuple[float, float],

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from tracelens.accounting.compute_time import WARM_UP
@@ -33,7 +32,7 @@ from tracelens.stats.robust import bootstrap_interval
 
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
-    from tracelens.arrays import Floats
+    from tracelens.arrays import Floats, Ints
     from tracelens.model.result import Pattern
     from tracelens.model.trace import Trace
 
@@ -209,7 +208,7 @@ class SlowLink:
 
     sender: int
     receiver: int
-    steps: npt.NDArray[np.int64]
+    steps: Ints
     ratio: Floats
     excess_ns: Floats
     pattern: Pattern
@@ -245,7 +244,7 @@ def find_slow_links(trace: Trace, hops: pl.DataFrame) -> list[SlowLink]:
 class _LinkTimes:
     """What links took and should have taken, [step, link], nanoseconds; 0 where nothing was sent."""
 
-    steps: npt.NDArray[np.int64]
+    steps: Ints
     links: list[tuple[int, int]]
     taken: Floats
     expected: Floats

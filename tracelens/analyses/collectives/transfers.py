@@ -19,13 +19,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from tracelens.accounting.thread_activity import training_threads
 from tracelens.schema.vocabulary import FULL_COLLECTIVES
 
 if TYPE_CHECKING:
+    from tracelens.arrays import Flags, Int32s, Ints
     from tracelens.model.trace import Trace
 
 __all__ = [
@@ -80,12 +80,12 @@ def collective_calls(trace: Trace) -> pl.DataFrame:
     return pl.concat([pl.DataFrame(schema=CALL_COLUMNS), *parts])
 
 
-def _of_communicator(part: pl.DataFrame, training: npt.NDArray[np.int64]) -> pl.DataFrame:
+def _of_communicator(part: pl.DataFrame, training: Ints) -> pl.DataFrame:
     """Measure the calls of one communicator; its rows are calls times ranks."""
     ranks = part["expected"][0]
     first = part[::ranks]
 
-    def by_call(name: str) -> npt.NDArray[np.int64]:
+    def by_call(name: str) -> Ints:
         return part[name].to_numpy().reshape(-1, ranks).astype(np.int64)
 
     start, end = by_call("start_ns"), by_call("end_ns")
@@ -195,11 +195,11 @@ def _believed(hops: pl.DataFrame, uncertainty_ns: int) -> pl.DataFrame:
 
 
 def _only_reason(
-    rank: npt.NDArray[np.int32],
-    end: npt.NDArray[np.int64],
-    through: npt.NDArray[np.int64],
+    rank: Int32s,
+    end: Ints,
+    through: Ints,
     unsure: int,
-) -> npt.NDArray[np.bool_]:
+) -> Flags:
     """Say of each end of a message whether the call there can have ended so late for it only.
 
     What is less than `unsure` apart, ns, may be at the same time.

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from tracelens.accounting.partition import CATEGORIES, COMPUTE_CATEGORIES
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
     from tracelens.accounting.partition import Pieces
     from tracelens.accounting.phases import Phases
-    from tracelens.arrays import Ints
+    from tracelens.arrays import Int32s, Ints
     from tracelens.model.trace import Trace
 
 __all__ = [
@@ -299,9 +298,7 @@ def _each_call(calls: pl.DataFrame, phases: Phases) -> pl.DataFrame:
     ).filter(pl.Series(known))
 
 
-def _of_each_process(
-    process: npt.NDArray[np.int32], phases: Phases
-) -> Iterator[tuple[slice, Pieces]]:
+def _of_each_process(process: Int32s, phases: Phases) -> Iterator[tuple[slice, Pieces]]:
     """Yield where the calls of each process lie, and its pieces."""
     owners = phases.pieces.steps["process"].to_numpy()
     for pieces, offset in phases.pieces.cut:

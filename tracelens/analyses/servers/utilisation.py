@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from tracelens.replay.parameter_servers import PROCESSOR
@@ -25,7 +24,7 @@ from tracelens.replay.parameter_servers import PROCESSOR
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tracelens.arrays import Floats
+    from tracelens.arrays import Floats, Ints
     from tracelens.model.trace import Trace
 
 __all__ = [
@@ -152,7 +151,7 @@ def _of_link(part: pl.DataFrame) -> Goodput | None:
     return Goodput(counts, tuple(rates.tolist()), float(nbytes.sum() / whole), crowd)
 
 
-def _shares(begin: npt.NDArray[np.int64], end: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
+def _shares(begin: Ints, end: Ints) -> tuple[Floats, Floats]:
     """Return each message's part of the link's time, and that time, by class of how many share it."""
     edges = np.unique(np.concatenate([begin, end]))
     first, last = np.searchsorted(edges, begin), np.searchsorted(edges, end)

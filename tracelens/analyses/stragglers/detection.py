@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.analyses.stragglers import intermittent, migrating
 from tracelens.replay.counterfactual import ALL_PHASES, Episode
@@ -122,7 +121,7 @@ def _tried(searches: int) -> Floats:
     return np.array([[2.0 * (searches - 1)]] * (searches - 1) + [[2.0]])
 
 
-def _of_two(excess: list[Floats]) -> tuple[list[Scan], Floats, npt.NDArray[np.bool_]]:
+def _of_two(excess: list[Floats]) -> tuple[list[Scan], Floats, Flags]:
     """Judge two ranks: as `_among_many`."""
     scans = [window_scan.scan_pair(values[:, 1]) for values in excess]
     chance = np.minimum(np.stack([scan.p for scan in scans]) * len(scans), 1.0)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.replay.counterfactual import Episode
 from tracelens.stats.changepoint import greatest_run
@@ -19,7 +18,7 @@ from tracelens.stats.null_model import binomial_tail
 
 if TYPE_CHECKING:
     from tracelens.accounting.compute_time import ComputeTime
-    from tracelens.arrays import Floats, Indices, Ints
+    from tracelens.arrays import Flags, Floats, Indices, Ints
 
 
 LEAST_STALL: Final = 0.08  # of the step
@@ -74,7 +73,7 @@ def find_stalls(excess: Floats) -> list[RankStalls]:
     return found
 
 
-def _apart(stalled: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+def _apart(stalled: Flags) -> Flags:
     """Keep stalls that are four steps or more apart: one disturbance may last longer than a step."""
     kept = np.zeros_like(stalled)
     for row, now in enumerate(stalled):

@@ -20,9 +20,8 @@ from tracelens.accounting.partition import spent_before
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    import numpy.typing as npt
-
     from tracelens.accounting.phases import Phases
+    from tracelens.arrays import Ints
     from tracelens.model.trace import Trace
 
 __all__ = [
@@ -92,9 +91,7 @@ class Parts:
         ).to_dicts()
 
 
-def parts_of(
-    phases: Phases, ranks: tuple[int, ...], phase: str, steps: npt.NDArray[np.int64]
-) -> Parts | None:
+def parts_of(phases: Phases, ranks: tuple[int, ...], phase: str, steps: Ints) -> Parts | None:
     """Hold the late ranks' spans within a phase against their peers'; None if they are not longer."""
     inside = phases.pieces.of(phase, steps)
     late = pl.col("rank").is_in(list(ranks))
@@ -111,9 +108,6 @@ def parts_of(
         return None
     return Parts(rows.sort("extra", descending=True))
 
-
-if TYPE_CHECKING:
-    Times: TypeAlias = npt.NDArray[np.int64]
 
 MOST_OF_IT: Final = 0.6  # of a call's excess is in one that it makes: go down to that
 LEAST_SHARE: Final = 0.5  # of the lateness must be seen in the samples
@@ -146,7 +140,7 @@ def culprit(
     ranks: tuple[int, ...],
     phase: str,
     *,
-    steps: Times,
+    steps: Ints,
     extra_ns: float,
 ) -> Culprit | None:
     """Look for what the late ranks do longer than the others.
@@ -174,7 +168,7 @@ def culprit(
 
 
 def _sampled(
-    trace: Trace, phases: Phases, phase: str, steps: Times
+    trace: Trace, phases: Phases, phase: str, steps: Ints
 ) -> Iterable[tuple[int, pl.DataFrame, pl.DataFrame]]:
     """Yield each rank's samples of its training thread, and its pieces of the phase, by time."""
     mine = trace.workers.select("process", "rank", thread="training_thread")

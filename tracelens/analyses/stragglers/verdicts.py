@@ -33,11 +33,10 @@ from tracelens.replay.counterfactual import TWO_SIDED, Price
 from tracelens.stats.robust import deviation
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from tracelens.accounting.compute_time import ComputeTime
     from tracelens.accounting.phases import Phases
     from tracelens.analyses.stragglers.location import Culprit, Parts
+    from tracelens.arrays import Ints
     from tracelens.model.result import FindingKind
     from tracelens.model.trace import Trace
     from tracelens.replay.counterfactual import Episode
@@ -224,7 +223,7 @@ def _slowdown(own: ComputeTime, late: Episode) -> float | None:
     return slow / usual if usual > 0 else None
 
 
-def complete_calls(trace: Trace, steps: npt.NDArray[np.int64]) -> pl.DataFrame:
+def complete_calls(trace: Trace, steps: Ints) -> pl.DataFrame:
     """Return the arrivals at the collectives of some steps that every rank came to."""
     return trace.arrivals.filter(
         pl.col("step").is_in(steps.tolist()), pl.col("last_arrival_ns").is_not_null()

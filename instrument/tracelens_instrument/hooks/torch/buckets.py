@@ -13,7 +13,7 @@ import wrapt
 
 from tracelens.schema.record import NO_INDEX
 from tracelens_instrument.core.failures import warn_once
-from tracelens_instrument.hooks.base import attempt, warn_failed
+from tracelens_instrument.hooks.base import Switch, attempt, warn_failed
 from tracelens_instrument.hooks.torch import backward
 from tracelens_instrument.hooks.torch.process_groups import Flight, group_of
 
@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 
 __all__ = ["in_users_hook", "install", "is_gradient", "look_for_hook", "see_bucket"]
 
-_installed: Final[list[bool]] = []
-_user_hooks_running: Final[list[bool]] = []  # a communication hook of the user's runs
+_INSTALLED: Final = Switch()
+_running: Final[
+    list[_UserHook]
+] = []  # communication hooks of the user's, each inside the one before
 
 
 class _UserHook:
@@ -51,17 +53,16 @@ class _UserHook:
 
     def reduce(self, bucket: GradBucket) -> Future:
         """Do what the user wants; the operations of which that consists are a part of it."""
-        _user_hooks_running.append(True)
+        _running.append(self)
         try:
             return self.hook(self.state, bucket)
         finally:
-            _user_hooks_running.pop()
+            _running.pop()
 
 
 def install() -> None:
     """Call every communication hook that is registered from now on from ours."""
-    if not _installed:
-        _installed.append(True)
+    if _INSTALLED.turn_on():
         cls = "DistributedDataParallel.register_comm_hook"
         wrapt.wrap_function_wrapper("torch.nn.parallel.distributed", cls, _around_register)
 
@@ -94,7 +95,7 @@ def see_bucket(args: tuple[Any, ...]) -> Flight | None:
 
 def in_users_hook() -> bool:
     """Tell whether a communication hook of the user's runs: what it issues is part of its bucket."""
-    return bool(_user_hooks_running)
+    return bool(_running)
 
 
 def _bucket(args: tuple[Any, ...]) -> Flight:

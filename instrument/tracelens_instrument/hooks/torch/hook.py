@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tracelens_instrument import recorder
 from tracelens_instrument.core.attachments import note_attached
-from tracelens_instrument.hooks.base import attempt, guarded
+from tracelens_instrument.hooks.base import Switch, attempt, guarded
 from tracelens_instrument.hooks.torch import (
     backward,
     buckets,
@@ -42,7 +42,7 @@ __all__ = ["attach", "install", "install_fsdp", "matches"]
 _FSDP_MODULES: Final = ("torch.distributed.fsdp", "torch.distributed._composable.fsdp")
 _FULLY_SHARD: Final = "fully_shard"
 _sharded: Final[WeakKeyDictionary[Module, list[RemovableHandle]]] = WeakKeyDictionary()
-_noted: Final[list[bool]] = []
+_NOTED: Final = Switch()
 
 
 def install_fsdp() -> None:
@@ -75,8 +75,7 @@ def _record_sharded(given: Any) -> None:
         _sharded[root] = modules.record_modules(root, recorder.detail())
     group = torch.distributed
     recorder.identify(group.get_rank(), group.get_world_size())
-    if not _noted:
-        _noted.append(True)
+    if _NOTED.turn_on():
         note_attached("FSDP")
 
 

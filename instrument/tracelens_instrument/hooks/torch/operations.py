@@ -29,7 +29,7 @@ from tracelens_instrument import recorder
 from tracelens_instrument.core.clock import now
 from tracelens_instrument.core.failures import warn_once
 from tracelens_instrument.core.state import STATE
-from tracelens_instrument.hooks.base import attempt, warn_failed
+from tracelens_instrument.hooks.base import Switch, attempt, warn_failed
 from tracelens_instrument.hooks.torch import backward, buckets
 from tracelens_instrument.hooks.torch.process_groups import Flight, Group, end_waited_for, group_of
 
@@ -73,34 +73,47 @@ class Watch(Protocol):
         ...
 
 
-_library: Final[list[Any]] = []
-_kernels: Final[dict[str, Callable[..., Any]]] = {}
+class _Dispatcher:
+    """Our kernels, and PyTorch's handle that puts them before its own; None while they are not there."""
+
+    def __init__(self) -> None:
+        self.kernels: dict[str, Callable[..., Any]] = {}
+        self.library: Any = None
+
+    def resume(self) -> None:
+        if self.library is None:
+            self.library = library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call]  # it has no types
+            for name, kernel in self.kernels.items():
+                self.library.impl(name, kernel, _DISPATCH_KEY, with_keyset=True)
+
+    def suspend(self) -> None:
+        ours, self.library = self.library, None
+        if ours is not None:
+            ours._destroy()  # noqa: SLF001 - else it lasts until it is collected
+
+
+_DISPATCHER: Final = _Dispatcher()
 
 
 def install_kernels(watches: Mapping[str, Watch]) -> None:
     """Call each of `watches` with the arguments of the operator of that name, before it is issued."""
-    if _kernels:
+    if _DISPATCHER.kernels:
         return
     try:
-        _kernels.update((name, _kernel(name, watch)) for name, watch in watches.items())
-        resume_kernels()
+        _DISPATCHER.kernels = {name: _kernel(name, watch) for name, watch in watches.items()}
+        _DISPATCHER.resume()
     except Exception as error:  # noqa: BLE001 - whatever another PyTorch lacks, the training goes on
         warn_once(f"collectives of this PyTorch ({torch.__version__}) are not recorded ({error!r})")
 
 
 def suspend_kernels() -> None:
     """Leave the dispatcher as it was; `resume_kernels` goes on."""
-    while _library:
-        _library.pop()._destroy()  # noqa: SLF001 - else it lasts until it is collected
+    _DISPATCHER.suspend()
 
 
 def resume_kernels() -> None:
     """Stand before the operators again."""
-    if not _library:
-        ours: Any = library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call]  # it has no types
-        _library.append(ours)
-        for name, kernel in _kernels.items():
-            ours.impl(name, kernel, _DISPATCH_KEY, with_keyset=True)
+    _DISPATCHER.resume()
 
 
 def _kernel(name: str, watch: Watch) -> Callable[..., Any]:
@@ -223,7 +236,7 @@ MESSAGES: Final = {
 }
 
 _WAIT: Final = recorder.span("wait for collectives", kind="wait")
-_installed: Final[list[bool]] = []
+_INSTALLED: Final = Switch()
 
 
 @dataclass(frozen=True)
@@ -261,9 +274,8 @@ COLLECTIVES: Final = {
 
 def install() -> None:
     """Record every collective that this process issues from now on, and waiting for it."""
-    if _installed:
+    if not _INSTALLED.turn_on():
         return
-    _installed.append(True)
     watch: dict[str, Any] = {name: _WatchCollective(name, row) for name, row in COLLECTIVES.items()}
     watch["allreduce_"] = _bucket_or_itself(watch["allreduce_"])
     install_kernels(watch | MESSAGES)

@@ -12,7 +12,7 @@ from torch.optim import optimizer as torch_optimizer
 from tracelens_instrument import recorder
 from tracelens_instrument.core.clock import now
 from tracelens_instrument.core.steps import drop_step, put_work
-from tracelens_instrument.hooks.base import attempt
+from tracelens_instrument.hooks.base import Switch, attempt
 from tracelens_instrument.hooks.torch.devices import Placed
 from tracelens_instrument.recorder import active, begin_step, end_step, on_stop
 
@@ -128,22 +128,21 @@ class ImplicitSteps:
 STEPS: Final = ImplicitSteps()
 
 _updates: Final[dict[int, _Update]] = {}
-_installed: Final[list[bool]] = []
+_INSTALLED: Final = Switch()
 _spans: Final[WeakKeyDictionary[Optimizer, Span | DeviceSpan]] = WeakKeyDictionary()
 _RECORDED_ATTRIBUTE: Final = "_tracelens_recorded"
 
 
 def install_updates() -> None:
     """Record the steps of every optimizer in this process."""
-    if not _installed:
-        _installed.append(True)
+    if _INSTALLED.turn_on():
         torch_optimizer.register_optimizer_step_pre_hook(_before_update)
         torch_optimizer.register_optimizer_step_post_hook(_after_update)
 
 
 def record_updates(optimizer: Optimizer) -> None:
     """Record the steps of one optimizer."""
-    if not _installed and _RECORDED_ATTRIBUTE not in vars(optimizer):
+    if not _INSTALLED.on and _RECORDED_ATTRIBUTE not in vars(optimizer):
         setattr(optimizer, _RECORDED_ATTRIBUTE, True)
         optimizer.register_step_pre_hook(_before_update)
         optimizer.register_step_post_hook(_after_update)

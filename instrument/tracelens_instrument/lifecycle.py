@@ -61,7 +61,7 @@ _MOST_NAMED: Final = 3
 
 
 class UnrecordedFunctions:
-    """How many there are, and the names of the first."""
+    """Counts undecorated functions, and keeps the names of the first."""
 
     def __init__(self) -> None:
         self.clear()
@@ -73,7 +73,7 @@ class UnrecordedFunctions:
             self._names.append(name)
 
     def say(self) -> None:
-        """Say it, and forget them."""
+        """Warn of them, and forget them."""
         if self._number:
             more = self._number - len(self._names)
             warn_once(
@@ -134,7 +134,7 @@ def first_use() -> OpenSegment | None:
 
 @contained
 def learn_identity(rank: int | None, world: int | None, local_rank: int | None) -> None:
-    """Be told by a hook what neither the launcher nor the caller of `start` had said."""
+    """Take from a hook what neither the launcher nor the caller of `start` has set."""
     with _LOCK[0]:
         _learned.update(rank=rank, world=world, local_rank=local_rank)
         recording = under_way()
@@ -151,7 +151,7 @@ def detail() -> str:
 
 
 def note_detail(level: str) -> None:
-    """Be told that a hook looks so closely, at one of its objects at least."""
+    """Called when a hook records at this detail, for one of its objects at least."""
     with _LOCK[0]:
         recording = under_way()
         if recording is None:
@@ -161,7 +161,7 @@ def note_detail(level: str) -> None:
 
 
 def keep() -> None:
-    """Keep for ever the steps that a recording of the last steps holds now."""
+    """Keep the steps that a recording of the last steps holds now for good."""
     recording = under_way()
     if recording is not None:
         recording.keep()
@@ -242,7 +242,7 @@ def _begin_sampling(recording: Recording) -> None:
 
 
 def _warn_of_differences(current: Recording, directory: Path | None, wanted: Retention) -> None:
-    """Say that a recording that is open goes on as it began."""
+    """Warn that a recording that is open keeps its options."""
     if wanted != current.retention:
         warn_once(
             f"start was asked to keep {described(wanted)}, but this process already keeps "

@@ -83,7 +83,7 @@ class Recording:
         return self.note or self.folder
 
     def _keep_request(self) -> KeepRequest | None:
-        """Heed requests to keep the last steps, where only those are."""
+        """Watch for requests to keep the last steps, where only those are kept."""
         if self.retention.last is None:
             return None
         from tracelens_instrument.retention.last_steps import KeepRequest  # noqa: PLC0415 - few need it
@@ -92,7 +92,7 @@ class Recording:
 
     @property
     def devices(self) -> Devices:
-        """The devices it has met; what deals with them is loaded when somebody first asks."""
+        """The devices in use; the code for them is loaded on first access."""
         from tracelens_instrument.device.times import Devices  # noqa: PLC0415 - see above
 
         with self._lock:
@@ -120,7 +120,7 @@ class Recording:
         return slot
 
     def _tell_converter(self, number: int) -> None:
-        """Say that the segments before this number are full, once a recording has grown."""
+        """Inform the converter, once a recording has grown, of how many segments are full."""
         if number < LEAST_CONVERTED or not self._telling.acquire(blocking=False):
             return  # or another thread is saying it just now, or this one, in a signal handler
         try:
@@ -133,7 +133,7 @@ class Recording:
             self._telling.release()
 
     def keep(self) -> None:
-        """Keep for ever the steps that a recording of the last steps holds now."""
+        """Keep the steps that a recording of the last steps holds now for good."""
         self.storage.freeze()
 
     def count_unusable_time(self) -> None:
@@ -164,7 +164,7 @@ class Recording:
         self._foreign[native_id] = thread
 
     def rename(self, who: Identity) -> None:
-        """Be somebody else, from a time before anybody knew better; the last word counts."""
+        """Change the identity of the process, which was not known before; the last one counts."""
         self.who = who
         self.process = replace(process_row(who), incarnation=self.process.incarnation)
         self._side.append(to_line("process", self.process))
@@ -185,7 +185,7 @@ class Recording:
         self.clock_reading(read_clocks())
 
     def at_step_boundary(self) -> None:
-        """Do what has to be done now and then, where it disturbs least: between two steps."""
+        """Do periodic work where it disturbs least: between two steps."""
         try:
             self.storage.at_step_boundary()
             if self._devices is not None:
@@ -204,7 +204,7 @@ class Recording:
             contain(error)
 
     def close(self) -> None:
-        """Take no more events, and write what is to be said at the end."""
+        """Accept no more events, and write the last side tables."""
         try:
             if self._devices is not None:
                 self._devices.finish()
@@ -217,11 +217,11 @@ class Recording:
         self._side.close()
 
     def hand_over(self) -> bool:
-        """Leave the closed recording to the process that converts it; False if there is none."""
+        """Hand the closed recording over to the converter process; False if there is none."""
         return self._background is not None and self._background.end()
 
     def abandon(self) -> None:
-        """Let go of everything, in a forked child: it all belongs to the parent."""
+        """Release everything, in a forked child: it all belongs to the parent."""
         if self._background is not None:
             self._background.abandon()
         if self._devices is not None:

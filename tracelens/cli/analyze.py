@@ -1,4 +1,4 @@
-"""`tracelens analyze`: what costs time, why, and what mending it would save."""
+"""`tracelens analyze`: what costs time, why, and what fixing it would save."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last thing that catches an error: whatever gets so far is a mistake of ours, and says so."""
+"""The last handler of errors: whatever reaches it is a bug of ours, and is reported as one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEBUG: Final = "TRACELENS_DEBUG"
 
 
 def confess(error: BaseException) -> int:
-    """Say in one sentence that this is a bug and how to report it; the traceback goes to a file.
+    """Print one sentence: that this is a bug and how to report it; the traceback goes to a file.
 
     With TRACELENS_DEBUG=1 it goes to standard error instead.
     """
@@ -37,7 +37,7 @@ def confess(error: BaseException) -> int:
 
 
 def _kept(told: str) -> str:
-    """Write the traceback to a file of its own, if there is room for one; say where it is."""
+    """Write the traceback to a file of its own, if there is room for one; return where it is."""
     try:
         descriptor, path = tempfile.mkstemp(prefix="tracelens-bug-", suffix=".txt")
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:

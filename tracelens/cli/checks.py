@@ -1,4 +1,4 @@
-"""What `tracelens doctor` checks. A check looks, or tries, and says what it found and what to do.
+"""What `tracelens doctor` checks. Each returns what it found and what to do.
 
 The trial records for real: a process that records and is killed in the middle, and what is left of
 it.
@@ -53,7 +53,7 @@ class Check:
 
 
 def check_all(out: Path | None) -> list[Check]:
-    """Check everything, for recording to `out`, or to where the environment says."""
+    """Check everything, for recording to `out`, or to the folder that the environment names."""
     from tracelens_instrument.core.environment import default_directory, wanted_directory
 
     directory = (out or wanted_directory() or default_directory()).absolute()
@@ -227,7 +227,7 @@ def check_trial(place: Path) -> Check:
 
 
 def _record(folder: Path) -> str:
-    """Record and be killed; return what was said meanwhile."""
+    """Record in a process that is killed; return its output."""
     environment = {
         name: text for name, text in os.environ.items() if not name.startswith("TRACELENS_")
     }

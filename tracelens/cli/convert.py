@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Choose, say how much it is, write."""
+    """Select, report the size, write."""
     from tracelens.exports import EXPORTS
     from tracelens.exports.selection import of_trace
     from tracelens.model.fmt import count, size

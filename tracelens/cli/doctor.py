@@ -1,4 +1,4 @@
-"""`tracelens doctor`: whether this machine can record, and what stands in the way."""
+"""`tracelens doctor`: whether this machine can record, and what prevents it."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def progress(what: str, then: str | None = None) -> Iterator[Callable[[int, int], None]]:
     """Yield a function to call with (done, total); the bar is on standard error and goes away.
 
-    `then` says what goes on once all is done that is counted.
+    `then` names what follows once all that is counted is done.
     """
     from rich.console import Console
     from rich.progress import Progress
@@ -48,7 +48,7 @@ MAP: Final = (
 def add_trace(
     parser: argparse.ArgumentParser, *, also: str = "", nargs: Literal["+"] | None = None
 ) -> None:
-    """Add the run to read, and what only tables need; `also` says what else may stand there."""
+    """Add the argument for the run, and the options of tables; `also` names other inputs allowed."""
     help_ = f"{WHAT}{also and ', or '}{also}"
     parser.add_argument("trace", type=Path, nargs=nargs, help=help_)
     table = parser.add_argument_group("tables of spans")

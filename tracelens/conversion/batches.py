@@ -81,7 +81,7 @@ class _Spans(NamedTuple):
 
 
 class Conversion:
-    """Makes batches of what it is fed, and hands them to `sink`.
+    """Makes batches of the records fed to it, and passes them to `sink`.
 
     It goes on where `folder` says that an earlier one stopped, and counts on from there.
     """
@@ -109,7 +109,7 @@ class Conversion:
         self._in_flight = np.zeros(1, np.bool_)
 
     def learn(self, definitions: Sequence[Definition], threads: Iterable[Thread]) -> None:
-        """Be told what the numbers in records stand for: all that was told before, and more."""
+        """Take the definitions of the numbers in records: all those of before, and more."""
         if len(definitions) != self._known:
             self._known = len(definitions)
             self._meanings = meanings_of(definitions)
@@ -118,7 +118,7 @@ class Conversion:
         self._in_flight[flying] = True
 
     def knows_all(self, records: Records) -> bool:
-        """Tell whether it was told what each of these records stands for."""
+        """Return whether the definition of each of these records is known."""
         return bool((self._meanings.rows(records["definition"]) != UNKNOWN).all())
 
     def feed(self, given: RecordChunk, ahead: Records, wants: ChunkMode) -> RecordChunk:
@@ -189,7 +189,7 @@ class Conversion:
     def _choose(
         self, chunk: RecordChunk, spans: _Spans, deep: npt.NDArray[np.int64], wants: ChunkMode
     ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        """Say which events are to be kept, and of which that is not known yet."""
+        """Return which events are to be kept, and for which that is not known yet."""
         size = len(chunk.records)
         if self._sampling is None:
             return np.ones(size, np.bool_), np.zeros(size, np.bool_)
@@ -239,7 +239,7 @@ class Conversion:
             self._sink(to_batch(some, rows[part], depth[part], self._meanings, on_device))
 
     def _remember(self, spans: _Spans, held: npt.NDArray[np.bool_]) -> None:
-        """Keep what may hold something yet to come; what is held back comes again by itself.
+        """Keep spans that may contain later events; what is held back is fed again.
 
         That is what lasts longer than all that its own thread began: other threads may be far ahead.
         """
@@ -250,7 +250,7 @@ class Conversion:
 
 
 def _keep_memory() -> None:
-    """Have the C library keep what is freed, or a third of the time goes into getting it again.
+    """Make the C library keep freed memory, or a third of the time goes into getting it again.
 
     glibc returns a block to the kernel at once, unless one as large was freed before.
     """

@@ -90,7 +90,7 @@ _STATUS_WORDS: Final = pa.array(STATUSES)
 
 
 def pick(records: Records, where: NDArray[np.intp]) -> Records:
-    """Take records; as rows of integers, because numpy copies structures field by field."""
+    """Select records; as rows of integers, because numpy copies structures field by field."""
     if len(where) == len(records) and bool((np.diff(where) == 1).all()):
         return records
     picked: Records = _words(records)[where].reshape(-1).view(SLOT)
@@ -112,7 +112,7 @@ def _words(records: Records) -> NDArray[np.int64]:
 
 
 def split(records: Records) -> Fields:
-    """Lay each field out by itself: block by block, or each would be a walk over all the memory."""
+    """Copy each field into an array of its own: block by block, which is kind to caches."""
     words = _words(records)
     turned = np.empty((words.shape[1], len(words)), np.int64)
     for first in range(0, len(words), _BLOCK):
@@ -189,7 +189,7 @@ def _unless_negative(values: NDArray[Any]) -> pa.Array[Any]:
 
 
 def _unless(values: NDArray[Any], absent: NDArray[np.bool_]) -> pa.Array[Any]:
-    """Take values, null where they are absent; most columns are all there or not at all."""
+    """Return values, null where they are absent; most columns are complete or empty."""
     nulls = int(np.count_nonzero(absent))
     if nulls == len(values):
         return _absent(nulls, pa.from_numpy_dtype(values.dtype))
@@ -279,7 +279,7 @@ class OnDevice:
         )
 
     def named_by(self, request: Requests) -> npt.NDArray[np.bool_]:
-        """Say which spans' requests name device times, also such as never came."""
+        """Return which spans' requests name device times, also those never recorded."""
         return np.asarray((request >> _NUMBER_BITS == _DEVICE_MARK) & self.used)
 
     def columns(self, request: Requests) -> dict[str, pa.Array[Any]]:
@@ -338,7 +338,7 @@ class RecordChunk(NamedTuple):
 
     @classmethod
     def new(cls, records: Records, origin: npt.NDArray[np.int64]) -> Self:
-        """Take records that were not fed before."""
+        """Make a chunk of records that were not fed before."""
         return cls(records, origin, np.full(len(records), UNKNOWN_DEPTH))
 
     @classmethod
@@ -352,7 +352,7 @@ class RecordChunk(NamedTuple):
         )
 
     def where(self, chosen: npt.NDArray[np.bool_]) -> RecordChunk:
-        """Take those that are chosen: all, mostly."""
+        """Select by a mask, which mostly selects all."""
         return self if chosen.all() else self.at(np.flatnonzero(chosen))
 
     def sorted(self) -> RecordChunk:
@@ -362,10 +362,10 @@ class RecordChunk(NamedTuple):
         return self if in_order else self.at(np.argsort(start, kind="stable"))
 
     def part(self, first: int, end: int | None) -> RecordChunk:
-        """Take some that follow each other."""
+        """Return a slice."""
         part = slice(first, end)
         return RecordChunk(self.records[part], self.origin[part], self.depth[part])
 
     def at(self, where: npt.NDArray[np.intp]) -> RecordChunk:
-        """Take some."""
+        """Select by indexes."""
         return RecordChunk(pick(self.records, where), self.origin[where], self.depth[where])

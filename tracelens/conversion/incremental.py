@@ -120,7 +120,7 @@ def _last_steps(
     side: SideTables,
     gone: list[Past],
 ) -> RecordChunk:
-    """Leave out what is older than the steps that were to be kept, and count it and its steps."""
+    """Drop what is older than the steps that were to be kept, and count it and its steps."""
     found = [(segment.number, segment.used().records) for segment in segments]
     kept = cut_to_last(stretches(found), last, side.kept, side.definitions)
     records = join(kept)
@@ -139,7 +139,7 @@ _SLOT: Final = (1 << SLOT_BITS) - 1
 
 
 class IncrementalConversion:
-    """Goes on where the folder's progress says that it stopped."""
+    """Resumes where the folder's progress ends."""
 
     def __init__(self, folder: Path) -> None:
         """Open the Arrow file of a folder whose lock is held.
@@ -202,7 +202,7 @@ class IncrementalConversion:
         return self._folder / UNFINISHED_FILE
 
     def give_up(self) -> None:
-        """Leave nothing behind of what is not accounted for."""
+        """Remove the unfinished file if none of its batches counts."""
         if not self._progress.length:
             (self._folder / UNFINISHED_FILE).unlink(missing_ok=True)
 
@@ -284,7 +284,7 @@ def _outlasted(held: dict[int, list[Held]]) -> set[int]:
 
 
 class _GrowingSideFile:
-    """What a side file that grows says of definitions and threads; each line is read once."""
+    """Definitions and threads of a side file that grows; each line is read once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -295,7 +295,7 @@ class _GrowingSideFile:
         self.side: SideTables = self.read_on()
 
     def read_on(self) -> SideTables:
-        """Read the lines that have come since."""
+        """Read the lines that were added since."""
         with self._path.open("rb") as file:
             file.seek(self._at)
             content = file.read()

@@ -23,12 +23,12 @@ _TAKEN: Final = (errno.EWOULDBLOCK, errno.EACCES)
 
 @contextmanager
 def locked(file: Path, patience_s: float = 0.0) -> Iterator[None]:
-    """Hold a lock on an existing file; a process that has it is waited for.
+    """Lock an existing file for a block; waits for a process that holds the lock.
 
     A system, or a file system, without locks is used without.
 
     Raises:
-        BlockingIOError: another process has it, and does not let go in time.
+        BlockingIOError: another process has it, and does not release it in time.
         TraceNotFound: the file is gone, because another process has finished with it.
         OSError: it cannot be opened.
     """

@@ -57,7 +57,7 @@ class Sampling(NamedTuple):
     burst: int
 
     def summarised(self, step: npt.NDArray[Any]) -> Flags:
-        """Say of which steps only the summary stays."""
+        """Return the steps of which only the summary is kept."""
         return np.asarray((step >= 0) & (step % self.every >= self.burst))
 
 
@@ -81,7 +81,7 @@ class Sampled:
 
 
 class Thinned(NamedTuple):
-    """Which events stay, and of which a later choice will tell."""
+    """Which events are kept, and which a later choice decides."""
 
     kept: Flags
     undecided: Flags
@@ -115,7 +115,7 @@ def thin(
     goes_on: bool = False,
     last: bool = True,
 ) -> Thinned:
-    """Choose what stays of the events; `in_flight` says so of each thread.
+    """Choose the events to keep; `in_flight` is a flag for each thread.
 
     Unless these are the `last` events, more may come of the steps that are in them; the recording may
     be over all the same, or it still `goes_on`.
@@ -142,7 +142,7 @@ def thin(
 
 
 def _outermost(events: Sampled, flies: Flags) -> Flags:
-    """Say which spans on threads are in no other span of the same phase, but for phases in between."""
+    """Return which spans of threads are in no span of the same phase, but for phases in between."""
     found = np.zeros(len(events.start), np.bool_)
     for chosen in by_thread(events.thread, events.start, events.end):
         nests = chosen[events.span[chosen] & ~flies[chosen]]
@@ -265,7 +265,7 @@ def _cut(
 
 
 def _moments(stretch: Stretch, kept: Sequence[Kept]) -> list[int]:
-    """Say before which moments steps of this stretch were to be kept."""
+    """Return the moments before which steps of this stretch were to be kept."""
     inside = [row.at_ns for row in kept if stretch.first <= row.segment <= stretch.last]
     return inside if stretch.gap_after and inside else [*inside, _FOREVER]
 
@@ -280,7 +280,7 @@ def _whole_until(records: Records, rows: Records) -> int:
 def _windows(
     rows: Records, last: int, moments: Sequence[int], since: int
 ) -> Iterator[tuple[int, int]]:
-    """Say from when to when: the last steps that were over at each moment."""
+    """Return begins and ends: the last steps that were over at each moment."""
     ends = np.abs(rows["end_ns"])
     for moment in moments:
         over = rows["start_ns"][(ends != 0) & (ends <= moment)]

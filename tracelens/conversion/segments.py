@@ -122,7 +122,7 @@ def finish(converting: IncrementalConversion, place: Path) -> Path:
 
 
 def _publish(unfinished: Path, path: Path) -> None:
-    """Give a whole file its name; it may have to go to another file system for that."""
+    """Rename a complete file to its place, which may be on another file system."""
     try:
         unfinished.replace(path)
     except OSError as error:
@@ -151,7 +151,7 @@ def _cleared(place: Path, folder: Path, path: Path) -> Path:
 
 
 def folder_of(place: Path) -> Path:
-    """Return the segments folder: `place` itself, or where its note leads to.
+    """Return the segments folder: `place` itself, or the folder that its note names.
 
     Raises:
         UnusableInput: it leads nowhere.
@@ -160,7 +160,7 @@ def folder_of(place: Path) -> Path:
 
 
 def is_live(place: Path) -> bool:
-    """Tell whether the process that records to `place` still runs, on this machine.
+    """Return whether the process that records to `place` still runs, on this machine.
 
     Raises:
         UnusableInput: as `decode` does.

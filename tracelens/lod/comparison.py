@@ -1,4 +1,4 @@
-"""What changed from one run to another: step by step since their beginnings, on the ranks of both.
+"""Differences between two runs: step by step since their begins, on the ranks of both.
 
 Steps are matched by their place since the run's begin, as two runs rarely number, or end, alike.
 """
@@ -39,7 +39,7 @@ class Change:
 
     @property
     def clear(self) -> bool:
-        """Whether the interval leaves no doubt of the direction."""
+        """Whether the interval excludes zero."""
         return self.low > 0 or self.high < 0
 
 
@@ -57,7 +57,7 @@ class Difference:
 
 
 def difference(here: Residuals, other: Residuals) -> Difference:
-    """Compare every rank's own time in the steps that both runs came to."""
+    """Compare every rank's compute time in the steps that both runs reached."""
     ranks = tuple(rank for rank in here.ranks if rank in set(other.ranks))
     count = min(len(here.steps), len(other.steps))
     mine = here.own_ns[[here.ranks.index(rank) for rank in ranks], :count]
@@ -94,7 +94,7 @@ def moved(here: Times, other: Times) -> list[tuple[str, float, float]]:
 
 
 def only_in(findings: Sequence[Finding], others: Sequence[Finding]) -> list[Finding]:
-    """Return the findings of which the other run has none alike: the same of the same ranks."""
+    """Return the findings that the other run lacks: those of the same kind on the same ranks."""
     known = {_likeness(finding) for finding in others}
     return [finding for finding in findings if _likeness(finding) not in known]
 
@@ -110,7 +110,7 @@ def _lengths(run: Run) -> Matrix:
 
 
 def _medians(lengths: Matrix, random: np.random.Generator) -> Matrix:
-    """Resample blocks of neighbouring steps, as neighbours are alike (Künsch 1989), for medians."""
+    """Resample blocks of neighbouring steps, which are correlated (Künsch 1989), for medians."""
     count = len(lengths)
     block = max(round(count ** (1 / 3)), 1)
     begins = random.integers(0, count - block + 1, (RESAMPLES, -(-count // block)))

@@ -133,7 +133,7 @@ def _efficiency(row: dict[str, Any]) -> Efficiency:
 
 
 def _fixed(row: dict[str, Any]) -> dict[str, Any]:
-    """Give a record its tuples back."""
+    """Restore the tuples of a record."""
     return {name: tuple(v) if isinstance(v, list) else v for name, v in row.items()}
 
 
@@ -149,7 +149,7 @@ _REPORT: Final = "report.json"
 
 
 def save_run(run: Run, parts: Iterable[Lanes], folder: Path, tell: Tell) -> None:
-    """Write everything but the levels of colours into an empty folder.
+    """Write everything but the colour levels into an empty folder.
 
     The spans come part by part, in the order of the run's lanes, which need not hold them.
     """

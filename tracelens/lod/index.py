@@ -1,7 +1,7 @@
 """The level-of-detail index: a run on disk, made once, opened in a moment, with every level mapped.
 
 It is written coarse levels first into a folder that gets its name when it can be used; finer levels
-are added, each whole or absent. So whatever is found is whole, also after a kill, and an index can
+are added, each complete or absent. So whatever is found is complete, also after a kill, and an index can
 be looked at while it is refined. One process writes at a time.
 
 The folder is named after what the index was made of, so a stale one is simply not found: beside the
@@ -44,7 +44,7 @@ _LIVE_SUFFIXES: Final = (SEGMENTS_SUFFIX, ELSEWHERE_SUFFIX)
 
 
 def fingerprint(trace: Path) -> str | None:
-    """Return what changes with the files of a trace folder.
+    """Return a digest of the files of a trace folder.
 
     None where there is nothing to keep an index of: a recording that still goes on, or no folder.
     """
@@ -112,7 +112,7 @@ _PATIENCE_S: Final = 600.0
 
 
 def _no_progress(_done: int, _total: int) -> None:
-    """Hear of progress, and tell nobody."""
+    """Ignore progress."""
 
 
 def find(trace: Path) -> Path | None:
@@ -125,7 +125,7 @@ def find(trace: Path) -> Path | None:
 
 
 def write(trace: Path, run: Run, parts: Iterable[Lanes], tell: Tell = _no_progress) -> Path | None:
-    """Write the index of a trace without its finer levels; indexes of what it was before go.
+    """Write the index of a trace without its finer levels; indexes of its earlier states are removed.
 
     `parts` are the run's lanes from top to bottom. None where no index can be kept: the recording goes
     on, or nothing can be written.

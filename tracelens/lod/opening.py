@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def without_progress(_what: str) -> Iterator[Tell]:
-    """Tell nobody of any progress."""
+    """Ignore progress."""
     yield lambda _done, _total: None
 
 

@@ -1,6 +1,6 @@
-"""What to draw for a window: lateness per step, what most of each pixel was, samples, or the spans.
+"""What to draw for a window: residuals per step, the dominant category per pixel, samples, or spans.
 
-And over them the critical path: which row it is on, from when to when.
+And over them the critical path: on which row it is, from when to when.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BAR_PX: Final = 6
 class Scene:
     """All that a timeline can show.
 
-    `lanes` and `steps` have the same rows; the items of `steps` are whole steps, coded by lateness.
+    `lanes` and `steps` have the same rows; the items of `steps` are whole steps, coded by residual.
     `peaks` are those of `steps`, `pyramid` that of `lanes`; either may be missing.
     """
 
@@ -105,7 +105,7 @@ def look(scene: Scene, seen: Window, plan: Plan, columns: int = COLUMNS) -> Pict
 def lane_at(
     scene: Scene, seen: Window, plan: Plan, height: float, columns: int = COLUMNS
 ) -> int | None:
-    """Return the lane that is drawn at a height: the one that stands for its band."""
+    """Return the lane that is drawn at a height: the one that represents its band."""
     band = plan.at(height)
     if band is None:
         return None
@@ -138,7 +138,7 @@ def _paint(
 
 
 def _severity(scene: Scene, grid: Grid) -> Ints:
-    """Say how late each lane is at worst in what is drawn."""
+    """Return the largest residual code of each lane in what is drawn."""
     first, last = scene.steps.bounds(grid.start_ns, grid.end_ns)
     begin, end = int(first.min(initial=0)), int(last.max(initial=0))
     codes = np.append(scene.steps.codes[begin:end], np.uint8(0))

@@ -53,7 +53,7 @@ def find(values: Matrix) -> list[Regime]:
 
 
 def _calm(series: Matrix) -> Matrix:
-    """Take spikes back to the median of their neighbourhood."""
+    """Replace spikes by the median of their neighbourhood."""
     wide = np.pad(series, 4, mode="reflect") if len(series) > 4 else np.pad(series, 4, mode="edge")
     around = np.median(np.lib.stride_tricks.sliding_window_view(wide, 9), axis=1)
     reach = _SPIKE * max(_noise(series), 1e-12)
@@ -88,7 +88,7 @@ def _cuts(series: Matrix) -> list[int]:
 
 
 def _merged(series: Matrix, cuts: list[int]) -> list[int]:
-    """Take out the weakest cut until all are clear."""
+    """Remove the weakest cut until all are clear."""
     while len(cuts) > 2:
         places = range(1, len(cuts) - 1)
         clear = [
@@ -102,7 +102,7 @@ def _merged(series: Matrix, cuts: list[int]) -> list[int]:
 
 
 def _clearness(before: Matrix, after: Matrix) -> float:
-    """Say how far two sides are from not being told apart: 1 and more is enough."""
+    """Return the separation of two sides relative to the required one: 1 and more is enough."""
     levels = float(np.median(before)), float(np.median(after))
     middle = sum(levels) / 2
     upper, lower = (before, after) if levels[0] > levels[1] else (after, before)

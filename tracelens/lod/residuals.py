@@ -26,7 +26,7 @@ SMALLEST_CEILING: Final = 0.1
 
 @dataclass(frozen=True)
 class Residuals:
-    """Own time of every rank in every step, [rank, step] in ns; NaN where the rank was not there.
+    """Compute time of every rank in every step, [rank, step] in ns; NaN where the rank was absent.
 
     `excess_ns` is own time less that of the peers: the lower median over the ranks of a step, or,
     where there is one rank, its own median over the steps.
@@ -40,7 +40,7 @@ class Residuals:
 
     @cached_property
     def total_ns(self) -> Matrix:
-        """Per rank, all time by which it was late."""
+        """Per rank, the sum of its positive residuals."""
         return np.asarray(np.nansum(np.maximum(self.excess_ns, 0), axis=1))
 
     @property
@@ -66,7 +66,7 @@ def compare(
 
 
 def step_lanes(lateness: Residuals, steps: pl.DataFrame, lanes: Sequence[Lane]) -> Lanes:
-    """Make one lane a rank whose items are its steps, coded by how late it was in each.
+    """Make one lane a rank whose items are its steps, coded by their residuals.
 
     `steps` as in `Trace.steps`; `lanes` are the workers' of the same order as `lateness.ranks`.
     """
@@ -129,7 +129,7 @@ def _busy(lanes: Lanes, lane: int, starts: np.ndarray[Any, Any]) -> Matrix:
 
 
 def _lower_median(values: Matrix, axis: int) -> Matrix:
-    """The lower of the two middle values: with two ranks, the one that is not late."""
+    """Return the lower of the two middle values: with two ranks, that of the faster one."""
     ordered = np.sort(values, axis=axis)  # NaN last
     present = np.sum(~np.isnan(values), axis=axis, keepdims=True)
     return np.take_along_axis(ordered, np.maximum(present - 1, 0) // 2, axis=axis)

@@ -71,7 +71,7 @@ KEPT_TABLES: Final[dict[str, str]] = {
 
 
 def tables_of(report: Report) -> dict[str, pl.DataFrame]:
-    """Take the tables out of a report; those of analyses that were not run are left out."""
+    """Return the tables of a report; those of analyses that were not run are left out."""
     found = {}
     for name, path in KEPT_TABLES.items():
         analysis, _, way = path.partition(".")
@@ -237,7 +237,7 @@ class Glance:
 
     @classmethod
     def of(cls, run: Run) -> Glance:
-        """Take it from a run."""
+        """Summarize a run."""
         lengths = (run.windows["end_ns"] - run.windows["start_ns"]).to_numpy()
         efficiency = run.report.efficiency
         return cls(
@@ -254,7 +254,7 @@ class Glance:
 
 
 def verdict(report: Report) -> str:
-    """Say the worst fault of a report, or that there is none."""
+    """Return a sentence on the worst fault of a report, or that there is none."""
     faults = (f.sentence for f in report.findings if f.category == "fault")
     return next(faults, NO_FAULT)
 

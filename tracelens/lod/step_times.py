@@ -29,7 +29,7 @@ Block: TypeAlias = np.ndarray[Any, np.dtype[np.unsignedinteger[Any]]]
 
 @dataclass(frozen=True)
 class Times:
-    """`ns` is [category, rank, step]; `there` tells whether a rank took part in a step, [rank, step].
+    """`ns` is [category, rank, step]; `there` is whether a rank took part in a step, [rank, step].
 
     `usual_ns` is the median length of a rank's step.
     """
@@ -43,7 +43,7 @@ class Times:
 
     @classmethod
     def of(cls, times: pl.DataFrame, ranks: Iterable[int]) -> Times:
-        """Take them from a frame as `Phases.times`; time outside of steps is left out."""
+        """Build them from a frame such as `Phases.times`; time outside of steps is left out."""
         rows = tuple(ranks)
         inside = times.filter((pl.col("step") >= 0) & pl.col("rank").is_in(list(rows)))
         steps = inside["step"].unique().sort()
@@ -133,7 +133,7 @@ class StepGrid:
 
     @cached_property
     def cells_ns(self) -> Matrix:
-        """The longest time of each cell, [row, column]; NaN where nobody was there."""
+        """The longest time of each cell, [row, column]; NaN where no rank took part."""
         begins = [part.start for part in self.rows]
         found = [
             np.fmax.reduceat(
@@ -177,7 +177,7 @@ class StepTimes:
 
     @classmethod
     def of(cls, times: Times, categories: Sequence[str]) -> StepTimes:
-        """Measure all steps in which anybody was."""
+        """Measure all steps in which any rank took part."""
         usual, longest, who = [np.zeros(0)], [np.zeros(0)], [np.zeros(0, np.int64)]
         for part in chunks(times):
             spent = times.spent(categories, part)
@@ -193,7 +193,7 @@ class StepTimes:
 
 
 def _median(spent: Matrix) -> Matrix:
-    """Return each column's median; NaN where nobody was there."""
+    """Return each column's median; NaN where no rank took part."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a step of nobody has none
         return np.asarray(np.nanmedian(spent, axis=0))

@@ -46,10 +46,10 @@ Pattern = Literal["persistent", "transient", "drifting", "sparse", "rotating"]
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that costs time, or limits what the trace can tell.
+    """A fault, an opportunity, or a limit of what the trace can show.
 
     `cost` is the others' summed waiting / (ranks x job time); `saving` the share of job time that
-    mending it would save (counterfactual), with `interval` its 95 % interval; null = not measurable.
+    fixing it would save (counterfactual), with `interval` its 95 % interval; null = not measurable.
     `steps` is (first, last), inclusive. `evidence` holds the numbers behind the sentence.
     """
 
@@ -136,6 +136,6 @@ class Report:
 
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
-        """The tables of all results that belong into a report, by name; docs/report.md tells of each."""
+        """The tables of all results that belong into a report, by name (docs/report.md)."""
         parts = [result.tables for result in self.results.values() if isinstance(result, Tabled)]
         return {name: table for part in parts for name, table in part.items()}

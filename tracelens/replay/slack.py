@@ -115,7 +115,7 @@ def _before(
 
 
 def _calls(trace: Trace, calls: pl.DataFrame) -> _Calls:
-    """Take the calls apart, whose ranks stand together (`tracelens.align.collectives`)."""
+    """Split the calls, whose ranks are neighbours (`tracelens.align.collectives`)."""
     number = calls["seq"].to_numpy().astype(np.int64)
     world = calls["communicator"].to_physical().to_numpy()
     changes = (np.diff(number) != 0) | (np.diff(world) != 0)

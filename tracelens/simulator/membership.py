@@ -31,7 +31,7 @@ class Epoch:
 
 
 def present(scenario: Scenario) -> npt.NDArray[np.bool_]:
-    """Say which rank is there in which step, [step, rank]."""
+    """Return which rank is there in which step, [step, rank]."""
     there = np.ones((scenario.steps, scenario.ranks), np.bool_)
     for rank, (first, last) in scenario.stays:
         there[:first, rank] = there[last + 1 :, rank] = False
@@ -63,7 +63,7 @@ def communicator_of_steps(scenario: Scenario) -> Any:
 
 
 def events_while_present(scenario: Scenario, process: int, events: pl.DataFrame) -> pl.DataFrame:
-    """Leave out what a rank does in steps in which it is not there."""
+    """Drop what a rank does in steps in which it is absent."""
     for rank, (first, last) in scenario.stays:
         if rank == process:
             return events.filter(pl.col("step").is_between(first, last))

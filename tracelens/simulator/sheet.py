@@ -67,7 +67,7 @@ class _Block:
     words: dict[str, Any]
 
     def holds(self, process: int) -> bool:
-        """Say whether there is a row of a process."""
+        """Return whether there is a row of a process."""
         owner = self.arrays.get("process")
         return self.words["process"] == process if owner is None else bool((owner == process).any())
 

@@ -73,7 +73,7 @@ def _flat(excess: Floats, first: int, last: int) -> Course:
 
 
 def _to_the_ends(gains: Floats, first: int, last: int, worth: float) -> tuple[int, int]:
-    """Let a lateness last from the run's begin, or to its end, unless the steps clearly say otherwise.
+    """Extend an episode to the run's begin, or to its end, unless the steps clearly speak against it.
 
     An edge is one parameter more, which the steps beyond it must be worth (Schwarz 1978); the logarithm
     of how much likelier a row is within is `gains / worth`.

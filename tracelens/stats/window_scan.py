@@ -229,7 +229,7 @@ def _sign_tail(steps: _Steps, rank: int, window: slice, level: float) -> float:
 
 
 def discoveries(p: Floats, rate: float) -> npt.NDArray[np.bool_]:
-    """Say which p-values hold if the chance that any of them is wrong may be `rate` (Holm 1979)."""
+    """Return which p-values hold if the chance that any of them is wrong may be `rate` (Holm 1979)."""
     order = np.argsort(p, kind="stable")
     fails = np.flatnonzero(p[order] * np.arange(p.size, 0, -1) > rate)
     holds = np.zeros(p.size, np.bool_)

@@ -56,7 +56,7 @@ class Identity:
     told: bool = False
 
     def for_children(self, pid: int) -> str:
-        """Write down for spawned children whose they are, and for another program in this process."""
+        """Return the mark by which children, or another program in this process, know their parent."""
         return dumps(asdict(self) | {"parent": pid, "above": self.parent})
 
 
@@ -65,7 +65,7 @@ def identify(
     learned: Mapping[str, Any],
     environment: Mapping[str, str] = os.environ,
 ) -> Identity:
-    """Find out who this process is; entries of `given` and `learned` that are None do not count."""
+    """Determine rank, world and role; entries of `given` and `learned` that are None do not count."""
     chosen = {key: value for key, value in given.items() if value is not None}
     launched = _launched(environment)
     if "rank" in chosen:  # whoever is given a rank is nobody's child
@@ -77,7 +77,7 @@ def identify(
 
 
 def with_learned(who: Identity, learned: Mapping[str, Any]) -> Identity:
-    """Add what a hook learned, where nobody else has told the rank."""
+    """Add what a hook learned, where the rank is not known otherwise."""
     known = {key: value for key, value in learned.items() if value is not None}
     return who if who.told or not known else replace(who, parent=None, **known)
 

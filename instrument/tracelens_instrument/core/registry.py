@@ -35,7 +35,7 @@ class _Local(local):
 
 
 class Registry:
-    """Numbers things, and tells a listener (the recording) of each new row of the side file.
+    """Assigns numbers, and passes each new row of the side file to a listener (the recording).
 
     `excess` counts what was to be named when there were too many names.
     """
@@ -100,7 +100,7 @@ class Registry:
         return self._enter(other) if known is None else known
 
     def lookup(self, number: int) -> Definition:
-        """Return what a number stands for."""
+        """Return the definition of a number."""
         return self._definitions[number]
 
     def communicator(self, ranks: Sequence[int], name: str) -> int:
@@ -152,7 +152,7 @@ class Registry:
         self._tell(to_line("threads", row))
 
     def listen(self, listener: Callable[[bytes], None], job: str) -> None:
-        """Tell `listener` all rows known and, from now on, each new one."""
+        """Pass all rows known and, from now on, each new one to `listener`."""
         with self._lock:
             self._job = job
             for definition in list(self._definitions.values()):
@@ -164,7 +164,7 @@ class Registry:
             self._listener = listener
 
     def deafen(self) -> None:
-        """Tell nobody any more."""
+        """Stop passing rows to the listener."""
         self._listener = None
 
     def after_fork(self) -> None:
@@ -173,7 +173,7 @@ class Registry:
         self._listener = None
 
     def _has_room(self, characters: int) -> bool:
-        """Take room for so many characters, if there is."""
+        """Reserve room for so many characters; return whether there was enough."""
         fits = characters <= self._room
         if fits:
             self._room -= characters

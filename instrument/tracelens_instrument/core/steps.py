@@ -59,7 +59,7 @@ class Step:
 
 
 class _Implicit:
-    """The steps that hooks believe to see, until the user says where steps begin and end."""
+    """Steps inferred by hooks, until the user marks steps."""
 
     def __init__(self) -> None:
         self.token: Token | None = None
@@ -109,19 +109,19 @@ def end_step(end_ns: int | None = None) -> None:
 
 
 def drop_step() -> None:
-    """Make as if the step that a hook began had not begun: nothing was done in it."""
+    """Remove the step that a hook began: nothing was computed in it."""
     _IMPLICIT.drop()
 
 
 def forget_steps() -> None:
-    """Be outside of any step, and heed hooks again."""
+    """Leave any step, and accept steps inferred by hooks again."""
     _IMPLICIT.token = None
     _IMPLICIT.heeded = True
     STATE.set_step(NO_STEP)
 
 
 def put_work(name: str, amount: float) -> None:
-    """Record the work done in a step that a hook began; where the user says the steps, they say it."""
+    """Record the work done in a step that a hook began; the user's own `tl.step` carries it itself."""
     if _IMPLICIT.token is not None:
         put_counter(_WORK[name], amount)
 

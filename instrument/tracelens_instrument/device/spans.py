@@ -47,7 +47,7 @@ class DeviceToken:
         self._token.end(failed)
 
     def discard(self) -> None:
-        """Make as if it had never begun."""
+        """Remove the span as if it had not begun."""
         timing, self._timing = self._timing, None
         if timing is not None:
             self._times.drop(timing)

@@ -99,7 +99,7 @@ class DeviceTimes:
                 self._lose()
 
     def drop(self, timing: Timing) -> None:
-        """Make as if it had not begun."""
+        """Remove the span as if it had not begun."""
         self._clock.reuse(timing.begin)
 
     def at_step_boundary(self) -> None:
@@ -109,7 +109,7 @@ class DeviceTimes:
             self._anchors.cast_if_due()
 
     def ask(self) -> None:
-        """Write down the times of all spans that the device has come past."""
+        """Write down the times of all spans that the device has finished."""
         if not self._clock.may_ask() or not self._lock.acquire(blocking=False):
             return
         try:
@@ -119,7 +119,7 @@ class DeviceTimes:
             self._lock.release()
 
     def finish(self, limit_s: float) -> None:
-        """Give the device some time to come to the end; what is then not known is lost, and counted."""
+        """Wait a limited time for the device to finish; times not known then are lost, and counted."""
         if self._clock.may_ask():
             self._anchors.cast_last()
         until = time.monotonic() + limit_s
@@ -198,7 +198,7 @@ class Devices:
         return times
 
     def at_step_boundary(self) -> None:
-        """Do what is to be done between two steps."""
+        """Read the times that are due between two steps."""
         if self._failed or not self._known:
             return
         try:
@@ -218,13 +218,13 @@ class Devices:
             self.give_up(error)
 
     def give_up(self, error: Exception) -> None:
-        """Leave devices alone from now on, because one has failed."""
+        """Stop using devices, because one has failed."""
         reraise_if_handlers(error)
         self._failed = True
         warn_once(f"device times are not recorded any more ({short_repr(error)})", "device times")
 
     def abandon(self) -> None:
-        """Let go of everything without touching a device, in a forked child."""
+        """Release everything without touching a device, in a forked child."""
         self._failed = True
         _ABANDONED.append(self)
 

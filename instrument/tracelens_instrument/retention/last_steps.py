@@ -61,20 +61,20 @@ class Ring:
         self._taken: deque[_RingSegment] = deque()
 
     def take(self, path: Path, steps: int) -> None:
-        """Remember that a segment comes into use after so many steps."""
+        """Add a segment that is used from after so many steps."""
         self._taken.append(_RingSegment(path, steps))
 
     def outdated(self, steps: int) -> Iterator[Path]:
-        """Give up the segments with nothing of the last steps, `steps` being over."""
+        """Drop the segments with nothing of the last steps, `steps` being over."""
         while len(self._taken) > 1 and self._taken[1].steps + self._last < steps:
             yield self._taken.popleft().path
 
     def oldest(self) -> Path | None:
-        """Give up the oldest segment, if any may go."""
+        """Drop the oldest segment, if any may be dropped."""
         return self._taken.popleft().path if len(self._taken) > 1 else None
 
     def freeze(self) -> None:
-        """Keep for ever what is there now, the segment in use included."""
+        """Keep what is held now for good, the segment in use included."""
         self._taken.clear()
 
 
@@ -125,7 +125,7 @@ class SlowSteps:
         self._in_a_row = 0
 
     def over(self, moment: int) -> bool:
-        """Be told that a step is over; whether it is the one that makes it enough."""
+        """Called when a step is over; whether it is the one that makes it enough."""
         before, self._before = self._before, moment
         if before is None:
             return False
@@ -142,7 +142,7 @@ class SlowSteps:
 
 
 class KeepRequest:
-    """The request of a trace folder, as one of its recordings heeds and makes it."""
+    """The request of a trace folder, as one of its recordings watches and makes it."""
 
     def __init__(self, directory: Path, keep: Callable[[], object]) -> None:
         self._file = directory / REQUEST_FILE
@@ -152,7 +152,7 @@ class KeepRequest:
         self._slow = _slow_steps_wanted(os.environ.get(WHEN_VARIABLE, ""))
 
     def at_step_boundary(self, moment: int) -> None:
-        """Keep, if somebody asks or the steps do."""
+        """Keep the steps held, if that is requested or steps are slow."""
         if self._slow is not None and self._slow.over(moment):
             self._keep()
             self._ask()
@@ -198,7 +198,7 @@ _replaced_handlers: dict[int, Any] = {}  # handlers, by signal
 
 
 def install_signal() -> None:
-    """Heed the signal that the environment names, if it does; whoever heeded it before still does."""
+    """Handle the signal that the environment names, if any, and chain to the handler before."""
     name = os.environ.get(KEEP_SIGNAL_VARIABLE, "")
     try:
         number = _signal_number(name)
@@ -211,7 +211,7 @@ def install_signal() -> None:
 
 
 def uninstall_signal() -> None:
-    """Leave the handler as it was found, unless somebody else has changed it since."""
+    """Restore the handler that was there before, unless it has been changed since."""
     for number, before in list(_replaced_handlers.items()):
         with Tolerated(ValueError):  # in a thread that may not: ours does no harm
             if signal.getsignal(number) is _on_signal:

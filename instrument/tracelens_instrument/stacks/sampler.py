@@ -39,7 +39,7 @@ class _Rank:
         self._over = False
 
     def is_over(self, wait_s: float = 0.0) -> bool:
-        """Whether it ended, or said that it will; its forked children may hold our input open."""
+        """Return whether it ended, or said that it will; its forked children may hold our input open."""
         if not self._over:
             readable, _, _ = select.select([sys.stdin], [], [], wait_s)
             self._over = bool(readable) or os.getppid() != self._parent
@@ -61,15 +61,15 @@ class _Spy:
         )
 
     def samples(self) -> bool:
-        """Whether it has found its way into the rank: on a busy machine that takes seconds."""
+        """Return whether it has found its way into the rank: on a busy machine that takes seconds."""
         return SAMPLING in self._all_said()
 
     def has_ended(self) -> bool:
-        """Whether it ended by itself."""
+        """Return whether it has ended."""
         return self._process.poll() is not None
 
     def end(self) -> None:
-        """Have it write what it saw."""
+        """Make py-spy write its samples."""
         if not self.has_ended():
             self._process.send_signal(signal.SIGINT)
         try:
@@ -79,7 +79,7 @@ class _Spy:
             self._process.wait()
 
     def failure(self) -> str | None:
-        """Return what it said if it wrote nothing."""
+        """Return its error output if it wrote nothing."""
         if self.written.exists():
             return None
         lines = self._all_said().decode(errors="replace").split("\n")
@@ -172,7 +172,7 @@ def _program() -> str:
 
 
 def _tell(words: str) -> None:
-    """Say it once for all ranks, if `tracelens record` collects it; else only what went wrong."""
+    """Report once for all ranks, if `tracelens record` collects it; else only failures."""
     note_attached(words)
     if ATTACHED_VARIABLE not in os.environ and words.startswith("no "):
         with contextlib.suppress(OSError):

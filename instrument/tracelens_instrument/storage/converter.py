@@ -27,7 +27,7 @@ _READ: Final = 1 << 16
 
 
 def main() -> None:
-    """Convert the recording that the command line names, of the process whose pid it says."""
+    """Convert the recording, of the process with the pid, that the command line names."""
     place, pid = Path(sys.argv[1]), int(sys.argv[2])
     _detach()
     with contextlib.suppress(OSError, ValueError, TraceLensError):
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def _detach() -> None:
-    """Hold nothing of the training's."""
+    """Close everything inherited from the training."""
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     os.chdir("/")
 
@@ -98,7 +98,7 @@ class _Training:
             return b""
 
     def _after_the_last_word(self) -> _Report:
-        """Tell whether the training is dying, whose files close first, or only does not talk to us."""
+        """Return whether the training is ending, whose files close first, or only closed the pipe."""
         self._poll.unregister(self._ear)
         died = self._poll.poll(_LOOK_EVERY_MS) or not is_live(self._place)
         return _Report(over=bool(died), deaf=not died)

@@ -1,4 +1,4 @@
-"""Where live segments lie: a folder that nobody else has, in the trace folder or on a disk of this host.
+"""Where live segments are kept: a new folder, in the trace folder or on a disk of this host.
 
 Memory that is mapped from a network file system may stall, or end the process, when the network or
 the server does not answer. A disk of the host does not; a note in the trace folder leads there, and
@@ -92,7 +92,7 @@ def local_place(directory: Path) -> Path | None:
 
 
 def is_network(kind: str) -> bool:
-    """Tell whether a type of file system may depend on a network or on another process."""
+    """Return whether a type of file system may depend on a network or on another process."""
     return kind in _NETWORK or kind.startswith(("fuse.", "fuseblk."))
 
 
@@ -173,7 +173,7 @@ def _same(one: Path, other: Path) -> bool:
 
 @dataclass(frozen=True)
 class Place:
-    """A segments folder, and the note in the trace folder that tells of it if it lies elsewhere."""
+    """A segments folder, and the note in the trace folder that names it if it is elsewhere."""
 
     folder: Path
     note: Path | None = None
@@ -218,7 +218,7 @@ _TAKEN = (TRACE_SUFFIX, ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX)
 
 
 def _names_to_try(who: Identity, pid: int) -> Iterator[str]:
-    """Give names to try: a pid may come again, after a restart or in a second run."""
+    """Yield names to try: a pid may be reused, after a restart or in a second run."""
     for number in itertools.chain([pid], (pid * 1000 + again for again in range(1, 1000))):
         yield stem(who.role, who.rank, number)
 

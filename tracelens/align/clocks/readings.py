@@ -58,7 +58,7 @@ def map_if_consistent(readings: Readings) -> ClockMap | None:
 
 @dataclass(frozen=True)
 class _Bounds:
-    """What all readings leave of the offset beside a line, at times of the read clock since `base`.
+    """Bounds of the offset from a line by all readings, at times of the read clock since `base`.
 
     `pace` is how fast the offset can leave the line.
     """
@@ -85,7 +85,7 @@ class _Bounds:
         return cls(int(read[0]), int(known[0]), t, low, high, line, pace)
 
     def clock_map(self) -> ClockMap:
-        """Go through the middles, and on along the line."""
+        """Interpolate between the middles, and extrapolate along the line."""
         t, slope = self.t, self.line.slope
         middle = (self.low + self.high) / 2 + self.line.at(t)
         first, last = middle[0] - slope * (FAR + t[0]), middle[-1] + slope * (FAR - t[-1])
@@ -164,7 +164,7 @@ def from_wall(clock: pl.DataFrame, reference: pl.DataFrame, common: ClockMap) ->
 
 
 def wall_windows(clock: pl.DataFrame, found: ClockMap) -> Readings:
-    """Return what wall clocks say as windows, each as wide as they are unsure."""
+    """Return readings of wall clocks as windows, each as wide as their uncertainty."""
     t = _local(clock)["monotonic_ns"].to_numpy()
     known = found.apply(t)
     return Readings(known, np.full_like(t, 2 * found.uncertainty_ns), known - t)
@@ -201,7 +201,7 @@ def from_ping_pong(
 
 
 def bias(readings: pl.DataFrame, mapped: ClockMap, other: ClockMap) -> tuple[float, float] | None:
-    """Return how far ping-pong says a mapped clock is off, and how sure it is; null without any."""
+    """Return the bias of a mapped clock by ping-pong, and its uncertainty; null without any."""
     sharp = readings.filter(_narrow())
     if sharp.is_empty():
         return None

@@ -1,9 +1,9 @@
 """Ties clocks together by requests to parameter servers: no message arrives before it was sent.
 
-What a server notes of a request lies between its begin and its end at the worker, so every request
+What a server records of a request is between its begin and its end at the worker, so every request
 leaves a window for the difference of the two clocks (Cristian 1989, *Probabilistic clock
-synchronization*; Duda et al. 1987, *Estimating global time in distributed systems*). All windows speak
-together.
+synchronization*; Duda et al. 1987, *Estimating global time in distributed systems*). All windows
+are combined.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PAIR: Final = ("clock", "peer", "replied")
 
 
 def exchanges(trace: Trace, clocks: pl.DataFrame) -> pl.DataFrame:
-    """Return the most telling requests between clocks; `clocks` says which each process has."""
+    """Return the tightest requests between clocks; `clocks` holds the clock of each process."""
     of = clocks.lazy().select("process", "clock")
     spans = trace.spans.filter(
         pl.col("kind") == "ps", pl.col("request").is_not_null(), pl.col("status") == "closed"
@@ -59,7 +59,7 @@ def exchanges(trace: Trace, clocks: pl.DataFrame) -> pl.DataFrame:
 
 
 def _served(spans: pl.LazyFrame, shards: pl.LazyFrame, of: pl.LazyFrame) -> pl.LazyFrame:
-    """Return when each request had surely come to a server, and was surely not yet answered."""
+    """Return when each request had surely arrived at a server, and was surely not yet answered."""
     reply, receive = pl.col("op") == "reply", pl.col("op") == "receive"
     held = shards.select("process", held=pl.coalesce("shard", "rank"))
     there = spans.join(held, on="process").join(of.rename({"clock": "peer"}), on="process")
@@ -108,7 +108,7 @@ def from_requests(
 
 @dataclass(frozen=True)
 class _Windows:
-    """What requests to one mapped clock say: our times, and the least and most of its lead."""
+    """Windows by requests to one mapped clock: our times, and the bounds of its lead."""
 
     replied: bool
     ours: Ints
@@ -143,7 +143,7 @@ def _windows(times: dict[str, Ints], other: ClockMap, *, replied: bool, asks: bo
 
 
 def _combined(windows: Iterable[_Windows]) -> Readings:
-    """Take what the clocks with the narrowest windows say."""
+    """Combine the clocks with the narrowest windows."""
     best = sorted(windows, key=lambda one: one.narrowest)[:PEERS]
     ours, low, high = (
         np.concatenate([getattr(one, name) for one in best]) for name in ("ours", "low", "high")
@@ -158,7 +158,7 @@ def _concatenated(readings: Iterable[Readings]) -> Readings:
 
 
 def causality_violations(found: pl.DataFrame, maps: Mapping[int, ClockMap]) -> list[Note]:
-    """Note requests that came before they were sent, on the common clock: clocks are wrong then."""
+    """Note requests that arrived before they were sent, on the common clock: clocks are wrong then."""
     early = [
         amount
         for (worker, server, replied), rows in found.partition_by(*_PAIR, as_dict=True).items()
@@ -180,7 +180,7 @@ def causality_violations(found: pl.DataFrame, maps: Mapping[int, ClockMap]) -> l
 def _early(
     rows: pl.DataFrame, worker: ClockMap, server: ClockMap, *, replied: bool
 ) -> Iterator[Ints]:
-    """Yield by how much messages came too early, beyond what the clocks are unsure by."""
+    """Yield by how much messages arrived too early, beyond the clocks' uncertainty."""
     sure = 3 * max(worker.uncertainty_ns, server.uncertainty_ns)
     ways = [("sent", worker, "came", server)]
     if replied:

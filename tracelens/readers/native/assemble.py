@@ -1,6 +1,6 @@
-"""Puts the recordings of single processes together into one `Trace`.
+"""Joins the recordings of single processes into one `Trace`.
 
-Notes tell what each lacks, and what the user asked to leave out, so that nobody takes it for all
+Notes list what each lacks, and what the user asked to leave out, so that it is not taken for all
 that happened.
 """
 
@@ -77,7 +77,7 @@ def assemble(parts: list[Part], notes: Iterable[Note] = ()) -> Trace:
 
 
 def _events(parts: list[Part]) -> pl.LazyFrame:
-    """Put the events together column by column; of very many, the columns stay in pieces."""
+    """Join the events column by column; of very many, the columns stay in chunks."""
     few = sum(part.events.height for part in parts) <= IN_MEMORY
     owners = pl.concat(_owners(parts), rechunk=few)
     held = {name for part in parts for name in part.events.columns}
@@ -86,7 +86,7 @@ def _events(parts: list[Part]) -> pl.LazyFrame:
 
 
 def _owners(parts: list[Part]) -> Iterator[pl.DataFrame]:
-    """Say whose the events of each part are, row by row."""
+    """Return the process of each event, row by row."""
     shelf = Spill()
     for index, part in enumerate(parts):
         process = part.side.process
@@ -101,7 +101,7 @@ def _owners(parts: list[Part]) -> Iterator[pl.DataFrame]:
 
 
 def _joined(parts: list[Part], name: str, *, rechunk: bool) -> pl.Series:
-    """Take a column out of all parts."""
+    """Concatenate a column of all parts."""
     kind = EVENT_COLUMNS[name]
     return pl.concat(
         [
@@ -145,7 +145,7 @@ def _process(index: int, part: Part, lost: int) -> dict[str, Any]:
 
 
 def _with_main(processes: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
-    """Mark for each rank the process that stands for it; note ranks that had several."""
+    """Mark the main process of each rank; note ranks that had several."""
     rivals = processes.filter(~pl.col("child"))
     best = (
         rivals.with_columns(stepped=pl.col("steps") > 0)
@@ -168,7 +168,7 @@ def _restart(row: dict[str, Any]) -> Note:
 
 
 def _notes(part: Part, lost: dict[str, int]) -> list[Note]:
-    """Say what this process's recording lacks."""
+    """Return notes on what this process's recording lacks."""
     file, events, notes = part.file, part.events, []
     if part.cut:
         sentence = f"'{file}' is damaged or cut off: its first {events.height} events are used."
@@ -214,7 +214,7 @@ def _rows(
 
 
 def _retention_notes(sides: Iterable[SideTables]) -> list[Note]:
-    """Say, once for all processes that were told the same, which steps lack what, and how much."""
+    """Return notes, once for all processes with the same options, on which steps lack what."""
     thinned: Counter[tuple[int, int]] = Counter()
     outdated: Counter[int] = Counter()
     gone: dict[int, list[Past]] = {}
@@ -251,7 +251,7 @@ def _of_the_past(last: int, count: int, gone: Sequence[Past]) -> Note:
 
 
 def _how_long(gone: Sequence[Past]) -> str:
-    """Say how long the steps took that were left out: of them this is known."""
+    """Return how long the steps took that were left out, which is known."""
     if not gone:
         return ""
     longest = max(gone, key=lambda row: row.longest_ns)

@@ -1,6 +1,6 @@
 """Reads TraceLens' own folders: one Arrow file a process, and the segments of killed or running ones.
 
-With the samples of call stacks that lie beside a trace.
+And the samples of call stacks in the same folder.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class NativeReader:
     name = "TraceLens trace folder"
 
     def sniff(self, path: Path) -> bool:
-        """Say whether there is at least one file or folder named like ours."""
+        """Return whether there is at least one file or folder named like ours."""
         return bool(_recordings(path))
 
     def read(self, path: Path, progress: Progress | None = None) -> Trace:
@@ -168,7 +168,7 @@ def _read_segments(place: Path) -> Part:
 
 
 def _sentence(path: Path, error: Exception) -> str:
-    """Say in one sentence which file was left out and why."""
+    """Return one sentence on which file was left out and why."""
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return f"'{shown_name(path.name)}' was left out: {reason.rstrip('.')}."
 
@@ -250,7 +250,7 @@ def _read_samples(file: Path, process: int, pid: int, index_of: dict[int, int]) 
 
 
 def _sound() -> pl.Expr:
-    """Say which rows make sense: whose times are in order and in range, and whose frames have names."""
+    """Return which rows are valid: times in order and in range, frames with names."""
     start, end = pl.col("start_ns"), pl.col("end_ns")
     said = pl.col("pid", "thread_name", "frames").is_not_null()
     named = pl.col("frames").list.eval(pl.element().is_null()).list.any().not_()

@@ -32,7 +32,7 @@ def problems(trace: Trace) -> list[str]:
 
 
 def _of_format(note: Note) -> bool:
-    """Leave out what a trace may well lack: steps are taken from elsewhere then."""
+    """Drop what a trace may lack: steps are derived otherwise then."""
     return bool(note.file) or note.kind != "incomplete"
 
 
@@ -42,7 +42,7 @@ def _noted(note: Note) -> str:
 
 
 def _unsorted(trace: Trace) -> list[str]:
-    """Look for files whose rows are not in order of begin, as the format wants."""
+    """Find files whose rows are not in order of begin, as the format requires."""
     return [
         f"'{shown_name(file.name)}': rows are not sorted by start_ns."
         for file in _arrow_files(trace)
@@ -69,7 +69,7 @@ def _arrow_files(trace: Trace) -> list[Path]:
 
 
 def _unknown_words(trace: Trace) -> list[str]:
-    """Look for kinds, and operations of kinds, that the format does not have."""
+    """Find kinds, and operations of kinds, that the format does not have."""
     found = (
         trace.spans.group_by("kind", "op")
         .agg(count=pl.len())

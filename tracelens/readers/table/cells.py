@@ -1,6 +1,6 @@
 """Reads a table's cells, once and in a stream, into columns of our names and types.
 
-Cells that hold something else than their column should are counted and told with an example; a row
+Cells that hold something else than their column should are counted and reported with an example; a row
 without a usable rank, begin and end is left out, any other cell is taken as not applicable.
 """
 
@@ -83,7 +83,7 @@ def gather(table: pl.LazyFrame, plan: Plan, name: str) -> Cells:
 
 
 def _is_iso(table: pl.LazyFrame, schema: pl.Schema, source: Source) -> bool:
-    """Say whether a text column's first cell that holds anything is a date."""
+    """Return whether a text column's first cell that holds anything is a date."""
     if schema[source.column] != pl.String:
         return False
     cell = pl.col(source.column)
@@ -140,9 +140,9 @@ def _left_over(column: Column, kind: pl.DataType) -> pl.Expr:
 
 
 def _read_again(frame: pl.DataFrame, column: Column) -> tuple[pl.DataFrame, list[Note]]:
-    """Read what was left over, and note what even then is something else.
+    """Read the leftover cells as text, and note those that are unusable even then.
 
-    What is needed and is something else stays in the column of what is left over.
+    Required cells that are unusable stay in the column of leftovers.
     """
     rest = _LEFT_OVER.format(column.ours)
     if frame[column.ours].dtype == pl.Categorical():
@@ -177,7 +177,7 @@ def _read_again(frame: pl.DataFrame, column: Column) -> tuple[pl.DataFrame, list
 
 
 def _trimmed(column: pl.Series) -> pl.Series:
-    """Leave out what words stand for nothing, and blanks around others."""
+    """Drop words that mean "not applicable", and blanks around others."""
     said = distinct_words(column)
     plain = pl.Series(said, dtype=pl.String)
     absent = plain.to_frame("word").select(is_absent(pl.col("word")) | (pl.col("word") == "-1"))

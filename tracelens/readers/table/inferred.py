@@ -1,4 +1,4 @@
-"""What tables seldom tell and rows show: threads in flight, step numbers, matching collectives.
+"""What tables seldom hold and rows imply: threads in flight, step numbers, matching collectives.
 
 Communication on a thread of its own is in flight. So is communication that crosses other work of
 its thread, since no thread does two things at once, and where a table names no threads also what
@@ -6,7 +6,7 @@ lies within other work, as gradient buckets do: it is moved to a track of its ow
 
 Steps without a number are counted by step rows, else by the updates that end them.
 
-Calls of different ranks belong together by number (`seq`). Where numbers begin anew in each step,
+Calls of different ranks are matched by number (`seq`). Where numbers restart in each step,
 step and number together are the number. Where there are none, calls are put together by their order
 within communicator, name and step, and only if all ranks make equally many of each: such calls have
 the status ``estimated``. Anything else stays unmatched.
@@ -82,9 +82,9 @@ def _numbered_threads(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def _crosses(frame: pl.DataFrame, kind: str, *, told: bool) -> bool:
-    """Say whether operations of a kind cross other work of their worker's thread.
+    """Return whether operations of a kind cross other work of their worker's thread.
 
-    Where threads are not told, to lie within other work is enough.
+    Where threads are not given, being within other work is enough.
     """
     place, flies = list(_PLACE), pl.col("flies")
     start, end = pl.col("start_ns"), pl.col("end_ns")
@@ -107,7 +107,7 @@ def _crosses(frame: pl.DataFrame, kind: str, *, told: bool) -> bool:
 
 
 def _threads(frame: pl.DataFrame, names: pl.DataFrame) -> pl.DataFrame:
-    """Describe all threads; in flight are a worker's threads that only communicate, beside another."""
+    """Describe all threads; a worker's threads that only communicate are in flight, if it has others."""
     flies = pl.col("kind").cast(pl.String).is_in(_FLYING).all() & (pl.col("role") == "worker").all()
     found = frame.group_by(_PLACE).agg(flies=flies).sort(_PLACE)
     beside = ~pl.col("flies").all().over("process")
@@ -215,7 +215,7 @@ def _own(kinds: Iterable[str]) -> list[str]:
 
 
 def _problem(workers: pl.DataFrame, counts: dict[int, int]) -> str:
-    """Say why updates do not tell steps; empty if they do."""
+    """Return why steps cannot be derived from updates; empty if they can."""
     processes = workers["process"].unique().to_list()
     if any(counts.get(process, 0) < 2 for process in processes):
         return "there are neither step numbers, nor rows of kind 'step', nor updates on every rank"
@@ -286,7 +286,7 @@ def communicator_table(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _completed(frame: pl.DataFrame, called: pl.Expr) -> pl.DataFrame:
-    """Give collectives without a communicator that of all ranks."""
+    """Assign to collectives without a communicator that of all ranks."""
     absent = {"communicator": pl.Categorical(), "seq": pl.Int64()}
     frame = frame.with_columns(
         pl.lit(None, kind).alias(name) for name, kind in absent.items() if name not in frame.columns
@@ -296,7 +296,7 @@ def _completed(frame: pl.DataFrame, called: pl.Expr) -> pl.DataFrame:
 
 
 def _numbered_calls(calls: pl.DataFrame) -> tuple[pl.DataFrame, str]:
-    """Return row, number and whether it is estimated, for one communicator; and what to say of it."""
+    """Return row, number and whether it is estimated, for one communicator; and a note on it."""
     told = calls.filter(pl.col("seq").is_not_null())
     if told.is_empty():
         return _by_order(calls)
@@ -322,7 +322,7 @@ def _repeats(calls: pl.DataFrame, *key: str) -> bool:
 
 
 def _uneven(calls: pl.DataFrame) -> str:
-    """Say where ranks make different numbers of calls; empty if nowhere."""
+    """Return where ranks make different numbers of calls; empty if nowhere."""
     ranks = calls["process"].n_unique()
     counts = (
         calls.group_by("name", "step", "process", maintain_order=True)
@@ -340,7 +340,7 @@ def _uneven(calls: pl.DataFrame) -> str:
 
 
 def _dense(calls: pl.DataFrame, *key: str) -> pl.DataFrame:
-    """Number calls with equal keys alike, in the order of the first rank that makes them."""
+    """Assign one number to calls with equal keys, in the order of the first rank that makes them."""
     order = (
         calls.sort("process", "start_ns")
         .unique(key, keep="first", maintain_order=True)

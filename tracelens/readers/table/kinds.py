@@ -1,7 +1,7 @@
-"""Gives every row of a table its kind, operation and name in TraceLens' words.
+"""Translates kind, operation and name of every row of a table into TraceLens' words.
 
-The kind is taken from the word for it, else from the operation, else from the name. A word that nobody
-knows loses nothing: its rows are kept as kind ``user`` under their name, and a note lists it.
+The kind is taken from the word for it, else from the operation, else from the name. An unknown word
+loses nothing: its rows are kept as kind ``user`` under their name, and a note lists it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WORD: Final = pl.Categorical()
 
 
 def translate(frame: pl.DataFrame, renaming: Renaming) -> tuple[pl.DataFrame, list[Note]]:
-    """Fill kind, op and name of every row; return notes on words that nobody knows."""
+    """Fill kind, op and name of every row; return notes on unknown words."""
     absent = [pl.lit(None, _WORD).alias(name) for name in _SAYING if name not in frame.columns]
     frame = frame.with_columns(absent)
     said = frame.group_by(_SAYING, maintain_order=True).agg(count=pl.len())
@@ -43,7 +43,7 @@ def translate(frame: pl.DataFrame, renaming: Renaming) -> tuple[pl.DataFrame, li
 
 
 def _spoken(said: pl.DataFrame, renaming: Renaming) -> pl.DataFrame:
-    """Say for each combination of words what it means, and what in it nobody knows."""
+    """Return for each combination of words its meaning, and the unknown words in it."""
     known = {name: _understood(said, name, renaming) for name in _SAYING}
     kinds = {
         name: _mapped(name, {w: kind for w, (kind, _) in known[name].items()}) for name in _SAYING
@@ -59,7 +59,7 @@ def _spoken(said: pl.DataFrame, renaming: Renaming) -> pl.DataFrame:
 
 
 def translate_roles(frame: pl.DataFrame, renaming: Renaming, table: str) -> pl.DataFrame:
-    """Fill the role of every row: as told, else servers are the ranks that only serve.
+    """Fill the role of every row: as given, else servers are the ranks that only serve.
 
     Raises:
         UnusableInput: a role is neither worker nor ps.
@@ -100,7 +100,7 @@ def _mapped(column: str, known: Mapping[str, str | None]) -> pl.Expr:
 
 
 def _operation(known: Mapping[str, Mapping[str, Meaning]], kind: pl.Expr) -> pl.Expr:
-    """Take the operation from the first word that says one of the row's kind, else as it is told."""
+    """Return the operation by the first word that is one of the row's kind, else as it is given."""
     fitting = []
     for name in ("op", "kind", "name"):
         op = _mapped(name, {word: op for word, (_, op) in known[name].items()})

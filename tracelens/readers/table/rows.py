@@ -1,4 +1,4 @@
-"""Which rows of a table make sense, and of which processes they tell.
+"""Which rows of a table are usable, and of which processes they are.
 
 Other rows are left out and counted. There is a process for each rank and role, with its host and
 its clock.
@@ -44,7 +44,7 @@ class Rejected:
 
 
 def usable_rows(frame: pl.DataFrame, unusable: int, name: str) -> tuple[pl.DataFrame, Rejected]:
-    """Leave out rows that end before they begin or are centuries away; `unusable` already are.
+    """Drop rows that end before they begin or are centuries away; `unusable` were dropped before.
 
     Raises:
         UnusableInput: nothing is left.
@@ -73,7 +73,7 @@ def usable_rows(frame: pl.DataFrame, unusable: int, name: str) -> tuple[pl.DataF
 
 
 def without_repeats(frame: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
-    """Leave out rows that repeat another in every column."""
+    """Drop rows that repeat another in every column."""
     place = ("process", "start_ns", "end_ns")
     frame = frame.sort("process", "start_ns", "end_ns", descending=[False, False, True])
     again = pl.all_horizontal(
@@ -151,7 +151,7 @@ def process_table(
     *,
     one_clock: bool,
 ) -> pl.DataFrame:
-    """Return the process table; processes share a clock if a column or the user says so, or the host.
+    """Return the process table; processes share a clock by column, by option, or by host.
 
     A process with an open row, unless that is an operation in flight, did not end by itself.
 

@@ -128,7 +128,7 @@ class Flight:
         return self.receipt is not None or self._cancelled
 
     def cancel(self) -> None:
-        """Take note that it may never happen."""
+        """Note that the operation may never complete."""
         self._cancelled = True
 
     @guarded

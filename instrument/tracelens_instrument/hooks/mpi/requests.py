@@ -216,7 +216,7 @@ class RecordingRequest(_Recording, MPI.Request, metaclass=_LikePlain):
 
 
 class RecordingPrequest(_Recording, MPI.Prequest, metaclass=_LikePersistent):
-    """A persistent request: each start has something under way anew."""
+    """A persistent request: each start begins a new operation."""
 
     def Start(self) -> None:  # noqa: D102, N802 - MPI's
         self._go()
@@ -254,7 +254,7 @@ def recording(request: MPI.Request, flight: Flight) -> MPI.Request:
 
 
 def install() -> None:
-    """Let ``MPI.Request.Waitall(requests)`` and its like be seen."""
+    """Record completions through class methods such as ``MPI.Request.Waitall(requests)``."""
     MPI.Request = RecordingRequest  # type: ignore[misc] # see the module's docstring
     MPI.Prequest = RecordingPrequest  # type: ignore[misc]
 

@@ -178,7 +178,7 @@ def _pulls(step: _Step, index: int, worker: int, plan: Plan) -> Iterator[Seen]:
 
 
 def _pushes(step: _Step, index: int, worker: int, plan: Plan) -> Iterator[Seen]:
-    """A push lasts until the worker hears that the update is made, if it waits for that by name."""
+    """Yield pushes: each ends when the worker learns that the update is made, if it waits for that."""
     heard = max((end for _, end in step.came.values()), default=0)
     for lane, (tensor, transfer) in enumerate(plan.pushes.items(), len(plan.pulls)):
         if tensor in step.sent:

@@ -1,4 +1,4 @@
-"""In a worker process of a DataLoader: tell the training process when each batch was fetched.
+"""In a worker process of a DataLoader: report to the training process when each batch was fetched.
 
 A worker writes no files of its own, and nothing is added to its batches: it sends two times a batch
 through a pipe, in one write that never blocks. It needs the standard library and PyTorch only.
@@ -68,7 +68,7 @@ def _patch_fetcher(fetcher: Any, tell: Callable[[FrameType | None, int], None]) 
 def _report(
     pipe: Connection, worker: int, loop: object, caller: FrameType | None, begin_ns: int
 ) -> None:
-    """Tell of a batch, whose number the worker's loop knows; a loader inside a dataset has none."""
+    """Report a batch, whose number the worker's loop knows; a loader inside a dataset has none."""
     if caller is None or caller.f_code is not loop:
         return
     number = caller.f_locals.get("idx")

@@ -57,19 +57,19 @@ class Issue(Protocol):
     """An operation that is about to be issued, by whoever wants to know its end."""
 
     def issued(self, result: Any) -> object:
-        """Be told what the operator returned."""
+        """Called with what the operator returned."""
         ...
 
     def refused(self) -> object:
-        """Be told that it raised."""
+        """Called when it raised."""
         ...
 
 
 class Watch(Protocol):
-    """Who looks at an operator; called from the kernel, whose caller is who issues it."""
+    """What inspects an operator; called from the kernel, whose caller is the issuer."""
 
     def __call__(self, args: tuple[Any, ...], /) -> Issue | None:
-        """Look at the arguments of an operator; None: its end does not matter."""
+        """Inspect the arguments of an operator; None: its end does not matter."""
         ...
 
 
@@ -89,13 +89,13 @@ def install_kernels(watches: Mapping[str, Watch]) -> None:
 
 
 def suspend_kernels() -> None:
-    """Leave the dispatcher as it was; `resume_kernels` goes on."""
+    """Remove our kernels from the dispatcher until `resume_kernels`."""
     while _library:
         _library.pop()._destroy()  # noqa: SLF001 - else it lasts until it is collected
 
 
 def resume_kernels() -> None:
-    """Stand before the operators again."""
+    """Put our kernels in front of the operators again."""
     if not _library:
         ours: Any = library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call]  # it has no types
         _library.append(ours)
@@ -135,7 +135,7 @@ class _Call:
 
 
 class _FromAnyRank(Flight):
-    """A receive whose sender is not known before it has come."""
+    """A receive whose sender is not known before it completes."""
 
     __slots__ = ("_call", "_span", "_start_ns")
 
@@ -146,14 +146,14 @@ class _FromAnyRank(Flight):
         self._start_ns = now()
 
     def issued(self, result: Any) -> None:
-        """Wait for somebody to wait for it: nothing else says who has sent it."""
+        """Defer until the program waits for it: only then is the sender known."""
         try:
             self.end_by_waiting(dist.Work.unbox(result))
         except Exception as error:  # noqa: BLE001 - the border to the user's training code
             warn_failed(self.end_by_waiting, error)
 
     def waited_for(self, work: Any, *, failed: bool) -> None:
-        """Record what came, and from whom."""
+        """Record what was received, and from which rank."""
         end_ns = now()
         if failed:
             super().waited_for(work, failed=True)

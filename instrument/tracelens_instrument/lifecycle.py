@@ -72,7 +72,7 @@ class UnrecordedFunctions:
         if len(self._names) < _MOST_NAMED:
             self._names.append(name)
 
-    def say(self) -> None:
+    def warn(self) -> None:
         """Warn of them, and forget them."""
         if self._number:
             more = self._number - len(self._names)
@@ -127,8 +127,8 @@ def first_use() -> OpenSegment | None:
     with _LOCK[0]:
         waiting = STATE.waiting
         if STATE.segment is None and waiting is not None:
-            who = waiting.who
-            _open(waiting.directory, lambda: who or identify({}, _learned), from_environment)
+            identity = waiting.identity
+            _open(waiting.directory, lambda: identity or identify({}, _learned), from_environment)
         return STATE.segment
 
 
@@ -138,8 +138,8 @@ def learn_identity(rank: int | None, world: int | None, local_rank: int | None) 
     with _LOCK[0]:
         _learned.update(rank=rank, world=world, local_rank=local_rank)
         recording = under_way()
-        if recording is not None and not recording.who.told:
-            recording.rename(with_learned(recording.who, _learned))
+        if recording is not None and not recording.identity.rank_known:
+            recording.rename(with_learned(recording.identity, _learned))
             _mark_environment(recording)
 
 
@@ -186,7 +186,7 @@ def on_stop(callback: Callable[[], object]) -> None:
 
 
 def _open(
-    directory: Path | None, who: Callable[[], Identity], wanted: Callable[[], Retention]
+    directory: Path | None, identity: Callable[[], Identity], wanted: Callable[[], Retention]
 ) -> None:
     STATE.waiting = None
     if sys.platform != "linux":
@@ -194,10 +194,10 @@ def _open(
         return
     try:
         chosen = directory or environment.wanted_directory() or environment.default_directory()
-        recording = Recording(chosen.absolute(), who(), wanted())
+        recording = Recording(chosen.absolute(), identity(), wanted())
     except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
         reraise_if_handlers(error)
-        REGISTRY.deafen()
+        REGISTRY.stop_listening()
         warn_once(f"nothing is recorded, the training goes on ({error})", f"open {directory}")
         return
     STATE.forget()
@@ -216,12 +216,12 @@ def _prepare(recording: Recording) -> None:
     if os.environ.get(environment.RATE_VARIABLE):
         _begin_sampling(recording)
     _end_with_multiprocessing()
-    UNRECORDED.say()
+    UNRECORDED.warn()
 
 
 def _mark_environment(recording: Recording) -> None:
     kept = to_environment(recording.retention)
-    environment.mark_for_children(recording.directory, recording.who, kept)
+    environment.mark_for_children(recording.directory, recording.identity, kept)
 
 
 def _install_keep_signal() -> None:
@@ -232,7 +232,7 @@ def _install_keep_signal() -> None:
 
 
 def _begin_sampling(recording: Recording) -> None:
-    if recording.who.parent is not None:
+    if recording.identity.parent is not None:
         return  # its stacks are sampled with its parent's
     from tracelens_instrument.stacks.launch import begin as begin_sampling  # noqa: PLC0415 - few need it
 
@@ -308,8 +308,8 @@ def _in_forked_child() -> None:
     recording = under_way()
     if recording is not None:
         STATE.forget()
-        who = replace(recording.who, parent=recording.process.pid)
-        STATE.waiting = Waiting(recording.directory, first_use, who)
+        identity = replace(recording.identity, parent=recording.process.pid)
+        STATE.waiting = Waiting(recording.directory, first_use, identity)
         recording.abandon()
 
 

@@ -139,9 +139,11 @@ def keep() -> None:
 if TYPE_CHECKING:
 
     @overload
-    def span(name: str, *, device: Literal[False] = False, **said: Unpack[Constants]) -> Span: ...
+    def span(
+        name: str, *, device: Literal[False] = False, **constants: Unpack[Constants]
+    ) -> Span: ...
     @overload
-    def span(name: str, *, device: Literal[True], **said: Unpack[Constants]) -> DeviceSpan: ...
+    def span(name: str, *, device: Literal[True], **constants: Unpack[Constants]) -> DeviceSpan: ...
 
 
 def span(

@@ -50,7 +50,7 @@ class ComputeTime:
         return np.asarray(self.own.sum(axis=0))
 
     @property
-    def between_meetings(self) -> Floats:
+    def between_synchronizations(self) -> Floats:
         """Compute time from the synchronization point of a step to that of the next one."""
         after = np.isin(self.phases, AFTER_MEETING)
         before = self.own[~after].sum(axis=0)
@@ -157,7 +157,7 @@ class Explanation:
 
 def measure_workload(trace: Trace, own: ComputeTime) -> Workload:
     """Return the samples and tokens of every step and rank, as far as they were recorded."""
-    told = (
+    recorded = (
         trace.events.filter(
             pl.col("type") == "counter",
             pl.col("kind") == "step",
@@ -172,7 +172,7 @@ def measure_workload(trace: Trace, own: ComputeTime) -> Workload:
     )
     found = {}
     for name in AMOUNTS:
-        mine = told.filter(name=name)
+        mine = recorded.filter(name=name)
         matrix = np.full((len(own.steps), len(own.ranks)), np.nan)
         rows = np.searchsorted(own.steps, mine["step"].to_numpy())
         columns = np.searchsorted(own.ranks, mine["rank"].to_numpy())
@@ -200,8 +200,8 @@ def workload_sentences(more: dict[str, float], *, several: bool) -> list[str]:
     name = max(more, key=lambda amount: more[amount], default=None)
     if name is None or more[name] < 1 + MORE_WORK:
         return []
-    who = "They have" if several else "It has"
-    return [f"{who} {fmt.percent(more[name] - 1)} more {name} than the others."]
+    subject = "They have" if several else "It has"
+    return [f"{subject} {fmt.percent(more[name] - 1)} more {name} than the others."]
 
 
 def explained_by_workload(given: Workload, own: ComputeTime) -> Explanation | None:

@@ -86,7 +86,7 @@ def _instances(calls: pl.DataFrame, expected: pl.DataFrame) -> pl.DataFrame:
     size = pl.col("bytes").filter(pl.col("op").is_in(EQUAL_BYTES))
     op = pl.col("op").to_physical()
     members = expected.select("communicator", rank="ranks").explode("rank")
-    strange = calls.join(members, on=["communicator", "rank"], how="anti")["number"].unique()
+    outside = calls.join(members, on=["communicator", "rank"], how="anti")["number"].unique()
     known = pl.col("communicator").is_in(expected["communicator"].implode())
     gathered = calls.group_by("number", maintain_order=True).agg(
         pl.col(_CALL).first(),
@@ -100,13 +100,13 @@ def _instances(calls: pl.DataFrame, expected: pl.DataFrame) -> pl.DataFrame:
     )
     absent = _absent(calls, gathered.filter(~pl.col("finished")), expected)
     sizes = expected.select("communicator", "expected")
-    strangers = pl.col("number").is_in(strange.implode()) & known
+    outsiders = pl.col("number").is_in(outside.implode()) & known
     return (
         gathered.join(sizes, on="communicator", how="left", maintain_order="left")
         .join(absent, on="number", how="left", maintain_order="left")
         .with_columns(
             pl.col("expected").fill_null(pl.col("arrived")),
-            apart=pl.col("differ") | strangers,
+            apart=pl.col("differ") | outsiders,
         )
     )
 

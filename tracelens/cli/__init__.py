@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # noqa: BLE001 - nothing comes after; polars' panics are no Exception
-        return bug.confess(error)
+        return bug.report(error)
 
 
 def _tried(arguments: argparse.Namespace) -> int:

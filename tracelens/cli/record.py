@@ -78,9 +78,9 @@ def run(arguments: argparse.Namespace) -> int:
     _convert_leftovers(folder)
     rank = launcher_rank()
     if rank is None:
-        _say(_summary(folder, _recorded(folder) - before, attached), code)
+        _print(_summary(folder, _recorded(folder) - before, attached), code)
     elif rank == 0:
-        _say(_invitation(folder), code)
+        _print(_invitation(folder), code)
     return code
 
 
@@ -148,9 +148,9 @@ def _run(command: Sequence[str], variables: dict[str, str]) -> tuple[int, list[s
     """Run the command; return its exit code and what hooks attached to, once for all ranks."""
     from tracelens_instrument.core.attachments import ATTACHED_VARIABLE
 
-    with tempfile.NamedTemporaryFile("r", encoding="utf-8", errors="replace") as told:
-        code = run_child(command, variables | {ATTACHED_VARIABLE: told.name})
-        return code, list(dict.fromkeys(told.read().splitlines()))
+    with tempfile.NamedTemporaryFile("r", encoding="utf-8", errors="replace") as listing:
+        code = run_child(command, variables | {ATTACHED_VARIABLE: listing.name})
+        return code, list(dict.fromkeys(listing.read().splitlines()))
 
 
 def _command(words: Sequence[str]) -> list[str]:
@@ -253,9 +253,9 @@ def _summary(folder: Path, files: Collection[Path], attached: Sequence[str] = ()
         )
     events = sum(map(_events, files))
     what = f"{_count(files, 'process', 'processes')} with {events:,} events"
-    whose = f" ({', '.join(attached)})" if attached else ""
+    attachments = f" ({', '.join(attached)})" if attached else ""
     shown = _shown(folder)
-    return f"recorded {what}{whose} to {shown}; next: tracelens analyze {shown}"
+    return f"recorded {what}{attachments} to {shown}; next: tracelens analyze {shown}"
 
 
 def _invitation(folder: Path) -> str:
@@ -286,7 +286,7 @@ def _shown(folder: Path) -> str:
     return shlex.quote(min(os.path.relpath(folder), str(folder), key=len))
 
 
-def _say(text: str, code: int) -> None:
+def _print(text: str, code: int) -> None:
     ended = f" (the command ended with exit code {code})" if code else ""
     _write(f"{text}{ended}")
 

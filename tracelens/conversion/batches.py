@@ -102,7 +102,7 @@ class Conversion:
         every = retention.every
         self._sampling = None if every is None else Sampling(every, retention.burst)
         self._around = _Spans.none()
-        self._waiting = RecordChunk.together(())
+        self._waiting = RecordChunk.concatenated(())
         self._device: list[Records] = []
         self._known = 0
         self._meanings: Meanings = meanings_of(())
@@ -131,7 +131,7 @@ class Conversion:
             wants: How.
         """
         events, on_device = self._events(given, ahead)
-        pool = RecordChunk.together([self._waiting, events]).sorted()
+        pool = RecordChunk.concatenated([self._waiting, events]).sorted()
         turn = self._turn(pool.records["start_ns"], ahead, wants)
         self._waiting = pool.part(turn, None)
         chunk = pool.part(0, turn)
@@ -173,18 +173,18 @@ class Conversion:
         still_open = (ends == FOREVER) & (types == _SPAN)
         kept, held = self._choose(chunk, spans, deep, wants)
         if wants.hold:
-            outlasted = still_open & np.isin(chunk.origin, wants.released)
-            self.lost[OUTLASTED] += int(outlasted.sum())
-            held |= still_open & ~outlasted
+            released_open = still_open & np.isin(chunk.origin, wants.released)
+            self.lost[OUTLASTED] += int(released_open.sum())
+            held |= still_open & ~released_open
         self._count_thinned(rows[~kept & ~held])
         self._emit(kept & ~held, fields, rows, depth, on_device)
         self._remember(spans, np.append(np.zeros(count, np.bool_), held))
         back = np.flatnonzero(held)
-        stays = RecordChunk(pick(chunk.records, back), chunk.origin[back], depth[back])
+        kept_back = RecordChunk(pick(chunk.records, back), chunk.origin[back], depth[back])
         if wants.hold:
-            return stays
-        self._waiting = RecordChunk.together([stays, self._waiting])
-        return stays.at(back[:0])
+            return kept_back
+        self._waiting = RecordChunk.concatenated([kept_back, self._waiting])
+        return kept_back.at(back[:0])
 
     def _choose(
         self, chunk: RecordChunk, spans: _Spans, deep: npt.NDArray[np.int64], wants: ChunkMode
@@ -209,7 +209,9 @@ class Conversion:
             over=over,
             waited=np.append(np.zeros(earlier, np.bool_), chunk.depth != UNKNOWN_DEPTH),
         )
-        chosen = thin(events, self._sampling, self._in_flight, goes_on=wants.hold, last=wants.last)
+        chosen = thin(
+            events, self._sampling, self._in_flight, continues=wants.hold, last=wants.last
+        )
         return chosen.kept[earlier:], chosen.undecided[earlier:]
 
     def _count_thinned(self, rows: npt.NDArray[np.int32]) -> None:

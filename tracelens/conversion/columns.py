@@ -342,7 +342,7 @@ class RecordChunk(NamedTuple):
         return cls(records, origin, np.full(len(records), UNKNOWN_DEPTH))
 
     @classmethod
-    def together(cls, parts: Sequence[RecordChunk]) -> Self:
+    def concatenated(cls, parts: Sequence[RecordChunk]) -> Self:
         """Put parts one after the other."""
         empty = np.empty(0, np.int64)
         return cls(

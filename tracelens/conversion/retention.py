@@ -112,16 +112,16 @@ def thin(
     sampling: Sampling,
     in_flight: Flags,
     *,
-    goes_on: bool = False,
+    continues: bool = False,
     last: bool = True,
 ) -> Thinned:
     """Choose the events to keep; `in_flight` is a flag for each thread.
 
     Unless these are the `last` events, more may come of the steps that are in them; the recording may
-    be over all the same, or it still `goes_on`.
+    be over all the same, or it still `continues`.
     """
     summarised = sampling.summarised(events.step)
-    if not goes_on:  # a step that never ended may be where things went wrong
+    if not continues:  # a step that never ended may be where things went wrong
         broken_off = events.span & (events.phase == _STEP) & ~events.over
         summarised &= ~np.isin(events.step, events.step[broken_off])
     flies = in_flight[np.minimum(events.thread, len(in_flight) - 1)]
@@ -233,12 +233,12 @@ def steps_cut_off(
 ) -> list[tuple[int, int, int]]:
     """Return step, begin and end of the steps that are over and were cut off."""
     ids = _step_ids(definitions)
-    stay = kept["start_ns"][np.isin(kept["definition"], ids)]
+    kept_starts = kept["start_ns"][np.isin(kept["definition"], ids)]
     rows = [records[np.isin(records["definition"], ids)] for records in found]
     return [
         (int(row["step"]), int(row["start_ns"]), abs(int(row["end_ns"])))
         for part in rows
-        for row in part[~np.isin(part["start_ns"], stay) & (part["end_ns"] != 0)]
+        for row in part[~np.isin(part["start_ns"], kept_starts) & (part["end_ns"] != 0)]
     ]
 
 

@@ -167,8 +167,8 @@ def is_live(place: Path) -> bool:
     """
     side = side_of(place)
     process = side.process
-    here = process.host == host_name() and process.clock_domain == clock_domain()
-    if side.complete or not here:
+    same_clock = process.host == host_name() and process.clock_domain == clock_domain()
+    if side.complete or not same_clock:
         return False
     started = process_started_ns(process.pid)
     return started is not None and started <= process.incarnation + _START_SLACK_NS

@@ -53,21 +53,21 @@ class Difference:
     ranks: tuple[int, ...]
     steps: tuple[int, ...]
     others: tuple[int, ...]
-    own_ns: Matrix
+    compute_ns: Matrix
 
 
-def difference(here: Residuals, other: Residuals) -> Difference:
+def difference(one: Residuals, other: Residuals) -> Difference:
     """Compare every rank's compute time in the steps that both runs reached."""
-    ranks = tuple(rank for rank in here.ranks if rank in set(other.ranks))
-    count = min(len(here.steps), len(other.steps))
-    mine = here.own_ns[[here.ranks.index(rank) for rank in ranks], :count]
-    theirs = other.own_ns[[other.ranks.index(rank) for rank in ranks], :count]
-    return Difference(ranks, here.steps[:count], other.steps[:count], np.asarray(mine - theirs))
+    ranks = tuple(rank for rank in one.ranks if rank in set(other.ranks))
+    count = min(len(one.steps), len(other.steps))
+    mine = one.compute_ns[[one.ranks.index(rank) for rank in ranks], :count]
+    theirs = other.compute_ns[[other.ranks.index(rank) for rank in ranks], :count]
+    return Difference(ranks, one.steps[:count], other.steps[:count], np.asarray(mine - theirs))
 
 
-def step_change(here: Run, other: Run) -> Change | None:
+def step_change(one: Run, other: Run) -> Change | None:
     """Compare the medians of the steps' lengths; null where one of the runs has no step."""
-    mine, theirs = _lengths(here), _lengths(other)
+    mine, theirs = _lengths(one), _lengths(other)
     if not len(mine) or not len(theirs):
         return None
     before, after = float(np.median(theirs)), float(np.median(mine))
@@ -85,9 +85,9 @@ def category_means(times: Times) -> dict[str, float]:
     return dict(zip(times.categories, (sums / steps).tolist(), strict=True))
 
 
-def moved(here: Times, other: Times) -> list[tuple[str, float, float]]:
+def moved(one: Times, other: Times) -> list[tuple[str, float, float]]:
     """List (category, mean ns a step here, mean there), what changed most first."""
-    mine, theirs = category_means(here), category_means(other)
+    mine, theirs = category_means(one), category_means(other)
     names = dict.fromkeys([*mine, *theirs])
     rows = [(name, mine.get(name, 0.0), theirs.get(name, 0.0)) for name in names]
     return sorted(rows, key=lambda row: -abs(row[1] - row[2]))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tracelens.lod.viewport import Band, Grid, Plan, Window
 
 
-Level = Literal["lateness", "dominant", "sampled", "spans"]
+Level = Literal["residuals", "dominant", "sampled", "spans"]
 
 COLUMNS: Final = 1200
 # Below this width of a step, categories are noise to the eye; tall rows bear less. Where spans can only
@@ -95,7 +95,7 @@ def look(scene: Scene, seen: Window, plan: Plan, columns: int = COLUMNS) -> Pict
     return Picture(
         grid=grid,
         pixels=raster.fill(plan, pixels, range(len(chosen))),
-        level="spans" if whole else inside if any(workers) else "lateness",
+        level="spans" if whole else inside if any(workers) else "residuals",
         spans=scene.lanes.count(seen.start_ns, seen.end_ns),
         hidden=0 if whole else hidden,
         bars=bars,
@@ -174,11 +174,11 @@ class PathStretch(NamedTuple):
     end_ns: int
 
 
-def path_within(stays: pl.DataFrame, lanes: Lanes, grid: Grid) -> list[PathStretch]:
-    """Return what a grid of pixels has room for; `stays` as in `critical_path`, with its processes."""
+def path_within(stretches: pl.DataFrame, lanes: Lanes, grid: Grid) -> list[PathStretch]:
+    """Return what a grid of pixels can show; `stretches` as in `critical_path`, with processes."""
     rows = {lane.process: index for index, lane in enumerate(lanes.lanes) if lane.role == "worker"}
     shown = critical_path.stretches_within(
-        stays, grid.start_ns, grid.end_ns, max(grid.columns // PATH_PX, 1)
+        stretches, grid.start_ns, grid.end_ns, max(grid.columns // PATH_PX, 1)
     )
     return [
         PathStretch(rows[process], start, end)

@@ -123,9 +123,9 @@ def encode_png(pixels: Bytes, palette: Sequence[Colour], *, small: bool = False)
     lines[:, 0] = FILTER_NONE
     lines[:, 1:] = pixels
     looked = pixels[:, :-1:SAMPLE]
-    alike = np.count_nonzero(looked[1:] == looked[:-1], axis=1)
+    repeats = np.count_nonzero(looked[1:] == looked[:-1], axis=1)
     runs = np.count_nonzero(looked[1:] == pixels[1:, 1::SAMPLE], axis=1)
-    up = 1 + np.flatnonzero(alike >= runs)
+    up = 1 + np.flatnonzero(repeats >= runs)
     lines[up, 0] = FILTER_UP
     lines[up, 1:] -= pixels[up - 1]
     return b"".join(

@@ -45,14 +45,14 @@ def find(values: Matrix) -> list[Regime]:
     series = np.asarray(values[known], float)
     edges = np.linspace(0, len(series), min(len(series), BLOCKS) + 1).astype(int)
     blocks = np.array([np.median(series[a:b]) for a, b in pairwise(edges)])
-    cuts = _merged(series, [int(edges[cut]) for cut in _cuts(_calm(np.log(blocks)))])
+    cuts = _merged(series, [int(edges[cut]) for cut in _cuts(_without_spikes(np.log(blocks)))])
     return [
         Regime(int(known[a]), int(known[b - 1]), float(np.median(series[a:b])))
         for a, b in pairwise(cuts)
     ]
 
 
-def _calm(series: Matrix) -> Matrix:
+def _without_spikes(series: Matrix) -> Matrix:
     """Replace spikes by the median of their neighbourhood."""
     wide = np.pad(series, 4, mode="reflect") if len(series) > 4 else np.pad(series, 4, mode="edge")
     around = np.median(np.lib.stride_tricks.sliding_window_view(wide, 9), axis=1)
@@ -73,17 +73,19 @@ def _cuts(series: Matrix) -> list[int]:
     sums, squares = (np.concatenate([[0.0], np.cumsum(part)]) for part in (series, series**2))
     price = PENALTY * max(_noise(series), LEAST / 10) ** 2 * np.log(max(count, 2))
     shortest = max(SHORTEST, count // OF_ALL)
-    best, came = np.full(count + 1, np.inf), np.zeros(count + 1, np.int64)
+    best, previous = np.full(count + 1, np.inf), np.zeros(count + 1, np.int64)
     best[0] = 0.0
     for end in range(1, count + 1):
         begins = np.arange(max(end - shortest + 1, 1))
-        misfit = squares[end] - squares[begins] - (sums[end] - sums[begins]) ** 2 / (end - begins)
-        total = best[begins] + misfit + price
-        came[end] = int(total.argmin())
-        best[end] = total[came[end]]
+        deviation = (
+            squares[end] - squares[begins] - (sums[end] - sums[begins]) ** 2 / (end - begins)
+        )
+        total = best[begins] + deviation + price
+        previous[end] = int(total.argmin())
+        best[end] = total[previous[end]]
     cuts = [count]
     while cuts[-1]:
-        cuts.append(int(came[cuts[-1]]))
+        cuts.append(int(previous[cuts[-1]]))
     return cuts[::-1]
 
 

@@ -178,15 +178,15 @@ class StepTimes:
     @classmethod
     def of(cls, times: Times, categories: Sequence[str]) -> StepTimes:
         """Measure all steps in which any rank took part."""
-        usual, longest, who = [np.zeros(0)], [np.zeros(0)], [np.zeros(0, np.int64)]
+        usual, longest, rows = [np.zeros(0)], [np.zeros(0)], [np.zeros(0, np.int64)]
         for part in chunks(times):
             spent = times.spent(categories, part)
             usual.append(_median(spent))
             filled = np.nan_to_num(spent, nan=-1)
             longest.append(filled.max(axis=0))
-            who.append(filled.argmax(axis=0))
+            rows.append(filled.argmax(axis=0))
         every = max(-(-times.there.size // SAMPLED), 1)
-        ranks = tuple(times.ranks[row] for row in np.concatenate(who).tolist())
+        ranks = tuple(times.ranks[row] for row in np.concatenate(rows).tolist())
         sample = times.spent(categories, slice(None, None, every))
         found = np.concatenate(usual), np.concatenate(longest)
         return cls(times.steps, *found, ranks, times.ranks, sample, every)

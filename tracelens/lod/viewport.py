@@ -154,6 +154,6 @@ def _stack(bands: list[Band], section: Section, lanes: list[int], top: int, room
     return top
 
 
-def worst(groups: Sequence[tuple[int, ...]], badness: Ints) -> list[int]:
+def worst(groups: Sequence[tuple[int, ...]], severity: Ints) -> list[int]:
     """Choose the lane that represents each group: the one with the greatest severity."""
-    return [max(group, key=lambda lane: int(badness[lane])) for group in groups]
+    return [max(group, key=lambda lane: int(severity[lane])) for group in groups]

@@ -119,13 +119,15 @@ def find_segments(note: Path) -> Path:
         NotATrace: it is no such note.
         TraceNotFound: the folder is on another host, or gone.
     """
-    told = read_note(note)
-    folder = Path(told.path)
+    elsewhere = read_note(note)
+    folder = Path(elsewhere.path)
     if folder.is_dir():
         return folder
-    if told.host != host_name():
+    if elsewhere.host != host_name():
         raise TraceNotFound(
-            f"its events are still on host {told.host}, in {told.path}: they come here when its "
-            "process ends, or when 'tracelens info' reads this trace there"
+            f"its events are still on host {elsewhere.host}, in {elsewhere.path}: they are copied here "
+            "when its process ends, or when 'tracelens info' reads this trace there"
         )
-    raise TraceNotFound(f"its events were on this host, in {told.path}, and are not there any more")
+    raise TraceNotFound(
+        f"its events were on this host, in {elsewhere.path}, and are not there any more"
+    )

@@ -81,10 +81,10 @@ def readings(scenario: Scenario, last_ns: int) -> pl.DataFrame:
                 "method": "device",
                 "monotonic_ns": int(middle),
                 "window_ns": WINDOW_NS,
-                "offset_ns": int(middle - told),
+                "offset_ns": int(middle - device_ms),
                 "device": 0,
             }
-            for middle, told in zip(middles, shown(moments), strict=True)
+            for middle, device_ms in zip(middles, shown(moments), strict=True)
         ]
     return pl.DataFrame(rows, schema=CLOCK_COLUMNS)
 

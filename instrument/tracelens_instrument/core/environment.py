@@ -49,12 +49,15 @@ def default_directory() -> Path:
     return Path("traces") / time.strftime("%Y-%m-%dT%H-%M-%SZ", time.gmtime(seconds))
 
 
-def mark_for_children(directory: Path, who: Identity, kept: Mapping[str, str]) -> None:
+def mark_for_children(directory: Path, identity: Identity, kept: Mapping[str, str]) -> None:
     """Set variables so that spawned processes record to the same folder, as children of this one.
 
     `kept` are the variables that say how much is kept.
     """
-    marks = {DIRECTORY_VARIABLE: str(directory), PARENT_VARIABLE: who.for_children(os.getpid())}
+    marks = {
+        DIRECTORY_VARIABLE: str(directory),
+        PARENT_VARIABLE: identity.for_children(os.getpid()),
+    }
     for name, value in (*marks.items(), *kept.items()):
         _replaced.setdefault(name, os.environ.get(name))
         os.environ[name] = value

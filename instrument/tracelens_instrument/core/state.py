@@ -156,7 +156,7 @@ class Waiting:
 
     directory: Path
     open: Callable[[], OpenSegment | None]
-    who: Identity | None = None
+    identity: Identity | None = None
 
 
 class State(Fields):

@@ -63,12 +63,12 @@ class _Implicit:
 
     def __init__(self) -> None:
         self.token: Token | None = None
-        self.heeded = True
+        self.enabled = True
         self._number = NO_STEP
         self._start_ns = 0
 
     def begin(self, number: int) -> None:
-        if self.heeded and STATE.on:
+        if self.enabled and STATE.on:
             self.end()
             self._number, self._start_ns = number, now()
             self.token = _enter(number)
@@ -85,7 +85,7 @@ class _Implicit:
         _leave(NO_STEP)
 
     def give_way(self) -> None:
-        self.heeded = False
+        self.enabled = False
         self.drop()
 
     def drop(self) -> None:
@@ -116,7 +116,7 @@ def drop_step() -> None:
 def forget_steps() -> None:
     """Leave any step, and accept steps inferred by hooks again."""
     _IMPLICIT.token = None
-    _IMPLICIT.heeded = True
+    _IMPLICIT.enabled = True
     STATE.set_step(NO_STEP)
 
 

@@ -88,7 +88,7 @@ class DeviceSpan:
             return self._span.begin(track, **values)
         times, timing = None, None
         try:
-            times = devices.here()
+            times = devices.current()
             timing = None if times is None else times.begin(self._row)
         except Exception as error:  # noqa: BLE001 - the border to the user's training code
             devices.give_up(error)

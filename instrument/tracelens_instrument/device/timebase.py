@@ -109,10 +109,10 @@ class Anchors:
     """The anchors of a device; `latest` is the one to measure from."""
 
     def __init__(
-        self, clock: DeviceClock, tell: Callable[[ClockReading], None], now: Callable[[], int]
+        self, clock: DeviceClock, write: Callable[[ClockReading], None], now: Callable[[], int]
     ) -> None:
         self._clock = clock
-        self._tell = tell
+        self._write = write
         self._now = now
         self._known: Anchor | None = None
         self.latest = self._cast()
@@ -142,7 +142,7 @@ class Anchors:
         else:
             anchor.device_ns = known.device_ns + self._clock.between_ns(known.event, anchor.event)
         self._known = anchor
-        self._tell(
+        self._write(
             ClockReading(
                 "device",
                 middle,

@@ -61,7 +61,7 @@ class DeviceTimes:
     def __init__(
         self,
         clock: DeviceClock,
-        tell: Callable[[ClockReading], None],
+        write: Callable[[ClockReading], None],
         lose: Callable[[], object],
         now: Callable[[], int],
     ) -> None:
@@ -73,7 +73,7 @@ class DeviceTimes:
         self._waiting: deque[Timing] = deque()
         self._lock = threading.Lock()
         self._closed = False
-        self._anchors = Anchors(clock, tell, now)
+        self._anchors = Anchors(clock, write, now)
 
     def begin(self, row: str | None) -> Timing | None:
         """Begin to time what the calling thread's stream does next; None where that cannot be."""
@@ -178,14 +178,14 @@ _ABANDONED: Final[list[Devices]] = []
 class Devices:
     """Device times by device. A device that fails is left alone from then on; training goes on."""
 
-    def __init__(self, tell: Callable[[ClockReading], None], losses: Losses) -> None:
-        self._tell = tell
+    def __init__(self, write: Callable[[ClockReading], None], losses: Losses) -> None:
+        self._write = write
         self._losses = losses
         self._known: dict[int, DeviceTimes] = {}
         self._failed = False
         self._lock = threading.RLock()  # a signal handler may come in between
 
-    def here(self) -> DeviceTimes | None:
+    def current(self) -> DeviceTimes | None:
         """Return the device that the calling thread uses; None without one."""
         if self._failed:
             return None
@@ -194,7 +194,7 @@ class Devices:
             return None
         times = self._known.get(clock.index)
         if times is None and clock.may_ask():
-            times = self._meet(clock)
+            times = self._new_device(clock)
         return times
 
     def at_step_boundary(self) -> None:
@@ -228,11 +228,11 @@ class Devices:
         self._failed = True
         _ABANDONED.append(self)
 
-    def _meet(self, clock: DeviceClock) -> DeviceTimes:
+    def _new_device(self, clock: DeviceClock) -> DeviceTimes:
         with self._lock:
             times = self._known.get(clock.index)
             if times is None:
                 lose = self._losses.counter(LATE_TIMES).add
-                made = DeviceTimes(clock, self._tell, lose, now)
+                made = DeviceTimes(clock, self._write, lose, now)
                 times = self._known.setdefault(clock.index, made)
             return times

@@ -120,7 +120,7 @@ class SlowSteps:
     def __init__(self, factor: float, steps: int) -> None:
         self._factor = factor
         self._steps = steps
-        self._lately: deque[int] = deque(maxlen=_REMEMBERED)
+        self._recent: deque[int] = deque(maxlen=_REMEMBERED)
         self._before: int | None = None
         self._in_a_row = 0
 
@@ -130,14 +130,14 @@ class SlowSteps:
         if before is None:
             return False
         took = moment - before
-        slow = len(self._lately) >= _FEWEST_STEPS and took > self._limit()
-        self._lately.append(took)
+        slow = len(self._recent) >= _FEWEST_STEPS and took > self._limit()
+        self._recent.append(took)
         self._in_a_row = self._in_a_row + 1 if slow else 0
         return self._in_a_row == self._steps
 
     def _limit(self) -> float:
-        usual = _median(self._lately)
-        spread = _median(abs(took - usual) for took in self._lately)
+        usual = _median(self._recent)
+        spread = _median(abs(took - usual) for took in self._recent)
         return max(self._factor * usual, usual + _OUTLIER_MADS * spread)
 
 
@@ -207,7 +207,7 @@ def install_signal() -> None:
             signal.signal(number, _on_signal)
             _replaced_handlers[number] = before
     except (KeyError, ValueError, OSError) as error:
-        warn_once(f"{KEEP_SIGNAL_VARIABLE} is {name!r}, which cannot be heeded ({error})")
+        warn_once(f"{KEEP_SIGNAL_VARIABLE} is {name!r}, which cannot be handled ({error})")
 
 
 def uninstall_signal() -> None:

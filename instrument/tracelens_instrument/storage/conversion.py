@@ -96,7 +96,7 @@ class Background:
             half = retention.budget_bytes // segments.SEGMENT_BYTES // 2
             self._next = max(segments.LEAST_CONVERTED, min(_START_AT, half))
 
-    def tell(self, number: int) -> None:
+    def inform(self, number: int) -> None:
         """Inform the converter that the segments before this number are full; start it if it is time."""
         if number < self._next:
             return
@@ -107,11 +107,11 @@ class Background:
                 self._line = _start_converter(self._place)
             except (OSError, ValueError, ImportError) as error:  # it is done at the end, then
                 reraise_if_handlers(error)
-        self._say(b"%d\n" % number)
+        self._send(b"%d\n" % number)
 
     def end(self) -> bool:
         """Hand over the rest for conversion; False if no converter runs any more."""
-        self._say(b"end\n")
+        self._send(b"end\n")
         line, self._line = self._line, None
         return line is not None and not line.broken_off(_PATIENCE_MS)
 
@@ -122,8 +122,8 @@ class Background:
         if line is not None:
             line.let_go()
 
-    def _say(self, text: bytes) -> None:
-        if self._line is not None and not self._line.say(text):
+    def _send(self, text: bytes) -> None:
+        if self._line is not None and not self._line.send(text):
             self._line.let_go()
             self._line = None
 
@@ -135,7 +135,7 @@ class _Channel:
         self._socket = end
         self._descriptor = Descriptor(end.fileno())
 
-    def say(self, text: bytes) -> bool:
+    def send(self, text: bytes) -> bool:
         """Send a message, if the converter still reads."""
         try:
             if self._descriptor.number is None:
@@ -152,9 +152,9 @@ class _Channel:
         """Wait until the other end has gone, or for so long; hang up."""
         import select  # noqa: PLC0415 - not before it is needed: recording must start quickly
 
-        gone = select.poll()
-        gone.register(self._socket, 0)
-        found = bool(gone.poll(patience_ms))
+        poller = select.poll()
+        poller.register(self._socket, 0)
+        found = bool(poller.poll(patience_ms))
         self.let_go()
         return found
 
@@ -254,9 +254,9 @@ def _convert_in_process(place: Path) -> None:
     finally:
         os.close(theirs)
         with open(ours, "rb") as errors:  # noqa: PTH123 - a descriptor
-            said = errors.read()
+            error_output = errors.read()
     if _process_failed(child):
-        raise OSError(said.decode(errors="replace").strip().rpartition("\n")[2])
+        raise OSError(error_output.decode(errors="replace").strip().rpartition("\n")[2])
 
 
 def _process_failed(child: int) -> bool:

@@ -179,7 +179,7 @@ class Place:
     note: Path | None = None
 
 
-def new_folder(directory: Path, who: Identity, pid: int) -> Place:
+def new_folder(directory: Path, identity: Identity, pid: int) -> Place:
     """Make a segments folder.
 
     Raises:
@@ -187,7 +187,7 @@ def new_folder(directory: Path, who: Identity, pid: int) -> Place:
     """
     directory.mkdir(parents=True, exist_ok=True)
     local = local_place(directory)
-    for name in _names_to_try(who, pid):
+    for name in _names_to_try(identity, pid):
         if any((directory / f"{name}{suffix}").exists() for suffix in _TAKEN):
             continue
         try:
@@ -217,10 +217,10 @@ def discard_place(place: Place) -> None:
 _TAKEN = (TRACE_SUFFIX, ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX)
 
 
-def _names_to_try(who: Identity, pid: int) -> Iterator[str]:
+def _names_to_try(identity: Identity, pid: int) -> Iterator[str]:
     """Yield names to try: a pid may be reused, after a restart or in a second run."""
     for number in itertools.chain([pid], (pid * 1000 + again for again in range(1, 1000))):
-        yield stem(who.role, who.rank, number)
+        yield stem(identity.role, identity.rank, number)
 
 
 def _in_trace_folder(directory: Path, name: str) -> Place:

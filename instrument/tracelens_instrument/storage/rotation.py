@@ -238,7 +238,7 @@ class Storage:
         return self._bytes <= most
 
     def _tend(self, ring: Ring) -> None:
-        self._heed_freeze(ring)
+        self._apply_freeze(ring)
         for path in ring.outdated(self._steps):
             self._drop(path, OUTDATED)
 
@@ -246,13 +246,13 @@ class Storage:
         """Make room for new steps in the place of old ones; False if nothing may go."""
         if self._ring is None:
             return False
-        self._heed_freeze(self._ring)
+        self._apply_freeze(self._ring)
         oldest = self._ring.oldest()
         if oldest is not None:
             self._drop(oldest, CROWDED_OUT)
         return oldest is not None
 
-    def _heed_freeze(self, ring: Ring) -> None:
+    def _apply_freeze(self, ring: Ring) -> None:
         if self._freeze_wanted:
             self._freeze_wanted = False
             self._side.append(to_line("kept", Kept(now(), self.segment.number)))

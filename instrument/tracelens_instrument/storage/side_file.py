@@ -30,10 +30,10 @@ _LONGEST_PAUSE_NS: Final = 64 * 10**9
 class Losses:
     """Counters by reason; a long loss is reported ever more rarely, so that reports stay small."""
 
-    def __init__(self, tell: Callable[[bytes], None]) -> None:
-        self._tell = tell
+    def __init__(self, report: Callable[[bytes], None]) -> None:
+        self._append_line = report
         self._counters: dict[str, Counter] = {}
-        self._told: dict[str, int] = {}
+        self._reported: dict[str, int] = {}
         self._due = 0
         self._wait = _FIRST_PAUSE_NS
 
@@ -45,21 +45,21 @@ class Losses:
         """Report a counter that is kept elsewhere."""
         self._counters[reason] = counter
 
-    def tell_if_due(self, moment: int) -> None:
+    def report_if_due(self, moment: int) -> None:
         """Report what has changed, unless that was done just before `moment`."""
-        if moment >= self._due and self.tell():
+        if moment >= self._due and self.report():
             self._due = moment + self._wait
             self._wait = min(2 * self._wait, _LONGEST_PAUSE_NS)
 
-    def tell(self) -> bool:
+    def report(self) -> bool:
         """Report what has changed since the last time; return whether anything has."""
-        told = dict(self._told)
+        reported = dict(self._reported)
         for reason, counter in list(self._counters.items()):
             count = counter.total()
-            if count != self._told.get(reason, 0):
-                self._told[reason] = count
-                self._tell(dropped_line(reason, count))
-        return told != self._told
+            if count != self._reported.get(reason, 0):
+                self._reported[reason] = count
+                self._append_line(dropped_line(reason, count))
+        return reported != self._reported
 
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)

@@ -225,7 +225,7 @@ class Lags:
     lag: Floats
     error: Floats
 
-    def unsure(self) -> Floats:
+    def uncertainty(self) -> Floats:
         """Return how far each clock may be off against the first because of lags, nanoseconds."""
         apart = np.abs(self.lag - self.lag[0])
         error = np.hypot(self.error, self.error[0])
@@ -275,14 +275,14 @@ def from_exits(trace: Trace, clocks: pl.DataFrame) -> dict[int, ClockMap]:
     if corrections is None:
         return {}
     members, bases = found.members, found.bases
-    unsure = lags(found.lasted, found.sizes).unsure() if len(members) > 1 else np.zeros(1)
+    uncertainty = lags(found.lasted, found.sizes).uncertainty() if len(members) > 1 else np.zeros(1)
     jumps = Correction(np.zeros(1), np.zeros(1), jumps=corrections[0].jumps)
     maps = {members[0]: ClockMap(int(bases[0]), int(bases[0]), jumps if jumps.jumps else None)}
-    fitted = list(zip(members, bases, corrections, unsure, strict=True))
+    fitted = list(zip(members, bases, corrections, uncertainty, strict=True))
     for member, base, correction, lag in fitted[1:]:
         # Exits take a lasting lag of a host for an offset: what is known of it bounds the error.
-        sure = round(max(correction.sigma, correction.spread, lag, SMALLEST_NS))
-        maps[member] = ClockMap(int(base), int(bases[0]), correction, sure)
+        uncertainty_ns = round(max(correction.sigma, correction.spread, lag, SMALLEST_NS))
+        maps[member] = ClockMap(int(base), int(bases[0]), correction, uncertainty_ns)
     return maps
 
 

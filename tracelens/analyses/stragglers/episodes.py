@@ -284,7 +284,7 @@ def _removable_delay(own: ComputeTime, late: Episode) -> Floats:
 def _time_to_meeting(own: ComputeTime, late: Episode) -> Floats:
     """Return what ranks take to meet; what follows the meeting of a step delays that of the next one."""
     return (
-        own.between_meetings
+        own.between_synchronizations
         if {late.phase, *late.also} <= {*compute_time.AFTER_MEETING}
         else own.total
     )

@@ -77,8 +77,8 @@ def _unknown_words(trace: Trace) -> list[str]:
     ).collect()
     kinds = found.filter(~pl.col("kind").is_in(KINDS)).group_by("kind").agg(pl.col("count").sum())
     known = [op for ops in OPS.values() for op in ops]
-    telling = pl.col("kind").is_in(list(OPS)) & pl.col("op").is_not_null()
-    ops = found.filter(telling & ~pl.col("op").is_in(known)).sort("kind", "op")
+    has_op = pl.col("kind").is_in(list(OPS)) & pl.col("op").is_not_null()
+    ops = found.filter(has_op & ~pl.col("op").is_in(known)).sort("kind", "op")
     return [
         *(
             f"{count:,} spans are of the unknown kind '{kind}'."
@@ -105,8 +105,8 @@ def _unmatched(trace: Trace) -> list[str]:
     )
     left = trace.arrivals.filter(pl.col("last_arrival_ns").is_null())
     calls = left.group_by("communicator", "seq").agg("op", "rank", "last_rank").sort("seq")
-    said = [f"{silent:,} collectives carry no communicator or number: nothing matches them."]
-    return said[: bool(silent)] + _left(trace, calls)
+    sentences = [f"{silent:,} collectives carry no communicator or number: nothing matches them."]
+    return sentences[: bool(silent)] + _left(trace, calls)
 
 
 def _left(trace: Trace, calls: pl.DataFrame) -> list[str]:

@@ -35,14 +35,14 @@ def translate(frame: pl.DataFrame, renaming: Renaming) -> tuple[pl.DataFrame, li
     absent = [pl.lit(None, _WORD).alias(name) for name in _SAYING if name not in frame.columns]
     frame = frame.with_columns(absent)
     said = frame.group_by(_SAYING, maintain_order=True).agg(count=pl.len())
-    spoken = _spoken(said, renaming)
-    meant = pl.concat([said.select(_SAYING), spoken.select(*_MEANT.values())], how="horizontal")
+    translated = _translated(said, renaming)
+    meant = pl.concat([said.select(_SAYING), translated.select(*_MEANT.values())], how="horizontal")
     joined = frame.join(meant, on=_SAYING, how="left", nulls_equal=True, maintain_order="left")
     named = joined.drop(_SAYING).rename({found: name for name, found in _MEANT.items()})
-    return named, _unknown(spoken) + _nameless(spoken)
+    return named, _unknown(translated) + _nameless(translated)
 
 
-def _spoken(said: pl.DataFrame, renaming: Renaming) -> pl.DataFrame:
+def _translated(said: pl.DataFrame, renaming: Renaming) -> pl.DataFrame:
     """Return for each combination of words its meaning, and the unknown words in it."""
     known = {name: _understood(said, name, renaming) for name in _SAYING}
     kinds = {
@@ -109,9 +109,9 @@ def _operation(known: Mapping[str, Mapping[str, Meaning]], kind: pl.Expr) -> pl.
     return pl.coalesce(*fitting, "op")
 
 
-def _unknown(spoken: pl.DataFrame) -> list[Note]:
+def _unknown(translated: pl.DataFrame) -> list[Note]:
     counts = (
-        spoken.drop_nulls("unknown")
+        translated.drop_nulls("unknown")
         .group_by(pl.col("unknown").cast(pl.String))
         .agg(pl.col("count").sum())
         .sort("count", "unknown", descending=[True, False])
@@ -128,10 +128,10 @@ def _unknown(spoken: pl.DataFrame) -> list[Note]:
     return [Note(file="", sentence=sentence, kind="table")]
 
 
-def _nameless(spoken: pl.DataFrame) -> list[Note]:
+def _nameless(translated: pl.DataFrame) -> list[Note]:
     """Note reductions without an operation, which cannot be matched."""
-    unsaid = (pl.col("kind_meant") == "reduction") & pl.col("op_meant").is_null()
-    silent = int(spoken.filter(unsaid)["count"].sum())
+    without_op = (pl.col("kind_meant") == "reduction") & pl.col("op_meant").is_null()
+    silent = int(translated.filter(without_op)["count"].sum())
     if not silent:
         return []
     sentence = (

@@ -45,8 +45,8 @@ def quoted(text: str) -> str:
 
 def map_option(theirs: str, ours: str) -> str:
     """Return the option that names a column or word of a table."""
-    said = f"{theirs}={ours}"
-    return f"--map {shlex.quote(said) if said.isprintable() else quoted(said)}"
+    option = f"{theirs}={ours}"
+    return f"--map {shlex.quote(option) if option.isprintable() else quoted(option)}"
 
 
 Meaning = tuple[str, str | None]  # kind, and operation where the word says one
@@ -109,7 +109,7 @@ def normal(word: str) -> str:
 
 def _index(words: dict[str, str]) -> dict[str, str]:
     known = {normal(ours): ours for ours in words}
-    return known | {normal(word): ours for ours, said in words.items() for word in said.split()}
+    return known | {normal(word): ours for ours, texts in words.items() for word in texts.split()}
 
 
 _KIND_OF_OP: Final = {op: kind for kind, ops in OPS.items() for op in ops}
@@ -328,7 +328,9 @@ def _place(ours: str, name: str) -> int:
 
 
 _OURS: Final[dict[str, str]] = {
-    normal(word): ours for ours, said in (TIMES | OTHERS).items() for word in (ours, *said.split())
+    normal(word): ours
+    for ours, texts in (TIMES | OTHERS).items()
+    for word in (ours, *texts.split())
 }
 
 

@@ -91,15 +91,15 @@ def without_repeats(frame: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
 
 def _typed(frame: pl.DataFrame) -> pl.DataFrame:
     """Fill `type` and `status`: a row without an end was still open when recording ended."""
-    said = {name: pl.lit(None, pl.String) for name in ("type", "status")}
-    said |= {name: pl.col(name).cast(pl.String) for name in said if name in frame.columns}
-    event = pl.when(said["type"].is_in(EVENT_TYPES)).then(said["type"]).otherwise(pl.lit("span"))
-    closed = said["status"].is_in([status for status in STATUSES if status != "open"])
+    given = {name: pl.lit(None, pl.String) for name in ("type", "status")}
+    given |= {name: pl.col(name).cast(pl.String) for name in given if name in frame.columns}
+    event = pl.when(given["type"].is_in(EVENT_TYPES)).then(given["type"]).otherwise(pl.lit("span"))
+    closed = given["status"].is_in([status for status in STATUSES if status != "open"])
     status = (
         pl.when(pl.col("end_ns").is_null())
         .then(pl.lit("open"))
         .when(closed)
-        .then(said["status"])
+        .then(given["status"])
         .otherwise(pl.lit("closed"))
     )
     end = pl.when(event != "span").then("start_ns").otherwise("end_ns")

@@ -108,7 +108,7 @@ class _BackwardPass:
             self._computing.end()
             self._computing = None
         self._ready_ns = now()
-        if self._here:
+        if self._in_training_thread:
             self._waiting = _WAIT.begin()
 
     def _was_computing(self) -> None:
@@ -117,11 +117,11 @@ class _BackwardPass:
         if waiting is not None:
             waiting.discard()
             _BACKPROP.on_host.complete(self._ready_ns, now())
-        if self._here:
+        if self._in_training_thread:
             self._computing = self._span.begin()
 
     @property
-    def _here(self) -> bool:
+    def _in_training_thread(self) -> bool:
         return threading.get_ident() == self._thread
 
 

@@ -61,9 +61,9 @@ class Fetches:
         """Called when it has arrived: record when it was fetched."""
         self._read()
         number = batches._rcvd_idx - 1  # noqa: SLF001 - as above
-        told = self._ready.pop(number, None)
-        if told is not None:
-            worker, begin_ns, end_ns = told
+        content = self._ready.pop(number, None)
+        if content is not None:
+            worker, begin_ns, end_ns = content
             track = recorder.track(f"loader worker {worker}")
             _FETCH.complete(begin_ns, end_ns, track, key=number, request=self.request)
 
@@ -75,12 +75,12 @@ class Fetches:
     def _read(self) -> None:
         while True:
             try:
-                told = os.read(self._reader.fileno(), _READ_BYTES)
+                content = os.read(self._reader.fileno(), _READ_BYTES)
             except BlockingIOError:
                 return
-            for worker, number, begin_ns, end_ns in MESSAGE.iter_unpack(told):
+            for worker, number, begin_ns, end_ns in MESSAGE.iter_unpack(content):
                 self._ready[number] = (worker, begin_ns, end_ns)
-            if len(told) < _READ_BYTES:
+            if len(content) < _READ_BYTES:
                 return
 
 

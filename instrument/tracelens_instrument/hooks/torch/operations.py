@@ -265,7 +265,7 @@ def install() -> None:
         return
     _installed.append(True)
     watch: dict[str, Any] = {name: _WatchCollective(name, row) for name, row in COLLECTIVES.items()}
-    watch["allreduce_"] = _bucket_or_itself(watch["allreduce_"])
+    watch["allreduce_"] = _bucket_or_collective(watch["allreduce_"])
     install_kernels(watch | MESSAGES)
     wrapt.wrap_function_wrapper("torch.distributed", "Work.wait", _around_wait)
 
@@ -298,14 +298,16 @@ class _WatchCollective:
         return Flight(token)
 
 
-def _bucket_or_itself(itself: _WatchCollective) -> Callable[[tuple[Any, ...]], Flight | None]:
+def _bucket_or_collective(
+    collective: _WatchCollective,
+) -> Callable[[tuple[Any, ...]], Flight | None]:
     """See an allreduce: by DDP, if no Python code is between it and the engine."""
 
     def watch(args: tuple[Any, ...]) -> Flight | None:
         caller = sys._getframe(1).f_back  # noqa: SLF001 - no other way
         if backward.in_backward(caller) and buckets.is_gradient(args[0]):
             return buckets.see_bucket(args)
-        return itself(args)
+        return collective(args)
 
     return watch
 

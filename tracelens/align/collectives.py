@@ -117,13 +117,13 @@ def _vary(values: pl.Expr) -> pl.Expr:
 
 def _absent(calls: pl.DataFrame, unfinished: pl.DataFrame, expected: pl.DataFrame) -> pl.DataFrame:
     """Return for each collective that no rank finished the first rank that never entered it."""
-    here = (
+    entered = (
         calls.join(unfinished, on="number", how="semi")
         .group_by("number")
-        .agg(pl.col("communicator").first(), here="rank")
+        .agg(pl.col("communicator").first(), entered="rank")
     )
-    missing = pl.col("present").list.set_difference("here").list.sort()
-    return here.join(expected, on="communicator").select("number", absent=missing.list.first())
+    missing = pl.col("present").list.set_difference("entered").list.sort()
+    return entered.join(expected, on="communicator").select("number", absent=missing.list.first())
 
 
 def _with(calls: pl.DataFrame, instances: pl.DataFrame) -> pl.DataFrame:
@@ -186,9 +186,9 @@ def _waits(arrivals: pl.DataFrame) -> pl.DataFrame:
 def _awaited() -> pl.Expr:
     """Return when a call could proceed: at the last arrival, or as the operation's root requires."""
     op, root = pl.col("op"), pl.col("peer")
-    here = pl.col("start_ns")
-    from_root = pl.when(pl.col("rank") == root).then(here).otherwise("root_at")
-    to_root = pl.when(pl.col("rank") == root).then("last").otherwise(here)
+    arrival = pl.col("start_ns")
+    from_root = pl.when(pl.col("rank") == root).then(arrival).otherwise("root_at")
+    to_root = pl.when(pl.col("rank") == root).then("last").otherwise(arrival)
     return (
         pl.when(op.is_in(FROM_ROOT) & pl.col("root_at").is_not_null())
         .then(from_root)
@@ -203,12 +203,12 @@ def _notes(calls: pl.DataFrame, desync: pl.DataFrame, names: pl.DataFrame) -> li
     notes = []
     for uid, first, _ in desync.sort("first").iter_rows():
         at = calls.filter((pl.col("communicator") == uid) & (pl.col("seq") == first))
-        said = (
+        variants = (
             at.group_by(pl.format("{}{}", "op", _bytes()).alias("call"))
             .agg(pl.col("rank").sort())
             .sort(pl.col("rank").list.len(), "call")
         )
-        parts = [f"{call} on ranks {_ranks(ranks)}" for call, ranks in said.iter_rows()]
+        parts = [f"{call} on ranks {_ranks(ranks)}" for call, ranks in variants.iter_rows()]
         sentence = (
             f"Ranks lost step in communicator '{known.get(uid, uid)}' at call {first}: "
             f"{', but '.join(parts)}; its waits are unknown from there on."

@@ -200,7 +200,7 @@ def _read_side(folder: Path) -> SideTables:
             return from_lines(lines)
     except FileNotFoundError as error:
         raise TraceNotFound(
-            f"{folder} has no {SIDE_FILE}, without which nobody knows whose events these are"
+            f"{folder} has no {SIDE_FILE}, without which it is not known whose events these are"
         ) from error
     except OSError as error:
         raise NotATrace(f"{folder / SIDE_FILE} cannot be read ({error.strerror})") from error

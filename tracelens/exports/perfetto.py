@@ -86,7 +86,7 @@ def _spans(chosen: Selection, owner: Owner, spans: pl.DataFrame) -> Iterator[str
 
 
 def _by_thread(spans: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
-    """Return the spans of each thread; where a device's stream ran them, there once more, then."""
+    """Yield the spans of each thread, and again those that a device's stream ran, with its times."""
     end = pl.col("device_start_ns") + pl.col("device_duration_ns")
     there = spans.filter(end.is_not_null() & pl.col("stream").is_not_null()).with_columns(
         thread="stream", start_ns="device_start_ns", end_ns=end

@@ -256,7 +256,7 @@ class Glance:
 
 
 def verdict(report: Report) -> str:
-    """Return a sentence on the worst fault of a report, or that there is none."""
+    """Return the worst fault of a report, or that there is none."""
     faults = (f.sentence for f in report.findings if f.category == "fault")
     return next(faults, NO_FAULT)
 

@@ -46,10 +46,10 @@ Pattern = Literal["persistent", "transient", "drifting", "sparse", "rotating"]
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A fault, an opportunity, or a limit of what the trace can show.
+    """One thing that costs time, or limits what the trace can tell.
 
     `cost` is the others' summed waiting / (ranks x job time); `saving` the share of job time that
-    fixing it would save (counterfactual), with `interval` its 95 % interval; null = not measurable.
+    mending it would save (counterfactual), with `interval` its 95 % interval; null = not measurable.
     `steps` is (first, last), inclusive. `evidence` holds the numbers behind the sentence.
     """
 

@@ -86,7 +86,7 @@ class ComputeTimes:
 
 
 def draw_compute_times(scenario: Scenario) -> ComputeTimes:
-    """Draw all own work of a scenario; who is not there has none, and so delays nobody."""
+    """Draw all compute times of a scenario; a rank that is absent has none, and delays no other."""
     there = membership.present(scenario)
     means = {
         "data": scenario.data_ms,

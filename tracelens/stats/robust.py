@@ -1,8 +1,7 @@
 """Robust summaries of what was measured step by step: deviations, blocks, bootstrap, histograms.
 
 A normal distribution's deviation is 1.4826 times its median absolute deviation (Hampel 1974).
-Neighbouring steps are correlated, so levels and intervals are taken from blocks of steps, not from single
-ones.
+Neighbouring steps are correlated, so levels and intervals are taken from blocks of steps.
 """
 
 from __future__ import annotations

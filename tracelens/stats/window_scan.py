@@ -55,7 +55,7 @@ _BY_RANK: Final = ("mean", "middle", "scale", "p")
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of steps (rows), inclusive, and how far each rank is beyond what it is held against."""
+    """Windows of steps (rows), inclusive, and how far each rank is beyond what it is compared with."""
 
     first: Ints
     last: Ints

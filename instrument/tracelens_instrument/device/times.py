@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tracelens.schema.record import TIMED_ON_DEVICE
-from tracelens.schema.vocabulary import DEVICE_TIMES, LATE_TIMES
+from tracelens.schema.vocabulary import DEVICE_TIMES, UNKNOWN_TIMES
 from tracelens_instrument.core.clock import now
 from tracelens_instrument.core.failures import reraise_if_handlers, short_repr, warn_once
 from tracelens_instrument.core.registry import REGISTRY
@@ -232,7 +232,7 @@ class Devices:
         with self._lock:
             times = self._known.get(clock.index)
             if times is None:
-                lose = self._losses.counter(LATE_TIMES).add
+                lose = self._losses.counter(UNKNOWN_TIMES).add
                 made = DeviceTimes(clock, self._write, lose, now)
                 times = self._known.setdefault(clock.index, made)
             return times

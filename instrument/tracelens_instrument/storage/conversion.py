@@ -260,7 +260,7 @@ def _convert_in_process(place: Path) -> None:
 
 
 def _process_failed(child: int) -> bool:
-    """Wait for a child; where somebody else waits for all children, its word is not known."""
+    """Wait for a child; where the program waits for all children, its exit code is not known."""
     try:
         return os.waitpid(child, 0)[1] != 0
     except ChildProcessError:

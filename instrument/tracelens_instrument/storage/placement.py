@@ -230,7 +230,7 @@ def _in_trace_folder(directory: Path, name: str) -> Place:
 
 
 def _on_this_host(local: Path, directory: Path, name: str) -> Place:
-    """Make the folder inside one that is ours alone, since everybody may write to ``/tmp``."""
+    """Make the folder inside one that is ours alone, since every user may write to ``/tmp``."""
     private = local / f"tracelens-{os.getuid()}-{os.urandom(6).hex()}"
     from tracelens.schema.host import leave_note  # noqa: PLC0415 - most record where the trace is
 

@@ -151,8 +151,8 @@ def _wrong(name: str, value: Any) -> NotATrace:
 
 _ON_DEVICE: Final = ("device_start_ns", "device_duration_ns")
 _WORDS: Final = {"type": EVENT_TYPES, "status": STATUSES}
-_TOLD: Final = tuple(column.name for column in EVENT_SCHEMA if not column.nullable)
-_NEEDED: Final = ("duration_ns", *_TOLD)
+_ALWAYS_SET: Final = tuple(column.name for column in EVENT_SCHEMA if not column.nullable)
+_NEEDED: Final = ("duration_ns", *_ALWAYS_SET)
 
 
 def usable_events(recording: Recording) -> tuple[pl.DataFrame, int]:
@@ -189,7 +189,7 @@ def _is_sound(table: pl.DataFrame, recorded: pa.Table) -> bool:
         return True
     start, duration = pl.col("start_ns"), pl.col("duration_ns")
     in_range = table.select(
-        pl.all_horizontal(pl.col(_TOLD).null_count() == 0)
+        pl.all_horizontal(pl.col(_ALWAYS_SET).null_count() == 0)
         & (start.min() >= 0)
         & (start.max() <= LATEST_NS)
         & (start.max() - start.min() < LONGEST_NS)
@@ -208,7 +208,7 @@ def _words(column: pa.ChunkedArray[Any]) -> set[str | None]:
 
 
 def _sound_rows(table: pl.DataFrame) -> pl.DataFrame:
-    usable = table.filter(sane(), pl.all_horizontal(pl.col(_TOLD).is_not_null()))
+    usable = table.filter(sane(), pl.all_horizontal(pl.col(_ALWAYS_SET).is_not_null()))
     near = (pl.col("start_ns") - pl.col("start_ns").median()).abs() < LONGEST_NS
     return usable.filter(near)
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["translate", "translate_roles"]
 
-_SAYING: Final = ["kind", "op", "name"]  # in this order
-_MEANT: Final = {name: f"{name}_meant" for name in _SAYING}
+_SOURCES: Final = ["kind", "op", "name"]  # in this order
+_MEANT: Final = {name: f"{name}_meant" for name in _SOURCES}
 _SERVING: Final = tuple(op for op in OPS["ps"] if op not in {"push", "pull"})
 _SHOWN: Final = 12
 _WORD: Final = pl.Categorical()
@@ -32,25 +32,27 @@ _WORD: Final = pl.Categorical()
 
 def translate(frame: pl.DataFrame, renaming: Renaming) -> tuple[pl.DataFrame, list[Note]]:
     """Fill kind, op and name of every row; return notes on unknown words."""
-    absent = [pl.lit(None, _WORD).alias(name) for name in _SAYING if name not in frame.columns]
+    absent = [pl.lit(None, _WORD).alias(name) for name in _SOURCES if name not in frame.columns]
     frame = frame.with_columns(absent)
-    said = frame.group_by(_SAYING, maintain_order=True).agg(count=pl.len())
-    translated = _translated(said, renaming)
-    meant = pl.concat([said.select(_SAYING), translated.select(*_MEANT.values())], how="horizontal")
-    joined = frame.join(meant, on=_SAYING, how="left", nulls_equal=True, maintain_order="left")
-    named = joined.drop(_SAYING).rename({found: name for name, found in _MEANT.items()})
+    distinct = frame.group_by(_SOURCES, maintain_order=True).agg(count=pl.len())
+    translated = _translated(distinct, renaming)
+    meant = pl.concat(
+        [distinct.select(_SOURCES), translated.select(*_MEANT.values())], how="horizontal"
+    )
+    joined = frame.join(meant, on=_SOURCES, how="left", nulls_equal=True, maintain_order="left")
+    named = joined.drop(_SOURCES).rename({found: name for name, found in _MEANT.items()})
     return named, _unknown(translated) + _nameless(translated)
 
 
-def _translated(said: pl.DataFrame, renaming: Renaming) -> pl.DataFrame:
+def _translated(distinct: pl.DataFrame, renaming: Renaming) -> pl.DataFrame:
     """Return for each combination of words its meaning, and the unknown words in it."""
-    known = {name: _understood(said, name, renaming) for name in _SAYING}
+    known = {name: _understood(distinct, name, renaming) for name in _SOURCES}
     kinds = {
-        name: _mapped(name, {w: kind for w, (kind, _) in known[name].items()}) for name in _SAYING
+        name: _mapped(name, {w: kind for w, (kind, _) in known[name].items()}) for name in _SOURCES
     }
     by_name = pl.when(pl.col("kind").is_null()).then(kinds["name"])
     kind = pl.coalesce(kinds["kind"], kinds["op"], by_name)
-    return said.with_columns(
+    return distinct.with_columns(
         kind_meant=kind.fill_null(pl.lit("user", _WORD)),
         op_meant=_operation(known, kind),
         name_meant=pl.coalesce("name", "op", "kind", pl.lit("user", _WORD)),
@@ -79,8 +81,8 @@ def translate_roles(frame: pl.DataFrame, renaming: Renaming, table: str) -> pl.D
             f"In {table} the role {quoted(unknown[0])} is not known: expected worker or ps; say which "
             f"it is with {map_option('role:' + unknown[0], 'worker')} (or =ps)."
         )
-    told = mapped(frame["role"], meant)
-    return frame.with_columns(role=pl.coalesce(told, guessed.cast(_WORD)))
+    given = mapped(frame["role"], meant)
+    return frame.with_columns(role=pl.coalesce(given, guessed.cast(_WORD)))
 
 
 def _understood(frame: pl.DataFrame, column: str, renaming: Renaming) -> dict[str, Meaning]:
@@ -93,10 +95,10 @@ def _understood(frame: pl.DataFrame, column: str, renaming: Renaming) -> dict[st
 
 def _mapped(column: str, known: Mapping[str, str | None]) -> pl.Expr:
     """Replace every word of a column by what it means, null where that is nothing."""
-    told = {word: found for word, found in known.items() if found}
-    if not told:
+    translations = {word: found for word, found in known.items() if found}
+    if not translations:
         return pl.lit(None, _WORD)
-    return pl.col(column).cast(pl.String).replace_strict(told, default=None).cast(_WORD)
+    return pl.col(column).cast(pl.String).replace_strict(translations, default=None).cast(_WORD)
 
 
 def _operation(known: Mapping[str, Mapping[str, Meaning]], kind: pl.Expr) -> pl.Expr:
@@ -119,11 +121,13 @@ def _unknown(translated: pl.DataFrame) -> list[Note]:
     if counts.is_empty():
         return []
     total, shown = int(counts["count"].sum()), counts.head(_SHOWN)
-    said = [f"{quoted(word)} ({n:,})" if word else f"none ({n:,})" for word, n in shown.iter_rows()]
+    listed = [
+        f"{quoted(word)} ({n:,})" if word else f"none ({n:,})" for word, n in shown.iter_rows()
+    ]
     more = f" and {counts.height - _SHOWN} more" if counts.height > _SHOWN else ""
     sentence = (
-        f"{total:,} spans are of a kind that TraceLens does not know: {', '.join(said)}{more}; they are "
-        "kept as 'user'. Say what one means with --map kind:WORD=KIND."
+        f"{total:,} spans are of a kind that TraceLens does not know: {', '.join(listed)}{more}; they "
+        "are kept as 'user'. Say what one means with --map kind:WORD=KIND."
     )
     return [Note(file="", sentence=sentence, kind="table")]
 

@@ -31,7 +31,7 @@ __all__ = [
 
 _NEGATIVE: Final = "negative duration"
 _UNUSABLE: Final = "unusable values"
-_WHOSE: Final = ("role", "rank")
+_WORKER: Final = ("role", "rank")
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def usable_rows(frame: pl.DataFrame, unusable: int, name: str) -> tuple[pl.DataF
         UnusableInput: nothing is left.
     """
     frame = _typed(_shifted(frame)).with_columns(duration_ns=pl.col("end_ns") - pl.col("start_ns"))
-    middle = pl.when(sane()).then("start_ns").median().over(_WHOSE)
+    middle = pl.when(sane()).then("start_ns").median().over(_WORKER)
     near = (pl.col("start_ns") - middle).abs() < LONGEST_NS
     backward = (pl.col("duration_ns") < 0).fill_null(value=False)
     judged = frame.with_columns(backward=backward, good=sane() & near)
@@ -66,7 +66,7 @@ def usable_rows(frame: pl.DataFrame, unusable: int, name: str) -> tuple[pl.DataF
     lost = (
         judged.filter(~pl.col("good"))
         .with_columns(pl.col("role").cast(pl.String))
-        .group_by(_WHOSE)
+        .group_by(_WORKER)
         .agg(dropped=pl.len().cast(pl.Int64))
     )
     return kept, Rejected(counts, lost, _rejection_notes(counts, name))

@@ -70,7 +70,7 @@ def from_table(
     map: Mapping[str, str] | None = None,  # noqa: A002 - called what the command line calls it
     one_clock: bool = False,
 ) -> Trace:
-    """Take a table of spans (docs/tables.md), and prepare it as `open` does.
+    """Read a table of spans (docs/tables.md), and prepare it as `open` does.
 
     Args:
         table: A polars or pandas frame, an Arrow table, a mapping of columns, or a file's path.

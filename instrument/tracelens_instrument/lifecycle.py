@@ -61,7 +61,7 @@ _MOST_NAMED: Final = 3
 
 
 class UnrecordedFunctions:
-    """How many there are, and the names of the first."""
+    """Counts undecorated functions, and keeps the names of the first."""
 
     def __init__(self) -> None:
         self.clear()
@@ -72,8 +72,8 @@ class UnrecordedFunctions:
         if len(self._names) < _MOST_NAMED:
             self._names.append(name)
 
-    def say(self) -> None:
-        """Say it, and forget them."""
+    def warn(self) -> None:
+        """Warn of them, and forget them."""
         if self._number:
             more = self._number - len(self._names)
             warn_once(
@@ -135,19 +135,19 @@ def first_use() -> OpenSegment | None:
     with _GUARD.lock:
         waiting = STATE.waiting
         if STATE.segment is None and waiting is not None:
-            who = waiting.who
-            _open(waiting.directory, lambda: who or identify({}, _learned), from_environment)
+            identity = waiting.identity
+            _open(waiting.directory, lambda: identity or identify({}, _learned), from_environment)
         return STATE.segment
 
 
 @contained
 def learn_identity(rank: int | None, world: int | None, local_rank: int | None) -> None:
-    """Be told by a hook what neither the launcher nor the caller of `start` had said."""
+    """Take from a hook what neither the launcher nor the caller of `start` has set."""
     with _GUARD.lock:
         _learned.update(rank=rank, world=world, local_rank=local_rank)
         recording = under_way()
-        if recording is not None and not recording.who.told:
-            recording.rename(with_learned(recording.who, _learned))
+        if recording is not None and not recording.identity.rank_known:
+            recording.rename(with_learned(recording.identity, _learned))
             _mark_environment(recording)
 
 
@@ -159,7 +159,7 @@ def detail() -> str:
 
 
 def note_detail(level: str) -> None:
-    """Be told that a hook looks so closely, at one of its objects at least."""
+    """Called when a hook records at this detail, for one of its objects at least."""
     with _GUARD.lock:
         recording = under_way()
         if recording is None:
@@ -169,7 +169,7 @@ def note_detail(level: str) -> None:
 
 
 def keep() -> None:
-    """Keep for ever the steps that a recording of the last steps holds now."""
+    """Keep the steps that a recording of the last steps holds now for good."""
     recording = under_way()
     if recording is not None:
         recording.keep()
@@ -194,7 +194,7 @@ def on_stop(callback: Callable[[], object]) -> None:
 
 
 def _open(
-    directory: Path | None, who: Callable[[], Identity], wanted: Callable[[], Retention]
+    directory: Path | None, identity: Callable[[], Identity], wanted: Callable[[], Retention]
 ) -> None:
     STATE.waiting = None
     if sys.platform != "linux":
@@ -202,10 +202,10 @@ def _open(
         return
     try:
         chosen = directory or environment.wanted_directory() or environment.default_directory()
-        recording = Recording(chosen.absolute(), who(), wanted())
+        recording = Recording(chosen.absolute(), identity(), wanted())
     except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
         reraise_if_handlers(error)
-        REGISTRY.deafen()
+        REGISTRY.stop_listening()
         warn_once(f"nothing is recorded, the training goes on ({error})", f"open {directory}")
         return
     STATE.forget()
@@ -224,12 +224,12 @@ def _prepare(recording: Recording) -> None:
     if os.environ.get(environment.RATE_VARIABLE):
         _begin_sampling(recording)
     _end_with_multiprocessing()
-    UNRECORDED.say()
+    UNRECORDED.warn()
 
 
 def _mark_environment(recording: Recording) -> None:
     kept = to_environment(recording.retention)
-    environment.mark_for_children(recording.directory, recording.who, kept)
+    environment.mark_for_children(recording.directory, recording.identity, kept)
 
 
 def _install_keep_signal() -> None:
@@ -240,7 +240,7 @@ def _install_keep_signal() -> None:
 
 
 def _begin_sampling(recording: Recording) -> None:
-    if recording.who.parent is not None:
+    if recording.identity.parent is not None:
         return  # its stacks are sampled with its parent's
     from tracelens_instrument.stacks.launch import begin as begin_sampling  # noqa: PLC0415 - few need it
 
@@ -250,7 +250,7 @@ def _begin_sampling(recording: Recording) -> None:
 
 
 def _warn_of_differences(current: Recording, directory: Path | None, wanted: Retention) -> None:
-    """Say that a recording that is open goes on as it began."""
+    """Warn that a recording that is open keeps its options."""
     if wanted != current.retention:
         warn_once(
             f"start was asked to keep {described(wanted)}, but this process already keeps "
@@ -316,8 +316,8 @@ def _in_forked_child() -> None:
     recording = under_way()
     if recording is not None:
         STATE.forget()
-        who = replace(recording.who, parent=recording.process.pid)
-        STATE.waiting = Waiting(recording.directory, first_use, who)
+        identity = replace(recording.identity, parent=recording.process.pid)
+        STATE.waiting = Waiting(recording.directory, first_use, identity)
         recording.abandon()
 
 

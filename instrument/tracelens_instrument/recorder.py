@@ -139,9 +139,11 @@ def keep() -> None:
 if TYPE_CHECKING:
 
     @overload
-    def span(name: str, *, device: Literal[False] = False, **said: Unpack[Constants]) -> Span: ...
+    def span(
+        name: str, *, device: Literal[False] = False, **constants: Unpack[Constants]
+    ) -> Span: ...
     @overload
-    def span(name: str, *, device: Literal[True], **said: Unpack[Constants]) -> DeviceSpan: ...
+    def span(name: str, *, device: Literal[True], **constants: Unpack[Constants]) -> DeviceSpan: ...
 
 
 def span(
@@ -246,7 +248,7 @@ def counter(name: str, value: float, kind: str = "user") -> None:
 
 
 def active() -> bool:
-    """Tell whether events are recorded, now or from the first one on."""
+    """Return whether events are recorded, now or from the first one on."""
     return STATE.on
 
 
@@ -282,7 +284,7 @@ def detail(asked: str | None = None) -> str:
 
 @contained
 def identify(rank: int, world: int, local_rank: int | None = None) -> None:
-    """Say which rank this is, where a framework knows it and no launcher has said so."""
+    """Return which rank this is, where a framework knows it and no launcher has said so."""
     index = arguments.index
     lifecycle.learn_identity(
         index("rank", rank), index("world", world), index("local_rank", local_rank)

@@ -46,27 +46,27 @@ class Recording:
     It never raises into training code: where it cannot go on, it warns once and counts.
     """
 
-    def __init__(self, directory: Path, who: Identity, retention: Retention) -> None:
+    def __init__(self, directory: Path, identity: Identity, retention: Retention) -> None:
         """Create the folder, write down who records, and tie the clocks together.
 
         Raises:
             OSError: the folder cannot be made or written.
         """
-        self.who = who
+        self.identity = identity
         self.directory = directory
         self.retention = retention
         self._detail = retention.detail or DEFAULT_DETAIL
-        self.process = process_row(who)
-        place = new_folder(directory, who, self.process.pid)
+        self.process = process_row(identity)
+        place = new_folder(directory, identity, self.process.pid)
         self.folder, self.note = place.folder, place.note
         self._side = self._new_side_file()
         self._losses = Losses(self._side.append)
         self.clipped = self._losses.counter(CLIPPED)
         self.failed = self._losses.counter(FAILED)
-        self._losses.adopt(TOO_MANY_NAMES, REGISTRY.excess)
+        self._losses.adopt(TOO_MANY_NAMES, REGISTRY.overflow)
         self._side.append(to_line("process", self.process))
         self._side.append(to_line("retention", retention))
-        REGISTRY.listen(self._side.append, who.job)
+        REGISTRY.listen(self._side.append, identity.job)
         self.read_clocks()
         self._foreign: dict[int, ThreadState] = {}
         self._look_due = 0
@@ -74,7 +74,7 @@ class Recording:
         self._devices: Devices | None = None
         self.storage = Storage(self.folder, self, self._side, self._losses)
         self._background: Background | None = None
-        self._telling = threading.Lock()
+        self._informing = threading.Lock()
         self._request = self._keep_request()
         self._boundary = 0  # segment that was in use then
 
@@ -84,7 +84,7 @@ class Recording:
         return self.note or self.folder
 
     def _keep_request(self) -> KeepRequest | None:
-        """Heed requests to keep the last steps, where only those are."""
+        """Watch for requests to keep the last steps, where only those are kept."""
         if self.retention.last is None:
             return None
         from tracelens_instrument.retention.last_steps import KeepRequest  # noqa: PLC0415 - few need it
@@ -93,7 +93,7 @@ class Recording:
 
     @property
     def devices(self) -> Devices:
-        """The devices it has met; what deals with them is loaded when somebody first asks."""
+        """The devices in use; the code for them is loaded on first access."""
         from tracelens_instrument.device.times import Devices  # noqa: PLC0415 - see above
 
         with self._lock:
@@ -117,24 +117,24 @@ class Recording:
         """Reserve a slot in the segment after `full`."""
         slot = self.storage.rotate(full)
         if self.segment.number > self._boundary + _NO_STEPS:
-            self._tell_converter(self.segment.number)
+            self._inform_converter(self.segment.number)
         return slot
 
-    def _tell_converter(self, number: int) -> None:
-        """Say that the segments before this number are full, once a recording has grown."""
-        if number < LEAST_CONVERTED or not self._telling.acquire(blocking=False):
+    def _inform_converter(self, number: int) -> None:
+        """Inform the converter, once a recording has grown, of how many segments are full."""
+        if number < LEAST_CONVERTED or not self._informing.acquire(blocking=False):
             return  # or another thread is saying it just now, or this one, in a signal handler
         try:
             if self._background is None:
                 from tracelens_instrument.storage.conversion import Background  # noqa: PLC0415 - few grow so
 
                 self._background = Background(self.place, self.retention)
-            self._background.tell(number)
+            self._background.inform(number)
         finally:
-            self._telling.release()
+            self._informing.release()
 
     def keep(self) -> None:
-        """Keep for ever the steps that a recording of the last steps holds now."""
+        """Keep the steps that a recording of the last steps holds now for good."""
         self.storage.freeze()
 
     def count_unusable_time(self) -> None:
@@ -165,10 +165,10 @@ class Recording:
             self._foreign.clear()
         self._foreign[native_id] = thread
 
-    def rename(self, who: Identity) -> None:
-        """Be somebody else, from a time before anybody knew better; the last word counts."""
-        self.who = who
-        self.process = replace(process_row(who), incarnation=self.process.incarnation)
+    def rename(self, identity: Identity) -> None:
+        """Change the identity of the process, which was not known before; the last one counts."""
+        self.identity = identity
+        self.process = replace(process_row(identity), incarnation=self.process.incarnation)
         self._side.append(to_line("process", self.process))
 
     def look(self, level: str) -> None:
@@ -187,43 +187,43 @@ class Recording:
         self.clock_reading(read_clocks())
 
     def at_step_boundary(self) -> None:
-        """Do what has to be done now and then, where it disturbs least: between two steps."""
+        """Do periodic work where it disturbs least: between two steps."""
         try:
             self.storage.at_step_boundary()
             if self._devices is not None:
                 self._devices.at_step_boundary()
             self._boundary = self.segment.number
-            self._tell_converter(self._boundary)
+            self._inform_converter(self._boundary)
             moment = now()
             if self._request is not None:
                 self._request.at_step_boundary(moment)
             if moment >= self._look_due:
                 self._look_due = moment + _LOOK_EVERY_NS
-                self._losses.tell_if_due(moment)
+                self._losses.report_if_due(moment)
                 if moment >= self._clock_due:
                     self.read_clocks()
         except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
             contain(error)
 
     def close(self) -> None:
-        """Take no more events, and write what is to be said at the end."""
+        """Accept no more events, and write the last side tables."""
         try:
             if self._devices is not None:
                 self._devices.finish()
         finally:
             self.storage.close()
-            REGISTRY.deafen()
+            REGISTRY.stop_listening()
         self.read_clocks()
-        self._losses.tell()
+        self._losses.report()
         self._side.append(END_LINE)
         self._side.close()
 
     def hand_over(self) -> bool:
-        """Leave the closed recording to the process that converts it; False if there is none."""
+        """Hand the closed recording over to the converter process; False if there is none."""
         return self._background is not None and self._background.end()
 
     def abandon(self) -> None:
-        """Let go of everything, in a forked child: it all belongs to the parent."""
+        """Release everything, in a forked child: it all belongs to the parent."""
         if self._background is not None:
             self._background.abandon()
         if self._devices is not None:

@@ -17,7 +17,7 @@ from tracelens.simulator.synthetic import Fault, Scenario, write
 if TYPE_CHECKING:
     from pathlib import Path
 
-ELASTIC = Scenario(ranks=6, steps=80, stays=((4, (20, 79)), (5, (20, 79)), (1, (0, 49))))
+ELASTIC = Scenario(ranks=6, steps=80, present=((4, (20, 79)), (5, (20, 79)), (1, (0, 49))))
 
 
 def test_who_joins_and_leaves_is_told() -> None:
@@ -59,8 +59,8 @@ def test_files_tell_the_same(tmp_path: Path) -> None:
     "scenario",
     [
         Scenario(ranks=4, steps=60),
-        Scenario(ranks=4, steps=60, stays=((2, (2, 59)),)),
-        Scenario(ranks=4, steps=60, stays=((2, (0, 57)),)),
+        Scenario(ranks=4, steps=60, present=((2, (2, 59)),)),
+        Scenario(ranks=4, steps=60, present=((2, (0, 57)),)),
         Scenario(ranks=4, steps=40, shards=2),
         Scenario(ranks=1, steps=40),
     ],
@@ -124,4 +124,4 @@ def test_whom_a_restart_left_behind_has_left() -> None:
 def test_servers_do_not_come_and_go() -> None:
     """The simulator says what it cannot do."""
     with pytest.raises(InvalidArgument, match="no shards and no hops"):
-        Scenario(shards=2, stays=((0, (0, 5)),))
+        Scenario(shards=2, present=((0, (0, 5)),))

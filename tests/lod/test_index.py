@@ -47,7 +47,7 @@ def test_what_comes_back_is_what_went_in(trace: Path) -> None:
         assert getattr(kept, table).equals(getattr(fresh, table))
     assert kept.tables.keys() == fresh.tables.keys() == run_data.KEPT_TABLES.keys()
     assert all(kept.tables[name].equals(fresh.tables[name]) for name in run_data.KEPT_TABLES)
-    assert np.array_equal(kept.lateness.excess_ns, fresh.lateness.excess_ns, equal_nan=True)
+    assert np.array_equal(kept.residuals.residual_ns, fresh.residuals.residual_ns, equal_nan=True)
     for mine, theirs in (
         (kept.scene.lanes, fresh.scene.lanes),
         (kept.scene.steps, fresh.scene.steps),

@@ -17,7 +17,7 @@ def test_narrow_steps_show_lateness() -> None:
     """400 steps in 1,200 columns: three pixels a step, so colours mean lateness, not categories."""
     scene = scene_of(8, 400)
     picture = look(scene, scene.whole, viewport.plan(scene.lanes))
-    assert picture.level == "lateness"
+    assert picture.level == "residuals"
     assert picture.pixels.max() == FIRST_LEVEL
 
 

@@ -15,8 +15,8 @@ def test_the_late_rank_and_step_hold_the_excess() -> None:
     """A planted 30 ms is 30 ms of excess in that rank and step, and none elsewhere."""
     run = run_of(5, 8, {(3, 6): 30})
     late = residuals.measure(Times.of(run.times, range(5)))
-    assert late.excess_ns[3, 6] == 30 * MS
-    assert np.count_nonzero(late.excess_ns) == 1
+    assert late.residual_ns[3, 6] == 30 * MS
+    assert np.count_nonzero(late.residual_ns) == 1
     assert late.total_ns.argmax() == 3
 
 
@@ -24,19 +24,19 @@ def test_waiting_for_a_late_rank_is_not_lateness() -> None:
     """The victims' longer steps leave their own time as it was."""
     run = run_of(3, 4, {(0, 2): 50})
     late = residuals.measure(Times.of(run.times, range(3)))
-    assert (late.own_ns[1:] == 15 * MS).all()
+    assert (late.compute_ns[1:] == 15 * MS).all()
 
 
 def test_of_two_ranks_the_slower_is_late() -> None:
     """With two ranks the faster one is the yardstick: the slower one is late by the difference."""
     late = residuals.compare(np.array([[10.0, 10.0], [10.0, 14.0]]), (0, 1), (0, 1))
-    assert late.excess_ns.tolist() == [[0, 0], [0, 4]]
+    assert late.residual_ns.tolist() == [[0, 0], [0, 4]]
 
 
 def test_a_single_rank_is_compared_with_its_own_steps() -> None:
     """Where nobody else trained, a step is late against the rank's usual step."""
     late = residuals.compare(np.array([[10.0, 10.0, 40.0]]), (0,), (0, 1, 2))
-    assert late.excess_ns.tolist() == [[0, 0, 30]]
+    assert late.residual_ns.tolist() == [[0, 0, 30]]
 
 
 def test_a_rank_that_was_not_there_is_blank() -> None:

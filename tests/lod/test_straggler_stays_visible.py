@@ -20,7 +20,7 @@ def test_one_late_step_of_512_ranks_is_painted() -> None:
     scene = scene_of(512, 400, late)
     plan = viewport.plan(scene.lanes)
     picture = look(scene, scene.whole, plan)
-    assert picture.level == "lateness"
+    assert picture.level == "residuals"
     red = np.argwhere(picture.pixels == WORST)
     assert set(red[:, 0]) == {plan.section("workers")[300].top}
     begin = scene.steps.starts[scene.steps.offsets[300] + 200]

@@ -49,7 +49,7 @@ def crowd(ranks: int, steps: int, late_rank: int, late_step: int) -> Run:
             {"step": range(steps), "start_ns": starts, "end_ns": starts + STEP_NS}
         ),
         times=times,
-        lateness=late,
+        residuals=late,
         loads=none,
         traffic=none,
         tables={},

@@ -1,6 +1,6 @@
 """Compute time of every rank, step and phase as matrices, and the workload that the ranks were given.
 
-Compute time is what a worker spent working by itself. Workload is what steps tell of samples and
+Compute time is what a worker spent computing, without waits. Workload is the samples and
 tokens: whether who takes longer simply has more to do.
 """
 
@@ -45,12 +45,12 @@ class ComputeTime:
 
     @property
     def total(self) -> Floats:
-        """Own time of all phases together."""
+        """Compute time of all phases."""
         return np.asarray(self.own.sum(axis=0))
 
     @property
-    def between_meetings(self) -> Floats:
-        """Own time from where the ranks meet in a step to where they do in the next one."""
+    def between_synchronizations(self) -> Floats:
+        """Compute time from the synchronization point of a step to that of the next one."""
         after = np.isin(self.phases, AFTER_MEETING)
         before = self.own[~after].sum(axis=0)
         following = np.concatenate([before[1:], np.zeros_like(before[:1])])
@@ -116,7 +116,7 @@ class _Grid:
         return matrix
 
     def cut_short(self, steps: pl.DataFrame, workers: pl.DataFrame) -> Flags:
-        """Say which cells are the last step of a process that did not end by itself."""
+        """Return which cells are the last step of a process that was cut short."""
         broken = workers.filter(~pl.col("complete")).select("process")
         last = (
             steps.join(broken, on="process", how="semi").group_by("rank").agg(pl.col("step").max())
@@ -127,7 +127,7 @@ class _Grid:
 
 
 def _settled(total: Floats) -> Flags:
-    """Say which steps compare: half of the ranks there, after the warm-up, not extraordinary."""
+    """Return which steps compare: half of the ranks there, after the warm-up, not extraordinary."""
     ranks = total.shape[1]
     settled = np.count_nonzero(~np.isnan(total), axis=1) * 2 >= max(ranks, 1)
     settled[:WARM_UP] = False
@@ -148,7 +148,7 @@ Workload = dict[str, "Floats"]  # by name, [step, rank]; nan where a step did no
 
 @dataclass(frozen=True)
 class Explanation:
-    """Which amount varies most alike with own time, and what share of its variance that explains."""
+    """Which amount compute time correlates with best, and what share of its variance that explains."""
 
     amount: str
     share: float
@@ -156,7 +156,7 @@ class Explanation:
 
 def measure_workload(trace: Trace, own: ComputeTime) -> Workload:
     """Return the samples and tokens of every step and rank, as far as they were recorded."""
-    told = (
+    recorded = (
         trace.events.filter(
             pl.col("type") == "counter",
             pl.col("kind") == "step",
@@ -171,7 +171,7 @@ def measure_workload(trace: Trace, own: ComputeTime) -> Workload:
     )
     found = {}
     for name in AMOUNTS:
-        mine = told.filter(name=name)
+        mine = recorded.filter(name=name)
         matrix = np.full((len(own.steps), len(own.ranks)), np.nan)
         rows = np.searchsorted(own.steps, mine["step"].to_numpy())
         columns = np.searchsorted(own.ranks, mine["rank"].to_numpy())
@@ -195,16 +195,16 @@ def workload_ratios(given: Workload, ranks: tuple[int, ...], rows: Indices) -> d
 
 
 def workload_sentences(more: dict[str, float], *, several: bool) -> list[str]:
-    """Say that late ranks have more to do, if they have."""
+    """Return sentences on ranks that have more work than the others, if any."""
     name = max(more, key=lambda amount: more[amount], default=None)
     if name is None or more[name] < 1 + MORE_WORK:
         return []
-    who = "They have" if several else "It has"
-    return [f"{who} {fmt.percent(more[name] - 1)} more {name} than the others."]
+    subject = "They have" if several else "It has"
+    return [f"{subject} {fmt.percent(more[name] - 1)} more {name} than the others."]
 
 
 def explained_by_workload(given: Workload, own: ComputeTime) -> Explanation | None:
-    """Look for the amount with which computing varies over ranks and steps; None where all are alike.
+    """Find the amount with which compute time varies over ranks and steps; None where all are equal.
 
     The share is the squared correlation of both, each relative to its step's median.
     """

@@ -65,7 +65,7 @@ def measure(trace: Trace, phases: Phases) -> Efficiency | None:
 
 
 def with_slow_hosts(found: Efficiency, findings: Iterable[Finding]) -> Efficiency:
-    """Tell waiting for slow hosts from that for late ranks: what their findings say that it cost."""
+    """Split off the wait for slow hosts, as their findings give its cost, from that for stragglers."""
     cost = sum(finding.cost or 0.0 for finding in findings if finding.kind == SLOW_HOST)
     bars: list[Share] = []
     for bar in found.waterfall:

@@ -66,7 +66,7 @@ class Intervals:
     end: Ints
 
     def within(self, first: int, last: int) -> Intervals:
-        """Cut to a window; what lies outside or has no length is left out."""
+        """Cut to a window; what is outside or has no length is left out."""
         start, end = np.maximum(self.start, first), np.minimum(self.end, last)
         kept = start < end
         return Intervals(start[kept], end[kept])
@@ -98,7 +98,7 @@ def _no_spans() -> Spans:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What else of the rank goes on: who it waits for, shard queues, communication, other causes.
+    """Concurrent activity of the rank: waits, shard queues, communication, other causes.
 
     `device` is the own work that was timed on a device.
     """
@@ -173,20 +173,20 @@ def _sums(where: Array, values: Ints, size: int) -> Ints:
 
 
 def _differs(*columns: Array) -> Flags:
-    """Say which rows differ from the one before."""
+    """Return which rows differ from the one before."""
     new = np.ones(len(columns[0]), np.bool_)
     new[1:] = np.any([values[1:] != values[:-1] for values in columns], axis=0)
     return new
 
 
 def _either(where: Flags, this: _Code, that: _Code) -> Int16s:
-    """Choose codes, in a type as small as they are."""
+    """Choose codes, in the smallest type that holds them."""
     small = [np.asarray(code, np.int16) for code in (this, that)]
     return np.where(where, *small)
 
 
 def _covered(bounds: Ints, part: Intervals) -> Flags:
-    """Say for each piece whether any interval covers it."""
+    """Return for each piece whether any interval covers it."""
     size = len(bounds)
     if not len(part.start):
         return np.zeros(size - 1, np.bool_)
@@ -219,7 +219,7 @@ def _innermost(bounds: Ints, spans: Spans, busy: Flags) -> tuple[Int16s, Flags, 
 
 
 def _resolved(bounds: Ints, spans: Spans, begin: Indices, busy: Flags) -> Int16s:
-    """Turn blocking spans into communication if any is recorded beneath them, else into waiting."""
+    """Turn blocking spans into communication if any is recorded inside them, else into waiting."""
     meaning = spans.code.astype(np.int16)
     blocked = np.flatnonzero(meaning == BLOCKED)
     before = np.concatenate([[0], np.cumsum(busy)])
@@ -308,7 +308,7 @@ def _joined(picked: list[tuple[Pieces, int, Indices]], field: str) -> Array:
 
 
 def spent_before(inside: pl.DataFrame, moments: Ints) -> Floats:
-    """Return how much of some pieces' time lies before each moment; pieces are sorted and apart."""
+    """Return how much of some pieces' time is before each moment; pieces are sorted and disjoint."""
     begins, ends = inside["start_ns"].to_numpy(), inside["end_ns"].to_numpy()
     if not len(begins):
         return np.zeros(moments.shape)

@@ -89,12 +89,12 @@ class Phases:
 
     @property
     def segments(self) -> pl.DataFrame:
-        """The pieces as rows, in order of process and time, made anew each time."""
+        """The pieces as rows, in order of process and time, built at each access."""
         return self.pieces.frame()
 
 
 def run(trace: Trace, progress: Callable[[int, int], None] | None = None) -> Phases:
-    """Divide every worker's steps into categories; `progress` hears of (done, total) parts."""
+    """Divide every worker's steps into categories; `progress` is called with (done, total) parts."""
     parts = chunks(trace)
     queues = _ByProcess(thread_activity.server_queues(trace))
     cut: list[Pieces] = []

@@ -1,4 +1,4 @@
-"""What the partition is made of: spans of training threads and devices, and what goes on around them.
+"""Input of the partition: spans of training threads and devices, and concurrent activity.
 
 Around a training thread are the collectives that not all have entered, requests in servers' queues,
 communication in flight, and recorded causes of idleness, from the records of the rank and its partners.
@@ -117,7 +117,7 @@ REDUCED_ON_DEVICE: Final = (pl.col("kind") == "reduction") & pl.col(
 
 
 def collective_waits(trace: Trace) -> pl.DataFrame:
-    """Return when each rank stood in a collective that not all had entered."""
+    """Return when each rank was blocked in a collective that not all had entered."""
     start, never = pl.col("start_ns"), pl.col("last_arrival_ns").is_null()
     missing = never & pl.col("last_rank").is_not_null()
     end = (
@@ -129,7 +129,7 @@ def collective_waits(trace: Trace) -> pl.DataFrame:
 
 
 def in_flight(trace: Trace) -> pl.DataFrame:
-    """Return the communication that ran beside each training thread."""
+    """Return the communication in flight concurrently with each training thread."""
     beside = _beside(trace, _IN_FLIGHT).filter(~REDUCED_ON_DEVICE).select(*_COLUMNS)
     queued = trace.spans.filter(REDUCED_ON_DEVICE).select(
         "process",
@@ -140,7 +140,7 @@ def in_flight(trace: Trace) -> pl.DataFrame:
 
 
 def idle_causes(trace: Trace) -> pl.DataFrame:
-    """Return what else explains that a training thread did nothing: pauses, device work."""
+    """Return other recorded causes of idle time: pauses, device work."""
     tracks = trace.threads.filter("in_flight").select("process", "thread").lazy()
     beside = _beside(trace, _CAUSES).join(tracks, on=["process", "thread"], how="anti")
     device_end = pl.col("device_start_ns") + pl.col("device_duration_ns")

@@ -1,4 +1,4 @@
-"""Matches each collective call across ranks: when each came, who came last, who waited how long.
+"""Matches collective calls across ranks: arrivals, the last rank to arrive, and each rank's wait.
 
 Calls belong together if communicator and sequence number are equal; nothing is guessed from times.
 Where the calls of one number differ (another op, another bucket), the ranks have lost step with each
@@ -40,7 +40,7 @@ def match(trace: Trace) -> Trace:
 
 
 def _calls(trace: Trace) -> pl.DataFrame:
-    """Return each rank's calls, one row for a rank and number; the calls of a number stand together."""
+    """Return each rank's calls, one row for a rank and number, sorted by number."""
     wanted = ("process", "rank", *_CALL, "op", "step", "bucket", "bytes", "thread", "peer")
     main = trace.workers.select("process")
     calls = (
@@ -80,13 +80,13 @@ def _expected(trace: Trace) -> pl.DataFrame:
 
 
 def _instances(calls: pl.DataFrame, expected: pl.DataFrame) -> pl.DataFrame:
-    """Return one row a collective, in the calls' order: who came, who last, and whether calls agree."""
+    """Return one row a collective, in the calls' order: its arrivals, and whether its calls agree."""
     latest = pl.col("start_ns").arg_max()
     finished = pl.col("end_ns").is_not_null() & pl.col("status").is_in(["closed", "estimated"])
     size = pl.col("bytes").filter(pl.col("op").is_in(EQUAL_BYTES))
     op = pl.col("op").to_physical()
     members = expected.select("communicator", rank="ranks").explode("rank")
-    strange = calls.join(members, on=["communicator", "rank"], how="anti")["number"].unique()
+    outside = calls.join(members, on=["communicator", "rank"], how="anti")["number"].unique()
     known = pl.col("communicator").is_in(expected["communicator"].implode())
     gathered = calls.group_by("number", maintain_order=True).agg(
         pl.col(_CALL).first(),
@@ -100,13 +100,13 @@ def _instances(calls: pl.DataFrame, expected: pl.DataFrame) -> pl.DataFrame:
     )
     absent = _absent(calls, gathered.filter(~pl.col("finished")), expected)
     sizes = expected.select("communicator", "expected")
-    strangers = pl.col("number").is_in(strange.implode()) & known
+    outsiders = pl.col("number").is_in(outside.implode()) & known
     return (
         gathered.join(sizes, on="communicator", how="left", maintain_order="left")
         .join(absent, on="number", how="left", maintain_order="left")
         .with_columns(
             pl.col("expected").fill_null(pl.col("arrived")),
-            apart=pl.col("differ") | strangers,
+            apart=pl.col("differ") | outsiders,
         )
     )
 
@@ -116,18 +116,18 @@ def _vary(values: pl.Expr) -> pl.Expr:
 
 
 def _absent(calls: pl.DataFrame, unfinished: pl.DataFrame, expected: pl.DataFrame) -> pl.DataFrame:
-    """Return for each collective that nobody finished the first rank that never came to it."""
-    here = (
+    """Return for each collective that no rank finished the first rank that never entered it."""
+    entered = (
         calls.join(unfinished, on="number", how="semi")
         .group_by("number")
-        .agg(pl.col("communicator").first(), here="rank")
+        .agg(pl.col("communicator").first(), entered="rank")
     )
-    missing = pl.col("present").list.set_difference("here").list.sort()
-    return here.join(expected, on="communicator").select("number", absent=missing.list.first())
+    missing = pl.col("present").list.set_difference("entered").list.sort()
+    return entered.join(expected, on="communicator").select("number", absent=missing.list.first())
 
 
 def _with(calls: pl.DataFrame, instances: pl.DataFrame) -> pl.DataFrame:
-    """Say beside each call what is known of its collective."""
+    """Add to each call what is known of its collective."""
     rows = pl.Series(np.repeat(np.arange(instances.height), instances["arrived"].to_numpy()))
     beside = instances.select(pl.exclude("number", *_CALL).gather(rows))
     return calls.hstack(beside)
@@ -169,8 +169,8 @@ def _timed(
 def _waits(arrivals: pl.DataFrame) -> pl.DataFrame:
     """Split each call into waiting for the last rank, and the rest.
 
-    A call that an expected rank never joined has no last arrival; `last_rank` is then who is missing.
-    Where clocks are not tied to each other nobody knows who came last.
+    A call that an expected rank never joined has no last arrival; its `last_rank` is that rank.
+    Where clocks are not tied to each other the last arrival is not known.
     """
     complete = pl.col("matched") & pl.col("absent").is_null() & pl.col("timed")
     duration = pl.col("end_ns") - pl.col("start_ns")
@@ -184,11 +184,11 @@ def _waits(arrivals: pl.DataFrame) -> pl.DataFrame:
 
 
 def _awaited() -> pl.Expr:
-    """When a call could go on: at the last arrival, or as the root of the operation says."""
+    """Return when a call could proceed: at the last arrival, or as the operation's root requires."""
     op, root = pl.col("op"), pl.col("peer")
-    here = pl.col("start_ns")
-    from_root = pl.when(pl.col("rank") == root).then(here).otherwise("root_at")
-    to_root = pl.when(pl.col("rank") == root).then("last").otherwise(here)
+    arrival = pl.col("start_ns")
+    from_root = pl.when(pl.col("rank") == root).then(arrival).otherwise("root_at")
+    to_root = pl.when(pl.col("rank") == root).then("last").otherwise(arrival)
     return (
         pl.when(op.is_in(FROM_ROOT) & pl.col("root_at").is_not_null())
         .then(from_root)
@@ -203,12 +203,12 @@ def _notes(calls: pl.DataFrame, desync: pl.DataFrame, names: pl.DataFrame) -> li
     notes = []
     for uid, first, _ in desync.sort("first").iter_rows():
         at = calls.filter((pl.col("communicator") == uid) & (pl.col("seq") == first))
-        said = (
+        variants = (
             at.group_by(pl.format("{}{}", "op", _bytes()).alias("call"))
             .agg(pl.col("rank").sort())
             .sort(pl.col("rank").list.len(), "call")
         )
-        parts = [f"{call} on ranks {_ranks(ranks)}" for call, ranks in said.iter_rows()]
+        parts = [f"{call} on ranks {_ranks(ranks)}" for call, ranks in variants.iter_rows()]
         sentence = (
             f"Ranks lost step in communicator '{known.get(uid, uid)}' at call {first}: "
             f"{', but '.join(parts)}; its waits are unknown from there on."
@@ -218,7 +218,7 @@ def _notes(calls: pl.DataFrame, desync: pl.DataFrame, names: pl.DataFrame) -> li
 
 
 def _impossible(arrivals: pl.DataFrame, uncertainty_ns: int) -> list[Note]:
-    """Note full collectives that a rank left before the last had come: clocks or matches are wrong."""
+    """Note full collectives left by a rank before the last had entered: clocks or matches are wrong."""
     full = arrivals.filter(
         pl.col("op").is_in(FULL_COLLECTIVES),
         pl.col("last_arrival_ns").is_not_null(),

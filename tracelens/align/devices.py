@@ -24,7 +24,7 @@ _KEY: Final = ("process", "device")
 
 
 def place(trace: Trace) -> Trace:
-    """Move device times to their host's clock; a trace without a device's clock stays as it is."""
+    """Move device times to their host's clock; a trace without a device's clock is returned as it is."""
     readings = trace.clocks.filter(
         pl.col("method") == METHOD, pl.col("device").is_not_null(), _plausible()
     ).sort("monotonic_ns")
@@ -40,7 +40,7 @@ def place(trace: Trace) -> Trace:
 
 
 def _plausible() -> pl.Expr:
-    """Leave out readings that no clock can have given; sums of the others fit into 64 bits."""
+    """Drop readings that no clock can have given; sums of the others fit into 64 bits."""
     return (
         (pl.col("monotonic_ns") <= 4 * FAR_NS)
         & (pl.col("window_ns") <= FAR_NS)
@@ -90,7 +90,7 @@ def _moved(
 
 
 def _in_flight(events: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
-    """Let spans in flight begin and end as the device says; those of which it did not, are estimated."""
+    """Give spans in flight their device times as begin and end; those without any are estimated."""
     tracks = threads.filter("in_flight").select("process", "thread")
     joined = events.join(
         tracks.with_columns(flies=True),

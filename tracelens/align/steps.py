@@ -1,4 +1,4 @@
-"""Divides every worker's time into steps, and says to which step each event belongs.
+"""Divides every worker's time into steps, and assigns each event to its step.
 
 A step lasts from the begin of its step span to the begin of the next: so whatever happens between two
 step spans (often data loading) is in a step too. The last one ends with its own span, for what follows
@@ -163,7 +163,7 @@ def _assign(
     *,
     everywhere: bool,
 ) -> pl.DataFrame:
-    """Give events the step whose window they start in.
+    """Assign to events the step in whose window they start.
 
     Normally only those without a step, on training threads and in-flight tracks; `everywhere` when
     the recorded numbers have lost their meaning.

@@ -33,7 +33,7 @@ class Command(Protocol):
         """Add the verb's arguments."""
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Do it and return the exit code."""
+        """Run the verb and return the exit code."""
 
 
 COMMANDS: Final[tuple[Command, ...]] = (
@@ -72,11 +72,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # noqa: BLE001 - nothing comes after; polars' panics are no Exception
-        return bug.confess(error)
+        return bug.report(error)
 
 
 def _tried(arguments: argparse.Namespace) -> int:
-    """Run the verb; what can go wrong without anybody's mistake is a sentence and an exit code."""
+    """Run the verb; an expected failure becomes one sentence and an exit code."""
     try:
         code: int = arguments.run(arguments)
     except TraceLensError as error:

@@ -1,4 +1,4 @@
-"""`tracelens analyze`: what costs time, why, and what mending it would save."""
+"""`tracelens analyze`: what costs time, why, and what fixing it would save."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
     from tracelens.reports import REPORTS
 
     trace = open_trace(arguments)
-    with progress("analyzing") as tell:
-        report = analyze(trace, progress=tell)
+    with progress("analyzing") as on_progress:
+        report = analyze(trace, progress=on_progress)
     sys.stdout.write(REPORTS[arguments.format].render(report).rstrip("\n") + "\n")
     if arguments.html:
         from tracelens_dashboard.export import report as page

@@ -1,4 +1,4 @@
-"""The last thing that catches an error: whatever gets so far is a mistake of ours, and says so."""
+"""The last handler of errors: whatever reaches it is a bug of ours, and is reported as one."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import Final
 
 from tracelens import __version__
 
-__all__ = ["DEBUG", "EXIT_CODE", "confess"]
+__all__ = ["DEBUG", "EXIT_CODE", "report"]
 
 EXIT_CODE: Final = 70  # "internal software error" of sysexits.h
 DEBUG: Final = "TRACELENS_DEBUG"
 
 
-def confess(error: BaseException) -> int:
-    """Say in one sentence that this is a bug and how to report it; the traceback goes to a file.
+def report(error: BaseException) -> int:
+    """Print one sentence: that this is a bug and how to report it; the traceback goes to a file.
 
     With TRACELENS_DEBUG=1 it goes to standard error instead.
     """
-    told = "".join(traceback.format_exception(error))
+    content = "".join(traceback.format_exception(error))
     if os.environ.get(DEBUG) == "1":
-        sys.stderr.write(told)
+        sys.stderr.write(content)
         kept = "with the traceback above"
     else:
-        kept = _kept(f"tracelens {__version__}, Python {sys.version}\n{told}")
+        kept = _kept(f"tracelens {__version__}, Python {sys.version}\n{content}")
     sys.stderr.write(
         f"tracelens: this is a bug in TraceLens, not in your trace: {type(error).__name__} "
         f"{_where(error)}, version {__version__}; report it to the maintainers with this line, {kept}, "
@@ -36,12 +36,12 @@ def confess(error: BaseException) -> int:
     return EXIT_CODE
 
 
-def _kept(told: str) -> str:
-    """Write the traceback to a file of its own, if there is room for one; say where it is."""
+def _kept(content: str) -> str:
+    """Write the traceback to a file of its own, if there is room for one; return where it is."""
     try:
         descriptor, path = tempfile.mkstemp(prefix="tracelens-bug-", suffix=".txt")
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(told)
+            file.write(content)
     except OSError:
         return f"with the traceback that {DEBUG}=1 prints"
     return f"with the traceback in {path}"

@@ -1,4 +1,4 @@
-"""What `tracelens doctor` checks. A check looks, or tries, and says what it found and what to do.
+"""What `tracelens doctor` checks. Each returns what it found and what to do.
 
 The trial records for real: a process that records and is killed in the middle, and what is left of
 it.
@@ -53,7 +53,7 @@ class Check:
 
 
 def check_all(out: Path | None) -> list[Check]:
-    """Check everything, for recording to `out`, or to where the environment says."""
+    """Check everything, for recording to `out`, or to the folder that the environment names."""
     from tracelens_instrument.core.environment import default_directory, wanted_directory
 
     directory = (out or wanted_directory() or default_directory()).absolute()
@@ -137,8 +137,8 @@ def _folder(directory: Path) -> Check:
 def _identity() -> Check:
     from tracelens_instrument.core.identity import identify, launcher_of
 
-    who = identify({}, {})
-    found = f"{who.role} {who.rank} of {who.world}"
+    identity = identify({}, {})
+    found = f"{identity.role} {identity.rank} of {identity.world}"
     if launcher_of(os.environ) is None:
         return Check("identity", "ok", f"{found}: no launcher has set a rank here")
     return Check("identity", "ok", f"{found}, as the launcher says")
@@ -215,7 +215,7 @@ def check_trial(place: Path) -> Check:
     except OSError as error:
         return Check(name, "problem", f"no folder could be made in {place} ({error.strerror})")
     try:
-        said = _record(folder)
+        output = _record(folder)
         closed = _closed(folder)
     except (OSError, TraceLensError, subprocess.TimeoutExpired) as error:
         return Check(name, "problem", f"a recording could not be read back ({error})")
@@ -223,11 +223,13 @@ def check_trial(place: Path) -> Check:
         shutil.rmtree(folder, ignore_errors=True)
     if closed == SPANS:
         return Check(name, "ok", f"{SPANS} spans recorded, process killed, all read back")
-    return Check(name, "problem", f"{closed} of {SPANS} spans were read back", said.strip()[-500:])
+    return Check(
+        name, "problem", f"{closed} of {SPANS} spans were read back", output.strip()[-500:]
+    )
 
 
 def _record(folder: Path) -> str:
-    """Record and be killed; return what was said meanwhile."""
+    """Record in a process that is killed; return its output."""
     environment = {
         name: text for name, text in os.environ.items() if not name.startswith("TRACELENS_")
     }

@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Choose, say how much it is, write."""
+    """Select, report the size, write."""
     from tracelens.exports import EXPORTS
     from tracelens.exports.selection import of_trace
     from tracelens.model.fmt import count, size
@@ -49,13 +49,13 @@ def run(arguments: argparse.Namespace) -> int:
     _check(chosen, arguments.ranks)
     export = EXPORTS[arguments.to]
     amount = export.size(chosen)
-    told = f"{count(amount.events, 'event')}, about {size(amount.nbytes)}"
+    amount_text = f"{count(amount.events, 'event')}, about {size(amount.nbytes)}"
     if amount.events > export.MOST_EVENTS:
         raise InvalidArgument(
-            f"That would be {told}, and viewers open {export.MOST_EVENTS:,} events at most: "
+            f"That would be {amount_text}, and viewers open {export.MOST_EVENTS:,} events at most: "
             "choose fewer with --ranks and --steps."
         )
-    sys.stdout.write(f"{told}\n")
+    sys.stdout.write(f"{amount_text}\n")
     out = arguments.out or Path(chosen.run + export.SUFFIX)
     try:
         with out.open("w", encoding="utf-8") as file:

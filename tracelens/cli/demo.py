@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do what a user would: record, analyze, serve."""
+    """Run what a user would: record, analyze, serve."""
     folder = arguments.out or record.default_folder()
     print(  # noqa: T201  the demo talks to its user
         f"Training on {arguments.ranks} MPI ranks; rank {arguments.slow_rank} gets {SLOW_MS} ms of "

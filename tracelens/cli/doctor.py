@@ -1,4 +1,4 @@
-"""`tracelens doctor`: whether this machine can record, and what stands in the way."""
+"""`tracelens doctor`: whether this machine can record, and what prevents it."""
 
 from __future__ import annotations
 
@@ -48,8 +48,10 @@ def _lines(found: list[Check]) -> list[str]:
     lines = []
     for check in found:
         head = f"{check.state:8} {check.name:{width}}  "
-        said = f"{check.found}. {check.advice}" if check.advice else check.found
-        lines += textwrap.wrap(said, _WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
+        sentence = f"{check.found}. {check.advice}" if check.advice else check.found
+        lines += textwrap.wrap(
+            sentence, _WIDTH, initial_indent=head, subsequent_indent=" " * len(head)
+        )
     problems = sum(check.state == "problem" for check in found)
     verdict = f"{problems} problem(s) would stop recording" if problems else "ready to record"
     return [*lines, "", verdict]

@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Make the index, unless there is one of the trace as it is, and say where it is."""
+    """Make the index, unless an up-to-date one exists, and print where it is."""
     from tracelens.cli.opening import progress
     from tracelens.lod import index, opening
 

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tracelens.model.trace import Trace
-    from tracelens.readers.base import Progress as Tell
+    from tracelens.readers.base import Progress as OnProgress
 
 
 @contextmanager
 def progress(what: str, then: str | None = None) -> Iterator[Callable[[int, int], None]]:
     """Yield a function to call with (done, total); the bar is on standard error and goes away.
 
-    `then` says what goes on once all is done that is counted.
+    `then` names what follows once all that is counted is done.
     """
     from rich.console import Console
     from rich.progress import Progress
@@ -30,12 +30,12 @@ def progress(what: str, then: str | None = None) -> Iterator[Callable[[int, int]
         task = bar.add_task(what, total=None)
         rest = bar.add_task(then or "", total=None, visible=False)
 
-        def tell(done: int, total: int) -> None:
+        def on_progress(done: int, total: int) -> None:
             over = then is not None and done >= total
             bar.update(task, completed=done, total=total, visible=not over)
             bar.update(rest, visible=over)
 
-        yield tell
+        yield on_progress
 
 
 WHAT: Final = "trace folder, or a table of spans (.arrow, .feather, .parquet, .csv)"
@@ -48,7 +48,7 @@ MAP: Final = (
 def add_trace(
     parser: argparse.ArgumentParser, *, also: str = "", nargs: Literal["+"] | None = None
 ) -> None:
-    """Add the run to read, and what only tables need; `also` says what else may stand there."""
+    """Add the argument for the run, and the options of tables; `also` names other inputs allowed."""
     help_ = f"{WHAT}{also and ', or '}{also}"
     parser.add_argument("trace", type=Path, nargs=nargs, help=help_)
     table = parser.add_argument_group("tables of spans")
@@ -60,17 +60,17 @@ def add_trace(
 
 def open_trace(arguments: argparse.Namespace) -> Trace:
     """Open what `add_trace` asked for, showing progress."""
-    with progress("reading", then="aligning clocks, matching collectives") as tell:
-        return open_path(arguments, arguments.trace, tell)
+    with progress("reading", then="aligning clocks, matching collectives") as on_progress:
+        return open_path(arguments, arguments.trace, on_progress)
 
 
-def open_path(arguments: argparse.Namespace, path: Path, tell: Tell) -> Trace:
+def open_path(arguments: argparse.Namespace, path: Path, on_progress: OnProgress) -> Trace:
     """Open one of several runs, as `add_trace` says how."""
     from tracelens.load import open as open_any
 
     renamed = dict(map(_pair, getattr(arguments, "map", None) or ()))
     one_clock = getattr(arguments, "one_clock", False)
-    return open_any(path, tell, map=renamed, one_clock=one_clock)
+    return open_any(path, on_progress, map=renamed, one_clock=one_clock)
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -78,9 +78,9 @@ def run(arguments: argparse.Namespace) -> int:
     _convert_leftovers(folder)
     rank = launcher_rank()
     if rank is None:
-        _say(_summary(folder, _recorded(folder) - before, attached), code)
+        _print(_summary(folder, _recorded(folder) - before, attached), code)
     elif rank == 0:
-        _say(_invitation(folder), code)
+        _print(_invitation(folder), code)
     return code
 
 
@@ -120,7 +120,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def _kept(keep: str | None, budget: str | None, detail: str | None) -> dict[str, str]:
-    """Return the variables that say what is to be kept, if that was asked for and makes sense."""
+    """Return the variables for what is to be kept, if that was asked for and is valid."""
     from tracelens_instrument.retention.policy import (
         BUDGET_VARIABLE,
         DETAIL_VARIABLE,
@@ -145,12 +145,12 @@ def _sampled(rate: int | None) -> dict[str, str]:
 
 
 def _run(command: Sequence[str], variables: dict[str, str]) -> tuple[int, list[str]]:
-    """Run the command; return its exit code and what hooks attached to, said once for all ranks."""
+    """Run the command; return its exit code and what hooks attached to, once for all ranks."""
     from tracelens_instrument.core.attachments import ATTACHED_VARIABLE
 
-    with tempfile.NamedTemporaryFile("r", encoding="utf-8", errors="replace") as told:
-        code = run_child(command, variables | {ATTACHED_VARIABLE: told.name})
-        return code, list(dict.fromkeys(told.read().splitlines()))
+    with tempfile.NamedTemporaryFile("r", encoding="utf-8", errors="replace") as listing:
+        code = run_child(command, variables | {ATTACHED_VARIABLE: listing.name})
+        return code, list(dict.fromkeys(listing.read().splitlines()))
 
 
 def _command(words: Sequence[str]) -> list[str]:
@@ -210,7 +210,7 @@ def _await_samples(folder: Path) -> None:
 
 
 def _leftovers(folder: Path) -> list[Path]:
-    """Find the segments that nobody writes any more; killed processes take a moment to be gone."""
+    """Find the segments that no process writes any more; killed processes take a moment to end."""
     looks = _LOOKS if launcher_rank() is None else 1
     for look in range(looks):
         found = _unfinished(folder)
@@ -223,12 +223,12 @@ def _leftovers(folder: Path) -> list[Path]:
 
 
 def _unfinished(folder: Path) -> list[Path]:
-    """List segments, and notes that tell where on a host they are."""
+    """List segments, and notes that name where on a host they are."""
     return sorted([*folder.glob(f"*{SEGMENTS_SUFFIX}"), *folder.glob(f"*{ELSEWHERE_SUFFIX}")])
 
 
 def _may_grow(place: Path) -> bool:
-    """Tell whether somebody may still write here: of other hosts nobody knows."""
+    """Return whether a process may still write here: of other hosts that is not known."""
     from tracelens.conversion.segments import is_live, side_of
     from tracelens.schema.host import clock_domain, host_name
 
@@ -253,13 +253,13 @@ def _summary(folder: Path, files: Collection[Path], attached: Sequence[str] = ()
         )
     events = sum(map(_events, files))
     what = f"{_count(files, 'process', 'processes')} with {events:,} events"
-    whose = f" ({', '.join(attached)})" if attached else ""
+    attachments = f" ({', '.join(attached)})" if attached else ""
     shown = _shown(folder)
-    return f"recorded {what}{whose} to {shown}; next: tracelens analyze {shown}"
+    return f"recorded {what}{attachments} to {shown}; next: tracelens analyze {shown}"
 
 
 def _invitation(folder: Path) -> str:
-    """Say where the ranks of our launcher record to; they may not all have ended yet."""
+    """Return where the ranks of our launcher record to; they may not all have ended yet."""
     if not _unfinished(folder) and not _recorded(folder):
         return _summary(folder, ())
     shown = _shown(folder)
@@ -286,7 +286,7 @@ def _shown(folder: Path) -> str:
     return shlex.quote(min(os.path.relpath(folder), str(folder), key=len))
 
 
-def _say(text: str, code: int) -> None:
+def _print(text: str, code: int) -> None:
     ended = f" (the command ended with exit code {code})" if code else ""
     _write(f"{text}{ended}")
 
@@ -320,9 +320,9 @@ def run_child(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 class _Relay:
-    """Passes signals on to a child; one that came before there was a child is passed on later.
+    """Forwards signals to a child; one that arrived before there was a child is forwarded later.
 
-    What we were told to ignore (`nohup`) stays ignored, by the child as well.
+    Signals ignored from the start (`nohup`) stay ignored, by the child as well.
     """
 
     def __init__(self) -> None:
@@ -357,7 +357,7 @@ class _Relay:
 
 
 def _in_foreground() -> bool:
-    """Tell whether a key pressed in our terminal becomes a signal to us."""
+    """Return whether a key pressed in our terminal becomes a signal to us."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except OSError:

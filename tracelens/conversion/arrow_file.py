@@ -36,17 +36,17 @@ _ALIGNMENT = 8
 
 
 def root_table(buffer: memoryview) -> int:
-    """Return where the outermost table stands."""
+    """Return the position of the outermost table."""
     return int(struct.unpack_from("<I", buffer, 0)[0])
 
 
 def followed(buffer: memoryview, at: int) -> int:
-    """Return where that stands which the distance at `at` leads to."""
+    """Return the position to which the distance at `at` points."""
     return at + int(struct.unpack_from("<I", buffer, at)[0])
 
 
 def field_of(buffer: memoryview, table: int, index: int) -> int | None:
-    """Return where a table's field stands, None if it has none."""
+    """Return the position of a table's field, None if it has none."""
     vtable = table - struct.unpack_from("<i", buffer, table)[0]
     if vtable < 0:
         raise struct.error("a table begins before its header")
@@ -157,7 +157,7 @@ class GrowingFile:
         self.sync()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file, if it is open."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -169,7 +169,7 @@ class GrowingFile:
         self.length += len(content)
 
     def _messages(self) -> Iterator[_Message]:
-        """Look at each message of the file, without reading what it holds."""
+        """Yield each message of the file, without reading its body."""
         with (
             mmap.mmap(self._descriptor, self.length, prot=mmap.PROT_READ) as mapped,
             memoryview(mapped) as content,
@@ -223,7 +223,7 @@ def _message(header: memoryview, offset: int) -> _Message:
 
 
 def _footer(messages: list[_Message], side: SideTables) -> bytes:
-    """Take the footer of an empty file with this schema, and put the places of our batches into it."""
+    """Build a footer: that of an empty file with this schema, with the places of our batches."""
     sink = io.BytesIO()
     pa.ipc.new_file(sink, EVENT_SCHEMA.with_metadata(side.to_metadata())).close()
     content = sink.getvalue()

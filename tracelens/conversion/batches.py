@@ -81,7 +81,7 @@ class _Spans(NamedTuple):
 
 
 class Conversion:
-    """Makes batches of what it is fed, and hands them to `sink`.
+    """Makes batches of the records fed to it, and passes them to `sink`.
 
     It goes on where `folder` says that an earlier one stopped, and counts on from there.
     """
@@ -102,14 +102,14 @@ class Conversion:
         every = retention.every
         self._sampling = None if every is None else Sampling(every, retention.burst)
         self._around = _Spans.none()
-        self._waiting = RecordChunk.together(())
+        self._waiting = RecordChunk.concatenated(())
         self._device: list[Records] = []
         self._known = 0
         self._meanings: Meanings = meanings_of(())
         self._in_flight = np.zeros(1, np.bool_)
 
     def learn(self, definitions: Sequence[Definition], threads: Iterable[Thread]) -> None:
-        """Be told what the numbers in records stand for: all that was told before, and more."""
+        """Take the definitions of the numbers in records: all those of before, and more."""
         if len(definitions) != self._known:
             self._known = len(definitions)
             self._meanings = meanings_of(definitions)
@@ -118,7 +118,7 @@ class Conversion:
         self._in_flight[flying] = True
 
     def knows_all(self, records: Records) -> bool:
-        """Tell whether it was told what each of these records stands for."""
+        """Return whether the definition of each of these records is known."""
         return bool((self._meanings.rows(records["definition"]) != UNKNOWN).all())
 
     def feed(self, given: RecordChunk, ahead: Records, wants: ChunkMode) -> RecordChunk:
@@ -131,7 +131,7 @@ class Conversion:
             wants: How.
         """
         events, on_device = self._events(given, ahead)
-        pool = RecordChunk.together([self._waiting, events]).sorted()
+        pool = RecordChunk.concatenated([self._waiting, events]).sorted()
         turn = self._turn(pool.records["start_ns"], ahead, wants)
         self._waiting = pool.part(turn, None)
         chunk = pool.part(0, turn)
@@ -173,23 +173,23 @@ class Conversion:
         still_open = (ends == FOREVER) & (types == _SPAN)
         kept, held = self._choose(chunk, spans, deep, wants)
         if wants.hold:
-            outlasted = still_open & np.isin(chunk.origin, wants.released)
-            self.lost[OUTLASTED] += int(outlasted.sum())
-            held |= still_open & ~outlasted
+            released_open = still_open & np.isin(chunk.origin, wants.released)
+            self.lost[OUTLASTED] += int(released_open.sum())
+            held |= still_open & ~released_open
         self._count_thinned(rows[~kept & ~held])
         self._emit(kept & ~held, fields, rows, depth, on_device)
         self._remember(spans, np.append(np.zeros(count, np.bool_), held))
         back = np.flatnonzero(held)
-        stays = RecordChunk(pick(chunk.records, back), chunk.origin[back], depth[back])
+        kept_back = RecordChunk(pick(chunk.records, back), chunk.origin[back], depth[back])
         if wants.hold:
-            return stays
-        self._waiting = RecordChunk.together([stays, self._waiting])
-        return stays.at(back[:0])
+            return kept_back
+        self._waiting = RecordChunk.concatenated([kept_back, self._waiting])
+        return kept_back.at(back[:0])
 
     def _choose(
         self, chunk: RecordChunk, spans: _Spans, deep: Ints, wants: ChunkMode
     ) -> tuple[Flags, Flags]:
-        """Say which events are to be kept, and of which that is not known yet."""
+        """Return which events are to be kept, and for which that is not known yet."""
         size = len(chunk.records)
         if self._sampling is None:
             return np.ones(size, np.bool_), np.zeros(size, np.bool_)
@@ -209,7 +209,9 @@ class Conversion:
             over=over,
             waited=np.append(np.zeros(earlier, np.bool_), chunk.depth != UNKNOWN_DEPTH),
         )
-        chosen = thin(events, self._sampling, self._in_flight, goes_on=wants.hold, last=wants.last)
+        chosen = thin(
+            events, self._sampling, self._in_flight, continues=wants.hold, last=wants.last
+        )
         return chosen.kept[earlier:], chosen.undecided[earlier:]
 
     def _count_thinned(self, rows: Int32s) -> None:
@@ -239,7 +241,7 @@ class Conversion:
             self._sink(to_batch(some, rows[part], depth[part], self._meanings, on_device))
 
     def _remember(self, spans: _Spans, held: Flags) -> None:
-        """Keep what may hold something yet to come; what is held back comes again by itself.
+        """Keep spans that may contain later events; what is held back is fed again.
 
         That is what lasts longer than all that its own thread began: other threads may be far ahead.
         """
@@ -250,7 +252,7 @@ class Conversion:
 
 
 def _keep_memory() -> None:
-    """Have the C library keep what is freed, or a third of the time goes into getting it again.
+    """Make the C library keep freed memory, or a third of the time goes into getting it again.
 
     glibc returns a block to the kernel at once, unless one as large was freed before.
     """

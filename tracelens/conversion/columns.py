@@ -89,7 +89,7 @@ _STATUS_WORDS: Final = pa.array(STATUSES)
 
 
 def pick(records: Records, where: Indices) -> Records:
-    """Take records; as rows of integers, because numpy copies structures field by field."""
+    """Select records; as rows of integers, because numpy copies structures field by field."""
     if len(where) == len(records) and bool((np.diff(where) == 1).all()):
         return records
     picked: Records = _words(records)[where].reshape(-1).view(SLOT)
@@ -111,7 +111,7 @@ def _words(records: Records) -> Ints:
 
 
 def split(records: Records) -> Fields:
-    """Lay each field out by itself: block by block, or each would be a walk over all the memory."""
+    """Copy each field into an array of its own: block by block, which is kind to caches."""
     words = _words(records)
     turned = np.empty((words.shape[1], len(words)), np.int64)
     for first in range(0, len(words), _BLOCK):
@@ -188,7 +188,7 @@ def _unless_negative(values: Array) -> pa.Array[Any]:
 
 
 def _unless(values: Array, absent: Flags) -> pa.Array[Any]:
-    """Take values, null where they are absent; most columns are all there or not at all."""
+    """Return values, null where they are absent; most columns are complete or empty."""
     nulls = int(np.count_nonzero(absent))
     if nulls == len(values):
         return _absent(nulls, pa.from_numpy_dtype(values.dtype))
@@ -275,7 +275,7 @@ class OnDevice:
         )
 
     def named_by(self, request: UInt64s) -> Flags:
-        """Say which spans' requests name device times, also such as never came."""
+        """Return which spans' requests name device times, also those never recorded."""
         return np.asarray((request >> _NUMBER_BITS == _DEVICE_MARK) & self.used)
 
     def columns(self, request: UInt64s) -> dict[str, pa.Array[Any]]:
@@ -330,11 +330,11 @@ class RecordChunk(NamedTuple):
 
     @classmethod
     def new(cls, records: Records, origin: Ints) -> Self:
-        """Take records that were not fed before."""
+        """Make a chunk of records that were not fed before."""
         return cls(records, origin, np.full(len(records), UNKNOWN_DEPTH))
 
     @classmethod
-    def together(cls, parts: Sequence[RecordChunk]) -> Self:
+    def concatenated(cls, parts: Sequence[RecordChunk]) -> Self:
         """Put parts one after the other."""
         empty = np.empty(0, np.int64)
         return cls(
@@ -344,7 +344,7 @@ class RecordChunk(NamedTuple):
         )
 
     def where(self, chosen: Flags) -> RecordChunk:
-        """Take those that are chosen: all, mostly."""
+        """Select by a mask, which mostly selects all."""
         return self if chosen.all() else self.at(np.flatnonzero(chosen))
 
     def sorted(self) -> RecordChunk:
@@ -354,10 +354,10 @@ class RecordChunk(NamedTuple):
         return self if in_order else self.at(np.argsort(start, kind="stable"))
 
     def part(self, first: int, end: int | None) -> RecordChunk:
-        """Take some that follow each other."""
+        """Return a slice."""
         part = slice(first, end)
         return RecordChunk(self.records[part], self.origin[part], self.depth[part])
 
     def at(self, where: Indices) -> RecordChunk:
-        """Take some."""
+        """Select by indexes."""
         return RecordChunk(pick(self.records, where), self.origin[where], self.depth[where])

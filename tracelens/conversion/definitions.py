@@ -1,4 +1,4 @@
-"""What the definitions of a process say, as columns that records look up by number."""
+"""The definitions of a process, as columns that records look up by number."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Meanings:
 
 
 def meanings_of(definitions: Iterable[Definition]) -> Meanings:
-    """Look at each definition once; of two with the same number the first counts."""
+    """Check each definition once; of two with the same number the first counts."""
     sound: dict[int, Definition] = {}
     for row in filter(_is_sound, definitions):
         sound.setdefault(row.id, row)
@@ -84,7 +84,7 @@ def meanings_of(definitions: Iterable[Definition]) -> Meanings:
 
 
 def _is_sound(row: Definition) -> bool:
-    """Whether a definition is usable; the side file is read, but not trusted."""
+    """Return whether a definition is usable; the side file is read, but not trusted."""
     optional = (row.op, row.algorithm)
     indexes = [index for index in (row.communicator, row.shard) if index is not None]
     return (
@@ -99,7 +99,7 @@ def _is_sound(row: Definition) -> bool:
 
 
 def _column(words: Sequence[str | None], dtype: Any = np.int8) -> Column:
-    """Number words in the order in which they first come."""
+    """Number words in the order of first occurrence."""
     numbers: dict[str, int] = {}
     codes = [
         -1 if word is None else numbers.setdefault(_printable(word), len(numbers)) for word in words

@@ -52,7 +52,7 @@ class Segment(NamedTuple):
     slots: Records
 
     def used(self) -> RecordChunk:
-        """Take the slots that are in use; their origins say where they are."""
+        """Return the slots that are in use; their origins locate them."""
         taken = np.flatnonzero(self.slots["definition"])
         return RecordChunk.new(pick(self.slots, taken), self.origins(taken))
 
@@ -143,10 +143,10 @@ class Progress:
 
 
 def load_progress(folder: Path) -> Progress:
-    """Read how far a segments folder has been converted; not at all, where nothing says so.
+    """Read how far a segments folder has been converted; not at all without a progress file.
 
     Raises:
-        NotATrace: what says so is damaged.
+        NotATrace: the progress file is damaged.
     """
     try:
         row = loads((folder / PROGRESS_FILE).read_bytes())

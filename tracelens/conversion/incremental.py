@@ -53,14 +53,14 @@ def convert_rest(
     Returns the side tables, with what was counted on the way.
     """
     conversion.learn(side.definitions, side.threads)
-    current = RecordChunk.together(())
-    gone: list[Past] = []
-    for following in _chunks(conversion, segments, progress, side, gone):
+    current = RecordChunk.concatenated(())
+    dropped: list[Past] = []
+    for following in _chunks(conversion, segments, progress, side, dropped):
         if len(current.records):
             conversion.feed(current, following.records, ChunkMode())
         current = following
     conversion.feed(current, np.empty(0, SLOT), ChunkMode(last=True))
-    return with_counts(replace(side, past=(*side.past, *gone)), conversion)
+    return with_counts(replace(side, past=(*side.past, *dropped)), conversion)
 
 
 def with_counts(side: SideTables, conversion: Conversion) -> SideTables:
@@ -91,18 +91,18 @@ def _chunks(
     segments: Iterable[Segment],
     progress: Progress,
     side: SideTables,
-    gone: list[Past],
+    dropped: list[Past],
 ) -> Iterator[RecordChunk]:
     if side.retention.last is not None:
-        yield _last_steps(conversion, segments, side.retention.last, side, gone)
+        yield _last_steps(conversion, segments, side.retention.last, side, dropped)
         return
     parts: list[RecordChunk] = []
     for segment in segments:
         parts.append(_rest_of(segment, progress))
         if sum(len(part.records) for part in parts) >= _CHUNK_ROWS:
-            yield RecordChunk.together(parts)
+            yield RecordChunk.concatenated(parts)
             parts = []
-    yield RecordChunk.together(parts)
+    yield RecordChunk.concatenated(parts)
 
 
 def _rest_of(segment: Segment, progress: Progress) -> RecordChunk:
@@ -117,13 +117,13 @@ def _last_steps(
     segments: Iterable[Segment],
     last: int,
     side: SideTables,
-    gone: list[Past],
+    dropped: list[Past],
 ) -> RecordChunk:
-    """Leave out what is older than the steps that were to be kept, and count it and its steps."""
+    """Drop what is older than the steps that were to be kept, and count it and its steps."""
     found = [(segment.number, segment.used().records) for segment in segments]
     kept = cut_to_last(stretches(found), last, side.kept, side.definitions)
     records = join(kept)
-    gone += summarized(steps_cut_off([part for _, part in found], records, side.definitions))
+    dropped += summarized(steps_cut_off([part for _, part in found], records, side.definitions))
     conversion.lost[OUTDATED] += sum(len(part) for _, part in found) - len(records)
     return RecordChunk.new(records, np.zeros(len(records), np.int64))
 
@@ -138,7 +138,7 @@ _SLOT: Final = (1 << SLOT_BITS) - 1
 
 
 class IncrementalConversion:
-    """Goes on where the folder's progress says that it stopped."""
+    """Resumes where the folder's progress ends."""
 
     def __init__(self, folder: Path) -> None:
         """Open the Arrow file of a folder whose lock is held.
@@ -180,10 +180,10 @@ class IncrementalConversion:
         ahead = [file.read().used() for file in following[self._chunk : self._chunk + AHEAD]]
         self._names.read_on()
         self._conversion.learn(self._names.definitions, self._names.threads)
-        new = RecordChunk.together([segment.used() for segment in chunk])
+        new = RecordChunk.concatenated([segment.used() for segment in chunk])
         if not self._conversion.knows_all(new.records):
             return False  # a definition has no room on the disk as yet
-        self._convert(chunk, new, RecordChunk.together(ahead).records)
+        self._convert(chunk, new, RecordChunk.concatenated(ahead).records)
         return True
 
     def finish(self, side: SideTables) -> Path:
@@ -201,7 +201,7 @@ class IncrementalConversion:
         return self._folder / UNFINISHED_FILE
 
     def give_up(self) -> None:
-        """Leave nothing behind of what is not accounted for."""
+        """Remove the unfinished file if none of its batches counts."""
         if not self._progress.length:
             (self._folder / UNFINISHED_FILE).unlink(missing_ok=True)
 
@@ -209,7 +209,7 @@ class IncrementalConversion:
         now = time.monotonic_ns()
         given, waiting, released = self._held_now(now)
         back = self._conversion.feed(
-            RecordChunk.together([given, new]), ahead, ChunkMode(hold=True, released=released)
+            RecordChunk.concatenated([given, new]), ahead, ChunkMode(hold=True, released=released)
         )
         since = {(row.segment, row.slot): row.since_ns for row in self._progress.held}
         held = [
@@ -240,17 +240,17 @@ class IncrementalConversion:
         by_segment: dict[int, list[Held]] = {}
         for row in self._progress.held:
             by_segment.setdefault(row.segment, []).append(row)
-        outlasted = _outlasted(by_segment)
+        expired = _expired(by_segment)
         parts: list[RecordChunk] = []
         waiting: list[Held] = []
         for number, rows in by_segment.items():
             if number in files:
                 given, free = held_in(files[number].read(), rows)
                 parts.append(given)
-                if number not in outlasted:
+                if number not in expired:
                     waiting += [row for row in free if now - row.since_ns < _FREE_FOR_NS]
-        given = RecordChunk.together(parts)
-        return given, waiting, given.origin[np.isin(given.origin >> SLOT_BITS, list(outlasted))]
+        given = RecordChunk.concatenated(parts)
+        return given, waiting, given.origin[np.isin(given.origin >> SLOT_BITS, list(expired))]
 
     def _remove_converted(self) -> None:
         """Remove the segments all of whose events are in the Arrow file."""
@@ -270,7 +270,7 @@ def _counted(counter: Counter[str]) -> dict[str, int]:
     return {name: count for name, count in counter.items() if count}
 
 
-def _outlasted(held: dict[int, list[Held]]) -> set[int]:
+def _expired(held: dict[int, list[Held]]) -> set[int]:
     """Name the oldest segments, where more wait than there may be."""
     found: set[int] = set()
     slots = sum(map(len, held.values()))
@@ -283,7 +283,7 @@ def _outlasted(held: dict[int, list[Held]]) -> set[int]:
 
 
 class _GrowingSideFile:
-    """What a side file that grows says of definitions and threads; each line is read once."""
+    """Definitions and threads of a side file that grows; each line is read once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -294,7 +294,7 @@ class _GrowingSideFile:
         self.side: SideTables = self.read_on()
 
     def read_on(self) -> SideTables:
-        """Read the lines that have come since."""
+        """Read the lines that were added since."""
         with self._path.open("rb") as file:
             file.seek(self._at)
             content = file.read()

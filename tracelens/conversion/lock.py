@@ -23,12 +23,12 @@ _TAKEN: Final = (errno.EWOULDBLOCK, errno.EACCES)
 
 @contextmanager
 def locked(file: Path, patience_s: float = 0.0) -> Iterator[None]:
-    """Hold a lock on an existing file; a process that has it is waited for.
+    """Lock an existing file for a block; waits for a process that holds the lock.
 
     A system, or a file system, without locks is used without.
 
     Raises:
-        BlockingIOError: another process has it, and does not let go in time.
+        BlockingIOError: another process has it, and does not release it in time.
         TraceNotFound: the file is gone, because another process has finished with it.
         OSError: it cannot be opened.
     """
@@ -36,7 +36,7 @@ def locked(file: Path, patience_s: float = 0.0) -> Iterator[None]:
     try:
         _take(descriptor, file, time.monotonic() + patience_s)
         if not _is_still(file, descriptor):
-            raise _gone(file)
+            raise _missing(file)
         yield
     finally:
         os.close(descriptor)
@@ -46,10 +46,10 @@ def _open(file: Path) -> int:
     try:
         return os.open(file, os.O_RDWR | NO_LINK)
     except FileNotFoundError as error:
-        raise _gone(file) from error
+        raise _missing(file) from error
 
 
-def _gone(file: Path) -> TraceNotFound:
+def _missing(file: Path) -> TraceNotFound:
     return TraceNotFound(f"{file} is not there any more")
 
 

@@ -54,7 +54,7 @@ class Sampling(NamedTuple):
     burst: int
 
     def summarised(self, step: Array) -> Flags:
-        """Say of which steps only the summary stays."""
+        """Return the steps of which only the summary is kept."""
         return np.asarray((step >= 0) & (step % self.every >= self.burst))
 
 
@@ -78,7 +78,7 @@ class Sampled:
 
 
 class Thinned(NamedTuple):
-    """Which events stay, and of which a later choice will tell."""
+    """Which events are kept, and which a later choice decides."""
 
     kept: Flags
     undecided: Flags
@@ -109,16 +109,16 @@ def thin(
     sampling: Sampling,
     in_flight: Flags,
     *,
-    goes_on: bool = False,
+    continues: bool = False,
     last: bool = True,
 ) -> Thinned:
-    """Choose what stays of the events; `in_flight` says so of each thread.
+    """Choose the events to keep; `in_flight` is a flag for each thread.
 
     Unless these are the `last` events, more may come of the steps that are in them; the recording may
-    be over all the same, or it still `goes_on`.
+    be over all the same, or it still `continues`.
     """
     summarised = sampling.summarised(events.step)
-    if not goes_on:  # a step that never ended may be where things went wrong
+    if not continues:  # a step that never ended may be where things went wrong
         broken_off = events.span & (events.phase == _STEP) & ~events.over
         summarised &= ~np.isin(events.step, events.step[broken_off])
     flies = in_flight[np.minimum(events.thread, len(in_flight) - 1)]
@@ -139,7 +139,7 @@ def thin(
 
 
 def _outermost(events: Sampled, flies: Flags) -> Flags:
-    """Say which spans on threads are in no other span of the same phase, but for phases in between."""
+    """Return which spans of threads are in no span of the same phase, but for phases in between."""
     found = np.zeros(len(events.start), np.bool_)
     for chosen in by_thread(events.thread, events.start, events.end):
         nests = chosen[events.span[chosen] & ~flies[chosen]]
@@ -228,12 +228,12 @@ def steps_cut_off(
 ) -> list[tuple[int, int, int]]:
     """Return step, begin and end of the steps that are over and were cut off."""
     ids = _step_ids(definitions)
-    stay = kept["start_ns"][np.isin(kept["definition"], ids)]
+    kept_starts = kept["start_ns"][np.isin(kept["definition"], ids)]
     rows = [records[np.isin(records["definition"], ids)] for records in found]
     return [
         (int(row["step"]), int(row["start_ns"]), abs(int(row["end_ns"])))
         for part in rows
-        for row in part[~np.isin(part["start_ns"], stay) & (part["end_ns"] != 0)]
+        for row in part[~np.isin(part["start_ns"], kept_starts) & (part["end_ns"] != 0)]
     ]
 
 
@@ -258,7 +258,7 @@ def _cut(stretch: Stretch, last: int, moments: Sequence[int], step_ids: UInt32s)
 
 
 def _moments(stretch: Stretch, kept: Sequence[Kept]) -> list[int]:
-    """Say before which moments steps of this stretch were to be kept."""
+    """Return the moments before which steps of this stretch were to be kept."""
     inside = [row.at_ns for row in kept if stretch.first <= row.segment <= stretch.last]
     return inside if stretch.gap_after and inside else [*inside, _FOREVER]
 
@@ -273,7 +273,7 @@ def _whole_until(records: Records, rows: Records) -> int:
 def _windows(
     rows: Records, last: int, moments: Sequence[int], since: int
 ) -> Iterator[tuple[int, int]]:
-    """Say from when to when: the last steps that were over at each moment."""
+    """Return begins and ends: the last steps that were over at each moment."""
     ends = np.abs(rows["end_ns"])
     for moment in moments:
         over = rows["start_ns"][(ends != 0) & (ends <= moment)]

@@ -122,7 +122,7 @@ def finish(converting: IncrementalConversion, place: Path) -> Path:
 
 
 def _publish(unfinished: Path, path: Path) -> None:
-    """Give a whole file its name; it may have to go to another file system for that."""
+    """Rename a complete file to its place, which may be on another file system."""
     try:
         unfinished.replace(path)
     except OSError as error:
@@ -151,7 +151,7 @@ def _cleared(place: Path, folder: Path, path: Path) -> Path:
 
 
 def folder_of(place: Path) -> Path:
-    """Return the segments folder: `place` itself, or where its note leads to.
+    """Return the segments folder: `place` itself, or the folder that its note names.
 
     Raises:
         UnusableInput: it leads nowhere.
@@ -160,15 +160,15 @@ def folder_of(place: Path) -> Path:
 
 
 def is_live(place: Path) -> bool:
-    """Tell whether the process that records to `place` still runs, on this machine.
+    """Return whether the process that records to `place` still runs, on this machine.
 
     Raises:
         UnusableInput: as `decode` does.
     """
     side = side_of(place)
     process = side.process
-    here = process.host == host_name() and process.clock_domain == clock_domain()
-    if side.complete or not here:
+    same_clock = process.host == host_name() and process.clock_domain == clock_domain()
+    if side.complete or not same_clock:
         return False
     started = process_started_ns(process.pid)
     return started is not None and started <= process.incarnation + _START_SLACK_NS
@@ -200,7 +200,7 @@ def _read_side(folder: Path) -> SideTables:
             return from_lines(lines)
     except FileNotFoundError as error:
         raise TraceNotFound(
-            f"{folder} has no {SIDE_FILE}, without which nobody knows whose events these are"
+            f"{folder} has no {SIDE_FILE}, without which it is not known whose events these are"
         ) from error
     except OSError as error:
         raise NotATrace(f"{folder / SIDE_FILE} cannot be read ({error.strerror})") from error

@@ -21,7 +21,7 @@ class ExportFormat(Protocol):
     MOST_EVENTS: int
 
     def size(self, chosen: Selection, /) -> Size:
-        """Say how many events it holds and about how large it will be."""
+        """Return how many events it holds and about how large it will be."""
 
     def write(self, chosen: Selection, /) -> Iterator[str]:
         """Write it, piece by piece."""

@@ -33,7 +33,7 @@ _SILENT: Final = {None, -1, "closed"}
 
 
 def size(chosen: Selection) -> Size:
-    """Say how many events a selection holds, and about how many bytes; reads all of it."""
+    """Return how many events a selection holds, and about how many bytes; reads all of it."""
     events, sampled, letters = 0, 0, 0
     for owner in chosen.owners:
         spans = chosen.spans(owner)
@@ -86,7 +86,7 @@ def _spans(chosen: Selection, owner: Owner, spans: pl.DataFrame) -> Iterator[str
 
 
 def _by_thread(spans: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
-    """Return the spans of each thread; where a device's stream ran them, there once more, then."""
+    """Yield the spans of each thread, and again those that a device's stream ran, with its times."""
     end = pl.col("device_start_ns") + pl.col("device_duration_ns")
     there = spans.filter(end.is_not_null() & pl.col("stream").is_not_null()).with_columns(
         thread="stream", start_ns="device_start_ns", end_ns=end
@@ -97,7 +97,7 @@ def _by_thread(spans: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
 
 
 def _nested(spans: pl.DataFrame) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Give each span the first lane in which it lies within or after all that are there."""
+    """Assign to each span the first lane in which it is within or after all that are there."""
     until = pl.col("end_ns").fill_null(ENDLESS)
     ordered = spans.with_columns(until=until).sort(
         "start_ns", "until", "depth", descending=[False, True, False]

@@ -1,4 +1,4 @@
-"""What changed from one run to another: step by step since their beginnings, on the ranks of both.
+"""Differences between two runs: step by step since their begins, on the ranks of both.
 
 Steps are matched by their place since the run's begin, as two runs rarely number, or end, alike.
 """
@@ -40,7 +40,7 @@ class Change:
 
     @property
     def clear(self) -> bool:
-        """Whether the interval leaves no doubt of the direction."""
+        """Whether the interval excludes zero."""
         return self.low > 0 or self.high < 0
 
 
@@ -54,21 +54,21 @@ class Difference:
     ranks: tuple[int, ...]
     steps: tuple[int, ...]
     others: tuple[int, ...]
-    own_ns: Floats
+    compute_ns: Floats
 
 
-def difference(here: Residuals, other: Residuals) -> Difference:
-    """Compare every rank's own time in the steps that both runs came to."""
-    ranks = tuple(rank for rank in here.ranks if rank in set(other.ranks))
-    count = min(len(here.steps), len(other.steps))
-    mine = here.own_ns[[here.ranks.index(rank) for rank in ranks], :count]
-    theirs = other.own_ns[[other.ranks.index(rank) for rank in ranks], :count]
-    return Difference(ranks, here.steps[:count], other.steps[:count], np.asarray(mine - theirs))
+def difference(one: Residuals, other: Residuals) -> Difference:
+    """Compare every rank's compute time in the steps that both runs reached."""
+    ranks = tuple(rank for rank in one.ranks if rank in set(other.ranks))
+    count = min(len(one.steps), len(other.steps))
+    mine = one.compute_ns[[one.ranks.index(rank) for rank in ranks], :count]
+    theirs = other.compute_ns[[other.ranks.index(rank) for rank in ranks], :count]
+    return Difference(ranks, one.steps[:count], other.steps[:count], np.asarray(mine - theirs))
 
 
-def step_change(here: Run, other: Run) -> Change | None:
+def step_change(one: Run, other: Run) -> Change | None:
     """Compare the medians of the steps' lengths; null where one of the runs has no step."""
-    mine, theirs = _lengths(here), _lengths(other)
+    mine, theirs = _lengths(one), _lengths(other)
     if not len(mine) or not len(theirs):
         return None
     before, after = float(np.median(theirs)), float(np.median(mine))
@@ -86,16 +86,16 @@ def category_means(times: Times) -> dict[str, float]:
     return dict(zip(times.categories, (sums / steps).tolist(), strict=True))
 
 
-def moved(here: Times, other: Times) -> list[tuple[str, float, float]]:
+def moved(one: Times, other: Times) -> list[tuple[str, float, float]]:
     """List (category, mean ns a step here, mean there), what changed most first."""
-    mine, theirs = category_means(here), category_means(other)
+    mine, theirs = category_means(one), category_means(other)
     names = dict.fromkeys([*mine, *theirs])
     rows = [(name, mine.get(name, 0.0), theirs.get(name, 0.0)) for name in names]
     return sorted(rows, key=lambda row: -abs(row[1] - row[2]))
 
 
 def only_in(findings: Sequence[Finding], others: Sequence[Finding]) -> list[Finding]:
-    """Return the findings of which the other run has none alike: the same of the same ranks."""
+    """Return the findings that the other run lacks: those of the same kind on the same ranks."""
     known = {_likeness(finding) for finding in others}
     return [finding for finding in findings if _likeness(finding) not in known]
 
@@ -111,7 +111,7 @@ def _lengths(run: Run) -> Floats:
 
 
 def _medians(lengths: Floats, random: np.random.Generator) -> Floats:
-    """Resample blocks of neighbouring steps, as neighbours are alike (Künsch 1989), for medians."""
+    """Resample blocks of neighbouring steps, which are correlated (Künsch 1989), for medians."""
     count = len(lengths)
     block = max(round(count ** (1 / 3)), 1)
     begins = random.integers(0, count - block + 1, (RESAMPLES, -(-count // block)))

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 if TYPE_CHECKING:
-    Tell = Callable[[int, int], None]
+    OnProgress = Callable[[int, int], None]
 
 TYPES: Final[dict[str, np.dtype[Any]]] = {
     "starts": np.dtype(np.int64),
@@ -52,7 +52,11 @@ MARKS: Final = "marks"
 
 
 def save_lanes(
-    parts: Iterable[Lanes], folder: Path, what: str, total: int = 0, tell: Tell | None = None
+    parts: Iterable[Lanes],
+    folder: Path,
+    what: str,
+    total: int = 0,
+    on_progress: OnProgress | None = None,
 ) -> tuple[Ints, tuple[str, ...]]:
     """Write the columns of all parts; return the offsets of their lanes, and their words."""
     words: dict[tuple[str, ...], int] = {}
@@ -70,8 +74,8 @@ def save_lanes(
             marked = slice(-sum(counts) % MARK, None, MARK)
             marks.append((part.starts[marked], part.ends[marked]))
             counts += np.diff(part.offsets).tolist()
-            if tell:
-                tell(len(counts) - 1, total)
+            if on_progress:
+                on_progress(len(counts) - 1, total)
         for name, file in files.items():
             file.seek(0)
             _header(file, name, sum(counts))
@@ -133,7 +137,7 @@ def _efficiency(row: dict[str, Any]) -> Efficiency:
 
 
 def _fixed(row: dict[str, Any]) -> dict[str, Any]:
-    """Give a record its tuples back."""
+    """Restore the tuples of a record."""
     return {name: tuple(v) if isinstance(v, list) else v for name, v in row.items()}
 
 
@@ -148,8 +152,8 @@ _FACTS: Final = "run.json"
 _REPORT: Final = "report.json"
 
 
-def save_run(run: Run, parts: Iterable[Lanes], folder: Path, tell: Tell) -> None:
-    """Write everything but the levels of colours into an empty folder.
+def save_run(run: Run, parts: Iterable[Lanes], folder: Path, on_progress: OnProgress) -> None:
+    """Write everything but the colour levels into an empty folder.
 
     The spans come part by part, in the order of the run's lanes, which need not hold them.
     """
@@ -163,7 +167,7 @@ def save_run(run: Run, parts: Iterable[Lanes], folder: Path, tell: Tell) -> None
         table.write_ipc(_table(folder, name))
     save_report(run.report, folder / _REPORT)
     run_data.save_glance(run, folder)
-    offsets, words = save_lanes(parts, folder, "spans", len(scene.lanes), tell)
+    offsets, words = save_lanes(parts, folder, "spans", len(scene.lanes), on_progress)
     save_lanes([scene.steps], folder, "steps", len(scene.lanes))
     ladder = ladder_of(offsets, scene.whole)
     np.save(folder / "times.npy", times.ns)
@@ -212,7 +216,7 @@ def load_run(folder: Path) -> Run:
         report=load_report(folder / _REPORT),
         tables={name: pl.read_ipc(_table(folder, name)) for name in run_data.KEPT_TABLES},
         times=times,
-        lateness=residuals.measure(times),
+        residuals=residuals.measure(times),
         scene=scene,
         moved=_load_moved(folder),
         calls=pl.scan_ipc(folder / _CALLS),

@@ -1,7 +1,7 @@
 """The level-of-detail index: a run on disk, made once, opened in a moment, with every level mapped.
 
 It is written coarse levels first into a folder that gets its name when it can be used; finer levels
-are added, each whole or absent. So whatever is found is whole, also after a kill, and an index can
+are added, each complete or absent. So whatever is found is complete, also after a kill, and an index can
 be looked at while it is refined. One process writes at a time.
 
 The folder is named after what the index was made of, so a stale one is simply not found: beside the
@@ -29,7 +29,7 @@ from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, TRACE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from tracelens.lod.files import Tell
+    from tracelens.lod.files import OnProgress
     from tracelens.lod.lanes import Lanes
     from tracelens.lod.pyramid import Bins
     from tracelens.lod.run_data import Run
@@ -44,7 +44,7 @@ _LIVE_SUFFIXES: Final = (SEGMENTS_SUFFIX, ELSEWHERE_SUFFIX)
 
 
 def fingerprint(trace: Path) -> str | None:
-    """Return what changes with the files of a trace folder.
+    """Return a digest of the files of a trace folder.
 
     None where there is nothing to keep an index of: a recording that still goes on, or no folder.
     """
@@ -112,7 +112,7 @@ _PATIENCE_S: Final = 600.0
 
 
 def _no_progress(_done: int, _total: int) -> None:
-    """Hear of progress, and tell nobody."""
+    """Ignore progress."""
 
 
 def find(trace: Path) -> Path | None:
@@ -124,8 +124,10 @@ def find(trace: Path) -> Path | None:
     return next((folder for folder in found if folder.is_dir() and not folder.is_symlink()), None)
 
 
-def write(trace: Path, run: Run, parts: Iterable[Lanes], tell: Tell = _no_progress) -> Path | None:
-    """Write the index of a trace without its finer levels; indexes of what it was before go.
+def write(
+    trace: Path, run: Run, parts: Iterable[Lanes], on_progress: OnProgress = _no_progress
+) -> Path | None:
+    """Write the index of a trace without its finer levels; indexes of its earlier states are removed.
 
     `parts` are the run's lanes from top to bottom. None where no index can be kept: the recording goes
     on, or nothing can be written.
@@ -138,12 +140,12 @@ def write(trace: Path, run: Run, parts: Iterable[Lanes], tell: Tell = _no_progre
             folder = place / made_of
             if not folder.is_dir():
                 _clear(trace, place)
-                _write(run, parts, place, folder, tell)
+                _write(run, parts, place, folder, on_progress)
             return folder
     return None
 
 
-def refine(folder: Path, tell: Tell = _no_progress) -> None:
+def refine(folder: Path, on_progress: OnProgress = _no_progress) -> None:
     """Add the finer levels to an index; does nothing where they are there.
 
     Raises:
@@ -153,7 +155,7 @@ def refine(folder: Path, tell: Tell = _no_progress) -> None:
         run = files.load_run(folder)
         missing = [r for r in _ladder(run) if not _level(folder, r).exists()]
         if missing:
-            _add_levels(run, missing, folder, tell)
+            _add_levels(run, missing, folder, on_progress)
 
 
 def load(folder: Path) -> Run | None:
@@ -182,14 +184,16 @@ def size(folder: Path) -> dict[str, int]:
     return found
 
 
-def _write(run: Run, parts: Iterable[Lanes], place: Path, folder: Path, tell: Tell) -> None:
+def _write(
+    run: Run, parts: Iterable[Lanes], place: Path, folder: Path, on_progress: OnProgress
+) -> None:
     unfinished = place / UNFINISHED
     unfinished.mkdir()
-    files.save_run(run, parts, unfinished, tell)
+    files.save_run(run, parts, unfinished, on_progress)
     written = files.load_run(unfinished)
     rungs = _ladder(written)
     coarse = [rung for rung in rungs if rung.count <= COARSE_BINS] or list(rungs[-1:])
-    _add_levels(written, coarse, unfinished, tell)
+    _add_levels(written, coarse, unfinished, on_progress)
     unfinished.rename(folder)
 
 
@@ -198,7 +202,7 @@ def _ladder(run: Run) -> tuple[Bins, ...]:
     return run.scene.pyramid.ladder
 
 
-def _add_levels(run: Run, rungs: list[Bins], folder: Path, tell: Tell) -> None:
+def _add_levels(run: Run, rungs: list[Bins], folder: Path, on_progress: OnProgress) -> None:
     """Write some neighbouring levels; each gets its name when it is whole."""
     lanes = run.scene.lanes
     shapes = {_level(folder, rung): (len(lanes), rung.count) for rung in rungs}
@@ -209,7 +213,7 @@ def _add_levels(run: Run, rungs: list[Bins], folder: Path, tell: Tell) -> None:
     for lane in range(len(lanes)):
         for draft, row in zip(drafts, pyramid.of_lane(lanes, lane, rungs), strict=True):
             draft[lane] = row
-        tell(lane + 1, len(lanes))
+        on_progress(lane + 1, len(lanes))
     for file, draft in zip(shapes, drafts, strict=True):
         draft.flush()
         _draft(file).rename(file)

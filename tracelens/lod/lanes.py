@@ -1,6 +1,6 @@
-"""Spans as rows of arrays, and their codes: what every level of detail is drawn from.
+"""Spans as rows of arrays, and their codes: the input of every level of detail.
 
-Codes are palette indexes: the small numbers that stand for a category, or for a degree of lateness,
+Codes are palette indexes: the small numbers that stand for a category, or for a range of residuals,
 in a pixel.
 """
 
@@ -38,7 +38,7 @@ LEVELS: Final = 24  # the eye tells no more apart, and noise packs well
 
 
 def label_of(code: int) -> str:
-    """Return the category, or the shard's operation, that a palette index stands for."""
+    """Return the category, or the shard's operation, of a palette index."""
     return LABELS[code % SHADE - 1]
 
 
@@ -48,7 +48,7 @@ Role = Literal["worker", "device", "ps"]
 
 @dataclass(frozen=True)
 class Lane:
-    """Whose row it is; `part` tells several rows of one process apart."""
+    """The process of a row; `part` distinguishes several rows of one process."""
 
     process: int
     role: Role
@@ -200,7 +200,7 @@ def joined(parts: Sequence[Lanes]) -> Lanes:
 
 
 def base_of(known: dict[tuple[str, ...], int], words: tuple[str, ...]) -> np.int32:
-    """Return where a part's words stand among those of all parts so far, which it joins."""
+    """Return the offset of a part's words among those of all parts so far, to which they are added."""
     return np.int32(known.setdefault(words, sum(map(len, known))))
 
 

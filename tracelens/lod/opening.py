@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from tracelens.lod.run_data import Glance
     from tracelens.model.trace import Trace
 
-    Tell = Callable[[int, int], None]
-    Progress = Callable[[str], AbstractContextManager[Tell]]
+    OnProgress = Callable[[int, int], None]
+    Progress = Callable[[str], AbstractContextManager[OnProgress]]
 
 
 @contextmanager
-def without_progress(_what: str) -> Iterator[Tell]:
-    """Tell nobody of any progress."""
+def without_progress(_what: str) -> Iterator[OnProgress]:
+    """Ignore progress."""
     yield lambda _done, _total: None
 
 
@@ -48,11 +48,11 @@ def explained(trace: Trace, progress: Progress = without_progress) -> Run:
 
     Finer levels of an index are left for later (`refined`); a run without an index has all in memory.
     """
-    with progress("analyzing") as tell:
-        report = analyze(trace, tell)
+    with progress("analyzing") as on_progress:
+        report = analyze(trace, on_progress)
     run, parts = outlined(trace, report)
-    with progress("indexing") as tell:
-        folder = index.write(trace.path, run, parts, tell) if trace.path else None
+    with progress("indexing") as on_progress:
+        folder = index.write(trace.path, run, parts, on_progress) if trace.path else None
         kept = index.load(folder) if folder else None
         return kept or with_pyramid(Run.of(trace, report))
 
@@ -61,5 +61,5 @@ def refined(run: Run, progress: Progress = without_progress) -> None:
     """Add the levels that the index of a run still lacks; they show as soon as they are there."""
     pyramid = run.scene.pyramid
     if pyramid and pyramid.folder and not pyramid.complete:
-        with progress("refining the index") as tell:
-            index.refine(pyramid.folder, tell)
+        with progress("refining the index") as on_progress:
+            index.refine(pyramid.folder, on_progress)

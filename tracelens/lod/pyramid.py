@@ -54,7 +54,7 @@ def ladder_over(start_ns: int, end_ns: int, spans_a_lane: float) -> list[Bins]:
 
 
 def rungs_over(start_ns: int, end_ns: int, finest_ns: int) -> list[Bins]:
-    """Return the levels above, and with, the one whose bins are so wide."""
+    """Return the levels from that with bins of this width upwards."""
     found = [Bins.over(start_ns, end_ns, finest_ns)]
     while found[-1].count > FEWEST_BINS:
         found.append(Bins.over(start_ns, end_ns, 2 * found[-1].width_ns))
@@ -64,7 +64,7 @@ def rungs_over(start_ns: int, end_ns: int, finest_ns: int) -> list[Bins]:
 def build_levels(starts: Ints, ends: Ints, codes: Bytes, ladder: list[Bins]) -> Iterator[Bytes]:
     """Yield a lane's row of each level; `ladder` holds neighbouring levels, the finest first.
 
-    The lane's items have a length and lie within the bins; they may be in any order, and overlap.
+    The lane's items have a length and are within the bins; they may be in any order, and overlap.
     """
     present, sums = busy_time(starts, ends, codes, ladder[0])
     for rung in ladder:
@@ -150,7 +150,7 @@ class Pyramid:
 
     @property
     def complete(self) -> bool:
-        """Whether all levels are there."""
+        """Whether all levels exist."""
         return all(self._level(rung) is not None for rung in self.ladder)
 
     def grid(self, seen: Window, step_ns: int) -> Grid | None:
@@ -218,7 +218,7 @@ def ladder_of(offsets: Ints, whole: Window) -> list[Bins]:
 
 
 def of_lane(lanes: Lanes, lane: int, rungs: list[Bins]) -> list[Bytes]:
-    """Build the rows of one lane; what lies outside the run is left out."""
+    """Build the rows of one lane; what is outside the run is left out."""
     first, end = rungs[0].origin_ns, rungs[0].origin_ns + rungs[0].count * rungs[0].width_ns
     part = lanes.between(lane, first, end)
     starts = np.maximum(lanes.starts[part], first)

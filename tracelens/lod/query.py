@@ -1,6 +1,6 @@
-"""What to draw for a window: lateness per step, what most of each pixel was, samples, or the spans.
+"""What to draw for a window: residuals per step, the dominant category per pixel, samples, or spans.
 
-And over them the critical path: which row it is on, from when to when.
+And over them the critical path: on which row it is, from when to when.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tracelens.lod.viewport import Band, Grid, Plan, Window
 
 
-Level = Literal["lateness", "dominant", "sampled", "spans"]
+Level = Literal["residuals", "dominant", "sampled", "spans"]
 
 COLUMNS: Final = 1200
 # Below this width of a step, categories are noise to the eye; tall rows bear less. Where spans can only
@@ -38,7 +38,7 @@ BAR_PX: Final = 6
 class Scene:
     """All that a timeline can show.
 
-    `lanes` and `steps` have the same rows; the items of `steps` are whole steps, coded by lateness.
+    `lanes` and `steps` have the same rows; the items of `steps` are whole steps, coded by residual.
     `peaks` are those of `steps`, `pyramid` that of `lanes`; either may be missing.
     """
 
@@ -95,7 +95,7 @@ def look(scene: Scene, seen: Window, plan: Plan, columns: int = COLUMNS) -> Pict
     return Picture(
         grid=grid,
         pixels=raster.fill(plan, pixels, range(len(chosen))),
-        level="spans" if whole else inside if any(workers) else "lateness",
+        level="spans" if whole else inside if any(workers) else "residuals",
         spans=scene.lanes.count(seen.start_ns, seen.end_ns),
         hidden=0 if whole else hidden,
         bars=bars,
@@ -105,7 +105,7 @@ def look(scene: Scene, seen: Window, plan: Plan, columns: int = COLUMNS) -> Pict
 def lane_at(
     scene: Scene, seen: Window, plan: Plan, height: float, columns: int = COLUMNS
 ) -> int | None:
-    """Return the lane that is drawn at a height: the one that stands for its band."""
+    """Return the lane that is drawn at a height: the one that represents its band."""
     band = plan.at(height)
     if band is None:
         return None
@@ -138,7 +138,7 @@ def _paint(
 
 
 def _severity(scene: Scene, grid: Grid) -> Ints:
-    """Say how late each lane is at worst in what is drawn."""
+    """Return the largest residual code of each lane in what is drawn."""
     first, last = scene.steps.bounds(grid.start_ns, grid.end_ns)
     begin, end = int(first.min(initial=0)), int(last.max(initial=0))
     codes = np.append(scene.steps.codes[begin:end], np.uint8(0))
@@ -174,11 +174,11 @@ class PathStretch(NamedTuple):
     end_ns: int
 
 
-def path_within(stays: pl.DataFrame, lanes: Lanes, grid: Grid) -> list[PathStretch]:
-    """Return what a grid of pixels has room for; `stays` as in `critical_path`, with its processes."""
+def path_within(stretches: pl.DataFrame, lanes: Lanes, grid: Grid) -> list[PathStretch]:
+    """Return what a grid of pixels can show; `stretches` as in `critical_path`, with processes."""
     rows = {lane.process: index for index, lane in enumerate(lanes.lanes) if lane.role == "worker"}
     shown = critical_path.stretches_within(
-        stays, grid.start_ns, grid.end_ns, max(grid.columns // PATH_PX, 1)
+        stretches, grid.start_ns, grid.end_ns, max(grid.columns // PATH_PX, 1)
     )
     return [
         PathStretch(rows[process], start, end)

@@ -95,7 +95,7 @@ def rank_scene(
 ) -> Scene:
     """Make the scene of a rank's recorded spans; `names` are those of its threads.
 
-    Rows beyond the first `MOST_ROWS` are left out. Below them come the stacks that were sampled
+    Rows beyond the first `MOST_ROWS` are left out. Below them are the stacks that were sampled
     (`samples` as in `Trace.samples`), by the innermost call.
     """
     kind = pl.col("kind").cast(pl.String)
@@ -130,7 +130,7 @@ def rank_scene(
 
 
 def _stacks(samples: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """Return a rank's sampled stacks as rows to be drawn, neighbours told apart by their code."""
+    """Return a rank's sampled stacks as rows to be drawn, neighbours distinguished by their code."""
     innermost = pl.col("frames").list.last().str.replace(FOLDERS, " (")
     part = pl.format("code of {}", "thread_name")
     steps = spans.filter(pl.col("kind") == "step").select("start_ns", "step").sort("start_ns")
@@ -143,12 +143,12 @@ def _stacks(samples: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def _label(names: dict[int, str], thread: int, depth: int, part: str) -> str:
-    """Name a row by its thread, where that begins; the rows below it are told apart by their depth."""
+    """Name a row by its thread, where that begins; the rows below it are labelled by their depth."""
     return f"{names.get(thread, part)}" if not depth else f"{names.get(thread, part)} · {depth}"
 
 
 def _one_each(lanes: Lanes, whole: Window) -> Lanes:
-    """Say nothing of steps: one item, the run, in each lane."""
+    """Return one item, the run, for each lane: steps are not drawn."""
     count = len(lanes)
     numbers = np.zeros(count, np.int32)
     return Lanes(

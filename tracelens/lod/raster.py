@@ -35,7 +35,7 @@ def sample(
 ) -> tuple[Bytes, int]:
     """Draw the span under each column's centre, a row for each chosen lane.
 
-    Also returns how many spans of these lanes, in the window `seen`, lie between centres and are not
+    Also returns how many spans of these lanes, in the window `seen`, are between centres and not
     drawn.
     """
     items, half = _items(lanes, chosen, grid), grid.step_ns // 2
@@ -48,7 +48,7 @@ def sample(
 
 
 def highest(lanes: Lanes, chosen: Sequence[int], grid: Grid) -> Bytes:
-    """Draw the highest code that touches each column: a late step shows, however narrow it is.
+    """Draw the highest code that touches each column: a slow step shows, however narrow it is.
 
     An item's first column may be that of others, too, of which the highest counts; the columns after
     its first one are no other item's first but the last of them.
@@ -87,7 +87,7 @@ def _items(lanes: Lanes, chosen: Sequence[int], grid: Grid) -> _Items:
 
 
 def _column(times: Ints, grid: Grid, least: int = 0) -> Ints:
-    """Return the columns that hold these times; those beside the grid as `least`, or the last one."""
+    """Return the columns that hold these times; those outside the grid as `least`, or the last one."""
     column = (times - grid.start_ns) // grid.step_ns
     return np.asarray(np.clip(column, least, grid.columns - 1))
 
@@ -123,9 +123,9 @@ def encode_png(pixels: Bytes, palette: Sequence[Colour], *, small: bool = False)
     lines[:, 0] = FILTER_NONE
     lines[:, 1:] = pixels
     looked = pixels[:, :-1:SAMPLE]
-    alike = np.count_nonzero(looked[1:] == looked[:-1], axis=1)
+    repeats = np.count_nonzero(looked[1:] == looked[:-1], axis=1)
     runs = np.count_nonzero(looked[1:] == pixels[1:, 1::SAMPLE], axis=1)
-    up = 1 + np.flatnonzero(alike >= runs)
+    up = 1 + np.flatnonzero(repeats >= runs)
     lines[up, 0] = FILTER_UP
     lines[up, 1:] -= pixels[up - 1]
     return b"".join(

@@ -45,15 +45,15 @@ def find(values: Floats) -> list[Regime]:
     series = np.asarray(values[known], float)
     edges = np.linspace(0, len(series), min(len(series), BLOCKS) + 1).astype(int)
     blocks = np.array([np.median(series[a:b]) for a, b in pairwise(edges)])
-    cuts = _merged(series, [int(edges[cut]) for cut in _cuts(_calm(np.log(blocks)))])
+    cuts = _merged(series, [int(edges[cut]) for cut in _cuts(_without_spikes(np.log(blocks)))])
     return [
         Regime(int(known[a]), int(known[b - 1]), float(np.median(series[a:b])))
         for a, b in pairwise(cuts)
     ]
 
 
-def _calm(series: Floats) -> Floats:
-    """Take spikes back to the median of their neighbourhood."""
+def _without_spikes(series: Floats) -> Floats:
+    """Replace spikes by the median of their neighbourhood."""
     wide = np.pad(series, 4, mode="reflect") if len(series) > 4 else np.pad(series, 4, mode="edge")
     around = np.median(np.lib.stride_tricks.sliding_window_view(wide, 9), axis=1)
     reach = _SPIKE * max(_noise(series), 1e-12)
@@ -73,22 +73,24 @@ def _cuts(series: Floats) -> list[int]:
     sums, squares = (np.concatenate([[0.0], np.cumsum(part)]) for part in (series, series**2))
     price = PENALTY * max(_noise(series), LEAST / 10) ** 2 * np.log(max(count, 2))
     shortest = max(SHORTEST, count // OF_ALL)
-    best, came = np.full(count + 1, np.inf), np.zeros(count + 1, np.int64)
+    best, previous = np.full(count + 1, np.inf), np.zeros(count + 1, np.int64)
     best[0] = 0.0
     for end in range(1, count + 1):
         begins = np.arange(max(end - shortest + 1, 1))
-        misfit = squares[end] - squares[begins] - (sums[end] - sums[begins]) ** 2 / (end - begins)
-        total = best[begins] + misfit + price
-        came[end] = int(total.argmin())
-        best[end] = total[came[end]]
+        deviation = (
+            squares[end] - squares[begins] - (sums[end] - sums[begins]) ** 2 / (end - begins)
+        )
+        total = best[begins] + deviation + price
+        previous[end] = int(total.argmin())
+        best[end] = total[previous[end]]
     cuts = [count]
     while cuts[-1]:
-        cuts.append(int(came[cuts[-1]]))
+        cuts.append(int(previous[cuts[-1]]))
     return cuts[::-1]
 
 
 def _merged(series: Floats, cuts: list[int]) -> list[int]:
-    """Take out the weakest cut until all are clear."""
+    """Remove the weakest cut until all are clear."""
     while len(cuts) > 2:
         places = range(1, len(cuts) - 1)
         clear = [
@@ -102,7 +104,7 @@ def _merged(series: Floats, cuts: list[int]) -> list[int]:
 
 
 def _clearness(before: Floats, after: Floats) -> float:
-    """Say how far two sides are from not being told apart: 1 and more is enough."""
+    """Return the separation of two sides relative to the required one: 1 and more is enough."""
     levels = float(np.median(before)), float(np.median(after))
     middle = sum(levels) / 2
     upper, lower = (before, after) if levels[0] > levels[1] else (after, before)

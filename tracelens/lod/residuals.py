@@ -1,4 +1,4 @@
-"""How much later each rank was in each step than its peers, and that as lanes of colour levels."""
+"""Residuals against peers: each rank's compute time per step less that of its peers, and as lanes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Array, Bytes, Floats
     from tracelens.lod.step_times import Times
 
-# The ramp ends at what is late in the worst steps, leaving out a few (a first step loads libraries),
+# The ramp ends at the residual of the worst steps, leaving out a few (a first step loads libraries),
 # and never below a tenth of a step: noise in a healthy run stays pale.
 CEILING_QUANTILE: Final = 0.98
 SMALLEST_CEILING: Final = 0.1
@@ -26,29 +26,29 @@ SMALLEST_CEILING: Final = 0.1
 
 @dataclass(frozen=True)
 class Residuals:
-    """Own time of every rank in every step, [rank, step] in ns; NaN where the rank was not there.
+    """Compute time of every rank in every step, [rank, step] in ns; NaN where the rank was absent.
 
-    `excess_ns` is own time less that of the peers: the lower median over the ranks of a step, or,
-    where there is one rank, its own median over the steps.
+    `residual_ns` is compute time less that of the peers: the lower median over the ranks of a step,
+    or, where there is one rank, its own median over the steps.
     """
 
     ranks: tuple[int, ...]
     steps: tuple[int, ...]
-    own_ns: Floats
-    excess_ns: Floats
+    compute_ns: Floats
+    residual_ns: Floats
     ceiling_ns: float
 
     @cached_property
     def total_ns(self) -> Floats:
-        """Per rank, all time by which it was late."""
-        return np.asarray(np.nansum(np.maximum(self.excess_ns, 0), axis=1))
+        """Per rank, the sum of its positive residuals."""
+        return np.asarray(np.nansum(np.maximum(self.residual_ns, 0), axis=1))
 
     @property
     def levels(self) -> Bytes:
-        """Return the excess as palette indexes."""
-        share = np.clip(np.nan_to_num(self.excess_ns) / self.ceiling_ns, 0, 1)
+        """Return the residuals as palette indexes."""
+        share = np.clip(np.nan_to_num(self.residual_ns) / self.ceiling_ns, 0, 1)
         levels = FIRST_LEVEL + np.rint(share * (LEVELS - 1))
-        return np.where(np.isnan(self.excess_ns), BLANK, levels).astype(np.uint8)
+        return np.where(np.isnan(self.residual_ns), BLANK, levels).astype(np.uint8)
 
 
 def measure(times: Times, categories: Iterable[str] = COMPUTE_CATEGORIES) -> Residuals:
@@ -57,25 +57,25 @@ def measure(times: Times, categories: Iterable[str] = COMPUTE_CATEGORIES) -> Res
 
 
 def compare(
-    own: Floats, ranks: tuple[int, ...], steps: tuple[int, ...], step_ns: float = 0.0
+    compute: Floats, ranks: tuple[int, ...], steps: tuple[int, ...], step_ns: float = 0.0
 ) -> Residuals:
     """Compare rows of time, [rank, step], with each other; `step_ns` is how long a step usually is."""
     axis = 0 if len(ranks) > 1 else 1
-    excess = own - _lower_median(own, axis) if own.size else own
-    return Residuals(ranks, steps, own, excess, _ceiling(own, excess, step_ns))
+    residual = compute - _lower_median(compute, axis) if compute.size else compute
+    return Residuals(ranks, steps, compute, residual, _ceiling(compute, residual, step_ns))
 
 
-def step_lanes(lateness: Residuals, steps: pl.DataFrame, lanes: Sequence[Lane]) -> Lanes:
-    """Make one lane a rank whose items are its steps, coded by how late it was in each.
+def step_lanes(residuals: Residuals, steps: pl.DataFrame, lanes: Sequence[Lane]) -> Lanes:
+    """Make one lane a rank whose items are its steps, coded by their residuals.
 
-    `steps` as in `Trace.steps`; `lanes` are the workers' of the same order as `lateness.ranks`.
+    `steps` as in `Trace.steps`; `lanes` are the workers' of the same order as `residuals.ranks`.
     """
-    levels, items, offsets = lateness.levels, [], [0]
+    levels, items, offsets = residuals.levels, [], [0]
     by_process = steps.sort("start_ns").partition_by("process", as_dict=True, maintain_order=True)
     for row, lane in enumerate(lanes):
         mine = by_process.get((lane.process,), steps.clear())
-        known = mine.filter(pl.col("step").is_in(list(lateness.steps)))
-        column = np.searchsorted(lateness.steps, known["step"].to_numpy())
+        known = mine.filter(pl.col("step").is_in(list(residuals.steps)))
+        column = np.searchsorted(residuals.steps, known["step"].to_numpy())
         items.append(known.with_columns(code=pl.Series(levels[row, column], dtype=pl.UInt8)))
         offsets.append(offsets[-1] + known.height)
     table = pl.concat(items) if items else steps.with_columns(code=pl.lit(0, pl.UInt8)).clear()
@@ -129,15 +129,15 @@ def _busy(lanes: Lanes, lane: int, starts: Array) -> Floats:
 
 
 def _lower_median(values: Floats, axis: int) -> Floats:
-    """The lower of the two middle values: with two ranks, the one that is not late."""
+    """Return the lower of the two middle values: with two ranks, that of the faster one."""
     ordered = np.sort(values, axis=axis)  # NaN last
     present = np.sum(~np.isnan(values), axis=axis, keepdims=True)
     return np.take_along_axis(ordered, np.maximum(present - 1, 0) // 2, axis=axis)
 
 
-def _ceiling(own: Floats, excess: Floats, step_ns: float) -> float:
-    if not excess.size or np.isnan(excess).all():
+def _ceiling(compute: Floats, residual: Floats, step_ns: float) -> float:
+    if not residual.size or np.isnan(residual).all():
         return 1.0
-    worst = np.max(np.nan_to_num(excess), axis=0)
-    usual = max(float(np.nanmedian(own)), step_ns)
+    worst = np.max(np.nan_to_num(residual), axis=0)
+    usual = max(float(np.nanmedian(compute)), step_ns)
     return max(float(np.quantile(worst, CEILING_QUANTILE)), SMALLEST_CEILING * usual, 1.0)

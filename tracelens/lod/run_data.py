@@ -71,7 +71,7 @@ KEPT_TABLES: Final[dict[str, str]] = {
 
 
 def tables_of(report: Report) -> dict[str, pl.DataFrame]:
-    """Take the tables out of a report; those of analyses that were not run are left out."""
+    """Return the tables of a report; those of analyses that were not run are left out."""
     found = {}
     for name, path in KEPT_TABLES.items():
         analysis, _, way = path.partition(".")
@@ -106,7 +106,7 @@ class Run:
     threads: pl.DataFrame
     windows: pl.DataFrame
     times: Times
-    lateness: Residuals
+    residuals: Residuals
     loads: pl.DataFrame
     traffic: pl.DataFrame
     tables: Mapping[str, pl.DataFrame]
@@ -125,7 +125,7 @@ def outlined(trace: Trace, report: Report) -> tuple[Run, Iterator[Lanes]]:
     """Make a run whose lanes are empty, and an iterator over their parts, from top to bottom."""
     phases = cast("Phases", report.results["phases"])
     times = Times.of(phases.times, trace.workers["rank"].to_list())
-    late, windows = residuals.measure(times), residuals.boundaries(trace.steps)
+    rank_residuals, windows = residuals.measure(times), residuals.boundaries(trace.steps)
     loads: Shards = cast("Imbalance", report.results["imbalance"]).shards
     workers = trace.workers.select("process", "rank").rows()
     others = _other_lanes(trace)
@@ -137,11 +137,13 @@ def outlined(trace: Trace, report: Report) -> tuple[Run, Iterator[Lanes]]:
         threads=trace.threads.select("process", "thread", "name", "device"),
         windows=windows,
         times=times,
-        lateness=late,
+        residuals=rank_residuals,
         loads=loads.loads,
         traffic=loads.traffic,
         tables=tables_of(report),
-        scene=_scene(trace, late, windows, [Lane(p, "worker", r) for p, r in workers], others),
+        scene=_scene(
+            trace, rank_residuals, windows, [Lane(p, "worker", r) for p, r in workers], others
+        ),
         moved=trace.moved,
         calls=search.calls_of(trace),
     )
@@ -170,14 +172,14 @@ def shard_spans(trace: Trace) -> pl.DataFrame:
 
 def _scene(
     trace: Trace,
-    late: Residuals,
+    rank_residuals: Residuals,
     windows: pl.DataFrame,
     workers: list[Lane],
     others: list[Lanes],
 ) -> Scene:
     """Stack a row a worker, then those of streams and shards; only their steps have items yet."""
     more = [residuals.shard_lanes(part, windows) for part in others]
-    steps = lanes.joined([residuals.step_lanes(late, trace.steps, workers), *more])
+    steps = lanes.joined([residuals.step_lanes(rank_residuals, trace.steps, workers), *more])
     whole = _whole(trace)
     usual = (windows["end_ns"] - windows["start_ns"]).median()
     step_ns = max(1, int(cast("float", usual))) if windows.height else whole.width_ns
@@ -237,7 +239,7 @@ class Glance:
 
     @classmethod
     def of(cls, run: Run) -> Glance:
-        """Take it from a run."""
+        """Summarize a run."""
         lengths = (run.windows["end_ns"] - run.windows["start_ns"]).to_numpy()
         efficiency = run.report.efficiency
         return cls(
@@ -254,7 +256,7 @@ class Glance:
 
 
 def verdict(report: Report) -> str:
-    """Say the worst fault of a report, or that there is none."""
+    """Return the worst fault of a report, or that there is none."""
     faults = (f.sentence for f in report.findings if f.category == "fault")
     return next(faults, NO_FAULT)
 

@@ -1,7 +1,7 @@
 """Finds spans by name, time by category, and collective calls.
 
-What is called so in a window: how often, how long, and where it took longest. How the ranks spent a
-window, exactly. Of one collective call: when every rank entered it, who came last, and when they
+Spans of a name in a window: how often, how long, and where it took longest. How the ranks spent a
+window, exactly. Of one collective call: when each rank entered it, which was last, and when they
 left.
 """
 
@@ -112,7 +112,7 @@ CALL_COLUMNS: Final = ("communicator", "seq", "rank", "op", "start_ns", "end_ns"
 
 @dataclass(frozen=True)
 class Call:
-    """When each rank that took part entered and left; who is still inside has not left."""
+    """When each rank that took part entered and left; a rank that is still inside has not left."""
 
     op: str
     seq: int
@@ -136,7 +136,7 @@ class Call:
 
     @property
     def over_ns(self) -> int:
-        """When the last rank left; when the last one entered, if nobody has left yet."""
+        """When the last rank left; when the last one entered, if none has left yet."""
         return max(self.left.values(), default=self.last_ns)
 
 

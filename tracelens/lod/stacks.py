@@ -1,6 +1,6 @@
-"""Samples of call stacks as pages draw them: a rank's calls beside its peers', and when they ran.
+"""Samples of call stacks as pages draw them: a rank's calls compared with its peers', and their times.
 
-How long a call took is told as by the analyses: the recorded pieces of a phase say how long it was, the
+Durations of calls are estimated as by the analyses: recorded pieces give the length of a phase, the
 samples in them which share each stack had.
 """
 
@@ -113,7 +113,7 @@ def _innermost(stacks: Mapping[Stack, float]) -> dict[str, float]:
 
 
 def _below(stacks: Mapping[Stack, float]) -> dict[str, float]:
-    """Return each frame's time with what it calls; one that calls itself counts once."""
+    """Return each frame's time including its callees; recursion counts once."""
     found: dict[str, float] = {}
     for stack, ns in stacks.items():
         for frame in set(stack):

@@ -31,7 +31,7 @@ Block: TypeAlias = npt.NDArray[np.unsignedinteger[Any]]
 
 @dataclass(frozen=True)
 class Times:
-    """`ns` is [category, rank, step]; `there` tells whether a rank took part in a step, [rank, step].
+    """`ns` is [category, rank, step]; `there` is whether a rank took part in a step, [rank, step].
 
     `usual_ns` is the median length of a rank's step.
     """
@@ -45,7 +45,7 @@ class Times:
 
     @classmethod
     def of(cls, times: pl.DataFrame, ranks: Iterable[int]) -> Times:
-        """Take them from a frame as `Phases.times`; time outside of steps is left out."""
+        """Build them from a frame such as `Phases.times`; time outside of steps is left out."""
         rows = tuple(ranks)
         inside = times.filter((pl.col("step") >= 0) & pl.col("rank").is_in(list(rows)))
         steps = inside["step"].unique().sort()
@@ -135,7 +135,7 @@ class StepGrid:
 
     @cached_property
     def cells_ns(self) -> Floats:
-        """The longest time of each cell, [row, column]; NaN where nobody was there."""
+        """The longest time of each cell, [row, column]; NaN where no rank took part."""
         begins = [part.start for part in self.rows]
         found = [
             np.fmax.reduceat(
@@ -179,23 +179,23 @@ class StepTimes:
 
     @classmethod
     def of(cls, times: Times, categories: Sequence[str]) -> StepTimes:
-        """Measure all steps in which anybody was."""
-        usual, longest, who = [np.zeros(0)], [np.zeros(0)], [np.zeros(0, np.int64)]
+        """Measure all steps in which any rank took part."""
+        usual, longest, rows = [np.zeros(0)], [np.zeros(0)], [np.zeros(0, np.int64)]
         for part in chunks(times):
             spent = times.spent(categories, part)
             usual.append(_median(spent))
             filled = np.nan_to_num(spent, nan=-1)
             longest.append(filled.max(axis=0))
-            who.append(filled.argmax(axis=0))
+            rows.append(filled.argmax(axis=0))
         every = max(-(-times.there.size // SAMPLED), 1)
-        ranks = tuple(times.ranks[row] for row in np.concatenate(who).tolist())
+        ranks = tuple(times.ranks[row] for row in np.concatenate(rows).tolist())
         sample = times.spent(categories, slice(None, None, every))
         found = np.concatenate(usual), np.concatenate(longest)
         return cls(times.steps, *found, ranks, times.ranks, sample, every)
 
 
 def _median(spent: Floats) -> Floats:
-    """Return each column's median; NaN where nobody was there."""
+    """Return each column's median; NaN where no rank took part."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a step of nobody has none
         return np.asarray(np.nanmedian(spent, axis=0))

@@ -70,7 +70,7 @@ class Grid:
 
 
 def snap(window: Window, whole: Window, columns: int) -> Grid:
-    """Cover a window, and `OVERSCAN` beside it, with columns of which `columns` span the window.
+    """Cover a window, and `OVERSCAN` on each side, with columns of which `columns` span the window.
 
     Columns start at multiples of their width: a span keeps its pixels while one pans, so that
     nothing shimmers. The grid ends where the run ends.
@@ -106,7 +106,7 @@ class Band:
 
     @property
     def middle(self) -> float:
-        """Where its label stands."""
+        """Where its label is drawn."""
         return self.top + self.height / 2
 
 
@@ -128,7 +128,7 @@ class Plan:
 
 
 def plan(lanes: Lanes, pinned: Sequence[int] = (), order: Sequence[int] | None = None) -> Plan:
-    """Give every lane its place; `pinned` and `order` list lanes (order: of the workers)."""
+    """Assign a band to every lane; `pinned` and `order` list lanes (order: of the workers)."""
     workers = [i for i, lane in enumerate(lanes.lanes) if lane.role == "worker"]
     streams = [i for i, lane in enumerate(lanes.lanes) if lane.role == "device"]
     shards = [i for i, lane in enumerate(lanes.lanes) if lane.role == "ps"]
@@ -154,6 +154,6 @@ def _stack(bands: list[Band], section: Section, lanes: list[int], top: int, room
     return top
 
 
-def worst(groups: Sequence[tuple[int, ...]], badness: Ints) -> list[int]:
-    """Choose the lane that stands for each group: the one with the greatest badness."""
-    return [max(group, key=lambda lane: int(badness[lane])) for group in groups]
+def worst(groups: Sequence[tuple[int, ...]], severity: Ints) -> list[int]:
+    """Choose the lane that represents each group: the one with the greatest severity."""
+    return [max(group, key=lambda lane: int(severity[lane])) for group in groups]

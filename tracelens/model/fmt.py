@@ -71,7 +71,7 @@ def bandwidth(bytes_per_ns: float) -> str:
 
 
 def points(share: float, digits: int | None = None) -> str:
-    """Write a share as points of hundred, with so many decimals: ``12`` or ``0.4`` if not said."""
+    """Format a share in percent, without the sign: by default ``12`` or ``0.4``."""
     value = 100 * share
     shown = digits if digits is not None else 0 if abs(value) >= 9.95 else 1
     return f"{value:.{shown}f}"
@@ -109,7 +109,7 @@ def steps(first: int, last: int) -> str:
 
 
 def phase(name: str) -> str:
-    """Say a phase within a sentence: ``data loading``, ``backprop``."""
+    """Name a phase within a sentence: ``data loading``, ``backprop``."""
     return _PHASES.get(name, name)
 
 

@@ -136,6 +136,6 @@ class Report:
 
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
-        """The tables of all results that belong into a report, by name; docs/report.md tells of each."""
+        """The tables of all results that belong into a report, by name (docs/report.md)."""
         parts = [result.tables for result in self.results.values() if isinstance(result, Tabled)]
         return {name: table for part in parts for name, table in part.items()}

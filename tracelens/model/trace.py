@@ -237,8 +237,8 @@ class Trace:
     """A run. Frames are documented by the column tables of this module.
 
     `expected_ranks` is the world size that the processes report. `steps` and `arrivals` are empty
-    until the transforms of the same name filled them in. `moved` tells how the times of each process
-    came onto the common clock; those of a process that it lacks stayed as they were.
+    until the transforms of the same name filled them in. `moved` is how the times of each process
+    were mapped to the common clock; those of a process that it lacks stayed as they were.
     """
 
     from_table: ClassVar[FromTable]  # set by tracelens.load, which stands above readers

@@ -23,14 +23,14 @@ Progress = Callable[[int, int], None]  # (done, total), in processes or files
 
 
 class Reader(Protocol):
-    """Reads one format; never guesses what a file does not say, never runs what it holds."""
+    """Reads one format; never guesses what a file lacks, never executes what it holds."""
 
     @property
     def name(self) -> str:
         """Name the format in a few words."""
 
     def sniff(self, path: Path) -> bool:
-        """Say whether `path` looks like this format, without reading much of it."""
+        """Return whether `path` looks like this format, without reading much of it."""
 
     def read(self, path: Path, progress: Progress | None = None) -> Trace:
         """Read it; parts that cannot be read become notes, and the rest is read all the same.

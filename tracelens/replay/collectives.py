@@ -46,7 +46,7 @@ class StepCalls:
 
     @classmethod
     def of(cls, calls: pl.DataFrame) -> list[StepCalls]:
-        """Take apart the calls of one communicator by how many a step has."""
+        """Split the calls of one communicator by how many a step has."""
         numbers = calls["step"].to_numpy()
         names = ("ready_ns", "wire_ns", "bytes")
         columns = [calls[name].to_numpy() for name in names]
@@ -220,7 +220,7 @@ class Pipeline:
 
     @classmethod
     def of(cls, trace: Trace, phases: Phases, own: ComputeTime) -> Pipeline | None:
-        """Take the calls in flight of all ranks; None where they are no pipeline as above.
+        """Build it of the calls in flight of all ranks; None where they are no pipeline as above.
 
         That is where the last call of a step does not come about when a rank has done its own work: the
         training thread waits before it, or goes on for long, beside calls that end in the next step.
@@ -286,7 +286,7 @@ def _beyond_peers(came: Floats, effect: Floats) -> Floats:
 
 
 def _in_flight_by_count(trace: Trace, own: ComputeTime) -> Iterator[_CallArrivals]:
-    """Take calls in flight of all ranks apart by how many a step has; each needs a step before it."""
+    """Split calls in flight of all ranks by how many a step has; each needs a step before it."""
     ranks = len(own.ranks)
     rows = trace.arrivals.filter(
         pl.col("step").is_in(own.steps.tolist()),

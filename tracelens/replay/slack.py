@@ -113,7 +113,7 @@ def _before(spare: Ints, members: Ints, known: Floats) -> Ints:
 
 
 def _calls(trace: Trace, calls: pl.DataFrame) -> _Calls:
-    """Take the calls apart, whose ranks stand together (`tracelens.align.collectives`)."""
+    """Split the calls, whose ranks are neighbours (`tracelens.align.collectives`)."""
     number = calls["seq"].to_numpy().astype(np.int64)
     world = calls["communicator"].to_physical().to_numpy()
     changes = (np.diff(number) != 0) | (np.diff(world) != 0)

@@ -1,6 +1,6 @@
-"""Facts of the machine that recorder and reader must see alike: its name, its clock, its processes.
+"""Facts of the machine on which recorder and reader must agree: its name, its clock, its processes.
 
-And a note in the trace folder that says on which host a process's live segments lie: where the
+And a note in the trace folder that names the host of a process's live segments: where the
 trace folder is on a network file system, segments are recorded on a disk of the host, and only the
 Arrow file is written to the trace folder, when recording has ended. The note is one JSON object.
 """
@@ -77,14 +77,14 @@ _MOST_BYTES: Final = 1 << 16
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """Where segments lie: the host, and the path of the folder on it."""
+    """Where segments are: the host, and the path of the folder on it."""
 
     host: str
     path: str
 
 
 def leave_note(note: Path, folder: Path) -> None:
-    """Say in the new file `note` that the segments are in `folder` on this host.
+    """Write the new file `note`: the segments are in `folder` on this host.
 
     Raises:
         FileExistsError: there is such a file.
@@ -102,7 +102,7 @@ def read_note(note: Path) -> Elsewhere:
     """Read a note.
 
     Raises:
-        NotATrace: it does not say what a note says.
+        NotATrace: it is no such note.
     """
     try:
         with note.open("rb") as file:
@@ -113,19 +113,21 @@ def read_note(note: Path) -> Elsewhere:
 
 
 def find_segments(note: Path) -> Path:
-    """Return the segments folder that a note speaks of.
+    """Return the segments folder that a note names.
 
     Raises:
-        NotATrace: it does not say what a note says.
+        NotATrace: it is no such note.
         TraceNotFound: the folder is on another host, or gone.
     """
-    told = read_note(note)
-    folder = Path(told.path)
+    elsewhere = read_note(note)
+    folder = Path(elsewhere.path)
     if folder.is_dir():
         return folder
-    if told.host != host_name():
+    if elsewhere.host != host_name():
         raise TraceNotFound(
-            f"its events are still on host {told.host}, in {told.path}: they come here when its "
-            "process ends, or when 'tracelens info' reads this trace there"
+            f"its events are still on host {elsewhere.host}, in {elsewhere.path}: they are copied here "
+            "when its process ends, or when 'tracelens info' reads this trace there"
         )
-    raise TraceNotFound(f"its events were on this host, in {told.path}, and are not there any more")
+    raise TraceNotFound(
+        f"its events were on this host, in {elsewhere.path}, and are not there any more"
+    )

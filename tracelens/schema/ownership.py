@@ -41,12 +41,12 @@ def mark(folder: Path, trace: Path | None = None) -> None:
 
 
 def is_ours(folder: Path) -> bool:
-    """Tell whether TraceLens, run by this user, made this very folder."""
+    """Return whether TraceLens, run by this user, made this very folder."""
     return _proved(folder) is not None
 
 
 def belongs_to(folder: Path, trace: Path) -> bool:
-    """Tell whether TraceLens, run by this user, made a folder for this very trace folder."""
+    """Return whether TraceLens, run by this user, made a folder for this very trace folder."""
     try:
         return _proved(folder) == trace.stat().st_ino
     except OSError:

@@ -233,7 +233,7 @@ def to_line(
 
 
 def dropped_line(reason: str, count: int) -> bytes:
-    """Say that `count` events have been lost so far for `reason` (the last line of a reason counts)."""
+    """Return the line: `count` events were lost so far for `reason` (the last of a reason counts)."""
     return dumps({"table": "dropped", "reason": reason, "count": count}).encode() + b"\n"
 
 

@@ -38,7 +38,7 @@ class Ring:
         shape = (scenario.steps, scenario.ranks, scenario.buckets, self._count)
         self._begin, self._end = (np.zeros(shape, np.int64) for _ in range(2))
 
-    def play(self, step: int, enter: Ints, transfers: Ints, skews: Ints) -> Ints:
+    def replay(self, step: int, enter: Ints, transfers: Ints, skews: Ints) -> Ints:
         """Return when each rank leaves each bucket's reduction, [rank, bucket]."""
         leave = np.empty_like(enter)
         blocking = not self._scenario.overlap
@@ -86,7 +86,7 @@ class ComputeTimes:
 
 
 def draw_compute_times(scenario: Scenario) -> ComputeTimes:
-    """Draw all own work of a scenario; who is not there has none, and so delays nobody."""
+    """Draw all compute times of a scenario; a rank that is absent has none, and delays no other."""
     there = membership.present(scenario)
     means = {
         "data": scenario.data_ms,
@@ -119,7 +119,7 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
             ready[step], backprop_end[step], transfers[step], skews[step]
         )
         if hops:
-            leave[step] = hops.play(step, enter[step], transfers[step], skews[step])
+            leave[step] = hops.replay(step, enter[step], transfers[step], skews[step])
             if not scenario.overlap:
                 enter[step, :, 1:] = leave[step, :, :-1]
         done[step] = np.maximum(leave[step].max(axis=-1), backprop_end[step])

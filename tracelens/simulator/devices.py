@@ -28,7 +28,7 @@ _WHERE: Final = ("process", "step")
 
 
 def launched(scenario: Scenario, true: pl.DataFrame) -> pl.DataFrame:
-    """Let the host only queue what runs on the device; all in true time."""
+    """Make the host only queue what runs on the device; all in true time."""
     steps = true.filter(kind="step", type="span").select(*_WHERE, begin="start_ns", until="end_ns")
     data = true.filter(kind="data").group_by(_WHERE).agg(begun=pl.col("end_ns").max())
     marks = steps.join(data, on=_WHERE)
@@ -81,10 +81,10 @@ def readings(scenario: Scenario, last_ns: int) -> pl.DataFrame:
                 "method": "device",
                 "monotonic_ns": int(middle),
                 "window_ns": WINDOW_NS,
-                "offset_ns": int(middle - told),
+                "offset_ns": int(middle - device_ms),
                 "device": 0,
             }
-            for middle, told in zip(middles, shown(moments), strict=True)
+            for middle, device_ms in zip(middles, shown(moments), strict=True)
         ]
     return pl.DataFrame(rows, schema=CLOCK_COLUMNS)
 
@@ -96,7 +96,7 @@ def _queued(scenario: Scenario, name: str) -> pl.Expr:
 
 
 def _waits(scenario: Scenario, steps: pl.DataFrame) -> pl.DataFrame:
-    """Let each step end with the host waiting for its device."""
+    """End each step with the host waiting for its device."""
     return steps.with_columns(
         start_ns=_queued(scenario, "end_ns"),
         name=pl.lit("synchronize", EVENT_COLUMNS["name"]),

@@ -31,9 +31,9 @@ class Epoch:
 
 
 def present(scenario: Scenario) -> Flags:
-    """Say which rank is there in which step, [step, rank]."""
+    """Return which rank is there in which step, [step, rank]."""
     there = np.ones((scenario.steps, scenario.ranks), np.bool_)
-    for rank, (first, last) in scenario.stays:
+    for rank, (first, last) in scenario.present:
         there[:first, rank] = there[last + 1 :, rank] = False
     return there
 
@@ -63,8 +63,8 @@ def communicator_of_steps(scenario: Scenario) -> Any:
 
 
 def events_while_present(scenario: Scenario, process: int, events: pl.DataFrame) -> pl.DataFrame:
-    """Leave out what a rank does in steps in which it is not there."""
-    for rank, (first, last) in scenario.stays:
+    """Drop what a rank does in steps in which it is absent."""
+    for rank, (first, last) in scenario.present:
         if rank == process:
             return events.filter(pl.col("step").is_between(first, last))
     return events

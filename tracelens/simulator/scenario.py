@@ -81,8 +81,8 @@ class Scenario:
     `placement` (`tracelens.placement`), each pushed and pulled by itself. With `shared_links` pushes
     share their shard's link evenly, and n of them get 1 / (1 + `incast` (n - 1)) of its work done.
     `on_device`: every worker has a device that does the work, while its host queues it in `launch_share`
-    of the time and waits for the rest of the step. `stays` names ranks that are there only from one step
-    to another, inclusive: ``((3, (20, 39)),)``.
+    of the time and waits for the rest of the step. `present` names ranks that take part only from one
+    step to another, inclusive: ``((3, (20, 39)),)``.
     """
 
     ranks: int = 4
@@ -125,7 +125,7 @@ class Scenario:
     device_drift_ppm: float = 20.0
     ping_pong: bool = False
     faults: tuple[Fault, ...] = ()
-    stays: tuple[tuple[int, tuple[int, int]], ...] = ()
+    present: tuple[tuple[int, tuple[int, int]], ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what cannot be simulated.
@@ -149,7 +149,7 @@ class Scenario:
                 f"A scenario with {self.shards} shards needs as many shard_bytes, "
                 f"found {len(self.shard_bytes)}."
             )
-        if self.stays and (self.shards or self.hops):
+        if self.present and (self.shards or self.hops):
             raise InvalidArgument(
                 "A scenario in which ranks join or leave has no shards and no hops."
             )

@@ -51,11 +51,13 @@ class Sheet:
 
     def _add(self, arrays: dict[str, Ints], columns: dict[str, Any]) -> None:
         given = {"thread": 0, "depth": 0, "step": -1} | arrays | columns
-        here = {name: value for name, value in given.items() if isinstance(value, np.ndarray)}
+        per_event = {name: value for name, value in given.items() if isinstance(value, np.ndarray)}
         words = {
-            name: value for name, value in given.items() if name not in here and value is not None
+            name: value
+            for name, value in given.items()
+            if name not in per_event and value is not None
         }
-        self._blocks.append(_Block(arrays["start_ns"].shape, here, words))
+        self._blocks.append(_Block(arrays["start_ns"].shape, per_event, words))
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class _Block:
     words: dict[str, Any]
 
     def holds(self, process: int) -> bool:
-        """Say whether there is a row of a process."""
+        """Return whether there is a row of a process."""
         owner = self.arrays.get("process")
         return self.words["process"] == process if owner is None else bool((owner == process).any())
 

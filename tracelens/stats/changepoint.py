@@ -23,7 +23,7 @@ _BETTER: Final = 0.9
 
 @dataclass(frozen=True)
 class Course:
-    """Rows `first` to `last`, inclusive; `effect` is the lateness of every row, 0 outside."""
+    """Rows `first` to `last`, inclusive; `effect` is the delay of every row, 0 outside."""
 
     first: int
     last: int
@@ -32,48 +32,48 @@ class Course:
 
     @property
     def level(self) -> float:
-        """Mean lateness inside."""
+        """Mean delay inside."""
         return float(self.effect[self.first : self.last + 1].mean())
 
 
-def course(excess: Floats, first: int, last: int, better: float = _BETTER) -> Course:
+def course(residuals: Floats, first: int, last: int, better: float = _BETTER) -> Course:
     """Follow one rank's excess from a window found in it to its edges and shape.
 
     It rises if a line leaves less than `better` times the misfit of two levels.
     """
-    flat = _flat(excess, first, last)
-    rising = _rising(excess, flat.last)
-    if rising is not None and _misfit(excess, rising) < better * _misfit(excess, flat):
+    flat = _flat(residuals, first, last)
+    rising = _rising(residuals, flat.last)
+    if rising is not None and _deviation(residuals, rising) < better * _deviation(residuals, flat):
         return rising
     return flat
 
 
-def _flat(excess: Floats, first: int, last: int) -> Course:
+def _flat(residuals: Floats, first: int, last: int) -> Course:
     """Fit two levels: rows closer to the upper one form the interval (maximum-sum run of rows)."""
-    level, tail = 0.0, _TAIL * deviation_of_steps(excess)
+    level, tail = 0.0, _TAIL * deviation_of_steps(residuals)
     for _ in range(_ROUNDS):
-        inside = np.zeros(len(excess), np.bool_)
+        inside = np.zeros(len(residuals), np.bool_)
         inside[first : last + 1] = True
-        upper = float(np.median(excess[inside]))
-        rest = excess[~inside]
+        upper = float(np.median(residuals[inside]))
+        rest = residuals[~inside]
         lower = float(np.median(rest)) if len(rest) >= _FEW else 0.0
-        least = -upper / 2 if len(rest) >= _ENOUGH * len(excess) else 0.0
+        least = -upper / 2 if len(rest) >= _ENOUGH * len(residuals) else 0.0
         lower = min(max(lower, least), upper / 2)
         level = upper - lower
-        gains = np.clip(excess, lower - tail, upper + tail) - (lower + upper) / 2
+        gains = np.clip(residuals, lower - tail, upper + tail) - (lower + upper) / 2
         first, last = greatest_run(gains)
     if level > 0:
-        rows = np.arange(len(excess))
+        rows = np.arange(len(residuals))
         fitted = np.where((rows >= first) & (rows <= last), upper, lower)
-        first, last = _to_the_ends(gains, first, last, _variance(excess - fitted) / level)
-    effect = np.zeros(len(excess))
+        first, last = _to_the_ends(gains, first, last, _variance(residuals - fitted) / level)
+    effect = np.zeros(len(residuals))
     effect[first : last + 1] = level
-    lasting = (last - first + 1) >= PERSISTENT * len(excess)
+    lasting = (last - first + 1) >= PERSISTENT * len(residuals)
     return Course(first, last, effect, "persistent" if lasting else "transient")
 
 
 def _to_the_ends(gains: Floats, first: int, last: int, worth: float) -> tuple[int, int]:
-    """Let a lateness last from the run's begin, or to its end, unless the steps clearly say otherwise.
+    """Extend an episode to the run's begin, or to its end, unless the steps clearly speak against it.
 
     An edge is one parameter more, which the steps beyond it must be worth (Schwarz 1978); the logarithm
     of how much likelier a row is within is `gains / worth`.
@@ -101,10 +101,10 @@ def greatest_run(gains: Floats) -> tuple[int, int]:
     return int(np.argmin(sums[: last + 1])), last
 
 
-def _rising(excess: Floats, last: int) -> Course | None:
+def _rising(residuals: Floats, last: int) -> Course | None:
     """Fit a line that rises from 0 to row `last`, over all rows where it may begin."""
-    edges = block_edges(len(excess))
-    blocks = block_medians(excess[:, None], edges)[:, 0]
+    edges = block_edges(len(residuals))
+    blocks = block_medians(residuals[:, None], edges)[:, 0]
     middles = (edges[:-1] + edges[1:] - 1) / 2
     best, lowest = None, np.inf
     for begin in edges[:-1]:
@@ -112,16 +112,16 @@ def _rising(excess: Floats, last: int) -> Course | None:
         if np.count_nonzero(line) < 3:
             break
         slope = float(line @ blocks / (line @ line))
-        misfit = float(np.abs(blocks - slope * line).sum())
-        if slope > 0 and misfit < lowest:
-            best, lowest = (int(begin), slope), misfit
+        deviation = float(np.abs(blocks - slope * line).sum())
+        if slope > 0 and deviation < lowest:
+            best, lowest = (int(begin), slope), deviation
     if best is None:
         return None
-    rows = np.arange(len(excess))
+    rows = np.arange(len(residuals))
     line = np.where(rows <= last, np.maximum(rows - best[0], 0), 0)
     return Course(best[0], last, best[1] * line, "drifting")
 
 
-def _misfit(excess: Floats, fitted: Course) -> float:
-    edges = block_edges(len(excess))
-    return float(np.abs(block_medians((excess - fitted.effect)[:, None], edges)).sum())
+def _deviation(residuals: Floats, fitted: Course) -> float:
+    edges = block_edges(len(residuals))
+    return float(np.abs(block_medians((residuals - fitted.effect)[:, None], edges)).sum())

@@ -1,8 +1,7 @@
 """Robust summaries of what was measured step by step: deviations, blocks, bootstrap, histograms.
 
 A normal distribution's deviation is 1.4826 times its median absolute deviation (Hampel 1974).
-Neighbouring steps are alike, so levels and intervals are taken from blocks of steps, not from single
-ones.
+Neighbouring steps are correlated, so levels and intervals are taken from blocks of steps.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Floats, Ints
 
 
-_BOOTSTRAP_BLOCK: Final = 5  # steps resampled together: neighbours are alike
+_BOOTSTRAP_BLOCK: Final = 5  # steps resampled as one: neighbours are correlated
 _FEWEST_BLOCKS: Final = 5  # such blocks, or shorter ones
 _BOOTSTRAP_SAMPLES: Final = 400
 

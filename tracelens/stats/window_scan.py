@@ -6,8 +6,8 @@ A window is compared with the peers meanwhile and, as far as ranks differ for go
 outside. The null model is learnt from the peers alone, and the p-value pays for every window tried. A
 sign test guards against noise with heavy tails: in a late window nearly every step is late.
 
-With two ranks nobody says what is normal, so only a large effect counts: 10 % of the step. Chance is
-what exchanging the two ranks gives: if they are alike, doing so within any block of steps (blocks,
+With two ranks there is no majority, so only a large effect counts: 10 % of the step. Chance is
+what exchanging the two ranks gives: if they are equal, doing so within any block of steps (blocks,
 because neighbouring steps are alike) changes nothing but the sign of their difference there. What is
 exchanged is the difference without the delay in question, so a large one is not its own noise; and the
 greatest window of each such permutation counts, so the p-value pays for all windows tried.
@@ -54,7 +54,7 @@ _BY_RANK: Final = ("mean", "middle", "scale", "p")
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of steps (rows), inclusive, and how far each rank is beyond what it is held against."""
+    """Windows of steps (rows), inclusive, and how far each rank is beyond what it is compared with."""
 
     first: Ints
     last: Ints
@@ -80,10 +80,10 @@ def peer_residuals(own: Floats, step_ns: float) -> Floats:
 
     Both are [step, rank]; where a rank lacks a step (nan) it counts as the median.
     """
-    nobody = np.isnan(own).all(axis=1, keepdims=True)  # a step in which the job broke off
-    own = np.where(nobody, 0.0, own)
-    excess: Floats = (own - np.nanmedian(own, axis=1, keepdims=True)) / step_ns
-    return np.nan_to_num(excess, nan=0.0)
+    absent = np.isnan(own).all(axis=1, keepdims=True)  # a step in which the job broke off
+    own = np.where(absent, 0.0, own)
+    residuals: Floats = (own - np.nanmedian(own, axis=1, keepdims=True)) / step_ns
+    return np.nan_to_num(residuals, nan=0.0)
 
 
 def least_effect(ranks: int) -> float:
@@ -91,15 +91,15 @@ def least_effect(ranks: int) -> float:
     return 0.015 * (1 + 24 / ranks**2)
 
 
-def scan_ranks(excess: Floats, known: Flags | None = None) -> Scan:
+def scan_ranks(residuals: Floats, known: Flags | None = None) -> Scan:
     """Search every rank's excess, [step, rank], for the window that chance explains worst.
 
-    `known` ranks are late for sure: nobody is held against them.
+    `known` ranks are stragglers already: no rank is compared with them.
     """
-    ranks = np.arange(excess.shape[1])
+    ranks = np.arange(residuals.shape[1])
     peers = np.ones(len(ranks), np.bool_) if known is None else ~known
-    windows = _windows(excess, peers)
-    steps = _Steps(excess, np.sort(excess[:, peers], axis=None), peers)
+    windows = _windows(residuals, peers)
+    steps = _Steps(residuals, np.sort(residuals[:, peers], axis=None), peers)
     chosen = [_least_likely(steps, windows, rank) for rank in range(len(ranks))]
     rows = np.array([row for row, _ in chosen])
     return Scan(
@@ -111,11 +111,11 @@ def scan_ranks(excess: Floats, known: Flags | None = None) -> Scan:
     )
 
 
-def _windows(excess: Floats, peers: Flags) -> Windows:
+def _windows(residuals: Floats, peers: Flags) -> Windows:
     """Judge every rank by its peers; among many it is one of these itself, which hardly matters."""
-    edges = block_edges(len(excess))
-    blocks = block_levels(excess, edges)
-    ranks = np.arange(excess.shape[1])
+    edges = block_edges(len(residuals))
+    blocks = block_levels(residuals, edges)
+    ranks = np.arange(residuals.shape[1])
     if len(ranks) > _FEW:
         return _judged(edges, blocks, blocks[:, peers])
     each = [_judged(edges, blocks[:, [rank]], blocks[:, peers & (ranks != rank)]) for rank in ranks]
@@ -186,13 +186,13 @@ def _lengths(count: int) -> list[int]:
 class _Steps:
     """All steps, [step, rank], those of peers in order, and who these are."""
 
-    excess: Floats
+    residuals: Floats
     pooled: Floats
     peers: Flags
 
     def above(self, rank: int, level: float) -> tuple[int, int]:
         """Return in how many steps the peers of a rank are above `level`, and of how many."""
-        own = self.excess[:, rank] if self.peers[rank] else self.excess[:0, rank]
+        own = self.residuals[:, rank] if self.peers[rank] else self.residuals[:0, rank]
         count = len(self.pooled) - int(np.searchsorted(self.pooled, level, side="right"))
         return count - int(np.count_nonzero(own > level)), len(self.pooled) - len(own)
 
@@ -207,7 +207,7 @@ def _least_likely(steps: _Steps, windows: Windows, rank: int) -> tuple[np.intp, 
             break
         first, last = int(windows.first[row]), int(windows.last[row])
         sign = _sign_tail(steps, rank, slice(first, last + 1), windows.middle[row, rank])
-        tried = 2 * len(steps.excess) / (last + 1 - first)
+        tried = 2 * len(steps.residuals) / (last + 1 - first)
         combined = max(float(p[row]), sign * tried)
         if combined < lowest:
             best, lowest = row, combined
@@ -216,7 +216,7 @@ def _least_likely(steps: _Steps, windows: Windows, rank: int) -> tuple[np.intp, 
 
 def _sign_tail(steps: _Steps, rank: int, window: slice, level: float) -> float:
     """Return how likely so many steps are above `level`, judged by the rank outside and its peers."""
-    own = steps.excess[:, rank]
+    own = steps.residuals[:, rank]
     inside = own[window]
     above = np.count_nonzero(inside > level)
     peers_above, peer_steps = steps.above(rank, level)
@@ -228,7 +228,7 @@ def _sign_tail(steps: _Steps, rank: int, window: slice, level: float) -> float:
 
 
 def discoveries(p: Floats, rate: float) -> Flags:
-    """Say which p-values hold if the chance that any of them is wrong may be `rate` (Holm 1979)."""
+    """Return which p-values hold if the chance that any of them is wrong may be `rate` (Holm 1979)."""
     order = np.argsort(p, kind="stable")
     fails = np.flatnonzero(p[order] * np.arange(p.size, 0, -1) > rate)
     holds = np.zeros(p.size, np.bool_)
@@ -243,7 +243,7 @@ CONSISTENT: Final = 0.75  # of a window's steps are late, else single spikes mad
 _CLEARLY_BETTER: Final = 0.75  # before a line is taken away as what is no noise
 _LONGEST_CORRELATION: Final = 10  # steps
 _FAR_OUT: Final = 4.0  # robust standard deviations
-_TAKEN_AWAY: Final = 2.0  # a fitted lateness takes noise with it, and noise drifts
+_TAKEN_AWAY: Final = 2.0  # a fitted delay takes noise with it, and noise drifts
 _AT_ONCE: Final = 2_000_000  # numbers
 
 

@@ -31,10 +31,10 @@ def by_rank(found: Difference, theme: Theme, *, step_ns: float = 0.0) -> Drawing
     Of neighbours that share a cell the largest difference is shown; the scale never ends below a
     twentieth of a step, so that noise stays pale.
     """
-    if not found.own_ns.size or np.isnan(found.own_ns).all():
+    if not found.compute_ns.size or np.isnan(found.compute_ns).all():
         return empty(theme, NOTHING)
     rows, columns = parts(len(found.ranks), MOST_ROWS), parts(len(found.steps), MOST_COLUMNS)
-    cells = _largest(_largest(found.own_ns, rows, 0), columns, 1)
+    cells = _largest(_largest(found.compute_ns, rows, 0), columns, 1)
     labels = [rank_label(found.ranks[part]) for part in rows]
     ceiling = _ceiling(cells, step_ns)
     trace = go.Heatmap(
@@ -69,7 +69,7 @@ def table(found: Difference) -> list[dict[str, Any]]:
     usual = _means(found)
     rows = []
     for index in np.argsort(-np.abs(usual), kind="stable")[:TABLE_ROWS].tolist():
-        mine = np.nan_to_num(found.own_ns[index])
+        mine = np.nan_to_num(found.compute_ns[index])
         place = int(np.abs(mine).argmax())
         rows.append(
             {
@@ -84,8 +84,8 @@ def table(found: Difference) -> list[dict[str, Any]]:
 
 
 def _means(found: Difference) -> Floats:
-    there = np.maximum(np.sum(~np.isnan(found.own_ns), axis=1), 1)
-    return np.asarray(np.nansum(found.own_ns, axis=1) / there)
+    there = np.maximum(np.sum(~np.isnan(found.compute_ns), axis=1), 1)
+    return np.asarray(np.nansum(found.compute_ns, axis=1) / there)
 
 
 def by_category(

@@ -31,7 +31,7 @@ def by_rank(late: Residuals, theme: Theme, marked: tuple[int, int] | None = None
     size = -(-len(late.ranks) // MOST_ROWS)
     groups = [range(i, min(i + size, len(late.ranks))) for i in range(0, len(late.ranks), size)]
     labels = [rank_label([late.ranks[i] for i in group]) for group in groups]
-    rows = _worst(late.excess_ns, groups, 0)
+    rows = _worst(late.residual_ns, groups, 0)
     return _draw(late, rows, labels, theme, marked)
 
 
@@ -41,7 +41,7 @@ def by_host(late: Residuals, hosts: Mapping[int, str], theme: Theme) -> Drawing:
         return empty(theme, "No step was recorded.")
     names = list(dict.fromkeys(hosts[rank] for rank in late.ranks))
     members = [[i for i, r in enumerate(late.ranks) if hosts[r] == name] for name in names]
-    rows = _worst(late.excess_ns, members, 0)
+    rows = _worst(late.residual_ns, members, 0)
     return _draw(late, rows, [text.safe(name) for name in names], theme, None)
 
 
@@ -49,7 +49,7 @@ def latest_cell(late: Residuals, rows: Sequence[int], step: int) -> tuple[int, i
     """Return who of some rows of `late` was latest, and when: (rank, step) of a column by its step."""
     first = np.searchsorted(late.steps, step)
     column = next(group for group in _columns(late) if first <= group[-1])
-    cells = np.nan_to_num(late.excess_ns[np.ix_(np.array(rows), column)], nan=-np.inf)
+    cells = np.nan_to_num(late.residual_ns[np.ix_(np.array(rows), column)], nan=-np.inf)
     row, place = np.unravel_index(int(cells.argmax()), cells.shape)
     return late.ranks[rows[int(row)]], late.steps[int(column[int(place)])]
 
@@ -59,7 +59,7 @@ def summary(late: Residuals) -> str:
     if not late.total_ns.any():
         return "No rank is later than the others in any step."
     worst = int(np.argmax(late.total_ns))
-    row = np.nan_to_num(late.excess_ns[worst])
+    row = np.nan_to_num(late.residual_ns[worst])
     step = int(np.argmax(row))
     who = f"rank {late.ranks[worst]}"
     return (
@@ -99,14 +99,14 @@ def _columns(late: Residuals) -> list[Array]:
 
 def table(late: Residuals) -> list[dict[str, Any]]:
     """List every rank with what it lost, the latest first."""
-    usual = float(np.nanmedian(late.own_ns)) or 1.0
-    steps = np.sum(~np.isnan(late.own_ns), axis=1)
-    excess = np.nan_to_num(late.excess_ns, nan=-np.inf)
+    usual = float(np.nanmedian(late.compute_ns)) or 1.0
+    steps = np.sum(~np.isnan(late.compute_ns), axis=1)
+    excess = np.nan_to_num(late.residual_ns, nan=-np.inf)
     worst = excess.argmax(axis=1)
     columns = {
         "rank": np.array(late.ranks),
-        "own time, median (ms)": np.round(_medians(late.own_ns) / MS, 3),
-        "late, median (ms)": np.round(_medians(late.excess_ns) / MS, 3),
+        "own time, median (ms)": np.round(_medians(late.compute_ns) / MS, 3),
+        "late, median (ms)": np.round(_medians(late.residual_ns) / MS, 3),
         "late, worst (ms)": np.round(excess.max(axis=1) / MS, 3),
         "in step": np.array(late.steps)[worst],
         "late in all (ms)": np.round(late.total_ns / MS, 2),
@@ -175,8 +175,8 @@ def by_category(late: Residuals, in_category: Callable[[str], Residuals], theme:
 
 def _mean_residual(late: Residuals) -> Floats:
     """Mean over the steps of how much longer a rank took; shorter counts as nothing."""
-    present = np.maximum(np.sum(~np.isnan(late.excess_ns), axis=1), 1)
-    return np.asarray(np.nansum(np.maximum(late.excess_ns, 0), axis=1) / present)
+    present = np.maximum(np.sum(~np.isnan(late.residual_ns), axis=1), 1)
+    return np.asarray(np.nansum(np.maximum(late.residual_ns, 0), axis=1) / present)
 
 
 def _category_sentence(late: Residuals, parts: dict[str, Floats], worst: int) -> str:

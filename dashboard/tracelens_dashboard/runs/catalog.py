@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from tracelens.lod.opening import Tell
+    from tracelens.lod.opening import OnProgress
     from tracelens.model.trace import Trace
 
 
@@ -73,7 +73,7 @@ class Entry:
             return 0
 
     @contextmanager
-    def telling(self, what: str) -> Iterator[Tell]:
+    def telling(self, what: str) -> Iterator[OnProgress]:
         """Keep what is said of the progress of some work on this run."""
 
         def tell(done: int, total: int) -> None:
@@ -103,7 +103,7 @@ def _shortest(path: Path, others: Sequence[Path]) -> str:
 
 
 if TYPE_CHECKING:
-    Read = Callable[[Path, Tell], Trace]
+    Read = Callable[[Path, OnProgress], Trace]
 
 MOST_OPEN: Final = 8
 MOST_HELD: Final = 300 << 20  # bytes of open runs; the one asked for last stays in any case

@@ -113,7 +113,7 @@ class Store:
     @property
     def lateness(self) -> Residuals:
         """How late every rank was in every step, by all its own work."""
-        return self.run.lateness
+        return self.run.residuals
 
     def lateness_in(self, category: str) -> Residuals:
         """How late every rank was in every step, by one category of its work."""

@@ -58,7 +58,7 @@ def _worst_of_ranks(store: Store, finding: Finding) -> int | None:
     inside = [i for i, step in enumerate(late.steps) if _within(step, finding)]
     if not rows or not inside:
         return None
-    worst = np.nan_to_num(late.excess_ns[np.ix_(rows, inside)], nan=-np.inf).max(axis=0).argmax()
+    worst = np.nan_to_num(late.residual_ns[np.ix_(rows, inside)], nan=-np.inf).max(axis=0).argmax()
     return late.steps[inside[int(worst)]]
 
 
@@ -99,7 +99,7 @@ def to_most(store: Store, category: str, steps: tuple[int, int] | None = None) -
     if not spent[:, inside].any():
         return None
     column = inside[int(spent[:, inside].sum(axis=0).argmax())]
-    blamed = np.nan_to_num(store.lateness.excess_ns) if category == "wait" else spent
+    blamed = np.nan_to_num(store.lateness.residual_ns) if category == "wait" else spent
     rank = store.ranks[int(blamed[:, column].argmax())]
     return to_step(store, int(known[column]), (rank,), steps)
 

@@ -9,7 +9,7 @@ import importlib
 import os
 import sys
 
-_HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib costs 5 ms here
+_FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib costs 5 ms here
 
 
 def _install_hooks() -> None:
@@ -25,7 +25,7 @@ def _install_hooks() -> None:
 
 
 def _run_the_users_own() -> None:
-    sys.path[:] = [path for path in sys.path if os.path.abspath(path) != _HERE]  # noqa: PTH100 - as above
+    sys.path[:] = [path for path in sys.path if os.path.abspath(path) != _FOLDER]  # noqa: PTH100 - as above
     mine = sys.modules.pop("sitecustomize", None)
     try:
         importlib.import_module("sitecustomize")

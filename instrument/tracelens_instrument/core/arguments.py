@@ -1,4 +1,4 @@
-"""What the recorder is given: taken as it is meant, refused in one sentence, or left out of a record.
+"""Arguments of the recorder: converted where safe, refused in one sentence, or left out of a record.
 
 Texts and numbers come out as Python's own, whatever their class: a class of the user's may compare,
 hash or print itself in any way, and fail at it. What does not fit into a record costs its value, not
@@ -41,7 +41,7 @@ _MOST: Final = 2**31
 
 
 def text(what: str, value: object) -> str:
-    """Take what must be a text.
+    """Return a text as a plain `str`.
 
     Raises:
         InvalidArgument: it is none.
@@ -52,7 +52,7 @@ def text(what: str, value: object) -> str:
 
 
 def any_text(value: object) -> str:
-    """Take anything as a text, while training runs; what has no words is called by its class."""
+    """Return anything as a text, never raising; an object without a text is called by its class."""
     if type(value) is str:
         return value
     try:
@@ -63,7 +63,7 @@ def any_text(value: object) -> str:
 
 
 def checked_kind(kind: object, op: object) -> tuple[str, str | None]:
-    """Take a kind, and an operation that it has.
+    """Return a kind and an operation that it has, checked.
 
     Raises:
         InvalidArgument: there is no such kind, or it has no such operation.
@@ -75,7 +75,7 @@ def checked_kind(kind: object, op: object) -> tuple[str, str | None]:
 
 
 def role(value: object) -> str | None:
-    """Take a role, or None.
+    """Return a role, checked, or None.
 
     Raises:
         InvalidArgument: there is no such role.
@@ -84,7 +84,7 @@ def role(value: object) -> str | None:
 
 
 def index(what: str, value: Any, lowest: int = 0) -> int | None:
-    """Take None, or what is an integer from `lowest`, also one of another library.
+    """Return None or an integer from `lowest`; integers of other libraries are converted.
 
     Raises:
         InvalidArgument: it is neither.
@@ -102,7 +102,7 @@ def index(what: str, value: Any, lowest: int = 0) -> int | None:
 
 
 def path(what: str, value: Any) -> Path | None:
-    """Take None, or what names a file.
+    """Return None or the path as a text.
 
     Raises:
         InvalidArgument: it is neither.
@@ -120,7 +120,7 @@ def _own_text(value: Any) -> Any:
 
 
 def is_true(value: Any) -> bool:
-    """Take anything as true or false; what does not say counts as true."""
+    """Return the truth of anything; an object that has none counts as true."""
     try:
         return bool(value)
     except Exception as error:  # noqa: BLE001 - an array of several values has no truth
@@ -129,7 +129,7 @@ def is_true(value: Any) -> bool:
 
 
 def one_of(what: str, value: object, known: tuple[str, ...]) -> str:
-    """Take one of the words that there are.
+    """Return one of the allowed words, checked.
 
     Raises:
         InvalidArgument: it is none of them.
@@ -142,7 +142,7 @@ def one_of(what: str, value: object, known: tuple[str, ...]) -> str:
 
 
 def text_or_nothing(value: object) -> str:
-    """Take a text; anything else is an empty one."""
+    """Return a text as it is, anything else as an empty one."""
     return str.__str__(value) if isinstance(value, str) else ""
 
 

@@ -21,7 +21,7 @@ _SOURCE: Final = Path("/sys/devices/system/clocksource/clocksource0/current_cloc
 
 
 def _counts_ticks() -> bool:
-    """Tell whether the kernel finds the processor's counter good enough for its own clock."""
+    """Return whether the kernel finds the processor's counter good enough for its own clock."""
     try:
         return _SOURCE.read_bytes().strip() == b"tsc"
     except OSError:

@@ -42,26 +42,29 @@ def wanted_directory() -> Path | None:
 
 
 def default_directory() -> Path:
-    """Return where to record if nobody says: ranks of one launcher on one host agree on it."""
+    """Return where to record by default: ranks of one launcher on one host agree on it."""
     launched = launcher_of(os.environ) is not None
     since = process_started_ns(os.getppid()) if launched else None
     seconds = time.time() if since is None else since // 10**9
     return Path("traces") / time.strftime("%Y-%m-%dT%H-%M-%SZ", time.gmtime(seconds))
 
 
-def mark_for_children(directory: Path, who: Identity, kept: Mapping[str, str]) -> None:
-    """Let processes that this one spawns record alike to the same folder, as its children.
+def mark_for_children(directory: Path, identity: Identity, kept: Mapping[str, str]) -> None:
+    """Set variables so that spawned processes record to the same folder, as children of this one.
 
     `kept` are the variables that say how much is kept.
     """
-    marks = {DIRECTORY_VARIABLE: str(directory), PARENT_VARIABLE: who.for_children(os.getpid())}
+    marks = {
+        DIRECTORY_VARIABLE: str(directory),
+        PARENT_VARIABLE: identity.for_children(os.getpid()),
+    }
     for name, value in (*marks.items(), *kept.items()):
         _replaced.setdefault(name, os.environ.get(name))
         os.environ[name] = value
 
 
 def restore() -> None:
-    """Leave the environment as it was found."""
+    """Restore the environment to what it was before `mark_for_children`."""
     for name, value in _replaced.items():
         if value is None:
             os.environ.pop(name, None)

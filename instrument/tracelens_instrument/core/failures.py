@@ -1,4 +1,4 @@
-"""What the recorder does when it cannot go on: say so once, count, and let the training run."""
+"""What the recorder does when it cannot go on: warn once, count, and let the training run."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def _write(text: str) -> None:
 
 
 def cannot_write(what: str, folder: Path, error: Exception) -> None:
-    """Say, once for a recording, that it cannot be written any more, in part or at all."""
+    """Warn, once for a recording, that it cannot be written any more, in part or at all."""
     warn_once(f"{what}, the training goes on ({folder}: {error})", f"write {folder}")
 
 
 def contain(error: Exception) -> None:
-    """Keep a failure of the recorder out of the training: say it once, and count the event as lost.
+    """Keep a failure of the recorder out of the training: warn once, and count the event as lost.
 
     Raises:
         Exception: `error` itself, if it is not the recorder's, see `reraise_if_handlers`.
@@ -118,7 +118,7 @@ class Tolerated:
         error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> bool:
-        """Tell whether the exception is of these kinds, and the recorder's own."""
+        """Return whether the exception is of these kinds, and the recorder's own."""
         return isinstance(error, self._kinds) and not _raised_by_handler(error)
 
 
@@ -173,6 +173,6 @@ class Counter:
         self._many += number
 
     def total(self) -> int:
-        """How many were counted."""
+        """Return how many were counted."""
         self._looks += 1
         return self.add() - self._looks + 1 + self._many

@@ -42,7 +42,7 @@ class Identity:
     """Who a process is in its job.
 
     `parent` is the pid of the recording process whose child it is. `launcher` is (rank, world) as
-    the launcher said, if one did; `told` that its rank is known, by launcher, caller or parent.
+    the launcher said, if one did; `rank_known` that its rank is known, by launcher, caller or parent.
     """
 
     role: str = "worker"
@@ -53,10 +53,10 @@ class Identity:
     shard: int | None = None
     parent: int | None = None
     launcher: tuple[int, int] | None = None
-    told: bool = False
+    rank_known: bool = False
 
     def for_children(self, pid: int) -> str:
-        """Write down for spawned children whose they are, and for another program in this process."""
+        """Return the mark by which children, or another program in this process, know their parent."""
         return dumps(asdict(self) | {"parent": pid, "above": self.parent})
 
 
@@ -65,21 +65,21 @@ def identify(
     learned: Mapping[str, Any],
     environment: Mapping[str, str] = os.environ,
 ) -> Identity:
-    """Find out who this process is; entries of `given` and `learned` that are None do not count."""
+    """Determine rank, world and role; entries of `given` and `learned` that are None do not count."""
     chosen = {key: value for key, value in given.items() if value is not None}
     launched = _launched(environment)
     if "rank" in chosen:  # whoever is given a rank is nobody's child
-        found = replace(launched, told=True)
+        found = replace(launched, rank_known=True)
     else:
         found = _inherited(environment, launched.launcher) or launched
-    who = replace(with_learned(found, learned), **chosen)
-    return replace(who, world=max(who.world, who.rank + 1))
+    identity = replace(with_learned(found, learned), **chosen)
+    return replace(identity, world=max(identity.world, identity.rank + 1))
 
 
-def with_learned(who: Identity, learned: Mapping[str, Any]) -> Identity:
-    """Add what a hook learned, where nobody else has told the rank."""
+def with_learned(identity: Identity, learned: Mapping[str, Any]) -> Identity:
+    """Add what a hook learned, where the rank is not known otherwise."""
     known = {key: value for key, value in learned.items() if value is not None}
-    return who if who.told or not known else replace(who, parent=None, **known)
+    return identity if identity.rank_known or not known else replace(identity, parent=None, **known)
 
 
 def launcher_of(environment: Mapping[str, str]) -> tuple[int, int, int] | None:
@@ -92,21 +92,21 @@ def launcher_of(environment: Mapping[str, str]) -> tuple[int, int, int] | None:
     return None
 
 
-def process_row(who: Identity) -> Process:
+def process_row(identity: Identity) -> Process:
     """Describe this process for the side file."""
     return Process(
-        role=who.role,
-        rank=who.rank,
-        world=who.world,
-        local_rank=who.local_rank,
+        role=identity.role,
+        rank=identity.rank,
+        world=identity.world,
+        local_rank=identity.local_rank,
         host=host_name(),
         clock_domain=clock_domain(),
         pid=os.getpid(),
         parent_pid=os.getppid(),
-        parent_rank_pid=who.parent,
+        parent_rank_pid=identity.parent,
         incarnation=time.time_ns(),
-        job=who.job,
-        shard=who.shard,
+        job=identity.job,
+        shard=identity.shard,
         versions=_versions(),
     )
 
@@ -118,7 +118,12 @@ def _launched(environment: Mapping[str, str]) -> Identity:
         return Identity(job=job)
     rank, world, local_rank = found
     return Identity(
-        rank=rank, world=world, local_rank=local_rank, job=job, launcher=(rank, world), told=True
+        rank=rank,
+        world=world,
+        local_rank=local_rank,
+        job=job,
+        launcher=(rank, world),
+        rank_known=True,
     )
 
 
@@ -131,12 +136,12 @@ def _inherited(environment: Mapping[str, str], launcher: tuple[int, int] | None)
         mark = loads(written)
         above = mark.pop("above")
         known = tuple(mark["launcher"]) if mark["launcher"] else None
-        who = Identity(**mark | {"launcher": known})
+        identity = Identity(**mark | {"launcher": known})
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
-    if who.parent == os.getpid():  # the program before this one, in this process
-        who = replace(who, parent=above)
-    return who if known == launcher and isinstance(who.parent, int) else None
+    if identity.parent == os.getpid():  # the program before this one, in this process
+        identity = replace(identity, parent=above)
+    return identity if known == launcher and isinstance(identity.parent, int) else None
 
 
 def _number(environment: Mapping[str, str], name: str) -> int | None:

@@ -35,9 +35,9 @@ class _Local(local):
 
 
 class Registry:
-    """Numbers things, and tells a listener (the recording) of each new row of the side file.
+    """Assigns numbers, and passes each new row of the side file to a listener (the recording).
 
-    `excess` counts what was to be named when there were too many names.
+    `overflow` counts what was to be named when there were too many names.
     """
 
     def __init__(self) -> None:
@@ -46,14 +46,14 @@ class Registry:
         self._numbers: dict[Definition, int] = {}
         self._unused = itertools.count(1)
         self._communicators: list[tuple[str, list[int], int]] = []
-        self._alike: dict[tuple[str, tuple[int, ...]], int] = {}
+        self._groups_seen: dict[tuple[str, tuple[int, ...]], int] = {}
         self._tracks: dict[str, Thread] = {}
         self._threads = itertools.count()
         self._local = _Local()
         self._room = MOST_CHARACTERS
         self._job = ""
         self._listener: Callable[[bytes], None] | None = None
-        self.excess = Counter()
+        self.overflow = Counter()
 
     def definition(
         self,
@@ -87,20 +87,20 @@ class Registry:
 
     def _enter(self, key: Definition) -> int:
         row = replace(key, id=next(self._unused))
-        self._tell(to_line("definitions", row))
+        self._pass_on(to_line("definitions", row))
         self._definitions[row.id] = row
         self._numbers[key] = row.id
         return row.id
 
     def _other(self, key: Definition) -> int:
         """Return the number of all names of this kind that there is no room for."""
-        self._count_excess()
+        self._count_overflow()
         other = Definition(0, _OTHERS, key.kind, key.type, key.op)
         known = self._numbers.get(other)
         return self._enter(other) if known is None else known
 
     def lookup(self, number: int) -> Definition:
-        """Return what a number stands for."""
+        """Return the definition of a number."""
         return self._definitions[number]
 
     def communicator(self, ranks: Sequence[int], name: str) -> int:
@@ -109,13 +109,13 @@ class Registry:
         with self._lock:
             index = len(self._communicators)
             if index >= MOST_NAMES or not self._has_room(len(name) + len(members)):
-                self._count_excess()
+                self._count_overflow()
                 return NO_INDEX
-            alike = (name, tuple(members))
-            before = self._alike.get(alike, 0)
+            group = (name, tuple(members))
+            before = self._groups_seen.get(group, 0)
             self._communicators.append((name, members, before))
-            self._alike[alike] = before + 1
-            self._tell(to_line("communicators", self._communicator(index)))
+            self._groups_seen[group] = before + 1
+            self._pass_on(to_line("communicators", self._communicator(index)))
             return index
 
     def track(self, name: str, device: int | None = None) -> int:
@@ -149,10 +149,10 @@ class Registry:
 
     def _enter_track(self, row: Thread) -> None:
         self._tracks[row.name] = row
-        self._tell(to_line("threads", row))
+        self._pass_on(to_line("threads", row))
 
     def listen(self, listener: Callable[[bytes], None], job: str) -> None:
-        """Tell `listener` all rows known and, from now on, each new one."""
+        """Pass all rows known and, from now on, each new one to `listener`."""
         with self._lock:
             self._job = job
             for definition in list(self._definitions.values()):
@@ -163,8 +163,8 @@ class Registry:
                 listener(to_line("threads", track))
             self._listener = listener
 
-    def deafen(self) -> None:
-        """Tell nobody any more."""
+    def stop_listening(self) -> None:
+        """Stop passing rows to the listener."""
         self._listener = None
 
     def after_fork(self) -> None:
@@ -173,21 +173,21 @@ class Registry:
         self._listener = None
 
     def _has_room(self, characters: int) -> bool:
-        """Take room for so many characters, if there is."""
+        """Reserve room for so many characters; return whether there was enough."""
         fits = characters <= self._room
         if fits:
             self._room -= characters
         return fits
 
-    def _count_excess(self) -> None:
-        self.excess.add()
+    def _count_overflow(self) -> None:
+        self.overflow.add()
         warn_once(
             f"there are more than {MOST_NAMES:,} names, or {MOST_CHARACTERS:,} characters in names: "
             f"further ones are recorded as {_OTHERS!r}",
             "names",
         )
 
-    def _tell(self, line: bytes) -> None:
+    def _pass_on(self, line: bytes) -> None:
         if self._listener is not None:
             self._listener(line)
 

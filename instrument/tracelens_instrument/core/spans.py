@@ -78,7 +78,7 @@ class PythonToken:
             contain(error)
 
     def discard(self) -> None:
-        """Make as if it had never begun."""
+        """Remove the span as if it had not begun."""
         segment, self.segment = self.segment, None
         if segment is not None:
             _write_definition(segment.memory, 8 * self.word + _DEFINITION_OFFSET, _UNUSED)
@@ -98,7 +98,7 @@ else:
         """What a class body needs of it."""
 
         def __init_subclass__(cls, **_: object) -> None:
-            """Take what a TypedDict is told."""
+            """Accept the arguments of a TypedDict's class statement."""
 
 
 _write_open = OPEN.pack_into
@@ -109,7 +109,7 @@ _FLAGS_OFFSET = 58
 
 
 class Values(TypedDict, total=False):
-    """What may be said of one use of a span; see docs/format.md for what each means."""
+    """Values that one use of a span may carry; see docs/format.md for what each means."""
 
     nbytes: int
     seq: int
@@ -123,7 +123,7 @@ class Values(TypedDict, total=False):
 
 
 class _Handle(type):
-    """Says how to enter and leave handles, to those who ask the class (`contextlib.ExitStack`)."""
+    """Has what callers look up in the class of a handle (`contextlib.ExitStack`)."""
 
     __enter__ = property(lambda _: _enter)
     __exit__ = property(lambda _: _leave)
@@ -147,7 +147,7 @@ class PythonSpan(metaclass=_Handle):
         self.__exit__: Callable[..., None] = _leaving(self)
 
     def __reduce__(self) -> tuple[Callable[[Definition], PythonSpan], tuple[Definition]]:
-        """Let a handle be copied, and sent to a process where other numbers stand for the same."""
+        """Make a handle that can be copied and pickled: the numbers differ between processes."""
         return reduced(self.definition)
 
     # Positional, although they are meant as keywords: Python fills in the defaults of keyword-only

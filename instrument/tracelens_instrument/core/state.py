@@ -74,11 +74,11 @@ if TYPE_CHECKING:
             ...
 
         def at_step_boundary(self) -> None:
-            """Do what is to be done between two steps."""
+            """Do the housekeeping that is due between two steps."""
             ...
 
         def keep(self) -> None:
-            """Keep for ever the steps that are there now."""
+            """Keep the steps that are held now for good."""
             ...
 
 
@@ -156,7 +156,7 @@ class Waiting:
 
     directory: Path
     open: Callable[[], OpenSegment | None]
-    who: Identity | None = None
+    identity: Identity | None = None
 
 
 class State(Fields):

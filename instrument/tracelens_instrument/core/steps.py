@@ -59,16 +59,16 @@ class Step:
 
 
 class _Implicit:
-    """The steps that hooks believe to see, until the user says where steps begin and end."""
+    """Steps inferred by hooks, until the user marks steps."""
 
     def __init__(self) -> None:
         self.token: Token | None = None
-        self.heeded = True
+        self.enabled = True
         self._number = NO_STEP
         self._start_ns = 0
 
     def begin(self, number: int) -> None:
-        if self.heeded and STATE.on:
+        if self.enabled and STATE.on:
             self.end()
             self._number, self._start_ns = number, now()
             self.token = _enter(number)
@@ -85,7 +85,7 @@ class _Implicit:
         _leave(NO_STEP)
 
     def give_way(self) -> None:
-        self.heeded = False
+        self.enabled = False
         self.drop()
 
     def drop(self) -> None:
@@ -109,19 +109,19 @@ def end_step(end_ns: int | None = None) -> None:
 
 
 def drop_step() -> None:
-    """Make as if the step that a hook began had not begun: nothing was done in it."""
+    """Remove the step that a hook began: nothing was computed in it."""
     _IMPLICIT.drop()
 
 
 def forget_steps() -> None:
-    """Be outside of any step, and heed hooks again."""
+    """Leave any step, and accept steps inferred by hooks again."""
     _IMPLICIT.token = None
-    _IMPLICIT.heeded = True
+    _IMPLICIT.enabled = True
     STATE.set_step(NO_STEP)
 
 
 def put_work(name: str, amount: float) -> None:
-    """Record the work done in a step that a hook began; where the user says the steps, they say it."""
+    """Record the work done in a step that a hook began; the user's own `tl.step` carries it itself."""
     if _IMPLICIT.token is not None:
         put_counter(_WORK[name], amount)
 

@@ -48,7 +48,7 @@ class DeviceToken:
         self._token.end(failed)
 
     def discard(self) -> None:
-        """Make as if it had never begun."""
+        """Remove the span as if it had not begun."""
         timing, self._timing = self._timing, None
         if timing is not None:
             self._times.drop(timing)
@@ -89,7 +89,7 @@ class DeviceSpan:
             return self._span.begin(track, **values)
         times, timing = None, None
         try:
-            times = devices.here()
+            times = devices.current()
             timing = None if times is None else times.begin(self._row)
         except Exception as error:  # noqa: BLE001 - the border to the user's training code
             devices.give_up(error)

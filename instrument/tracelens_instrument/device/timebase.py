@@ -52,11 +52,11 @@ class DeviceClock(Protocol):
         ...
 
     def may_ask(self) -> bool:
-        """Whether events may be asked about now."""
+        """Return whether events may be asked about now."""
         ...
 
     def is_over(self, event: Event) -> bool:
-        """Whether the device has come past an event."""
+        """Return whether the device has come past an event."""
         ...
 
     def between_ns(self, first: Event, second: Event) -> int:
@@ -64,7 +64,7 @@ class DeviceClock(Protocol):
         ...
 
     def reuse(self, *events: Event) -> None:
-        """Take events back that nobody needs any more."""
+        """Return events to the pool."""
         ...
 
 
@@ -109,10 +109,10 @@ class Anchors:
     """The anchors of a device; `latest` is the one to measure from."""
 
     def __init__(
-        self, clock: DeviceClock, tell: Callable[[ClockReading], None], now: Callable[[], int]
+        self, clock: DeviceClock, write: Callable[[ClockReading], None], now: Callable[[], int]
     ) -> None:
         self._clock = clock
-        self._tell = tell
+        self._write = write
         self._now = now
         self._known: Anchor | None = None
         self.latest = self._cast()
@@ -131,7 +131,7 @@ class Anchors:
             self._cast_latest()
 
     def look(self) -> None:
-        """Look whether the latest anchor has been passed, and write down what it says."""
+        """Check whether the device has passed the latest anchor, and write down its reading."""
         anchor = self.latest
         if anchor.device_ns is not None or not self._seen(anchor, 1):
             return
@@ -142,7 +142,7 @@ class Anchors:
         else:
             anchor.device_ns = known.device_ns + self._clock.between_ns(known.event, anchor.event)
         self._known = anchor
-        self._tell(
+        self._write(
             ClockReading(
                 "device",
                 middle,
@@ -171,7 +171,7 @@ class Anchors:
         return best
 
     def _seen(self, anchor: Anchor, looks: int) -> bool:
-        """Look up to so many times whether the device has come past it."""
+        """Poll up to so many times whether the device has passed it."""
         for _ in range(looks):
             if anchor.after_ns is not None:
                 break

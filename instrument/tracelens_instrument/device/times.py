@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tracelens.schema.record import TIMED_ON_DEVICE
-from tracelens.schema.vocabulary import DEVICE_TIMES, LATE_TIMES
+from tracelens.schema.vocabulary import DEVICE_TIMES, UNKNOWN_TIMES
 from tracelens_instrument.core.clock import now
 from tracelens_instrument.core.failures import reraise_if_handlers, short_repr, warn_once
 from tracelens_instrument.core.registry import REGISTRY
@@ -61,7 +61,7 @@ class DeviceTimes:
     def __init__(
         self,
         clock: DeviceClock,
-        tell: Callable[[ClockReading], None],
+        write: Callable[[ClockReading], None],
         lose: Callable[[], object],
         now: Callable[[], int],
     ) -> None:
@@ -73,7 +73,7 @@ class DeviceTimes:
         self._waiting: deque[Timing] = deque()
         self._lock = threading.Lock()
         self._closed = False
-        self._anchors = Anchors(clock, tell, now)
+        self._anchors = Anchors(clock, write, now)
 
     def begin(self, row: str | None) -> Timing | None:
         """Begin to time what the calling thread's stream does next; None where that cannot be."""
@@ -99,7 +99,7 @@ class DeviceTimes:
                 self._lose()
 
     def drop(self, timing: Timing) -> None:
-        """Make as if it had not begun."""
+        """Remove the span as if it had not begun."""
         self._clock.reuse(timing.begin)
 
     def at_step_boundary(self) -> None:
@@ -109,7 +109,7 @@ class DeviceTimes:
             self._anchors.cast_if_due()
 
     def ask(self) -> None:
-        """Write down the times of all spans that the device has come past."""
+        """Write down the times of all spans that the device has finished."""
         if not self._clock.may_ask() or not self._lock.acquire(blocking=False):
             return
         try:
@@ -119,7 +119,7 @@ class DeviceTimes:
             self._lock.release()
 
     def finish(self, limit_s: float) -> None:
-        """Give the device some time to come to the end; what is then not known is lost, and counted."""
+        """Wait a limited time for the device to finish; times not known then are lost, and counted."""
         if self._clock.may_ask():
             self._anchors.cast_last()
         until = time.monotonic() + limit_s
@@ -178,14 +178,14 @@ _ABANDONED: Final[list[Devices]] = []
 class Devices:
     """Device times by device. A device that fails is left alone from then on; training goes on."""
 
-    def __init__(self, tell: Callable[[ClockReading], None], losses: Losses) -> None:
-        self._tell = tell
+    def __init__(self, write: Callable[[ClockReading], None], losses: Losses) -> None:
+        self._write = write
         self._losses = losses
         self._known: dict[int, DeviceTimes] = {}
         self._failed = False
         self._lock = threading.RLock()  # a signal handler may come in between
 
-    def here(self) -> DeviceTimes | None:
+    def current(self) -> DeviceTimes | None:
         """Return the device that the calling thread uses; None without one."""
         if self._failed:
             return None
@@ -194,11 +194,11 @@ class Devices:
             return None
         times = self._known.get(clock.index)
         if times is None and clock.may_ask():
-            times = self._meet(clock)
+            times = self._new_device(clock)
         return times
 
     def at_step_boundary(self) -> None:
-        """Do what is to be done between two steps."""
+        """Read the times that are due between two steps."""
         if self._failed or not self._known:
             return
         try:
@@ -218,21 +218,21 @@ class Devices:
             self.give_up(error)
 
     def give_up(self, error: Exception) -> None:
-        """Leave devices alone from now on, because one has failed."""
+        """Stop using devices, because one has failed."""
         reraise_if_handlers(error)
         self._failed = True
         warn_once(f"device times are not recorded any more ({short_repr(error)})", "device times")
 
     def abandon(self) -> None:
-        """Let go of everything without touching a device, in a forked child."""
+        """Release everything without touching a device, in a forked child."""
         self._failed = True
         _ABANDONED.append(self)
 
-    def _meet(self, clock: DeviceClock) -> DeviceTimes:
+    def _new_device(self, clock: DeviceClock) -> DeviceTimes:
         with self._lock:
             times = self._known.get(clock.index)
             if times is None:
-                lose = self._losses.counter(LATE_TIMES).add
-                made = DeviceTimes(clock, self._tell, lose, now)
+                lose = self._losses.counter(UNKNOWN_TIMES).add
+                made = DeviceTimes(clock, self._write, lose, now)
                 times = self._known.setdefault(clock.index, made)
             return times

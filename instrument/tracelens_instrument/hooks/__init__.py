@@ -12,21 +12,21 @@ from tracelens_instrument.hooks.base import Hook
 
 __all__ = ["HOOKS", "attach", "attached", "install"]
 
-_HERE: Final = "tracelens_instrument.hooks"
+_PACKAGE: Final = "tracelens_instrument.hooks"
 
 HOOKS: Final[tuple[Hook, ...]] = (
-    Hook("PyTorch", f"{_HERE}.torch.hook", "torch", "a torch.nn.Module (also DDP)"),
-    Hook("TensorFlow", f"{_HERE}.tensorflow.hook", "tensorflow", ""),
-    Hook("Horovod", f"{_HERE}.horovod", "horovod.torch", ""),
-    Hook("Lightning", f"{_HERE}.trainers.lightning", "lightning.pytorch", "a Lightning Trainer"),
+    Hook("PyTorch", f"{_PACKAGE}.torch.hook", "torch", "a torch.nn.Module (also DDP)"),
+    Hook("TensorFlow", f"{_PACKAGE}.tensorflow.hook", "tensorflow", ""),
+    Hook("Horovod", f"{_PACKAGE}.horovod", "horovod.torch", ""),
+    Hook("Lightning", f"{_PACKAGE}.trainers.lightning", "lightning.pytorch", "a Lightning Trainer"),
     Hook(
         "Hugging Face",
-        f"{_HERE}.trainers.huggingface",
+        f"{_PACKAGE}.trainers.huggingface",
         "transformers.trainer",
         "a Hugging Face Trainer",
     ),
-    Hook("JAX", f"{_HERE}.jax", "jax", ""),
-    Hook("mpi4py", f"{_HERE}.mpi.hook", "mpi4py.MPI", "an mpi4py communicator"),
+    Hook("JAX", f"{_PACKAGE}.jax", "jax", ""),
+    Hook("mpi4py", f"{_PACKAGE}.mpi.hook", "mpi4py.MPI", "an mpi4py communicator"),
 )
 
 _installed: set[str] = set()

@@ -50,7 +50,7 @@ class HookModule(Protocol):
     """The functions that a hook module provides."""
 
     def matches(self, obj: object) -> bool:
-        """Tell whether `attach` can do something with this object."""
+        """Return whether `attach` can do something with this object."""
         ...
 
     def attach(self, obj: Any, **options: Any) -> Any:

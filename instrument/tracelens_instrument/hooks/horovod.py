@@ -116,7 +116,7 @@ def _span(op: str, name: str) -> Span:
 
 
 def _nameless(op: str) -> str:
-    """Name a tensor as Horovod does: by how many came before, on every rank alike."""
+    """Name a tensor as Horovod does: by its order of issue, which is the same on every rank."""
     _unnamed[op] += 1
     return f"{op}.noname.{_unnamed[op]}"
 

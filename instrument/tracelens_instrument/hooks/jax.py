@@ -119,7 +119,7 @@ _TRACK: Final = "XLA"
 
 
 def install(_jax: Any) -> None:
-    """Record annotated steps, and who this process is."""
+    """Record annotated steps, and the rank of this process."""
     wrapt.wrap_function_wrapper("jax.distributed", "initialize", _initialize)
     for method, wrapper in (
         ("__init__", _around_init),
@@ -143,14 +143,14 @@ class _Window:
         self._offset_ns = 0
 
     def begin(self, step: int) -> None:
-        """Be told that a step begins."""
+        """Called when a step begins."""
         if self.count == self.first:
             self._start()
         self.count += 1
         self.begun[step] = now()
 
     def end(self) -> None:
-        """Be told that it is over."""
+        """Called when it is over."""
         if self._folder is not None and self.count == self.last:
             self.finish()
 

@@ -61,20 +61,20 @@ class Ring:
         self._taken: deque[_RingSegment] = deque()
 
     def take(self, path: Path, steps: int) -> None:
-        """Remember that a segment comes into use after so many steps."""
+        """Add a segment that is used from after so many steps."""
         self._taken.append(_RingSegment(path, steps))
 
     def outdated(self, steps: int) -> Iterator[Path]:
-        """Give up the segments with nothing of the last steps, `steps` being over."""
+        """Drop the segments with nothing of the last steps, `steps` being over."""
         while len(self._taken) > 1 and self._taken[1].steps + self._last < steps:
             yield self._taken.popleft().path
 
     def oldest(self) -> Path | None:
-        """Give up the oldest segment, if any may go."""
+        """Drop the oldest segment, if any may be dropped."""
         return self._taken.popleft().path if len(self._taken) > 1 else None
 
     def freeze(self) -> None:
-        """Keep for ever what is there now, the segment in use included."""
+        """Keep what is held now for good, the segment in use included."""
         self._taken.clear()
 
 
@@ -120,29 +120,29 @@ class SlowSteps:
     def __init__(self, factor: float, steps: int) -> None:
         self._factor = factor
         self._steps = steps
-        self._lately: deque[int] = deque(maxlen=_REMEMBERED)
+        self._recent: deque[int] = deque(maxlen=_REMEMBERED)
         self._before: int | None = None
         self._in_a_row = 0
 
     def over(self, moment: int) -> bool:
-        """Be told that a step is over; whether it is the one that makes it enough."""
+        """Called when a step is over; whether it is the one that makes it enough."""
         before, self._before = self._before, moment
         if before is None:
             return False
         took = moment - before
-        slow = len(self._lately) >= _FEWEST_STEPS and took > self._limit()
-        self._lately.append(took)
+        slow = len(self._recent) >= _FEWEST_STEPS and took > self._limit()
+        self._recent.append(took)
         self._in_a_row = self._in_a_row + 1 if slow else 0
         return self._in_a_row == self._steps
 
     def _limit(self) -> float:
-        usual = _median(self._lately)
-        spread = _median(abs(took - usual) for took in self._lately)
+        usual = _median(self._recent)
+        spread = _median(abs(took - usual) for took in self._recent)
         return max(self._factor * usual, usual + _OUTLIER_MADS * spread)
 
 
 class KeepRequest:
-    """The request of a trace folder, as one of its recordings heeds and makes it."""
+    """The request of a trace folder, as one of its recordings watches and makes it."""
 
     def __init__(self, directory: Path, keep: Callable[[], object]) -> None:
         self._file = directory / REQUEST_FILE
@@ -152,7 +152,7 @@ class KeepRequest:
         self._slow = _slow_steps_wanted(os.environ.get(WHEN_VARIABLE, ""))
 
     def at_step_boundary(self, moment: int) -> None:
-        """Keep, if somebody asks or the steps do."""
+        """Keep the steps held, if that is requested or steps are slow."""
         if self._slow is not None and self._slow.over(moment):
             self._keep()
             self._ask()
@@ -198,7 +198,7 @@ _replaced_handlers: dict[int, Any] = {}  # handlers, by signal
 
 
 def install_signal() -> None:
-    """Heed the signal that the environment names, if it does; whoever heeded it before still does."""
+    """Handle the signal that the environment names, if any, and chain to the handler before."""
     name = os.environ.get(KEEP_SIGNAL_VARIABLE, "")
     try:
         number = _signal_number(name)
@@ -207,11 +207,11 @@ def install_signal() -> None:
             signal.signal(number, _on_signal)
             _replaced_handlers[number] = before
     except (KeyError, ValueError, OSError) as error:
-        warn_once(f"{KEEP_SIGNAL_VARIABLE} is {name!r}, which cannot be heeded ({error})")
+        warn_once(f"{KEEP_SIGNAL_VARIABLE} is {name!r}, which cannot be handled ({error})")
 
 
 def uninstall_signal() -> None:
-    """Leave the handler as it was found, unless somebody else has changed it since."""
+    """Restore the handler that was there before, unless it has been changed since."""
     for number, before in list(_replaced_handlers.items()):
         with Tolerated(ValueError):  # in a thread that may not: ours does no harm
             if signal.getsignal(number) is _on_signal:

@@ -67,12 +67,12 @@ def parse(
 
 
 def from_environment() -> Retention:
-    """Return what the environment wants kept; what makes no sense there is said once, and left out."""
+    """Return what the environment wants kept; an invalid value is warned of once, and ignored."""
     return wanted(None, None, None)
 
 
 def wanted(keep: str | None, budget: int | str | None, detail: str | None) -> Retention:
-    """Return what is wanted kept: as given, else as the environment says.
+    """Return what is to be kept: as given, else as the environment has it.
 
     Raises:
         InvalidArgument: what is given makes no sense.
@@ -103,7 +103,7 @@ def to_environment(retention: Retention) -> dict[str, str]:
 
 
 def described(retention: Retention) -> str:
-    """Say in words what is kept."""
+    """Describe in words what is kept."""
     size = retention.budget_bytes
     within = "" if size is None else f" within {size:,} bytes"
     return f"{_keep_of(retention)}{within} at detail {retention.detail}"

@@ -26,7 +26,7 @@ _HOOKS_VARIABLE: Final = "TRACELENS_HOOKS"
 
 
 def begin(pid: int, directory: Path, name: str) -> Callable[[], object] | None:
-    """Have this process sampled; its children are sampled with it.
+    """Start sampling this process and its children.
 
     It returns once stacks are sampled, or cannot be.
 
@@ -59,14 +59,14 @@ def _start(pid: int, file: Path) -> subprocess.Popen[bytes]:
 
 
 def _await_first_sample(sampler: subprocess.Popen[bytes]) -> None:
-    """Let a short training be sampled too, from its begin; a sampler that fails ends its output."""
+    """Wait for the first sample, so that a short training is sampled from its begin, too."""
     assert sampler.stdout
     with sampler.stdout as output:
         select.select([output], [], [], _PATIENCE_S)
 
 
 def _finish(sampler: subprocess.Popen[bytes]) -> None:
-    """Let it write what it has: a launcher may end everything as soon as this process ends."""
+    """Wait until the samples are written: a launcher may end everything as soon as this process ends."""
     assert sampler.stdin
     sampler.stdin.close()
     with contextlib.suppress(subprocess.TimeoutExpired):

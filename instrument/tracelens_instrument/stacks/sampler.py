@@ -39,7 +39,7 @@ class _Rank:
         self._over = False
 
     def is_over(self, wait_s: float = 0.0) -> bool:
-        """Whether it ended, or said that it will; its forked children may hold our input open."""
+        """Return whether it ended, or said that it will; its forked children may hold our input open."""
         if not self._over:
             readable, _, _ = select.select([sys.stdin], [], [], wait_s)
             self._over = bool(readable) or os.getppid() != self._parent
@@ -51,25 +51,25 @@ class _Spy:
 
     def __init__(self, pid: int, rate: int, folder: Path) -> None:
         self.written = folder / "timeline.json"
-        self._said = (folder / "said.txt").open("w+b")
+        self._log = (folder / "said.txt").open("w+b")
         self.started_ns = now()
         command = [_program(), "record", "--pid", str(pid), "--rate", str(rate)]
         command += ["--output", str(self.written), "--format", "chrometrace", "--idle"]
         command += ["--threads", "--nonblocking", "--subprocesses", "--full-filenames"]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said
+            command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
         )
 
     def samples(self) -> bool:
-        """Whether it has found its way into the rank: on a busy machine that takes seconds."""
-        return SAMPLING in self._all_said()
+        """Return whether it has found its way into the rank: on a busy machine that takes seconds."""
+        return SAMPLING in self._logged()
 
     def has_ended(self) -> bool:
-        """Whether it ended by itself."""
+        """Return whether it has ended."""
         return self._process.poll() is not None
 
     def end(self) -> None:
-        """Have it write what it saw."""
+        """Make py-spy write its samples."""
         if not self.has_ended():
             self._process.send_signal(signal.SIGINT)
         try:
@@ -79,15 +79,15 @@ class _Spy:
             self._process.wait()
 
     def failure(self) -> str | None:
-        """Return what it said if it wrote nothing."""
+        """Return its error output if it wrote nothing."""
         if self.written.exists():
             return None
-        lines = self._all_said().decode(errors="replace").split("\n")
-        said = [line.removeprefix("Error:").strip() for line in lines if "Error" in line]
-        return said[0] if said else f"it ended with exit code {self._process.returncode}"
+        lines = self._logged().decode(errors="replace").split("\n")
+        errors = [line.removeprefix("Error:").strip() for line in lines if "Error" in line]
+        return errors[0] if errors else f"it ended with exit code {self._process.returncode}"
 
-    def _all_said(self) -> bytes:
-        return Path(self._said.name).read_bytes()
+    def _logged(self) -> bytes:
+        return Path(self._log.name).read_bytes()
 
 
 def main() -> None:
@@ -102,10 +102,10 @@ def main() -> None:
         with pa.ipc.new_stream(str(file), schema, options=options) as stream:
             while not rank.is_over():
                 stream.write_batch(_piece(rank, rate, folder))
-                _tell(f"stacks at {rate} Hz")
+                _report(f"stacks at {rate} Hz")
     except (OSError, ValueError, KeyError) as error:
         file.unlink(missing_ok=True)
-        _tell(f"no stacks: {error}")
+        _report(f"no stacks: {error}")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -171,8 +171,8 @@ def _program() -> str:
     return found
 
 
-def _tell(words: str) -> None:
-    """Say it once for all ranks, if `tracelens record` collects it; else only what went wrong."""
+def _report(words: str) -> None:
+    """Report once for all ranks, if `tracelens record` collects it; else only failures."""
     note_attached(words)
     if ATTACHED_VARIABLE not in os.environ and words.startswith("no "):
         with contextlib.suppress(OSError):

@@ -123,7 +123,7 @@ _FEWEST: Final = 3
 
 
 def mark(number: int) -> dict[str, tuple[int, int]]:
-    """Be in a function that bears this number for a moment; return its name, begin and end (ns)."""
+    """Run for a moment in a function named after this number; return its name, begin and end (ns)."""
     name = f"{MARKER}{number}"
     # py-spy shows a function's qualified name where there is one (from Python 3.11).
     renamed = _sleep.__code__.replace(co_name=name)

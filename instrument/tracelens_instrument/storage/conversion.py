@@ -44,7 +44,7 @@ _FIND: Final = "import sys; sys.path[:0] = sys.argv[{}:]; "
 
 
 def can_start_python() -> bool:
-    """Whether this runs in a Python that can be started again, and not in a program made of one."""
+    """Return whether this Python can be started again, and is not embedded in a program."""
     name = (
         (sys.executable or "").rpartition("/")[2].rstrip("t").rstrip("0123456789.")
     )  # python3.13t
@@ -96,8 +96,8 @@ class Background:
             half = retention.budget_bytes // segments.SEGMENT_BYTES // 2
             self._next = max(segments.LEAST_CONVERTED, min(_START_AT, half))
 
-    def tell(self, number: int) -> None:
-        """Say that the segments before this number are full; start the converter if it is time."""
+    def inform(self, number: int) -> None:
+        """Inform the converter that the segments before this number are full; start it if it is time."""
         if number < self._next:
             return
         self._next = number + _REPORT_EVERY
@@ -107,23 +107,23 @@ class Background:
                 self._line = _start_converter(self._place)
             except (OSError, ValueError, ImportError) as error:  # it is done at the end, then
                 reraise_if_handlers(error)
-        self._say(b"%d\n" % number)
+        self._send(b"%d\n" % number)
 
     def end(self) -> bool:
-        """Have the rest converted; False if there is nobody who still does."""
-        self._say(b"end\n")
+        """Hand over the rest for conversion; False if no converter runs any more."""
+        self._send(b"end\n")
         line, self._line = self._line, None
         return line is not None and not line.broken_off(_PATIENCE_MS)
 
     def abandon(self) -> None:
-        """Have nothing to do with it, in a forked child: it is the parent's."""
+        """Drop the connection, in a forked child: it is the parent's."""
         self._left = 0
         line, self._line = self._line, None
         if line is not None:
             line.let_go()
 
-    def _say(self, text: bytes) -> None:
-        if self._line is not None and not self._line.say(text):
+    def _send(self, text: bytes) -> None:
+        if self._line is not None and not self._line.send(text):
             self._line.let_go()
             self._line = None
 
@@ -135,8 +135,8 @@ class _Channel:
         self._socket = end
         self._descriptor = Descriptor(end.fileno())
 
-    def say(self, text: bytes) -> bool:
-        """Say something, if it still listens."""
+    def send(self, text: bytes) -> bool:
+        """Send a message, if the converter still reads."""
         try:
             if self._descriptor.number is None:
                 return False
@@ -152,14 +152,14 @@ class _Channel:
         """Wait until the other end has gone, or for so long; hang up."""
         import select  # noqa: PLC0415 - not before it is needed: recording must start quickly
 
-        gone = select.poll()
-        gone.register(self._socket, 0)
-        found = bool(gone.poll(patience_ms))
+        poller = select.poll()
+        poller.register(self._socket, 0)
+        found = bool(poller.poll(patience_ms))
         self.let_go()
         return found
 
     def let_go(self) -> None:
-        """Hang up, unless the training has done so: what has its number may be something else now."""
+        """Close the socket, unless the training has done so: the number may be another file's now."""
         with Tolerated(OSError):
             self._descriptor.close()
             self._socket.detach()
@@ -179,12 +179,12 @@ def _start_converter(place: Path) -> _Channel:
 
 
 def _converter_wanted(retention: Retention) -> bool:
-    """Whether there may be a converter; of a recording of the last steps nothing is sure to stay."""
+    """Return whether a converter may run; not where only the last steps are kept."""
     return os.environ.get(SWITCH) != "0" and retention.last is None and can_start_python()
 
 
 def _spawn_converter(place: Path, reading: int) -> None:
-    """Start the converter as nobody's child, and with nothing of ours but the pipe.
+    """Start the converter detached from this process, with no descriptor but the pipe.
 
     Raises:
         OSError: it cannot be started.
@@ -230,7 +230,7 @@ def convert(place: Path) -> None:
 
 
 def _libraries_loaded() -> bool:
-    """Whether all that it needs is there already, memory included."""
+    """Return whether all that it needs is there already, memory included."""
     limited = any(resource.getrlimit(what)[0] != resource.RLIM_INFINITY for what in _MEMORY_LIMITS)
     return not limited and all(name in sys.modules for name in _LIBRARIES)
 
@@ -252,13 +252,13 @@ def _convert_in_process(place: Path) -> None:
     finally:
         os.close(theirs)
         with open(ours, "rb") as errors:  # noqa: PTH123 - a descriptor
-            said = errors.read()
+            error_output = errors.read()
     if _process_failed(child):
-        raise OSError(said.decode(errors="replace").strip().rpartition("\n")[2])
+        raise OSError(error_output.decode(errors="replace").strip().rpartition("\n")[2])
 
 
 def _process_failed(child: int) -> bool:
-    """Wait for a child; where somebody else waits for all children, its word is not known."""
+    """Wait for a child; where the program waits for all children, its exit code is not known."""
     try:
         return os.waitpid(child, 0)[1] != 0
     except ChildProcessError:

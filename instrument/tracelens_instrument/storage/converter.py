@@ -27,7 +27,7 @@ _READ: Final = 1 << 16
 
 
 def main() -> None:
-    """Convert the recording that the command line names, of the process whose pid it says."""
+    """Convert the recording, of the process with the pid, that the command line names."""
     place, pid = Path(sys.argv[1]), int(sys.argv[2])
     _detach()
     with contextlib.suppress(OSError, ValueError, TraceLensError):
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def _detach() -> None:
-    """Hold nothing of the training's."""
+    """Close everything inherited from the training."""
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     os.chdir("/")
 
@@ -46,7 +46,7 @@ def _serve(place: Path, training: _Training) -> None:
         while not (news := training.listen()).over:
             while converting.advance(news.full):
                 pass
-            if news.deaf:
+            if news.disconnected:
                 return
         finish(converting, place)
 
@@ -56,7 +56,7 @@ class _Report(NamedTuple):
 
     full: int = 0
     over: bool = False
-    deaf: bool = False
+    disconnected: bool = False
 
 
 class _Training:
@@ -64,10 +64,10 @@ class _Training:
 
     def __init__(self, place: Path, pid: int) -> None:
         self._place = place
-        self._ear = sys.stdin.fileno()
-        self._heard = b""
+        self._socket = sys.stdin.fileno()
+        self._received = b""
         self._poll = select.poll()
-        self._poll.register(self._ear, select.POLLIN)
+        self._poll.register(self._socket, select.POLLIN)
         self._watch: int | None = None
         with contextlib.suppress(OSError):  # not on this system, or the process is gone
             self._watch = os.pidfd_open(pid)
@@ -81,24 +81,24 @@ class _Training:
         ready = dict(self._poll.poll(None if self._watch is not None else _LOOK_EVERY_MS))
         if self._watch in ready or (self._watch is None and not is_live(self._place)):
             return _Report(over=True)
-        if self._ear not in ready:
+        if self._socket not in ready:
             return _Report()
-        said = self._hear()
-        *lines, self._heard = (self._heard + said).split(b"\n")
+        content = self._receive()
+        *lines, self._received = (self._received + content).split(b"\n")
         if b"end" in lines:
             return _Report(over=True)
-        if not said:
+        if not content:
             return self._after_the_last_word()
         return _Report(int(lines[-1]) if lines else 0)
 
-    def _hear(self) -> bytes:
+    def _receive(self) -> bytes:
         try:
-            return os.read(self._ear, _READ)
+            return os.read(self._socket, _READ)
         except ConnectionError:
             return b""
 
     def _after_the_last_word(self) -> _Report:
-        """Tell whether the training is dying, whose files close first, or only does not talk to us."""
-        self._poll.unregister(self._ear)
+        """Return whether the training is ending, whose files close first, or only closed the pipe."""
+        self._poll.unregister(self._socket)
         died = self._poll.poll(_LOOK_EVERY_MS) or not is_live(self._place)
-        return _Report(over=bool(died), deaf=not died)
+        return _Report(over=bool(died), disconnected=not died)

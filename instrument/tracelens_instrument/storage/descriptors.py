@@ -41,7 +41,7 @@ class Descriptor:
         return self._number
 
     def is_same_file(self, other: Descriptor) -> bool:
-        """Tell whether another was opened on the same file."""
+        """Return whether another was opened on the same file."""
         return self._identity == other._identity
 
     def close(self) -> None:
@@ -58,7 +58,7 @@ class _Mapped(mmap.mmap):
     """
 
     def __del__(self) -> None:
-        """Stay if freeing would close what is not ours."""
+        """Do not close a descriptor that is not ours any more."""
         if not self._is_whole():
             vars(sys).setdefault(_KEPT, []).append(self)
 
@@ -83,7 +83,7 @@ def mapped(descriptor: int, length: int) -> mmap.mmap:
 
 
 class LimitsAsErrors:
-    """Has a file that may not grow told as an OSError, also where SIGXFSZ would end the program."""
+    """Turns the limit of a file's size into an OSError, also where SIGXFSZ would end the program."""
 
     def __init__(self) -> None:
         self._before: set[int | signal.Signals] | None = None

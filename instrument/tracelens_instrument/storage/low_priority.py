@@ -1,4 +1,4 @@
-"""A process that comes after everything else on the machine: for processor, disk and memory."""
+"""Lowest priority for a process: processor, disk and memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _APART_S: Final = (
 
 
 def lower_priority() -> None:
-    """Lead a session of its own, and be out of everybody's way.
+    """Give this process a session of its own, and the lowest priority.
 
     Linux gives every session its share of the processors (sched(7), autogroup), and `nice` counts only
     within one: so the session steps back, too.

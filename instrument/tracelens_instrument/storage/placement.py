@@ -1,4 +1,4 @@
-"""Where live segments lie: a folder that nobody else has, in the trace folder or on a disk of this host.
+"""Where live segments are kept: a new folder, in the trace folder or on a disk of this host.
 
 Memory that is mapped from a network file system may stall, or end the process, when the network or
 the server does not answer. A disk of the host does not; a note in the trace folder leads there, and
@@ -95,7 +95,7 @@ def local_place(directory: Path) -> Path | None:
 
 
 def is_network(kind: str) -> bool:
-    """Tell whether a type of file system may depend on a network or on another process."""
+    """Return whether a type of file system may depend on a network or on another process."""
     return kind in _NETWORK or kind.startswith(("fuse.", "fuseblk."))
 
 
@@ -174,13 +174,13 @@ def _same(one: Path, other: Path) -> bool:
 
 @dataclass(frozen=True)
 class Place:
-    """A segments folder, and the note in the trace folder that tells of it if it lies elsewhere."""
+    """A segments folder, and the note in the trace folder that names it if it is elsewhere."""
 
     folder: Path
     note: Path | None = None
 
 
-def new_folder(directory: Path, who: Identity, pid: int) -> Place:
+def new_folder(directory: Path, identity: Identity, pid: int) -> Place:
     """Make a segments folder.
 
     Raises:
@@ -188,7 +188,7 @@ def new_folder(directory: Path, who: Identity, pid: int) -> Place:
     """
     directory.mkdir(parents=True, exist_ok=True)
     local = local_place(directory)
-    for name in _names_to_try(who, pid):
+    for name in _names_to_try(identity, pid):
         if any((directory / f"{name}{suffix}").exists() for suffix in _TAKEN):
             continue
         try:
@@ -219,10 +219,10 @@ def discard_place(place: Place) -> None:
 _TAKEN = (TRACE_SUFFIX, ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX)
 
 
-def _names_to_try(who: Identity, pid: int) -> Iterator[str]:
-    """Give names to try: a pid may come again, after a restart or in a second run."""
+def _names_to_try(identity: Identity, pid: int) -> Iterator[str]:
+    """Yield names to try: a pid may be reused, after a restart or in a second run."""
     for number in itertools.chain([pid], (pid * 1000 + again for again in range(1, 1000))):
-        yield stem(who.role, who.rank, number)
+        yield stem(identity.role, identity.rank, number)
 
 
 def _in_trace_folder(directory: Path, name: str) -> Place:
@@ -232,7 +232,7 @@ def _in_trace_folder(directory: Path, name: str) -> Place:
 
 
 def _on_this_host(local: Path, directory: Path, name: str) -> Place:
-    """Make the folder inside one that is ours alone, since everybody may write to ``/tmp``."""
+    """Make the folder inside one that is ours alone, since every user may write to ``/tmp``."""
     private = local / f"tracelens-{os.getuid()}-{os.urandom(6).hex()}"
     note = directory / f"{name}{ELSEWHERE_SUFFIX}"
     with LimitsAsErrors():

@@ -88,7 +88,7 @@ class Storage:
                 full = segment
 
     def at_step_boundary(self) -> None:
-        """Let go of what is full, and make ready what the next step needs."""
+        """Release full segments, and prepare those that the next step needs."""
         self._steps += 1
         used = self._used()
         if self._ring is None and not self._full and self._has_room(used):
@@ -108,24 +108,24 @@ class Storage:
         return self.segment.path is None
 
     def freeze(self) -> None:
-        """Keep for ever the steps that the ring holds now; may be asked for in a signal handler."""
+        """Keep the steps that the ring holds now for good; may be called in a signal handler."""
         self._freeze_wanted = True
 
     def close(self) -> None:
-        """Take no more events."""
+        """Accept no more events."""
         with self._lock:
             STATE.forget()
             self._closed = True
 
     def abandon(self) -> None:
-        """Let go of everything, in a forked child: it all belongs to the parent."""
+        """Release everything, in a forked child: it all belongs to the parent."""
         for known in list(self._known):
             segment = known()
             if segment is not None:
                 segment.detach()
 
     def _advance(self) -> None:
-        """Go on in a spare segment, and only then make the next spare, if it was the last.
+        """Continue in a spare segment, and only then make the next spare, if it was the last.
 
         A signal handler that records meanwhile finds a segment with room, however long that takes.
         """
@@ -143,7 +143,7 @@ class Storage:
             self._add_spare()
 
     def _release(self) -> None:
-        """Let full segments leave the memory, but those with an open span.
+        """Unmap full segments, but those with an open span.
 
         It holds on to the slots alone, and a forked child must find the segment to detach it.
         """
@@ -164,11 +164,11 @@ class Storage:
         return self._position - before
 
     def _has_room(self, used: int) -> bool:
-        """Whether there is room for steps as they have been so far, this one included."""
+        """Return whether there is room for steps as they have been so far, this one included."""
         return used <= self._biggest and self.segment.remaining() >= 2 * self._biggest
 
     def _prepare(self) -> None:
-        """Have enough room that also a step as big as the biggest leaves a segment over."""
+        """Make spare segments, so that even a step of the largest size so far leaves one over."""
         wanted = (2 * self._biggest - self.segment.remaining()) // _slots() + 2
         while len(self._spares) < min(wanted, _MOST_AHEAD) and self._add_spare():
             pass
@@ -197,11 +197,11 @@ class Storage:
         return segment
 
     def _know(self, segment: Segment) -> None:
-        """Remember a segment for as long as anybody has it."""
+        """Remember a segment for as long as it is referred to."""
         self._known.add(ref(segment, self._known.discard))
 
     def _make(self) -> Segment:
-        """Make a segment, if need be in the place of the oldest.
+        """Make a segment, if need be in place of the oldest.
 
         Raises:
             OSError: there is no room, also within the budget, or the folder cannot be written.
@@ -230,7 +230,7 @@ class Storage:
             raise
 
     def _fits(self, budget: int) -> bool:
-        """Whether another segment does; others may have turned some of ours into less."""
+        """Return whether another segment does; others may have turned some of ours into less."""
         most = budget - segments.SEGMENT_BYTES - self._side.size
         if self._bytes > most and now() >= self._measure_due:
             self._measure_due = now() + _MEASURE_EVERY_NS
@@ -238,7 +238,7 @@ class Storage:
         return self._bytes <= most
 
     def _tend(self, ring: Ring) -> None:
-        self._heed_freeze(ring)
+        self._apply_freeze(ring)
         for path in ring.outdated(self._steps):
             self._drop(path, OUTDATED)
 
@@ -246,13 +246,13 @@ class Storage:
         """Make room for new steps in the place of old ones; False if nothing may go."""
         if self._ring is None:
             return False
-        self._heed_freeze(self._ring)
+        self._apply_freeze(self._ring)
         oldest = self._ring.oldest()
         if oldest is not None:
             self._drop(oldest, CROWDED_OUT)
         return oldest is not None
 
-    def _heed_freeze(self, ring: Ring) -> None:
+    def _apply_freeze(self, ring: Ring) -> None:
         if self._freeze_wanted:
             self._freeze_wanted = False
             self._side.append(to_line("kept", Kept(now(), self.segment.number)))

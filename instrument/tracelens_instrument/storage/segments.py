@@ -82,7 +82,7 @@ class Segment:
         self.slots = slots or _slots(memory)
 
     def remaining(self) -> int:
-        """How many slots are left."""
+        """Return how many slots are left."""
         return length_hint(self.slots)
 
     def touch(self) -> None:
@@ -93,11 +93,11 @@ class Segment:
                 self._mapped.madvise(_POPULATE_WRITE)
 
     def is_held(self) -> bool:
-        """Whether anything besides the segment itself refers to its slots."""
+        """Return whether anything besides the segment itself refers to its slots."""
         return getrefcount(self.slots) > _OWN_REFERENCES
 
     def detach(self) -> None:
-        """Send whatever is still written here nowhere (a forked child must not touch the file)."""
+        """Redirect further writes to private memory (a forked child must not touch the file)."""
         scratch = bytearray(len(self.memory))
         self._mapped = scratch
         self.memory = memoryview(scratch)
@@ -173,7 +173,7 @@ def create_segment(path: Path, number: int, owner: OpenRecording) -> Segment:
 
 
 def _new_file(file: Path) -> int:
-    """Open a file that nobody else has; if it is there, somebody was interrupted who made it."""
+    """Create a file exclusively; one that exists was left by an interrupted attempt."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
     try:
         return os.open(file, flags, 0o644)
@@ -183,7 +183,7 @@ def _new_file(file: Path) -> int:
 
 
 def count_records(content: bytes) -> int:
-    """How many slots of a segment are in use."""
+    """Return how many slots of a segment are in use."""
     definitions = memoryview(content).cast("I")[_DEFINITION_WORD :: RECORD_BYTES // 4]
     return len(definitions) - definitions.tolist().count(0)
 
@@ -194,7 +194,7 @@ def sink(owner: OpenRecording, lost: Counter) -> Segment:
 
 
 class _NoSlots:
-    """Gives the same slot to everybody, and counts how often."""
+    """Returns the same slot each time, and counts how often."""
 
     def __init__(self, lost: Counter) -> None:
         self._lost = lost

@@ -28,12 +28,12 @@ _LONGEST_PAUSE_NS: Final = 64 * 10**9
 
 
 class Losses:
-    """Counters by reason; a long loss is told ever more rarely, so that telling it stays small."""
+    """Counters by reason; a long loss is reported ever more rarely, so that reports stay small."""
 
-    def __init__(self, tell: Callable[[bytes], None]) -> None:
-        self._tell = tell
+    def __init__(self, report: Callable[[bytes], None]) -> None:
+        self._append_line = report
         self._counters: dict[str, Counter] = {}
-        self._told: dict[str, int] = {}
+        self._reported: dict[str, int] = {}
         self._due = 0
         self._wait = _FIRST_PAUSE_NS
 
@@ -42,24 +42,24 @@ class Losses:
         return self._counters.setdefault(reason, Counter())
 
     def adopt(self, reason: str, counter: Counter) -> None:
-        """Tell of a counter that counts elsewhere."""
+        """Report a counter that is kept elsewhere."""
         self._counters[reason] = counter
 
-    def tell_if_due(self, moment: int) -> None:
-        """Tell what has changed, unless it was told just before `moment`."""
-        if moment >= self._due and self.tell():
+    def report_if_due(self, moment: int) -> None:
+        """Report what has changed, unless that was done just before `moment`."""
+        if moment >= self._due and self.report():
             self._due = moment + self._wait
             self._wait = min(2 * self._wait, _LONGEST_PAUSE_NS)
 
-    def tell(self) -> bool:
-        """Tell what has changed since the last time; whether anything has."""
-        told = dict(self._told)
+    def report(self) -> bool:
+        """Report what has changed since the last time; return whether anything has."""
+        reported = dict(self._reported)
         for reason, counter in list(self._counters.items()):
             count = counter.total()
-            if count != self._told.get(reason, 0):
-                self._told[reason] = count
-                self._tell(dropped_line(reason, count))
-        return told != self._told
+            if count != self._reported.get(reason, 0):
+                self._reported[reason] = count
+                self._append_line(dropped_line(reason, count))
+        return reported != self._reported
 
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -104,7 +104,7 @@ class SideFile:
             self._waiting = lines[at:] + self._waiting
 
     def _is_written(self, line: bytes) -> bool:
-        """Look whether a line is there, though nobody came to take it into account."""
+        """Check whether a line was written although the caller was interrupted before noting it."""
         number = self._descriptor.number
         more = 0 if number is None else os.fstat(number).st_size - self.size
         self.size += more

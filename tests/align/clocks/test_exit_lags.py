@@ -22,12 +22,12 @@ def test_lags_are_measured() -> None:
     """Each host's distance to the first is known to a microsecond, and the doubt covers it."""
     found = lags(lasted(400), np.ones(400, np.int64))
     assert found.lag - found.lag[0] == pytest.approx(LAGS - LAGS[0], abs=1_000)
-    assert np.all(found.unsure()[1:] >= np.abs(LAGS - LAGS[0])[1:])
+    assert np.all(found.uncertainty()[1:] >= np.abs(LAGS - LAGS[0])[1:])
 
 
 def test_noise_is_no_lag() -> None:
     """Where transfer varies by more than lags do, nothing is claimed."""
-    assert not lags(lasted(80, noise=1e6), np.ones(80, np.int64)).unsure().any()
+    assert not lags(lasted(80, noise=1e6), np.ones(80, np.int64)).uncertainty().any()
 
 
 def test_unlike_sizes_are_not_compared() -> None:
@@ -45,4 +45,4 @@ def test_never_last_is_unknown() -> None:
     times[:, 3] += 10e6
     found = lags(times, np.ones(len(times), np.int64))
     assert np.isnan(found.lag[3])
-    assert found.unsure()[3] >= 30_000
+    assert found.uncertainty()[3] >= 30_000

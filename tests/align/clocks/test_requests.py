@@ -157,7 +157,7 @@ def test_clocks_that_contradict_requests_are_said() -> None:
     aligned = common.align(trace.with_(clocks=readings))
     assert aligned.alignment.method == "ping_pong"
     (note,) = aligned.notes
-    assert "came before they were sent" in note.sentence
+    assert "arrived before they were sent" in note.sentence
     assert note.kind == "clock"
 
 

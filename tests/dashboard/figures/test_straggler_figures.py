@@ -75,7 +75,7 @@ def test_a_run_without_steps_says_so() -> None:
     run = run_of(2, 1)
     late = residuals.measure(Times.of(run.times.clear(), range(2)))
     assert stragglers.by_rank(late, LIGHT).summary == "No step was recorded."
-    assert late.excess_ns.shape == (2, 0)
+    assert late.residual_ns.shape == (2, 0)
 
 
 def test_one_rank_gets_no_comparison_with_peers() -> None:
@@ -83,4 +83,4 @@ def test_one_rank_gets_no_comparison_with_peers() -> None:
     run = run_of(1, 3)
     late = residuals.measure(Times.of(run.times, range(1)))
     assert stragglers.by_category(late, lambda _: late, LIGHT).summary.startswith("One rank alone")
-    assert late.own_ns[0, 0] == 15 * MS
+    assert late.compute_ns[0, 0] == 15 * MS

@@ -20,7 +20,7 @@ from tracelens_dashboard.runs.store import Store
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tracelens.lod.opening import Tell
+    from tracelens.lod.opening import OnProgress
     from tracelens.model.trace import Trace
 
 LIMIT_S = 300.0
@@ -93,7 +93,7 @@ def test_a_run_without_an_index_is_read_beside_all_else(tmp_path: Path) -> None:
     recorded(tmp_path, Scenario(ranks=2, steps=8))
     stages = []
 
-    def read(path: Path, tell: Tell) -> Trace:
+    def read(path: Path, tell: OnProgress) -> Trace:
         stages.append(entry.stage.what)
         return load.open(path, tell)
 

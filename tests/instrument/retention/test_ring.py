@@ -233,7 +233,7 @@ def test_no_signal_unasked() -> None:
 def test_signal_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """One warning, and the recording goes on without it."""
     monkeypatch.setenv("TRACELENS_KEEP_SIGNAL", name)
-    with pytest.warns(RuntimeWarning, match="cannot be heeded"):
+    with pytest.warns(RuntimeWarning, match="cannot be handled"):
         tl.start(tmp_path, keep="last:5")
     train(0, 1)
     tl.stop()

@@ -36,7 +36,7 @@ _TIMES: Final = ("start_ns", "end_ns", "device_start_ns", "first_ns", "last_ns")
 
 
 def align(trace: Trace) -> Trace:
-    """Move all times onto one clock and say how; a trace with one clock stays as it is."""
+    """Map all times onto one clock and report how; a trace with one clock is returned as it is."""
     clocks = _clocks(trace.processes)
     names = clocks.unique("clock", keep="first", maintain_order=True).sort("clock")
     if names.height < 2:
@@ -76,9 +76,9 @@ def _unmoved(names: pl.DataFrame) -> tuple[HostClock, ...]:
 def _maps(
     trace: Trace, clocks: pl.DataFrame, names: pl.DataFrame
 ) -> tuple[dict[int, ClockMap], str, list[Note], list[int]]:
-    """Find how each clock becomes the common one, by the best method that it allows.
+    """Map each clock to the common one, by the best method that it allows.
 
-    Clocks that nothing ties to the others are told last.
+    Clocks that nothing ties to the others are reported last.
     """
     readings = _readings(trace, clocks)
     maps = _sharpened(from_exits(trace, clocks), readings)
@@ -105,7 +105,7 @@ def _maps(
 def _untied(
     common: ClockMap, origin: int, clocks: pl.DataFrame, alone: list[int]
 ) -> dict[int, ClockMap]:
-    """Leave the times of clocks that nothing ties as they are, unless nothing overlaps then.
+    """Keep the times of clocks that nothing ties, unless nothing overlaps then.
 
     A clock that was never near the origin's (another boot) is moved so that both begin together.
     """
@@ -139,7 +139,7 @@ def _between(readings: pl.DataFrame, clock: int, peer: int) -> pl.DataFrame:
 
 
 def _sharpened(maps: dict[int, ClockMap], readings: pl.DataFrame) -> dict[int, ClockMap]:
-    """Take a lasting lag out of fitted clocks where ping-pong is sharper than exits scatter."""
+    """Remove a lasting lag from fitted clocks where ping-pong is more precise than exits scatter."""
     better = dict(maps)
     for clock, found in maps.items():
         measured = bias(_between(readings, clock, min(maps)), found, maps[min(maps)])
@@ -194,7 +194,7 @@ def _read_by(readings: pl.DataFrame, clock: int) -> pl.DataFrame:
 
 
 def _method_notes(names: pl.DataFrame, used: dict[int, str], method: str) -> list[Note]:
-    """Say which hosts had to be aligned by a worse method than the others."""
+    """Return which hosts had to be aligned by a worse method than the others."""
     words = {
         "ping_pong": "messages between processes",
         "requests": "requests to parameter servers",

@@ -1,7 +1,7 @@
-"""Aligns the clocks whose hosts took part in the same full collectives, by when they left them.
+"""Aligns clocks by exits: when their hosts left the full collectives in which all took part.
 
-Nobody leaves a full collective before the last has come, so all leave at about the same time
-however late somebody entered: exits tie clocks together, entries would absorb stragglers. Against a
+No rank leaves a full collective before the last has arrived, so all leave at about the same time
+however late one entered: exits tie clocks together, entries would absorb stragglers. Against a
 virtual reference (the median clock), each clock gets a straight line fitted through medians of
 blocks, and pieces where a line does not hold: one jump, or a slow wander.
 
@@ -48,7 +48,7 @@ VISIBLE: Final = 5.0
 def fit_exits(exits: Floats) -> list[Correction] | None:
     """Fit each clock against the first; `exits` is [collective, clock], in order of time.
 
-    Null when too few collectives remain to say anything.
+    Null where too few collectives remain.
     """
     aligned = exits.copy()
     lines = [Line()] * exits.shape[1]
@@ -75,12 +75,12 @@ def _line(x: Floats, y: Floats) -> Line:
 
 
 def _reference(aligned: Floats) -> Floats:
-    """Return the virtual clock: the median one; of two, the first, for nobody knows who is right."""
+    """Return the virtual clock: the median one; of two, the first, as neither is known to be right."""
     return np.asarray(np.median(aligned, axis=1) if aligned.shape[1] > 2 else aligned[:, 0])
 
 
 def _gate(aligned: Floats) -> Indices:
-    """Choose collectives that did synchronise: their exits lie as close together as in others.
+    """Choose collectives that did synchronise: their exits are as close together as in others.
 
     What a clock lastingly shows more than the reference is taken off by blocks first, so that a jump
     or a wandering clock is not mistaken for collectives that let ranks leave early.
@@ -159,7 +159,7 @@ def _against_first(lines: list[Line], left: list[_Residual], clock: int) -> Corr
 
 
 def _scatter(rest: Floats, levels: Floats, parts: list[Indices]) -> float:
-    """Return how far single exits lie from their block's level, as a standard deviation."""
+    """Return how far single exits are from their block's level, as a standard deviation."""
     if len(rest) < 4 * len(parts):
         return MAD_TO_SIGMA * float(np.median(np.abs(rest - np.median(rest))))
     within = np.concatenate([rest[part] - level for part, level in zip(parts, levels, strict=True)])
@@ -224,7 +224,7 @@ class Lags:
     lag: Floats
     error: Floats
 
-    def unsure(self) -> Floats:
+    def uncertainty(self) -> Floats:
         """Return how far each clock may be off against the first because of lags, nanoseconds."""
         apart = np.abs(self.lag - self.lag[0])
         error = np.hypot(self.error, self.error[0])
@@ -274,14 +274,14 @@ def from_exits(trace: Trace, clocks: pl.DataFrame) -> dict[int, ClockMap]:
     if corrections is None:
         return {}
     members, bases = found.members, found.bases
-    unsure = lags(found.lasted, found.sizes).unsure() if len(members) > 1 else np.zeros(1)
+    uncertainty = lags(found.lasted, found.sizes).uncertainty() if len(members) > 1 else np.zeros(1)
     jumps = Correction(np.zeros(1), np.zeros(1), jumps=corrections[0].jumps)
     maps = {members[0]: ClockMap(int(bases[0]), int(bases[0]), jumps if jumps.jumps else None)}
-    fitted = list(zip(members, bases, corrections, unsure, strict=True))
+    fitted = list(zip(members, bases, corrections, uncertainty, strict=True))
     for member, base, correction, lag in fitted[1:]:
         # Exits take a lasting lag of a host for an offset: what is known of it bounds the error.
-        sure = round(max(correction.sigma, correction.spread, lag, SMALLEST_NS))
-        maps[member] = ClockMap(int(base), int(bases[0]), correction, sure)
+        uncertainty_ns = round(max(correction.sigma, correction.spread, lag, SMALLEST_NS))
+        maps[member] = ClockMap(int(base), int(bases[0]), correction, uncertainty_ns)
     return maps
 
 
@@ -310,7 +310,7 @@ class _Exits:
 
 
 def _exits(trace: Trace, clocks: pl.DataFrame) -> _Exits | None:
-    """Return when which clock says that each common collective was left."""
+    """Return the time at which each common collective was left, by each clock."""
     ends = _ends(trace, clocks, "closed")
     if ends.is_empty():  # calls matched by their order still tell, by how little they scatter
         ends = _ends(trace, clocks, "estimated")

@@ -56,7 +56,7 @@ def map_if_consistent(readings: Readings) -> ClockMap | None:
 
 @dataclass(frozen=True)
 class _Bounds:
-    """What all readings leave of the offset beside a line, at times of the read clock since `base`.
+    """Bounds of the offset from a line by all readings, at times of the read clock since `base`.
 
     `pace` is how fast the offset can leave the line.
     """
@@ -83,7 +83,7 @@ class _Bounds:
         return cls(int(read[0]), int(known[0]), t, low, high, line, pace)
 
     def clock_map(self) -> ClockMap:
-        """Go through the middles, and on along the line."""
+        """Interpolate between the middles, and extrapolate along the line."""
         t, slope = self.t, self.line.slope
         middle = (self.low + self.high) / 2 + self.line.at(t)
         first, last = middle[0] - slope * (FAR + t[0]), middle[-1] + slope * (FAR - t[-1])
@@ -107,11 +107,11 @@ def _trend(t: Floats, moved: Floats, half: Floats) -> tuple[Line, float]:
     best = np.array([part[np.argmin(half[part])] for part in blocks])
     blunt = 2 * float(half[best].max())
     span = float(np.ptp(t[best]))
-    telling = span * PLAUSIBLE_DRIFT > blunt
-    line = theil_sen(t[best], moved[best], 2 if telling else len(best) + 1)
+    shows_drift = span * PLAUSIBLE_DRIFT > blunt
+    line = theil_sen(t[best], moved[best], 2 if shows_drift else len(best) + 1)
     if abs(line.slope) > 10 * PLAUSIBLE_DRIFT:  # these are no readings of a clock
         return Line(float(np.median(moved[best]))), PLAUSIBLE_DRIFT
-    return line, WANDER + (blunt / span if telling else PLAUSIBLE_DRIFT)
+    return line, WANDER + (blunt / span if shows_drift else PLAUSIBLE_DRIFT)
 
 
 def _capped(most: Floats, t: Floats, pace: float) -> Floats:
@@ -143,26 +143,26 @@ _GOOD_WINDOW: Final = 1.5  # readings this much wider than the best are left out
 
 def from_wall(clock: pl.DataFrame, reference: pl.DataFrame, common: ClockMap) -> ClockMap | None:
     """Tie a clock to a mapped one by both hosts' wall clocks; null where either was not read."""
-    here, there = _local(clock), _local(reference)
-    if here.is_empty() or there.is_empty():
+    local, reference_rows = _local(clock), _local(reference)
+    if local.is_empty() or reference_rows.is_empty():
         return None
-    t = here["monotonic_ns"].to_numpy()
-    their_t = there["monotonic_ns"].to_numpy()
-    wall_minus_common = there["wall_ns"].to_numpy() - common.apply(their_t)
+    t = local["monotonic_ns"].to_numpy()
+    their_t = reference_rows["monotonic_ns"].to_numpy()
+    wall_minus_common = reference_rows["wall_ns"].to_numpy() - common.apply(their_t)
     middle = int(np.median(wall_minus_common))
     # The reference's wall clock at this clock's times, as an offset from its middle.
     level = theil_sen(
-        (there["wall_ns"].to_numpy() - int(there["wall_ns"][0])).astype(float),
+        (reference_rows["wall_ns"].to_numpy() - int(reference_rows["wall_ns"][0])).astype(float),
         (wall_minus_common - middle).astype(float),
     )
-    since = (here["wall_ns"].to_numpy() - int(there["wall_ns"][0])).astype(float)
-    offsets = t - here["wall_ns"].to_numpy() + middle + np.rint(level.at(since)).astype(np.int64)
+    since = (local["wall_ns"].to_numpy() - int(reference_rows["wall_ns"][0])).astype(float)
+    offsets = t - local["wall_ns"].to_numpy() + middle + np.rint(level.at(since)).astype(np.int64)
     found = _line_map(t, offsets, 0.0)
     return replace(found, uncertainty_ns=WALL_UNCERTAINTY_NS + common.uncertainty_ns)
 
 
 def wall_windows(clock: pl.DataFrame, found: ClockMap) -> Readings:
-    """Return what wall clocks say as windows, each as wide as they are unsure."""
+    """Return readings of wall clocks as windows, each as wide as their uncertainty."""
     t = _local(clock)["monotonic_ns"].to_numpy()
     known = found.apply(t)
     return Readings(known, np.full_like(t, 2 * found.uncertainty_ns), known - t)
@@ -199,7 +199,7 @@ def from_ping_pong(
 
 
 def bias(readings: pl.DataFrame, mapped: ClockMap, other: ClockMap) -> tuple[float, float] | None:
-    """Return how far ping-pong says a mapped clock is off, and how sure it is; null without any."""
+    """Return the bias of a mapped clock by ping-pong, and its uncertainty; null without any."""
     sharp = readings.filter(_narrow())
     if sharp.is_empty():
         return None
@@ -217,7 +217,7 @@ def _line_map(t: Ints, offsets: Ints, half_window: float) -> ClockMap:
     """Draw a line through offsets; a level one if they cannot tell a drift from their own error."""
     base, middle = int(t.min()), int(np.median(offsets))
     since: Floats = (t - base).astype(np.float64)
-    telling = half_window / max(float(np.ptp(since)), 1.0) * 1e6 < PLAUSIBLE_PPM / 2
-    line = theil_sen(since, (offsets - middle).astype(np.float64), 2 if telling else len(t) + 1)
+    shows_drift = half_window / max(float(np.ptp(since)), 1.0) * 1e6 < PLAUSIBLE_PPM / 2
+    line = theil_sen(since, (offsets - middle).astype(np.float64), 2 if shows_drift else len(t) + 1)
     knots_t = np.array([-FAR, FAR])
     return ClockMap(base, base - middle, Correction(knots_t, line.at(knots_t)))

@@ -1,9 +1,9 @@
 """Ties clocks together by requests to parameter servers: no message arrives before it was sent.
 
-What a server notes of a request lies between its begin and its end at the worker, so every request
+What a server records of a request is between its begin and its end at the worker, so every request
 leaves a window for the difference of the two clocks (Cristian 1989, *Probabilistic clock
-synchronization*; Duda et al. 1987, *Estimating global time in distributed systems*). All windows speak
-together.
+synchronization*; Duda et al. 1987, *Estimating global time in distributed systems*). All windows
+are combined.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ EXCHANGE_COLUMNS: Final[dict[str, pl.DataType]] = {
     "replied": pl.Boolean(),  # surely there before the worker went on; else a push may not have been
     "sent": pl.Int64(),  # at the worker
     "answered": pl.Int64(),
-    "came": pl.Int64(),  # at the server
-    "went": pl.Int64(),
+    "arrived": pl.Int64(),  # at the server
+    "returned": pl.Int64(),
 }
 PEERS: Final = 4  # as many of the other clocks as speak for one
 RARE: Final = 0.01  # requests may be matched wrongly
@@ -40,7 +40,7 @@ _PAIR: Final = ("clock", "peer", "replied")
 
 
 def exchanges(trace: Trace, clocks: pl.DataFrame) -> pl.DataFrame:
-    """Return the most telling requests between clocks; `clocks` says which each process has."""
+    """Return the tightest requests between clocks; `clocks` holds the clock of each process."""
     of = clocks.lazy().select("process", "clock")
     spans = trace.spans.filter(
         pl.col("kind") == "ps", pl.col("request").is_not_null(), pl.col("status") == "closed"
@@ -59,7 +59,7 @@ def exchanges(trace: Trace, clocks: pl.DataFrame) -> pl.DataFrame:
 
 
 def _served(spans: pl.LazyFrame, shards: pl.LazyFrame, of: pl.LazyFrame) -> pl.LazyFrame:
-    """Return when each request had surely come to a server, and was surely not yet answered."""
+    """Return when each request had surely arrived at a server, and was surely not yet answered."""
     reply, receive = pl.col("op") == "reply", pl.col("op") == "receive"
     held = shards.select("process", held=pl.coalesce("shard", "rank"))
     there = spans.join(held, on="process").join(of.rename({"clock": "peer"}), on="process")
@@ -67,8 +67,8 @@ def _served(spans: pl.LazyFrame, shards: pl.LazyFrame, of: pl.LazyFrame) -> pl.L
         there.filter(receive | reply)
         .group_by("request", "held", "peer")
         .agg(
-            came=pl.when(receive).then("end_ns").otherwise("start_ns").min(),
-            went=pl.when(receive).then("end_ns").otherwise("start_ns").max(),
+            arrived=pl.when(receive).then("end_ns").otherwise("start_ns").min(),
+            returned=pl.when(receive).then("end_ns").otherwise("start_ns").max(),
             replied=reply.any(),
         )
     )
@@ -76,13 +76,13 @@ def _served(spans: pl.LazyFrame, shards: pl.LazyFrame, of: pl.LazyFrame) -> pl.L
 
 def _tightest(found: pl.LazyFrame) -> pl.LazyFrame:
     """Keep, of each stretch of time of two clocks, the requests that leave the least."""
-    there, back = pl.col("came") - pl.col("sent"), pl.col("answered") - pl.col("went")
+    there, back = pl.col("arrived") - pl.col("sent"), pl.col("answered") - pl.col("returned")
     since = pl.col("sent") - pl.col("sent").min().over(_PAIR)
     part = since * BLOCKS // (since.max().over(_PAIR) + 1)
     # Joined rows come in any order; of several that leave as little the first is taken.
     ordered = found.with_columns(part=part).sort(*EXCHANGE_COLUMNS)
     parts = ordered.group_by(*_PAIR, "part")
-    values = pl.col("sent", "answered", "came", "went")
+    values = pl.col("sent", "answered", "arrived", "returned")
     # The difference of the clocks adds to the way there what it takes off the way back.
     best = (there + back, there, back)
     kept = pl.concat([parts.agg(values.get(amount.arg_min())) for amount in best])
@@ -110,7 +110,7 @@ def from_requests(
 
 @dataclass(frozen=True)
 class _Windows:
-    """What requests to one mapped clock say: our times, and the least and most of its lead."""
+    """Windows by requests to one mapped clock: our times, and the bounds of its lead."""
 
     replied: bool
     ours: Ints
@@ -129,23 +129,27 @@ def _with_mapped(
     for (worker, server, replied), rows in ours.partition_by(*_PAIR, as_dict=True).items():
         other = server if worker == clock else worker
         if other in maps:
-            times = {name: rows[name].to_numpy() for name in ("sent", "answered", "came", "went")}
+            times = {
+                name: rows[name].to_numpy() for name in ("sent", "answered", "arrived", "returned")
+            }
             yield _windows(times, maps[other], replied=replied, asks=worker == clock)
 
 
 def _windows(times: dict[str, Ints], other: ClockMap, *, replied: bool, asks: bool) -> _Windows:
-    sent, answered, came, went = times.values()
+    sent, answered, arrived, returned = times.values()
     # Both bounds hold at times of their own, between which the clocks drift.
-    unsure = other.uncertainty_ns + np.rint((went - came) * PLAUSIBLE_DRIFT).astype(np.int64)
+    uncertainty = other.uncertainty_ns + np.rint((returned - arrived) * PLAUSIBLE_DRIFT).astype(
+        np.int64
+    )
     if asks:
-        low, high = other.apply(went) - answered, other.apply(came) - sent
+        low, high = other.apply(returned) - answered, other.apply(arrived) - sent
     else:
-        low, high = other.apply(sent) - came, other.apply(answered) - went
-    return _Windows(replied, sent if asks else came, low - unsure, high + unsure)
+        low, high = other.apply(sent) - arrived, other.apply(answered) - returned
+    return _Windows(replied, sent if asks else arrived, low - uncertainty, high + uncertainty)
 
 
 def _combined(windows: Iterable[_Windows]) -> Readings:
-    """Take what the clocks with the narrowest windows say."""
+    """Combine the clocks with the narrowest windows."""
     best = sorted(windows, key=lambda one: one.narrowest)[:PEERS]
     ours, low, high = (
         np.concatenate([getattr(one, name) for one in best]) for name in ("ours", "low", "high")
@@ -160,7 +164,7 @@ def _concatenated(readings: Iterable[Readings]) -> Readings:
 
 
 def causality_violations(found: pl.DataFrame, maps: Mapping[int, ClockMap]) -> list[Note]:
-    """Note requests that came before they were sent, on the common clock: clocks are wrong then."""
+    """Note requests that arrived before they were sent, on the common clock: clocks are wrong then."""
     early = [
         amount
         for (worker, server, replied), rows in found.partition_by(*_PAIR, as_dict=True).items()
@@ -173,7 +177,7 @@ def causality_violations(found: pl.DataFrame, maps: Mapping[int, ClockMap]) -> l
         return []
     sentence = (
         f"{len(wrong)} of {len(amounts)} messages to and from parameter servers that were looked at "
-        f"came before they were sent, by up to {wrong.max()} ns more than the clocks are unsure by, "
+        f"arrived before they were sent, by up to {wrong.max()} ns more than the clocks' uncertainty, "
         "which cannot be: the clocks are aligned worse than believed; do not trust times between hosts."
     )
     return [Note(file="", sentence=sentence, kind="clock")]
@@ -182,11 +186,11 @@ def causality_violations(found: pl.DataFrame, maps: Mapping[int, ClockMap]) -> l
 def _early(
     rows: pl.DataFrame, worker: ClockMap, server: ClockMap, *, replied: bool
 ) -> Iterator[Ints]:
-    """Yield by how much messages came too early, beyond what the clocks are unsure by."""
-    sure = 3 * max(worker.uncertainty_ns, server.uncertainty_ns)
-    ways = [("sent", worker, "came", server)]
+    """Yield by how much messages arrived too early, beyond the clocks' uncertainty."""
+    uncertainty = 3 * max(worker.uncertainty_ns, server.uncertainty_ns)
+    ways = [("sent", worker, "arrived", server)]
     if replied:
-        ways.append(("went", server, "answered", worker))
+        ways.append(("returned", server, "answered", worker))
     for begun, at_begin, over, at_end in ways:
-        sent, came = at_begin.apply(rows[begun].to_numpy()), at_end.apply(rows[over].to_numpy())
-        yield sent - came - sure
+        sent, arrived = at_begin.apply(rows[begun].to_numpy()), at_end.apply(rows[over].to_numpy())
+        yield sent - arrived - uncertainty

@@ -48,7 +48,7 @@ def find_episodes(own: ComputeTime) -> list[Episode]:
 
 
 def _is_visit(late: Episode, wandering: Episode) -> bool:
-    """Say whether a lateness is, for the most part, one stay of a wandering one."""
+    """Return whether a lateness is, for the most part, one stay of a wandering one."""
     rank = late.ranks[0]
     common = np.count_nonzero(wandering.effect[late.touched, rank])
     return bool(common >= _OF_A_VISIT * len(late.touched))
@@ -99,7 +99,7 @@ def _among_many(excess: list[Floats]) -> tuple[list[Scan], Floats, Flags]:
 
 
 def _worth_again(known: Flags) -> bool:
-    """Say whether it matters, and those who are not late still tell what is normal."""
+    """Return whether it matters, and those who are not late still tell what is normal."""
     late, left = np.count_nonzero(known), np.count_nonzero(~known)
     return bool(late * _MATTER >= len(known) and left >= max(_FEWEST, _MAJORITY * len(known)))
 
@@ -164,7 +164,7 @@ def _followed(own: ComputeTime, excess: Floats, scan: Scan, rank: int) -> _Follo
 
 
 def _since_the_start(warm_up: Floats, level: float) -> bool:
-    """Say whether a lateness began with the run, by all that the warm-up shows."""
+    """Return whether a lateness began with the run, by all that the warm-up shows."""
     return bool(len(warm_up)) and float(np.median(warm_up)) > level / 2
 
 
@@ -193,7 +193,7 @@ def _explained(late: Episode, named: list[Episode]) -> bool:
 
 
 def same_rank(one: Episode, other: Episode) -> bool:
-    """Say whether two entries are of the same rank, in the same steps by and large."""
+    """Return whether two entries are of the same rank, in the same steps by and large."""
     common = len(np.intersect1d(one.touched, other.touched))
     return one.ranks == other.ranks and common >= SAME_STEPS * min(
         len(one.touched), len(other.touched)

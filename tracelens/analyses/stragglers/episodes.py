@@ -85,7 +85,7 @@ def _joined(group: Episode, late: Episode) -> Episode:
 
 
 def _one_cause(one: Episode, other: Episode) -> bool:
-    """Say whether two share a phase and their steps; which phase grew most is often chance."""
+    """Return whether two share a phase and their steps; which phase grew most is often chance."""
     common = {one.phase, *one.also} & {other.phase, *other.also}
     return bool(common) and _alike(one, other)
 
@@ -145,7 +145,7 @@ def find_slow_hosts(own: ComputeTime) -> list[Episode]:
 
 
 def explained_by_host(late: Episode, hosts: list[Episode]) -> bool:
-    """Say whether a rank is late because its host is: in a phase and in steps in which that is."""
+    """Return whether a rank is late because its host is: in a phase and in steps in which that is."""
     return any(
         set(late.ranks) <= set(host.ranks)
         and {late.phase, *late.also} & {host.phase, *host.also}
@@ -175,7 +175,7 @@ def _median_rank(values: Floats) -> Floats:
 
 
 def _with_ranks(own: ComputeTime, late: Episode, ranks: list[int]) -> Episode | None:
-    """Say which ranks a host's lateness is one of, and what each loses; null if only of some."""
+    """Return which ranks a host's lateness is one of, and what each loses; null if only of some."""
     levels, error = _levels(own, late, ranks)
     usual = float(np.sort(levels)[len(levels) // 2])
     slow = np.asarray(levels > max(_SLOW_RANK * usual, 0.0))
@@ -284,7 +284,7 @@ def _removable_delay(own: ComputeTime, late: Episode) -> Floats:
 def _time_to_meeting(own: ComputeTime, late: Episode) -> Floats:
     """Return what ranks take to meet; what follows the meeting of a step delays that of the next one."""
     return (
-        own.between_meetings
+        own.between_synchronizations
         if {late.phase, *late.also} <= {*compute_time.AFTER_MEETING}
         else own.total
     )

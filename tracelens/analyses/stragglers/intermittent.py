@@ -187,7 +187,7 @@ def with_stalls(
 
 
 def _explained_by_stalls(stalls: Episode, lasting: Episode, excess: Floats) -> bool:
-    """Say whether a rank's stalls tell better what it loses than a lateness that lasts.
+    """Return whether a rank's stalls tell better what it loses than a lateness that lasts.
 
     `excess` is in nanoseconds.
     """
@@ -201,7 +201,7 @@ def _explained_by_stalls(stalls: Episode, lasting: Episode, excess: Floats) -> b
 
 
 def _delayed_between(stalls: Episode, lasting: Episode, excess: Floats) -> bool:
-    """Say whether a rank is late between its stalls, too: then it is late for a while."""
+    """Return whether a rank is late between its stalls, too: then it is late for a while."""
     between = np.setdiff1d(lasting.touched, stalls.touched)
     if not len(between):
         return False
@@ -265,7 +265,7 @@ def _by_loss(own: ComputeTime, excess: list[Floats], hit: Indices, rank: int) ->
 
 
 def _is_of_one_phase(whole: Episode, named: list[Episode]) -> bool:
-    """Say whether a rank stalls in one phase only, and most of what it loses by stalls is lost there."""
+    """Return whether a rank stalls in one phase only, where most of what it loses by stalls is lost."""
     mine = [one for one in named if one.ranks == whole.ranks]
     return len(mine) == 1 and _loss(mine[0]) >= _MOST_IN_A_PHASE * _loss(whole)
 

@@ -72,7 +72,7 @@ def find_migrating(own: ComputeTime, excess: Floats, by_phase: list[Floats]) -> 
 
 
 def _migrates(late: Flags, length: int) -> bool:
-    """Say whether nearly always one rank is late, and each time another one."""
+    """Return whether nearly always one rank is late, and each time another one."""
     counts, busy = late.sum(axis=0), late.any(axis=1)
     least, share = VISITED
     enough = max(least, share * min(late.shape[1], len(late) / length))

@@ -80,7 +80,7 @@ def run(trace: Trace, phases: Phases) -> Stragglers:
 
 
 def _insufficient(own: ComputeTime) -> str | None:
-    """Say why nothing can be judged, if so."""
+    """Return why nothing can be judged, if so."""
     if len(own.ranks) < 2:
         return (
             f"{len(own.ranks) or 'No'} worker rank: lateness is a comparison between ranks, so "
@@ -98,7 +98,7 @@ def _insufficient(own: ComputeTime) -> str | None:
 
 
 def _corroborated(trace: Trace, own: ComputeTime, late: Episode, lost_ns: float) -> bool:
-    """Say whether collectives were held up by these ranks, as they must be if steps are longer for it.
+    """Return whether these ranks delayed collectives, as they must if steps are longer for it.
 
     `lost_ns` is what is lost at least. Only what is clearly too little speaks against it, for others
     hold up collectives, too, each as noise has it. An update is felt in the step after. Not asked where
@@ -190,7 +190,7 @@ def _evidence(trace: Trace, own: ComputeTime, verdict: Verdict) -> dict[str, Any
 
 
 def _category(own: ComputeTime, verdict: Verdict) -> Literal["fault", "opportunity"]:
-    """Say whether something is wrong, or merely could be better."""
+    """Return whether something is wrong, or merely could be better."""
     alike = len(own.ranks) == 2 and verdict.share < FAULT_OF_A_PAIR
     return "opportunity" if alike or verdict.late.phase == "checkpoint" else "fault"
 
@@ -285,7 +285,7 @@ class Verdict:
 
 
 def sentence(verdict: Verdict) -> str:
-    """Say it plainly."""
+    """Return it as a sentence."""
     named = verdict.hosts or verdict.ranks
     who = fmt.listing("host" if verdict.hosts else "rank", named)
     several = len(named) > 1
@@ -302,7 +302,7 @@ def sentence(verdict: Verdict) -> str:
 
 
 def layer_sentences(phase: str, parts: Parts | None) -> list[str]:
-    """Say which layers it is in, or that all are slower alike, where there are layers to tell."""
+    """Return which layers it is in, or that all are slower alike, where there are layers to tell."""
     if parts is None or phase not in LAYERED or len(parts.rows) < FEWEST_PARTS:
         return []
     where, share = parts.most
@@ -313,7 +313,7 @@ def layer_sentences(phase: str, parts: Parts | None) -> list[str]:
 
 
 def code_sentences(seen: Culprit | None) -> list[str]:
-    """Say where in the code a rank was seen for longer than its peers."""
+    """Return where in the code a rank was seen for longer than its peers."""
     if seen is None:
         return []
     function, _, place = seen.frame.removesuffix(")").rpartition(" (")

@@ -85,7 +85,7 @@ def _schema(stream: pa.Buffer) -> pa.Schema:
 
 
 def _last_metadata(content: pa.Buffer) -> dict[bytes, bytes] | None:
-    """Return what the end of a file says: side tables are whole there, not yet where it begins.
+    """Return the metadata at a file's end: side tables are complete there, not yet at its begin.
 
     None where the end is missing or damaged.
     """
@@ -99,7 +99,7 @@ def _last_metadata(content: pa.Buffer) -> dict[bytes, bytes] | None:
 
 
 def _known_columns(schema: pa.Schema) -> list[int]:
-    """Return where our columns stand; others are not even decoded."""
+    """Return the positions of our columns; others are not even decoded."""
     found = []
     for field in EVENT_SCHEMA:
         places = schema.get_all_field_indices(field.name)
@@ -115,7 +115,7 @@ def _known_columns(schema: pa.Schema) -> list[int]:
 
 
 def _is_word(kind: pa.DataType) -> bool:
-    """Say whether a type is a dictionary of strings, however wide its indexes."""
+    """Return whether a type is a dictionary of strings, however wide its indexes."""
     return isinstance(kind, pa.DictionaryType) and kind.value_type == pa.string()
 
 
@@ -145,7 +145,7 @@ def _body(message: pa.Message) -> memoryview:
 
 
 def _batches(stream: pa.Buffer, columns: list[int]) -> tuple[list[pa.RecordBatch], bool]:
-    """Read batches until the end or the first that is cut off; say whether it was cut off."""
+    """Read batches until the end or the first that is cut off; return whether it was cut off."""
     # Files are read side by side, so each needs one thread.
     options = pa.ipc.IpcReadOptions(included_fields=columns, use_threads=False)
     pool = pa.system_memory_pool()  # Arrow's own keeps what it is given back
@@ -163,7 +163,7 @@ def _batches(stream: pa.Buffer, columns: list[int]) -> tuple[list[pa.RecordBatch
 
 
 def _in_order(table: pa.Table) -> pa.Table:
-    """Give the columns the order and types of the schema."""
+    """Bring the columns into the order and types of the schema."""
     columns = [table[field.name].cast(field.type) for field in EVENT_SCHEMA]
     return pa.Table.from_arrays(columns, schema=EVENT_SCHEMA)
 
@@ -174,7 +174,7 @@ _STORED: Final = -1  # in place of a length: the buffer is not compressed
 
 
 def _declared_bytes(header: memoryview, body: memoryview) -> int:
-    """Return how many bytes the buffers of one message say they hold; 0 for a schema.
+    """Return how many bytes the buffers of one message claim to hold; 0 for a schema.
 
     Raises:
         struct.error: the header points outside of itself or of the body.

@@ -1,6 +1,6 @@
-"""Puts the recordings of single processes together into one `Trace`.
+"""Joins the recordings of single processes into one `Trace`.
 
-Notes tell what each lacks, and what the user asked to leave out, so that nobody takes it for all
+Notes list what each lacks, and what the user asked to leave out, so that it is not taken for all
 that happened.
 """
 
@@ -56,14 +56,14 @@ def assemble(parts: list[Part], notes: Iterable[Note] = ()) -> Trace:
     The parts' events are taken out of them, so that there are never two copies of all.
     """
     parts = sorted(parts, key=_order)
-    rows, said = [], list(notes)
+    rows, all_notes = [], list(notes)
     dropped: Counter[str] = Counter()
     for index, part in enumerate(parts):
         lost = part.side.dropped | ({UNUSABLE: part.unusable} if part.unusable else {})
         dropped.update(lost)
-        unasked = {reason: n for reason, n in lost.items() if reason not in CHOSEN_LOSSES}
-        rows.append(_process(index, part, sum(unasked.values())))
-        said += _notes(part, unasked)
+        unintended = {reason: n for reason, n in lost.items() if reason not in CHOSEN_LOSSES}
+        rows.append(_process(index, part, sum(unintended.values())))
+        all_notes += _notes(part, unintended)
     processes, restarts = _with_main(pl.DataFrame(rows, schema=PROCESS_COLUMNS | _EXTRA))
     return Trace(
         events=_events(parts),
@@ -71,13 +71,13 @@ def assemble(parts: list[Part], notes: Iterable[Note] = ()) -> Trace:
         communicators=_communicators(parts),
         threads=_rows(parts, "threads", THREAD_COLUMNS, thread="index"),
         clocks=_rows(parts, "clocks", CLOCK_COLUMNS),
-        notes=(*said, *_retention_notes(part.side for part in parts), *restarts),
+        notes=(*all_notes, *_retention_notes(part.side for part in parts), *restarts),
         dropped=dict(dropped),
     )
 
 
 def _events(parts: list[Part]) -> pl.LazyFrame:
-    """Put the events together column by column; of very many, the columns stay in pieces."""
+    """Join the events column by column; of very many, the columns stay in chunks."""
     few = sum(part.events.height for part in parts) <= IN_MEMORY
     owners = pl.concat(_owners(parts), rechunk=few)
     held = {name for part in parts for name in part.events.columns}
@@ -86,22 +86,22 @@ def _events(parts: list[Part]) -> pl.LazyFrame:
 
 
 def _owners(parts: list[Part]) -> Iterator[pl.DataFrame]:
-    """Say whose the events of each part are, row by row."""
-    shelf = Spill()
+    """Return the process of each event, row by row."""
+    spill = Spill()
     for index, part in enumerate(parts):
         process = part.side.process
-        whose = {"process": index, "rank": process.rank, "role": process.role}
-        shelf.put(
+        columns = {"process": index, "rank": process.rank, "role": process.role}
+        spill.put(
             pl.DataFrame(
                 pl.Series(name, [value], EVENT_COLUMNS[name]).new_from_index(0, part.events.height)
-                for name, value in whose.items()
+                for name, value in columns.items()
             )
         )
-    return shelf.frames()
+    return spill.frames()
 
 
 def _joined(parts: list[Part], name: str, *, rechunk: bool) -> pl.Series:
-    """Take a column out of all parts."""
+    """Concatenate a column of all parts."""
     kind = EVENT_COLUMNS[name]
     return pl.concat(
         [
@@ -145,10 +145,10 @@ def _process(index: int, part: Part, lost: int) -> dict[str, Any]:
 
 
 def _with_main(processes: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
-    """Mark for each rank the process that stands for it; note ranks that had several."""
-    rivals = processes.filter(~pl.col("child"))
+    """Mark the main process of each rank; note ranks that had several."""
+    candidates = processes.filter(~pl.col("child"))
     best = (
-        rivals.with_columns(stepped=pl.col("steps") > 0)
+        candidates.with_columns(stepped=pl.col("steps") > 0)
         .sort("stepped", "incarnation", "events", descending=True, maintain_order=True)
         .group_by("role", "rank", maintain_order=True)
         .agg(pl.col("process").first(), pl.col("pid").first(), ran=pl.col("stepped").sum())
@@ -159,16 +159,16 @@ def _with_main(processes: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
 
 
 def _restart(row: dict[str, Any]) -> Note:
-    who = "Rank" if row["role"] == "worker" else "Parameter server"
+    subject = "Rank" if row["role"] == "worker" else "Parameter server"
     sentence = (
-        f"{who} {row['rank']} was recorded {row['ran']} times: the latest with steps, process "
+        f"{subject} {row['rank']} was recorded {row['ran']} times: the latest with steps, process "
         f"{row['pid']}, stands for it, the others are kept apart."
     )
     return Note(file="", sentence=sentence, kind="restarted")
 
 
 def _notes(part: Part, lost: dict[str, int]) -> list[Note]:
-    """Say what this process's recording lacks."""
+    """Return notes on what this process's recording lacks."""
     file, events, notes = part.file, part.events, []
     if part.cut:
         sentence = f"'{file}' is damaged or cut off: its first {events.height} events are used."
@@ -214,20 +214,20 @@ def _rows(
 
 
 def _retention_notes(sides: Iterable[SideTables]) -> list[Note]:
-    """Say, once for all processes that were told the same, which steps lack what, and how much."""
+    """Return notes, once for all processes with the same options, on which steps lack what."""
     thinned: Counter[tuple[int, int]] = Counter()
     outdated: Counter[int] = Counter()
-    gone: dict[int, list[Past]] = {}
+    dropped: dict[int, list[Past]] = {}
     for side in sides:
         asked: Retention = side.retention
         if asked.every is not None:
             thinned[asked.every, asked.burst] += sum(side.thinned.values())
         if asked.last is not None:
             outdated[asked.last] += side.dropped.get(OUTDATED, 0)
-            gone.setdefault(asked.last, []).extend(side.past)
+            dropped.setdefault(asked.last, []).extend(side.past)
     return [
         *(_of_detail(*steps, count) for steps, count in thinned.items()),
-        *(_of_the_past(steps, count, gone[steps]) for steps, count in outdated.items() if count),
+        *(_of_the_past(steps, count, dropped[steps]) for steps, count in outdated.items() if count),
     ]
 
 
@@ -240,24 +240,24 @@ def _of_detail(every: int, burst: int, count: int) -> Note:
     return Note("", sentence, "chosen")
 
 
-def _of_the_past(last: int, count: int, gone: Sequence[Past]) -> Note:
+def _of_the_past(last: int, count: int, dropped: Sequence[Past]) -> Note:
     sentence = (
         f"As asked, only the last {last} steps were kept, and those that were marked: {count:,} older "
         "events were left out. The time between marked steps and the last ones counts nowhere: shares "
         "of time, and efficiency, are of the steps that are here."
-        f"{_how_long(gone)}"
+        f"{_how_long(dropped)}"
     )
     return Note("", sentence, "chosen")
 
 
-def _how_long(gone: Sequence[Past]) -> str:
-    """Say how long the steps took that were left out: of them this is known."""
-    if not gone:
+def _how_long(dropped: Sequence[Past]) -> str:
+    """Return how long the steps took that were left out, which is known."""
+    if not dropped:
         return ""
-    longest = max(gone, key=lambda row: row.longest_ns)
-    mean_ns = sum(row.total_ns for row in gone) / max(sum(row.steps for row in gone), 1)
+    longest = max(dropped, key=lambda row: row.longest_ns)
+    mean_ns = sum(row.total_ns for row in dropped) / max(sum(row.steps for row in dropped), 1)
     return (
-        f" Steps left out, from {min(row.first for row in gone)} to {max(row.last for row in gone)}, "
-        f"took {duration(mean_ns)} on average, the longest, step {longest.longest}, "
-        f"{duration(longest.longest_ns)}."
+        f" Steps left out, from {min(row.first for row in dropped)} to "
+        f"{max(row.last for row in dropped)}, took {duration(mean_ns)} on average, "
+        f"the longest, step {longest.longest}, {duration(longest.longest_ns)}."
     )

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def check_inside(path: Path, trace: Path) -> None:
-    """Refuse a file or folder of a trace that is, or lies behind, a link to outside of it.
+    """Refuse a file or folder of a trace that is, or is reached through, a link to outside of it.
 
     Raises:
         NotATrace: it is one, or a link that leads nowhere.
@@ -130,7 +130,7 @@ def _all_fit(name: str, values: list[Any]) -> bool:
 
 
 def _is_whole(text: str) -> bool:
-    """Say whether a text has a form in UTF-8: JSON can spell halves of characters, which have none."""
+    """Return whether a text can be encoded in UTF-8: JSON can spell lone surrogates, which cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -151,8 +151,8 @@ def _wrong(name: str, value: Any) -> NotATrace:
 
 _ON_DEVICE: Final = ("device_start_ns", "device_duration_ns")
 _WORDS: Final = {"type": EVENT_TYPES, "status": STATUSES}
-_TOLD: Final = tuple(column.name for column in EVENT_SCHEMA if not column.nullable)
-_NEEDED: Final = ("duration_ns", *_TOLD)
+_ALWAYS_SET: Final = tuple(column.name for column in EVENT_SCHEMA if not column.nullable)
+_NEEDED: Final = ("duration_ns", *_ALWAYS_SET)
 
 
 def usable_events(recording: Recording) -> tuple[pl.DataFrame, int]:
@@ -174,7 +174,7 @@ def usable_events(recording: Recording) -> tuple[pl.DataFrame, int]:
 
 
 def _filled(table: pa.Table) -> pa.Table:
-    """Leave out the columns in which every row is null."""
+    """Drop the columns in which every row is null."""
     names = [
         name
         for name in table.column_names
@@ -184,12 +184,12 @@ def _filled(table: pa.Table) -> pa.Table:
 
 
 def _is_sound(table: pl.DataFrame, recorded: pa.Table) -> bool:
-    """Say whether all rows are usable, as far as extremes can tell."""
+    """Return whether all rows are usable, judged by the extremes."""
     if not table.height:
         return True
     start, duration = pl.col("start_ns"), pl.col("duration_ns")
     in_range = table.select(
-        pl.all_horizontal(pl.col(_TOLD).null_count() == 0)
+        pl.all_horizontal(pl.col(_ALWAYS_SET).null_count() == 0)
         & (start.min() >= 0)
         & (start.max() <= LATEST_NS)
         & (start.max() - start.min() < LONGEST_NS)
@@ -208,7 +208,7 @@ def _words(column: pa.ChunkedArray[Any]) -> set[str | None]:
 
 
 def _sound_rows(table: pl.DataFrame) -> pl.DataFrame:
-    usable = table.filter(sane(), pl.all_horizontal(pl.col(_TOLD).is_not_null()))
+    usable = table.filter(sane(), pl.all_horizontal(pl.col(_ALWAYS_SET).is_not_null()))
     near = (pl.col("start_ns") - pl.col("start_ns").median()).abs() < LONGEST_NS
     return usable.filter(near)
 

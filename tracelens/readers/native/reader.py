@@ -1,6 +1,6 @@
 """Reads TraceLens' own folders: one Arrow file a process, and the segments of killed or running ones.
 
-With the samples of call stacks that lie beside a trace.
+And the samples of call stacks in the same folder.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class NativeReader:
     name = "TraceLens trace folder"
 
     def sniff(self, path: Path) -> bool:
-        """Say whether there is at least one file or folder named like ours."""
+        """Return whether there is at least one file or folder named like ours."""
         return bool(_recordings(path))
 
     def read(self, path: Path, progress: Progress | None = None) -> Trace:
@@ -74,12 +74,12 @@ class NativeReader:
         found = _recordings(path)
         parts: list[Part] = []
         problems: list[tuple[Path, Exception]] = []
-        shelf = Spill()
+        spill = Spill()
         root = None if path in found else path  # a file that was named itself may be a link
         parts_found = side_by_side(partial(_tried, trace=root), found)
         for done, (file, part) in enumerate(zip(found, parts_found, strict=True)):
             if isinstance(part, Part):
-                shelf.put(part.events)
+                spill.put(part.events)
                 parts.append(replace(part, events=part.events.clear()))
             else:
                 problems.append((file, part))
@@ -90,7 +90,7 @@ class NativeReader:
         notes = tuple(
             Note(shown_name(file.name), _sentence(file, error)) for file, error in problems
         )
-        parts = [replace(p, events=e) for p, e in zip(parts, shelf.frames(), strict=True)]
+        parts = [replace(p, events=e) for p, e in zip(parts, spill.frames(), strict=True)]
         folder = path.parent if path.is_file() else path
         trace = _with_samples(assemble(parts, notes), folder, parts)
         if not trace.processes["events"].sum():
@@ -159,16 +159,16 @@ def _read_segments(place: Path) -> Part:
     check_no_links(folder)
     table, side = segments.decode(place)
     name = place.with_suffix(SEGMENTS_SUFFIX).name
-    here = side.process.host == socket.gethostname()
-    running = here and segments.is_live(place)
-    if own and here and not running and os.access(place.parent, os.W_OK):
+    same_host = side.process.host == socket.gethostname()
+    running = same_host and segments.is_live(place)
+    if own and same_host and not running and os.access(place.parent, os.W_OK):
         with suppress(OSError):  # a full disk, or another reader converts it now: we have it
             name = segments.convert(place).name
     return _part(shown_name(name), Recording(table, side), running=running)
 
 
 def _sentence(path: Path, error: Exception) -> str:
-    """Say in one sentence which file was left out and why."""
+    """Return one sentence on which file was left out and why."""
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return f"'{shown_name(path.name)}' was left out: {reason.rstrip('.')}."
 
@@ -250,12 +250,12 @@ def _read_samples(file: Path, process: int, pid: int, index_of: dict[int, int]) 
 
 
 def _sound() -> pl.Expr:
-    """Say which rows make sense: whose times are in order and in range, and whose frames have names."""
+    """Return which rows are valid: times in order and in range, frames with names."""
     start, end = pl.col("start_ns"), pl.col("end_ns")
-    said = pl.col("pid", "thread_name", "frames").is_not_null()
+    complete = pl.col("pid", "thread_name", "frames").is_not_null()
     named = pl.col("frames").list.eval(pl.element().is_null()).list.any().not_()
     usable = start.is_between(0, LATEST_NS) & (end - start).is_between(0, LONGEST_NS)
-    return pl.all_horizontal(said, named, usable).fill_null(value=False)
+    return pl.all_horizontal(complete, named, usable).fill_null(value=False)
 
 
 def _lost(file: str, count: int) -> list[Note]:

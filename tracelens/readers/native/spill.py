@@ -1,6 +1,6 @@
-"""Keeps the events of very large runs in a file that is mapped: the system holds what is looked at.
+"""Keeps the events of very large runs in a mapped file: the system caches what is used.
 
-Up to `IN_MEMORY` events nothing is written. What comes beyond goes, uncompressed, into a temporary file
+Up to `IN_MEMORY` events nothing is written. What exceeds that goes, uncompressed, into a temporary file
 without a name (in TMPDIR, else in /var/tmp, which seldom is memory itself): frames made of it take no
 memory of this process, and the file is gone with it. Where there is no room for it, memory serves.
 """
@@ -41,7 +41,7 @@ class Spill:
         )  # while it lives, words keep their numbers
 
     def put(self, frame: pl.DataFrame) -> None:
-        """Take a frame, which the caller should let go."""
+        """Append a frame, which the caller should release."""
         self._rows += frame.height
         kept: pl.DataFrame | _Written = frame
         if self._rows > self._in_memory:
@@ -50,7 +50,7 @@ class Spill:
         self._kept.append(kept)
 
     def frames(self) -> Iterator[pl.DataFrame]:
-        """Give the frames back, and keep none; those in the file are mapped."""
+        """Return the frames, and keep none; those in the file are mapped."""
         content, self._kept = self._mapped(), self._kept[::-1]
         while self._kept:
             kept = self._kept.pop()
@@ -77,7 +77,7 @@ class Spill:
 
 
 class _Written:
-    """Where a frame stands in the file; words are their numbers there."""
+    """The place of a frame in the file; words are their numbers there."""
 
     def __init__(self, begin: int, end: int, schema: dict[str, pl.DataType]) -> None:
         self._place = slice(begin, end)

@@ -32,7 +32,7 @@ def problems(trace: Trace) -> list[str]:
 
 
 def _of_format(note: Note) -> bool:
-    """Leave out what a trace may well lack: steps are taken from elsewhere then."""
+    """Drop what a trace may lack: steps are derived otherwise then."""
     return bool(note.file) or note.kind != "incomplete"
 
 
@@ -42,7 +42,7 @@ def _noted(note: Note) -> str:
 
 
 def _unsorted(trace: Trace) -> list[str]:
-    """Look for files whose rows are not in order of begin, as the format wants."""
+    """Find files whose rows are not in order of begin, as the format requires."""
     return [
         f"'{shown_name(file.name)}': rows are not sorted by start_ns."
         for file in _arrow_files(trace)
@@ -69,7 +69,7 @@ def _arrow_files(trace: Trace) -> list[Path]:
 
 
 def _unknown_words(trace: Trace) -> list[str]:
-    """Look for kinds, and operations of kinds, that the format does not have."""
+    """Find kinds, and operations of kinds, that the format does not have."""
     found = (
         trace.spans.group_by("kind", "op")
         .agg(count=pl.len())
@@ -77,8 +77,8 @@ def _unknown_words(trace: Trace) -> list[str]:
     ).collect()
     kinds = found.filter(~pl.col("kind").is_in(KINDS)).group_by("kind").agg(pl.col("count").sum())
     known = [op for ops in OPS.values() for op in ops]
-    telling = pl.col("kind").is_in(list(OPS)) & pl.col("op").is_not_null()
-    ops = found.filter(telling & ~pl.col("op").is_in(known)).sort("kind", "op")
+    has_op = pl.col("kind").is_in(list(OPS)) & pl.col("op").is_not_null()
+    ops = found.filter(has_op & ~pl.col("op").is_in(known)).sort("kind", "op")
     return [
         *(
             f"{count:,} spans are of the unknown kind '{kind}'."
@@ -105,8 +105,8 @@ def _unmatched(trace: Trace) -> list[str]:
     )
     left = trace.arrivals.filter(pl.col("last_arrival_ns").is_null())
     calls = left.group_by("communicator", "seq").agg("op", "rank", "last_rank").sort("seq")
-    said = [f"{silent:,} collectives carry no communicator or number: nothing matches them."]
-    return said[: bool(silent)] + _left(trace, calls)
+    sentences = [f"{silent:,} collectives carry no communicator or number: nothing matches them."]
+    return sentences[: bool(silent)] + _left(trace, calls)
 
 
 def _left(trace: Trace, calls: pl.DataFrame) -> list[str]:

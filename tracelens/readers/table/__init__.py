@@ -1,9 +1,9 @@
 """Reads any table of spans as a trace: one row a span, from a file or from memory (docs/tables.md).
 
-From the way in to the way out: `reader` opens it, `naming` finds its columns, `cells` and `columns` read
-them, `naming` and `kinds` understand kinds and operations, `rows` leaves out what makes no sense,
-`rows`, `inferred`, `inferred` and `inferred` conclude what the table does not say, and `reader` puts a
-`Trace` together.
+In order: `reader` opens it, `naming` finds its columns, `cells` and `columns` read
+them, `naming` and `kinds` translate kinds and operations, `rows` drops what is unusable,
+`rows` and `inferred` infer what the table lacks, and `reader` builds a
+`Trace`.
 """
 
 from tracelens.readers.table.reader import TableReader

@@ -1,6 +1,6 @@
 """Reads a table's cells, once and in a stream, into columns of our names and types.
 
-Cells that hold something else than their column should are counted and told with an example; a row
+Cells that hold something else than their column should are counted and reported with an example; a row
 without a usable rank, begin and end is left out, any other cell is taken as not applicable.
 """
 
@@ -83,7 +83,7 @@ def gather(table: pl.LazyFrame, plan: Plan, name: str) -> Cells:
 
 
 def _is_iso(table: pl.LazyFrame, schema: pl.Schema, source: Source) -> bool:
-    """Say whether a text column's first cell that holds anything is a date."""
+    """Return whether a text column's first cell that holds anything is a date."""
     if schema[source.column] != pl.String:
         return False
     cell = pl.col(source.column)
@@ -109,10 +109,10 @@ def _with_units(
     }
     if not silent:
         return dict(sources), []
-    told = [source.column for source in times.values() if source.unit_ns not in {None, 1}]
+    with_units = [source.column for source in times.values() if source.unit_ns not in {None, 1}]
     for ours, source in silent.items():
-        if told or _has_fractions(table, schema, source.column):
-            why = f"while {quoted(told[0])} does" if told else "and holds fractions"
+        if with_units or _has_fractions(table, schema, source.column):
+            why = f"while {quoted(with_units[0])} does" if with_units else "and holds fractions"
             raise UnusableInput(
                 f"In {name} the column {quoted(source.column)} names no unit of time, {why}: say it "
                 f"with {map_option(source.column, f'{ours}_s')} (or _ms, _us, _ns)."
@@ -140,9 +140,9 @@ def _left_over(column: Column, kind: pl.DataType) -> pl.Expr:
 
 
 def _read_again(frame: pl.DataFrame, column: Column) -> tuple[pl.DataFrame, list[Note]]:
-    """Read what was left over, and note what even then is something else.
+    """Read the leftover cells as text, and note those that are unusable even then.
 
-    What is needed and is something else stays in the column of what is left over.
+    Required cells that are unusable stay in the column of leftovers.
     """
     rest = _LEFT_OVER.format(column.ours)
     if frame[column.ours].dtype == pl.Categorical():
@@ -157,33 +157,33 @@ def _read_again(frame: pl.DataFrame, column: Column) -> tuple[pl.DataFrame, list
         .filter(pl.col(rest).is_not_null())
         .with_columns(holds=~(is_absent(text) | column.nothing(text)).fill_null(value=False))
         .with_columns(found=pl.when("holds").then(column.again(text)))
-        .with_columns(spoilt=pl.col("found").is_null() & pl.col("holds"))
+        .with_columns(unusable=pl.col("found").is_null() & pl.col("holds"))
         .collect()
     )
     values = frame[column.ours].scatter(cells["row"], cells["found"])
-    spoilt = cells.filter("spoilt")
+    unusable = cells.filter("unusable")
     marks = pl.repeat(None, frame.height, dtype=pl.String, eager=True)
-    marks = marks.scatter(spoilt["row"], spoilt[rest])
+    marks = marks.scatter(unusable["row"], unusable[rest])
     frame = frame.with_columns(values, marks.alias(rest))
-    if spoilt.is_empty():
+    if unusable.is_empty():
         return frame.drop(rest), []
-    fate = "such rows are left out" if column.ours in NEEDED else "taken as not applicable"
-    cells_hold = "1 cell holds" if spoilt.height == 1 else f"{spoilt.height:,} cells hold"
+    treatment = "such rows are left out" if column.ours in NEEDED else "taken as not applicable"
+    cells_hold = "1 cell holds" if unusable.height == 1 else f"{unusable.height:,} cells hold"
     sentence = (
         f"In column {quoted(column.theirs)} {cells_hold} something else than {column.expected}, first "
-        f"{quoted(spoilt[rest][0])} in row {spoilt['row'][0] + 1}: {fate}."
+        f"{quoted(unusable[rest][0])} in row {unusable['row'][0] + 1}: {treatment}."
     )
     return frame, [Note(file="", sentence=sentence, kind="unreadable")]
 
 
 def _trimmed(column: pl.Series) -> pl.Series:
-    """Leave out what words stand for nothing, and blanks around others."""
-    said = distinct_words(column)
-    plain = pl.Series(said, dtype=pl.String)
+    """Drop words that mean "not applicable", and blanks around others."""
+    words = distinct_words(column)
+    plain = pl.Series(words, dtype=pl.String)
     absent = plain.to_frame("word").select(is_absent(pl.col("word")) | (pl.col("word") == "-1"))
     meant = {
         word: None if nothing else word.strip()
-        for word, nothing in zip(said, absent.to_series(), strict=True)
+        for word, nothing in zip(words, absent.to_series(), strict=True)
     }
     return column if all(word == found for word, found in meant.items()) else mapped(column, meant)
 
@@ -192,10 +192,10 @@ def _usable(frame: pl.DataFrame) -> pl.DataFrame:
     """Keep rows with rank, begin and a sound end, and compute `start_ns` and `end_ns`."""
     end = pl.col("end") if "end" in frame.columns else pl.col("start") + pl.col("duration")
     marks = [_LEFT_OVER.format(name) for name in NEEDED]
-    spoilt = [pl.col(mark).is_not_null() for mark in marks if mark in frame.columns]
+    unusable = [pl.col(mark).is_not_null() for mark in marks if mark in frame.columns]
     sound = pl.col("rank").is_not_null() & pl.col("start").is_not_null()
     kept = frame.with_columns(start_ns="start", end_ns=end).filter(
-        sound, ~pl.any_horizontal(*spoilt, pl.lit(value=False))
+        sound, ~pl.any_horizontal(*unusable, pl.lit(value=False))
     )
     spent = [column for column in kept.columns if column.endswith("!") or column in TIMES]
     return kept.drop(spent)

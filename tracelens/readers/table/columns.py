@@ -77,17 +77,17 @@ _EXACT: Final = pl.Decimal(38, 9)
 
 
 def is_text(kind: pl.DataType) -> bool:
-    """Say whether a column holds words."""
+    """Return whether a column holds words."""
     return kind == pl.String or isinstance(kind, (pl.Categorical, pl.Enum))
 
 
 def is_opaque(kind: pl.DataType) -> bool:
-    """Say whether a column's cells have no text: lists, bytes and the like."""
+    """Return whether a column's cells have no text: lists, bytes and the like."""
     return kind.is_nested() or any(kind == odd for odd in _OPAQUE)
 
 
 def is_absent(text: pl.Expr) -> pl.Expr:
-    """Say whether a text is one of the spellings of nothing."""
+    """Return whether a text is one of the spellings of nothing."""
     return text.str.strip_chars().str.to_lowercase().is_in(_ABSENT)
 
 
@@ -130,7 +130,7 @@ def moment(text: pl.Expr) -> pl.Expr:
 
 
 def is_moment(text: str) -> bool:
-    """Say whether a text is a date and time rather than a number."""
+    """Return whether a text is a date and time rather than a number."""
     return pl.select(moment(pl.lit(text.strip()))).item() is not None
 
 
@@ -180,7 +180,7 @@ class Column:
 
 
 def describe(ours: str, source: Source, kind: pl.DataType, *, iso: bool) -> Column:
-    """Say how to read one column of type `kind`; `iso` = its text is dates."""
+    """Return how to read one column of type `kind`; `iso` = its text is dates."""
     if ours in TIMES:
         return _time(ours, source, kind, iso=iso)
     if ours in _WORDS:

@@ -1,4 +1,4 @@
-"""What tables seldom tell and rows show: threads in flight, step numbers, matching collectives.
+"""What tables seldom hold and rows imply: threads in flight, step numbers, matching collectives.
 
 Communication on a thread of its own is in flight. So is communication that crosses other work of
 its thread, since no thread does two things at once, and where a table names no threads also what
@@ -6,7 +6,7 @@ lies within other work, as gradient buckets do: it is moved to a track of its ow
 
 Steps without a number are counted by step rows, else by the updates that end them.
 
-Calls of different ranks belong together by number (`seq`). Where numbers begin anew in each step,
+Calls of different ranks are matched by number (`seq`). Where numbers restart in each step,
 step and number together are the number. Where there are none, calls are put together by their order
 within communicator, name and step, and only if all ranks make equally many of each: such calls have
 the status ``estimated``. Anything else stays unmatched.
@@ -43,16 +43,22 @@ _FOREVER: Final = 2**62
 
 def lay_out_threads(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, list[Note]]:
     """Number threads, find those in flight, and add `depth`; return rows, threads and notes."""
-    told = "thread" in frame.columns
+    has_threads = "thread" in frame.columns
     frame, names = _numbered_threads(frame)
     there = frame["kind"].unique().cast(pl.String)
-    crossing = [kind for kind in _FLYING if kind in there and _crosses(frame, kind, told=told)]
+    crossing = [
+        kind for kind in _FLYING if kind in there and _crosses(frame, kind, has_threads=has_threads)
+    ]
     moved = pl.col("kind").cast(pl.String).is_in(crossing) & (pl.col("role") == "worker")
     track = pl.col("thread").max().over("process") + 1
     frame = frame.with_columns(thread=pl.when(moved).then(track).otherwise("thread"))
     threads = _threads(frame, names)
     frame = frame.with_columns(pl.col("thread").cast(pl.UInt16))
-    return frame.with_columns(depth=_depths(frame)), threads, _overlap_notes(crossing, told=told)
+    return (
+        frame.with_columns(depth=_depths(frame)),
+        threads,
+        _overlap_notes(crossing, has_threads=has_threads),
+    )
 
 
 def _numbered_threads(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -60,38 +66,38 @@ def _numbered_threads(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     if "thread" not in frame.columns:
         named = frame.with_columns(thread=pl.lit(0, pl.Int64))
         return named, pl.DataFrame(
-            schema={"process": pl.Int32, "thread": pl.Int64, "said": pl.String}
+            schema={"process": pl.Int32, "thread": pl.Int64, "given": pl.String}
         )
-    said = frame.group_by("process", said=pl.col("thread"), maintain_order=True).agg(
+    threads = frame.group_by("process", given=pl.col("thread"), maintain_order=True).agg(
         first=pl.col("start_ns").min()
     )
-    number = pl.col("said").cast(pl.String).cast(pl.Int64, strict=False)
+    number = pl.col("given").cast(pl.String).cast(pl.Int64, strict=False)
     plain = number.is_between(0, _MOST_THREADS - 1).fill_null(value=False).all()
-    said = said.sort("process", "first").with_columns(
+    threads = threads.sort("process", "first").with_columns(
         number=pl.when(plain).then(number).otherwise(pl.int_range(pl.len()).over("process"))
     )
-    rows = frame.rename({"thread": "said"}).join(
-        said.select("process", "said", thread="number"),
-        on=["process", "said"],
+    rows = frame.rename({"thread": "given"}).join(
+        threads.select("process", "given", thread="number"),
+        on=["process", "given"],
         how="left",
         nulls_equal=True,
         maintain_order="left",
     )
-    names = said.select("process", thread="number", said=pl.col("said").cast(pl.String))
-    return rows.drop("said"), names
+    names = threads.select("process", thread="number", given=pl.col("given").cast(pl.String))
+    return rows.drop("given"), names
 
 
-def _crosses(frame: pl.DataFrame, kind: str, *, told: bool) -> bool:
-    """Say whether operations of a kind cross other work of their worker's thread.
+def _crosses(frame: pl.DataFrame, kind: str, *, has_threads: bool) -> bool:
+    """Return whether operations of a kind cross other work of their worker's thread.
 
-    Where threads are not told, to lie within other work is enough.
+    Where threads are not given, being within other work is enough.
     """
     place, flies = list(_PLACE), pl.col("flies")
     start, end = pl.col("start_ns"), pl.col("end_ns")
     work_ends = pl.when(~flies).then(end).cum_max().forward_fill().over(place)
     work_begins = pl.when(~flies).then(start).shift(-1).backward_fill().over(place)
     within = pl.min_horizontal(work_ends, end) - start
-    before = pl.when(work_ends < end).then(within) if told else within
+    before = pl.when(work_ends < end).then(within) if has_threads else within
     cut = pl.max_horizontal(before, end - work_begins) / (end - start).clip(lower_bound=1)
     crossed = (
         frame.lazy()
@@ -107,13 +113,13 @@ def _crosses(frame: pl.DataFrame, kind: str, *, told: bool) -> bool:
 
 
 def _threads(frame: pl.DataFrame, names: pl.DataFrame) -> pl.DataFrame:
-    """Describe all threads; in flight are a worker's threads that only communicate, beside another."""
+    """Describe all threads; a worker's threads that only communicate are in flight, if it has others."""
     flies = pl.col("kind").cast(pl.String).is_in(_FLYING).all() & (pl.col("role") == "worker").all()
     found = frame.group_by(_PLACE).agg(flies=flies).sort(_PLACE)
     beside = ~pl.col("flies").all().over("process")
     named = found.join(names, on=_PLACE, how="left", maintain_order="left").with_columns(
         in_flight=pl.col("flies") & beside,
-        name=pl.coalesce("said", pl.format("thread {}", "thread")),
+        name=pl.coalesce("given", pl.format("thread {}", "thread")),
     )
     return fitted(named, THREAD_COLUMNS)
 
@@ -130,12 +136,14 @@ def _depths(frame: pl.DataFrame) -> pl.Series:
     return pl.Series("depth", np.minimum(found, _MOST_THREADS).astype(np.uint16))
 
 
-def _overlap_notes(crossing: list[str], *, told: bool) -> list[Note]:
+def _overlap_notes(crossing: list[str], *, has_threads: bool) -> list[Note]:
     if not crossing:
         return []
-    whose, advice = ("thread", "give it a thread of its own") if told else ("rank", "add 'thread'")
+    owner, advice = (
+        ("thread", "give it a thread of its own") if has_threads else ("rank", "add 'thread'")
+    )
     sentence = (
-        f"Communication ({', '.join(crossing)}) overlaps other work of its {whose}, so it is taken to "
+        f"Communication ({', '.join(crossing)}) overlaps other work of its {owner}, so it is taken to "
         f"run beside the code; {advice} to say where it ran."
     )
     return [Note(file="", sentence=sentence, kind="table")]
@@ -215,12 +223,12 @@ def _own(kinds: Iterable[str]) -> list[str]:
 
 
 def _problem(workers: pl.DataFrame, counts: dict[int, int]) -> str:
-    """Say why updates do not tell steps; empty if they do."""
+    """Return why steps cannot be derived from updates; empty if they can."""
     processes = workers["process"].unique().to_list()
     if any(counts.get(process, 0) < 2 for process in processes):
         return "there are neither step numbers, nor rows of kind 'step', nor updates on every rank"
-    together = bool((workers["kind"] == "reduction").any())
-    if together and len(set(counts.values())) > 1:
+    reduce_jointly = bool((workers["kind"] == "reduction").any())
+    if reduce_jointly and len(set(counts.values())) > 1:
         fewest, most = min(counts.values()), max(counts.values())
         return f"ranks update {fewest} to {most} times, though they reduce together"
     return ""
@@ -257,12 +265,14 @@ def match_collectives(frame: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
     frame = _completed(frame, called)
     calls = frame.with_row_index("row").filter(called)
     parts = []
-    said: dict[str, list[str]] = {}
+    groups_of: dict[str, list[str]] = {}
     for (group,), part in calls.group_by("communicator", maintain_order=True):
         found, problem = _numbered_calls(part)
         parts.append(found)
-        said.setdefault(problem, []).append(quoted(str(group)))
-    notes = [_collective_note(sentence, groups) for sentence, groups in said.items() if sentence]
+        groups_of.setdefault(problem, []).append(quoted(str(group)))
+    notes = [
+        _collective_note(sentence, groups) for sentence, groups in groups_of.items() if sentence
+    ]
     if not parts:
         return frame, notes
     found = pl.concat(parts)
@@ -286,7 +296,7 @@ def communicator_table(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _completed(frame: pl.DataFrame, called: pl.Expr) -> pl.DataFrame:
-    """Give collectives without a communicator that of all ranks."""
+    """Assign to collectives without a communicator that of all ranks."""
     absent = {"communicator": pl.Categorical(), "seq": pl.Int64()}
     frame = frame.with_columns(
         pl.lit(None, kind).alias(name) for name, kind in absent.items() if name not in frame.columns
@@ -296,14 +306,14 @@ def _completed(frame: pl.DataFrame, called: pl.Expr) -> pl.DataFrame:
 
 
 def _numbered_calls(calls: pl.DataFrame) -> tuple[pl.DataFrame, str]:
-    """Return row, number and whether it is estimated, for one communicator; and what to say of it."""
-    told = calls.filter(pl.col("seq").is_not_null())
-    if told.is_empty():
+    """Return row, number and whether it is estimated, for one communicator; and a note on it."""
+    numbered = calls.filter(pl.col("seq").is_not_null())
+    if numbered.is_empty():
         return _by_order(calls)
-    if not _repeats(told, "seq"):
-        large = told.select((pl.col("seq") >= _MOST_CALLS).any()).item()
+    if not _repeats(numbered, "seq"):
+        large = numbered.select((pl.col("seq") >= _MOST_CALLS).any()).item()
         return (_dense(calls, "seq") if large else _kept(calls)), ""
-    if not _repeats(told, "step", "seq"):
+    if not _repeats(numbered, "step", "seq"):
         return _dense(calls, "step", "seq"), ""
     return _unmatched(calls), _TWICE
 
@@ -322,7 +332,7 @@ def _repeats(calls: pl.DataFrame, *key: str) -> bool:
 
 
 def _uneven(calls: pl.DataFrame) -> str:
-    """Say where ranks make different numbers of calls; empty if nowhere."""
+    """Return where ranks make different numbers of calls; empty if nowhere."""
     ranks = calls["process"].n_unique()
     counts = (
         calls.group_by("name", "step", "process", maintain_order=True)
@@ -340,7 +350,7 @@ def _uneven(calls: pl.DataFrame) -> str:
 
 
 def _dense(calls: pl.DataFrame, *key: str) -> pl.DataFrame:
-    """Number calls with equal keys alike, in the order of the first rank that makes them."""
+    """Assign one number to calls with equal keys, in the order of the first rank that makes them."""
     order = (
         calls.sort("process", "start_ns")
         .unique(key, keep="first", maintain_order=True)

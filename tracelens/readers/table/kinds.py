@@ -1,7 +1,7 @@
-"""Gives every row of a table its kind, operation and name in TraceLens' words.
+"""Translates kind, operation and name of every row of a table into TraceLens' words.
 
-The kind is taken from the word for it, else from the operation, else from the name. A word that nobody
-knows loses nothing: its rows are kept as kind ``user`` under their name, and a note lists it.
+The kind is taken from the word for it, else from the operation, else from the name. An unknown word
+loses nothing: its rows are kept as kind ``user`` under their name, and a note lists it.
 """
 
 from __future__ import annotations
@@ -23,34 +23,36 @@ if TYPE_CHECKING:
 
 __all__ = ["translate", "translate_roles"]
 
-_SAYING: Final = ["kind", "op", "name"]  # in this order
-_MEANT: Final = {name: f"{name}_meant" for name in _SAYING}
+_SOURCES: Final = ["kind", "op", "name"]  # in this order
+_MEANT: Final = {name: f"{name}_meant" for name in _SOURCES}
 _SERVING: Final = tuple(op for op in OPS["ps"] if op not in {"push", "pull"})
 _SHOWN: Final = 12
 _WORD: Final = pl.Categorical()
 
 
 def translate(frame: pl.DataFrame, renaming: Renaming) -> tuple[pl.DataFrame, list[Note]]:
-    """Fill kind, op and name of every row; return notes on words that nobody knows."""
-    absent = [pl.lit(None, _WORD).alias(name) for name in _SAYING if name not in frame.columns]
+    """Fill kind, op and name of every row; return notes on unknown words."""
+    absent = [pl.lit(None, _WORD).alias(name) for name in _SOURCES if name not in frame.columns]
     frame = frame.with_columns(absent)
-    said = frame.group_by(_SAYING, maintain_order=True).agg(count=pl.len())
-    spoken = _spoken(said, renaming)
-    meant = pl.concat([said.select(_SAYING), spoken.select(*_MEANT.values())], how="horizontal")
-    joined = frame.join(meant, on=_SAYING, how="left", nulls_equal=True, maintain_order="left")
-    named = joined.drop(_SAYING).rename({found: name for name, found in _MEANT.items()})
-    return named, _unknown(spoken) + _nameless(spoken)
+    distinct = frame.group_by(_SOURCES, maintain_order=True).agg(count=pl.len())
+    translated = _translated(distinct, renaming)
+    meant = pl.concat(
+        [distinct.select(_SOURCES), translated.select(*_MEANT.values())], how="horizontal"
+    )
+    joined = frame.join(meant, on=_SOURCES, how="left", nulls_equal=True, maintain_order="left")
+    named = joined.drop(_SOURCES).rename({found: name for name, found in _MEANT.items()})
+    return named, _unknown(translated) + _nameless(translated)
 
 
-def _spoken(said: pl.DataFrame, renaming: Renaming) -> pl.DataFrame:
-    """Say for each combination of words what it means, and what in it nobody knows."""
-    known = {name: _understood(said, name, renaming) for name in _SAYING}
+def _translated(distinct: pl.DataFrame, renaming: Renaming) -> pl.DataFrame:
+    """Return for each combination of words its meaning, and the unknown words in it."""
+    known = {name: _understood(distinct, name, renaming) for name in _SOURCES}
     kinds = {
-        name: _mapped(name, {w: kind for w, (kind, _) in known[name].items()}) for name in _SAYING
+        name: _mapped(name, {w: kind for w, (kind, _) in known[name].items()}) for name in _SOURCES
     }
     by_name = pl.when(pl.col("kind").is_null()).then(kinds["name"])
     kind = pl.coalesce(kinds["kind"], kinds["op"], by_name)
-    return said.with_columns(
+    return distinct.with_columns(
         kind_meant=kind.fill_null(pl.lit("user", _WORD)),
         op_meant=_operation(known, kind),
         name_meant=pl.coalesce("name", "op", "kind", pl.lit("user", _WORD)),
@@ -59,7 +61,7 @@ def _spoken(said: pl.DataFrame, renaming: Renaming) -> pl.DataFrame:
 
 
 def translate_roles(frame: pl.DataFrame, renaming: Renaming, table: str) -> pl.DataFrame:
-    """Fill the role of every row: as told, else servers are the ranks that only serve.
+    """Fill the role of every row: as given, else servers are the ranks that only serve.
 
     Raises:
         UnusableInput: a role is neither worker nor ps.
@@ -79,8 +81,8 @@ def translate_roles(frame: pl.DataFrame, renaming: Renaming, table: str) -> pl.D
             f"In {table} the role {quoted(unknown[0])} is not known: expected worker or ps; say which "
             f"it is with {map_option('role:' + unknown[0], 'worker')} (or =ps)."
         )
-    told = mapped(frame["role"], meant)
-    return frame.with_columns(role=pl.coalesce(told, guessed.cast(_WORD)))
+    given = mapped(frame["role"], meant)
+    return frame.with_columns(role=pl.coalesce(given, guessed.cast(_WORD)))
 
 
 def _understood(frame: pl.DataFrame, column: str, renaming: Renaming) -> dict[str, Meaning]:
@@ -93,14 +95,14 @@ def _understood(frame: pl.DataFrame, column: str, renaming: Renaming) -> dict[st
 
 def _mapped(column: str, known: Mapping[str, str | None]) -> pl.Expr:
     """Replace every word of a column by what it means, null where that is nothing."""
-    told = {word: found for word, found in known.items() if found}
-    if not told:
+    translations = {word: found for word, found in known.items() if found}
+    if not translations:
         return pl.lit(None, _WORD)
-    return pl.col(column).cast(pl.String).replace_strict(told, default=None).cast(_WORD)
+    return pl.col(column).cast(pl.String).replace_strict(translations, default=None).cast(_WORD)
 
 
 def _operation(known: Mapping[str, Mapping[str, Meaning]], kind: pl.Expr) -> pl.Expr:
-    """Take the operation from the first word that says one of the row's kind, else as it is told."""
+    """Return the operation by the first word that is one of the row's kind, else as it is given."""
     fitting = []
     for name in ("op", "kind", "name"):
         op = _mapped(name, {word: op for word, (_, op) in known[name].items()})
@@ -109,9 +111,9 @@ def _operation(known: Mapping[str, Mapping[str, Meaning]], kind: pl.Expr) -> pl.
     return pl.coalesce(*fitting, "op")
 
 
-def _unknown(spoken: pl.DataFrame) -> list[Note]:
+def _unknown(translated: pl.DataFrame) -> list[Note]:
     counts = (
-        spoken.drop_nulls("unknown")
+        translated.drop_nulls("unknown")
         .group_by(pl.col("unknown").cast(pl.String))
         .agg(pl.col("count").sum())
         .sort("count", "unknown", descending=[True, False])
@@ -119,19 +121,21 @@ def _unknown(spoken: pl.DataFrame) -> list[Note]:
     if counts.is_empty():
         return []
     total, shown = int(counts["count"].sum()), counts.head(_SHOWN)
-    said = [f"{quoted(word)} ({n:,})" if word else f"none ({n:,})" for word, n in shown.iter_rows()]
+    listed = [
+        f"{quoted(word)} ({n:,})" if word else f"none ({n:,})" for word, n in shown.iter_rows()
+    ]
     more = f" and {counts.height - _SHOWN} more" if counts.height > _SHOWN else ""
     sentence = (
-        f"{total:,} spans are of a kind that TraceLens does not know: {', '.join(said)}{more}; they are "
-        "kept as 'user'. Say what one means with --map kind:WORD=KIND."
+        f"{total:,} spans are of a kind that TraceLens does not know: {', '.join(listed)}{more}; they "
+        "are kept as 'user'. Say what one means with --map kind:WORD=KIND."
     )
     return [Note(file="", sentence=sentence, kind="table")]
 
 
-def _nameless(spoken: pl.DataFrame) -> list[Note]:
+def _nameless(translated: pl.DataFrame) -> list[Note]:
     """Note reductions without an operation, which cannot be matched."""
-    unsaid = (pl.col("kind_meant") == "reduction") & pl.col("op_meant").is_null()
-    silent = int(spoken.filter(unsaid)["count"].sum())
+    without_op = (pl.col("kind_meant") == "reduction") & pl.col("op_meant").is_null()
+    silent = int(translated.filter(without_op)["count"].sum())
     if not silent:
         return []
     sentence = (

@@ -1,4 +1,4 @@
-"""Which column of a table is which, and what its words mean: by synonyms, or by what the user says.
+"""Which column of a table is which, and what its words mean: by synonyms, or by the user's `--map`.
 
 Times may carry their unit in a column's name (``start_us``, ``Duration (ms)``). In words for kinds,
 operations and roles, case and separators do not count, nor do a library's name in front or a number
@@ -44,9 +44,9 @@ def quoted(text: str) -> str:
 
 
 def map_option(theirs: str, ours: str) -> str:
-    """Return the option that says what a column or word of a table is."""
-    said = f"{theirs}={ours}"
-    return f"--map {shlex.quote(said) if said.isprintable() else quoted(said)}"
+    """Return the option that names a column or word of a table."""
+    option = f"{theirs}={ours}"
+    return f"--map {shlex.quote(option) if option.isprintable() else quoted(option)}"
 
 
 Meaning = tuple[str, str | None]  # kind, and operation where the word says one
@@ -103,13 +103,13 @@ _NUMBER = re.compile(r"\d+$")
 
 
 def normal(word: str) -> str:
-    """Leave out what does not count: ``All_Reduce`` is ``allreduce``."""
+    """Normalize a word: ``All_Reduce`` is ``allreduce``."""
     return _SEPARATOR.sub("", word).casefold()
 
 
 def _index(words: dict[str, str]) -> dict[str, str]:
     known = {normal(ours): ours for ours in words}
-    return known | {normal(word): ours for ours, said in words.items() for word in said.split()}
+    return known | {normal(word): ours for ours, texts in words.items() for word in texts.split()}
 
 
 _KIND_OF_OP: Final = {op: kind for kind, ops in OPS.items() for op in ops}
@@ -124,7 +124,7 @@ assert set(_ROLE_SYNONYMS) == set(ROLES)
 
 
 def meaning(word: str) -> Meaning | None:
-    """Say what a word for a kind or an operation means; None if nobody knows it."""
+    """Return the meaning of a word for a kind or an operation; None if it is unknown."""
     whole = normal(word)
     bare = _NUMBER.sub("", whole)
     for key in (whole, bare, _LIBRARY.sub("", bare)):
@@ -134,7 +134,7 @@ def meaning(word: str) -> Meaning | None:
 
 
 def role(word: str) -> str | None:
-    """Say which role a word means; None if nobody knows it."""
+    """Return which role a word means; None if it is unknown."""
     return _ROLE_OF.get(_NUMBER.sub("", normal(word)))
 
 
@@ -190,7 +190,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Source:
-    """Where a column's values stand; `unit_ns` is the unit that its name tells, null if none."""
+    """The source of a column's values; `unit_ns` is the unit in its name, null if none."""
 
     column: str
     unit_ns: int | None = None
@@ -206,7 +206,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Renaming:
-    """What the user says that columns and words mean; see `parse`."""
+    """The user's names for columns and words; see `parse`."""
 
     columns: Mapping[str, tuple[str, int | None]] = field(default_factory=dict)
     kinds: Mapping[str, Meaning] = field(default_factory=dict)
@@ -216,7 +216,7 @@ class Renaming:
     def parse(cls, theirs_to_ours: Mapping[str, str]) -> Renaming:
         """Read ``{"worker_no": "rank", "t0": "start_us", "kind:predict": "forward"}``.
 
-        On the left stands what the table says: a column, or after ``kind:``, ``op:`` or ``role:`` a
+        On the left is the table's word: a column, or after ``kind:``, ``op:`` or ``role:`` a
         word in such a column; on the right what TraceLens calls it.
 
         Raises:
@@ -279,7 +279,7 @@ def _candidates(names: list[str], renaming: Renaming) -> dict[str, list[Source]]
 
 
 def _best(ours: str, sources: list[Source], table: str) -> Source:
-    """Take the first; of what is required, only if it is the plain name or the only one."""
+    """Return the first; of what is required, only if it is the plain name or the only one."""
     first, *others = sources
     if others and ours in REQUIRED and _place(ours, first.column) > 1:
         both = " and ".join(quoted(source.column) for source in sources[:2])
@@ -316,7 +316,7 @@ def _recognised(name: str) -> tuple[str, int | None] | None:
 
 
 def _place(ours: str, name: str) -> int:
-    """Say how near a column's name is to ours: 0 exactly, 1 but for unit or case, then synonyms."""
+    """Return how close a column's name is to ours: 0 exactly, 1 but for unit or case, then synonyms."""
     if name in {ours, f"{ours}_ns"}:
         return 0
     words = [word.casefold() for word in _WORD.findall(_HUMP.sub(" ", name))]
@@ -328,7 +328,9 @@ def _place(ours: str, name: str) -> int:
 
 
 _OURS: Final[dict[str, str]] = {
-    normal(word): ours for ours, said in (TIMES | OTHERS).items() for word in (ours, *said.split())
+    normal(word): ours
+    for ours, texts in (TIMES | OTHERS).items()
+    for word in (ours, *texts.split())
 }
 
 

@@ -50,7 +50,7 @@ _DELIMITERS: Final = (",", ";", "\t", "|")
 
 
 def is_table(path: Path) -> bool:
-    """Say whether a file is a table: by its name, or an Arrow or Parquet file that is not ours."""
+    """Return whether a file is a table: by its name, or an Arrow or Parquet file that is not ours."""
     if not path.is_file():
         return False
     if path.suffix.casefold() in _NAMED:
@@ -83,7 +83,7 @@ def scan(path: Path) -> pl.LazyFrame:
 
 
 def from_object(table: Any) -> pl.LazyFrame:
-    """Take a frame of polars or pandas, an Arrow table, or a mapping of columns.
+    """Read a frame of polars or pandas, an Arrow table, or a mapping of columns.
 
     Raises:
         InvalidArgument: it is none of these, or its columns differ in length.
@@ -101,7 +101,7 @@ def from_object(table: Any) -> pl.LazyFrame:
 
 
 def _frame(table: Any) -> pl.DataFrame:
-    """Take a whole frame, or column by column where one of pandas mixes objects."""
+    """Convert a whole frame, or column by column where one of pandas mixes objects."""
     try:
         return pl.DataFrame(table, strict=False)
     except (TypeError, ValueError):
@@ -112,7 +112,7 @@ def _frame(table: Any) -> pl.DataFrame:
 
 
 def _spelt(frame: pl.DataFrame) -> pl.DataFrame:
-    """Turn columns of mixed Python objects into text, which says what each cell holds."""
+    """Turn columns of mixed Python objects into text."""
     mixed = [name for name, kind in frame.schema.items() if kind == pl.Object]
     return frame.with_columns(
         pl.Series(name, [None if cell is None else str(cell) for cell in frame[name]], pl.String)
@@ -160,7 +160,7 @@ def _begin(path: str | os.PathLike[str]) -> bytes:
 
 
 def _is_ours(path: Path) -> bool:
-    """Say whether an Arrow file is one process of a native trace, or too damaged to tell."""
+    """Return whether an Arrow file is one process of a native trace, or too damaged to tell."""
     try:
         with pa.ipc.open_file(mapped(path)) as reader:
             return METADATA_KEY in (reader.schema.metadata or {})
@@ -197,7 +197,7 @@ def build(table: pl.LazyFrame, renaming: Renaming, file: str, *, one_clock: bool
 
 
 def _events(rows: pl.DataFrame) -> pl.DataFrame:
-    """Give rows all columns of events, in their types and order."""
+    """Complete rows to all columns of events, in their types and order."""
     return fitted(rows, EVENT_COLUMNS).sort("process", "start_ns", "depth")
 
 
@@ -212,14 +212,14 @@ def _unused(planned: Plan) -> list[Note]:
 
 @dataclass(frozen=True)
 class TableReader:
-    """Reads one row a span; `one_clock` says that all times of the table come from one clock."""
+    """Reads one row a span; `one_clock`: all times of the table are of one clock."""
 
     renaming: Renaming = field(default_factory=Renaming)
     one_clock: bool = False
     name: str = "table of spans"
 
     def sniff(self, path: Path) -> bool:
-        """Say whether a file is a table by its name or its content."""
+        """Return whether a file is a table by its name or its content."""
         return is_table(path)
 
     def read(self, path: Path, progress: Progress | None = None) -> Trace:

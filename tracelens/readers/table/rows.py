@@ -1,4 +1,4 @@
-"""Which rows of a table make sense, and of which processes they tell.
+"""Which rows of a table are usable, and of which processes they are.
 
 Other rows are left out and counted. There is a process for each rank and role, with its host and
 its clock.
@@ -31,7 +31,7 @@ __all__ = [
 
 _NEGATIVE: Final = "negative duration"
 _UNUSABLE: Final = "unusable values"
-_WHOSE: Final = ("role", "rank")
+_WORKER: Final = ("role", "rank")
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class Rejected:
 
 
 def usable_rows(frame: pl.DataFrame, unusable: int, name: str) -> tuple[pl.DataFrame, Rejected]:
-    """Leave out rows that end before they begin or are centuries away; `unusable` already are.
+    """Drop rows that end before they begin or are centuries away; `unusable` were dropped before.
 
     Raises:
         UnusableInput: nothing is left.
     """
     frame = _typed(_shifted(frame)).with_columns(duration_ns=pl.col("end_ns") - pl.col("start_ns"))
-    middle = pl.when(sane()).then("start_ns").median().over(_WHOSE)
+    middle = pl.when(sane()).then("start_ns").median().over(_WORKER)
     near = (pl.col("start_ns") - middle).abs() < LONGEST_NS
     backward = (pl.col("duration_ns") < 0).fill_null(value=False)
     judged = frame.with_columns(backward=backward, good=sane() & near)
@@ -66,14 +66,14 @@ def usable_rows(frame: pl.DataFrame, unusable: int, name: str) -> tuple[pl.DataF
     lost = (
         judged.filter(~pl.col("good"))
         .with_columns(pl.col("role").cast(pl.String))
-        .group_by(_WHOSE)
+        .group_by(_WORKER)
         .agg(dropped=pl.len().cast(pl.Int64))
     )
     return kept, Rejected(counts, lost, _rejection_notes(counts, name))
 
 
 def without_repeats(frame: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
-    """Leave out rows that repeat another in every column."""
+    """Drop rows that repeat another in every column."""
     place = ("process", "start_ns", "end_ns")
     frame = frame.sort("process", "start_ns", "end_ns", descending=[False, False, True])
     again = pl.all_horizontal(
@@ -91,15 +91,15 @@ def without_repeats(frame: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
 
 def _typed(frame: pl.DataFrame) -> pl.DataFrame:
     """Fill `type` and `status`: a row without an end was still open when recording ended."""
-    said = {name: pl.lit(None, pl.String) for name in ("type", "status")}
-    said |= {name: pl.col(name).cast(pl.String) for name in said if name in frame.columns}
-    event = pl.when(said["type"].is_in(EVENT_TYPES)).then(said["type"]).otherwise(pl.lit("span"))
-    closed = said["status"].is_in([status for status in STATUSES if status != "open"])
+    given = {name: pl.lit(None, pl.String) for name in ("type", "status")}
+    given |= {name: pl.col(name).cast(pl.String) for name in given if name in frame.columns}
+    event = pl.when(given["type"].is_in(EVENT_TYPES)).then(given["type"]).otherwise(pl.lit("span"))
+    closed = given["status"].is_in([status for status in STATUSES if status != "open"])
     status = (
         pl.when(pl.col("end_ns").is_null())
         .then(pl.lit("open"))
         .when(closed)
-        .then(said["status"])
+        .then(given["status"])
         .otherwise(pl.lit("closed"))
     )
     end = pl.when(event != "span").then("start_ns").otherwise("end_ns")
@@ -151,7 +151,7 @@ def process_table(
     *,
     one_clock: bool,
 ) -> pl.DataFrame:
-    """Return the process table; processes share a clock if a column or the user says so, or the host.
+    """Return the process table; processes share a clock by column, by option, or by host.
 
     A process with an open row, unless that is an operation in flight, did not end by itself.
 

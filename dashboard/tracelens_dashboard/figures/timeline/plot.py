@@ -347,7 +347,7 @@ def _step_title(theme: Theme) -> dict[str, Any]:
 
 
 LEVELS: Final = {
-    "lateness": "Steps are narrow here: colour says how late a rank was in a step, by its own work. "
+    "residuals": "Steps are narrow here: colour says how late a rank was in a step, by its own work. "
     "Zoom in to see what it did.",
     "dominant": "Each pixel shows what took most of its time.",
     "sampled": "Each pixel shows what ran at its moment.",

@@ -1,4 +1,4 @@
-"""How the clocks of hosts stand to each other, measured by messages when a communicator is attached."""
+"""Clock offsets between hosts, measured by messages when a communicator is attached."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ __all__ = ["attach", "install", "matches"]
 
 
 def matches(obj: object) -> bool:
-    """Tell whether this is a communicator, other than one between two groups."""
+    """Return whether this is a communicator, other than one between two groups."""
     return isinstance(obj, MPI.Intracomm)
 
 
@@ -47,7 +47,7 @@ def install(framework: Any) -> None:
 
 
 def _all_ranks_record() -> bool:
-    """Tell whether no rank can be without us, and leave the others waiting for it to tell its time.
+    """Return whether every rank surely records: a rank that does not would leave the others blocked.
 
     That is so where one `tracelens record` is around the launcher. Inside it each rank has one, or not.
     """

@@ -128,22 +128,22 @@ class Flight:
         return self.receipt is not None or self._cancelled
 
     def cancel(self) -> None:
-        """Take note that it may never happen."""
+        """Note that the operation may never complete."""
         self._cancelled = True
 
     @guarded
     def end(self, status: MPI.Status | None = None, failed: bool = False) -> None:  # noqa: FBT001, FBT002 - as Token.end
         """Record that it is over."""
-        told = status or self.status
+        final = status or self.status
         tokens, self.tokens = self.tokens, []
         receipt, self.receipt = self.receipt, None
-        if self._cancelled and told is not None and told.Is_cancelled():
+        if self._cancelled and final is not None and final.Is_cancelled():
             _discard(tokens, receipt)
             return
         for token in tokens:
             token.end(failed)
         if receipt is not None:
-            receipt.end(told, failed)
+            receipt.end(final, failed)
 
 
 def _discard(tokens: list[Token], receipt: Receipt | None) -> None:

@@ -50,10 +50,12 @@ class Completion:
         return [] if self.argument == "statuses" else MPI.Status()
 
     @guarded
-    def finish(self, result: Any, requests: Sequence[MPI.Request], told: Any) -> None:
+    def finish(self, result: Any, requests: Sequence[MPI.Request], statuses: Any) -> None:
         """End what the complete requests had under way."""
         for position, index in enumerate(self.completed(result, len(requests))):
-            _end_request(requests[index], self._status(told, position if self.packed else index))
+            _end_request(
+                requests[index], self._status(statuses, position if self.packed else index)
+            )
 
     @guarded
     def fail(self, requests: Sequence[MPI.Request]) -> None:
@@ -61,10 +63,10 @@ class Completion:
         for request in requests if self.all_fail else ():
             _end_request(request, None, failed=True)
 
-    def _status(self, told: Any, index: int) -> MPI.Status | None:
-        if isinstance(told, list):
-            return told[index] if index < len(told) else None
-        return told if isinstance(told, MPI.Status) else None
+    def _status(self, statuses: Any, index: int) -> MPI.Status | None:
+        if isinstance(statuses, list):
+            return statuses[index] if index < len(statuses) else None
+        return statuses if isinstance(statuses, MPI.Status) else None
 
 
 def _end_request(request: Any, status: MPI.Status | None, *, failed: bool = False) -> None:
@@ -216,7 +218,7 @@ class RecordingRequest(_Recording, MPI.Request, metaclass=_LikePlain):
 
 
 class RecordingPrequest(_Recording, MPI.Prequest, metaclass=_LikePersistent):
-    """A persistent request: each start has something under way anew."""
+    """A persistent request: each start begins a new operation."""
 
     def Start(self) -> None:  # noqa: D102, N802 - MPI's
         self._go()
@@ -254,7 +256,7 @@ def recording(request: MPI.Request, flight: Flight) -> MPI.Request:
 
 
 def install() -> None:
-    """Let ``MPI.Request.Waitall(requests)`` and its like be seen."""
+    """Record completions through class methods such as ``MPI.Request.Waitall(requests)``."""
     MPI.Request = RecordingRequest  # type: ignore[misc] # see the module's docstring
     MPI.Prequest = RecordingPrequest  # type: ignore[misc]
 
@@ -264,16 +266,18 @@ def _watching(name: str, row: Completion) -> classmethod[RecordingRequest, ..., 
     original = getattr(_Plain, name)
 
     @functools.wraps(original)
-    def method(_cls: type, requests: Sequence[MPI.Request], told: Any = None, **named: Any) -> Any:
-        told = named.pop(row.argument, told)
-        if told is None and any(_needs_status(request) for request in requests):
-            told = row.room()
+    def method(
+        _cls: type, requests: Sequence[MPI.Request], statuses: Any = None, **named: Any
+    ) -> Any:
+        statuses = named.pop(row.argument, statuses)
+        if statuses is None and any(_needs_status(request) for request in requests):
+            statuses = row.room()
         try:
-            result = original(requests, told, **named)
+            result = original(requests, statuses, **named)
         except BaseException:
             row.fail(requests)
             raise
-        row.finish(result, requests, told)
+        row.finish(result, requests, statuses)
         return result
 
     return classmethod(method)

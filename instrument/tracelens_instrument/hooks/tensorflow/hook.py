@@ -133,7 +133,7 @@ def _make_server(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> None:
 
 @guarded
 def _begin(server: Any) -> None:
-    """Be the rank that the server's job and number say, and wait for the plan."""
+    """Take rank and role from the server's job and number, and wait for the plan."""
     from tensorflow.python.training.server_lib import ClusterSpec  # noqa: PLC0415 - only with TensorFlow
 
     definition = server.server_def

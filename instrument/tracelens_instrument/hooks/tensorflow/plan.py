@@ -1,4 +1,4 @@
-"""What the coordinator tells servers and workers: which tensors go between them, when to profile."""
+"""The coordinator's plan for servers and workers: which tensors are exchanged, when to profile."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Plan:
 
     @classmethod
     def of(cls, graphs: Iterable[Any]) -> Self:
-        """Look for reads and updates of variables that lie on parameter servers."""
+        """Find reads and updates of variables that are placed on parameter servers."""
         pulls: dict[str, Transfer] = {}
         pushes: dict[str, Transfer] = {}
         for graph in graphs:
@@ -73,7 +73,7 @@ class Plan:
 
 
 def has_plan(directory: Path) -> bool:
-    """Whether somebody has written one."""
+    """Return whether a plan has been written."""
     return (directory / _FILE).exists()
 
 

@@ -62,7 +62,7 @@ class _Step:
 
     identity: int
     begun: dict[str, int] = field(default_factory=dict)
-    came: dict[str, tuple[int, int]] = field(default_factory=dict)
+    arrived: dict[str, tuple[int, int]] = field(default_factory=dict)
     sent: dict[str, tuple[int, int]] = field(default_factory=dict)
     computed: list[Event] = field(default_factory=list)
     peer: int | None = None
@@ -119,7 +119,7 @@ def _note(step: _Step, event: Event) -> None:
         if event.name == _BEGUN:
             step.begun[tensor] = event.start_ns
         else:
-            step.came[tensor] = (event.start_ns, event.end_ns)
+            step.arrived[tensor] = (event.start_ns, event.end_ns)
     elif event.name.endswith(":_Send"):
         step.sent[_NUMBERED.sub("", event.name)] = (event.start_ns, event.end_ns)
         worker = _WORKER.search(str(event.about.get("key", "")))
@@ -163,14 +163,14 @@ def _phases(computed: list[Event]) -> Iterator[tuple[str, list[Event]]]:
 
 def _pulls(step: _Step, index: int, worker: int, plan: Plan) -> Iterator[Seen]:
     for lane, (tensor, transfer) in enumerate(plan.pulls.items()):
-        if tensor in step.begun and tensor in step.came:
+        if tensor in step.begun and tensor in step.arrived:
             values = {"nbytes": transfer.nbytes, "request": step.request(worker, tensor)}
             yield Seen(
                 f"pull {transfer.variable}",
                 "ps",
                 "pull",
                 step.begun[tensor],
-                step.came[tensor][1],
+                step.arrived[tensor][1],
                 transfer.shard,
                 lane,
                 values | {"step": index},
@@ -178,8 +178,8 @@ def _pulls(step: _Step, index: int, worker: int, plan: Plan) -> Iterator[Seen]:
 
 
 def _pushes(step: _Step, index: int, worker: int, plan: Plan) -> Iterator[Seen]:
-    """A push lasts until the worker hears that the update is made, if it waits for that by name."""
-    heard = max((end for _, end in step.came.values()), default=0)
+    """Yield pushes: each ends when the worker learns that the update is made, if it waits for that."""
+    informed = max((end for _, end in step.arrived.values()), default=0)
     for lane, (tensor, transfer) in enumerate(plan.pushes.items(), len(plan.pulls)):
         if tensor in step.sent:
             begin, end = step.sent[tensor]
@@ -189,7 +189,7 @@ def _pushes(step: _Step, index: int, worker: int, plan: Plan) -> Iterator[Seen]:
                 "ps",
                 "push",
                 begin,
-                max(step.came.get(transfer.update, (0, heard))[1], end),
+                max(step.arrived.get(transfer.update, (0, informed))[1], end),
                 transfer.shard,
                 lane,
                 values | {"step": index},
@@ -205,9 +205,9 @@ def _served(step: _Step, shard: int, plan: Plan) -> Iterator[Seen]:
         if tensor in step.sent and transfer.shard == shard:
             yield _part("reply", step, tensor, transfer, step.sent[tensor])
     for tensor, transfer in plan.pushes.items():
-        if tensor not in step.came or transfer.shard != shard:
+        if tensor not in step.arrived or transfer.shard != shard:
             continue
-        yield _part("receive", step, tensor, transfer, step.came[tensor])
+        yield _part("receive", step, tensor, transfer, step.arrived[tensor])
         event = applied.get(transfer.update)
         if event:
             yield _part("apply", step, tensor, transfer, (event.start_ns, event.end_ns))

@@ -50,19 +50,19 @@ class _BackwardPass:
         self._buckets = 0
 
     def layer_begins(self, span: Span) -> None:
-        """Be told that the gradient of a layer's output is known; maybe not in the training thread."""
+        """Called when the gradient of a layer's output is known; maybe not in the training thread."""
         self._end_layer()
         if self._computing is not None:
             self._layer = span.begin()
 
     def operator_begins(self, span: Span) -> None:
-        """Be told that the gradient of an operator's output is known."""
+        """Called when the gradient of an operator's output is known."""
         self._end_operator()
         if self._computing is not None:
             self._operator = span.begin()
 
     def bucket_issued(self) -> int:
-        """Be told that a bucket is complete, maybe not in the training thread; return which it is."""
+        """Called when a bucket is complete, maybe not in the training thread; return which it is."""
         if self._computing is None:
             self._was_computing()
         if not self._marked:
@@ -95,7 +95,7 @@ class _BackwardPass:
             layer.end(failed)
 
     def _computed(self) -> None:
-        """Be told that the graph has been run through."""
+        """Called when the graph has been run through."""
         try:
             self._wait()
         except Exception as error:  # noqa: BLE001 - the border to the user's training code
@@ -108,7 +108,7 @@ class _BackwardPass:
             self._computing.end()
             self._computing = None
         self._ready_ns = now()
-        if self._here:
+        if self._in_training_thread:
             self._waiting = _WAIT.begin()
 
     def _was_computing(self) -> None:
@@ -117,11 +117,11 @@ class _BackwardPass:
         if waiting is not None:
             waiting.discard()
             _BACKPROP.on_host.complete(self._ready_ns, now())
-        if self._here:
+        if self._in_training_thread:
             self._computing = self._span.begin()
 
     @property
-    def _here(self) -> bool:
+    def _in_training_thread(self) -> bool:
         return threading.get_ident() == self._thread
 
 
@@ -143,7 +143,7 @@ _ENGINE: Final = {
 
 
 def in_backward(frame: FrameType | None) -> bool:
-    """Tell whether code without a frame, called by `frame`, is part of a backward pass.
+    """Return whether code without a frame, called by `frame`, is part of a backward pass.
 
     Such as DDP's: it runs where the engine does, which may be a thread without Python code below.
     """
@@ -151,13 +151,13 @@ def in_backward(frame: FrameType | None) -> bool:
 
 
 def bucket_issued() -> int | None:
-    """Say that the gradients of a bucket are complete; return its number in this pass."""
+    """Note that the gradients of a bucket are complete; return its number in this pass."""
     current = _PASSES.current
     return None if current is None else current.bucket_issued()
 
 
 def layer_begins(span: Span) -> None:
-    """Say that the gradient of a layer's output is known, so that its backward pass begins."""
+    """Note that the gradient of a layer's output is known, so that its backward pass begins."""
     current = _PASSES.current
     if current is not None:
         try:
@@ -167,7 +167,7 @@ def layer_begins(span: Span) -> None:
 
 
 def operator_begins(span: Span) -> None:
-    """Say that the gradient of an operator's output is known."""
+    """Note that the gradient of an operator's output is known."""
     current = _PASSES.current
     if current is not None:
         attempt(current.operator_begins, span)

@@ -52,7 +52,7 @@ class _UserHook:
         return _begin(self.group, bucket.buffer(), bucket.index())
 
     def reduce(self, bucket: GradBucket) -> Future:
-        """Do what the user wants; the operations of which that consists are a part of it."""
+        """Call the user's communication hook; the operations that it issues are part of the bucket."""
         _running.append(self)
         try:
             return self.hook(self.state, bucket)
@@ -68,7 +68,7 @@ def install() -> None:
 
 
 def look_for_hook(model: DistributedDataParallel) -> None:
-    """Say so, if `model` has a communication hook already, which nobody sees."""
+    """Warn if `model` already has a communication hook, which cannot be recorded."""
     hooks = [hook for hook, _ in model._comm_hooks]  # noqa: SLF001 - nothing public tells
     if any(hook is not _record_bucket for hook in hooks):
         warn_once(
@@ -78,7 +78,7 @@ def look_for_hook(model: DistributedDataParallel) -> None:
 
 
 def is_gradient(tensors: list[torch.Tensor]) -> bool:
-    """Tell whether DDP reduces gradients here, not which parameters are in use."""
+    """Return whether DDP reduces gradients here, not which parameters are in use."""
     return tensors[0].is_floating_point() or tensors[0].is_complex()
 
 
@@ -94,7 +94,7 @@ def see_bucket(args: tuple[Any, ...]) -> Flight | None:
 
 
 def in_users_hook() -> bool:
-    """Tell whether a communication hook of the user's runs: what it issues is part of its bucket."""
+    """Return whether a communication hook of the user's runs: what it issues is part of its bucket."""
     return bool(_running)
 
 

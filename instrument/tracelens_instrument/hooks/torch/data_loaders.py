@@ -39,7 +39,7 @@ _requests: Final = itertools.count(1)
 
 
 class Fetches:
-    """What the workers of one iterator have told."""
+    """What the workers of one iterator have reported."""
 
     def __init__(self) -> None:
         self._reader, self.writer = Pipe(duplex=False)
@@ -48,7 +48,7 @@ class Fetches:
         self.request = 0
 
     def before(self, batches: Any) -> dict[str, int]:
-        """Be told that the next batch is waited for; return what is known of that."""
+        """Called when the next batch is waited for; return what is known of that."""
         self._read()
         due = batches._rcvd_idx  # noqa: SLF001 - nothing public tells
         self.request = next(_requests)
@@ -58,29 +58,29 @@ class Fetches:
         }
 
     def after(self, batches: Any) -> None:
-        """Be told that it has come: record when it was fetched."""
+        """Called when it has arrived: record when it was fetched."""
         self._read()
         number = batches._rcvd_idx - 1  # noqa: SLF001 - as above
-        told = self._ready.pop(number, None)
-        if told is not None:
-            worker, begin_ns, end_ns = told
+        content = self._ready.pop(number, None)
+        if content is not None:
+            worker, begin_ns, end_ns = content
             track = recorder.track(f"loader worker {worker}")
             _FETCH.complete(begin_ns, end_ns, track, key=number, request=self.request)
 
     def forget(self) -> None:
-        """Be told that the workers begin anew, with batch 0."""
+        """Called when the workers restart with batch 0."""
         self._read()
         self._ready.clear()
 
     def _read(self) -> None:
         while True:
             try:
-                told = os.read(self._reader.fileno(), _READ_BYTES)
+                content = os.read(self._reader.fileno(), _READ_BYTES)
             except BlockingIOError:
                 return
-            for worker, number, begin_ns, end_ns in MESSAGE.iter_unpack(told):
+            for worker, number, begin_ns, end_ns in MESSAGE.iter_unpack(content):
                 self._ready[number] = (worker, begin_ns, end_ns)
-            if len(told) < _READ_BYTES:
+            if len(content) < _READ_BYTES:
                 return
 
 
@@ -95,7 +95,7 @@ class _Loader(wrapt.ObjectProxy[Any]):
 
 
 def fetches_of(batches: Any) -> Fetches | None:
-    """Return what the workers of an iterator tell, if it has any that do."""
+    """Return the reports of an iterator's workers, if it has any."""
     found: Fetches | None = getattr(batches, _FETCHES_ATTRIBUTE, None)
     return found
 
@@ -103,7 +103,7 @@ def fetches_of(batches: Any) -> Fetches | None:
 def around_workers(
     init: Callable[..., Any], batches: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    """Start the workers so that they tell when they fetch."""
+    """Start the workers so that they report their fetches."""
     fetches = attempt(Fetches) if args and DETAIL.phases and recorder.active() else None
     if fetches is None:
         init(*args, **kwargs)
@@ -122,7 +122,7 @@ def around_workers(
 def around_reset(
     reset: Callable[..., Any], batches: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """See workers that stay begin another epoch."""
+    """Note that persistent workers begin another epoch."""
     fetches = fetches_of(batches)
     if fetches is not None:
         attempt(fetches.forget)

@@ -1,4 +1,4 @@
-"""Where work is queued: spans of tensors that live on a CUDA device are timed there, too.
+"""Device times: spans of work on tensors of a CUDA device are timed there, too.
 
 On the host such work ends as soon as it is queued, so that only the device can tell how long it took.
 """
@@ -20,7 +20,7 @@ REDUCTIONS: Final = "reductions"  # row of the timeline: NCCL has streams of its
 
 
 def on_device(tensor: Any) -> bool:
-    """Tell whether this is a tensor on a CUDA device."""
+    """Return whether this is a tensor on a CUDA device."""
     return isinstance(tensor, torch.Tensor) and tensor.is_cuda
 
 

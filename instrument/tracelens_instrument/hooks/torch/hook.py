@@ -83,7 +83,7 @@ _MODELS: Final[weakref.WeakSet[Module]] = weakref.WeakSet()
 
 
 def matches(obj: object) -> bool:
-    """Tell whether this is a model."""
+    """Return whether this is a model."""
     return isinstance(obj, torch.nn.Module)
 
 
@@ -97,7 +97,7 @@ def attach(
         optimizer: Whose steps are the weight updates.
         loader: The DataLoader whose batches are waited for.
         detail: ``step``, ``phase``, ``layer`` or ``op``, each with those before it; default: that of
-            the recording (`tl.start`, ``tracelens record --detail``), which is ``phase`` if nobody says.
+            the recording (`tl.start`, ``tracelens record --detail``), which is ``phase`` by default.
 
     Raises:
         InvalidArgument: an unknown detail, or a loader that is no DataLoader.

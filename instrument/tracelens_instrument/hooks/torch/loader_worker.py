@@ -1,4 +1,4 @@
-"""In a worker process of a DataLoader: tell the training process when each batch was fetched.
+"""In a worker process of a DataLoader: report to the training process when each batch was fetched.
 
 A worker writes no files of its own, and nothing is added to its batches: it sends two times a batch
 through a pipe, in one write that never blocks. It needs the standard library and PyTorch only.
@@ -47,19 +47,19 @@ def _watch(pipe: Connection, worker: int) -> None:
     from torch.utils.data._utils import worker as loop  # noqa: PLC0415
 
     os.set_blocking(pipe.fileno(), False)
-    tell = functools.partial(_report, pipe, worker, loop._worker_loop.__code__)  # noqa: SLF001 - nothing public has it
+    report = functools.partial(_report, pipe, worker, loop._worker_loop.__code__)  # noqa: SLF001 - nothing public has it
     for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):  # noqa: SLF001 - nor these
-        _patch_fetcher(fetcher, tell)
+        _patch_fetcher(fetcher, report)
 
 
-def _patch_fetcher(fetcher: Any, tell: Callable[[FrameType | None, int], None]) -> None:
+def _patch_fetcher(fetcher: Any, report: Callable[[FrameType | None, int], None]) -> None:
     original = fetcher.fetch
 
     @functools.wraps(original)
     def fetch(self: Any, index: Any) -> Any:
         begin_ns = monotonic_ns()
         batch = original(self, index)
-        tell(sys._getframe(1), begin_ns)  # noqa: SLF001 - no other way
+        report(sys._getframe(1), begin_ns)  # noqa: SLF001 - no other way
         return batch
 
     fetcher.fetch = fetch
@@ -68,7 +68,7 @@ def _patch_fetcher(fetcher: Any, tell: Callable[[FrameType | None, int], None]) 
 def _report(
     pipe: Connection, worker: int, loop: object, caller: FrameType | None, begin_ns: int
 ) -> None:
-    """Tell of a batch, whose number the worker's loop knows; a loader inside a dataset has none."""
+    """Report a batch, whose number the worker's loop knows; a loader inside a dataset has none."""
     if caller is None or caller.f_code is not loop:
         return
     number = caller.f_locals.get("idx")

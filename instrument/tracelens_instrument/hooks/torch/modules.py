@@ -158,7 +158,7 @@ class _BeginRoot(ModuleHook):
 
 
 class _CountStep(ModuleHook):
-    """Where steps are all that is recorded: a forward pass says that one is under way."""
+    """Where only steps are recorded: a forward pass shows that one has begun."""
 
     def __call__(self, module: Module, _inputs: Any) -> None:
         if not is_compiling() and module.training and torch.is_grad_enabled():
@@ -176,7 +176,7 @@ class _EndRoot(ModuleHook):
 
 
 class _EndLayer(ModuleHook):
-    """Ends a layer's forward span, and lies in wait for its backward pass; written to be quick."""
+    """Ends a layer's forward span, and registers for its backward pass; written to be quick."""
 
     def __init__(self, forward: Span, backward: Span) -> None:
         self._span = forward

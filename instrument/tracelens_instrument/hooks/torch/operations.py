@@ -57,19 +57,19 @@ class Issue(Protocol):
     """An operation that is about to be issued, by whoever wants to know its end."""
 
     def issued(self, result: Any) -> object:
-        """Be told what the operator returned."""
+        """Called with what the operator returned."""
         ...
 
     def refused(self) -> object:
-        """Be told that it raised."""
+        """Called when it raised."""
         ...
 
 
 class Watch(Protocol):
-    """Who looks at an operator; called from the kernel, whose caller is who issues it."""
+    """What inspects an operator; called from the kernel, whose caller is the issuer."""
 
     def __call__(self, args: tuple[Any, ...], /) -> Issue | None:
-        """Look at the arguments of an operator; None: its end does not matter."""
+        """Inspect the arguments of an operator; None: its end does not matter."""
         ...
 
 
@@ -107,12 +107,12 @@ def install_kernels(watches: Mapping[str, Watch]) -> None:
 
 
 def suspend_kernels() -> None:
-    """Leave the dispatcher as it was; `resume_kernels` goes on."""
+    """Remove our kernels from the dispatcher until `resume_kernels`."""
     _DISPATCHER.suspend()
 
 
 def resume_kernels() -> None:
-    """Stand before the operators again."""
+    """Put our kernels in front of the operators again."""
     _DISPATCHER.resume()
 
 
@@ -148,7 +148,7 @@ class _Call:
 
 
 class _FromAnyRank(Flight):
-    """A receive whose sender is not known before it has come."""
+    """A receive whose sender is not known before it completes."""
 
     __slots__ = ("_call", "_span", "_start_ns")
 
@@ -159,14 +159,14 @@ class _FromAnyRank(Flight):
         self._start_ns = now()
 
     def issued(self, result: Any) -> None:
-        """Wait for somebody to wait for it: nothing else says who has sent it."""
+        """Defer until the program waits for it: only then is the sender known."""
         try:
             self.end_by_waiting(dist.Work.unbox(result))
         except Exception as error:  # noqa: BLE001 - the border to the user's training code
             warn_failed(self.end_by_waiting, error)
 
     def waited_for(self, work: Any, *, failed: bool) -> None:
-        """Record what came, and from whom."""
+        """Record what was received, and from which rank."""
         end_ns = now()
         if failed:
             super().waited_for(work, failed=True)
@@ -277,7 +277,7 @@ def install() -> None:
     if not _INSTALLED.turn_on():
         return
     watch: dict[str, Any] = {name: _WatchCollective(name, row) for name, row in COLLECTIVES.items()}
-    watch["allreduce_"] = _bucket_or_itself(watch["allreduce_"])
+    watch["allreduce_"] = _bucket_or_collective(watch["allreduce_"])
     install_kernels(watch | MESSAGES)
     wrapt.wrap_function_wrapper("torch.distributed", "Work.wait", _around_wait)
 
@@ -310,14 +310,16 @@ class _WatchCollective:
         return Flight(token)
 
 
-def _bucket_or_itself(itself: _WatchCollective) -> Callable[[tuple[Any, ...]], Flight | None]:
+def _bucket_or_collective(
+    collective: _WatchCollective,
+) -> Callable[[tuple[Any, ...]], Flight | None]:
     """See an allreduce: by DDP, if no Python code is between it and the engine."""
 
     def watch(args: tuple[Any, ...]) -> Flight | None:
         caller = sys._getframe(1).f_back  # noqa: SLF001 - no other way
         if backward.in_backward(caller) and buckets.is_gradient(args[0]):
             return buckets.see_bucket(args)
-        return itself(args)
+        return collective(args)
 
     return watch
 

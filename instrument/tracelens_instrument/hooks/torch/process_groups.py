@@ -73,7 +73,7 @@ def group_of(process_group: dist.ProcessGroup) -> Group:
 
 
 def queues_only(process_group: dist.ProcessGroup) -> bool:
-    """Tell whether reductions on devices are over, for the host, as soon as they are queued: by NCCL.
+    """Return whether reductions on devices are over, for the host, as soon as they are queued: by NCCL.
 
     With gloo, also tensors on devices are reduced by the host, which sees the end itself.
     """
@@ -108,15 +108,15 @@ class Flight:
         self._token.end(failed=True)
 
     def end_with(self, future: Any) -> None:
-        """End with this future, which itself stays as it is."""
+        """End with this future, which is left as it is."""
         future.add_done_callback(self._over)
 
     def waited_for(self, _work: Any, *, failed: bool) -> None:
-        """Be told that somebody has waited for it."""
+        """Called when the program has waited for it."""
         self._token.end(failed=failed)
 
     def end_by_waiting(self, work: Any) -> None:
-        """End when somebody has waited for this work."""
+        """End when the program has waited for this work."""
         _ended_by_waiting[id(work)] = (
             work,
             self,
@@ -145,7 +145,7 @@ _ended_by_waiting: Final[dict[int, tuple[Any, Flight]]] = {}
 
 
 def end_waited_for(work: Any, *, failed: bool) -> None:
-    """Say that somebody has waited for a work, which ends it if nothing else does."""
+    """Note that the program has waited for a work, which ends it if nothing else does."""
     _, flight = _ended_by_waiting.pop(id(work), (None, None))
     if flight is not None:
         flight.waited_for(work, failed=failed)

@@ -54,21 +54,21 @@ class ImplicitSteps:
         self._forget()
 
     def fetching(self) -> None:
-        """Be told that a batch is fetched."""
+        """Called when a batch is fetched."""
         self._fetches = self._fresh = True
         self._advance()
 
     def fetched(self, samples: int | None) -> None:
-        """Be told how many samples the batch has; they count if the model is then trained on it."""
+        """Note how many samples the batch has; they count if the model is then trained on it."""
         self._samples = samples
 
     def computing(self) -> None:
-        """Be told that a forward pass of the training begins."""
+        """Called when a forward pass of the training begins."""
         self._forward = True
         self._compute()
 
     def propagating(self) -> None:
-        """Be told that a backward pass begins; its forward pass, if that was seen, has said it all."""
+        """Called when a backward pass begins; its forward pass, if that was seen, has said it all."""
         if not self._forward:
             self._compute()
         self._forward = False
@@ -83,7 +83,7 @@ class ImplicitSteps:
             put_work("samples", samples)
 
     def updated(self, optimizer: Any) -> None:
-        """Be told that an optimizer has made its step."""
+        """Called when an optimizer has made its step."""
         if not self._begun:
             return
         if self._optimizer is None or self._optimizer() is None:
@@ -157,7 +157,7 @@ class _Update:
         self._caller = caller
 
     def is_around(self, frame: FrameType) -> bool:
-        """Tell whether `frame` runs inside this step."""
+        """Return whether `frame` runs inside this step."""
         outer = frame.f_back
         while outer is not None and id(outer) != self._caller:
             outer = outer.f_back
@@ -169,7 +169,7 @@ class _Update:
             self._token.end()
 
     def forget(self) -> None:
-        """It raised: PyTorch calls no hook then, so nobody knows when."""
+        """The optimizer raised: PyTorch calls no hook then, so its end is not known."""
         if self._token is not None:
             self._token.discard()
 

@@ -1,4 +1,4 @@
-"""What a trainer's callbacks tell: where its steps begin and end, and what it does beside training."""
+"""Events of a trainer's callbacks: where its steps begin and end, and work other than training."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ class CallbackSteps:
         self._pauses: dict[str, Token] = {}
 
     def step(self, number: int) -> None:
-        """Be in this step from now on; micro steps of one step are all in it."""
+        """Begin a step; micro steps of one step are all in it."""
         if number != self._number:
             self.end_step()
             self._number, self._step = number, recorder.step(number)
             self._step.__enter__()
 
     def end_step(self) -> None:
-        """Be in no step."""
+        """End the step."""
         if self._step is not None:
             self._step.__exit__(None, None, None)
         self._number = self._step = None
 
     def begin(self, name: str, kind: str = "user") -> None:
-        """Do something beside training."""
+        """Begin work other than training."""
         self._pauses[name] = recorder.span(name, kind=kind).begin()
 
     def end(self, name: str) -> None:
-        """Be done with it."""
+        """End it."""
         token = self._pauses.pop(name, None)
         if token is not None:
             token.end()

@@ -27,19 +27,19 @@ class TraceLensCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
     """Records the steps of a training, by the trainer's `global_step`."""
 
     def __init__(self) -> None:
-        self._told = CallbackSteps()
+        self._steps = CallbackSteps()
 
     def on_step_begin(self, _arguments: Any, state: Any, _control: Any, **_others: Any) -> None:
         """Begin a step; micro steps, for which gradients are gathered, are within it."""
-        attempt(self._told.step, state.global_step)
+        attempt(self._steps.step, state.global_step)
 
     def on_train_end(self, *_arguments: Any, **_others: Any) -> None:
         """End the last one."""
-        attempt(self._told.end_step)
+        attempt(self._steps.end_step)
 
 
 def matches(obj: object) -> bool:
-    """Tell whether this is a trainer."""
+    """Return whether this is a trainer."""
     return isinstance(obj, Trainer)
 
 

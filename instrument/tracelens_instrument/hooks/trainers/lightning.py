@@ -25,27 +25,27 @@ class TraceLensCallback(Callback):  # type: ignore[misc]  # Lightning may be mis
     """Records a fit's steps, by the trainer's `global_step`, and its validations."""
 
     def __init__(self) -> None:
-        self._told = CallbackSteps()
+        self._steps = CallbackSteps()
 
     def on_train_batch_start(self, trainer: Trainer, *_others: Any) -> None:
         """Begin a step, unless gradients are still gathered for the one before."""
-        attempt(self._told.step, trainer.global_step)
+        attempt(self._steps.step, trainer.global_step)
 
     def on_train_end(self, *_others: Any) -> None:
         """End the last one."""
-        attempt(self._told.end_step)
+        attempt(self._steps.end_step)
 
     def on_validation_start(self, *_others: Any) -> None:
         """Begin a validation."""
-        attempt(self._told.begin, "validation")
+        attempt(self._steps.begin, "validation")
 
     def on_validation_end(self, *_others: Any) -> None:
         """End it."""
-        attempt(self._told.end, "validation")
+        attempt(self._steps.end, "validation")
 
 
 def matches(obj: object) -> bool:
-    """Tell whether this is a trainer."""
+    """Return whether this is a trainer."""
     return isinstance(obj, Trainer)
 
 

@@ -50,6 +50,10 @@ example-%: $(VENV)/test.stamp ## record and explain an entry of sample_traces/ma
 screenshots: $(VENV)/test.stamp browser ## one picture of every page of the dashboard, into docs/pictures
 	PYTHONPATH=tests $(BIN)/python -m support.screenshots
 
+rooms: $(VENV)/test.stamp ## the picture of the rooms, from who imports whom, into docs/pictures; and the layout in numbers
+	PYTHONPATH=tests $(BIN)/python -m support.rooms
+	PYTHONPATH=tests $(BIN)/python -m support.layout
+
 bench: bench-recorder bench-conversion bench-stragglers ## all benchmarks
 
 bench-recorder: $(VENV)/peers.stamp ## what recording costs, beside other recorders (PUBLISH=1: write docs/benchmarks.md)

@@ -21,8 +21,9 @@ TITLES = [*(page.TITLE for page in PAGES), run_list.TITLE]
 
 def shown() -> set[str]:
     """Return the pictures that documentation shows or leads to."""
-    pages = (DOCS / "dashboard.md", DOCS.parent / "README.md")
-    found = (re.findall(r"pictures/([\w-]+\.png)", page.read_text()) for page in pages)
+    root = DOCS.parent
+    pages = (DOCS / "dashboard.md", root / "README.md", root / "ARCHITECTURE.md")
+    found = (re.findall(r"pictures/([\w-]+\.(?:png|svg))", page.read_text()) for page in pages)
     return {name for names in found for name in names}
 
 

@@ -11,7 +11,7 @@ what exchanging the two ranks gives: if they are equal, doing so within any bloc
 because neighbouring steps are alike) changes nothing but the sign of their difference there. What is
 exchanged is the difference without the delay in question, so a large one is not its own noise; and the
 greatest window of each such permutation counts, so the p-value pays for all windows tried.
-docs/analyses.md gives formulas and sources.
+docs/analyses/confidence-and-statistics.md gives formulas and sources.
 """
 
 from __future__ import annotations

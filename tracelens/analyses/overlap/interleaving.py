@@ -4,7 +4,7 @@ With C the compute time and M the communication of a rank, hidden = |C and M|, e
 overlap = hidden / |M|; exposed communication is either waiting (not all have come) or transfer. Waiting
 has its cause in another rank and is not counted again here. The gap after update i is start(i+1) -
 end(i): what background work such as a checkpoint could use (Li et al. 2019 ask where those gaps are;
-docs/analyses.md).
+docs/analyses/overlap-and-gradient-latency.md).
 
 By bucket it is told call by call: with o(t) a rank's compute time until t, o(end) - o(start) of a call
 is hidden; what is exposed until the last rank has come is waiting, the rest transfer. What runs beside

@@ -1,0 +1,302 @@
+"""How the library is laid out: its files and folders, who imports whom, and how deep that goes.
+
+Counted from the source of a checkout, nothing is imported: so an older one can be counted, too.
+
+Run: PYTHONPATH=tests python -m support.layout [--repo DIR] [--modules]
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import sys
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+ROOT: Final = Path(__file__).parents[2]
+PACKAGES: Final = {
+    "tracelens": ".",
+    "tracelens_instrument": "instrument",
+    "tracelens_dashboard": "dashboard",
+}
+SMALL: Final = 100  # lines: below, a module wants a reason to be a file
+# Packages whose `__init__` holds a visible list; what only they import is an entry of it.
+LISTS: Final = frozenset(
+    {
+        "tracelens.analyses",
+        "tracelens.cli",
+        "tracelens.exports",
+        "tracelens.readers",
+        "tracelens.reports",
+        "tracelens_dashboard.pages",
+        "tracelens_instrument.hooks",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Import:
+    """One module names another: when it is loaded, when a function runs, or for types alone."""
+
+    importer: str
+    imported: str
+    when: str  # "load", "call", "types"
+
+
+@dataclass(frozen=True)
+class Module:
+    """A file of the library."""
+
+    name: str
+    path: Path
+    text: str
+
+    @property
+    def package(self) -> str:
+        """The package in whose folder it lies."""
+        return self.name if self.is_package else self.name.rpartition(".")[0]
+
+    @property
+    def is_package(self) -> bool:
+        """Whether it is the `__init__` of a folder."""
+        return self.path.name == "__init__.py"
+
+    @cached_property
+    def lines(self) -> int:
+        """How long the file is."""
+        return len(self.text.splitlines())
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """Its source, parsed."""
+        return ast.parse(self.text)
+
+
+def modules(repo: Path = ROOT) -> dict[str, Module]:
+    """Find all modules of the three packages, by dotted name."""
+    found: dict[str, Module] = {}
+    for package, root in PACKAGES.items():
+        for path in sorted((repo / root / package).rglob("*.py")):
+            parts = path.relative_to(repo / root).with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            found[name] = Module(name, path, path.read_text(encoding="utf-8"))
+    return found
+
+
+def imports(of: Mapping[str, Module]) -> frozenset[Import]:
+    """Return who names whom among these modules, each pair once: by what is needed first."""
+    first: dict[tuple[str, str], str] = {}
+    order = ("types", "call", "load")
+    for module in of.values():
+        for when, names in _named(module.tree, "load"):
+            for name in names:
+                target = name if name in of else name.rpartition(".")[0]
+                if target not in of or target == module.name:
+                    continue
+                pair = (module.name, target)
+                first[pair] = max(when, first.get(pair, when), key=order.index)
+    return frozenset(Import(a, b, when) for (a, b), when in first.items())
+
+
+def _named(node: ast.AST, when: str) -> Iterator[tuple[str, list[str]]]:
+    """Walk through the import statements below a node: when they run, and what they name."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield when, [alias.name for alias in child.names]
+        elif isinstance(child, ast.ImportFrom) and child.module:
+            yield when, [f"{child.module}.{alias.name}" for alias in child.names]
+        elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+            yield from _named(ast.Module(child.body, []), "types")
+            yield from _named(ast.Module(child.orelse, []), when)
+        elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield from _named(child, "call" if when == "load" else when)
+        else:
+            yield from _named(child, when)
+
+
+def circles(nodes: Iterable[str], out: Mapping[str, set[str]]) -> list[list[str]]:
+    """Return what reaches itself (Tarjan), in the order in which all that it needs came before.
+
+    Modules that are in no circle are lists of one.
+    """
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    parts: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in sorted(out.get(node, ())):
+            if other not in index:
+                visit(other)
+            if other in stack:
+                low[node] = min(low[node], low[other])
+        if low[node] == index[node]:
+            at = stack.index(node)
+            parts.append(sorted(stack[at:]))
+            del stack[at:]
+
+    for node in nodes:
+        if node not in index:
+            visit(node)
+    return parts
+
+
+def longest_chain(nodes: Iterable[str], out: Mapping[str, set[str]]) -> list[str]:
+    """Return the longest way down; a circle counts with all of its modules."""
+    best: dict[str, list[str]] = {}
+    for part in circles(nodes, out):
+        below = [best[other] for node in part for other in out.get(node, ()) if other not in part]
+        way = [*part, *max(below, key=len, default=[])]
+        best.update(dict.fromkeys(part, way))
+    return max(best.values(), key=len, default=[])
+
+
+def reaching(edges: Iterable[Import], *whens: str) -> dict[str, set[str]]:
+    """Return what each module imports at these times."""
+    out: defaultdict[str, set[str]] = defaultdict(set)
+    for edge in edges:
+        if edge.when in whens:
+            out[edge.importer].add(edge.imported)
+    return out
+
+
+def importers(edges: Iterable[Import]) -> dict[str, set[str]]:
+    """Return who imports each module, at whatever time."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for edge in edges:
+        found[edge.imported].add(edge.importer)
+    return found
+
+
+def imported_once(of: Mapping[str, Module], edges: Iterable[Import]) -> dict[str, str]:
+    """Return the modules that a single other one imports, and which."""
+    by = importers(edges)
+    return {
+        name: next(iter(by[name]))
+        for name, module in sorted(of.items())
+        if not module.is_package and len(by.get(name, ())) == 1
+    }
+
+
+def small_without_list(of: Mapping[str, Module], edges: Iterable[Import]) -> dict[str, str]:
+    """Return small modules with one importer that are no entry of a list, and who imports them."""
+    return {
+        name: by
+        for name, by in imported_once(of, edges).items()
+        if of[name].lines < SMALL and by not in LISTS
+    }
+
+
+def files_by_folder(of: Mapping[str, Module]) -> Counter[str]:
+    """Count the files of each folder."""
+    return Counter(module.package for module in of.values())
+
+
+def aliases(of: Mapping[str, Module]) -> dict[str, list[str]]:
+    """Return the modules that define each name of a kind of array, such as `Floats`."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for module in of.values():
+        for node in ast.walk(module.tree):
+            for name, value in _assigned(node):
+                if "NDArray[" in ast.unparse(value):
+                    found[name].append(module.name)
+    return found
+
+
+def constants(of: Mapping[str, Module]) -> list[tuple[str, str]]:
+    """Return module and name of each upper-case name that stands for numbers."""
+    return [
+        (module.name, name)
+        for module in of.values()
+        for node in module.tree.body
+        for name, value in _assigned(node)
+        if name.isupper() and _is_numeric(value)
+    ]
+
+
+def _assigned(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    if isinstance(node, ast.Assign):
+        targets, value = node.targets, node.value
+    elif isinstance(node, ast.AnnAssign) and node.value is not None:
+        targets, value = [node.target], node.value
+    else:
+        return
+    yield from ((target.id, value) for target in targets if isinstance(target, ast.Name))
+
+
+def _is_numeric(value: ast.expr) -> bool:
+    """Whether it is made of numbers alone: `0.3`, `1 << 20`, `-1`, `(5, 6, 8)`."""
+    if isinstance(value, ast.Constant):
+        return isinstance(value.value, int | float) and not isinstance(value.value, bool)
+    if isinstance(value, ast.Tuple):
+        return bool(value.elts) and all(map(_is_numeric, value.elts))
+    if isinstance(value, ast.BinOp):
+        return _is_numeric(value.left) and _is_numeric(value.right)
+    return isinstance(value, ast.UnaryOp) and _is_numeric(value.operand)
+
+
+def table(repo: Path = ROOT) -> list[tuple[str, str]]:
+    """Return what is worth comparing before and after a change of the layout."""
+    of = modules(repo)
+    edges = imports(of)
+    loaded, all_ = reaching(edges, "load"), reaching(edges, "load", "call", "types")
+    folder, most = max(files_by_folder(of).items(), key=lambda item: item[1])
+    lines = [module.lines for module in of.values()]
+    return [
+        ("library files", f"{len(of):,}"),
+        *((f"  of {name}", f"{_of_package(of, name):,}") for name in PACKAGES),
+        ("lines", f"{sum(lines):,}"),
+        ("median file, lines", f"{median(lines):.0f}"),
+        ("longest file, lines", f"{max(lines)}"),
+        ("files in a folder, at most", f"{most} ({folder})"),
+        ("modules with one importer", f"{len(imported_once(of, edges))}"),
+        ("  of those small ones that no list names", f"{len(small_without_list(of, edges))}"),
+        ("longest import chain, when loaded", f"{len(longest_chain(of, loaded))}"),
+        ("longest import chain, with calls and types", f"{len(longest_chain(of, all_))}"),
+        ("circles when loaded, modules in each", _sizes(circles(of, loaded))),
+        ("circles with calls and types", _sizes(circles(of, all_))),
+        ("definitions of Floats", f"{len(aliases(of).get('Floats', ()))}"),
+        ("modules with underscored names", f"{sum(map(_is_underscored, of))}"),
+        ("numeric constants of modules", f"{len(constants(of)):,}"),
+    ]
+
+
+def _of_package(of: Mapping[str, Module], package: str) -> int:
+    return sum(name.split(".")[0] == package for name in of)
+
+
+def _sizes(parts: list[list[str]]) -> str:
+    return ", ".join(str(len(part)) for part in parts if len(part) > 1) or "none"
+
+
+def _is_underscored(name: str) -> bool:
+    last = name.rpartition(".")[2]
+    return last.startswith("_") and not last.startswith("__")
+
+
+def main() -> None:
+    """Print the table, and with `--modules` the small modules with their importers."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--repo", type=Path, default=ROOT, help="another checkout")
+    parser.add_argument("--modules", action="store_true", help="also name the small modules")
+    asked = parser.parse_args()
+    lines = ["| what | number |", "|---|---|"]
+    lines += [f"| {what} | {number} |" for what, number in table(asked.repo)]
+    if asked.modules:
+        of = modules(asked.repo)
+        small = small_without_list(of, imports(of))
+        lines += [f"{of[name].lines:4} {name}, imported by {by}" for name, by in small.items()]
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+if __name__ == "__main__":
+    main()

@@ -41,7 +41,7 @@ from tracelens.parallel import side_by_side
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tracelens.model.result import Finding
+    from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
 
 __all__ = [

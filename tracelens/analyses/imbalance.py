@@ -29,7 +29,7 @@ from tracelens.accounting.compute_time import (
 from tracelens.accounting.compute_time import measure_compute_time as own_time
 from tracelens.analyses.servers import shards
 from tracelens.model import fmt
-from tracelens.model.result import Finding
+from tracelens.model.findings import Finding
 from tracelens.stats.robust import deviation
 
 if TYPE_CHECKING:
@@ -119,16 +119,11 @@ def _varying_work(trace: Trace, own: ComputeTime, rows: Flags, last: Floats) -> 
         return []
     reason = explained_by_workload(measure_workload(trace, own), own)
     return [
-        Finding(
-            kind="load_imbalance",
-            category="opportunity",
+        Finding.of(
+            "load_imbalance",
+            {"excess": f"{100 * excess:.0f} %", "why": _why(reason)},
             saving=saving,
             pattern="rotating",
-            sentence=(
-                f"In every step some rank works {100 * excess:.0f} % of a step longer than most, each "
-                f"time another one: {_why(reason)}; evening it out would make the job up to "
-                f"{fmt.percent(saving)} shorter."
-            ),
             evidence={
                 "excess": excess,
                 "last_rank_entropy": entropy,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from tracelens.model import fmt
-from tracelens.model.result import Finding
+from tracelens.model.findings import Finding
 
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
@@ -128,15 +128,11 @@ def _finding(stays: pl.DataFrame, epochs: pl.DataFrame, worlds: list[int]) -> Fi
     if len(worlds) > 1:
         told.append(f"processes report worlds of {', then '.join(map(str, worlds))} ranks")
     steps = (int(changes["first_step"][0]), int(changes["first_step"][-1])) if ranks else None
-    return Finding(
-        kind="world_change",
-        category="fault",
+    return Finding.of(
+        "world_change",
+        {"changes": "; ".join(told)},
         ranks=tuple(ranks),
         steps=steps,
-        sentence=(
-            f"The job's ranks changed while it ran: {'; '.join(told)}. Ranks are compared only in steps "
-            "that they share, and what joining and leaving itself took is outside of steps."
-        ),
         evidence={"ranks_by_epoch": counts, "worlds": worlds},
     )
 
@@ -152,7 +148,7 @@ def _told(changes: pl.DataFrame) -> list[str]:
             parts.append(f"{row['joined']} joined in step {row['first_step']}")
         told.append(f"{', '.join(parts)} ({fmt.count(row['ranks'], 'rank')} then)")
     more = changes.height - fmt.MOST_LISTED
-    return told if more <= 0 else [*told, f"and {more} changes more"]
+    return told if more <= 0 else [*told, f"and {more} more changes"]
 
 
 def left_behind(trace: Trace) -> list[int]:

@@ -25,6 +25,7 @@ from tracelens.lod.lanes import Lane
 from tracelens.lod.query import Scene
 from tracelens.lod.step_times import Times, parts
 from tracelens.lod.viewport import Window
+from tracelens.model.findings import healthy
 from tracelens.model.fmt import shown_name
 from tracelens.schema.light_json import loads
 
@@ -215,7 +216,6 @@ def with_pyramid(run: Run) -> Run:
 
 GLANCE_FILE: Final = "glance.json"
 MOST_POINTS: Final = 120
-NO_FAULT: Final = "No fault was found."
 
 
 @dataclass(frozen=True)
@@ -254,9 +254,9 @@ class Glance:
 
 
 def verdict(report: Report) -> str:
-    """Say the worst fault of a report, or that there is none."""
+    """Return the worst fault of a report, or that there is none."""
     faults = (f.sentence for f in report.findings if f.category == "fault")
-    return next(faults, NO_FAULT)
+    return next(faults, f"{healthy(report.findings)}.")
 
 
 def save_glance(run: Run, folder: Path) -> None:

@@ -17,7 +17,7 @@ from tracelens.stats.robust import bootstrap_interval
 
 if TYPE_CHECKING:
     from tracelens.arrays import Floats
-    from tracelens.model.result import Pattern
+    from tracelens.model.findings import Pattern
 
 
 ALL_PHASES: Final = ""  # stands for all phases together

@@ -16,7 +16,7 @@ from tracelens.simulator.synthetic import Fault, Scenario, random_clocks
 
 if TYPE_CHECKING:
     from tracelens.analyses.collectives.communication import Communication
-    from tracelens.model.result import Finding
+    from tracelens.model.findings import Finding
 
 MIB = 1 << 20
 SIZES = tuple(MIB * (1 + bucket) // 4 for bucket in range(16))

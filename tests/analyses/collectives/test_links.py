@@ -13,7 +13,7 @@ from tracelens.simulator.synthetic import Fault, Scenario
 
 if TYPE_CHECKING:
     from tracelens.analyses.collectives.links import Links
-    from tracelens.model.result import Finding
+    from tracelens.model.findings import Finding
 
 RING = Scenario(ranks=4, ranks_per_host=1, steps=60, hops=True, transfer_ms=2.0)
 SLOW = Fault("link", (1,), factor=4.0)

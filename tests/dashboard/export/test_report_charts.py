@@ -16,7 +16,7 @@ from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.theme import LIGHT
 
 if TYPE_CHECKING:
-    from tracelens.model.result import Finding
+    from tracelens.model.findings import Finding
 
 RUN = Scenario(ranks=4, steps=40)
 BASE = {

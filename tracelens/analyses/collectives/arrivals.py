@@ -24,7 +24,7 @@ from tracelens.stats import robust
 
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
-    from tracelens.model.result import Finding
+    from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
 
 __all__ = ["LAST_COLUMNS", "STEP_COLUMNS", "Arrivals", "run", "wait_caused_alone"]

@@ -25,7 +25,7 @@ from tracelens.accounting.compute_time import WARM_UP
 from tracelens.accounting.phases import exposed_transfer, job_ns
 from tracelens.analyses.collectives import congestion, transfers
 from tracelens.model import fmt
-from tracelens.model.result import Finding
+from tracelens.model.findings import Finding
 from tracelens.replay.collectives import saved_by_faster_transfer
 from tracelens.stats import window_scan
 from tracelens.stats.changepoint import course
@@ -34,7 +34,7 @@ from tracelens.stats.robust import bootstrap_interval
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
     from tracelens.arrays import Floats
-    from tracelens.model.result import Pattern
+    from tracelens.model.findings import Pattern
     from tracelens.model.trace import Trace
 
 __all__ = ["LINK_COLUMNS", "Links", "SlowLink", "find_slow_links", "run"]
@@ -128,9 +128,14 @@ def _finding(
     ranks = sorted(shared) if len(group) > 1 and shared else [main.sender, main.receiver]
     hosts = dict(trace.workers.select("rank", "host").iter_rows())
     saving, slowdown = float(lost.sum()) / job, float(np.median(main.ratio))
-    return Finding(
-        kind="slow_link",
-        category="fault",
+    return Finding.of(
+        "slow_link",
+        {
+            "who": _who(group, ranks),
+            "steps": fmt.steps(*steps),
+            "message": fmt.duration(here),
+            "ratio": f"{slowdown:.1f}",
+        },
         ranks=tuple(ranks),
         hosts=tuple(dict.fromkeys(str(hosts[rank]) for rank in ranks)),
         phase="reduction",
@@ -140,12 +145,6 @@ def _finding(
         saving=saving,
         interval=bootstrap_interval(lost, job),
         confidence=1 - main.p,
-        sentence=(
-            f"{_who(group, ranks)} {fmt.steps(*steps)}: a message takes "
-            f"{fmt.duration(here)}, {slowdown:.1f}x what the same bytes take elsewhere; waiting for "
-            f"late ranks is not in it. All reductions are as slow as their slowest link: without "
-            f"it the job would be {fmt.percent(saving)} shorter."
-        ),
         evidence={
             "sender": main.sender,
             "receiver": main.receiver,
@@ -183,10 +182,10 @@ def _typical(hops: pl.DataFrame) -> float:
 
 def _who(group: list[SlowLink], ranks: list[int]) -> str:
     if len(group) == 1:
-        return f"The link from rank {group[0].sender} to rank {group[0].receiver} is slow,"
+        return f"The link from rank {group[0].sender} to rank {group[0].receiver} is"
     if len(ranks) == 1:
-        return f"All that goes to and from rank {ranks[0]} is slow,"
-    return f"{len(group)} links around ranks {ranks[0]} and {ranks[-1]} are slow,"
+        return f"All links of rank {ranks[0]} are"
+    return f"{len(group)} links around ranks {ranks[0]} and {ranks[-1]} are"
 
 
 FEWEST_STEPS: Final = 30

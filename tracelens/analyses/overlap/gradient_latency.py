@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tracelens.accounting.partition import Pieces
     from tracelens.accounting.phases import Phases
     from tracelens.arrays import Ints
-    from tracelens.model.result import Finding
+    from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
 
 __all__ = [

@@ -23,7 +23,7 @@ import polars as pl
 from tracelens.accounting.partition import CATEGORIES, COMPUTE_CATEGORIES
 from tracelens.accounting.phases import exposed_transfer, job_ns
 from tracelens.model import fmt
-from tracelens.model.result import Finding
+from tracelens.model.findings import Finding
 from tracelens.replay.collectives import hideable_transfer
 from tracelens.stats import robust
 
@@ -172,17 +172,11 @@ def _exposed(trace: Trace, phases: Phases, overlap: pl.DataFrame, saving: float)
     mean = overlap["overlap"].mean()
     hidden = mean if isinstance(mean, float) else 0.0
     return [
-        Finding(
-            kind="exposed_communication",
-            category="opportunity",
+        Finding.of(
+            "exposed_communication",
+            {"exposed": fmt.percent(transfer), "overlap": fmt.percent(hidden)},
             saving=saving,
             phase="reduction",
-            sentence=(
-                f"Transfer that nothing hides takes {fmt.percent(transfer)} of the time, and "
-                f"{fmt.percent(hidden)} of all communication runs beside own work: started while "
-                "backprop still runs, it could make the job up to "
-                f"{fmt.percent(saving)} shorter."
-            ),
             evidence={"exposed_transfer": transfer, "overlap": hidden},
         )
     ]
@@ -200,20 +194,15 @@ def _bound(trace: Trace, phases: Phases, job: int) -> list[Finding]:
         ""
         if told
         else (
-            " Should one link be slow, collectives alone do not tell which link; messages between "
-            "ranks would."
+            " If one link is slow, collectives alone do not tell which; messages between ranks would."
         )
     )
-    finding = Finding(
-        kind="exposed_communication",
-        category="opportunity",
+    finding = Finding.of(
+        "exposed_communication",
+        {"exposed": fmt.percent(share), "link": unknown},
+        case="bound",
         saving=share,
         phase="reduction",
-        sentence=(
-            f"Transfer that nothing hides takes every rank {fmt.percent(share)} of the time, and "
-            "little of it could start earlier: fewer bytes or faster links could make the job up to "
-            f"{fmt.percent(share)} shorter.{unknown}"
-        ),
         evidence={"exposed_transfer": share, "link_identifiable": told},
     )
     return [finding]
@@ -234,16 +223,11 @@ def _between_updates(trace: Trace, gaps: pl.DataFrame, job: int) -> list[Finding
     if saving < WORTH_SAYING or not isinstance(typical, float) or not isinstance(long, float):
         return []
     return [
-        Finding(
-            kind="update_gap",
-            category="opportunity",
+        Finding.of(
+            "update_gap",
+            {"median": fmt.duration(typical), "long": fmt.duration(long)},
             saving=saving,
             phase="update",
-            sentence=(
-                f"The weight updates of a step stand {fmt.duration(typical)} apart "
-                f"({fmt.duration(long)} in one of ten). Without these gaps the job would be up to "
-                f"{fmt.percent(saving)} shorter, or background work could use them."
-            ),
             evidence={"median_gap_ns": typical, "p90_gap_ns": long, "gaps": within.height},
         )
     ]

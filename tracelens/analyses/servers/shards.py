@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
@@ -19,7 +19,7 @@ import polars as pl
 from tracelens.analyses.servers import utilisation, variable_placement
 from tracelens.analyses.servers.bottleneck import classify, findings
 from tracelens.analyses.servers.variable_placement import PLACEMENT_COLUMNS, TENSOR_COLUMNS
-from tracelens.model.result import Finding
+from tracelens.model.findings import Finding
 from tracelens.replay.exchange import Exchange
 from tracelens.replay.parameter_servers import Rounds
 
@@ -260,9 +260,17 @@ def _hot_shard(loads: pl.DataFrame, exchange: Exchange, advice: Advice) -> list[
         return []
     exposed = float(exchange.exposed.sum()) / exchange.job_ns
     return [
-        Finding(
-            kind="ps_hot_shard",
-            category="fault",
+        Finding.of(
+            "ps_hot_shard",
+            {
+                "shard": str(hottest["shard"]),
+                "ratio": f"{ratio:.1f}",
+                "share": f"{100 * hottest['bytes_share']:.0f} %",
+                "shards": str(loads.height),
+                "effective": f"{loads.height / ratio:.1f}",
+                "exposed": f"{100 * exposed:.0f} %",
+            },
+            more=[advice.sentence],
             shards=(hottest["shard"],),
             hosts=(hottest["host"],),
             phase="ps",
@@ -271,7 +279,6 @@ def _hot_shard(loads: pl.DataFrame, exchange: Exchange, advice: Advice) -> list[
             interval=interval,
             slowdown=ratio,
             tensor=advice.variable,
-            sentence=_sentence(hottest, ratio, exposed, loads) + " " + advice.sentence,
             evidence={
                 "bytes_share": hottest["bytes_share"],
                 "max_over_mean_bytes": ratio,
@@ -283,12 +290,3 @@ def _hot_shard(loads: pl.DataFrame, exchange: Exchange, advice: Advice) -> list[
             },
         )
     ]
-
-
-def _sentence(hottest: dict[str, Any], ratio: float, exposed: float, loads: pl.DataFrame) -> str:
-    return (
-        f"PS shard {hottest['shard']} moves {ratio:.1f}x the mean bytes "
-        f"({100 * hottest['bytes_share']:.0f} % of all; {loads.height} shards work like "
-        f"{loads.height / ratio:.1f}), and workers stand {100 * exposed:.0f} % of the time in "
-        "pulls and pushes."
-    )

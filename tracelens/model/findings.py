@@ -88,9 +88,7 @@ class Finding:
         """Refuse a kind that has no entry in `KINDS`."""
         if self.kind not in KINDS:
             known = ", ".join(KINDS)
-            raise ValueError(
-                f"{self.kind!r} is no kind of finding; tracelens.model.findings has {known}"
-            )
+            raise ValueError(f"{self.kind!r} is no kind of finding; known are {known}")
 
     @classmethod
     def of(
@@ -116,9 +114,7 @@ class Finding:
         entry = KINDS[kind]
         chosen = category or entry.category
         if chosen is None:
-            raise ValueError(
-                f"a finding of kind {kind!r} needs a category, which depends on the finding"
-            )
+            raise ValueError(f"a finding of kind {kind!r} needs a category: its kind has none")
         given = dict(fields)
         saving = details.get("saving")
         if saving is not None and "saving" in fields_of(entry.template(case)):

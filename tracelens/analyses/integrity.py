@@ -1,6 +1,6 @@
 """What limits the trace: ranks that are missing, were cut off, lost events, or lost step with others.
 
-Such findings have no saving; they come first in a report, since they bound what the rest can say. Of
+Such findings have no saving; they come first in a report, since they bound what the rest can show. Of
 several processes that were cut off together, the one that the others were waiting for was first: it is
 named, with the span that was open in it. Ranks that the end of the recording left blocked in a
 collective tell who never entered it.
@@ -85,7 +85,7 @@ def _damaged(trace: Trace) -> list[Finding]:
 def _broken_off(trace: Trace, open_spans: pl.DataFrame) -> list[Finding]:
     """Report the process that broke off first, of those that did not end their recording.
 
-    Whom a restart left behind is told as the change of ranks that it is (`membership.py`).
+    A rank that a restart left behind is reported as a change of ranks (`membership.py`).
     """
     explained = [note.file for note in trace.notes if note.kind in {"truncated", "running"}]
     silent = trace.processes.filter(
@@ -109,13 +109,13 @@ def _broken_off(trace: Trace, open_spans: pl.DataFrame) -> list[Finding]:
         (pl.col("process") != first)
         & ~((pl.col("role") == "worker") & pl.col("rank").is_in(list(stood)))
     ).sort("role", "rank", descending=[True, False])
-    after = [waiting.told() for waiting in missed]
+    after = [waiting.clause() for waiting in missed]
     if others.height:
         after.append(_listed([_name(o) for o in others.iter_rows(named=True)]))
     return [
         Finding.of(
             "truncated_trace",
-            {"where": _where(span, step)} | _told(row, after),
+            {"where": _where(span, step)} | _aftermath(row, after),
             ranks=(row["rank"],) if worker else (),
             shards=() if worker or row["shard"] is None else (row["shard"],),
             hosts=(row["host"],),
@@ -169,7 +169,7 @@ def _where(span: dict[str, Any] | None, step: int | None) -> str:
     return f"{where}, inside {span['kind']}{named}"
 
 
-def _told(row: dict[str, Any], after: list[str]) -> dict[str, str]:
+def _aftermath(row: dict[str, Any], after: list[str]) -> dict[str, str]:
     """Return who ended first, whether it may still run, and what became of the others."""
     elsewhere = ", or still running on its host" if row["file"].endswith(SEGMENTS_SUFFIX) else ""
     return {
@@ -254,7 +254,7 @@ class Blocked:
     seq: int
     step: int
 
-    def told(self) -> str:
+    def clause(self) -> str:
         """Return it as a clause that follows what became of the absent rank."""
         verb = "was" if len(self.ranks) == 1 else "were"
         waiting = fmt.listing("rank", self.ranks)
@@ -287,7 +287,7 @@ def hangs(trace: Trace) -> list[Finding]:
     return [
         Finding.of(
             "hang",
-            {"rank": str(waiting.absent), "blocked": waiting.told()},
+            {"rank": str(waiting.absent), "blocked": waiting.clause()},
             ranks=(waiting.absent,),
             steps=(waiting.step, waiting.step) if waiting.step >= 0 else None,
             evidence={"waiting": list(waiting.ranks), "call": waiting.seq},

@@ -35,7 +35,7 @@ LEAST_STEPS: Final = 30
 SHORTEST: Final = 8  # steps in an interval
 FEWEST: Final = 4  # scattered steps
 LONGEST: Final = 0.6  # of the run: beyond, it is how the run is
-SLOW: Final = {"data": 0.2}  # of own time; other phases drift with the machine
+SLOW: Final = {"data": 0.2}  # of compute time; other phases drift with the machine
 SLOW_OTHERWISE: Final = 0.5
 NOTICEABLE: Final = 0.03  # of the job
 LOADING: Final = 0.15  # of the job: all ranks load data that long
@@ -137,7 +137,7 @@ def _finding(own: ComputeTime, phase: str, slow: _Slow) -> Finding:
 
 
 def _is_usual(own: ComputeTime, phase: str, slow: _Slow) -> bool:
-    """Say whether nothing is wrong: a checkpoint, or computation that warms up."""
+    """Return whether nothing is wrong: a checkpoint, or computation that warms up."""
     first, last = int(slow.rows[0]), int(slow.rows[-1])
     warming = slow.pattern != "sparse" and warms_up(first, last, len(own.steps))
     return phase == "checkpoint" or (phase in COMPUTED and warming)
@@ -164,7 +164,7 @@ def _loading(own: ComputeTime, least: Floats, job: int) -> list[Finding]:
 
 
 NOTICEABLE_PAUSES: Final = 0.03  # of the job,
-LEAST_PAUSES: Final = 0.005  # or so much, which others' noise may hide, if somebody pauses
+LEAST_PAUSES: Final = 0.005  # or so much, which others' noise may hide, if some rank pauses
 OFTEN_PAUSED: Final = 0.5  # in so many of the steps,
 LONG_PAUSE: Final = 0.1  # and for so much of one
 MOST_PAUSES_OF_ONE: Final = 0.5  # of all pauses: beyond, that rank is a finding by itself
@@ -280,10 +280,10 @@ def _longer(inside: Floats, outside: Floats) -> tuple[float, float]:
     return 1 - left, left * float(np.hypot(*errors))
 
 
-def slowdown_findings(own: ComputeTime, job_ns: int, told: list[Finding]) -> list[Finding]:
-    """Report a slowdown of all, unless one of `told` is the same."""
+def slowdown_findings(own: ComputeTime, job_ns: int, known: list[Finding]) -> list[Finding]:
+    """Report a slowdown of all, unless one of `known` is the same."""
     slow = find_slowdown(own)
-    if slow is None or any(_same_steps(own, slow, finding) for finding in told):
+    if slow is None or any(_same_steps(own, slow, finding) for finding in known):
         return []
     low, saving, high = (
         _saved_by_speed(own, slow, slow.share + by * slow.unsure) / job_ns
@@ -295,7 +295,7 @@ def slowdown_findings(own: ComputeTime, job_ns: int, told: list[Finding]) -> lis
 
 
 def warms_up(first: int, last: int, steps: int) -> bool:
-    """Say whether rows are the run's beginning: what is slow there was not always faster."""
+    """Return whether rows are the run's beginning: what is slow there was not always faster."""
     return first <= compute_time.WARM_UP + _AT_ONCE and last < steps - 1
 
 
@@ -303,8 +303,8 @@ def _saved_by_speed(own: ComputeTime, slow: Slowdown, share: float) -> float:
     """Return by how much the steps' slowest ranks are earlier if all compute by a share less."""
     rows = slice(slow.first, slow.last + 1)
     total = np.nan_to_num(own.total[rows], nan=0.0)
-    mended = total - share * np.nan_to_num(_compute_of_ranks(own)[rows], nan=0.0)
-    return float((total.max(axis=1) - mended.max(axis=1)).sum())
+    fixed = total - share * np.nan_to_num(_compute_of_ranks(own)[rows], nan=0.0)
+    return float((total.max(axis=1) - fixed.max(axis=1)).sum())
 
 
 def _compute_of_ranks(own: ComputeTime) -> Floats:

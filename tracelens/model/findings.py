@@ -59,7 +59,7 @@ class Details(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that costs time, or limits what the trace can tell.
+    """A fault, an opportunity, or a limit of what the trace can show.
 
     `cost` is the others' summed waiting / (ranks x job time); `saving` the share of job time that
     fixing it would save (counterfactual), with `interval` its 95 % interval; null = not measurable.
@@ -143,7 +143,7 @@ class Suppression:
     summed: bool = False
 
     def hides(self, finding: Finding, others: Iterable[Finding]) -> bool:
-        """Return whether `others` leave nothing for a finding to say."""
+        """Return whether `others` leave nothing for a finding to explain."""
         explaining = [other for other in others if other.kind in self.by]
         if self.share is None:
             named = {rank for other in explaining for rank in other.ranks}

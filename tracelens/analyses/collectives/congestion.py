@@ -95,7 +95,7 @@ def _find(ratio: Floats) -> _Slow | None:
 
 
 def _computes_slowly(phases: Phases, steps: npt.NDArray[np.int64], slow: _Slow) -> bool:
-    """Say whether computation slows down in the same steps."""
+    """Return whether computation slows down in the same steps."""
     own = (
         phases.times.filter(pl.col("category").cast(pl.String).is_in(USEFUL_KINDS))
         .group_by("step", "process")

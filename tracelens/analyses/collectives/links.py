@@ -2,7 +2,7 @@
 
 A **slow link** is found where messages between two ranks were recorded (`transfers.py`). Collectives
 alone do not tell it: in a ring every rank is as slow as the slowest link, so of such a run only the
-transfer that nothing hides is told (`overlap/interleaving.py`), or, where it is slow for a while only,
+exposed communication is reported (`overlap/interleaving.py`), or, where it is slow for a while only,
 congestion (`congestion.py`). What fixing it saves is found by replaying the collectives
 (`replay/collectives.py`).
 
@@ -77,10 +77,10 @@ def run(trace: Trace, phases: Phases) -> Links:
     calls = transfers.collective_calls(trace).filter(pl.col("ranks") > 1, pl.col("wire_ns") > 0)
     slow = find_slow_links(trace, hops)
     found = [_finding(trace, calls, hops, group, phases) for group in _by_rank(slow)]
-    told = [finding for finding in found if (finding.saving or 0.0) >= WORTH_SAYING]
-    if not told:
-        told = congestion.findings(trace, calls, phases, recorded=not hops.is_empty())
-    return Links(_table(trace, hops), tuple(told))
+    reported = [finding for finding in found if (finding.saving or 0.0) >= WORTH_SAYING]
+    if not reported:
+        reported = congestion.findings(trace, calls, phases, recorded=not hops.is_empty())
+    return Links(_table(trace, hops), tuple(reported))
 
 
 def _table(trace: Trace, hops: pl.DataFrame) -> pl.DataFrame:
@@ -300,6 +300,6 @@ def _followed(
 
 
 def _visible(sheet: _LinkTimes, link: int, slow: SlowLink, uncertainty_ns: int) -> bool:
-    """Say whether what a message loses is more than clocks may be wrong by."""
+    """Return whether what a message loses is more than clocks may be wrong by."""
     messages = sheet.messages[np.isin(sheet.steps, slow.steps), link].sum()
     return bool(slow.excess_ns.sum() / max(messages, 1) > SIGMAS * uncertainty_ns)

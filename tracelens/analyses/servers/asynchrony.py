@@ -1,4 +1,4 @@
-"""Asynchronous training: nobody waits for the last rank; a slow one is stale, or a server makes a line.
+"""Asynchronous training: no rank waits for the last one; a slow one is stale, or a server serializes.
 
 A server numbers its updates (`seq` of an apply or a master_update), and what a worker sends names the
 version that it had last seen. Staleness of an update = updates that others made in between (Ho et al.
@@ -79,7 +79,7 @@ def run(trace: Trace, phases: Phases) -> Asynchrony:
     )
     findings = [
         *_serialised(table, trace, job),
-        *(_told(one, trace, phases) for one in _stale(updates, table)),
+        *(_finding(one, trace, phases) for one in _stale(updates, table)),
     ]
     return Asynchrony(table, tuple(findings))
 
@@ -120,7 +120,7 @@ def _turns(trace: Trace) -> pl.DataFrame:
 
 
 def _serialised(table: pl.DataFrame, trace: Trace, job: int) -> list[Finding]:
-    """Say what a server that serves in turns costs: without turns, the job lasts as its busiest part."""
+    """Report what serving in turns costs: without turns, the job lasts as long as its busiest part."""
     waiting = table.filter(pl.col("turn_ns") > 0)
     if waiting.height < 2:
         return []
@@ -185,8 +185,8 @@ def _lasting(own: pl.Series, usual: float) -> bool:
     return all(_number(block.mean()) > usual for block in blocks)
 
 
-def _told(stale: _Stale, trace: Trace, phases: Phases) -> Finding:
-    """Say who is stale, why, and by how much the job ends later for it."""
+def _finding(stale: _Stale, trace: Trace, phases: Phases) -> Finding:
+    """Report who is stale, why, and by how much the job ends later for it."""
     process = int(trace.workers.filter(pl.col("rank") == stale.rank)["process"][0])
     ends = trace.steps.group_by("process").agg(pl.col("end_ns").max())
     own = pl.col("process") == process
@@ -217,7 +217,7 @@ def _told(stale: _Stale, trace: Trace, phases: Phases) -> Finding:
 
 
 def _slow_in(phases: Phases, process: int) -> tuple[str | None, float | None]:
-    """Return the own work in which a step of a worker exceeds the others' most, and how many times."""
+    """Return the category in which a worker's step exceeds the others' most, and how many times."""
     usual = (
         phases.times.filter(pl.col("category").cast(pl.String).is_in(COMPUTE_CATEGORIES))
         .group_by("process", "category", "step")

@@ -65,7 +65,7 @@ class _Case:
 
 
 def classify(exchange: Exchange, goodput: dict[int, Goodput]) -> dict[int, Bound]:
-    """Say of each shard (by its column) what binds it, if it is clear."""
+    """Return what binds each shard (by its column), where it is clear."""
     found: dict[int, Bound] = {}
     push = np.maximum(exchange.push_window.sum(axis=0), 1)
     both = np.maximum(push + exchange.pull_window.sum(axis=0), 1)
@@ -86,13 +86,13 @@ def classify(exchange: Exchange, goodput: dict[int, Goodput]) -> dict[int, Bound
 def findings(
     exchange: Exchange, bound: dict[int, Bound], goodput: dict[int, Goodput]
 ) -> list[Finding]:
-    """Report what binds, each kind once; of a kind, shards slower than others come first."""
+    """Report what binds, each kind once; of a kind, shards slower than others first."""
     if len(exchange.exposed) < FEWEST_STEPS:
         return []
     found = []
     order: tuple[Bound, ...] = ("incast", "cpu", "network")
     for kind in order:
-        columns = [column for column, said in bound.items() if said == kind]
+        columns = [column for column, what in bound.items() if what == kind]
         if columns and kind == "incast":
             found += _incast(exchange, columns, goodput)
         elif columns:
@@ -101,9 +101,9 @@ def findings(
 
 
 def _by_gain(exchange: Exchange) -> list[Finding]:
-    """Where pushes come too far apart to fill a window: tell of shards that are slow per byte.
+    """Report shards that are slow per byte, where pushes are too far apart to fill a window.
 
-    If all are alike, tell which of both would help clearly more.
+    If all are alike, report which of both would help clearly more.
     """
     everywhere = list(range(len(exchange.shards)))
     kinds: tuple[Bound, ...] = ("cpu", "network")
@@ -134,11 +134,11 @@ def _incast(exchange: Exchange, columns: list[int], goodput: dict[int, Goodput])
         "pushes_at_once": worst.crowd,
         "goodput_by_pushes": dict(zip(map(str, worst.counts), worst.rates, strict=True)),
     }
-    return _told(exchange, _Case(columns, "incast", change, fields, evidence, worst.collapse))
+    return _reported(exchange, _Case(columns, "incast", change, fields, evidence, worst.collapse))
 
 
 def _slower(exchange: Exchange, columns: list[int], kind: Bound) -> list[Finding]:
-    """Tell of shards that take longer per byte than the others."""
+    """Report shards that take longer per byte than the others."""
     work: Floats = getattr(exchange, _PARTS[kind])
     per_byte = work / np.maximum(exchange.moved, 1)
     if len(exchange.shards) < 2:
@@ -158,16 +158,16 @@ def _slower(exchange: Exchange, columns: list[int], kind: Bound) -> list[Finding
     fields = _busy(exchange, slow, kind, share) | {"ratio": f"{ratio:.1f}"}
     evidence = {"share_of_window": share, "times_per_byte": ratio}
     change = _faster(exchange, slow, kind, 1 / usual[slow])
-    return _told(exchange, _Case(slow, kind, change, fields, evidence, ratio))
+    return _reported(exchange, _Case(slow, kind, change, fields, evidence, ratio))
 
 
 def _all_alike(exchange: Exchange, columns: list[int], kind: Bound) -> list[Finding]:
-    """Tell what twice the processors, or the bandwidth, would save."""
+    """Report what twice the processors, or the bandwidth, would save."""
     share = _share(exchange, columns, kind)
     more = {"cpu": "twice the processors", "network": "twice the bandwidth"}[kind]
     fields = _busy(exchange, columns, kind, share) | {"more": more}
     change = _faster(exchange, columns, kind, 0.5)
-    return _told(exchange, _Case(columns, kind, change, fields, {"share_of_window": share}))
+    return _reported(exchange, _Case(columns, kind, change, fields, {"share_of_window": share}))
 
 
 def _faster(exchange: Exchange, columns: list[int], kind: Bound, takes: Floats | float) -> Change:
@@ -188,7 +188,7 @@ def _busy(exchange: Exchange, columns: list[int], kind: Bound, share: float) -> 
     return {"who": f"{_who(exchange, columns)} {verb}", "busy": fmt.percent(share)} | _BUSY[kind]
 
 
-def _told(exchange: Exchange, case: _Case) -> list[Finding]:
+def _reported(exchange: Exchange, case: _Case) -> list[Finding]:
     """Make the finding, if it saves enough; one with a slowdown is a fault."""
     saving, interval = exchange.saving(case.change)
     if saving < (CHANCE if case.slowdown is None else FAULT):

@@ -3,7 +3,7 @@
 Worker and shard records of one request are joined by the request id that its message carried. Load is
 judged by bytes: a synchronous step's PS part lasts as long as its busiest shard. What even placement
 would save is found by replaying the exchange (`replay/exchange.py`); the effective number of shards is
-total / max (Mathuriya et al. 2017). What else may block servers is told by `bottleneck.py`, where
+total / max (Mathuriya et al. 2017). What else may block servers is reported by `bottleneck.py`, where
 variables should lie by `variable_placement.py`.
 """
 
@@ -155,7 +155,7 @@ def _findings(
     goodput: dict[int, Goodput],
     advice: Advice,
 ) -> list[Finding]:
-    """Look for a hot shard; what binds a shard otherwise is told of others only."""
+    """Look for a hot shard; what else binds shards is reported of others only."""
     if exchange.exposed.sum() < EXPOSED * exchange.job_ns:
         return []
     hot = _hot_shard(loads, exchange, advice)
@@ -233,7 +233,7 @@ def _loads(
 
 
 def _queues(served: pl.DataFrame) -> pl.DataFrame:
-    """Return how long requests stood in line at each shard, summed."""
+    """Return how long requests were queued at each shard, summed."""
     service = pl.col("op").is_in(SERVICE)
     return (
         served.filter(pl.col("request").is_not_null())

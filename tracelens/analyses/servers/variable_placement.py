@@ -82,7 +82,7 @@ def advise(
 
 
 def _balance(total: int, most: int) -> float:
-    """Return how many shards' worth of the fullest one there is; one where nobody says any bytes."""
+    """Return the effective number of shards; one where no bytes are known."""
     return total / most if most else 1.0
 
 
@@ -98,11 +98,11 @@ def _sentence(table: pl.DataFrame, key: str | None, largest: int) -> str:
     how = {"greedy": "each on the least-loaded shard", "largest_first": "largest first (LPT)"}[
         whole
     ]
-    said = f"Placing variables {how} would shorten the job by {fmt.percent(gains[whole])}"
+    whole_ones = f"Placing variables {how} would shorten the job by {fmt.percent(gains[whole])}"
     if loaded["chunked"] * WORTH_SPLITTING > loaded[whole]:
-        return f"{said}."
+        return f"{whole_ones}."
     return (
-        f"{said}; no more is possible while {key} ({fmt.size(largest)}) is whole: partitioning "
+        f"{whole_ones}; no more is possible while {key} ({fmt.size(largest)}) is whole: partitioning "
         f"variables {chunks} {fmt.percent(gains['chunked'])}."
     )
 

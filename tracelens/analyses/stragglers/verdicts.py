@@ -80,7 +80,7 @@ def run(trace: Trace, phases: Phases) -> Stragglers:
 
 
 def _insufficient(own: ComputeTime) -> str | None:
-    """Say why nothing can be judged, if so."""
+    """Return why nothing can be judged, if so."""
     if len(own.ranks) < 2:
         return f"{len(own.ranks) or 'No'} worker rank: straggler tests compare ranks, so none was made."
     if (
@@ -300,7 +300,7 @@ def fields(verdict: Verdict, step_ns: float) -> dict[str, str]:
 
 
 def layer_sentences(phase: str, parts: Parts | None) -> list[str]:
-    """Return which layers it is in, or that all are slower alike, where there are layers."""
+    """Return which layers it is in, or that all are slower alike, where there are layers to tell."""
     if parts is None or phase not in LAYERED or len(parts.rows) < FEWEST_PARTS:
         return []
     where, share = parts.most

@@ -11,7 +11,7 @@ from tracelens.analyses import analyze
 from tracelens.load import prepare
 
 if TYPE_CHECKING:
-    from tracelens.model.result import Finding
+    from tracelens.model.findings import Finding
 
 MS = 1_000_000
 STEPS, RANKS = 80, 6

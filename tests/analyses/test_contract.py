@@ -9,12 +9,13 @@ import pytest
 from support.analysed import RUNS, faults, report, trace
 
 from tracelens.analyses import ANALYSES, Analysis, analyze
-from tracelens.model.result import FindingKind, Pattern
+from tracelens.model import findings
+from tracelens.model.findings import Pattern
 from tracelens.schema.vocabulary import KINDS
 from tracelens.simulator.synthetic import Scenario
 
 if TYPE_CHECKING:
-    from tracelens.model.result import Finding
+    from tracelens.model.findings import Finding
 
 runs = pytest.mark.parametrize("run", RUNS)
 
@@ -41,7 +42,7 @@ def test_findings_are_well_formed(run: str) -> None:
     """Words are those of the contract, shares are shares, steps are in the run."""
     found = report(RUNS[run][0])
     for finding in found.findings:
-        assert finding.kind in get_args(FindingKind)
+        assert finding.kind in findings.KINDS
         assert finding.phase is None or finding.phase in KINDS
         assert finding.pattern is None or finding.pattern in get_args(Pattern)
         assert finding.sentence.endswith(".")

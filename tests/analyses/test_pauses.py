@@ -12,7 +12,7 @@ from support.matrices import STEP_NS, healthy, own_time
 from tracelens.analyses import stalls
 
 if TYPE_CHECKING:
-    from tracelens.model.result import Finding
+    from tracelens.model.findings import Finding
 
 
 def _told(length: float, paused: npt.NDArray[np.bool_]) -> list[Finding]:

@@ -14,7 +14,7 @@ def test_slow_loading_of_all_is_a_data_stall() -> None:
     (found,) = faults(report(Scenario(ranks=4, steps=100, faults=(fault,))))
     assert (found.kind, found.phase, found.steps) == ("data_stall", "data", (40, 59))
     assert found.pattern == "transient"
-    assert "no rank is to blame" in found.sentence
+    assert "no single rank is the cause" in found.sentence
 
 
 def test_scattered_stalls_of_all_are_counted() -> None:

@@ -37,4 +37,4 @@ def test_demo_names_the_slow_rank(tmp_path: Path) -> None:
     planted = "rank 2 gets 40 ms of extra work in backprop"
     assert planted in done.stdout
     assert "1. straggler" in done.stdout
-    assert "Rank 2 is late in backprop" in " ".join(done.stdout.split())
+    assert "Rank 2 is a straggler in backprop" in " ".join(done.stdout.split())

@@ -59,5 +59,5 @@ def test_sizes_and_bandwidths() -> None:
 def test_counts_and_ranges() -> None:
     """One is not many; a range of one step is that step."""
     assert (fmt.count(1, "step"), fmt.count(4000, "step")) == ("1 step", "4,000 steps")
-    assert (fmt.steps(4, 4), fmt.steps(4, 9)) == ("step 4", "steps 4-9")
+    assert (fmt.steps(4, 4), fmt.steps(4, 9)) == ("step 4", "steps 4\N{EN DASH}9")
     assert fmt.capital(fmt.phase("data")) == "Data loading"

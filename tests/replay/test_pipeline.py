@@ -34,7 +34,7 @@ def test_what_is_absorbed_is_said() -> None:
     """A pause while the wire is busy anyway, beside one before anything is reduced."""
     (during,) = report(replace(RUN, transfer_ms=6, faults=(FAULTS["lasting"],))).findings[:1]
     assert during.evidence["absorbed_in_flight"] > 0.75
-    assert "reductions under way absorb 8" in during.sentence
+    assert "reductions in flight absorb 8" in during.sentence
     (before,) = report(replace(RUN, transfer_ms=6, faults=(FAULTS["before"],))).findings[:1]
     assert before.evidence["absorbed_in_flight"] == 0.0
     assert "absorb" not in before.sentence

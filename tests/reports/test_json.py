@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.analysed import RUNS, report
 
-from tracelens.model.result import Finding
+from tracelens.model.findings import Finding
 from tracelens.model.trace import Alignment, HostClock
 from tracelens.reports import to_json
 

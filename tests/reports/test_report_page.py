@@ -10,7 +10,8 @@ import pytest
 
 from tracelens.analyses import analyze
 from tracelens.load import prepare
-from tracelens.model.result import REPORT_FORMAT, Pattern
+from tracelens.model.findings import Pattern
+from tracelens.model.result import REPORT_FORMAT
 from tracelens.reports import to_json
 from tracelens.simulator.synthetic import Fault, Scenario, generate
 

@@ -18,10 +18,12 @@ from support.tables import table_of
 from tracelens import Trace, load
 from tracelens.accounting.efficiency import CAUSES, SLOW_HOST
 from tracelens.analyses import analyze
-from tracelens.model.result import REPORT_FORMAT, Finding, FindingKind, Pattern, Report, Summary
+from tracelens.model import findings
+from tracelens.model.findings import Finding, Pattern
+from tracelens.model.result import REPORT_FORMAT, Report, Summary
 from tracelens.model.trace import HostClock, Note
 from tracelens.reports import to_json
-from tracelens.reports.schema import problems, report_schema
+from tracelens.reports.schema import generated, problems, report_schema
 from tracelens.schema.vocabulary import KINDS
 from tracelens.simulator.synthetic import Fault, Scenario, generate, random_clocks
 
@@ -48,6 +50,11 @@ def test_the_schema_is_one() -> None:
             assert part["required"] == list(part["properties"])
 
 
+def test_the_file_is_the_generated_one() -> None:
+    """After a change of the kinds: `python -m tracelens.reports.schema`."""
+    assert (DOCS / "report.schema.json").read_text(encoding="utf-8") == generated()
+
+
 def objects(value: Any) -> list[dict[str, Any]]:
     """Return every schema of an object with named fields."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -59,7 +66,7 @@ def test_the_words_are_those_of_the_code() -> None:
     """Kinds, patterns, phases, causes and fields are neither fewer nor more."""
     parts = SCHEMA["$defs"]
     finding = parts["finding"]["properties"]
-    assert finding["kind"]["enum"] == list(get_args(FindingKind))
+    assert finding["kind"]["enum"] == list(findings.KINDS)
     assert finding["pattern"]["enum"] == [*get_args(Pattern), None]
     assert finding["phase"]["enum"] == [*KINDS, None]
     assert list(finding) == [field.name for field in fields(Finding)]

@@ -17,26 +17,29 @@ def test_the_verdict_comes_first() -> None:
     """What the run is, the finding and its price, then where the time went."""
     lines = to_text.render(report(SLOW), width=100).splitlines()
     assert lines[0] == "4 ranks, 80 steps, 2,560 spans, 1.54 s"
-    assert lines[2].startswith("1. straggler: 5.")
+    assert lines[2].startswith("1. Straggler: 5.")
     assert lines[2].endswith("%)")
     assert lines[3].startswith(
-        "   Rank 2 is late in forward, steps 20-49: +3.01 ms a step (16 % of"
+        "   Rank 2 is a straggler in forward, steps 20\N{EN DASH}49: +3.01 ms per step (16 % of"
     )
     assert "Where the time went (share of ranks x job time of 1.54 s)" in lines
     bars = [line for line in lines if "█" in line]
     assert [line.split("  ")[1] for line in bars] == [
         "useful computation",
         "data loading",
-        "waiting for late ranks",
-        "exposed transfer",
+        "wait at collectives",
+        "exposed communication",
     ]
     assert any(line.startswith("Efficiency is POP parallel efficiency") for line in lines)
     assert lines[-1] == "Clocks: all processes share one."
 
 
 def test_a_healthy_run_is_told_so() -> None:
-    """No fault is a verdict, too."""
-    assert to_text.render(report(HEALTHY), width=100).splitlines()[2] == "No fault was found."
+    """Healthy is a verdict, too."""
+    assert (
+        to_text.render(report(HEALTHY), width=100).splitlines()[2]
+        == "Healthy: no straggler or fault."
+    )
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])

@@ -10,7 +10,8 @@ from tracelens.load import prepare
 from tracelens.simulator.synthetic import Fault, Scenario, generate
 
 if TYPE_CHECKING:
-    from tracelens.model.result import Finding, Report
+    from tracelens.model.findings import Finding
+    from tracelens.model.result import Report
     from tracelens.model.trace import Trace
 
 FORWARD = Fault("forward", (2,), steps=(20, 49), factor=1.6)

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
-    from tracelens.model.result import Finding, Report
+    from tracelens.model.findings import Finding
+    from tracelens.model.result import Report
 
 ROOT: Final = Path(__file__).parents[2]
 SAMPLES: Final = ROOT / "sample_traces"

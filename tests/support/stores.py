@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from tracelens.accounting import phases
 from tracelens.analyses import critical_path, imbalance
 from tracelens.load import prepare
-from tracelens.model.result import Efficiency, Finding, Report, Share, Summary
+from tracelens.model.findings import Finding
+from tracelens.model.result import Efficiency, Report, Share, Summary
 from tracelens.simulator.synthetic import Fault, Scenario, generate
 from tracelens_dashboard.runs.store import Store
 

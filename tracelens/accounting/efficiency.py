@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from tracelens.accounting.phases import CATEGORIES, job_ns
-from tracelens.model.result import Efficiency, Finding, Share
+from tracelens.model.findings import KINDS, Finding
+from tracelens.model.result import Efficiency, Share
 from tracelens.schema.vocabulary import USEFUL_KINDS
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def measure(trace: Trace, phases: Phases) -> Efficiency | None:
 
 def with_slow_hosts(found: Efficiency, findings: Iterable[Finding]) -> Efficiency:
     """Split off the wait for slow hosts, as their findings give its cost, from that for stragglers."""
-    cost = sum(finding.cost or 0.0 for finding in findings if finding.kind == SLOW_HOST)
+    cost = sum(finding.cost or 0.0 for finding in findings if KINDS[finding.kind].names_hosts)
     bars: list[Share] = []
     for bar in found.waterfall:
         if bar.cause == CAUSES["wait"]:

@@ -17,7 +17,8 @@ from tracelens.analyses.collectives import arrivals, communication, links
 from tracelens.analyses.overlap import gradient_latency, interleaving
 from tracelens.analyses.servers import asynchrony
 from tracelens.analyses.stragglers import verdicts
-from tracelens.model.result import Finding, Report, Result, Summary
+from tracelens.model.findings import Finding, suppressed
+from tracelens.model.result import Report, Result, Summary
 from tracelens.model.trace import Note
 
 if TYPE_CHECKING:
@@ -29,17 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["ANALYSES", "Analysis", "Finding", "Report", "Result", "analyze"]
 
 _OF_PHASES: Final = 50  # of hundred: cutting time into phases takes as long as all that follows
-# Findings that explain why transfer takes long, and why the slowest rank of a step is slow.
-_TRANSFERS: Final = (
-    "slow_link",
-    "congestion",
-    "small_messages",
-    "ps_hot_shard",
-    "ps_cpu_bound",
-    "ps_network_bound",
-    "ps_incast",
-)
-_STRAGGLERS: Final = ("straggler", "slow_host", "gc_stall", "checkpoint_stall")
 
 
 @dataclass(frozen=True)
@@ -54,25 +44,41 @@ class Analysis:
 ANALYSES: Final = (
     Analysis("integrity", "What of the run is not in the trace?", integrity.run),
     Analysis("membership", "Do ranks join or leave while the job runs?", membership.run),
-    Analysis("stragglers", "Which ranks are late, in what, and what does it cost?", verdicts.run),
+    Analysis(
+        "stragglers",
+        "Which ranks are stragglers, in what, and at which cost?",
+        verdicts.run,
+    ),
     Analysis("stalls", "When are all ranks slow at the same time?", stalls.run),
     Analysis("imbalance", "Is the work spread evenly over ranks and PS shards?", imbalance.run),
-    Analysis("interleaving", "Is communication hidden, and what gaps are there?", interleaving.run),
+    Analysis(
+        "interleaving",
+        "Does communication overlap with compute, and what gaps are there?",
+        interleaving.run,
+    ),
     Analysis(
         "communication", "How fast are collectives, and are messages too small?", communication.run
     ),
-    Analysis("arrivals", "How far apart do ranks come, and who comes last?", arrivals.run),
-    Analysis("links", "Which links are slow, and when are all of them?", links.run),
-    Analysis("critical_path", "Which rank's work is the job as long as?", critical_path.run),
     Analysis(
-        "chains", "How long is it from a gradient to the use of its weights?", gradient_latency.run
+        "arrivals", "How large is the arrival skew, and which ranks arrive last?", arrivals.run
     ),
-    Analysis("asynchrony", "Who is stale, and who waits for a turn?", asynchrony.run),
+    Analysis("links", "Which links are slow, and when are all of them?", links.run),
+    Analysis(
+        "critical_path", "Which ranks and phases are on the critical path?", critical_path.run
+    ),
+    Analysis(
+        "chains",
+        "How long is it from a gradient to the first use of its weights?",
+        gradient_latency.run,
+    ),
+    Analysis(
+        "asynchrony", "Which workers are stale, and which wait for their turn?", asynchrony.run
+    ),
 )
 
 
 def analyze(trace: Trace, progress: Callable[[int, int], None] | None = None) -> Report:
-    """Run every analysis and order the findings by what mending each would save.
+    """Run every analysis and order the findings by what fixing each would save.
 
     Args:
         trace: A run with the default transforms applied, as `tracelens.open` returns it.
@@ -100,6 +106,8 @@ def analyze(trace: Trace, progress: Callable[[int, int], None] | None = None) ->
 def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Order findings: what limits the trace, then faults, then opportunities, each by saving.
 
+    What other findings explain is left out (`KINDS`).
+
     A fault without a saving is of the first kind. A fault comes before an opportunity because it is
     certain, and because an opportunity's saving is what could be had at best.
     """
@@ -110,25 +118,11 @@ def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
             return 2, -(finding.saving or 0.0)
         return (1, -finding.saving) if finding.saving is not None else (0, 0.0)
 
-    return tuple(sorted((f for f in kept if not _suppressed(f, kept)), key=place))
-
-
-def _suppressed(finding: Finding, findings: list[Finding]) -> bool:
-    """Say whether another finding names the cause of the same loss."""
-    if finding.kind == "exposed_communication":
-        why = (other for other in findings if other.kind in _TRANSFERS)
-        return any((other.saving or 0.0) >= (finding.saving or 0.0) / 2 for other in why)
-    if finding.kind == "straggler":
-        stale = {rank for other in findings if other.kind == "stale_worker" for rank in other.ranks}
-        return bool(finding.ranks) and set(finding.ranks) <= stale
-    if finding.kind == "load_imbalance":
-        late = sum(other.saving or 0.0 for other in findings if other.kind in _STRAGGLERS)
-        return late >= (finding.saving or 0.0) / 2
-    return False
+    return tuple(sorted((f for f in kept if not suppressed(f, kept)), key=place))
 
 
 def _unjudged(results: Mapping[str, Result]) -> tuple[Note, ...]:
-    """Say what could not be judged, where a reader of any report finds it."""
+    """Return what could not be judged, as a note of the report."""
     late = results["stragglers"]
     statement = late.statement if isinstance(late, verdicts.Stragglers) else None
     return (Note(file="", sentence=statement, kind="unjudged"),) if statement else ()

@@ -3,7 +3,7 @@
 Shortening anything else changes nothing. It is walked backwards over the exact partition of every
 rank's time, from the job's end always to what had to be over before: on a rank that is what it did
 before; where it stood waiting for the last rank of a collective, it is that rank, at the moment when it
-came. So its parts, by rank and category, sum to the job; what each rank can spare is told beside it
+came. So its parts, by rank and category, sum to the job; the slack of each rank is reported beside it
 (`replay/slack.py`). Where clocks are uncertain by more than a wait, either rank may have been last.
 
 It is also cut where its rank, its step or what is done changes, and drawn as a line across ranks: where
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tracelens.accounting.partition import Pieces
     from tracelens.accounting.phases import Phases
     from tracelens.arrays import Array, Int8s, Ints
-    from tracelens.model.result import Finding
+    from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
 
 __all__ = [
@@ -157,7 +157,7 @@ class Lane:
 
 
 class Lanes:
-    """The lanes of all workers that recorded a step; each is made when the walk comes to it."""
+    """The lanes of all workers that recorded a step; each is made when the walk reaches it."""
 
     def __init__(self, trace: Trace, phases: Phases) -> None:
         waited = pl.col("last_arrival_ns").is_not_null() & (pl.col("wait_ns") > 0)
@@ -177,7 +177,7 @@ class Lanes:
         self._made: dict[int, Lane] = {}
 
     def __contains__(self, process: int) -> bool:
-        """Say whether a process recorded steps."""
+        """Return whether a process recorded steps."""
         return process in self._pieces
 
     @property

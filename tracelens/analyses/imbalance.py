@@ -3,9 +3,9 @@
 Percent imbalance is max / mean - 1 of compute time (DeRose, Homer and Johnson 2007). Per step it is
 high and over the run low where the work varies, as with sequence lengths; both are high where it is
 uneven for good. Noise alone makes max exceed the median too, so only a large excess shared out among
-all ranks (entropy of who comes last) is called load imbalance; one slow rank is a straggler instead.
+all ranks (entropy of last arrivals) is called load imbalance; one slow rank is a straggler instead.
 
-What balanced work would save is told by steps in which work is spread evenly while noise stays: more
+What balanced work would save is computed on steps in which work is spread evenly while noise stays: more
 work makes forward and backprop longer alike, but not the update; what disturbs a whole step makes all
 three longer, and what disturbs one of them is no work either.
 """
@@ -23,12 +23,12 @@ from tracelens.accounting.compute_time import (
     EXPLAINS_MOST,
     Explanation,
     explained_by_workload,
+    measure_compute_time,
     measure_workload,
 )
-from tracelens.accounting.compute_time import measure_compute_time as own_time
 from tracelens.analyses.servers import shards
 from tracelens.model import fmt
-from tracelens.model.result import Finding
+from tracelens.model.findings import Finding
 from tracelens.stats.robust import deviation
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Trace
 
 
-FEWEST_RANKS: Final = 4  # "who comes last" says nothing among fewer
+FEWEST_RANKS: Final = 4  # last arrivals mean nothing among fewer
 FEWEST_STEPS: Final = 30
 EXCESS: Final = 0.10  # of a step
 WIDTH: Final = (
@@ -51,7 +51,7 @@ RANK_COLUMNS: Final[dict[str, pl.DataType]] = {
     "rank": pl.Int32(),
     "own_ns": pl.Float64(),  # mean per step
     "over_mean": pl.Float64(),  # own / mean of ranks - 1
-    "last": pl.Float64(),  # share of steps in which its own time was the longest
+    "last": pl.Float64(),  # share of steps in which its compute time was the longest
 }
 
 
@@ -74,7 +74,7 @@ class Imbalance:
 def run(trace: Trace, phases: Phases) -> Imbalance:
     """Measure both."""
     servers = shards.measure(trace, phases)
-    own = own_time(trace, phases)
+    own = measure_compute_time(trace, phases)
     rows = _whole(own)
     total = own.total[rows]
     if total.size == 0:
@@ -87,13 +87,13 @@ def run(trace: Trace, phases: Phases) -> Imbalance:
     )
     lasting = float(mean.max() / mean.mean() - 1)
     per_step = float((total.max(axis=1) / total.mean(axis=1) - 1).mean())
-    wanders = lasting < per_step / 2
-    findings = (*servers.findings, *(_varying_work(trace, own, rows, last) if wanders else ()))
+    migrating = lasting < per_step / 2
+    findings = (*servers.findings, *(_varying_work(trace, own, rows, last) if migrating else ()))
     return Imbalance(table, lasting, per_step, servers, findings)
 
 
 def _whole(own: ComputeTime) -> Flags:
-    """Say which steps all ranks took, and with any own work at all."""
+    """Return which steps all ranks took, with any compute time at all."""
     total = own.total
     return np.asarray(own.settled & ~np.isnan(total).any(axis=1) & total.any(axis=1))
 
@@ -118,16 +118,11 @@ def _varying_work(trace: Trace, own: ComputeTime, rows: Flags, last: Floats) -> 
         return []
     reason = explained_by_workload(measure_workload(trace, own), own)
     return [
-        Finding(
-            kind="load_imbalance",
-            category="opportunity",
+        Finding.of(
+            "load_imbalance",
+            {"excess": f"{100 * excess:.0f} %", "why": _why(reason)},
             saving=saving,
             pattern="rotating",
-            sentence=(
-                f"In every step some rank works {100 * excess:.0f} % of a step longer than most, each "
-                f"time another one: {_why(reason)}; evening it out would make the job up to "
-                f"{fmt.percent(saving)} shorter."
-            ),
             evidence={
                 "excess": excess,
                 "last_rank_entropy": entropy,
@@ -152,15 +147,15 @@ def _why(reason: Explanation | None) -> str:
 
 COMMON_TO_PHASES: Final = 0.3  # of the variance is common to forward and backprop: it is the work
 _TAIL: Final = 3  # deviations
-_LEAST: Final = 0.01  # of the mean: nobody has less to do
+_LEAST: Final = 0.01  # of the mean: no rank has less to do
 
 
 def balanced(own: ComputeTime, rows: Flags) -> Floats:
-    """Return own time with even work, [step, rank], in steps that all ranks took.
+    """Return compute time with balanced work, [step, rank], in steps that all ranks took.
 
     A rank's work in a step is what forward and backprop take, as a multiple of the median rank's; the
     lesser of both where one is disturbed. They are divided by it, to a power below 1 that leaves them as
-    noisy as noise is. Where they vary each by itself, everything is evened out.
+    noisy as noise is. Where they vary each by itself, everything is balanced.
     """
     total = own.total[rows]
     flat = np.broadcast_to(np.median(total, axis=1, keepdims=True), total.shape)

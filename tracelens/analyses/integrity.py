@@ -1,6 +1,6 @@
 """What limits the trace: ranks that are missing, were cut off, lost events, or lost step with others.
 
-Such findings have no saving; they come first in a report, since they bound what the rest can say. Of
+Such findings have no saving; they come first in a report, since they bound what the rest can show. Of
 several processes that were cut off together, the one that the others were waiting for was first: it is
 named, with the span that was open in it. Ranks that the end of the recording left blocked in a
 collective tell who never entered it.
@@ -15,7 +15,7 @@ import polars as pl
 
 from tracelens.analyses.membership import left_behind
 from tracelens.model import fmt
-from tracelens.model.result import Finding
+from tracelens.model.findings import Finding
 from tracelens.schema.vocabulary import CHOSEN_LOSSES, SEGMENTS_SUFFIX
 
 if TYPE_CHECKING:
@@ -69,16 +69,13 @@ def _damaged(trace: Trace) -> list[Finding]:
     files = [note.file for note in trace.notes if note.kind == "truncated"]
     rows = trace.processes.filter(pl.col("main") & pl.col("file").is_in(files))
     return [
-        Finding(
-            kind="truncated_trace",
-            category="fault",
+        Finding.of(
+            "truncated_trace",
+            {"who": _name(row), "events": f"{row['events']:,}"},
+            case="damaged",
             ranks=() if row["role"] == "ps" else (row["rank"],),
             shards=(row["shard"],) if row["role"] == "ps" and row["shard"] is not None else (),
             hosts=(row["host"],),
-            sentence=(
-                f"The file of {_name(row)} is damaged or cut off: what it did after its first "
-                f"{row['events']:,} events is unknown, and waits for it are lower bounds."
-            ),
             evidence={"file": row["file"], "events": row["events"]},
         )
         for row in rows.iter_rows(named=True)
@@ -88,7 +85,7 @@ def _damaged(trace: Trace) -> list[Finding]:
 def _broken_off(trace: Trace, open_spans: pl.DataFrame) -> list[Finding]:
     """Report the process that broke off first, of those that did not end their recording.
 
-    Whom a restart left behind is told as the change of ranks that it is (`membership.py`).
+    A rank that a restart left behind is reported as a change of ranks (`membership.py`).
     """
     explained = [note.file for note in trace.notes if note.kind in {"truncated", "running"}]
     silent = trace.processes.filter(
@@ -112,20 +109,19 @@ def _broken_off(trace: Trace, open_spans: pl.DataFrame) -> list[Finding]:
         (pl.col("process") != first)
         & ~((pl.col("role") == "worker") & pl.col("rank").is_in(list(stood)))
     ).sort("role", "rank", descending=[True, False])
-    after = [waiting.told() for waiting in missed]
+    after = [waiting.clause() for waiting in missed]
     if others.height:
         after.append(_listed([_name(o) for o in others.iter_rows(named=True)]))
     return [
-        Finding(
-            kind="truncated_trace",
-            category="fault",
+        Finding.of(
+            "truncated_trace",
+            {"where": _where(span, step)} | _aftermath(row, after),
             ranks=(row["rank"],) if worker else (),
             shards=() if worker or row["shard"] is None else (row["shard"],),
             hosts=(row["host"],),
             phase=span["kind"] if span else None,
             steps=None if step is None else (step, step),
             function=span["name"] if span else None,
-            sentence=_sentence(row, span, step, after),
             evidence={
                 "file": row["file"],
                 "broken_off": silent["file"].to_list(),
@@ -165,25 +161,26 @@ def _name(row: dict[str, Any]) -> str:
     return f"PS shard {row['rank'] if row['shard'] is None else row['shard']}"
 
 
-def _sentence(
-    row: dict[str, Any], span: dict[str, Any] | None, step: int | None, after: list[str]
-) -> str:
-    name = _name(row)
+def _where(span: dict[str, Any] | None, step: int | None) -> str:
     where = "" if step is None else f" in step {step}"
-    inside = ""
-    if span:
-        named = "" if span["name"] == span["kind"] else f" ({span['name']})"
-        inside = f", inside {span['kind']}{named}"
-    elsewhere = ", or still runs on its host" if row["file"].endswith(SEGMENTS_SUFFIX) else ""
-    sentence = (
-        f"{name[0].upper()}{name[1:]}'s recording breaks off{where}{inside}: "
-        f"it was killed or died there{elsewhere}"
-    )
-    return f"{'; '.join([sentence, *after])}."
+    if span is None:
+        return where
+    named = "" if span["name"] == span["kind"] else f" ({span['name']})"
+    return f"{where}, inside {span['kind']}{named}"
+
+
+def _aftermath(row: dict[str, Any], after: list[str]) -> dict[str, str]:
+    """Return who ended first, whether it may still run, and what became of the others."""
+    elsewhere = ", or still running on its host" if row["file"].endswith(SEGMENTS_SUFFIX) else ""
+    return {
+        "who": fmt.capital(_name(row)),
+        "elsewhere": elsewhere,
+        "after": "".join(f"; {text}" for text in after),
+    }
 
 
 def _listed(others: list[str]) -> str:
-    return ", ".join(others[:8]) + (" and more" if len(others) > 8 else "") + " broke off after it"
+    return ", ".join(others[:8]) + (" and more" if len(others) > 8 else "") + " ended after it"
 
 
 def _missing(trace: Trace) -> list[Finding]:
@@ -197,14 +194,10 @@ def _missing(trace: Trace) -> list[Finding]:
     listed = ", ".join(map(str, absent[:8])) + (" and more" if len(absent) > 8 else "")
     plural = "s" if len(absent) > 1 else ""
     return [
-        Finding(
-            kind="missing_rank",
-            category="fault",
+        Finding.of(
+            "missing_rank",
+            {"ranks": f"rank{plural} {listed}", "expected": str(expected)},
             ranks=tuple(absent),
-            sentence=(
-                f"Nothing was read of rank{plural} {listed} (of {expected}): whom the others "
-                "waited for, and all shares, are those of the ranks that are here."
-            ),
             evidence={"expected": expected, "seen": trace.workers.height},
         )
     ]
@@ -219,11 +212,11 @@ def _dropped(trace: Trace) -> list[Finding]:
     unasked = {reason: n for reason, n in trace.dropped.items() if reason not in CHOSEN_LOSSES}
     reasons = ", ".join(f"{reason}: {count:,}" for reason, count in unasked.items())
     return [
-        Finding(
-            kind="dropped_events",
+        Finding.of(
+            "dropped_events",
+            {"lost": f"{lost:,}", "reasons": reasons},
             category="fault" if share >= MANY_LOST else "opportunity",
             ranks=tuple(losers["rank"].unique().sort().to_list()),
-            sentence=f"{lost:,} events were lost ({reasons}): times there are lower bounds.",
             evidence={"dropped": unasked, "share": share},
         )
     ]
@@ -231,7 +224,7 @@ def _dropped(trace: Trace) -> list[Finding]:
 
 def _desync(trace: Trace) -> list[Finding]:
     return [
-        Finding(kind="desync", category="fault", sentence=note.sentence)
+        Finding.of("desync", {"note": note.sentence})
         for note in trace.notes
         if note.kind == "desync"
     ]
@@ -240,14 +233,10 @@ def _desync(trace: Trace) -> list[Finding]:
 def _jumps(trace: Trace) -> list[Finding]:
     """Report clocks that were set during the run; times are corrected for it, so nothing is lost."""
     return [
-        Finding(
-            kind="clock_jump",
-            category="opportunity",
+        Finding.of(
+            "clock_jump",
+            {"host": host.host, "jumps": str(len(host.jumps))},
             hosts=(host.host,),
-            sentence=(
-                f"The clock of host {host.host} jumped during the run ({len(host.jumps)}x); "
-                "times are corrected for it."
-            ),
             evidence={"jumps_ns": list(host.jumps)},
         )
         for host in trace.alignment.hosts
@@ -265,13 +254,11 @@ class Blocked:
     seq: int
     step: int
 
-    def told(self) -> str:
-        """Say it, to follow what became of the absent rank."""
+    def clause(self) -> str:
+        """Return it as a clause that follows what became of the absent rank."""
         verb = "was" if len(self.ranks) == 1 else "were"
-        return (
-            f"{fmt.listing('rank', self.ranks)} {verb} in {self.op} waiting for it "
-            f"(call {self.seq} never came)"
-        )
+        waiting = fmt.listing("rank", self.ranks)
+        return f"{waiting} {verb} blocked, since it never entered {self.op} #{self.seq}"
 
 
 def blocked_at_end(trace: Trace) -> list[Blocked]:
@@ -298,15 +285,11 @@ def hangs(trace: Trace) -> list[Finding]:
     """Report ranks that ended in good order while others stood in a collective without them."""
     ended = set(trace.workers.filter("complete")["rank"])
     return [
-        Finding(
-            kind="hang",
-            category="fault",
+        Finding.of(
+            "hang",
+            {"rank": str(waiting.absent), "blocked": waiting.clause()},
             ranks=(waiting.absent,),
             steps=(waiting.step, waiting.step) if waiting.step >= 0 else None,
-            sentence=(
-                f"Rank {waiting.absent} ended its recording in good order, but "
-                f"{waiting.told()}: ranks do not make the same calls."
-            ),
             evidence={"waiting": list(waiting.ranks), "call": waiting.seq},
         )
         for waiting in blocked_at_end(trace)

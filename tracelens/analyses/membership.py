@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from tracelens.model import fmt
-from tracelens.model.result import Finding
+from tracelens.model.findings import Finding
 
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
@@ -39,7 +39,7 @@ EPOCH_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 @dataclass(frozen=True)
 class Membership:
-    """`epochs` divides the run by who is there: one row where nobody joins or leaves."""
+    """`epochs` divides the run by membership: one row where no rank joins or leaves."""
 
     epochs: pl.DataFrame
     findings: tuple[Finding, ...]
@@ -124,35 +124,31 @@ def _finding(stays: pl.DataFrame, epochs: pl.DataFrame, worlds: list[int]) -> Fi
     lasting = pl.col("first").eq(pl.col("first").min()) & pl.col("last").eq(pl.col("last").max())
     ranks = stays.filter(~lasting)["rank"].to_list()
     counts = epochs["ranks"].to_list()
-    told = [*_told(changes)]
+    changed = [*_changes(changes)]
     if len(worlds) > 1:
-        told.append(f"processes report worlds of {', then '.join(map(str, worlds))} ranks")
+        changed.append(f"processes report worlds of {', then '.join(map(str, worlds))} ranks")
     steps = (int(changes["first_step"][0]), int(changes["first_step"][-1])) if ranks else None
-    return Finding(
-        kind="world_change",
-        category="fault",
+    return Finding.of(
+        "world_change",
+        {"changes": "; ".join(changed)},
         ranks=tuple(ranks),
         steps=steps,
-        sentence=(
-            f"The job's ranks changed while it ran: {'; '.join(told)}. Ranks are compared only in steps "
-            "that they share, and what joining and leaving itself took is outside of steps."
-        ),
         evidence={"ranks_by_epoch": counts, "worlds": worlds},
     )
 
 
-def _told(changes: pl.DataFrame) -> list[str]:
-    """Say each change, with how many ranks there are then."""
-    told = []
+def _changes(changes: pl.DataFrame) -> list[str]:
+    """Return each change in words, with how many ranks there are then."""
+    listed = []
     for row in changes.head(fmt.MOST_LISTED).iter_rows(named=True):
         parts = []
         if row["left"]:
             parts.append(f"{row['left']} left after step {row['first_step'] - 1}")
         if row["joined"]:
             parts.append(f"{row['joined']} joined in step {row['first_step']}")
-        told.append(f"{', '.join(parts)} ({fmt.count(row['ranks'], 'rank')} then)")
+        listed.append(f"{', '.join(parts)} ({fmt.count(row['ranks'], 'rank')} then)")
     more = changes.height - fmt.MOST_LISTED
-    return told if more <= 0 else [*told, f"and {more} changes more"]
+    return listed if more <= 0 else [*listed, f"and {more} more changes"]
 
 
 def left_behind(trace: Trace) -> list[int]:

@@ -17,7 +17,7 @@ import numpy as np
 from tracelens.accounting import compute_time
 from tracelens.accounting.phases import job_ns
 from tracelens.model import fmt
-from tracelens.model.result import Finding
+from tracelens.model.findings import Finding
 from tracelens.replay.counterfactual import price
 from tracelens.stats.changepoint import PERSISTENT, course, greatest_run
 from tracelens.stats.robust import deviation
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tracelens.accounting.compute_time import ComputeTime
     from tracelens.accounting.phases import Phases
     from tracelens.arrays import Floats, Indices
-    from tracelens.model.result import FindingKind, Pattern
+    from tracelens.model.findings import Pattern
     from tracelens.model.trace import Trace
 
 
@@ -34,13 +34,13 @@ LEAST_STEPS: Final = 30
 SHORTEST: Final = 8  # steps in an interval
 FEWEST: Final = 4  # scattered steps
 LONGEST: Final = 0.6  # of the run: beyond, it is how the run is
-SLOW: Final = {"data": 0.2}  # of own time; other phases drift with the machine
+SLOW: Final = {"data": 0.2}  # of compute time; other phases drift with the machine
 SLOW_OTHERWISE: Final = 0.5
 NOTICEABLE: Final = 0.03  # of the job
 LOADING: Final = 0.15  # of the job: all ranks load data that long
 _DEVIATIONS: Final = 6
 _STEADY: Final = 0.8  # of the interval's steps are slow
-_KINDS: Final[dict[str, FindingKind]] = {
+_KINDS: Final[dict[str, str]] = {
     "data": "data_stall",
     "checkpoint": "checkpoint_stall",
     "gc": "gc_stall",
@@ -112,15 +112,19 @@ def _finding(own: ComputeTime, phase: str, slow: _Slow) -> Finding:
     if slow.pattern == "sparse":
         when = f"in {len(slow.rows)} of the {when}"
     extra = float(slow.excess.mean())
-    sentence = (
-        f"All {len(own.ranks)} ranks are slow in {fmt.phase(phase)} at the same time, {when}: "
-        f"+{fmt.duration(extra * own.step_ns)} a step ({fmt.percent(extra)} of a step), so no "
-        f"rank is to blame. Without it the job would be {fmt.percent(slow.saving)} shorter."
-    )
-    return Finding(
-        kind=_KINDS.get(phase, "slow_all"),
+    fields = {
+        "ranks": str(len(own.ranks)),
+        "phase": fmt.phase(phase),
+        "steps": when,
+        "extra": fmt.duration(extra * own.step_ns),
+        "share": fmt.percent(extra),
+        "step": fmt.duration(own.step_ns),
+    }
+    return Finding.of(
+        _KINDS.get(phase, "slow_all"),
+        fields,
+        case="phase",
         category="opportunity" if _is_usual(own, phase, slow) else "fault",
-        sentence=sentence,
         saving=slow.saving,
         cost=0.0,
         ranks=own.ranks,
@@ -132,7 +136,7 @@ def _finding(own: ComputeTime, phase: str, slow: _Slow) -> Finding:
 
 
 def _is_usual(own: ComputeTime, phase: str, slow: _Slow) -> bool:
-    """Say whether nothing is wrong: a checkpoint, or computation that warms up."""
+    """Return whether nothing is wrong: a checkpoint, or computation that warms up."""
     first, last = int(slow.rows[0]), int(slow.rows[-1])
     warming = slow.pattern != "sparse" and warms_up(first, last, len(own.steps))
     return phase == "checkpoint" or (phase in COMPUTED and warming)
@@ -144,14 +148,10 @@ def _loading(own: ComputeTime, least: Floats, job: int) -> list[Finding]:
     saving = usual * len(least) / job
     if saving < LOADING:
         return []
-    sentence = (
-        f"Every rank loads data for {fmt.percent(usual / own.step_ns)} of each step. Loaded while "
-        f"the step before computes, it would make the job up to {fmt.percent(saving)} shorter."
-    )
-    finding = Finding(
-        kind="data_stall",
+    finding = Finding.of(
+        "data_stall",
+        {"share": fmt.percent(usual / own.step_ns)},
         category="opportunity",
-        sentence=sentence,
         saving=saving,
         ranks=own.ranks,
         phase="data",
@@ -163,7 +163,7 @@ def _loading(own: ComputeTime, least: Floats, job: int) -> list[Finding]:
 
 
 NOTICEABLE_PAUSES: Final = 0.03  # of the job,
-LEAST_PAUSES: Final = 0.005  # or so much, which others' noise may hide, if somebody pauses
+LEAST_PAUSES: Final = 0.005  # or so much, which others' noise may hide, if some rank pauses
 OFTEN_PAUSED: Final = 0.5  # in so many of the steps,
 LONG_PAUSE: Final = 0.1  # and for so much of one
 MOST_PAUSES_OF_ONE: Final = 0.5  # of all pauses: beyond, that rank is a finding by itself
@@ -183,18 +183,18 @@ def pause_findings(own: ComputeTime, job_ns: int) -> list[Finding]:
     if by_rank.max() > MOST_PAUSES_OF_ONE * by_rank.sum() or cost.saving < least:
         return []
     ranks = tuple(rank for rank, ns in zip(own.ranks, by_rank, strict=True) if ns > 0)
-    who = fmt.capital(fmt.listing("rank", ranks))
-    sentence = (
-        f"{who} collect garbage at different times: somebody pauses in {len(hit)} of "
-        f"{len(own.steps)} steps, {fmt.duration(length)} at a time, and the others wait. Without, or "
-        "with all pausing in the same few steps, the job would be up to "
-        f"{fmt.percent(cost.saving)} shorter."
-    )
+    fields = {
+        "who": fmt.capital(fmt.listing("rank", ranks)),
+        "paused": str(len(hit)),
+        "steps": str(len(own.steps)),
+        "pause": fmt.duration(length),
+    }
     return [
-        Finding(
-            kind="gc_stall",
+        Finding.of(
+            "gc_stall",
+            fields,
+            case="in turn",
             category="fault",
-            sentence=sentence,
             saving=cost.saving,
             interval=cost.interval,
             cost=cost.cost,
@@ -279,10 +279,10 @@ def _longer(inside: Floats, outside: Floats) -> tuple[float, float]:
     return 1 - left, left * float(np.hypot(*errors))
 
 
-def slowdown_findings(own: ComputeTime, job_ns: int, told: list[Finding]) -> list[Finding]:
-    """Report a slowdown of all, unless one of `told` is the same."""
+def slowdown_findings(own: ComputeTime, job_ns: int, known: list[Finding]) -> list[Finding]:
+    """Report a slowdown of all, unless one of `known` is the same."""
     slow = find_slowdown(own)
-    if slow is None or any(_same_steps(own, slow, finding) for finding in told):
+    if slow is None or any(_same_steps(own, slow, finding) for finding in known):
         return []
     low, saving, high = (
         _saved_by_speed(own, slow, slow.share + by * slow.unsure) / job_ns
@@ -294,7 +294,7 @@ def slowdown_findings(own: ComputeTime, job_ns: int, told: list[Finding]) -> lis
 
 
 def warms_up(first: int, last: int, steps: int) -> bool:
-    """Say whether rows are the run's beginning: what is slow there was not always faster."""
+    """Return whether rows are the run's beginning: what is slow there was not always faster."""
     return first <= compute_time.WARM_UP + _AT_ONCE and last < steps - 1
 
 
@@ -302,8 +302,8 @@ def _saved_by_speed(own: ComputeTime, slow: Slowdown, share: float) -> float:
     """Return by how much the steps' slowest ranks are earlier if all compute by a share less."""
     rows = slice(slow.first, slow.last + 1)
     total = np.nan_to_num(own.total[rows], nan=0.0)
-    mended = total - share * np.nan_to_num(_compute_of_ranks(own)[rows], nan=0.0)
-    return float((total.max(axis=1) - mended.max(axis=1)).sum())
+    fixed = total - share * np.nan_to_num(_compute_of_ranks(own)[rows], nan=0.0)
+    return float((total.max(axis=1) - fixed.max(axis=1)).sum())
 
 
 def _compute_of_ranks(own: ComputeTime) -> Floats:
@@ -337,16 +337,20 @@ def _slowdown_finding(
     phase = _grown_most(own, slow)
     warming = warms_up(slow.first, slow.last, len(own.steps))
     when, cause = _WARMING if warming else _SLOWER
-    sentence = (
-        f"All {len(own.ranks)} ranks compute more slowly {when}, {fmt.steps(*steps)}: "
-        f"+{fmt.duration(slow.level * own.step_ns)} a step ({fmt.percent(slow.level)} of a "
-        f"step, most of it in {fmt.phase(phase)}), so no rank is to blame: {cause}. Without it the "
-        f"job would be {fmt.percent(saving)} shorter."
-    )
-    return Finding(
-        kind="slow_all",
+    fields = {
+        "ranks": str(len(own.ranks)),
+        "when": when,
+        "steps": fmt.steps(*steps),
+        "extra": fmt.duration(slow.level * own.step_ns),
+        "share": fmt.percent(slow.level),
+        "step": fmt.duration(own.step_ns),
+        "phase": fmt.phase(phase),
+        "cause": cause,
+    }
+    return Finding.of(
+        "slow_all",
+        fields,
         category="opportunity" if warming else "fault",
-        sentence=sentence,
         saving=saving,
         interval=interval,
         cost=0.0,

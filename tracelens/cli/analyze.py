@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import argparse
 
 NAME: Final = "analyze"
-HELP: Final = "say what costs time in a recorded run, findings first"
+HELP: Final = "report what costs time in a recorded run, findings first"
 EXAMPLES: Final = """\
   tracelens analyze traces/today
   tracelens analyze traces/today --format json > report.json

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from tracelens.cli.checks import Check
 
 NAME: Final = "doctor"
-HELP: Final = "check whether this machine can record: really tries it, and says what to mend"
+HELP: Final = (
+    "check whether this machine can record: really tries it, and reports how to fix what fails"
+)
 EXAMPLES: Final = """\
   tracelens doctor
   tracelens doctor --out /shared/traces/today

@@ -1,4 +1,4 @@
-"""`tracelens info`: what a trace folder holds, before any judgement."""
+"""`tracelens info`: what a trace folder holds, before any analysis."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _print(facts: dict[str, Any], *, markdown: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    columns = ("process", "host", "pid", "steps", "events", "seconds", "dropped", "ended")
+    columns = ("process", "host", "pid", "steps", "events", "seconds", "dropped", "recording")
     table = Table(*columns, box=MARKDOWN if markdown else SIMPLE_HEAD)
     for row in facts["processes"]:
         values = (
@@ -87,7 +87,7 @@ def _print(facts: dict[str, Any], *, markdown: bool) -> None:
             "-" if row["pid"] is None else str(row["pid"]),
             *(row[key] for key in columns[3:7]),
         )
-        ended = "by itself" if row["complete"] else "cut off"
+        ended = "completed" if row["complete"] else "truncated"
         table.add_row(f"{row['role']} {row['rank']}", *map(_cell, values), ended)
     console = Console(highlight=False, markup=False)
     console.print(
@@ -112,7 +112,7 @@ def _devices(clocks: list[dict[str, Any]]) -> str:
     from tracelens.model.fmt import duration
 
     worst = max(clock["uncertainty_ns"] for clock in clocks)
-    return f"{len(clocks)} devices timed, their clocks known to within {duration(worst)}"
+    return f"{len(clocks)} devices timed, clock uncertainty {duration(worst)}"
 
 
 def _cell(value: object) -> str:

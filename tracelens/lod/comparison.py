@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tracelens.lod.residuals import Residuals
     from tracelens.lod.run_data import Run
     from tracelens.lod.step_times import Times
-    from tracelens.model.result import Finding
+    from tracelens.model.findings import Finding
 
 RESAMPLES: Final = 400
 LONGEST: Final = 4_000  # steps that are resampled; of longer runs every n-th

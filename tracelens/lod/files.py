@@ -24,7 +24,8 @@ from tracelens.lod.query import Scene
 from tracelens.lod.run_data import Run
 from tracelens.lod.step_times import Times
 from tracelens.lod.viewport import Window
-from tracelens.model.result import Efficiency, Finding, Report, Share, Summary
+from tracelens.model.findings import Finding
+from tracelens.model.result import Efficiency, Report, Share, Summary
 from tracelens.model.trace import Alignment, HostClock, Note
 from tracelens.schema.json_text import loads
 

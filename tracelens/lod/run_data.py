@@ -25,6 +25,7 @@ from tracelens.lod.lanes import Lane
 from tracelens.lod.query import Scene
 from tracelens.lod.step_times import Times, parts
 from tracelens.lod.viewport import Window
+from tracelens.model.findings import healthy
 from tracelens.model.fmt import shown_name
 from tracelens.schema.json_text import loads
 
@@ -217,7 +218,6 @@ def with_pyramid(run: Run) -> Run:
 
 GLANCE_FILE: Final = "glance.json"
 MOST_POINTS: Final = 120
-NO_FAULT: Final = "No fault was found."
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ class Glance:
 def verdict(report: Report) -> str:
     """Return the worst fault of a report, or that there is none."""
     faults = (f.sentence for f in report.findings if f.category == "fault")
-    return next(faults, NO_FAULT)
+    return next(faults, f"{healthy(report.findings)}.")
 
 
 def save_glance(run: Run, folder: Path) -> None:

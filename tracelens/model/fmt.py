@@ -21,6 +21,7 @@ __all__ = [
     "percent",
     "phase",
     "points",
+    "saving",
     "series",
     "shown_name",
     "size",
@@ -32,15 +33,16 @@ _SIZES: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10,
 _RATES: Final = ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"))
 _PHASES: Final = {
     "data": "data loading",
-    "update": "the weight update",
+    "update": "optimizer update",
     "checkpoint": "checkpointing",
     "gc": "garbage collection",
-    "user": "its own code",
-    "wait": "waiting",
-    "ps_queue": "queues at servers",
-    "idle": "idleness of known cause",
-    "unknown": "what was not recorded",
-    "outside": "what is outside steps",
+    "user": "other compute",
+    "wait": "wait at collectives",
+    "ps_queue": "server queue",
+    "transfer": "exposed communication",
+    "idle": "idle (cause known)",
+    "unknown": "uninstrumented",
+    "outside": "outside steps",
 }
 MOST_LISTED: Final = 6
 
@@ -82,6 +84,14 @@ def percent(share: float, digits: int | None = None) -> str:
     return f"{points(share, digits)} %"
 
 
+def saving(share: float, interval: tuple[float, float] | None = None) -> str:
+    """Write a share that is saved, with its 95 % confidence interval where that is known."""
+    if interval is None:
+        return percent(share)
+    low, high = interval
+    return f"{percent(share)} (95 % CI {points(low)}\N{EN DASH}{points(high)})"
+
+
 def count(number: int, noun: str, plural: str | None = None) -> str:
     """Write a number with its noun: ``1 step``, ``400 steps``."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
@@ -104,8 +114,8 @@ def series(names: Sequence[str]) -> str:
 
 
 def steps(first: int, last: int) -> str:
-    """Write a range of steps, inclusive: ``step 4``, ``steps 40-79``."""
-    return f"step {first}" if first == last else f"steps {first}-{last}"
+    """Write a range of steps, inclusive: ``step 4``, ``steps 40`` to ``79``."""
+    return f"step {first}" if first == last else f"steps {first}\N{EN DASH}{last}"
 
 
 def phase(name: str) -> str:

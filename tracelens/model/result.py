@@ -1,75 +1,19 @@
-"""What analyses return: findings, and the report that gathers them. Contract: docs/report.md."""
+"""What analyses return, and the report that gathers their findings. Contract: docs/report.md."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import polars as pl
 
+    from tracelens.model.findings import Finding
     from tracelens.model.trace import Alignment, Note
 
 REPORT_FORMAT: Final = "tracelens.report/1"
-
-FindingKind = Literal[
-    "straggler",
-    "slow_host",
-    "slow_all",
-    "slow_link",
-    "congestion",
-    "load_imbalance",
-    "ps_hot_shard",
-    "ps_cpu_bound",
-    "ps_network_bound",
-    "ps_incast",
-    "small_messages",
-    "exposed_communication",
-    "update_gap",
-    "data_stall",
-    "checkpoint_stall",
-    "gc_stall",
-    "clock_jump",
-    "desync",
-    "hang",
-    "missing_rank",
-    "truncated_trace",
-    "dropped_events",
-    "world_change",
-    "stale_worker",
-    "insufficient_evidence",
-]
-Pattern = Literal["persistent", "transient", "drifting", "sparse", "rotating"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One thing that costs time, or limits what the trace can tell.
-
-    `cost` is the others' summed waiting / (ranks x job time); `saving` the share of job time that
-    mending it would save (counterfactual), with `interval` its 95 % interval; null = not measurable.
-    `steps` is (first, last), inclusive. `evidence` holds the numbers behind the sentence.
-    """
-
-    kind: FindingKind
-    category: Literal["fault", "opportunity"]
-    sentence: str
-    saving: float | None = None
-    interval: tuple[float, float] | None = None
-    cost: float | None = None
-    slowdown: float | None = None
-    confidence: float | None = None
-    ranks: tuple[int, ...] = ()
-    hosts: tuple[str, ...] = ()
-    shards: tuple[int, ...] = ()
-    phase: str | None = None
-    pattern: Pattern | None = None
-    steps: tuple[int, int] | None = None
-    tensor: str | None = None
-    function: str | None = None
-    evidence: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Result(Protocol):

@@ -16,7 +16,7 @@ from tracelens.stats.robust import bootstrap_interval
 
 if TYPE_CHECKING:
     from tracelens.arrays import Flags, Floats, Indices
-    from tracelens.model.result import Pattern
+    from tracelens.model.findings import Pattern
 
 
 ALL_PHASES: Final = ""  # stands for all phases together

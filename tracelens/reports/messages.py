@@ -1,4 +1,4 @@
-"""The parts of a report that every format says in the same words."""
+"""The parts of a report that every format writes in the same words."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ from typing import TYPE_CHECKING, Final
 from tracelens.model import fmt
 
 if TYPE_CHECKING:
-    from tracelens.model.result import Finding, Report
+    from tracelens.model.findings import Finding
+    from tracelens.model.result import Report
     from tracelens.model.trace import Note
 
 __all__ = ["CAUSES", "cause", "clean", "headline", "noted", "saving"]
 
 CAUSES: Final = {
-    "late_ranks": "waiting for late ranks",
-    "wait": "waiting for late ranks",
-    "slow_host": "waiting for a slow host",
-    "ps_queue": "queues at servers",
-    "transfer": "exposed transfer",
-    "exposed_transfer": "exposed transfer",
+    "late_ranks": "wait at collectives",
+    "wait": "wait at collectives",
+    "slow_host": "wait for a slow host",
+    "ps_queue": "server queue",
+    "transfer": "exposed communication",
+    "exposed_transfer": "exposed communication",
     "data": "data loading",
     "checkpoint": "checkpoints",
     "gc": "garbage collection",
-    "idle": "idle, cause recorded",
+    "idle": "idle (cause known)",
     "outside": "outside steps",
-    "unknown": "unknown (nothing recorded)",
+    "unknown": "uninstrumented",
 }
 
 
@@ -42,7 +43,7 @@ def cause(name: str) -> str:
 
 
 def saving(finding: Finding) -> str:
-    """Say what mending a finding would save, with its interval; empty where nobody knows."""
+    """Return what fixing a finding would save, with its interval; empty where that is unknown."""
     if finding.saving is None:
         return ""
     most = "up to " if finding.category == "opportunity" else ""
@@ -50,7 +51,7 @@ def saving(finding: Finding) -> str:
     if finding.interval is None:
         return text
     low, high = finding.interval
-    return f"{text} (95 %: {fmt.percent(low, 1)} to {fmt.percent(high, 1)})"
+    return f"{text} (95 % CI: {fmt.percent(low, 1)} to {fmt.percent(high, 1)})"
 
 
 def noted(note: Note) -> str:
@@ -60,7 +61,7 @@ def noted(note: Note) -> str:
 
 
 def headline(report: Report) -> str:
-    """Say in one line what the trace holds."""
+    """Return in one line what the trace holds."""
     summary = report.summary
     seen = fmt.count(summary.ranks_seen, "rank")
     if summary.ranks_seen < summary.ranks_expected:

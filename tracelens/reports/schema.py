@@ -1,14 +1,20 @@
-"""The JSON Schema of the report, and what of a report does not keep to it."""
+"""The JSON Schema of the report, and what of a report does not keep to it.
+
+The kinds of findings in docs/report.schema.json are those of `tracelens.model.findings`; after a change
+there, `python -m tracelens.reports.schema` writes the file anew.
+"""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from jsonschema import Draft202012Validator
 
-__all__ = ["problems", "report_schema"]
+from tracelens.model.findings import KINDS, Pattern
+
+__all__ = ["generated", "problems", "report_schema"]
 
 _NAME: Final = "report.schema.json"
 _SLACK: Final = 1e-6
@@ -17,15 +23,27 @@ _SHOWN: Final = 200
 
 def report_schema() -> dict[str, Any]:
     """Load the schema: it lies beside this module where installed, in docs/ in a checkout."""
-    here = Path(__file__).parent
-    places = (here / _NAME, here.parents[1] / "docs" / _NAME)
-    text = next(place for place in places if place.exists()).read_text(encoding="utf-8")
-    schema: dict[str, Any] = json.loads(text)
+    schema: dict[str, Any] = json.loads(_file().read_text(encoding="utf-8"))
     return schema
 
 
+def generated() -> str:
+    """Return the text of docs/report.schema.json, with the kinds and patterns of the code."""
+    schema = report_schema()
+    finding = schema["$defs"]["finding"]["properties"]
+    finding["kind"]["enum"] = list(KINDS)
+    finding["pattern"]["enum"] = [*get_args(Pattern), None]
+    return json.dumps(schema, indent=2) + "\n"
+
+
+def _file() -> Path:
+    here = Path(__file__).parent
+    places = (here / _NAME, here.parents[1] / "docs" / _NAME)
+    return next(place for place in places if place.exists())
+
+
 def problems(report: Any) -> list[str]:
-    """Say in a sentence each what of a report, as loaded from JSON, breaks the format."""
+    """Return in a sentence each what of a report, as loaded from JSON, breaks the format."""
     validator = Draft202012Validator(report_schema())
     found = [
         f"{error.json_path}: {error.message[:_SHOWN]}"
@@ -44,3 +62,7 @@ def _sums(efficiency: dict[str, Any] | None) -> list[str]:
     return [
         f"$.efficiency: achieved and the shares of the waterfall sum to {total:.6f}, expected 1"
     ]
+
+
+if __name__ == "__main__":
+    _file().write_text(generated(), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The tables of a report that people read: which columns, under what heading, in what words."""
+"""The tables of a report that people read: which columns, under which headings, in which units."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ __all__ = ["Section", "sections"]
 
 Column = tuple[str, str, "Callable[[Any], str]"]
 MOST_ROWS: Final = 8
-FEWEST_ROWS: Final = {"epochs": 2}  # of a run without changes there is nothing to tell
+_ALPHA_BETA: Final = "\N{GREEK SMALL LETTER ALPHA}\N{EN DASH}\N{GREEK SMALL LETTER BETA}"
+FEWEST_ROWS: Final = {"epochs": 2}  # a run without changes has one, which is left out
 
 
-def _shards(number: float) -> str:
-    return f"{number:.1f} shards"
+def _number(value: float) -> str:
+    return f"{value:.1f}"
 
 
 # By name of the table: title, then columns as heading, name, and how a value is written.
@@ -34,11 +35,11 @@ SHOWN: Final[dict[str, tuple[str, tuple[Column, ...]]]] = {
             ("calls", "calls", str),
             ("time", "wire_ns", duration),
             ("bus bandwidth", "bus_bandwidth", bandwidth),
-            ("of the best", "of_best", percent),
+            ("% of peak observed", "of_best", percent),
         ),
     ),
     "links": (
-        "Links between ranks, the slowest first",
+        "Links between ranks, slowest first",
         (
             ("from", "sender", str),
             ("to", "receiver", str),
@@ -53,26 +54,26 @@ SHOWN: Final[dict[str, tuple[str, tuple[Column, ...]]]] = {
             ("shard", "shard", str),
             ("bytes", "bytes", size),
             ("share", "bytes_share", percent),
-            ("processor", "cpu_share", percent),
-            ("link", "wire_share", percent),
-            ("receives", "goodput", bandwidth),
-            ("at best", "best_goodput", bandwidth),
+            ("processor busy", "cpu_share", percent),
+            ("link busy", "wire_share", percent),
+            ("goodput", "goodput", bandwidth),
+            ("peak goodput", "best_goodput", bandwidth),
             ("bound by", "bound", str),
         ),
     ),
     "placements": (
-        "Where variables could lie",
+        "Variable placement",
         (
             ("placement", "placement", str),
-            ("fullest shard", "most_bytes", size),
+            ("max shard", "most_bytes", size),
             ("mean", "mean_bytes", size),
-            ("works like", "effective_shards", _shards),
-            ("not below", "least_bytes", size),
-            ("saves", "saving", percent),
+            ("effective shards", "effective_shards", _number),
+            ("lower bound", "least_bytes", size),
+            ("saving", "saving", percent),
         ),
     ),
     "epochs": (
-        "Who was there",
+        "Membership",
         (
             ("from step", "first_step", str),
             ("to", "last_step", str),
@@ -82,40 +83,40 @@ SHOWN: Final[dict[str, tuple[str, tuple[Column, ...]]]] = {
         ),
     ),
     "critical_path": (
-        "The critical path: what the job is as long as",
+        "Critical path",
         (
             ("rank", "rank", str),
-            ("spends on it", "ns", duration),
-            ("in", "category", phase),
+            ("time", "ns", duration),
+            ("phase", "category", phase),
             ("share", "share", percent),
         ),
     ),
     "chains": (
-        "From a gradient to the use of its weights",
+        "Gradient-to-weight latency",
         (
-            ("of", "of", str),
+            ("per", "of", str),
             ("number", "number", str),
-            ("waits", "waiting_ns", duration),
-            ("is reduced", "reducing_ns", duration),
-            ("until update", "until_update_ns", duration),
+            ("wait", "waiting_ns", duration),
+            ("reduction", "reducing_ns", duration),
+            ("wait for optimizer", "until_update_ns", duration),
             ("update", "updating_ns", duration),
-            ("until use", "until_use_ns", duration),
-            ("in all", "whole_ns", duration),
+            ("wait for next forward", "until_use_ns", duration),
+            ("total", "whole_ns", duration),
         ),
     ),
     "background": (
-        "Time for background work between weight updates, a step",
+        "Idle time between optimizer steps (per step)",
         (
             ("rank", "rank", str),
-            ("between updates", "gap_ns", duration),
-            ("usable", "usable_ns", duration),
-            ("in 9 of 10 steps", "usable_p10_ns", duration),
-            ("so much at 1 GB/s", "usable_ns", size),
-            ("of all time", "share", percent),
+            ("gap", "gap_ns", duration),
+            ("overlappable", "usable_ns", duration),
+            ("p10", "usable_p10_ns", duration),
+            ("bytes transferable at 1 GB/s", "usable_ns", size),
+            ("share of step time", "share", percent),
         ),
     ),
     "message_costs": (
-        "What a collective costs (95 %)",
+        f"Collective cost model ({_ALPHA_BETA} fit, 95 % CI)",
         (
             ("operation", "op", str),
             ("ranks", "ranks", str),
@@ -123,8 +124,8 @@ SHOWN: Final[dict[str, tuple[str, tuple[Column, ...]]]] = {
             ("from", "latency_low_ns", duration),
             ("to", "latency_high_ns", duration),
             ("bus bandwidth", "bus_bandwidth", bandwidth),
-            ("half of it at", "half_bandwidth_bytes", size),
-            ("latency's share", "latency_share", percent),
+            ("n\N{VULGAR FRACTION ONE HALF} (half-bandwidth size)", "half_bandwidth_bytes", size),
+            ("latency fraction", "latency_share", percent),
         ),
     ),
 }

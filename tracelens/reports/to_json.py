@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from tracelens.model.result import REPORT_FORMAT
 
 if TYPE_CHECKING:
-    from tracelens.model.result import Efficiency, Finding, Report
+    from tracelens.model.findings import Finding
+    from tracelens.model.result import Efficiency, Report
     from tracelens.model.trace import Alignment
 
 __all__ = ["render", "to_object"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from tracelens.model.findings import KINDS, healthy
 from tracelens.model.fmt import percent
 from tracelens.reports.messages import cause, clean, headline, noted, saving
 from tracelens.reports.tables import sections
@@ -25,12 +26,11 @@ def render(report: Report) -> str:
     lines = [f"**TraceLens**: {headline(report)}", ""]
     for number, finding in enumerate(report.findings, 1):
         gain = saving(finding)
-        kind = finding.kind.replace("_", " ")
         price = f", {gain}" if gain else ""
-        lines.append(f"{number}. **{kind}** ({finding.category}{price}):")
+        lines.append(f"{number}. **{KINDS[finding.kind].title}** ({finding.category}{price}):")
         lines.append(f"   {_escaped(finding.sentence)}")
     if not report.findings:
-        lines.append("No fault was found.")
+        lines.append(f"{healthy(report.findings)}.")
     if report.efficiency:
         shares = [("useful computation (POP parallel efficiency)", report.efficiency.achieved)]
         shares += [(cause(bar.cause), bar.share) for bar in report.efficiency.waterfall]

@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from tracelens.model.findings import KINDS, healthy
 from tracelens.model.fmt import duration, percent
 from tracelens.reports.messages import cause, clean, headline, noted, saving
 from tracelens.reports.tables import sections
@@ -18,7 +19,8 @@ from tracelens.reports.tables import sections
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from tracelens.model.result import Efficiency, Finding, Report
+    from tracelens.model.findings import Finding
+    from tracelens.model.result import Efficiency, Report
     from tracelens.model.trace import Alignment
     from tracelens.reports.tables import Section
 
@@ -52,7 +54,7 @@ def _findings(report: Report) -> RenderableType:
     faults = any(finding.category == "fault" for finding in report.findings)
     parts: list[RenderableType] = [Text()]
     if not faults:
-        parts += [Text("No fault was found.", style="bold green"), Text()]
+        parts += [Text(f"{healthy(report.findings)}.", style="bold green"), Text()]
     for number, finding in enumerate(report.findings, 1):
         parts += [_finding(number, finding), Text()]
     return Group(*parts)
@@ -61,7 +63,7 @@ def _findings(report: Report) -> RenderableType:
 def _finding(number: int, finding: Finding) -> RenderableType:
     gain = saving(finding)
     title = Text.assemble(
-        (f"{number}. {finding.kind.replace('_', ' ')}", STYLE[finding.category]),
+        (f"{number}. {KINDS[finding.kind].title}", STYLE[finding.category]),
         "" if finding.category == "fault" else " (opportunity)",
         f": {gain}" if gain else "",
     )
@@ -105,8 +107,8 @@ def _clock(alignment: Alignment) -> Text:
     method = alignment.method.replace("_", " ")
     loose = len(alignment.unaligned)
     if alignment.method == "unaligned":
-        return Text("Clocks: nothing ties them to each other; waits between hosts are unknown.")
-    rest = f"; {loose} by nothing, waits for them are unknown" if loose else ""
+        return Text("Clocks: not aligned; wait times between hosts are unknown.")
+    rest = f"; {loose} not aligned, wait times for them are unknown" if loose else ""
     return Text(
         f"Clocks: {len(alignment.hosts) - loose} aligned by {method}, "
         f"to within {duration(alignment.uncertainty_ns)}{rest}."

@@ -11,7 +11,7 @@ from tracelens.stats.robust import block_edges, block_medians, deviation, deviat
 
 if TYPE_CHECKING:
     from tracelens.arrays import Floats
-    from tracelens.model.result import Pattern
+    from tracelens.model.findings import Pattern
 
 PERSISTENT: Final = 0.6  # of the run
 _ROUNDS: Final = 4

@@ -9,6 +9,7 @@ from dash import dcc, html
 
 from tracelens.accounting.phases import COMPUTE_CATEGORIES
 from tracelens.model import fmt
+from tracelens.model.findings import KINDS
 from tracelens.reports.messages import clean
 from tracelens_dashboard import text, theme
 from tracelens_dashboard.view import links
@@ -16,66 +17,23 @@ from tracelens_dashboard.view import links
 if TYPE_CHECKING:
     from dash.development.base_component import Component
 
-    from tracelens.model.result import Finding
+    from tracelens.model.findings import Finding
     from tracelens_dashboard.runs.store import Store
 
 NOTHING: Final = 0.0005  # of the job's time: less than a tenth of a point
-# What a finding's page shows beside it, and where that is.
-_LATE: Final = ("Among all ranks", "/stragglers")
-_CALLS: Final = ("All collectives", "/collectives")
-_STEPS: Final = ("Step by step", "/steps")
-_HIDDEN: Final = ("What is hidden", "/interleaving")
-PAGES_OF: Final = {
-    "straggler": _LATE,
-    "slow_host": _LATE,
-    "load_imbalance": _LATE,
-    "slow_link": _CALLS,
-    "congestion": _CALLS,
-    "small_messages": _CALLS,
-    "desync": _CALLS,
-    "hang": _CALLS,
-    "slow_all": _STEPS,
-    "data_stall": _STEPS,
-    "gc_stall": _STEPS,
-    "checkpoint_stall": _STEPS,
-    "exposed_communication": _HIDDEN,
-    "update_gap": _HIDDEN,
-    "stale_worker": ("Staleness and fairness", "/shards"),
-}
-_WHAT: Final = {
-    "straggler": "late",
-    "slow_host": "slow host",
-    "slow_all": "all ranks slow",
-    "slow_link": "slow link",
-    "congestion": "congestion",
-    "load_imbalance": "uneven work",
-    "ps_hot_shard": "overloaded shard",
-    "ps_cpu_bound": "shards busy computing",
-    "ps_network_bound": "shards limited by the network",
-    "ps_incast": "requests arrive all at once",
-    "small_messages": "small messages",
-    "exposed_communication": "communication not hidden",
-    "update_gap": "gaps between weight updates",
-    "data_stall": "data loading stalls",
-    "checkpoint_stall": "checkpoints stall",
-    "gc_stall": "garbage collection stalls",
-}
 
 
 def title(finding: Finding) -> str:
-    """Say the finding in a few words: ``Rank 2 late: backprop, steps 40-99``."""
-    who = _who(finding)
-    what = _WHAT.get(finding.kind, finding.kind.replace("_", " "))
+    """Return the finding in a few words: ``Straggler: rank 2, backprop, step 4``."""
     where = [text.steps(*finding.steps)] if finding.steps else []
     if finding.phase in COMPUTE_CATEGORIES:
         where = [theme.name_of(finding.phase), *where]
-    if finding.kind == "straggler":
-        return ": ".join(filter(None, (f"{who} {what}", ", ".join(where))))
-    return ", ".join((_joined(who, what), *where))
+    details = ", ".join(filter(None, (_who(finding), *where)))
+    return ": ".join(filter(None, (KINDS[finding.kind].title, details)))
 
 
 def amount(finding: Finding) -> tuple[str, str]:
-    """Say what it costs in points, and in which colour: that of faults, of opportunities, or none."""
+    """Return what it costs in points, and in which colour: that of faults, of opportunities, or none."""
     cost = finding.saving if finding.saving is not None else finding.cost
     if cost is None or cost < NOTHING:
         return "!" if finding.category == "fault" else "i", "quiet"
@@ -109,25 +67,20 @@ def card(store: Store, finding: Finding) -> Component:
 
 
 def _who(finding: Finding) -> str:
+    hosts = clean(", ".join(finding.hosts[: fmt.MOST_LISTED]))
     if finding.shards:
-        return text.listing("Shard", finding.shards)
-    if finding.kind == "slow_host" and finding.hosts:
-        return clean(", ".join(finding.hosts[: fmt.MOST_LISTED]))
-    if finding.ranks:
-        return text.listing("Rank", finding.ranks)
-    return clean(", ".join(finding.hosts[: fmt.MOST_LISTED]))
-
-
-def _joined(who: str, what: str) -> str:
-    return f"{who}: {what}" if who else what[:1].upper() + what[1:]
+        return text.listing("PS shard", finding.shards)
+    if finding.ranks and not (hosts and KINDS[finding.kind].names_hosts):
+        return text.listing("rank", finding.ranks)
+    return hosts
 
 
 def _explain(finding: Finding) -> str:
     if finding.saving is None:
-        return "What it costs cannot be told from this trace."
+        return "Its cost cannot be determined from this trace."
     if finding.saving < NOTHING:
-        return "Nobody waits for it; what it costs is not time."
-    return "Points of the job's time that mending it would save."
+        return "No rank waits for it: it costs no job time."
+    return "Estimated reduction of job time if fixed, in percentage points."
 
 
 def _target(store: Store, finding: Finding) -> str:
@@ -143,14 +96,14 @@ def _ways(store: Store, finding: Finding) -> list[Component]:
     """Offer the places in which it can be seen, as links above the card's own."""
     ways = []
     if finding.shards:
-        ways.append(("Its shard", links.to_shard(store, finding)))
+        ways.append(("Shard", links.to_shard(store, finding)))
     ways.append(("Show in the timeline", links.to_timeline(store, finding)))
     if set(finding.ranks) & set(store.sampled):
-        ways.append(("Its code", links.to_stacks(store, finding)))
-    if finding.kind in PAGES_OF:
-        name, path = PAGES_OF[finding.kind]
-        ways.append((name, links.to_page(store, path, finding)))
+        ways.append(("Sampled code", links.to_stacks(store, finding)))
+    page = KINDS[finding.kind].page
+    if page and not (finding.shards and page.path == links.SHARDS):
+        ways.append((page.label, links.to_page(store, page.path, finding)))
     step = links.to_worst_step(store, finding)
     if step:
-        ways.append(("Its worst step", step))
+        ways.append(("Worst step", step))
     return [dcc.Link(label, href=href, className="way") for label, href in ways]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tracelens.lod import regimes, stacks
 from tracelens.lod.step_times import StepGrid
+from tracelens.model.findings import KINDS
 from tracelens_dashboard.figures import (
     arrival_skew,
     bandwidth,
@@ -31,6 +32,7 @@ from tracelens_dashboard.view import peer_stacks, viewport
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tracelens.model.findings import Group
     from tracelens_dashboard.figures.timeline.frame import Frame
     from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.theme import Theme
@@ -137,39 +139,37 @@ def _timeline_frame(store: Store) -> Frame:
 ROW_PX: Final = 26
 MOST_PX: Final = 520
 PLOT_PX: Final = 300
-STRAGGLERS: Final = frozenset(
-    {"straggler", "slow_host", "load_imbalance", "data_stall", "gc_stall"}
-)
-NETWORK: Final = frozenset({"slow_link", "congestion", "small_messages", "exposed_communication"})
-UPDATES: Final = frozenset({"update_gap", "checkpoint_stall"})
-SHARDS: Final = frozenset({"ps_hot_shard", "ps_cpu_bound", "ps_network_bound", "ps_incast"})
+STRAGGLERS: Final[frozenset[Group]] = frozenset({"ranks"})
+NETWORK: Final[frozenset[Group]] = frozenset({"network", "overlap"})
+OVERLAP: Final[frozenset[Group]] = frozenset({"overlap"})
+SHARDS: Final[frozenset[Group]] = frozenset({"servers"})
 
 
 class Chart(NamedTuple):
     """A chart: its title, its height, how it is drawn, and whether a run has anything of it.
 
-    `about` are the kinds of findings that it supports; one that is `deep` is there only for them.
+    `about` are the groups of findings that it supports; one that is `deep` is there only for them.
     """
 
     title: str
     height: Callable[[Store], int]
     draw: Callable[[Store, Theme], Drawing]
     applies: Callable[[Store], bool]
-    about: frozenset[str] = frozenset()
+    about: frozenset[Group] = frozenset()
     deep: bool = False
 
 
 def chosen(store: Store) -> list[Chart]:
     """Choose the charts of a run: first where the time went, then what supports its findings."""
-    kinds = list(dict.fromkeys(finding.kind for finding in store.report.findings))
+    groups = list(dict.fromkeys(KINDS[found.kind].group for found in store.report.findings))
     first, *others = CHARTS
-    fitting = [one for one in others if one.about & set(kinds) or not one.deep]
-    ranked = sorted(fitting, key=lambda chart: _place(chart, kinds))
+    fitting = [one for one in others if one.about & set(groups) or not one.deep]
+    ranked = sorted(fitting, key=lambda chart: _place(chart, groups))
     return [chart for chart in (first, *ranked) if chart.applies(store)]
 
 
-def _place(chart: Chart, kinds: Sequence[str]) -> int:
-    return next((place for place, kind in enumerate(kinds) if kind in chart.about), len(kinds))
+def _place(chart: Chart, groups: Sequence[Group]) -> int:
+    return next((place for place, group in enumerate(groups) if group in chart.about), len(groups))
 
 
 def _has_steps(store: Store) -> bool:
@@ -242,7 +242,7 @@ CHARTS: Final[tuple[Chart, ...]] = (
     ),
     Chart(
         "Staleness and fairness of asynchronous workers", _rows(_ranks, 130),
-        _of(staleness.draw, "asynchrony"), _has("asynchrony"), frozenset({"stale_worker"}),
+        _of(staleness.draw, "asynchrony"), _has("asynchrony"), SHARDS,
     ),
     Chart(
         "Communication, hidden and exposed, step by step", _fixed(PLOT_PX),
@@ -260,11 +260,11 @@ CHARTS: Final[tuple[Chart, ...]] = (
     ),
     Chart(
         "From gradient to first use", _rows(_table("chains")), _of(interleaving.latency, "chains"),
-        _has("chains"), NETWORK | UPDATES, deep=True,
+        _has("chains"), NETWORK, deep=True,
     ),
     Chart(
         "Gaps between weight updates", _fixed(PLOT_PX), _of(interleaving.update_gaps, "gap_spread"),
-        _has("gap_spread"), UPDATES, deep=True,
+        _has("gap_spread"), OVERLAP, deep=True,
     ),
     Chart("What every rank did", timeline_height, whole_timeline, **_OF_STEPS),
     Chart(

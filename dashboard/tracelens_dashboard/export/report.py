@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from tracelens.model.result import Finding, Report
+    from tracelens.model.findings import Finding
+    from tracelens.model.result import Report
     from tracelens_dashboard.export.charts import Chart
     from tracelens_dashboard.runs.store import Store
 

@@ -8,6 +8,7 @@ import dash_mantine_components as dmc
 from dash import html
 
 from tracelens.lod.viewport import Window
+from tracelens.model.findings import KINDS
 from tracelens_dashboard.components import chart, finding_card
 from tracelens_dashboard.figures import arrival_skew, bandwidth
 from tracelens_dashboard.view import links
@@ -34,14 +35,6 @@ LINKS: Final = "collective-links"
 PLOT_PX: Final = 290
 ROW_PX: Final = 24
 MOST_CARDS: Final = 3
-KINDS: Final = (
-    "slow_link",
-    "congestion",
-    "small_messages",
-    "exposed_communication",
-    "desync",
-    "hang",
-)
 NONE_HERE: Final = (
     "No collective to which several ranks came is in this trace. Hooks record them: PyTorch DDP and "
     "torch.distributed, Horovod and MPI, with “tracelens record” or tl.attach(…). In code of your own, "
@@ -59,7 +52,7 @@ def layout(store: Store, _view: ViewState) -> Component:
     if store.table("arrivals_last").is_empty():
         lines = [html.P(NONE_HERE), *([html.P(WITH_SERVERS)] if store.shard_count else [])]
         return html.Div([title, dmc.Card(lines, className="card prose")], className="page")
-    found = [f for f in store.report.findings if f.kind in KINDS][:MOST_CARDS]
+    found = [f for f in store.report.findings if KINDS[f.kind].on(PATH)][:MOST_CARDS]
     cards = [dmc.GridCol(finding_card.card(store, one), span=12) for one in found]
     half = {"base": 12, "lg": 6}
     charts = (

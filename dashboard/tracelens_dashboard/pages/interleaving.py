@@ -8,6 +8,7 @@ import dash_mantine_components as dmc
 from dash import Input, html
 
 from tracelens.lod.viewport import Window
+from tracelens.model.findings import KINDS
 from tracelens_dashboard.components import chart, finding_card
 from tracelens_dashboard.figures import interleaving
 from tracelens_dashboard.ids import aria
@@ -36,7 +37,6 @@ SPEED: Final = "background-speed"
 PLOT_PX: Final = 290
 ROW_PX: Final = 26
 MOST_CARDS: Final = 3
-KINDS: Final = ("exposed_communication", "update_gap", "checkpoint_stall")
 USUAL_MIB, MOST_MIB = 1024, 1 << 24
 USUAL_SPEED, MOST_SPEED = 1.0, 1000.0
 NONE_HERE: Final = (
@@ -53,7 +53,7 @@ def layout(store: Store, _view: ViewState) -> Component:
         return html.Div(
             [title, dmc.Card(html.P(NONE_HERE), className="card prose")], className="page"
         )
-    found = [f for f in store.report.findings if f.kind in KINDS][:MOST_CARDS]
+    found = [f for f in store.report.findings if KINDS[f.kind].on(PATH)][:MOST_CARDS]
     cards = [dmc.GridCol(finding_card.card(store, one), span=12) for one in found]
     charts = (
         chart.card(BY_STEP, "Communication, hidden and exposed, step by step", PLOT_PX),

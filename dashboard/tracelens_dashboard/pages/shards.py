@@ -9,6 +9,7 @@ import polars as pl
 from dash import Input, dcc, html
 
 from tracelens.lod.viewport import Window
+from tracelens.model.findings import KINDS
 from tracelens_dashboard.components import chart, finding_card
 from tracelens_dashboard.figures import shards, staleness
 from tracelens_dashboard.figures import shards as figures
@@ -36,7 +37,6 @@ MARKED: Final = "shard-marked"
 CHOSEN: Final = "shard-chosen"
 ROW_PX: Final = 26
 MOST_PX: Final = 560
-SERVED_KINDS: Final = ("stale_worker", "exposed_communication")
 WIDE: Final = {"base": 12}
 HALF: Final = {"base": 12, "lg": 6}
 NONE_HERE: Final = (
@@ -54,7 +54,7 @@ def layout(store: Store, view: ViewState) -> Component:
     """Return the page, or say why this run has none of it."""
     if not store.shard_count:
         return _explanation()
-    found = [f for f in store.report.findings if f.shards or f.kind in SERVED_KINDS]
+    found = [f for f in store.report.findings if f.shards or KINDS[f.kind].on(PATH)]
     cards = [finding_card.card(store, finding) for finding in found[:3]]
     return html.Div(
         [

@@ -8,6 +8,7 @@ import dash_mantine_components as dmc
 from dash import Input, dcc, html
 
 from tracelens.accounting.phases import COMPUTE_CATEGORIES
+from tracelens.model.findings import KINDS
 from tracelens_dashboard.components import chart, finding_card
 from tracelens_dashboard.figures import axes, stragglers
 from tracelens_dashboard.ids import aria
@@ -32,12 +33,11 @@ PHASE: Final = "late-phase"
 MARKED: Final = "late-marked"
 ROW_PX: Final = 34
 ALL: Final = "all own work"
-KINDS: Final = ("straggler", "slow_host", "slow_all", "data_stall", "gc_stall", "checkpoint_stall")
 
 
 def layout(store: Store, view: ViewState) -> Component:
     """Return the page."""
-    found = [f for f in store.report.findings if f.kind in KINDS]
+    found = [f for f in store.report.findings if KINDS[f.kind].on(PATH)]
     cards = [finding_card.card(store, finding) for finding in found[:3]]
     return html.Div(
         [

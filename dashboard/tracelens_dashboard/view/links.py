@@ -8,27 +8,17 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens.lod.viewport import Window
+from tracelens.model.findings import KINDS
 from tracelens_dashboard.view.state import MOST_PINS, ViewState
 
 if TYPE_CHECKING:
-    from tracelens.model.result import Finding
+    from tracelens.model.findings import Finding
     from tracelens_dashboard.runs.store import Store
 
 TIMELINE: Final = "/timeline"
 SHARDS: Final = "/shards"
 COMPARE: Final = "/compare"
 STACKS: Final = "/stacks"
-# Where a finding that names no rank can be seen: in the step with most of this.
-SPENT: Final = {
-    "exposed_communication": "transfer",
-    "small_messages": "transfer",
-    "congestion": "transfer",
-    "load_imbalance": "wait",
-    "slow_all": "forward",
-    "data_stall": "data",
-    "gc_stall": "gc",
-    "checkpoint_stall": "checkpoint",
-}
 SETTLED: Final = 20  # in runs of more steps than these,
 STARTING: Final = 2  # so many first ones, which load and compile, are left out
 MARGIN: Final = 0.05  # of the window, on either side: where it begins and ends is seen
@@ -46,8 +36,9 @@ def to_worst_step(store: Store, finding: Finding) -> str | None:
 
     Of a finding that names neither, the step with most of what it speaks of.
     """
-    if finding.kind in SPENT and not finding.ranks and not finding.shards:
-        return to_most(store, SPENT[finding.kind], finding.steps)
+    spent = KINDS[finding.kind].worst_of
+    if spent and not finding.ranks and not finding.shards:
+        return to_most(store, spent, finding.steps)
     step = _worst_of_shard(store, finding) if finding.shards else _worst_of_ranks(store, finding)
     return None if step is None else to_step(store, step, _ranks(store, finding), finding.steps)
 

@@ -16,7 +16,7 @@ from tracelens.simulator.synthetic import Fault, Scenario, random_clocks
 
 if TYPE_CHECKING:
     from tracelens.analyses.collectives.communication import Communication
-    from tracelens.model.result import Finding
+    from tracelens.model.findings import Finding
 
 MIB = 1 << 20
 SIZES = tuple(MIB * (1 + bucket) // 4 for bucket in range(16))
@@ -71,7 +71,7 @@ def test_small_messages_are_told() -> None:
     (found,) = small(SMALL)
     assert found.category == "opportunity"
     assert found.sentence.startswith(
-        "A step sends 16 allreduces of 2.1 MiB on average, and each takes "
+        "A step sends 16 allreduces of 2.1 MiB on average, latency-bound: "
     )
     assert found.evidence["latency_share"] == pytest.approx(1.0 / 1.2, rel=0.05)
     assert found.evidence["messages_per_step"] < 16

@@ -13,7 +13,7 @@ from tracelens.simulator.synthetic import Fault, Scenario
 
 if TYPE_CHECKING:
     from tracelens.analyses.collectives.links import Links
-    from tracelens.model.result import Finding
+    from tracelens.model.findings import Finding
 
 RING = Scenario(ranks=4, ranks_per_host=1, steps=60, hops=True, transfer_ms=2.0)
 SLOW = Fault("link", (1,), factor=4.0)
@@ -51,7 +51,7 @@ def test_a_slow_link_is_named(scenario: Scenario) -> None:
     assert (found.kind, found.ranks, found.phase) == ("slow_link", (1, 2), "reduction")
     assert found.slowdown == pytest.approx(4.0, rel=0.15)
     assert found.saving == pytest.approx(saved(slow), rel=0.1, abs=0.005)
-    assert found.sentence.startswith("The link from rank 1 to rank 2 is slow, steps 0-")
+    assert found.sentence.startswith("The link from rank 1 to rank 2 is slow, steps 0\N{EN DASH}")
 
 
 def test_a_link_slow_for_a_while_has_its_steps() -> None:
@@ -87,11 +87,11 @@ def test_within_a_host_there_are_no_links() -> None:
 
 
 def test_both_links_of_a_rank_are_one_finding() -> None:
-    """All that goes to and from a rank is slow: its network interface."""
+    """All links of a rank are slow: its network interface."""
     both = Fault("link", (2, 3), factor=4.0)
     found = only(replace(RING, ranks=8, faults=(both,)))
     assert (found.kind, found.ranks) == ("slow_link", (3,))
-    assert found.sentence.startswith("All that goes to and from rank 3 is slow,")
+    assert found.sentence.startswith("All links of rank 3 are slow,")
 
 
 def test_collectives_alone_do_not_tell_a_link() -> None:
@@ -99,7 +99,7 @@ def test_collectives_alone_do_not_tell_a_link() -> None:
     found = report(replace(RING, hops=False, faults=(Fault("link", (1,), factor=12.0),)))
     assert faults(found) == []
     (chance,) = (one for one in found.findings if one.kind == "exposed_communication")
-    assert "do not tell which link" in chance.sentence
+    assert "do not tell which" in chance.sentence
     assert chance.evidence["link_identifiable"] is False
 
 

@@ -18,7 +18,7 @@ from tracelens.simulator.synthetic import Fault, Scenario
 if TYPE_CHECKING:
     from tracelens.analyses.imbalance import Imbalance
     from tracelens.analyses.servers.shards import Shards
-    from tracelens.model.result import Finding
+    from tracelens.model.findings import Finding
 
 SERVERS = Scenario(ranks=4, steps=40, shards=3, bucket_bytes=1 << 20)
 SHARED = replace(SERVERS, ranks=8, shared_links=True, bucket_bytes=4 << 20)

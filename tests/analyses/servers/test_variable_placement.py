@@ -58,7 +58,7 @@ def test_the_variable_that_bounds_is_named() -> None:
     assert "while variable 0 (9.0 MiB) is whole" in found.sentence
     assert len(found.evidence["placements"]) == 4
     for text in (to_text.render(report(DEALT), width=120), to_markdown.render(report(DEALT))):
-        assert "Where variables could lie" in text
+        assert "Variable placement" in text
         assert "chunked" in text
 
 

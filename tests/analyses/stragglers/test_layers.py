@@ -10,7 +10,7 @@ from tracelens.analyses import analyze
 from tracelens.load import prepare
 
 if TYPE_CHECKING:
-    from tracelens.model.result import Finding
+    from tracelens.model.findings import Finding
 
 MS = 1_000_000
 LAYERS = 6

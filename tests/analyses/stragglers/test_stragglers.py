@@ -21,8 +21,9 @@ def test_everything_is_told() -> None:
     assert found.confidence > 0.999
     assert found.evidence["last_share"] == 1.0
     assert found.sentence == (
-        "Rank 2 is late in backprop, steps 40-69: +11.4 ms a step (62 % of a step); 3 ranks wait for "
-        "it. Without it the job would be 19 % shorter."
+        "Rank 2 is a straggler in backprop, steps 40\N{EN DASH}69: +11.4 ms per step (62 % of the "
+        "median step of 18.4 ms); 3 ranks wait for it. Fixing it would shorten the job by 19 % (95 % CI "
+        "19\N{EN DASH}19)."
     )
 
 
@@ -63,7 +64,9 @@ def test_ranks_late_together_are_one_finding() -> None:
     )
     (found,) = faults(report(scenario))
     assert found.ranks == (2, 5)
-    assert found.sentence.startswith("Ranks 2 and 5 are late in forward, steps 20-59")
+    assert found.sentence.startswith(
+        "Ranks 2 and 5 are stragglers in forward, steps 20\N{EN DASH}59"
+    )
     assert found.saving == pytest.approx(0.06, abs=0.015)
 
 
@@ -72,7 +75,7 @@ def test_a_whole_host_is_named() -> None:
     scenario = Scenario(ranks=16, steps=60, faults=(Fault("backprop", (4, 5, 6, 7), factor=1.3),))
     (found,) = faults(report(scenario))
     assert (found.kind, found.hosts, found.ranks) == ("slow_host", ("host001",), (4, 5, 6, 7))
-    assert found.sentence.startswith("Host host001 is late in backprop")
+    assert found.sentence.startswith("Host host001 is slow in backprop")
 
 
 def test_two_phases_of_a_rank_are_one_finding() -> None:
@@ -99,7 +102,7 @@ def test_growing_lateness_drifts() -> None:
     ramp = Fault("forward", (3,), steps=(20, 99), factor=2, ramp=True)
     (found,) = faults(report(Scenario(ranks=8, steps=100, faults=(ramp,))))
     assert (found.ranks, found.pattern) == ((3,), "drifting")
-    assert "later and later" in found.sentence
+    assert "with growing delay" in found.sentence
 
 
 def test_regular_stalls_have_their_period() -> None:

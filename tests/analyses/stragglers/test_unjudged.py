@@ -14,9 +14,9 @@ SLOW = (Fault("forward", (0,), factor=3),)
 @pytest.mark.parametrize(
     ("scenario", "words"),
     [
-        (Scenario(ranks=1, steps=60, faults=SLOW), "1 worker rank: lateness is a comparison"),
-        (Scenario(ranks=4, steps=29, faults=SLOW), "29 steps: too few for statistics"),
-        (Scenario(ranks=2, steps=8, faults=SLOW), "8 steps: too few for statistics"),
+        (Scenario(ranks=1, steps=60, faults=SLOW), "1 worker rank: straggler tests compare ranks"),
+        (Scenario(ranks=4, steps=29, faults=SLOW), "Only 29 steps found; straggler tests need 30"),
+        (Scenario(ranks=2, steps=8, faults=SLOW), "Only 8 steps found; straggler tests need 30"),
     ],
     ids=["one rank", "too few steps", "two ranks, too few steps"],
 )
@@ -41,7 +41,7 @@ def test_majority_is_told() -> None:
     found = report(Scenario(ranks=9, ranks_per_host=9, steps=60, faults=(fault,)))
     (late,) = faults(found)
     assert late.ranks == (0, 1, 2, 3)
-    assert "no reliable reference" in late.sentence
+    assert "no reliable baseline" in late.sentence
 
 
 def test_a_run_without_steps_has_a_report() -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from benchmarks.labelled.label import Label, Seen
 
-    from tracelens.model.result import Finding
+    from tracelens.model.findings import Finding
 
 # Told beside a verdict, not instead of one.
 ASIDE: Final = ("clock_jump", "dropped_events")

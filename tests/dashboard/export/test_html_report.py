@@ -113,4 +113,4 @@ def test_an_index_is_enough(tmp_path: Path) -> None:
     trace = recorded(tmp_path / "run")
     assert main(["index", str(trace)]) == 0
     page = exporting.render(Store.open(trace, lambda: pytest.fail("the trace was read")))
-    assert "The critical path" in page
+    assert "Critical path" in page

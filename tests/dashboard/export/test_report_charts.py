@@ -10,13 +10,14 @@ from support.analysed import report, trace
 from support.sampled import SLOW, sampled
 from support.stores import HOT, LATE, open_run, sharded
 
+from tracelens.model.findings import KINDS
 from tracelens.simulator.synthetic import Fault, Scenario
 from tracelens_dashboard.export import charts
 from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.theme import LIGHT
 
 if TYPE_CHECKING:
-    from tracelens.model.result import Finding
+    from tracelens.model.findings import Finding
 
 RUN = Scenario(ranks=4, steps=40)
 BASE = {
@@ -76,7 +77,7 @@ def test_the_verdicts_function_is_in_it() -> None:
     assert charts.straggler_calls(store, LIGHT).summary.startswith("Rank 2 takes ")
 
 
-KINDS: dict[str, tuple[Scenario, Finding]] = {
+ABOUT: dict[str, tuple[Scenario, Finding]] = {
     "straggler": (replace(RUN, faults=(Fault("data", (1,), extra_ms=5),)), LATE),
     "updates": (RUN, replace(LATE, kind="update_gap")),
     "network": (RUN, replace(LATE, kind="small_messages")),
@@ -84,13 +85,13 @@ KINDS: dict[str, tuple[Scenario, Finding]] = {
 }
 
 
-@pytest.mark.parametrize("about", KINDS)
+@pytest.mark.parametrize("about", ABOUT)
 def test_every_chart_that_is_chosen_says_something(about: str) -> None:
     """It is drawn, has a sentence, and is no excuse for a missing one."""
-    scenario, finding = KINDS[about]
+    scenario, finding = ABOUT[about]
     store = found_in(scenario, finding)
     chosen = charts.chosen(store)
-    assert any(finding.kind in chart.about and chart.deep for chart in chosen)
+    assert any(KINDS[finding.kind].group in chart.about and chart.deep for chart in chosen)
     for chart in chosen:
         drawing = chart.draw(store, LIGHT)
         assert drawing.summary, chart.title

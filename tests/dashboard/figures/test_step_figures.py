@@ -48,7 +48,7 @@ def test_the_slow_steps_are_a_regime() -> None:
     found = regimes.find(whole().usual_ns)
     marks = [step_durations.Mark("Rank 2 late", 20, 39, fault=True)]
     drawing = step_durations.over_run(whole(), found, marks, "step time", LIGHT)
-    assert "in steps 20-39" in drawing.summary
+    assert "in steps 20\N{EN DASH}39" in drawing.summary
     assert [row["first step"] for row in drawing.rows] == [0, 20, 40]
     assert drawing.figure.layout.annotations[0].text == "Rank 2 late"
     assert drawing.figure.layout.shapes[0].x0 == 19.5
@@ -126,4 +126,4 @@ def test_a_choice_is_always_something(name: str | None) -> None:
 def test_marks_are_findings_of_a_part_of_the_run() -> None:
     """The page links the finding's steps, and names it."""
     shown = str(page.layout(open_run(SLOW_RANK, LATE), ViewState()))
-    assert "Rank 2 late: backprop, steps 20-39" in shown
+    assert "Straggler: rank 2, backprop, steps 20\N{EN DASH}39" in shown

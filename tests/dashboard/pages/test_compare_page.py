@@ -85,7 +85,7 @@ def test_the_sentence_says_what_changed(runs: Runs) -> None:
     assert "Useful work is" in told
     assert "Most moved" in told
     assert "Only in late" in told
-    assert "Rank 1 late" in told
+    assert "Straggler: rank 1" in told
 
 
 def test_the_map_shows_who_is_slower(runs: Runs) -> None:

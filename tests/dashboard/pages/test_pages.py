@@ -109,7 +109,7 @@ def test_the_first_card_leads_to_the_timeline() -> None:
     """The overview names the rank and links to it, pinned."""
     overview = PAGES[0]
     page = as_json(overview.layout(slow_rank(), ViewState()))
-    assert "Rank 2 late: backprop, steps 20-39" in page
+    assert "Straggler: rank 2, backprop, steps 20\\u201339" in page
     assert "pin=2&steps=20-39" in page
 
 

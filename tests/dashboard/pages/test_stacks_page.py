@@ -104,18 +104,22 @@ def test_a_finding_leads_to_its_code() -> None:
     seen = page._window(sampled(), view)
     assert seen == sampled().window_of(20, 39)
     layout = json.dumps(page.layout(sampled(), view), cls=PlotlyJSONEncoder)
-    assert "steps 20-39" in layout
+    assert "steps 20\\u201339" in layout
     assert peer_stacks.first_rank(sampled(), view.pins) == 2
     assert peer_stacks.first_phase(sampled(), 2) == "backprop"
-    assert "Its code" in json.dumps(finding_card.card(sampled(), LATE), cls=PlotlyJSONEncoder)
+    assert "Sampled code" in json.dumps(finding_card.card(sampled(), LATE), cls=PlotlyJSONEncoder)
     nobody = replace(LATE, ranks=())
-    assert "Its code" not in json.dumps(finding_card.card(sampled(), nobody), cls=PlotlyJSONEncoder)
+    assert "Sampled code" not in json.dumps(
+        finding_card.card(sampled(), nobody), cls=PlotlyJSONEncoder
+    )
 
 
 def test_without_samples_it_says_how_to_get_them() -> None:
     layout = json.dumps(page.layout(slow_rank(), ViewState()), cls=PlotlyJSONEncoder)
     assert "tracelens record --sample" in layout
-    assert "Its code" not in json.dumps(finding_card.card(slow_rank(), LATE), cls=PlotlyJSONEncoder)
+    assert "Sampled code" not in json.dumps(
+        finding_card.card(slow_rank(), LATE), cls=PlotlyJSONEncoder
+    )
 
 
 @pytest.mark.parametrize("values", [(None, None, None), ("77", "x", [1]), ([], {}, ["a", "b"])])

@@ -12,7 +12,7 @@ from support.stores import HOT, LATE, SLOW_RANK, sharded, slow_rank, traced
 from support.views import view_of
 
 from tracelens.lod import residuals
-from tracelens.model.result import Finding
+from tracelens.model.findings import KINDS, Finding
 from tracelens_dashboard.components import finding_card
 from tracelens_dashboard.figures import axes, stragglers
 from tracelens_dashboard.pages import PAGES, overview
@@ -20,7 +20,6 @@ from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.view import links
 
 if TYPE_CHECKING:
-    from tracelens.model.result import FindingKind
     from tracelens_dashboard.view.state import ViewState
 
 
@@ -84,10 +83,10 @@ def test_ranks_that_are_not_in_the_trace_are_left_out() -> None:
 
 def test_titles_say_who_what_and_where() -> None:
     """The headline needs no sentence beside it."""
-    assert finding_card.title(LATE) == "Rank 2 late: backprop, steps 20-39"
-    assert finding_card.title(HOT) == "Shard 0: overloaded shard"
+    assert finding_card.title(LATE) == "Straggler: rank 2, backprop, steps 20\N{EN DASH}39"
+    assert finding_card.title(HOT) == "Hot shard: PS shard 0"
     nobody = replace(LATE, kind="exposed_communication", ranks=(), phase=None, steps=None)
-    assert finding_card.title(nobody) == "Communication not hidden"
+    assert finding_card.title(nobody) == "Exposed communication"
 
 
 def test_of_several_runs_links_name_theirs() -> None:
@@ -104,8 +103,8 @@ def test_of_several_runs_links_name_theirs() -> None:
     assert view_of(links.to_timeline(slow_rank(), LATE)).run is None
 
 
-@pytest.mark.parametrize("kind", sorted({*links.SPENT, *finding_card.PAGES_OF}))
-def test_a_finding_that_names_nobody_leads_somewhere(kind: FindingKind) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_finding_that_names_nobody_leads_somewhere(kind: str) -> None:
     """Its card leads to a step, or to the timeline; each way is a page that there is."""
     finding = Finding(kind=kind, category="opportunity", sentence="So it is.", saving=0.1)
     paths = {page.PATH for page in PAGES}

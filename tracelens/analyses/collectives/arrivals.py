@@ -1,9 +1,9 @@
-"""Arrivals: how far apart ranks come to their collectives, who comes last, and what is waiting of it.
+"""Arrivals: the skew with which ranks enter collectives, last arrivals, and the wait they cause.
 
 Skew of a call = last arrival - first. Chance alone makes each of n ranks the last once in n calls, and
 as the calls of a step follow each other, whoever is late is last in all of them: a rank is last more
 often than chance explains only beyond what n ranks, drawn anew in every step, reach once in twenty
-runs. What is shorter than three times the clocks' uncertainty is none: nobody can say that somebody
+runs. What is shorter than three times the clocks' uncertainty is none: no clock can show that a rank
 waited.
 
 Of the wait that a rank caused alone, moments count once, however many calls wait in them: who is late
@@ -24,7 +24,7 @@ from tracelens.stats import robust
 
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
-    from tracelens.model.result import Finding
+    from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
 
 __all__ = ["LAST_COLUMNS", "STEP_COLUMNS", "Arrivals", "run", "wait_caused_alone"]
@@ -49,7 +49,7 @@ STEP_COLUMNS: Final[dict[str, pl.DataType]] = {
     "calls": pl.Int64(),
     "skew_ns": pl.Int64(),  # median
     "skew_max_ns": pl.Int64(),
-    "wait_ns": pl.Int64(),  # of a rank, mean: in its calls until the last rank has come
+    "wait_ns": pl.Int64(),  # of a rank, mean: in its calls until the last rank has arrived
     "transfer_ns": pl.Int64(),  # the rest of its calls
     "last_rank": pl.Int32(),  # of the call with the greatest skew, and when that was
     "first_ns": pl.Int64(),
@@ -104,7 +104,7 @@ def _seen_waits(rows: pl.DataFrame, unsure_ns: int) -> pl.DataFrame:
 
 
 def _seen_gaps(calls: pl.DataFrame, unsure_ns: int) -> pl.DataFrame:
-    """Take ranks that the clocks cannot tell apart for having come together."""
+    """Take ranks that the clocks cannot tell apart as having arrived together."""
     gaps = ("skew_ns", "alone_ns")
     return calls.with_columns(
         pl.when(pl.col(name) > unsure_ns).then(name).otherwise(0) for name in gaps

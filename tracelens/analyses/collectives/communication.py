@@ -22,7 +22,7 @@ import polars as pl
 from tracelens.accounting.phases import exposed_transfer, job_ns
 from tracelens.analyses.collectives import transfers
 from tracelens.model import fmt
-from tracelens.model.result import Finding
+from tracelens.model.findings import Finding
 from tracelens.replay import collectives
 from tracelens.stats.robust import bootstrap_interval
 
@@ -210,20 +210,19 @@ def _finding(
     interval = _interval(fused, line, job)
     size = float(part["bytes"].to_numpy().mean())
     op = str(part["op"][0])
-    messages = fmt.count(typical.messages, "message")
-    return Finding(
-        kind="small_messages",
-        category="opportunity",
+    return Finding.of(
+        "small_messages",
+        {
+            "calls": fmt.count(typical.calls, op),
+            "size": fmt.size(size),
+            "latency": fmt.duration(line.latency_ns),
+            "share": fmt.percent(share),
+            "messages": fmt.count(typical.messages, "message"),
+        },
         phase="reduction",
         pattern="persistent",
         saving=saving,
         interval=interval,
-        sentence=(
-            f"A step sends {fmt.count(typical.calls, op)} of {fmt.size(size)} on average, and "
-            f"each takes {fmt.duration(line.latency_ns)} however few its bytes: "
-            f"{fmt.percent(share)} of the transfer is latency. Joined into {messages} a step, they "
-            f"would make the job up to {fmt.percent(saving)} shorter."
-        ),
         evidence={
             "op": op,
             "calls_per_step": typical.calls,

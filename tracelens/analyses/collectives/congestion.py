@@ -16,7 +16,7 @@ import polars as pl
 from tracelens.accounting.compute_time import WARM_UP
 from tracelens.accounting.phases import job_ns
 from tracelens.model import fmt
-from tracelens.model.result import Finding
+from tracelens.model.findings import Finding
 from tracelens.replay.collectives import saved_by_faster_transfer
 from tracelens.schema.vocabulary import USEFUL_KINDS
 from tracelens.stats.changepoint import PERSISTENT, greatest_run
@@ -94,7 +94,7 @@ def _find(ratio: Floats) -> _Slow | None:
 
 
 def _computes_slowly(phases: Phases, steps: Ints, slow: _Slow) -> bool:
-    """Say whether computation slows down in the same steps."""
+    """Return whether computation slows down in the same steps."""
     own = (
         phases.times.filter(pl.col("category").cast(pl.String).is_in(USEFUL_KINDS))
         .group_by("step", "process")
@@ -119,22 +119,17 @@ def _finding(
     recorded: bool,
 ) -> Finding:
     hit = steps[slow.inside]
-    where = "no single link is to blame" if recorded else "collectives do not tell which link"
+    link = "no single link is the cause" if recorded else "collectives do not tell which link"
     lasting = len(hit) >= PERSISTENT * len(steps)
     first, last = int(hit[0]), int(hit[-1])
-    return Finding(
-        kind="congestion",
-        category="fault",
+    return Finding.of(
+        "congestion",
+        {"steps": fmt.steps(first, last), "ratio": f"{slow.level:.1f}", "link": link},
         phase="reduction",
         pattern="persistent" if lasting else "transient",
         steps=(first, last),
         slowdown=slow.level,
         saving=saving,
         interval=interval,
-        sentence=(
-            f"Transfers are slow for all ranks, {fmt.steps(first, last)}: they take "
-            f"{slow.level:.1f}x as long as in the other steps for the same bytes, while computation "
-            f"does not; {where}. Without it the job would be {fmt.percent(saving)} shorter."
-        ),
         evidence={"times_as_long": slow.level, "steps_slow": len(hit), "link_identifiable": False},
     )

@@ -2,7 +2,7 @@
 
 A **slow link** is found where messages between two ranks were recorded (`transfers.py`). Collectives
 alone do not tell it: in a ring every rank is as slow as the slowest link, so of such a run only the
-transfer that nothing hides is told (`overlap/interleaving.py`), or, where it is slow for a while only,
+exposed communication is reported (`overlap/interleaving.py`), or, where it is slow for a while only,
 congestion (`congestion.py`). What fixing it saves is found by replaying the collectives
 (`replay/collectives.py`).
 
@@ -24,7 +24,7 @@ from tracelens.accounting.compute_time import WARM_UP
 from tracelens.accounting.phases import exposed_transfer, job_ns
 from tracelens.analyses.collectives import congestion, transfers
 from tracelens.model import fmt
-from tracelens.model.result import Finding
+from tracelens.model.findings import Finding
 from tracelens.replay.collectives import saved_by_faster_transfer
 from tracelens.stats import window_scan
 from tracelens.stats.changepoint import course
@@ -33,7 +33,7 @@ from tracelens.stats.robust import bootstrap_interval
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
     from tracelens.arrays import Floats, Ints
-    from tracelens.model.result import Pattern
+    from tracelens.model.findings import Pattern
     from tracelens.model.trace import Trace
 
 __all__ = ["LINK_COLUMNS", "Links", "SlowLink", "find_slow_links", "run"]
@@ -76,10 +76,10 @@ def run(trace: Trace, phases: Phases) -> Links:
     calls = transfers.collective_calls(trace).filter(pl.col("ranks") > 1, pl.col("wire_ns") > 0)
     slow = find_slow_links(trace, hops)
     found = [_finding(trace, calls, hops, group, phases) for group in _by_rank(slow)]
-    told = [finding for finding in found if (finding.saving or 0.0) >= WORTH_SAYING]
-    if not told:
-        told = congestion.findings(trace, calls, phases, recorded=not hops.is_empty())
-    return Links(_table(trace, hops), tuple(told))
+    reported = [finding for finding in found if (finding.saving or 0.0) >= WORTH_SAYING]
+    if not reported:
+        reported = congestion.findings(trace, calls, phases, recorded=not hops.is_empty())
+    return Links(_table(trace, hops), tuple(reported))
 
 
 def _table(trace: Trace, hops: pl.DataFrame) -> pl.DataFrame:
@@ -127,9 +127,14 @@ def _finding(
     ranks = sorted(shared) if len(group) > 1 and shared else [main.sender, main.receiver]
     hosts = dict(trace.workers.select("rank", "host").iter_rows())
     saving, slowdown = float(lost.sum()) / job, float(np.median(main.ratio))
-    return Finding(
-        kind="slow_link",
-        category="fault",
+    return Finding.of(
+        "slow_link",
+        {
+            "who": _who(group, ranks),
+            "steps": fmt.steps(*steps),
+            "message": fmt.duration(here),
+            "ratio": f"{slowdown:.1f}",
+        },
         ranks=tuple(ranks),
         hosts=tuple(dict.fromkeys(str(hosts[rank]) for rank in ranks)),
         phase="reduction",
@@ -139,12 +144,6 @@ def _finding(
         saving=saving,
         interval=bootstrap_interval(lost, job),
         confidence=1 - main.p,
-        sentence=(
-            f"{_who(group, ranks)} {fmt.steps(*steps)}: a message takes "
-            f"{fmt.duration(here)}, {slowdown:.1f}x what the same bytes take elsewhere; waiting for "
-            f"late ranks is not in it. All reductions are as slow as their slowest link: without "
-            f"it the job would be {fmt.percent(saving)} shorter."
-        ),
         evidence={
             "sender": main.sender,
             "receiver": main.receiver,
@@ -182,10 +181,10 @@ def _typical(hops: pl.DataFrame) -> float:
 
 def _who(group: list[SlowLink], ranks: list[int]) -> str:
     if len(group) == 1:
-        return f"The link from rank {group[0].sender} to rank {group[0].receiver} is slow,"
+        return f"The link from rank {group[0].sender} to rank {group[0].receiver} is"
     if len(ranks) == 1:
-        return f"All that goes to and from rank {ranks[0]} is slow,"
-    return f"{len(group)} links around ranks {ranks[0]} and {ranks[-1]} are slow,"
+        return f"All links of rank {ranks[0]} are"
+    return f"{len(group)} links around ranks {ranks[0]} and {ranks[-1]} are"
 
 
 FEWEST_STEPS: Final = 30
@@ -300,6 +299,6 @@ def _followed(
 
 
 def _visible(sheet: _LinkTimes, link: int, slow: SlowLink, uncertainty_ns: int) -> bool:
-    """Say whether what a message loses is more than clocks may be wrong by."""
+    """Return whether what a message loses is more than clocks may be wrong by."""
     messages = sheet.messages[np.isin(sheet.steps, slow.steps), link].sum()
     return bool(slow.excess_ns.sum() / max(messages, 1) > SIGMAS * uncertainty_ns)

@@ -1,6 +1,6 @@
 """Communication as rows: a collective each, or a message between two ranks, and how long the wire took.
 
-The rank that comes last to a collective waits for nobody, so its own duration is the transfer, and no
+The rank that arrives last at a collective waits for no other, so its duration is the transfer, and no
 two clocks are compared: ``wire_ns`` is the shortest duration among the ranks, counted from the end of
 the call before where that one still held the wire. Where ranks need not all wait for each other
 (broadcast, reduce and the like) it is the median rank's transfer.
@@ -200,7 +200,7 @@ def _only_reason(
     through: Ints,
     unsure: int,
 ) -> Flags:
-    """Say of each end of a message whether the call there can have ended so late for it only.
+    """Return of each end of a message whether the call there can have ended so late for it only.
 
     What is less than `unsure` apart, ns, may be at the same time.
     """

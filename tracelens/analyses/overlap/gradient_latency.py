@@ -1,15 +1,15 @@
 """Gradient latency: from each gradient's being ready to the first use of the weights that it changed.
 
-Gradients are followed call by call. A bucket is ready when its rank comes to the reduction; it is
-reduced from when the last rank has come and the call before is through; its weights are updated by the
+Gradients are followed call by call. A bucket is ready when its rank arrives at the reduction; it is
+reduced from when the last rank has arrived and the call before is over; its weights are updated by the
 update of its number, or, without numbers, by those of the step; they are first used by the next step's
 forward pass. With parameter servers a shard's part is ready when it is pushed, reduced while the shard
 aggregates, updated when that applies.
 
-Also told is the idle time between optimizer steps that background work, such as writing a checkpoint,
-could use without delaying anybody. Between a step's first and last weight update, weights are a mixture
+Also reported is the idle time between optimizer steps that background work, such as checkpoints,
+could use without delaying any rank. Between a step's first and last weight update, weights are a mixture
 that no checkpoint wants. Of the time outside of that, pieces count in which the thread waits, transfers
-or idles, if they are long enough to be worth a switch; work in them delays nobody.
+or idles, if they are long enough to be worth a switch; work in them delays no rank.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tracelens.accounting.partition import Pieces
     from tracelens.accounting.phases import Phases
     from tracelens.arrays import Ints
-    from tracelens.model.result import Finding
+    from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
 
 __all__ = [
@@ -49,7 +49,7 @@ CHAIN_COLUMNS: Final[dict[str, pl.DataType]] = {
     "of": pl.String(),  # bucket or shard
     "number": pl.Int32(),
     "chains": pl.Int64(),  # followed: ranks x steps
-    "waiting_ns": pl.Int64(),  # medians: ready, but not all have come, or the wire or shard is not free
+    "waiting_ns": pl.Int64(),  # medians: ready, but not all arrived, or the wire or shard is not free
     "reducing_ns": pl.Int64(),
     "until_update_ns": pl.Int64(),  # reduced, but not yet being applied
     "updating_ns": pl.Int64(),

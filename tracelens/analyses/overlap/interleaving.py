@@ -1,14 +1,14 @@
 """Interleaving: how much communication compute time hides, and what lies between optimizer updates.
 
 With C the compute time and M the communication of a rank, hidden = |C and M|, exposed = |M without C|,
-overlap = hidden / |M|; exposed communication is either waiting (not all have come) or transfer. Waiting
+overlap = hidden / |M|; exposed communication is either waiting (not all arrived) or transfer. Waiting
 has its cause in another rank and is not counted again here. The gap after update i is start(i+1) -
 end(i): what background work such as a checkpoint could use (Li et al. 2019 ask where those gaps are;
 docs/analyses/overlap-and-gradient-latency.md).
 
-By bucket it is told call by call: with o(t) a rank's compute time until t, o(end) - o(start) of a call
-is hidden; what is exposed until the last rank has come is waiting, the rest transfer. What runs beside
-two calls at once counts for both.
+By bucket it is measured call by call: with o(t) a rank's compute time until t, o(end) - o(start)
+of a call is hidden; what is exposed until the last arrival is waiting, the rest transfer. What overlaps
+with two calls at once counts for both.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import polars as pl
 from tracelens.accounting.partition import CATEGORIES, COMPUTE_CATEGORIES
 from tracelens.accounting.phases import exposed_transfer, job_ns
 from tracelens.model import fmt
-from tracelens.model.result import Finding
+from tracelens.model.findings import Finding
 from tracelens.replay.collectives import hideable_transfer
 from tracelens.stats import robust
 
@@ -163,7 +163,7 @@ def _gaps(trace: Trace) -> pl.DataFrame:
 
 
 def _exposed(trace: Trace, phases: Phases, overlap: pl.DataFrame, saving: float) -> list[Finding]:
-    """Tell what could be hidden, or, if that is little, that there is more than could ever be."""
+    """Report what could be overlapped, or, if that is little, that more than that is exposed."""
     job = job_ns(trace)
     if saving < WORTH_SAYING:
         return _bound(trace, phases, job) if overlap["backprop_ns"].sum() else []
@@ -171,49 +171,38 @@ def _exposed(trace: Trace, phases: Phases, overlap: pl.DataFrame, saving: float)
     mean = overlap["overlap"].mean()
     hidden = mean if isinstance(mean, float) else 0.0
     return [
-        Finding(
-            kind="exposed_communication",
-            category="opportunity",
+        Finding.of(
+            "exposed_communication",
+            {"exposed": fmt.percent(transfer), "overlap": fmt.percent(hidden)},
             saving=saving,
             phase="reduction",
-            sentence=(
-                f"Transfer that nothing hides takes {fmt.percent(transfer)} of the time, and "
-                f"{fmt.percent(hidden)} of all communication runs beside own work: started while "
-                "backprop still runs, it could make the job up to "
-                f"{fmt.percent(saving)} shorter."
-            ),
             evidence={"exposed_transfer": transfer, "overlap": hidden},
         )
     ]
 
 
 def _bound(trace: Trace, phases: Phases, job: int) -> list[Finding]:
-    """Say that collectives themselves are too slow for what there is to hide them behind."""
+    """Report collectives that are too slow for the compute that they could overlap with."""
     steps = trace.steps["step"].unique().sort().to_numpy().astype(np.int64)
     share = float(exposed_transfer(phases, steps).sum()) / job
     if share < BOUND or trace.arrivals.is_empty():
         return []
     sends = (pl.col("kind") == "reduction") & (pl.col("op") == "send")
-    told = trace.spans.filter(sends).head(1).collect().height > 0
+    identifiable = trace.spans.filter(sends).head(1).collect().height > 0
     unknown = (
         ""
-        if told
+        if identifiable
         else (
-            " Should one link be slow, collectives alone do not tell which link; messages between "
-            "ranks would."
+            " If one link is slow, collectives alone do not tell which; messages between ranks would."
         )
     )
-    finding = Finding(
-        kind="exposed_communication",
-        category="opportunity",
+    finding = Finding.of(
+        "exposed_communication",
+        {"exposed": fmt.percent(share), "link": unknown},
+        case="bound",
         saving=share,
         phase="reduction",
-        sentence=(
-            f"Transfer that nothing hides takes every rank {fmt.percent(share)} of the time, and "
-            "little of it could start earlier: fewer bytes or faster links could make the job up to "
-            f"{fmt.percent(share)} shorter.{unknown}"
-        ),
-        evidence={"exposed_transfer": share, "link_identifiable": told},
+        evidence={"exposed_transfer": share, "link_identifiable": identifiable},
     )
     return [finding]
 
@@ -233,16 +222,11 @@ def _between_updates(trace: Trace, gaps: pl.DataFrame, job: int) -> list[Finding
     if saving < WORTH_SAYING or not isinstance(typical, float) or not isinstance(long, float):
         return []
     return [
-        Finding(
-            kind="update_gap",
-            category="opportunity",
+        Finding.of(
+            "update_gap",
+            {"median": fmt.duration(typical), "long": fmt.duration(long)},
             saving=saving,
             phase="update",
-            sentence=(
-                f"The weight updates of a step stand {fmt.duration(typical)} apart "
-                f"({fmt.duration(long)} in one of ten). Without these gaps the job would be up to "
-                f"{fmt.percent(saving)} shorter, or background work could use them."
-            ),
             evidence={"median_gap_ns": typical, "p90_gap_ns": long, "gaps": within.height},
         )
     ]
@@ -288,13 +272,13 @@ def _each_call(calls: pl.DataFrame, phases: Phases) -> pl.DataFrame:
     start, end, last = (
         calls[name].to_numpy() for name in ("start_ns", "end_ns", "last_arrival_ns")
     )
-    come = np.clip(last, start, end)
+    arrived = np.clip(last, start, end)
     known, (early, late) = np.zeros(len(start), np.bool_), np.zeros((2, len(start)), np.int64)
     for mine, pieces in _of_each_process(calls["process"].to_numpy(), phases):
         known[mine] = True
-        early[mine], late[mine] = _compute_between(pieces, start[mine], come[mine], end[mine])
+        early[mine], late[mine] = _compute_between(pieces, start[mine], arrived[mine], end[mine])
     return calls.with_columns(
-        hidden_ns=early + late, wait_ns=come - start - early, transfer_ns=end - come - late
+        hidden_ns=early + late, wait_ns=arrived - start - early, transfer_ns=end - arrived - late
     ).filter(pl.Series(known))
 
 
@@ -308,7 +292,7 @@ def _of_each_process(process: Int32s, phases: Phases) -> Iterator[tuple[slice, P
 
 
 def _compute_between(pieces: Pieces, *moments: Ints) -> Ints:
-    """Return a rank's own time between each of the moments and the next of them."""
+    """Return a rank's compute time between each of the moments and the next of them."""
     first = int(pieces.bounds[0])
     length = np.where(IS_COMPUTE[pieces.category], np.diff(pieces.bounds), 0)
     until = np.concatenate([[0], np.cumsum(length)])

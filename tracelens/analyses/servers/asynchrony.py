@@ -1,4 +1,4 @@
-"""Asynchronous training: nobody waits for the last rank; a slow one is stale, or a server makes a line.
+"""Asynchronous training: no rank waits for the last one; a slow one is stale, or a server serializes.
 
 A server numbers its updates (`seq` of an apply or a master_update), and what a worker sends names the
 version that it had last seen. Staleness of an update = updates that others made in between (Ho et al.
@@ -17,7 +17,7 @@ import polars as pl
 
 from tracelens.accounting.phases import COMPUTE_CATEGORIES, job_ns
 from tracelens.model import fmt
-from tracelens.model.result import Finding
+from tracelens.model.findings import Finding
 
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
@@ -79,7 +79,7 @@ def run(trace: Trace, phases: Phases) -> Asynchrony:
     )
     findings = [
         *_serialised(table, trace, job),
-        *(_told(one, trace, phases) for one in _stale(updates, table)),
+        *(_finding(one, trace, phases) for one in _stale(updates, table)),
     ]
     return Asynchrony(table, tuple(findings))
 
@@ -120,7 +120,7 @@ def _turns(trace: Trace) -> pl.DataFrame:
 
 
 def _serialised(table: pl.DataFrame, trace: Trace, job: int) -> list[Finding]:
-    """Say what a server that serves in turns costs: without turns, the job lasts as its busiest part."""
+    """Report what serving in turns costs: without turns, the job lasts as long as its busiest part."""
     waiting = table.filter(pl.col("turn_ns") > 0)
     if waiting.height < 2:
         return []
@@ -130,16 +130,12 @@ def _serialised(table: pl.DataFrame, trace: Trace, job: int) -> list[Finding]:
         return []
     share = _number(waiting["turn_share"].mean())
     return [
-        Finding(
-            kind="exposed_communication",
-            category="opportunity",
+        Finding.of(
+            "exposed_communication",
+            {"share": f"{100 * share:.0f} %"},
+            case="turns",
             saving=saving,
             phase="elastic",
-            sentence=(
-                f"Workers stand {100 * share:.0f} % of the time in line for their turn, because the "
-                "server serves one after the other: served as they come, or all at once, they could "
-                f"make the job up to {100 * saving:.0f} % shorter."
-            ),
             evidence={"turn_share": share, "workers": waiting.height},
         )
     ]
@@ -189,36 +185,39 @@ def _lasting(own: pl.Series, usual: float) -> bool:
     return all(_number(block.mean()) > usual for block in blocks)
 
 
-def _told(stale: _Stale, trace: Trace, phases: Phases) -> Finding:
-    """Say who is stale, why, and by how much the job ends later for it."""
+def _finding(stale: _Stale, trace: Trace, phases: Phases) -> Finding:
+    """Report who is stale, why, and by how much the job ends later for it."""
     process = int(trace.workers.filter(pl.col("rank") == stale.rank)["process"][0])
     ends = trace.steps.group_by("process").agg(pl.col("end_ns").max())
     own = pl.col("process") == process
     last, others = (_number(ends.filter(who)["end_ns"].max()) for who in (own, ~own))
     saving = max(last - others, 0.0) / max(job_ns(trace), 1)
     phase, slowdown = _slow_in(phases, process)
-    why = "" if phase is None else f", for it takes {slowdown:.1f}x as long for {fmt.phase(phase)}"
-    cost = f", and without it the job would be {fmt.percent(saving)} shorter" if saving else ""
-    return Finding(
-        kind="stale_worker",
-        category="fault",
+    why = (
+        "" if phase is None else f", since it takes {slowdown:.1f}x as long for {fmt.phase(phase)}"
+    )
+    cost = f", and fixing it would shorten the job by {fmt.percent(saving)}" if saving else ""
+    return Finding.of(
+        "stale_worker",
+        {
+            "rank": str(stale.rank),
+            "staleness": f"{stale.staleness:.1f}",
+            "others": f"{stale.others:.1f}",
+            "rate": f"{stale.rate:.1f}",
+            "why": why,
+            "cost": cost,
+        },
         saving=saving,
         ranks=(stale.rank,),
         phase=phase,
         pattern="persistent",
         slowdown=slowdown,
-        sentence=(
-            f"What rank {stale.rank} sends is {stale.staleness:.1f} versions old when it is applied, "
-            f"what the others send {stale.others:.1f}: it makes {stale.rate:.1f}x the mean number of "
-            f"updates{why}. Nobody waits for it{cost}, but its steps are taken from weights that are "
-            "long gone."
-        ),
         evidence={"staleness": stale.staleness, "others": stale.others, "rate": stale.rate},
     )
 
 
 def _slow_in(phases: Phases, process: int) -> tuple[str | None, float | None]:
-    """Return the own work in which a step of a worker exceeds the others' most, and how many times."""
+    """Return the category in which a worker's step exceeds the others' most, and how many times."""
     usual = (
         phases.times.filter(pl.col("category").cast(pl.String).is_in(COMPUTE_CATEGORIES))
         .group_by("process", "category", "step")

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 
 from tracelens.model import fmt
-from tracelens.model.result import Finding
+from tracelens.model.findings import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tracelens.analyses.servers.utilisation import Goodput
     from tracelens.arrays import Floats
-    from tracelens.model.result import FindingKind
     from tracelens.replay.exchange import Exchange
     from tracelens.replay.parameter_servers import Change
 
@@ -41,29 +40,32 @@ STEADY: Final = 0.8  # of the steps show it, half as clearly
 FAULT: Final = 0.03  # of the job
 CHANCE: Final = 0.03
 CLEAR: Final = 0.05  # of the job, where only the gain speaks for it
-_KINDS: Final[dict[Bound, FindingKind]] = {
+_KINDS: Final[dict[Bound, str]] = {
     "cpu": "ps_cpu_bound",
     "network": "ps_network_bound",
     "incast": "ps_incast",
 }
 _PARTS: Final[dict[Bound, str]] = {"cpu": "cpu", "network": "wire"}
-_WHAT: Final = {"cpu": "processor", "network": "link"}
+_BUSY: Final[dict[Bound, dict[str, str]]] = {
+    "cpu": {"bound": "CPU", "part": "processor", "window": "push"},
+    "network": {"bound": "network", "part": "link", "window": "push/pull"},
+}
 
 
 @dataclass(frozen=True)
 class _Case:
-    """What is to be told of some shards, and what changes if they are mended."""
+    """What is reported of some shards, and what changes if they are fixed."""
 
     columns: list[int]
     kind: Bound
     change: Change
-    said: str  # with {saving} to be filled in
+    fields: Mapping[str, str]  # of the sentence
     evidence: Mapping[str, Any]
     slowdown: float | None = None
 
 
 def classify(exchange: Exchange, goodput: dict[int, Goodput]) -> dict[int, Bound]:
-    """Say of each shard (by its column) what binds it, if it is clear."""
+    """Return what binds each shard (by its column), where it is clear."""
     found: dict[int, Bound] = {}
     push = np.maximum(exchange.push_window.sum(axis=0), 1)
     both = np.maximum(push + exchange.pull_window.sum(axis=0), 1)
@@ -84,13 +86,13 @@ def classify(exchange: Exchange, goodput: dict[int, Goodput]) -> dict[int, Bound
 def findings(
     exchange: Exchange, bound: dict[int, Bound], goodput: dict[int, Goodput]
 ) -> list[Finding]:
-    """Report what binds, each kind once; of a kind, shards slower than others come first."""
+    """Report what binds, each kind once; of a kind, shards slower than others first."""
     if len(exchange.exposed) < FEWEST_STEPS:
         return []
     found = []
     order: tuple[Bound, ...] = ("incast", "cpu", "network")
     for kind in order:
-        columns = [column for column, said in bound.items() if said == kind]
+        columns = [column for column, what in bound.items() if what == kind]
         if columns and kind == "incast":
             found += _incast(exchange, columns, goodput)
         elif columns:
@@ -99,9 +101,9 @@ def findings(
 
 
 def _by_gain(exchange: Exchange) -> list[Finding]:
-    """Where pushes come too far apart to fill a window: tell of shards that are slow per byte.
+    """Report shards that are slow per byte, where pushes are too far apart to fill a window.
 
-    If all are alike, tell which of both would help clearly more.
+    If all are alike, report which of both would help clearly more.
     """
     everywhere = list(range(len(exchange.shards)))
     kinds: tuple[Bound, ...] = ("cpu", "network")
@@ -120,23 +122,23 @@ def _incast(exchange: Exchange, columns: list[int], goodput: dict[int, Goodput])
     worst = max(links, key=lambda link: link.collapse)
     change = exchange.change(columns)
     change.ns_per_byte[columns] = [1 / link.best for link in links]
-    said = (
-        f"{_who(exchange, columns)} {'receives' if len(columns) == 1 else 'receive'} "
-        f"{fmt.bandwidth(worst.usual)} while about {worst.crowd:.0f} pushes share the link, and "
-        f"{fmt.bandwidth(worst.best)} when fewer do: incast. Staggered, or gathered on the way, "
-        "pushes would make the job {saving} shorter."
-    )
+    fields = {
+        "who": f"{_who(exchange, columns)} {'receives' if len(columns) == 1 else 'receive'}",
+        "usual": fmt.bandwidth(worst.usual),
+        "pushes": f"{worst.crowd:.0f}",
+        "best": fmt.bandwidth(worst.best),
+    }
     evidence = {
         "goodput": worst.usual,
         "best_goodput": worst.best,
         "pushes_at_once": worst.crowd,
         "goodput_by_pushes": dict(zip(map(str, worst.counts), worst.rates, strict=True)),
     }
-    return _told(exchange, _Case(columns, "incast", change, said, evidence, worst.collapse))
+    return _reported(exchange, _Case(columns, "incast", change, fields, evidence, worst.collapse))
 
 
 def _slower(exchange: Exchange, columns: list[int], kind: Bound) -> list[Finding]:
-    """Tell of shards that take longer per byte than the others."""
+    """Report shards that take longer per byte than the others."""
     work: Floats = getattr(exchange, _PARTS[kind])
     per_byte = work / np.maximum(exchange.moved, 1)
     if len(exchange.shards) < 2:
@@ -153,27 +155,19 @@ def _slower(exchange: Exchange, columns: list[int], kind: Bound) -> list[Finding
         return []
     ratio = float(usual[slow].max())
     share = _share(exchange, slow, kind)
-    said = (
-        f"{_who(exchange, slow)} {'is' if len(slow) == 1 else 'are'} held up by the {_WHAT[kind]}: at "
-        f"work for {fmt.percent(share)} of the exchange, {ratio:.1f}x as long per byte as on "
-        "the other shards. As fast as these, the job would be {saving} shorter."
-    )
+    fields = _busy(exchange, slow, kind, share) | {"ratio": f"{ratio:.1f}"}
     evidence = {"share_of_window": share, "times_per_byte": ratio}
     change = _faster(exchange, slow, kind, 1 / usual[slow])
-    return _told(exchange, _Case(slow, kind, change, said, evidence, ratio))
+    return _reported(exchange, _Case(slow, kind, change, fields, evidence, ratio))
 
 
 def _all_alike(exchange: Exchange, columns: list[int], kind: Bound) -> list[Finding]:
-    """Tell what twice the processors, or the bandwidth, would save."""
+    """Report what twice the processors, or the bandwidth, would save."""
     share = _share(exchange, columns, kind)
     more = {"cpu": "twice the processors", "network": "twice the bandwidth"}[kind]
-    said = (
-        f"{_who(exchange, columns)} {'is' if len(columns) == 1 else 'are'} held up by the "
-        f"{_WHAT[kind]}: at work for {fmt.percent(share)} of the exchange. With {more}, or twice "
-        "the shards, the job would be up to {saving} shorter."
-    )
+    fields = _busy(exchange, columns, kind, share) | {"more": more}
     change = _faster(exchange, columns, kind, 0.5)
-    return _told(exchange, _Case(columns, kind, change, said, {"share_of_window": share}))
+    return _reported(exchange, _Case(columns, kind, change, fields, {"share_of_window": share}))
 
 
 def _faster(exchange: Exchange, columns: list[int], kind: Bound, takes: Floats | float) -> Change:
@@ -188,13 +182,21 @@ def _share(exchange: Exchange, columns: list[int], kind: Bound) -> float:
     return float(work[:, columns].sum() / max(window[:, columns].sum(), 1))
 
 
-def _told(exchange: Exchange, case: _Case) -> list[Finding]:
+def _busy(exchange: Exchange, columns: list[int], kind: Bound, share: float) -> dict[str, str]:
+    """Return who is bound by what, and how busy that is."""
+    verb = "is" if len(columns) == 1 else "are"
+    return {"who": f"{_who(exchange, columns)} {verb}", "busy": fmt.percent(share)} | _BUSY[kind]
+
+
+def _reported(exchange: Exchange, case: _Case) -> list[Finding]:
     """Make the finding, if it saves enough; one with a slowdown is a fault."""
     saving, interval = exchange.saving(case.change)
     if saving < (CHANCE if case.slowdown is None else FAULT):
         return []
-    finding = Finding(
-        kind=_KINDS[case.kind],
+    finding = Finding.of(
+        _KINDS[case.kind],
+        case.fields,
+        case="slower" if "ratio" in case.fields else "",
         category="opportunity" if case.slowdown is None else "fault",
         shards=tuple(exchange.shards[column] for column in case.columns),
         hosts=tuple(dict.fromkeys(exchange.hosts[column] for column in case.columns)),
@@ -203,7 +205,6 @@ def _told(exchange: Exchange, case: _Case) -> list[Finding]:
         saving=saving,
         interval=interval,
         slowdown=case.slowdown,
-        sentence=case.said.format(saving=fmt.percent(saving)),
         evidence=case.evidence,
     )
     return [finding]
@@ -211,5 +212,5 @@ def _told(exchange: Exchange, case: _Case) -> list[Finding]:
 
 def _who(exchange: Exchange, columns: list[int]) -> str:
     if len(columns) == len(exchange.shards) > 1:
-        return f"All {len(columns)} PS shards"
+        return "Both PS shards" if len(columns) == 2 else f"All {len(columns)} PS shards"
     return fmt.listing("PS shard", [exchange.shards[column] for column in columns])

@@ -3,7 +3,7 @@
 Worker and shard records of one request are joined by the request id that its message carried. Load is
 judged by bytes: a synchronous step's PS part lasts as long as its busiest shard. What even placement
 would save is found by replaying the exchange (`replay/exchange.py`); the effective number of shards is
-total / max (Mathuriya et al. 2017). What else may block servers is told by `bottleneck.py`, where
+total / max (Mathuriya et al. 2017). What else may block servers is reported by `bottleneck.py`, where
 variables should lie by `variable_placement.py`.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
@@ -19,7 +19,7 @@ import polars as pl
 from tracelens.analyses.servers import utilisation, variable_placement
 from tracelens.analyses.servers.bottleneck import classify, findings
 from tracelens.analyses.servers.variable_placement import PLACEMENT_COLUMNS, TENSOR_COLUMNS
-from tracelens.model.result import Finding
+from tracelens.model.findings import Finding
 from tracelens.replay.exchange import Exchange
 from tracelens.replay.parameter_servers import Rounds
 
@@ -155,7 +155,7 @@ def _findings(
     goodput: dict[int, Goodput],
     advice: Advice,
 ) -> list[Finding]:
-    """Look for a hot shard; what binds a shard otherwise is told of others only."""
+    """Look for a hot shard; what else binds shards is reported of others only."""
     if exchange.exposed.sum() < EXPOSED * exchange.job_ns:
         return []
     hot = _hot_shard(loads, exchange, advice)
@@ -233,7 +233,7 @@ def _loads(
 
 
 def _queues(served: pl.DataFrame) -> pl.DataFrame:
-    """Return how long requests stood in line at each shard, summed."""
+    """Return how long requests were queued at each shard, summed."""
     service = pl.col("op").is_in(SERVICE)
     return (
         served.filter(pl.col("request").is_not_null())
@@ -260,9 +260,17 @@ def _hot_shard(loads: pl.DataFrame, exchange: Exchange, advice: Advice) -> list[
         return []
     exposed = float(exchange.exposed.sum()) / exchange.job_ns
     return [
-        Finding(
-            kind="ps_hot_shard",
-            category="fault",
+        Finding.of(
+            "ps_hot_shard",
+            {
+                "shard": str(hottest["shard"]),
+                "ratio": f"{ratio:.1f}",
+                "share": f"{100 * hottest['bytes_share']:.0f} %",
+                "shards": str(loads.height),
+                "effective": f"{loads.height / ratio:.1f}",
+                "exposed": f"{100 * exposed:.0f} %",
+            },
+            more=[advice.sentence],
             shards=(hottest["shard"],),
             hosts=(hottest["host"],),
             phase="ps",
@@ -271,7 +279,6 @@ def _hot_shard(loads: pl.DataFrame, exchange: Exchange, advice: Advice) -> list[
             interval=interval,
             slowdown=ratio,
             tensor=advice.variable,
-            sentence=_sentence(hottest, ratio, exposed, loads) + " " + advice.sentence,
             evidence={
                 "bytes_share": hottest["bytes_share"],
                 "max_over_mean_bytes": ratio,
@@ -283,12 +290,3 @@ def _hot_shard(loads: pl.DataFrame, exchange: Exchange, advice: Advice) -> list[
             },
         )
     ]
-
-
-def _sentence(hottest: dict[str, Any], ratio: float, exposed: float, loads: pl.DataFrame) -> str:
-    return (
-        f"PS shard {hottest['shard']} moves {ratio:.1f}x the mean bytes "
-        f"({100 * hottest['bytes_share']:.0f} % of all; {loads.height} shards work like "
-        f"{loads.height / ratio:.1f}), and workers stand {100 * exposed:.0f} % of the time in "
-        "pulls and pushes."
-    )

@@ -82,26 +82,28 @@ def advise(
 
 
 def _balance(total: int, most: int) -> float:
-    """Return how many shards' worth of the fullest one there is; one where nobody says any bytes."""
+    """Return the effective number of shards; one where no bytes are known."""
     return total / most if most else 1.0
 
 
 def _sentence(table: pl.DataFrame, key: str | None, largest: int) -> str:
     gains = dict(table.select("placement", "saving").iter_rows())
     loaded = dict(table.select("placement", "most_bytes").iter_rows())
-    chunks = f"cut into chunks of {fmt.size(CHUNK_BYTES)} and dealt out"
+    chunks = f"into {fmt.size(CHUNK_BYTES)} chunks across shards would shorten the job by"
     if gains["chunked"] <= 0:
-        return "Evened out, they would save nothing."
+        return "Balancing them would save nothing."
     if key is None:
-        return f"{fmt.capital(chunks)}, its variables would save {fmt.percent(gains['chunked'])}."
+        return f"Partitioning its variables {chunks} {fmt.percent(gains['chunked'])}."
     whole = min(("greedy", "largest_first"), key=lambda name: loaded[name])
-    how = {"greedy": "each to the emptiest shard", "largest_first": "the largest first"}[whole]
-    said = f"Placed {how}, variables would save {fmt.percent(gains[whole])}"
+    how = {"greedy": "each on the least-loaded shard", "largest_first": "largest first (LPT)"}[
+        whole
+    ]
+    whole_ones = f"Placing variables {how} would shorten the job by {fmt.percent(gains[whole])}"
     if loaded["chunked"] * WORTH_SPLITTING > loaded[whole]:
-        return f"{said}."
+        return f"{whole_ones}."
     return (
-        f"{said}; more is not to be had while {key} ({fmt.size(largest)}) is whole: "
-        f"{chunks}, they would save {fmt.percent(gains['chunked'])}."
+        f"{whole_ones}; no more is possible while {key} ({fmt.size(largest)}) is whole: partitioning "
+        f"variables {chunks} {fmt.percent(gains['chunked'])}."
     )
 
 

@@ -22,7 +22,7 @@ from tracelens.stats.robust import LEAST_BLOCK, block_edges, block_medians, devi
 if TYPE_CHECKING:
     from tracelens.accounting.compute_time import ComputeTime
     from tracelens.arrays import Flags, Floats
-    from tracelens.model.result import Pattern
+    from tracelens.model.findings import Pattern
     from tracelens.stats.window_scan import Scan
 
 

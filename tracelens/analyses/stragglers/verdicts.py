@@ -27,7 +27,7 @@ from tracelens.analyses.stragglers import episodes
 from tracelens.analyses.stragglers.episodes import priced
 from tracelens.analyses.stragglers.location import culprit, parts_of
 from tracelens.model import fmt
-from tracelens.model.result import Finding
+from tracelens.model.findings import Finding
 from tracelens.replay.collectives import Pipeline
 from tracelens.replay.counterfactual import TWO_SIDED, Price
 from tracelens.stats.robust import deviation
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
     from tracelens.analyses.stragglers.location import Culprit, Parts
     from tracelens.arrays import Ints
-    from tracelens.model.result import FindingKind
     from tracelens.model.trace import Trace
     from tracelens.replay.counterfactual import Episode
 
@@ -48,7 +47,7 @@ BLOCKED_SHARE: Final = 0.3  # of the lost time, to be seen in the arrivals at co
 BY_CHANCE: Final = 2  # deviations from rank to rank
 SIGMAS: Final = 3  # of the clocks' uncertainty: what is less cannot be seen
 MAJORITY: Final = 0.4  # of all ranks
-_KINDS: Final[dict[str, FindingKind]] = {"checkpoint": "checkpoint_stall", "gc": "gc_stall"}
+_KINDS: Final[dict[str, str]] = {"checkpoint": "checkpoint_stall", "gc": "gc_stall"}
 
 
 @dataclass(frozen=True)
@@ -82,18 +81,15 @@ def run(trace: Trace, phases: Phases) -> Stragglers:
 def _insufficient(own: ComputeTime) -> str | None:
     """Return why nothing can be judged, if so."""
     if len(own.ranks) < 2:
-        return (
-            f"{len(own.ranks) or 'No'} worker rank: lateness is a comparison between ranks, so "
-            "nothing is said about stragglers."
-        )
+        return f"{len(own.ranks) or 'No'} worker rank: straggler tests compare ranks, so none was made."
     if (
         len(own.steps) < LEAST_STEPS
         or np.count_nonzero(own.settled) < LEAST_STEPS - compute_time.WARM_UP
     ):
-        return (
-            f"{len(own.steps)} steps: too few for statistics on stragglers, which need "
-            f"{LEAST_STEPS}; times are shown, nothing is judged."
-        )
+        usable = "" if len(own.steps) < LEAST_STEPS else " with too few ranks in most"
+        found = f"Only {fmt.count(len(own.steps), 'step')} found{usable}"
+        hint = ". Mark steps with tl.step(i)" if len(own.steps) < LEAST_STEPS else ""
+        return f"{found}; straggler tests need {LEAST_STEPS}{hint}."
     return None
 
 
@@ -138,17 +134,16 @@ def _finding(
     seen = culprit(trace, phases, verdict.ranks, late.phase, steps=own.steps[rows], extra_ns=extra)
     parts = parts_of(phases, verdict.ranks, late.phase, own.steps[rows])
     more = workload_ratios(given, late.ranks, rows)
-    return Finding(
-        kind="slow_host" if verdict.hosts else _KINDS.get(late.phase, "straggler"),
+    return Finding.of(
+        "slow_host" if verdict.hosts else _KINDS.get(late.phase, "straggler"),
+        fields(verdict, own.step_ns),
         category=_category(own, verdict),
-        sentence=" ".join(
-            [
-                sentence(verdict),
-                *workload_sentences(more, several=len(verdict.ranks) > 1),
-                *layer_sentences(late.phase, parts),
-                *code_sentences(seen),
-            ]
-        ),
+        more=[
+            *([NO_BASELINE] if verdict.majority else []),
+            *workload_sentences(more, several=len(verdict.ranks) > 1),
+            *layer_sentences(late.phase, parts),
+            *code_sentences(seen),
+        ],
         saving=cost.saving,
         interval=cost.interval,
         cost=cost.cost,
@@ -268,6 +263,7 @@ def blocked_by(calls: pl.DataFrame, ranks: tuple[int, ...]) -> tuple[float, floa
 LAYERED: Final = ("forward", "backprop", "update")
 FEWEST_PARTS: Final = 3
 WORTH_MENTIONING: Final = 0.1  # of the delay, absorbed
+NO_BASELINE: Final = "So many ranks are stragglers that the median rank is no reliable baseline."
 
 
 @dataclass(frozen=True)
@@ -284,21 +280,22 @@ class Verdict:
     majority: bool
 
 
-def sentence(verdict: Verdict) -> str:
-    """Return it as a sentence."""
+def fields(verdict: Verdict, step_ns: float) -> dict[str, str]:
+    """Return what is filled into the sentence of a straggler or slow host."""
     named = verdict.hosts or verdict.ranks
     who = fmt.listing("host" if verdict.hosts else "rank", named)
     several = len(named) > 1
-    text = (
-        f"{fmt.capital(who)} {_course(verdict.late, several=several)}, "
-        f"{fmt.steps(*verdict.steps)}: +{fmt.duration(verdict.extra_ns)} a step "
-        f"({fmt.percent(verdict.share)} of a step); {_waiting(verdict, several=several)}. "
-        f"Without {'them' if several else 'it'} the job would be "
-        f"{fmt.percent(verdict.cost.saving)} shorter{_absorbed(verdict.cost)}."
-    )
-    if verdict.majority:
-        text += " So many ranks are late that the median rank is no reliable reference."
-    return text
+    return {
+        "who": fmt.capital(who),
+        "course": _course(verdict, several=several),
+        "steps": fmt.steps(*verdict.steps),
+        "extra": fmt.duration(verdict.extra_ns),
+        "share": fmt.percent(verdict.share),
+        "step": fmt.duration(step_ns),
+        "waiting": _waiting(verdict, several=several),
+        "it": "them" if several else "it",
+        "absorbed": _absorbed(verdict.cost),
+    }
 
 
 def layer_sentences(phase: str, parts: Parts | None) -> list[str]:
@@ -319,26 +316,31 @@ def code_sentences(seen: Culprit | None) -> list[str]:
     function, _, place = seen.frame.removesuffix(")").rpartition(" (")
     file, _, line = place.rpartition(":")
     name = f"{function} ({PurePath(file).name}:{line})"
-    return [f"Samples of its stack show where: {name}."]
+    return [f"Stack samples show where: {name}."]
 
 
 def _absorbed(cost: Price) -> str:
     if cost.in_flight < WORTH_MENTIONING:
         return ""
-    return f": reductions under way absorb {fmt.percent(cost.in_flight)} of the delay"
+    return f"; reductions in flight absorb {fmt.percent(cost.in_flight)} of the delay"
 
 
-def _course(late: Episode, *, several: bool) -> str:
-    verb, phase = "are" if several else "is", fmt.phase(late.phase)
+def _course(verdict: Verdict, *, several: bool) -> str:
+    late = verdict.late
+    phase = fmt.phase(late.phase)
     if late.pattern == "sparse":
         often = f"every {late.period} steps" if late.period else f"in {len(late.touched)} steps"
         stalling = fmt.series([fmt.phase(name) for name in (late.phase, *late.also)])
         return f"{'stall' if several else 'stalls'} in {stalling} {often}"
+    if verdict.hosts:
+        slow = "are slow" if several else "is slow"
+    else:
+        slow = "are stragglers" if several else "is a straggler"
     if late.pattern == "rotating":
-        return f"{verb} late in {phase}, one after the other"
+        return f"{slow} in {phase}, one after the other"
     if late.pattern == "drifting":
-        return f"{verb} later and later in {phase}"
-    return f"{verb} late in {phase}"
+        return f"{slow} in {phase}, with growing delay"
+    return f"{slow} in {phase}"
 
 
 def _waiting(verdict: Verdict, *, several: bool) -> str:

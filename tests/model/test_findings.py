@@ -1,0 +1,164 @@
+"""The table of finding kinds is whole, and the only place outside of analyses that names a kind."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+import pytest
+
+from tracelens.accounting.phases import CATEGORIES
+from tracelens.model.findings import (
+    KINDS,
+    Category,
+    Details,
+    Finding,
+    FindingKind,
+    Group,
+    fields_of,
+    healthy,
+    suppressed,
+)
+from tracelens_dashboard.pages import PAGES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+ANALYSES = ROOT / "tracelens" / "analyses"
+TABLE = ROOT / "tracelens" / "model" / "findings.py"
+# Names that are no kinds where they stand: a cause of the waterfall, and a kind of note.
+OTHER_MEANINGS = {"slow_host": "cause", "desync": "note"}
+UNREPORTED = {"insufficient_evidence"}  # no analysis has a finding of it yet
+
+kinds = pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.kind)
+
+
+def named_in(path: Path) -> set[str]:
+    return set(KINDS) & set(re.findall(r"[\"'](\w+)[\"']", path.read_text(encoding="utf-8")))
+
+
+def products() -> Iterator[Path]:
+    for room in ("tracelens", "instrument/tracelens_instrument", "dashboard/tracelens_dashboard"):
+        yield from (ROOT / room).rglob("*.py")
+
+
+@kinds
+def test_an_entry_has_all_fields(kind: FindingKind) -> None:
+    """Words for people, a group, and a category or none."""
+    assert kind.title[:1].isupper()
+    assert kind.group in get_args(Group)
+    assert kind.category in {None, *get_args(Category)}
+    assert kind.worst_of in {None, *CATEGORIES}
+    assert kind.suppressed is None or set(kind.suppressed.by) <= set(KINDS) - {kind.kind}
+
+
+@kinds
+def test_templates_have_plain_fields(kind: FindingKind) -> None:
+    """Each is filled in with text alone, by names."""
+    for template in (kind.sentence, *kind.cases.values()):
+        names = fields_of(template)
+        assert names
+        assert all(re.fullmatch(r"[a-z]+", name) for name in names)
+        assert template.format(**{name: name for name in names})
+
+
+@kinds
+def test_its_pages_exist(kind: FindingKind) -> None:
+    """A link to a page that is not there would lead nowhere."""
+    paths = {page.PATH for page in PAGES}
+    assert set(kind.also_on) <= paths
+    assert kind.page is None or kind.page.path in paths
+
+
+def test_titles_are_unique() -> None:
+    """A title says which kind it is; no entry hides another one."""
+    assert len({kind.title for kind in KINDS.values()}) == len(KINDS)
+    entries = re.findall(r'^        kind="(\w+)"', TABLE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert entries == list(KINDS)
+
+
+def test_each_kind_is_reported() -> None:
+    """By an analysis, whose module names it."""
+    named = {kind for path in ANALYSES.rglob("*.py") for kind in named_in(path)}
+    assert set(KINDS) - named == UNREPORTED
+
+
+def test_nothing_else_names_a_kind() -> None:
+    """A kind is added by its analysis and its entry: no other module of the product knows one."""
+    found = {
+        (str(path.relative_to(ROOT)), kind)
+        for path in products()
+        if path != TABLE and (ANALYSES not in path.parents or path == ANALYSES / "__init__.py")
+        for kind in named_in(path) - set(OTHER_MEANINGS)
+    }
+    assert found == set()
+
+
+def test_details_are_those_of_a_finding() -> None:
+    """`Finding.of` passes on every field but those that it makes."""
+    made = {"kind", "category", "sentence"}
+    assert list(Details.__annotations__) == [f.name for f in fields(Finding) if f.name not in made]
+
+
+def test_a_sentence_is_filled_in() -> None:
+    """The saving comes from the finding, with its interval."""
+    made = Finding.of(
+        "congestion",
+        {"steps": "steps 3 to 9", "ratio": "2.5", "link": "no link is the cause"},
+        saving=0.07,
+        interval=(0.068, 0.073),
+    )
+    assert made.category == "fault"
+    assert made.sentence.startswith(
+        "Transfers are slow for all ranks, steps 3 to 9: they take 2.5x"
+    )
+    assert made.sentence.endswith("by 7.0 % (95 % CI 6.8\N{EN DASH}7.3).")
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    """Unknown kinds, missing and superfluous fields, and a category that nobody gives."""
+    with pytest.raises(ValueError, match="'slow' is no kind of finding; known are straggler, "):
+        Finding(kind="slow", category="fault", sentence="It is slow.")
+    with pytest.raises(
+        ValueError, match=r"has the fields \['note'\]; given are \['more', 'note'\]"
+    ):
+        Finding.of("desync", {"note": "So.", "more": "Even."})
+    with pytest.raises(ValueError, match="needs a category"):
+        Finding.of("dropped_events", {"lost": "3", "reasons": "none"})
+
+
+def of(kind: str, saving: float | None = None, ranks: tuple[int, ...] = ()) -> Finding:
+    return Finding(kind=kind, category="opportunity", sentence="So.", saving=saving, ranks=ranks)
+
+
+def test_one_finding_must_explain_half_of_the_exposed_communication() -> None:
+    """Two that explain a third each do not."""
+    exposed = of("exposed_communication", 0.3)
+    assert suppressed(exposed, [exposed, of("slow_link", 0.15)])
+    assert not suppressed(exposed, [exposed, of("slow_link", 0.1), of("congestion", 0.1)])
+    assert not suppressed(exposed, [exposed, of("data_stall", 0.3)])
+
+
+def test_stragglers_explain_an_imbalance_together() -> None:
+    """Two that explain a third each do."""
+    uneven = of("load_imbalance", 0.3)
+    assert suppressed(uneven, [uneven, of("straggler", 0.1), of("gc_stall", 0.1)])
+    assert not suppressed(uneven, [uneven, of("straggler", 0.1)])
+
+
+def test_a_stale_worker_is_no_straggler_as_well() -> None:
+    """If it is the same rank."""
+    assert suppressed(of("straggler", 0.3, (2,)), [of("stale_worker", 0.0, (1, 2))])
+    assert not suppressed(of("straggler", 0.3, (2, 3)), [of("stale_worker", 0.0, (2,))])
+    assert not suppressed(of("straggler", 0.3), [of("stale_worker", 0.0, (2,))])
+
+
+def test_the_verdict_counts_opportunities() -> None:
+    """With one, with several, with none."""
+    assert healthy([]) == "Healthy: no straggler or fault"
+    one = of("update_gap", 0.1)
+    assert healthy([one]).endswith("; 1 optimization opportunity")
+    assert healthy([one, one]).endswith("; 2 optimization opportunities")

@@ -20,7 +20,7 @@ def test_devices_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     """In words and, for programs, device by device."""
     write(DEVICES, tmp_path)
     assert main(["info", str(tmp_path)]) == 0
-    assert "4 devices timed, their clocks known to within" in capsys.readouterr().out
+    assert "4 devices timed, clock uncertainty" in capsys.readouterr().out
     assert main(["info", str(tmp_path), "--format", "json"]) == 0
     clocks = json.loads(capsys.readouterr().out)["devices"]
     assert [(clock["process"], clock["device"]) for clock in clocks] == [(r, 0) for r in range(4)]

@@ -36,5 +36,5 @@ def test_demo_names_the_slow_rank(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     planted = "rank 2 gets 40 ms of extra work in backprop"
     assert planted in done.stdout
-    assert "1. straggler" in done.stdout
+    assert "1. Straggler" in done.stdout
     assert "Rank 2 is a straggler in backprop" in " ".join(done.stdout.split())

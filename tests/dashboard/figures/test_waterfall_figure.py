@@ -33,7 +33,7 @@ def test_the_sentence_names_the_largest_loss() -> None:
     """One sentence says how much is useful and what takes most of the rest."""
     sentence = overview.waterfall(EFFICIENCY, LIGHT).summary
     assert sentence == (
-        "60 % of the ranks' time is useful work; most is lost to waiting for late ranks."
+        "60 % of the ranks' time is useful work; most is lost to wait at collectives."
     )
 
 

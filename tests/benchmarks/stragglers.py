@@ -1,4 +1,4 @@
-"""Measure false alarms and recall of the straggler statistics, as docs/analyses/stragglers.md tells them.
+"""Measure false alarms and recall of the straggler statistics (docs/analyses/stragglers.md).
 
 Run: PYTHONPATH=.:tests python tests/benchmarks/stragglers.py
 """

@@ -75,7 +75,7 @@ def title(finding: Finding) -> str:
 
 
 def amount(finding: Finding) -> tuple[str, str]:
-    """Say what it costs in points, and in which colour: that of faults, of opportunities, or none."""
+    """Return its saving or cost in points, and the colour: that of faults, of opportunities, or none."""
     cost = finding.saving if finding.saving is not None else finding.cost
     if cost is None or cost < NOTHING:
         return "!" if finding.category == "fault" else "i", "quiet"
@@ -124,10 +124,10 @@ def _joined(who: str, what: str) -> str:
 
 def _explain(finding: Finding) -> str:
     if finding.saving is None:
-        return "What it costs cannot be told from this trace."
+        return "Its cost cannot be determined from this trace."
     if finding.saving < NOTHING:
-        return "Nobody waits for it; what it costs is not time."
-    return "Points of the job's time that mending it would save."
+        return "No rank waits for it: it costs no job time."
+    return "Estimated reduction of job time if fixed, in percentage points."
 
 
 def _target(store: Store, finding: Finding) -> str:
@@ -143,14 +143,14 @@ def _ways(store: Store, finding: Finding) -> list[Component]:
     """Offer the places in which it can be seen, as links above the card's own."""
     ways = []
     if finding.shards:
-        ways.append(("Its shard", links.to_shard(store, finding)))
+        ways.append(("Shard", links.to_shard(store, finding)))
     ways.append(("Show in the timeline", links.to_timeline(store, finding)))
     if set(finding.ranks) & set(store.sampled):
-        ways.append(("Its code", links.to_stacks(store, finding)))
+        ways.append(("Sampled code", links.to_stacks(store, finding)))
     if finding.kind in PAGES_OF:
         name, path = PAGES_OF[finding.kind]
         ways.append((name, links.to_page(store, path, finding)))
     step = links.to_worst_step(store, finding)
     if step:
-        ways.append(("Its worst step", step))
+        ways.append(("Worst step", step))
     return [dcc.Link(label, href=href, className="way") for label, href in ways]

@@ -74,11 +74,11 @@ def place_coloured(page: Page, height: float, category: str) -> tuple[float, flo
 def test_the_slow_rank(browser: Browser, url: str) -> None:
     """The card's worst step, then the long span: the slow rank, its phase, and what others took."""
     with opened(browser, url) as page:
-        card_of(page, f"Rank {SLOW} late").get_by_role("link", name="Its worst step").click()
+        card_of(page, f"Rank {SLOW} late").get_by_role("link", name="Worst step").click()
         row = middle_of(page, f"rank {SLOW}")
         page.mouse.click(*place_saying(page, row, "backprop"))
         expect(page.locator("#details-title")).to_contain_text(f"backprop on rank {SLOW} in step")
-        expect(page.locator("#timeline-details")).to_contain_text("the others' median")
+        expect(page.locator("#timeline-details")).to_contain_text("peers' median")
         expect(page.locator("#timeline-details .spans")).to_contain_text("backprop")
         assert page.evaluate("clicks") <= MOST_CLICKS
 
@@ -86,9 +86,11 @@ def test_the_slow_rank(browser: Browser, url: str) -> None:
 def test_the_hot_shard(browser: Browser, url: str) -> None:
     """The card's worst step, then where its row is busy: which push it served, of how many bytes."""
     with opened(browser, url) as page:
-        card_of(page, f"Shard {HOT}").get_by_role("link", name="Its worst step").click()
+        card_of(page, f"Shard {HOT}").get_by_role("link", name="Worst step").click()
         row = middle_of(page, f"PS {HOT} serves")
         page.mouse.click(*place_coloured(page, row, "aggregate"))
-        expect(page.locator("#details-title")).to_contain_text(f"shard adds up on PS shard {HOT}")
+        expect(page.locator("#details-title")).to_contain_text(
+            f"server: aggregate on PS shard {HOT}"
+        )
         expect(page.locator("#timeline-details .spans")).to_contain_text("24.0 MiB")
         assert page.evaluate("clicks") <= MOST_CLICKS

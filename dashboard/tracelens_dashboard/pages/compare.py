@@ -201,9 +201,7 @@ def _category(store: Store, other: Store) -> str:
         return ""
     name, mine, theirs = moved[0]
     more = "more" if mine > theirs else "less"
-    return (
-        f"Largest change: {text.duration(abs(mine - theirs))} {more} per step of {name_of(name)}."
-    )
+    return f"Largest change: {name_of(name)}, {text.duration(abs(mine - theirs))} {more} per step."
 
 
 def _findings(store: Store, other: Store) -> Component:

@@ -131,7 +131,7 @@ def _inputs() -> list[Component]:
         min=1,
         max=MOST_MIB,
         suffix=" MiB per rank",
-        w=122,
+        w=140,
         **small,
         **aria("amount to transfer"),
     )

@@ -88,7 +88,7 @@ def test_what_can_be_written_depends_on_amount_and_speed() -> None:
     said = [interleaving.idle_time(table, amount, 1.0, LIGHT).summary for amount in (64, 128)]
     assert said[0].startswith("Rank 1 has the least idle time: 4.19 ms of 8.00 ms")
     assert said[0].endswith("the idle time of 16 steps.")
-    assert said[1].endswith("the free time of 32 steps.")
+    assert said[1].endswith("the idle time of 32 steps.")
     none = table.with_columns(usable_ns=pl.lit(0, pl.Int64))
     assert "no room" in interleaving.idle_time(none, 64, 1.0, LIGHT).summary
 

@@ -103,8 +103,8 @@ def test_a_segment_of_the_path_leads_to_its_span(
     """Its row of the table, however it is sorted, leads to its rank and its moment, the path drawn."""
     with opened(browser, addresses[critical_path.TITLE]) as page:
         expect(part(page, critical_path.SLACK, "summary")).not_to_be_empty()
-        part(page, critical_path.PIECES, "switch").check(force=True)
-        table = part(page, critical_path.PIECES, "rows")
+        part(page, critical_path.SEGMENTS, "switch").check(force=True)
+        table = part(page, critical_path.SEGMENTS, "rows")
         table.get_by_text("rank", exact=True).click()
         header = table.get_by_role("columnheader", name="rank")
         expect(header).to_have_attribute("aria-sort", "ascending")

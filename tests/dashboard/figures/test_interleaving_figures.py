@@ -90,7 +90,7 @@ def test_what_can_be_written_depends_on_amount_and_speed() -> None:
     assert said[0].endswith("the idle time of 16 steps.")
     assert said[1].endswith("the idle time of 32 steps.")
     none = table.with_columns(usable_ns=pl.lit(0, pl.Int64))
-    assert "no room" in interleaving.idle_time(none, 64, 1.0, LIGHT).summary
+    assert "would delay the job" in interleaving.idle_time(none, 64, 1.0, LIGHT).summary
 
 
 @pytest.mark.parametrize("value", [None, "", "much", -1, 0, 1e30, float("nan")])

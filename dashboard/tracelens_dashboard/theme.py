@@ -1,7 +1,7 @@
 """Colours and templates, light and dark, and the one configuration of every graph.
 
-Culprits are strong, victims pale: whoever waits for a late rank almost melts into the background,
-so the eye goes to the one that works.
+Culprits are strong, victims pale: a rank that waits almost melts into the background, so the eye
+goes to the straggler it waits for.
 """
 
 from __future__ import annotations
@@ -77,16 +77,16 @@ NAMES: Final = {
     "update": "weight update",
     "checkpoint": "checkpoint",
     "gc": "garbage collection",
-    "user": "other own work",
-    "wait": "waiting for late ranks",
-    "ps_queue": "queueing at shards",
+    "user": "other compute",
+    "wait": "wait at collectives",
+    "ps_queue": "server queue",
     "transfer": "transfer",
     "idle": "idle",
-    "unknown": "not recorded",
-    "receive": "shard receives",
-    "aggregate": "shard adds up",
-    "apply": "shard updates weights",
-    "reply": "shard answers",
+    "unknown": "uninstrumented",
+    "receive": "server: receive",
+    "aggregate": "server: aggregate",
+    "apply": "server: apply update",
+    "reply": "server: reply",
     "stack": "sampled code",
     "next_stack": "sampled code",
 }
@@ -94,7 +94,7 @@ NAMES: Final = {
 
 @dataclass(frozen=True)
 class Theme:
-    """One colour scheme; `ramp` runs from punctual to as late as it gets."""
+    """One colour scheme; `ramp` runs from no residual to the largest."""
 
     name: str
     text: str
@@ -152,7 +152,7 @@ def of(scheme: str | None) -> Theme:
 
 
 def name_of(label: str | None) -> str:
-    """Say a category or a shard's operation in words."""
+    """Return the name of a category or a server's operation."""
     return NAMES.get(label or "", label or "")
 
 

@@ -15,11 +15,16 @@ from flask import Response, abort, request
 if TYPE_CHECKING:
     from dash import Dash
 
-
 LOOPBACK: Final = "127.0.0.1"
 TRUSTED_HOSTS: Final = (LOOPBACK, "localhost")
 EVERYWHERE: Final = "0.0.0.0"  # noqa: S104 - served there with a token only
 TOKEN_BYTES: Final = 32
+READING: Final = {"GET", "HEAD", "OPTIONS"}
+# What the pages themselves send is far below; a longer address or body is no view of ours.
+LONGEST_QUERY: Final = 4096
+MOST_PARAMETERS: Final = 32
+MOST_BYTES: Final = 1 << 20
+LOCKED: Final = "This run is shown with its token only: open the address that the terminal printed."
 
 
 @dataclass(frozen=True)
@@ -64,14 +69,6 @@ def _outward_address() -> tuple[str, ...]:
         return (str(probe.getsockname()[0]),)
 
 
-READING: Final = {"GET", "HEAD", "OPTIONS"}
-# What the pages themselves send is far below; a longer address or body is nobody's view.
-LONGEST_QUERY: Final = 4096
-MOST_PARAMETERS: Final = 32
-MOST_BYTES: Final = 1 << 20
-LOCKED: Final = "This run is shown with its token only: open the address that the terminal printed."
-
-
 def protect(app: Dash, access: Access | None = None) -> None:
     """Refuse foreign hosts, foreign pages, strangers and floods; load nothing from elsewhere."""
     known = access or Access()
@@ -107,12 +104,12 @@ def _check_origin() -> None:
 
 
 def _own(origin: str | None) -> bool:
-    """Say whether a page of this server sent it; programs other than browsers send no origin."""
+    """Return whether a page of this server sent it; programs other than browsers send no origin."""
     return origin is None or urlsplit(origin).netloc == request.host
 
 
 def _check_token(token: str) -> Response | None:
-    """Let in who has the cookie; who brings the token gets it; all others are told what is missing."""
+    """Let in who has the cookie; who brings the token gets it; all others learn what is missing."""
     if _equal(request.cookies.get(_cookie(), ""), token):
         return None
     if request.method == "GET" and _equal(request.args.get("token", ""), token):

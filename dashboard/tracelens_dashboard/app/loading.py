@@ -29,21 +29,21 @@ POLL_MS: Final = 500
 POLL: Final = "arriving-poll"
 PROGRESS: Final = "arriving-progress"
 AGAIN: Final = "arriving-again"
-WORDS: Final = {
-    "queued": "Another run is being read; this one comes next.",
+STAGES: Final = {
+    "queued": "Another run is being read; this one is next.",
     "reading": "Its files are read, clocks are aligned and collectives matched.",
-    "analyzing": "Its time is explained: phases, late ranks, waits.",
-    "indexing": "What was found is kept in an index, so that it opens at once from now on.",
+    "analyzing": "Its time is being analyzed: phases, stragglers, wait states.",
+    "indexing": "Results are being written to an index; the run will open at once from now on.",
 }
 
 
 def place(page: Page, runs: Runs, view: ViewState) -> Component:
-    """Return a page, or what is to be said until there is one."""
+    """Return a page, or what stands in its place until there is one."""
     return html.Div(_content(page, runs, view), id=ids.BODY)
 
 
 def register(app: Dash, pages: Sequence[Page]) -> None:
-    """Ask how far a run's opening is, and show its page once it is open."""
+    """Poll the progress of opening a run, and show its page once it is open."""
     by_path = {page.PATH: page for page in pages}
 
     @app.callback(
@@ -91,8 +91,8 @@ def _content(page: Page, runs: Runs, view: ViewState) -> Component:
     store = runs.open(entry, PATIENCE_S)
     if missing is None and store:
         return _shown(page, entry.id, store, view)
-    late = missing or entry
-    return _failed(late) if late.stage.kind == "failed" else _waiting(late)
+    pending = missing or entry
+    return _failed(pending) if pending.stage.kind == "failed" else _waiting(pending)
 
 
 def _pending(page: Page, runs: Runs, view: ViewState, patience_s: float) -> Entry | None:
@@ -116,16 +116,16 @@ def _waiting(entry: Entry) -> Component:
 
 
 def _progress(entry: Entry) -> list[Component]:
-    """Say what is being done, and how much of it is."""
+    """Return what is being done, and how much of it is done."""
     stage = entry.stage
     share = 100 * stage.done / stage.total if stage.total else 0
     bar = dmc.Progress(value=share or 100, animated=True, mt="xs", **aria("progress"))
-    return [html.P(_words(stage)), bar]
+    return [html.P(_stage_text(stage)), bar]
 
 
-def _words(stage: Stage) -> str:
-    words = WORDS.get(stage.what or stage.kind, "It is about to be read.")
-    return f"{words} {stage.done:,} of {stage.total:,}." if stage.total else words
+def _stage_text(stage: Stage) -> str:
+    doing = STAGES.get(stage.what or stage.kind, "Queued for reading.")
+    return f"{doing} {stage.done:,} of {stage.total:,}." if stage.total else doing
 
 
 def _failed(entry: Entry) -> Component:
@@ -139,7 +139,7 @@ def _failed(entry: Entry) -> Component:
 def _unknown() -> Component:
     return _message(
         "This run is not served here",
-        html.P("The address names a run that is not, or no longer, among those that are served."),
+        html.P("The address names a run that is not (or no longer) served here."),
     )
 
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from tracelens.lod.run_data import Glance
     from tracelens_dashboard.runs.catalog import Entry, Runs
 
-
 PATH: Final = "/runs"
 TITLE: Final = "Runs"
 
@@ -38,28 +37,52 @@ READ: Final = "run-read"
 POLL: Final = "run-poll"
 POLL_MS: Final = 1500
 LONGEST_SEARCH: Final = 100
-COLUMNS: Final = ("run", "useful work", "step time", "verdict", "")
+SPARKLINE_WIDTH: Final = 120
+SPARKLINE_HEIGHT: Final = 28
+LEAST_SPREAD: Final = 0.25  # of the median: noise is drawn as noise, not as mountains
+MOST_QUANTILE: Final = 0.98  # a first step that loads libraries would flatten all others
+COLUMNS: Final = ("run", "efficiency", "step time", "verdict", "")
 ONLY_ONE: Final = (
-    "One run is served. To see several, and to compare two, name more of them, or a folder that holds "
-    "them: tracelens serve DIR DIR ..."
+    "One run is served. To see or compare several, name more of them, or a folder that holds them: "
+    "tracelens serve DIR DIR ..."
 )
 NONE_YET: Final = (
     "No run is here yet: what is recorded into the folders that are served shows up on its own."
 )
 NEWEST: Final = "newest first"
-SORTS: Final[dict[str, Callable[[Row], Any]]] = {
-    NEWEST: lambda row: -row.entry.changed_ns,
-    "by name": lambda row: row.name.casefold(),
-    "least useful work first": lambda row: _of(row, lambda seen: seen.efficiency),
-    "longest steps first": lambda row: _of(row, lambda seen: -seen.step_ns),
-    "most ranks first": lambda row: _of(row, lambda seen: -seen.ranks),
-}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A run, and what is known of it before it is opened; null = it has to be read first."""
+
+    entry: Entry
+    glance: Glance | None
+
+    @property
+    def name(self) -> str:
+        """What the run is called."""
+        return text.shown(self.entry.name)
+
+    @property
+    def searchable(self) -> str:
+        """All that can be searched for."""
+        return f"{self.entry.name} {self.glance.verdict if self.glance else ''}".casefold()
 
 
 def _of(row: Row, measure: Callable[[Glance], float | None]) -> float:
     """Measure a run; those of which nothing is known come last."""
     found = measure(row.glance) if row.glance else None
     return math.inf if found is None else found
+
+
+SORTS: Final[dict[str, Callable[[Row], Any]]] = {
+    NEWEST: lambda row: -row.entry.changed_ns,
+    "by name": lambda row: row.name.casefold(),
+    "lowest efficiency first": lambda row: _of(row, lambda seen: seen.efficiency),
+    "longest steps first": lambda row: _of(row, lambda seen: -seen.step_ns),
+    "most ranks first": lambda row: _of(row, lambda seen: -seen.ranks),
+}
 
 
 def layout(runs: Runs, _view: ViewState) -> Component:
@@ -129,33 +152,15 @@ def _controls(rows: list[Row]) -> Component:
 
 
 def _table(rows: list[Row], wanted: Any, sort: Any) -> Component:
-    """List what is called so, or found so, in an order; both come from the browser."""
+    """List the runs whose name or verdict matches, in an order; both come from the browser."""
     asked_for = wanted.strip()[:LONGEST_SEARCH].casefold() if isinstance(wanted, str) else ""
-    found = [row for row in rows if asked_for in row.words]
+    found = [row for row in rows if asked_for in row.searchable]
     if not found:
-        return html.P(f"No run is called “{asked_for}”." if rows else NONE_YET, className="summary")
+        return html.P(f"No run matches “{asked_for}”." if rows else NONE_YET, className="summary")
     found.sort(key=SORTS.get(str(sort), SORTS[NEWEST]))
     head = html.Thead(html.Tr([html.Th(name) for name in COLUMNS]))
     body = html.Tbody([draw_row(row) for row in found])
     return html.Table([head, body], className="spans runs")
-
-
-@dataclass(frozen=True)
-class Row:
-    """A run, and what is known of it before it is opened; null = it has to be read first."""
-
-    entry: Entry
-    glance: Glance | None
-
-    @property
-    def name(self) -> str:
-        """What the run is called."""
-        return text.shown(self.entry.name)
-
-    @property
-    def words(self) -> str:
-        """All that can be searched for."""
-        return f"{self.entry.name} {self.glance.verdict if self.glance else ''}".casefold()
 
 
 def draw_row(row: Row) -> Component:
@@ -195,7 +200,7 @@ def _efficiency(glance: Glance | None) -> Component:
 def _pace(glance: Glance | None) -> list[Component]:
     if glance is None or not glance.steps:
         return []
-    usual = f"{text.duration(glance.step_ns)} a step"
+    usual = f"{text.duration(glance.step_ns)} per step"
     line = sparkline(glance.pace_ns, f"step time over the run, {usual}")
     return [line, html.Div(usual, className="fact-name")]
 
@@ -205,37 +210,31 @@ def _verdict(row: Row) -> Component:
     if stage.kind == "failed":
         return html.Span(stage.what, role="alert", className="points-fault")
     if row.glance is None:
-        return html.Span("It is read and explained when it is first opened.", className="fact-name")
+        return html.Span("It is read and analyzed when first opened.", className="fact-name")
     more = f" and {row.glance.faults - 1} more" if row.glance.faults > 1 else ""
-    told = [html.Span(clean(row.glance.verdict))]
-    return html.Span([*told, html.Span(more, className="fact-name")])
+    worst = html.Span(clean(row.glance.verdict))
+    return html.Span([worst, html.Span(more, className="fact-name")])
 
 
 def label_of(row: Row) -> Component:
-    """Say where a run's index stands."""
+    """Return the state of a run's index."""
     stage = row.entry.stage
-    said = "ready" if row.glance else "not read yet"
+    state = "ready" if row.glance else "not read yet"
     if stage.kind == "failed":
-        said = "cannot be read"
+        state = "cannot be read"
     elif stage.kind == "queued":
-        said = "waits its turn"
+        state = "queued"
     elif stage.under_way:
         share = f" {100 * stage.done // stage.total} %" if stage.total else ""
-        said = f"{stage.what}{share}"
+        state = f"{stage.what}{share}"
     kind = "busy" if stage.under_way else stage.kind
-    return html.Span(said, className=f"standing standing-{kind}")
+    return html.Span(state, className=f"standing standing-{kind}")
 
 
-SPARKLINE_WIDTH: Final = 120
-SPARKLINE_HEIGHT: Final = 28
-LEAST_SPREAD: Final = 0.25  # of the median: noise is drawn as noise, not as mountains
-MOST_QUANTILE: Final = 0.98  # a first step that loads libraries would flatten all others
-
-
-def sparkline(values: Sequence[int], say: str) -> Component:
-    """Draw numbers from left to right; `say` is what a screen reader tells instead."""
+def sparkline(values: Sequence[int], label: str) -> Component:
+    """Draw numbers from left to right; `label` is what a screen reader says instead."""
     if len(values) < 2:
-        return html.Span(say, className="fact-name")
+        return html.Span(label, className="fact-name")
     mask = f"url(data:image/svg+xml;base64,{b64encode(_svg(values).encode()).decode()})"
     style = {
         "maskImage": mask,
@@ -243,7 +242,7 @@ def sparkline(values: Sequence[int], say: str) -> Component:
         "width": SPARKLINE_WIDTH,
         "height": SPARKLINE_HEIGHT,
     }
-    return html.Span(className="sparkline", style=style, role="img", title=say, **aria(say))
+    return html.Span(className="sparkline", style=style, role="img", title=label, **aria(label))
 
 
 def _svg(values: Sequence[int]) -> str:

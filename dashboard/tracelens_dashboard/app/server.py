@@ -46,23 +46,11 @@ if TYPE_CHECKING:
 
     from tracelens_dashboard.pages import Page
 
-
+THREADS: Final = 8
+PORT_TAKEN: Final = {errno.EADDRINUSE, errno.EACCES}
 LIBRARY_PATH: Final = "/plotly.js"
 LIBRARY_ADDRESS: Final = f"{LIBRARY_PATH}?v={get_plotlyjs_version()}"
 COMPILE_HINT: Final = "//# allFunctionsCalledOnLoad\n"
-
-
-def register_library(app: Dash) -> None:
-    """Serve it. Its address has the version, so that a browser asks for it once."""
-    app.server.add_url_rule(LIBRARY_PATH, "plotly", _library)
-
-
-def _library() -> Response:
-    answer = Response(COMPILE_HINT + get_plotlyjs(), mimetype="text/javascript")
-    answer.headers["Cache-Control"] = "private, max-age=31536000, immutable"
-    return answer
-
-
 ASSETS: Final = Path(__file__).parents[1] / "assets"
 INDEX: Final = """<!DOCTYPE html>
 <html lang="en">
@@ -80,10 +68,13 @@ INDEX: Final = """<!DOCTYPE html>
 <footer>{%config%}{%scripts%}{%renderer%}</footer>
 </body>
 </html>"""
-
 GONE: Final = (
     "Files of this run were moved or removed while it was shown: choose another run from the list, or "
     "serve this one from where it is now."
+)
+NETWORK: Final = (
+    "Anyone with this address can see the run, and traffic is not encrypted; "
+    "safer is a tunnel: ssh -L {port}:127.0.0.1:{port} {name}\n"
 )
 
 _log = logging.getLogger(__name__)
@@ -123,6 +114,17 @@ def create_app(served: Runs | Store, access: Access | None = None) -> Dash:
     return app
 
 
+def register_library(app: Dash) -> None:
+    """Serve the library that draws charts. Its address has the version: a browser asks for it once."""
+    app.server.add_url_rule(LIBRARY_PATH, "plotly", _library)
+
+
+def _library() -> Response:
+    answer = Response(COMPILE_HINT + get_plotlyjs(), mimetype="text/javascript")
+    answer.headers["Cache-Control"] = "private, max-age=31536000, immutable"
+    return answer
+
+
 def _add(path: str, title: str, layout: Callable[..., Component]) -> None:
     dash.register_page(
         f"tracelens_dashboard.pages{path.replace('/', '.')}",
@@ -145,22 +147,14 @@ def _list_layout(**query: str) -> Component:
 
 
 def _report_error(error: Exception) -> Any:
-    """Say that something failed, where the user looks; the log has the details."""
+    """Show that something failed, where the user looks; the log has the details."""
     sentence = str(error)
     if isinstance(error, FileNotFoundError):
         sentence = GONE
     elif not isinstance(error, TraceLensError):
         _log.error("a page could not be drawn", exc_info=error)
-        sentence = "Something in this page could not be drawn; the terminal says what."
+        sentence = "Something on this page could not be drawn; the terminal has the details."
     set_props(ids.TROUBLE, {"hide": False, "children": sentence})
-
-
-THREADS: Final = 8
-PORT_TAKEN: Final = {errno.EADDRINUSE, errno.EACCES}
-NETWORK: Final = (
-    "Whoever has this address can see the run, and nothing on the way is encrypted; "
-    "safer is a tunnel: ssh -L {port}:127.0.0.1:{port} {name}\n"
-)
 
 
 def serve(
@@ -186,7 +180,7 @@ def serve(
     url = access.address(host, server.effective_port)
     # The server's loop returns when it is interrupted; it may be before it or after it, too.
     with closing(server), suppress(KeyboardInterrupt), _interrupted_by_sigterm():
-        _tell(url, access, server.effective_port)
+        _announce(url, access, server.effective_port)
         if ready:
             ready(url)
         if open_browser:
@@ -194,7 +188,7 @@ def serve(
         server.run()
 
 
-def _tell(url: str, access: Access, port: int) -> None:
+def _announce(url: str, access: Access, port: int) -> None:
     sys.stdout.write(f"TraceLens is at {url} (Ctrl-C ends)\n")
     if access.token:
         sys.stdout.write(NETWORK.format(port=port, name=socket.gethostname()))
@@ -205,7 +199,7 @@ def _tell(url: str, access: Access, port: int) -> None:
 def _interrupted_by_sigterm() -> Iterator[None]:
     """Have SIGTERM do what Ctrl-C does: what runs in the background ignores SIGINT.
 
-    Only the main thread may say what a signal does; whoever serves from another one ends it otherwise.
+    Only the main thread may handle signals; a server in another thread is ended otherwise.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

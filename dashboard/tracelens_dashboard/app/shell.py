@@ -37,11 +37,11 @@ KEYS: Final = (
     ("w, s", "timeline: zoom in, zoom out"),
     ("a, d", "timeline: move left, move right"),
     ("0", "timeline: show the whole run"),
-    ("f", "timeline: fit to the clicked span, else to the steps of the finding"),
-    ("p", "timeline: pin the rank under the mouse, or let it go"),
-    ("[, ]", "timeline: the step before and after; of a wide view, the finding"),
+    ("f", "timeline: fit to the selected span, else to the finding's steps"),
+    ("p", "timeline: pin or unpin the rank under the mouse"),
+    ("[, ]", "timeline: previous and next step; in a wide view, finding"),
     ("/", "find spans by name in the timeline, runs in their list"),
-    ("Shift and drag", "timeline: measure a stretch of time"),
+    ("Shift and drag", "timeline: measure a time range"),
     ("?", "this help"),
 )
 
@@ -137,7 +137,7 @@ def _register_run(app: Dash, pages: Sequence[Page]) -> None:
 
 
 def heading(runs: Runs, view: ViewState) -> list[Component]:
-    """Say which run is shown, and what it was as soon as it is open."""
+    """Return which run is shown, and its size as soon as it is open."""
     if runs.alone:
         return _named(runs.alone.name, runs.alone)
     entry = runs.entry(view.run)
@@ -235,7 +235,7 @@ def _trouble() -> Component:
 
 
 def _help() -> Component:
-    rows = [html.Tr([html.Td(dmc.Kbd(keys)), html.Td(does)]) for keys, does in KEYS]
+    rows = [html.Tr([html.Td(dmc.Kbd(keys)), html.Td(action)]) for keys, action in KEYS]
     mouse = "In the timeline: wheel to zoom, drag to move, click a span for its details."
     body = [html.Table(html.Tbody(rows), className="keys"), html.P(mouse, className="summary")]
     return dmc.Modal(body, id=ids.HELP, title="Keys", opened=False)

@@ -2,7 +2,7 @@
 (() => {
   const REMEMBER_MS = 300;
   const SECOND = 1e9;
-  const BESIDE_PLOT = 136; // figures/overview.py: LEFT_PX + RIGHT_PX
+  const BESIDE_PLOT = 136; // figures/timeline/frame.py: LEFT_PX + RIGHT_PX
   let waiting = null;
 
   const query = (view, pins, sort, selected, path) => {

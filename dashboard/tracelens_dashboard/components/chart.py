@@ -80,8 +80,8 @@ def _heading(chart: str, title: str, *extra: Component) -> Component:
 
 
 def picture(title: str) -> dmc.Button:
-    """Return the button that saves the card's chart as it is seen; assets/export.js makes it work."""
-    name = aria(f"save as a picture: {title}")
+    """Return the button that saves the card's chart as shown; assets/export.js makes it work."""
+    name = aria(f"save as PNG: {title}")
     return dmc.Button(
         "PNG", variant="default", size="compact-xs", className="save-png", fw=500, **name
     )

@@ -33,7 +33,7 @@ def title(finding: Finding) -> str:
 
 
 def amount(finding: Finding) -> tuple[str, str]:
-    """Return what it costs in points, and in which colour: that of faults, of opportunities, or none."""
+    """Return its saving or cost in points, and the colour: that of faults, of opportunities, or none."""
     cost = finding.saving if finding.saving is not None else finding.cost
     if cost is None or cost < NOTHING:
         return "!" if finding.category == "fault" else "i", "quiet"

@@ -13,6 +13,7 @@ from tracelens.lod.step_times import StepGrid
 from tracelens.model.findings import KINDS
 from tracelens_dashboard.figures import (
     arrival_skew,
+    axes,
     bandwidth,
     critical_path,
     interleaving,
@@ -37,8 +38,10 @@ if TYPE_CHECKING:
     from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.theme import Theme
 
-
 MOST_PINNED: Final = 4
+ROW_PX: Final = 26
+MOST_PX: Final = 520
+PLOT_PX: Final = 300
 
 
 def waterfall(store: Store, theme: Theme) -> Drawing:
@@ -47,7 +50,7 @@ def waterfall(store: Store, theme: Theme) -> Drawing:
 
 
 def straggler_map(store: Store, theme: Theme) -> Drawing:
-    """Draw lateness by rank and step."""
+    """Draw residuals by rank and step."""
     return stragglers.by_rank(store.lateness, theme)
 
 
@@ -67,7 +70,7 @@ def timeline_height(store: Store) -> int:
 
 
 def straggler_categories(store: Store, theme: Theme) -> Drawing:
-    """Draw each rank's lateness by category."""
+    """Draw each rank's residual by category."""
     return stragglers.by_category(store.lateness, store.lateness_in, theme)
 
 
@@ -84,13 +87,11 @@ def step_times(store: Store, theme: Theme) -> Drawing:
 
 def steps_by_rank(store: Store, theme: Theme) -> Drawing:
     """Draw the steps' length by rank and step."""
-    grid = StepGrid.of(
-        store.times, store.times.categories, step_durations.MOST_ROWS, step_durations.MOST_COLUMNS
-    )
+    grid = StepGrid.of(store.times, store.times.categories, axes.MOST_ROWS, axes.MOST_COLUMNS)
     return step_durations.by_rank(grid, theme)
 
 
-def path_by_rank(store: Store, theme: Theme) -> Drawing:
+def path_composition(store: Store, theme: Theme) -> Drawing:
     """Draw what the critical path consists of."""
     return critical_path.composition(
         store.table("critical_path"), store.hosts, critical_path.GROUPS[0], theme
@@ -123,7 +124,7 @@ def straggler_calls(store: Store, theme: Theme) -> Drawing:
 
 
 def straggler_functions(store: Store, theme: Theme) -> Drawing:
-    """Draw the functions in which that rank spends longer than its peers."""
+    """Draw the functions of that rank by residual against its peers."""
     asked = peer_stacks.of_findings(store)
     return sampled_stacks.by_function(
         stacks.frames(*peer_stacks.stacks_of(store, asked)), asked.rank, theme
@@ -136,9 +137,6 @@ def _timeline_frame(store: Store) -> Frame:
     )
 
 
-ROW_PX: Final = 26
-MOST_PX: Final = 520
-PLOT_PX: Final = 300
 STRAGGLERS: Final[frozenset[Group]] = frozenset({"ranks"})
 NETWORK: Final[frozenset[Group]] = frozenset({"network", "overlap"})
 OVERLAP: Final[frozenset[Group]] = frozenset({"overlap"})
@@ -213,31 +211,31 @@ _OF_STEPS: Final[dict[str, Any]] = {"applies": _has_steps}
 _OF_SHARDS: Final[dict[str, Any]] = {"applies": _has_shards, "about": SHARDS}
 CHARTS: Final[tuple[Chart, ...]] = (
     Chart("Where the time went", _fixed(PLOT_PX), waterfall, lambda _store: True),
-    Chart("Who was late, when", _rows(_ranks), straggler_map, _has_steps, STRAGGLERS),
+    Chart("Residual by rank and step", _rows(_ranks), straggler_map, _has_steps, STRAGGLERS),
     Chart(
-        "What makes them late", _rows(_ranks), straggler_categories,
+        "Residual by phase", _rows(_ranks), straggler_categories,
         lambda store: len(store.ranks) > 1, STRAGGLERS,
     ),
     Chart(
-        "Functions in which it spends longer than its peers", _fixed(400), straggler_functions,
+        "Functions by residual against peers", _fixed(400), straggler_functions,
         lambda store: bool(store.sampled), STRAGGLERS,
     ),
     Chart(
-        "Its calls: redder is longer than on peers", _fixed(380), straggler_calls,
+        "Calls (red: longer than on peers)", _fixed(380), straggler_calls,
         lambda store: bool(store.sampled), STRAGGLERS,
     ),
     Chart(
-        "Who comes last to collectives", _rows(_ranks), _of(arrival_skew.last_arrivals, "arrivals_last"),
+        "Last arrivals at collectives", _rows(_ranks), _of(arrival_skew.last_arrivals, "arrivals_last"),
         _has("arrivals_last"), STRAGGLERS, deep=True,
     ),
-    Chart("Load of each shard", _rows(lambda s: s.shard_count), shard_loads, **_OF_SHARDS),
+    Chart("Load per shard", _rows(lambda s: s.shard_count), shard_loads, **_OF_SHARDS),
     Chart("Bytes between workers and shards", _rows(_ranks), shard_traffic, **_OF_SHARDS),
     Chart(
-        "Tensors of the fullest shard", _fixed(PLOT_PX), heaviest_tensors,
+        "Tensors of the max shard", _fixed(PLOT_PX), heaviest_tensors,
         lambda store: _has_shards(store) and _has("tensors")(store), SHARDS, deep=True,
     ),
     Chart(
-        "Where variables could lie", _fixed(PLOT_PX), _of(shards.placement_bars, "placements"),
+        "Variable placement", _fixed(PLOT_PX), _of(shards.placement_bars, "placements"),
         lambda store: store.table("placements").height > 1, SHARDS,
     ),
     Chart(
@@ -245,7 +243,7 @@ CHARTS: Final[tuple[Chart, ...]] = (
         _of(staleness.draw, "asynchrony"), _has("asynchrony"), SHARDS,
     ),
     Chart(
-        "Communication, hidden and exposed, step by step", _fixed(PLOT_PX),
+        "Overlapped and exposed communication per step", _fixed(PLOT_PX),
         _of(interleaving.overlap_by_step, "overlap_by_step"),
         lambda store: not interleaving.has_no_communication(store.table("overlap_by_step")), NETWORK,
     ),
@@ -259,32 +257,32 @@ CHARTS: Final[tuple[Chart, ...]] = (
         _has("links"), NETWORK, deep=True,
     ),
     Chart(
-        "From gradient to first use", _rows(_table("chains")), _of(interleaving.latency, "chains"),
-        _has("chains"), NETWORK, deep=True,
+        "Gradient-to-weight latency per bucket", _rows(_table("chains")),
+        _of(interleaving.latency, "chains"), _has("chains"), NETWORK, deep=True,
     ),
     Chart(
-        "Gaps between weight updates", _fixed(PLOT_PX), _of(interleaving.update_gaps, "gap_spread"),
+        "Gaps between optimizer updates", _fixed(PLOT_PX), _of(interleaving.update_gaps, "gap_spread"),
         _has("gap_spread"), OVERLAP, deep=True,
     ),
-    Chart("What every rank did", timeline_height, whole_timeline, **_OF_STEPS),
+    Chart("Timeline of all ranks", timeline_height, whole_timeline, **_OF_STEPS),
     Chart(
-        "Who carries the critical path, step by step", _rows(_ranks, 130),
+        "Critical path: ranks per step", _rows(_ranks, 130),
         _of(critical_path.by_step, "critical_cells"), _has("critical_cells"), STRAGGLERS,
     ),
     Chart(
-        "What the critical path consists of", _fixed(PLOT_PX), path_by_rank,
+        "Critical path: composition", _fixed(PLOT_PX), path_composition,
         _has("critical_path"), STRAGGLERS,
     ),
     Chart(
-        "Longest pieces of the critical path", _fixed(400),
-        _of(critical_path.pieces, "critical_longest"),
+        "Critical path: longest segments", _fixed(400),
+        _of(critical_path.segments, "critical_longest"),
         _has("critical_longest"), STRAGGLERS, deep=True,
     ),
     Chart(
-        "In collectives: waiting and transfer, step by step", _fixed(PLOT_PX),
+        "Collectives: wait and transfer per step", _fixed(PLOT_PX),
         _of(arrival_skew.by_step, "arrivals_by_step"), _has("arrivals_by_step"), STRAGGLERS | NETWORK,
     ),
-    Chart("What steps consist of", _fixed(PLOT_PX), step_parts, **_OF_STEPS),
+    Chart("Step time by category", _fixed(PLOT_PX), step_parts, **_OF_STEPS),
     Chart("Step time over the run", _fixed(280), step_times, **_OF_STEPS),
-    Chart("How long each rank's steps take", _rows(_ranks), steps_by_rank, **_OF_STEPS),
+    Chart("Step time by rank and step", _rows(_ranks), steps_by_rank, **_OF_STEPS),
 )  # fmt: skip

@@ -29,74 +29,12 @@ if TYPE_CHECKING:
     from tracelens_dashboard.view.state import ViewState
 
 
-MOST_RANKS: Final = 64  # files that are read to say how much it is
-OWNER_COLUMNS: Final = ("process", "rank", "host")
-
-
-def selection_of(store: Store, view: ViewState) -> Selection:
-    """Choose what a view shows."""
-    seen, origin = viewport.window_of(store, view), store.whole.start_ns
-    every = pl.concat([_owners(store.run.workers, "worker"), _owners(store.run.shards, "ps")])
-    pinned = set(view.pins) & set(store.ranks)
-    if pinned:
-        every = every.filter(pl.col("rank").is_in(pinned) & (pl.col("role") == "worker"))
-    return Selection(
-        run=store.name,
-        owners=tuple(Owner(*row) for row in every.iter_rows()),
-        start_ns=origin + seen.start_ns,
-        end_ns=origin + seen.end_ns,
-        origin_ns=origin,
-        threads=store.run.threads,
-        spans_of=store.spans_of,
-    )
-
-
-def selection_sentence(store: Store, chosen: Selection) -> str:
-    """Say of whom it is, and of when."""
-    names = [owner.rank for owner in chosen.owners if owner.role == "worker"]
-    every = len(names) == len(store.ranks)  # and shards with them
-    who = text.count(len(names), "rank") if every else text.listing("rank", names)
-    length = text.duration(min(chosen.end_ns, store.whole.end_ns) - chosen.start_ns)
-    return f"{capital(who)}, {length}"
-
-
-def refusal(store: Store, chosen: Selection) -> str:
-    """Say why a selection cannot be exported; empty where nothing is known against it.
-
-    Pieces of the index are counted, which needs no file: there is at least a span to each few of them.
-    """
-    if len(chosen.owners) > MOST_RANKS:
-        return (
-            f"These are {len(chosen.owners)} processes: pin the ranks to export, in the timeline."
-        )
-    wanted = {owner.process for owner in chosen.owners}
-    lanes = store.scene.lanes
-    first, last = lanes.bounds(chosen.start_ns, chosen.end_ns)
-    counts = (last - first).tolist()
-    pieces = sum(n for lane, n in zip(lanes.lanes, counts, strict=True) if lane.process in wanted)
-    if pieces > 4 * perfetto.MOST_EVENTS:
-        return too_many_events(pieces)
-    return ""
-
-
-def too_many_events(events: int) -> str:
-    """Say that so many events are more than viewers open."""
-    return (
-        f"These are {events:,} events, and viewers open {perfetto.MOST_EVENTS:,} at most: "
-        "zoom in, or pin fewer ranks, in the timeline."
-    )
-
-
-def _owners(table: pl.DataFrame, role: str) -> pl.DataFrame:
-    return table.select(*OWNER_COLUMNS).select(
-        "process", pl.lit(role).alias("role"), "rank", pl.col("host").fill_null("")
-    )
-
-
 REPORT: Final = "/export/report"
 PERFETTO: Final = "/export/perfetto"
 LONGEST_NAME: Final = 80
 OUR_PAGES: Final = {None, "none", "same-origin"}  # what browsers say of where a request comes from
+MOST_RANKS: Final = 64  # files that are read to say how much it is
+OWNER_COLUMNS: Final = ("process", "rank", "host")
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -140,3 +78,63 @@ def _file(content: str | Iterable[str], mimetype: str, name: str) -> Response:
     answer.headers["Content-Disposition"] = f'attachment; filename="{safe}"'
     answer.headers["Cache-Control"] = "no-store"
     return answer
+
+
+def selection_of(store: Store, view: ViewState) -> Selection:
+    """Choose what a view shows."""
+    seen, origin = viewport.window_of(store, view), store.whole.start_ns
+    every = pl.concat([_owners(store.run.workers, "worker"), _owners(store.run.shards, "ps")])
+    pinned = set(view.pins) & set(store.ranks)
+    if pinned:
+        every = every.filter(pl.col("rank").is_in(pinned) & (pl.col("role") == "worker"))
+    return Selection(
+        run=store.name,
+        owners=tuple(Owner(*row) for row in every.iter_rows()),
+        start_ns=origin + seen.start_ns,
+        end_ns=origin + seen.end_ns,
+        origin_ns=origin,
+        threads=store.run.threads,
+        spans_of=store.spans_of,
+    )
+
+
+def selection_sentence(store: Store, chosen: Selection) -> str:
+    """Return whose spans it holds, and of how long."""
+    names = [owner.rank for owner in chosen.owners if owner.role == "worker"]
+    every = len(names) == len(store.ranks)  # and shards with them
+    who = text.count(len(names), "rank") if every else text.listing("rank", names)
+    length = text.duration(min(chosen.end_ns, store.whole.end_ns) - chosen.start_ns)
+    return f"{capital(who)}, {length}"
+
+
+def refusal(store: Store, chosen: Selection) -> str:
+    """Return why a selection cannot be exported; empty where nothing is known against it.
+
+    Pieces of the index are counted, which needs no file: there is at least a span to each few of them.
+    """
+    if len(chosen.owners) > MOST_RANKS:
+        return (
+            f"These are {len(chosen.owners)} processes: pin the ranks to export, in the timeline."
+        )
+    wanted = {owner.process for owner in chosen.owners}
+    lanes = store.scene.lanes
+    first, last = lanes.bounds(chosen.start_ns, chosen.end_ns)
+    counts = (last - first).tolist()
+    pieces = sum(n for lane, n in zip(lanes.lanes, counts, strict=True) if lane.process in wanted)
+    if pieces > 4 * perfetto.MOST_EVENTS:
+        return too_many_events(pieces)
+    return ""
+
+
+def too_many_events(events: int) -> str:
+    """Return the sentence for more events than viewers open."""
+    return (
+        f"These are {events:,} events, and viewers open {perfetto.MOST_EVENTS:,} at most: "
+        "zoom in, or pin fewer ranks, in the timeline."
+    )
+
+
+def _owners(table: pl.DataFrame, role: str) -> pl.DataFrame:
+    return table.select(*OWNER_COLUMNS).select(
+        "process", pl.lit(role).alias("role"), "rank", pl.col("host").fill_null("")
+    )

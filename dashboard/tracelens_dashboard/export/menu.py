@@ -1,4 +1,4 @@
-"""Take it along: the report of the run, and what the page shows for other programs, its size first."""
+"""The dialog “Export”: the report of the run, and what the page shows for other programs."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ DIALOG: Final = "export"
 OFFER: Final = "export-offer"
 ADDRESS: Final = "export-address"
 REPORT_HELP: Final = (
-    "Verdict, findings, charts and tables in one HTML file that works offline and asks nobody."
+    "Verdict, findings, charts and tables in one HTML file that works offline and loads nothing."
 )
 PERFETTO_HELP: Final = (
-    "The recorded spans of the timeline's window, of the pinned ranks or else of all, as JSON that "
-    "ui.perfetto.dev opens; it stays in the browser there."
+    "The recorded spans of the timeline's window, of the pinned ranks or of all, as JSON for "
+    "ui.perfetto.dev, where it stays in the browser."
 )
-PICTURE_HELP: Final = "Each chart has a button PNG that saves it as it is seen."
+PICTURE_HELP: Final = "Each chart has a PNG button that saves it as shown."
 
 
 def button() -> Component:
@@ -83,7 +83,7 @@ def _offers(store: Store, view: ViewState) -> list[Component]:
 
 
 def _selected(store: Store, view: ViewState) -> list[Component]:
-    """Say how much it is; offer it unless it is too much."""
+    """Return the size of the selection and its download, or why there is none."""
     chosen = downloads.selection_of(store, view)
     sentence = downloads.refusal(store, chosen)
     if sentence:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from plotly.offline import get_plotlyjs
 
 from tracelens.errors import InvalidArgument
+from tracelens.lod.run_data import verdict
 from tracelens.reports.messages import clean, noted
 from tracelens.reports.tables import sections
 from tracelens_dashboard import text, theme
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 LARGEST: Final = 8_000_000  # bytes: what mail and chats take
 MARGIN: Final = 50_000
+MOST_TABLE_ROWS: Final = 64
 SUFFIX: Final = ".report.html"
 SCHEMES: Final = (theme.LIGHT, theme.DARK)
 
@@ -57,7 +59,7 @@ def write(store: Store, path: Path) -> None:
 def render(store: Store) -> str:
     """Return the report; charts that would make it larger than 8 MB are left out, and named."""
     library, script = get_plotlyjs(), _file("report.js")
-    words = {
+    parts = {
         "findings": findings_section(store.report.findings),
         "tables": table_sections({**store.run.tables, **store.report.tables}),
         "notes": notes_section(store.report),
@@ -69,11 +71,11 @@ def render(store: Store) -> str:
         "library": library,
         "script": script,
     }
-    room = LARGEST - MARGIN - sum(len(text.encode()) for text in words.values())
+    room = LARGEST - MARGIN - sum(len(part.encode()) for part in parts.values())
     places, figures, missing = _charts(store, room)
     left_out = f"<p>Left out to keep this file small: {escaped(', '.join(missing))}.</p>"
     return Template(_file("report.html")).substitute(
-        words,
+        parts,
         charts="".join(places),
         figures=f"[{','.join(figures)}]",
         missing=left_out if missing else "",
@@ -119,26 +121,22 @@ def _file(name: str) -> str:
     return (_HERE / name).read_text(encoding="utf-8")
 
 
-MOST_TABLE_ROWS: Final = 64
-
-
-def escaped(words: object) -> str:
+def escaped(value: object) -> str:
     """Write anything as text that cannot act."""
-    return escape(clean(str(words)))
+    return escape(clean(str(value)))
 
 
 def verdict_sentence(report: Report) -> str:
-    """Say in a sentence or two how much is useful, and what is worst."""
-    faults = [finding for finding in report.findings if finding.category == "fault"]
-    useful = report.efficiency
-    begin = f"{text.percent(useful.achieved)} of the ranks' time is useful work. " if useful else ""
-    return begin + (faults[0].sentence if faults else "No fault was found.")
+    """Return the parallel efficiency and the worst fault in a sentence or two."""
+    efficiency = report.efficiency
+    achieved = f"{text.percent(efficiency.achieved)} parallel efficiency. " if efficiency else ""
+    return achieved + verdict(report)
 
 
 def findings_section(found: Sequence[Finding]) -> str:
-    """List the findings, dearest first."""
+    """List the findings, the most costly first."""
     if not found:
-        return "<section><h2>Findings</h2><p>Nothing stands out in this run.</p></section>"
+        return "<section><h2>Findings</h2><p>No findings.</p></section>"
     items = "".join(f"<li>{_finding(finding)}</li>" for finding in found)
     return f'<section><h2>Findings</h2><ul class="findings">{items}</ul></section>'
 
@@ -161,20 +159,20 @@ def table_sections(known: Mapping[str, pl.DataFrame]) -> str:
 
 
 def notes_section(report: Report) -> str:
-    """Say what limits the trace."""
+    """List what limits the trace."""
     lines = [noted(note) for note in report.notes]
     lines += [
-        f"{number:,} events were dropped while recording: {reason}."
+        f"{number:,} events dropped while recording: {reason}."
         for reason, number in report.summary.dropped.items()
     ]
     items = "".join(f"<li>{escaped(line)}</li>" for line in lines)
-    return f"<section><h2>What limits this trace</h2><ul>{items}</ul></section>" if lines else ""
+    return f"<section><h2>Limitations of this trace</h2><ul>{items}</ul></section>" if lines else ""
 
 
 def chart_section(
     number: int, title: str, height: int, summary: str, rows: Sequence[dict[str, Any]]
 ) -> str:
-    """Write the place of a chart, the sentence that says what it shows, and its numbers."""
+    """Write the place of a chart, its sentence, and its numbers."""
     return (
         f'<section class="chart"><h2>{escaped(title)}</h2><p>{escaped(summary)}</p>'
         f'<div id="chart-{number}" role="img" aria-label="{escaped(summary)}" style="height:{height}px">'

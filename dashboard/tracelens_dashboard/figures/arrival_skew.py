@@ -1,4 +1,4 @@
-"""Arrival skew of collectives: last arrivals, distribution, over the run, and what it costs a step."""
+"""Arrival skew of collectives: last arrivals, distribution, over the run, and what it costs per step."""
 
 from __future__ import annotations
 
@@ -19,13 +19,20 @@ from tracelens_dashboard.figures.stacked_steps import Part
 if TYPE_CHECKING:
     from tracelens_dashboard.theme import Theme
 
-
 MOST_RANKS: Final = 32
-NO_CALLS: Final = "No call to which several ranks came was recorded."
+MOST_POINTS: Final = 500
+NAMED: Final = 3  # ranks with a colour of their own
+TABLE_ROWS: Final = 500
+TIMES_SURE: Final = 3  # standard deviations of the clocks: what is below may be theirs
+MOSTLY: Final = 0.6  # of the time in collectives: beyond, one of both dominates
+COUNTED: Final = "calls"
+CALL_COLUMNS: Final = ("first_ns", "over_ns", "last_rank")
+NONE_IN_STEPS: Final = "No collectives within steps."
+NO_CALLS: Final = "No call entered by several ranks was recorded."
 
 
 def last_arrivals(last: pl.DataFrame, theme: Theme) -> Drawing:
-    """Draw a row a rank, of many those that are last beyond chance, or that others wait for longest."""
+    """Draw a row a rank, of many those that are last beyond chance, or cause most wait alone."""
     if last.is_empty():
         return empty(theme, NO_CALLS)
     beyond = pl.col("last") - pl.col("chance")
@@ -42,7 +49,7 @@ def last_arrivals(last: pl.DataFrame, theme: Theme) -> Drawing:
         cols=2,
         shared_yaxes=True,
         horizontal_spacing=0.06,
-        subplot_titles=["calls to which it came last", "all waited for it alone"],
+        subplot_titles=["last arrivals (calls)", "wait caused alone"],
     )
     labels = [f"rank {rank} " for rank in shown["rank"]]
     drawn.add_trace(_counts(shown, labels, theme), row=1, col=1)
@@ -53,35 +60,35 @@ def last_arrivals(last: pl.DataFrame, theme: Theme) -> Drawing:
 
 
 def last_arrivals_summary(last: pl.DataFrame) -> str:
-    """Say who is last more often than chance explains, and whom all waited for longest."""
+    """Return which rank is last more often than by chance, and which causes most wait alone."""
     longest = last.sort("alone_ns").row(-1, named=True)
     waited = (
-        f"All waited longest for rank {longest['rank']} alone: "
+        f"Most wait caused alone: rank {longest['rank']}, "
         f"{text.duration(longest['alone_ns'])} over the run."
     )
     often = last.filter(pl.col("last") > pl.col("chance")).sort("last", descending=True)
     if often.is_empty():
-        return f"No rank comes last more often than chance explains. {waited}"
+        return f"No rank arrives last more often than expected by chance. {waited}"
     first = often.row(0, named=True)
     others = f", as do {text.count(often.height - 1, 'other')}" if often.height > 1 else ""
     return (
-        f"Rank {first['rank']} comes last to {first['last']:,} of {first['calls']:,} calls, more often "
-        f"than chance explains (at most {first['chance']:,.0f}){others}. {waited}"
+        f"Rank {first['rank']} arrives last in {first['last']:,} of {first['calls']:,} calls, more "
+        f"often than expected by chance (at most {first['chance']:,.0f}){others}. {waited}"
     )
 
 
 def last_arrivals_table(last: pl.DataFrame) -> list[dict[str, Any]]:
-    """List all ranks, those first that others waited for longest."""
+    """List all ranks, those that cause most wait alone first."""
     return [
         {
             "rank": row["rank"],
             "calls": row["calls"],
-            "came last to": row["last"],
-            "by chance about": round(row["expected"], 1),
-            "by chance at most": round(row["chance"], 1),
-            "all waited for it alone": text.duration(row["alone_ns"]),
-            "it waited": text.duration(row["wait_ns"]),
-            "its transfer": text.duration(row["transfer_ns"]),
+            "last arrivals": row["last"],
+            "expected by chance": round(row["expected"], 1),
+            "chance, upper bound": round(row["chance"], 1),
+            "wait caused alone": text.duration(row["alone_ns"]),
+            "waited": text.duration(row["wait_ns"]),
+            "transfer": text.duration(row["transfer_ns"]),
         }
         for row in last.sort("alone_ns", descending=True).iter_rows(named=True)
     ]
@@ -97,7 +104,7 @@ def _leads(shown: pl.DataFrame) -> list[list[Any] | None]:
 
 def _counts(shown: pl.DataFrame, labels: list[str], theme: Theme) -> go.Bar:
     beyond = shown["last"].to_numpy() > shown["chance"].to_numpy()
-    said = [
+    counts = [
         f"{last:,} of {calls:,} calls" for last, calls in shown.select("last", "calls").iter_rows()
     ]
     return go.Bar(
@@ -105,13 +112,13 @@ def _counts(shown: pl.DataFrame, labels: list[str], theme: Theme) -> go.Bar:
         y=labels,
         x=shown["last"].to_list(),
         marker={"color": np.where(beyond, theme.loss, theme.accent).tolist()},
-        customdata=[list(pair) for pair in zip(said, _leads(shown), strict=True)],
-        hovertemplate="%{y}is last in %{customdata[0]}<extra></extra>",
+        customdata=[list(pair) for pair in zip(counts, _leads(shown), strict=True)],
+        hovertemplate="%{y}arrives last in %{customdata[0]}<extra></extra>",
     )
 
 
 def _chance(shown: pl.DataFrame, labels: list[str], theme: Theme) -> go.Scatter:
-    """Mark what chance gives, and up to where it does."""
+    """Mark what is expected by chance, and its upper bound."""
     reach = shown["chance"].to_numpy() - shown["expected"].to_numpy()
     return go.Scatter(
         x=shown["expected"].to_list(),
@@ -128,19 +135,19 @@ def _chance(shown: pl.DataFrame, labels: list[str], theme: Theme) -> go.Scatter:
             [f"{about:.0f}, at most {most:.0f}", None]
             for about, most in shown.select("expected", "chance").iter_rows()
         ],
-        hovertemplate="by chance: %{customdata[0]}<extra></extra>",
+        hovertemplate="expected by chance: %{customdata[0]}<extra></extra>",
     )
 
 
 def _alone(shown: pl.DataFrame, labels: list[str], theme: Theme) -> go.Bar:
-    said = [text.duration(ns) for ns in shown["alone_ns"]]
+    lengths = [text.duration(ns) for ns in shown["alone_ns"]]
     return go.Bar(
         orientation="h",
         y=labels,
         x=shown["alone_ns"].to_list(),
         marker={"color": theme.categories["data"]},
-        customdata=[list(pair) for pair in zip(said, _leads(shown), strict=True)],
-        hovertemplate="all waited for %{y}alone: %{customdata[0]}<extra></extra>",
+        customdata=[list(pair) for pair in zip(lengths, _leads(shown), strict=True)],
+        hovertemplate="wait caused by %{y}alone: %{customdata[0]}<extra></extra>",
     )
 
 
@@ -154,23 +161,18 @@ def _set_axes(drawn: go.Figure, shown: pl.DataFrame, theme: Theme) -> None:
     drawn.update_yaxes(fixedrange=True, autorange="reversed", dtick=stride)
 
 
-COUNTED: Final = "calls"
-CALL_COLUMNS: Final = ("first_ns", "over_ns", "last_rank")
-TIMES_SURE: Final = 3
-
-
 def distribution(spread: pl.DataFrame, uncertainty_ns: int, theme: Theme) -> Drawing:
     """Draw the skew of all calls by operation; `spread` as `Arrivals.spread`."""
     if spread.is_empty():
         return empty(theme, NO_CALLS)
     bars = histogram.of_table(spread, "op", CALL_COLUMNS, theme)
-    drawn = histogram.draw(bars, "from the first to the last arrival", COUNTED, theme)
+    drawn = histogram.draw(bars, "arrival skew (first to last arrival)", COUNTED, theme)
     named = [
-        ("half", histogram.quantile(spread, 0.5)),
-        ("99 in 100", histogram.quantile(spread, 0.99)),
+        ("p50", histogram.quantile(spread, 0.5)),
+        ("p99", histogram.quantile(spread, 0.99)),
     ]
     if uncertainty_ns:
-        named.insert(0, ("clocks are sure from", float(TIMES_SURE * uncertainty_ns)))
+        named.insert(0, ("clock uncertainty (3 sigma)", float(TIMES_SURE * uncertainty_ns)))
     histogram.mark(drawn, named, theme)
     return Drawing(
         drawn, distribution_summary(spread, uncertainty_ns), histogram.rows(bars, COUNTED)
@@ -178,31 +180,27 @@ def distribution(spread: pl.DataFrame, uncertainty_ns: int, theme: Theme) -> Dra
 
 
 def distribution_summary(spread: pl.DataFrame, uncertainty_ns: int) -> str:
-    """Say how far apart ranks come, and from where on clocks can tell."""
+    """Return the median and the tail of the skew, and the clocks' uncertainty."""
     half, rare = (text.duration(histogram.quantile(spread, share)) for share in (0.5, 0.99))
-    farthest = spread.sort("from_ns").row(-1, named=True)
+    largest = spread.sort("from_ns").row(-1, named=True)
     calls = text.count(int(spread["count"].sum()), "call")
-    said = (
-        f"To half of {calls} ranks come within about {half}, to 99 of 100 within {rare}; farthest in "
-        f"step {farthest['step']}, rank {farthest['last_rank']} last."
+    sentence = (
+        f"Arrival skew of {calls}: p50 {half}, p99 {rare}; largest in step {largest['step']}, "
+        f"rank {largest['last_rank']} last."
     )
     if not uncertainty_ns:
-        return said
+        return sentence
     sure = text.duration(TIMES_SURE * uncertainty_ns)
-    return f"{said} Clocks tell differences from {sure} on."
-
-
-NONE_IN_STEPS: Final = "No collective lies within a step."
-MOSTLY: Final = 0.6
+    return f"{sentence} Skew below {sure} is within clock uncertainty."
 
 
 def by_step(by_step: pl.DataFrame, theme: Theme) -> Drawing:
-    """Draw the mean rank's time; `by_step` as `overlays.STEP_COLUMNS`."""
+    """Draw the mean rank's time; `by_step` as `arrivals.STEP_COLUMNS`."""
     if by_step.is_empty():
         return empty(theme, NONE_IN_STEPS)
     parts = (
         Part("transfer_ns", "transfer", theme.categories["transfer"]),
-        Part("wait_ns", "waiting for the last rank", theme.categories["wait"]),
+        Part("wait_ns", "wait for the last arrival", theme.categories["wait"]),
     )
     return Drawing(
         stacked_steps.draw(by_step, parts, theme),
@@ -212,7 +210,7 @@ def by_step(by_step: pl.DataFrame, theme: Theme) -> Drawing:
 
 
 def by_step_summary(by_step: pl.DataFrame) -> str:
-    """Say which of both it mostly is, and so where to look."""
+    """Return which of both dominates."""
     waited, moved = (int(by_step[name].sum()) for name in ("wait_ns", "transfer_ns"))
     whole = waited + moved
     if not whole:
@@ -220,23 +218,18 @@ def by_step_summary(by_step: pl.DataFrame) -> str:
     share = waited / whole
     each = text.duration(whole / by_step.height)
     begin = (
-        f"A rank spends {each} of a step in collectives, also beside own work: "
-        f"{text.percent(share)} waiting for the last rank, {text.percent(1 - share)} in transfer."
+        f"A rank spends {each} per step in collectives, including time overlapped with compute: "
+        f"{text.percent(share)} wait for the last arrival, {text.percent(1 - share)} transfer."
     )
     if share > MOSTLY:
-        return f"{begin} Who comes late matters more here than the network."
+        return f"{begin} Arrival skew dominates, not the network."
     if share < 1 - MOSTLY:
-        return f"{begin} Bytes and links matter more here than who comes late."
+        return f"{begin} Transfer dominates, not arrival skew."
     return begin
 
 
-MOST_POINTS: Final = 500
-NAMED: Final = 3  # ranks with a colour of their own
-TABLE_ROWS: Final = 500
-
-
 def over_run(by_step: pl.DataFrame, theme: Theme) -> Drawing:
-    """Draw a point a step; `by_step` as `overlays.STEP_COLUMNS`. Of many steps the worst are kept."""
+    """Draw a point a step; `by_step` as `arrivals.STEP_COLUMNS`. Of many steps the worst are kept."""
     if by_step.is_empty():
         return empty(theme, NONE_IN_STEPS)
     skew = by_step["skew_max_ns"].to_numpy()
@@ -267,25 +260,25 @@ def over_run(by_step: pl.DataFrame, theme: Theme) -> Drawing:
 
 
 def over_run_summary(by_step: pl.DataFrame) -> str:
-    """Say how far apart ranks usually come, and when farthest."""
+    """Return the median skew, and the step with the largest."""
     worst = by_step.sort("skew_max_ns").row(-1, named=True)
     usual = float(np.median(by_step["skew_ns"].to_numpy()))
     return (
-        f"In a usual step ranks come {text.duration(usual)} apart to a collective; farthest in step "
-        f"{worst['step']}: {text.duration(worst['skew_max_ns'])}, rank {worst['last_rank']} was last."
+        f"Median arrival skew {text.duration(usual)} per step; largest in step {worst['step']}: "
+        f"{text.duration(worst['skew_max_ns'])}, rank {worst['last_rank']} last."
     )
 
 
 def over_run_table(by_step: pl.DataFrame) -> list[dict[str, Any]]:
-    """List the steps in which ranks came farthest apart."""
+    """List the steps with the largest skew."""
     worst = by_step.sort("skew_max_ns", descending=True).head(TABLE_ROWS)
     return [
         {
             "step": row["step"],
             "calls": row["calls"],
-            "apart, median": text.duration(row["skew_ns"]),
-            "apart, most": text.duration(row["skew_max_ns"]),
-            "then last": row["last_rank"],
+            "skew, median": text.duration(row["skew_ns"]),
+            "skew, max": text.duration(row["skew_max_ns"]),
+            "last rank": row["last_rank"],
         }
         for row in worst.iter_rows(named=True)
     ]
@@ -300,7 +293,7 @@ def _points(rows: pl.DataFrame, name: str, colour: str) -> go.Scatter:
         mode="markers",
         marker={"size": 6, "color": colour},
         customdata=[
-            [f"{text.duration(skew)} apart, rank {rank} last", [first, over, rank]]
+            [f"skew {text.duration(skew)}, rank {rank} last", [first, over, rank]]
             for skew, first, over, rank in rows.select(wanted).iter_rows()
         ],
         hovertemplate="step %{x}: %{customdata[0]}<extra></extra>",

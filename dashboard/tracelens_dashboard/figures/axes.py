@@ -22,10 +22,14 @@ if TYPE_CHECKING:
     from tracelens_dashboard.theme import Theme
 
 
-# A browser that has fewer pixels than cells drops some: one late rank would be lost.
+# A browser that has fewer pixels than cells drops some: a single straggler would be lost.
 MOST_ROWS: Final = 160
 MOST_COLUMNS: Final = 320
 MOST_LABELS: Final = 10
+MOST_TICKS: Final = 5  # as many labels as a narrow window has room for
+FEW_DECADES: Final = 2.5  # within which a logarithmic axis has finer ticks than powers of ten
+LONGEST_CELL: Final = 200
+_ROUND_STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 Units: TypeAlias = tuple[tuple[float, str], ...]
 
@@ -38,11 +42,6 @@ def scaled(values: Array, units: Units) -> tuple[str, Array]:
     largest = float(np.nanmax(values, initial=0))
     factor, unit = next((pair for pair in units if largest >= pair[0]), units[-1])
     return unit, values / factor
-
-
-MOST_TICKS: Final = 5  # as many labels as a narrow window has room for
-FEW_DECADES: Final = 2.5
-_ROUND_STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
 def log_durations(low_ns: float, high_ns: float) -> dict[str, Any]:
@@ -84,14 +83,10 @@ def _short_duration(ns: float) -> str:
     return f"{float(number.replace(',', '')):g} {unit}" if ns else "0"
 
 
-MOST_SIZE_TICKS: Final = 5  # as many labels as a narrow window has room for
-FEW_BANDWIDTH_DECADES: Final = 2.5
-
-
 def log_sizes(low: float, high: float) -> dict[str, Any]:
     """Return an axis of bytes with ticks at powers of two."""
     first, last = math.floor(math.log2(max(low, 1))), math.ceil(math.log2(max(high, 2)))
-    stride = max(-(-(last - first) // MOST_SIZE_TICKS), 1)
+    stride = max(-(-(last - first) // MOST_TICKS), 1)
     ticks = [2.0**power for power in range(first, last + 1, stride)]
     return _log_ticks(ticks, [fmt.size(tick).replace(".0", "") for tick in ticks])
 
@@ -99,7 +94,7 @@ def log_sizes(low: float, high: float) -> dict[str, Any]:
 def log_bandwidths(low: float, high: float) -> dict[str, Any]:
     """Return an axis of bytes per nanosecond."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    finer = (1.0, 2.0, 5.0) if math.log10(high / low) <= FEW_BANDWIDTH_DECADES else (1.0,)
+    finer = (1.0, 2.0, 5.0) if math.log10(high / low) <= FEW_DECADES else (1.0,)
     ticks = [part * 10.0**power for power in range(first, last + 1) for part in finer]
     shown = [tick for tick in ticks if low / 1.5 <= tick <= high * 1.5]
     return _log_ticks(shown, [_short_number(fmt.bandwidth(tick)) for tick in shown])
@@ -127,9 +122,6 @@ def _log_ticks(ticks: list[float], labels: list[str]) -> dict[str, Any]:
     }
 
 
-LONGEST_CELL: Final = 200
-
-
 def cell_lead(*values: int) -> str:
     """Write what a cell leads to."""
     return json.dumps(values)
@@ -137,11 +129,11 @@ def cell_lead(*values: int) -> str:
 
 def read_cell(point: dict[str, Any]) -> dict[str, Any]:
     """Return a clicked point with its cell's values as the list that was written."""
-    said = point.get("customdata")
-    if not isinstance(said, str) or not said.startswith("[") or len(said) > LONGEST_CELL:
+    written = point.get("customdata")
+    if not isinstance(written, str) or not written.startswith("[") or len(written) > LONGEST_CELL:
         return point
     try:
-        return {**point, "customdata": json.loads(said)}
+        return {**point, "customdata": json.loads(written)}
     except ValueError:
         return point
 

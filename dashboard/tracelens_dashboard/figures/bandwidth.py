@@ -21,10 +21,17 @@ MOST_SERIES: Final = 6
 SIGNS: Final = ("algorithm bandwidth", "fitted")  # of all colours: the legend names them once, last
 LAST: Final = 1001
 NO_BYTES: Final = (
-    "No collective of this run carries a number of bytes: hooks of frameworks note it; a span of your "
-    "own does with nbytes=…"
+    "No collective of this run has a byte count: hooks of frameworks record it; a span of your own does "
+    "with nbytes=…"
+)
+MOST_LINKS: Final = 24
+SLOW: Final = 1.5  # times slower than the median link: in red
+NO_MESSAGES: Final = (
+    "No messages between two ranks were recorded. Collectives alone do not identify a slow link; "
+    "point-to-point calls do: with MPI, tl.attach(comm) records them."
 )
 _BY: Final = ("op", "ranks")
+ALPHA: Final = "\N{GREEK SMALL LETTER ALPHA}"
 
 
 def by_size(
@@ -57,21 +64,21 @@ def by_size(
 
 
 def sizes_summary(bandwidths: pl.DataFrame, lines: pl.DataFrame) -> str:
-    """Say what the most frequent collective reaches, and what it costs by itself."""
+    """Return the bandwidth that the most frequent collective reaches, and the fit of its cost."""
     most = bandwidths.sort("bus_bandwidth", "calls").tail(1).row(0, named=True)
-    share = f", {text.percent(most['of_best'])} of the best seen" if most["of_best"] else ""
-    said = (
+    share = f", {text.percent(most['of_best'])} of peak observed" if most["of_best"] else ""
+    reached = (
         f"{fmt.capital(_operation(most))} reaches {fmt.bandwidth(most['bus_bandwidth'])} of bus "
         f"bandwidth with {text.size(most['bytes'])}{share}."
     )
     line = lines.filter(pl.col("op") == most["op"], pl.col("ranks") == most["ranks"])
     if line.is_empty():
-        return f"{said} Of one size alone, latency and bandwidth cannot be told apart."
+        return f"{reached} With a single size, latency ({ALPHA}) and bandwidth (β) cannot be separated."
     cost = line.row(0, named=True)
     half = cost["half_bandwidth_bytes"]
     return (
-        f"{said} A call costs {text.duration(cost['latency_ns'])} by itself; "
-        f"messages below {text.size(half or 0)} are latency for the most part."
+        f"{reached} {ALPHA}-β fit: latency {text.duration(cost['latency_ns'])}, n½ "
+        f"{text.size(half or 0)}; smaller messages are latency-bound."
     )
 
 
@@ -86,7 +93,9 @@ def sizes_table(bandwidths: pl.DataFrame) -> list[dict[str, Any]]:
             "time": text.duration(row["wire_ns"]),
             "algorithm bandwidth": fmt.bandwidth(row["algorithm_bandwidth"]),
             "bus bandwidth": fmt.bandwidth(row["bus_bandwidth"]),
-            "of the best": text.percent(row["of_best"]) if row["of_best"] is not None else "-",
+            "% of peak observed": text.percent(row["of_best"])
+            if row["of_best"] is not None
+            else "-",
         }
         for row in bandwidths.iter_rows(named=True)
     ]
@@ -125,13 +134,13 @@ def _points(rows: pl.DataFrame, column: str, name: str, colour: str, symbol: str
 
 
 def _size_hover(row: dict[str, Any], column: str) -> list[Any]:
-    said = (
+    shown = (
         f"{text.size(row['bytes'])}: {fmt.bandwidth(row[column])}, "
         f"{text.duration(row['wire_ns'])} on the wire, {text.count(row['calls'], 'call')}"
     )
     ready = row["ready_ns"]
     lead = [ready, ready + int(row["wire_ns_slowest"]), None] if ready else None
-    return [said, lead]
+    return [shown, lead]
 
 
 def _curve(rows: pl.DataFrame, fit: dict[str, Any], colour: str) -> go.Scatter:
@@ -173,7 +182,7 @@ def _best(bandwidths: pl.DataFrame) -> float:
 
 def _label(best: float, theme: Theme) -> dict[str, Any]:
     return {
-        "text": f"best seen: {fmt.bandwidth(best)}",
+        "text": f"peak observed: {fmt.bandwidth(best)}",
         "x": 1,
         "xref": "paper",
         "xanchor": "right",
@@ -191,14 +200,6 @@ def _colours(theme: Theme) -> list[str]:
 
 def _operation(row: dict[str, Any]) -> str:
     return f"{text.safe(row['op'])} of {row['ranks']} ranks"
-
-
-MOST_LINKS: Final = 24
-SLOW: Final = 1.5  # times slower than the median link: in red
-NO_MESSAGES: Final = (
-    "No messages between two ranks were recorded. Collectives alone do not tell which link is slow; "
-    "point-to-point calls do: with MPI, tl.attach(comm) records them."
-)
 
 
 def by_link(links: pl.DataFrame, theme: Theme) -> Drawing:
@@ -230,13 +231,13 @@ def by_link(links: pl.DataFrame, theme: Theme) -> Drawing:
 
 
 def links_summary(links: pl.DataFrame) -> str:
-    """Say which link is slowest, and by how much."""
+    """Return the slowest link, and how far it is below the median."""
     first, usual = links.row(0, named=True), _median_bandwidth(links)
     ratio = usual / max(float(first["bandwidth"]), 1e-12)
     begin = f"The slowest of {text.count(links.height, 'link')}, {_link_name(first)}, moves"
     speed = fmt.bandwidth(first["bandwidth"])
     if ratio < SLOW:
-        return f"{begin} {speed}; none stands out from the median link ({fmt.bandwidth(usual)})."
+        return f"{begin} {speed}; none deviates from the median link ({fmt.bandwidth(usual)})."
     return (
         f"{begin} {speed}: {ratio:.1f} times slower than the median link ({fmt.bandwidth(usual)})."
     )
@@ -252,7 +253,7 @@ def links_table(links: pl.DataFrame) -> list[dict[str, Any]]:
             "to host": text.safe(row["receiver_host"]),
             "messages": row["messages"],
             "bytes": text.size(row["bytes"]),
-            "a message takes": text.duration(row["message_ns"]),
+            "time per message": text.duration(row["message_ns"]),
             "bandwidth": fmt.bandwidth(row["bandwidth"]),
         }
         for row in links.iter_rows(named=True)
@@ -269,6 +270,6 @@ def _link_name(row: dict[str, Any]) -> str:
 
 def _link_hover(row: dict[str, Any]) -> str:
     return (
-        f"{fmt.bandwidth(row['bandwidth'])}, {text.duration(row['message_ns'])} a message, "
+        f"{fmt.bandwidth(row['bandwidth'])}, {text.duration(row['message_ns'])} per message, "
         f"{row['messages']:,} messages"
     )

@@ -1,4 +1,4 @@
-"""Two runs side by side: what a step is spent on, and which rank differs in which step."""
+"""Two runs compared: step time by category, and compute time by rank and step."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def by_rank(found: Difference, theme: Theme, *, step_ns: float = 0.0) -> Drawing
 
 
 def summary(found: Difference) -> str:
-    """Say where the runs differ most, and what was compared."""
+    """Return where the runs differ most, and what was compared."""
     per_rank = _means(found)
     worst = int(np.abs(per_rank).argmax())
     what = text.count(len(found.steps), "step") + " and " + text.count(len(found.ranks), "rank")
     return (
-        f"Own work here less that in the other run, in the {what} of both. Most differs rank "
-        f"{found.ranks[worst]}, by {_signed(float(per_rank[worst]))} a step on average."
+        f"Compute time minus that of the other run, in the {what} of both. Largest difference: rank "
+        f"{found.ranks[worst]}, {_signed(float(per_rank[worst]))} per step on average."
     )
 
 
@@ -76,8 +76,8 @@ def table(found: Difference) -> list[dict[str, Any]]:
                 "rank": found.ranks[index],
                 "difference, mean (ms)": round(float(usual[index]) / 1e6, 3),
                 "difference, largest (ms)": round(float(mine[place]) / 1e6, 3),
-                "in step": found.steps[place],
-                "in the other's step": found.others[place],
+                "step of max": found.steps[place],
+                "other run's step": found.others[place],
             }
         )
     return rows
@@ -94,7 +94,7 @@ def by_category(
     """Draw a pair of bars a category: a rank's mean time in a step, here and in the other run."""
     shown = [row for row in moved if max(row[1], row[2]) >= LEAST_NS]
     if not shown:
-        return empty(theme, "No step was recorded.")
+        return empty(theme, "No steps recorded.")
     labels = [name_of(name) for name, *_ in shown]
     mine = _bars(labels, [row[1] for row in shown], text.safe(names[0]), theme.accent)
     theirs = _bars(labels, [row[2] for row in shown], text.safe(names[1]), theme.quiet)
@@ -116,7 +116,7 @@ def by_category(
 def _most(row: tuple[str, float, float]) -> str:
     name, mine, theirs = row
     return (
-        f"Most changed is {name_of(name)}: {text.duration(mine)} a step here, "
+        f"Largest change: {name_of(name)}, {text.duration(mine)} per step here, "
         f"{text.duration(theirs)} in the other run."
     )
 
@@ -125,9 +125,9 @@ def _category_rows(shown: list[tuple[str, float, float]]) -> list[dict[str, Any]
     return [
         {
             "category": name_of(name),
-            "here (ms a step)": round(mine / 1e6, 3),
-            "other run (ms a step)": round(theirs / 1e6, 3),
-            "difference (ms a step)": round((mine - theirs) / 1e6, 3),
+            "here (ms per step)": round(mine / 1e6, 3),
+            "other run (ms per step)": round(theirs / 1e6, 3),
+            "difference (ms per step)": round((mine - theirs) / 1e6, 3),
         }
         for name, mine, theirs in shown
     ]
@@ -141,7 +141,7 @@ def _bars(labels: list[str], values: list[float], name: str, colour: str) -> go.
         name=name,
         marker={"color": colour, "line": {"width": 0}},
         customdata=[text.duration(value) for value in values],
-        hovertemplate="%{y}: %{customdata} a step<extra>" + name + "</extra>",
+        hovertemplate="%{y}: %{customdata} per step<extra>" + name + "</extra>",
     )
 
 

@@ -1,4 +1,4 @@
-"""The critical path: on which rank step by step, by rank, host or phase, and its longest pieces."""
+"""The critical path: its ranks per step, composition by rank, phase or host, and longest segments."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ if TYPE_CHECKING:
     from tracelens_dashboard.theme import Theme
 
 
-MOST_ROWS: Final = 24  # the ranks that carry most; all others share a row below them
+MOST_ROWS: Final = 24  # the ranks that hold most; all others share a row below them
 MOST_COLUMNS: Final = 320
 OTHERS: Final = -1
-STRENGTHS: Final = (
-    (0.5, 1.0),
-    (0.2, 0.6),
-    (0.0, 0.3),
-)  # least share of a step's path, and how strong
-NO_PATH: Final = "No step was recorded, so there is no path through them."
+STRENGTHS: Final = ((0.5, 1.0), (0.2, 0.6), (0.0, 0.3))  # least share of a step's path, how strong
+NO_PATH: Final = "No steps recorded: no critical path."
 MS: Final = 1e6
+GROUPS: Final = ("rank", "category", "host")
+MOST_GROUPS: Final = 16
+SMALLEST: Final = 0.003  # of the path; what is less is in the table
+OUTSIDE: Final = "outside"
+MOST_SEGMENTS: Final = 14
 
 
 def by_step(cells: pl.DataFrame, theme: Theme) -> Drawing:
     """Draw it; `cells` as in `analyses.critical_path`.
 
     A cell is coloured by the category that took most of the path on its rank, the fainter the less of
-    the step's path it carries; it is blank where the path was elsewhere.
+    the step's path it holds; it is blank where the path was elsewhere.
     """
     if cells.is_empty():
         return empty(theme, NO_PATH)
@@ -53,10 +54,10 @@ def by_step(cells: pl.DataFrame, theme: Theme) -> Drawing:
         place = ranks.index(row), columns.index(column)
         faint = next(i for i, (least, _) in enumerate(STRENGTHS) if share >= least)
         z[place] = names.index(category) * len(STRENGTHS) + faint
-        said = f"{name_of(category)}, {text.duration(ns)}"
+        spent = f"{name_of(category)}, {text.duration(ns)}"
         leads[place] = cell_lead(rank, column)
         details[place] = (
-            f"rank {rank}, step {column}: {said} of the path, "
+            f"rank {rank}, step {column}: {spent} of the path, "
             f"{text.percent(share)} of it is on this rank"
         )
     heat = go.Heatmap(
@@ -79,7 +80,7 @@ def by_step(cells: pl.DataFrame, theme: Theme) -> Drawing:
 
 
 def by_step_sentence(cells: pl.DataFrame) -> str:
-    """Say who carries most of it, and how often it changes hands."""
+    """Return the rank that holds most of it, and how often the path changes ranks."""
     by_rank = _shares(cells, "rank")
     first, share = by_rank[0]
     mine = cells.filter(pl.col("rank") == first)
@@ -90,7 +91,7 @@ def by_step_sentence(cells: pl.DataFrame) -> str:
     alone = cells.group_by("step").agg(pl.col("rank").n_unique())["rank"]
     changes = int((alone > 1).sum())
     return (
-        f"Rank {first} carries {text.percent(share)} of the path, most of it in {name_of(phase)}; "
+        f"Rank {first} holds {text.percent(share)} of the path, most of it in {name_of(phase)}; "
         f"{text.count(len(by_rank), 'rank')} share it, and it changes ranks within "
         f"{text.percent(changes / steps)} of the steps."
     )
@@ -175,15 +176,9 @@ def _by_step_axes(ranks: list[int], theme: Theme) -> dict[str, Any]:
 
 def _by_step_rows(cells: pl.DataFrame) -> list[dict[str, Any]]:
     return [
-        {"step": step, "rank": rank, "on it": name_of(category), "of the path (ms)": ns / MS}
+        {"step": step, "rank": rank, "phase": name_of(category), "time on the path (ms)": ns / MS}
         for step, _, rank, category, ns in cells.head(5000).iter_rows()
     ]
-
-
-GROUPS: Final = ("rank", "category", "host")
-MOST_PARTS: Final = 16
-SMALLEST: Final = 0.003  # of the path; what is less is in the table
-OUTSIDE: Final = "outside"
 
 
 def composition(shares: pl.DataFrame, hosts: Mapping[int, str], by: str, theme: Theme) -> Drawing:
@@ -196,7 +191,7 @@ def composition(shares: pl.DataFrame, hosts: Mapping[int, str], by: str, theme: 
     table = shares.with_columns(group=_group(by, hosts))
     sums = table.group_by("group").agg(pl.col("share").sum())
     order = sums.sort("share", "group", descending=[True, False])
-    shown = order.head(MOST_PARTS)["group"].to_list()
+    shown = order.head(MOST_GROUPS)["group"].to_list()
     parts = table.group_by("group", "category").agg(pl.col("share").sum())
     whole = parts.group_by("category").agg(pl.col("share").sum())
     seen = set(whole.filter(pl.col("share") >= SMALLEST)["category"])
@@ -210,7 +205,7 @@ def composition(shares: pl.DataFrame, hosts: Mapping[int, str], by: str, theme: 
 
 
 def part_name(category: str) -> str:
-    """Say a category of the path in words."""
+    """Return the name of a category of the path."""
     return "before the first step" if category == OUTSIDE else name_of(category)
 
 
@@ -242,7 +237,7 @@ def _composition_sentence(order: pl.DataFrame, table: pl.DataFrame, by: str) -> 
         most = mine.row(0, named=True)
         return (
             f"{text.percent(share)} of the path is {group}, most of it on rank {most['rank']}: "
-            "only shortening what is on the path makes the job shorter."
+            "only time on the path shortens the job."
         )
     phase = part_name(mine["category"][0])
     return f"{capital(group)} has {text.percent(share)} of the path, most of it in {phase}."
@@ -252,7 +247,7 @@ def _composition_rows(parts: pl.DataFrame, order: pl.DataFrame) -> list[dict[str
     whole = order.select("group", whole="share")
     table = parts.join(whole, on="group").sort("whole", "share", descending=True)
     return [
-        {"of": group, "in": part_name(category), "% of the path": round(100 * share, 3)}
+        {"group": group, "phase": part_name(category), "% of the path": round(100 * share, 3)}
         for group, category, share, _ in table.iter_rows()
     ]
 
@@ -275,14 +270,11 @@ def _composition_axes(shown: list[str], theme: Theme) -> dict[str, Any]:
     }
 
 
-MOST_PIECES: Final = 14
-
-
-def pieces(longest: pl.DataFrame, theme: Theme) -> Drawing:
-    """Draw a bar a piece; `longest` as in `analyses.critical_path`, the longest first."""
+def segments(longest: pl.DataFrame, theme: Theme) -> Drawing:
+    """Draw a bar a segment; `longest` as in `analyses.critical_path`, the longest first."""
     if longest.is_empty():
         return empty(theme, NO_PATH)
-    shown = longest.head(MOST_PIECES).to_dicts()
+    shown = longest.head(MOST_SEGMENTS).to_dicts()
     lengths = np.array([row["end_ns"] - row["start_ns"] for row in shown], float)
     unit, scale = scaled(lengths, TIMES)
     bars = go.Bar(
@@ -294,33 +286,33 @@ def pieces(longest: pl.DataFrame, theme: Theme) -> Drawing:
             "color": [theme.categories[row["category"]] for row in shown],
             "line": {"width": 0},
         },
-        text=[_piece_label(row) for row in shown],
+        text=[_segment_label(row) for row in shown],
         textposition="auto",
-        hovertext=[_piece_hover(row) for row in shown],
+        hovertext=[_segment_hover(row) for row in shown],
         hovertemplate="%{hovertext}<extra></extra>",
     )
     return Drawing(
-        figure(theme, bars, **_pieces_axes(shown, unit, theme)),
-        _pieces_sentence(longest),
-        piece_rows(longest),
+        figure(theme, bars, **_segments_axes(shown, unit, theme)),
+        _segments_sentence(longest),
+        segment_rows(longest),
     )
 
 
-def piece_rows(longest: pl.DataFrame) -> list[dict[str, Any]]:
-    """List them; a row's place is the piece's."""
+def segment_rows(longest: pl.DataFrame) -> list[dict[str, Any]]:
+    """List them; a row's place is the segment's."""
     return [
         {
             "rank": row["rank"],
             "step": row["step"],
-            "on it": name_of(row["category"]),
+            "phase": name_of(row["category"]),
             "span": row["name"] or "",
-            "lasted (ms)": round((row["end_ns"] - row["start_ns"]) / 1e6, 4),
+            "duration (ms)": round((row["end_ns"] - row["start_ns"]) / 1e6, 4),
         }
         for row in longest.iter_rows(named=True)
     ]
 
 
-def _pieces_sentence(longest: pl.DataFrame) -> str:
+def _segments_sentence(longest: pl.DataFrame) -> str:
     first = longest.row(0, named=True)
     lasted = text.duration(first["end_ns"] - first["start_ns"])
     counted = (
@@ -328,22 +320,24 @@ def _pieces_sentence(longest: pl.DataFrame) -> str:
     )
     rank, category, count = counted.row(0)
     return (
-        f"The longest piece is {lasted} of {name_of(first['category'])} on rank {first['rank']} in "
+        f"The longest segment is {lasted} of {name_of(first['category'])} on rank {first['rank']} in "
         f"step {first['step']}; of the {longest.height} longest, {count} are {name_of(category)} on "
         f"rank {rank}."
     )
 
 
-def _piece_label(row: dict[str, Any]) -> str:
+def _segment_label(row: dict[str, Any]) -> str:
     said = text.safe(row["name"]) or name_of(row["category"])
     return f" {said}, {text.duration(row['end_ns'] - row['start_ns'])} "
 
 
-def _piece_hover(row: dict[str, Any]) -> str:
-    return f"rank {row['rank']}, step {row['step']}, {name_of(row['category'])}:{_piece_label(row)}"
+def _segment_hover(row: dict[str, Any]) -> str:
+    return (
+        f"rank {row['rank']}, step {row['step']}, {name_of(row['category'])}:{_segment_label(row)}"
+    )
 
 
-def _pieces_axes(shown: list[dict[str, Any]], unit: str, theme: Theme) -> dict[str, Any]:
+def _segments_axes(shown: list[dict[str, Any]], unit: str, theme: Theme) -> dict[str, Any]:
     labels = [f"rank {row['rank']}, step {row['step']} " for row in shown]
     return {
         "xaxis": {"fixedrange": True, "ticksuffix": f" {unit}", "nticks": 4},

@@ -39,7 +39,7 @@ class Drawing:
 
 
 def empty(theme: Theme, sentence: str) -> Drawing:
-    """Say in a figure's place why there is none."""
+    """Return, in a figure's place, why there is none."""
     note = {
         "text": "<br>".join(textwrap.wrap(sentence, LINE, break_on_hyphens=False)),
         "showarrow": False,

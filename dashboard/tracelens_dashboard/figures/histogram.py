@@ -1,4 +1,4 @@
-"""How often a duration is how long: bars, with the values that half, nine of ten and 99 % stay below."""
+"""Distributions of durations: bars, with marks at quantiles."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Floats
     from tracelens_dashboard.theme import Theme
 
-NAMED: Final = (("half", 0.5), ("9 in 10", 0.9), ("99 in 100", 0.99))
+NAMED: Final = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def of_table(table: pl.DataFrame, by: str, lead: Sequence[str], theme: Theme) ->
 
 
 def quantile(table: pl.DataFrame, share: float) -> float:
-    """Return about what duration so many of the counted stay below."""
+    """Return a quantile of what is counted: the middle of its bin."""
     ordered = table.sort("from_ns")
     below = ordered["count"].cum_sum().to_numpy() / max(int(table["count"].sum()), 1)
     place = min(int(np.searchsorted(below, share)), table.height - 1)

@@ -1,4 +1,4 @@
-"""How communication and compute interleave: overlap, gradient latency, gaps between updates."""
+"""Communication overlap: by step and bucket, gradient latency, gaps between updates, idle time."""
 
 from __future__ import annotations
 
@@ -20,15 +20,34 @@ if TYPE_CHECKING:
 
 
 MOST_BUCKETS: Final = 40
-NO_COMMUNICATION: Final = "No communication lies within a step."
+NO_COMMUNICATION: Final = "No communication within steps."
 NO_BUCKETS: Final = (
-    "No call names its gradient bucket: the hooks of PyTorch DDP and Horovod note it; a span of your "
+    "No call names its gradient bucket: the hooks of PyTorch DDP and Horovod record it; a span of your "
     "own does with bucket=…"
 )
+MOST_LANES: Final = 40
+STAGES: Final = (
+    ("waiting_ns", "wait for communication", "ps_queue"),
+    ("reducing_ns", "reduction", "transfer"),
+    ("until_update_ns", "wait for optimizer", "unknown"),
+    ("updating_ns", "optimizer update", "update"),
+    ("until_use_ns", "wait for next forward", "idle"),
+)
+NO_CHAINS: Final = (
+    "No gradient can be traced: that needs reductions that name their bucket, or requests to shards, "
+    "and weight updates (kind update) in the same steps. Hooks of frameworks record both."
+)
+COUNTED: Final = "gaps"
+NO_GAPS: Final = (
+    "No two weight updates of a rank were recorded: optimizer hooks record them; in your own code, "
+    "“with tl.span('update', kind='update'): …” does."
+)
+MOST_RANKS: Final = 24
+MIB: Final = 1 << 20
 
 
 def has_no_communication(table: pl.DataFrame) -> bool:
-    """Say whether no step has any communication."""
+    """Return whether no step has any communication."""
     return table.is_empty() or not table.drop("step").sum_horizontal().sum()
 
 
@@ -41,9 +60,9 @@ def overlap_by_step(table: pl.DataFrame, theme: Theme) -> Drawing:
     whole = hidden + moved + waited
     each = text.duration(whole / table.height)
     summary = (
-        f"Of {each} of communication a step, own work hides {_share_text(hidden / whole)}; "
-        f"{text.percent(moved / whole)} is exposed transfer, {text.percent(waited / whole)} waiting for "
-        "late ranks or in queues."
+        f"Of {each} of communication per step, {_share_text(hidden / whole)} is overlapped with "
+        f"compute; {text.percent(moved / whole)} is exposed communication, "
+        f"{text.percent(waited / whole)} wait at collectives or in server queues."
     )
     return Drawing(
         stacked_steps.draw(table, parts, theme), summary, stacked_steps.rows(table, parts)
@@ -51,7 +70,7 @@ def overlap_by_step(table: pl.DataFrame, theme: Theme) -> Drawing:
 
 
 def overlap_by_bucket(table: pl.DataFrame, theme: Theme) -> Drawing:
-    """Draw a mean call of every bucket; `table` as `_bucket_overlap.BUCKET_COLUMNS`."""
+    """Draw a mean call of every bucket; `table` as `interleaving.BUCKET_COLUMNS`."""
     if table.is_empty():
         return empty(theme, NO_BUCKETS)
     shown = table.head(MOST_BUCKETS)
@@ -87,9 +106,9 @@ def overlap_by_bucket(table: pl.DataFrame, theme: Theme) -> Drawing:
 
 def _overlap_parts(theme: Theme) -> tuple[Part, ...]:
     return (
-        Part("hidden_ns", "hidden under own work", theme.accent),
-        Part("transfer_ns", "exposed transfer", theme.categories["transfer"]),
-        Part("wait_ns", "waiting", theme.categories["wait"]),
+        Part("hidden_ns", "overlapped with compute", theme.accent),
+        Part("transfer_ns", "exposed communication", theme.categories["transfer"]),
+        Part("wait_ns", "wait", theme.categories["wait"]),
     )
 
 
@@ -98,9 +117,9 @@ def _worst_bucket(table: pl.DataFrame) -> str:
     worst = rows.row(-1, named=True)
     whole = max(worst["exposed"] + worst["hidden_ns"], 1.0)
     return (
-        f"Bucket {worst['bucket']} ({text.size(worst['bytes'] or 0)}) is exposed longest: "
-        f"{text.duration(worst['exposed'])} of {text.duration(whole)} a call; own work hides "
-        f"{_share_text(worst['hidden_ns'] / whole)} of it. What runs beside two calls counts for both."
+        f"Bucket {worst['bucket']} ({text.size(worst['bytes'] or 0)}) has most exposed communication: "
+        f"{text.duration(worst['exposed'])} of {text.duration(whole)} per call; overlap with compute "
+        f"{_share_text(worst['hidden_ns'] / whole)}. Compute beside two calls counts for both."
     )
 
 
@@ -128,22 +147,8 @@ def _bucket_axes(high: float, theme: Theme) -> dict[str, Any]:
     }
 
 
-MOST_LANES: Final = 40
-STAGES: Final = (
-    ("waiting_ns", "waits for ranks, wire or shard", "ps_queue"),
-    ("reducing_ns", "is reduced", "transfer"),
-    ("until_update_ns", "waits for its update", "unknown"),
-    ("updating_ns", "weights are updated", "update"),
-    ("until_use_ns", "until first use", "idle"),
-)
-NO_CHAINS: Final = (
-    "No gradient can be followed: that needs reductions that name their bucket, or requests to shards, "
-    "and weight updates (kind update) in the same steps. Hooks of frameworks record both."
-)
-
-
 def latency(chains: pl.DataFrame, theme: Theme) -> Drawing:
-    """Draw medians; a lane begins when its gradient is ready. `chains` as `chains.SHOWN_COLUMNS`."""
+    """Draw medians, from when a gradient is ready; `chains` as `gradient_latency.SHOWN_COLUMNS`."""
     if chains.is_empty():
         return empty(theme, NO_CHAINS)
     shown = chains.sort("of", "ready_ns", "number").head(MOST_LANES)
@@ -160,7 +165,7 @@ def latency(chains: pl.DataFrame, theme: Theme) -> Drawing:
 
 
 def latency_summary(chains: pl.DataFrame) -> str:
-    """Say which chain is longest, and where most of it goes."""
+    """Return the longest latency, and its largest stage."""
     known = chains.drop_nulls("whole_ns")
     rows = known if known.height else chains
     longest = rows.sort(pl.col("whole_ns").fill_null(0)).row(-1, named=True)
@@ -168,7 +173,7 @@ def latency_summary(chains: pl.DataFrame) -> str:
     most = max(spent, key=lambda name: spent[name])
     whole = longest["whole_ns"] or sum(spent.values())
     return (
-        f"{fmt.capital(longest['of'])} {longest['number']} has the longest way, "
+        f"{fmt.capital(longest['of'])} {longest['number']} has the longest gradient-to-weight latency, "
         f"{text.duration(whole)} from ready to first use; most of it, {text.duration(spent[most])}, is "
         f"the stage “{most}”."
     )
@@ -180,8 +185,8 @@ def latency_table(chains: pl.DataFrame) -> list[dict[str, Any]]:
         {"of": row["of"], "number": row["number"], "ready after": _stage_hover(row["ready_ns"])}
         | {name: _stage_hover(row[column]) for column, name, _ in STAGES}
         | {
-            "in all": _stage_hover(row["whole_ns"]),
-            "9 of 10 less than": _stage_hover(row["whole_p90_ns"]),
+            "total": _stage_hover(row["whole_ns"]),
+            "p90": _stage_hover(row["whole_p90_ns"]),
         }
         for row in chains.iter_rows(named=True)
     ]
@@ -223,22 +228,15 @@ def _latency_axes(last: float, theme: Theme) -> dict[str, Any]:
     }
 
 
-COUNTED: Final = "gaps"
-NO_GAPS: Final = (
-    "No two weight updates of a rank were recorded: hooks of optimizers note them; in code of your own, "
-    "“with tl.span('update', kind='update'): …” does."
-)
-
-
 def update_gaps(spread: pl.DataFrame, theme: Theme) -> Drawing:
     """Draw the distribution; `spread` as `Interleaving.gap_spread`."""
     if spread.is_empty():
         return empty(theme, NO_GAPS)
     bars = histogram.of_table(spread, "of", ("rank", "start_ns", "gap_ns"), theme)
-    drawn = histogram.draw(bars, "from the end of an update to the next one", COUNTED, theme)
+    drawn = histogram.draw(bars, "gap between optimizer updates", COUNTED, theme)
     named = [
-        ("half", histogram.quantile(spread, 0.5)),
-        ("9 in 10", histogram.quantile(spread, 0.9)),
+        ("p50", histogram.quantile(spread, 0.5)),
+        ("p90", histogram.quantile(spread, 0.9)),
     ]
     return Drawing(
         histogram.mark(drawn, named, theme), gaps_summary(spread), histogram.rows(bars, COUNTED)
@@ -246,10 +244,10 @@ def update_gaps(spread: pl.DataFrame, theme: Theme) -> Drawing:
 
 
 def gaps_summary(spread: pl.DataFrame) -> str:
-    """Say how long gaps are, and where the longest is."""
+    """Return the median gaps, and the longest."""
     parts = [
-        f"{text.count(int(part['count'].sum()), 'gap')} {part['of'][0]}, half of them shorter than "
-        f"about {text.duration(histogram.quantile(part, 0.5))}"
+        f"{text.count(int(part['count'].sum()), 'gap')} {part['of'][0]}, median "
+        f"{text.duration(histogram.quantile(part, 0.5))}"
         for part in spread.partition_by("of", maintain_order=True)
     ]
     longest = spread.sort("gap_ns").row(-1, named=True)
@@ -257,14 +255,10 @@ def gaps_summary(spread: pl.DataFrame) -> str:
     return f"{'; '.join(parts)}. The longest is {where}."
 
 
-MOST_RANKS: Final = 24
-MIB: Final = 1 << 20
-
-
 def idle_time(
     background: pl.DataFrame, mebibytes: float, gbytes_per_s: float, theme: Theme
 ) -> Drawing:
-    """Draw a row a rank, those with least time; `background` as `_background.BUDGET_COLUMNS`."""
+    """Draw a row a rank, the least first; `background` as `gradient_latency.BUDGET_COLUMNS`."""
     if background.is_empty():
         return empty(theme, NO_GAPS)
     shown = background.sort("usable_ns", "rank").head(MOST_RANKS)
@@ -272,7 +266,7 @@ def idle_time(
     drawn = figure(
         theme,
         _idle_bars(shown, labels, "gap_ns", "between updates", theme.quiet),
-        _idle_bars(shown, labels, "usable_ns", "usable", theme.categories["update"]),
+        _idle_bars(shown, labels, "usable_ns", "overlappable", theme.categories["update"]),
         _least_idle(shown, labels, theme),
         **_idle_axes(shown, theme),
     )
@@ -280,18 +274,19 @@ def idle_time(
 
 
 def idle_summary(background: pl.DataFrame, mebibytes: float, gbytes_per_s: float) -> str:
-    """Say in how many steps so much can be written without delaying anybody."""
+    """Return in how many steps so much can be transferred without delaying the job."""
     least = background.sort("usable_ns").row(0, named=True)
     begin = (
-        f"Rank {least['rank']} has least: {text.duration(least['usable_ns'])} of "
-        f"{text.duration(least['gap_ns'])} between the updates of two steps, in long enough pieces."
+        f"Rank {least['rank']} has the least idle time: {text.duration(least['usable_ns'])} of "
+        f"{text.duration(least['gap_ns'])} between optimizer steps, in overlappable pieces."
     )
     steps = steps_to_write(background, int(mebibytes * MIB), gbytes_per_s)
-    amount = f"{text.size(mebibytes * MIB)} a rank at {gbytes_per_s:g} GB/s"
+    amount = f"{text.size(mebibytes * MIB)} per rank at {gbytes_per_s:g} GB/s"
     if math.isinf(steps):
-        return f"{begin} There is no room to write {amount} without delaying anybody."
+        return f"{begin} Transferring {amount} would delay the job."
     return (
-        f"{begin} Writing {amount} takes the free time of {text.count(math.ceil(steps), 'step')}."
+        f"{begin} Transferring {amount} fits into the idle time of "
+        f"{text.count(math.ceil(steps), 'step')}."
     )
 
 
@@ -301,9 +296,9 @@ def idle_table(background: pl.DataFrame) -> list[dict[str, Any]]:
         {
             "rank": row["rank"],
             "between updates": text.duration(row["gap_ns"]),
-            "usable": text.duration(row["usable_ns"]),
-            "in 9 of 10 steps": text.duration(row["usable_p10_ns"]),
-            "of all time": text.percent(row["share"]),
+            "overlappable": text.duration(row["usable_ns"]),
+            "p10": text.duration(row["usable_p10_ns"]),
+            "share of step time": text.percent(row["share"]),
         }
         for row in background.sort("usable_ns", "rank").iter_rows(named=True)
     ]
@@ -321,13 +316,13 @@ def _idle_bars(
         customdata=[
             [text.duration(ns), rank] for ns, rank in shown.select(column, "rank").iter_rows()
         ],
-        hovertemplate=f"%{{y}}{name}: %{{customdata[0]}} a step<extra></extra>",
+        hovertemplate=f"%{{y}}{name}: %{{customdata[0]}} per step<extra></extra>",
     )
 
 
 def _least_idle(shown: pl.DataFrame, labels: list[str], theme: Theme) -> go.Scatter:
     return go.Scatter(
-        name="usable in 9 of 10 steps",
+        name="overlappable, p10",
         x=shown["usable_p10_ns"].to_list(),
         y=labels,
         mode="markers",
@@ -336,7 +331,7 @@ def _least_idle(shown: pl.DataFrame, labels: list[str], theme: Theme) -> go.Scat
             [text.duration(ns), rank]
             for ns, rank in shown.select("usable_p10_ns", "rank").iter_rows()
         ],
-        hovertemplate="%{y}in 9 of 10 steps at least %{customdata[0]}<extra></extra>",
+        hovertemplate="%{y}overlappable, p10: %{customdata[0]}<extra></extra>",
     )
 
 

@@ -26,14 +26,18 @@ if TYPE_CHECKING:
     from tracelens_dashboard.theme import Theme
 
 
-AMOUNT_PX: int = 48  # beside the longest bar: its share
-SMALLEST: float = 0.0005  # shares below are not drawn; the table has them
+AMOUNT_PX: Final = 48  # beside the longest bar: its share
+SMALLEST: Final = 0.0005  # shares below are not drawn; the table has them
+MOST_PARTS_POINTS: Final = 400
+MOST_STRIP_POINTS: Final = 500
+TABLE_ROWS: Final = 500
+_HIGH: Final = 0.99  # a first step may be very long
 
 
 def waterfall(efficiency: Efficiency | None, theme: Theme) -> Drawing:
     """Draw one bar a cause, each beginning where the one above it ended."""
     if efficiency is None:
-        return empty(theme, "No step was recorded, so the time cannot be divided.")
+        return empty(theme, "No steps recorded: time cannot be attributed.")
     steps = _waterfall_steps(efficiency, theme)
     labels = [label for label, *_ in steps]
     bars = go.Bar(
@@ -46,17 +50,17 @@ def waterfall(efficiency: Efficiency | None, theme: Theme) -> Drawing:
         text=[_amount(index, share) for index, (_, _, share, _, _) in enumerate(steps)],
         textposition="outside",
         cliponaxis=False,
-        hovertemplate="%{y}: %{x:.2f} % of the ranks' time<extra></extra>",
+        hovertemplate="%{y}: %{x:.2f} % of rank time<extra></extra>",
     )
     losses = sorted(efficiency.waterfall, key=lambda part: -part.share)
-    first = f"; most is lost to {cause(losses[0].cause)}" if losses else ""
+    first = f"; largest loss: {cause(losses[0].cause)}" if losses else ""
     rows = [
         {"part": label, "share %": round(100 * share, 3)}
         for label, share in _all_causes(efficiency)
     ]
     return Drawing(
         figure(theme, bars, **_waterfall_axes(labels, theme)),
-        f"{text.percent(efficiency.achieved)} of the ranks' time is useful work{first}.",
+        f"{text.percent(efficiency.achieved)} parallel efficiency{first}.",
         rows,
     )
 
@@ -65,19 +69,19 @@ def _waterfall_steps(
     efficiency: Efficiency, theme: Theme
 ) -> list[tuple[str, float, float, str, str]]:
     """List (label, base, share, colour, cause; empty = no loss) from top to bottom."""
-    steps = [("all ranks' time", 0.0, 1.0, theme.quiet, "")]
+    steps = [("total rank time", 0.0, 1.0, theme.quiet, "")]
     left = 1.0
     for part in efficiency.waterfall:
         left -= part.share
         if part.share >= SMALLEST:
             label = text.safe(cause(part.cause))
             steps.append((label, max(left, 0.0), part.share, theme.loss, part.cause))
-    return [*steps, ("useful work", 0.0, efficiency.achieved, theme.accent, "")]
+    return [*steps, ("efficiency", 0.0, efficiency.achieved, theme.accent, "")]
 
 
 def _all_causes(efficiency: Efficiency) -> list[tuple[str, float]]:
     causes = [(cause(part.cause), part.share) for part in efficiency.waterfall]
-    return [*causes, ("useful work", efficiency.achieved)]
+    return [*causes, ("efficiency", efficiency.achieved)]
 
 
 def _amount(index: int, share: float) -> str:
@@ -106,15 +110,10 @@ def _waterfall_axes(labels: list[str], theme: Theme) -> dict[str, Any]:
     }
 
 
-MOST_PARTS_POINTS: Final = 400
-TABLE_ROWS: Final = 500
-_HIGH: Final = 0.99  # a first step may be very long
-
-
 def step_parts(times: Times, theme: Theme) -> Drawing:
     """Draw an area a category; neighbouring steps that share a point are its mean."""
     if not times.steps:
-        return empty(theme, "No step was recorded.")
+        return empty(theme, "No steps recorded.")
     mean = times.mean
     columns = step_times.parts(len(times.steps), MOST_PARTS_POINTS)
     shown = np.stack([mean[:, part].mean(axis=1) for part in columns], axis=1)
@@ -130,15 +129,13 @@ def step_parts(times: Times, theme: Theme) -> Drawing:
 
 
 def parts_summary(categories: tuple[str, ...], mean: Floats) -> str:
-    """Name what takes most of a step, and what comes next."""
+    """Return the two largest categories of the mean step."""
     whole = mean.mean(axis=1)
     order = np.argsort(-whole)[:2]
     parts = [
-        f"{text.duration(float(whole[at]))} are {name_of(categories[at])}"
-        for at in order
-        if whole[at]
+        f"{text.duration(float(whole[at]))} {name_of(categories[at])}" for at in order if whole[at]
     ]
-    return f"Of {text.duration(float(whole.sum()))} of the mean step, {' and '.join(parts)}."
+    return f"Mean step {text.duration(float(whole.sum()))}: {' and '.join(parts)}."
 
 
 def _area(name: str, steps: list[int], row: Floats, theme: Theme) -> go.Scatter:
@@ -159,7 +156,7 @@ def _parts_rows(times: Times, mean: Floats) -> list[dict[str, Any]]:
     """List the longest steps."""
     longest = np.argsort(-mean.sum(axis=0), kind="stable")[:TABLE_ROWS]
     return [
-        {"step": times.steps[at], "took": text.duration(float(mean[:, at].sum()))}
+        {"step": times.steps[at], "step time": text.duration(float(mean[:, at].sum()))}
         | {
             name_of(name): text.duration(float(ns))
             for name, ns in zip(times.categories, mean[:, at], strict=True)
@@ -179,13 +176,10 @@ def _parts_axes(high: float) -> dict[str, Any]:
     }
 
 
-MOST_STRIP_POINTS: Final = 500
-
-
 def strip(times: Times, windows: pl.DataFrame, whole: Window, theme: Theme) -> Drawing:
     """Stack the categories' shares over time; `windows` are the steps' (step, start, end)."""
     if not windows.height:
-        return empty(theme, "No step was recorded.")
+        return empty(theme, "No steps recorded.")
     shares = _strip_shares(times, windows)
     middle = ((windows["start_ns"] + windows["end_ns"]) / 2 - whole.start_ns) / SECOND
     columns = np.array_split(np.arange(windows.height), min(windows.height, MOST_STRIP_POINTS))
@@ -206,8 +200,8 @@ def strip(times: Times, windows: pl.DataFrame, whole: Window, theme: Theme) -> D
     biggest = max(shares, key=lambda category: float(shares[category].mean()))
     return Drawing(
         figure(theme, *areas, **_strip_axes(whole)),
-        f"Over the run, {name_of(biggest)} takes the largest share of the ranks' time, "
-        f"{text.percent(float(shares[biggest].mean()))}.",
+        f"Largest category over the run: {name_of(biggest)}, "
+        f"{text.percent(float(shares[biggest].mean()))} of rank time.",
     )
 
 

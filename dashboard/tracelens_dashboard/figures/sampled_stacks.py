@@ -1,4 +1,4 @@
-"""Sampled stacks of a rank compared with its peers': as an icicle, by function, and when one ran."""
+"""Sampled stacks of a rank compared with its peers': as an icicle, by function, and over time."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tracelens_dashboard import text
 from tracelens_dashboard.figures import axes
 from tracelens_dashboard.figures.axes import TIMES, scaled
 from tracelens_dashboard.figures.drawing import Drawing, empty, figure
+from tracelens_dashboard.figures.timeline.frame import SECOND
 from tracelens_dashboard.theme import mixed, readable
 
 if TYPE_CHECKING:
@@ -25,13 +26,18 @@ if TYPE_CHECKING:
 
 
 FEW_SAMPLES: Final = (
-    "There are too few samples in this window and phase to tell where the time goes: choose more steps, "
-    "or record with a higher rate (tracelens record --sample=250)."
+    "Too few samples in this window and phase: choose more steps, or record with a higher rate "
+    "(tracelens record --sample=250)."
 )
 TEXT_PX: Final = 12
 WIDE: Final = 0.25  # of the whole: room for a file's name, too
 ALL_OF_IT: Final = 0.995  # as calls that start a program do, which fork nowhere
 WORTH_SAYING: Final = 0.01  # of all time shown: less is no difference between ranks
+MOST_FUNCTIONS: Final = 12
+LABEL: Final = 36  # letters of a frame beside its bars
+LONGER: Final = 1.25  # times the median peer's, and by
+LEAST: Final = 0.01  # of the longest: drawn in red
+BINS: Final = 160  # of the window, in each of which a frame's share is drawn
 _PLACE: Final = re.compile(r"^(?P<name>.*) \((?P<file>.*):(?P<line>\d+)\)$")
 
 
@@ -81,16 +87,14 @@ def short(frame: str, most: int = 80) -> str:
 
 
 def icicle_sentence(calls: pl.DataFrame, rank: int, peers: int) -> str:
-    """Follow the excess down from the whole to the innermost call that holds most of it."""
+    """Follow the residual down from the whole to the innermost call that holds most of it."""
     rows = calls.to_dicts()
     if not peers:
-        return (
-            f"Where rank {rank} spends {text.duration(rows[0]['ns'])}; no other rank was sampled."
-        )
+        return f"Rank {rank}: {text.duration(rows[0]['ns'])}; no other rank was sampled."
     here = rows[0]
-    excess = _residual(here)
-    if excess < WORTH_SAYING * here["ns"]:
-        return f"Rank {rank} takes no longer here than the median of {_peers(peers)}."
+    residual = _residual(here)
+    if residual < WORTH_SAYING * here["ns"]:
+        return f"Rank {rank} does not exceed the median of {_peers(peers)}."
     below: dict[int, list[dict[str, Any]]] = {}
     for row in rows[1:]:
         below.setdefault(row["parent"], []).append(row)
@@ -100,7 +104,8 @@ def icicle_sentence(calls: pl.DataFrame, rank: int, peers: int) -> str:
             break
         here = worst
     where = f", most of it in {short(here['frame'])}" if here["frame"] else ""
-    return f"Rank {rank} takes {text.duration(excess)} longer than the median of {_peers(peers)}{where}."
+    more = f"{text.duration(residual)} longer than the median of {_peers(peers)}"
+    return f"Rank {rank} takes {more}{where}."
 
 
 def _peers(peers: int) -> str:
@@ -112,7 +117,7 @@ def _residual(row: dict[str, Any]) -> float:
 
 
 def _without_outer(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
-    """Leave out the calls that hold all of the time but for the innermost of them; say how many."""
+    """Leave out the calls that hold all of the time, but the innermost; return their number, too."""
     outer = [row for row in rows[1:] if row["ns"] >= ALL_OF_IT * rows[0]["ns"]]
     left_out = {row["call"] for row in outer[:-1]}
     kept = [row for row in rows if row["call"] not in left_out]
@@ -153,7 +158,7 @@ def _icicle_rows(rows: list[dict[str, Any]], whole: float) -> list[dict[str, Any
         {
             "call": row["frame"] or "all",
             "of": rows[row["parent"]]["frame"] if row["parent"] else "",
-            "took (ms)": round(row["ns"] / 1e6, 3),
+            "time (ms)": round(row["ns"] / 1e6, 3),
             "%": round(100 * row["ns"] / whole, 2),
             "median peer (ms)": None
             if row["peers_ns"] is None
@@ -163,14 +168,8 @@ def _icicle_rows(rows: list[dict[str, Any]], whole: float) -> list[dict[str, Any
     ]
 
 
-MOST_FUNCTIONS: Final = 12
-LABEL: Final = 36  # letters of a frame beside its bars
-LONGER: Final = 1.25  # times the median peer's, and by
-LEAST: Final = 0.01  # of the longest: drawn in red
-
-
 def by_function(frames: pl.DataFrame, rank: int, theme: Theme) -> Drawing:
-    """Draw a pair of bars a frame, the rank's and the median peer's, the largest excess first."""
+    """Draw a pair of bars a frame, the rank's and the median peer's, the largest residual first."""
     if frames.is_empty():
         return empty(theme, FEW_SAMPLES)
     shown = frames.head(MOST_FUNCTIONS)
@@ -211,7 +210,7 @@ def _function_sentence(frames: pl.DataFrame, rank: int, *, compared: bool) -> st
     first = frames.row(0, named=True)
     name, own = short(first["frame"]), text.duration(first["self_ns"])
     if not compared:
-        return f"Rank {rank} is most often in {name}: for {own}. Click a frame to see when."
+        return f"Rank {rank} spends most self time in {name}: {own}. Click a frame to see when."
     usual = text.duration(first["peers_self_ns"])
     return f"{name}: {own} on rank {rank}, {usual} on the median peer. Click a frame to see when."
 
@@ -219,10 +218,10 @@ def _function_sentence(frames: pl.DataFrame, rank: int, *, compared: bool) -> st
 def _function_rows(frames: pl.DataFrame) -> list[dict[str, Any]]:
     return frames.select(
         "frame",
-        (pl.col("self_ns") / 1e6).round(3).alias("innermost (ms)"),
+        (pl.col("self_ns") / 1e6).round(3).alias("self time (ms)"),
         (pl.col("peers_self_ns") / 1e6).round(3).alias("median peer (ms)"),
-        ((pl.col("self_ns") - pl.col("peers_self_ns")) / 1e6).round(3).alias("longer (ms)"),
-        (pl.col("ns") / 1e6).round(3).alias("with what it calls (ms)"),
+        ((pl.col("self_ns") - pl.col("peers_self_ns")) / 1e6).round(3).alias("residual (ms)"),
+        (pl.col("ns") / 1e6).round(3).alias("total time (ms)"),
     ).to_dicts()
 
 
@@ -242,10 +241,6 @@ def _function_axes(places: list[int], labels: list[str], unit: str, theme: Theme
     }
 
 
-BINS: Final = 160
-SECOND: Final = 1e9
-
-
 def over_time(
     shares: Mapping[int, Array],
     frame: str,
@@ -258,7 +253,7 @@ def over_time(
         return empty(theme, "Click a frame above to see when it was on the stack.")
     percents = 100 * np.stack(list(shares.values()))
     if not percents.any():
-        return empty(theme, f"{short(frame)} was on no stack in this window.")
+        return empty(theme, f"{short(frame)} was not sampled in this window.")
     width = seen.width_ns / percents.shape[1]
     middles = (seen.start_ns - origin_ns + (np.arange(percents.shape[1]) + 0.5) * width) / SECOND
     edges = seen.start_ns - origin_ns + np.arange(percents.shape[1]) * width
@@ -303,6 +298,6 @@ def _over_time_sentence(shares: Mapping[int, Array], frame: str, width: float) -
     total = {rank: float(row.sum()) * width for rank, row in shares.items()}
     most = max(total, key=lambda rank: total[rank])
     return (
-        f"{short(frame)} was on rank {most}'s stack for {text.duration(total[most])}, longer than on "
-        "any other that is shown. Click a cell to see its spans."
+        f"{short(frame)} was on rank {most}'s stack for {text.duration(total[most])}, more than on "
+        "any other rank shown. Click a cell to see its spans."
     )

@@ -24,12 +24,23 @@ if TYPE_CHECKING:
 MEASURES: Final[tuple[tuple[str, str, Units], ...]] = (
     ("bytes", "bytes<br>moved", BYTES),
     ("requests", "requests", ((1, ""),)),
-    ("service", "service of<br>a request", TIMES),
-    ("queue", "queue of<br>a request", TIMES),
-    ("busy_share", "busy when<br>asked", ((0.01, "%"),)),
+    ("service", "service time<br>per request", TIMES),
+    ("queue", "queue time<br>per request", TIMES),
+    ("busy_share", "utilization<br>while requested", ((0.01, "%"),)),
 )
 FAR: Final = 1.5  # times the mean: named in red
 EVEN: Final = 1.1
+MOST_TENSORS: Final = 14  # that are drawn; the table has more
+FEW_TENSORS: Final = 5  # bars would be as thick as a page's heading
+UNNAMED: Final = "Requests of shard {shard} do not name their tensors."
+PLACEMENT_NAMES: Final = {
+    "now": "current",
+    "greedy": "least-loaded (arrival order)",
+    "largest_first": "largest first (LPT)",
+    "chunked": "partitioned into chunks",
+}
+BESIDE: Final = "\N{NO-BREAK SPACE}" * 3  # where the diamond is
+WORTH_IT: Final = 0.005  # of the job: less is no reason to move anything
 
 
 @dataclass(frozen=True)
@@ -93,19 +104,18 @@ def load(shards: pl.DataFrame, theme: Theme, marked: int | None = None) -> Drawi
 
 
 def load_summary(shards: pl.DataFrame) -> str:
-    """Say how unevenly the shards are loaded."""
+    """Return how unevenly the shards are loaded."""
     values = shards["bytes"].to_numpy()
     if not values.sum():
-        return "The shards' requests carry no byte counts."
+        return "Shard requests have no byte counts."
     most = int(values.argmax())
     ratio = values[most] / values.mean()
     if ratio < EVEN:
-        return f"The {len(values)} shards carry about the same: {text.size(values.mean())} each."
+        return f"The {len(values)} shards are balanced: {text.size(values.mean())} each."
     return (
         f"Shard {shards['shard'][most]} carries {text.size(float(values[most]))}, "
-        f"{ratio:.1f} times the mean of {len(values)} shards, and is "
-        f"busy {text.percent(float(shards['busy_share'][most] or 0))} of the time in which it is asked. "
-        "The dotted line is the mean."
+        f"{ratio:.1f} times the mean of {len(values)} shards; its utilization while requested is "
+        f"{text.percent(float(shards['busy_share'][most] or 0))}. Dotted line: mean."
     )
 
 
@@ -163,29 +173,24 @@ def _load_rows(shards: pl.DataFrame, found: list[Measure]) -> list[dict[str, Any
 
 def _unevenness(workers: list[int], totals: Array, unit: str) -> str:
     if totals.max() < EVEN * max(totals.min(), 1e-9):
-        return "All workers move about the same number of bytes."
+        return "Traffic is balanced across workers."
     return (
         f"Worker {workers[int(totals.argmax())]} moves the most, {totals.max():,.2f} {unit}; "
         f"the least is {totals.min():,.2f} {unit}."
     )
 
 
-MOST_TENSORS: Final = 14  # that are drawn; the table has more
-FEW_TENSORS: Final = 5  # bars would be as thick as a page's heading
-UNTOLD: Final = "The requests do not tell what shard {shard}'s bytes consist of."
-
-
 def tensor_bars(
     tensors: pl.DataFrame, shard: int, mean_bytes: float | None, theme: Theme
 ) -> Drawing:
-    """Draw a bar a tensor, the largest first; red is one that alone outweighs the mean shard.
+    """Draw a bar a tensor, largest first (LPT); red is one that alone outweighs the mean shard.
 
     `tensors` as in `analyses.shards`; `mean_bytes` is what a worker moves one way to the mean shard in
     a step.
     """
     mine = tensors if tensors.is_empty() else tensors.filter(pl.col("shard") == shard)
     if mine.is_empty():
-        return empty(theme, UNTOLD.format(shard=shard))
+        return empty(theme, UNNAMED.format(shard=shard))
     top = mine.head(MOST_TENSORS)
     unit, sizes = scaled(top["step_bytes"].to_numpy().astype(float), BYTES)
     labels = [text.safe(name) for name in top["tensor"]]
@@ -200,7 +205,7 @@ def tensor_bars(
         textposition="outside",
         cliponaxis=False,
         hovertext=labels,
-        hovertemplate=f"%{{hovertext}}: %{{x:,.2f}} {unit} a step<extra></extra>",
+        hovertemplate=f"%{{hovertext}}: %{{x:,.2f}} {unit} per step<extra></extra>",
     )
     drawn = figure(theme, bars, **_tensor_axes(labels, sizes, unit, theme))
     if mean_bytes:
@@ -213,22 +218,24 @@ def _tensor_sentence(mine: pl.DataFrame, shard: int, mean_bytes: float | None) -
     name, size = text.safe(first["tensor"]), text.size(first["step_bytes"])
     held = text.count(mine.height, "tensor")
     share = text.percent(first["share"])
-    said = f"Shard {shard} serves {held}; {name} ({size} a step, one way) is {share} of its bytes"
+    largest = (
+        f"Shard {shard} serves {held}; {name} ({size} per step, one way) is {share} of its bytes"
+    )
     if mean_bytes and first["step_bytes"] > mean_bytes:
         return (
-            f"{said}. Alone it is more than the mean shard's {text.size(mean_bytes)}: as long as it "
-            "is whole, no placement makes its shard lighter than that."
+            f"{largest}. Alone it exceeds the mean shard's {text.size(mean_bytes)}: unless it is "
+            "partitioned, no placement can balance its shard."
         )
-    return f"{said}."
+    return f"{largest}."
 
 
 def _tensor_rows(mine: pl.DataFrame) -> list[dict[str, Any]]:
     lasted = (pl.col("longest_end_ns") - pl.col("longest_start_ns")) / 1e6
     return mine.select(
         "tensor",
-        pl.col("step_bytes").alias("bytes a step, one way"),
+        pl.col("step_bytes").alias("bytes per step, one way"),
         (100 * pl.col("share")).round(2).alias("% of the shard"),
-        pl.col("bytes").alias("bytes in all"),
+        pl.col("bytes").alias("total bytes"),
         "requests",
         lasted.round(3).alias("longest request (ms)"),
         pl.col("rank").alias("of rank"),
@@ -240,7 +247,7 @@ def _tensor_axes(labels: list[str], sizes: Array, unit: str, theme: Theme) -> di
         "xaxis": {
             "fixedrange": True,
             "range": [0, 1.15 * float(sizes.max(initial=0)) or 1],
-            "title": {"text": f"{unit} a step, one way"},
+            "title": {"text": f"{unit} per step, one way"},
         },
         "yaxis": {
             "tickvals": list(range(len(labels))),
@@ -262,20 +269,10 @@ def _mean_line(drawn: go.Figure, at: float, theme: Theme) -> None:
     )  # fmt: skip
 
 
-PLACEMENT_NAMES: Final = {
-    "now": "as it is now",
-    "greedy": "each to the emptiest shard",
-    "largest_first": "the largest first",
-    "chunked": "cut into chunks",
-}
-BESIDE: Final = "\N{NO-BREAK SPACE}" * 3  # where the diamond is
-WORTH_IT: Final = 0.005  # of the job: less is no reason to move anything
-
-
 def placement_bars(placements: pl.DataFrame, theme: Theme) -> Drawing:
     """Draw a bar a placement; the diamond is the least that any placement of its kind could have."""
     if placements.is_empty():
-        return empty(theme, "No request tells its bytes, so no placement can be tried.")
+        return empty(theme, "No request has a byte count: placements cannot be evaluated.")
     rows = placements.to_dicts()
     unit, most = scaled(placements["most_bytes"].to_numpy().astype(float), BYTES)
     factor = rows[0]["most_bytes"] / most[0]
@@ -291,7 +288,7 @@ def placement_bars(placements: pl.DataFrame, theme: Theme) -> Drawing:
         cliponaxis=False,
         customdata=[f"{row['effective_shards']:.1f}" for row in rows],
         hovertemplate=(
-            f"%{{y}}: %{{x:,.2f}} {unit} on the fullest shard, they work like %{{customdata}}"
+            f"%{{y}}: %{{x:,.2f}} {unit} on the max shard, %{{customdata}} effective shards"
             "<extra></extra>"
         ),
     )
@@ -300,7 +297,7 @@ def placement_bars(placements: pl.DataFrame, theme: Theme) -> Drawing:
         y=labels,
         mode="markers",
         marker={"symbol": "diamond", "size": 10, "color": theme.text},
-        hovertemplate=f"no such placement has less than %{{x:,.2f}} {unit}<extra></extra>",
+        hovertemplate=f"lower bound %{{x:,.2f}} {unit}<extra></extra>",
     )
     drawn = figure(theme, bars, bounds, **_placement_axes(labels, float(most.max()), unit, theme))
     drawn.add_vline(
@@ -317,19 +314,18 @@ def placement_bars(placements: pl.DataFrame, theme: Theme) -> Drawing:
 
 
 def placement_sentence(placements: pl.DataFrame) -> str:
-    """Say what the best placement would save, and what stands in its way."""
+    """Return the effective shards, and what the best placement would save."""
     rows = {row["placement"]: row for row in placements.to_dicts()}
     now = rows.pop("now")
     shards = round(now["effective_shards"] * now["most_bytes"] / max(now["mean_bytes"], 1))
-    works = f"{text.count(shards, 'shard')} work like {now['effective_shards']:.1f}"
+    current = f"Effective shards: {now['effective_shards']:.1f} of {shards}"
     best = max(rows.values(), key=lambda row: row["saving"], default=now)
     if best["saving"] < WORTH_IT:
-        return f"{works}; no other placement of the variables would make the job shorter."
+        return f"{current}; no other placement would shorten the job."
     how = PLACEMENT_NAMES.get(best["placement"], best["placement"])
     return (
-        f"{works}; with the variables placed anew ({how}) they would work like "
-        f"{best['effective_shards']:.1f}, and the job would be {text.percent(best['saving'])} "
-        "shorter, as far as replaying its requests tells."
+        f"{current}; placement “{how}”: {best['effective_shards']:.1f}, and the job would be "
+        f"{text.percent(best['saving'])} shorter, by replay of its requests."
     )
 
 
@@ -337,7 +333,7 @@ def _gain(row: dict[str, Any]) -> str:
     if row["placement"] == "now":
         return ""
     if row["saving"] < WORTH_IT:
-        return f"{BESIDE}saves nothing"
+        return f"{BESIDE}no saving"
     return f"{BESIDE}saves {text.percent(row['saving'])}"
 
 
@@ -346,7 +342,7 @@ def _placement_axes(labels: list[str], most: float, unit: str, theme: Theme) -> 
         "xaxis": {
             "fixedrange": True,
             "range": [0, 1.3 * most or 1],
-            "title": {"text": f"{unit} a step on the fullest shard"},
+            "title": {"text": f"{unit} per step on the max shard"},
         },
         "yaxis": {
             "fixedrange": True,
@@ -361,9 +357,9 @@ def _placement_axes(labels: list[str], most: float, unit: str, theme: Theme) -> 
 def _placement_rows(placements: pl.DataFrame) -> list[dict[str, Any]]:
     return placements.select(
         pl.col("placement").replace(PLACEMENT_NAMES),
-        pl.col("most_bytes").alias("fullest shard (bytes)"),
+        pl.col("most_bytes").alias("max shard (bytes)"),
         pl.col("mean_bytes").alias("mean shard (bytes)"),
-        pl.col("least_bytes").alias("least possible (bytes)"),
-        pl.col("effective_shards").round(2).alias("work like so many shards"),
-        (100 * pl.col("saving")).round(2).alias("saves % of the job"),
+        pl.col("least_bytes").alias("lower bound (bytes)"),
+        pl.col("effective_shards").round(2).alias("effective shards"),
+        (100 * pl.col("saving")).round(2).alias("saving (% of job time)"),
     ).to_dicts()

@@ -1,4 +1,4 @@
-"""How much later each rank could be at no cost: those that can spare least on top."""
+"""Slack: how much later each rank could be without delaying the job, the least slack on top."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 
 MOST: Final = 24
 OFTEN: Final = 0.5  # of the steps on the path: drawn in red
-UNKNOWN: Final = (
-    "No full collectives between ranks were recorded, so what a rank could spare cannot be told."
-)
-ALONE: Final = "One rank alone waits for nobody: all of its work is on the path."
+UNKNOWN: Final = "No full collectives between ranks were recorded, so slack is unknown."
+ALONE: Final = "A single rank waits for no other: all of its time is on the path."
 
 
 def draw(slack: pl.DataFrame, theme: Theme) -> Drawing:
@@ -32,7 +30,7 @@ def draw(slack: pl.DataFrame, theme: Theme) -> Drawing:
         return empty(theme, ALONE)
     ordered = slack.sort("slack_ns", "rank")
     shown = ordered.head(MOST)
-    spare = shown["slack_ns"].to_numpy().astype(float)
+    medians = shown["slack_ns"].to_numpy().astype(float)
     critical = shown["critical_steps"].to_numpy()
     labels = [f"rank {rank} " for rank in shown["rank"]]
     common: dict[str, Any] = {"y": labels, "mode": "markers", "cliponaxis": False}
@@ -40,17 +38,17 @@ def draw(slack: pl.DataFrame, theme: Theme) -> Drawing:
         [
             row["rank"],
             text.percent(row["critical_steps"]),
-            _say(row, "slack_ns"),
-            _say(row, "least_slack_ns"),
+            _length(row, "slack_ns"),
+            _length(row, "least_slack_ns"),
         ]
         for row in shown.iter_rows(named=True)
     ]
     dots = go.Scatter(
-        x=spare,
+        x=medians,
         name="median step",
         marker={"size": 11, "color": np.where(critical > OFTEN, theme.loss, theme.accent)},
         hovertemplate=(
-            "%{y}can spare %{customdata[2]} in the median step, nothing in %{customdata[1]}"
+            "%{y}slack %{customdata[2]} in the median step, none in %{customdata[1]} of steps"
             "<extra></extra>"
         ),
         **common,
@@ -59,29 +57,29 @@ def draw(slack: pl.DataFrame, theme: Theme) -> Drawing:
         x=shown["least_slack_ns"].to_numpy(),
         name="least",
         marker={"size": 9, "symbol": "circle-open", "color": theme.secondary},
-        hovertemplate="%{y}at least %{customdata[3]}<extra></extra>",
+        hovertemplate="%{y}slack at least %{customdata[3]}<extra></extra>",
         **common,
     )
     return Drawing(
-        figure(theme, rings, dots, **_axes(labels, float(spare.max()), theme)),
+        figure(theme, rings, dots, **_axes(labels, float(medians.max()), theme)),
         sentence(ordered),
         _rows(ordered),
     )
 
 
 def sentence(ordered: pl.DataFrame) -> str:
-    """Say who can spare nothing, and who most."""
+    """Return the rank with least slack, and the one with most."""
     first, last = ordered.row(0, named=True), ordered.row(-1, named=True)
     critical = ordered.sort("critical_steps", descending=True).row(0, named=True)
-    spare = f"rank {last['rank']} could be {text.duration(last['slack_ns'])} later in most steps"
+    most = f"rank {last['rank']} has {text.duration(last['slack_ns'])} of slack in most steps"
     if critical["critical_steps"] > OFTEN:
         return (
-            f"Rank {critical['rank']} can spare nothing in "
-            f"{text.percent(critical['critical_steps'])} of the steps; {spare} at no cost."
+            f"Rank {critical['rank']} has no slack in "
+            f"{text.percent(critical['critical_steps'])} of steps; {most}."
         )
     return (
-        f"Nobody is on the path all the time: rank {first['rank']} can spare least, "
-        f"{text.duration(first['slack_ns'])} in the median step, and {spare}."
+        f"No rank is always on the path: rank {first['rank']} has least slack, "
+        f"{text.duration(first['slack_ns'])} in the median step, and {most}."
     )
 
 
@@ -89,22 +87,21 @@ def _rows(ordered: pl.DataFrame) -> list[dict[str, Any]]:
     return [
         {
             "rank": rank,
-            "can spare, median (ms)": round(middle / 1e6, 4),
-            "can spare, least (ms)": round(least / 1e6, 4),
-            "% of steps without any": round(100 * critical, 2),
+            "slack, median (ms)": round(middle / 1e6, 4),
+            "slack, min (ms)": round(least / 1e6, 4),
+            "% of steps without slack": round(100 * critical, 2),
         }
         for rank, middle, least, critical in ordered.iter_rows()
     ]
 
 
-def _say(row: dict[str, Any], column: str) -> str:
+def _length(row: dict[str, Any], column: str) -> str:
     return text.duration(row[column])
 
 
 def _axes(labels: list[str], most: float, theme: Theme) -> dict[str, Any]:
     return {
-        "xaxis": axes.durations(most)
-        | {"zeroline": False, "title": {"text": "later in a step, at no cost"}},
+        "xaxis": axes.durations(most) | {"zeroline": False, "title": {"text": "slack per step"}},
         "yaxis": {
             "fixedrange": True,
             "range": [len(labels) - 0.5, -0.5],

@@ -1,4 +1,4 @@
-"""Asynchronous training: how old each worker's contributions are, and how fairly workers are served."""
+"""Asynchronous training: staleness of each worker's updates, and fairness among workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tracelens_dashboard.theme import Theme
 
 MOST: Final = 40  # workers that are drawn; the table has all
-SYNCHRONOUS: Final = "No worker trains asynchronously here: there is no staleness to tell."
+SYNCHRONOUS: Final = "No worker trains asynchronously here: there is no staleness."
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,8 @@ class _Panel:
 
 PANELS: Final = (
     _Panel("rate", "updates made,<br>times the mean worker's", 1, "times", 1.0),
-    _Panel(
-        "staleness", "staleness of an update<br>(versions; ring: the worst)", 1, "versions", 0.0
-    ),
-    _Panel("turn_share", "waiting for its turn,<br>% of the job", 100, "%"),
+    _Panel("staleness", "staleness of an update<br>(versions; ring: max)", 1, "versions", 0.0),
+    _Panel("turn_share", "serialized at the server,<br>% of the job", 100, "%"),
 )
 
 
@@ -66,9 +64,9 @@ def draw(workers: pl.DataFrame, theme: Theme) -> Drawing:
 
 
 def sentence(workers: pl.DataFrame) -> str:
-    """Say who is stalest, how even updates are, and how long workers stand in line."""
-    said = [_stalest(workers), _fairness(workers), _turns(workers)]
-    return " ".join(part for part in said if part) or SYNCHRONOUS
+    """Return the stalest worker, how even updates are, and how long workers are serialized."""
+    parts = [_stalest(workers), _fairness(workers), _turns(workers)]
+    return " ".join(part for part in parts if part) or SYNCHRONOUS
 
 
 def _stalest(workers: pl.DataFrame) -> str:
@@ -80,7 +78,7 @@ def _stalest(workers: pl.DataFrame) -> str:
         return "Every update is made from the newest weights."
     return (
         f"Worker {worst['rank']}'s updates are the stalest: made from weights "
-        f"{worst['staleness']:.1f} versions old on average, {worst['staleness_max']} at worst."
+        f"{worst['staleness']:.1f} versions old on average, {worst['staleness_max']} at most."
     )
 
 
@@ -97,7 +95,7 @@ def _turns(workers: pl.DataFrame) -> str:
     if not shares:
         return ""
     mean = sum(shares) / len(shares)
-    return f"They stand in line for their turn {text.percent(mean)} of the time."
+    return f"They are serialized at the server {text.percent(mean)} of the time."
 
 
 def _traces(
@@ -122,7 +120,7 @@ def _worst(shown: pl.DataFrame, labels: list[str], theme: Theme) -> go.Scatter:
         cliponaxis=False,
         customdata=shown["rank"].to_list(),
         marker={"symbol": "circle-open", "size": 9, "color": theme.loss, "line": {"width": 2}},
-        hovertemplate="%{y}: %{x} versions at worst<extra></extra>",
+        hovertemplate="%{y}: at most %{x} versions<extra></extra>",
     )
 
 
@@ -132,7 +130,7 @@ def _rows(workers: pl.DataFrame) -> list[dict[str, Any]]:
         "updates",
         pl.col("rate").round(3).alias("times the mean"),
         pl.col("staleness").round(2).alias("staleness, mean"),
-        pl.col("staleness_max").alias("staleness, worst"),
-        (pl.col("turn_ns") / 1e6).round(2).alias("waited for its turn (ms)"),
+        pl.col("staleness_max").alias("staleness, max"),
+        (pl.col("turn_ns") / 1e6).round(2).alias("serialized at the server (ms)"),
         (100 * pl.col("turn_share")).round(2).alias("% of the job"),
     ).to_dicts()

@@ -11,7 +11,7 @@ from plotly import graph_objects as go
 from tracelens.lod import step_times
 from tracelens_dashboard import text
 from tracelens_dashboard.figures import axes, histogram
-from tracelens_dashboard.figures.axes import MOST_COLUMNS, MOST_ROWS, rank_label, ranks_and_steps
+from tracelens_dashboard.figures.axes import rank_label, ranks_and_steps
 from tracelens_dashboard.figures.drawing import Drawing, empty, figure
 
 if TYPE_CHECKING:
@@ -22,32 +22,23 @@ if TYPE_CHECKING:
     from tracelens.lod.step_times import StepGrid, StepTimes
     from tracelens_dashboard.theme import Theme
 
-__all__ = [
-    "COUNTED",
-    "FAR",
-    "MOST_COLUMNS",
-    "MOST_MARKS",
-    "MOST_POINTS",
-    "MOST_ROWS",
-    "NO_STEPS",
-    "Mark",
-    "by_rank",
-    "distribution",
-    "over_run",
-    "over_run_summary",
-    "over_run_table",
-]
-
-
 MOST_POINTS: Final = 800
 MOST_MARKS: Final = 4
 FAR: Final = 2.5  # times the usual step: a first step that loads libraries does not set the scale
-NO_STEPS: Final = "No step was recorded."
+TABLE_ROWS: Final = 200
+SAME: Final = 0.05  # of a step's time: ranks that differ by less take the same
+COUNTED: Final = "steps of ranks"
+NO_STEPS: Final = "No steps recorded."
+ALIKE: Final = (
+    " All ranks take about the same time, since they wait for each other: choose compute time to see "
+    "which rank causes the wait."
+)
+_LOW, _HIGH = 0.05, 0.98
 
 
 @dataclass(frozen=True)
 class Mark:
-    """Steps that a finding speaks of."""
+    """Steps that a finding is about."""
 
     label: str
     first: int
@@ -76,7 +67,7 @@ def over_run(
 
 
 def over_run_summary(times: StepTimes, found: Sequence[Regime], what: str) -> str:
-    """Say how long it usually is, and how that changes."""
+    """Return the median, the longest, and the regimes."""
     usual = float(np.nanmedian(times.usual_ns))
     worst = int(np.argmax(times.longest_ns))
     longest = (
@@ -85,13 +76,13 @@ def over_run_summary(times: StepTimes, found: Sequence[Regime], what: str) -> st
     )
     begin = f"{what[:1].upper()}{what[1:]}: {text.duration(usual)} on the median rank; {longest}"
     if len(found) < 2:
-        return f"{begin} It keeps this level over the whole run."
+        return f"{begin} One regime over the whole run."
     parts = [
         f"{text.duration(part.level)} in {text.steps(times.steps[part.first], times.steps[part.last])}"
         for part in found[:5]
     ]
     more = f" and {len(found) - 5} more" if len(found) > 5 else ""
-    return f"{begin} It changes its level: {', '.join(parts)}{more}."
+    return f"{begin} Regimes: {', '.join(parts)}{more}."
 
 
 def over_run_table(times: StepTimes, found: Sequence[Regime]) -> list[dict[str, Any]]:
@@ -103,7 +94,7 @@ def over_run_table(times: StepTimes, found: Sequence[Regime]) -> list[dict[str, 
             "first step": times.steps[part.first],
             "last step": times.steps[part.last],
             "level": text.duration(part.level),
-            "against the first": f"{100 * (part.level / max(first, 1e-9) - 1):+.1f} %",
+            "vs. first": f"{100 * (part.level / max(first, 1e-9) - 1):+.1f} %",
             "longest": text.duration(float(times.longest_ns[part.first : part.last + 1].max())),
         }
         for number, part in enumerate(found, 1)
@@ -115,7 +106,7 @@ def _longest(times: StepTimes, columns: list[slice], theme: Theme) -> go.Scatter
     values = [float(times.longest_ns[place]) for place in at]
     steps = [times.steps[place] for place in at]
     return go.Scatter(
-        name="longest rank",
+        name="slowest rank",
         x=steps,
         y=values,
         mode="lines+markers" if len(at) <= MOST_POINTS / 4 else "lines",
@@ -125,7 +116,7 @@ def _longest(times: StepTimes, columns: list[slice], theme: Theme) -> go.Scatter
             [step, times.longest_rank[place], text.duration(value)]
             for step, place, value in zip(steps, at, values, strict=True)
         ],
-        hovertemplate="step %{x}, longest on rank %{customdata[1]}: %{customdata[2]}<extra></extra>",
+        hovertemplate="step %{x}, slowest: rank %{customdata[1]}: %{customdata[2]}<extra></extra>",
     )
 
 
@@ -157,7 +148,7 @@ def _levels(times: StepTimes, found: Sequence[Regime], theme: Theme) -> go.Scatt
         steps += [times.steps[part.first] - 0.5, times.steps[part.last] + 0.5, None]
         levels += [part.level, part.level, None]
     return go.Scatter(
-        name="level of a regime",
+        name="regime level",
         x=steps,
         y=levels,
         mode="lines",
@@ -208,20 +199,11 @@ def _most_usual(times: StepTimes) -> float:
     return 1.1 * float(np.quantile(times.longest_ns, 0.98))
 
 
-TABLE_ROWS: Final = 200
-SAME: Final = 0.05
-ALIKE: Final = (
-    " All ranks take about the same time, as they wait for each other: measure own work to see who "
-    "makes them wait."
-)
-_LOW, _HIGH = 0.05, 0.98
-
-
 def by_rank(grid: StepGrid, theme: Theme, marked: tuple[int, int] | None = None) -> Drawing:
     """Draw the cells; the scale ends at what few columns exceed, as a first step may be very long."""
     cells, steps, ranks = grid.cells_ns, grid.times.steps, grid.times.ranks
     if not cells.size or np.isnan(cells).all():
-        return empty(theme, "No step was recorded.")
+        return empty(theme, NO_STEPS)
     labels = [rank_label(ranks[part]) for part in grid.rows]
     low, high = _scale(cells)
     trace = go.Heatmap(
@@ -244,14 +226,15 @@ def by_rank(grid: StepGrid, theme: Theme, marked: tuple[int, int] | None = None)
 
 
 def by_rank_summary(grid: StepGrid) -> str:
-    """Say where it was longest, and what a cell stands for."""
+    """Return the longest, and what a cell stands for."""
     cells = np.nan_to_num(grid.cells_ns, nan=-1)
     row, column = np.unravel_index(int(cells.argmax()), cells.shape)
     rank, step = grid.longest(int(row), int(column))
     ranks = max(part.stop - part.start for part in grid.rows)
     steps = max(part.stop - part.start for part in grid.columns)
     shared = (
-        f" A cell is the longest of up to {text.count(ranks, 'rank')} and {text.count(steps, 'step')}."
+        f" Each cell is the maximum over up to {text.count(ranks, 'rank')} and "
+        f"{text.count(steps, 'step')}."
         if ranks * steps > 1
         else ""
     )
@@ -274,13 +257,13 @@ def by_rank_table(grid: StepGrid) -> list[dict[str, Any]]:
         if cells[row, column] >= 0:
             rank, step = grid.longest(row, column)
             rows.append(
-                {"rank": rank, "step": step, "took": text.duration(float(cells[row, column]))}
+                {"rank": rank, "step": step, "duration": text.duration(float(cells[row, column]))}
             )
     return rows
 
 
 def _alone(column: Floats) -> bool:
-    """Say whether some rank took clearly longer in a step than another."""
+    """Return whether some rank took clearly longer in a step than another."""
     return float(np.nanmax(column)) > (1 + SAME) * float(np.nanmin(column))
 
 
@@ -295,15 +278,12 @@ def _colour_bar(low: float, high: float) -> dict[str, Any]:
     return {"tickvals": ticks["tickvals"], "ticktext": ticks["ticktext"]}
 
 
-COUNTED = "steps of ranks"
-
-
 def distribution(times: StepTimes, what: str, theme: Theme) -> Drawing:
     """Draw the distribution."""
     known = np.isfinite(times.sample_ns)
     values = times.sample_ns[known]
     if not values.size:
-        return empty(theme, "No step was recorded.")
+        return empty(theme, NO_STEPS)
     edges = histogram.edges_of(values)
     counts = np.histogram(values, edges)[0].astype(float)
     bars = [histogram.Bars(what, edges, counts, theme.accent, _examples(times, known, edges))]
@@ -331,4 +311,4 @@ def _examples(times: StepTimes, known: Any, edges: Floats) -> list[list[int] | N
 def _distribution_summary(times: StepTimes, quantiles: list[float]) -> str:
     half, most, rare = (text.duration(value) for value in quantiles)
     sampled = f" Every {times.every}th step is counted." if times.every > 1 else ""
-    return f"Half take less than {half}, 9 of 10 less than {most}, 99 of 100 less than {rare}.{sampled}"
+    return f"p50 {half}, p90 {most}, p99 {rare}.{sampled}"

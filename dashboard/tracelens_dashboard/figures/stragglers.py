@@ -1,4 +1,4 @@
-"""Compute time beyond the peers': by rank (or host) and step as a map, by rank and category as bars."""
+"""Residuals against peers: by rank (or host) and step as a map, by rank and category as bars."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from tracelens_dashboard.theme import Theme
 
 MS: Final = 1e6
+MOST_RANKS: Final = 16  # that have bars
 
 
 def by_rank(late: Residuals, theme: Theme, marked: tuple[int, int] | None = None) -> Drawing:
     """Draw a row a rank; beyond 160 ranks the worst of some neighbours stands for them."""
     if not late.steps:
-        return empty(theme, "No step was recorded.")
+        return empty(theme, "No steps recorded.")
     size = -(-len(late.ranks) // MOST_ROWS)
     groups = [range(i, min(i + size, len(late.ranks))) for i in range(0, len(late.ranks), size)]
     labels = [rank_label([late.ranks[i] for i in group]) for group in groups]
@@ -36,17 +37,17 @@ def by_rank(late: Residuals, theme: Theme, marked: tuple[int, int] | None = None
 
 
 def by_host(late: Residuals, hosts: Mapping[int, str], theme: Theme) -> Drawing:
-    """Draw a row a host: the latest of its ranks, as a mean would hide a single one."""
+    """Draw a row a host: the worst of its ranks, as a mean would hide a single one."""
     if not late.steps:
-        return empty(theme, "No step was recorded.")
+        return empty(theme, "No steps recorded.")
     names = list(dict.fromkeys(hosts[rank] for rank in late.ranks))
     members = [[i for i, r in enumerate(late.ranks) if hosts[r] == name] for name in names]
     rows = _worst(late.residual_ns, members, 0)
     return _draw(late, rows, [text.safe(name) for name in names], theme, None)
 
 
-def latest_cell(late: Residuals, rows: Sequence[int], step: int) -> tuple[int, int]:
-    """Return who of some rows of `late` was latest, and when: (rank, step) of a column by its step."""
+def worst_cell(late: Residuals, rows: Sequence[int], step: int) -> tuple[int, int]:
+    """Return (rank, step) of the largest residual of some rows of `late`, in a column by its step."""
     first = np.searchsorted(late.steps, step)
     column = next(group for group in _columns(late) if first <= group[-1])
     cells = np.nan_to_num(late.residual_ns[np.ix_(np.array(rows), column)], nan=-np.inf)
@@ -55,16 +56,16 @@ def latest_cell(late: Residuals, rows: Sequence[int], step: int) -> tuple[int, i
 
 
 def summary(late: Residuals) -> str:
-    """Say who is latest, and when, in one sentence."""
+    """Return the largest residual, its rank and step in one sentence."""
     if not late.total_ns.any():
-        return "No rank is later than the others in any step."
+        return "No rank exceeds its peers in any step."
     worst = int(np.argmax(late.total_ns))
     row = np.nan_to_num(late.residual_ns[worst])
     step = int(np.argmax(row))
     who = f"rank {late.ranks[worst]}"
     return (
-        f"Latest over the run is {who}, by {text.duration(float(late.total_ns[worst]))} in all and "
-        f"at most {text.duration(float(row[step]))}, in step {late.steps[step]}."
+        f"Largest residual over the run: {who}, {text.duration(float(late.total_ns[worst]))} in total "
+        f"and at most {text.duration(float(row[step]))}, in step {late.steps[step]}."
     )
 
 
@@ -86,7 +87,7 @@ def _draw(
         zmax=late.ceiling_ns / MS,
         hoverongaps=False,
         colorbar=_colour_bar(theme),
-        hovertemplate="%{y}, step %{x}: %{z:.2f} ms late<extra></extra>",
+        hovertemplate="%{y}, step %{x}: %{z:.2f} ms above peers<extra></extra>",
     )
     drawn = figure(theme, trace, **ranks_and_steps(labels, theme, marked))
     return Drawing(drawn, summary(late), partial(table, late))
@@ -98,19 +99,19 @@ def _columns(late: Residuals) -> list[Array]:
 
 
 def table(late: Residuals) -> list[dict[str, Any]]:
-    """List every rank with what it lost, the latest first."""
+    """List every rank's residuals, the largest total first."""
     usual = float(np.nanmedian(late.compute_ns)) or 1.0
     steps = np.sum(~np.isnan(late.compute_ns), axis=1)
     excess = np.nan_to_num(late.residual_ns, nan=-np.inf)
     worst = excess.argmax(axis=1)
     columns = {
         "rank": np.array(late.ranks),
-        "own time, median (ms)": np.round(_medians(late.compute_ns) / MS, 3),
-        "late, median (ms)": np.round(_medians(late.residual_ns) / MS, 3),
-        "late, worst (ms)": np.round(excess.max(axis=1) / MS, 3),
-        "in step": np.array(late.steps)[worst],
-        "late in all (ms)": np.round(late.total_ns / MS, 2),
-        "steps 10 % late": np.sum(excess > usual / 10, axis=1),
+        "compute time, median (ms)": np.round(_medians(late.compute_ns) / MS, 3),
+        "residual, median (ms)": np.round(_medians(late.residual_ns) / MS, 3),
+        "residual, max (ms)": np.round(excess.max(axis=1) / MS, 3),
+        "step of max": np.array(late.steps)[worst],
+        "residual, total (ms)": np.round(late.total_ns / MS, 2),
+        "steps > 10 % above peers": np.sum(excess > usual / 10, axis=1),
         "steps": steps,
     }
     order = [index for index in np.argsort(-late.total_ns) if steps[index]]
@@ -138,19 +139,15 @@ def _worst(cells: Floats, groups: Sequence[Any], axis: int) -> Floats:
 def _colour_bar(theme: Theme) -> dict[str, Any]:
     return {
         "ticksuffix": " ms",
-        "title": {"text": "late by", "font": {"color": theme.secondary, "size": 12}},
+        "title": {"text": "residual", "font": {"color": theme.secondary, "size": 12}},
         "nticks": 5,
     }
 
 
-MOST_RANKS: Final = 16
-NS_PER_MS: Final = 1e6
-
-
 def by_category(late: Residuals, in_category: Callable[[str], Residuals], theme: Theme) -> Drawing:
-    """Draw the latest ranks; a bar's part is the mean excess a step in one category."""
+    """Draw the worst ranks; a bar's part is the mean residual per step in one category."""
     if not late.steps or len(late.ranks) < 2:
-        return empty(theme, "One rank alone has no peers to be compared with.")
+        return empty(theme, "A single rank has no peers to compare with.")
     parts = {name: _mean_residual(in_category(name)) for name in COMPUTE_CATEGORIES}
     chosen = np.argsort(-late.total_ns)[:MOST_RANKS]
     labels = [f"rank {late.ranks[i]} " for i in chosen]
@@ -158,10 +155,10 @@ def by_category(late: Residuals, in_category: Callable[[str], Residuals], theme:
         go.Bar(
             orientation="h",
             y=labels,
-            x=part[chosen] / NS_PER_MS,
+            x=part[chosen] / MS,
             name=name_of(name),
             marker={"color": theme.categories[name], "line": {"width": 0}},
-            hovertemplate=f"%{{y}}{name_of(name)}: %{{x:.3f}} ms a step<extra></extra>",
+            hovertemplate=f"%{{y}}{name_of(name)}: %{{x:.3f}} ms per step<extra></extra>",
         )
         for name, part in parts.items()
         if part[chosen].any()
@@ -174,7 +171,7 @@ def by_category(late: Residuals, in_category: Callable[[str], Residuals], theme:
 
 
 def _mean_residual(late: Residuals) -> Floats:
-    """Mean over the steps of how much longer a rank took; shorter counts as nothing."""
+    """Return each rank's mean residual over the steps; a negative one counts as none."""
     present = np.maximum(np.sum(~np.isnan(late.residual_ns), axis=1), 1)
     return np.asarray(np.nansum(np.maximum(late.residual_ns, 0), axis=1) / present)
 
@@ -183,9 +180,9 @@ def _category_sentence(late: Residuals, parts: dict[str, Floats], worst: int) ->
     phase = max(parts, key=lambda name: float(parts[name][worst]))
     ns = float(parts[phase][worst])
     if not ns:
-        return "No rank takes longer than the others."
+        return "No rank exceeds its peers."
     return (
-        f"Rank {late.ranks[worst]} takes {text.duration(ns)} a step longer than its peers "
+        f"Rank {late.ranks[worst]} takes {text.duration(ns)} per step longer than its peers "
         f"in {name_of(phase)}, more than in any other phase."
     )
 
@@ -196,7 +193,7 @@ def _category_rows(
     return [
         {"rank": ranks[i]}
         | {
-            f"{name_of(name)} (ms a step)": round(float(p[i]) / NS_PER_MS, 4)
+            f"{name_of(name)} (ms per step)": round(float(p[i]) / MS, 4)
             for name, p in parts.items()
         }
         for i in chosen
@@ -211,7 +208,7 @@ def _category_axes(theme: Theme) -> dict[str, object]:
             "ticksuffix": " ms",
             "fixedrange": True,
             "nticks": 5,
-            "title": {"text": "longer than peers, in the mean step"},
+            "title": {"text": "residual, mean per step"},
         },
         "yaxis": {"autorange": "reversed", "fixedrange": True, "tickfont": {"color": theme.text}},
         "showlegend": True,

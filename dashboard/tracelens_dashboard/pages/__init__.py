@@ -40,7 +40,7 @@ class Page(Protocol):
         """Return the page for the view in the address bar."""
 
     def register(self, app: Dash) -> None:
-        """Add the page's callbacks; each is told which run it is about (`runs.current`)."""
+        """Add the page's callbacks; each is given the run it is about (`runs.current`)."""
 
 
 PAGES: Final[tuple[Page, ...]] = (

@@ -36,36 +36,38 @@ PLOT_PX: Final = 290
 ROW_PX: Final = 24
 MOST_CARDS: Final = 3
 NONE_HERE: Final = (
-    "No collective to which several ranks came is in this trace. Hooks record them: PyTorch DDP and "
-    "torch.distributed, Horovod and MPI, with “tracelens record” or tl.attach(…). In code of your own, "
+    "No collective entered by several ranks is in this trace. Hooks record them: PyTorch DDP and "
+    "torch.distributed, Horovod and MPI, with “tracelens record” or tl.attach(…). In your own code, "
     "“with tl.span('reduce', kind='reduction', op='allreduce', nbytes=n): …” records a call; calls "
     "match by communicator and number."
 )
 WITH_SERVERS: Final = (
-    "This run has parameter servers: the page “PS shards” tells what goes between them and workers."
+    "This run has parameter servers: see the page “PS shards” for traffic between them and workers."
 )
 
 
 def layout(store: Store, _view: ViewState) -> Component:
     """Return the page, or say what to record to see it."""
-    title = dmc.Title(QUESTION, order=1, className="page-title")
+    title = dmc.Title(TITLE, order=1, className="page-title")
+    question = html.P(QUESTION, className="summary")
     if store.table("arrivals_last").is_empty():
         lines = [html.P(NONE_HERE), *([html.P(WITH_SERVERS)] if store.shard_count else [])]
-        return html.Div([title, dmc.Card(lines, className="card prose")], className="page")
+        card = dmc.Card(lines, className="card prose")
+        return html.Div([title, question, card], className="page")
     found = [f for f in store.report.findings if KINDS[f.kind].on(PATH)][:MOST_CARDS]
     cards = [dmc.GridCol(finding_card.card(store, one), span=12) for one in found]
     half = {"base": 12, "lg": 6}
     charts = (
-        chart.card(EXCHANGE, "Waiting and transfer, step by step", PLOT_PX),
-        chart.card(SKEW, "How far apart ranks come, step by step", PLOT_PX),
-        chart.card(LAST, "Who comes last", _height(len(store.ranks), arrival_skew.MOST_RANKS)),
-        chart.card(SPREAD, "How often they come how far apart", PLOT_PX),
+        chart.card(EXCHANGE, "Wait and transfer per step", PLOT_PX),
+        chart.card(SKEW, "Arrival skew per step", PLOT_PX),
+        chart.card(LAST, "Last arrivals", _height(len(store.ranks), arrival_skew.MOST_RANKS)),
+        chart.card(SPREAD, "Arrival skew: distribution", PLOT_PX),
         chart.card(SPEED, "Bandwidth by message size", PLOT_PX + 60),
         chart.card(LINKS, "Links between ranks", _height(_links(store), bandwidth.MOST_LINKS)),
     )
     spans = [half] * 4 + [half if store.table("links").height else 12] * 2
     grid = [*cards, *(dmc.GridCol(one, span=span) for one, span in zip(charts, spans, strict=True))]
-    return html.Div([title, dmc.Grid(grid, gutter="sm")], className="page")
+    return html.Div([title, question, dmc.Grid(grid, gutter="sm")], className="page")
 
 
 def register(app: Dash) -> None:
@@ -121,7 +123,7 @@ def _height(rows: int, most: int) -> int:
 
 
 def _to_step(store: Store, point: dict[str, Any]) -> str:
-    """Show, of a step's collectives, the one to which ranks came furthest apart."""
+    """Show, of a step's collectives, the one with the largest arrival skew."""
     step = int(point["x"])
     found = store.table("arrivals_by_step").filter(step=step).select("first_ns", "over_ns").rows()
     return links.to_call(store, Window(*found[0])) if found else links.to_step(store, step)

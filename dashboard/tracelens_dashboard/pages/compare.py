@@ -46,7 +46,7 @@ ALONE: Final = (
     "that holds both: tracelens serve DIR DIR ..."
 )
 CHOOSE: Final = (
-    "Choose the run to compare this one with. Their steps are matched by their place since the begin, "
+    "Choose the run to compare this one with. Steps are matched by their number since the start, "
     "on the ranks that both have."
 )
 NOT_CHOSEN: Final = "Choose a run to compare with."
@@ -56,19 +56,19 @@ def layout(store: Store, view: ViewState) -> Component:
     """Return the page, or how to come to a second run."""
     title = dmc.Title(QUESTION, order=1, className="page-title")
     if store.run_id is None:
-        return _told(title, ALONE)
+        return _message(title, ALONE)
     other = current.other(view.compare)
     heading = html.Div([title, _choice(store, view)], className="page-heading")
     if other is None:
-        return _told(heading, CHOOSE)
+        return _message(heading, CHOOSE)
     height = max(200, min(420, 100 + ROW_PX * len(set(store.ranks) & set(other.ranks))))
     half = {"base": 12, "md": 6}
     cards = (
         (chart.card(HERE, f"{current.name(store)}: where the time went", 280), half),
         (chart.card(THERE, f"{current.name(other)}: where the time went", 280), half),
-        (chart.card(MOVED, "What a step is spent on", 320), {"base": 12, "md": 5}),
+        (chart.card(MOVED, "Step time by category", 320), {"base": 12, "md": 5}),
         (
-            chart.card(MAP, "Rank and step: blue is faster, orange slower", height),
+            chart.card(MAP, "Difference by rank and step (blue: faster, orange: slower)", height),
             {"base": 12, "md": 7},
         ),
     )
@@ -129,8 +129,8 @@ def _choice(store: Store, view: ViewState) -> Component:
     return dmc.Group(parts, gap="sm")
 
 
-def _told(heading: Component, words: str) -> Component:
-    card = dmc.Card(html.P(words), className="card prose")
+def _message(heading: Component, sentence: str) -> Component:
+    card = dmc.Card(html.P(sentence), className="card prose")
     return html.Div([heading, card], className="page", id="compare")
 
 
@@ -160,7 +160,7 @@ def _map(store: Store, theme: Theme, other: Any) -> Drawing:
 
 
 def _sentence(store: Store, other: Store) -> Component:
-    parts = [_steps(store, other), _useful(store, other), _category(store, other)]
+    parts = [_steps(store, other), _efficiency(store, other), _category(store, other)]
     said = " ".join(part for part in parts if part)
     return html.Div(dmc.Title(text.tied(said), order=2, id="verdict"), className="verdict")
 
@@ -170,7 +170,7 @@ def _steps(store: Store, other: Store) -> str:
     if change is None:
         return "One of the runs has no steps."
     usual = (
-        f"A usual step takes {text.duration(change.after_ns)}, in {current.name(other)} "
+        f"Median step {text.duration(change.after_ns)}, in {current.name(other)} "
         f"{text.duration(change.before_ns)}"
     )
     mean = f"the mean step is {_more(change.mean)}"
@@ -185,12 +185,12 @@ def _more(share: float) -> str:
     return f"{text.percent(abs(share))} {'longer' if share > 0 else 'shorter'}"
 
 
-def _useful(store: Store, other: Store) -> str:
+def _efficiency(store: Store, other: Store) -> str:
     mine, theirs = store.report.efficiency, other.report.efficiency
     if mine is None or theirs is None:
         return ""
     return (
-        f"Useful work is {text.percent(mine.achieved)} of the time here, "
+        f"Parallel efficiency {text.percent(mine.achieved)} here, "
         f"{text.percent(theirs.achieved)} there."
     )
 
@@ -201,7 +201,7 @@ def _category(store: Store, other: Store) -> str:
         return ""
     name, mine, theirs = moved[0]
     more = "more" if mine > theirs else "less"
-    return f"Most moved: {text.duration(abs(mine - theirs))} {more} a step of {name_of(name)}."
+    return f"Largest change: {name_of(name)}, {text.duration(abs(mine - theirs))} {more} per step."
 
 
 def _findings(store: Store, other: Store) -> Component:

@@ -1,4 +1,4 @@
-"""Which rank's work is the job as long as? The path across ranks, what it consists of, who has slack."""
+"""What determines the job's length? The critical path across ranks, its composition, and slack."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ TITLE: Final = "Critical path"
 
 STRIP: Final = "path-strip"
 SHARES: Final = "path-shares"
-PIECES: Final = "path-pieces"
+SEGMENTS: Final = "path-pieces"
 SLACK: Final = "path-slack"
 GROUP: Final = "path-group"
 ROW_PX: Final = 24
 WHAT_IT_IS: Final = (
-    "The critical path is the one chain of work and transfer across ranks that is as long as the job: "
-    "wherever a rank stands waiting, it goes on with the rank that is waited for. Shortening anything "
-    "else changes nothing."
+    "The critical path is the chain of compute and communication across ranks that determines the "
+    "job's length: where a rank waits, it continues on the rank waited for. Shortening anything else "
+    "changes nothing."
 )
 NO_STEPS: Final = (
-    "This trace has no steps, so nothing ties its ranks' work together. Hooks of frameworks mark "
+    "This trace has no steps, so ranks cannot be connected. Hooks of frameworks mark "
     "steps by themselves; in a loop of your own, write “with tl.step(i): …” around what is done for "
     "each batch."
 )
@@ -46,42 +46,42 @@ NO_STEPS: Final = (
 
 def layout(store: Store, _view: ViewState) -> Component:
     """Return the page, or say why there is no path."""
-    title = dmc.Title("Which work is the job as long as?", order=1, className="page-title")
+    title = dmc.Title(TITLE, order=1, className="page-title")
     if store.table("critical_cells").is_empty():
-        said = dmc.Card(html.P(NO_STEPS), className="card prose", id="no-path")
-        return html.Div([title, said], className="page")
+        card = dmc.Card(html.P(NO_STEPS), className="card prose", id="no-path")
+        return html.Div([title, card], className="page")
     rows = min(len(store.ranks), critical_path.MOST_ROWS + 1)
     half = {"base": 12, "lg": 6}
     cards = (
-        (chart.card(STRIP, "Who carries it, step by step", max(230, 130 + ROW_PX * rows)), 12),
-        (chart.card(SHARES, "What it consists of", 400, _choice()), half),
-        (chart.card(PIECES, "Its longest pieces", 400), half),
-        (chart.card(SLACK, "Who could be later", max(220, min(520, 120 + ROW_PX * rows))), 12),
+        (chart.card(STRIP, "Ranks on the path, per step", max(230, 130 + ROW_PX * rows)), 12),
+        (chart.card(SHARES, "Composition", 400, _choice()), half),
+        (chart.card(SEGMENTS, "Longest segments", 400), half),
+        (chart.card(SLACK, "Slack", max(220, min(520, 120 + ROW_PX * rows))), 12),
     )
     grid = dmc.Grid([dmc.GridCol(card, span=span) for card, span in cards], gutter="sm")
     way = dcc.Link(
         "Show it on the timeline", links.along_path(links.to_ranks(store, ())), className="way"
     )
-    said = html.P([WHAT_IT_IS, " ", way], className="summary prose")
-    return html.Div([title, said, grid], className="page")
+    explanation = html.P([WHAT_IT_IS, " ", way], className="summary prose")
+    return html.Div([title, explanation, grid], className="page")
 
 
 def register(app: Dash) -> None:
     """Draw the charts; a click leads to the spans on the path."""
     chart.bind(app, STRIP, _strip)
     chart.bind(app, SHARES, _shares, Input(GROUP, "value"))
-    chart.bind(app, PIECES, _pieces)
+    chart.bind(app, SEGMENTS, _segments)
     chart.bind(app, SLACK, _slack)
     chart.follow_clicks(app, STRIP, _to_cell)
     chart.follow_clicks(app, SHARES, _to_group)
-    chart.follow_clicks(app, PIECES, _to_piece)
-    chart.follow_row_clicks(app, PIECES, _to_row)
+    chart.follow_clicks(app, SEGMENTS, _to_segment)
+    chart.follow_row_clicks(app, SEGMENTS, _to_row)
     chart.follow_clicks(app, SLACK, _to_rank)
 
 
 def _choice() -> Component:
     data = [{"value": name, "label": f"by {name}"} for name in critical_path.GROUPS]
-    return dmc.SegmentedControl(id=GROUP, data=data, value="rank", size="xs", **aria("divided by"))
+    return dmc.SegmentedControl(id=GROUP, data=data, value="rank", size="xs", **aria("group by"))
 
 
 def _strip(store: Store, theme: Theme) -> Drawing:
@@ -93,8 +93,8 @@ def _shares(store: Store, theme: Theme, group: Any) -> Drawing:
     return critical_path.composition(store.table("critical_path"), store.hosts, by, theme)
 
 
-def _pieces(store: Store, theme: Theme) -> Drawing:
-    return critical_path.pieces(store.table("critical_longest"), theme)
+def _segments(store: Store, theme: Theme) -> Drawing:
+    return critical_path.segments(store.table("critical_longest"), theme)
 
 
 def _slack(store: Store, theme: Theme) -> Drawing:
@@ -109,7 +109,7 @@ def _to_cell(store: Store, point: dict[str, Any]) -> str | None:
 
 
 def _to_group(store: Store, point: dict[str, Any]) -> str | None:
-    """Lead to the longest piece of the path in a group and category, else to the group's ranks."""
+    """Lead to the longest segment of the path in a group and category, else to the group's ranks."""
     by, group, category = point.get("customdata") or ("", "", "")
     ranks = [rank for rank, host in store.hosts.items() if _named(by, group, rank, host)]
     chosen = (pl.col("category") == category) & pl.col("rank").is_in(ranks)
@@ -118,18 +118,18 @@ def _to_group(store: Store, point: dict[str, Any]) -> str | None:
 
 
 def _named(by: str, group: str, rank: int, host: str) -> bool:
-    """Say whether a rank belongs to a group; every one to that of a category."""
+    """Return whether a rank belongs to a group; every one does to that of a category."""
     return by == "category" or (f"rank {rank}" == group if by == "rank" else host == group)
 
 
-def _to_piece(store: Store, point: dict[str, Any]) -> str | None:
+def _to_segment(store: Store, point: dict[str, Any]) -> str | None:
     place = point.get("customdata")
     return _to_row(store, place) if isinstance(place, int) else None
 
 
-def _to_row(store: Store, place: int, pieces: pl.DataFrame | None = None) -> str | None:
-    """Lead to a piece of the path, by its place in the table."""
-    table = store.table("critical_longest") if pieces is None else pieces
+def _to_row(store: Store, place: int, segments: pl.DataFrame | None = None) -> str | None:
+    """Lead to a segment of the path, by its place in the table."""
+    table = store.table("critical_longest") if segments is None else segments
     if not 0 <= place < table.height:
         return None
     row = table.row(place, named=True)

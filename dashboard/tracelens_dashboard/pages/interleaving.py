@@ -1,4 +1,4 @@
-"""Is communication hidden behind work?"""
+"""Is communication hidden behind compute?"""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from tracelens_dashboard.view.state import ViewState
 
 PATH: Final = "/interleaving"
-TITLE: Final = "Interleaving"
-QUESTION: Final = "Is communication hidden behind work?"
+TITLE: Final = "Overlap"
+QUESTION: Final = "Is communication hidden behind compute?"
 
 BY_STEP: Final = "overlap-steps"
 BY_BUCKET: Final = "overlap-buckets"
@@ -41,35 +41,35 @@ USUAL_MIB, MOST_MIB = 1024, 1 << 24
 USUAL_SPEED, MOST_SPEED = 1.0, 1000.0
 NONE_HERE: Final = (
     "Neither communication nor weight updates are in this trace. Hooks of frameworks record both "
-    "(“tracelens record”, tl.attach(…)); in code of your own, spans of kind reduction with a bucket, "
+    "(“tracelens record”, tl.attach(…)); in your own code, spans of kind reduction with a bucket, "
     "and of kind update, in steps, show here how they interleave."
 )
 
 
 def layout(store: Store, _view: ViewState) -> Component:
     """Return the page, or say what to record to see it."""
-    title = dmc.Title(QUESTION, order=1, className="page-title")
+    title = dmc.Title("Communication overlap", order=1, className="page-title")
+    question = html.P(QUESTION, className="summary")
     if _is_empty(store):
-        return html.Div(
-            [title, dmc.Card(html.P(NONE_HERE), className="card prose")], className="page"
-        )
+        card = dmc.Card(html.P(NONE_HERE), className="card prose")
+        return html.Div([title, question, card], className="page")
     found = [f for f in store.report.findings if KINDS[f.kind].on(PATH)][:MOST_CARDS]
     cards = [dmc.GridCol(finding_card.card(store, one), span=12) for one in found]
     charts = (
-        chart.card(BY_STEP, "Communication, hidden and exposed, step by step", PLOT_PX),
-        chart.card(BY_BUCKET, "Communication by bucket", _height(store, "overlap_by_bucket", 40)),
-        chart.card(CHAINS, "From gradient to first use", _height(store, "chains", 40)),
-        chart.card(GAPS, "Gaps between weight updates", PLOT_PX),
+        chart.card(BY_STEP, "Overlapped and exposed communication per step", PLOT_PX),
+        chart.card(BY_BUCKET, "Overlap per bucket", _height(store, "overlap_by_bucket", 40)),
+        chart.card(CHAINS, "Gradient-to-weight latency per bucket", _height(store, "chains", 40)),
+        chart.card(GAPS, "Gaps between optimizer updates", PLOT_PX),
         chart.card(
             BUDGET,
-            "Time for background work",
+            "Idle time between optimizer steps (per step)",
             _height(store, "background", interleaving.MOST_RANKS),
             *_inputs(),
         ),
     )
     half = {"base": 12, "lg": 6}
     grid = [dmc.GridCol(one, span=half if place else 12) for place, one in enumerate(charts)]
-    return html.Div([title, dmc.Grid([*cards, *grid], gutter="sm")], className="page")
+    return html.Div([title, question, dmc.Grid([*cards, *grid], gutter="sm")], className="page")
 
 
 def register(app: Dash) -> None:
@@ -130,10 +130,10 @@ def _inputs() -> list[Component]:
         value=USUAL_MIB,
         min=1,
         max=MOST_MIB,
-        suffix=" MiB a rank",
-        w=122,
+        suffix=" MiB per rank",
+        w=140,
         **small,
-        **aria("to write"),
+        **aria("amount to transfer"),
     )
     speed = dmc.NumberInput(
         id=SPEED,
@@ -143,7 +143,7 @@ def _inputs() -> list[Component]:
         suffix=" GB/s",
         w=72,
         **small,
-        **aria("how fast"),
+        **aria("bandwidth"),
     )
     return [amount, speed]
 

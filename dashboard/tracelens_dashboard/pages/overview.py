@@ -1,4 +1,4 @@
-"""Where did the efficiency go? Verdict, waterfall, findings, who was late when, what steps hold."""
+"""Where did the efficiency go? Verdict, waterfall, findings, residuals by rank and step, step time."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ SHOWN: Final = 6
 
 def layout(store: Store, _view: ViewState) -> Component:
     """Return the page; few findings leave room for the map beside the waterfall."""
-    late = chart.card(LATENESS, _map_title(store), _map_height(store))
+    residuals = chart.card(LATENESS, _map_title(store), _map_height(store))
     beside = len(store.report.findings) <= FEW
-    right = [_findings(store), late] if beside else [_findings(store)]
+    right = [_findings(store), residuals] if beside else [_findings(store)]
     waterfall_card = chart.card(WATERFALL, "Where the time went", 300)
     return html.Div(
         [
@@ -51,8 +51,8 @@ def layout(store: Store, _view: ViewState) -> Component:
                 [
                     dmc.GridCol(waterfall_card, span={"base": 12, "md": 5}),
                     dmc.GridCol(html.Div(right, className="column"), span={"base": 12, "md": 7}),
-                    *([] if beside else [dmc.GridCol(late, span=12)]),
-                    dmc.GridCol(chart.card(PARTS, "What steps consist of", PARTS_PX), span=12),
+                    *([] if beside else [dmc.GridCol(residuals, span=12)]),
+                    dmc.GridCol(chart.card(PARTS, "Step time by category", PARTS_PX), span=12),
                 ],
                 gutter="sm",
             ),
@@ -73,9 +73,9 @@ def register(app: Dash) -> None:
 
 
 def _to_cell(store: Store, point: dict[str, Any]) -> str:
-    """Lead to the latest rank of a cell, in the step in which it was."""
+    """Lead to the rank with the largest residual of a cell, in its step."""
     rows = _rows(store, str(point["y"]))
-    rank, step = stragglers.latest_cell(store.lateness, rows, int(point["x"]))
+    rank, step = stragglers.worst_cell(store.lateness, rows, int(point["x"]))
     return links.to_step(store, step, (rank,))
 
 
@@ -107,9 +107,9 @@ def _map_height(store: Store) -> int:
 
 
 def _map_title(store: Store) -> str:
-    return (
-        "Who was late, when" if _by_rank(store) else "Who was late, when: the latest of each host"
-    )
+    if _by_rank(store):
+        return "Residual by rank and step"
+    return "Residual by host and step: the worst rank of each host"
 
 
 def _waterfall(store: Store, theme: Theme) -> Drawing:
@@ -132,16 +132,12 @@ def _map(store: Store, theme: Theme) -> Drawing:
 
 def _verdict(store: Store) -> Component:
     efficiency = store.report.efficiency
-    useful = (
-        f"{text.percent(efficiency.achieved)} of the ranks' time is useful work. "
-        if efficiency
-        else ""
-    )
+    achieved = f"{text.percent(efficiency.achieved)} parallel efficiency. " if efficiency else ""
     reason = clean(run_data.verdict(store.report))
     note = "Efficiency is POP parallel efficiency: useful computation over ranks times job time."
     return html.Div(
         [
-            dmc.Title([html.Span(text.tied(useful)), text.tied(reason)], order=1, id="verdict"),
+            dmc.Title([html.Span(text.tied(achieved)), text.tied(reason)], order=1, id="verdict"),
             html.P(note),
         ],
         className="verdict",
@@ -151,9 +147,7 @@ def _verdict(store: Store) -> Component:
 def _findings(store: Store) -> Component:
     found = store.report.findings
     if not found:
-        return dmc.Card(
-            html.P("Nothing stands out in this run.", className="summary"), className="card"
-        )
+        return dmc.Card(html.P("No findings.", className="summary"), className="card")
     cards = [finding_card.card(store, finding) for finding in found]
     shown: list[Component] = [dmc.Stack(cards[:SHOWN], gap="xs")]
     if cards[SHOWN:]:
@@ -167,13 +161,13 @@ def _count(found: tuple[Finding, ...]) -> str:
 
 
 def _notes(store: Store) -> Component:
-    """Say what limits the trace, loudly enough."""
+    """List what limits the trace."""
     lines = [html.Li(noted(note)) for note in store.report.notes]
     lines += [
-        html.Li(f"{number:,} events were dropped while recording: {reason}.")
+        html.Li(f"{number:,} events dropped while recording: {reason}.")
         for reason, number in store.report.summary.dropped.items()
     ]
     if not lines:
         return html.Div()
-    title = dmc.Title("What limits this trace", order=2, className="card-title")
+    title = dmc.Title("Limitations of this trace", order=2, className="card-title")
     return dmc.Card([title, html.Ul(lines, className="notes")], className="card", mt="sm")

@@ -1,4 +1,4 @@
-"""Is a parameter-server shard overloaded, by what, and where should its variables lie?"""
+"""Is there a hot parameter-server shard, why, and which placement of variables would be better?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from tracelens.lod.viewport import Window
 from tracelens.model.findings import KINDS
 from tracelens_dashboard.components import chart, finding_card
 from tracelens_dashboard.figures import shards, staleness
-from tracelens_dashboard.figures import shards as figures
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.view import links
 
@@ -45,8 +44,8 @@ NONE_HERE: Final = (
 )
 WHAT_IT_SHOWS: Final = (
     "Where processes of the role “ps” are recorded, this page compares their shards: bytes, "
-    "requests, service time and queue, each against the mean, which worker talks to which, which "
-    "tensors a shard holds, and what placing them anew would save."
+    "requests, service time and queue time, each against the mean, which worker talks to which, which "
+    "tensors a shard holds, and the estimated speed-up of another placement."
 )
 
 
@@ -59,7 +58,7 @@ def layout(store: Store, view: ViewState) -> Component:
     return html.Div(
         [
             dcc.Store(id=MARKED, data=view.shard),
-            dmc.Title("Is a shard overloaded?", order=1, className="page-title"),
+            dmc.Title("Is there a hot shard?", order=1, className="page-title"),
             dmc.Stack(cards, gap="xs", mb="sm" if cards else 0),
             dmc.Grid(_charts(store, view), gutter="sm"),
         ],
@@ -93,15 +92,14 @@ def _charts(store: Store, view: ViewState) -> list[Component]:
 
 
 def _requests(store: Store, view: ViewState) -> list[tuple[Component, dict[str, int]]]:
-    """Return the cards of requests with shards; of tensors where requests tell theirs."""
-    ranks, shards = len(store.ranks), store.shard_count
-    dots = chart.card(DOTS, "Load of each shard", _height(shards, 100))
+    """Return the cards of requests with shards; of tensors where requests name theirs."""
+    ranks = len(store.ranks)
+    dots = chart.card(DOTS, "Load per shard", _height(store.shard_count, 100))
     traffic = chart.card(TRAFFIC, "Bytes between workers and shards", _height(ranks, 110, 320))
-    title = "Where the variables could lie"
-    placed = chart.card(PLACEMENTS, title, 240)
+    placed = chart.card(PLACEMENTS, "Variable placement", 240)
     if store.table("tensors").is_empty():
         return [(dots, WIDE), (traffic, HALF), (placed, HALF)]
-    held = chart.card(TENSORS, "Tensors of a shard", 320, _choice(store, view))
+    held = chart.card(TENSORS, "Tensors per shard", 320, _choice(store, view))
     return [(dots, WIDE), (traffic, HALF), (held, HALF), (placed, WIDE)]
 
 
@@ -128,11 +126,11 @@ def _choice(store: Store, view: ViewState) -> Component:
 
 
 def _dots(store: Store, theme: Theme, marked: Any) -> Drawing:
-    return figures.load(store.run.loads, theme, marked if isinstance(marked, int) else None)
+    return shards.load(store.run.loads, theme, marked if isinstance(marked, int) else None)
 
 
 def _traffic(store: Store, theme: Theme) -> Drawing:
-    return figures.traffic(store.run.traffic, theme)
+    return shards.traffic(store.run.traffic, theme)
 
 
 def _placements(store: Store, theme: Theme) -> Drawing:

@@ -1,4 +1,4 @@
-"""Which code takes the time, and which of it does a late rank spend longer in than its peers?"""
+"""Which code takes the time, and in which of it does a straggler spend more than its peers?"""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 PATH: Final = "/stacks"
 TITLE: Final = "Stacks"
+QUESTION: Final = "Which code takes the time?"
 
 CALLS: Final = "stack-calls"
 FRAMES: Final = "stack-frames"
@@ -43,29 +44,29 @@ NONE_HERE: Final = (
 )
 COMMAND: Final = "tracelens record --sample -- COMMAND"
 WHAT_IT_SHOWS: Final = (
-    "Then this page shows in which code a rank spends its time, in a phase and some steps, beside its "
-    "peers; a late rank's verdict names the function."
+    "Then this page shows in which code a rank spends its time, in a phase and steps, compared with "
+    "its peers; a straggler's finding names the function."
 )
 
 
 def layout(store: Store, view: ViewState) -> Component:
     """Return the page, or say how to record what it shows."""
-    title = dmc.Title("Which code takes the time?", order=1, className="page-title")
+    title = dmc.Title("Sampled stacks", order=1, className="page-title")
     if not store.sampled:
         return html.Div([title, _explanation()], className="page", id="no-stacks")
     seen = _window(store, view)
     times = max(200, 100 + 26 * min(len(store.sampled), peer_stacks.MOST_PEERS + 1))
     cards = (
-        chart.card(CALLS, "Calls: redder is longer than on peers", 380),
-        chart.card(FRAMES, "Frames with most time beyond the peers'", 400),
-        chart.card(TIMES, "When it was on the stack", times),
+        chart.card(CALLS, "Calls (red: longer than on peers)", 380),
+        chart.card(FRAMES, "Functions by residual against peers", 400),
+        chart.card(TIMES, "Time on the stack", times),
     )
     return html.Div(
         [
             dcc.Store(id=VIEW, data=[seen.start_ns, seen.end_ns]),
             dcc.Store(id=FRAME),
             html.Div([title, _controls(store, view)], className="page-heading"),
-            html.P(_said(store, view, seen), className="summary"),
+            html.P(_scope(store, view, seen), className="summary"),
             dmc.Grid([dmc.GridCol(card, span=12) for card in cards], gutter="sm"),
         ],
         className="page",
@@ -143,16 +144,16 @@ def _window(store: Store, view: ViewState) -> Window:
     return Window(origin + seen.start_ns, origin + seen.end_ns)
 
 
-def _said(store: Store, view: ViewState, seen: Window) -> list[Any]:
-    """Say what part of the run is looked at, and offer all of it."""
+def _scope(store: Store, view: ViewState, seen: Window) -> list[Any]:
+    """Return which part of the run is shown, with a link to all of it."""
     if seen == store.whole:
-        return ["Of the whole run; a finding's link “Its code” shows its part of it."]
+        return [f"{QUESTION} The whole run; a finding's link “Sampled code” narrows it."]
     begin = text.duration(seen.start_ns - store.whole.start_ns)
     where = (
         text.steps(*view.steps) if view.steps else f"{text.duration(seen.width_ns)} from {begin} on"
     )
     whole = dcc.Link("show the whole run", href=links.to_stacks(store), className="way")
-    return [f"Of a part of the run: {where}; ", whole, "."]
+    return [f"{QUESTION} A part of the run: {where}; ", whole, "."]
 
 
 def _calls(store: Store, theme: Theme, *values: Any) -> Drawing:
@@ -169,7 +170,7 @@ def _frames(store: Store, theme: Theme, *values: Any) -> Drawing:
 
 
 def _times(store: Store, theme: Theme, *values: Any) -> Drawing:
-    """Draw when the chosen frame ran; before one is chosen, that with the largest excess."""
+    """Draw when the chosen frame ran; before one is chosen, the one with the largest residual."""
     *choice, frame = values
     asked = peer_stacks.read(store, *choice)
     if not isinstance(frame, str):

@@ -14,8 +14,7 @@ from tracelens.accounting.phases import COMPUTE_CATEGORIES
 from tracelens.lod import regimes
 from tracelens.lod.step_times import StepGrid
 from tracelens_dashboard.components import chart, finding_card
-from tracelens_dashboard.figures import step_durations
-from tracelens_dashboard.figures.axes import first_rank
+from tracelens_dashboard.figures import axes, step_durations
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.theme import name_of
 from tracelens_dashboard.view import links
@@ -38,6 +37,8 @@ MAP: Final = "step-map"
 SPREAD: Final = "step-spread"
 MEASURE: Final = "step-measure"
 MARKED: Final = "step-marked"
+WHOLE_STEP: Final = "the whole step"
+COMPUTE_TIME: Final = "compute time"
 ROW_PX: Final = 30
 NO_STEPS: Final = (
     "This trace has no steps. Hooks of frameworks mark them by themselves; in a loop of your own, write "
@@ -57,8 +58,8 @@ def layout(store: Store, view: ViewState) -> Component:
     height = max(240, min(440, 100 + ROW_PX * len(store.ranks)))
     cards = (
         (chart.card(SERIES, "Step time over the run", 280), 12),
-        (chart.card(MAP, "Rank and step", height), half[0]),
-        (chart.card(SPREAD, "How often a step takes how long", height), half[1]),
+        (chart.card(MAP, "Step time by rank and step", height), half[0]),
+        (chart.card(SPREAD, "Step time distribution", height), half[1]),
     )
     return html.Div(
         [
@@ -100,13 +101,11 @@ def _spread(store: Store, theme: Theme, chosen: str | None) -> Drawing:
 
 def _grid(store: Store, chosen: str | None) -> StepGrid:
     categories = measured_categories(store, chosen)
-    return StepGrid.of(
-        store.times, categories, step_durations.MOST_ROWS, step_durations.MOST_COLUMNS
-    )
+    return StepGrid.of(store.times, categories, axes.MOST_ROWS, axes.MOST_COLUMNS)
 
 
 def _marks(store: Store) -> list[step_durations.Mark]:
-    """Return the steps of findings that speak of a part of the run."""
+    """Return the steps of findings about a part of the run."""
     return [
         step_durations.Mark(
             finding_card.title(finding), *finding.steps, finding.category == "fault"
@@ -127,17 +126,13 @@ def _to_point(store: Store, point: dict[str, Any]) -> str | None:
 
 
 def _to_cell(store: Store, point: dict[str, Any], chosen: str | None) -> str:
-    rank, step = _grid(store, chosen).shown_at(first_rank(point["y"]), int(point["x"]))
+    rank, step = _grid(store, chosen).shown_at(axes.first_rank(point["y"]), int(point["x"]))
     return links.to_step(store, step, (rank,))
 
 
 def _to_example(store: Store, point: dict[str, Any]) -> str | None:
     example = (point.get("customdata") or [None, None])[1]
     return links.to_step(store, example[1], (example[0],)) if example else None
-
-
-WHOLE_STEP: Final = "the whole step"
-COMPUTE_TIME: Final = "own work"
 
 
 def measure_choice(identity: str, store: Store) -> Component:
@@ -163,5 +158,5 @@ def measured_categories(store: Store, chosen: str | None) -> tuple[str, ...]:
 
 
 def measured_text(chosen: str | None) -> str:
-    """Say a choice within a sentence."""
-    return "step time" if chosen in {None, WHOLE_STEP} else f"{name_of(chosen)} in a step"
+    """Return the name of a choice within a sentence."""
+    return "step time" if chosen in {None, WHOLE_STEP} else f"{name_of(chosen)} per step"

@@ -1,4 +1,4 @@
-"""Which ranks are late, in which steps, and in which phase?"""
+"""Which ranks are stragglers, in which steps, and in which phase?"""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BARS: Final = "late-bars"
 PHASE: Final = "late-phase"
 MARKED: Final = "late-marked"
 ROW_PX: Final = 34
-ALL: Final = "all own work"
+ALL: Final = "compute time"
 
 
 def layout(store: Store, view: ViewState) -> Component:
@@ -42,13 +42,13 @@ def layout(store: Store, view: ViewState) -> Component:
     return html.Div(
         [
             dcc.Store(id=MARKED, data=view.steps),
-            dmc.Title("Who is late?", order=1, className="page-title"),
+            dmc.Title("Which ranks are stragglers?", order=1, className="page-title"),
             dmc.Stack(cards, gap="xs", mb="sm" if cards else 0),
             dmc.Grid(
                 [
                     dmc.GridCol(_map_card(store), span={"base": 12, "lg": 7}),
                     dmc.GridCol(
-                        chart.card(BARS, "What makes them late", _height(store)),
+                        chart.card(BARS, "Residual by phase", _height(store)),
                         span={"base": 12, "lg": 5},
                     ),
                 ],
@@ -81,7 +81,7 @@ def _map_card(store: Store) -> Component:
     choice = dmc.Select(
         id=PHASE, data=data, value=ALL, size="xs", allowDeselect=False, **aria("phase")
     )
-    return chart.card(MAP, "Rank and step", _height(store), choice)
+    return chart.card(MAP, "Residual by rank and step", _height(store), choice)
 
 
 def _bars(store: Store, theme: Theme) -> Drawing:
@@ -90,5 +90,5 @@ def _bars(store: Store, theme: Theme) -> Drawing:
 
 def _map(store: Store, theme: Theme, phase: str | None, marked: list[int] | None) -> Drawing:
     known = phase if phase in COMPUTE_CATEGORIES else None
-    late = store.lateness_in(known) if known else store.lateness
-    return stragglers.by_rank(late, theme, (marked[0], marked[1]) if marked else None)
+    residuals = store.lateness_in(known) if known else store.lateness
+    return stragglers.by_rank(residuals, theme, (marked[0], marked[1]) if marked else None)

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from tracelens.lod.opening import OnProgress
     from tracelens.model.trace import Trace
 
+    Read = Callable[[Path, OnProgress], Trace]
+
+MOST_OPEN: Final = 8
+MOST_HELD: Final = 300 << 20  # bytes of open runs; the one asked for last stays in any case
 
 Kind = Literal["new", "queued", "working", "failed"]
 
@@ -100,13 +104,6 @@ def _shortest(path: Path, others: Sequence[Path]) -> str:
         if sum(other.parts[-length:] == end for other in others) == 1:
             return shown_name("/".join(end))
     return shown_name(path)
-
-
-if TYPE_CHECKING:
-    Read = Callable[[Path, OnProgress], Trace]
-
-MOST_OPEN: Final = 8
-MOST_HELD: Final = 300 << 20  # bytes of open runs; the one asked for last stays in any case
 
 
 class Runs:
@@ -220,20 +217,20 @@ class Runs:
         return len(self._open) > MOST_OPEN or held > self._most_held
 
     def _settle(self, entry: Entry) -> None:
-        """Read and explain a run when it is its turn; whatever fails, the others are served."""
+        """Read and analyze a run when its turn comes; whatever fails, the others are served."""
         try:
             with self._turn:
-                self._explain(entry)
+                self._analyze(entry)
         except TraceLensError as error:
             said = str(error).replace(str(entry.path), entry.name)
             entry.stage = Stage("failed", said.replace(shown_name(entry.path), entry.name))
         finally:
             if entry.stage.kind == "working":
-                sentence = f"'{entry.name}' could not be opened; the terminal says what went wrong."
+                sentence = f"'{entry.name}' could not be opened; the terminal has the details."
                 entry.stage = Stage("failed", sentence)
             entry.settled.set()
 
-    def _explain(self, entry: Entry) -> None:
+    def _analyze(self, entry: Entry) -> None:
         def read() -> Trace:
             with entry.telling("reading") as tell:
                 return self._read(entry.path, tell)

@@ -39,7 +39,7 @@ def store(run: Any) -> Store:
         raise InvalidArgument("This run is not served any more: choose another one from the list.")
     found = served.open(entry, PATIENCE_S)
     if found is None:
-        raise InvalidArgument("This run has to be read anew: load the page again to see how far.")
+        raise InvalidArgument("This run has to be read again: reload the page to see the progress.")
     return found
 
 
@@ -56,7 +56,7 @@ def name(of: Store) -> str:
 
 
 def facts(store: Store) -> str:
-    """Say what the run was: ranks, shards, steps, duration."""
+    """Return the size of a run in a few words: ranks, shards, steps, duration."""
     shards = store.shard_count
     parts = [
         text.count(len(store.ranks), "rank"),

@@ -51,7 +51,7 @@ class Store:
         progress: Progress = opening.without_progress,
         run_id: str | None = None,
     ) -> Store:
-        """Open a trace by its index; without one, read and explain it, and make one.
+        """Open a trace by its index; without one, read and analyze it, and make one.
 
         `path` is null where what `read` opens is more than what lies there.
 
@@ -112,11 +112,11 @@ class Store:
 
     @property
     def lateness(self) -> Residuals:
-        """How late every rank was in every step, by all its own work."""
+        """Every rank's residual in every step, of all its compute time."""
         return self.run.residuals
 
     def lateness_in(self, category: str) -> Residuals:
-        """How late every rank was in every step, by one category of its work."""
+        """Return every rank's residual in every step, of one category of its compute time."""
         return residuals.measure(self.times, [category])
 
     def _step_times(self, categories: tuple[str, ...]) -> StepTimes:

@@ -86,7 +86,7 @@ def parse(query: Mapping[str, object]) -> ViewState:
 
 
 def read(search: object) -> ViewState:
-    """Read the query of an address as the browser tells it, with its question mark."""
+    """Read the query of an address as the browser sends it, with its question mark."""
     text = search if isinstance(search, str) else ""
     return parse(dict(parse_qsl(text.removeprefix("?")[:LONGEST_QUERY])))
 

@@ -98,7 +98,7 @@ def test_runs_are_put_in_order(app: Dash) -> None:
     """Of what is not known yet, as of a run that was not read, the order ends."""
     names = shown(app)
     assert names == sorted(names, key=str.casefold)
-    assert shown(app, sort="least useful work first")[:2] == ["late", "healthy"]
+    assert shown(app, sort="lowest efficiency first")[:2] == ["late", "healthy"]
     assert shown(app, sort="most ranks first")[:2] == ["late", "healthy"]
     assert set(shown(app, sort="no order")) == set(names)
 

@@ -26,8 +26,8 @@ def test_the_planted_phase_is_named_and_compared() -> None:
     mine = phases.run(traced(SLOW_RANK)).segments.filter(rank=2, step=25, category="backprop")
     page = described(store, 2, mine["start_ns"][0] + 1000)
     assert "backprop on rank 2 in step 25" in page
-    assert "the others' median: 10" in page
-    assert "Recorded at this moment" in page
+    assert "peers' median: 10" in page
+    assert "Recorded spans at this time" in page
     assert "/timeline?" in page
 
 
@@ -49,7 +49,7 @@ def test_a_shard_shows_its_request() -> None:
     lane = next(i for i, owner in enumerate(lanes.lanes) if owner.part == "serve")
     first = int(lanes.starts[lanes.offsets[lane]])
     page = described(store, lane, first)
-    assert "shard adds up on PS shard 0 in step 0" in page
+    assert "server: aggregate on PS shard 0 in step 0" in page
     assert "peer" in page
     assert "24.0 MiB" in page
 
@@ -69,4 +69,4 @@ def test_a_stream_shows_what_ran_on_it() -> None:
 
 def test_where_nothing_was_recorded_it_says_so() -> None:
     """Before the start there is nothing, and that is what it says."""
-    assert "Nothing was recorded on rank 1" in described(slow_rank(), 1, 0)
+    assert "Nothing recorded on rank 1" in described(slow_rank(), 1, 0)

@@ -33,8 +33,8 @@ def test_a_step_adds_up() -> None:
 def test_the_sentence_names_length_and_shares() -> None:
     """Most time first, in words."""
     said = answers.time_in(slow_rank(), {"points": [], "range": {"x": [0.3, 0.2], "y": [0, 5]}})
-    assert said.startswith("Marked: 100 ms, from 200 ms after the start. All ranks: backprop ")
-    assert "waiting for late ranks" in said
+    assert said.startswith("Selected: 100 ms, starting at 200 ms. All ranks: backprop ")
+    assert "wait at collectives" in said
 
 
 @pytest.mark.parametrize(

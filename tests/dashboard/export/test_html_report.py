@@ -103,7 +103,7 @@ def test_analyze_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     trace, file = recorded(tmp_path / "run"), tmp_path / "report.html"
     assert main(["analyze", str(trace), "--html", str(file)]) == 0
     assert "Where the time went" in capsys.readouterr().out
-    assert "What every rank did" in file.read_text()
+    assert "Timeline of all ranks" in file.read_text()
     assert main(["analyze", str(trace), "--html", str(tmp_path / "no" / "x.html")]) == 2
     assert "cannot be written" in capsys.readouterr().err
 

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 RUN = Scenario(ranks=4, steps=40)
 BASE = {
     "Where the time went",
-    "Who was late, when",
-    "What every rank did",
-    "Who carries the critical path, step by step",
-    "Communication, hidden and exposed, step by step",
-    "In collectives: waiting and transfer, step by step",
-    "What steps consist of",
+    "Residual by rank and step",
+    "Timeline of all ranks",
+    "Critical path: ranks per step",
+    "Overlapped and exposed communication per step",
+    "Collectives: wait and transfer per step",
+    "Step time by category",
     "Step time over the run",
 }
 
@@ -56,23 +56,23 @@ def test_charts_of_the_dearest_finding_come_first() -> None:
     late, exposed = LATE, replace(LATE, kind="exposed_communication", category="opportunity")
     first = titles(found_in(RUN, late, exposed))
     then = titles(found_in(RUN, exposed, late))
-    assert set(first) == set(then) >= BASE | {"Who comes last to collectives"}
-    assert first.index("Who was late, when") == 1
-    assert then.index("Communication, hidden and exposed, step by step") == 1
-    assert then.index("Bandwidth by message size") < then.index("Who was late, when")
+    assert set(first) == set(then) >= BASE | {"Last arrivals at collectives"}
+    assert first.index("Residual by rank and step") == 1
+    assert then.index("Overlapped and exposed communication per step") == 1
+    assert then.index("Bandwidth by message size") < then.index("Residual by rank and step")
 
 
 def test_a_hot_shard_is_shown_first() -> None:
     """Load, bytes and placements come before what ranks did."""
     found = titles(open_run(replace(RUN, shards=3, shard_bytes=(9 << 20, 1 << 20, 1 << 20)), HOT))
-    assert found[1:3] == ["Load of each shard", "Bytes between workers and shards"]
+    assert found[1:3] == ["Load per shard", "Bytes between workers and shards"]
     assert "Tensors of the fullest shard" not in titles(sharded())  # requests tell of no tensor
 
 
 def test_the_verdicts_function_is_in_it() -> None:
     """Where stacks were sampled, of the rank, phase and steps that the finding speaks of."""
     store = sampled()
-    assert "Functions in which it spends longer than its peers" in titles(store)
+    assert "Functions by residual against peers" in titles(store)
     assert charts.straggler_functions(store, LIGHT).rows[0]["frame"] == SLOW
     assert charts.straggler_calls(store, LIGHT).summary.startswith("Rank 2 takes ")
 

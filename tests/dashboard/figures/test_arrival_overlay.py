@@ -32,7 +32,7 @@ def test_the_last_to_enter_is_pointed_at() -> None:
     assert parts["data"][-2:] == [pinned, points]
     assert (len(pinned["x"]), len(points["x"])) == (1, 4)
     assert max(points["x"]) == pytest.approx(frame.seconds(frame.call.last_ns))
-    assert "rank 2 enters last" in parts["annotations"][-1]["text"]
+    assert "rank 2 arrives last" in parts["annotations"][-1]["text"]
     assert parts["shapes"][-1]["x0"] == pytest.approx(max(points["x"]))
 
 

@@ -50,8 +50,8 @@ def points(drawing: Drawing) -> list[dict[str, Any]]:
 def test_waiting_is_told_from_transfer(store: Store) -> None:
     """The sentence says which matters; steps in which rank 5 is late wait longest."""
     drawing = arrival_skew.by_step(store.table("arrivals_by_step"), LIGHT)
-    assert "Who comes late matters more here than the network." in drawing.summary
-    assert [bar.name for bar in drawing.figure.data] == ["transfer", "waiting for the last rank"]
+    assert "Arrival skew dominates, not the network." in drawing.summary
+    assert [bar.name for bar in drawing.figure.data] == ["transfer", "wait for the last arrival"]
     assert {row["step"] for row in drawing.rows[:30]} <= set(range(20, 60))
 
 
@@ -61,7 +61,7 @@ def test_the_late_rank_has_its_own_colour(store: Store) -> None:
     late = next(one for one in drawing.figure.data if one.name == "rank 5 last")
     assert late.marker.color == LIGHT.loss
     assert set(range(20, 60)) <= set(late.x)
-    assert "rank 5 was last" in drawing.summary
+    assert "rank 5 last" in drawing.summary
 
 
 def test_who_is_last_beyond_chance_is_red(store: Store) -> None:
@@ -69,7 +69,7 @@ def test_who_is_last_beyond_chance_is_red(store: Store) -> None:
     drawing = arrival_skew.last_arrivals(store.table("arrivals_last"), DARK)
     assert list(drawing.figure.data[0].marker.color).index(DARK.loss) == 5
     assert list(drawing.figure.data[0].marker.color).count(DARK.loss) == 1
-    assert drawing.summary.startswith("Rank 5 comes last to")
+    assert drawing.summary.startswith("Rank 5 arrives last in")
     assert drawing.rows[0]["rank"] == 5
 
 
@@ -84,14 +84,14 @@ def test_of_thousands_of_ranks_those_that_matter_are_drawn(store: Store) -> None
     assert len(drawing.rows) == 4096
 
 
-def test_the_spread_says_from_where_clocks_can_tell(store: Store) -> None:
-    """Bars sum to the calls; with uncertain clocks the sentence says what they can tell."""
+def test_the_distribution_has_the_clocks_uncertainty(store: Store) -> None:
+    """Bars sum to the calls; with uncertain clocks the sentence says which skew may be theirs."""
     spread = store.table("arrivals_spread")
     drawing = arrival_skew.distribution(spread, 0, LIGHT)
     assert sum(sum(bar.y) for bar in drawing.figure.data) == spread["count"].sum()
-    assert "Clocks" not in drawing.summary
+    assert "clock" not in drawing.summary
     assert arrival_skew.distribution(spread, 1000, LIGHT).summary.endswith(
-        "Clocks tell differences from 3.00 µs on."
+        "Skew below 3.00 µs is within clock uncertainty."
     )
 
 
@@ -121,7 +121,7 @@ def test_bandwidths_carry_their_fit() -> None:
     assert list(bus.y) == [0.14, 1.3, 1.49]
     assert list(algorithm.y) == [0.09, 0.87, 0.99]
     assert max(fitted.y) == pytest.approx(1.5, rel=0.02)
-    assert "A call costs 10.0 µs by itself" in drawing.summary
+    assert "fit: latency 10.0 µs" in drawing.summary
     assert bus.customdata[0][1] == [5, 12, None]
 
 

@@ -36,7 +36,7 @@ def test_communication_of_a_step_sums_to_the_table(store: Store) -> None:
     drawing = interleaving.overlap_by_step(table, LIGHT)
     heights = sum(sum(bar.y) for bar in drawing.figure.data)
     assert heights == pytest.approx(table.drop("step").sum_horizontal().sum())
-    assert "own work hides" in drawing.summary
+    assert "is overlapped with compute" in drawing.summary
     nothing = table.with_columns(
         pl.lit(0.0).alias(n) for n in ("hidden_ns", "wait_ns", "transfer_ns")
     )
@@ -86,17 +86,17 @@ def test_what_can_be_written_depends_on_amount_and_speed() -> None:
         }
     )
     said = [interleaving.idle_time(table, amount, 1.0, LIGHT).summary for amount in (64, 128)]
-    assert said[0].startswith("Rank 1 has least: 4.19 ms of 8.00 ms")
-    assert said[0].endswith("the free time of 16 steps.")
-    assert said[1].endswith("the free time of 32 steps.")
+    assert said[0].startswith("Rank 1 has the least idle time: 4.19 ms of 8.00 ms")
+    assert said[0].endswith("the idle time of 16 steps.")
+    assert said[1].endswith("the idle time of 32 steps.")
     none = table.with_columns(usable_ns=pl.lit(0, pl.Int64))
-    assert "no room" in interleaving.idle_time(none, 64, 1.0, LIGHT).summary
+    assert "would delay the job" in interleaving.idle_time(none, 64, 1.0, LIGHT).summary
 
 
 @pytest.mark.parametrize("value", [None, "", "much", -1, 0, 1e30, float("nan")])
 def test_numbers_that_make_no_sense_are_the_usual_ones(store: Store, value: object) -> None:
     """Whatever a browser sends, the sentence speaks of 1 GiB at 1 GB/s."""
-    assert "1.0 GiB a rank at 1 GB/s" in page._budget(store, LIGHT, value, value).summary
+    assert "1.0 GiB per rank at 1 GB/s" in page._budget(store, LIGHT, value, value).summary
 
 
 LEADS: list[tuple[Callable[..., Any], Callable[..., Any], int]] = [

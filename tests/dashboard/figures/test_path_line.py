@@ -144,7 +144,7 @@ def test_marks_of_its_page_lead_to_it() -> None:
     ways = (
         page._to_cell(store, {"customdata": [2, 25, "", ""]}),
         page._to_group(store, {"customdata": ["rank", "rank 2", "backprop"]}),
-        page._to_piece(store, {"customdata": 0}),
+        page._to_segment(store, {"customdata": 0}),
         page._to_rank(store, {"customdata": [2]}),
     )
     assert all(way and way.endswith("&path=1") for way in ways)

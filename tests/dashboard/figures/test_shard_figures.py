@@ -18,8 +18,8 @@ def test_bytes_and_requests_are_those_of_the_scenario() -> None:
     assert set(loads["requests"]) == {2 * SHARDED.ranks * SHARDED.steps}
     by_title = {measure.title: measure for measure in shards.measures(loads)}
     assert by_title["requests"].values.tolist() == loads["requests"].to_list()
-    assert by_title["queue of<br>a request"].values.argmax() == 0
-    assert by_title["service of<br>a request"].unit == "ms"
+    assert by_title["queue time<br>per request"].values.argmax() == 0
+    assert by_title["service time<br>per request"].unit == "ms"
 
 
 def test_the_hot_shard_is_red_and_named() -> None:
@@ -37,16 +37,16 @@ def test_traffic_is_worker_by_shard() -> None:
     drawing = shards.traffic(sharded().run.traffic, LIGHT)
     trace = drawing.figure.data[0]
     assert (len(trace.y), len(trace.x)) == (SHARDED.ranks, SHARDED.shards)
-    assert drawing.summary == "All workers move about the same number of bytes."
+    assert drawing.summary == "Traffic is balanced across workers."
 
 
 def test_even_shards_are_said_to_be_even() -> None:
     """No shard is singled out where they carry the same."""
     loads = sharded().run.loads.with_columns(bytes=pl.lit(1 << 20))
-    assert shards.load_summary(loads) == "The 3 shards carry about the same: 1.0 MiB each."
+    assert shards.load_summary(loads) == "The 3 shards are balanced: 1.0 MiB each."
 
 
 def test_a_shard_without_requests_is_drawn_at_zero() -> None:
     """Missing measures are zero, not a failure."""
     loads = sharded().run.loads.with_columns(queue_ns=pl.lit(None, pl.Int64), bytes=pl.lit(0))
-    assert shards.load(loads, LIGHT).summary == "The shards' requests carry no byte counts."
+    assert shards.load(loads, LIGHT).summary == "Shard requests have no byte counts."

@@ -8,7 +8,7 @@ from support.stores import LATE, SLOW_RANK, open_run, slow_rank
 
 from tracelens.lod import regimes
 from tracelens.lod.step_times import StepGrid, StepTimes, Times
-from tracelens_dashboard.figures import overview, step_durations
+from tracelens_dashboard.figures import axes, overview, step_durations
 from tracelens_dashboard.pages import steps
 from tracelens_dashboard.pages import steps as page
 from tracelens_dashboard.theme import LIGHT
@@ -77,17 +77,17 @@ def test_the_map_says_whom_a_cell_stands_for() -> None:
     times = Times(
         tuple(range(4096)), tuple(range(500)), ("user",), ns, np.ones((4096, 500), np.bool_), 1e6
     )
-    grid = StepGrid.of(times, ("user",), step_durations.MOST_ROWS, step_durations.MOST_COLUMNS)
+    grid = StepGrid.of(times, ("user",), axes.MOST_ROWS, axes.MOST_COLUMNS)
     drawing = step_durations.by_rank(grid, LIGHT, (70, 80))
     cells = drawing.figure.data[0].z
-    assert cells.shape == (step_durations.MOST_ROWS, step_durations.MOST_COLUMNS)
+    assert cells.shape == (axes.MOST_ROWS, axes.MOST_COLUMNS)
     assert np.sum(cells == 3_000_000) == 1
     assert drawing.summary.startswith("The longest is 3.00 ms, on rank 3017 in step 77.")
-    assert drawing.rows[0] == {"rank": 3017, "step": 77, "took": "3.00 ms"}
+    assert drawing.rows[0] == {"rank": 3017, "step": 77, "duration": "3.00 ms"}
     assert "up to 26 ranks and 2 steps" in drawing.summary
 
 
-def test_ranks_that_wait_for_each_other_are_told_apart_by_own_work() -> None:
+def test_ranks_that_wait_for_each_other_are_told_apart_by_compute_time() -> None:
     """Where all take the same time the sentence says what to look at instead."""
     store = slow_rank()
     same, own = (
@@ -96,7 +96,7 @@ def test_ranks_that_wait_for_each_other_are_told_apart_by_own_work() -> None:
         )
         for name in (steps.WHOLE_STEP, steps.COMPUTE_TIME)
     )
-    assert "measure own work" in same
+    assert "choose compute time" in same
     assert "on rank 2 in step" in own
 
 

@@ -1,4 +1,4 @@
-"""Heat maps and bars of lateness keep the one late rank, name it, and bear odd runs."""
+"""Heat maps and bars of residuals keep the one late rank, name it, and bear odd runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_one_late_rank_of_512_survives() -> None:
     assert cells.max() == 40
     assert drawing.figure.data[0].y[row] == "ranks 300-303"
     assert 408 < drawing.figure.data[0].x[column] <= 411
-    assert drawing.summary.startswith("Latest over the run is rank 300, by 40.0 ms")
+    assert drawing.summary.startswith("Largest residual over the run: rank 300, 40.0 ms")
     assert drawing.rows[0]["rank"] == 300
 
 
@@ -58,23 +58,23 @@ def test_the_bars_name_the_phase() -> None:
     assert drawing.figure.data[0].name == "data loading"
     assert drawing.figure.data[0].y[0] == "rank 1 "
     assert drawing.figure.data[0].x[0] == 6
-    assert "Rank 1 takes 6.00 ms a step longer than its peers in data loading" in drawing.summary
+    assert "Rank 1 takes 6.00 ms per step longer than its peers in data loading" in drawing.summary
 
 
 def test_a_run_without_lateness_says_so() -> None:
     """Where all ranks are equal, no rank is called late."""
     run = run_of(3, 4)
     late = residuals.measure(Times.of(run.times, range(3)))
-    assert stragglers.summary(late) == "No rank is later than the others in any step."
+    assert stragglers.summary(late) == "No rank exceeds its peers in any step."
     bars = stragglers.by_category(late, lambda _: late, LIGHT)
-    assert bars.summary == "No rank takes longer than the others."
+    assert bars.summary == "No rank exceeds its peers."
 
 
 def test_a_run_without_steps_says_so() -> None:
     """No step, no map: one sentence stands in its place."""
     run = run_of(2, 1)
     late = residuals.measure(Times.of(run.times.clear(), range(2)))
-    assert stragglers.by_rank(late, LIGHT).summary == "No step was recorded."
+    assert stragglers.by_rank(late, LIGHT).summary == "No steps recorded."
     assert late.residual_ns.shape == (2, 0)
 
 
@@ -82,5 +82,5 @@ def test_one_rank_gets_no_comparison_with_peers() -> None:
     """A single rank is told so instead of being called late."""
     run = run_of(1, 3)
     late = residuals.measure(Times.of(run.times, range(1)))
-    assert stragglers.by_category(late, lambda _: late, LIGHT).summary.startswith("One rank alone")
+    assert stragglers.by_category(late, lambda _: late, LIGHT).summary.startswith("A single rank")
     assert late.compute_ns[0, 0] == 15 * MS

@@ -19,7 +19,7 @@ def test_shares_add_up_to_everything() -> None:
     drawing = overview.strip(store.times, store.windows, store.whole, LIGHT)
     total = np.sum([area.y for area in drawing.figure.data], axis=0)
     assert total == pytest.approx(np.full(60, 100.0))
-    assert "backprop takes the largest share" in drawing.summary
+    assert "Largest category over the run: backprop" in drawing.summary
 
 
 def test_thousands_of_steps_become_a_few_hundred_points() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tracelens.model.result import Efficiency, Share
+from tracelens.reports.messages import cause
 from tracelens_dashboard.figures import overview
 from tracelens_dashboard.theme import LIGHT
 
@@ -26,15 +27,13 @@ def test_each_bar_begins_where_the_one_above_ended() -> None:
     assert ends[2] == pytest.approx(bars.base[1])
     assert bars.x[-1] == pytest.approx(60)
     assert len(bars.x) == 5
-    assert {row["part"] for row in drawing.rows} >= {"garbage collection", "useful work"}
+    assert {row["part"] for row in drawing.rows} >= {"garbage collection", "efficiency"}
 
 
 def test_the_sentence_names_the_largest_loss() -> None:
-    """One sentence says how much is useful and what takes most of the rest."""
+    """One sentence holds the efficiency and what takes most of the rest."""
     sentence = overview.waterfall(EFFICIENCY, LIGHT).summary
-    assert sentence == (
-        "60 % of the ranks' time is useful work; most is lost to wait at collectives."
-    )
+    assert sentence == f"60 % parallel efficiency; largest loss: {cause('wait')}."
 
 
 def test_a_cause_of_unknown_name_is_inert() -> None:

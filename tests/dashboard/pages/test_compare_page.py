@@ -77,13 +77,13 @@ def test_a_second_run_is_chosen_first(runs: Runs) -> None:
 
 
 def test_the_sentence_says_what_changed(runs: Runs) -> None:
-    """Step time with its interval, useful work of both, and the category that moved most."""
+    """Step time with its interval, parallel efficiency of both, and the category that moved most."""
     healthy, late = entries(runs)
     told = page(runs, ViewState(run=late.id, compare=healthy.id))
-    assert "A usual step takes" in told
+    assert "Median step" in told
     assert "% interval" in told
-    assert "Useful work is" in told
-    assert "Most moved" in told
+    assert "Parallel efficiency" in told
+    assert "Largest change" in told
     assert "Only in late" in told
     assert "Straggler: rank 1" in told
 

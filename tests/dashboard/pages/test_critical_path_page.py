@@ -36,8 +36,8 @@ def test_the_strip_shows_the_late_rank_in_its_steps() -> None:
     codes = heat.z[row][20:40]
     assert set(codes) == {names.index("backprop") * len(figures_critical_path.STRENGTHS)}
     assert heat.customdata[row][25] == cell_lead(2, 25)
-    assert drawing.summary.startswith("Rank 2 carries")
-    assert sum(line["of the path (ms)"] for line in drawing.rows) == pytest.approx(
+    assert drawing.summary.startswith("Rank 2 holds")
+    assert sum(line["time on the path (ms)"] for line in drawing.rows) == pytest.approx(
         sum(found().cells["ns"]) / 1e6
     )
 
@@ -65,7 +65,7 @@ def test_shares_add_up_to_the_path(by: str, first: str) -> None:
     assert drawing.summary.startswith(first)
 
 
-def test_slack_names_who_can_spare_nothing() -> None:
+def test_slack_names_the_rank_without_any() -> None:
     """In red, on top; the sentence says how often."""
     table = found().slack.with_columns(
         critical_steps=pl.when(pl.col("rank") == 2).then(0.9).otherwise(0.1),
@@ -75,28 +75,28 @@ def test_slack_names_who_can_spare_nothing() -> None:
     dots = drawing.figure.data[1]
     assert dots.y[0] == "rank 2 "
     assert [colour == LIGHT.loss for colour in dots.marker.color] == [True, False, False, False]
-    assert drawing.summary.startswith("Rank 2 can spare nothing in 90 % of the steps; rank")
+    assert drawing.summary.startswith("Rank 2 has no slack in 90 % of steps; rank")
 
 
 def test_what_there_is_not_is_said() -> None:
     """Without steps there is no path, without collectives no slack."""
     for drawing in (
         figures_critical_path.by_step(NONE, LIGHT),
-        figures_critical_path.pieces(NONE, LIGHT),
+        figures_critical_path.segments(NONE, LIGHT),
     ):
-        assert drawing.summary.startswith("No step was recorded")
+        assert drawing.summary.startswith("No steps recorded")
     assert figures_critical_path.composition(NONE, {}, "rank", LIGHT).summary.startswith(
-        "No step was recorded"
+        "No steps recorded"
     )
     assert slack.draw(NONE, LIGHT).summary.startswith("No full collectives")
-    assert slack.draw(alone().table("slack"), LIGHT).summary.startswith("One rank alone")
+    assert slack.draw(alone().table("slack"), LIGHT).summary.startswith("A single rank")
 
 
-def test_a_piece_leads_to_its_span() -> None:
+def test_a_segment_leads_to_its_span() -> None:
     """From its bar as from its row of the table: the rank pinned, the piece in view."""
     store = slow_rank()
     row = store.table("critical_longest").row(3, named=True)
-    for link in (page._to_piece(store, {"customdata": 3}), page._to_row(store, 3)):
+    for link in (page._to_segment(store, {"customdata": 3}), page._to_row(store, 3)):
         view = view_of(link)
         assert view.pins == (row["rank"],)
         assert view.start_ns is not None

@@ -61,9 +61,9 @@ def test_the_tensor_that_bounds_is_red_and_named() -> None:
     drawing = shards.tensor_bars(dealt().table("tensors"), 0, mean, LIGHT)
     assert list(drawing.figure.data[0].marker.color) == [LIGHT.loss, LIGHT.accent]
     assert drawing.summary.startswith(
-        "Shard 0 serves 2 tensors; variable 0 (9.0 MiB a step, one way) is 82 % of its bytes. Alone"
+        "Shard 0 serves 2 tensors; variable 0 (9.0 MiB per step, one way) is 82 % of its bytes. Alone"
     )
-    assert [row["bytes a step, one way"] for row in drawing.rows] == [9 * MIB, 2 * MIB]
+    assert [row["bytes per step, one way"] for row in drawing.rows] == [9 * MIB, 2 * MIB]
 
 
 def test_an_even_shard_bounds_nothing() -> None:
@@ -74,22 +74,22 @@ def test_an_even_shard_bounds_nothing() -> None:
     assert "Alone" not in drawing.summary
 
 
-def test_untold_tensors_are_said_to_be_untold() -> None:
-    """Where requests tell neither key nor name, and where there is no table at all."""
+def test_unnamed_tensors_are_said_to_be_unnamed() -> None:
+    """Where requests have neither key nor name, and where there is no table at all."""
     for table in (sharded().table("tensors"), pl.DataFrame()):
         said = shards.tensor_bars(table, 0, None, LIGHT).summary
-        assert said == "The requests do not tell what shard 0's bytes consist of."
+        assert said == "Requests of shard 0 do not name their tensors."
 
 
 def test_placements_are_bars_with_what_bounds_them() -> None:
-    """Each bar is the fullest shard, each diamond what it can be at least; the best one is told."""
+    """Each bar is the max shard, each diamond its lower bound; the sentence has the best one."""
     table = dealt().table("placements")
     drawing = shards.placement_bars(table, LIGHT)
     bars, bounds = drawing.figure.data
     assert list(bars.x) == pytest.approx((table["most_bytes"] / MIB).to_list())
     assert list(bounds.x) == pytest.approx((table["least_bytes"] / MIB).to_list())
     best = table.sort("saving")["saving"][-1]
-    assert drawing.summary.startswith("2 shards work like 1.3; with the variables placed anew")
+    assert drawing.summary.startswith("Effective shards: 1.3 of 2; placement “")
     assert f"{100 * best:.0f} % shorter" in drawing.summary
     assert len(drawing.rows) == 4
 
@@ -104,7 +104,7 @@ def test_the_stalest_worker_is_named() -> None:
     drawing = staleness.draw(WORKERS, LIGHT)
     assert drawing.summary == (
         "Worker 1's updates are the stalest: made from weights 4.5 versions old on average, 7 at "
-        "worst. Workers make between 0.75 and 1.25 times the mean number of updates."
+        "most. Workers make between 0.75 and 1.25 times the mean number of updates."
     )
     assert len(drawing.figure.data) == 3  # rates, staleness and its worst: nobody takes turns
     assert "no staleness" in staleness.draw(pl.DataFrame(), LIGHT).summary

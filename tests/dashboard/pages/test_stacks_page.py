@@ -42,11 +42,11 @@ def test_the_late_ranks_function_is_named_and_red() -> None:
     (flame,) = drawing.figure.data
     colours = dict(zip(flame.labels, flame.marker.colors, strict=True))
     assert colours["slow_down (faults.py:46)"] != colours["backward (model.py:7)"]
-    assert drawing.rows[0]["took (ms)"] == pytest.approx(flame["values"][0] / 1e6, abs=0.001)
+    assert drawing.rows[0]["time (ms)"] == pytest.approx(flame["values"][0] / 1e6, abs=0.001)
 
 
 def test_a_peer_takes_no_longer_than_the_others() -> None:
-    assert "takes no longer here" in calls(0).summary
+    assert "does not exceed the median" in calls(0).summary
 
 
 def test_a_call_is_no_longer_than_its_caller() -> None:
@@ -70,7 +70,7 @@ def test_frames_come_with_the_median_peers_time() -> None:
     assert drawing.rows[0]["frame"] == SLOW
     assert drawing.rows[0]["median peer (ms)"] == 0
     assert drawing.summary.startswith("slow_down (faults.py:46): ")
-    assert next(row for row in drawing.rows if row["frame"] == MAIN)["innermost (ms)"] == 0
+    assert next(row for row in drawing.rows if row["frame"] == MAIN)["self time (ms)"] == 0
 
 
 def test_when_a_frame_ran_leads_to_its_spans() -> None:

@@ -87,7 +87,7 @@ def test_a_picture_holds_what_is_seen(browser: Browser, url: str, tmp_path: Path
     with opened(browser, url + WINDOW) as page:
         drawn(page)
         with page.expect_download() as download:
-            page.get_by_role("button", name="save as a picture: Timeline").click()
+            page.get_by_role("button", name="save as PNG: Timeline").click()
         assert download.value.suggested_filename == "slow-timeline-light.png"
         download.value.save_as(tmp_path / "seen.png")
         picture = base64.b64encode((tmp_path / "seen.png").read_bytes()).decode()

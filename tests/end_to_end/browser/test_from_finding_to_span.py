@@ -68,7 +68,7 @@ def test_from_a_finding_to_the_spans_behind_it(browser: Browser, url: str) -> No
         _, y, _, _ = plot_box(page)
         page.mouse.click(*place_saying(page, y + 8, "backprop"))
         expect(page.locator("#details-title")).to_contain_text("backprop on rank 2 in step")
-        expect(page.locator("#timeline-details")).to_contain_text("the others' median")
+        expect(page.locator("#timeline-details")).to_contain_text("peers' median")
         large = [
             path
             for path in page.evaluate(REQUESTED)
@@ -139,12 +139,15 @@ def test_every_page_shows_tables_and_no_cloud(browser: Browser, url: str) -> Non
     """All pages open by their keys; a chart can be read as a table; nothing offers an upload."""
     with opened(browser, url) as page:
         expect(page.locator("#findings")).to_be_visible()
-        for shown, heading in ((stragglers, "Who is late?"), (shards, "No parameter servers")):
+        for shown, heading in (
+            (stragglers, "Which ranks are stragglers?"),
+            (shards, "No parameter servers"),
+        ):
             page.keyboard.press(str(PAGES.index(shown) + 1))
             expect(page.get_by_role("heading", name=heading)).to_be_visible()
         page.keyboard.press("1")
         page.get_by_role("switch", name="Table").first.check(force=True)
-        expect(page.get_by_role("gridcell", name="useful work")).to_be_visible()
+        expect(page.get_by_role("gridcell", name="efficiency")).to_be_visible()
         page.keyboard.press("?")
         expect(page.get_by_role("dialog")).to_contain_text("zoom in, zoom out")
         assert "Share chart" not in page.content()
@@ -156,7 +159,7 @@ def test_a_narrow_window_has_a_sidebar_to_open(browser: Browser, url: str) -> No
         page.set_viewport_size({"width": 600, "height": 800})
         page.get_by_role("button", name="pages").click()
         page.get_by_role("link", name="Stragglers").click()
-        expect(page.get_by_role("heading", name="Who is late?")).to_be_visible()
+        expect(page.get_by_role("heading", name="Which ranks are stragglers?")).to_be_visible()
         expect(page.get_by_role("link", name="Stragglers")).not_to_be_in_viewport()
         page.wait_for_function("() => document.documentElement.scrollWidth <= window.innerWidth")
 

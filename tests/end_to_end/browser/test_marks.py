@@ -89,7 +89,7 @@ def test_a_mark_leads_to_its_spans(browser: Browser, addresses: dict[str, str]) 
             click(page, drawn(page, chart), mark)
             expect_spans(page, said)
             if said == "sel=":  # the collective is selected: its last rank is pointed at
-                arrow = page.locator("#timeline .annotation").filter(has_text="enters last")
+                arrow = page.locator("#timeline .annotation").filter(has_text="arrives last")
                 expect(arrow).to_have_count(1)
             if said == "path=1":
                 expect(page.get_by_role("switch", name="Critical path")).to_be_checked()
@@ -97,12 +97,14 @@ def test_a_mark_leads_to_its_spans(browser: Browser, addresses: dict[str, str]) 
             page.wait_for_load_state("networkidle")
 
 
-def test_a_piece_of_the_path_leads_to_its_span(browser: Browser, addresses: dict[str, str]) -> None:
+def test_a_segment_of_the_path_leads_to_its_span(
+    browser: Browser, addresses: dict[str, str]
+) -> None:
     """Its row of the table, however it is sorted, leads to its rank and its moment, the path drawn."""
     with opened(browser, addresses[critical_path.TITLE]) as page:
         expect(part(page, critical_path.SLACK, "summary")).not_to_be_empty()
-        part(page, critical_path.PIECES, "switch").check(force=True)
-        table = part(page, critical_path.PIECES, "rows")
+        part(page, critical_path.SEGMENTS, "switch").check(force=True)
+        table = part(page, critical_path.SEGMENTS, "rows")
         table.get_by_text("rank", exact=True).click()
         header = table.get_by_role("columnheader", name="rank")
         expect(header).to_have_attribute("aria-sort", "ascending")
@@ -133,7 +135,7 @@ def test_a_frame_shows_when_it_ran(browser: Browser, addresses: dict[str, str]) 
         expect_spans(page, "t0=")
         page.locator("#opened-rank").click()
         page.get_by_role("option", name="rank 1").click()
-        expect(page.locator("#opened-note")).to_contain_text("the code that was sampled")
+        expect(page.locator("#opened-note")).to_contain_text("sampled code, by innermost")
 
 
 def test_the_chain_of_a_gradient_leads_to_its_spans(browser: Browser, slow_rank_url: str) -> None:
@@ -143,13 +145,13 @@ def test_the_chain_of_a_gradient_leads_to_its_spans(browser: Browser, slow_rank_
         expect_spans(page, "t0=")
 
 
-def test_own_work_names_the_late_rank(browser: Browser, slow_rank_url: str) -> None:
-    """All ranks take as long; measured by own work, the slow one is named, and its cell leads there."""
+def test_compute_time_names_the_straggler(browser: Browser, slow_rank_url: str) -> None:
+    """All ranks take as long; by compute time, the slow one is named, and its cell leads there."""
     with opened(browser, slow_rank_url + steps.PATH.lstrip("/")) as page:
         graph, summary = drawn(page, steps.MAP), part(page, steps.MAP, "summary")
-        expect(summary).to_contain_text("measure own work")
+        expect(summary).to_contain_text("choose compute time")
         page.locator(f"#{steps.MEASURE}").click()
-        page.get_by_role("option", name="own work", exact=True).click()
+        page.get_by_role("option", name="compute time", exact=True).click()
         expect(summary).to_contain_text("on rank 2 in step")
         click(page, graph, CELLS)
         expect_spans(page)

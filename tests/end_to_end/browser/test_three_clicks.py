@@ -78,7 +78,7 @@ def test_the_slow_rank(browser: Browser, url: str) -> None:
         row = middle_of(page, f"rank {SLOW}")
         page.mouse.click(*place_saying(page, row, "backprop"))
         expect(page.locator("#details-title")).to_contain_text(f"backprop on rank {SLOW} in step")
-        expect(page.locator("#timeline-details")).to_contain_text("the others' median")
+        expect(page.locator("#timeline-details")).to_contain_text("peers' median")
         expect(page.locator("#timeline-details .spans")).to_contain_text("backprop")
         assert page.evaluate("clicks") <= MOST_CLICKS
 
@@ -89,6 +89,8 @@ def test_the_hot_shard(browser: Browser, url: str) -> None:
         card_of(page, f"Shard {HOT}").get_by_role("link", name="Worst step").click()
         row = middle_of(page, f"PS {HOT} serves")
         page.mouse.click(*place_coloured(page, row, "aggregate"))
-        expect(page.locator("#details-title")).to_contain_text(f"shard adds up on PS shard {HOT}")
+        expect(page.locator("#details-title")).to_contain_text(
+            f"server: aggregate on PS shard {HOT}"
+        )
         expect(page.locator("#timeline-details .spans")).to_contain_text("24.0 MiB")
         assert page.evaluate("clicks") <= MOST_CLICKS

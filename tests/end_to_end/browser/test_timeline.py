@@ -59,7 +59,7 @@ def test_time_is_measured_with_shift(browser: Browser, url: str) -> None:
         page.keyboard.up("Shift")
         measured = page.locator("#timeline-measured")
         expect(measured).to_contain_text("All ranks:")
-        said = re.search(r"Marked: ([\d.]+) ms", measured.inner_text())
+        said = re.search(r"Selected: ([\d.]+) ms", measured.inner_text())
         assert said
         assert float(said[1]) == pytest.approx(20, abs=0.5)
         assert page.url == before
@@ -82,13 +82,13 @@ def test_a_click_shows_who_entered_last(browser: Browser, url: str) -> None:
     with opened(browser, url + WINDOW) as page:
         x, y, width, height = drawn(page)
         details = page.locator("#timeline-details")
-        pointed = page.locator("#timeline .annotation").filter(has_text="rank 2 enters last")
+        pointed = page.locator("#timeline .annotation").filter(has_text="rank 2 arrives last")
         # Which place it is depends on the drawing; a busy machine answers late.
         for patience_ms, share in itertools.product((2000, 15_000), range(5, 100, 10)):
             page.mouse.click(x + width * share / 100, y + height * 0.1)
             with contextlib.suppress(AssertionError):
-                late = "waiting for late ranks on rank 0"
-                expect(details).to_contain_text(late, timeout=patience_ms)
+                waiting = "wait at collectives on rank 0"
+                expect(details).to_contain_text(waiting, timeout=patience_ms)
                 expect(pointed).to_have_count(1, timeout=patience_ms)
                 return
-        pytest.fail("nothing that was clicked is waiting for late ranks")
+        pytest.fail("nothing that was clicked is a wait at collectives")

@@ -1,7 +1,7 @@
-"""What the timeline answers when it is asked: for a span, for a name, for a stretch of time.
+"""What the timeline answers when it is asked: for a span, for a name, for a time range.
 
 A clicked span is shown with its time, its peers' time, and what was recorded there; a name with the
-spans that have it; a stretch marked with the mouse with what it was spent on.
+spans that have it; a range selected with the mouse with what it was spent on.
 """
 
 from __future__ import annotations
@@ -36,6 +36,11 @@ if TYPE_CHECKING:
     from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.view.state import ViewState
 
+MOST_SPANS: Final = 12  # that lie around a moment
+MOST_CATEGORIES: Final = 6
+LONGEST_SEARCH: Final = 100
+MATCH_COLUMNS: Final = ("span", "count", "total", "longest", "")
+
 
 def register(app: Dash) -> None:
     """Describe what is clicked, found and measured."""
@@ -50,7 +55,7 @@ def clicked(view: ViewState) -> dict[str, int] | None:
 
 
 def described(store: Store, view: ViewState) -> Component:
-    """Describe what a link selects; else say what a click would do."""
+    """Describe what a link selects; without that, what a click would do."""
     place = viewport.place_of(store, clicked(view))
     return span_details(store, *place) if place else click_hint()
 
@@ -101,11 +106,8 @@ def _register_measure(app: Dash) -> None:
         return time_in(current.store(run), selected)
 
 
-MOST_SPANS: Final = 12
-
-
 def click_hint() -> Component:
-    """Say what a click would do."""
+    """Return what a click would do."""
     return html.P("Click a span to see what it was.", className="summary")
 
 
@@ -116,7 +118,7 @@ def span_details(store: Store, lane_index: int, at_ns: int) -> Component:
     part = lanes.between(lane_index, at_ns, at_ns + 1)
     who = _who(lane)
     if part.start == part.stop:
-        return html.P(f"Nothing was recorded on {who} at this moment.", className="summary")
+        return html.P(f"Nothing recorded on {who} at this time.", className="summary")
     item = part.start
     category = label_of(int(lanes.codes[item]))
     facts = _facts(store, lane, item, category)
@@ -149,8 +151,8 @@ def _facts(store: Store, lane: Lane, item: int, category: str) -> list[tuple[str
     lanes, origin = store.scene.lanes, store.whole.start_ns
     start, end = int(lanes.starts[item]), int(lanes.ends[item])
     facts = [
-        ("span", clean(lanes.words[lanes.names[item]]) or "none recorded"),
-        ("lasted", text.duration(end - start)),
+        ("span", clean(lanes.words[lanes.names[item]]) or "unnamed"),
+        ("duration", text.duration(end - start)),
         ("began", f"{text.duration(start - origin)} after the start"),
     ]
     if lane.role == "worker":
@@ -161,13 +163,13 @@ def _facts(store: Store, lane: Lane, item: int, category: str) -> list[tuple[str
 
 
 def _compared(store: Store, rank: int, step: int, category: str) -> str:
-    """Compare the rank's time in a category with that of the others in the same step."""
+    """Compare the rank's time in a category with that of its peers in the same step."""
     spent = store.times.in_step(category, step)
     mine = spent.pop(rank, 0)
     if not spent:
         return f"{text.duration(mine)} of {name_of(category)}"
     usual = float(np.median(list(spent.values())))
-    return f"{text.duration(mine)} (the others' median: {text.duration(usual)})"
+    return f"{text.duration(mine)} (peers' median: {text.duration(usual)})"
 
 
 def _fact(name: str, value: str) -> Component:
@@ -180,9 +182,9 @@ def _recorded(spans: pl.DataFrame) -> Component:
         html.Tr([html.Td(cell) for cell in _line(row)])
         for row in spans.head(MOST_SPANS).iter_rows(named=True)
     ]
-    head = html.Thead(html.Tr([html.Th(name) for name in ("span", "kind", "lasted", "details")]))
+    head = html.Thead(html.Tr([html.Th(name) for name in ("span", "kind", "duration", "details")]))
     return html.Table(
-        [html.Caption("Recorded at this moment"), head, html.Tbody(lines)], className="spans"
+        [html.Caption("Recorded spans at this time"), head, html.Tbody(lines)], className="spans"
     )
 
 
@@ -207,22 +209,18 @@ def _links(store: Store, lane: Lane, step: int) -> Component:
     return html.Div(dcc.Link(f"Zoom to step {step}", href=href, className="way"), className="ways")
 
 
-LONGEST_SEARCH: Final = 100
-_MATCH_COLUMNS: Final = ("span", "times", "in all", "longest", "")
-
-
 def matches_of(store: Store, wanted: object, seen: Window) -> Component | None:
-    """List what is called so in a window; nothing where nothing was asked."""
+    """List the spans of a window that match a name; nothing where nothing was asked."""
     asked = wanted.strip()[:LONGEST_SEARCH] if isinstance(wanted, str) else ""
     if not asked:
         return None
     found = find(store.scene.lanes, asked, seen)
     if not found:
-        return html.P(f"Nothing in view is called “{asked}”.", className="summary", role="status")
+        return html.P(f"No span in view matches “{asked}”.", className="summary", role="status")
     rows = [html.Tr([html.Td(cell) for cell in _match_row(store, match)]) for match in found]
-    more = f", the {MOST_NAMES} that take most time" if len(found) == MOST_NAMES else ""
-    head = html.Thead(html.Tr([html.Th(name) for name in _MATCH_COLUMNS]))
-    caption = html.Caption(f"In view, called “{asked}”{more}")
+    more = f", the {MOST_NAMES} with most time" if len(found) == MOST_NAMES else ""
+    head = html.Thead(html.Tr([html.Th(name) for name in MATCH_COLUMNS]))
+    caption = html.Caption(f"Spans in view matching “{asked}”{more}")
     return html.Table([caption, head, html.Tbody(rows)], className="spans", role="status")
 
 
@@ -242,11 +240,8 @@ def _match_row(store: Store, match: Match) -> list[str | Component]:
     ]
 
 
-MOST_CATEGORIES: Final = 6
-
-
 def time_in(store: Store, selected: Any) -> str:
-    """Say how long a marked stretch is, and on what all ranks spent it; nothing if none is marked."""
+    """Return how long the selected time range is, and what all ranks did in it; empty without one."""
     marked = _marked_window(store, selected)
     if marked is None:
         return ""
@@ -258,12 +253,12 @@ def time_in(store: Store, selected: Any) -> str:
     ]
     length = text.duration(marked.width_ns)
     begin = text.duration(marked.start_ns - store.whole.start_ns)
-    what = ", ".join(parts) if parts else "nothing was recorded"
-    return f"Marked: {length}, from {begin} after the start. All ranks: {what}."
+    what = ", ".join(parts) if parts else "nothing recorded"
+    return f"Selected: {length}, starting at {begin}. All ranks: {what}."
 
 
 def _marked_window(store: Store, selected: Any) -> Window | None:
-    """Read the stretch from what the browser sends, which may be anything."""
+    """Read the range from what the browser sends, which may be anything."""
     extent = selected.get("range") if isinstance(selected, dict) else None
     ends = extent.get("x") if isinstance(extent, dict) else None
     if not isinstance(ends, list) or len(ends) != 2:

@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 
 TITLE: Final = "Timeline"
 MOST_FLAGGED: Final = 4  # that are pinned unasked
+STRIP_PX: Final = 64
+SORT_LABELS: Final = {
+    "rank": "by rank",
+    "lateness": "by residual",
+}  # of `SORTS`, as addresses say it
 
 
 def layout(store: Store, view: ViewState) -> Component:
@@ -73,7 +78,7 @@ def _pins(store: Store, view: ViewState) -> Component:
 
 
 def _sort(view: ViewState) -> Component:
-    data = [{"value": name, "label": f"by {name}"} for name in SORTS]
+    data = [{"value": name, "label": SORT_LABELS[name]} for name in SORTS]
     return dmc.SegmentedControl(id=names.SORT, data=data, value=view.sort, size="xs")
 
 
@@ -107,13 +112,10 @@ def _zoom() -> Component:
         ("all", "All", "show the whole run"),
     )
     buttons = [
-        dmc.Button(sign, id=f"zoom-{name}", variant="default", size="compact-sm", **aria(say))
-        for name, sign, say in signs
+        dmc.Button(sign, id=f"zoom-{name}", variant="default", size="compact-sm", **aria(label))
+        for name, sign, label in signs
     ]
     return dmc.Group(buttons, gap=4)
-
-
-STRIP_PX: Final = 64
 
 
 def strip_layout() -> Component:
@@ -138,7 +140,7 @@ def register_strip(app: Dash) -> None:
             raise PreventUpdate
         store, theme = current.store(run), themes.of(scheme)
         drawing = overview.strip(store.times, store.windows, store.whole, theme)
-        ramp = delay_ramp(store.lateness.ceiling_ns, theme)
+        ramp = residual_ramp(store.lateness.ceiling_ns, theme)
         return drawing.figure, drawing.summary, [*category_swatches(_present(store), theme), ramp]
 
 
@@ -159,11 +161,11 @@ def category_swatches(labels: Sequence[str], theme: Theme) -> list[Component]:
     ]
 
 
-def delay_ramp(ceiling_ns: float, theme: Theme) -> Component:
-    """Return the ramp of lateness with both its ends."""
+def residual_ramp(ceiling_ns: float, theme: Theme) -> Component:
+    """Return the colours of residuals with both ends of their scale."""
     stops = ", ".join(theme.ramp)
     bar = html.Span(className="ramp", style={"background": f"linear-gradient(90deg, {stops})"})
-    return html.Span([bar, f"0 to {text.duration(ceiling_ns)} late"], className="legend-item")
+    return html.Span([bar, f"residual 0 to {text.duration(ceiling_ns)}"], className="legend-item")
 
 
 def _swatch(colour: str) -> Component:

@@ -28,6 +28,13 @@ if TYPE_CHECKING:
     from tracelens_dashboard.figures.timeline.frame import Frame
     from tracelens_dashboard.runs.store import Store
 
+RANK_CHOICE: Final = "opened-rank"
+RANK_PANEL: Final = "opened-panel"
+RANK_GRAPH: Final = "opened-graph"
+RANK_PLOT: Final = "opened-plot"
+RANK_NOTE: Final = "opened-note"
+SAMPLED_NOTE: Final = " The last row is sampled code, by innermost frame."
+
 
 def register(app: Dash) -> None:
     """Add the callbacks; the address bar is kept true by the browser."""
@@ -121,14 +128,6 @@ def _patch(frame: Frame, picture: Picture, theme: themes.Theme) -> Patch:
     return patch
 
 
-RANK_CHOICE: Final = "opened-rank"
-RANK_PANEL: Final = "opened-panel"
-RANK_GRAPH: Final = "opened-graph"
-RANK_PLOT: Final = "opened-plot"
-RANK_NOTE: Final = "opened-note"
-SAMPLED_NOTE: Final = " The last row is the code that was sampled, by its innermost call."
-
-
 def rank_layout(store: Store) -> Component:
     """Return the card: a choice of rank, and its rows once there is one."""
     ranks = [{"value": str(rank), "label": f"rank {rank}"} for rank in store.ranks]
@@ -182,6 +181,6 @@ def register_rank(app: Dash, view: str, wide: str) -> None:
         figure = plot.draw(frame, picture, themes.of(scheme))
         figure.update_xaxes(fixedrange=True)
         spans = text.count(picture.spans, "span")
-        note = f"Rank {rank}: {spans} in view; below a thread, what lies within its spans."
+        note = f"Rank {rank}: {spans} in view; nested spans below each thread."
         note += SAMPLED_NOTE if int(rank) in store.sampled else ""
         return figure, {"height": f"{plot.height(frame.plan)}px"}, note, note, False

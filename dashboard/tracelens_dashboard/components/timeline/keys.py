@@ -28,10 +28,15 @@ if TYPE_CHECKING:
 
 PRESSED: Final = "timeline-key"  # assets/timeline.js says there which key was pressed
 GOTO: Final = "timeline-goto"
+FIT: Final = "f"
+PIN: Final = "p"
+WAYS: Final = {"[": -1, "]": 1}
+FEW_STEPS: Final = 40  # in view: steps can be told apart, so a key leads from step to step
+AROUND_SPAN: Final = 1.0  # of a span's length, on either side
 
 
 def layout() -> Component:
-    """Return what keys speak through."""
+    """Return the stores through which keys reach the server."""
     return html.Div([dcc.Store(id=PRESSED), dcc.Store(id=GOTO)])
 
 
@@ -85,13 +90,6 @@ def _pressed_key(pressed: Any) -> object:
     return pressed.get("key") if isinstance(pressed, dict) else None
 
 
-FIT: Final = "f"
-PIN: Final = "p"
-WAYS: Final = {"[": -1, "]": 1}
-FEW_STEPS: Final = 40  # in view: steps can be told apart, so a key leads from step to step
-AROUND_SPAN: Final = 1.0  # of a span's length, on either side
-
-
 def destination(store: Store, key: object, view: Any, selected: Any) -> Window | None:
     """Return where a key leads from what is seen; None where it leads nowhere."""
     if key == FIT:
@@ -105,7 +103,7 @@ def destination(store: Store, key: object, view: Any, selected: Any) -> Window |
 
 
 def with_pin(store: Store, pins: Any, rank: int | None) -> list[str] | None:
-    """Pin a rank, or let it go if it is pinned; None where there is nothing to do."""
+    """Pin a rank, or unpin it if it is pinned; None where there is nothing to do."""
     known = [pin for pin in pins if isinstance(pin, str)] if isinstance(pins, list) else []
     if rank is None or rank not in store.ranks:
         return None

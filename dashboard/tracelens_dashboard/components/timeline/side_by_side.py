@@ -32,8 +32,8 @@ SYNC: Final = "together-view"
 STEP: Final = "together-step"
 AROUND: Final = 1.5  # steps on either side of one that is looked at
 HINT: Final = (
-    "Both show the same length of time, and the chosen step, counted from each run's first, begins at "
-    "the same place. Zoom and drag either; a click in the map above chooses a step."
+    "Both timelines show the same duration, aligned at the chosen step (counted from each run's first). "
+    "Zoom and drag either; a click in the map above chooses a step."
 )
 
 
@@ -51,7 +51,7 @@ def layout(store: Store, other: Store, view: ViewState) -> Component:
     label = html.Span("aligned at step", className="fact-name")
     heading = dmc.Group(
         [
-            dmc.Title("Both timelines", order=2, className="card-title"),
+            dmc.Title("Side by side", order=2, className="card-title"),
             dmc.Group([label, number], gap="xs"),
         ],
         justify="space-between",

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tracelens.lod.query import COLUMNS
 from tracelens_dashboard import text
 
 if TYPE_CHECKING:
-    from typing import Final
-
     import polars as pl
 
     from tracelens.lod.query import Scene
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
     from tracelens.lod.viewport import Band, Plan, Window
 
 
-LEFT_PX: Final = 120  # as the timeline below it
+LEFT_PX: Final = 120  # for the rows' labels; other figures with this axis have the same
 RIGHT_PX: Final = 16
 SECOND: Final = 1e9
 NARROW: Final = "\N{NO-BREAK SPACE}" * 3  # between a row and its label: room for a mark

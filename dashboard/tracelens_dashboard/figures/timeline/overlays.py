@@ -1,6 +1,6 @@
-"""Over the timeline: the critical path as a line, and who entered the selected collective when.
+"""Over the timeline: the critical path as a line, and the arrivals at the selected collective.
 
-The path is drawn as shapes of one stroke each, however many stays it has, so that it costs a browser
+The path is drawn as shapes of one stroke each, however many parts it has, so that it costs a browser
 next to nothing (some thousand bars would be felt), and clicks reach the spans below.
 """
 
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 
 
 PATH_NAME: Final = "critical path"
-MOST_JOINED: Final = (
-    150  # changes of rank: of more, the lines between rows would hide what is below
-)
+MOST_JOINED: Final = 150  # changes of rank: lines between rows of more would hide what is below
 TALL_PX: Final = 10  # rows in which there is room for the line beside the names of spans
 EDGE_PX: Final = 3
 LINE_PX: Final = 3.5
 HALO_PX: Final = 7.0
 JOINT_PX: Final = 1.2
 MOST_RANKS_NAMED: Final = 3
+MOST_MARKS: Final = 64  # of arrivals: more are a line
+SECTIONS: Final[tuple[Section, ...]] = ("pinned", "workers")
 
 
 def path_shapes(frame: Frame, picture: Picture, theme: Theme) -> list[dict[str, Any]]:
     """Return the line with its halo, and what joins its parts; nothing where no path is asked for."""
-    stays = _path_stays(frame, picture)
-    if not stays:
+    stretches = _path_stretches(frame, picture)
+    if not stretches:
         return []
     places = _heights(frame, "workers")
-    along = _along(frame, stays, places) + _along(frame, stays, _heights(frame, "pinned"))
-    joints = _joints(frame, stays, places) if len(stays) <= MOST_JOINED else ""
+    along = _along(frame, stretches, places) + _along(frame, stretches, _heights(frame, "pinned"))
+    joints = _joints(frame, stretches, places) if len(stretches) <= MOST_JOINED else ""
     lines = (
         (joints, theme.text, JOINT_PX),
         (along, theme.surface, HALO_PX),
@@ -52,9 +52,9 @@ def path_shapes(frame: Frame, picture: Picture, theme: Theme) -> list[dict[str, 
 
 
 def path_sentence(frame: Frame, picture: Picture) -> str:
-    """Say on which ranks the path in view mostly is; nothing where no path is asked for."""
+    """Return the ranks that hold most of the path in view; empty where no path is asked for."""
     lanes, spent = frame.scene.lanes.lanes, dict[int, int]()
-    for lane, start, end in _path_stays(frame, picture):
+    for lane, start, end in _path_stretches(frame, picture):
         inside = min(end, frame.seen.end_ns) - max(start, frame.seen.start_ns)
         if inside > 0:
             spent[lanes[lane].rank] = spent.get(lanes[lane].rank, 0) + inside
@@ -67,7 +67,7 @@ def path_sentence(frame: Frame, picture: Picture) -> str:
     return f" The line is the critical path: {', '.join(shares)}{more}."
 
 
-def _path_stays(frame: Frame, picture: Picture) -> list[PathStretch]:
+def _path_stretches(frame: Frame, picture: Picture) -> list[PathStretch]:
     if frame.path is None or frame.path.is_empty():
         return []
     return query.path_within(frame.path, frame.scene.lanes, picture.grid)
@@ -85,20 +85,20 @@ def _height(band: Band) -> float:
     return band.top + band.height + beside
 
 
-def _along(frame: Frame, stays: Iterable[PathStretch], places: dict[int, float]) -> str:
+def _along(frame: Frame, stretches: Iterable[PathStretch], places: dict[int, float]) -> str:
     """Write the strokes along rows as one path."""
     return "".join(
         f"M{_at(frame, start)},{places[lane]}H{_at(frame, end)}"
-        for lane, start, end in stays
+        for lane, start, end in stretches
         if lane in places
     )
 
 
-def _joints(frame: Frame, stays: list[PathStretch], places: dict[int, float]) -> str:
+def _joints(frame: Frame, stretches: list[PathStretch], places: dict[int, float]) -> str:
     """Write the strokes from row to row as one path."""
     return "".join(
         f"M{_at(frame, after.start_ns)},{places[before.lane]}V{places[after.lane]}"
-        for before, after in itertools.pairwise(stays)
+        for before, after in itertools.pairwise(stretches)
         if before.lane in places and after.lane in places
     )
 
@@ -112,10 +112,6 @@ def _shape(strokes: str, colour: str, width: float) -> dict[str, Any]:
     return {"type": "path", "name": PATH_NAME, "path": strokes, "line": line, "layer": "above"}
 
 
-MOST_MARKS: Final = 64
-SECTIONS: Final[tuple[Section, ...]] = ("pinned", "workers")
-
-
 def arrival_marks(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
     """Return marks of the arrivals, or a line where rows are many; of many ranks the last one counts."""
     if frame.call is None:
@@ -124,13 +120,13 @@ def arrival_marks(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
         {
             "type": "scatter",
             "mode": "markers" if len(points) <= MOST_MARKS else "lines",
-            "name": "entered",
+            "name": "arrivals",
             "x": [frame.seconds(at) for at, _, _ in points],
             "y": [y for _, y, _ in points],
             "marker": {"size": 7, "color": theme.text, "symbol": "triangle-right"},
             "line": {"width": 1, "color": theme.text, "shape": "vh"},
             "customdata": [[label, _after(frame.call, at)] for at, _, label in points],
-            "hovertemplate": "%{customdata[0]} enters %{customdata[1]}<extra></extra>",
+            "hovertemplate": "%{customdata[0]} arrives %{customdata[1]}<extra></extra>",
         }
         for points in (_points(frame, frame.call, name) for name in SECTIONS)
         if points
@@ -138,7 +134,7 @@ def arrival_marks(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
 
 
 def arrival_line(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
-    """Return the moment at which all had entered, through all rows."""
+    """Return the moment of the last arrival, through all rows."""
     if frame.call is None:
         return []
     at = frame.seconds(frame.call.last_ns)
@@ -147,7 +143,7 @@ def arrival_line(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
 
 
 def arrival_label(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
-    """Point an arrow at who entered last."""
+    """Point an arrow at the last arrival."""
     if frame.call is None:
         return []
     lanes = frame.scene.lanes.lanes
@@ -182,13 +178,13 @@ def arrival_label(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
 
 
 def arrival_summary(call: Call) -> str:
-    """Say who came last, and how late."""
-    late = text.duration(call.last_ns - call.first_ns)
-    return f"{text.safe(call.op)} {call.seq}: rank {call.last_rank} enters last, {late} after the first"
+    """Return the last rank, and the arrival skew."""
+    skew = text.duration(call.last_ns - call.first_ns)
+    return f"{text.safe(call.op)} {call.seq}: rank {call.last_rank} arrives last, skew {skew}"
 
 
 def _points(frame: Frame, call: Call, section: Section) -> list[tuple[int, float, str]]:
-    """Return when each row of workers of a section entered: (time, height, label)."""
+    """Return the arrival of each row of workers of a section: (time, height, label)."""
     lanes, found = frame.scene.lanes.lanes, []
     for band in frame.plan.section(section):
         ranks = [lanes[lane].rank for lane in band.lanes if lanes[lane].role == "worker"]
@@ -201,5 +197,5 @@ def _points(frame: Frame, call: Call, section: Section) -> list[tuple[int, float
 
 
 def _after(call: Call, at_ns: int) -> str:
-    late = at_ns - call.first_ns
-    return f"{text.duration(late)} after the first" if late else "first"
+    skew = at_ns - call.first_ns
+    return f"{text.duration(skew)} after the first" if skew else "first"

@@ -31,6 +31,14 @@ LABEL_EVERY_PX: Final = 26
 MOST_STEP_TICKS: Final = 12
 TICK_PX: Final = 28  # from one to the next: room for three digits
 TIME_TICK_PX: Final = 70
+LETTER_PX: Final = 7
+LEVELS: Final = {
+    "lateness": "Steps are narrow here: colour is a rank's residual against its peers in compute time. "
+    "Zoom in to see what it did.",
+    "dominant": "Each pixel shows what took most of its time.",
+    "sampled": "Each pixel shows the span at its middle.",
+    "spans": "Every span is drawn; hover or click one.",
+}
 
 
 def draw(frame: Frame, picture: Picture, theme: Theme) -> go.Figure:
@@ -70,7 +78,7 @@ def height(plan: Plan) -> int:
 
 
 def changing(frame: Frame, picture: Picture, theme: Theme) -> dict[str, Any]:
-    """Return what panning, zooming and selecting change: images, traces, marks, ticks of the steps."""
+    """Return what panning, zooming and selecting change: images, traces, marks, ticks of steps."""
     return {
         "images": [_image(frame, picture, theme)],
         "data": [
@@ -211,9 +219,6 @@ def _row_labels(frame: Frame) -> list[tuple[float, str]]:
     return labels
 
 
-LETTER_PX: Final = 7
-
-
 def span_bars(frame: Frame, picture: Picture, theme: Theme) -> list[dict[str, Any]]:
     """Return a trace for each category that has spans to draw."""
     if picture.bars is None:
@@ -346,19 +351,10 @@ def _step_title(theme: Theme) -> dict[str, Any]:
     }
 
 
-LEVELS: Final = {
-    "residuals": "Steps are narrow here: colour says how late a rank was in a step, by its own work. "
-    "Zoom in to see what it did.",
-    "dominant": "Each pixel shows what took most of its time.",
-    "sampled": "Each pixel shows what ran at its moment.",
-    "spans": "Every span is drawn; hover or click one.",
-}
-
-
 def note(frame: Frame, picture: Picture) -> str:
-    """Say what is drawn, and what is not."""
+    """Return what is drawn, and what is not."""
     most = max(len(band.lanes) for band in frame.plan.bands) if frame.plan.bands else 1
-    grouped = f" A row shows the latest of up to {most} ranks." if most > 1 else ""
+    grouped = f" A row shows the worst of up to {most} ranks." if most > 1 else ""
     hidden = (
         f" {text.count(picture.hidden, 'shorter span is', 'shorter spans are')} not drawn."
         if picture.hidden

@@ -33,7 +33,7 @@ TICK_PX: Final = 28  # from one to the next: room for three digits
 TIME_TICK_PX: Final = 70
 LETTER_PX: Final = 7
 LEVELS: Final = {
-    "lateness": "Steps are narrow here: colour is a rank's residual against its peers in compute time. "
+    "residuals": "Steps are narrow here: colour is a rank's residual against its peers in compute time. "
     "Zoom in to see what it did.",
     "dominant": "Each pixel shows what took most of its time.",
     "sampled": "Each pixel shows the span at its middle.",

@@ -58,6 +58,7 @@ __all__ = [
 
 
 _MOST_NAMED: Final = 3
+_LOCK: Final = [RLock()]  # in a list, because a forked child needs a fresh one
 
 
 class UnrecordedFunctions:
@@ -92,7 +93,6 @@ class UnrecordedFunctions:
 
 UNRECORDED: Final = UnrecordedFunctions()
 
-_LOCK: Final = [RLock()]  # in a list, because a forked child needs a fresh one
 _callbacks: list[Callable[[], object]] = []
 _learned: dict[str, int | None] = {}
 _details: list[str] = []  # details asked for before the recording began

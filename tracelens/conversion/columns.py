@@ -44,6 +44,7 @@ __all__ = [
     "OnDevice",
     "RecordChunk",
     "Records",
+    "Requests",
     "by_thread",
     "depths",
     "ends_of",
@@ -87,6 +88,8 @@ _MOST_BYTES: Final = 8 << 16  # of a column: 8 bytes a row, see BATCH_ROWS
 _NOTHING: Final = pa.py_buffer(bytes(_MOST_BYTES))
 _TYPE_WORDS: Final = pa.array(EVENT_TYPES)
 _STATUS_WORDS: Final = pa.array(STATUSES)
+_NUMBER_BITS = np.uint64(48)
+_DEVICE_MARK = np.uint64(TIMED_ON_DEVICE) >> _NUMBER_BITS
 
 
 def pick(records: Records, where: NDArray[np.intp]) -> Records:
@@ -246,8 +249,6 @@ def _of_definitions(rows: NDArray[np.int32], meanings: Meanings) -> dict[str, pa
 
 
 Requests = npt.NDArray[np.uint64]
-_NUMBER_BITS = np.uint64(48)
-_DEVICE_MARK = np.uint64(TIMED_ON_DEVICE) >> _NUMBER_BITS
 
 
 @dataclass(frozen=True)

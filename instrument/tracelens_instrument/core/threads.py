@@ -27,4 +27,4 @@ def current() -> tuple[str, bool]:
         main = get_native_id() == os.getpid()
         return ("MainThread", False) if main else ("Dummy", True)
     thread = threading.current_thread()
-    return thread.name, isinstance(thread, threading._DummyThread)  # noqa: SLF001 - nothing public tells it
+    return thread.name, isinstance(thread, threading._DummyThread)  # noqa: SLF001 - nothing public has it

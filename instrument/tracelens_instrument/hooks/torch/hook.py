@@ -43,6 +43,7 @@ _FSDP_MODULES: Final = ("torch.distributed.fsdp", "torch.distributed._composable
 _FULLY_SHARD: Final = "fully_shard"
 _sharded: Final[WeakKeyDictionary[Module, list[RemovableHandle]]] = WeakKeyDictionary()
 _noted: Final[list[bool]] = []
+_MODELS: Final[weakref.WeakSet[Module]] = weakref.WeakSet()
 
 
 def install_fsdp() -> None:
@@ -78,9 +79,6 @@ def _record_sharded(given: Any) -> None:
     if not _noted:
         _noted.append(True)
         note_attached("FSDP")
-
-
-_MODELS: Final[weakref.WeakSet[Module]] = weakref.WeakSet()
 
 
 def matches(obj: object) -> bool:

@@ -16,7 +16,16 @@ from tracelens.errors import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["CHUNK_BYTES", "STRATEGIES", "Piece", "chunked", "greedy", "largest_first", "loads"]
+__all__ = [
+    "CHUNK_BYTES",
+    "STRATEGIES",
+    "Piece",
+    "chunked",
+    "greedy",
+    "largest_first",
+    "loads",
+    "round_robin",
+]
 
 CHUNK_BYTES: Final = 32 * 1024
 

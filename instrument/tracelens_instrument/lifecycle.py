@@ -58,6 +58,7 @@ __all__ = [
 
 
 _MOST_NAMED: Final = 3
+_LOCK: Final = [RLock()]  # in a list, because a forked child needs a fresh one
 
 
 class UnrecordedFunctions:

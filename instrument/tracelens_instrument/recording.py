@@ -161,7 +161,7 @@ class Recording:
         return thread
 
     def _remember(self, native_id: int, thread: ThreadState) -> None:
-        if len(self._foreign) == _MOST_FOREIGN:  # nobody says which of them have ended
+        if len(self._foreign) == _MOST_FOREIGN:  # which of them have ended is not known
             self._foreign.clear()
         self._foreign[native_id] = thread
 

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 WARM_UP: Final = 5  # steps: caches, allocators and bucket layouts settle
 AFTER_MEETING: Final = ("update", "checkpoint")  # what follows the meeting of a step
 WAIT_CATEGORIES: Final = ("wait", "ps_queue")
+AMOUNTS: Final = ("tokens", "samples")
+COMPUTING: Final = ("forward", "backprop")
+MORE_WORK: Final = 0.05  # than the peers have: worth a sentence
+EXPLAINS_MOST: Final = 0.5  # of the variance of own time
+EXPLAINS_HARDLY: Final = 0.1
 
 
 @dataclass(frozen=True)
@@ -132,16 +137,10 @@ def _settled(total: Floats) -> Flags:
     settled = np.count_nonzero(~np.isnan(total), axis=1) * 2 >= max(ranks, 1)
     settled[:WARM_UP] = False
     if settled.any():
-        middle = np.sort(total, axis=1)[:, (ranks - 1) // 2]  # a late rank never stands for all
+        middle = np.sort(total, axis=1)[:, (ranks - 1) // 2]  # a straggler never represents all
         settled &= ~(middle > 3 * np.nanmedian(middle[settled]))
     return np.asarray(settled)
 
-
-AMOUNTS: Final = ("tokens", "samples")
-COMPUTING: Final = ("forward", "backprop")
-MORE_WORK: Final = 0.05  # than the peers have: worth a sentence
-EXPLAINS_MOST: Final = 0.5  # of the variance of own time
-EXPLAINS_HARDLY: Final = 0.1
 
 Workload = dict[str, "Floats"]  # by name, [step, rank]; nan where a step did not tell
 

@@ -24,7 +24,12 @@ if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
     from tracelens.model.trace import Trace
 
-__all__ = ["SLOW_HOST", "measure", "with_slow_hosts"]
+__all__ = [
+    "CAUSES",
+    "SLOW_HOST",
+    "measure",
+    "with_slow_hosts",
+]
 
 # The bars, in the order in which they are taken off; a category that is not useful names its cause.
 CAUSES: Final = {

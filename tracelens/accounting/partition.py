@@ -38,7 +38,7 @@ CATEGORIES: Final = (
     "gc",
     "user",
     "wait",  # in a collective (or blocked on one in flight) that not all ranks have entered
-    "ps_queue",  # a request stands in a parameter server's queue, or waits for later pushes
+    "ps_queue",  # a request is in a parameter server's queue, or waits for later pushes
     "transfer",  # communication that all have entered and nothing hides
     "idle",  # no work, with a recorded cause
     "unknown",  # nothing was recorded
@@ -56,6 +56,16 @@ COMMUNICATION: Final = 100
 BLOCKED: Final = 101
 QUEUED: Final = 200  # more than the category of a span that only queues work for a device
 NOTHING: Final = -1
+# The training thread's time, cut into touching, non-overlapping pieces.
+SEGMENT_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "process": pl.Int32(),
+    "rank": pl.Int32(),
+    "step": pl.Int32(),
+    "start_ns": pl.Int64(),
+    "end_ns": pl.Int64(),
+    "category": pl.Enum(CATEGORIES),
+    "name": pl.Categorical(),  # innermost recorded span, null where none
+}
 
 
 @dataclass(frozen=True)
@@ -229,18 +239,6 @@ def _resolved(bounds: Ints, spans: Spans, begin: Indices, busy: Flags) -> Int16s
     return meaning
 
 
-# The training thread's time, cut into touching, non-overlapping pieces.
-SEGMENT_COLUMNS: Final[dict[str, pl.DataType]] = {
-    "process": pl.Int32(),
-    "rank": pl.Int32(),
-    "step": pl.Int32(),
-    "start_ns": pl.Int64(),
-    "end_ns": pl.Int64(),
-    "category": pl.Enum(CATEGORIES),
-    "name": pl.Categorical(),  # innermost recorded span, null where none
-}
-
-
 @dataclass(frozen=True)
 class Segments:
     """Pieces process by process, each with the row of `steps` at which its process begins.
@@ -292,7 +290,7 @@ class Segments:
         if self.words.is_empty():
             return pl.Series([None] * len(codes), dtype=pl.Categorical)
         numbers = self.words.to_physical().to_numpy()
-        row_of = np.zeros(int(numbers.max()) + 2, np.uint32)  # the last one stands for -1
+        row_of = np.zeros(int(numbers.max()) + 2, np.uint32)  # the last one is for -1
         row_of[numbers] = np.arange(len(numbers))
         named = pl.Series(codes >= 0)
         return pl.select(pl.when(named).then(self.words.gather(row_of[codes]))).to_series()

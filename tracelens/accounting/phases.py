@@ -46,8 +46,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CATEGORIES",
+    "CHUNK_ROWS",
     "COMPUTE_CATEGORIES",
+    "HIDDEN_COLUMNS",
     "SEGMENT_COLUMNS",
+    "TIME_COLUMNS",
     "Phases",
     "Pieces",
     "Segments",
@@ -72,6 +75,9 @@ HIDDEN_COLUMNS: Final[dict[str, pl.DataType]] = {
     "ns": pl.Int64(),  # communication in flight under own work
 }
 _SPAN: Final = ("start_ns", "end_ns", "code", "name")
+CHUNK_ROWS: Final = (
+    1 << 20
+)  # events at a time, or those of one process: what fits is worked on quickly
 
 
 @dataclass(frozen=True)
@@ -175,11 +181,6 @@ def _gathered(cut: list[Pieces], steps: pl.DataFrame, words: pl.Series) -> Phase
         times=times.select(*TIME_COLUMNS),
         hidden=of_step.select("rank", "step").with_columns(ns=hidden),
     )
-
-
-CHUNK_ROWS: Final = (
-    1 << 20
-)  # events at a time, or those of one process: what fits is worked on quickly
 
 
 def chunks(trace: Trace) -> list[Trace]:

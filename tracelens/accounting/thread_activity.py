@@ -45,6 +45,15 @@ _MEANING_OF_OP: Final[dict[str, int]] = {
     "worker_update": CATEGORIES.index("update"),
     "master_update": CATEGORIES.index("update"),
 }
+FOREVER: Final = 2**62  # later than any time of a trace; windows cut it
+_CAUSES: Final = ("gc", "device", "checkpoint")
+_IN_FLIGHT: Final = ("reduction", "ps", "elastic")
+_SERVICE: Final = ("aggregate", "apply", "reply")
+_COLUMNS: Final = ("process", "start_ns", "end_ns")
+# A reduction that a thread only queues: it is in flight on the device.
+REDUCED_ON_DEVICE: Final = (pl.col("kind") == "reduction") & pl.col(
+    "device_duration_ns"
+).is_not_null()
 
 
 def thread_spans(trace: Trace, device: pl.DataFrame) -> pl.DataFrame:
@@ -105,17 +114,6 @@ def device_spans(trace: Trace) -> pl.DataFrame:
     )
 
 
-FOREVER: Final = 2**62  # later than any time of a trace; windows cut it
-_CAUSES: Final = ("gc", "device", "checkpoint")
-_IN_FLIGHT: Final = ("reduction", "ps", "elastic")
-_SERVICE: Final = ("aggregate", "apply", "reply")
-_COLUMNS: Final = ("process", "start_ns", "end_ns")
-# A reduction that a thread only queues: it is in flight on the device.
-REDUCED_ON_DEVICE: Final = (pl.col("kind") == "reduction") & pl.col(
-    "device_duration_ns"
-).is_not_null()
-
-
 def collective_waits(trace: Trace) -> pl.DataFrame:
     """Return when each rank was blocked in a collective that not all had entered."""
     start, never = pl.col("start_ns"), pl.col("last_arrival_ns").is_null()
@@ -164,7 +162,7 @@ def server_queues(trace: Trace) -> pl.DataFrame:
         received=pl.col("end_ns").filter(pl.col("op") == "receive").min(), begun=begun
     )
     end = pl.col("end_ns").fill_null(FOREVER)
-    # A pull carries nothing until its reply: before that it stands in line, also unseen by a shard
+    # A pull carries nothing until its reply: before that it is in the queue, also unseen by a shard
     # that is too busy to take it in.
     asking = pl.col("op") == "pull"
     start = pl.when(asking).then("start_ns").otherwise(pl.max_horizontal("start_ns", "received"))

@@ -20,6 +20,28 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["COMMANDS", "main"]
+COMMANDS: Final[tuple[Command, ...]] = (
+    record,
+    info,
+    analyze,
+    convert,
+    validate,
+    index,
+    serve,
+    doctor,
+    demo,
+)
+_EXTRA_OF: Final = {
+    "polars": "analyze",
+    "rich": "analyze",
+    "jsonschema": "analyze",
+    "dash": "dashboard",
+    "dash_mantine_components": "dashboard",
+    "dash_ag_grid": "dashboard",
+    "plotly": "dashboard",
+    "waitress": "dashboard",
+    "mpi4py": "demo",
+}
 
 
 class Command(Protocol):
@@ -34,32 +56,6 @@ class Command(Protocol):
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Run the verb and return the exit code."""
-
-
-COMMANDS: Final[tuple[Command, ...]] = (
-    record,
-    info,
-    analyze,
-    convert,
-    validate,
-    index,
-    serve,
-    doctor,
-    demo,
-)
-
-_EXTRA_OF: Final = {
-    "polars": "analyze",
-    "rich": "analyze",
-    "jsonschema": "analyze",
-    "scipy": "analyze",
-    "dash": "dashboard",
-    "dash_mantine_components": "dashboard",
-    "dash_ag_grid": "dashboard",
-    "plotly": "dashboard",
-    "waitress": "dashboard",
-    "mpi4py": "demo",
-}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -26,7 +26,15 @@ from tracelens.errors import MissingExtra, TraceLensError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Check", "check_all", "check_trial"]
+__all__ = [
+    "SPANS",
+    "TIME_LIMIT_S",
+    "Check",
+    "State",
+    "check_all",
+    "check_trial",
+    "existing",
+]
 
 
 State = Literal["ok", "note", "problem"]
@@ -40,6 +48,19 @@ _EXTRAS: Final = {
     "dashboard": ("dash", "plotly", "dash_mantine_components", "dash_ag_grid", "waitress"),
     "mpi": ("mpi4py",),
 }
+SPANS: Final = 1000
+TIME_LIMIT_S: Final = 60
+_PROGRAM: Final = f"""
+import os, signal, sys
+import tracelens as tl
+tl.start(sys.argv[1], rank=0, world=1)
+SPAN = tl.span("trial")
+for _ in range({SPANS}):
+    with SPAN:
+        pass
+with SPAN:
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 @dataclass(frozen=True)
@@ -190,21 +211,6 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-SPANS: Final = 1000
-TIME_LIMIT_S: Final = 60
-_PROGRAM: Final = f"""
-import os, signal, sys
-import tracelens as tl
-tl.start(sys.argv[1], rank=0, world=1)
-SPAN = tl.span("trial")
-for _ in range({SPANS}):
-    with SPAN:
-        pass
-with SPAN:
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
 
 
 def check_trial(place: Path) -> Check:

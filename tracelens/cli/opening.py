@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Trace
     from tracelens.readers.base import Progress as OnProgress
 
+WHAT: Final = "trace folder, or a table of spans (.arrow, .feather, .parquet, .csv)"
+MAP: Final = (
+    "what a table calls something, and what TraceLens calls it; again for each: a column "
+    "(worker_no=rank, t0=start_us) or a word in one (kind:predict=forward, role:chief2=worker)"
+)
+
 
 @contextmanager
 def progress(what: str, then: str | None = None) -> Iterator[Callable[[int, int], None]]:
@@ -36,13 +42,6 @@ def progress(what: str, then: str | None = None) -> Iterator[Callable[[int, int]
             bar.update(rest, visible=over)
 
         yield on_progress
-
-
-WHAT: Final = "trace folder, or a table of spans (.arrow, .feather, .parquet, .csv)"
-MAP: Final = (
-    "what a table calls something, and what TraceLens calls it; again for each: a column "
-    "(worker_no=rank, t0=start_us) or a word in one (kind:predict=forward, role:chief2=worker)"
-)
 
 
 def add_trace(

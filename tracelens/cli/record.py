@@ -44,6 +44,8 @@ MOST_HZ: Final = 1000
 _LOOKS: Final = 20  # at processes that are about to end
 _LOOKS_FOR_SAMPLES: Final = 100
 _LOOK_EVERY_S: Final = 0.1
+_PASSED_ON: Final = ("SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+_FROM_KEYBOARD: Final = ("SIGINT", "SIGQUIT")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -293,10 +295,6 @@ def _print(text: str, code: int) -> None:
 
 def _write(text: str) -> None:
     sys.stderr.write(f"tracelens: {text}\n")
-
-
-_PASSED_ON: Final = ("SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2")
-_FROM_KEYBOARD: Final = ("SIGINT", "SIGQUIT")
 
 
 def run_child(command: Sequence[str], environment: Mapping[str, str]) -> int:

@@ -33,6 +33,15 @@ __all__ = ["GrowingFile", "field_of", "followed", "read_growing", "root_table", 
 
 
 _ALIGNMENT = 8
+_MAGIC: Final = b"ARROW1"
+_LEAD: Final = _MAGIC + b"\0\0"
+_END: Final = b"\xff\xff\xff\xff\0\0\0\0"  # of the stream
+_PREFIX: Final = struct.Struct("<iI")  # of a message: -1, and how long its header is
+_BLOCK: Final = struct.Struct("<qi4xq")
+_DICTIONARY, _BATCH = 2, 3  # MessageHeader in Arrow's Message.fbs
+_HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3  # fields of Message
+_DICTIONARY_ID: Final = 0  # field of DictionaryBatch
+_DICTIONARIES, _BATCHES = 2, 3  # fields of Footer in File.fbs
 
 
 def root_table(buffer: memoryview) -> int:
@@ -67,17 +76,6 @@ def with_vector(buffer: bytes, index: int, count: int, content: bytes) -> bytes:
         raise struct.error("the field to be replaced is missing")
     struct.pack_into("<I", grown, at, len(grown) - at)
     return bytes(grown) + struct.pack("<I", count) + content
-
-
-_MAGIC: Final = b"ARROW1"
-_LEAD: Final = _MAGIC + b"\0\0"
-_END: Final = b"\xff\xff\xff\xff\0\0\0\0"  # of the stream
-_PREFIX: Final = struct.Struct("<iI")  # of a message: -1, and how long its header is
-_BLOCK: Final = struct.Struct("<qi4xq")
-_DICTIONARY, _BATCH = 2, 3  # MessageHeader in Arrow's Message.fbs
-_HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3  # fields of Message
-_DICTIONARY_ID: Final = 0  # field of DictionaryBatch
-_DICTIONARIES, _BATCHES = 2, 3  # fields of Footer in File.fbs
 
 
 class _Message(NamedTuple):

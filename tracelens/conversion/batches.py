@@ -51,8 +51,8 @@ _SPAN, _DEVICE = TYPES.index("span"), TYPES.index("device")
 class ChunkMode(NamedTuple):
     """How a chunk is to be converted.
 
-    `hold` back what may change; `last`: there is no more; of some origins (`released`), nobody wants to
-    wait any longer.
+    `hold` back what may change; `last`: there is no more; spans of some origins
+    (`released`) are not held any longer.
     """
 
     hold: bool = False

@@ -86,6 +86,8 @@ _MOST_BYTES: Final = 8 << 16  # of a column: 8 bytes a row, see BATCH_ROWS
 _NOTHING: Final = pa.py_buffer(bytes(_MOST_BYTES))
 _TYPE_WORDS: Final = pa.array(EVENT_TYPES)
 _STATUS_WORDS: Final = pa.array(STATUSES)
+_NUMBER_BITS = np.uint64(48)
+_DEVICE_MARK = np.uint64(TIMED_ON_DEVICE) >> _NUMBER_BITS
 
 
 def pick(records: Records, where: Indices) -> Records:
@@ -240,10 +242,6 @@ def _of_definitions(rows: Int32s, meanings: Meanings) -> dict[str, pa.Array[Any]
         "communicator": indexes(meanings.communicator),
         "shard": indexes(meanings.shard),
     }
-
-
-_NUMBER_BITS = np.uint64(48)
-_DEVICE_MARK = np.uint64(TIMED_ON_DEVICE) >> _NUMBER_BITS
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,8 @@ __all__ = [
 
 SLOT_BITS: Final = 32  # of an origin: segment << SLOT_BITS | slot
 _UNUSED_HEADER: Final = bytes(RECORD_BYTES)
+PROGRESS_FILE: Final = "progress.json"
+UNFINISHED_FILE: Final = "events.unfinished"
 
 
 class Segment(NamedTuple):
@@ -107,10 +109,6 @@ def _check_header(name: str, header: bytes) -> None:
     check_version(version)
     if record_bytes != RECORD_BYTES:
         raise NotATrace(f"{name} has records of {record_bytes} bytes, expected {RECORD_BYTES}")
-
-
-PROGRESS_FILE: Final = "progress.json"
-UNFINISHED_FILE: Final = "events.unfinished"
 
 
 class Held(NamedTuple):

@@ -43,6 +43,13 @@ __all__ = ["AHEAD", "CHUNK", "IncrementalConversion", "convert_rest", "held_in",
 
 
 _CHUNK_ROWS: Final = BATCH_ROWS * 3 // 4  # some wait for the next chunk
+CHUNK: Final = 12  # segments: a batch of 49,140 rows
+AHEAD: Final = 4  # full segments to look ahead at, for device times
+_WHEN_THINNED: Final = 4  # times as many, or batches would be small, and files large
+_MOST_HELD: Final = 64  # segments that stay for events that may still change,
+_MOST_SLOTS: Final = 4096  # and such events
+_FREE_FOR_NS: Final = 30 * 10**9  # a slot that is not written by then will not be
+_SLOT: Final = (1 << SLOT_BITS) - 1
 
 
 def convert_rest(
@@ -126,15 +133,6 @@ def _last_steps(
     dropped += summarized(steps_cut_off([part for _, part in found], records, side.definitions))
     conversion.lost[OUTDATED] += sum(len(part) for _, part in found) - len(records)
     return RecordChunk.new(records, np.zeros(len(records), np.int64))
-
-
-CHUNK: Final = 12  # segments: a batch of 49,140 rows
-AHEAD: Final = 4  # full segments to look ahead at, for device times
-_WHEN_THINNED: Final = 4  # times as many, or batches would be small, and files large
-_MOST_HELD: Final = 64  # segments that stay for events that may still change,
-_MOST_SLOTS: Final = 4096  # and such events
-_FREE_FOR_NS: Final = 30 * 10**9  # a slot that is not written by then will not be
-_SLOT: Final = (1 << SLOT_BITS) - 1
 
 
 class IncrementalConversion:

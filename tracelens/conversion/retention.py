@@ -45,6 +45,9 @@ __all__ = [
 _STEP: Final = -1  # a step is no phase: what is right within it is outermost
 _USER: Final = -2  # and a user's span within a phase belongs to the phase
 _DEEPEST: Final = 32  # what is nested deeper is surely not outermost
+_STEP_DEFINITION: Final = ("step", "step", "span")
+_FIRST: Final = np.iinfo(np.int64).min
+_FOREVER: Final = np.iinfo(np.int64).max
 
 
 class Sampling(NamedTuple):
@@ -179,11 +182,6 @@ def _last_in_flight(events: Sampled, among: Indices) -> tuple[Indices, Indices]:
     in_step = in_line & (np.append(step[1:], step[-1:]) == step)
     newest = ~in_line & ~events.waited[order]
     return order[~in_step & ~newest], order[~in_step & newest]
-
-
-_STEP_DEFINITION: Final = ("step", "step", "span")
-_FIRST: Final = np.iinfo(np.int64).min
-_FOREVER: Final = np.iinfo(np.int64).max
 
 
 class Stretch(NamedTuple):

@@ -46,7 +46,7 @@ __all__ = ["convert", "decode", "finish", "folder_of", "is_live", "side_of"]
 
 _START_SLACK_NS: Final = (
     2 * 10**9
-)  # the kernel tells start times in ticks, relative to a whole second
+)  # the kernel gives start times in ticks, relative to a whole second
 _PATIENCE_S: Final = 20.0
 
 
@@ -98,7 +98,7 @@ def convert(place: Path) -> Path:
                 return finish(converting, place)
     except TraceNotFound:
         if done.exists():
-            return done  # somebody else was quicker
+            return done  # another process was quicker
         raise
 
 
@@ -141,7 +141,7 @@ def _cleared(place: Path, folder: Path, path: Path) -> Path:
     names = (PROGRESS_FILE, UNFINISHED_FILE, f".{PROGRESS_FILE}", SIDE_FILE, MARKER_FILE)
     for file in [*folder.glob(f"*{SEGMENT_SUFFIX}"), *(folder / name for name in names)]:
         file.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # somebody put a file of their own into it
+    with contextlib.suppress(OSError):  # a file of another program is in it
         folder.rmdir()
     if place != folder:
         place.unlink(missing_ok=True)

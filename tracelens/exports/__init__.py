@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tracelens.exports.selection import Selection, Size
 
 __all__ = ["EXPORTS", "ExportFormat"]
+EXPORTS: Final[dict[str, ExportFormat]] = {"perfetto": perfetto}
 
 
 class ExportFormat(Protocol):
@@ -25,6 +26,3 @@ class ExportFormat(Protocol):
 
     def write(self, chosen: Selection, /) -> Iterator[str]:
         """Write it, piece by piece."""
-
-
-EXPORTS: Final[dict[str, ExportFormat]] = {"perfetto": perfetto}

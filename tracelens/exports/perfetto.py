@@ -21,7 +21,15 @@ if TYPE_CHECKING:
 
     from tracelens.exports.selection import Owner, Selection
 
-__all__ = ["MOST_EVENTS", "SUFFIX", "size", "write"]
+__all__ = [
+    "ENDLESS",
+    "MOST_EVENTS",
+    "SAMPLE",
+    "SUFFIX",
+    "TRACKS_A_PROCESS",
+    "size",
+    "write",
+]
 
 SUFFIX: Final = ".perfetto.json"
 MOST_EVENTS: Final = 500_000  # about 100 MB: the viewer's browser tab has to hold it

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from tracelens.arrays import Ints
     from tracelens.model.trace import Moved
 
-
-if TYPE_CHECKING:
     OnProgress = Callable[[int, int], None]
 
 TYPES: Final[dict[str, np.dtype[Any]]] = {
@@ -50,6 +48,11 @@ TYPES: Final[dict[str, np.dtype[Any]]] = {
 }
 OFFSETS: Final = "offsets"
 MARKS: Final = "marks"
+TABLES: Final = ("workers", "shards", "threads", "windows", "loads", "traffic")
+_MOVED: Final = "clocks.json"
+_CALLS: Final = "calls.arrow"
+_FACTS: Final = "run.json"
+_REPORT: Final = "report.json"
 
 
 def save_lanes(
@@ -144,13 +147,6 @@ def _fixed(row: dict[str, Any]) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else list(value)
-
-
-TABLES: Final = ("workers", "shards", "threads", "windows", "loads", "traffic")
-_MOVED: Final = "clocks.json"
-_CALLS: Final = "calls.arrow"
-_FACTS: Final = "run.json"
-_REPORT: Final = "report.json"
 
 
 def save_run(run: Run, parts: Iterable[Lanes], folder: Path, on_progress: OnProgress) -> None:

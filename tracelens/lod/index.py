@@ -41,6 +41,11 @@ INDEX_VERSION: Final = 2
 _FOLDERS: Final = "index-v"
 INDEX_FOLDER: Final = f"{_FOLDERS}{INDEX_VERSION}"
 _LIVE_SUFFIXES: Final = (SEGMENTS_SUFFIX, ELSEWHERE_SUFFIX)
+COARSE_BINS: Final = 4096  # levels up to this fineness are there from the beginning
+UNFINISHED: Final = ".unfinished"
+_KINDS: Final = {pyramid.COLOURS: "levels", pyramid.PEAKS: "peaks", "spans": "columns"}
+_LOCK: Final = ".lock"
+_PATIENCE_S: Final = 600.0
 
 
 def fingerprint(trace: Path) -> str | None:
@@ -102,13 +107,6 @@ def _described(files: Iterable[Path], root: Path) -> list[str]:
 
 def _digest(lines: Iterable[str]) -> str:
     return hashlib.sha256(os.fsencode("\n".join(lines))).hexdigest()[:32]
-
-
-COARSE_BINS: Final = 4096  # levels up to this fineness are there from the beginning
-UNFINISHED: Final = ".unfinished"
-_KINDS: Final = {pyramid.COLOURS: "levels", pyramid.PEAKS: "peaks", "spans": "columns"}
-_LOCK: Final = ".lock"
-_PATIENCE_S: Final = 600.0
 
 
 def _no_progress(_done: int, _total: int) -> None:
@@ -239,7 +237,7 @@ def _clear(trace: Path, place: Path) -> None:
 def _make(place: Path) -> None:
     """Make a folder of indexes, with its marker, unless there is one.
 
-    It is moved to its place when it is marked, so that nobody finds it without.
+    It is moved to its place when it is marked, so that it is never found without.
     """
     if is_ours(place):
         return

@@ -34,7 +34,8 @@ SHADES: Final = 4
 
 # Lateness is a ramp of levels; a higher index is a later rank, so the worst of many is their maximum.
 FIRST_LEVEL: Final = SHADE * SHADES
-LEVELS: Final = 24  # the eye tells no more apart, and noise packs well
+LEVELS: Final = 24  # the eye distinguishes no more, and noise packs well
+MARK: Final = 1024
 
 
 def label_of(code: int) -> str:
@@ -42,7 +43,6 @@ def label_of(code: int) -> str:
     return LABELS[code % SHADE - 1]
 
 
-MARK: Final = 1024
 Role = Literal["worker", "device", "ps"]
 
 

@@ -29,8 +29,13 @@ if TYPE_CHECKING:
 
 _PARSING: Final = Lock()
 
-FEWEST_BINS: Final = 512  # nobody looks at a whole run on a narrower screen
+FEWEST_BINS: Final = 512  # no screen is narrower
 SPANS_A_BIN: Final = 2.0  # of the finest level: below, the spans themselves are as quick to draw
+COLOURS: Final = "level"
+PEAKS: Final = "peaks"
+WIDEST: Final = 3  # columns of a screen that a bin may take
+BINS_A_STEP: Final = 4  # of the finest peaks: below, steps are few enough to be drawn themselves
+MOST_CELLS: Final = 1 << 26  # of the finest peaks of all lanes
 
 
 @dataclass(frozen=True)
@@ -126,13 +131,6 @@ def _coded(present: Bytes, sums: Floats, width_ns: int) -> Bytes:
     found |= (SHADES - 1 - quarter) * np.uint8(SHADE)
     found[total == 0] = BLANK
     return found
-
-
-COLOURS: Final = "level"
-PEAKS: Final = "peaks"
-WIDEST: Final = 3  # columns of a screen that a bin may take
-BINS_A_STEP: Final = 4  # of the finest peaks: below, steps are few enough to be drawn themselves
-MOST_CELLS: Final = 1 << 26  # of the finest peaks of all lanes
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ SPAN_PX: Final = 1.0
 PINNED: Final = 3  # times less
 MOST_BARS: Final = 1500
 BAR_PX: Final = 6
+PATH_PX: Final = 2  # the mean width of a stay below which neighbours are joined
 
 
 @dataclass(frozen=True)
@@ -161,9 +162,6 @@ def _bars(scene: Scene, grid: Grid, plan: Plan) -> Bars | None:
                 bands=np.repeat([row for row, _ in bands], counts),
             )
     return None
-
-
-PATH_PX: Final = 2  # the mean width of a stay below which neighbours are joined
 
 
 class PathStretch(NamedTuple):

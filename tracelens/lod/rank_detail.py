@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 
 KEPT_PROCESSES: Final = 4  # processes whose spans stay in memory
 MOST_SAMPLED: Final = 16  # and those whose samples do: a rank's, and its peers'
+MOST_ROWS: Final = 16
+FOLDERS: Final = r" \(.*[/\\]"  # of the file that a frame names
+_DRAWN: Final = ("process", "part", "start_ns", "end_ns", "code", "step", "name")
+# What spans that are no work of the rank's own look like.
+_LOOKS: Final = {"wait": "wait", "reduction": "transfer", "ps": "transfer", "step": "idle"}
 
 
 class RecordedSpans:
@@ -77,13 +82,6 @@ class RecordedSpans:
             return folder / name
         known = (entry for entry in folder.glob("*") if shown_name(entry.name) == name)
         return next(known, folder / name)
-
-
-MOST_ROWS: Final = 16
-FOLDERS: Final = r" \(.*[/\\]"  # of the file that a frame names
-_DRAWN: Final = ("process", "part", "start_ns", "end_ns", "code", "step", "name")
-# What spans that are no work of the rank's own look like.
-_LOOKS: Final = {"wait": "wait", "reduction": "transfer", "ps": "transfer", "step": "idle"}
 
 
 def rank_scene(

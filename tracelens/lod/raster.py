@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from tracelens.lod.lanes import Lanes
     from tracelens.lod.viewport import Grid, Plan, Window
 
+PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
+INDEXED: Final = 3
+FILTER_NONE: Final = 0
+SAMPLE: Final = 8  # of so many pixels of a row, one is looked at to choose its filter
+FILTER_UP: Final = 2  # the difference to the row above
+
 
 class _Items(NamedTuple):
     """Items of some lanes: `first` is the place of their row's first pixel."""
@@ -101,12 +107,6 @@ def _painted(items: _Items, begin: Ints, end: Ints, shape: tuple[int, int]) -> B
     changes[first + end[drawn]] -= codes  # sums of bytes wrap around, and end where they began
     return np.cumsum(changes[:-1], dtype=np.uint8).reshape(shape)
 
-
-PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
-INDEXED: Final = 3
-FILTER_NONE: Final = 0
-SAMPLE: Final = 8  # of so many pixels of a row, one is looked at to choose its filter
-FILTER_UP: Final = 2  # the difference to the row above
 
 Colour = tuple[int, int, int]
 

@@ -69,6 +69,10 @@ KEPT_TABLES: Final[dict[str, str]] = {
     "slack": "critical_path.slack",
     "tensors": "imbalance.shards.tensors",
 }
+_SHARD: Final = pl.col("shard").fill_null(pl.col("rank")).alias("rank")
+GLANCE_FILE: Final = "glance.json"
+MOST_POINTS: Final = 120
+NO_FAULT: Final = "No fault was found."
 
 
 def tables_of(report: Report) -> dict[str, pl.DataFrame]:
@@ -84,9 +88,6 @@ def tables_of(report: Report) -> dict[str, pl.DataFrame]:
 
 if TYPE_CHECKING:
     Streams = list[tuple[int, int, str]]
-
-
-_SHARD: Final = pl.col("shard").fill_null(pl.col("rank")).alias("rank")
 
 
 @dataclass(frozen=True)
@@ -214,10 +215,6 @@ def with_pyramid(run: Run) -> Run:
     """Build the levels of a run's scene in memory."""
     built = pyramid.colours(run.scene.lanes, run.scene.whole)
     return replace(run, scene=replace(run.scene, pyramid=built))
-
-
-GLANCE_FILE: Final = "glance.json"
-MOST_POINTS: Final = 120
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MOST_NAMES: Final = 8
 MOST_ITEMS: Final = 1 << 22  # looked through at a time
+CALL_COLUMNS: Final = ("communicator", "seq", "rank", "op", "start_ns", "end_ns")
 
 
 @dataclass(frozen=True)
@@ -105,9 +106,6 @@ def time_by_category(lanes: Lanes, seen: Window) -> dict[str, int]:
         sums += np.bincount(lanes.codes[part], end - start, minlength=SHADE)
     order = np.argsort(-sums, kind="stable")
     return {label_of(int(code)): int(sums[code]) for code in order if sums[code]}
-
-
-CALL_COLUMNS: Final = ("communicator", "seq", "rank", "op", "start_ns", "end_ns")
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,18 @@ if TYPE_CHECKING:
     from tracelens.lod.lanes import Lanes
     from tracelens.lod.viewport import Window
 
-__all__ = ["CALL_COLUMNS", "FRAME_COLUMNS", "Stack", "calls", "frames", "pieces", "spent", "when"]
+__all__ = [
+    "CALL_COLUMNS",
+    "FRAME_COLUMNS",
+    "MOST_CALLS",
+    "MOST_FRAMES",
+    "Stack",
+    "calls",
+    "frames",
+    "pieces",
+    "spent",
+    "when",
+]
 
 MOST_CALLS: Final = 500
 MOST_FRAMES: Final = 200

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 EVERY: Final = slice(None)
 Block: TypeAlias = npt.NDArray[np.unsignedinteger[Any]]
+AT_ONCE: Final = 1 << 21  # numbers
+SAMPLED: Final = 2_000_000  # times of ranks in steps; of longer runs every n-th step
 
 
 @dataclass(frozen=True)
@@ -100,9 +102,6 @@ class Times:
         return np.asarray(sums / np.maximum(sums.sum(axis=0), 1.0))
 
 
-AT_ONCE: Final = 1 << 21  # numbers
-
-
 def parts(count: int, most: int) -> list[slice]:
     """Cut so many places into at most `most` neighbourhoods of about the same size."""
     edges = np.linspace(0, count, min(count, most) + 1).astype(int).tolist()
@@ -159,9 +158,6 @@ class StepGrid:
         return self.times.ranks[ranks.start + int(rank)], self.times.steps[steps.start + int(step)]
 
 
-SAMPLED: Final = 2_000_000  # times of ranks in steps; of longer runs every n-th step
-
-
 @dataclass(frozen=True)
 class StepTimes:
     """Time in some categories by step, ns; `longest_rank` took `longest_ns`.
@@ -197,5 +193,5 @@ class StepTimes:
 def _median(spent: Floats) -> Floats:
     """Return each column's median; NaN where no rank took part."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a step of nobody has none
+        warnings.simplefilter("ignore", RuntimeWarning)  # a step without ranks has none
         return np.asarray(np.nanmedian(spent, axis=0))

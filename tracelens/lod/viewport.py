@@ -19,6 +19,15 @@ if TYPE_CHECKING:
 
 SMALLEST_NS: Final = 1_000
 OVERSCAN: Final = 0.35  # of the window's width, drawn on either side: a drag shows no blank margin
+PINNED_PX: Final = 24
+TALLEST_PX: Final = 40
+GAP_PX: Final = 2  # between rows that are tall enough to be distinguished
+GAP_FROM_PX: Final = 6
+BETWEEN_SECTIONS_PX: Final = 14
+WORKERS_PX: Final = 512
+STREAMS_PX: Final = 384
+SHARDS_PX: Final = 192
+MAX_PINNED: Final = 12
 
 
 @dataclass(frozen=True)
@@ -83,16 +92,6 @@ def snap(window: Window, whole: Window, columns: int) -> Grid:
 
 
 Section = Literal["pinned", "workers", "streams", "shards"]
-
-PINNED_PX: Final = 24
-TALLEST_PX: Final = 40
-GAP_PX: Final = 2  # between rows that are tall enough to be told apart
-GAP_FROM_PX: Final = 6
-BETWEEN_SECTIONS_PX: Final = 14
-WORKERS_PX: Final = 512
-STREAMS_PX: Final = 384
-SHARDS_PX: Final = 192
-MAX_PINNED: Final = 12
 
 
 @dataclass(frozen=True)

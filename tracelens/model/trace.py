@@ -72,7 +72,7 @@ PROCESS_COLUMNS: Final[dict[str, pl.DataType]] = {
     "last_ns": pl.Int64(),
     "training_thread": pl.UInt16(),  # the one that runs the steps; null for PS processes
     "file": pl.String(),
-    "detail": pl.String(),  # how closely framework hooks looked; null = nobody said
+    "detail": pl.String(),  # how closely framework hooks looked; null = not set
     "last_steps": pl.Int32(),  # only so many steps, and marked ones, were to be kept; null = all
 }
 
@@ -87,7 +87,7 @@ THREAD_COLUMNS: Final[dict[str, pl.DataType]] = {
     "thread": pl.UInt16(),
     "name": pl.String(),
     "in_flight": pl.Boolean(),
-    "device": pl.Int32(),  # number of the device whose stream this row stands for
+    "device": pl.Int32(),  # number of the device whose stream this row is
 }
 
 CLOCK_COLUMNS: Final[dict[str, pl.DataType]] = {

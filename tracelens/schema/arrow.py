@@ -23,23 +23,9 @@ if TYPE_CHECKING:
 
     from tracelens.schema.side import SideTables
 
-
-def mapped(path: Path) -> pa.Buffer:
-    """Map a file, for as long as anything made of the buffer is there.
-
-    Raises:
-        OSError: it cannot be opened.
-        ValueError: it is empty.
-    """
-    with path.open("rb") as file:
-        return pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-
-
 BATCH_ROWS: Final = 1 << 16
-
 _WORD: Final = pa.dictionary(pa.int8(), pa.string())
 _NAME: Final = pa.dictionary(pa.int32(), pa.string())
-
 EVENT_SCHEMA: Final = pa.schema(
     [
         pa.field("start_ns", pa.int64(), nullable=False),
@@ -69,9 +55,31 @@ EVENT_SCHEMA: Final = pa.schema(
         pa.field("value", pa.float64()),
     ]
 )
-
 # One thread: whoever writes does so beside a training.
 WRITE_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", 1), use_threads=False)
+UNFINISHED_SAMPLES: Final = ".unfinished"  # suffix of the folder in which py-spy writes
+SAMPLE_RATE_KEY: Final = b"tracelens.rate_hz"
+# A row is a run: samples in a row that found the same stack.
+_SAMPLE_FIELDS: Final[list[pa.Field[Any]]] = [
+    pa.field("pid", pa.int64(), nullable=False),  # the rank's, or a child's of it
+    pa.field("thread", pa.int64(), nullable=False),  # as the operating system numbers it
+    pa.field("thread_name", pa.string(), nullable=False),
+    pa.field("start_ns", pa.int64(), nullable=False),  # monotonic clock of the rank
+    pa.field("end_ns", pa.int64(), nullable=False),
+    pa.field("frames", pa.list_(pa.string()), nullable=False),
+]
+SAMPLE_SCHEMA: Final = pa.schema(_SAMPLE_FIELDS)
+
+
+def mapped(path: Path) -> pa.Buffer:
+    """Map a file, for as long as anything made of the buffer is there.
+
+    Raises:
+        OSError: it cannot be opened.
+        ValueError: it is empty.
+    """
+    with path.open("rb") as file:
+        return pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def write_events(path: Path, events: pa.Table, side: SideTables) -> None:
@@ -88,21 +96,6 @@ def write_events(path: Path, events: pa.Table, side: SideTables) -> None:
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
-
-
-UNFINISHED_SAMPLES: Final = ".unfinished"  # suffix of the folder in which py-spy writes
-SAMPLE_RATE_KEY: Final = b"tracelens.rate_hz"
-
-# A row is a run: samples in a row that found the same stack.
-_SAMPLE_FIELDS: Final[list[pa.Field[Any]]] = [
-    pa.field("pid", pa.int64(), nullable=False),  # the rank's, or a child's of it
-    pa.field("thread", pa.int64(), nullable=False),  # as the operating system numbers it
-    pa.field("thread_name", pa.string(), nullable=False),
-    pa.field("start_ns", pa.int64(), nullable=False),  # monotonic clock of the rank
-    pa.field("end_ns", pa.int64(), nullable=False),
-    pa.field("frames", pa.list_(pa.string()), nullable=False),
-]
-SAMPLE_SCHEMA: Final = pa.schema(_SAMPLE_FIELDS)
 
 
 def read_samples(path: Path) -> Iterator[pa.RecordBatch]:

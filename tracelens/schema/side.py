@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 METADATA_KEY: Final = b"tracelens"
 MAX_NAME: Final = 1000
+END_LINE: Final = b'{"table":"end"}\n'
 
 
 @dataclass(frozen=True)
@@ -237,14 +238,11 @@ def dropped_line(reason: str, count: int) -> bytes:
     return dumps({"table": "dropped", "reason": reason, "count": count}).encode() + b"\n"
 
 
-END_LINE: Final = b'{"table":"end"}\n'
-
-
 def from_lines(lines: Iterable[bytes]) -> SideTables:
     """Read a side file; a last line cut off by a full disk is left out.
 
     Raises:
-        NotATrace: there is no process line, so nobody knows whose events these are.
+        NotATrace: there is no process line, so the process of these events is not known.
         NewerVersion: it was written by a newer TraceLens.
     """
     process: Process | None = None

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from tracelens.simulator.scenario import Scenario
     from tracelens.simulator.sheet import Sheet
 
+TRAINING_THREAD = 0
+REDUCTION_TRACK = 1
+
 
 class Ring:
     """Plays the reductions of a scenario hop by hop, and keeps when each was."""
@@ -67,10 +70,6 @@ class Ring:
                 begin, end = (times[..., bucket, hop] for times in (self._begin, self._end))
                 for op, peer in (("send", right), ("recv", left)):
                     sheet.spans(begin, end, name="Sendrecv", op=op, peer=peer, **columns, **place)
-
-
-TRAINING_THREAD = 0
-REDUCTION_TRACK = 1
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from tracelens.simulator.scenario import Scenario
     from tracelens.simulator.sheet import Sheet
 
+_WORKER_TIMES: Final = ("push", "push_end", "pull", "pull_end")
+_SHARD_TIMES: Final = ("arrive", "received", "serve", "served", "asked", "reply", "replied")
+
 
 def _through_shared_link(arrive: Ints, alone: Ints, incast: float) -> Ints:
     """Return when each message is through.
@@ -52,10 +55,6 @@ def _through_shared_link(arrive: Ints, alone: Ints, incast: float) -> Ints:
     result = np.empty(len(times), np.int64)
     result[order] = np.rint(through)
     return result
-
-
-_WORKER_TIMES: Final = ("push", "push_end", "pull", "pull_end")
-_SHARD_TIMES: Final = ("arrive", "received", "serve", "served", "asked", "reply", "replied")
 
 
 def simulate(scenario: Scenario, sheet: Sheet) -> None:

@@ -23,7 +23,18 @@ from tracelens.simulator.sheet import Sheet
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Clock", "Fault", "Scenario", "generate", "random_clocks", "write"]
+__all__ = [
+    "FIRST_PID",
+    "INCARNATION_NS",
+    "Clock",
+    "Fault",
+    "Scenario",
+    "generate",
+    "random_clocks",
+    "write",
+]
+FIRST_PID = 1000
+INCARNATION_NS = clocks.WALL_NS
 
 
 def _write_process(path: Path, events: pl.DataFrame, side: SideTables) -> None:
@@ -43,10 +54,6 @@ def _column(column: pl.Series, kind: pa.DataType) -> pa.Array[Any]:
     if pa.types.is_dictionary(kind):
         return column.cast(pl.String).to_arrow().cast(pa.string()).dictionary_encode().cast(kind)
     return column.to_arrow().cast(kind)
-
-
-FIRST_PID = 1000
-INCARNATION_NS = clocks.WALL_NS
 
 
 def generate(scenario: Scenario) -> Trace:

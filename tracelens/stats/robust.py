@@ -23,6 +23,10 @@ _FEWEST_BLOCKS: Final = 5  # such blocks, or shorter ones
 _BOOTSTRAP_SAMPLES: Final = 400
 
 _TO_SIGMA: Final = 1.4826
+LEAST_BLOCK: Final = 4  # steps
+MOST_BLOCKS: Final = 64
+_FAR_FROM_BLOCK: Final = 1.5  # deviations
+BINS_PER_DECADE: Final = 20
 
 
 def deviation(values: Floats) -> float:
@@ -33,11 +37,6 @@ def deviation(values: Floats) -> float:
 def deviation_of_steps(values: Floats) -> float:
     """Return the deviation of a row from step to step, whatever lasts."""
     return deviation(np.diff(values)) / 2**0.5 if len(values) > 1 else 0.0
-
-
-LEAST_BLOCK: Final = 4  # steps
-MOST_BLOCKS: Final = 64
-_FAR_FROM_BLOCK: Final = 1.5  # deviations
 
 
 def block_edges(steps: int) -> Ints:
@@ -63,9 +62,6 @@ def block_levels(values: Floats, edges: Ints) -> Floats:
     limit = _FAR_FROM_BLOCK * deviation(rest)
     kept = np.clip(rest, -limit, limit)
     return np.asarray(middles + [kept[a:b].mean(axis=0) for a, b in pairwise(edges)])
-
-
-BINS_PER_DECADE: Final = 20
 
 
 def log_histogram(rows: pl.DataFrame, value: str, by: str, kept: Sequence[str]) -> pl.DataFrame:

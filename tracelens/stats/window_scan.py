@@ -50,6 +50,15 @@ _HOPELESS: Final = 0.05  # no p-value above it can become a finding
 _STEPS_ALIKE: Final = 3  # neighbouring steps are correlated: so many count as one
 _FEW: Final = 16  # ranks: what one of them does is seen in the scale of all
 _BY_RANK: Final = ("mean", "middle", "scale", "p")
+LEAST_EFFECT_OF_PAIR: Final = 0.10  # of the step
+LEAST_WINDOW_OF_PAIR: Final = (8, 40)  # steps: a quarter of the run, but no less and no more
+PERMUTATIONS: Final = 4999
+CONSISTENT: Final = 0.75  # of a window's steps are late, else single spikes made it
+_CLEARLY_BETTER: Final = 0.75  # before a line is taken away as what is no noise
+_LONGEST_CORRELATION: Final = 10  # steps
+_FAR_OUT: Final = 4.0  # robust standard deviations
+_TAKEN_AWAY: Final = 2.0  # a fitted delay takes noise with it, and noise drifts
+_AT_ONCE: Final = 2_000_000  # numbers
 
 
 @dataclass(frozen=True)
@@ -234,17 +243,6 @@ def discoveries(p: Floats, rate: float) -> Flags:
     holds = np.zeros(p.size, np.bool_)
     holds[order[: fails[0] if fails.size else p.size]] = True
     return holds
-
-
-LEAST_EFFECT_OF_PAIR: Final = 0.10  # of the step
-LEAST_WINDOW_OF_PAIR: Final = (8, 40)  # steps: a quarter of the run, but no less and no more
-PERMUTATIONS: Final = 4999
-CONSISTENT: Final = 0.75  # of a window's steps are late, else single spikes made it
-_CLEARLY_BETTER: Final = 0.75  # before a line is taken away as what is no noise
-_LONGEST_CORRELATION: Final = 10  # steps
-_FAR_OUT: Final = 4.0  # robust standard deviations
-_TAKEN_AWAY: Final = 2.0  # a fitted delay takes noise with it, and noise drifts
-_AT_ONCE: Final = 2_000_000  # numbers
 
 
 def scan_pair(difference: Floats, seed: int = 0) -> Scan:

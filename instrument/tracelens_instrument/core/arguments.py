@@ -38,6 +38,21 @@ __all__ = [
 
 
 _MOST: Final = 2**31
+_I32: Final = (-(2**31), 2**31 - 1, NO_INDEX)
+_U16: Final = (0, 2**16 - 1, NO_SHORT)
+# For each field from `bytes` to `queue_depth`: lowest, highest, and what says "does not apply".
+_RANGES: Final = (
+    (-(2**63), 2**63 - 1, NO_BYTES),
+    (0, 2**64 - 1, NO_REQUEST),
+    (0, 2**32 - 1, NO_SEQ),
+    _I32,  # step
+    _I32,  # key
+    _I32,  # bucket
+    _I32,  # peer
+    (0, 2**16 - 1, 0),  # thread
+    _U16,  # micro_step
+    _U16,  # queue_depth
+)
 
 
 def text(what: str, value: object) -> str:
@@ -144,24 +159,6 @@ def one_of(what: str, value: object, known: tuple[str, ...]) -> str:
 def text_or_nothing(value: object) -> str:
     """Return a text as it is, anything else as an empty one."""
     return str.__str__(value) if isinstance(value, str) else ""
-
-
-_I32: Final = (-(2**31), 2**31 - 1, NO_INDEX)
-_U16: Final = (0, 2**16 - 1, NO_SHORT)
-
-# For each field from `bytes` to `queue_depth`: lowest, highest, and what says "does not apply".
-_RANGES: Final = (
-    (-(2**63), 2**63 - 1, NO_BYTES),
-    (0, 2**64 - 1, NO_REQUEST),
-    (0, 2**32 - 1, NO_SEQ),
-    _I32,  # step
-    _I32,  # key
-    _I32,  # bucket
-    _I32,  # peer
-    (0, 2**16 - 1, 0),  # thread
-    _U16,  # micro_step
-    _U16,  # queue_depth
-)
 
 
 def write_what_fits(

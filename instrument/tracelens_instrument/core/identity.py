@@ -68,7 +68,7 @@ def identify(
     """Determine rank, world and role; entries of `given` and `learned` that are None do not count."""
     chosen = {key: value for key, value in given.items() if value is not None}
     launched = _launched(environment)
-    if "rank" in chosen:  # whoever is given a rank is nobody's child
+    if "rank" in chosen:  # a process that is given a rank is no child of another
         found = replace(launched, rank_known=True)
     else:
         found = _inherited(environment, launched.launcher) or launched

@@ -13,11 +13,16 @@ import torch
 
 Event: TypeAlias = Any  # `torch.cuda.Event`
 
-__all__ = ["CudaClock", "current"]
+__all__ = [
+    "CudaClock",
+    "Event",
+    "current",
+]
 
 _CUDA: Final[Any] = torch.cuda  # which is typed in part only
 _HIGH: Final = -1  # priority of a stream
 _MOST_SPARE: Final = 8192
+_CLOCKS: Final[dict[int, CudaClock]] = {}
 
 
 class CudaClock:
@@ -77,9 +82,6 @@ class CudaClock:
             return self._spare.pop()
         except IndexError:
             return _CUDA.Event(enable_timing=True)
-
-
-_CLOCKS: Final[dict[int, CudaClock]] = {}
 
 
 def current() -> CudaClock:

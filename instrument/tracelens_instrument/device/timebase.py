@@ -25,6 +25,9 @@ __all__ = ["ANCHOR_EVERY_NS", "Anchor", "Anchors", "DeviceClock", "Event", "find
 
 
 Event: TypeAlias = Any  # the device's own kind of object; only its clock looks inside
+ANCHOR_EVERY_NS: Final = 5 * 10**9
+_TRIES: Final = 3
+_POLLS: Final = 20
 
 
 class DeviceClock(Protocol):
@@ -79,11 +82,6 @@ def find() -> DeviceClock | None:
     from tracelens_instrument.device.cuda import current  # noqa: PLC0415 - it loads PyTorch
 
     return current()
-
-
-ANCHOR_EVERY_NS: Final = 5 * 10**9
-_TRIES: Final = 3
-_POLLS: Final = 20
 
 
 @dataclass

@@ -29,7 +29,13 @@ if TYPE_CHECKING:
     from tracelens_instrument.device.timebase import Anchor, DeviceClock, Event
     from tracelens_instrument.storage.side_file import Losses
 
-__all__ = ["MOST_WAITING", "DeviceTimes", "Devices", "Timing"]
+__all__ = [
+    "MOST_WAITING",
+    "STOP_LIMIT_S",
+    "DeviceTimes",
+    "Devices",
+    "Timing",
+]
 
 
 MOST_WAITING: Final = 4096
@@ -38,6 +44,9 @@ _NOT_YET: Final = 8  # answers like this in a row, after which the rest is not a
 _PAUSE_S: Final = 0.001
 
 _names: Final = itertools.count(TIMED_ON_DEVICE + 1)
+STOP_LIMIT_S: Final = 2.0
+# In a forked child the parent's device cannot be used, not even to give its events back.
+_ABANDONED: Final[list[Devices]] = []
 
 
 @dataclass(slots=True)
@@ -167,12 +176,6 @@ class DeviceTimes:
             clock = self._clock
             row = self._rows[name] = REGISTRY.track(f"{clock.name} {name}", clock.index)
         return row
-
-
-STOP_LIMIT_S: Final = 2.0
-
-# In a forked child the parent's device cannot be used, not even to give its events back.
-_ABANDONED: Final[list[Devices]] = []
 
 
 class Devices:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["Hook", "HookModule", "MessageNumbers", "Switch", "attempt", "guarded", "warn_failed"]
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class MessageNumbers:
@@ -40,10 +42,6 @@ class MessageNumbers:
         if count is None:  # setdefault, because threads may send side by side
             count = self._counts.setdefault(key, itertools.count().__next__)
         return count()
-
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 class HookModule(Protocol):

@@ -30,7 +30,15 @@ from tracelens_instrument.hooks.base import attempt
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["Operation", "Seen", "install", "spans_of"]
+__all__ = [
+    "HOST_LEVEL",
+    "WINDOW",
+    "WINDOW_VARIABLE",
+    "Operation",
+    "Seen",
+    "install",
+    "spans_of",
+]
 
 
 # XLA's names, and those of JAX's primitives, which it takes over where it can.
@@ -42,6 +50,10 @@ _COLLECTIVES: Final = (
     (re.compile(r"collective[-_]broadcast|pbroadcast"), "broadcast"),
 )
 _TOUCHING_NS: Final = 50_000  # what lies between two operations of one computation
+WINDOW_VARIABLE: Final = "TRACELENS_JAX_STEPS"
+WINDOW: Final = (5, 25)
+HOST_LEVEL: Final = 2
+_TRACK: Final = "XLA"
 
 
 @dataclass(frozen=True)
@@ -110,12 +122,6 @@ def _extend_computation(computing: list[tuple[int, int]], operation: Operation) 
         computing[-1] = begin, max(end, operation.end_ns)
     else:
         computing.append((operation.start_ns, operation.end_ns))
-
-
-WINDOW_VARIABLE: Final = "TRACELENS_JAX_STEPS"
-WINDOW: Final = (5, 25)
-HOST_LEVEL: Final = 2
-_TRACK: Final = "XLA"
 
 
 def install(_jax: Any) -> None:

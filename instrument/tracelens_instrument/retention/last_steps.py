@@ -43,6 +43,16 @@ __all__ = [
 _WORDS: Final = RECORD_BYTES // 8
 _INTEGERS: Final = RECORD_BYTES // 4
 _STEP: Final = 9  # the integer of a record that is its step; the last is its definition
+REQUEST_FILE: Final = "keep.request"
+WHEN_VARIABLE: Final = "TRACELENS_KEEP_WHEN"
+_LOOK_EVERY_NS: Final = 10**9
+_WHEN_PATTERN: Final = r"slow:([0-9]{1,4}(?:\.[0-9]{1,3})?)(?::([0-9]{1,4}))?"
+_STEPS_IN_A_ROW: Final = 3  # steps in a row
+_REMEMBERED: Final = 64
+_FEWEST_STEPS: Final = 20  # steps, to know what is usual
+_OUTLIER_MADS: Final = (
+    6 * 1.4826
+)  # standard deviations, from the median deviation of a normal distribution
 
 
 class _RingSegment(NamedTuple):
@@ -95,19 +105,6 @@ def _rows_of(definitions: list[int], wanted: int) -> Iterator[int]:
         while True:
             row = definitions.index(wanted, row + 1)
             yield row
-
-
-REQUEST_FILE: Final = "keep.request"
-WHEN_VARIABLE: Final = "TRACELENS_KEEP_WHEN"
-
-_LOOK_EVERY_NS: Final = 10**9
-_WHEN_PATTERN: Final = r"slow:([0-9]{1,4}(?:\.[0-9]{1,3})?)(?::([0-9]{1,4}))?"
-_STEPS_IN_A_ROW: Final = 3  # steps in a row
-_REMEMBERED: Final = 64
-_FEWEST_STEPS: Final = 20  # steps, to know what is usual
-_OUTLIER_MADS: Final = (
-    6 * 1.4826
-)  # standard deviations, from the median deviation of a normal distribution
 
 
 class SlowSteps:

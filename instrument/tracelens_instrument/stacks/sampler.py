@@ -93,7 +93,7 @@ class _Spy:
 def main() -> None:
     """Sample in pieces until the rank ends."""
     rank, rate, file = _Rank(int(sys.argv[1])), int(sys.argv[2]), Path(sys.argv[3])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the rank is told, and ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the rank gets it, too, and ends us
     folder = file.with_suffix(UNFINISHED_SAMPLES)
     folder.mkdir(parents=True, exist_ok=True)
     schema = SAMPLE_SCHEMA.with_metadata({SAMPLE_RATE_KEY: str(rate)})

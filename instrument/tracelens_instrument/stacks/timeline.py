@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
 __all__ = ["MARKER", "Run", "mark", "offset_ns", "path_shortener", "read_runs"]
+_THREAD: Final = re.compile(r"thread \((\d+)\)(?:: (.*))?", re.DOTALL)
+_PROCESS: Final = re.compile(r"process \d+:")
+MARKER: Final = "tracelens_marker_"
+_LASTS_S: Final = 0.025
+_FEWEST: Final = 3
 
 
 def path_shortener(folders: Iterable[str] | None = None) -> Callable[[str], str]:
@@ -46,10 +51,6 @@ def path_shortener(folders: Iterable[str] | None = None) -> Callable[[str], str]
         return file
 
     return short
-
-
-_THREAD: Final = re.compile(r"thread \((\d+)\)(?:: (.*))?", re.DOTALL)
-_PROCESS: Final = re.compile(r"process \d+:")
 
 
 @dataclass(frozen=True)
@@ -115,11 +116,6 @@ def _frame(event: dict[str, Any], track: _Track, place: Callable[[str], str]) ->
         if thread or _PROCESS.match(name):
             return ""
     return f"{name} ({place(where['filename'])}:{where['line']})"
-
-
-MARKER: Final = "tracelens_marker_"
-_LASTS_S: Final = 0.025
-_FEWEST: Final = 3
 
 
 def mark(number: int) -> dict[str, tuple[int, int]]:

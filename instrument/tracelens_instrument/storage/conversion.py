@@ -1,8 +1,8 @@
 """Having segments turned into Arrow, by processes of the recorder's own.
 
 Of a long recording another process does so while training goes on (`converter`). It is started once the
-recording has grown, between two steps, and hears now and then how far segments are full. It is nobody's
-child: who waits for the children of the training never sees it, and it does not end with them.
+recording has grown, between two steps, and is informed now and then how far segments are full. It is
+detached: a program that waits for its children never sees it, and it does not end with them.
 
 What is left at the end is done without loading anything into the training for it. Libraries that find
 too little memory, or may not start their threads, do not fail by an exception: they end the process,
@@ -41,6 +41,25 @@ _PYTHONS: Final = ("python", "pypy")
 _FEW_THREADS: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 _LITTLE_MEMORY: Final = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1"}
 _FIND: Final = "import sys; sys.path[:0] = sys.argv[{}:]; "
+SWITCH: Final = "TRACELENS_CONVERTER"
+_START_AT: Final = 32  # full segments: 130,000 events
+_REPORT_EVERY: Final = 4
+_STARTS: Final = 3  # of converters, one after the other, if they are killed
+_PATIENCE_MS: Final = 3000
+_SEND_FLAGS: Final = 0x4040  # MSG_NOSIGNAL | MSG_DONTWAIT
+_SHELL: Final = "/bin/sh"
+_ORPHAN: Final = 'exec 3<&0; "$@" <&3 3<&- &'  # with our end of the line; the shell ends at once
+_BACKGROUND_PROGRAM: Final = (
+    # before it loads more
+    "from tracelens_instrument.storage.low_priority import lower_priority; lower_priority(); "
+    "from tracelens_instrument.storage.converter import main; main()"
+)
+_LIBRARIES: Final = ("numpy", "pyarrow")
+_MEMORY_LIMITS: Final = (resource.RLIMIT_AS, resource.RLIMIT_DATA)
+_FINAL_PROGRAM: Final = (
+    "from pathlib import Path; from tracelens.conversion.segments import convert; "
+    "convert(Path(sys.argv[1]))"
+)
 
 
 def can_start_python() -> bool:
@@ -66,22 +85,6 @@ def bare_environment() -> dict[str, str]:
         if not name.startswith("TRACELENS_") and name != "LD_PRELOAD"
     }
     return kept | _FEW_THREADS | _LITTLE_MEMORY
-
-
-SWITCH: Final = "TRACELENS_CONVERTER"
-
-_START_AT: Final = 32  # full segments: 130,000 events
-_REPORT_EVERY: Final = 4
-_STARTS: Final = 3  # of converters, one after the other, if they are killed
-_PATIENCE_MS: Final = 3000
-_SEND_FLAGS: Final = 0x4040  # MSG_NOSIGNAL | MSG_DONTWAIT
-_SHELL: Final = "/bin/sh"
-_ORPHAN: Final = 'exec 3<&0; "$@" <&3 3<&- &'  # with our end of the line; the shell ends at once
-_BACKGROUND_PROGRAM: Final = (
-    # before it loads more
-    "from tracelens_instrument.storage.low_priority import lower_priority; lower_priority(); "
-    "from tracelens_instrument.storage.converter import main; main()"
-)
 
 
 class Background:
@@ -201,16 +204,8 @@ def _spawn_converter(place: Path, reading: int) -> None:
         setsigmask=[],
         setsigdef=[signal.SIGPIPE, signal.SIGTERM, signal.SIGCHLD],
     )
-    with Tolerated(ChildProcessError):  # somebody waits for all children
+    with Tolerated(ChildProcessError):  # the program waits for all children
         os.waitpid(shell, 0)
-
-
-_LIBRARIES: Final = ("numpy", "pyarrow")
-_MEMORY_LIMITS: Final = (resource.RLIMIT_AS, resource.RLIMIT_DATA)
-_FINAL_PROGRAM: Final = (
-    "from pathlib import Path; from tracelens.conversion.segments import convert; "
-    "convert(Path(sys.argv[1]))"
-)
 
 
 def convert(place: Path) -> None:

@@ -55,6 +55,7 @@ _MEMORY: Final = ("tmpfs", "ramfs")
 _OCTAL: Final = r"\\([0-7]{3})"
 _PLENTY: Final = 1 << 30
 _ENOUGH: Final = 1 << 24
+_TAKEN = (TRACE_SUFFIX, ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX)
 
 
 @dataclass(frozen=True)
@@ -214,9 +215,6 @@ def discard_place(place: Place) -> None:
         if place.note is not None:
             place.folder.parent.rmdir()
             place.note.unlink(missing_ok=True)
-
-
-_TAKEN = (TRACE_SUFFIX, ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX)
 
 
 def _names_to_try(identity: Identity, pid: int) -> Iterator[str]:

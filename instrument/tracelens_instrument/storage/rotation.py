@@ -262,7 +262,7 @@ class Storage:
         """Unlink a segment, which never hurts those who still write to it, and count its events."""
         from tracelens_instrument.retention.last_steps import steps_in  # noqa: PLC0415 - as in `_ring`
 
-        with Tolerated(OSError):  # somebody else has removed it: nobody knows what was in
+        with Tolerated(OSError):  # removed by another program: its content is not known
             content = path.read_bytes()
             count = count_records(content)
             path.unlink()

@@ -25,6 +25,11 @@ __all__ = ["Losses", "SideFile"]
 
 _FIRST_PAUSE_NS: Final = 10**9
 _LONGEST_PAUSE_NS: Final = 64 * 10**9
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+_BLOCK: Final = 1 << 12
+_RESERVE: Final = 16 * _BLOCK
+_WHAT: Final = "the side file of the recording cannot be written"
+_APPEND: Final = os.O_WRONLY | os.O_APPEND
 
 
 class Losses:
@@ -60,13 +65,6 @@ class Losses:
                 self._reported[reason] = count
                 self._append_line(dropped_line(reason, count))
         return reported != self._reported
-
-
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-_BLOCK: Final = 1 << 12
-_RESERVE: Final = 16 * _BLOCK
-_WHAT: Final = "the side file of the recording cannot be written"
-_APPEND: Final = os.O_WRONLY | os.O_APPEND
 
 
 class SideFile:

@@ -43,6 +43,13 @@ MAD_TO_SIGMA: Final = 1.4826
 SMALLEST_PIECE_NS: Final = 1_000.0
 MIN_COLLECTIVES: Final = 3
 VISIBLE: Final = 5.0
+CLEARLY_LAST_NS: Final = 100_000.0  # more than lags can be
+FEWEST: Final = 8  # collectives into which a host came last
+CERTAIN: Final = 3.0  # standard errors
+UNKNOWN_QUANTILE: Final = 0.95  # of the known lags: what is assumed where nothing is known
+_MEDIAN: Final = 1.25 * 1.4826
+SMALLEST_NS: Final = 1_000.0  # no fit is more certain than this
+_CALL: Final = ("communicator", "seq")
 
 
 def fit_exits(exits: Floats) -> list[Correction] | None:
@@ -210,13 +217,6 @@ def _line_of_side(t: Floats, rest: Floats) -> Line:
     return theil_sen(x, np.array([np.median(rest[part]) for part in parts]))
 
 
-CLEARLY_LAST_NS: Final = 100_000.0  # more than lags can be
-FEWEST: Final = 8  # collectives into which a host came last
-CERTAIN: Final = 3.0  # standard errors
-UNKNOWN_QUANTILE: Final = 0.95  # of the known lags: what is assumed where nothing is known
-_MEDIAN: Final = 1.25 * 1.4826
-
-
 @dataclass(frozen=True)
 class Lags:
     """Lag of each host beyond the usual one, and its standard error; nan where unknown."""
@@ -256,10 +256,6 @@ def lags(lasted: Floats, sizes: Ints) -> Lags:
             lag[host] = np.median(mine)
             error[host] = _MEDIAN * np.median(np.abs(mine - lag[host])) / np.sqrt(len(mine))
     return Lags(lag, error)
-
-
-SMALLEST_NS: Final = 1_000.0  # nobody should believe a fit more than this
-_CALL: Final = ("communicator", "seq")
 
 
 def from_exits(trace: Trace, clocks: pl.DataFrame) -> dict[int, ClockMap]:

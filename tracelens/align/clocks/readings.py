@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 WANDER: Final = 2e-6  # how much faster or slower a clock becomes as it warms up, at worst
 _SHARP: Final = 3.0  # readings this much wider than the best do not draw the line
 _ROUNDING_NS: Final = 2.0
+WALL_UNCERTAINTY_NS: Final = 1_000_000  # what NTP keeps wall clocks to, when it works
+PLAUSIBLE_PPM: Final = 100.0  # no quartz drifts more
+_GOOD_WINDOW: Final = 1.5  # readings this much wider than the best are left out
 
 
 @dataclass(frozen=True)
@@ -134,11 +137,6 @@ def _worst(t: Floats, low: Floats, high: Floats, pace: float) -> float:
     bulge = reach * (1 - np.minimum(u, 1.0) ** 2) / 2
     between = np.maximum(half[:-1], half[1:]) + bulge
     return float(max(half.max(), between.max(initial=0.0)))
-
-
-WALL_UNCERTAINTY_NS: Final = 1_000_000  # what NTP keeps wall clocks to, when it works
-PLAUSIBLE_PPM: Final = 100.0  # no quartz drifts more
-_GOOD_WINDOW: Final = 1.5  # readings this much wider than the best are left out
 
 
 def from_wall(clock: pl.DataFrame, reference: pl.DataFrame, common: ClockMap) -> ClockMap | None:

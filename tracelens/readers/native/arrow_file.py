@@ -33,6 +33,9 @@ MAX_FILE_BYTES: Final = 4 << 30
 MAX_GROWTH: Final = 200  # traces shrink about 15-fold; a bomb a thousandfold
 MIN_ALLOWANCE: Final = 16 << 20  # tiny files may grow more
 MAX_COLUMNS: Final = 256
+_DICTIONARY_BATCH: Final = 2
+_RECORD_BATCH: Final = 3
+_STORED: Final = -1  # in place of a length: the buffer is not compressed
 
 
 @dataclass(frozen=True)
@@ -166,11 +169,6 @@ def _in_order(table: pa.Table) -> pa.Table:
     """Bring the columns into the order and types of the schema."""
     columns = [table[field.name].cast(field.type) for field in EVENT_SCHEMA]
     return pa.Table.from_arrays(columns, schema=EVENT_SCHEMA)
-
-
-_DICTIONARY_BATCH: Final = 2
-_RECORD_BATCH: Final = 3
-_STORED: Final = -1  # in place of a length: the buffer is not compressed
 
 
 def _declared_bytes(header: memoryview, body: memoryview) -> int:

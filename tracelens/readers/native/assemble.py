@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 
 UNUSABLE: Final = "unusable values"
+# Needed to choose the main processes, and not kept.
+_EXTRA: Final[dict[str, pl.DataType]] = {"steps": pl.Int64(), "child": pl.Boolean()}
 
 
 @dataclass(frozen=True)
@@ -112,10 +114,6 @@ def _joined(parts: list[Part], name: str, *, rechunk: bool) -> pl.Series:
         ],
         rechunk=rechunk,
     )
-
-
-# Needed to choose the main processes, and not kept.
-_EXTRA: Final[dict[str, pl.DataType]] = {"steps": pl.Int64(), "child": pl.Boolean()}
 
 
 def _order(part: Part) -> tuple[bool, int, int, int]:

@@ -28,6 +28,32 @@ if TYPE_CHECKING:
     from tracelens.readers.native.arrow_file import Recording
     from tracelens.schema.side import SideTables
 
+_SMALL: Final = 2**31  # what the trace's columns hold; all else has 64 bits
+_LIMITS: Final[dict[str, int]] = {  # exclusive
+    "Process.rank": MOST_RANKS,
+    "Process.world": MOST_RANKS + 1,
+    "Process.local_rank": MOST_RANKS,
+    "Process.shard": MOST_RANKS,
+    "Thread.index": 2**16,
+    "Communicator.index": _SMALL,
+    "Communicator.ranks": MOST_RANKS,
+    "ClockReading.peer": _SMALL,
+    "ClockReading.device": _SMALL,
+    "Thread.device": _SMALL,
+}
+_MAY_BE_NEGATIVE: Final = ("ClockReading.offset_ns", "ClockReading.wall_ns")
+_MAX_TEXT: Final = 10_000
+_ROWS: Final = (Process, Retention, Thread, Kept, Past, Communicator, ClockReading)
+# Fields and the texts of their types, such as ``int | None`` or ``list[int]``.
+_TYPES: Final[dict[type, tuple[tuple[str, str], ...]]] = {
+    row: tuple((part.name, str(get_type_hints(row)[part.name])) for part in fields(row))
+    for row in _ROWS
+}
+_ON_DEVICE: Final = ("device_start_ns", "device_duration_ns")
+_WORDS: Final = {"type": EVENT_TYPES, "status": STATUSES}
+_ALWAYS_SET: Final = tuple(column.name for column in EVENT_SCHEMA if not column.nullable)
+_NEEDED: Final = ("duration_ns", *_ALWAYS_SET)
+
 
 def check_inside(path: Path, trace: Path) -> None:
     """Refuse a file or folder of a trace that is, or is reached through, a link to outside of it.
@@ -57,29 +83,6 @@ def check_no_links(folder: Path) -> None:
     for entry in folder.glob("*"):
         if entry.is_symlink():
             raise NotATrace(f"it holds a link, '{shown_name(entry.name)}', expected only files")
-
-
-_SMALL: Final = 2**31  # what the trace's columns hold; all else has 64 bits
-_LIMITS: Final[dict[str, int]] = {  # exclusive
-    "Process.rank": MOST_RANKS,
-    "Process.world": MOST_RANKS + 1,
-    "Process.local_rank": MOST_RANKS,
-    "Process.shard": MOST_RANKS,
-    "Thread.index": 2**16,
-    "Communicator.index": _SMALL,
-    "Communicator.ranks": MOST_RANKS,
-    "ClockReading.peer": _SMALL,
-    "ClockReading.device": _SMALL,
-    "Thread.device": _SMALL,
-}
-_MAY_BE_NEGATIVE: Final = ("ClockReading.offset_ns", "ClockReading.wall_ns")
-_MAX_TEXT: Final = 10_000
-_ROWS: Final = (Process, Retention, Thread, Kept, Past, Communicator, ClockReading)
-# Fields and the texts of their types, such as ``int | None`` or ``list[int]``.
-_TYPES: Final[dict[type, tuple[tuple[str, str], ...]]] = {
-    row: tuple((part.name, str(get_type_hints(row)[part.name])) for part in fields(row))
-    for row in _ROWS
-}
 
 
 def check_side(side: SideTables) -> None:
@@ -147,12 +150,6 @@ def _fits(name: str, value: Any) -> bool:
 
 def _wrong(name: str, value: Any) -> NotATrace:
     return NotATrace(f"its TraceLens metadata is damaged ({name} is {value!r:.100})")
-
-
-_ON_DEVICE: Final = ("device_start_ns", "device_duration_ns")
-_WORDS: Final = {"type": EVENT_TYPES, "status": STATUSES}
-_ALWAYS_SET: Final = tuple(column.name for column in EVENT_SCHEMA if not column.nullable)
-_NEEDED: Final = ("duration_ns", *_ALWAYS_SET)
 
 
 def usable_events(recording: Recording) -> tuple[pl.DataFrame, int]:

@@ -58,6 +58,16 @@ _DAMAGE: Final = (
     pl.exceptions.PolarsError,
     pl.exceptions.PanicException,
 )
+_SAMPLES_DAMAGE: Final = (
+    NotATrace,
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    pa.ArrowException,
+    pl.exceptions.PolarsError,
+    pl.exceptions.PanicException,
+)
 
 
 class NativeReader:
@@ -147,7 +157,7 @@ def _read_segments(place: Path) -> Part:
     """Decode what a killed or running process left; convert it if its process is surely gone.
 
     Whether a process on another machine still runs cannot be known here, so its segments stay; and so do
-    those that were copied or unpacked here, or are somebody else's.
+    those that were copied or unpacked here, or belong to another user.
     """
     folder = segments.folder_of(place)
     own = belongs_to(folder, place.parent)
@@ -191,18 +201,6 @@ def _refusal(path: Path, problems: list[tuple[Path, Exception]]) -> TraceLensErr
     return kind(
         f"None of the {count} recordings in '{shown_name(path)}' can be read; the first: {first}."
     )
-
-
-_SAMPLES_DAMAGE: Final = (
-    NotATrace,
-    OSError,
-    ValueError,
-    TypeError,
-    LookupError,
-    pa.ArrowException,
-    pl.exceptions.PolarsError,
-    pl.exceptions.PanicException,
-)
 
 
 def _with_samples(trace: Trace, folder: Path, parts: list[Part]) -> Trace:

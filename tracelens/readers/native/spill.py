@@ -21,7 +21,10 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["Spill"]
+__all__ = [
+    "IN_MEMORY",
+    "Spill",
+]
 
 IN_MEMORY: Final = 20_000_000  # events: about 1.5 GB
 _ALIGNED: Final = 64  # bytes: where Arrow wants columns to begin

@@ -38,6 +38,24 @@ __all__ = [
     "nanoseconds",
     "whole",
 ]
+_ABSENT: Final = ("", "-", "nan", "nat", "null", "none", "na", "n/a")
+_OPAQUE: Final = (pl.Binary, pl.Duration, pl.Null, pl.Object)
+_MOMENT: Final = (
+    r"^(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d(?:\.\d+)?) ?(?:Z|UTC|([+-]\d\d):?(\d\d)?)?$"
+)
+_HOUR_NS: Final = 3_600_000_000_000
+_LARGEST: Final = 2**62
+_EXACT: Final = pl.Decimal(38, 9)
+NEEDED: Final = ("rank", *TIMES)
+_WORDS: Final = (
+    *("host", "role", "thread", "kind", "name", "op", "communicator", "algorithm"),
+    *("status", "clock", "type"),
+)
+_WORD: Final = pl.Categorical()
+_TEXT: Final = pl.String()
+_FLOAT: Final = pl.Float64()
+_COUNT: Final = pl.Int32()
+_LIMITS: Final = {"rank": MOST_RANKS, "world": MOST_RANKS + 1}  # exclusive
 
 
 def fitted(frame: pl.DataFrame, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
@@ -64,16 +82,6 @@ def mapped(column: pl.Series, meant: Mapping[str, str | None]) -> pl.Series:
     of_row = column.to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
     table = pl.Series(column.name, [*targets, None], dtype=pl.Categorical)
     return table.gather(row_of[of_row])
-
-
-_ABSENT: Final = ("", "-", "nan", "nat", "null", "none", "na", "n/a")
-_OPAQUE: Final = (pl.Binary, pl.Duration, pl.Null, pl.Object)
-_MOMENT: Final = (
-    r"^(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d(?:\.\d+)?) ?(?:Z|UTC|([+-]\d\d):?(\d\d)?)?$"
-)
-_HOUR_NS: Final = 3_600_000_000_000
-_LARGEST: Final = 2**62
-_EXACT: Final = pl.Decimal(38, 9)
 
 
 def is_text(kind: pl.DataType) -> bool:
@@ -145,16 +153,6 @@ def _from_float(number: pl.Expr, unit_ns: int) -> pl.Expr:
     return pl.when(scaled.abs() < _LARGEST).then(scaled).cast(pl.Int64, strict=False)
 
 
-NEEDED: Final = ("rank", *TIMES)
-_WORDS: Final = (
-    *("host", "role", "thread", "kind", "name", "op", "communicator", "algorithm"),
-    *("status", "clock", "type"),
-)
-_WORD: Final = pl.Categorical()
-_TEXT: Final = pl.String()
-_FLOAT: Final = pl.Float64()
-_COUNT: Final = pl.Int32()
-_LIMITS: Final = {"rank": MOST_RANKS, "world": MOST_RANKS + 1}  # exclusive
 _Reading = Callable[[pl.Expr], pl.Expr]
 
 

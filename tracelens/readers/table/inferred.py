@@ -29,7 +29,13 @@ from tracelens.schema.vocabulary import COLLECTIVES
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["communicator_table", "lay_out_threads", "match_collectives", "number_steps"]
+__all__ = [
+    "WORLD",
+    "communicator_table",
+    "lay_out_threads",
+    "match_collectives",
+    "number_steps",
+]
 
 
 _FLYING: Final = ("reduction", "ps", "elastic")
@@ -39,6 +45,22 @@ _OVERLAP: Final = 0.05  # of an operation: less is the rounding of times
 _RARE: Final = 0.01  # of all operations: fewer are slips of a clock
 _PLACE: Final = ("process", "thread")
 _FOREVER: Final = 2**62
+_BEFORE_UPDATE: Final = ("data", "forward", "backprop")
+WORLD: Final = "world"
+_MOST_CALLS: Final = 2**32 - 1
+_SHOWN: Final = 8
+_TWICE: Final = (
+    "a rank uses a number twice, so they are not matched and waits in them are unknown: 'seq' must "
+    "count a rank's calls."
+)
+_UNEVEN: Final = (
+    "they carry no number and ranks do not make equally many ({uneven}), so they are not matched and "
+    "waits in them are unknown: add a column 'seq' that counts each rank's calls."
+)
+_ORDERED: Final = (
+    "they carry no number and are matched by their order within name and step, as all ranks make "
+    "equally many; a column 'seq' would make that certain."
+)
 
 
 def lay_out_threads(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, list[Note]]:
@@ -149,9 +171,6 @@ def _overlap_notes(crossing: list[str], *, has_threads: bool) -> list[Note]:
     return [Note(file="", sentence=sentence, kind="table")]
 
 
-_BEFORE_UPDATE: Final = ("data", "forward", "backprop")
-
-
 def number_steps(frame: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
     """Fill `step` if no row has one; rows are in order of process and time."""
     if "step" in frame.columns and frame["step"].count():
@@ -236,23 +255,6 @@ def _problem(workers: pl.DataFrame, counts: dict[int, int]) -> str:
 
 def _step_note(sentence: str) -> Note:
     return Note(file="", sentence=sentence, kind="table")
-
-
-WORLD: Final = "world"
-_MOST_CALLS: Final = 2**32 - 1
-_SHOWN: Final = 8
-_TWICE: Final = (
-    "a rank uses a number twice, so they are not matched and waits in them are unknown: 'seq' must "
-    "count a rank's calls."
-)
-_UNEVEN: Final = (
-    "they carry no number and ranks do not make equally many ({uneven}), so they are not matched and "
-    "waits in them are unknown: add a column 'seq' that counts each rank's calls."
-)
-_ORDERED: Final = (
-    "they carry no number and are matched by their order within name and step, as all ranks make "
-    "equally many; a column 'seq' would make that certain."
-)
 
 
 def match_collectives(frame: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COLUMNS",
+    "EVENT_TYPE",
+    "OTHERS",
+    "REQUIRED",
+    "TIMES",
+    "UNITS",
     "Meaning",
     "Plan",
     "Renaming",
@@ -36,21 +41,6 @@ __all__ = [
 
 
 _LONGEST = 60
-
-
-def quoted(text: str) -> str:
-    """Return a text in quotes; what is not printed as itself is escaped."""
-    return repr(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...")
-
-
-def map_option(theirs: str, ours: str) -> str:
-    """Return the option that names a column or word of a table."""
-    option = f"{theirs}={ours}"
-    return f"--map {shlex.quote(option) if option.isprintable() else quoted(option)}"
-
-
-Meaning = tuple[str, str | None]  # kind, and operation where the word says one
-
 _KIND_SYNONYMS: Final[dict[str, str]] = {
     "step": "train_step training_step iteration iter profiler_step",
     "data": "dataloader data_loader data_loading data_load load loading loader input next_batch "
@@ -100,44 +90,7 @@ _ROLE_SYNONYMS: Final[dict[str, str]] = {
 _LIBRARY = re.compile(r"^(?:nccl|rccl|mpi|gloo|c10d|hvd|horovod|ucc|oneccl|dist|ps|cuda|torch)+")
 _SEPARATOR = re.compile(r"[\W_]+")
 _NUMBER = re.compile(r"\d+$")
-
-
-def normal(word: str) -> str:
-    """Normalize a word: ``All_Reduce`` is ``allreduce``."""
-    return _SEPARATOR.sub("", word).casefold()
-
-
-def _index(words: dict[str, str]) -> dict[str, str]:
-    known = {normal(ours): ours for ours in words}
-    return known | {normal(word): ours for ours, texts in words.items() for word in texts.split()}
-
-
 _KIND_OF_OP: Final = {op: kind for kind, ops in OPS.items() for op in ops}
-_MEANINGS: Final[dict[str, Meaning]] = {
-    **{word: (_KIND_OF_OP[op], op) for word, op in _index(_OP_SYNONYMS).items()},
-    **{word: (kind, None) for word, kind in _index(_KIND_SYNONYMS).items()},
-}
-_ROLE_OF: Final = _index(_ROLE_SYNONYMS)
-assert set(_KIND_SYNONYMS) == set(KINDS)
-assert set(_OP_SYNONYMS) == set(_KIND_OF_OP)
-assert set(_ROLE_SYNONYMS) == set(ROLES)
-
-
-def meaning(word: str) -> Meaning | None:
-    """Return the meaning of a word for a kind or an operation; None if it is unknown."""
-    whole = normal(word)
-    bare = _NUMBER.sub("", whole)
-    for key in (whole, bare, _LIBRARY.sub("", bare)):
-        if key in _MEANINGS:
-            return _MEANINGS[key]
-    return None
-
-
-def role(word: str) -> str | None:
-    """Return which role a word means; None if it is unknown."""
-    return _ROLE_OF.get(_NUMBER.sub("", normal(word)))
-
-
 TIMES: Final[dict[str, str]] = {
     "start": "begin ts start_time begin_time time_start timestamp t_start start_timestamp t0",
     "end": "stop finish end_time finish_time stop_time time_end t_end end_timestamp t1",
@@ -186,6 +139,55 @@ _WORD = re.compile(r"[^\W_]+")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SHOWN: Final = 20
 _T = TypeVar("_T")
+
+
+def quoted(text: str) -> str:
+    """Return a text in quotes; what is not printed as itself is escaped."""
+    return repr(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...")
+
+
+def map_option(theirs: str, ours: str) -> str:
+    """Return the option that names a column or word of a table."""
+    option = f"{theirs}={ours}"
+    return f"--map {shlex.quote(option) if option.isprintable() else quoted(option)}"
+
+
+Meaning = tuple[str, str | None]  # kind, and operation where the word says one
+
+
+def normal(word: str) -> str:
+    """Normalize a word: ``All_Reduce`` is ``allreduce``."""
+    return _SEPARATOR.sub("", word).casefold()
+
+
+def _index(words: dict[str, str]) -> dict[str, str]:
+    known = {normal(ours): ours for ours in words}
+    return known | {normal(word): ours for ours, texts in words.items() for word in texts.split()}
+
+
+_MEANINGS: Final[dict[str, Meaning]] = {
+    **{word: (_KIND_OF_OP[op], op) for word, op in _index(_OP_SYNONYMS).items()},
+    **{word: (kind, None) for word, kind in _index(_KIND_SYNONYMS).items()},
+}
+_ROLE_OF: Final = _index(_ROLE_SYNONYMS)
+assert set(_KIND_SYNONYMS) == set(KINDS)
+assert set(_OP_SYNONYMS) == set(_KIND_OF_OP)
+assert set(_ROLE_SYNONYMS) == set(ROLES)
+
+
+def meaning(word: str) -> Meaning | None:
+    """Return the meaning of a word for a kind or an operation; None if it is unknown."""
+    whole = normal(word)
+    bare = _NUMBER.sub("", whole)
+    for key in (whole, bare, _LIBRARY.sub("", bare)):
+        if key in _MEANINGS:
+            return _MEANINGS[key]
+    return None
+
+
+def role(word: str) -> str | None:
+    """Return which role a word means; None if it is unknown."""
+    return _ROLE_OF.get(_NUMBER.sub("", normal(word)))
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,11 @@ __all__ = [
 _NEGATIVE: Final = "negative duration"
 _UNUSABLE: Final = "unusable values"
 _WORKER: Final = ("role", "rank")
+_EPOCH_NS: Final = (946_684_800_000_000_000, 4_102_444_800_000_000_000)  # the years 2000 to 2100
+_WINDOW_NS: Final = 1_000
+_PER_PROCESS: Final = ("role", "rank")
+_MAYBE: Final = ("host", "clock", "world", "shard")
+_ONE: Final = "table"
 
 
 @dataclass(frozen=True)
@@ -121,13 +126,6 @@ def _rejection_notes(counts: dict[str, int], name: str) -> tuple[Note, ...]:
         return ()
     listed = ", ".join(f"{count:,} for {reason}" for reason, count in counts.items())
     return (Note(file="", sentence=f"Of {name}, rows were left out: {listed}.", kind="dropped"),)
-
-
-_EPOCH_NS: Final = (946_684_800_000_000_000, 4_102_444_800_000_000_000)  # the years 2000 to 2100
-_WINDOW_NS: Final = 1_000
-_PER_PROCESS: Final = ("role", "rank")
-_MAYBE: Final = ("host", "clock", "world", "shard")
-_ONE: Final = "table"
 
 
 def number_processes(frame: pl.DataFrame) -> pl.DataFrame:

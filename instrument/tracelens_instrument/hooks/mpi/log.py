@@ -1,7 +1,7 @@
 """What is recorded of one communicator: its ranks and spans, what a call carries, what is in flight.
 
 Payloads come from what mpi4py takes as a buffer. Of a call in flight some is known at the call, the rest
-is told by the status in the end.
+is in the status at the end.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tracelens_instrument.hooks.mpi.table import Collective, Leg, PointToPoint
 
 __all__ = ["Flight", "Log", "Receipt", "global_ranks", "payload_of_buffer", "payload_of_call"]
+_TRACK: Final = "non-blocking"
 
 
 def payload_of_call(row: Collective, values: Mapping[str, Any], size: int) -> int:
@@ -151,9 +152,6 @@ def _discard(tokens: list[Token], receipt: Receipt | None) -> None:
         token.discard()
     if receipt is not None:
         receipt.token.discard()
-
-
-_TRACK: Final = "non-blocking"
 
 
 def global_ranks(comm: MPI.Intracomm) -> list[int]:

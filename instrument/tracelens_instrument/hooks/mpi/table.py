@@ -20,6 +20,23 @@ __all__ = [
     "Leg",
     "PointToPoint",
 ]
+_BOTH: Final = ("sendbuf", "recvbuf")
+_ROOTED: Final = ("sendbuf", "recvbuf", "root")
+# They return a communicator, which records itself if the one it comes from does.
+DERIVING: Final = (
+    "Clone",
+    "Create",
+    "Create_cart",
+    "Create_dist_graph",
+    "Create_dist_graph_adjacent",
+    "Create_graph",
+    "Create_group",
+    "Dup",
+    "Dup_with_info",
+    "Split",
+    "Split_type",
+    "Sub",
+)
 
 
 @dataclass(frozen=True)
@@ -27,7 +44,7 @@ class Collective:
     """A collective: its operation, its parameters, and which of them is this rank's payload.
 
     Without an operation it is one in which ranks wait for some others, or for none: its time is
-    communication, but nobody's arrival can be told by it, so its calls are not matched.
+    communication, but no arrival follows from it, so its calls are not matched.
     With `IN_PLACE` (or None) as payload, `instead` holds it; the share of each rank, if `shared`.
     """
 
@@ -59,10 +76,6 @@ class PointToPoint:
 
     parameters: tuple[str, ...]
     legs: tuple[Leg, ...]
-
-
-_BOTH: Final = ("sendbuf", "recvbuf")
-_ROOTED: Final = ("sendbuf", "recvbuf", "root")
 
 
 def _of_buffers(
@@ -159,19 +172,3 @@ PERSISTENT_MESSAGES: Final = {
     **dict.fromkeys(("Send_init", "Ssend_init", "Bsend_init", "Rsend_init"), _SEND),
     "Recv_init": _IRECV,
 }
-
-# They return a communicator, which records itself if the one it comes from does.
-DERIVING: Final = (
-    "Clone",
-    "Create",
-    "Create_cart",
-    "Create_dist_graph",
-    "Create_dist_graph_adjacent",
-    "Create_graph",
-    "Create_group",
-    "Dup",
-    "Dup_with_info",
-    "Split",
-    "Split_type",
-    "Sub",
-)

@@ -29,11 +29,17 @@ if TYPE_CHECKING:
 
     from tracelens_instrument.hooks.tensorflow.spans import Seen
 
-__all__ = ["install", "record_when_planned"]
+__all__ = [
+    "HOST_LEVEL",
+    "LOOK_EVERY_S",
+    "install",
+    "record_when_planned",
+]
 
 
 LOOK_EVERY_S: Final = 0.1
 HOST_LEVEL: Final = 2  # steps, operations, and what waits for tensors
+_ROLES = {"worker": "worker", "ps": "ps"}
 
 
 @guarded
@@ -109,9 +115,6 @@ def _record_span(seen: Seen) -> None:
     handle = recorder.span(seen.name, kind=seen.kind, op=seen.op, shard=seen.shard)
     track = None if seen.lane is None else recorder.track(f"requests {seen.lane}")
     handle.complete(seen.start_ns, seen.end_ns, track, **seen.values)
-
-
-_ROLES = {"worker": "worker", "ps": "ps"}
 
 
 def install(_tensorflow: Any) -> None:

@@ -14,7 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-__all__ = ["Plan", "Transfer", "has_plan", "read_plan", "write_plan"]
+__all__ = [
+    "AHEAD_S",
+    "WINDOW_S",
+    "WINDOW_VARIABLE",
+    "Plan",
+    "Transfer",
+    "has_plan",
+    "read_plan",
+    "write_plan",
+]
 
 WINDOW_VARIABLE: Final = "TRACELENS_TENSORFLOW_S"
 WINDOW_S: Final = 2.0

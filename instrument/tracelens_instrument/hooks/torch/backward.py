@@ -32,6 +32,10 @@ __all__ = ["bucket_issued", "in_backward", "install", "layer_begins", "operator_
 
 _BACKPROP: Final = Placed(recorder.span("backprop", kind="backprop"))
 _WAIT: Final = recorder.span("wait for reductions", kind="wait")
+_ENGINE: Final = {
+    getattr(torch.autograd.graph, "_engine_run_backward", torch.autograd.backward).__code__,
+    torch.autograd.backward.__code__,
+}
 
 
 class _BackwardPass:
@@ -134,12 +138,6 @@ class _BackwardPasses:
 
 
 _PASSES: Final = _BackwardPasses()
-
-
-_ENGINE: Final = {
-    getattr(torch.autograd.graph, "_engine_run_backward", torch.autograd.backward).__code__,
-    torch.autograd.backward.__code__,
-}
 
 
 def in_backward(frame: FrameType | None) -> bool:

@@ -69,7 +69,7 @@ def install() -> None:
 
 def look_for_hook(model: DistributedDataParallel) -> None:
     """Warn if `model` already has a communication hook, which cannot be recorded."""
-    hooks = [hook for hook, _ in model._comm_hooks]  # noqa: SLF001 - nothing public tells
+    hooks = [hook for hook, _ in model._comm_hooks]  # noqa: SLF001 - nothing public has it
     if any(hook is not _record_bucket for hook in hooks):
         warn_once(
             "the gradient buckets of a model are not recorded, because its communication hook was "

@@ -36,6 +36,11 @@ _FETCH: Final = recorder.span("fetch", kind="data")
 _READ_BYTES: Final = 1024 * MESSAGE.size
 _FETCHES_ATTRIBUTE: Final = "_tracelens_fetches"
 _requests: Final = itertools.count(1)
+_DATA: Final = recorder.span("data", kind="data")
+_START: Final = recorder.span("loader start", kind="data")
+_MODULE: Final = "torch.utils.data.dataloader"
+_HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that Python code has made, not C
+_MARK: Final = "_tracelens_recorded"
 
 
 class Fetches:
@@ -50,7 +55,7 @@ class Fetches:
     def before(self, batches: Any) -> dict[str, int]:
         """Called when the next batch is waited for; return what is known of that."""
         self._read()
-        due = batches._rcvd_idx  # noqa: SLF001 - nothing public tells
+        due = batches._rcvd_idx  # noqa: SLF001 - nothing public has it
         self.request = next(_requests)
         return {
             "request": self.request,
@@ -129,11 +134,6 @@ def around_reset(
     return reset(*args, **kwargs)
 
 
-_DATA: Final = recorder.span("data", kind="data")
-_START: Final = recorder.span("loader start", kind="data")
-_MODULE: Final = "torch.utils.data.dataloader"
-_HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that Python code has made, not C
-_MARK: Final = "_tracelens_recorded"
 _patched: Final[set[object]] = set()
 
 

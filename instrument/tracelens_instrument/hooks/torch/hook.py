@@ -43,6 +43,7 @@ _FSDP_MODULES: Final = ("torch.distributed.fsdp", "torch.distributed._composable
 _FULLY_SHARD: Final = "fully_shard"
 _sharded: Final[WeakKeyDictionary[Module, list[RemovableHandle]]] = WeakKeyDictionary()
 _NOTED: Final = Switch()
+_MODELS: Final[weakref.WeakSet[Module]] = weakref.WeakSet()
 
 
 def install_fsdp() -> None:
@@ -77,9 +78,6 @@ def _record_sharded(given: Any) -> None:
     recorder.identify(group.get_rank(), group.get_world_size())
     if _NOTED.turn_on():
         note_attached("FSDP")
-
-
-_MODELS: Final[weakref.WeakSet[Module]] = weakref.WeakSet()
 
 
 def matches(obj: object) -> bool:

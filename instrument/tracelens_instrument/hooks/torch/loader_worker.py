@@ -73,5 +73,5 @@ def _report(
         return
     number = caller.f_locals.get("idx")
     if isinstance(number, int):
-        with contextlib.suppress(OSError):  # nobody reads any more
+        with contextlib.suppress(OSError):  # the reader has ended
             os.write(pipe.fileno(), MESSAGE.pack(worker, number, begin_ns, monotonic_ns()))

@@ -46,6 +46,9 @@ __all__ = ["ModuleHook", "Operators", "layers", "record_modules", "tensors_of"]
 
 
 _NOT_OPERATORS: Final = frozenset({"__get__", "__set__", "__delete__", "size", "dim", "numel"})
+_NO_ERROR: Final = (None, None, None)
+# By this, activation checkpointing breaks off once it has computed anew what it needs.
+_STOP_RECOMPUTATION: Final = getattr(checkpoint, "_StopRecomputationError", None)
 
 
 class Operators(TorchFunctionMode):
@@ -92,11 +95,6 @@ def _gradient_known(backward: Span, _gradients: Any) -> None:
 @functools.cache
 def _operator_spans(name: str) -> tuple[Span, Span]:
     return recorder.span(name, kind="forward"), recorder.span(name, kind="backprop")
-
-
-_NO_ERROR: Final = (None, None, None)
-# By this, activation checkpointing breaks off once it has computed anew what it needs.
-_STOP_RECOMPUTATION: Final = getattr(checkpoint, "_StopRecomputationError", None)
 
 
 class ModuleHook:

@@ -9,7 +9,7 @@ DistributedDataParallel would average in a pass of its own.
 Each is seen once: as a gradient bucket, if DistributedDataParallel issues it in a backward pass; not at
 all inside of a communication hook, whose bucket is recorded; else as itself. Both ends of messages count
 them per peer and tag, so that they are matched. Of a receive from anybody the sender is known when
-somebody has waited for it.
+the program has waited for it.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ __all__ = [
 
 # What PyTorch passes through by default on its way to a backend, after autograd.
 _DISPATCH_KEY: Final = "BackendSelect"
+_WAIT: Final = recorder.span("wait for collectives", kind="wait")
 
 
 class Issue(Protocol):
@@ -235,7 +236,6 @@ MESSAGES: Final = {
     "recv_any_source_": _watch_message(_receive_from_any),
 }
 
-_WAIT: Final = recorder.span("wait for collectives", kind="wait")
 _INSTALLED: Final = Switch()
 
 

@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from tracelens_instrument.core.spans import Span, Token
     from tracelens_instrument.device.spans import DeviceSpan, DeviceToken
 
-__all__ = ["Flight", "Group", "end_waited_for", "group_of"]
+__all__ = [
+    "Flight",
+    "Group",
+    "end_waited_for",
+    "group_of",
+    "queues_only",
+]
+_GROUPS: Final[weakref.WeakKeyDictionary[dist.ProcessGroup, Group]] = weakref.WeakKeyDictionary()
+_MOST_ENDED_BY_WAITING: Final = 256
 
 
 class Group:
@@ -55,9 +63,6 @@ class Group:
         return known
 
 
-_GROUPS: Final[weakref.WeakKeyDictionary[dist.ProcessGroup, Group]] = weakref.WeakKeyDictionary()
-
-
 def group_of(process_group: dist.ProcessGroup) -> Group:
     """Return what is known of `process_group`, without keeping it alive."""
     group = _GROUPS.get(process_group)
@@ -78,9 +83,6 @@ def queues_only(process_group: dist.ProcessGroup) -> bool:
     With gloo, also tensors on devices are reduced by the host, which sees the end itself.
     """
     return "cuda:nccl" in dist.get_backend_config(process_group)
-
-
-_MOST_ENDED_BY_WAITING: Final = 256
 
 
 class Flight:
@@ -135,7 +137,7 @@ class Flight:
     def _over(self, future: Any) -> None:
         try:
             future.value()
-        except Exception:  # noqa: BLE001 - it failed; PyTorch raises it where somebody waits
+        except Exception:  # noqa: BLE001 - it failed; PyTorch raises it where the program waits
             self._token.end(failed=True)
         else:
             self._token.end()

@@ -24,7 +24,15 @@ if TYPE_CHECKING:
     from tracelens_instrument.core.spans import Span, Token
     from tracelens_instrument.device.spans import DeviceSpan, DeviceToken
 
-__all__ = ["DETAIL", "STEPS", "ImplicitSteps", "install_updates", "record_updates"]
+__all__ = [
+    "DETAIL",
+    "STEPS",
+    "Detail",
+    "ImplicitSteps",
+    "install_updates",
+    "record_updates",
+]
+_RECORDED_ATTRIBUTE: Final = "_tracelens_recorded"
 
 
 class Detail:
@@ -130,7 +138,6 @@ STEPS: Final = ImplicitSteps()
 _updates: Final[dict[int, _Update]] = {}
 _INSTALLED: Final = Switch()
 _spans: Final[WeakKeyDictionary[Optimizer, Span | DeviceSpan]] = WeakKeyDictionary()
-_RECORDED_ATTRIBUTE: Final = "_tracelens_recorded"
 
 
 def install_updates() -> None:

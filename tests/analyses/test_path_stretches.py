@@ -24,7 +24,7 @@ def path_of(*rows: tuple[int, int, int]) -> pl.DataFrame:
 def test_a_short_path_is_kept_whole(run: str) -> None:
     """Every interval of the walk is there, the first one first."""
     found = cast("CriticalPath", report(RUNS[run][0]).results["critical_path"])
-    assert found.stays.equals(found.path.sort("start_ns"))
+    assert found.stretches.equals(found.path.sort("start_ns"))
 
 
 def test_a_window_cuts_what_reaches_out_of_it() -> None:

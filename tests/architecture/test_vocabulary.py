@@ -84,34 +84,15 @@ class Room(NamedTuple):
 
 
 _LATER: Final = "redesigned by a later issue, so moved as it is"
-_CONVERTED_NEXT: Final = "its sentences and names are converted in a change of their own"
 EXCEPTIONS: Final = {
     "tracelens/analyses/stragglers": Room(
         _LATER,
         "everybody excess here late nobody played stays swing unsure wandering who whom",
-        phrases=17,
+        phrases=16,
     ),
     "tracelens/replay": Room(
         _LATER, "came come felt here late mended swing swings together unsure", phrases=5
     ),
-    "tracelens/analyses": Room(
-        _CONVERTED_NEXT,
-        "believed blame came come excess gone here late mended misfit said saying slowly stays stood "
-        "tell together told unsure wanders who",
-        phrases=31,
-    ),
-    "tracelens/reports": Room(_CONVERTED_NEXT, "here", phrases=5),
-    "tracelens/model/fmt.py": Room(_CONVERTED_NEXT, phrases=1),
-    "tracelens/cli/doctor.py": Room(_CONVERTED_NEXT, phrases=1),
-    "dashboard/tracelens_dashboard": Room(
-        _CONVERTED_NEXT,
-        "blamed excess faint gone here late lateness said say saying stays tell telling told trouble "
-        "who",
-        phrases=60,
-    ),
-    "tracelens/stats/null_model.py": Room(_CONVERTED_NEXT, "unsure"),
-    "tracelens/schema/light.py": Room("replaced by dataclasses of the standard library", "twin"),
-    "tracelens/schema/light_path.py": Room("replaced by pathlib", phrases=1),
 }
 
 

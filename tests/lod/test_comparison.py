@@ -33,7 +33,7 @@ def healthy() -> Store:
 
 def test_what_only_one_run_has_is_left_out() -> None:
     """Of 4 ranks and 60 steps here, 6 and 50 there, 4 ranks and 50 steps are compared."""
-    found = comparison.difference(slow().lateness, healthy().lateness)
+    found = comparison.difference(slow().residuals, healthy().residuals)
     assert found.ranks == (0, 1, 2, 3)
     assert found.compute_ns.shape == (4, 50)
     assert found.steps == found.others == tuple(range(50))
@@ -41,7 +41,7 @@ def test_what_only_one_run_has_is_left_out() -> None:
 
 def test_the_planted_difference_is_where_it_was_planted() -> None:
     """Rank 2 works longer in steps 20-39, and nowhere else does anything of that size show."""
-    own = comparison.difference(slow().lateness, healthy().lateness).compute_ns
+    own = comparison.difference(slow().residuals, healthy().residuals).compute_ns
     planted = own[2, BEGIN : END + 1]
     rest = own.copy()
     rest[2, BEGIN : END + 1] = 0
@@ -50,7 +50,7 @@ def test_the_planted_difference_is_where_it_was_planted() -> None:
 
 def test_steps_are_matched_by_their_place_not_their_number() -> None:
     """A run that goes on from a checkpoint at step 1000 is compared from its first step on."""
-    late = slow().lateness
+    late = slow().residuals
     resumed = replace(late, steps=tuple(step + 1000 for step in late.steps))
     found = comparison.difference(late, resumed)
     assert found.others[0] == 1000
@@ -59,7 +59,7 @@ def test_steps_are_matched_by_their_place_not_their_number() -> None:
 
 def test_ranks_are_matched_by_their_number() -> None:
     """The order of the rows of a run plays no part."""
-    late = slow().lateness
+    late = slow().residuals
     turned = replace(late, ranks=late.ranks[::-1], compute_ns=late.compute_ns[::-1])
     assert np.nanmax(np.abs(comparison.difference(late, turned).compute_ns)) == 0
 

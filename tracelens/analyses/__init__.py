@@ -84,13 +84,13 @@ def analyze(trace: Trace, progress: Callable[[int, int], None] | None = None) ->
         trace: A run with the default transforms applied, as `tracelens.open` returns it.
         progress: Called with (done, total) as often as something is done, in hundredths of all.
     """
-    tell = progress or (lambda _done, _total: None)
-    tell(0, 100)
-    parts = phases.run(trace, lambda done, all_: tell(_OF_PHASES * done // all_, 100))
+    on_progress = progress or (lambda _done, _total: None)
+    on_progress(0, 100)
+    parts = phases.run(trace, lambda done, all_: on_progress(_OF_PHASES * done // all_, 100))
     results: dict[str, Result] = {"phases": parts}
     for done, analysis in enumerate(ANALYSES, 1):
         results[analysis.name] = analysis.run(trace, parts)
-        tell(_OF_PHASES + (100 - _OF_PHASES) * done // len(ANALYSES), 100)
+        on_progress(_OF_PHASES + (100 - _OF_PHASES) * done // len(ANALYSES), 100)
     findings = ranked(finding for result in results.values() for finding in result.findings)
     spent = efficiency.measure(trace, parts)
     return Report(
@@ -123,8 +123,10 @@ def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 def _unjudged(results: Mapping[str, Result]) -> tuple[Note, ...]:
     """Return what could not be judged, as a note of the report."""
-    late = results["stragglers"]
-    statement = late.statement if isinstance(late, verdicts.Stragglers) else None
+    straggler_result = results["stragglers"]
+    statement = (
+        straggler_result.statement if isinstance(straggler_result, verdicts.Stragglers) else None
+    )
     return (Note(file="", sentence=statement, kind="unjudged"),) if statement else ()
 
 

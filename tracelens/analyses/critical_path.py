@@ -3,7 +3,7 @@
 Shortening anything else changes nothing. It is walked backwards over the exact partition of every
 rank's time, from the job's end always to what had to be over before: on a rank that is what it did
 before; where it stood waiting for the last rank of a collective, it is that rank, at the moment when it
-came. So its parts, by rank and category, sum to the job; the slack of each rank is reported beside it
+arrived. So its parts, by rank and category, sum to the job; the slack of each rank is reported beside it
 (`replay/slack.py`). Where clocks are uncertain by more than a wait, either rank may have been last.
 
 It is also cut where its rank, its step or what is done changes, and drawn as a line across ranks: where
@@ -72,7 +72,7 @@ class CriticalPath:
     slack: pl.DataFrame
     cells: pl.DataFrame
     longest: pl.DataFrame
-    stays: pl.DataFrame
+    stretches: pl.DataFrame
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -97,7 +97,7 @@ def run(trace: Trace, phases: Phases) -> CriticalPath:
         slack=slack.measure_slack(trace),
         cells=path_cells(along),
         longest=along.top_k(MOST_SEGMENTS, by=lasted).sort(lasted, descending=True),
-        stays=path_stretches(path),
+        stretches=path_stretches(path),
     )
 
 
@@ -202,8 +202,8 @@ class Lanes:
             return Lane(pieces.bounds, pieces.category, ends[:0], ends[:0])
         row = np.searchsorted(moment, ends, side="right") - 1
         known = (row >= 0) & (moment[np.maximum(row, 0)] > begins)
-        came = [self._process_of.get(rank, -1) for rank in last[np.maximum(row, 0)].tolist()]
-        to = np.where(known, np.array(came, np.int64), -1)
+        arrived = [self._process_of.get(rank, -1) for rank in last[np.maximum(row, 0)].tolist()]
+        to = np.where(known, np.array(arrived, np.int64), -1)
         kept = (to >= 0) & (to != process)
         return Lane(pieces.bounds, pieces.category, ends[kept], to[kept])
 
@@ -261,10 +261,10 @@ def path_segments(path: pl.DataFrame, phases: Phases) -> pl.DataFrame:
     process, begins, ends = (path[name].to_numpy() for name in ("process", "start_ns", "end_ns"))
     owner = phases.pieces.steps["process"].to_numpy()
     met = [
-        _on_one(pieces, offset, begins[here], ends[here])
+        _on_one(pieces, offset, begins[local], ends[local])
         for pieces, offset in phases.pieces.cut
-        for here in [slice(*np.searchsorted(process, (owner[offset], owner[offset] + 1)).tolist())]
-        if here.start < here.stop and len(pieces.step)
+        for local in [slice(*np.searchsorted(process, (owner[offset], owner[offset] + 1)).tolist())]
+        if local.start < local.stop and len(pieces.step)
     ]
     if not met:
         return pl.DataFrame(schema=PATH_SEGMENT_COLUMNS)
@@ -337,7 +337,7 @@ MOST_STRETCHES: Final = 1 << 16  # of a run
 
 
 def path_stretches(path: pl.DataFrame) -> pl.DataFrame:
-    """Return the stays of a whole path, the first first, in `PATH_COLUMNS`."""
+    """Return the stretches of a whole path, the first first, in `PATH_COLUMNS`."""
     if path.is_empty():
         return path
     ordered = path.sort("start_ns")
@@ -346,9 +346,11 @@ def path_stretches(path: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def stretches_within(stays: pl.DataFrame, start_ns: int, end_ns: int, most: int) -> pl.DataFrame:
-    """Return at most so many stays of a stretch of time; `stays` in order of time."""
-    inside = stays.filter(pl.col("end_ns") > start_ns, pl.col("start_ns") < end_ns)
+def stretches_within(
+    stretches: pl.DataFrame, start_ns: int, end_ns: int, most: int
+) -> pl.DataFrame:
+    """Return at most so many stretches of a stretch of time, in order of time."""
+    inside = stretches.filter(pl.col("end_ns") > start_ns, pl.col("start_ns") < end_ns)
     cut = inside.with_columns(
         pl.col("start_ns").clip(lower_bound=pl.lit(start_ns)),
         pl.col("end_ns").clip(upper_bound=pl.lit(end_ns)),
@@ -356,15 +358,15 @@ def stretches_within(stays: pl.DataFrame, start_ns: int, end_ns: int, most: int)
     return cut if cut.height <= most else _by_bin(cut, most)
 
 
-def _by_bin(stays: pl.DataFrame, bins: int) -> pl.DataFrame:
+def _by_bin(stretches: pl.DataFrame, bins: int) -> pl.DataFrame:
     """Let the process with most of the path stand for each of some equal parts of time."""
-    starts, end = stays["start_ns"].to_numpy(), int(stays["end_ns"][-1])
+    starts, end = stretches["start_ns"].to_numpy(), int(stretches["end_ns"][-1])
     edges = np.linspace(starts[0], end, bins + 1).round().astype(np.int64)
     bounds = np.union1d(starts, edges)
     pieces = pl.DataFrame(
         {
             "bin": np.searchsorted(edges, bounds[:-1], side="right") - 1,
-            "process": stays["process"].to_numpy()[_before(starts, bounds[:-1])],
+            "process": stretches["process"].to_numpy()[_before(starts, bounds[:-1])],
             "ns": np.diff(bounds),
         }
     )

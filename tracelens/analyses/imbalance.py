@@ -2,7 +2,7 @@
 
 Percent imbalance is max / mean - 1 of compute time (DeRose, Homer and Johnson 2007). Per step it is
 high and over the run low where the work varies, as with sequence lengths; both are high where it is
-uneven for good. Noise alone makes max exceed the median too, so only a large excess shared out among
+uneven for good. Noise alone makes max exceed the median too, so only a large imbalance shared out among
 all ranks (entropy of last arrivals) is called load imbalance; one slow rank is a straggler instead.
 
 What balanced work would save is computed on steps in which work is spread evenly while noise stays: more
@@ -41,10 +41,8 @@ if TYPE_CHECKING:
 
 FEWEST_RANKS: Final = 4  # last arrivals mean nothing among fewer
 FEWEST_STEPS: Final = 30
-EXCESS: Final = 0.10  # of a step
-WIDTH: Final = (
-    0.06  # of a step: how far any two ranks differ; less, and single spikes make the excess
-)
+LEAST_IMBALANCE: Final = 0.10  # of a step
+WIDTH: Final = 0.06  # of a step: how far any two ranks differ; less, and single spikes do
 WORTH: Final = 0.01  # of the job
 ENTROPY: Final = 0.9  # 1 = each rank is last equally often
 RANK_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -104,13 +102,14 @@ def _varying_work(trace: Trace, own: ComputeTime, rows: Flags, last: Floats) -> 
     steps, ranks = total.shape
     if ranks < FEWEST_RANKS or steps < FEWEST_STEPS:
         return []
-    excess = float((total.max(axis=1) - np.median(total, axis=1)).mean()) / max(own.step_ns, 1.0)
+    longest = float((total.max(axis=1) - np.median(total, axis=1)).mean())
+    imbalance_share = longest / max(own.step_ns, 1.0)
     shares = last[last > 0]
     entropy = float(-(shares * np.log(shares)).sum()) + (len(shares) - 1) / (2 * steps)
     entropy = min(entropy / float(np.log(min(ranks, steps))), 1.0)
     apart = total - np.median(total, axis=1, keepdims=True)
     width = deviation(apart) / max(own.step_ns, 1.0)
-    if excess <= EXCESS or entropy <= ENTROPY or width <= WIDTH:
+    if imbalance_share <= LEAST_IMBALANCE or entropy <= ENTROPY or width <= WIDTH:
         return []
     lost = total.max(axis=1) - balanced(own, rows).max(axis=1)
     saving = float(lost.mean() / np.nanmean(own.length[rows]))
@@ -120,11 +119,11 @@ def _varying_work(trace: Trace, own: ComputeTime, rows: Flags, last: Floats) -> 
     return [
         Finding.of(
             "load_imbalance",
-            {"excess": f"{100 * excess:.0f} %", "why": _why(reason)},
+            {"excess": f"{100 * imbalance_share:.0f} %", "why": _why(reason)},
             saving=saving,
             pattern="rotating",
             evidence={
-                "excess": excess,
+                "excess": imbalance_share,
                 "last_rank_entropy": entropy,
                 "width": width,
                 "explained_by": reason.amount if reason else None,

@@ -104,10 +104,10 @@ def _broken_off(trace: Trace, open_spans: pl.DataFrame) -> list[Finding]:
     step = _last_step(trace, first, span)
     worker = row["role"] == "worker"
     missed = [w for w in blocked_at_end(trace) if worker and w.absent == row["rank"]]
-    stood = {rank for waiting in missed for rank in waiting.ranks}
+    left_waiting_ranks = {rank for waiting in missed for rank in waiting.ranks}
     others = silent.filter(
         (pl.col("process") != first)
-        & ~((pl.col("role") == "worker") & pl.col("rank").is_in(list(stood)))
+        & ~((pl.col("role") == "worker") & pl.col("rank").is_in(list(left_waiting_ranks)))
     ).sort("role", "rank", descending=[True, False])
     after = [waiting.clause() for waiting in missed]
     if others.height:
@@ -125,7 +125,7 @@ def _broken_off(trace: Trace, open_spans: pl.DataFrame) -> list[Finding]:
             evidence={
                 "file": row["file"],
                 "broken_off": silent["file"].to_list(),
-                "waiting": sorted(stood),
+                "waiting": sorted(left_waiting_ranks),
             },
         )
     ]
@@ -282,7 +282,7 @@ def blocked_at_end(trace: Trace) -> list[Blocked]:
 
 
 def hangs(trace: Trace) -> list[Finding]:
-    """Report ranks that ended in good order while others stood in a collective without them."""
+    """Report ranks that ended in good order while others waited in a collective without them."""
     ended = set(trace.workers.filter("complete")["rank"])
     return [
         Finding.of(

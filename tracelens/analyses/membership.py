@@ -52,14 +52,14 @@ class Membership:
 
 def run(trace: Trace, _phases: Phases) -> Membership:
     """See who was there when."""
-    stays = _presence(trace)
-    if stays.is_empty():
+    periods = _presence(trace)
+    if periods.is_empty():
         return Membership(pl.DataFrame(schema=EPOCH_COLUMNS), ())
-    epochs = _epochs(stays)
+    epochs = _epochs(periods)
     worlds = _worlds(trace)
     if epochs.height < 2 and len(worlds) < 2:
         return Membership(epochs, ())
-    return Membership(epochs, (_finding(stays, epochs, worlds),))
+    return Membership(epochs, (_finding(periods, epochs, worlds),))
 
 
 def _presence(trace: Trace) -> pl.DataFrame:
@@ -98,13 +98,15 @@ def _presence(trace: Trace) -> pl.DataFrame:
     )
 
 
-def _epochs(stays: pl.DataFrame) -> pl.DataFrame:
-    begins = sorted({*stays["first"].to_list(), *(last + 1 for last in stays["last"].to_list())})
+def _epochs(periods: pl.DataFrame) -> pl.DataFrame:
+    begins = sorted(
+        {*periods["first"].to_list(), *(last + 1 for last in periods["last"].to_list())}
+    )
     rows: list[tuple[int, int, int, str | None, str | None]] = []
     for first, following in pairwise(begins):
-        there = stays.filter((pl.col("first") <= first) & (pl.col("last") >= first)).height
-        joined = stays.filter(pl.col("first") == first)["rank"].to_list() if rows else []
-        left = stays.filter(pl.col("last") == first - 1)["rank"].to_list()
+        there = periods.filter((pl.col("first") <= first) & (pl.col("last") >= first)).height
+        joined = periods.filter(pl.col("first") == first)["rank"].to_list() if rows else []
+        left = periods.filter(pl.col("last") == first - 1)["rank"].to_list()
         rows.append((first, following - 1, there, _named(joined), _named(left)))
     return pl.DataFrame(rows, schema=EPOCH_COLUMNS, orient="row")
 
@@ -119,10 +121,10 @@ def _named(ranks: list[int]) -> str | None:
     return fmt.listing("rank", ranks) if ranks else None
 
 
-def _finding(stays: pl.DataFrame, epochs: pl.DataFrame, worlds: list[int]) -> Finding:
+def _finding(periods: pl.DataFrame, epochs: pl.DataFrame, worlds: list[int]) -> Finding:
     changes = epochs[1:]
     lasting = pl.col("first").eq(pl.col("first").min()) & pl.col("last").eq(pl.col("last").max())
-    ranks = stays.filter(~lasting)["rank"].to_list()
+    ranks = periods.filter(~lasting)["rank"].to_list()
     counts = epochs["ranks"].to_list()
     changed = [*_changes(changes)]
     if len(worlds) > 1:
@@ -158,8 +160,8 @@ def left_behind(trace: Trace) -> list[int]:
         return []
     latest = workers.sort("incarnation", "first_ns")["world"].last()
     began = workers.filter(pl.col("world") == latest)["first_ns"].min()
-    gone = workers.filter((pl.col("world") != latest) & (pl.col("last_ns") < began))
-    return gone["process"].to_list()
+    departed = workers.filter((pl.col("world") != latest) & (pl.col("last_ns") < began))
+    return departed["process"].to_list()
 
 
 def begun_again(trace: Trace) -> list[int]:

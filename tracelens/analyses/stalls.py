@@ -49,7 +49,7 @@ _KINDS: Final[dict[str, str]] = {
 
 @dataclass(frozen=True)
 class Stalls:
-    """Findings on all ranks together."""
+    """Findings on all ranks combined."""
 
     findings: tuple[Finding, ...] = ()
 
@@ -76,7 +76,7 @@ class _Slow:
     """Rows in which all ranks are slow, and by what share of a step."""
 
     rows: Indices
-    excess: Floats
+    residual: Floats
     pattern: Pattern
     saving: float
 
@@ -85,22 +85,22 @@ def _slow(own: ComputeTime, phase: str, least: Floats, job: int) -> list[Finding
     """Return an interval, or scattered steps, in which the phase takes all ranks longer."""
     rows = np.arange(compute_time.WARM_UP, len(least))
     values = least[rows] / own.step_ns
-    excess = values - np.median(values)
-    spread = deviation(excess)
+    residual = values - np.median(values)
+    spread = deviation(residual)
     usual = float(np.nanmedian(own.total[own.settled])) / own.step_ns
     level = max(SLOW.get(phase, SLOW_OTHERWISE) * usual, _DEVIATIONS * spread)
-    chosen, pattern = _lasting(excess, level) or (np.flatnonzero(excess > level), "sparse")
-    saving = float(np.maximum(excess[chosen], 0).sum() * own.step_ns / job)
-    if not FEWEST <= len(chosen) <= LONGEST * len(excess) or saving < NOTICEABLE:
+    chosen, pattern = _lasting(residual, level) or (np.flatnonzero(residual > level), "sparse")
+    saving = float(np.maximum(residual[chosen], 0).sum() * own.step_ns / job)
+    if not FEWEST <= len(chosen) <= LONGEST * len(residual) or saving < NOTICEABLE:
         return []
-    return [_finding(own, phase, _Slow(rows[chosen], excess[chosen], pattern, saving))]
+    return [_finding(own, phase, _Slow(rows[chosen], residual[chosen], pattern, saving))]
 
 
-def _lasting(excess: Floats, level: float) -> tuple[Indices, Pattern] | None:
+def _lasting(residual: Floats, level: float) -> tuple[Indices, Pattern] | None:
     """Return the interval in which nearly all steps are slow, if there is one."""
-    shape = course(excess, *greatest_run(excess - level / 2))
-    inside = excess[shape.first : shape.last + 1]
-    fits = SHORTEST <= len(inside) <= LONGEST * len(excess)
+    shape = course(residual, *greatest_run(residual - level / 2))
+    inside = residual[shape.first : shape.last + 1]
+    fits = SHORTEST <= len(inside) <= LONGEST * len(residual)
     if fits and shape.level >= level and np.mean(inside > level / 2) >= _STEADY:
         return np.arange(shape.first, shape.last + 1), shape.pattern
     return None
@@ -111,7 +111,7 @@ def _finding(own: ComputeTime, phase: str, slow: _Slow) -> Finding:
     when = fmt.steps(*steps)
     if slow.pattern == "sparse":
         when = f"in {len(slow.rows)} of the {when}"
-    extra = float(slow.excess.mean())
+    extra = float(slow.residual.mean())
     fields = {
         "ranks": str(len(own.ranks)),
         "phase": fmt.phase(phase),
@@ -235,7 +235,7 @@ class Slowdown:
     last: int
     level: float
     share: float
-    unsure: float
+    uncertain: float
 
 
 def find_slowdown(own: ComputeTime) -> Slowdown | None:
@@ -261,15 +261,15 @@ def find_slowdown(own: ComputeTime) -> Slowdown | None:
     middle = float(np.median(upper) + np.median(lower)) / 2
     above, below = np.mean(typical[inside] > middle), np.mean(typical[~inside] < middle)
     level = float(np.median(upper - lower))
-    together = np.mean(upper - lower > level / 2)
+    combined = np.mean(upper - lower > level / 2)
     if (
         level < LEAST_SLOWDOWN * float(np.median(lower))
         or min(above, below) < APART
-        or together < SLOW_RANKS
+        or combined < SLOW_RANKS
     ):
         return None
-    share, unsure = _longer(typical[inside], typical[~inside])
-    return Slowdown(int(rows[first]), int(rows[last]), level, share, unsure)
+    share, uncertain = _longer(typical[inside], typical[~inside])
+    return Slowdown(int(rows[first]), int(rows[last]), level, share, uncertain)
 
 
 def _longer(inside: Floats, outside: Floats) -> tuple[float, float]:
@@ -285,7 +285,7 @@ def slowdown_findings(own: ComputeTime, job_ns: int, known: list[Finding]) -> li
     if slow is None or any(_same_steps(own, slow, finding) for finding in known):
         return []
     low, saving, high = (
-        _saved_by_speed(own, slow, slow.share + by * slow.unsure) / job_ns
+        _saved_by_speed(own, slow, slow.share + by * slow.uncertain) / job_ns
         for by in (-1.96, 0.0, 1.96)
     )
     return (

@@ -56,7 +56,7 @@ KEPT_TABLES: Final[dict[str, str]] = {
     "critical_cells": "critical_path.cells",
     "critical_longest": "critical_path.longest",
     "critical_path": "critical_path.shares",
-    "critical_stays": "critical_path.stays",
+    "critical_stays": "critical_path.stretches",
     "epochs": "membership.epochs",
     "gap_spread": "interleaving.gap_spread",
     "imbalance": "imbalance.ranks",
@@ -72,7 +72,6 @@ KEPT_TABLES: Final[dict[str, str]] = {
 _SHARD: Final = pl.col("shard").fill_null(pl.col("rank")).alias("rank")
 GLANCE_FILE: Final = "glance.json"
 MOST_POINTS: Final = 120
-NO_FAULT: Final = "No fault was found."
 
 
 def tables_of(report: Report) -> dict[str, pl.DataFrame]:

@@ -119,7 +119,7 @@ class Finding:
         saving = details.get("saving")
         if saving is not None and "saving" in fields_of(entry.template(case)):
             given.setdefault("saving", fmt.saving(saving, details.get("interval")))
-        sentence = " ".join([entry.say(case, given), *more])
+        sentence = " ".join([entry.message(case, given), *more])
         return cls(kind=kind, category=chosen, sentence=sentence, **details)
 
 
@@ -181,7 +181,7 @@ class FindingKind:
         """Return the sentence of a case; without one, the main one."""
         return self.cases[case] if case else self.sentence
 
-    def say(self, case: str, fields: Mapping[str, str]) -> str:
+    def message(self, case: str, fields: Mapping[str, str]) -> str:
         """Fill in the sentence of a case; all its fields must be given, and no others."""
         template = self.template(case)
         named = fields_of(template)

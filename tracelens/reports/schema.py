@@ -37,8 +37,8 @@ def generated() -> str:
 
 
 def _file() -> Path:
-    here = Path(__file__).parent
-    places = (here / _NAME, here.parents[1] / "docs" / _NAME)
+    folder = Path(__file__).parent
+    places = (folder / _NAME, folder.parents[1] / "docs" / _NAME)
     return next(place for place in places if place.exists())
 
 

@@ -117,9 +117,9 @@ class NullModel:
             firm = _freedom((noise, known), (natural, _SPREAD_FREEDOM))
             both = (freedom * observed + firm * (noise + natural)) / (freedom + firm)
             return float(np.sqrt(both)), freedom + firm
-        unsure = freedom + _SPREAD_FREEDOM
-        natural = (freedom * (observed - noise) + _SPREAD_FREEDOM * natural) / unsure
-        return float(np.sqrt(noise + natural)), _freedom((noise, known), (natural, unsure))
+        uncertain = freedom + _SPREAD_FREEDOM
+        natural = (freedom * (observed - noise) + _SPREAD_FREEDOM * natural) / uncertain
+        return float(np.sqrt(noise + natural)), _freedom((noise, known), (natural, uncertain))
 
 
 def _variance(values: Floats) -> float:

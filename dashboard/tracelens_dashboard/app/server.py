@@ -68,7 +68,7 @@ INDEX: Final = """<!DOCTYPE html>
 <footer>{%config%}{%scripts%}{%renderer%}</footer>
 </body>
 </html>"""
-GONE: Final = (
+MISSING_FILES: Final = (
     "Files of this run were moved or removed while it was shown: choose another run from the list, or "
     "serve this one from where it is now."
 )
@@ -150,11 +150,11 @@ def _report_error(error: Exception) -> Any:
     """Show that something failed, where the user looks; the log has the details."""
     sentence = str(error)
     if isinstance(error, FileNotFoundError):
-        sentence = GONE
+        sentence = MISSING_FILES
     elif not isinstance(error, TraceLensError):
         _log.error("a page could not be drawn", exc_info=error)
         sentence = "Something on this page could not be drawn; the terminal has the details."
-    set_props(ids.TROUBLE, {"hide": False, "children": sentence})
+    set_props(ids.ERROR_NOTICE, {"hide": False, "children": sentence})
 
 
 def serve(

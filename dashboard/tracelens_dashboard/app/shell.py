@@ -56,7 +56,7 @@ def shell(runs: Runs, pages: Sequence[Page]) -> Component:
                 p="xs",
                 className="sidebar",
             ),
-            dmc.AppShellMain([_trouble(), dash.page_container], className="main"),
+            dmc.AppShellMain([_error_notice(), dash.page_container], className="main"),
         ],
         id=ids.SHELL,
         header={"height": HEADER_PX},
@@ -228,9 +228,9 @@ def _entry(title: str, href: str) -> Component:
     return dmc.NavLink(label=title, href=href, active="exact", className="page-link")
 
 
-def _trouble() -> Component:
+def _error_notice() -> Component:
     return dmc.Alert(
-        id=ids.TROUBLE, title="This could not be shown", color="red", hide=True, mb="sm"
+        id=ids.ERROR_NOTICE, title="This could not be shown", color="red", hide=True, mb="sm"
     )
 
 

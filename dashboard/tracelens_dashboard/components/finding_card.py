@@ -28,7 +28,7 @@ def title(finding: Finding) -> str:
     where = [text.steps(*finding.steps)] if finding.steps else []
     if finding.phase in COMPUTE_CATEGORIES:
         where = [theme.name_of(finding.phase), *where]
-    details = ", ".join(filter(None, (_who(finding), *where)))
+    details = ", ".join(filter(None, (_subject(finding), *where)))
     return ": ".join(filter(None, (KINDS[finding.kind].title, details)))
 
 
@@ -66,7 +66,7 @@ def card(store: Store, finding: Finding) -> Component:
     )
 
 
-def _who(finding: Finding) -> str:
+def _subject(finding: Finding) -> str:
     hosts = clean(", ".join(finding.hosts[: fmt.MOST_LISTED]))
     if finding.shards:
         return text.listing("PS shard", finding.shards)

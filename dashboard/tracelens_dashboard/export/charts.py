@@ -51,7 +51,7 @@ def waterfall(store: Store, theme: Theme) -> Drawing:
 
 def straggler_map(store: Store, theme: Theme) -> Drawing:
     """Draw residuals by rank and step."""
-    return stragglers.by_rank(store.lateness, theme)
+    return stragglers.by_rank(store.residuals, theme)
 
 
 def whole_timeline(store: Store, theme: Theme) -> Drawing:
@@ -71,7 +71,7 @@ def timeline_height(store: Store) -> int:
 
 def straggler_categories(store: Store, theme: Theme) -> Drawing:
     """Draw each rank's residual by category."""
-    return stragglers.by_category(store.lateness, store.lateness_in, theme)
+    return stragglers.by_category(store.residuals, store.residuals_in, theme)
 
 
 def step_parts(store: Store, theme: Theme) -> Drawing:

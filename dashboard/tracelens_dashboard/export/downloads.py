@@ -102,9 +102,9 @@ def selection_sentence(store: Store, chosen: Selection) -> str:
     """Return whose spans it holds, and of how long."""
     names = [owner.rank for owner in chosen.owners if owner.role == "worker"]
     every = len(names) == len(store.ranks)  # and shards with them
-    who = text.count(len(names), "rank") if every else text.listing("rank", names)
+    subject = text.count(len(names), "rank") if every else text.listing("rank", names)
     length = text.duration(min(chosen.end_ns, store.whole.end_ns) - chosen.start_ns)
-    return f"{capital(who)}, {length}"
+    return f"{capital(subject)}, {length}"
 
 
 def refusal(store: Store, chosen: Selection) -> str:

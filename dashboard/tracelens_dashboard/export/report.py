@@ -41,7 +41,7 @@ MOST_TABLE_ROWS: Final = 64
 SUFFIX: Final = ".report.html"
 SCHEMES: Final = (theme.LIGHT, theme.DARK)
 
-_HERE: Final = Path(__file__).parent
+_FOLDER: Final = Path(__file__).parent
 
 
 def write(store: Store, path: Path) -> None:
@@ -118,7 +118,7 @@ def _policy(*scripts: str) -> str:
 
 
 def _file(name: str) -> str:
-    return (_HERE / name).read_text(encoding="utf-8")
+    return (_FOLDER / name).read_text(encoding="utf-8")
 
 
 def escaped(value: object) -> str:

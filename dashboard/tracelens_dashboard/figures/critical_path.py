@@ -52,8 +52,8 @@ def by_step(cells: pl.DataFrame, theme: Theme) -> Drawing:
     details = np.full(z.shape, "", object)
     for row, column, category, ns, rank, share in shown.iter_rows():
         place = ranks.index(row), columns.index(column)
-        faint = next(i for i, (least, _) in enumerate(STRENGTHS) if share >= least)
-        z[place] = names.index(category) * len(STRENGTHS) + faint
+        opacity = next(i for i, (least, _) in enumerate(STRENGTHS) if share >= least)
+        z[place] = names.index(category) * len(STRENGTHS) + opacity
         spent = f"{name_of(category)}, {text.duration(ns)}"
         leads[place] = cell_lead(rank, column)
         details[place] = (
@@ -327,8 +327,8 @@ def _segments_sentence(longest: pl.DataFrame) -> str:
 
 
 def _segment_label(row: dict[str, Any]) -> str:
-    said = text.safe(row["name"]) or name_of(row["category"])
-    return f" {said}, {text.duration(row['end_ns'] - row['start_ns'])} "
+    sentence = text.safe(row["name"]) or name_of(row["category"])
+    return f" {sentence}, {text.duration(row['end_ns'] - row['start_ns'])} "
 
 
 def _segment_hover(row: dict[str, Any]) -> str:

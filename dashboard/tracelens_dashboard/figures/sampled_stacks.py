@@ -32,7 +32,7 @@ FEW_SAMPLES: Final = (
 TEXT_PX: Final = 12
 WIDE: Final = 0.25  # of the whole: room for a file's name, too
 ALL_OF_IT: Final = 0.995  # as calls that start a program do, which fork nowhere
-WORTH_SAYING: Final = 0.01  # of all time shown: less is no difference between ranks
+WORTH_REPORTING: Final = 0.01  # of all time shown: less is no difference between ranks
 MOST_FUNCTIONS: Final = 12
 LABEL: Final = 36  # letters of a frame beside its bars
 LONGER: Final = 1.25  # times the median peer's, and by
@@ -79,11 +79,11 @@ def icicle(calls: pl.DataFrame, rank: int, peers: int, theme: Theme) -> Drawing:
 def short(frame: str, most: int = 80) -> str:
     """Name a frame without the folders of its file, in at most so many letters."""
     match = _PLACE.match(frame)
-    said = frame
+    sentence = frame
     if match:
         file = match["file"].replace("\\", "/").rsplit("/", 1)[-1]
-        said = f"{match['name']} ({file}:{match['line']})"
-    return text.safe(said if len(said) <= most else said[: most - 1] + "…")
+        sentence = f"{match['name']} ({file}:{match['line']})"
+    return text.safe(sentence if len(sentence) <= most else sentence[: most - 1] + "…")
 
 
 def icicle_sentence(calls: pl.DataFrame, rank: int, peers: int) -> str:
@@ -91,19 +91,19 @@ def icicle_sentence(calls: pl.DataFrame, rank: int, peers: int) -> str:
     rows = calls.to_dicts()
     if not peers:
         return f"Rank {rank}: {text.duration(rows[0]['ns'])}; no other rank was sampled."
-    here = rows[0]
-    residual = _residual(here)
-    if residual < WORTH_SAYING * here["ns"]:
+    local = rows[0]
+    residual = _residual(local)
+    if residual < WORTH_REPORTING * local["ns"]:
         return f"Rank {rank} does not exceed the median of {_peers(peers)}."
     below: dict[int, list[dict[str, Any]]] = {}
     for row in rows[1:]:
         below.setdefault(row["parent"], []).append(row)
-    while below.get(here["call"]):
-        worst = max(below[here["call"]], key=_residual)
-        if _residual(worst) < 0.6 * _residual(here):
+    while below.get(local["call"]):
+        worst = max(below[local["call"]], key=_residual)
+        if _residual(worst) < 0.6 * _residual(local):
             break
-        here = worst
-    where = f", most of it in {short(here['frame'])}" if here["frame"] else ""
+        local = worst
+    where = f", most of it in {short(local['frame'])}" if local["frame"] else ""
     more = f"{text.duration(residual)} longer than the median of {_peers(peers)}"
     return f"Rank {rank} takes {more}{where}."
 
@@ -141,16 +141,16 @@ def _fitting(row: dict[str, Any], whole: float) -> str:
 def _call_colour(row: dict[str, Any], whole: float, theme: Theme) -> Colour:
     """Make calls that take longer than the peers' red, the others pale."""
     share = min(max(_residual(row) / whole, 0.0) * 3, 1.0)
-    strong = share if share > WORTH_SAYING else 0.0
+    strong = share if share > WORTH_REPORTING else 0.0
     return mixed(theme.loss, theme.flame, strong)
 
 
 def _call_hover(row: dict[str, Any], whole: float, peers: int) -> str:
-    said = f"{text.safe(row['frame']) or 'all'}<br>{text.duration(row['ns'])}"
-    said += f", {text.percent(row['ns'] / whole)} of what is shown"
+    sentence = f"{text.safe(row['frame']) or 'all'}<br>{text.duration(row['ns'])}"
+    sentence += f", {text.percent(row['ns'] / whole)} of what is shown"
     if row["peers_ns"] is None:
-        return said
-    return f"{said}<br>the median of {_peers(peers)}: {text.duration(row['peers_ns'])}"
+        return sentence
+    return f"{sentence}<br>the median of {_peers(peers)}: {text.duration(row['peers_ns'])}"
 
 
 def _icicle_rows(rows: list[dict[str, Any]], whole: float) -> list[dict[str, Any]]:

@@ -25,96 +25,98 @@ MS: Final = 1e6
 MOST_RANKS: Final = 16  # that have bars
 
 
-def by_rank(late: Residuals, theme: Theme, marked: tuple[int, int] | None = None) -> Drawing:
+def by_rank(residuals: Residuals, theme: Theme, marked: tuple[int, int] | None = None) -> Drawing:
     """Draw a row a rank; beyond 160 ranks the worst of some neighbours stands for them."""
-    if not late.steps:
+    if not residuals.steps:
         return empty(theme, "No steps recorded.")
-    size = -(-len(late.ranks) // MOST_ROWS)
-    groups = [range(i, min(i + size, len(late.ranks))) for i in range(0, len(late.ranks), size)]
-    labels = [rank_label([late.ranks[i] for i in group]) for group in groups]
-    rows = _worst(late.residual_ns, groups, 0)
-    return _draw(late, rows, labels, theme, marked)
+    size = -(-len(residuals.ranks) // MOST_ROWS)
+    count = len(residuals.ranks)
+    groups = [range(i, min(i + size, count)) for i in range(0, count, size)]
+    labels = [rank_label([residuals.ranks[i] for i in group]) for group in groups]
+    rows = _worst(residuals.residual_ns, groups, 0)
+    return _draw(residuals, rows, labels, theme, marked)
 
 
-def by_host(late: Residuals, hosts: Mapping[int, str], theme: Theme) -> Drawing:
+def by_host(residuals: Residuals, hosts: Mapping[int, str], theme: Theme) -> Drawing:
     """Draw a row a host: the worst of its ranks, as a mean would hide a single one."""
-    if not late.steps:
+    if not residuals.steps:
         return empty(theme, "No steps recorded.")
-    names = list(dict.fromkeys(hosts[rank] for rank in late.ranks))
-    members = [[i for i, r in enumerate(late.ranks) if hosts[r] == name] for name in names]
-    rows = _worst(late.residual_ns, members, 0)
-    return _draw(late, rows, [text.safe(name) for name in names], theme, None)
+    names = list(dict.fromkeys(hosts[rank] for rank in residuals.ranks))
+    members = [[i for i, r in enumerate(residuals.ranks) if hosts[r] == name] for name in names]
+    rows = _worst(residuals.residual_ns, members, 0)
+    return _draw(residuals, rows, [text.safe(name) for name in names], theme, None)
 
 
-def worst_cell(late: Residuals, rows: Sequence[int], step: int) -> tuple[int, int]:
+def worst_cell(residuals: Residuals, rows: Sequence[int], step: int) -> tuple[int, int]:
     """Return (rank, step) of the largest residual of some rows of `late`, in a column by its step."""
-    first = np.searchsorted(late.steps, step)
-    column = next(group for group in _columns(late) if first <= group[-1])
-    cells = np.nan_to_num(late.residual_ns[np.ix_(np.array(rows), column)], nan=-np.inf)
+    first = np.searchsorted(residuals.steps, step)
+    column = next(group for group in _columns(residuals) if first <= group[-1])
+    cells = np.nan_to_num(residuals.residual_ns[np.ix_(np.array(rows), column)], nan=-np.inf)
     row, place = np.unravel_index(int(cells.argmax()), cells.shape)
-    return late.ranks[rows[int(row)]], late.steps[int(column[int(place)])]
+    return residuals.ranks[rows[int(row)]], residuals.steps[int(column[int(place)])]
 
 
-def summary(late: Residuals) -> str:
+def summary(residuals: Residuals) -> str:
     """Return the largest residual, its rank and step in one sentence."""
-    if not late.total_ns.any():
+    if not residuals.total_ns.any():
         return "No rank exceeds its peers in any step."
-    worst = int(np.argmax(late.total_ns))
-    row = np.nan_to_num(late.residual_ns[worst])
+    worst = int(np.argmax(residuals.total_ns))
+    row = np.nan_to_num(residuals.residual_ns[worst])
     step = int(np.argmax(row))
-    who = f"rank {late.ranks[worst]}"
+    subject = f"rank {residuals.ranks[worst]}"
     return (
-        f"Largest residual over the run: {who}, {text.duration(float(late.total_ns[worst]))} in total "
-        f"and at most {text.duration(float(row[step]))}, in step {late.steps[step]}."
+        f"Largest residual over the run: {subject}, "
+        f"{text.duration(float(residuals.total_ns[worst]))} in total "
+        f"and at most {text.duration(float(row[step]))}, in step {residuals.steps[step]}."
     )
 
 
 def _draw(
-    late: Residuals,
+    residuals: Residuals,
     rows: Floats,
     labels: Sequence[str],
     theme: Theme,
     marked: tuple[int, int] | None,
 ) -> Drawing:
-    columns = _columns(late)
+    columns = _columns(residuals)
     cells = _worst(rows, columns, 1) / MS
     trace = go.Heatmap(
         z=cells.astype(np.float32),
-        x=[late.steps[group[0]] for group in columns],
+        x=[residuals.steps[group[0]] for group in columns],
         y=list(labels),
         colorscale=theme.colorscale,
         zmin=0,
-        zmax=late.ceiling_ns / MS,
+        zmax=residuals.ceiling_ns / MS,
         hoverongaps=False,
         colorbar=_colour_bar(theme),
         hovertemplate="%{y}, step %{x}: %{z:.2f} ms above peers<extra></extra>",
     )
     drawn = figure(theme, trace, **ranks_and_steps(labels, theme, marked))
-    return Drawing(drawn, summary(late), partial(table, late))
+    return Drawing(drawn, summary(residuals), partial(table, residuals))
 
 
-def _columns(late: Residuals) -> list[Array]:
+def _columns(residuals: Residuals) -> list[Array]:
     """Group the steps into at most as many columns as a browser draws all of."""
-    return np.array_split(np.arange(len(late.steps)), min(len(late.steps), MOST_COLUMNS))
+    return np.array_split(np.arange(len(residuals.steps)), min(len(residuals.steps), MOST_COLUMNS))
 
 
-def table(late: Residuals) -> list[dict[str, Any]]:
+def table(residuals: Residuals) -> list[dict[str, Any]]:
     """List every rank's residuals, the largest total first."""
-    usual = float(np.nanmedian(late.compute_ns)) or 1.0
-    steps = np.sum(~np.isnan(late.compute_ns), axis=1)
-    excess = np.nan_to_num(late.residual_ns, nan=-np.inf)
-    worst = excess.argmax(axis=1)
+    usual = float(np.nanmedian(residuals.compute_ns)) or 1.0
+    steps = np.sum(~np.isnan(residuals.compute_ns), axis=1)
+    values = np.nan_to_num(residuals.residual_ns, nan=-np.inf)
+    worst = values.argmax(axis=1)
     columns = {
-        "rank": np.array(late.ranks),
-        "compute time, median (ms)": np.round(_medians(late.compute_ns) / MS, 3),
-        "residual, median (ms)": np.round(_medians(late.residual_ns) / MS, 3),
-        "residual, max (ms)": np.round(excess.max(axis=1) / MS, 3),
-        "step of max": np.array(late.steps)[worst],
-        "residual, total (ms)": np.round(late.total_ns / MS, 2),
-        "steps > 10 % above peers": np.sum(excess > usual / 10, axis=1),
+        "rank": np.array(residuals.ranks),
+        "compute time, median (ms)": np.round(_medians(residuals.compute_ns) / MS, 3),
+        "residual, median (ms)": np.round(_medians(residuals.residual_ns) / MS, 3),
+        "residual, max (ms)": np.round(values.max(axis=1) / MS, 3),
+        "step of max": np.array(residuals.steps)[worst],
+        "residual, total (ms)": np.round(residuals.total_ns / MS, 2),
+        "steps > 10 % above peers": np.sum(values > usual / 10, axis=1),
         "steps": steps,
     }
-    order = [index for index in np.argsort(-late.total_ns) if steps[index]]
+    order = [index for index in np.argsort(-residuals.total_ns) if steps[index]]
     listed = (column[order].tolist() for column in columns.values())
     return [dict(zip(columns, row, strict=True)) for row in zip(*listed, strict=True)]
 
@@ -144,13 +146,15 @@ def _colour_bar(theme: Theme) -> dict[str, Any]:
     }
 
 
-def by_category(late: Residuals, in_category: Callable[[str], Residuals], theme: Theme) -> Drawing:
+def by_category(
+    residuals: Residuals, in_category: Callable[[str], Residuals], theme: Theme
+) -> Drawing:
     """Draw the worst ranks; a bar's part is the mean residual per step in one category."""
-    if not late.steps or len(late.ranks) < 2:
+    if not residuals.steps or len(residuals.ranks) < 2:
         return empty(theme, "A single rank has no peers to compare with.")
     parts = {name: _mean_residual(in_category(name)) for name in COMPUTE_CATEGORIES}
-    chosen = np.argsort(-late.total_ns)[:MOST_RANKS]
-    labels = [f"rank {late.ranks[i]} " for i in chosen]
+    chosen = np.argsort(-residuals.total_ns)[:MOST_RANKS]
+    labels = [f"rank {residuals.ranks[i]} " for i in chosen]
     bars = [
         go.Bar(
             orientation="h",
@@ -165,24 +169,24 @@ def by_category(late: Residuals, in_category: Callable[[str], Residuals], theme:
     ]
     return Drawing(
         figure(theme, *bars, **_category_axes(theme)),
-        _category_sentence(late, parts, int(chosen[0])),
-        _category_rows(late.ranks, parts, chosen),
+        _category_sentence(residuals, parts, int(chosen[0])),
+        _category_rows(residuals.ranks, parts, chosen),
     )
 
 
-def _mean_residual(late: Residuals) -> Floats:
+def _mean_residual(residuals: Residuals) -> Floats:
     """Return each rank's mean residual over the steps; a negative one counts as none."""
-    present = np.maximum(np.sum(~np.isnan(late.residual_ns), axis=1), 1)
-    return np.asarray(np.nansum(np.maximum(late.residual_ns, 0), axis=1) / present)
+    present = np.maximum(np.sum(~np.isnan(residuals.residual_ns), axis=1), 1)
+    return np.asarray(np.nansum(np.maximum(residuals.residual_ns, 0), axis=1) / present)
 
 
-def _category_sentence(late: Residuals, parts: dict[str, Floats], worst: int) -> str:
+def _category_sentence(residuals: Residuals, parts: dict[str, Floats], worst: int) -> str:
     phase = max(parts, key=lambda name: float(parts[name][worst]))
     ns = float(parts[phase][worst])
     if not ns:
         return "No rank exceeds its peers."
     return (
-        f"Rank {late.ranks[worst]} takes {text.duration(ns)} per step longer than its peers "
+        f"Rank {residuals.ranks[worst]} takes {text.duration(ns)} per step longer than its peers "
         f"in {name_of(phase)}, more than in any other phase."
     )
 

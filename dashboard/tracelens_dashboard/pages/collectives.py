@@ -35,7 +35,7 @@ LINKS: Final = "collective-links"
 PLOT_PX: Final = 290
 ROW_PX: Final = 24
 MOST_CARDS: Final = 3
-NONE_HERE: Final = (
+NO_DATA: Final = (
     "No collective entered by several ranks is in this trace. Hooks record them: PyTorch DDP and "
     "torch.distributed, Horovod and MPI, with “tracelens record” or tl.attach(…). In your own code, "
     "“with tl.span('reduce', kind='reduction', op='allreduce', nbytes=n): …” records a call; calls "
@@ -51,7 +51,7 @@ def layout(store: Store, _view: ViewState) -> Component:
     title = dmc.Title(TITLE, order=1, className="page-title")
     question = html.P(QUESTION, className="summary")
     if store.table("arrivals_last").is_empty():
-        lines = [html.P(NONE_HERE), *([html.P(WITH_SERVERS)] if store.shard_count else [])]
+        lines = [html.P(NO_DATA), *([html.P(WITH_SERVERS)] if store.shard_count else [])]
         card = dmc.Card(lines, className="card prose")
         return html.Div([title, question, card], className="page")
     found = [f for f in store.report.findings if KINDS[f.kind].on(PATH)][:MOST_CARDS]

@@ -34,7 +34,7 @@ TITLE: Final = "Compare"
 
 OTHER: Final = "compare-other"
 CHOICE: Final = "compare-choice"
-HERE: Final = "compare-here"
+THIS_RUN: Final = "compare-here"
 THERE: Final = "compare-there"
 MOVED: Final = "compare-moved"
 MAP: Final = "compare-map"
@@ -64,7 +64,7 @@ def layout(store: Store, view: ViewState) -> Component:
     height = max(200, min(420, 100 + ROW_PX * len(set(store.ranks) & set(other.ranks))))
     half = {"base": 12, "md": 6}
     cards = (
-        (chart.card(HERE, f"{current.name(store)}: where the time went", 280), half),
+        (chart.card(THIS_RUN, f"{current.name(store)}: where the time went", 280), half),
         (chart.card(THERE, f"{current.name(other)}: where the time went", 280), half),
         (chart.card(MOVED, "Step time by category", 320), {"base": 12, "md": 5}),
         (
@@ -89,7 +89,7 @@ def layout(store: Store, view: ViewState) -> Component:
 def register(app: Dash) -> None:
     """Draw the charts; a click on a cell shows the step in both timelines."""
     other = Input(OTHER, "data")
-    chart.bind(app, HERE, _here)
+    chart.bind(app, THIS_RUN, _this_run)
     chart.bind(app, THERE, _there, other)
     chart.bind(app, MOVED, _moved, other)
     chart.bind(app, MAP, _map, other)
@@ -134,7 +134,7 @@ def _message(heading: Component, sentence: str) -> Component:
     return html.Div([heading, card], className="page", id="compare")
 
 
-def _here(store: Store, theme: Theme) -> Drawing:
+def _this_run(store: Store, theme: Theme) -> Drawing:
     return overview.waterfall(store.report.efficiency, theme)
 
 
@@ -155,14 +155,14 @@ def _map(store: Store, theme: Theme, other: Any) -> Drawing:
     found = current.other(other)
     if found is None:
         return empty(theme, NOT_CHOSEN)
-    difference = comparison.difference(store.lateness, found.lateness)
+    difference = comparison.difference(store.residuals, found.residuals)
     return compare.by_rank(difference, theme, step_ns=store.times.usual_ns)
 
 
 def _sentence(store: Store, other: Store) -> Component:
     parts = [_steps(store, other), _efficiency(store, other), _category(store, other)]
-    said = " ".join(part for part in parts if part)
-    return html.Div(dmc.Title(text.tied(said), order=2, id="verdict"), className="verdict")
+    sentence = " ".join(part for part in parts if part)
+    return html.Div(dmc.Title(text.tied(sentence), order=2, id="verdict"), className="verdict")
 
 
 def _steps(store: Store, other: Store) -> str:
@@ -207,11 +207,11 @@ def _category(store: Store, other: Store) -> str:
 def _findings(store: Store, other: Store) -> Component:
     """List what appeared, and what is not there any more."""
     new = comparison.only_in(store.report.findings, other.report.findings)
-    gone = comparison.only_in(other.report.findings, store.report.findings)
+    departed = comparison.only_in(other.report.findings, store.report.findings)
     half = {"base": 12, "md": 6}
     columns = [
         dmc.GridCol(_listed(f"Only in {current.name(store)}", store, new), span=half),
-        dmc.GridCol(_listed(f"Only in {current.name(other)}", other, gone), span=half),
+        dmc.GridCol(_listed(f"Only in {current.name(other)}", other, departed), span=half),
     ]
     return dmc.Grid(columns, gutter="sm", mt="sm")
 

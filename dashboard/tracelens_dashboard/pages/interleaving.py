@@ -39,7 +39,7 @@ ROW_PX: Final = 26
 MOST_CARDS: Final = 3
 USUAL_MIB, MOST_MIB = 1024, 1 << 24
 USUAL_SPEED, MOST_SPEED = 1.0, 1000.0
-NONE_HERE: Final = (
+NO_DATA: Final = (
     "Neither communication nor weight updates are in this trace. Hooks of frameworks record both "
     "(“tracelens record”, tl.attach(…)); in your own code, spans of kind reduction with a bucket, "
     "and of kind update, in steps, show here how they interleave."
@@ -51,7 +51,7 @@ def layout(store: Store, _view: ViewState) -> Component:
     title = dmc.Title("Communication overlap", order=1, className="page-title")
     question = html.P(QUESTION, className="summary")
     if _is_empty(store):
-        card = dmc.Card(html.P(NONE_HERE), className="card prose")
+        card = dmc.Card(html.P(NO_DATA), className="card prose")
         return html.Div([title, question, card], className="page")
     found = [f for f in store.report.findings if KINDS[f.kind].on(PATH)][:MOST_CARDS]
     cards = [dmc.GridCol(finding_card.card(store, one), span=12) for one in found]

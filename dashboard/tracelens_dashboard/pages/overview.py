@@ -30,7 +30,7 @@ PATH: Final = "/"
 TITLE: Final = "Overview"
 
 WATERFALL: Final = "waterfall"
-LATENESS: Final = "overview-lateness"
+RESIDUALS: Final = "overview-lateness"
 PARTS: Final = "overview-parts"
 PARTS_PX: Final = 230
 FEW: Final = 2  # findings beside which the map has room
@@ -40,7 +40,7 @@ SHOWN: Final = 6
 
 def layout(store: Store, _view: ViewState) -> Component:
     """Return the page; few findings leave room for the map beside the waterfall."""
-    residuals = chart.card(LATENESS, _map_title(store), _map_height(store))
+    residuals = chart.card(RESIDUALS, _map_title(store), _map_height(store))
     beside = len(store.report.findings) <= FEW
     right = [_findings(store), residuals] if beside else [_findings(store)]
     waterfall_card = chart.card(WATERFALL, "Where the time went", 300)
@@ -65,27 +65,27 @@ def layout(store: Store, _view: ViewState) -> Component:
 def register(app: Dash) -> None:
     """Draw the charts; a click on a bar, a cell or a step leads to the timeline."""
     chart.bind(app, WATERFALL, _waterfall)
-    chart.bind(app, LATENESS, _map)
+    chart.bind(app, RESIDUALS, _map)
     chart.bind(app, PARTS, _parts)
     chart.follow_clicks(app, PARTS, _to_step)
-    chart.follow_clicks(app, LATENESS, _to_cell)
+    chart.follow_clicks(app, RESIDUALS, _to_cell)
     chart.follow_clicks(app, WATERFALL, _to_loss)
 
 
 def _to_cell(store: Store, point: dict[str, Any]) -> str:
     """Lead to the rank with the largest residual of a cell, in its step."""
     rows = _rows(store, str(point["y"]))
-    rank, step = stragglers.worst_cell(store.lateness, rows, int(point["x"]))
+    rank, step = stragglers.worst_cell(store.residuals, rows, int(point["x"]))
     return links.to_step(store, step, (rank,))
 
 
 def _rows(store: Store, label: str) -> list[int]:
     """Return the places of the ranks that a row of the map stands for, by its label."""
     if _by_rank(store):
-        return [store.lateness.ranks.index(axes.first_rank(label))]
+        return [store.residuals.ranks.index(axes.first_rank(label))]
     return [
         row
-        for row, rank in enumerate(store.lateness.ranks)
+        for row, rank in enumerate(store.residuals.ranks)
         if text.safe(store.hosts[rank]) == label
     ]
 
@@ -126,8 +126,8 @@ def _to_step(store: Store, point: dict[str, Any]) -> str:
 
 def _map(store: Store, theme: Theme) -> Drawing:
     if _by_rank(store):
-        return stragglers.by_rank(store.lateness, theme)
-    return stragglers.by_host(store.lateness, store.hosts, theme)
+        return stragglers.by_rank(store.residuals, theme)
+    return stragglers.by_host(store.residuals, store.hosts, theme)
 
 
 def _verdict(store: Store) -> Component:

@@ -38,7 +38,7 @@ ROW_PX: Final = 26
 MOST_PX: Final = 560
 WIDE: Final = {"base": 12}
 HALF: Final = {"base": 12, "lg": 6}
-NONE_HERE: Final = (
+NO_DATA: Final = (
     "This run has no parameter servers: its workers exchange gradients among themselves, "
     "by collective reductions."
 )
@@ -192,7 +192,7 @@ def _longest(store: Store, requests: pl.DataFrame, **which: Any) -> str | None:
 
 
 def _explanation() -> Component:
-    lines = [html.P(line) for line in (NONE_HERE, WHAT_IT_SHOWS)]
+    lines = [html.P(line) for line in (NO_DATA, WHAT_IT_SHOWS)]
     return html.Div(
         [
             dmc.Title("No parameter servers", order=1, className="page-title"),

@@ -38,7 +38,7 @@ PHASE: Final = "stack-phase"
 VIEW: Final = "stack-view"
 FRAME: Final = "stack-frame"
 LONGEST_FRAME: Final = 2000
-NONE_HERE: Final = (
+NO_DATA: Final = (
     "No call stacks were sampled in this run. With py-spy installed (pip install py-spy), record it "
     "with"
 )
@@ -194,4 +194,4 @@ def _to_moment(store: Store, point: dict[str, Any]) -> str | None:
 
 def _explanation() -> Component:
     command = dmc.Code(COMMAND, block=True)
-    return dmc.Card([html.P(NONE_HERE), command, html.P(WHAT_IT_SHOWS)], className="card prose")
+    return dmc.Card([html.P(NO_DATA), command, html.P(WHAT_IT_SHOWS)], className="card prose")

@@ -85,10 +85,10 @@ def _map_card(store: Store) -> Component:
 
 
 def _bars(store: Store, theme: Theme) -> Drawing:
-    return stragglers.by_category(store.lateness, store.lateness_in, theme)
+    return stragglers.by_category(store.residuals, store.residuals_in, theme)
 
 
 def _map(store: Store, theme: Theme, phase: str | None, marked: list[int] | None) -> Drawing:
     known = phase if phase in COMPUTE_CATEGORIES else None
-    residuals = store.lateness_in(known) if known else store.lateness
+    residuals = store.residuals_in(known) if known else store.residuals
     return stragglers.by_rank(residuals, theme, (marked[0], marked[1]) if marked else None)

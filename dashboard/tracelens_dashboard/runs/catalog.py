@@ -77,14 +77,14 @@ class Entry:
             return 0
 
     @contextmanager
-    def telling(self, what: str) -> Iterator[OnProgress]:
-        """Keep what is said of the progress of some work on this run."""
+    def progress_of(self, what: str) -> Iterator[OnProgress]:
+        """Keep the progress of some work on this run as its stage."""
 
-        def tell(done: int, total: int) -> None:
+        def on_progress(done: int, total: int) -> None:
             self.stage = Stage("working", what, done, total)
 
-        tell(0, 0)
-        yield tell
+        on_progress(0, 0)
+        yield on_progress
 
 
 def id_of(path: Path) -> str:
@@ -93,7 +93,7 @@ def id_of(path: Path) -> str:
 
 
 def short_names(paths: Sequence[Path]) -> list[str]:
-    """Return the shortest ends of paths that tell them apart."""
+    """Return the shortest ends of paths that distinguish them."""
     found = [path.resolve() for path in paths]
     return [_shortest(path, found) for path in found]
 
@@ -222,8 +222,8 @@ class Runs:
             with self._turn:
                 self._analyze(entry)
         except TraceLensError as error:
-            said = str(error).replace(str(entry.path), entry.name)
-            entry.stage = Stage("failed", said.replace(shown_name(entry.path), entry.name))
+            message = str(error).replace(str(entry.path), entry.name)
+            entry.stage = Stage("failed", message.replace(shown_name(entry.path), entry.name))
         finally:
             if entry.stage.kind == "working":
                 sentence = f"'{entry.name}' could not be opened; the terminal has the details."
@@ -232,11 +232,11 @@ class Runs:
 
     def _analyze(self, entry: Entry) -> None:
         def read() -> Trace:
-            with entry.telling("reading") as tell:
-                return self._read(entry.path, tell)
+            with entry.progress_of("reading") as on_progress:
+                return self._read(entry.path, on_progress)
 
         path = entry.path if self._indexed else None
-        store = Store.open(path, read, entry.telling, entry.id)
+        store = Store.open(path, read, entry.progress_of, entry.id)
         store.refine()
         self._keep(entry, store)
 

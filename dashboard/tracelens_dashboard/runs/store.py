@@ -111,11 +111,11 @@ class Store:
         return self.run.scene.whole
 
     @property
-    def lateness(self) -> Residuals:
+    def residuals(self) -> Residuals:
         """Every rank's residual in every step, of all its compute time."""
         return self.run.residuals
 
-    def lateness_in(self, category: str) -> Residuals:
+    def residuals_in(self, category: str) -> Residuals:
         """Return every rank's residual in every step, of one category of its compute time."""
         return residuals.measure(self.times, [category])
 

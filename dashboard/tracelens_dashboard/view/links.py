@@ -44,13 +44,15 @@ def to_worst_step(store: Store, finding: Finding) -> str | None:
 
 
 def _worst_of_ranks(store: Store, finding: Finding) -> int | None:
-    late = store.lateness
+    residuals = store.residuals
     rows = [store.ranks.index(rank) for rank in _ranks(store, finding)]
-    inside = [i for i, step in enumerate(late.steps) if _within(step, finding)]
+    inside = [i for i, step in enumerate(residuals.steps) if _within(step, finding)]
     if not rows or not inside:
         return None
-    worst = np.nan_to_num(late.residual_ns[np.ix_(rows, inside)], nan=-np.inf).max(axis=0).argmax()
-    return late.steps[inside[int(worst)]]
+    worst = (
+        np.nan_to_num(residuals.residual_ns[np.ix_(rows, inside)], nan=-np.inf).max(axis=0).argmax()
+    )
+    return residuals.steps[inside[int(worst)]]
 
 
 def _worst_of_shard(store: Store, finding: Finding) -> int | None:
@@ -79,7 +81,7 @@ def to_step(
 def to_most(store: Store, category: str, steps: tuple[int, int] | None = None) -> str | None:
     """Show the step with most time of a category, and the rank with most of it; None without any.
 
-    Of waiting that is the rank that is late then, not one that waits for it.
+    Of waiting that is the straggler of the step, not a rank that waits for it.
     """
     spent = np.nan_to_num(store.times.spent([category]))
     first, last = steps or (-1, np.inf)
@@ -90,8 +92,8 @@ def to_most(store: Store, category: str, steps: tuple[int, int] | None = None) -
     if not spent[:, inside].any():
         return None
     column = inside[int(spent[:, inside].sum(axis=0).argmax())]
-    blamed = np.nan_to_num(store.lateness.residual_ns) if category == "wait" else spent
-    rank = store.ranks[int(blamed[:, column].argmax())]
+    caused = np.nan_to_num(store.residuals.residual_ns) if category == "wait" else spent
+    rank = store.ranks[int(caused[:, column].argmax())]
     return to_step(store, int(known[column]), (rank,), steps)
 
 

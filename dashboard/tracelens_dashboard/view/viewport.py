@@ -166,4 +166,4 @@ def _lanes(store: Store, pins: Any) -> list[int]:
 def _order(store: Store, sort: Any) -> list[int] | None:
     if sort != "lateness":
         return None
-    return [int(i) for i in np.argsort(-store.lateness.total_ns, kind="stable")]
+    return [int(i) for i in np.argsort(-store.residuals.total_ns, kind="stable")]

@@ -91,7 +91,7 @@ def test_the_sentence_says_what_changed(runs: Runs) -> None:
 def test_the_map_shows_who_is_slower(runs: Runs) -> None:
     """The late rank's row is positive in its steps; a scale with zero in its middle."""
     late, healthy = pair(runs)
-    found = comparison.difference(late.lateness, healthy.lateness)
+    found = comparison.difference(late.residuals, healthy.residuals)
     drawing = compare.by_rank(found, theme.LIGHT, step_ns=late.times.usual_ns)
     cells = np.asarray(drawing.figure.data[0].z)
     assert cells.shape == (3, 30)

@@ -142,7 +142,7 @@ def test_bars_and_cells_of_the_overview_lead_to_a_step(monkeypatch: pytest.Monke
     assert overview._to_loss(store, {"customdata": ""}) is None
     cell = view_of(overview._to_cell(store, {"y": "rank 1", "x": 25}))
     assert (cell.pins, cell.steps) == ((1,), (25, 25))
-    assert stragglers.worst_cell(store.lateness, [0, 1, 2, 3], 25) == (2, 25)
+    assert stragglers.worst_cell(store.residuals, [0, 1, 2, 3], 25) == (2, 25)
     hosts = sorted(set(store.hosts.values()))
     monkeypatch.setattr(overview, "MOST_ROWS", 1)
     rows = [row for host in hosts for row in overview._rows(store, host)]

@@ -30,7 +30,7 @@ SLOWED = "Faults.slow_down"
 BAR, POINT, CELLS = ".barlayer .point path", ".scatterlayer .point", ".heatmaplayer image"
 # Page, chart, mark, what the address says besides the rank.
 MARKS = (
-    (overview, overview.LATENESS, CELLS, "steps="),
+    (overview, overview.RESIDUALS, CELLS, "steps="),
     (stragglers, stragglers.MAP, CELLS, "steps="),
     (collectives, collectives.SKEW, POINT, "sel="),
     (interleaving, interleaving.GAPS, BAR, "t0="),

@@ -1,13 +1,13 @@
 """Arrivals: the skew with which ranks enter collectives, last arrivals, and the wait they cause.
 
 Skew of a call = last arrival - first. Chance alone makes each of n ranks the last once in n calls, and
-as the calls of a step follow each other, whoever is late is last in all of them: a rank is last more
+as the calls of a step follow each other, whoever is delayed is last in all of them: a rank is last more
 often than chance explains only beyond what n ranks, drawn anew in every step, reach once in twenty
 runs. What is shorter than three times the clocks' uncertainty is none: no clock can show that a rank
 waited.
 
-Of the wait that a rank caused alone, moments count once, however many calls wait in them: who is late
-is so for all calls that follow, as long as nothing brings the ranks together. And who is late because
+Of the wait that a rank caused alone, moments count once, however many calls wait in them: who is delayed
+is so for all calls that follow, as long as nothing brings the ranks together. And who is delayed because
 it was blocked itself, in a call of other ranks, did not cause that: there, another rank was waited for.
 """
 
@@ -58,7 +58,7 @@ STEP_COLUMNS: Final[dict[str, pl.DataType]] = {
 LAST_COLUMNS: Final[dict[str, pl.DataType]] = {
     "rank": pl.Int32(),
     "calls": pl.Int64(),
-    "last": pl.Int64(),  # calls to which it came last
+    "last": pl.Int64(),  # calls to which it arrived last
     "expected": pl.Float64(),  # by chance
     "chance": pl.Float64(),  # and no more than so many by chance
     "alone_ns": pl.Int64(),  # for how long all waited for it alone, in all (`_blame`)
@@ -82,13 +82,13 @@ class Arrivals:
 
 
 def run(trace: Trace, phases: Phases) -> Arrivals:
-    """Look at the calls to which all their ranks came, on clocks that are tied together."""
+    """Look at the calls to which all their ranks arrived, on clocks that are tied together."""
     known = pl.col("last_arrival_ns").is_not_null() & pl.col("end_ns").is_not_null()
     whole = (pl.col("arrived") == pl.col("expected")) & (pl.col("expected") > 1)
-    unsure = SIGMAS * trace.uncertainty_ns
+    uncertain = SIGMAS * trace.uncertainty_ns
     rows = trace.arrivals.filter(known & whole)
     calls = _calls(rows)
-    seen, seen_calls = _seen_waits(rows, unsure), _seen_gaps(calls, unsure)
+    seen, seen_calls = _seen_waits(rows, uncertain), _seen_gaps(calls, uncertain)
     return Arrivals(
         by_step=_by_step(seen, seen_calls, trace.workers.height),
         last=_last(seen, seen_calls, wait_caused_alone(seen_calls, phases)),
@@ -96,31 +96,31 @@ def run(trace: Trace, phases: Phases) -> Arrivals:
     )
 
 
-def _seen_waits(rows: pl.DataFrame, unsure_ns: int) -> pl.DataFrame:
+def _seen_waits(rows: pl.DataFrame, uncertain_ns: int) -> pl.DataFrame:
     """Count waits that the clocks cannot tell as transfer."""
-    wait = pl.when(pl.col("wait_ns") > unsure_ns).then("wait_ns").otherwise(0)
+    wait = pl.when(pl.col("wait_ns") > uncertain_ns).then("wait_ns").otherwise(0)
     whole = pl.col("wait_ns") + pl.col("transfer_ns")
     return rows.with_columns(wait_ns=wait, transfer_ns=whole - wait)
 
 
-def _seen_gaps(calls: pl.DataFrame, unsure_ns: int) -> pl.DataFrame:
-    """Take ranks that the clocks cannot tell apart as having arrived together."""
+def _seen_gaps(calls: pl.DataFrame, uncertain_ns: int) -> pl.DataFrame:
+    """Treat ranks that the clocks cannot separate as having arrived at once."""
     gaps = ("skew_ns", "alone_ns")
     return calls.with_columns(
-        pl.when(pl.col(name) > unsure_ns).then(name).otherwise(0) for name in gaps
+        pl.when(pl.col(name) > uncertain_ns).then(name).otherwise(0) for name in gaps
     )
 
 
 def _calls(rows: pl.DataFrame) -> pl.DataFrame:
-    came = pl.col("start_ns")
+    arrived = pl.col("start_ns")
     table = rows.group_by(_CALL, maintain_order=True).agg(
         pl.col("op", "step").first(),
-        first_ns=came.min(),
+        first_ns=arrived.min(),
         over_ns=pl.col("end_ns").max(),
-        skew_ns=came.max() - came.min(),
-        alone_ns=came.max() - came.top_k(2).min(),
-        last_ns=came.max(),
-        last_rank=pl.col("rank").get(came.arg_max()),
+        skew_ns=arrived.max() - arrived.min(),
+        alone_ns=arrived.max() - arrived.top_k(2).min(),
+        last_ns=arrived.max(),
+        last_rank=pl.col("rank").get(arrived.arg_max()),
     )
     return table.select(pl.col(name).cast(kind) for name, kind in _CALL_COLUMNS.items())
 
@@ -143,10 +143,10 @@ def _by_step(rows: pl.DataFrame, calls: pl.DataFrame, ranks: int) -> pl.DataFram
     return joined.select(pl.col(name).cast(kind) for name, kind in STEP_COLUMNS.items())
 
 
-def _last(rows: pl.DataFrame, calls: pl.DataFrame, blame: pl.DataFrame) -> pl.DataFrame:
-    """Count who came last, beside what chance explains, and what it is to blame for."""
+def _last(rows: pl.DataFrame, calls: pl.DataFrame, caused: pl.DataFrame) -> pl.DataFrame:
+    """Count who arrived last, beside what chance explains, and the wait that it caused."""
     longest = pl.col("alone_ns").arg_max()
-    late = calls.group_by(rank="last_rank").agg(
+    delayed = calls.group_by(rank="last_rank").agg(
         pl.col("first_ns", "over_ns").get(longest),
         last=pl.len(),
     )
@@ -161,8 +161,8 @@ def _last(rows: pl.DataFrame, calls: pl.DataFrame, blame: pl.DataFrame) -> pl.Da
     deviations = NormalDist().inv_cdf(1 - BY_CHANCE / max(took.height, 1))
     wide = (pl.col("variance") * pl.col("calls") / pl.col("steps")).sqrt() * deviations
     table = (
-        took.join(late, on="rank", how="left")
-        .join(blame, on="rank", how="left")
+        took.join(delayed, on="rank", how="left")
+        .join(caused, on="rank", how="left")
         .with_columns(pl.col("last", "alone_ns").fill_null(0), expected="fair")
         .with_columns(chance=pl.min_horizontal(pl.col("fair") + wide, "calls"))
         .sort("rank")
@@ -174,7 +174,7 @@ def wait_caused_alone(calls: pl.DataFrame, phases: Phases) -> pl.DataFrame:
     """Sum up by `rank` how long it was waited for alone (`alone_ns`).
 
     Args:
-        calls: A row a call: `last_rank`, when it came (`last_ns`), and after how long (`alone_ns`).
+        calls: A row a call: `last_rank`, when it arrived (`last_ns`), and after how long (`alone_ns`).
         phases: Where ranks themselves waited.
     """
     moments = _once(calls)

@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 
-WORTH_SAYING: Final = 0.03  # of the job
+WORTH_REPORTING: Final = 0.03  # of the job
 FEWEST_CALLS: Final = 8  # of a size class, to speak of its best
 _BEST: Final = 0.9  # quantile: a single lucky call is no best
 _BY: Final = ("op", "ranks", "from_bytes")
@@ -164,7 +164,7 @@ def _table(calls: pl.DataFrame, lines: dict[tuple[str, int], CostModel]) -> pl.D
         latency = (line.latency_ns, *line.latency_interval)
         share = min(line.latency_ns * len(wire) / max(int(wire.sum()), 1), 1.0)
         known = half if np.isfinite(half) else None
-        rows.append((op, ranks, *latency, *bandwidths, known, share, line.misfit))
+        rows.append((op, ranks, *latency, *bandwidths, known, share, line.deviation))
     return pl.DataFrame(rows, schema=LINE_COLUMNS, orient="row")
 
 
@@ -179,7 +179,7 @@ def _small(
             continue
         fused = [_fused(same, line.latency_ns, phases) for same in collectives.StepCalls.of(part)]
         saving = sum(float(one.saved.sum()) for one in fused) / job
-        if saving >= WORTH_SAYING:
+        if saving >= WORTH_REPORTING:
             found.append(_finding(part, line, fused, saving, job))
     return found
 
@@ -255,7 +255,7 @@ class CostModel:
     ns_per_byte: float
     latency_interval: tuple[float, float]
     ns_per_byte_interval: tuple[float, float]
-    misfit: float
+    deviation: float
     smallest: int
     largest: int
 
@@ -284,7 +284,7 @@ def fit_cost_model(nbytes: Ints, ns: Ints) -> CostModel | None:
         ns_per_byte=slope,
         latency_interval=_quantile_interval(latency, latencies),
         ns_per_byte_interval=_quantile_interval(slope, slopes),
-        misfit=float(np.median(errors)),
+        deviation=float(np.median(errors)),
         smallest=int(nbytes.min()),
         largest=int(nbytes.max()),
     )

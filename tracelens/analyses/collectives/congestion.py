@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["findings"]
 
-WORTH_SAYING: Final = 0.01  # of the job
+WORTH_REPORTING: Final = 0.01  # of the job
 SLOWER: Final = 1.6  # times as long as outside
 DEVIATIONS: Final = 6  # of the steps outside
 FEWEST: Final = 16  # steps, inside and outside
@@ -53,13 +53,13 @@ def findings(trace: Trace, calls: pl.DataFrame, phases: Phases, *, recorded: boo
     relative = _relative(calls)
     steps = relative["step"].to_numpy().astype(np.int64)
     slow = _find(relative["ratio"].to_numpy())
-    if slow is None or _computes_slowly(phases, steps, slow):
+    if slow is None or _compute_slowdown(phases, steps, slow):
         return []
     lost = saved_by_faster_transfer(
         calls, steps[slow.inside], 1 / np.maximum(slow.ratio[slow.inside], 1), phases
     )
     saving = float(lost.sum()) / job
-    if saving < WORTH_SAYING:
+    if saving < WORTH_REPORTING:
         return []
     return [_finding(steps, slow, saving, bootstrap_interval(lost, job), recorded=recorded)]
 
@@ -93,7 +93,7 @@ def _find(ratio: Floats) -> _Slow | None:
     return _Slow(inside, ratio / lower, upper / lower)
 
 
-def _computes_slowly(phases: Phases, steps: Ints, slow: _Slow) -> bool:
+def _compute_slowdown(phases: Phases, steps: Ints, slow: _Slow) -> bool:
     """Return whether computation slows down in the same steps."""
     own = (
         phases.times.filter(pl.col("category").cast(pl.String).is_in(USEFUL_KINDS))

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["LINK_COLUMNS", "Links", "SlowLink", "find_slow_links", "run"]
 
 
-WORTH_SAYING: Final = 0.01  # of the job
+WORTH_REPORTING: Final = 0.01  # of the job
 SETS_THE_PACE: Final = 0.6  # of the transfer that the link's messages make up
 MOST_LINKS: Final = 64  # in a report: the slowest
 LINK_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -76,7 +76,7 @@ def run(trace: Trace, phases: Phases) -> Links:
     calls = transfers.collective_calls(trace).filter(pl.col("ranks") > 1, pl.col("wire_ns") > 0)
     slow = find_slow_links(trace, hops)
     found = [_finding(trace, calls, hops, group, phases) for group in _by_rank(slow)]
-    reported = [finding for finding in found if (finding.saving or 0.0) >= WORTH_SAYING]
+    reported = [finding for finding in found if (finding.saving or 0.0) >= WORTH_REPORTING]
     if not reported:
         reported = congestion.findings(trace, calls, phases, recorded=not hops.is_empty())
     return Links(_table(trace, hops), tuple(reported))
@@ -102,7 +102,7 @@ def _table(trace: Trace, hops: pl.DataFrame) -> pl.DataFrame:
 def _by_rank(slow: list[SlowLink]) -> list[list[SlowLink]]:
     """Put links together that end in the same rank: they are slow for one reason."""
     groups: list[list[SlowLink]] = []
-    for link in sorted(slow, key=lambda one: -float(one.excess_ns.sum())):
+    for link in sorted(slow, key=lambda one: -float(one.residual_ns.sum())):
         near = [group for group in groups if any(_touch(link, other) for other in group)]
         groups = [group for group in groups if group not in near]
         groups.append([*(other for group in near for other in group), link])
@@ -116,13 +116,13 @@ def _touch(one: SlowLink, other: SlowLink) -> bool:
 def _finding(
     trace: Trace, calls: pl.DataFrame, hops: pl.DataFrame, group: list[SlowLink], phases: Phases
 ) -> Finding:
-    main = max(group, key=lambda one: float(one.excess_ns.sum()))
+    main = max(group, key=lambda one: float(one.residual_ns.sum()))
     lost = _lost(calls, main, phases)
     job = job_ns(trace)
     steps = int(main.steps[0]), int(main.steps[-1])
     inside = hops.filter(pl.col("step").is_between(*steps))
     mine = pl.col("sender").eq(main.sender) & pl.col("receiver").eq(main.receiver)
-    here, there = (_typical(inside.filter(part)) for part in (mine, ~mine))
+    local_ns, there = (_typical(inside.filter(part)) for part in (mine, ~mine))
     shared = set.intersection(*({one.sender, one.receiver} for one in group))
     ranks = sorted(shared) if len(group) > 1 and shared else [main.sender, main.receiver]
     hosts = dict(trace.workers.select("rank", "host").iter_rows())
@@ -130,9 +130,9 @@ def _finding(
     return Finding.of(
         "slow_link",
         {
-            "who": _who(group, ranks),
+            "who": _subject(group, ranks),
             "steps": fmt.steps(*steps),
-            "message": fmt.duration(here),
+            "message": fmt.duration(local_ns),
             "ratio": f"{slowdown:.1f}",
         },
         ranks=tuple(ranks),
@@ -147,7 +147,7 @@ def _finding(
         evidence={
             "sender": main.sender,
             "receiver": main.receiver,
-            "message_ns": here,
+            "message_ns": local_ns,
             "usual_message_ns": there,
             "slow_links": [[one.sender, one.receiver] for one in group],
             "p_value": main.p,
@@ -166,11 +166,11 @@ def _lost(calls: pl.DataFrame, slow: SlowLink, phases: Phases) -> Floats:
     known = dict(wire.iter_rows())
     whole = np.array([known.get(step, 0) for step in slow.steps.tolist()], np.float64)
     if not whole.any():
-        return np.minimum(slow.excess_ns, exposed)
-    own = slow.excess_ns * slow.ratio / np.maximum(slow.ratio - 1, 1e-9)
+        return np.minimum(slow.residual_ns, exposed)
+    own = slow.residual_ns * slow.ratio / np.maximum(slow.ratio - 1, 1e-9)
     takes = 1 / np.maximum(slow.ratio, 1)
     if np.median(own / np.maximum(whole, 1)) < SETS_THE_PACE:
-        takes = np.maximum(takes, 1 - slow.excess_ns / np.maximum(whole, 1))
+        takes = np.maximum(takes, 1 - slow.residual_ns / np.maximum(whole, 1))
     return saved_by_faster_transfer(calls, slow.steps, takes, phases)
 
 
@@ -179,7 +179,7 @@ def _typical(hops: pl.DataFrame) -> float:
     return median if isinstance(median, float) else 0.0
 
 
-def _who(group: list[SlowLink], ranks: list[int]) -> str:
+def _subject(group: list[SlowLink], ranks: list[int]) -> str:
     if len(group) == 1:
         return f"The link from rank {group[0].sender} to rank {group[0].receiver} is"
     if len(ranks) == 1:
@@ -209,7 +209,7 @@ class SlowLink:
     receiver: int
     steps: Ints
     ratio: Floats
-    excess_ns: Floats
+    residual_ns: Floats
     pattern: Pattern
     p: float
 
@@ -227,13 +227,13 @@ def find_slow_links(trace: Trace, hops: pl.DataFrame) -> list[SlowLink]:
     steps, links = sheet.taken.shape
     if steps < FEWEST_STEPS + WARM_UP or links < FEWEST_LINKS or not isinstance(length, float):
         return []
-    excess = sheet.excess / max(length, 1.0)
-    scan = window_scan.scan_ranks(excess[WARM_UP:])
+    residual = sheet.residual / max(length, 1.0)
+    scan = window_scan.scan_ranks(residual[WARM_UP:])
     holds = window_scan.discoveries(scan.p, FALSE_RATE) & (scan.mean >= LEAST_EFFECT)
     found = []
     for link in np.flatnonzero(holds):
         window = int(scan.first[link]), int(scan.last[link])
-        slow = _followed(sheet, excess, int(link), window, float(scan.p[link]))
+        slow = _followed(sheet, residual, int(link), window, float(scan.p[link]))
         if slow and _visible(sheet, int(link), slow, trace.uncertainty_ns):
             found.append(slow)
     return found
@@ -271,7 +271,7 @@ class _LinkTimes:
         return np.where(sent, self.taken / np.where(sent, self.expected, 1), np.nan)
 
     @property
-    def excess(self) -> Floats:
+    def residual(self) -> Floats:
         """What each link takes beyond the step's median link, nanoseconds."""
         ratio = self.ratio
         typical = np.nan_to_num(np.nanmedian(ratio, axis=1, keepdims=True), nan=1.0)
@@ -279,19 +279,19 @@ class _LinkTimes:
 
 
 def _followed(
-    sheet: _LinkTimes, excess: Floats, link: int, window: tuple[int, int], p: float
+    sheet: _LinkTimes, residual: Floats, link: int, window: tuple[int, int], p: float
 ) -> SlowLink | None:
     """Follow a link from edge to edge."""
-    shape = course(excess[WARM_UP:, link], *window)
+    shape = course(residual[WARM_UP:, link], *window)
     first, last = shape.first + WARM_UP, shape.last + WARM_UP
-    if shape.first == 0 and np.median(excess[:WARM_UP, link]) > shape.level / 2:
+    if shape.first == 0 and np.median(residual[:WARM_UP, link]) > shape.level / 2:
         first = 0
     rows = slice(first, last + 1)
     others = np.delete(sheet.ratio[rows], link, axis=1)
     ratio = sheet.ratio[rows, link] / np.nanmedian(others, axis=1)
     if np.nanmedian(ratio) < LEAST_RATIO:
         return None
-    lost = np.maximum(sheet.excess[rows, link], 0)
+    lost = np.maximum(sheet.residual[rows, link], 0)
     numbers = sheet.links[link]
     return SlowLink(
         *numbers, sheet.steps[rows], np.nan_to_num(ratio, nan=1.0), lost, shape.pattern, p
@@ -301,4 +301,4 @@ def _followed(
 def _visible(sheet: _LinkTimes, link: int, slow: SlowLink, uncertainty_ns: int) -> bool:
     """Return whether what a message loses is more than clocks may be wrong by."""
     messages = sheet.messages[np.isin(sheet.steps, slow.steps), link].sum()
-    return bool(slow.excess_ns.sum() / max(messages, 1) > SIGMAS * uncertainty_ns)
+    return bool(slow.residual_ns.sum() / max(messages, 1) > SIGMAS * uncertainty_ns)

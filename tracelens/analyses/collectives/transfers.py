@@ -134,7 +134,7 @@ def point_to_point_messages(trace: Trace) -> pl.DataFrame:
     if received.is_empty():
         hops = sends.with_columns(ns=pl.col("end_ns") - pl.col("start_ns"))
     else:
-        hops = _believed(_joined(sends, received), trace.uncertainty_ns)
+        hops = _plausible(_joined(sends, received), trace.uncertainty_ns)
     return hops.select(pl.col(name).cast(kind) for name, kind in MESSAGE_COLUMNS.items())
 
 
@@ -177,18 +177,18 @@ def _joined(sends: pl.DataFrame, received: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _believed(hops: pl.DataFrame, uncertainty_ns: int) -> pl.DataFrame:
+def _plausible(hops: pl.DataFrame, uncertainty_ns: int) -> pl.DataFrame:
     """Leave out long messages that another one of the same call may have kept from ending."""
     if hops.is_empty():  # sends and receives were recorded, but no two of one message
         return hops
-    unsure = max(ONE_CALL_NS, SIGMAS * uncertainty_ns)
+    uncertain = max(ONE_CALL_NS, SIGMAS * uncertainty_ns)
     sure = np.zeros(hops.height, np.bool_)
     ranks = hops["sender"].to_numpy(), hops["receiver"].to_numpy()
     ends = hops["end_ns"].to_numpy(), hops["end_ns_there"].to_numpy()
     rank, end = np.concatenate(ranks), np.concatenate(ends)
     through = np.tile(hops["through"].to_numpy(), 2)
     message = np.tile(np.arange(hops.height), 2)
-    sure[message[_only_reason(rank, end, through, unsure)]] = True
+    sure[message[_only_reason(rank, end, through, uncertain)]] = True
     size = pl.col("bytes").fill_null(-1)
     short = pl.col("ns") <= pl.col("ns").median().over(size)
     return hops.filter(short | pl.Series(sure))
@@ -198,7 +198,7 @@ def _only_reason(
     rank: Int32s,
     end: Ints,
     through: Ints,
-    unsure: int,
+    uncertain: int,
 ) -> Flags:
     """Return of each end of a message whether the call there can have ended so late for it only.
 
@@ -212,7 +212,7 @@ def _only_reason(
     first = np.concatenate([[0], last[:-1] + 1])
     latest = order[by_call[last]]
     second = np.where(last > first, through[order[by_call[np.maximum(last - 1, 0)]]], -1)
-    reason = (through[latest] >= end[latest] - unsure) & (second < end[latest] - unsure)
+    reason = (through[latest] >= end[latest] - uncertain) & (second < end[latest] - uncertain)
     found = np.zeros(len(end), np.bool_)
     found[latest] = reason
     return found

@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 
-WORTH_SAYING: Final = 0.05  # share of job time
+WORTH_REPORTING: Final = 0.05  # share of job time
 BOUND: Final = 0.2  # share of job time that no rank hides, whatever it does
 WITHIN: Final = "within a step"
 BETWEEN: Final = "from step to step"
@@ -165,7 +165,7 @@ def _gaps(trace: Trace) -> pl.DataFrame:
 def _exposed(trace: Trace, phases: Phases, overlap: pl.DataFrame, saving: float) -> list[Finding]:
     """Report what could be overlapped, or, if that is little, that more than that is exposed."""
     job = job_ns(trace)
-    if saving < WORTH_SAYING:
+    if saving < WORTH_REPORTING:
         return _bound(trace, phases, job) if overlap["backprop_ns"].sum() else []
     transfer = int(overlap["transfer_ns"].sum()) / (overlap.height * job)
     mean = overlap["overlap"].mean()
@@ -219,7 +219,7 @@ def _between_updates(trace: Trace, gaps: pl.DataFrame, job: int) -> list[Finding
     )
     saving = int(by_step["gap_ns"].sum()) / job
     typical, long = within["gap_ns"].median(), within["gap_ns"].quantile(0.9)
-    if saving < WORTH_SAYING or not isinstance(typical, float) or not isinstance(long, float):
+    if saving < WORTH_REPORTING or not isinstance(typical, float) or not isinstance(long, float):
         return []
     return [
         Finding.of(
@@ -273,12 +273,14 @@ def _each_call(calls: pl.DataFrame, phases: Phases) -> pl.DataFrame:
         calls[name].to_numpy() for name in ("start_ns", "end_ns", "last_arrival_ns")
     )
     arrived = np.clip(last, start, end)
-    known, (early, late) = np.zeros(len(start), np.bool_), np.zeros((2, len(start)), np.int64)
+    known, (early, delayed) = np.zeros(len(start), np.bool_), np.zeros((2, len(start)), np.int64)
     for mine, pieces in _of_each_process(calls["process"].to_numpy(), phases):
         known[mine] = True
-        early[mine], late[mine] = _compute_between(pieces, start[mine], arrived[mine], end[mine])
+        early[mine], delayed[mine] = _compute_between(pieces, start[mine], arrived[mine], end[mine])
     return calls.with_columns(
-        hidden_ns=early + late, wait_ns=arrived - start - early, transfer_ns=end - arrived - late
+        hidden_ns=early + delayed,
+        wait_ns=arrived - start - early,
+        transfer_ns=end - arrived - delayed,
     ).filter(pl.Series(known))
 
 

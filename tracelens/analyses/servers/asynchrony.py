@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["WORKER_COLUMNS", "Asynchrony", "run"]
 
-WORTH_SAYING: Final = 0.05  # share of job time
+WORTH_REPORTING: Final = 0.05  # share of job time
 STALE: Final = 1.5  # times the mean staleness of the others
 VERSIONS: Final = 2.0  # and at least so many versions more
 BLOCKS: Final = 8  # in all of which it must be so: by chance once in 256
@@ -105,8 +105,8 @@ def _updates(trace: Trace) -> pl.DataFrame:
         joined = joined.clear()
     staleness = (pl.col("version") - 1 - pl.col("seen")).clip(lower_bound=0)
     until = joined.group_by("rank").agg(pl.col("end_ns").max())["end_ns"].min()
-    together = joined.filter(pl.col("end_ns") <= until) if until is not None else joined
-    return together.with_columns(staleness=staleness).sort("end_ns")
+    combined = joined.filter(pl.col("end_ns") <= until) if until is not None else joined
+    return combined.with_columns(staleness=staleness).sort("end_ns")
 
 
 def _turns(trace: Trace) -> pl.DataFrame:
@@ -126,7 +126,7 @@ def _serialised(table: pl.DataFrame, trace: Trace, job: int) -> list[Finding]:
         return []
     least = _number(waiting["turn_ns"].min())
     saving = min(least, max(job - _server_ns(trace), 0)) / job
-    if saving < WORTH_SAYING:
+    if saving < WORTH_REPORTING:
         return []
     share = _number(waiting["turn_share"].mean())
     return [
@@ -190,7 +190,7 @@ def _finding(stale: _Stale, trace: Trace, phases: Phases) -> Finding:
     process = int(trace.workers.filter(pl.col("rank") == stale.rank)["process"][0])
     ends = trace.steps.group_by("process").agg(pl.col("end_ns").max())
     own = pl.col("process") == process
-    last, others = (_number(ends.filter(who)["end_ns"].max()) for who in (own, ~own))
+    last, others = (_number(ends.filter(subject)["end_ns"].max()) for subject in (own, ~own))
     saving = max(last - others, 0.0) / max(job_ns(trace), 1)
     phase, slowdown = _slow_in(phases, process)
     why = (

@@ -123,7 +123,7 @@ def _incast(exchange: Exchange, columns: list[int], goodput: dict[int, Goodput])
     change = exchange.change(columns)
     change.ns_per_byte[columns] = [1 / link.best for link in links]
     fields = {
-        "who": f"{_who(exchange, columns)} {'receives' if len(columns) == 1 else 'receive'}",
+        "who": f"{_subject(exchange, columns)} {'receives' if len(columns) == 1 else 'receive'}",
         "usual": fmt.bandwidth(worst.usual),
         "pushes": f"{worst.crowd:.0f}",
         "best": fmt.bandwidth(worst.best),
@@ -185,7 +185,9 @@ def _share(exchange: Exchange, columns: list[int], kind: Bound) -> float:
 def _busy(exchange: Exchange, columns: list[int], kind: Bound, share: float) -> dict[str, str]:
     """Return who is bound by what, and how busy that is."""
     verb = "is" if len(columns) == 1 else "are"
-    return {"who": f"{_who(exchange, columns)} {verb}", "busy": fmt.percent(share)} | _BUSY[kind]
+    return {"who": f"{_subject(exchange, columns)} {verb}", "busy": fmt.percent(share)} | _BUSY[
+        kind
+    ]
 
 
 def _reported(exchange: Exchange, case: _Case) -> list[Finding]:
@@ -210,7 +212,7 @@ def _reported(exchange: Exchange, case: _Case) -> list[Finding]:
     return [finding]
 
 
-def _who(exchange: Exchange, columns: list[int]) -> str:
+def _subject(exchange: Exchange, columns: list[int]) -> str:
     if len(columns) == len(exchange.shards) > 1:
         return "Both PS shards" if len(columns) == 2 else f"All {len(columns)} PS shards"
     return fmt.listing("PS shard", [exchange.shards[column] for column in columns])

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["SHARD_COLUMNS", "Shards", "measure", "replayable_rounds"]
 
 HOT: Final = 1.25  # times the mean bytes; bytes are exact, only a gain that matters is in doubt
-WORTH_SAYING: Final = 0.03  # of job time
+WORTH_REPORTING: Final = 0.03  # of job time
 EXPOSED: Final = 0.10  # of the workers' time: below, the servers are hidden and harmless
 SERVICE: Final = ("aggregate", "apply", "reply")
 
@@ -129,7 +129,7 @@ def measure(trace: Trace, phases: Phases) -> Shards:
 
 
 def replayable_rounds(trace: Trace) -> Rounds | None:
-    """Return the rounds of requests that can be played again, if workers have alike ones."""
+    """Return the rounds of requests that can be replayed, if workers have alike ones."""
     numbers = trace.shards.select(shard=pl.coalesce("shard", "rank"))["shard"].sort()
     asked = _asked(trace)
     return (
@@ -256,7 +256,7 @@ def _hot_shard(loads: pl.DataFrame, exchange: Exchange, advice: Advice) -> list[
     if ratio < HOT and hottest["bytes_share"] <= 2 / loads.height:
         return []
     saving, interval = exchange.saving(exchange.loaded(np.full(loads.height, mean)))
-    if saving < WORTH_SAYING:
+    if saving < WORTH_REPORTING:
         return []
     exposed = float(exchange.exposed.sum()) / exchange.job_ns
     return [

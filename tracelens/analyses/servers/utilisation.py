@@ -140,14 +140,14 @@ def _of_link(part: pl.DataFrame) -> Goodput | None:
     begin, end = part["start_ns"].to_numpy(), part["end_ns"].to_numpy()
     nbytes = part["bytes"].to_numpy().astype(np.float64)
     shares, lasted = _shares(begin, end)
-    together = lasted @ np.exp2(np.arange(len(lasted)))
+    combined = lasted @ np.exp2(np.arange(len(lasted)))
     whole = lasted.sum()
     known = np.flatnonzero(lasted >= ENOUGH * whole)
     if whole <= 0 or not len(known):
         return None
     rates = _positive(shares[:, known], nbytes)
     counts = tuple(int(1 << power) for power in known)
-    crowd = float(together / whole)
+    crowd = float(combined / whole)
     return Goodput(counts, tuple(rates.tolist()), float(nbytes.sum() / whole), crowd)
 
 

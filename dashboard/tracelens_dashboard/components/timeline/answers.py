@@ -116,13 +116,13 @@ def span_details(store: Store, lane_index: int, at_ns: int) -> Component:
     lanes = store.scene.lanes
     lane = lanes.lanes[lane_index]
     part = lanes.between(lane_index, at_ns, at_ns + 1)
-    who = _who(lane)
+    subject = _subject(lane)
     if part.start == part.stop:
-        return html.P(f"Nothing recorded on {who} at this time.", className="summary")
+        return html.P(f"Nothing recorded on {subject} at this time.", className="summary")
     item = part.start
     category = label_of(int(lanes.codes[item]))
     facts = _facts(store, lane, item, category)
-    heading = [name_of(category), f"on {who}", f"in step {lanes.steps[item]}"]
+    heading = [name_of(category), f"on {subject}", f"in step {lanes.steps[item]}"]
     return html.Div(
         [
             dmc.Title(" ".join(heading), order=2, className="card-title", id="details-title"),
@@ -135,7 +135,7 @@ def span_details(store: Store, lane_index: int, at_ns: int) -> Component:
     )
 
 
-def _who(lane: Lane) -> str:
+def _subject(lane: Lane) -> str:
     if lane.role == "ps":
         return f"PS shard {lane.rank}"
     return f"rank {lane.rank}" + (f", {lane.part}" if lane.role == "device" else "")

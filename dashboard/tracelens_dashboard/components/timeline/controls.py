@@ -140,7 +140,7 @@ def register_strip(app: Dash) -> None:
             raise PreventUpdate
         store, theme = current.store(run), themes.of(scheme)
         drawing = overview.strip(store.times, store.windows, store.whole, theme)
-        ramp = residual_ramp(store.lateness.ceiling_ns, theme)
+        ramp = residual_ramp(store.residuals.ceiling_ns, theme)
         return drawing.figure, drawing.summary, [*category_swatches(_present(store), theme), ramp]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import polars as pl
-from support.traces import call, span, trace_of
+from support.runs.traces import call, span, trace_of
 
 from tracelens.accounting import phases
 from tracelens.load import prepare

@@ -7,7 +7,7 @@ from math import prod
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.analysed import RUNS, report
+from support.runs.analysed import RUNS, report
 
 from tracelens.accounting import efficiency, phases
 from tracelens.load import prepare

@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.traces import span, trace_of
+from support.runs.traces import span, trace_of
 
 from tracelens.accounting import phases
 from tracelens.load import prepare

@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.scenarios import BLOCKING, HEALTHY, HOT_SHARD, SLOW_LOADER, TWO_HOSTS
-from support.traces import call, span, trace_of
+from support.runs.scenarios import BLOCKING, HEALTHY, HOT_SHARD, SLOW_LOADER, TWO_HOSTS
+from support.runs.traces import call, span, trace_of
 
 from tracelens.accounting import phases
 from tracelens.load import prepare

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import polars as pl
-from support.scenarios import HOT_SHARD, SLOW_BACKPROP
-from support.traces import call, span, trace_of
+from support.runs.scenarios import HOT_SHARD, SLOW_BACKPROP
+from support.runs.traces import call, span, trace_of
 
 from tracelens.accounting import phases
 from tracelens.load import prepare

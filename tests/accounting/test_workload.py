@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from support.traces import call, span, trace_of
+from support.runs.traces import call, span, trace_of
 
 from tracelens.analyses import analyze
 from tracelens.load import prepare

@@ -7,8 +7,8 @@ from typing import Any
 
 import polars as pl
 from polars.testing import assert_frame_equal
-from support.scenarios import HEALTHY
-from support.traces import call, trace_of
+from support.runs.scenarios import HEALTHY
+from support.runs.traces import call, trace_of
 
 from tracelens.align import collectives
 from tracelens.load import prepare

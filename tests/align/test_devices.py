@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
-from support.traces import call, span, trace_of
+from support.runs.traces import call, span, trace_of
 
 from tracelens.align import devices
 from tracelens.load import prepare

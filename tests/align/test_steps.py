@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import polars as pl
-from support.traces import call, span, trace_of
+from support.runs.traces import call, span, trace_of
 
 from tracelens.align import steps
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.matrices import STEP_NS, own_time
+from support.runs.matrices import STEP_NS, own_time
 
 from tracelens.accounting.compute_time import WARM_UP
 from tracelens.analyses.imbalance import balanced

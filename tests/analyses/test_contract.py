@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError, fields
 from typing import TYPE_CHECKING, get_args
 
 import pytest
-from support.analysed import RUNS, faults, report, trace
+from support.runs.analysed import RUNS, faults, report, trace
 
 from tracelens.analyses import ANALYSES, Analysis, analyze
 from tracelens.model import findings

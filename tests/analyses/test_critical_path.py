@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import polars as pl
 import pytest
-from support.analysed import RUNS, report, trace
+from support.runs.analysed import RUNS, report, trace
 
 from tracelens.accounting.phases import job_ns
 from tracelens.analyses import critical_path

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.analysed import trace as simulated
-from support.traces import call, span, trace_of
+from support.runs.analysed import trace as simulated
+from support.runs.traces import call, span, trace_of
 
 from tracelens.analyses import analyze
 from tracelens.load import prepare

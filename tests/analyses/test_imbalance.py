@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import polars as pl
 import pytest
-from support.analysed import report
+from support.runs.analysed import report
 
 import tracelens as tl
 from tracelens.simulator.synthetic import Fault, Scenario

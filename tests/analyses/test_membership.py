@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
-from support.analysed import faults, report, trace
+from support.runs.analysed import faults, report, trace
 
 from tracelens import load
 from tracelens.analyses import analyze

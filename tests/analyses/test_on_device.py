@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from support.analysed import faults, report, trace
+from support.runs.analysed import faults, report, trace
 
 from tracelens.simulator.synthetic import Fault, Scenario, random_clocks
 

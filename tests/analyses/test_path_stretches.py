@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import polars as pl
 import pytest
-from support.analysed import RUNS, report
+from support.runs.analysed import RUNS, report
 
 from tracelens.analyses import critical_path
 from tracelens.analyses.critical_path import PATH_COLUMNS

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from support.matrices import STEP_NS, healthy, own_time
+from support.runs.matrices import STEP_NS, healthy, own_time
 
 from tracelens.analyses import stalls
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support import second_tries
-from support.patience import PATIENCE_S
+from support.launch.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

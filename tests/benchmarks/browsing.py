@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from benchmarks.resident import memory_of
-from support.browser import chromium, opened, serving
+from support.web.browser import chromium, opened, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 from benchmarks.published import publish, table
-from support.recording import clean_environment
-from support.torchrun import torchrun_command
+from support.launch.recording import clean_environment
+from support.launch.torchrun import torchrun_command
 
 from tracelens.conversion.columns import SLOT
 from tracelens.conversion.segments import convert

@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from benchmarks.published import publish, table
 from benchmarks.resident import memory_of, resident
-from support.large_runs import LargeRun
+from support.runs.large_runs import LargeRun
 
 if TYPE_CHECKING:
-    from support.asking import Answer
+    from support.web.asking import Answer
 
 SHARES: Final = (1.0, 0.5, 0.3, 0.1, 0.03, 0.01, 0.005, 0.001, 0.0003, 0.0001)
 LOOKS: Final = 40
@@ -161,7 +161,7 @@ def sizes(trace: Path) -> dict[str, str]:
 def ask(trace: Path) -> dict[str, str]:
     """Open the index and answer zooms and drags."""
     started = time.perf_counter()
-    from support.asking import asker  # noqa: PLC0415 - what it imports counts
+    from support.web.asking import asker  # noqa: PLC0415 - what it imports counts
 
     answer, width = asker(trace)
     opened = time.perf_counter() - started

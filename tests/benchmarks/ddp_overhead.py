@@ -202,7 +202,7 @@ def main() -> int:
     if "RANK" in os.environ:
         rank_main(arguments)
         return 0
-    from support.torchrun import torchrun_command  # noqa: PLC0415 - ranks do not need it
+    from support.launch.torchrun import torchrun_command  # noqa: PLC0415 - ranks do not need it
 
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"TRACELENS_DIR": folder, "OMP_NUM_THREADS": "1"}

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 from benchmarks.published import publish, table
-from support.examples import run_example
+from support.launch.examples import run_example
 
 import tracelens as tl
 from tracelens.accounting import phases

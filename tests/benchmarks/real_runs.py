@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 from benchmarks.published import publish, table
-from support.disturb import Disturber, stopped, throttled
+from support.launch.disturb import Disturber, stopped, throttled
 from support.samples import Sample, differences, manifest, record
 
 import tracelens as tl
 from tracelens.schema.vocabulary import COMMUNICATION_KINDS, OWN_KINDS
 
 if TYPE_CHECKING:
-    from support.disturb import Burden
+    from support.launch.disturb import Burden
 
     from tracelens.model.trace import Trace
 

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from support.converters import converters_of
-from support.recording import clean_environment
+from support.launch.converters import converters_of
+from support.launch.recording import clean_environment
 
 from tracelens.schema.record import RECORD_BYTES
 from tracelens_instrument.storage.segments import SEGMENT_BYTES

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
-from support.matrices import PHASES, healthy, own_time
+from support.runs.matrices import PHASES, healthy, own_time
 
 from tracelens.accounting.compute_time import WARM_UP
 from tracelens.analyses.stragglers import detection

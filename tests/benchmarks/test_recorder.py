@@ -16,8 +16,8 @@ from benchmarks.recorders.found import Found, middle
 from benchmarks.recorders.known import RECORDERS
 from benchmarks.recorders.ours import MAIN, WAYS, TraceLens
 from benchmarks.recorders.timing import Row
-from support.patience import PATIENCE_S
-from support.recording import clean_environment
+from support.launch.patience import PATIENCE_S
+from support.launch.recording import clean_environment
 
 if TYPE_CHECKING:
     from benchmarks.recorders.arm import Recorder

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from support.indexes import recorded
+from support.runs.indexes import recorded
 
 from tracelens.cli import main
 from tracelens.exports import perfetto

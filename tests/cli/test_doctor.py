@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.patience import PATIENCE_S
-from support.recording import clean_environment
+from support.launch.patience import PATIENCE_S
+from support.launch.recording import clean_environment
 
 from tracelens.cli import checks, main
 

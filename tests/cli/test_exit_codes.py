@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from support.patience import PATIENCE_S
+from support.launch.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from pathlib import Path

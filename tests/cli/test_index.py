@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from support.indexes import recorded
+from support.runs.indexes import recorded
 
 from tracelens.cli import main
 from tracelens.lod import index

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from support.scenarios import DEVICES, HEALTHY
+from support.runs.scenarios import DEVICES, HEALTHY
 
 from tracelens.cli import main
 from tracelens.simulator.synthetic import write

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from support.recording import clean_environment
+from support.launch.recording import clean_environment
 
 import tracelens_instrument
 from tracelens.cli import record

@@ -6,9 +6,9 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from support.record import run_record
-from support.recording import read
-from support.segments import PROCESS, Slot, write_folder
+from support.launch.record import run_record
+from support.launch.recording import read
+from support.runs.segments import PROCESS, Slot, write_folder
 
 from tracelens.schema.host import clock_domain, host_name
 from tracelens.schema.side import Process

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from support.record import run_record
+from support.launch.record import run_record
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,8 +6,8 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from support.record import run_record
-from support.recording import read_one
+from support.launch.record import run_record
+from support.launch.recording import read_one
 
 if TYPE_CHECKING:
     from pathlib import Path

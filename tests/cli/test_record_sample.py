@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
-from support.examples import EXAMPLES
-from support.mpi import launch
-from support.record import run_record
-from support.recording import clean_environment
+from support.launch.examples import EXAMPLES
+from support.launch.mpi import launch
+from support.launch.record import run_record
+from support.launch.recording import clean_environment
 
 import tracelens as tl
 from tracelens_instrument.stacks import sampler

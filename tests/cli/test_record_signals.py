@@ -10,9 +10,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
-from support.patience import PATIENCE_S
-from support.record import record_command
-from support.recording import clean_environment, read_one
+from support.launch.patience import PATIENCE_S
+from support.launch.record import record_command
+from support.launch.recording import clean_environment, read_one
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 import pytest
-from support.analysed import RUNS, report
-from support.damage import VICTIM, rewritten, written
+from support.runs.analysed import RUNS, report
+from support.runs.damage import VICTIM, rewritten, written
 from support.samples import SAMPLES
 
 from tracelens.cli import main

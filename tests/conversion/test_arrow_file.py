@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from support.segments import PROCESS, Slot
+from support.runs.segments import PROCESS, Slot
 
 from tracelens.conversion.arrow_file import GrowingFile, read_growing
 from tracelens.conversion.columns import SLOT, OnDevice, split, to_batch

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from support.segments import PROCESS, Slot, write_folder
+from support.runs.segments import PROCESS, Slot, write_folder
 
 from tracelens.conversion.segments import convert, decode
 from tracelens.errors import NotATrace, TraceNotFound

@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.segments import Slot, write_folder
+from support.runs.segments import Slot, write_folder
 
 from tracelens.conversion.segments import decode
 from tracelens.schema.arrow import EVENT_SCHEMA

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from support.segments import Slot
+from support.runs.segments import Slot
 
 from tracelens.conversion.batches import ChunkMode, Conversion
 from tracelens.conversion.columns import SLOT, RecordChunk

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from support.segments import Slot, write_folder
+from support.runs.segments import Slot, write_folder
 
 from tracelens.conversion.segments import convert, decode
 from tracelens.schema.record import TIMED_ON_DEVICE

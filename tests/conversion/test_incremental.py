@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from support.segments import Slot, header, write_folder
+from support.runs.segments import Slot, header, write_folder
 
 from tracelens.conversion import incremental
 from tracelens.conversion.arrow_file import GrowingFile

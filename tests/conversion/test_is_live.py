@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from support.segments import PROCESS, write_folder
+from support.runs.segments import PROCESS, write_folder
 
 from tracelens.conversion.segments import is_live
 from tracelens.errors import TraceNotFound

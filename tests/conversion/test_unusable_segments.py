@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.segments import PROCESS, Slot, header, newer, write_folder
+from support.runs.segments import PROCESS, Slot, header, newer, write_folder
 
 from tracelens.conversion.segments import decode
 from tracelens.errors import NewerVersion, NotATrace, TraceNotFound

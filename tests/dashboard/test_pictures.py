@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from support.pngs import chunks
 from support.screenshots import LARGEST, PICTURES, name_of
+from support.web.pngs import chunks
 
 from tracelens_dashboard.app import run_list
 from tracelens_dashboard.pages import PAGES

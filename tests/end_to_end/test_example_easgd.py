@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from support.examples import record_example, run_example
-from support.recording import read_all
+from support.launch.examples import record_example, run_example
+from support.launch.recording import read_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from support.recording import Recorded
+    from support.launch.recording import Recorded
 
     Trained = Callable[[str, str], tuple[list[Recorded], str]]
 

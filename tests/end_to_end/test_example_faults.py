@@ -10,12 +10,12 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 import pytest
-from support.examples import record_example, run_example
+from support.launch.examples import record_example, run_example
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from support.recording import Recorded
+    from support.launch.recording import Recorded
 
 pytestmark = pytest.mark.end_to_end
 

@@ -8,8 +8,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
-from support.examples import record_example, run_example
-from support.recording import read_all
+from support.launch.examples import record_example, run_example
+from support.launch.recording import read_all
 
 from tracelens.placement import STRATEGIES, loads
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from support.recording import Recorded
+    from support.launch.recording import Recorded
 
     Trained = Callable[[str], tuple[list[Recorded], str]]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from support.examples import run_example
-from support.record import short
-from support.recording import Recorded, read_all
+from support.launch.examples import run_example
+from support.launch.record import short
+from support.launch.recording import Recorded, read_all
 
 if TYPE_CHECKING:
     from pathlib import Path

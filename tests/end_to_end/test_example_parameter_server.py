@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.examples import record_example
+from support.launch.examples import record_example
 
 if TYPE_CHECKING:
-    from support.recording import Recorded
+    from support.launch.recording import Recorded
 
 pytestmark = pytest.mark.end_to_end
 

@@ -11,8 +11,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
-from support.examples import record_example, run_example
-from support.recording import read_all
+from support.launch.examples import record_example, run_example
+from support.launch.recording import read_all
 
 if TYPE_CHECKING:
     import subprocess

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
-from support.examples import EXAMPLES
-from support.record import run_record
+from support.launch.examples import EXAMPLES
+from support.launch.record import run_record
 
 import tracelens as tl
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support.recording import Recorded, read_all
-from support.torchrun import run_ranks, torchrun_command
+from support.launch.recording import Recorded, read_all
+from support.launch.torchrun import run_ranks, torchrun_command
 
 import tracelens as tl
 from tracelens.accounting import phases

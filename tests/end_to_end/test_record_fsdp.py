@@ -6,8 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
-from support.examples import run_example
-from support.recording import Recorded, read_all
+from support.launch.examples import run_example
+from support.launch.recording import Recorded, read_all
 
 if TYPE_CHECKING:
     from pathlib import Path

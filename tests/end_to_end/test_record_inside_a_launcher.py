@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support.examples import EXAMPLES
-from support.mpi import MPIEXEC
-from support.patience import PATIENCE_S
-from support.record import record_command, short
-from support.recording import clean_environment, read_all
+from support.launch.examples import EXAMPLES
+from support.launch.mpi import MPIEXEC
+from support.launch.patience import PATIENCE_S
+from support.launch.record import record_command, short
+from support.launch.recording import clean_environment, read_all
 
 import tracelens as tl
 

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.mpi import launch
-from support.patience import PATIENCE_S
-from support.recording import Recorded, clean_environment, read_all
+from support.launch.mpi import launch
+from support.launch.patience import PATIENCE_S
+from support.launch.recording import Recorded, clean_environment, read_all
 
 import tracelens as tl
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
-from support.browser import served
-from support.patience import PATIENCE_S
+from support.launch.patience import PATIENCE_S
+from support.web.browser import served
 
 from tracelens.simulator.synthetic import Scenario, write
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from support.examples import record_example
-from support.shifted import skip_if_clocks_cannot_be_shifted
+from support.launch.examples import record_example
+from support.launch.shifted import skip_if_clocks_cannot_be_shifted
 
 import tracelens as tl
 

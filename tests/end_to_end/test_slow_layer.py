@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.torchrun import run_ranks, torchrun_command
+from support.launch.torchrun import run_ranks, torchrun_command
 
 import tracelens as tl
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
+from support.runs.traces import call, span, trace_of
 from support.samples import SAMPLES
-from support.stores import DEVICES, SHARDED, SLOW_RANK, traced
-from support.traces import call, span, trace_of
+from support.web.stores import DEVICES, SHARDED, SLOW_RANK, traced
 
 import tracelens
 from tracelens.exports import EXPORTS, perfetto

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import polars as pl
 import pyarrow as pa
 import pytest
-from support.damage import RUN, VICTIM, assert_left_out, rewritten, written
+from support.runs.damage import RUN, VICTIM, assert_left_out, rewritten, written
 
 from tracelens import load
 from tracelens.accounting import phases

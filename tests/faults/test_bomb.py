@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from support.damage import assert_left_out, rewritten, written
+from support.runs.damage import assert_left_out, rewritten, written
 
 from tracelens import load
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
-from support.damage import own_time, written
-from support.patience import PATIENCE_S
-from support.recording import clean_environment
+from support.launch.patience import PATIENCE_S
+from support.launch.recording import clean_environment
+from support.runs.damage import own_time, written
 
 from tracelens import load
 from tracelens.accounting import phases

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
-from support.damage import assert_left_out, rewritten, written
-from support.patience import PATIENCE_S
+from support.launch.patience import PATIENCE_S
+from support.runs.damage import assert_left_out, rewritten, written
 
 from tracelens import load
 from tracelens.lod import index, opening

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from support.damage import assert_left_out, rewritten, written
+from support.runs.damage import assert_left_out, rewritten, written
 
 from tracelens import load
 from tracelens.conversion.folder import PROGRESS_FILE, load_progress

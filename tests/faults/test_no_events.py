@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from support.damage import RUN, VICTIM, own_time, rewritten, written
+from support.runs.damage import RUN, VICTIM, own_time, rewritten, written
 
 from tracelens import load
 from tracelens.errors import EmptyTrace

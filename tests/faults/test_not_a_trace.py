@@ -9,7 +9,7 @@ import pickle
 from typing import TYPE_CHECKING
 
 import pytest
-from support.damage import RUN, VICTIM, assert_left_out, written
+from support.runs.damage import RUN, VICTIM, assert_left_out, written
 
 from tracelens import load
 from tracelens.errors import EmptyTrace, NotATrace, TraceNotFound

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from support.indexes import explained, recorded
-from support.segments import PROCESS, Slot, write_folder
+from support.runs.indexes import explained, recorded
+from support.runs.segments import PROCESS, Slot, write_folder
 
 import tracelens as tl
 from tracelens.cli import main

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from support.damage import RUN, VICTIM, rewritten, written
+from support.runs.damage import RUN, VICTIM, rewritten, written
 
 from tracelens import load
 from tracelens.schema.side import METADATA_KEY

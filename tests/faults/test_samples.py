@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from support.damage import VICTIM, assert_same, written
-from support.patience import PATIENCE_S
+from support.launch.patience import PATIENCE_S
+from support.runs.damage import VICTIM, assert_same, written
 
 from tracelens import load
 from tracelens.schema.arrow import SAMPLE_SCHEMA

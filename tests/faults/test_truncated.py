@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from polars.testing import assert_frame_equal
-from support.damage import VICTIM, assert_left_out, own_time, rewritten, written
+from support.runs.damage import VICTIM, assert_left_out, own_time, rewritten, written
 
 from tracelens import load
 from tracelens.analyses import analyze

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from support.damage import RUN, assert_left_out, assert_same, rewritten, written
-from support.traces import span, trace_of
+from support.runs.damage import RUN, assert_left_out, assert_same, rewritten, written
+from support.runs.traces import span, trace_of
 
 from tracelens import load
 from tracelens.errors import NewerVersion

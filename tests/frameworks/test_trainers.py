@@ -8,9 +8,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
-from support.examples import EXAMPLES
-from support.record import run_record
-from support.recording import Recorded, read_all
+from support.launch.examples import EXAMPLES
+from support.launch.record import run_record
+from support.launch.recording import Recorded, read_all
 
 if TYPE_CHECKING:
     from pathlib import Path

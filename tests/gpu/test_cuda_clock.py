@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from support.gpu import gpu, torch
+from support.device.gpu import gpu, torch
 
 from tracelens_instrument.device.cuda import CudaClock
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.gpu import Part, gpu, overlap_ns, read, torch
+from support.device.gpu import Part, gpu, overlap_ns, read, torch
 
 import tracelens as tl
 from tracelens_instrument.device.timebase import ANCHOR_EVERY_NS

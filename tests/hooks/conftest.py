@@ -1,5 +1,5 @@
 from __future__ import annotations
 
-from support.recorder_fixtures import recorder_off, trace
+from support.launch.recorder_fixtures import recorder_off, trace
 
 __all__ = ["recorder_off", "trace"]

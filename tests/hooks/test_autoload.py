@@ -10,8 +10,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pytest
-from support.patience import PATIENCE_S
-from support.recording import clean_environment
+from support.launch.patience import PATIENCE_S
+from support.launch.recording import clean_environment
 
 import tracelens_instrument
 

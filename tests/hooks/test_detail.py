@@ -8,9 +8,9 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from support.record import run_record
-from support.recording import read_all, read_one, run_child
-from support.torch_training import Training
+from support.launch.record import run_record
+from support.launch.recording import read_all, read_one, run_child
+from support.launch.torch_training import Training
 
 import tracelens as tl
 from tracelens.cli import main

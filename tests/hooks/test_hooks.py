@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from support.recording import run_child
+from support.launch.recording import run_child
 
 import tracelens as tl
 from tracelens.errors import InvalidArgument

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.recording import run_child
+from support.launch.recording import run_child
 
 
 def test_in_place_each_rank_has_its_share() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.recorder_fixtures import recorder_off, trace
+from support.launch.recorder_fixtures import recorder_off, trace
 
 __all__ = ["recorder_off", "trace"]
 

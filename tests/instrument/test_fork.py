@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from support.recording import read_all, run_child
+from support.launch.recording import read_all, run_child
 
 import tracelens as tl
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from support.recording import read_one, run_child
+from support.launch.recording import read_one, run_child
 
 if TYPE_CHECKING:
     from pathlib import Path

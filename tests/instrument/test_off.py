@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.recording import read_one
+from support.launch.recording import read_one
 
 import tracelens as tl
 from tracelens.errors import InvalidArgument

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from support.recording import read_one
+from support.launch.recording import read_one
 
 import tracelens as tl
 from tracelens_instrument import recorder

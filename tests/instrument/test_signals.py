@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import polars as pl
 import pytest
-from support.recording import read_one
+from support.launch.recording import read_one
 
 import tracelens as tl
 from tracelens_instrument.storage import rotation, segments

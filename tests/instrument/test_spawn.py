@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from support.recording import Recorded, read_all, run_child
+from support.launch.recording import Recorded, read_all, run_child
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,8 @@ import warnings
 from typing import TYPE_CHECKING
 
 import pytest
-from support.patience import until
-from support.recording import read, read_one, run_child
+from support.launch.patience import until
+from support.launch.recording import read, read_one, run_child
 
 import tracelens as tl
 from tracelens.conversion import segments

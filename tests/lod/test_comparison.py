@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 import pytest
-from support.stores import HOT, LATE, SLOW_RANK, open_run
+from support.web.stores import HOT, LATE, SLOW_RANK, open_run
 
 from tracelens.lod import comparison
 from tracelens.simulator.synthetic import Fault, Scenario

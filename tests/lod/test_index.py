@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.indexes import explained, recorded
-from support.patience import PATIENCE_S
+from support.launch.patience import PATIENCE_S
+from support.runs.indexes import explained, recorded
 
 from tracelens import load
 from tracelens.analyses import analyze

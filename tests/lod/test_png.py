@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import numpy as np
-from support.pngs import chunks, pixels_of
+from support.web.pngs import chunks, pixels_of
 
 from tracelens.lod import raster
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from support.frames import MS, scene_of
+from support.runs.frames import MS, scene_of
 
 from tracelens.lod import viewport
 from tracelens.lod.lanes import CODES, FIRST_LEVEL

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
-from support.indexes import explained, recorded
+from support.runs.indexes import explained, recorded
 
 from tracelens import load
 from tracelens.lod import opening

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
-from support.stores import slow_rank
+from support.web.stores import slow_rank
 
 from tracelens.lod import stacks
 from tracelens.lod.viewport import Window

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from support.crowds import crowd
-from support.frames import scene_of
+from support.runs.crowds import crowd
+from support.runs.frames import scene_of
 
 from tracelens.lod import viewport
 from tracelens.lod.lanes import FIRST_LEVEL, LEVELS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import polars as pl
-from support.frames import scene_of
+from support.runs.frames import scene_of
 
 from tracelens.lod import lanes, viewport
 from tracelens.lod.lanes import CODES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from support.frames import scene_of
+from support.runs.frames import scene_of
 
 from tracelens.lod import viewport
 

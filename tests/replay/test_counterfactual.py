@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.analysed import faults, report, trace
+from support.runs.analysed import faults, report, trace
 
 from tracelens.accounting.phases import job_ns
 from tracelens.replay.counterfactual import price

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.analysed import report, trace
+from support.runs.analysed import report, trace
 
 from tracelens.accounting.phases import job_ns
 from tracelens.simulator.synthetic import Fault, Scenario

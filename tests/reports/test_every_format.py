@@ -6,7 +6,7 @@ import unicodedata
 from dataclasses import replace
 
 import pytest
-from support.analysed import RUNS, report
+from support.runs.analysed import RUNS, report
 
 from tracelens.reports import REPORTS
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.analysed import RUNS, report
+from support.runs.analysed import RUNS, report
 
 from tracelens.model.findings import Finding
 from tracelens.model.trace import Alignment, HostClock

@@ -10,10 +10,10 @@ from typing import Any, get_args
 
 import pytest
 from jsonschema import Draft202012Validator
-from support.analysed import RUNS, report
-from support.damage import written
+from support.runs.analysed import RUNS, report
+from support.runs.damage import written
+from support.runs.tables import table_of
 from support.samples import Sample, manifest
-from support.tables import table_of
 
 from tracelens import Trace, load
 from tracelens.accounting.efficiency import CAUSES, SLOW_HOST

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from support.analysed import RUNS, report
+from support.runs.analysed import RUNS, report
 
 from tracelens.reports import to_markdown, to_text
 from tracelens.reports.tables import SHOWN, sections

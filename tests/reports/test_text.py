@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from support.analysed import RUNS, report
+from support.runs.analysed import RUNS, report
 
 from tracelens.reports import to_text
 

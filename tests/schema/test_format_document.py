@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.segments import Slot, write_folder
+from support.runs.segments import Slot, write_folder
 
 from tracelens.conversion.columns import SLOT
 from tracelens.conversion.segments import convert

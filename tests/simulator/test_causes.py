@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import polars as pl
 from polars.testing import assert_frame_equal
-from support.scenarios import BLOCKING, HEALTHY, HOT_SHARD, SLOW_BACKPROP
+from support.runs.scenarios import BLOCKING, HEALTHY, HOT_SHARD, SLOW_BACKPROP
 
 from tracelens.load import prepare
 from tracelens.simulator.synthetic import generate

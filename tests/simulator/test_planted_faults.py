@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
-from support.scenarios import HEALTHY
+from support.runs.scenarios import HEALTHY
 
 from tracelens.errors import InvalidArgument
 from tracelens.simulator.synthetic import Fault, Scenario, generate

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
-from support.analysed import trace
+from support.runs.analysed import trace
 
 from tracelens.simulator.synthetic import Fault, Scenario
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
-from support.traces import span, trace_of
+from support.runs.traces import span, trace_of
 
 from tracelens.accounting import phases
 from tracelens.analyses.stragglers.location import Culprit, culprit

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from support.gpu import Part, overlap_ns, read, torch
+from support.device.gpu import Part, overlap_ns, read, torch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
-from support.indexes import SLOW, explained, recorded
+from support.runs.indexes import SLOW, explained, recorded
 
 from tracelens.lod import index
 from tracelens.simulator.synthetic import Scenario

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from support.patience import PATIENCE_S
+from support.launch.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from tracelens.model.findings import Finding

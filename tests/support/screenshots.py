@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from support.browser import chromium, opened, served, settled
 from support.samples import SAMPLES, manifest, record
+from support.web.browser import chromium, opened, served, settled
 
 from tracelens.lod import raster
 from tracelens_dashboard.app import run_list
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser
     from playwright.sync_api import Page as Tab
-    from support.browser import Scheme
+    from support.web.browser import Scheme
 
     from tracelens.arrays import Ints
 

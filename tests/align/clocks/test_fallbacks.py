@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-from support.scenarios import HOT_SHARD
-from support.traces import call, span, trace_of
+from support.runs.scenarios import HOT_SHARD
+from support.runs.traces import call, span, trace_of
 
 from tracelens.align.clocks import common
 from tracelens.load import prepare

@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.scenarios import HOT_SHARD
-from support.traces import call, span, trace_of
+from support.runs.scenarios import HOT_SHARD
+from support.runs.traces import call, span, trace_of
 
 from tracelens.align.clocks import common
 from tracelens.simulator.synthetic import generate, random_clocks

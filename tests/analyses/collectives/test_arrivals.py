@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.analysed import report, trace
+from support.runs.analysed import report, trace
 
 from tracelens.accounting import phases
 from tracelens.analyses.collectives import arrivals

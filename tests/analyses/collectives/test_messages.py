@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.traces import WORLD, span, trace_of
+from support.runs.traces import WORLD, span, trace_of
 
 from tracelens.align.steps import divide
 from tracelens.analyses.collectives import transfers

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
-from support.traces import WORLD, call, span, trace_of
+from support.runs.traces import WORLD, call, span, trace_of
 
 from tracelens.accounting import phases
 from tracelens.analyses.collectives import arrivals

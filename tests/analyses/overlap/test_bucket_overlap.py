@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import polars as pl
 import pytest
-from support.analysed import report, trace
+from support.runs.analysed import report, trace
 
 from tracelens.accounting.phases import COMPUTE_CATEGORIES
 from tracelens.analyses.overlap import interleaving

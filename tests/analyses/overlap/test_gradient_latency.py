@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import polars as pl
 import pytest
-from support.analysed import report
-from support.traces import call, span, trace_of
+from support.runs.analysed import report
+from support.runs.traces import call, span, trace_of
 
 from tracelens.analyses import analyze
 from tracelens.analyses.overlap.gradient_latency import STAGES, steps_to_write

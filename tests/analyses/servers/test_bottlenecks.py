@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import polars as pl
 import pytest
-from support.analysed import faults, report, trace
+from support.runs.analysed import faults, report, trace
 
 from tracelens.accounting.phases import job_ns
 from tracelens.analyses import analyze

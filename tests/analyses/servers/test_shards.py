@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from support.analysed import faults, report
+from support.runs.analysed import faults, report
 
 from tracelens.simulator.synthetic import Scenario
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import polars as pl
 import pytest
-from support.analysed import report, trace
+from support.runs.analysed import report, trace
 
 from tracelens.analyses.servers import variable_placement
 from tracelens.simulator.synthetic import Scenario

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from support.analysed import report, trace
+from support.runs.analysed import report, trace
 
 from tracelens.accounting.phases import job_ns
 from tracelens.reports import to_markdown, to_text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from support.matrices import healthy, own_time
+from support.runs.matrices import healthy, own_time
 
 from tracelens.analyses.stragglers import detection, intermittent
 from tracelens.stats.window_scan import discoveries

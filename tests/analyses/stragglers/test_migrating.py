@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.matrices import Floats, healthy, own_time
+from support.runs.matrices import Floats, healthy, own_time
 
 from tracelens.analyses.stragglers import detection, episodes
 

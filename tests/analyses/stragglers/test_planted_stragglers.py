@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.matrices import STEP_NS, Floats, healthy, own_time
+from support.runs.matrices import STEP_NS, Floats, healthy, own_time
 
 from tracelens.accounting.compute_time import WARM_UP
 from tracelens.analyses.stragglers import detection

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from support.matrices import STEP_NS, Floats, healthy, own_time
+from support.runs.matrices import STEP_NS, Floats, healthy, own_time
 
 from tracelens.analyses.stragglers import detection, episodes
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.analysed import faults, report
+from support.runs.analysed import faults, report
 
 from tracelens.simulator.synthetic import Fault, Scenario, random_clocks
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.analysed import faults, report, trace
+from support.runs.analysed import faults, report, trace
 
 from tracelens.analyses import analyze
 from tracelens.simulator.synthetic import Fault, Scenario

@@ -6,7 +6,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from benchmarks.recorders.arm import Arm, Recorder, nothing
-from support.recording import read_one
+from support.launch.recording import read_one
 
 import tracelens as tl
 from tracelens_instrument.core.state import STATE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plotly.offline import get_plotlyjs
-from support.stores import slow_rank
+from support.web.stores import slow_rank
 
 from tracelens_dashboard.app import server
 from tracelens_dashboard.app.server import create_app

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from support.callbacks import URL, call
-from support.stores import slow_rank
+from support.web.callbacks import URL, call
+from support.web.stores import slow_rank
 
 from tracelens_dashboard.app.server import create_app
 from tracelens_dashboard.theme import GRAPH_CONFIG

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from plotly.utils import PlotlyJSONEncoder
-from support.callbacks import call
-from support.indexes import explained, recorded
-from support.stores import alone, slow_rank
+from support.runs.indexes import explained, recorded
+from support.web.callbacks import call
+from support.web.stores import alone, slow_rank
 
 from tracelens.lod import opening
 from tracelens.lod.run_data import Glance

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
 import pytest
-from support.ending import ENDING_S
-from support.patience import PATIENCE_S
-from support.stores import slow_rank
+from support.launch.ending import ENDING_S
+from support.launch.patience import PATIENCE_S
+from support.web.stores import slow_rank
 
 from tracelens.errors import InvalidArgument
 from tracelens.simulator.synthetic import Scenario, write

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 import pytest
-from support.callbacks import URL
-from support.stores import slow_rank
+from support.web.callbacks import URL
+from support.web.stores import slow_rank
 
 from tracelens_dashboard.app.guards import EVERYWHERE, LOOPBACK, Access
 from tracelens_dashboard.app.server import create_app

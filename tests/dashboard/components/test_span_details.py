@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from plotly.utils import PlotlyJSONEncoder
-from support.stores import SLOW_RANK, devices, sharded, slow_rank, traced
+from support.web.stores import SLOW_RANK, devices, sharded, slow_rank, traced
 
 from tracelens.accounting import phases
 from tracelens_dashboard.components.timeline import answers

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.frames import MS, scene_of
-from support.stores import slow_rank
+from support.runs.frames import MS, scene_of
+from support.web.stores import slow_rank
 
 from tracelens.lod import search
 from tracelens.lod.viewport import Window

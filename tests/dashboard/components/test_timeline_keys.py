@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.stores import LATE, SLOW_RANK, open_run, sharded, slow_rank
+from support.web.stores import LATE, SLOW_RANK, open_run, sharded, slow_rank
 
 from tracelens.lod.viewport import Window
 from tracelens_dashboard.components.timeline import keys

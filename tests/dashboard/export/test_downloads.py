@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.callbacks import call
-from support.stores import LATE, SLOW_RANK, report_of, slow_rank, traced
+from support.web.callbacks import call
+from support.web.stores import LATE, SLOW_RANK, report_of, slow_rank, traced
 
 from tracelens.exports import perfetto
 from tracelens_dashboard.app.server import create_app

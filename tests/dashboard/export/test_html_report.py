@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
-from support.indexes import recorded
-from support.stores import LATE, SLOW_RANK, alone, devices, report_of, sharded, slow_rank, traced
+from support.runs.indexes import recorded
+from support.web.stores import (
+    LATE,
+    SLOW_RANK,
+    alone,
+    devices,
+    report_of,
+    sharded,
+    slow_rank,
+    traced,
+)
 
 from tracelens.cli import main
 from tracelens.simulator.synthetic import Scenario

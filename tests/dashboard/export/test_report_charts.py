@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from support.analysed import report, trace
-from support.sampled import SLOW, sampled
-from support.stores import HOT, LATE, open_run, sharded
+from support.runs.analysed import report, trace
+from support.runs.sampled import SLOW, sampled
+from support.web.stores import HOT, LATE, open_run, sharded
 
 from tracelens.model.findings import KINDS
 from tracelens.simulator.synthetic import Fault, Scenario

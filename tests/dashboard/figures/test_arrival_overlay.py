@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from support.callbacks import call
-from support.stores import SLOW_RANK, slow_rank, traced
+from support.web.callbacks import call
+from support.web.stores import SLOW_RANK, slow_rank, traced
 
 from tracelens_dashboard.app.server import create_app
 from tracelens_dashboard.figures.timeline import overlays, plot

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 from plotly.utils import PlotlyJSONEncoder
-from support.analysed import report, trace
-from support.views import view_of
+from support.runs.analysed import report, trace
+from support.web.views import view_of
 
 from tracelens.simulator.synthetic import Fault, Scenario
 from tracelens_dashboard.components.timeline import answers

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
-from support.analysed import report, trace
+from support.runs.analysed import report, trace
 
 from tracelens.analyses import analyze
 from tracelens.load import prepare

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.crowds import crowd, with_peaks
-from support.pngs import chunks, pixels_of
+from support.runs.crowds import crowd, with_peaks
+from support.web.pngs import chunks, pixels_of
 
 from tracelens.lod.lanes import FIRST_LEVEL, LEVELS
 from tracelens_dashboard import theme as themes

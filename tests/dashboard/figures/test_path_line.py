@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 from plotly.utils import PlotlyJSONEncoder
-from support.stores import report_of, slow_rank, traced
+from support.web.stores import report_of, slow_rank, traced
 
 from tracelens.simulator.synthetic import Scenario
 from tracelens_dashboard.components.timeline import controls

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
-from support.stores import SHARDED, sharded
+from support.web.stores import SHARDED, sharded
 
 from tracelens_dashboard.figures import shards
 from tracelens_dashboard.theme import LIGHT

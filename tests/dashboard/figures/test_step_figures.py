@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.stores import LATE, SLOW_RANK, open_run, slow_rank
+from support.web.stores import LATE, SLOW_RANK, open_run, slow_rank
 
 from tracelens.lod import regimes
 from tracelens.lod.step_times import StepGrid, StepTimes, Times

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
-from support.frames import MS, run_of
+from support.runs.frames import MS, run_of
 
 from tracelens.lod import residuals
 from tracelens.lod.step_times import Times

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.frames import run_of
-from support.stores import slow_rank
+from support.runs.frames import run_of
+from support.web.stores import slow_rank
 
 from tracelens.lod import residuals
 from tracelens.lod.step_times import Times

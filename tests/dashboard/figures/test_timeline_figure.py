@@ -6,7 +6,7 @@ import base64
 from dataclasses import replace
 
 import pytest
-from support.stores import DEVICES, SLOW_RANK, devices, sharded, slow_rank, traced
+from support.web.stores import DEVICES, SLOW_RANK, devices, sharded, slow_rank, traced
 
 from tracelens.accounting import phases
 from tracelens.lod.raster import PNG_SIGNATURE

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from plotly.utils import PlotlyJSONEncoder
-from support.callbacks import call
-from support.indexes import explained, recorded
-from support.stores import slow_rank
+from support.runs.indexes import explained, recorded
+from support.web.callbacks import call
+from support.web.stores import slow_rank
 
 from tracelens.lod import comparison
 from tracelens.simulator.synthetic import Fault, Scenario

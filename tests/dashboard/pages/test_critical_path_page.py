@@ -6,8 +6,8 @@ from functools import cache
 
 import polars as pl
 import pytest
-from support.stores import SLOW_RANK, alone, slow_rank, traced
-from support.views import view_of
+from support.web.stores import SLOW_RANK, alone, slow_rank, traced
+from support.web.views import view_of
 
 from tracelens.accounting import phases
 from tracelens.analyses import critical_path

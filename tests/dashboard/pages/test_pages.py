@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 from plotly.utils import PlotlyJSONEncoder
-from support.callbacks import call
-from support.stores import LATE, SLOW_RANK, alone, report_of, sharded, slow_rank
+from support.web.callbacks import call
+from support.web.stores import LATE, SLOW_RANK, alone, report_of, sharded, slow_rank
 
 from tracelens.load import prepare
 from tracelens.simulator.synthetic import generate

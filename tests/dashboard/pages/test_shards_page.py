@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
-from support.callbacks import call
-from support.stores import open_run, sharded, slow_rank
-from support.views import view_of
+from support.web.callbacks import call
+from support.web.stores import open_run, sharded, slow_rank
+from support.web.views import view_of
 
 from tracelens.analyses.servers.asynchrony import WORKER_COLUMNS
 from tracelens.simulator.synthetic import Scenario

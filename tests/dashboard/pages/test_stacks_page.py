@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from dash.exceptions import PreventUpdate
 from plotly.utils import PlotlyJSONEncoder
-from support.sampled import LATE_RANK, MAIN, SLOW, WORK, sampled
-from support.stores import LATE, slow_rank
-from support.views import view_of
+from support.runs.sampled import LATE_RANK, MAIN, SLOW, WORK, sampled
+from support.web.stores import LATE, slow_rank
+from support.web.views import view_of
 
 from tracelens_dashboard.components import finding_card
 from tracelens_dashboard.figures import axes, sampled_stacks

@@ -6,8 +6,8 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from support.callbacks import call
-from support.indexes import explained, recorded
+from support.runs.indexes import explained, recorded
+from support.web.callbacks import call
 
 from tracelens import load
 from tracelens.errors import TraceNotFound, UnusableInput

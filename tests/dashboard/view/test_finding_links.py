@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
-from support.stores import HOT, LATE, SLOW_RANK, sharded, slow_rank, traced
-from support.views import view_of
+from support.web.stores import HOT, LATE, SLOW_RANK, sharded, slow_rank, traced
+from support.web.views import view_of
 
 from tracelens.lod import residuals
 from tracelens.model.findings import KINDS, Finding

@@ -6,8 +6,8 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from support.browser import chromium, served
 from support.samples import SAMPLES
+from support.web.browser import chromium, served
 
 from tracelens.simulator.synthetic import Fault, Scenario, write
 from tracelens_dashboard.app import run_list

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
-from support.accessibility import faint, nameless, tabbed
-from support.browser import opened, settled
-from support.patience import until
+from support.launch.patience import until
+from support.web.accessibility import faint, nameless, tabbed
+from support.web.browser import opened, settled
 
 from tracelens_dashboard.app import run_list
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
-from support.browser import Watch, box_of, opened, served
+from support.web.browser import Watch, box_of, opened, served
 
 from tracelens.simulator.synthetic import Fault, Scenario, write
 from tracelens_dashboard.pages import PAGES

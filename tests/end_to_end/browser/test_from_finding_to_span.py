@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
-from support.browser import box_of, opened, place_saying, served, settled
-from support.patience import until
+from support.launch.patience import until
+from support.web.browser import box_of, opened, place_saying, served, settled
 
 from tracelens.simulator.synthetic import Fault, Scenario, write
 from tracelens_dashboard.app import server

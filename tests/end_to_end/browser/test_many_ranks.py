@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
-from support.browser import chromium, opened
-from support.crowds import crowd, with_peaks
-from support.patience import until
-from support.pixels import coloured, plot
+from support.launch.patience import until
+from support.runs.crowds import crowd, with_peaks
+from support.web.browser import chromium, opened
+from support.web.pixels import coloured, plot
 from waitress import create_server
 
 from tracelens_dashboard import theme

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
-from support.browser import box_of, opened
+from support.web.browser import box_of, opened
 
 from tracelens_dashboard.pages import (
     collectives,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
-from support.browser import box_of, opened, served
-from support.indexes import explained, recorded
+from support.runs.indexes import explained, recorded
+from support.web.browser import box_of, opened, served
 
 from tracelens.simulator.synthetic import Fault, Scenario
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
-from support.browser import box_of, opened, place_saying, served
-from support.pixels import coloured, plot
+from support.web.browser import box_of, opened, place_saying, served
+from support.web.pixels import coloured, plot
 
 from tracelens.lod.lanes import CODES, SHADE, SHADES
 from tracelens.simulator.synthetic import Fault, Scenario, write

@@ -7,7 +7,7 @@ from queue import Queue
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
-from support.patience import PATIENCE_S
+from support.launch.patience import PATIENCE_S
 
 from tracelens_instrument import recorder
 from tracelens_instrument.core import clock

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from support.mpi import run_alone
-from support.recording import read_one
+from support.launch.mpi import run_alone
+from support.launch.recording import read_one
 
 if TYPE_CHECKING:
     from pathlib import Path

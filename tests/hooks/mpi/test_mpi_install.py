@@ -7,10 +7,10 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from support.mpi import MPIEXEC
-from support.patience import PATIENCE_S
-from support.record import record_command
-from support.recording import clean_environment, read_one, run_child
+from support.launch.mpi import MPIEXEC
+from support.launch.patience import PATIENCE_S
+from support.launch.record import record_command
+from support.launch.recording import clean_environment, read_one, run_child
 
 if TYPE_CHECKING:
     from pathlib import Path

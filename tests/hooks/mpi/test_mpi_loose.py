@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.mpi import in_all_ways, run_calls
+from support.launch.mpi import in_all_ways, run_calls
 
 from tracelens_instrument.hooks.mpi.table import COLLECTIVES
 
 if TYPE_CHECKING:
-    from support.recording import Recorded
+    from support.launch.recording import Recorded
 
 ARRAY = 4 * 8
 WHOLE = "[{0}, ([2, 2], [0, 2]), MPI.DOUBLE]"

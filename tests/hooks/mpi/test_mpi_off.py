@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.recording import run_child
+from support.launch.recording import run_child
 
 
 def test_the_communicator_is_returned_as_it_is() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from support.mpi import run_alone, run_ranks
-from support.recording import read_all, read_one
+from support.launch.mpi import run_alone, run_ranks
+from support.launch.recording import read_all, read_one
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,8 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.mpi import run_ranks
-from support.recording import Recorded, read_all
+from support.launch.mpi import run_ranks
+from support.launch.recording import Recorded, read_all
 
 import tracelens as tl
 from tracelens.schema.vocabulary import COLLECTIVES

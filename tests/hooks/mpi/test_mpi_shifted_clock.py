@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
-from support.mpi import run_apart
-from support.recording import Recorded, read_all
-from support.shifted import AHEAD_S, SHIFT, skip_if_clocks_cannot_be_shifted
+from support.launch.mpi import run_apart
+from support.launch.recording import Recorded, read_all
+from support.launch.shifted import AHEAD_S, SHIFT, skip_if_clocks_cannot_be_shifted
 
 import tracelens as tl
 

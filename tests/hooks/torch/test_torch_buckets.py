@@ -6,9 +6,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.patience import until
-from support.recording import read_one
-from support.torch_training import Training, dist, group_of_one, network, torch
+from support.launch.patience import until
+from support.launch.recording import read_one
+from support.launch.torch_training import Training, dist, group_of_one, network, torch
 
 import tracelens as tl
 

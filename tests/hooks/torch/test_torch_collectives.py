@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.record import record_command
-from support.recording import Recorded, read_all
-from support.torchrun import run_ranks, torchrun_command
+from support.launch.record import record_command
+from support.launch.recording import Recorded, read_all
+from support.launch.torchrun import run_ranks, torchrun_command
 
 import tracelens as tl
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.recording import Recorded, read_one
-from support.simulated_device import SimulatedDevice
-from support.torch_training import Training, group_of_one, network, torch
+from support.device.simulated_device import SimulatedDevice
+from support.launch.recording import Recorded, read_one
+from support.launch.torch_training import Training, group_of_one, network, torch
 
 import tracelens as tl
 from tracelens_instrument.device import cuda, timebase

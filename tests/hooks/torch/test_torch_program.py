@@ -9,8 +9,8 @@ import pickletools
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.recording import read_one
-from support.torch_training import Training, group_of_one, network, torch
+from support.launch.recording import read_one
+from support.launch.torch_training import Training, group_of_one, network, torch
 
 import tracelens as tl
 from tracelens.errors import InvalidArgument

@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from support.torch_training import network
+from support.launch.torch_training import network
 
 import tracelens as tl
 from tracelens_instrument.hooks.torch import hook

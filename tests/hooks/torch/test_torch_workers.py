@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.recording import Recorded, read_all, read_one
-from support.torch_training import Training, loader, torch
+from support.launch.recording import Recorded, read_all, read_one
+from support.launch.torch_training import Training, loader, torch
 
 import tracelens as tl
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.recording import read_one
+from support.launch.recording import read_one
 
 import tracelens as tl
 from tracelens.schema.side import ClockReading

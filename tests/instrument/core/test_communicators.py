@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from support.recording import read_one
+from support.launch.recording import read_one
 
 import tracelens as tl
 from tracelens.schema.side import from_lines

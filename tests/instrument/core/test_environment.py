@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from support.recording import clean_environment, read_all, read_one, run_child
+from support.launch.recording import clean_environment, read_all, read_one, run_child
 
 import tracelens as tl
 from tracelens_instrument import lifecycle, recorder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from support.recording import read_one
+from support.launch.recording import read_one
 
 import tracelens as tl
 

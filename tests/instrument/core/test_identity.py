@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.recording import read_one
+from support.launch.recording import read_one
 
 import tracelens as tl
 from tracelens_instrument import recorder

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from support.recording import read_one
+from support.launch.recording import read_one
 
 import tracelens as tl
 

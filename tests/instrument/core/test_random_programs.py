@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.recording import read_one
+from support.launch.recording import read_one
 
 import tracelens as tl
 

@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import polars as pl
-from support.recording import read_one, run_child
+from support.launch.recording import read_one, run_child
 
 import tracelens as tl
 from tracelens_instrument import recorder

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import given
 from hypothesis import strategies as st
-from support.simulated_device import SimulatedDevice
+from support.device.simulated_device import SimulatedDevice
 
 from tracelens_instrument.device.timebase import ANCHOR_EVERY_NS, Anchors
 

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.patience import PATIENCE_S
-from support.recording import clean_environment, read_all, read_one
+from support.launch.patience import PATIENCE_S
+from support.launch.recording import clean_environment, read_all, read_one
 
 pytestmark = pytest.mark.end_to_end
 
@@ -17,7 +17,7 @@ TESTS = str(Path(__file__).parents[2])
 PROGRAM = """
 import os, signal, sys, time
 import tracelens as tl
-from support.simulated_device import SimulatedDevice
+from support.device.simulated_device import SimulatedDevice
 from tracelens_instrument.device import timebase
 
 parent = os.getpid()

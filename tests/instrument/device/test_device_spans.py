@@ -8,8 +8,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.recording import Recorded, read_one
-from support.simulated_device import SimulatedDevice
+from support.device.simulated_device import SimulatedDevice
+from support.launch.recording import Recorded, read_one
 
 import tracelens as tl
 from tracelens_instrument.device import timebase

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.recording import read_one
-from support.simulated_device import SimulatedDevice
+from support.device.simulated_device import SimulatedDevice
+from support.launch.recording import read_one
 
 import tracelens as tl
 from tracelens_instrument.device.times import MOST_WAITING, DeviceTimes

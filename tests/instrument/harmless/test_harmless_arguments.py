@@ -7,10 +7,10 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from support import absurd
-from support.harmless import both_recorders, harmless
-from support.patience import PATIENCE_S
-from support.recording import clean_environment, read_one
+from support.launch import absurd
+from support.launch.harmless import both_recorders, harmless
+from support.launch.patience import PATIENCE_S
+from support.launch.recording import clean_environment, read_one
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
-from support.recording import read_one
+from support.launch.recording import read_one
 
 import tracelens as tl
 from tracelens.schema.record import RECORD_BYTES

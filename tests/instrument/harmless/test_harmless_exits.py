@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from support.harmless import both_recorders, harmless
-from support.recording import read_all
+from support.launch.harmless import both_recorders, harmless
+from support.launch.recording import read_all
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from support.harmless import both_recorders, harmless
+from support.launch.harmless import both_recorders, harmless
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
-from support.harmless import both_recorders, harmless
-from support.recording import read_one
+from support.launch.harmless import both_recorders, harmless
+from support.launch.recording import read_one
 
 from tracelens_instrument.core import registry
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support.harmless import RECORDERS, both_recorders, harmless
-from support.recording import read_all, read_one
+from support.launch.harmless import RECORDERS, both_recorders, harmless
+from support.launch.recording import read_all, read_one
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

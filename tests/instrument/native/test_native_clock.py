@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from support.recording import run_child
+from support.launch.recording import run_child
 
 from tracelens_instrument.core import backend, clock
 

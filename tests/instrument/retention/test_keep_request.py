@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import pytest
-from support.recording import read_all, read_one, run_child
+from support.launch.recording import read_all, read_one, run_child
 
 import tracelens as tl
 from tracelens_instrument.retention import last_steps

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.record import run_record
-from support.recording import read_all, read_one, run_child
+from support.launch.record import run_record
+from support.launch.recording import read_all, read_one, run_child
 
 import tracelens as tl
 from tracelens.errors import InvalidArgument

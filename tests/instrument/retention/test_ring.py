@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.recording import Recorded, read_one, run_child
+from support.launch.recording import Recorded, read_one, run_child
 
 import tracelens as tl
 from tracelens.schema.record import RECORD_BYTES

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.converters import converted, converters_of, kill
-from support.patience import PATIENCE_S, until
-from support.recording import clean_environment, read_one, run_child
+from support.launch.converters import converted, converters_of, kill
+from support.launch.patience import PATIENCE_S, until
+from support.launch.recording import clean_environment, read_one, run_child
 
 import tracelens as tl
 from tracelens.conversion.folder import load_progress

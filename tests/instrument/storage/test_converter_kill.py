@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
-from support.converters import converters_of, kill
-from support.patience import until
-from support.recording import clean_environment, read_one
+from support.launch.converters import converters_of, kill
+from support.launch.patience import until
+from support.launch.recording import clean_environment, read_one
 
 from tracelens.conversion.segments import convert
 

@@ -8,7 +8,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from support.recording import read_one, run_child
+from support.launch.recording import read_one, run_child
 
 import tracelens as tl
 from tracelens.schema.record import RECORD_BYTES

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 import pytest
-from support.recording import clean_environment, read_one
+from support.launch.recording import clean_environment, read_one
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support.ending import ended
-from support.patience import PATIENCE_S
-from support.recording import clean_environment, read_one, run_child
+from support.launch.ending import ended
+from support.launch.patience import PATIENCE_S
+from support.launch.recording import clean_environment, read_one, run_child
 
 import tracelens as tl
 from tracelens.schema.host import host_name, read_note

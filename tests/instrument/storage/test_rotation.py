@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support.recording import read_one
+from support.launch.recording import read_one
 
 import tracelens as tl
 from tracelens.schema.record import RECORD_BYTES

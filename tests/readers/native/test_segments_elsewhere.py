@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from support.segments import Slot, write_folder
+from support.runs.segments import Slot, write_folder
 
 import tracelens as tl
 from tracelens.conversion.segments import convert

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from polars.testing import assert_frame_equal
-from support.scenarios import HOT_SHARD, TWO_HOSTS
+from support.runs.scenarios import HOT_SHARD, TWO_HOSTS
 
 from tracelens import load
 from tracelens.readers.native import assemble, spill

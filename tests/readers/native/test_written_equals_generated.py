@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from polars.testing import assert_frame_equal
-from support.scenarios import BLOCKING, DEVICES, HEALTHY, HOT_SHARD, TWO_HOSTS
+from support.runs.scenarios import BLOCKING, DEVICES, HEALTHY, HOT_SHARD, TWO_HOSTS
 
 from tracelens import load
 from tracelens.simulator.synthetic import Scenario, generate, write

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from support.tables import rows
+from support.runs.tables import rows
 
 from tracelens import Trace
 from tracelens.errors import InvalidArgument, UnusableInput

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from plotly.utils import PlotlyJSONEncoder
-from support.analysed import RUNS
-from support.analysed import trace as simulated
-from support.tables import table_of
+from support.runs.analysed import RUNS
+from support.runs.analysed import trace as simulated
+from support.runs.tables import table_of
 
 from tracelens import load
 from tracelens_dashboard.pages import PAGES, Page

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from support.analysed import RUNS
-from support.analysed import trace as simulated
-from support.tables import table_of
+from support.runs.analysed import RUNS
+from support.runs.analysed import trace as simulated
+from support.runs.tables import table_of
 
 from tracelens import load
 from tracelens.cli import main

@@ -6,9 +6,9 @@ from typing import Any
 
 import polars as pl
 import pytest
-from support.analysed import RUNS
-from support.analysed import trace as simulated
-from support.tables import table_of
+from support.runs.analysed import RUNS
+from support.runs.analysed import trace as simulated
+from support.runs.tables import table_of
 
 from tracelens import Trace
 from tracelens.analyses import analyze

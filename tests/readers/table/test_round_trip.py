@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from support.analysed import RUNS
-from support.analysed import trace as simulated
+from support.runs.analysed import RUNS
+from support.runs.analysed import trace as simulated
+from support.runs.tables import comparable, table_of
 from support.samples import Sample, manifest
-from support.tables import comparable, table_of
 
 from tracelens import Trace, load
 from tracelens.analyses import analyze

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.tables import rows
+from support.runs.tables import rows
 
 from tracelens import Trace
 from tracelens.analyses import analyze

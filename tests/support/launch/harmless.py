@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
-from support.patience import PATIENCE_S
-from support.recording import clean_environment
+from support.launch.patience import PATIENCE_S
+from support.launch.recording import clean_environment
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pyarrow as pa
-from support.patience import PATIENCE_S
+from support.launch.patience import PATIENCE_S
 
 from tracelens.conversion.segments import decode
 from tracelens.schema.side import SideTables

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import polars as pl
-from support.stores import LATE, SLOW_RANK, report_of, traced
+from support.web.stores import LATE, SLOW_RANK, report_of, traced
 
 from tracelens.model.trace import SAMPLE_COLUMNS
 from tracelens_dashboard.runs.store import Store

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Final
 
-from support.browser import box_of
+from support.web.browser import box_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -6,15 +6,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from support.mpi import launch
-from support.record import run_record
-from support.recording import Recorded, read_all
-from support.torchrun import torchrun_command
+from support.launch.mpi import launch
+from support.launch.record import run_record
+from support.launch.recording import Recorded, read_all
+from support.launch.torchrun import torchrun_command
 
 if TYPE_CHECKING:
     import subprocess
 
-EXAMPLES = Path(__file__).parents[2] / "instrument" / "examples"
+EXAMPLES = Path(__file__).parents[3] / "instrument" / "examples"
 
 
 def run_example(

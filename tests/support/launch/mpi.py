@@ -9,8 +9,8 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from support.patience import PATIENCE_S
-from support.recording import Recorded, clean_environment, read_one
+from support.launch.patience import PATIENCE_S
+from support.launch.recording import Recorded, clean_environment, read_one
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,7 +7,7 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-from support.patience import until
+from support.launch.patience import until
 
 
 def converters_of(folder: Path) -> list[int]:

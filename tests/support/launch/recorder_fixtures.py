@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from support.recording import clean_environment
+from support.launch.recording import clean_environment
 
 import tracelens as tl
 from tracelens_instrument import lifecycle

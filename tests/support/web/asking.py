@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from support.callbacks import URL, request
+from support.web.callbacks import URL, request
 
 from tracelens import load
 from tracelens_dashboard.app.server import create_app

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import expect, sync_playwright
-from support.ending import ended
-from support.patience import until
+from support.launch.ending import ended
+from support.launch.patience import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from support.patience import PATIENCE_S
-from support.recording import clean_environment
+from support.launch.patience import PATIENCE_S
+from support.launch.recording import clean_environment
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,0 +1,1 @@
+"""Starts recorders, trainings and launchers as users do, and waits for them."""

@@ -1,0 +1,1 @@
+"""Runs made by hand or simulated, in memory and as files."""

@@ -1,0 +1,1 @@
+"""The dashboard's pages, asked by HTTP or seen in a real browser."""

@@ -9,7 +9,7 @@ import pytest
 from support.runs.analysed import RUNS, faults, report, trace
 
 from tracelens.analyses import ANALYSES, Analysis, analyze
-from tracelens.model import findings
+from tracelens.model.finding_kinds import KINDS as FINDING_KINDS
 from tracelens.model.findings import Pattern
 from tracelens.schema.vocabulary import KINDS
 from tracelens.simulator.synthetic import Scenario
@@ -42,7 +42,7 @@ def test_findings_are_well_formed(run: str) -> None:
     """Words are those of the contract, shares are shares, steps are in the run."""
     found = report(RUNS[run][0])
     for finding in found.findings:
-        assert finding.kind in findings.KINDS
+        assert finding.kind in FINDING_KINDS
         assert finding.phase is None or finding.phase in KINDS
         assert finding.pattern is None or finding.pattern in get_args(Pattern)
         assert finding.sentence.endswith(".")

@@ -10,17 +10,8 @@ from typing import TYPE_CHECKING, get_args
 import pytest
 
 from tracelens.accounting.phases import CATEGORIES
-from tracelens.model.findings import (
-    KINDS,
-    Category,
-    Details,
-    Finding,
-    FindingKind,
-    Group,
-    fields_of,
-    healthy,
-    suppressed,
-)
+from tracelens.model.finding_kinds import KINDS, Category, FindingKind, Group, fields_of
+from tracelens.model.findings import Details, Finding, healthy, suppressed
 from tracelens_dashboard.pages import PAGES
 
 if TYPE_CHECKING:
@@ -28,7 +19,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 ANALYSES = ROOT / "tracelens" / "analyses"
-TABLE = ROOT / "tracelens" / "model" / "findings.py"
+TABLE = ROOT / "tracelens" / "model" / "finding_kinds.py"
 # Names that are no kinds where they stand: a cause of the waterfall, and a kind of note.
 OTHER_MEANINGS = {"slow_host": "cause", "desync": "note"}
 UNREPORTED = {"insufficient_evidence"}  # no analysis has a finding of it yet

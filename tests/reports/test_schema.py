@@ -18,7 +18,7 @@ from support.samples import Sample, manifest
 from tracelens import Trace, load
 from tracelens.accounting.efficiency import CAUSES, SLOW_HOST
 from tracelens.analyses import analyze
-from tracelens.model import findings
+from tracelens.model.finding_kinds import KINDS as FINDING_KINDS
 from tracelens.model.findings import Finding, Pattern
 from tracelens.model.result import REPORT_FORMAT, Report, Summary
 from tracelens.model.trace import HostClock, Note
@@ -66,7 +66,7 @@ def test_the_words_are_those_of_the_code() -> None:
     """Kinds, patterns, phases, causes and fields are neither fewer nor more."""
     parts = SCHEMA["$defs"]
     finding = parts["finding"]["properties"]
-    assert finding["kind"]["enum"] == list(findings.KINDS)
+    assert finding["kind"]["enum"] == list(FINDING_KINDS)
     assert finding["pattern"]["enum"] == [*get_args(Pattern), None]
     assert finding["phase"]["enum"] == [*KINDS, None]
     assert list(finding) == [field.name for field in fields(Finding)]

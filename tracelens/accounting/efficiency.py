@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from tracelens.accounting.phases import CATEGORIES, job_ns
-from tracelens.model.findings import KINDS, Finding
+from tracelens.model.finding_kinds import KINDS
 from tracelens.model.result import Efficiency, Share
 from tracelens.schema.vocabulary import USEFUL_KINDS
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tracelens.accounting.phases import Phases
+    from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
 
 __all__ = [

@@ -12,7 +12,8 @@ from typing import Any, Final, get_args
 
 from jsonschema import Draft202012Validator
 
-from tracelens.model.findings import KINDS, Pattern
+from tracelens.model.finding_kinds import KINDS
+from tracelens.model.findings import Pattern
 
 __all__ = ["generated", "problems", "report_schema"]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tracelens.model.findings import KINDS, healthy
+from tracelens.model.finding_kinds import KINDS
+from tracelens.model.findings import healthy
 from tracelens.model.fmt import percent
 from tracelens.reports.messages import cause, clean, headline, noted, saving
 from tracelens.reports.tables import sections

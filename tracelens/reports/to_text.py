@@ -11,7 +11,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tracelens.model.findings import KINDS, healthy
+from tracelens.model.finding_kinds import KINDS
+from tracelens.model.findings import healthy
 from tracelens.model.fmt import duration, percent
 from tracelens.reports.messages import cause, clean, headline, noted, saving
 from tracelens.reports.tables import sections

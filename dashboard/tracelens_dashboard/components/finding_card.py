@@ -9,7 +9,7 @@ from dash import dcc, html
 
 from tracelens.accounting.phases import COMPUTE_CATEGORIES
 from tracelens.model import fmt
-from tracelens.model.findings import KINDS
+from tracelens.model.finding_kinds import KINDS
 from tracelens.reports.messages import clean
 from tracelens_dashboard import text, theme
 from tracelens_dashboard.view import links

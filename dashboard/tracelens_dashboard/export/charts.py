@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tracelens.lod import regimes, stacks
 from tracelens.lod.step_times import StepGrid
-from tracelens.model.findings import KINDS
+from tracelens.model.finding_kinds import KINDS
 from tracelens_dashboard.figures import (
     arrival_skew,
     axes,
@@ -33,7 +33,7 @@ from tracelens_dashboard.view import peer_stacks, viewport
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tracelens.model.findings import Group
+    from tracelens.model.finding_kinds import Group
     from tracelens_dashboard.figures.timeline.frame import Frame
     from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.theme import Theme

@@ -8,7 +8,7 @@ import dash_mantine_components as dmc
 from dash import html
 
 from tracelens.lod.viewport import Window
-from tracelens.model.findings import KINDS
+from tracelens.model.finding_kinds import KINDS
 from tracelens_dashboard.components import chart, finding_card
 from tracelens_dashboard.figures import arrival_skew, bandwidth
 from tracelens_dashboard.view import links

@@ -8,7 +8,7 @@ import dash_mantine_components as dmc
 from dash import Input, html
 
 from tracelens.lod.viewport import Window
-from tracelens.model.findings import KINDS
+from tracelens.model.finding_kinds import KINDS
 from tracelens_dashboard.components import chart, finding_card
 from tracelens_dashboard.figures import interleaving
 from tracelens_dashboard.ids import aria

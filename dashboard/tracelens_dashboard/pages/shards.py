@@ -9,7 +9,7 @@ import polars as pl
 from dash import Input, dcc, html
 
 from tracelens.lod.viewport import Window
-from tracelens.model.findings import KINDS
+from tracelens.model.finding_kinds import KINDS
 from tracelens_dashboard.components import chart, finding_card
 from tracelens_dashboard.figures import shards, staleness
 from tracelens_dashboard.ids import aria

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens.lod.viewport import Window
-from tracelens.model.findings import KINDS
+from tracelens.model.finding_kinds import KINDS
 from tracelens_dashboard.view.state import MOST_PINS, ViewState
 
 if TYPE_CHECKING:

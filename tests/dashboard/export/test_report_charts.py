@@ -10,7 +10,7 @@ from support.runs.analysed import report, trace
 from support.runs.sampled import SLOW, sampled
 from support.web.stores import HOT, LATE, open_run, sharded
 
-from tracelens.model.findings import KINDS
+from tracelens.model.finding_kinds import KINDS
 from tracelens.simulator.synthetic import Fault, Scenario
 from tracelens_dashboard.export import charts
 from tracelens_dashboard.runs.store import Store

@@ -12,7 +12,8 @@ from support.web.stores import HOT, LATE, SLOW_RANK, sharded, slow_rank, traced
 from support.web.views import view_of
 
 from tracelens.lod import residuals
-from tracelens.model.findings import KINDS, Finding
+from tracelens.model.finding_kinds import KINDS
+from tracelens.model.findings import Finding
 from tracelens_dashboard.components import finding_card
 from tracelens_dashboard.figures import axes, stragglers
 from tracelens_dashboard.pages import PAGES, overview

@@ -1,0 +1,421 @@
+"""The one table of the kinds of finding: `KINDS`.
+
+A kind is added by the analysis that reports it and by one entry here. All else that depends on the
+kind stands in its entry: its title, the sentence that an analysis fills in (`Finding.of`), the page
+that shows the evidence, and which other findings explain the same loss. docs/report.schema.json is
+written from the table (`python -m tracelens.reports.schema`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from string import Formatter
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["KINDS", "Category", "FindingKind", "Group", "Place", "Suppression", "fields_of"]
+
+Category = Literal["fault", "opportunity"]
+Group = Literal["ranks", "network", "servers", "overlap", "whole job", "trace"]
+
+
+class Place(NamedTuple):
+    """A page of the dashboard that shows what a finding speaks of, and the label of the link to it."""
+
+    path: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Suppression:
+    """Kinds that explain the same loss, so that one of them is reported in place of this one.
+
+    One of them must save at least `share` of this one's own saving, or all of them together if they are
+    `summed`; without a share, they must name all its ranks.
+    """
+
+    by: tuple[str, ...]
+    share: float | None = None
+    summed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindingKind:
+    """An entry of `KINDS`.
+
+    `sentence` is a `str.format` template with named fields, which the analysis gives as text, and
+    `cases` are the templates of sentences for other cases. A field named `saving` is filled in from the
+    finding. `category` is null where it depends on the finding. `page` shows the evidence, null where
+    the timeline does; its card stands on that page and on those of `also_on`. A finding that names
+    neither rank nor shard leads to the step with most time of the category `worst_of`. Of a kind that
+    `names_hosts`, whole hosts are slow rather than ranks.
+    """
+
+    kind: str
+    title: str
+    group: Group
+    sentence: str
+    cases: Mapping[str, str] = field(default_factory=dict)
+    category: Category | None = None
+    page: Place | None = None
+    also_on: tuple[str, ...] = ()
+    worst_of: str | None = None
+    suppressed: Suppression | None = None
+    names_hosts: bool = False
+
+    def template(self, case: str = "") -> str:
+        """Return the sentence of a case; without one, the main one."""
+        return self.cases[case] if case else self.sentence
+
+    def message(self, case: str, fields: Mapping[str, str]) -> str:
+        """Fill in the sentence of a case; all its fields must be given, and no others."""
+        template = self.template(case)
+        named = fields_of(template)
+        if set(fields) != named:
+            raise ValueError(
+                f"the sentence of {self.kind!r} has the fields {sorted(named)}; "
+                f"given are {sorted(fields)}"
+            )
+        return template.format(**fields)
+
+    def on(self, path: str) -> bool:
+        """Return whether a page shows cards of this kind."""
+        return path in self.also_on or (self.page is not None and self.page.path == path)
+
+
+def fields_of(template: str) -> set[str]:
+    """Return the names of a template's fields."""
+    return {name for _, name, _, _ in Formatter().parse(template) if name is not None}
+
+
+_RANKS: Final = Place("/stragglers", "All ranks")
+_STEPS: Final = Place("/steps", "Step by step")
+_CALLS: Final = Place("/collectives", "All collectives")
+_OVERLAP: Final = Place("/interleaving", "Overlap")
+_SHARDS: Final = Place("/shards", "All shards")
+_WORKERS: Final = Place("/shards", "Staleness and fairness")
+
+_STRAGGLER: Final = (
+    "{who} {course}, {steps}: +{extra} per step ({share} of the median step of {step}); {waiting}. "
+    "Fixing {it} would shorten the job by {saving}{absorbed}."
+)
+_ALL_SLOW: Final = (
+    "All {ranks} ranks are slow in {phase} at the same time, {steps}: +{extra} per step ({share} "
+    "of the median step of {step}), so no single rank is the cause. Fixing it would shorten the "
+    "job by {saving}."
+)
+_PS_SLOWER: Final = (
+    "{who} {bound}-bound ({part} busy {busy} of {window} time), {ratio}x as long per byte as on "
+    "the other shards. At their speed the job would be shorter by {saving}."
+)
+_PS_ALIKE: Final = (
+    "{who} {bound}-bound ({part} busy {busy} of {window} time). With {more}, or twice the shards, "
+    "the job would be shorter by up to {saving}."
+)
+
+
+def _of(*entries: FindingKind) -> dict[str, FindingKind]:
+    return {entry.kind: entry for entry in entries}
+
+
+KINDS: Final[Mapping[str, FindingKind]] = _of(
+    FindingKind(
+        kind="straggler",
+        title="Straggler",
+        group="ranks",
+        page=_RANKS,
+        suppressed=Suppression(by=("stale_worker",)),
+        sentence=_STRAGGLER,
+    ),
+    FindingKind(
+        kind="slow_host",
+        title="Slow host",
+        group="ranks",
+        page=_RANKS,
+        names_hosts=True,
+        sentence=_STRAGGLER,
+    ),
+    FindingKind(
+        kind="slow_all",
+        title="All ranks slow",
+        group="whole job",
+        page=_STEPS,
+        also_on=("/stragglers",),
+        worst_of="forward",
+        sentence=(
+            "All {ranks} ranks compute more slowly {when}, {steps}: +{extra} per step ({share} of "
+            "the median step of {step}, most of it in {phase}), so no single rank is the cause: "
+            "{cause}. Fixing it would shorten the job by {saving}."
+        ),
+        cases={"phase": _ALL_SLOW},
+    ),
+    FindingKind(
+        kind="slow_link",
+        title="Slow link",
+        group="network",
+        category="fault",
+        page=_CALLS,
+        sentence=(
+            "{who} slow, {steps}: a message takes {message}, {ratio}x what the same bytes take on "
+            "other links, not counting the wait for late ranks. Collectives are as slow as their "
+            "slowest link: fixing it would shorten the job by {saving}."
+        ),
+    ),
+    FindingKind(
+        kind="congestion",
+        title="Network congestion",
+        group="network",
+        category="fault",
+        page=_CALLS,
+        worst_of="transfer",
+        sentence=(
+            "Transfers are slow for all ranks, {steps}: they take {ratio}x as long as in the other "
+            "steps for the same bytes, while compute time does not change; {link}. Fixing it would "
+            "shorten the job by {saving}."
+        ),
+    ),
+    FindingKind(
+        kind="load_imbalance",
+        title="Load imbalance",
+        group="ranks",
+        category="opportunity",
+        page=_RANKS,
+        worst_of="wait",
+        suppressed=Suppression(
+            by=("straggler", "slow_host", "gc_stall", "checkpoint_stall"), share=0.5, summed=True
+        ),
+        sentence=(
+            "In every step some rank computes {excess} of a step longer than most, each time "
+            "another one: {why}; balancing it would shorten the job by up to {saving}."
+        ),
+    ),
+    FindingKind(
+        kind="ps_hot_shard",
+        title="Hot shard",
+        group="servers",
+        category="fault",
+        page=_SHARDS,
+        sentence=(
+            "PS shard {shard} moves {ratio}x the mean bytes ({share} of all; {shards} shards, "
+            "effective shards: {effective}), and workers spend {exposed} of the time in push/pull."
+        ),
+    ),
+    FindingKind(
+        kind="ps_cpu_bound",
+        title="CPU-bound shards",
+        group="servers",
+        page=_SHARDS,
+        sentence=_PS_ALIKE,
+        cases={"slower": _PS_SLOWER},
+    ),
+    FindingKind(
+        kind="ps_network_bound",
+        title="Network-bound shards",
+        group="servers",
+        page=_SHARDS,
+        sentence=_PS_ALIKE,
+        cases={"slower": _PS_SLOWER},
+    ),
+    FindingKind(
+        kind="ps_incast",
+        title="Incast",
+        group="servers",
+        category="fault",
+        page=_SHARDS,
+        sentence=(
+            "{who} {usual} while about {pushes} pushes share the link, and {best} when fewer do: "
+            "incast. Staggering pushes, or aggregating them on the way, would shorten the job by "
+            "{saving}."
+        ),
+    ),
+    FindingKind(
+        kind="small_messages",
+        title="Small messages",
+        group="network",
+        category="opportunity",
+        page=_CALLS,
+        worst_of="transfer",
+        sentence=(
+            "A step sends {calls} of {size} on average, latency-bound: {latency} per call "
+            "independent of size, {share} of the transfer. Fused into {messages} per step, they "
+            "would shorten the job by up to {saving}."
+        ),
+    ),
+    FindingKind(
+        kind="exposed_communication",
+        title="Exposed communication",
+        group="overlap",
+        category="opportunity",
+        page=_OVERLAP,
+        also_on=("/collectives", "/shards"),
+        worst_of="transfer",
+        suppressed=Suppression(
+            by=(
+                "slow_link",
+                "congestion",
+                "small_messages",
+                "ps_hot_shard",
+                "ps_cpu_bound",
+                "ps_network_bound",
+                "ps_incast",
+            ),
+            share=0.5,
+        ),
+        sentence=(
+            "Exposed communication takes {exposed} of the time, and {overlap} of all communication "
+            "overlaps with compute: started while backprop still runs, it could shorten the job by "
+            "up to {saving}."
+        ),
+        cases={
+            "bound": (
+                "Exposed communication takes {exposed} of every rank's time, and little of it "
+                "could start earlier: fewer bytes or faster links could shorten the job by up to "
+                "{saving}.{link}"
+            ),
+            "turns": (
+                "Workers spend {share} of the time waiting for their turn, serialized at the "
+                "server: served as they arrive, or all at once, they could shorten the job by up "
+                "to {saving}."
+            ),
+        },
+    ),
+    FindingKind(
+        kind="update_gap",
+        title="Gaps between optimizer updates",
+        group="overlap",
+        category="opportunity",
+        page=_OVERLAP,
+        sentence=(
+            "Median gap between the optimizer updates of a step {median} (p90 {long}). Without "
+            "these gaps the job would be shorter by up to {saving}, or background work could use "
+            "them."
+        ),
+    ),
+    FindingKind(
+        kind="data_stall",
+        title="Data stall",
+        group="ranks",
+        page=_STEPS,
+        also_on=("/stragglers",),
+        worst_of="data",
+        sentence=(
+            "Every rank spends {share} of each step on data loading. Prefetched while the previous "
+            "step computes, it would shorten the job by up to {saving}."
+        ),
+        cases={"phase": _ALL_SLOW},
+    ),
+    FindingKind(
+        kind="checkpoint_stall",
+        title="Checkpoint stall",
+        group="overlap",
+        page=_STEPS,
+        also_on=("/stragglers", "/interleaving"),
+        worst_of="checkpoint",
+        sentence=_STRAGGLER,
+        cases={"phase": _ALL_SLOW},
+    ),
+    FindingKind(
+        kind="gc_stall",
+        title="GC stall",
+        group="ranks",
+        page=_STEPS,
+        also_on=("/stragglers",),
+        worst_of="gc",
+        sentence=_STRAGGLER,
+        cases={
+            "phase": _ALL_SLOW,
+            "in turn": (
+                "{who} collect garbage at different times: some rank pauses in {paused} of {steps} "
+                "steps, {pause} at a time, and the others wait. Without it, or with all pausing in "
+                "the same few steps, the job would be shorter by up to {saving}."
+            ),
+        },
+    ),
+    FindingKind(
+        kind="clock_jump",
+        title="Clock jump",
+        group="trace",
+        category="opportunity",
+        sentence=(
+            "The clock of host {host} jumped during the run ({jumps}x); times are corrected for it."
+        ),
+    ),
+    FindingKind(
+        kind="desync",
+        title="Collective mismatch",
+        group="trace",
+        category="fault",
+        page=_CALLS,
+        sentence="{note}",
+    ),
+    FindingKind(
+        kind="hang",
+        title="Hang",
+        group="trace",
+        category="fault",
+        page=_CALLS,
+        sentence=(
+            "Rank {rank} completed its recording, but {blocked}: ranks do not make the same calls."
+        ),
+    ),
+    FindingKind(
+        kind="missing_rank",
+        title="Missing rank",
+        group="trace",
+        category="fault",
+        sentence=(
+            "No trace of {ranks} (of {expected}): wait times and all shares are those of the ranks "
+            "that are present."
+        ),
+    ),
+    FindingKind(
+        kind="truncated_trace",
+        title="Truncated trace",
+        group="trace",
+        category="fault",
+        sentence="{who}'s recording ends abruptly{where}: killed or crashed{elsewhere}{after}.",
+        cases={
+            "damaged": (
+                "The file of {who} is damaged or truncated: what happened after its first {events} "
+                "events is unknown, and waits for it are lower bounds."
+            )
+        },
+    ),
+    FindingKind(
+        kind="dropped_events",
+        title="Dropped events",
+        group="trace",
+        sentence="{lost} events were dropped ({reasons}): times there are lower bounds.",
+    ),
+    FindingKind(
+        kind="world_change",
+        title="World size change",
+        group="trace",
+        category="fault",
+        sentence=(
+            "The job's ranks changed while it ran: {changes}. Ranks are compared only in steps "
+            "that they share, and the time that joining and leaving took is outside steps."
+        ),
+    ),
+    FindingKind(
+        kind="stale_worker",
+        title="Stale worker",
+        group="servers",
+        category="fault",
+        page=_WORKERS,
+        sentence=(
+            "Updates of rank {rank} are {staleness} versions stale when they are applied, those of "
+            "the others {others}: it makes {rate}x the mean number of updates{why}. No rank waits "
+            "for it{cost}, but its steps start from outdated weights."
+        ),
+    ),
+    FindingKind(
+        kind="insufficient_evidence",
+        title="Insufficient evidence",
+        group="trace",
+        category="opportunity",
+        sentence="{reason}",
+    ),
+)

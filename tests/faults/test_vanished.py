@@ -65,7 +65,7 @@ def test_pages(folder: Path) -> None:
     assert runs.open(goes, LIMIT_S) is not None
     shutil.rmtree(folder / "goes")
     assert "moved or removed" in clicked(app, goes.id).text
-    assert "Recorded at this moment" in clicked(app, stays.id).text
+    assert "Recorded spans at this time" in clicked(app, stays.id).text
     values = {"shown-run.data": stays.id, "scheme.computedColorScheme": "light"}
     assert call(app, SUMMARY, values).status_code == 200
 

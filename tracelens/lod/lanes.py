@@ -32,7 +32,7 @@ CODES: Final = {label: 1 + index for index, label in enumerate(LABELS)}
 SHADE: Final = 32
 SHADES: Final = 4
 
-# Lateness is a ramp of levels; a higher index is a later rank, so the worst of many is their maximum.
+# Residual: a ramp of levels; a higher index is a later rank, so the worst of many is the maximum.
 FIRST_LEVEL: Final = SHADE * SHADES
 LEVELS: Final = 24  # the eye distinguishes no more, and noise packs well
 MARK: Final = 1024

@@ -67,7 +67,7 @@ FACTS: Final = (
     "status",
 )
 
-# Nobody leaves one of these before the last has come, so their ends tie clocks together.
+# No rank leaves one of these before the last has arrived, so their ends tie clocks together.
 FULL_COLLECTIVES: Final = ("allreduce", "reduce_scatter", "all_gather", "all_to_all", "barrier")
 
 # Work that a rank does by itself; whatever else fills its time is waiting, transfer or unknown.

@@ -43,7 +43,7 @@ def binomial_tail(k: npt.ArrayLike, trials: npt.ArrayLike, rate: npt.ArrayLike) 
 
 BETWEEN_RANK_SIGMA: Final = 0.003  # of the step, between ranks that are equal
 _DRIFT_SIGMA: Final = 0.001  # of the step: how much that changes with time
-_SPREAD_FREEDOM: Final = 3  # nobody knows how equal ranks are
+_SPREAD_FREEDOM: Final = 3  # how equal ranks are is not known
 _EFFICIENCY: Final = 0.6  # of a deviation that values far out hardly count in
 # Noise of a long mean is learnt through correlation: freedom at least, and for each value (measured).
 _NOISE_FREEDOM: Final = (3.0, 0.09)

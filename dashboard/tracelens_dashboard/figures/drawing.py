@@ -25,7 +25,7 @@ Rows = list[dict[str, Any]]
 class Drawing:
     """A figure, the sentence that says what it shows, and its table, or what makes it.
 
-    A table of what a long run holds is made only when somebody asks for it.
+    A table of what a long run holds is made only when it is asked for.
     """
 
     figure: go.Figure

@@ -161,7 +161,7 @@ def _ends(trace: Trace, op: str, sender: str, receiver: str) -> pl.DataFrame:
 
 
 def _joined(sends: pl.DataFrame, received: pl.DataFrame) -> pl.DataFrame:
-    """Match both sides; a pair on clocks that nothing ties together tells nothing."""
+    """Match both sides; a pair on clocks that nothing ties together shows nothing."""
     both = sends.unique(_MESSAGE).join(
         received.unique(_MESSAGE), on=_MESSAGE, how="inner", nulls_equal=True, suffix="_there"
     )

@@ -31,7 +31,7 @@ GOTO: Final = "timeline-goto"
 FIT: Final = "f"
 PIN: Final = "p"
 WAYS: Final = {"[": -1, "]": 1}
-FEW_STEPS: Final = 40  # in view: steps can be told apart, so a key leads from step to step
+FEW_STEPS: Final = 40  # in view: steps can be distinguished, so a key leads from step to step
 AROUND_SPAN: Final = 1.0  # of a span's length, on either side
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.accounting.phases import COMPUTE_CATEGORIES
+from tracelens.accounting.phases import AMOUNTS, COMPUTE_CATEGORIES
 from tracelens.model import fmt
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 WARM_UP: Final = 5  # steps: caches, allocators and bucket layouts settle
 AFTER_MEETING: Final = ("update", "checkpoint")  # what follows the meeting of a step
 WAIT_CATEGORIES: Final = ("wait", "ps_queue")
-AMOUNTS: Final = ("tokens", "samples")
 COMPUTING: Final = ("forward", "backprop")
 MORE_WORK: Final = 0.05  # than the peers have: worth a sentence
 EXPLAINS_MOST: Final = 0.5  # of the variance of own time
@@ -153,24 +152,12 @@ class Explanation:
     share: float
 
 
-def measure_workload(trace: Trace, own: ComputeTime) -> Workload:
+def measure_workload(phases: Phases, own: ComputeTime) -> Workload:
     """Return the samples and tokens of every step and rank, as far as they were recorded."""
-    recorded = (
-        trace.events.filter(
-            pl.col("type") == "counter",
-            pl.col("kind") == "step",
-            pl.col("name").cast(pl.String).is_in(AMOUNTS),
-            pl.col("step").is_in(own.steps.tolist()),
-            pl.col("value").is_finite(),
-        )
-        .join(trace.workers.lazy().select("process"), on="process", how="semi")
-        .group_by("step", "rank", name=pl.col("name").cast(pl.String))
-        .agg(pl.col("value").sum())
-        .collect()
-    )
     found = {}
     for name in AMOUNTS:
-        mine = recorded.filter(name=name)
+        here = pl.col("step").is_in(own.steps.tolist()) & pl.col("rank").is_in(own.ranks)
+        mine = phases.amounts.filter(here, name=name)
         matrix = np.full((len(own.steps), len(own.ranks)), np.nan)
         rows = np.searchsorted(own.steps, mine["step"].to_numpy())
         columns = np.searchsorted(own.ranks, mine["rank"].to_numpy())

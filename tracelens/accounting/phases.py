@@ -6,15 +6,14 @@ collective of the rank has not been entered by all, ``ps_queue`` while a shard h
 rank that it has not begun to serve, else ``transfer``. What is left is ``idle`` where another record
 explains it, else ``unknown``; what lies between steps that were left out as asked is no step's time.
 
-Where work was timed on a device, what the device did counts, for the thread only queued it. A trace is
-taken apart by processes, so that rows for all events are never needed at once. Beside the phases stands
+Where work was timed on a device, what the device did counts, for the thread only queued it. One process
+is read at a time, so that the events of all are never needed at once. Beside the phases stands
 what they are shares of, the job's length (`job_ns`), and the transfer of each step that nothing hides.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -24,29 +23,33 @@ from tracelens.accounting import thread_activity
 from tracelens.accounting.partition import (
     CATEGORIES,
     COMPUTE_CATEGORIES,
-    SEGMENT_COLUMNS,
+    NOTHING,
     UNKNOWN,
     Intervals,
     Pieces,
-    Segments,
-    Spans,
     Surroundings,
-    categories,
     partition,
 )
-from tracelens.accounting.thread_activity import device_spans, thread_spans
+from tracelens.accounting.pieces import SEGMENT_COLUMNS, PackedPieces, Segments, categories
+from tracelens.accounting.thread_activity import (
+    ACTIVITY_COLUMNS,
+    ThreadActivity,
+    collective_waits,
+)
+from tracelens.accounting.weight_updates import Updates, WeightUpdates, followed
+from tracelens.distil.outline import in_flight_tracks, outlined
 from tracelens.parallel import side_by_side
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tracelens.arrays import Floats, Indices, Ints
+    from tracelens.arrays import Floats, Ints
+    from tracelens.model.columns import Columns
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
 
 __all__ = [
     "CATEGORIES",
-    "CHUNK_ROWS",
     "COMPUTE_CATEGORIES",
     "HIDDEN_COLUMNS",
     "SEGMENT_COLUMNS",
@@ -55,7 +58,6 @@ __all__ = [
     "Pieces",
     "Segments",
     "after_steps",
-    "chunks",
     "exposed_transfer",
     "job_ns",
     "run",
@@ -74,10 +76,15 @@ HIDDEN_COLUMNS: Final[dict[str, pl.DataType]] = {
     "step": pl.Int32(),
     "ns": pl.Int64(),  # communication in flight under own work
 }
-_SPAN: Final = ("start_ns", "end_ns", "code", "name")
-CHUNK_ROWS: Final = (
-    1 << 20
-)  # events at a time, or those of one process: what fits is worked on quickly
+
+
+AMOUNTS: Final = ("tokens", "samples")  # of work, as counters of steps tell it
+AMOUNT_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "rank": pl.Int32(),
+    "step": pl.Int32(),
+    "name": pl.Enum(AMOUNTS),
+    "value": pl.Float64(),
+}
 
 
 @dataclass(frozen=True)
@@ -85,12 +92,15 @@ class Phases:
     """The partition of every worker's time; per rank and step it sums to the step exactly.
 
     `pieces` are the touching pieces themselves. `times` sums them up, and holds only categories that
-    occur; `hidden` has a row for every step.
+    occur; `hidden` has a row for every step; `updates` tells of updates of weights, and
+    `amounts` how much work each rank had in each step, where that was recorded (`AMOUNT_COLUMNS`).
     """
 
     pieces: Segments
     times: pl.DataFrame
     hidden: pl.DataFrame
+    updates: WeightUpdates
+    amounts: pl.DataFrame
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -100,122 +110,157 @@ class Phases:
 
 
 def run(trace: Trace, progress: Callable[[int, int], None] | None = None) -> Phases:
-    """Divide every worker's steps into categories; `progress` is called with (done, total) parts."""
-    parts = chunks(trace)
-    queues = _ByProcess(thread_activity.server_queues(trace))
-    cut: list[Pieces] = []
-    for done, found in enumerate(side_by_side(partial(_cut, queues=queues), parts), 1):
-        cut += found
+    """Divide every worker's steps into categories; `progress` is called with (done, total) processes."""
+    steps = trace.steps.sort("process", "start_ns")
+    account = _Account.of(trace, steps)
+    windows = list(_windows(steps))
+    done: list[Accounted] = []
+    for found in side_by_side(account, windows):
+        done.append(found)
         if progress:
-            progress(done, len(parts))
-    words = trace.events.select(pl.col("name").unique()).collect().to_series().drop_nulls()
-    return _gathered(cut, trace.steps.sort("process", "start_ns"), words)
+            progress(len(done), len(windows))
+    return _gathered(done, steps, account.words)
 
 
-def _cut(trace: Trace, queues: _ByProcess) -> list[Pieces]:
-    """Cut the time of each process of a trace."""
-    device = device_spans(trace)
-    around = {
-        "wait": thread_activity.collective_waits(trace),
-        "flying": thread_activity.in_flight(trace),
-        "cause": thread_activity.idle_causes(trace),
-    }
-    sets = {"queue": queues} | {name: _ByProcess(frame) for name, frame in around.items()}
-    on_thread, on_device = _ByProcess(thread_spans(trace, device)), _ByProcess(device)
-    return [
-        partition(
-            Spans(*on_thread.of(process, *_SPAN)),
+@dataclass(frozen=True)
+class Accounted:
+    """What a worker's time came to, by step window, and what it was cut into."""
+
+    pieces: PackedPieces
+    spent: Ints
+    hidden: Ints
+    updates: Updates
+    amounts: dict[str, tuple[Ints, Floats]]  # by name: step, how much work it had
+
+
+@dataclass(frozen=True)
+class _Account:
+    """Accounts for the time of one worker after the other."""
+
+    trace: Trace
+    queues: dict[int, Intervals]
+    training: dict[int, int]
+    tracks: dict[int, list[int]]
+    words: tuple[str, ...]
+    every: int
+
+    @classmethod
+    def of(cls, trace: Trace, steps: pl.DataFrame) -> _Account:
+        outlines = outlined(trace)
+        named = dict.fromkeys(
+            name for process in steps["process"].unique().sort() for name in outlines[process].names
+        )
+        threads = trace.workers.select("process", "training_thread").drop_nulls()
+        queues = thread_activity.server_queues(trace).partition_by("process", as_dict=True)
+        return cls(
+            trace=trace,
+            queues={
+                process: Intervals(part["start_ns"].to_numpy(), part["end_ns"].to_numpy())
+                for (process,), part in queues.items()
+            },
+            training=dict(threads.iter_rows()),
+            tracks=in_flight_tracks(trace),
+            words=tuple(named),
+            every=followed(trace),
+        )
+
+    def __call__(self, of: tuple[int, Ints]) -> Accounted:
+        process, windows = of
+        columns = self.trace.source.columns(process, _READ)
+        training = self.training.get(process)
+        activity = ThreadActivity(columns, training, self.tracks.get(process, ()))
+        device = activity.device_spans()
+        found = partition(
+            activity.thread_spans(device),
             Surroundings(
-                **{name: Intervals(*part.of(process, *_SPAN[:2])) for name, part in sets.items()},
-                device=Spans(*on_device.of(process, *_SPAN)),
+                wait=collective_waits(self.trace.calls, process),
+                queue=self.queues.get(process, _NO_INTERVALS),
+                flying=activity.in_flight(),
+                cause=activity.idle_causes(),
+                device=device,
             ),
             windows,
         )
-        for process, windows in _windows(trace.steps.sort("process", "start_ns"))
-    ]
+        numbers = {word: number for number, word in enumerate(self.words)}
+        known = columns.word("name").known
+        names = np.array([*(numbers.get(word, NOTHING) for word in known), NOTHING], np.int32)
+        return Accounted(
+            PackedPieces.of(found, names[found.name]),
+            found.spent,
+            found.hidden,
+            Updates.of(
+                columns,
+                activity.rows_of("update"),
+                activity.rows_of("forward", anywhere=True),
+                self.every,
+            ),
+            _amounts(columns),
+        )
 
 
-class _ByProcess:
-    """A frame's columns as arrays, to be sliced by process."""
+_READ: Final = (*ACTIVITY_COLUMNS, "step", "bucket", "value")
+_NO_INTERVALS: Final = Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
-    def __init__(self, frame: pl.DataFrame) -> None:
-        if not frame["process"].is_sorted():
-            frame = frame.sort("process", maintain_order=True)
-        process = frame["process"].to_numpy()
-        self._bounds = np.searchsorted(process, np.arange(process.max(initial=-1) + 2))
-        self._columns = {
-            name: frame[name].cast(pl.Int64).to_numpy()
-            for name in frame.columns
-            if frame[name].dtype.is_integer()
-        }
 
-    def of(self, process: int, *names: str) -> list[Ints]:
-        """Return some columns of one process."""
-        beyond = len(self._bounds) - 1
-        first, last = self._bounds[min(process, beyond)], self._bounds[min(process + 1, beyond)]
-        return [self._columns[name][first:last] for name in names]
+def _amounts(columns: Columns) -> dict[str, tuple[Ints, Floats]]:
+    """Return how much work each step had, by the counters that say so."""
+    if "value" not in columns:
+        return {}
+    name, value = columns.word("name"), columns.values["value"]
+    counts = columns.word("type").among(("counter",)) & columns.word("kind").among(("step",))
+    found = {}
+    for amount in AMOUNTS:
+        rows = np.flatnonzero(counts & name.among((amount,)) & np.isfinite(value))
+        if len(rows):
+            step, place = np.unique(columns.number("step")[rows], return_inverse=True)
+            found[amount] = step, np.bincount(place, value[rows])
+    return found
 
 
 def _windows(steps: pl.DataFrame) -> Iterator[tuple[int, Ints]]:
     """Yield each process and the bounds of its steps."""
-    for group in steps.partition_by("process", maintain_order=True):
-        yield group["process"][0], np.append(group["start_ns"].to_numpy(), group["end_ns"][-1])
+    process, start, end = (steps[name].to_numpy() for name in ("process", "start_ns", "end_ns"))
+    known, first = np.unique(process, return_index=True)
+    for one, begin, after in zip(known, first, np.append(first, len(process))[1:], strict=True):
+        yield int(one), np.append(start[begin:after], end[after - 1])
 
 
-def _gathered(cut: list[Pieces], steps: pl.DataFrame, words: pl.Series) -> Phases:
-    """Turn all processes' pieces into frames."""
+def _gathered(done: list[Accounted], steps: pl.DataFrame, words: tuple[str, ...]) -> Phases:
+    """Turn all processes' accounts into frames."""
     of_step = steps.select("process", "rank", "step")
-    begins = np.cumsum([0, *(len(pieces.hidden) for pieces in cut)])
-    segments = Segments(tuple(zip(cut, begins[:-1].tolist(), strict=True)), of_step, words)
-    if not cut:
-        empty = pl.DataFrame(schema=TIME_COLUMNS)
-        return Phases(segments, times=empty, hidden=pl.DataFrame(schema=HIDDEN_COLUMNS))
-    spent = np.concatenate([pieces.spent for pieces in cut])
+    begins = np.cumsum([0, *(len(found.hidden) for found in done)]).tolist()
+    segments = Segments(tuple(found.pieces for found in done), tuple(begins), of_step, words)
+    owners = of_step[begins[:-1]].select("process", "rank").rows()
+    updates = WeightUpdates.of(owners, [found.updates for found in done])
+    if not done:
+        empty, none = pl.DataFrame(schema=TIME_COLUMNS), pl.DataFrame(schema=HIDDEN_COLUMNS)
+        return Phases(segments, empty, none, updates, pl.DataFrame(schema=AMOUNT_COLUMNS))
+    spent = np.concatenate([found.spent for found in done])
     left_out = after_steps(steps).to_numpy()
     spent[:, UNKNOWN] -= np.minimum(left_out, spent[:, UNKNOWN])
     row, category = np.nonzero(spent)
     times = of_step[row].with_columns(category=categories(category), ns=spent[row, category])
-    hidden = np.concatenate([pieces.hidden for pieces in cut])
+    hidden = np.concatenate([found.hidden for found in done])
     return Phases(
         segments,
         times=times.select(*TIME_COLUMNS),
         hidden=of_step.select("rank", "step").with_columns(ns=hidden),
+        updates=updates,
+        amounts=_amount_table([rank for _, rank in owners], [found.amounts for found in done]),
     )
 
 
-def chunks(trace: Trace) -> list[Trace]:
-    """Return parts of a trace that hold the events and arrivals of some workers each, by process."""
-    events = trace.events.collect()
-    if not events["process"].is_sorted():
-        events = events.sort("process", maintain_order=True)
-    workers = trace.workers["process"].sort().to_numpy()
-    owner = events["process"].to_numpy()
-    first, last = np.searchsorted(owner, workers), np.searchsorted(owner, workers, side="right")
-    return [
-        _part(trace, events.slice(first[a], last[b] - first[a]), workers[a], workers[b])
-        for a, b in _runs(last - first)
+def _amount_table(ranks: list[int], found: list[dict[str, tuple[Ints, Floats]]]) -> pl.DataFrame:
+    parts = [
+        pl.DataFrame({"step": step, "value": value}).select(
+            pl.lit(rank).alias("rank"), "step", pl.lit(name).alias("name"), "value"
+        )
+        for rank, amounts in zip(ranks, found, strict=True)
+        for name, (step, value) in amounts.items()
     ]
-
-
-def _runs(sizes: Indices) -> Iterator[tuple[int, int]]:
-    """Yield the first and last of neighbours that are about `CHUNK_ROWS` together."""
-    begin, total = 0, 0
-    for place, size in enumerate(sizes):
-        if total and total + size > CHUNK_ROWS:
-            yield begin, place - 1
-            begin, total = place, 0
-        total += int(size)
-    if len(sizes):
-        yield begin, len(sizes) - 1
-
-
-def _part(trace: Trace, events: pl.DataFrame, first: int, last: int) -> Trace:
-    mine = pl.col("process").is_between(first, last)
-    return trace.with_(
-        events=events.lazy(),
-        processes=trace.processes.filter(mine),
-        steps=trace.steps.filter(mine),
-        arrivals=trace.arrivals.filter(mine),
+    columns = [pl.col(name).cast(kind) for name, kind in AMOUNT_COLUMNS.items()]
+    return pl.concat(
+        [pl.DataFrame(schema=AMOUNT_COLUMNS), *(part.select(columns) for part in parts)]
     )
 
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import polars as pl
-
 from tracelens.accounting import efficiency, phases
 from tracelens.analyses import critical_path, imbalance, integrity, membership, stalls
 from tracelens.analyses.collectives import arrivals, communication, links
 from tracelens.analyses.overlap import gradient_latency, interleaving
 from tracelens.analyses.servers import asynchrony
 from tracelens.analyses.stragglers import verdicts
+from tracelens.distil.outline import outlined
 from tracelens.model.findings import Finding, suppressed
 from tracelens.model.result import Report, Result, Summary
 from tracelens.model.trace import Note
@@ -131,13 +130,13 @@ def _unjudged(results: Mapping[str, Result]) -> tuple[Note, ...]:
 
 
 def _summary(trace: Trace) -> Summary:
-    spans = trace.spans.select(pl.len()).collect().item()
+    spans = sum(found.spans for found in outlined(trace).values())
     shards = trace.shards.height
     return Summary(
         ranks_expected=max(trace.expected_ranks - shards, trace.workers.height),
         ranks_seen=trace.workers.height,
         shards=shards,
         steps=trace.steps["step"].n_unique(),
-        spans=int(spans),
+        spans=spans,
         dropped=trace.dropped,
     )

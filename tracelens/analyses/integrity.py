@@ -54,7 +54,8 @@ def _open_spans(trace: Trace) -> pl.DataFrame:
     cut = trace.processes.filter(pl.col("main") & ~pl.col("complete"))
     tracks = trace.threads.filter("in_flight").select("process", "thread").lazy()
     return (
-        trace.spans.filter((pl.col("status") == "open") & (pl.col("kind") != "step"))
+        trace.opened.lazy()
+        .filter(pl.col("kind") != "step")
         .join(cut.select("process").lazy(), on="process", how="semi")
         .join(tracks, on=["process", "thread"], how="anti")
         .sort("process", "start_ns", "depth")

@@ -19,8 +19,8 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.compute_time import AFTER_MEETING
-from tracelens.accounting.partition import spent_before
 from tracelens.accounting.phases import exposed_transfer
+from tracelens.accounting.pieces import spent_before
 from tracelens.accounting.thread_activity import training_threads
 from tracelens.schema.vocabulary import FULL_COLLECTIVES
 
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tracelens.accounting.compute_time import ComputeTime
-    from tracelens.accounting.phases import Phases, Segments
+    from tracelens.accounting.phases import Phases
+    from tracelens.accounting.pieces import Segments
     from tracelens.arrays import Flags, Floats, Indices, Ints
     from tracelens.model.trace import Trace
     from tracelens.replay.counterfactual import Episode
@@ -172,10 +173,10 @@ def _last_calls(trace: Trace) -> pl.DataFrame:
 def _pulled(trace: Trace) -> float:
     """Return the share of pulls in what workers exchange with parameter servers; 0 without any."""
     op = pl.col("op").cast(pl.String)
-    moved = trace.spans.filter((pl.col("kind") == "ps") & op.is_in(["push", "pull"]))
+    moved = trace.requests.filter((pl.col("kind") == "ps") & op.is_in(["push", "pull"]))
     sums = moved.select(
         pulled=pl.col("bytes").filter(op == "pull").sum(), all=pl.col("bytes").sum()
-    ).collect()
+    )
     pulled, everything = sums.row(0)
     return float(pulled / everything) if everything else 0.0
 

@@ -74,6 +74,7 @@ FULL_COLLECTIVES: Final = ("allreduce", "reduce_scatter", "all_gather", "all_to_
 OWN_KINDS: Final = ("data", "forward", "backprop", "update", "checkpoint", "gc", "user")
 # Work a rank gets paid for: POP's "useful" time.
 USEFUL_KINDS: Final = ("forward", "backprop", "update", "user")
+EXCHANGE_KINDS: Final = ("ps", "elastic")  # with servers, or the center of elastic averaging
 COMMUNICATION_KINDS: Final = ("reduction", "ps", "elastic", "wait")
 
 # Why events are lost, where the recorder knows.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from tracelens.accounting.partition import spent_before
+from tracelens.accounting.pieces import spent_before
 from tracelens.stats import robust
 
 if TYPE_CHECKING:

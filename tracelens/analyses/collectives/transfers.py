@@ -142,8 +142,7 @@ def _ends(trace: Trace, op: str, sender: str, receiver: str) -> pl.DataFrame:
     """Return one side of the messages."""
     clocks = trace.workers.select("process", clock="clock_domain")
     loose = list(trace.alignment.unaligned)
-    spans = trace.spans.filter(
-        pl.col("kind") == "reduction",
+    spans = trace.messages.lazy().filter(
         pl.col("op") == op,
         pl.col("end_ns").is_not_null(),
         pl.col("peer") >= 0,

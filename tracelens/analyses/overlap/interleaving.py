@@ -29,14 +29,13 @@ from tracelens.stats import robust
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tracelens.accounting.partition import Pieces
     from tracelens.accounting.phases import Phases
+    from tracelens.accounting.pieces import WorkerPieces
     from tracelens.arrays import Int32s, Ints
     from tracelens.model.trace import Trace
 
 __all__ = [
     "BUCKET_COLUMNS",
-    "GAP_COLUMNS",
     "OVERLAP_COLUMNS",
     "Interleaving",
     "overlap_of_buckets",
@@ -55,13 +54,6 @@ OVERLAP_COLUMNS: Final[dict[str, pl.DataType]] = {
     "transfer_ns": pl.Int64(),  # exposed: the rest
     "backprop_ns": pl.Int64(),
     "overlap": pl.Float64(),  # hidden / (hidden + exposed), null without communication
-}
-GAP_COLUMNS: Final[dict[str, pl.DataType]] = {
-    "rank": pl.Int32(),
-    "step": pl.Int32(),  # of the update after which the gap lies
-    "start_ns": pl.Int64(),
-    "gap_ns": pl.Int64(),
-    "within": pl.Boolean(),  # the next update belongs to the same step
 }
 
 
@@ -82,7 +74,7 @@ class Interleaving:
 
 def run(trace: Trace, phases: Phases) -> Interleaving:
     """Measure overlap and gaps of the main workers."""
-    overlap, gaps = _overlap(phases), _gaps(trace)
+    overlap, gaps = _overlap(phases), phases.updates.gaps
     job = job_ns(trace)
     found = Interleaving(
         overlap=overlap,
@@ -136,32 +128,6 @@ def _overlap(phases: Phases) -> pl.DataFrame:
     return joined.with_columns(overlap=share).select(*OVERLAP_COLUMNS).sort("rank")
 
 
-def _gaps(trace: Trace) -> pl.DataFrame:
-    """Return what lies between each weight update and the next one of its rank."""
-    threads = trace.workers.select("process", thread="training_thread").lazy()
-    updates = (
-        trace.spans.filter((pl.col("kind") == "update") & pl.col("end_ns").is_not_null())
-        .join(threads, on=["process", "thread"], how="semi")
-        .select("process", "rank", "step", "start_ns", "end_ns")
-        .sort("process", "start_ns")
-    )
-    ended = pl.col("end_ns").cum_max().over("process")  # an update may lie within another
-    following = pl.col("start_ns").shift(-1).over("process")
-    return (
-        updates.with_columns(ended=ended, following=following)
-        .with_columns(within=pl.col("step") == pl.col("step").shift(-1).over("process"))
-        .filter(pl.col("following") > pl.col("ended"))
-        .select(
-            "rank",
-            "step",
-            start_ns="ended",
-            gap_ns=pl.col("following") - pl.col("ended"),
-            within="within",
-        )
-        .collect()
-    )
-
-
 def _exposed(trace: Trace, phases: Phases, overlap: pl.DataFrame, saving: float) -> list[Finding]:
     """Report what could be overlapped, or, if that is little, that more than that is exposed."""
     job = job_ns(trace)
@@ -187,8 +153,7 @@ def _bound(trace: Trace, phases: Phases, job: int) -> list[Finding]:
     share = float(exposed_transfer(phases, steps).sum()) / job
     if share < BOUND or trace.arrivals.is_empty():
         return []
-    sends = (pl.col("kind") == "reduction") & (pl.col("op") == "send")
-    identifiable = trace.spans.filter(sends).head(1).collect().height > 0
+    identifiable = bool((trace.messages["op"] == "send").any())
     unknown = (
         ""
         if identifiable
@@ -284,16 +249,15 @@ def _each_call(calls: pl.DataFrame, phases: Phases) -> pl.DataFrame:
     ).filter(pl.Series(known))
 
 
-def _of_each_process(process: Int32s, phases: Phases) -> Iterator[tuple[slice, Pieces]]:
+def _of_each_process(process: Int32s, phases: Phases) -> Iterator[tuple[slice, WorkerPieces]]:
     """Yield where the calls of each process lie, and its pieces."""
-    owners = phases.pieces.steps["process"].to_numpy()
-    for pieces, offset in phases.pieces.cut:
-        first, last = np.searchsorted(process, (owners[offset], owners[offset] + 1)).tolist()
+    for pieces in phases.pieces:
+        first, last = np.searchsorted(process, (pieces.process, pieces.process + 1)).tolist()
         if first < last:
             yield slice(first, last), pieces
 
 
-def _compute_between(pieces: Pieces, *moments: Ints) -> Ints:
+def _compute_between(pieces: WorkerPieces, *moments: Ints) -> Ints:
     """Return a rank's compute time between each of the moments and the next of them."""
     first = int(pieces.bounds[0])
     length = np.where(IS_COMPUTE[pieces.category], np.diff(pieces.bounds), 0)

@@ -69,7 +69,7 @@ def run(trace: Trace, phases: Phases) -> Stragglers:
     worth = episodes.priced_by_exchange(trace, own, worth)
     late = {rank for entry, _ in worth for rank in entry.ranks if entry.pattern != "rotating"}
     majority = len(own.ranks) > 2 and len(late) > MAJORITY * len(own.ranks)
-    given = measure_workload(trace, own) if worth else {}
+    given = measure_workload(phases, own) if worth else {}
     findings = [
         _finding(trace, phases, own, entry, cost, given=given, majority=majority)
         for entry, cost in worth

@@ -24,6 +24,7 @@ from tracelens.schema.arrow import EVENT_SCHEMA, mapped
 from tracelens.schema.side import SideTables
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
 
@@ -47,8 +48,8 @@ class Recording:
     cut: bool = False  # the end of the file is missing
 
 
-def read_arrow(path: Path) -> Recording:
-    """Read one file.
+def read_arrow(path: Path, names: Collection[str] | None = None) -> Recording:
+    """Read one file, or only some of its columns.
 
     Raises:
         UnusableInput: it is not a trace file, or not one that this version can read.
@@ -70,7 +71,7 @@ def read_arrow(path: Path) -> Recording:
     schema = _schema(stream)
     metadata = _last_metadata(content)
     side = SideTables.from_metadata(schema.metadata if metadata is None else metadata)
-    columns = _known_columns(schema)
+    columns = _known_columns(schema, names)
     _refuse_bombs(stream, size)
     batches, broken = _batches(stream, columns)
     table = pa.Table.from_batches(batches, schema=_selected(schema, columns))
@@ -101,8 +102,8 @@ def _last_metadata(content: pa.Buffer) -> dict[bytes, bytes] | None:
         return None
 
 
-def _known_columns(schema: pa.Schema) -> list[int]:
-    """Return the positions of our columns; others are not even decoded."""
+def _known_columns(schema: pa.Schema, names: Collection[str] | None) -> list[int]:
+    """Return the positions of our columns that are asked for; others are not even decoded."""
     found = []
     for field in EVENT_SCHEMA:
         places = schema.get_all_field_indices(field.name)
@@ -113,7 +114,8 @@ def _known_columns(schema: pa.Schema) -> list[int]:
         kind = schema.field(places[0]).type
         if kind != field.type and not (_is_word(kind) and _is_word(field.type)):
             raise NotATrace(f"column '{field.name}' has type {kind}, expected {field.type}")
-        found.append(places[0])
+        if names is None or field.name in names:
+            found.append(places[0])
     return sorted(found)
 
 
@@ -167,8 +169,9 @@ def _batches(stream: pa.Buffer, columns: list[int]) -> tuple[list[pa.RecordBatch
 
 def _in_order(table: pa.Table) -> pa.Table:
     """Bring the columns into the order and types of the schema."""
-    columns = [table[field.name].cast(field.type) for field in EVENT_SCHEMA]
-    return pa.Table.from_arrays(columns, schema=EVENT_SCHEMA)
+    fields = [field for field in EVENT_SCHEMA if field.name in table.column_names]
+    columns = [table[field.name].cast(field.type) for field in fields]
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 
 def _declared_bytes(header: memoryview, body: memoryview) -> int:

@@ -11,8 +11,11 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
+import pyarrow as pa
 
-from tracelens.model.fmt import duration
+from tracelens.errors import NotATrace, TraceLensError
+from tracelens.model.events import Source
+from tracelens.model.fmt import duration, shown_name
 from tracelens.model.trace import (
     CLOCK_COLUMNS,
     COMMUNICATOR_COLUMNS,
@@ -21,14 +24,17 @@ from tracelens.model.trace import (
     THREAD_COLUMNS,
     Note,
     Trace,
-    completed,
 )
-from tracelens.readers.native.spill import IN_MEMORY, Spill
+from tracelens.readers.native.arrow_file import Recording, read_arrow
+from tracelens.readers.native.checks import ALWAYS_READ, usable_columns, usable_events
 from tracelens.schema.vocabulary import CHOSEN_LOSSES, OUTDATED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Sequence
+    from pathlib import Path
 
+    from tracelens.model.columns import Columns
+    from tracelens.model.outline import Outline
     from tracelens.schema.side import Past, Retention, SideTables
 
 
@@ -39,24 +45,24 @@ _EXTRA: Final[dict[str, pl.DataType]] = {"steps": pl.Int64(), "child": pl.Boolea
 
 @dataclass(frozen=True)
 class Part:
-    """What one file holds: usable events, how many were not, and side tables.
+    """What one file holds: its events in outline, how many are not usable, and side tables.
 
-    `cut`: the end of the file is missing; `running`: its process still writes to it.
+    `cut`: the end of the file is missing; `running`: its process still writes to it. `table` holds the
+    events themselves where there is no file to read them from again.
     """
 
     file: str
     side: SideTables
-    events: pl.DataFrame
+    outline: Outline
+    path: Path
+    table: pa.Table | None = None
     unusable: int = 0
     cut: bool = False
     running: bool = False
 
 
 def assemble(parts: list[Part], notes: Iterable[Note] = ()) -> Trace:
-    """Build the trace; processes are ordered by role (workers first), rank and age.
-
-    The parts' events are taken out of them, so that there are never two copies of all.
-    """
+    """Build the trace; processes are ordered by role (workers first), rank and age."""
     parts = sorted(parts, key=_order)
     rows, all_notes = [], list(notes)
     dropped: Counter[str] = Counter()
@@ -67,8 +73,10 @@ def assemble(parts: list[Part], notes: Iterable[Note] = ()) -> Trace:
         rows.append(_process(index, part, sum(unintended.values())))
         all_notes += _notes(part, unintended)
     processes, restarts = _with_main(pl.DataFrame(rows, schema=PROCESS_COLUMNS | _EXTRA))
-    return Trace(
-        events=_events(parts),
+    source = Source({index: _recorded(index, part) for index, part in enumerate(parts)})
+    return Trace.of(
+        source,
+        outlines={index: part.outline for index, part in enumerate(parts)},
         processes=processes.select(*PROCESS_COLUMNS),
         communicators=_communicators(parts),
         threads=_rows(parts, "threads", THREAD_COLUMNS, thread="index"),
@@ -78,42 +86,53 @@ def assemble(parts: list[Part], notes: Iterable[Note] = ()) -> Trace:
     )
 
 
-def _events(parts: list[Part]) -> pl.LazyFrame:
-    """Join the events column by column; of very many, the columns stay in chunks."""
-    few = sum(part.events.height for part in parts) <= IN_MEMORY
-    owners = pl.concat(_owners(parts), rechunk=few)
-    held = {name for part in parts for name in part.events.columns}
-    columns = [_joined(parts, name, rechunk=few) for name in EVENT_COLUMNS if name in held]
-    return completed(owners.hstack(columns))
+def _recorded(index: int, part: Part) -> RecordedPart:
+    process = part.side.process
+    return RecordedPart(part.path, index, process.rank, process.role, part.side, part.table)
 
 
-def _owners(parts: list[Part]) -> Iterator[pl.DataFrame]:
-    """Return the process of each event, row by row."""
-    spill = Spill()
-    for index, part in enumerate(parts):
-        process = part.side.process
-        columns = {"process": index, "rank": process.rank, "role": process.role}
-        spill.put(
-            pl.DataFrame(
-                pl.Series(name, [value], EVENT_COLUMNS[name]).new_from_index(0, part.events.height)
-                for name, value in columns.items()
-            )
+@dataclass(frozen=True)
+class RecordedPart:
+    """The events of one process, in its file, or in memory where they are in none."""
+
+    path: Path
+    process: int
+    rank: int
+    role: str
+    side: SideTables
+    table: pa.Table | None = None
+
+    def columns(self, names: Sequence[str]) -> Columns:
+        """Read some columns; more may come with them.
+
+        Raises:
+            UnusableInput: the file cannot be read (any more).
+        """
+        return usable_columns(self._read({*names, *ALWAYS_READ}))[0]
+
+    def frame(self) -> pl.DataFrame:
+        """Read all columns.
+
+        Raises:
+            UnusableInput: the file cannot be read (any more).
+        """
+        events, _ = usable_events(self._read(None))
+        owner = {"process": self.process, "rank": self.rank, "role": self.role}
+        return events.with_columns(
+            pl.lit(value, EVENT_COLUMNS[name]).alias(name) for name, value in owner.items()
         )
-    return spill.frames()
 
-
-def _joined(parts: list[Part], name: str, *, rechunk: bool) -> pl.Series:
-    """Concatenate a column of all parts."""
-    kind = EVENT_COLUMNS[name]
-    return pl.concat(
-        [
-            part.events.drop_in_place(name)
-            if name in part.events.columns
-            else pl.Series(name, [], kind).extend_constant(None, part.events.height)
-            for part in parts
-        ],
-        rechunk=rechunk,
-    )
+    def _read(self, names: Collection[str] | None) -> Recording:
+        if self.table is not None:
+            return Recording(self.table, self.side)
+        try:
+            found = read_arrow(self.path, names)
+        except (TraceLensError, OSError, ValueError, pa.ArrowException) as error:
+            raise NotATrace(
+                f"'{shown_name(self.path)}' could be read a moment ago and cannot any more "
+                f"({error}): open the trace again."
+            ) from error
+        return Recording(found.table, self.side, found.cut)
 
 
 def _order(part: Part) -> tuple[bool, int, int, int]:
@@ -122,22 +141,21 @@ def _order(part: Part) -> tuple[bool, int, int, int]:
 
 
 def _process(index: int, part: Part, lost: int) -> dict[str, Any]:
-    side, events = part.side, part.events
-    last = events.select(pl.max_horizontal("start_ns", "end_ns").max()).item()
+    side, found = part.side, part.outline
     known = {name: getattr(side.process, name, None) for name in PROCESS_COLUMNS}
     return known | {
         "process": index,
         "clock_domain": side.process.clock_domain or side.process.host,
         "main": False,
         "complete": side.complete and not part.cut,
-        "events": events.height,
+        "events": found.rows,
         "dropped": lost,
-        "first_ns": events["start_ns"].min(),
-        "last_ns": last,
+        "first_ns": found.first_ns,
+        "last_ns": found.last_ns,
         "file": part.file,
         "detail": side.retention.detail,
         "last_steps": side.retention.last,
-        "steps": events.filter(pl.col("kind") == "step").height,
+        "steps": found.of_steps,
         "child": side.process.parent_rank_pid is not None,
     }
 
@@ -167,22 +185,20 @@ def _restart(row: dict[str, Any]) -> Note:
 
 def _notes(part: Part, lost: dict[str, int]) -> list[Note]:
     """Return notes on what this process's recording lacks."""
-    file, events, notes = part.file, part.events, []
+    file, rows, notes = part.file, part.outline.rows, []
     if part.cut:
-        sentence = f"'{file}' is damaged or cut off: its first {events.height} events are used."
+        sentence = f"'{file}' is damaged or cut off: its first {rows} events are used."
         notes.append(Note(file, sentence, "truncated"))
     elif part.running:
-        sentence = (
-            f"'{file}' is still being recorded: its {events.height} events up to now are used."
-        )
+        sentence = f"'{file}' is still being recorded: its {rows} events up to now are used."
         notes.append(Note(file, sentence, "running"))
     elif not part.side.complete:
         sentence = (
             f"'{file}' did not end its recording itself (killed, or still running): "
-            f"all {events.height} events up to then are used."
+            f"all {rows} events up to then are used."
         )
         notes.append(Note(file, sentence, "incomplete"))
-    if not events.height:
+    if not rows:
         notes.append(Note(file, f"'{file}' holds no events.", "incomplete"))
     if lost:
         reasons = ", ".join(f"{count} for {reason}" for reason, count in sorted(lost.items()))

@@ -17,6 +17,7 @@ import polars as pl
 import pyarrow as pa
 
 from tracelens.conversion import segments
+from tracelens.distil.outline import OUTLINED, outline
 from tracelens.errors import EmptyTrace, NewerVersion, NotATrace, TraceLensError, TraceNotFound
 from tracelens.model.fmt import shown_name
 from tracelens.model.trace import SAMPLE_COLUMNS, Note
@@ -24,8 +25,13 @@ from tracelens.parallel import side_by_side
 from tracelens.readers.base import LATEST_NS, LONGEST_NS
 from tracelens.readers.native.arrow_file import Recording, read_arrow
 from tracelens.readers.native.assemble import UNUSABLE, Part, assemble
-from tracelens.readers.native.checks import check_inside, check_no_links, check_side, usable_events
-from tracelens.readers.native.spill import Spill
+from tracelens.readers.native.checks import (
+    ALWAYS_READ,
+    check_inside,
+    check_no_links,
+    check_side,
+    usable_columns,
+)
 from tracelens.schema.arrow import SAMPLE_SCHEMA, read_samples
 from tracelens.schema.ownership import belongs_to
 from tracelens.schema.vocabulary import (
@@ -42,6 +48,7 @@ if TYPE_CHECKING:
     from tracelens.readers.base import Progress
 
 
+_OUTLINED: Final = frozenset((*OUTLINED, *ALWAYS_READ))
 _UNFINISHED: Final = (SEGMENTS_SUFFIX, ELSEWHERE_SUFFIX)
 
 # What damaged input makes pyarrow, its C++ library and our own decoding raise.
@@ -84,13 +91,11 @@ class NativeReader:
         found = _recordings(path)
         parts: list[Part] = []
         problems: list[tuple[Path, Exception]] = []
-        spill = Spill()
         root = None if path in found else path  # a file that was named itself may be a link
         parts_found = side_by_side(partial(_tried, trace=root), found)
         for done, (file, part) in enumerate(zip(found, parts_found, strict=True)):
             if isinstance(part, Part):
-                spill.put(part.events)
-                parts.append(replace(part, events=part.events.clear()))
+                parts.append(part)
             else:
                 problems.append((file, part))
             if progress:
@@ -100,7 +105,6 @@ class NativeReader:
         notes = tuple(
             Note(shown_name(file.name), _sentence(file, error)) for file, error in problems
         )
-        parts = [replace(p, events=e) for p, e in zip(parts, spill.frames(), strict=True)]
         folder = path.parent if path.is_file() else path
         trace = _with_samples(assemble(parts, notes), folder, parts)
         if not trace.processes["events"].sum():
@@ -144,13 +148,25 @@ def _read(path: Path) -> Part:
         return _read_segments(path)
     if not path.is_file():
         raise NotATrace("it is not a file")
-    return _part(shown_name(path.name), read_arrow(path))
+    recording = read_arrow(path, _OUTLINED)
+    return replace(_part(path, recording), table=None)
 
 
-def _part(file: str, recording: Recording, *, running: bool = False) -> Part:
-    check_side(recording.side)
-    events, unusable = usable_events(recording)
-    return Part(file, recording.side, events, unusable, recording.cut, running)
+def _part(path: Path, recording: Recording, *, running: bool = False) -> Part:
+    side = recording.side
+    check_side(side)
+    columns, unusable = usable_columns(recording)
+    tracks = [row.index for row in side.threads if row.in_flight]
+    return Part(
+        file=shown_name(path.name),
+        side=side,
+        outline=outline(columns, tracks),
+        path=path,
+        table=recording.table,
+        unusable=unusable,
+        cut=recording.cut,
+        running=running,
+    )
 
 
 def _read_segments(place: Path) -> Part:
@@ -174,7 +190,7 @@ def _read_segments(place: Path) -> Part:
     if own and same_host and not running and os.access(place.parent, os.W_OK):
         with suppress(OSError):  # a full disk, or another reader converts it now: we have it
             name = segments.convert(place).name
-    return _part(shown_name(name), Recording(table, side), running=running)
+    return _part(place.with_name(name), Recording(table, side), running=running)
 
 
 def _sentence(path: Path, error: Exception) -> str:

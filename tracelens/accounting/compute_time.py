@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import polars as pl
@@ -69,23 +70,31 @@ class ComputeTime:
 
 def measure_compute_time(trace: Trace, phases: Phases) -> ComputeTime:
     """Build the matrices of all main workers; phases that never occur are left out."""
+    known = _MEASURED.get(phases)
+    if known is None:
+        known = _MEASURED[phases] = _measured(trace, phases)
+    return known
+
+
+# Several analyses ask for the same matrices, each some hundred bytes a rank and step.
+_MEASURED: Final[WeakKeyDictionary[Phases, ComputeTime]] = WeakKeyDictionary()
+
+
+def _measured(trace: Trace, phases: Phases) -> ComputeTime:
     workers = trace.workers
     steps = trace.steps.join(workers.select("process"), on="process", how="semi")
     numbers = steps["step"].unique().sort().to_numpy().astype(np.int64)
     ranks = workers["rank"].to_list()
-    times = phases.times.join(workers.select("process"), on="process", how="semi")
     grid = _Grid(numbers, np.array(ranks, np.int64))
-    present = grid.fill(steps.with_columns(ns=pl.col("end_ns") - pl.col("start_ns")))
+    present = grid.fill(steps, (steps["end_ns"] - steps["start_ns"]).to_numpy())
     missing = np.isnan(present) | grid.cut_short(steps, workers)
-    names = [name for name in COMPUTE_CATEGORIES if (times["category"] == name).any()]
+    windows = phases.pieces.steps
+    names = [name for name in COMPUTE_CATEGORIES if phases.of(name).any()]
     own = np.stack(
-        [
-            np.where(missing, np.nan, grid.sum(times.filter(pl.col("category") == name)))
-            for name in names
-        ]
+        [np.where(missing, np.nan, grid.sum(windows, phases.of(name))) for name in names]
         or [np.zeros((0, *present.shape))],
     ).reshape(len(names), *present.shape)
-    wait = grid.sum(times.filter(pl.col("category").is_in(WAIT_CATEGORIES)))
+    wait = grid.sum(windows, phases.of(*WAIT_CATEGORIES))
     return ComputeTime(
         ranks=tuple(ranks),
         hosts=tuple(workers["host"].fill_null("").to_list()),
@@ -109,14 +118,14 @@ class _Grid:
         rows = np.searchsorted(self.steps, frame["step"].to_numpy())
         return rows, np.searchsorted(self.ranks, frame["rank"].to_numpy())
 
-    def sum(self, frame: pl.DataFrame) -> Floats:
+    def sum(self, frame: pl.DataFrame, values: Ints) -> Floats:
         matrix = np.zeros((len(self.steps), len(self.ranks)))
-        np.add.at(matrix, self.cells(frame), frame["ns"].to_numpy())
+        np.add.at(matrix, self.cells(frame), values)
         return matrix
 
-    def fill(self, frame: pl.DataFrame) -> Floats:
+    def fill(self, frame: pl.DataFrame, values: Ints) -> Floats:
         matrix = np.full((len(self.steps), len(self.ranks)), np.nan)
-        matrix[self.cells(frame)] = frame["ns"].to_numpy()
+        matrix[self.cells(frame)] = values
         return matrix
 
     def cut_short(self, steps: pl.DataFrame, workers: pl.DataFrame) -> Flags:

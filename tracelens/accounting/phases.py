@@ -14,6 +14,7 @@ what they are shares of, the job's length (`job_ns`), and the transfer of each s
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -43,7 +44,7 @@ from tracelens.parallel import side_by_side
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tracelens.arrays import Floats, Ints
+    from tracelens.arrays import Array, Flags, Floats, Indices, Ints
     from tracelens.model.columns import Columns
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CATEGORIES",
     "COMPUTE_CATEGORIES",
-    "HIDDEN_COLUMNS",
+    "NO_TIME",
     "SEGMENT_COLUMNS",
     "TIME_COLUMNS",
     "Phases",
@@ -71,13 +72,7 @@ TIME_COLUMNS: Final[dict[str, pl.DataType]] = {
     "category": pl.Enum(CATEGORIES),
     "ns": pl.Int64(),
 }
-HIDDEN_COLUMNS: Final[dict[str, pl.DataType]] = {
-    "rank": pl.Int32(),
-    "step": pl.Int32(),
-    "ns": pl.Int64(),  # communication in flight under own work
-}
-
-
+NO_TIME: Final = 1 << 62  # where no rank has a time that could be the least
 AMOUNTS: Final = ("tokens", "samples")  # of work, as counters of steps tell it
 AMOUNT_COLUMNS: Final[dict[str, pl.DataType]] = {
     "rank": pl.Int32(),
@@ -87,18 +82,20 @@ AMOUNT_COLUMNS: Final[dict[str, pl.DataType]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Phases:
     """The partition of every worker's time; per rank and step it sums to the step exactly.
 
-    `pieces` are the touching pieces themselves. `times` sums them up, and holds only categories that
-    occur; `hidden` has a row for every step; `updates` tells of updates of weights, and
-    `amounts` how much work each rank had in each step, where that was recorded (`AMOUNT_COLUMNS`).
+    `pieces` are the touching pieces themselves. `spent` sums them up, [step window, category] in the
+    order of `CATEGORIES`, and `hidden_ns` is what communication was in flight under own work, [step
+    window], both in nanoseconds; the windows are the rows of `pieces.steps`. `updates` tells of updates
+    of weights, and `amounts` how much work each rank had in each step, where that was recorded
+    (`AMOUNT_COLUMNS`).
     """
 
     pieces: Segments
-    times: pl.DataFrame
-    hidden: pl.DataFrame
+    spent: Ints
+    hidden_ns: Ints
     updates: WeightUpdates
     amounts: pl.DataFrame
     findings: tuple[Finding, ...] = ()
@@ -107,6 +104,62 @@ class Phases:
     def segments(self) -> pl.DataFrame:
         """The pieces as rows, in order of process and time, built at each access."""
         return self.pieces.frame()
+
+    @property
+    def times(self) -> pl.DataFrame:
+        """What was spent as rows, built at each access; only categories that occur."""
+        row, category = np.nonzero(self.spent)
+        found = self.pieces.steps[row].with_columns(
+            category=categories(category), ns=self.spent[row, category]
+        )
+        return found.select(*TIME_COLUMNS)
+
+    @property
+    def hidden(self) -> pl.DataFrame:
+        """What was hidden as rows, built at each access: one for every step window."""
+        return self.pieces.steps.select("rank", "step").with_columns(ns=self.hidden_ns)
+
+    def of(self, *names: str) -> Ints:
+        """Return what was spent in some categories, [step window]."""
+        return np.asarray(self.spent[:, [CATEGORIES.index(name) for name in names]].sum(axis=1))
+
+    @cached_property
+    def steps(self) -> Ints:
+        """The numbers of all steps, ascending."""
+        return np.unique(self._step)
+
+    @cached_property
+    def step_places(self) -> Indices:
+        """Where in `steps` each window's step stands, [step window]."""
+        return np.searchsorted(self.steps, self._step)
+
+    @cached_property
+    def there(self) -> Flags:
+        """Which windows have a length, [step window]."""
+        return np.asarray(self.spent.any(axis=1))
+
+    @cached_property
+    def _step(self) -> Ints:
+        return self.pieces.steps["step"].to_numpy().astype(np.int64)
+
+    def by_step(self, values: Array) -> Ints:
+        """Sum whole numbers up by step, [step]."""
+        return np.bincount(self.step_places, values, minlength=len(self.steps)).astype(np.int64)
+
+    def least(self, values: Ints, among: Flags) -> Ints:
+        """Return the least value of each step among some windows, [step]; `NO_TIME` where none is."""
+        least = np.full(len(self.steps), NO_TIME)
+        np.minimum.at(least, self.step_places[among], values[among])
+        return least
+
+    def windows_of(self, place: int, steps: Array) -> Indices:
+        """Return the windows of some steps of a worker, by its place in order; -1 where it lacks one."""
+        first, last = self.pieces.begins[place : place + 2]
+        mine = self._step[first:last]
+        if not len(mine):
+            return np.full(steps.shape, -1)
+        found = np.minimum(np.searchsorted(mine, steps), len(mine) - 1)
+        return np.where(mine[found] == steps, found + first, -1)
 
 
 def run(trace: Trace, progress: Callable[[int, int], None] | None = None) -> Phases:
@@ -231,21 +284,14 @@ def _gathered(done: list[Accounted], steps: pl.DataFrame, words: tuple[str, ...]
     begins = np.cumsum([0, *(len(found.hidden) for found in done)]).tolist()
     segments = Segments(tuple(found.pieces for found in done), tuple(begins), of_step, words)
     owners = of_step[begins[:-1]].select("process", "rank").rows()
-    updates = WeightUpdates.of(owners, [found.updates for found in done])
-    if not done:
-        empty, none = pl.DataFrame(schema=TIME_COLUMNS), pl.DataFrame(schema=HIDDEN_COLUMNS)
-        return Phases(segments, empty, none, updates, pl.DataFrame(schema=AMOUNT_COLUMNS))
-    spent = np.concatenate([found.spent for found in done])
+    spent = np.concatenate([np.zeros((0, len(CATEGORIES)), np.int64), *(one.spent for one in done)])
     left_out = after_steps(steps).to_numpy()
     spent[:, UNKNOWN] -= np.minimum(left_out, spent[:, UNKNOWN])
-    row, category = np.nonzero(spent)
-    times = of_step[row].with_columns(category=categories(category), ns=spent[row, category])
-    hidden = np.concatenate([found.hidden for found in done])
     return Phases(
-        segments,
-        times=times.select(*TIME_COLUMNS),
-        hidden=of_step.select("rank", "step").with_columns(ns=hidden),
-        updates=updates,
+        pieces=segments,
+        spent=spent,
+        hidden_ns=np.concatenate([np.zeros(0, np.int64), *(one.hidden for one in done)]),
+        updates=WeightUpdates.of(owners, [found.updates for found in done]),
         amounts=_amount_table([rank for _, rank in owners], [found.amounts for found in done]),
     )
 
@@ -287,16 +333,9 @@ def after_steps(steps: pl.DataFrame) -> pl.Series:
 
 def exposed_transfer(phases: Phases, steps: Ints) -> Floats:
     """Return nanoseconds for each of `steps`: no step can become shorter by more without transfer."""
-    transfer = pl.col("ns").filter(pl.col("category") == "transfer").sum()
-    least = (
-        phases.times.group_by("step", "process")
-        .agg(transfer)
-        .group_by("step")
-        .agg(pl.col("ns").min())
-        .sort("step")
-    )
-    known = least["step"].to_numpy()
-    if not len(known):
+    least = phases.least(phases.of("transfer"), phases.there)
+    if not len(least):
         return np.zeros(len(steps))
-    place = np.minimum(np.searchsorted(known, steps), len(known) - 1)
-    return np.where(known[place] == steps, least["ns"].to_numpy()[place], 0).astype(np.float64)
+    place = np.minimum(np.searchsorted(phases.steps, steps), len(least) - 1)
+    known = (phases.steps[place] == steps) & (least[place] != NO_TIME)
+    return np.where(known, least[place], 0).astype(np.float64)

@@ -95,6 +95,11 @@ class WorkerPieces:
     category: Int8s
     name: Array
 
+    def spent_before(self, category: str, moments: Ints) -> Floats:
+        """Return how much of a category had passed at each moment."""
+        rows = np.flatnonzero(self.category == CATEGORIES.index(category))
+        return covered_before(self.bounds[rows], self.bounds[rows + 1], moments)
+
 
 @dataclass(frozen=True)
 class Segments:
@@ -171,7 +176,11 @@ def categories(codes: Array) -> pl.Series:
 
 def spent_before(inside: pl.DataFrame, moments: Ints) -> Floats:
     """Return how much of some pieces' time is before each moment; pieces are sorted and disjoint."""
-    begins, ends = inside["start_ns"].to_numpy(), inside["end_ns"].to_numpy()
+    return covered_before(inside["start_ns"].to_numpy(), inside["end_ns"].to_numpy(), moments)
+
+
+def covered_before(begins: Ints, ends: Ints, moments: Ints) -> Floats:
+    """Return how much of some stretches of time is before each moment."""
     if not len(begins):
         return np.zeros(moments.shape)
     edges = np.column_stack([begins, ends]).ravel()

@@ -1,7 +1,7 @@
 """Updates of weights: when they were made, what lies between them, and when they are first used.
 
 Runs have millions of updates, one for each bucket, rank and step, so that each worker's are reduced
-when its time is accounted for: to the gaps between them, and, of every n-th step, to their begins and ends.
+when its time is accounted for: to the gaps between them, and, of every n-th step, to when they were.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ import polars as pl
 from tracelens.accounting.partition import CATEGORIES
 from tracelens.accounting.phases import job_ns
 from tracelens.accounting.pieces import categories
+from tracelens.model.calls import NEVER
 from tracelens.replay import slack
 
 if TYPE_CHECKING:
@@ -161,20 +162,10 @@ class Lanes:
     """The lanes of all workers that recorded a step; each is made when the walk reaches it."""
 
     def __init__(self, trace: Trace, phases: Phases) -> None:
-        waited = pl.col("last_arrival_ns").is_not_null() & (pl.col("wait_ns") > 0)
-        calls = trace.arrivals.filter(waited).select("process", "last_arrival_ns", "last_rank")
-        order = np.argsort(calls["process"].to_numpy(), kind="stable")
-        owner = calls["process"].to_numpy()[order]
-        self._moment = calls["last_arrival_ns"].to_numpy()[order]
-        self._last = calls["last_rank"].fill_null(-1).to_numpy()[order]
+        self._calls = trace.calls
         self._process_of = dict(trace.workers.select("rank", "process").iter_rows())
         self._all = phases.pieces
         self._place = {process: place for place, process in enumerate(phases.pieces.processes)}
-        processes = np.array(list(self._place), owner.dtype)
-        begins, ends = (np.searchsorted(owner, processes, side) for side in ("left", "right"))
-        self._rows = dict(
-            zip(self._place, zip(begins.tolist(), ends.tolist(), strict=True), strict=True)
-        )
         self._made: dict[int, Lane] = {}
 
     def __contains__(self, process: int) -> bool:
@@ -195,9 +186,7 @@ class Lanes:
 
     def _make(self, process: int) -> Lane:
         pieces = self._all.of_worker(self._place[process])
-        first, end = self._rows[process]
-        order = np.argsort(self._moment[first:end], kind="stable") + first
-        moment, last = self._moment[order], self._last[order]
+        moment, last = self._awaited(process)
         ends, begins = _waits(pieces.bounds, pieces.category)
         if not len(moment):
             return Lane(pieces.bounds, pieces.category, ends[:0], ends[:0])
@@ -207,6 +196,19 @@ class Lanes:
         to = np.where(known, np.array(arrived, np.int64), -1)
         kept = (to >= 0) & (to != process)
         return Lane(pieces.bounds, pieces.category, ends[kept], to[kept])
+
+    def _awaited(self, process: int) -> tuple[Ints, Ints]:
+        """Return when others came for whom a process waited, in order, and their ranks."""
+        moments, ranks = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
+        for grid in self._calls:
+            for column in np.flatnonzero(grid.processes == process).tolist():
+                there = (grid.last_ns != NEVER) & (grid.start_ns[:, column] != NEVER)
+                waited = np.flatnonzero(there & (grid.wait_of(column) > 0))
+                moments.append(grid.last_ns[waited])
+                ranks.append(grid.last_rank[waited])
+        moment = np.concatenate(moments)
+        order = np.argsort(moment, kind="stable")
+        return moment[order], np.concatenate(ranks)[order]
 
 
 def _waits(bounds: Ints, category: Array) -> tuple[Ints, Ints]:

@@ -128,6 +128,22 @@ class CallGrid:
             },
         )  # fmt: skip
 
+    def of_same_members(self) -> CallGrid:
+        """Return the calls that the same processes made as the first one, and only their columns."""
+        if self.whole or not self.height:
+            return self
+        columns = np.flatnonzero(self.there[0])
+        same = np.flatnonzero((self.there == self.there[0]).all(axis=1))
+        some = self.taken(same)
+        cells = ("start_ns", "end_ns", *_OF_CELL)
+        return replace(
+            some,
+            processes=some.processes[columns],
+            ranks=some.ranks[columns],
+            whole=True,
+            **{name: getattr(some, name)[:, columns] for name in cells},
+        )
+
     def wait_ns(self) -> Ints:
         """Return how long each rank was in each call before it could proceed, [call, process].
 

@@ -22,6 +22,7 @@ import polars as pl
 
 from tracelens.accounting.partition import CATEGORIES
 from tracelens.accounting.weight_updates import followed
+from tracelens.model.calls import arrivals_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -152,12 +153,19 @@ def follow_gradients(trace: Trace, phases: Phases) -> pl.DataFrame:
 
 
 def _buckets(trace: Trace, updates: pl.DataFrame, every: int) -> pl.DataFrame:
-    calls = trace.arrivals.filter(
-        pl.col("bucket").is_not_null(),
-        pl.col("last_arrival_ns").is_not_null(),
-        pl.col("end_ns").is_not_null(),
-        pl.col("step") % every == 0,
-    ).sort("process", "communicator", "seq")
+    some = [
+        grid.taken(np.flatnonzero((grid.step % every == 0).any(axis=1))) for grid in trace.calls
+    ]
+    calls = (
+        arrivals_of(some)
+        .filter(
+            pl.col("bucket").is_not_null(),
+            pl.col("last_arrival_ns").is_not_null(),
+            pl.col("end_ns").is_not_null(),
+            pl.col("step") % every == 0,
+        )
+        .sort("process", "communicator", "seq")
+    )
     whole = updates.group_by(_AT).agg(begin=pl.col("begin").min(), end=pl.col("end").max())
     numbered = updates.filter(pl.col("bucket").is_not_null())
     own = numbered.height > 0

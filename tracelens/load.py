@@ -18,6 +18,7 @@ from tracelens.readers.table.naming import Renaming
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
+    from concurrent.futures import Executor
 
     from tracelens.model.trace import Moved
     from tracelens.readers.base import Progress
@@ -31,6 +32,7 @@ def open(  # noqa: A001 - reads as tracelens.open
     *,
     map: Mapping[str, str] | None = None,  # noqa: A002 - called what the command line calls it
     one_clock: bool = False,
+    executor: Executor | None = None,
 ) -> Trace:
     """Read a trace and prepare it.
 
@@ -39,6 +41,7 @@ def open(  # noqa: A001 - reads as tracelens.open
         progress: Called with (done, total) processes.
         map: For a table: what its columns and words are called in TraceLens (docs/tables.md).
         one_clock: For a table: all its times come from one clock.
+        executor: Reads the files of a folder; None = in threads of this process.
 
     Raises:
         TraceNotFound: there is nothing at `path`.
@@ -60,7 +63,7 @@ def open(  # noqa: A001 - reads as tracelens.open
         return prepare(reader.read(place, progress))
     for known in READERS:
         if known.sniff(place):
-            return prepare(known.read(place, progress))
+            return prepare(known.read(place, progress, executor))
     raise _unknown(place)
 
 

@@ -39,13 +39,15 @@ from tracelens.accounting.thread_activity import (
 )
 from tracelens.accounting.weight_updates import Updates, WeightUpdates, followed
 from tracelens.distil.outline import in_flight_tracks, outlined
-from tracelens.parallel import side_by_side
+from tracelens.parallel import mapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from concurrent.futures import Executor
 
     from tracelens.arrays import Array, Flags, Floats, Indices, Ints
     from tracelens.model.columns import Columns
+    from tracelens.model.events import Source
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
 
@@ -162,17 +164,27 @@ class Phases:
         return np.where(mine[found] == steps, found + first, -1)
 
 
-def run(trace: Trace, progress: Callable[[int, int], None] | None = None) -> Phases:
-    """Divide every worker's steps into categories; `progress` is called with (done, total) processes."""
+def run(
+    trace: Trace,
+    progress: Callable[[int, int], None] | None = None,
+    executor: Executor | None = None,
+) -> Phases:
+    """Divide every worker's steps into categories.
+
+    Args:
+        trace: With its steps and calls, as `tracelens.open` returns it.
+        progress: Called with (done, total) workers.
+        executor: Where workers are accounted for; None = in threads of this process.
+    """
     steps = trace.steps.sort("process", "start_ns")
-    account = _Account.of(trace, steps)
-    windows = list(_windows(steps))
+    words = _words(trace, steps)
+    tasks, count = _tasks(trace, steps, words), steps["process"].n_unique()
     done: list[Accounted] = []
-    for found in side_by_side(account, windows):
+    for found in mapped(account, tasks, executor):
         done.append(found)
         if progress:
-            progress(len(done), len(windows))
-    return _gathered(done, steps, account.words)
+            progress(len(done), count)
+    return _gathered(done, steps, words)
 
 
 @dataclass(frozen=True)
@@ -187,68 +199,79 @@ class Accounted:
 
 
 @dataclass(frozen=True)
-class _Account:
-    """Accounts for the time of one worker after the other."""
+class _Task:
+    """What accounts for one worker's time: its events, and what is known of the other ranks'.
 
-    trace: Trace
-    queues: dict[int, Intervals]
-    training: dict[int, int]
-    tracks: dict[int, list[int]]
+    `windows` are the bounds of its steps; of every `every`-th step updates are followed.
+    """
+
+    process: int
+    source: Source
+    windows: Ints
+    wait: Intervals
+    queue: Intervals
+    training: int | None
+    tracks: tuple[int, ...]
     words: tuple[str, ...]
     every: int
 
-    @classmethod
-    def of(cls, trace: Trace, steps: pl.DataFrame) -> _Account:
-        outlines = outlined(trace)
-        named = dict.fromkeys(
-            name for process in steps["process"].unique().sort() for name in outlines[process].names
-        )
-        threads = trace.workers.select("process", "training_thread").drop_nulls()
-        queues = thread_activity.server_queues(trace).partition_by("process", as_dict=True)
-        return cls(
-            trace=trace,
-            queues={
-                process: Intervals(part["start_ns"].to_numpy(), part["end_ns"].to_numpy())
-                for (process,), part in queues.items()
-            },
-            training=dict(threads.iter_rows()),
-            tracks=in_flight_tracks(trace),
-            words=tuple(named),
-            every=followed(trace),
+
+def _words(trace: Trace, steps: pl.DataFrame) -> tuple[str, ...]:
+    """Return the names of spans of all workers."""
+    outlines = outlined(trace)
+    workers = steps["process"].unique().sort()
+    return tuple(dict.fromkeys(name for process in workers for name in outlines[process].names))
+
+
+def _tasks(trace: Trace, steps: pl.DataFrame, words: tuple[str, ...]) -> Iterator[_Task]:
+    training = dict(trace.workers.select("process", "training_thread").drop_nulls().iter_rows())
+    queues = thread_activity.server_queues(trace).partition_by("process", as_dict=True)
+    tracks, every = in_flight_tracks(trace), followed(trace)
+    for process, windows in _windows(steps):
+        queue = queues.get((process,))
+        yield _Task(
+            process=process,
+            source=trace.source.only(process),
+            windows=windows,
+            wait=collective_waits(trace.calls, process),
+            queue=_NO_INTERVALS
+            if queue is None
+            else Intervals(queue["start_ns"].to_numpy(), queue["end_ns"].to_numpy()),
+            training=training.get(process),
+            tracks=tuple(tracks.get(process, ())),
+            words=words,
+            every=every,
         )
 
-    def __call__(self, of: tuple[int, Ints]) -> Accounted:
-        process, windows = of
-        columns = self.trace.source.columns(process, _READ)
-        training = self.training.get(process)
-        activity = ThreadActivity(columns, training, self.tracks.get(process, ()))
-        device = activity.device_spans()
-        found = partition(
-            activity.thread_spans(device),
-            Surroundings(
-                wait=collective_waits(self.trace.calls, process),
-                queue=self.queues.get(process, _NO_INTERVALS),
-                flying=activity.in_flight(),
-                cause=activity.idle_causes(),
-                device=device,
-            ),
-            windows,
-        )
-        numbers = {word: number for number, word in enumerate(self.words)}
-        known = columns.word("name").known
-        names = np.array([*(numbers.get(word, NOTHING) for word in known), NOTHING], np.int32)
-        return Accounted(
-            PackedPieces.of(found, names[found.name]),
-            found.spent,
-            found.hidden,
-            Updates.of(
-                columns,
-                activity.rows_of("update"),
-                activity.rows_of("forward", anywhere=True),
-                self.every,
-            ),
-            _amounts(columns),
-        )
+
+def account(task: _Task) -> Accounted:
+    """Account for one worker's time; runs wherever its events can be read."""
+    columns = task.source.columns(task.process, _READ)
+    activity = ThreadActivity(columns, task.training, task.tracks)
+    device = activity.device_spans()
+    around = Surroundings(
+        wait=task.wait,
+        queue=task.queue,
+        flying=activity.in_flight(),
+        cause=activity.idle_causes(),
+        device=device,
+    )
+    found = partition(activity.thread_spans(device), around, task.windows)
+    numbers = {word: number for number, word in enumerate(task.words)}
+    known = columns.word("name").known
+    names = np.array([*(numbers.get(word, NOTHING) for word in known), NOTHING], np.int32)
+    return Accounted(
+        PackedPieces.of(found, names[found.name]),
+        found.spent,
+        found.hidden,
+        Updates.of(
+            columns,
+            activity.rows_of("update"),
+            activity.rows_of("forward", anywhere=True),
+            task.every,
+        ),
+        _amounts(columns),
+    )
 
 
 _READ: Final = (*ACTIVITY_COLUMNS, "step", "bucket", "value")

@@ -65,6 +65,11 @@ class Placing:
             columns = self._moved(process, columns)
         return self._in_flight(process, columns).in_order()
 
+    def only(self, process: int) -> Placing:
+        """Return what concerns one process."""
+        maps = {key: found for key, found in self.maps.items() if key[0] == process}
+        return Placing(maps, {process: self.tracks.get(process, [])})
+
     def _moved(self, process: int, columns: Columns) -> Columns:
         start, length = (np.array(columns.number(name)) for name in _ON_DEVICE)
         stream, timed = columns.number("stream"), start != NULL

@@ -193,6 +193,13 @@ class Numbering:
         start, thread, step = (columns.number(name) for name in ("start_ns", "thread", "step"))
         return columns.replaced(step=self.steps_of(process, start, thread, step))
 
+    def only(self, process: int) -> Numbering:
+        """Return the windows of one process."""
+        if process not in self.windows:
+            return Numbering({}, {})
+        windows, places = {process: self.windows[process]}, {process: self.places[process]}
+        return Numbering(windows, places, self.everywhere)
+
     def steps_of(self, process: int, start_ns: Ints, thread: Array, step: Array) -> Array:
         """Return the steps of some events of a process."""
         begins, numbers = self.windows[process]

@@ -22,6 +22,7 @@ from tracelens.model.trace import Note
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from concurrent.futures import Executor
 
     from tracelens.accounting.phases import Phases
     from tracelens.model.trace import Trace
@@ -76,16 +77,23 @@ ANALYSES: Final = (
 )
 
 
-def analyze(trace: Trace, progress: Callable[[int, int], None] | None = None) -> Report:
+def analyze(
+    trace: Trace,
+    progress: Callable[[int, int], None] | None = None,
+    executor: Executor | None = None,
+) -> Report:
     """Run every analysis and order the findings by what fixing each would save.
 
     Args:
         trace: A run with the default transforms applied, as `tracelens.open` returns it.
         progress: Called with (done, total) as often as something is done, in hundredths of all.
+        executor: Accounts for the workers' time; None = in threads of this process.
     """
     on_progress = progress or (lambda _done, _total: None)
     on_progress(0, 100)
-    parts = phases.run(trace, lambda done, all_: on_progress(_OF_PHASES * done // all_, 100))
+    parts = phases.run(
+        trace, lambda done, all_: on_progress(_OF_PHASES * done // all_, 100), executor
+    )
     results: dict[str, Result] = {"phases": parts}
     for done, analysis in enumerate(ANALYSES, 1):
         results[analysis.name] = analysis.run(trace, parts)

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tracelens.cli.opening import add_trace, open_trace
+from tracelens.cli.opening import add_executor, add_trace, open_trace
 
 if TYPE_CHECKING:
     import argparse
@@ -25,6 +25,7 @@ EXAMPLES: Final = """\
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `analyze`."""
     add_trace(parser)
+    add_executor(parser)
     parser.add_argument("--format", choices=("text", "json", "markdown"), default="text")
     parser.add_argument(
         "--html", type=Path, metavar="FILE", help="also write a report with charts, in one file"
@@ -35,11 +36,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Open, analyze, print."""
     from tracelens.analyses import analyze
     from tracelens.cli.opening import progress
+    from tracelens.parallel import opened
     from tracelens.reports import REPORTS
 
-    trace = open_trace(arguments)
-    with progress("analyzing") as on_progress:
-        report = analyze(trace, progress=on_progress)
+    with opened(arguments.executor) as executor:
+        trace = open_trace(arguments, executor)
+        with progress("analyzing") as on_progress:
+            report = analyze(trace, on_progress, executor)
     sys.stdout.write(REPORTS[arguments.format].render(report).rstrip("\n") + "\n")
     if arguments.html:
         from tracelens_dashboard.export import report as page

@@ -11,6 +11,7 @@ from tracelens.errors import InvalidArgument
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
+    from concurrent.futures import Executor
 
     from tracelens.model.trace import Trace
     from tracelens.readers.base import Progress as OnProgress
@@ -57,19 +58,35 @@ def add_trace(
     )
 
 
-def open_trace(arguments: argparse.Namespace) -> Trace:
+def add_executor(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says where the files of a run are worked on."""
+    from tracelens.parallel import EXECUTORS
+
+    parser.add_argument(
+        "--executor",
+        metavar="WHERE",
+        help=f"where files are read and workers accounted for: {EXECUTORS} (docs/cluster.md)",
+    )
+
+
+def open_trace(arguments: argparse.Namespace, executor: Executor | None = None) -> Trace:
     """Open what `add_trace` asked for, showing progress."""
     with progress("reading", then="aligning clocks, matching collectives") as on_progress:
-        return open_path(arguments, arguments.trace, on_progress)
+        return open_path(arguments, arguments.trace, on_progress, executor)
 
 
-def open_path(arguments: argparse.Namespace, path: Path, on_progress: OnProgress) -> Trace:
+def open_path(
+    arguments: argparse.Namespace,
+    path: Path,
+    on_progress: OnProgress,
+    executor: Executor | None = None,
+) -> Trace:
     """Open one of several runs, as `add_trace` says how."""
     from tracelens.load import open as open_any
 
     renamed = dict(map(_pair, getattr(arguments, "map", None) or ()))
     one_clock = getattr(arguments, "one_clock", False)
-    return open_any(path, on_progress, map=renamed, one_clock=one_clock)
+    return open_any(path, on_progress, map=renamed, one_clock=one_clock, executor=executor)
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -45,6 +45,9 @@ class Part(Protocol):
             UnusableInput: they cannot be read (any more).
         """
 
+    def alone(self) -> Part:
+        """Return it without what it shares with other processes, to be sent to where it is read."""
+
 
 class Change(Protocol):
     """What alignment makes of the events of a process, each time that they are read."""
@@ -55,6 +58,9 @@ class Change(Protocol):
 
     def __call__(self, process: int, columns: Columns) -> Columns:
         """Return the columns with other times, steps or order."""
+
+    def only(self, process: int) -> Change:
+        """Return what of it concerns one process, to be sent to where that is read."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,11 @@ class Source:
     def changed(self, change: Change) -> Source:
         """Return it with one more change."""
         return replace(self, changes=(*self.changes, change))
+
+    def only(self, process: int) -> Source:
+        """Return what is needed to read one process."""
+        parts = {process: self.parts[process].alone()}
+        return Source(parts, tuple(change.only(process) for change in self.changes))
 
     def columns(self, process: int, names: Sequence[str]) -> Columns:
         """Read some columns of a process."""
@@ -139,6 +150,10 @@ class FramePart:
     def frame(self) -> pl.DataFrame:
         """Return all columns."""
         return self.whole.frame[self.whole.rows(self.process)]
+
+    def alone(self) -> Part:
+        """Return the same rows in a frame of their own."""
+        return FramePart(WholeFrame(self.frame().lazy()), self.process)
 
 
 @dataclass(frozen=True)

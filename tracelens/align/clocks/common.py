@@ -80,6 +80,10 @@ class Moving:
         }
         return columns.replaced(**times).in_order()
 
+    def only(self, process: int) -> Moving:
+        """Return the map of one process."""
+        return Moving({process: self.maps[process]} if process in self.maps else {})
+
 
 def moved_times(found: Moved, times: Ints, missing: int) -> Ints:
     """Return common times; what is missing stays so."""

@@ -122,6 +122,10 @@ class RecordedPart:
             pl.lit(value, EVENT_COLUMNS[name]).alias(name) for name, value in owner.items()
         )
 
+    def alone(self) -> RecordedPart:
+        """Return it as it is: it shares nothing."""
+        return self
+
     def _read(self, names: Collection[str] | None) -> Recording:
         if self.table is not None:
             return Recording(self.table, self.side)

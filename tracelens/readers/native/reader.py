@@ -21,7 +21,7 @@ from tracelens.distil.outline import OUTLINED, outline
 from tracelens.errors import EmptyTrace, NewerVersion, NotATrace, TraceLensError, TraceNotFound
 from tracelens.model.fmt import shown_name
 from tracelens.model.trace import SAMPLE_COLUMNS, Note
-from tracelens.parallel import side_by_side
+from tracelens.parallel import mapped
 from tracelens.readers.base import LATEST_NS, LONGEST_NS
 from tracelens.readers.native.arrow_file import Recording, read_arrow
 from tracelens.readers.native.assemble import UNUSABLE, Part, assemble
@@ -42,6 +42,7 @@ from tracelens.schema.vocabulary import (
 )
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
     from pathlib import Path
 
     from tracelens.model.trace import Trace
@@ -86,13 +87,15 @@ class NativeReader:
         """Return whether there is at least one file or folder named like ours."""
         return bool(_recordings(path))
 
-    def read(self, path: Path, progress: Progress | None = None) -> Trace:
+    def read(
+        self, path: Path, progress: Progress | None = None, executor: Executor | None = None
+    ) -> Trace:
         """Read every process; one that cannot be read becomes a note."""
         found = _recordings(path)
         parts: list[Part] = []
         problems: list[tuple[Path, Exception]] = []
         root = None if path in found else path  # a file that was named itself may be a link
-        parts_found = side_by_side(partial(_tried, trace=root), found)
+        parts_found = mapped(partial(_tried, trace=root), found, executor)
         for done, (file, part) in enumerate(zip(found, parts_found, strict=True)):
             if isinstance(part, Part):
                 parts.append(part)

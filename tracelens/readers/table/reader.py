@@ -35,6 +35,7 @@ from tracelens.schema.side import METADATA_KEY
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
+    from concurrent.futures import Executor
 
     from tracelens.readers.base import Progress
     from tracelens.readers.table.naming import Plan
@@ -222,8 +223,10 @@ class TableReader:
         """Return whether a file is a table by its name or its content."""
         return is_table(path)
 
-    def read(self, path: Path, progress: Progress | None = None) -> Trace:
-        """Read a file."""
+    def read(
+        self, path: Path, progress: Progress | None = None, _executor: Executor | None = None
+    ) -> Trace:
+        """Read a file, which one process does."""
         with _damage_named(path):
             trace = build(scan(path), self.renaming, path.name, one_clock=self.one_clock)
         if progress:

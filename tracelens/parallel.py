@@ -118,8 +118,8 @@ def opened(spec: str | None) -> Iterator[Executor | None]:
         pool = _dask(rest.removeprefix("//"))
     else:
         raise InvalidArgument(f"--executor {spec}: expected one of {EXECUTORS}.")
-    with pool:
-        yield pool
+    with pool as ready:
+        yield ready
 
 
 def _processes(count: int) -> Executor:

@@ -26,6 +26,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `analyze`."""
     add_trace(parser)
     add_executor(parser)
+    parser.add_argument(
+        "--again", action="store_true", help="explain it anew, though its report was kept"
+    )
     parser.add_argument("--format", choices=("text", "json", "markdown"), default="text")
     parser.add_argument(
         "--html", type=Path, metavar="FILE", help="also write a report with charts, in one file"
@@ -36,13 +39,18 @@ def run(arguments: argparse.Namespace) -> int:
     """Open, analyze, print."""
     from tracelens.analyses import analyze
     from tracelens.cli.opening import progress
+    from tracelens.lod import kept_report
     from tracelens.parallel import opened
     from tracelens.reports import REPORTS
 
-    with opened(arguments.executor) as executor:
-        trace = open_trace(arguments, executor)
-        with progress("analyzing") as on_progress:
-            report = analyze(trace, on_progress, executor)
+    again = arguments.again or arguments.html or arguments.map or arguments.one_clock
+    report = None if again else kept_report.find(arguments.trace)
+    if report is None:
+        with opened(arguments.executor) as executor:
+            trace = open_trace(arguments, executor)
+            with progress("analyzing") as on_progress:
+                report = analyze(trace, on_progress, executor)
+        kept_report.keep(arguments.trace, report)
     sys.stdout.write(REPORTS[arguments.format].render(report).rstrip("\n") + "\n")
     if arguments.html:
         from tracelens_dashboard.export import report as page

@@ -148,11 +148,12 @@ def _mpi() -> Executor:
 @contextmanager
 def _dask(address: str) -> Iterator[Executor]:
     try:
-        from distributed import Client  # noqa: PLC0415 - an extra
+        import distributed  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise MissingExtra.naming("An executor of Dask workers", "cluster") from error
     try:
-        client = Client(f"tcp://{address}", timeout=_PATIENCE_S, set_as_default=False)
+        found: Any = distributed  # has no types
+        client = found.Client(f"tcp://{address}", timeout=_PATIENCE_S, set_as_default=False)
     except (OSError, ValueError) as error:
         raise InvalidArgument(
             f"--executor dask://{address}: no Dask scheduler answers there ({error})."

@@ -195,7 +195,7 @@ class Accounted:
     spent: Ints
     hidden: Ints
     updates: Updates
-    amounts: dict[str, tuple[Ints, Floats]]  # by name: step, how much work it had
+    amounts: dict[str, tuple[Array, Array]]  # by name: step, how much work it had
 
 
 @dataclass(frozen=True)
@@ -278,7 +278,7 @@ _READ: Final = (*ACTIVITY_COLUMNS, "step", "bucket", "value")
 _NO_INTERVALS: Final = Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
-def _amounts(columns: Columns) -> dict[str, tuple[Ints, Floats]]:
+def _amounts(columns: Columns) -> dict[str, tuple[Array, Array]]:
     """Return how much work each step had, by the counters that say so."""
     if "value" not in columns:
         return {}
@@ -319,7 +319,7 @@ def _gathered(done: list[Accounted], steps: pl.DataFrame, words: tuple[str, ...]
     )
 
 
-def _amount_table(ranks: list[int], found: list[dict[str, tuple[Ints, Floats]]]) -> pl.DataFrame:
+def _amount_table(ranks: list[int], found: list[dict[str, tuple[Array, Array]]]) -> pl.DataFrame:
     parts = [
         pl.DataFrame({"step": step, "value": value}).select(
             pl.lit(rank).alias("rank"), "step", pl.lit(name).alias("name"), "value"

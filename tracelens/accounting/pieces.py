@@ -122,7 +122,7 @@ class Segments:
     @property
     def processes(self) -> list[int]:
         """Return the process of each worker, in order."""
-        return self.steps["process"].gather(self.begins[: len(self.packed)]).to_list()
+        return self.steps["process"].gather(list(self.begins[: len(self.packed)])).to_list()
 
     def of_worker(self, place: int) -> WorkerPieces:
         """Unpack the pieces of a worker, by its place in order."""

@@ -51,7 +51,7 @@ def gather(trace: Trace) -> Trace:
 class _Column:
     """The calls of one process in one communicator, each number once, by number."""
 
-    def __init__(self, process: int, rank: int, rows: CallRows, chosen: Indices | slice) -> None:
+    def __init__(self, process: int, rank: int, rows: CallRows, chosen: Indices) -> None:
         self.process, self.rank = process, rank
         self.seq = rows.seq[chosen]
         self.start_ns, self.end_ns = rows.start_ns[chosen], rows.end_ns[chosen]
@@ -70,13 +70,11 @@ def _translated(words: Sequence[str], numbers: dict[str, int]) -> Array:
 def _columns(process: int, rank: int, rows: CallRows) -> Iterator[tuple[str, _Column]]:
     """Yield the calls of each communicator of a process."""
     for number in np.unique(rows.communicator).tolist():
-        mine: Indices | slice = np.flatnonzero(rows.communicator == number)
+        mine = np.flatnonzero(rows.communicator == number)
         seq = rows.seq[mine]
         if np.any(np.diff(seq) <= 0):
             order = np.lexsort((rows.start_ns[mine], seq))
             mine = mine[order[np.diff(seq[order], prepend=-1) > 0]]
-        elif len(seq) == len(rows.seq):
-            mine = slice(None)
         yield rows.uids[number], _Column(process, rank, rows, mine)
 
 

@@ -25,7 +25,7 @@ from tracelens.model.trace import STEP_COLUMNS, Note
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tracelens.arrays import Array, Flags, Floats, Int32s, Ints
+    from tracelens.arrays import Array, Flags, Int32s, Ints
     from tracelens.model.calls import CallGrid
     from tracelens.model.columns import Columns
     from tracelens.model.outline import Outline
@@ -67,9 +67,9 @@ def divide(trace: Trace) -> Trace:
     workers = dict(trace.workers.select("process", "rank").sort("process").iter_rows())
     ring = set(trace.processes.filter(pl.col("last_steps").is_not_null())["process"])
     threads = {
-        process: outlines[process].training_thread
+        process: thread
         for process in workers
-        if process in outlines and outlines[process].training_thread is not None
+        if process in outlines and (thread := outlines[process].training_thread) is not None
     }
     marks = {
         process: _marks(outlines[process], trace.moved.get(process), cut_short=process in ring)
@@ -223,14 +223,14 @@ def _numbered_calls(grid: CallGrid, numbering: Numbering) -> CallGrid:
     step = np.array(grid.step)
     for column, process in enumerate(grid.processes.tolist()):
         if process in numbering.windows:
-            cells = (array[:, column] for array in (grid.start_ns, grid.thread, grid.step))
-            step[:, column] = numbering.steps_of(process, *cells)
+            start, thread = grid.start_ns[:, column], grid.thread[:, column]
+            step[:, column] = numbering.steps_of(process, start, thread, step[:, column])
     return replace(grid, step=step)
 
 
 def _samples(
     found: Outline, numbering: Numbering, process: int, moved: Moved | None
-) -> tuple[Int32s, Floats]:
+) -> tuple[Array, Array]:
     """Return how many samples a process says to have worked through: step, sum."""
     counters = found.counters
     rows = np.flatnonzero(

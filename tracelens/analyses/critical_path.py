@@ -28,7 +28,7 @@ from tracelens.replay import slack
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
     from tracelens.accounting.pieces import WorkerPieces
-    from tracelens.arrays import Array, Int8s, Ints
+    from tracelens.arrays import Array, Int8s, Int32s, Ints
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
 
@@ -197,7 +197,7 @@ class Lanes:
         kept = (to >= 0) & (to != process)
         return Lane(pieces.bounds, pieces.category, ends[kept], to[kept])
 
-    def _awaited(self, process: int) -> tuple[Ints, Ints]:
+    def _awaited(self, process: int) -> tuple[Ints, Int32s]:
         """Return when others came for whom a process waited, in order, and their ranks."""
         moments, ranks = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
         for grid in self._calls:

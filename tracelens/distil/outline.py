@@ -124,8 +124,10 @@ def _with_op(columns: Columns, rows: Indices, ops: tuple[str, ...]) -> Indices:
 
 
 def _step_spans(columns: Columns, rows: Indices, on_training: Flags) -> StepSpans:
-    names = ("step", "start_ns", "end_ns", "depth")
-    return StepSpans(*(columns.number(name)[rows] for name in names), on_training[rows])
+    step, start, end, depth = (
+        columns.number(name)[rows] for name in ("step", "start_ns", "end_ns", "depth")
+    )
+    return StepSpans(step, start, end, depth, on_training[rows])
 
 
 def _implied(columns: Columns, rows: Indices) -> tuple[Int32s, Ints]:

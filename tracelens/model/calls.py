@@ -154,15 +154,16 @@ class CallGrid:
 
     def wait_of(self, column: int) -> Ints:
         """Return the same of one process, [call]."""
-        return self._waits(slice(column, column + 1), self.last_ns[:, None])[:, 0]
+        return np.asarray(self._waits(slice(column, column + 1), self.last_ns[:, None])[:, 0])
 
     def _waits(self, columns: slice, last: Ints) -> Ints:
         start, end = self.start_ns[:, columns], self.end_ns[:, columns]
-        until = np.maximum(last, NEVER // 2) - np.maximum(start, NEVER // 2)
+        until: Ints = np.maximum(last, NEVER // 2) - np.maximum(start, NEVER // 2)
         if len(self._rooted):
             until[self._rooted] = self._awaited(columns) - start[self._rooted]
         np.maximum(until, 0, out=until)
-        return np.minimum(until, end - start, out=until)
+        np.minimum(until, end - start, out=until)
+        return until
 
     @cached_property
     def _rooted(self) -> Indices:
@@ -203,7 +204,7 @@ class CallGrid:
         wait = cells(self.wait_ns())
         start, end = cells(self.start_ns), cells(self.end_ns)
         last_rank, bucket, nbytes = calls(self.last_rank), cells(self.bucket), cells(self.nbytes)
-        columns = {
+        columns: dict[str, Any] = {
             "process": cells(self.processes),
             "rank": cells(self.ranks),
             "communicator": pl.Series([self.uid], dtype=pl.Categorical).new_from_index(

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-    import pyarrow as pa
 
     from tracelens.arrays import Array, Floats, Ints
 
@@ -157,7 +156,7 @@ class Columns:
             elif name in WORDS:
                 words[name] = _words_of(column)
             elif name == "value":
-                values[name] = column.fill_null(np.nan).to_numpy()
+                values[name] = _filled(column, np.nan)
             elif column.null_count < len(column):
                 numbers[name] = _array_of(column, MISSING.get(name, NULL))
         return cls(table.num_rows, numbers, words, values, uids)
@@ -187,19 +186,20 @@ class Columns:
 
 
 def _array_of(column: pa.ChunkedArray[Any], missing: int) -> Array:
-    if column.null_count:
-        wide = column if column.type.bit_width > 32 or _is_signed(column) else column.cast("int64")
-        return cast("Array", wide.fill_null(missing).to_numpy())
-    return cast("Array", column.to_numpy())
+    if not column.null_count:
+        return column.to_numpy()
+    unsigned = str(column.type).startswith("uint")
+    return _filled(column.cast(pa.int64()) if unsigned else column, missing)
 
 
-def _is_signed(column: pa.ChunkedArray[Any]) -> bool:
-    return str(column.type).startswith("int")
+def _filled(column: Any, missing: float) -> Array:
+    """Return a column with a number where nothing is."""
+    return cast("Array", column.fill_null(missing).to_numpy())
 
 
 def _ends(start: pa.ChunkedArray[Any], duration: pa.ChunkedArray[Any]) -> Ints:
     """Return when spans end; `FOREVER` for those that were still open."""
-    ends = start.to_numpy() + duration.fill_null(0).to_numpy()
+    ends = start.to_numpy() + _filled(duration, 0)
     if duration.null_count:
         ends[duration.is_null().to_numpy()] = FOREVER
     return cast("Ints", ends)
@@ -209,7 +209,7 @@ def _words_of(column: pa.ChunkedArray[Any]) -> Words:
     """Take a column of dictionaries, of which each holds those before it."""
     if not column.num_chunks:
         return Words(np.zeros(0, np.int8), ())
-    chunks = column.chunks
+    chunks: list[Any] = column.chunks
     codes = [chunk.indices.fill_null(-1).to_numpy() for chunk in chunks]
     known = tuple(chunks[-1].dictionary.to_pylist())
     return Words(codes[0] if len(codes) == 1 else np.concatenate(codes), known)

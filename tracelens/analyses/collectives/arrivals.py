@@ -27,7 +27,7 @@ from tracelens.stats import robust
 
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
-    from tracelens.arrays import Flags, Ints
+    from tracelens.arrays import Array, Flags, Ints
     from tracelens.model.calls import CallGrid
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
@@ -191,13 +191,12 @@ _NO_SUMS: Final = pl.DataFrame(
 def _sums_by_step(seen: _Seen) -> pl.DataFrame:
     """Sum up waits and transfers by the step that each rank was in."""
     step = seen.grid.step
+    sums = {"wait_ns": seen.wait_ns, "transfer_ns": seen.transfer_ns}
+    columns: dict[str, Array]
     if is_uniform(step):
-        place, wait, transfer = step[:, 0], seen.wait_ns.sum(axis=1), seen.transfer_ns.sum(axis=1)
+        columns = {"step": step[:, 0], **{n: cells.sum(axis=1) for n, cells in sums.items()}}
     else:
-        place, wait, transfer = (
-            cells[seen.left] for cells in (step, seen.wait_ns, seen.transfer_ns)
-        )
-    columns = {"step": place, "wait_ns": wait, "transfer_ns": transfer}
+        columns = {"step": step[seen.left], **{n: cells[seen.left] for n, cells in sums.items()}}
     return pl.DataFrame([pl.Series(n, columns[n]).cast(k) for n, k in _NO_SUMS.schema.items()])
 
 

@@ -265,7 +265,7 @@ def blocked_by(calls: Sequence[CallGrid], ranks: tuple[int, ...]) -> tuple[float
             gap = np.where(two[:, 0] != NEVER, two[:, 1] - two[:, 0], 0)
             sums = _by_rank(grid.last_rank, gap)
             held |= {rank: held.get(rank, 0) + ns for rank, ns in sums.items()}
-    theirs = np.array([ns for rank, ns in held.items() if rank not in ranks], np.int64)
+    theirs = np.array([ns for rank, ns in held.items() if rank not in ranks], np.float64)
     if not len(theirs):
         return float(alone), 0.0
     typical = float(np.median(theirs))

@@ -3,22 +3,25 @@
 A step lasts from the begin of its step span to the begin of the next: so whatever happens between two
 step spans (often data loading) is in a step too. The last one ends with its own span, for what follows
 is no training; if that never ended, with the training thread's last event. Where steps were left out as
-asked, the one before them ends with its own span. Where step numbers repeat or fall within a process,
-as with a loop per epoch, steps are counted instead.
+asked, the one before them ends with its own span. Step spans that overlap are so cut at the next begin,
+and a note counts them; only a span wholly inside another one is no step. Where step numbers repeat or
+fall within a process, as with a loop per epoch, steps are counted instead.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from tracelens.model import fmt
 from tracelens.model.trace import STEP_COLUMNS, Note
 
 if TYPE_CHECKING:
     from tracelens.model.trace import Trace
 
-SAMPLES = "samples"
+SAMPLES: Final = "samples"
+_FOREVER: Final = 2**62  # later than any time of a trace
 
 
 def divide(trace: Trace) -> Trace:
@@ -70,18 +73,16 @@ def _marks(events: pl.DataFrame, threads: pl.DataFrame) -> tuple[pl.DataFrame, l
     """Return where steps begin: process, step, start_ns; notes where no step was recorded."""
     on_thread = events.lazy().join(threads.lazy(), on=["process", "thread"], how="semi")
     spans = on_thread.filter(pl.col("type") == "span")
-    last = pl.col("end_ns").fill_null(pl.col("end_ns").max().over("process"))
-    inside = pl.col("start_ns") < last.cum_max().shift(1).over("process")
-    marks = (
+    found = outer_spans(
         spans.filter(pl.col("kind") == "step")
-        .sort("process", "start_ns", "depth")
-        .filter(~inside.fill_null(value=False))
-        .select("process", "step", "start_ns")
+        .select("process", "step", "start_ns", "depth", end_ns=pl.col("end_ns").fill_null(_FOREVER))
+        .sort("process", "start_ns", "end_ns", "depth", descending=[False, False, True, False])
         .collect()
     )
+    marks, notes = found.select("process", "step", "start_ns"), _overlap_notes(found)
     without = threads.join(marks, on="process", how="anti")
     if without.is_empty():
-        return marks, []
+        return marks, notes
     implied = (
         spans.join(without.lazy(), on="process", how="semi")
         .group_by("process", pl.max_horizontal("step", pl.lit(0, pl.Int32)))
@@ -94,7 +95,39 @@ def _marks(events: pl.DataFrame, threads: pl.DataFrame) -> tuple[pl.DataFrame, l
         f"{without.height} of {threads.height} workers recorded no step spans: their steps are "
         "taken from the step numbers of other events; mark steps with tl.step(i)."
     )
-    return marks, [Note(file="", sentence=sentence, kind="incomplete")]
+    return marks, [*notes, Note(file="", sentence=sentence, kind="incomplete")]
+
+
+def outer_spans(spans: pl.DataFrame) -> pl.DataFrame:
+    """Drop spans wholly inside another one of their process; tell which of the others are cut.
+
+    Args:
+        spans: `process`, `start_ns` and `end_ns` (no nulls), sorted by these, the later end first.
+
+    Returns:
+        The rows that are kept, with all their columns and `cut`: whether the next one of the process
+        begins before this one's end.
+    """
+    before = pl.col("end_ns").cum_max().shift(1).over("process")
+    inside = (pl.col("start_ns") < before) & (pl.col("end_ns") <= before)
+    following = pl.col("start_ns").shift(-1).over("process")
+    return spans.filter(~inside.fill_null(value=False)).with_columns(
+        cut=(following < pl.col("end_ns")).fill_null(value=False)
+    )
+
+
+def _overlap_notes(outer: pl.DataFrame) -> list[Note]:
+    """Count the step spans that are cut, among all of the processes that have any."""
+    counts = outer.group_by("process").agg(pl.len(), pl.col("cut").sum()).filter(pl.col("cut") > 0)
+    if counts.is_empty():
+        return []
+    cut, spans = int(counts["cut"].sum()), int(counts["len"].sum())
+    where = f"{fmt.count(spans, 'step span')} of {fmt.count(counts.height, 'process', 'processes')}"
+    verbs = ("overlaps", "it is") if cut == 1 else ("overlap", "each is")
+    sentence = (
+        f"{cut:,} of {where} {verbs[0]} the next: {verbs[1]} taken to end where the next begins."
+    )
+    return [Note(file="", sentence=sentence, kind="incomplete")]
 
 
 def _number(marks: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:

@@ -95,19 +95,21 @@ def _queued(code: pl.Expr, device: pl.DataFrame) -> pl.Expr:
 
 
 def device_spans(trace: Trace) -> pl.DataFrame:
-    """Return the workers' own work as their devices timed it, like `thread_spans`."""
+    """Return the workers' own work as their devices timed it, like `thread_spans`.
+
+    A device's work of a phase that nobody told (kind ``device``: a kernel) counts as the user's.
+    """
     workers = trace.workers.select("process").lazy()
+    works = pl.col("kind").is_in([*COMPUTE_CATEGORIES, "device"])
     return (
-        trace.spans.filter(
-            pl.col("device_duration_ns").is_not_null(), pl.col("kind").is_in(COMPUTE_CATEGORIES)
-        )
+        trace.spans.filter(pl.col("device_duration_ns").is_not_null(), works)
         .join(workers, on="process", how="semi")
         .sort("process", "depth", maintain_order=True)
         .select(
             "process",
             start_ns="device_start_ns",
             end_ns=pl.col("device_start_ns") + pl.col("device_duration_ns"),
-            code=_coded("kind", _MEANING, pl.lit(USER, pl.Int64)),
+            code=_coded("kind", _MEANING | {"device": USER}, pl.lit(USER, pl.Int64)),
             name=pl.col("name").to_physical(),
         )
         .collect()

@@ -35,12 +35,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Open, analyze, print."""
     from tracelens.analyses import analyze
     from tracelens.cli.opening import progress
-    from tracelens.reports import REPORTS
+    from tracelens.reports import report_format
 
     trace = open_trace(arguments)
     with progress("analyzing") as on_progress:
         report = analyze(trace, progress=on_progress)
-    sys.stdout.write(REPORTS[arguments.format].render(report).rstrip("\n") + "\n")
+    sys.stdout.write(report_format(arguments.format).render(report).rstrip("\n") + "\n")
     if arguments.html:
         from tracelens_dashboard.export import report as page
         from tracelens_dashboard.runs.store import Store

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -28,6 +29,9 @@ def progress(what: str, then: str | None = None) -> Iterator[Callable[[int, int]
 
     `then` names what follows once all that is counted is done.
     """
+    if not sys.stderr.isatty():
+        yield lambda _done, _total: None
+        return
     from rich.console import Console
     from rich.progress import Progress
 

@@ -202,8 +202,10 @@ def _named_entries(package: Module) -> Iterator[str]:
     for node in package.tree.body:
         listed = getattr(node, "value", None)
         if isinstance(listed, ast.Tuple):
-            words = [word.value for word in listed.elts if isinstance(word, ast.Constant)]
-            yield from (f"{package.name}.{before}{word}" for word in words for before in ("", "to_"))
+            words = [ast.unparse(word).strip("'\"") for word in listed.elts]
+            yield from (
+                f"{package.name}.{before}{word}" for word in words for before in ("", "to_")
+            )
 
 
 def files_by_folder(of: Mapping[str, Module]) -> Counter[str]:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tracelens.cli.opening import add_trace, open_trace
+from tracelens.cli.opening import add_trace, open_trace, progress
 
 if TYPE_CHECKING:
     import argparse
@@ -33,11 +33,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Open, analyze, print."""
+    trace = open_trace(arguments)
     from tracelens.analyses import analyze
-    from tracelens.cli.opening import progress
     from tracelens.reports import report_format
 
-    trace = open_trace(arguments)
     with progress("analyzing") as on_progress:
         report = analyze(trace, progress=on_progress)
     sys.stdout.write(report_format(arguments.format).render(report).rstrip("\n") + "\n")

@@ -8,6 +8,7 @@ clock, that of the first host, and every worker's time is divided into steps.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self
 
 import polars as pl
@@ -267,13 +268,13 @@ class Trace:
         """The events that have a begin and an end."""
         return self.events.filter(pl.col("type") == "span")
 
-    @property
+    @cached_property
     def workers(self) -> pl.DataFrame:
         """The main process of every worker rank, by rank."""
         chosen = (pl.col("role") == "worker") & pl.col("main")
         return self.processes.filter(chosen).sort("rank")
 
-    @property
+    @cached_property
     def shards(self) -> pl.DataFrame:
         """The main process of every parameter-server rank, by rank."""
         chosen = (pl.col("role") == "ps") & pl.col("main")

@@ -11,9 +11,6 @@ from tracelens.align import DEFAULT_TRANSFORMS, devices
 from tracelens.errors import EmptyTrace, InvalidArgument, NotATrace, TraceNotFound
 from tracelens.model.trace import Trace
 from tracelens.readers import READERS
-from tracelens.readers.native.reader import NativeReader
-from tracelens.readers.table import TableReader
-from tracelens.readers.table.naming import Renaming
 
 if TYPE_CHECKING:
     import os
@@ -22,6 +19,8 @@ if TYPE_CHECKING:
 
     from tracelens.model.trace import Moved
     from tracelens.readers.base import Progress
+    from tracelens.readers.native.reader import NativeReader
+    from tracelens.readers.table import TableReader
 
 DEEPEST: Final = 3  # folders below one that is given: experiment, day, run
 
@@ -55,7 +54,7 @@ def open(  # noqa: A001 - reads as tracelens.open
             "record one with 'tracelens record -- COMMAND'."
         )
     if map or one_clock:
-        reader = TableReader(Renaming.parse(map or {}), one_clock)
+        reader = _table_reader(map, one_clock=one_clock)
         if not reader.sniff(place):
             raise InvalidArgument(
                 f"'{place}' is no table of spans, so there is nothing for --map or --one-clock."
@@ -88,7 +87,14 @@ def from_table(
     """
     if isinstance(table, (str, Path)):
         return open(table, map=map, one_clock=one_clock)
-    return prepare(TableReader(Renaming.parse(map or {}), one_clock).take(table))
+    return prepare(_table_reader(map, one_clock=one_clock).take(table))
+
+
+def _table_reader(map: Mapping[str, str] | None, *, one_clock: bool) -> TableReader:  # noqa: A002
+    from tracelens.readers.table import TableReader
+    from tracelens.readers.table.naming import Renaming
+
+    return TableReader(Renaming.parse(map or {}), one_clock)
 
 
 def prepare(trace: Trace) -> Trace:
@@ -129,7 +135,7 @@ def spans_of(path: Path, process: int, moved: Moved | None) -> pl.DataFrame:
     Raises:
         UnusableInput: the file cannot be read (any more).
     """
-    alone = devices.place(NativeReader().read(path))
+    alone = devices.place(_native_reader().read(path))
     spans = alone.spans.with_columns(process=pl.lit(process, pl.Int32)).collect()
     if moved is None:
         return spans
@@ -143,10 +149,16 @@ def samples_of(path: Path, process: int, moved: Moved | None) -> pl.DataFrame:
     Raises:
         UnusableInput: the file cannot be read (any more).
     """
-    samples = NativeReader().read(path).samples.with_columns(process=pl.lit(process, pl.Int32))
+    samples = _native_reader().read(path).samples.with_columns(process=pl.lit(process, pl.Int32))
     if moved is None or samples.is_empty():
         return samples
     return samples.with_columns(_moved(samples[name], moved) for name in ("start_ns", "end_ns"))
+
+
+def _native_reader() -> NativeReader:
+    from tracelens.readers.native.reader import NativeReader
+
+    return NativeReader()
 
 
 def _moved(column: pl.Series, moved: Moved) -> pl.Series:

@@ -113,14 +113,15 @@ def test_waiting_for_work() -> None:
 
 
 def test_other_causes() -> None:
-    """Empty time with a pause of the process, or device work, is idle; else unknown."""
+    """Empty time with a pause of the process, or in which the thread waits for its device, is idle."""
     rows = [
         span(0, "gc", 10, 20, thread=2),
         span(0, "device", 30, 40),
         span(0, "device", 50, 55, device_start_ns=60, device_duration_ns=10),
     ]
-    idle = [row[1:] for row in cut(rows, ranks=1) if row[0] == "idle"]
-    assert idle == [(10, 20), (30, 40), (50, 55), (60, 70)]
+    found = cut(rows, ranks=1)
+    assert [row[1:] for row in found if row[0] == "idle"] == [(10, 20), (30, 40), (50, 55)]
+    assert [row[1:] for row in found if row[0] == "user"] == [(60, 70)]  # the device's own work
 
 
 def test_elastic() -> None:

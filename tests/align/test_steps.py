@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
+from hypothesis import given
+from hypothesis import strategies as st
 from support.runs.traces import call, span, trace_of
 
 from tracelens.align import steps
@@ -72,6 +75,55 @@ def test_nested_step_spans() -> None:
     """A step span inside another is part of it."""
     rows = [step(0, 0, 0, 50), span(0, "step", 10, 20, step=0, depth=1), step(0, 1, 60, 70)]
     assert windows(rows) == [(0, 0, 0, 60), (0, 1, 60, 70)]
+
+
+def test_overlapping_step_spans_are_steps() -> None:
+    """Each ends where the next begins, and one note counts them; none swallows another."""
+    rows = [step(rank, n, 100 * n, 100 * n + 101) for rank in (0, 1) for n in range(3)]
+    trace = steps.divide(trace_of(rows, ranks=2))
+    assert trace.steps.select("rank", "step", "start_ns", "end_ns").rows() == [
+        (rank, n, 100 * n, end) for rank in (0, 1) for n, end in enumerate((100, 200, 301))
+    ]
+    (note,) = trace.notes
+    assert note.kind == "incomplete"
+    assert note.sentence == (
+        "4 of 6 step spans of 2 processes overlap the next: each is taken to end where the next begins."
+    )
+
+
+def test_one_overlap_among_processes_without() -> None:
+    """Processes whose spans do not overlap are not counted."""
+    rows = [step(0, 0, 0, 10), step(0, 1, 10, 21), step(0, 2, 20, 30)]
+    trace = steps.divide(trace_of([*rows, step(1, 0, 0, 10), step(1, 1, 10, 20)], ranks=2))
+    assert [note.sentence for note in trace.notes] == [
+        "1 of 3 step spans of 1 process overlaps the next: it is taken to end where the next begins."
+    ]
+
+
+def test_an_open_span_lasts_until_recording_ends() -> None:
+    """So it overlaps nothing where it is the last, and what begins in it is nested."""
+    last = [step(0, 0, 10, 20), step(0, 1, 19, None), span(0, "forward", 25, 31)]
+    assert windows(last) == [(0, 0, 10, 19), (0, 1, 19, 31)]
+    outer = [step(0, 7, 0, None), step(0, 0, 10, 20), step(0, 1, 20, None)]
+    assert windows(outer) == [(0, 7, 0, 20)]
+
+
+TIMES = st.tuples(st.integers(0, 30), st.integers(0, 12))
+
+
+@given(st.lists(TIMES, max_size=12))
+def test_what_is_nested_by_definition(drawn: list[tuple[int, int]]) -> None:
+    """A span is dropped if and only if another one that is kept holds it whole."""
+    rows = sorted(((begin, begin + length) for begin, length in drawn), key=lambda r: (r[0], -r[1]))
+    begins, ends = np.array(rows, np.int64).reshape(-1, 2).T
+    outer = steps.outermost(begins, ends)
+    for row, (begin, end) in enumerate(rows):
+        holders = [
+            other
+            for other in np.flatnonzero(outer[:row]).tolist()
+            if rows[other][0] <= begin < rows[other][1] >= end
+        ]
+        assert outer[row] == (not holders)
 
 
 def test_no_step_spans() -> None:

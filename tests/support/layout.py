@@ -27,7 +27,7 @@ PACKAGES: Final = {
     "tracelens_dashboard": "dashboard",
 }
 SMALL: Final = 100  # lines: below, a module wants a reason to be a file
-# Packages whose `__init__` holds a visible list; what only they import is an entry of it.
+# Packages whose `__init__` holds a visible list; what only they import, or name, is an entry of it.
 LISTS: Final = frozenset(
     {
         "tracelens.analyses",
@@ -189,11 +189,23 @@ def imported_once(of: Mapping[str, Module], edges: Iterable[Import]) -> dict[str
 
 def small_without_list(of: Mapping[str, Module], edges: Iterable[Import]) -> dict[str, str]:
     """Return small modules with one importer that are no entry of a list, and who imports them."""
+    listed = {entry for package in LISTS & of.keys() for entry in _named_entries(of[package])}
     return {
         name: by
         for name, by in imported_once(of, edges).items()
-        if of[name].lines < SMALL and by not in LISTS
+        if of[name].lines < SMALL and by not in LISTS and name not in listed
     }
+
+
+def _named_entries(package: Module) -> Iterator[str]:
+    """Return the modules that the words of a package's lists stand for: `NAME`, or `to_NAME`."""
+    for node in package.tree.body:
+        listed = getattr(node, "value", None)
+        if isinstance(listed, ast.Tuple):
+            words = [ast.unparse(word).strip("'\"") for word in listed.elts]
+            yield from (
+                f"{package.name}.{before}{word}" for word in words for before in ("", "to_")
+            )
 
 
 def files_by_folder(of: Mapping[str, Module]) -> Counter[str]:

@@ -109,13 +109,16 @@ class ThreadActivity:
         self._reduced_on_device = self._timed & reduction
 
     def device_spans(self) -> Spans:
-        """Return the rank's own work as its device timed it."""
+        """Return the rank's own work as its device timed it.
+
+        A device's work of a phase that nobody told (kind ``device``: a kernel) counts as the user's.
+        """
         if not np.any(self._timed):
             return self._spans(np.zeros(0, np.intp), _NO_CODES)
-        rows = np.flatnonzero(self._timed & self._kind.among(COMPUTE_CATEGORIES))
+        rows = np.flatnonzero(self._timed & self._kind.among((*COMPUTE_CATEGORIES, "device")))
         rows = rows[np.argsort(self._columns.number("depth")[rows], kind="stable")]
         start, end = self._on_device(rows)
-        code = self._kind.taken(rows).translated(_MEANING, USER)
+        code = self._kind.taken(rows).translated(_MEANING | {"device": USER}, USER)
         return Spans(start, end, code, self._columns.word("name").codes[rows])
 
     def thread_spans(self, device: Spans) -> Spans:

@@ -3,8 +3,9 @@
 A step lasts from the begin of its step span to the begin of the next: so whatever happens between two
 step spans (often data loading) is in a step too. The last one ends with its own span, for what follows
 is no training; if that never ended, with the training thread's last event. Where steps were left out as
-asked, the one before them ends with its own span. Where step numbers repeat or fall within a process,
-as with a loop per epoch, steps are counted instead.
+asked, the one before them ends with its own span. Step spans that overlap are so cut at the next begin,
+and a note counts them; only a span wholly inside another one is no step. Where step numbers repeat or
+fall within a process, as with a loop per epoch, steps are counted instead.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import polars as pl
 from tracelens.align.clocks.common import moved_times
 from tracelens.align.collectives import gather
 from tracelens.distil.outline import in_flight_tracks, outlined
+from tracelens.model import fmt
 from tracelens.model.calls import NEVER
 from tracelens.model.columns import FOREVER, NULL
 from tracelens.model.trace import STEP_COLUMNS, Note
@@ -47,6 +49,7 @@ class _Marks:
     left_ns: Ints
     last_ns: int
     recorded: bool  # by step spans; else by the numbers of other spans
+    cut: int  # step spans that had not ended when the next one began
 
     @property
     def disordered(self) -> Flags:
@@ -96,7 +99,7 @@ def divide(trace: Trace) -> Trace:
         outlines=outlines,
         steps=_table(marks, done, workers),
         processes=_with_threads(trace.processes, threads),
-        notes=(*trace.notes, *_unmarked(marks), *renumbered),
+        notes=(*trace.notes, *_overlapping(marks), *_unmarked(marks), *renumbered),
     )
 
 
@@ -105,9 +108,10 @@ def _marks(found: Outline, moved: Moved | None, *, cut_short: bool) -> _Marks:
     spans = found.steps
     begin, end = (_moved(times, moved) for times in (spans.start_ns, spans.end_ns))
     last = int(_moved(np.array([found.training_last_ns]), moved)[0])
-    order = np.lexsort((spans.depth, begin))
+    order = np.lexsort((spans.depth, -end, begin))
     order = order[spans.on_training[order]]
     chosen = order[outermost(begin[order], end[order])]
+    cut = np.count_nonzero(begin[chosen][1:] < end[chosen][:-1])
     step, at = spans.step[chosen], begin[chosen]
     recorded = bool(len(chosen))
     if not recorded:
@@ -120,23 +124,38 @@ def _marks(found: Outline, moved: Moved | None, *, cut_short: bool) -> _Marks:
             ends = end[(spans.step == step[place]) & (end != FOREVER)]
             left[place] = ends.max(initial=NEVER) if len(ends) else FOREVER
     own = end[spans.on_training & (begin == at[-1]) & (end != FOREVER)] if len(at) else end[:0]
-    return _Marks(step, at, left, int(own.max()) if len(own) else last, recorded)
+    return _Marks(step, at, left, int(own.max()) if len(own) else last, recorded, int(cut))
 
 
 def outermost(begin: Ints, end: Ints) -> Flags:
-    """Return which step spans, in order of begin, do not begin within an earlier one.
+    """Return which spans are not wholly inside an earlier one.
 
-    Those that were open when the recording ended last until the last of the others is over.
+    Args:
+        begin: Ascending.
+        end: Of those that begin at once, the latest first.
     """
-    last = end[end != FOREVER].max(initial=NEVER)
-    until = np.maximum.accumulate(np.where(end == FOREVER, last, end))
-    first = np.ones(len(begin), np.bool_)
-    first[1:] = begin[1:] >= until[:-1]
-    return first
+    outer = np.ones(len(begin), np.bool_)
+    before = np.maximum.accumulate(end)[:-1]
+    outer[1:] = (begin[1:] >= before) | (end[1:] > before)
+    return outer
 
 
 def _moved(times: Ints, moved: Moved | None) -> Ints:
     return times if moved is None else moved_times(moved, times, FOREVER)
+
+
+def _overlapping(marks: Mapping[int, _Marks]) -> list[Note]:
+    """Count the step spans that are cut, among all of the processes that have any."""
+    some = [one for one in marks.values() if one.cut]
+    if not some:
+        return []
+    cut, spans = sum(one.cut for one in some), sum(len(one.step) for one in some)
+    where = f"{fmt.count(spans, 'step span')} of {fmt.count(len(some), 'process', 'processes')}"
+    verbs = ("overlaps", "it is") if cut == 1 else ("overlap", "each is")
+    sentence = (
+        f"{cut:,} of {where} {verbs[0]} the next: {verbs[1]} taken to end where the next begins."
+    )
+    return [Note(file="", sentence=sentence, kind="incomplete")]
 
 
 def _unmarked(marks: Mapping[int, _Marks]) -> list[Note]:

@@ -9,27 +9,29 @@ from __future__ import annotations
 import argparse
 import io
 import sys
-from typing import TYPE_CHECKING, Final, Protocol
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from tracelens import __version__
-from tracelens.cli import analyze, bug, convert, demo, doctor, index, info, record, serve, validate
+from tracelens.cli import bug
 from tracelens.errors import MissingExtra, TraceLensError
 from tracelens.model.fmt import shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["COMMANDS", "main"]
-COMMANDS: Final[tuple[Command, ...]] = (
-    record,
-    info,
-    analyze,
-    convert,
-    validate,
-    index,
-    serve,
-    doctor,
-    demo,
+__all__ = ["COMMANDS", "Command", "command", "main"]
+# The verbs, each a module of this name beside this one; only the one asked for is imported.
+COMMANDS: Final = (
+    "record",
+    "info",
+    "analyze",
+    "convert",
+    "validate",
+    "index",
+    "serve",
+    "doctor",
+    "demo",
 )
 _EXTRA_OF: Final = {
     "polars": "analyze",
@@ -58,9 +60,16 @@ class Command(Protocol):
         """Run the verb and return the exit code."""
 
 
+def command(name: str) -> Command:
+    """Import the module of a verb."""
+    return cast("Command", import_module(f"{__name__}.{name}"))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; `argv` without the program's name."""
-    arguments = build_parser().parse_args(argv)
+    given = sys.argv[1:] if argv is None else argv
+    verbs = given[:1] if given and given[0] in COMMANDS else COMMANDS
+    arguments = build_parser(verbs).parse_args(given)
     if isinstance(sys.stdout, io.TextIOWrapper):  # a name that this terminal lacks letters for
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -95,8 +104,8 @@ def _tried(arguments: argparse.Namespace) -> int:
     return code
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Build the parser of all verbs from `COMMANDS`."""
+def build_parser(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
+    """Build the parser of some verbs: all of them where none is asked for."""
     parser = argparse.ArgumentParser(
         prog="tracelens",
         description="Find where distributed training loses its time.",
@@ -105,16 +114,16 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"tracelens {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for command in COMMANDS:
+    for found in map(command, names):
         verb = verbs.add_parser(
-            command.NAME,
-            help=command.HELP,
-            description=command.HELP,
-            epilog=f"examples:\n{command.EXAMPLES}",
+            found.NAME,
+            help=found.HELP,
+            description=found.HELP,
+            epilog=f"examples:\n{found.EXAMPLES}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        command.configure(verb)
-        verb.set_defaults(run=command.run)
+        found.configure(verb)
+        verb.set_defaults(run=found.run)
     return parser
 
 

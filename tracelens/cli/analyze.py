@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tracelens.cli.opening import add_executor, add_trace, open_trace
+from tracelens.cli.opening import add_executor, add_trace, open_trace, progress
 
 if TYPE_CHECKING:
     import argparse
@@ -37,21 +37,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Open, analyze, print."""
-    from tracelens.analyses import analyze
-    from tracelens.cli.opening import progress
     from tracelens.lod import kept_report
     from tracelens.parallel import opened
-    from tracelens.reports import REPORTS
+    from tracelens.reports import report_format
 
     again = arguments.again or arguments.html or arguments.map or arguments.one_clock
     report = None if again else kept_report.find(arguments.trace)
     if report is None:
         with opened(arguments.executor) as executor:
             trace = open_trace(arguments, executor)
+            from tracelens.analyses import analyze
+
             with progress("analyzing") as on_progress:
                 report = analyze(trace, on_progress, executor)
         kept_report.keep(arguments.trace, report)
-    sys.stdout.write(REPORTS[arguments.format].render(report).rstrip("\n") + "\n")
+    sys.stdout.write(report_format(arguments.format).render(report).rstrip("\n") + "\n")
     if arguments.html:
         from tracelens_dashboard.export import report as page
         from tracelens_dashboard.runs.store import Store

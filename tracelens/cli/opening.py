@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from tracelens.readers.base import Progress as OnProgress
 
 WHAT: Final = "trace folder, or a table of spans (.arrow, .feather, .parquet, .csv)"
+_BLAS_THREADS: Final = "OPENBLAS_NUM_THREADS"  # read when the library is loaded
 MAP: Final = (
     "what a table calls something, and what TraceLens calls it; again for each: a column "
     "(worker_no=rank, t0=start_us) or a word in one (kind:predict=forward, role:chief2=worker)"
@@ -29,6 +33,9 @@ def progress(what: str, then: str | None = None) -> Iterator[Callable[[int, int]
 
     `then` names what follows once all that is counted is done.
     """
+    if not sys.stderr.isatty():
+        yield lambda _done, _total: None
+        return
     from rich.console import Console
     from rich.progress import Progress
 
@@ -82,11 +89,23 @@ def open_path(
     executor: Executor | None = None,
 ) -> Trace:
     """Open one of several runs, as `add_trace` says how."""
+    _import_numpy()
     from tracelens.load import open as open_any
 
     renamed = dict(map(_pair, getattr(arguments, "map", None) or ()))
     one_clock = getattr(arguments, "one_clock", False)
     return open_any(path, on_progress, map=renamed, one_clock=one_clock, executor=executor)
+
+
+def _import_numpy() -> None:
+    """Import NumPy without the threads, one a core, that its BLAS starts: no matrix here needs them."""
+    if _BLAS_THREADS in os.environ:
+        return
+    os.environ[_BLAS_THREADS] = "1"
+    try:
+        import_module("numpy")
+    finally:
+        del os.environ[_BLAS_THREADS]
 
 
 def _pair(text: str) -> tuple[str, str]:

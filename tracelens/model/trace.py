@@ -305,7 +305,7 @@ class Trace:
         chosen = (pl.col("role") == "worker") & pl.col("main")
         return self.processes.filter(chosen).sort("rank")
 
-    @property
+    @cached_property
     def shards(self) -> pl.DataFrame:
         """The main process of every parameter-server rank, by rank."""
         chosen = (pl.col("role") == "ps") & pl.col("main")

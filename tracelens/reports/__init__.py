@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
-
-from tracelens.reports import to_json, to_markdown, to_text
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 if TYPE_CHECKING:
     from tracelens.model.result import Report
 
-__all__ = ["REPORTS", "ReportFormat"]
+__all__ = ["REPORTS", "ReportFormat", "report_format"]
+
+# Each a module `to_NAME` beside this one; only the one asked for is imported.
+REPORTS: Final = ("text", "json", "markdown")
 
 
 class ReportFormat(Protocol):
@@ -19,8 +21,6 @@ class ReportFormat(Protocol):
         """Return the whole report as text."""
 
 
-REPORTS: Final[dict[str, ReportFormat]] = {
-    "text": to_text,
-    "json": to_json,
-    "markdown": to_markdown,
-}
+def report_format(name: str) -> ReportFormat:
+    """Import the module of a format."""
+    return cast("ReportFormat", import_module(f"{__name__}.to_{name}"))

@@ -26,6 +26,7 @@ from tracelens.stats.null_model import (
     BETWEEN_RANK_SIGMA,
     NullModel,
     binomial_tail,
+    least_student_tail,
     median_of_others,
     student_tail,
 )
@@ -46,7 +47,7 @@ WHOLE_RUN: Final = (
     0.25  # of the chance of a false alarm: most who are late are so for the whole run
 )
 _HARDLY_FAR: Final = 2.5  # deviations: no p-value below can become a finding
-_HOPELESS: Final = 0.05  # no p-value above it can become a finding
+_HOPELESS: Final = 0.01  # no p-value above it can become a finding
 _STEPS_ALIKE: Final = 3  # neighbouring steps are correlated: so many count as one
 _FEW: Final = 16  # ranks: what one of them does is seen in the scale of all
 _BY_RANK: Final = ("mean", "middle", "scale", "p")
@@ -155,11 +156,15 @@ def _of_length(
     means = ranks.beyond(starts, length, lasting)
     scale, freedom = normal.scale(length, peers.beyond(starts, length, lasting))
     level = ranks.inside(starts, length) + middle.inside(starts, length)
-    p = np.ones_like(means)
-    far = means > _HARDLY_FAR * scale
     whole = length == normal.blocks
     tried = 1 / WHOLE_RUN if whole else 2 * normal.blocks / length * (lengths - 1) / (1 - WHOLE_RUN)
-    p[far] = np.minimum(student_tail(means[far] / scale, freedom) * tried, 1.0)
+    p = np.ones_like(means)
+    far = np.nonzero(means > _HARDLY_FAR * scale)
+    t = means[far] / scale
+    hopeful = least_student_tail(t, freedom) * tried < _HOPELESS
+    if hopeful.any():
+        far = (far[0][hopeful], far[1][hopeful])
+        p[far] = np.minimum(student_tail(t[hopeful], freedom) * tried, 1.0)
     scales = np.full_like(means, scale)
     return Windows(edges[starts], edges[starts + length] - 1, means, level - means / 2, scales, p)
 

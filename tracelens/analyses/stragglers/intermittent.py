@@ -58,9 +58,10 @@ def find_stalls(excess: Floats) -> list[RankStalls]:
     stalled = excess > max(LEAST_STALL, _DEVIATIONS * _OF_RANKS.get(ranks, 1.0) * float(above))
     apart = _apart(stalled)
     counts = apart.sum(axis=0)
-    p, usual = _chances(counts, steps)
+    usual = _usual(counts)
     scattered = stalled.sum(axis=0) < steps / 2
     often = (counts >= np.maximum(LEAST_COUNT, _MORE_OFTEN * usual)) & scattered
+    p = _chances(counts, usual, steps, often)
     found = []
     for rank in range(ranks):
         rows, chance = np.flatnonzero(stalled[:, rank]), float(p[rank])
@@ -123,24 +124,33 @@ def _stalls_within(rows: Ints, seen: _Stretch) -> Ints:
     return rows[(rows >= begin) & (rows <= end)]
 
 
-def _chances(counts: Ints, steps: int) -> tuple[Floats, Floats]:
-    """Return how likely so many stalls are, and how many are usual: the peers' upper quartile.
+def _usual(counts: Ints) -> Floats:
+    """Return for each rank how many stalls are usual: its peers' upper quartile."""
+    ordered = np.sort(counts)
+    place = np.ceil(0.75 * (len(counts) - 2)).astype(int)
+    # Without itself, a rank at or below that place has the next one there.
+    usual = np.where(counts <= ordered[place], ordered[place + 1], ordered[place])
+    return np.asarray(usual, np.float64)
+
+
+def _chances(counts: Ints, usual: Floats, steps: int, often: Flags) -> Floats:
+    """Return how likely so many stalls are; 1 for ranks that do not stall `often`.
 
     They must be too many for the usual rate, and too large a part of all stalls of this rank and its
     peers, since that rate is itself known from few of them. Other ranks that stall count little.
     """
-    peers = len(counts) - 1
-    ordered = np.sort(counts)
-    place = np.ceil(0.75 * (peers - 1)).astype(int)
-    # Without itself, a rank at or below that place has the next one there.
-    usual = np.where(counts <= ordered[place], ordered[place + 1], ordered[place]).astype(float)
+    p = np.ones(len(counts))
+    if not often.any():
+        return p
+    peers, own, usual = len(counts) - 1, counts[often], usual[often]
     most = usual + LEAST_COUNT - 1
     sums = {limit: np.minimum(counts, limit).sum() for limit in set(most.tolist())}
-    total = np.array([sums[limit] for limit in most.tolist()]) - np.minimum(counts, most)
+    total = np.array([sums[limit] for limit in most.tolist()]) - np.minimum(own, most)
     rate = np.maximum(usual / steps, (total + 1) / (peers * steps + 2))
-    by_rate = binomial_tail(counts, steps, rate)
-    by_part = binomial_tail(counts, counts + total, 1 / (1 + peers))
-    return np.maximum(by_rate, by_part), usual
+    by_rate = binomial_tail(own, steps, rate)
+    by_part = binomial_tail(own, own + total, 1 / (1 + peers))
+    p[often] = np.maximum(by_rate, by_part)
+    return p
 
 
 def _period(rows: Ints) -> int | None:

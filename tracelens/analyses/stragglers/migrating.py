@@ -42,8 +42,10 @@ def find_migrating(own: ComputeTime, excess: Floats, by_phase: list[Floats]) -> 
     ranks = values.shape[1]
     spread = deviation(values - np.median(values, axis=0))
     far = values > max(LEAST, _DEVIATIONS * spread)
+    if ranks < FEWEST_RANKS or far.any(axis=1).mean() < BUSY:
+        return None
     length = _in_a_row(float(far.mean()), far.size)
-    if ranks < FEWEST_RANKS or length is None or len(rows) < 2 * length:
+    if length is None or len(rows) < 2 * length:
         return None
     late = _lasting(far, length)
     late = (

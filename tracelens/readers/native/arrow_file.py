@@ -170,7 +170,10 @@ def _batches(stream: pa.Buffer, columns: list[int]) -> tuple[list[pa.RecordBatch
 def _in_order(table: pa.Table) -> pa.Table:
     """Bring the columns into the order and types of the schema."""
     fields = [field for field in EVENT_SCHEMA if field.name in table.column_names]
-    columns = [table[field.name].cast(field.type) for field in fields]
+    columns = [
+        column if column.type == field.type else column.cast(field.type)  # which imports much
+        for column, field in ((table[field.name], field) for field in fields)
+    ]
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 import pyarrow as pa
 
-from tracelens.conversion import segments
 from tracelens.distil.outline import OUTLINED, outline
 from tracelens.errors import EmptyTrace, NewerVersion, NotATrace, TraceLensError, TraceNotFound
 from tracelens.model.fmt import shown_name
@@ -25,13 +24,8 @@ from tracelens.parallel import mapped
 from tracelens.readers.base import LATEST_NS, LONGEST_NS
 from tracelens.readers.native.arrow_file import Recording, read_arrow
 from tracelens.readers.native.assemble import UNUSABLE, Part, assemble
-from tracelens.readers.native.checks import (
-    ALWAYS_READ,
-    check_inside,
-    check_no_links,
-    check_side,
-    usable_columns,
-)
+from tracelens.readers.native.checks import ALWAYS_READ, usable_columns
+from tracelens.readers.native.side_checks import check_inside, check_no_links, check_side
 from tracelens.schema.arrow import SAMPLE_SCHEMA, read_samples
 from tracelens.schema.ownership import belongs_to
 from tracelens.schema.vocabulary import (
@@ -178,6 +172,8 @@ def _read_segments(place: Path) -> Part:
     Whether a process on another machine still runs cannot be known here, so its segments stay; and so do
     those that were copied or unpacked here, or belong to another user.
     """
+    from tracelens.conversion import segments
+
     folder = segments.folder_of(place)
     own = belongs_to(folder, place.parent)
     if folder != place and not own:

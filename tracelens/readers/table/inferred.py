@@ -1,8 +1,9 @@
 """What tables seldom hold and rows imply: threads in flight, step numbers, matching collectives.
 
-Communication on a thread of its own is in flight. So is communication that crosses other work of
-its thread, since no thread does two things at once, and where a table names no threads also what
-lies within other work, as gradient buckets do: it is moved to a track of its own.
+Communication on a thread of its own is in flight, and so is what runs on a device's stream. So is
+communication that crosses other work of its thread, since no thread does two things at once, and where
+a table names no threads also what lies within other work, as gradient buckets do: it is moved to a track
+of its own.
 
 Steps without a number are counted by step rows, else by the updates that end them.
 
@@ -24,6 +25,7 @@ from tracelens.conversion.columns import depths
 from tracelens.model.trace import COMMUNICATOR_COLUMNS, THREAD_COLUMNS, Note
 from tracelens.readers.table.columns import fitted
 from tracelens.readers.table.naming import quoted
+from tracelens.readers.table.streams import find_streams, level_of_thread
 from tracelens.schema.vocabulary import COLLECTIVES
 
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ _ORDERED: Final = (
 def lay_out_threads(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, list[Note]]:
     """Number threads, find those in flight, and add `depth`; return rows, threads and notes."""
     has_threads = "thread" in frame.columns
-    frame, names = _numbered_threads(frame)
+    frame, names = _numbered_threads(find_streams(frame))
     there = frame["kind"].unique().cast(pl.String)
     crossing = [
         kind for kind in _FLYING if kind in there and _crosses(frame, kind, has_threads=has_threads)
@@ -135,12 +137,11 @@ def _crosses(frame: pl.DataFrame, kind: str, *, has_threads: bool) -> bool:
 
 
 def _threads(frame: pl.DataFrame, names: pl.DataFrame) -> pl.DataFrame:
-    """Describe all threads; a worker's threads that only communicate are in flight, if it has others."""
-    flies = pl.col("kind").cast(pl.String).is_in(_FLYING).all() & (pl.col("role") == "worker").all()
-    found = frame.group_by(_PLACE).agg(flies=flies).sort(_PLACE)
-    beside = ~pl.col("flies").all().over("process")
+    """Describe all threads; a worker's streams and those that only communicate run beside its others."""
+    communicates = pl.col("kind").cast(pl.String).is_in(_FLYING) & (pl.col("role") == "worker")
+    found = frame.group_by(_PLACE).agg(level=level_of_thread(communicates)).sort(_PLACE)
     named = found.join(names, on=_PLACE, how="left", maintain_order="left").with_columns(
-        in_flight=pl.col("flies") & beside,
+        in_flight=pl.col("level") > pl.col("level").min().over("process"),
         name=pl.coalesce("given", pl.format("thread {}", "thread")),
     )
     return fitted(named, THREAD_COLUMNS)

@@ -1,6 +1,7 @@
 """Translates kind, operation and name of every row of a table into TraceLens' words.
 
-The kind is taken from the word for it, else from the operation, else from the name. An unknown word
+The kind is taken from the word for it, else from the operation, else from the name; only a kernel that
+communicates says so in its name alone. An unknown word
 loses nothing: its rows are kept as kind ``user`` under their name, and a note lists it.
 """
 
@@ -13,7 +14,14 @@ import polars as pl
 from tracelens.errors import UnusableInput
 from tracelens.model.trace import Note
 from tracelens.readers.table.columns import distinct_words, mapped
-from tracelens.readers.table.naming import map_option, meaning, normal, quoted, role
+from tracelens.readers.table.naming import (
+    kernel_meaning,
+    map_option,
+    meaning,
+    normal,
+    quoted,
+    role,
+)
 from tracelens.schema.vocabulary import OPS
 
 if TYPE_CHECKING:
@@ -51,7 +59,10 @@ def _translated(distinct: pl.DataFrame, renaming: Renaming) -> pl.DataFrame:
         name: _mapped(name, {w: kind for w, (kind, _) in known[name].items()}) for name in _SOURCES
     }
     by_name = pl.when(pl.col("kind").is_null()).then(kinds["name"])
-    kind = pl.coalesce(kinds["kind"], kinds["op"], by_name)
+    kernels = [word for word in distinct_words(distinct["name"]) if kernel_meaning(word)]
+    communicates = pl.col("name").cast(pl.String).is_in(kernels) & (kinds["kind"] == "device")
+    reduces = pl.when(communicates).then(pl.lit("reduction", _WORD))
+    kind = pl.coalesce(reduces, kinds["kind"], kinds["op"], by_name)
     return distinct.with_columns(
         kind_meant=kind.fill_null(pl.lit("user", _WORD)),
         op_meant=_operation(known, kind),

@@ -31,6 +31,7 @@ __all__ = [
     "Plan",
     "Renaming",
     "Source",
+    "kernel_meaning",
     "map_option",
     "meaning",
     "normal",
@@ -55,7 +56,7 @@ _KIND_SYNONYMS: Final[dict[str, str]] = {
     "elastic": "easgd elastic_averaging elastic_update elastic_exchange",
     "checkpoint": "ckpt checkpointing save_checkpoint checkpoint_save",
     "gc": "garbage_collection garbage_collector",
-    "device": "gpu kernel",
+    "device": "gpu kernel gpu_kernel concurrent_kernel hip_kernel memcpy memset gpu_memcpy gpu_memset",
     "user": "compute computation function other own",
 }
 _OP_SYNONYMS: Final[dict[str, str]] = {
@@ -88,6 +89,11 @@ _ROLE_SYNONYMS: Final[dict[str, str]] = {
     "ps": "server parameter_server param_server pserver shard",
 }
 _LIBRARY = re.compile(r"^(?:nccl|rccl|mpi|gloo|c10d|hvd|horovod|ucc|oneccl|dist|ps|cuda|torch)+")
+# What NCCL and RCCL call their kernels: ncclDevKernel_AllReduce_Sum_f32_RING_LL(...), normalized.
+_COLLECTIVE_KERNEL = re.compile(
+    r"^[nr]ccl(?:dev)?kernel(?:debug)?"
+    r"(allreduce|reducescatter|allgather|broadcast|reduce|sendrecv)"
+)
 _SEPARATOR = re.compile(r"[\W_]+")
 _NUMBER = re.compile(r"\d+$")
 _KIND_OF_OP: Final = {op: kind for kind, ops in OPS.items() for op in ops}
@@ -175,9 +181,21 @@ assert set(_OP_SYNONYMS) == set(_KIND_OF_OP)
 assert set(_ROLE_SYNONYMS) == set(ROLES)
 
 
+def kernel_meaning(name: str) -> Meaning | None:
+    """Return the meaning of the name of a kernel that communicates; None of any other name.
+
+    A kernel that sends and receives may be part of several operations, so it has none.
+    """
+    found = _COLLECTIVE_KERNEL.match(normal(name))
+    return _MEANINGS.get(found[1], ("reduction", None)) if found else None
+
+
 def meaning(word: str) -> Meaning | None:
     """Return the meaning of a word for a kind or an operation; None if it is unknown."""
     whole = normal(word)
+    kernel = kernel_meaning(word)
+    if kernel:
+        return kernel
     bare = _NUMBER.sub("", whole)
     for key in (whole, bare, _LIBRARY.sub("", bare)):
         if key in _MEANINGS:

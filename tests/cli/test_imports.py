@@ -1,0 +1,60 @@
+"""A verb imports what it needs, so that small runs feel instant."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+SAMPLES: Final = Path(__file__).parents[2] / "sample_traces"
+RUN: Final = """
+import json, sys
+from tracelens.cli import main
+try:
+    code = main(sys.argv[1:])
+except SystemExit as end:  # after --help
+    code = end.code
+sys.stderr.write("\\n" + json.dumps([code, sorted(sys.modules)]))
+"""
+NEVER: Final = {"tracelens_dashboard", "dash", "plotly", "torch", "jsonschema", "scipy.stats"}
+MOST_OF_INFO: Final = 60
+
+
+def imported(*arguments: str) -> set[str]:
+    """Return the modules that a process has imported when it has run a verb."""
+    command = [sys.executable, "-c", RUN, *arguments]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    code, names = json.loads(done.stderr.splitlines()[-1])
+    assert code == 0
+    return set(names)
+
+
+def ours(names: set[str]) -> set[str]:
+    return {name for name in names if name.partition(".")[0].startswith("tracelens")}
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_info_imports_little(form: str) -> None:
+    """No analysis, no reader of another format, and none of what only pages and checks need."""
+    names = imported("info", str(SAMPLES / "mpi-late-rank"), "--format", form)
+    assert not names & (NEVER | {"tracelens.analyses", "tracelens.readers.table", "scipy"})
+    assert len(ours(names)) <= MOST_OF_INFO, sorted(ours(names))
+
+
+def test_analyze_imports_no_pages() -> None:
+    """Nor SciPy, where no rank comes near to being late, nor what prints another format."""
+    names = imported("analyze", str(SAMPLES / "ddp-healthy"), "--format", "json")
+    assert not names & (NEVER | {"tracelens.readers.table", "tracelens.conversion.segments"})
+    assert not names & {"scipy", "pyarrow.compute", "rich", "tracelens.reports.to_text"}
+
+
+def test_help_of_a_verb_imports_that_verb() -> None:
+    """Its own module is all that it takes; no library that computes."""
+    names = imported("convert", "--help")
+    verbs = {name for name in names if name.startswith("tracelens.cli.")}
+    assert verbs == {"tracelens.cli.bug", "tracelens.cli.convert", "tracelens.cli.opening"}
+    assert not names & {"polars", "numpy", "pyarrow", "rich"}

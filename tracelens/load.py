@@ -11,13 +11,14 @@ from tracelens.align import DEFAULT_TRANSFORMS, devices
 from tracelens.errors import EmptyTrace, InvalidArgument, NotATrace, TraceNotFound
 from tracelens.model.trace import Trace
 from tracelens.readers import READERS
+from tracelens.readers.joined import join
 from tracelens.readers.native.reader import NativeReader
 from tracelens.readers.table import TableReader
 from tracelens.readers.table.naming import Renaming
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from tracelens.model.trace import Moved
     from tracelens.readers.base import Progress
@@ -45,22 +46,44 @@ def open(  # noqa: A001 - reads as tracelens.open
         UnusableInput: there is, but nothing of it can be read.
         InvalidArgument: `map` or `one_clock` for what is no table, or a `map` that says nothing.
     """
-    place = Path(path)
+    return prepare(_read(Path(path), progress, Renaming.parse(map or {}), one_clock=one_clock))
+
+
+def open_joined(
+    paths: Sequence[Path],
+    progress: Progress | None = None,
+    *,
+    map: Mapping[str, str] | None = None,  # noqa: A002 - called what the command line calls it
+    one_clock: bool = False,
+) -> Trace:
+    """Read several folders of one run, join them, and prepare them; arguments as above.
+
+    Processes are numbered in the order of `paths`; the trace's own `path` is that of a single one.
+
+    Raises:
+        UnusableInput: nothing of one of them can be read.
+        InvalidArgument: as above, or two of them hold the same rank.
+    """
+    renaming = Renaming.parse(map or {})
+    return prepare(join([_read(path, progress, renaming, one_clock=one_clock) for path in paths]))
+
+
+def _read(place: Path, progress: Progress | None, renaming: Renaming, *, one_clock: bool) -> Trace:
     if not place.exists():
         raise TraceNotFound(
             f"There is no '{place}': expected a trace folder or a table of spans; "
             "record one with 'tracelens record -- COMMAND'."
         )
-    if map or one_clock:
-        reader = TableReader(Renaming.parse(map or {}), one_clock)
+    if renaming != Renaming() or one_clock:
+        reader = TableReader(renaming, one_clock)
         if not reader.sniff(place):
             raise InvalidArgument(
                 f"'{place}' is no table of spans, so there is nothing for --map or --one-clock."
             )
-        return prepare(reader.read(place, progress))
+        return reader.read(place, progress)
     for known in READERS:
         if known.sniff(place):
-            return prepare(known.read(place, progress))
+            return known.read(place, progress)
     raise _unknown(place)
 
 

@@ -10,7 +10,7 @@ from tracelens.errors import InvalidArgument
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from tracelens.model.trace import Trace
     from tracelens.readers.base import Progress as OnProgress
@@ -70,6 +70,19 @@ def open_path(arguments: argparse.Namespace, path: Path, on_progress: OnProgress
     renamed = dict(map(_pair, getattr(arguments, "map", None) or ()))
     one_clock = getattr(arguments, "one_clock", False)
     return open_any(path, on_progress, map=renamed, one_clock=one_clock)
+
+
+def open_joined(arguments: argparse.Namespace, paths: Sequence[Path]) -> Trace:
+    """Open several folders of one run, showing progress; tables as `add_trace` says how."""
+    from tracelens.load import open_joined as open_all
+
+    with progress("reading", then="aligning clocks, matching collectives") as on_progress:
+        return open_all(
+            paths,
+            on_progress,
+            map=dict(map(_pair, arguments.map or ())),
+            one_clock=arguments.one_clock,
+        )
 
 
 def _pair(text: str) -> tuple[str, str]:

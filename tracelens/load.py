@@ -9,9 +9,9 @@ import polars as pl
 
 from tracelens.align import DEFAULT_TRANSFORMS, devices
 from tracelens.errors import EmptyTrace, InvalidArgument, NotATrace, TraceNotFound
+from tracelens.model.fmt import shown_name
 from tracelens.model.trace import Trace
 from tracelens.readers import READERS
-from tracelens.readers.joined import join
 from tracelens.readers.native.reader import NativeReader
 from tracelens.readers.table import TableReader
 from tracelens.readers.table.naming import Renaming
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Moved
     from tracelens.readers.base import Progress
 
+_OF_PROCESSES: Final = ("processes", "threads", "clocks", "samples")
 DEEPEST: Final = 3  # folders below one that is given: experiment, day, run
 
 
@@ -65,7 +66,7 @@ def open_joined(
         InvalidArgument: as above, or two of them hold the same rank.
     """
     renaming = Renaming.parse(map or {})
-    return prepare(join([_read(path, progress, renaming, one_clock=one_clock) for path in paths]))
+    return prepare(_join([_read(path, progress, renaming, one_clock=one_clock) for path in paths]))
 
 
 def _read(place: Path, progress: Progress | None, renaming: Renaming, *, one_clock: bool) -> Trace:
@@ -172,6 +173,67 @@ def samples_of(path: Path, process: int, moved: Moved | None) -> pl.DataFrame:
 def _moved(column: pl.Series, moved: Moved) -> pl.Series:
     common = pl.Series(column.name, moved.apply(column.fill_null(0).to_numpy()))
     return pl.select(pl.when(column.is_not_null()).then(common)).to_series().alias(column.name)
+
+
+def _join(traces: Sequence[Trace]) -> Trace:
+    """Join raw traces of disjoint ranks, so that collectives between them tie their clocks.
+
+    Processes are numbered anew, in the order of `traces`.
+
+    Raises:
+        InvalidArgument: a rank was recorded in two of them.
+    """
+    if len(traces) == 1:
+        return traces[0]
+    _check_ranks(traces)
+    offsets = [sum(t.processes.height for t in traces[:place]) for place in range(len(traces))]
+    numbered: dict[str, Any] = {
+        name: pl.concat([_after(getattr(t, name), n) for t, n in zip(traces, offsets, strict=True)])
+        for name in _OF_PROCESSES
+    }
+    dropped: dict[str, int] = {}
+    for trace in traces:
+        for reason, count in trace.dropped.items():
+            dropped[reason] = dropped.get(reason, 0) + count
+    return Trace(
+        events=pl.concat(
+            [
+                t.events.with_columns(pl.col("process") + n)
+                for t, n in zip(traces, offsets, strict=True)
+            ]
+        ),
+        communicators=_joined_communicators(traces),
+        notes=tuple(dict.fromkeys(note for trace in traces for note in trace.notes)),
+        dropped=dropped,
+        **numbered,
+    )
+
+
+def _after(table: pl.DataFrame, offset: int) -> pl.DataFrame:
+    return table.with_columns((pl.col("process") + offset).cast(pl.Int32))
+
+
+def _check_ranks(traces: Sequence[Trace]) -> None:
+    """Refuse a rank that is in two of them: which is meant cannot be known."""
+    owner: dict[tuple[str, int], Path | None] = {}
+    for trace in traces:
+        for role, rank in trace.processes.filter("main").select("role", "rank").iter_rows():
+            if (role, rank) in owner:
+                names = [shown_name(path or "") for path in (owner[role, rank], trace.path)]
+                owned = f"{'rank' if role == 'worker' else 'parameter server'} {rank}"
+                raise InvalidArgument(
+                    f"Both '{names[0]}' and '{names[1]}' hold {owned}: only folders of one run with "
+                    "different ranks can be joined; convert them one by one."
+                )
+            owner[role, rank] = trace.path
+
+
+def _joined_communicators(traces: Sequence[Trace]) -> pl.DataFrame:
+    """Return each communicator once, with all ranks that any of the traces names."""
+    every = pl.concat([trace.communicators for trace in traces])
+    merged = every.explode("ranks").group_by("communicator", maintain_order=True)
+    table = merged.agg(pl.col("name").first(), pl.col("ranks").drop_nulls().unique().sort())
+    return table.select(*every.columns).cast(every.schema)
 
 
 def _unknown(place: Path) -> NotATrace | EmptyTrace:

@@ -217,9 +217,9 @@ def _replacements(trace: Trace) -> Replacements:
 
 
 def _without_steps(asked: Ranges, there: list[int]) -> InvalidArgument:
-    here = f"it has steps {there[0]} to {there[-1]}" if there else "it has none"
+    present = f"it has steps {there[0]} to {there[-1]}" if there else "it has none"
     return InvalidArgument(
-        f"--steps: this run has no step from {asked[0][0]} to {asked[-1][1]}; {here}."
+        f"--steps: this run has no step from {asked[0][0]} to {asked[-1][1]}; {present}."
     )
 
 

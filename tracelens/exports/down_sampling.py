@@ -72,7 +72,7 @@ class Flagged:
 
     @property
     def sentence(self) -> str:
-        """Say what is kept whole and what is summed up."""
+        """What is kept whole and what is summed up."""
         more = len(self.named) - _SHOWN
         shown = [*self.named[:_SHOWN], *([f"{more} more"] if more > 0 else [])]
         kept = (
@@ -83,7 +83,7 @@ class Flagged:
         return (
             f"As asked, {kept}; elsewhere one span stands for all of a rank, step, thread, kind and "
             "operation, as long as they were at work. Shares of time are of the whole run; counts of "
-            "spans and calls, and waits in calls that are summed up, are not."
+            "spans and calls, and what follows from single calls (waits, messages, servers), are not."
         )
 
 
@@ -132,7 +132,7 @@ def _all_steps(trace: Trace, steps: Steps) -> bool:
 
 def _named(finding: Finding) -> str:
     title = KINDS[finding.kind].title
-    who = [
+    subjects = [
         fmt.listing(noun, names)
         for noun, names in (
             ("rank", finding.ranks),
@@ -142,7 +142,7 @@ def _named(finding: Finding) -> str:
         if names
     ]
     when = [fmt.steps(*finding.steps)] if finding.steps else []
-    return f"{title}: {', '.join([*who, *when])}"
+    return f"{title}: {', '.join([*subjects, *when])}"
 
 
 def _within(steps: Iterable[Steps]) -> pl.Expr:
@@ -176,18 +176,21 @@ def sum_up(
     over = pl.col("end_ns").is_not_null() & pl.col("status").is_in(["closed", "estimated"])
     matched = pl.col("seq").is_not_null() | pl.col("request").is_not_null()
     rows = events.with_columns(
-        stays=outside | whole | (pl.col("kind") == "step") | (span & (~over | (touched & matched))),
+        unchanged=outside
+        | whole
+        | (pl.col("kind") == "step")
+        | (span & (~over | (touched & matched))),
         flies=pl.col("thread").is_in(list(in_flight)),
         matched=matched,
     )
-    flying, beside = (rows.filter(span, pl.col("flies") == here) for here in (True, False))
+    flying, beside = (rows.filter(span, pl.col("flies") == flies) for flies in (True, False))
     kept, merged = _on_threads(beside.filter(pl.col("kind") != "step"))
     parts = [
-        rows.filter((pl.col("kind") == "step") | (~span & pl.col("stays"))),
-        flying.filter("stays", pl.col("kind") != "step"),
+        rows.filter((pl.col("kind") == "step") | (~span & pl.col("unchanged"))),
+        flying.filter("unchanged", pl.col("kind") != "step"),
         kept,
         merged,
-        _in_flight(flying.filter(~pl.col("stays"))),
+        _in_flight(flying.filter(~pl.col("unchanged"))),
     ]
     found = pl.concat([part.select(*EVENT_COLUMNS) for part in parts])
     if found.height == events.height:
@@ -226,10 +229,10 @@ def _on_threads(spans: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     thread = spans["thread"].cast(pl.Int64).to_numpy()
     for chosen in by_thread(thread, start, end) if spans.height else ():
         rows = spans[chosen]
-        stays = _staying(rows, start[chosen], end[chosen])
-        kept.append(rows.filter(pl.Series(stays)))
-        if not stays.all():
-            merged.append(_laid_out(rows, start[chosen], end[chosen], stays))
+        unchanged = _unchanged(rows, start[chosen], end[chosen])
+        kept.append(rows.filter(pl.Series(unchanged)))
+        if not unchanged.all():
+            merged.append(_laid_out(rows, start[chosen], end[chosen], unchanged))
     return pl.concat(kept), pl.concat(merged)
 
 
@@ -237,20 +240,20 @@ def _empty(spans: pl.DataFrame) -> pl.DataFrame:
     return spans.clear().with_columns(own_ns=pl.lit(0), first_ns="start_ns")
 
 
-def _staying(rows: pl.DataFrame, start: Ints, end: Ints) -> Flags:
+def _unchanged(rows: pl.DataFrame, start: Ints, end: Ints) -> Flags:
     """Return what stays of a thread: with what stays, what is nested in it; and calls that are alone."""
     leaf = np.append(start[1:] >= end[:-1], True)
     single = (rows["matched"] & rows["alone"]).to_numpy() & leaf
-    stays: Flags = rows["stays"].to_numpy() | single
-    until = np.maximum.accumulate(np.where(stays, end, np.iinfo(np.int64).min))
+    unchanged: Flags = rows["unchanged"].to_numpy() | single
+    until = np.maximum.accumulate(np.where(unchanged, end, np.iinfo(np.int64).min))
     nested = np.append(False, start[1:] < until[:-1])
-    return np.asarray(stays | nested)
+    return np.asarray(unchanged | nested)
 
 
-def _laid_out(rows: pl.DataFrame, start: Ints, end: Ints, stays: Flags) -> pl.DataFrame:
+def _laid_out(rows: pl.DataFrame, start: Ints, end: Ints, unchanged: Flags) -> pl.DataFrame:
     """Sum up the spans of a thread that do not stay, and lay them out in the time that is left."""
-    taken = _Taken.by(start[stays], end[stays])
-    others = np.flatnonzero(~stays)
+    taken = _Taken.by(start[unchanged], end[unchanged])
+    others = np.flatnonzero(~unchanged)
     begin, until = taken.free(start[others]), taken.free(end[others])
     user = (rows["kind"] == "user").to_numpy()[others]
     own, first = _own_time(begin, until, user)

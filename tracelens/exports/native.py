@@ -24,6 +24,7 @@ from tracelens.model.recorded import write_process
 from tracelens.schema.arrow import SAMPLE_RATE_KEY, SAMPLE_SCHEMA, mapped
 from tracelens.schema.side import ClockReading, Communicator, Process, SideTables, Thread
 from tracelens.schema.vocabulary import (
+    CHOSEN_LOSSES,
     ELSEWHERE_SUFFIX,
     SAMPLES_FOLDER,
     SEGMENTS_SUFFIX,
@@ -112,8 +113,9 @@ def _side(
     """Return the side tables of one process of the result."""
     known = recorded or _rebuilt(content, row)
     dropped = {content.text(reason): count for reason, count in known.dropped.items()}
-    lost = row["dropped"] - sum(dropped.values())
-    if lost > 0:  # of which reading the file made sure
+    unintended = (n for reason, n in known.dropped.items() if reason not in CHOSEN_LOSSES)
+    lost = (row["dropped"] or 0) - sum(unintended)
+    if lost > 0:  # what reading the file found unusable
         dropped[_BEFORE] = dropped.get(_BEFORE, 0) + lost
     if part.summed_up:
         dropped[SUMMED_UP] = part.summed_up
@@ -135,7 +137,7 @@ def _side(
         ),
         clocks=_clocks(content, row),
         dropped=dropped,
-        complete=row["complete"],
+        complete=bool(row["complete"]),
         kept=(),  # moments on a clock that is not this one any more
         sorted=True,
         notes=tuple(dict.fromkeys([*map(content.text, known.notes), *content.notes])),
@@ -174,8 +176,8 @@ def _clocks(content: Content, row: Mapping[str, Any]) -> tuple[ClockReading, ...
     """Return the readings that hold on the common clock."""
     trace = content.trace
     domain = trace.processes.filter(pl.col("process") == row["process"])["clock_domain"][0]
-    unsure = [h.uncertainty_ns for h in trace.alignment.hosts if h.clock_domain == domain]
-    window_ns = 2 * max((ns or 0 for ns in unsure), default=0)
+    uncertainty = [h.uncertainty_ns for h in trace.alignment.hosts if h.clock_domain == domain]
+    window_ns = 2 * max((ns or 0 for ns in uncertainty), default=0)
     first_ns = row["first_ns"] or 0
     found = [ClockReading("common", first_ns, window_ns)] if window_ns else []
     own = trace.clocks.filter(pl.col("process") == row["process"])

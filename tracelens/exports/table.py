@@ -72,7 +72,7 @@ class _Writer(Protocol):
         """Append rows."""
 
     def end(self, facts: dict[str, Any]) -> None:
-        """Say what the rows are."""
+        """Append facts on all rows."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,9 @@ class Table:
                 raise content.nothing()
             notes = (*content.notes, *_left_out(content, others))
             counts = {"events": events, "summed_up": summed_up, "sums": sums}
-            writer.end(counts | {"notes": notes})
-        left = _left_out(content, others)
-        return Saved(events, size_of(place), summed_up, sums, left)
+            window_ns = 2 * content.trace.alignment.uncertainty_ns
+            writer.end(counts | {"window_ns": window_ns, "notes": notes})
+        return Saved(events, size_of(place), summed_up, sums, _left_out(content, others))
 
 
 def _left_out(content: Content, others: int) -> tuple[str, ...]:

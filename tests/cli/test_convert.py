@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -28,6 +30,15 @@ import resource, sys
 from tracelens.cli import main
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
 sys.exit(main(sys.argv[2:]))
+"""
+KILLED = """
+import os, signal, sys
+import tracelens as tl
+tl.start(sys.argv[1], rank=5, world=6, local_rank=5)
+for number in range(30):
+    with tl.step(number), tl.span("forward", kind="forward"):
+        pass
+os.kill(os.getpid(), signal.SIGKILL)
 """
 EVERY_FORMAT = pytest.mark.parametrize("to", EXPORTS)
 
@@ -243,3 +254,24 @@ def test_runs_with_the_same_ranks_are_not_joined(
     error = capsys.readouterr().err
     assert re.search(r"Both '.*run' and '.*other' hold rank 0", error)
     assert not out.exists()
+
+
+def test_what_a_killed_rank_left_is_converted(tmp_path: Path) -> None:
+    """Copied segments are read where they are, with their side tables, and stay as they were."""
+    recording, copy, out = (tmp_path / name for name in ("recording", "copy", "out"))
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(recording)],
+        check=False,
+        capture_output=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    shutil.copytree(recording, copy)
+    before = sorted(entry.name for entry in copy.rglob("*"))
+    assert main(["convert", str(copy), "--to", "native", "--out", str(out)]) == 0
+    assert sorted(entry.name for entry in copy.rglob("*")) == before
+    found, expected = tracelens.open(out), tracelens.open(copy)
+    assert found.events.collect().equals(expected.events.collect())
+    assert found.clocks.height == expected.clocks.height
+    assert not found.processes["complete"].any()
+    assert found.processes["local_rank"].to_list() == [5]

@@ -127,7 +127,7 @@ def _report(content: Content, saved: Saved, place: Path, open_with: str) -> str:
     lines = [*content.notes]
     if saved.summed_up:
         lines.append(
-            f"{count(saved.summed_up, 'event')} are summed up in {count(saved.sums, 'span')}."
+            f"Summed up: {count(saved.summed_up, 'event')}, in {count(saved.sums, 'span')}."
         )
     name = shown_name(place)
     lines += [*saved.notes, f"wrote {name}: {count(saved.events, 'event')}, {size(saved.nbytes)}"]

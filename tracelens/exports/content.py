@@ -92,7 +92,11 @@ class Content:
 
     @cached_property
     def window(self) -> tuple[int, int]:
-        """The time of the chosen steps within the chosen window, ns; very long if all is chosen."""
+        """The time of the chosen steps within the chosen window, ns; very long if all is chosen.
+
+        Raises:
+            InvalidArgument: the run has none of the chosen steps.
+        """
         begin, end = self.choice.window or (-(1 << 62), 1 << 62)
         if self.choice.steps is None:
             return begin, end
@@ -174,7 +178,7 @@ def of_trace(
     """Choose a part of a run; with `anonymous`, all names are looked through once.
 
     Raises:
-        InvalidArgument: no process or step is chosen.
+        InvalidArgument: no process is chosen.
     """
     paths = tuple(sources) or ((trace.path,) if trace.path else ())
     content = Content(
@@ -189,7 +193,6 @@ def of_trace(
         raise InvalidArgument(
             f"{content.choice.asked}: none of them is a worker of this run; 'tracelens info' lists them."
         )
-    assert content.window
     return content
 
 

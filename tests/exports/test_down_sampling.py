@@ -174,6 +174,32 @@ def test_a_call_that_stays_lies_where_it_was() -> None:
     ]
 
 
+def test_sums_beside_a_call_do_not_reach_over_it() -> None:
+    """One ends where the call begins, the next begins where it ends."""
+    rows = [
+        span(0, "step", 0, 100, depth=0, step=0),
+        span(0, "backprop", 0, 10, depth=1, step=0),
+        span(0, "backprop", 10, 20, depth=1, step=0),
+        call(0, 7, 20, 30, thread=0, depth=1, step=0),
+        span(0, "update", 30, 40, depth=1, step=0),
+        span(0, "update", 50, 60, depth=1, step=0),
+    ]
+    found = _summed(rows).select("kind", "start_ns", "end_ns").rows()
+    assert found[1:] == [("backprop", 0, 20), ("reduction", 20, 30), ("update", 30, 50)]
+
+
+def test_a_call_of_several_parts_is_summed_up() -> None:
+    """A single call with spans of its own inside keeps no number: its parts are one span, too."""
+    rows = [
+        span(0, "step", 0, 100, depth=0, step=0),
+        call(0, 7, 20, 60, thread=0, depth=1, step=0),
+        span(0, "reduction", 20, 30, depth=2, step=0, op="send"),
+        span(0, "reduction", 40, 50, depth=2, step=0, op="send"),
+    ]
+    found = _summed(rows).select("op", "start_ns", "end_ns").rows()
+    assert found[1:] == [("send", 20, 40), ("allreduce", 40, 60)]
+
+
 def test_what_is_in_flight_lasts_as_long_as_any() -> None:
     """Overlapping operations count once, and gaps not at all."""
     rows = [

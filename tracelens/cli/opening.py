@@ -13,7 +13,7 @@ from tracelens.errors import InvalidArgument
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Executor
 
     from tracelens.model.trace import Trace
@@ -106,6 +106,19 @@ def _import_numpy() -> None:
         import_module("numpy")
     finally:
         del os.environ[_BLAS_THREADS]
+
+
+def open_joined(arguments: argparse.Namespace, paths: Sequence[Path]) -> Trace:
+    """Open several folders of one run, showing progress; tables as `add_trace` says how."""
+    from tracelens.load import open_joined as open_all
+
+    with progress("reading", then="aligning clocks, matching collectives") as on_progress:
+        return open_all(
+            paths,
+            on_progress,
+            map=dict(map(_pair, arguments.map or ())),
+            one_clock=arguments.one_clock,
+        )
 
 
 def _pair(text: str) -> tuple[str, str]:

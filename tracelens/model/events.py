@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tracelens.arrays import Array, Indices
 
-__all__ = ["Change", "FramePart", "Part", "Source"]
+__all__ = ["Change", "FramePart", "Numbered", "Part", "Source"]
 
 _ROW: Final = "row"
 _CHANGEABLE: Final = ("start_ns", "end_ns", "step", "device_start_ns", "device_duration_ns")
@@ -154,6 +154,26 @@ class FramePart:
     def alone(self) -> Part:
         """Return the same rows in a frame of their own."""
         return FramePart(WholeFrame(self.frame().lazy()), self.process)
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """A part under another process number, as in a run of which it is one of several traces."""
+
+    part: Part
+    process: int
+
+    def columns(self, names: Sequence[str]) -> Columns:
+        """Read some columns; more may come with them."""
+        return self.part.columns(names)
+
+    def frame(self) -> pl.DataFrame:
+        """Read all columns."""
+        return self.part.frame().with_columns(process=pl.lit(self.process, pl.Int32))
+
+    def alone(self) -> Part:
+        """Return it without what it shares with other processes."""
+        return Numbered(self.part.alone(), self.process)
 
 
 @dataclass(frozen=True)

@@ -267,6 +267,12 @@ class Trace:
         """The calls as a frame, a row a rank and call, in `ARRIVAL_COLUMNS`."""
         return arrivals_of(self.calls)
 
+    def events_of(self, process: int) -> pl.DataFrame:
+        """Read the events of one process, in `EVENT_COLUMNS`; empty for one that the run lacks."""
+        if process not in self.source.parts:
+            return pl.DataFrame(schema=EVENT_COLUMNS)
+        return completed(self.source.frame(process), EVENT_COLUMNS)
+
     @property
     def spans(self) -> pl.LazyFrame:
         """The events that have a begin and an end."""

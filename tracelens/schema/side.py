@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Any, Final
 
 METADATA_KEY: Final = b"tracelens"
+CONVERSION_KEY: Final = b"tracelens.conversion"  # of a table that a conversion wrote
 MAX_NAME: Final = 1000
 END_LINE: Final = b'{"table":"end"}\n'
 
@@ -99,6 +100,8 @@ class ClockReading:
     ``local``: `monotonic_ns` and `wall_ns` of this process, read within `window_ns`.
     ``ping_pong``: this process's clock minus `peer`'s is `offset_ns`, +- `window_ns` / 2 (half the
     smallest round trip), at `monotonic_ns` of this process.
+    ``common``: a conversion brought the times of this process onto the clock of another host; how sure
+    that is, +- `window_ns` / 2.
     ``columns``: at `monotonic_ns`, which was read within `window_ns`, this process's clock minus that of
     `columns` is `offset_ns`.
     """
@@ -162,7 +165,8 @@ def summarized(steps: Sequence[tuple[int, int, int]]) -> list[Past]:
 class SideTables:
     """All side tables of one process.
 
-    `dropped` counts lost events by reason, `thinned` by kind those that step sampling left out;
+    `dropped` counts lost events by reason, `thinned` by kind those that step sampling left out; `notes`
+    are sentences on what a conversion left out as asked;
     `complete` says that the process ended its recording itself (false: killed, or still running), and
     `sorted` that the rows are in order of their begin.
     """
@@ -179,6 +183,7 @@ class SideTables:
     past: tuple[Past, ...] = ()
     thinned: dict[str, int] = field(default_factory=dict)
     sorted: bool = True
+    notes: tuple[str, ...] = ()
 
     def to_metadata(self) -> dict[bytes, bytes]:
         """Pack into Arrow schema metadata (definitions are already in the columns)."""
@@ -210,6 +215,7 @@ class SideTables:
                 past=tuple(_build(Past, row) for row in packed.get("past", ())),
                 thinned={str(k): int(v) for k, v in packed.get("thinned", {}).items()},
                 sorted=bool(packed.get("sorted", True)),
+                notes=tuple(packed.get("notes", ())),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise NotATrace(f"its TraceLens metadata is damaged ({error})") from error

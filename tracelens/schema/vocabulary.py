@@ -87,7 +87,8 @@ OUTLASTED: Final = "ends of spans that were open for very long"
 UNKNOWN_TIMES: Final = "device times that were not known in time"
 TOO_MANY_NAMES: Final = "too many names"
 FAILED: Final = "failure of the recorder itself"
-CHOSEN_LOSSES: Final = (OUTDATED,)  # what the user asked to leave out
+SUMMED_UP: Final = "summed up in a conversion"
+CHOSEN_LOSSES: Final = (OUTDATED, SUMMED_UP)  # what the user asked to leave out
 
 TRACE_SUFFIX: Final = ".arrow"
 SEGMENTS_SUFFIX: Final = ".segments"

@@ -46,7 +46,7 @@ def align(trace: Trace) -> Trace:
     clocks = _clocks(trace.processes)
     names = clocks.unique("clock", keep="first", maintain_order=True).sort("clock")
     if names.height < 2:
-        return trace.with_(alignment=Alignment("same_clock", _unmoved(names)))
+        return trace.with_(alignment=Alignment("same_clock", _unmoved(names, trace.clocks)))
     maps, method, notes, alone = _maps(trace, clocks, names)
     moved = {process: maps[clock] for process, clock in clocks.select("process", "clock").rows()}
     return trace.changed(
@@ -120,9 +120,12 @@ def _clocks(processes: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _unmoved(names: pl.DataFrame) -> tuple[HostClock, ...]:
+def _unmoved(names: pl.DataFrame, readings: pl.DataFrame) -> tuple[HostClock, ...]:
+    """Describe the one clock; a conversion that brought other clocks onto it left how sure that is."""
+    window = readings.filter(pl.col("method") == "common")["window_ns"].max()
+    uncertainty_ns = window // 2 if isinstance(window, int) else 0
     rows = names.select("host", "clock_domain").iter_rows()
-    return tuple(HostClock(host, domain, 0, 0.0, 0) for host, domain in rows)
+    return tuple(HostClock(host, domain, 0, 0.0, uncertainty_ns) for host, domain in rows)
 
 
 def _maps(

@@ -81,7 +81,7 @@ def assemble(parts: list[Part], notes: Iterable[Note] = ()) -> Trace:
         communicators=_communicators(parts),
         threads=_rows(parts, "threads", THREAD_COLUMNS, thread="index"),
         clocks=_rows(parts, "clocks", CLOCK_COLUMNS),
-        notes=(*all_notes, *_retention_notes(part.side for part in parts), *restarts),
+        notes=(*all_notes, *_chosen_notes([part.side for part in parts]), *restarts),
         dropped=dict(dropped),
     )
 
@@ -229,6 +229,12 @@ def _rows(
         for given in map(asdict, getattr(part.side, table))
     ]
     return pl.DataFrame(rows, schema=columns)
+
+
+def _chosen_notes(sides: Sequence[SideTables]) -> list[Note]:
+    """Return notes on what was left out as asked: by the recording, and by a conversion of it."""
+    converted = dict.fromkeys(sentence for side in sides for sentence in side.notes)
+    return [*_retention_notes(sides), *(Note("", sentence, "chosen") for sentence in converted)]
 
 
 def _retention_notes(sides: Iterable[SideTables]) -> list[Note]:

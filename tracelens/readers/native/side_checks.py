@@ -85,6 +85,8 @@ def check_side(side: SideTables) -> None:
             _check(f"{type(row).__name__}.{name}", getattr(row, name), kind)
     if side.process.role not in ROLES:
         raise _wrong("role", side.process.role)
+    for sentence in side.notes:
+        _check("notes", sentence, "<class 'str'>")
     for reason, count in [*side.dropped.items(), *side.thinned.items()]:
         _check(str(reason), count, "int")
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pyarrow as pa
 
+from tracelens.conversion.arrow_file import write_events
 from tracelens.model.trace import COMMUNICATOR_COLUMNS, PROCESS_COLUMNS, THREAD_COLUMNS, Trace
-from tracelens.schema.arrow import EVENT_SCHEMA, write_events
+from tracelens.schema.arrow import EVENT_SCHEMA
 from tracelens.schema.side import ClockReading, Communicator, Process, SideTables, Thread
 from tracelens.schema.vocabulary import TRACE_SUFFIX, stem
 from tracelens.simulator import allreduce, clocks, devices, membership, parameter_server

@@ -106,8 +106,11 @@ def test_words_that_lie_outside(offsets: tuple[int, int], tmp_path: Path) -> Non
     victim = written(tmp_path)
     rewritten(victim, with_status)
     content = bytearray(victim.read_bytes())
-    found = list(messages(memoryview(content)))
-    place = next(m.offset for m in found if WORD.encode() in m.body(memoryview(content)).tobytes())
+    place = next(
+        m.end - m.body_bytes
+        for m in messages(memoryview(content))
+        if WORD.encode() in bytes(m.body(memoryview(content)))
+    )
     offset = content.index(struct.pack("<ii", 0, len(WORD)), place)
     content[offset : offset + 8] = struct.pack("<ii", *offsets)
     victim.write_bytes(signed(content))

@@ -25,18 +25,33 @@ _KEY: Final = ("process", "device")
 
 def place(trace: Trace) -> Trace:
     """Move device times to their host's clock; a trace without a device's clock is returned as it is."""
-    readings = trace.clocks.filter(
-        pl.col("method") == METHOD, pl.col("device").is_not_null(), _plausible()
-    ).sort("monotonic_ns")
-    maps = {key: _map(part) for key, part in readings.partition_by(*_KEY, as_dict=True).items()}
+    maps, clocks = _maps(trace.clocks)
     if not maps:
         return trace
-    rows = [_described(key, maps[key], readings) for key in sorted(maps)]
     events = _in_flight(_moved(trace.events.collect(), trace.threads, maps), trace.threads)
     return trace.with_(
         events=events.sort("process", "start_ns", "depth").lazy(),
-        device_clocks=pl.DataFrame(rows, schema=DEVICE_CLOCK_COLUMNS),
+        device_clocks=clocks,
     )
+
+
+def clocks_of(readings: pl.DataFrame) -> pl.DataFrame:
+    """Return the devices' clocks, one a row, that clock readings of processes tell.
+
+    Args:
+        readings: In `CLOCK_COLUMNS`.
+    """
+    return _maps(readings)[1]
+
+
+def _maps(readings: pl.DataFrame) -> tuple[dict[tuple[Any, ...], ClockMap], pl.DataFrame]:
+    """Map each device's clock to its host's; return them also described, one a row."""
+    readings = readings.filter(
+        pl.col("method") == METHOD, pl.col("device").is_not_null(), _plausible()
+    ).sort("monotonic_ns")
+    maps = {key: _map(part) for key, part in readings.partition_by(*_KEY, as_dict=True).items()}
+    rows = [_described(key, maps[key], readings) for key in sorted(maps)]
+    return maps, pl.DataFrame(rows, schema=DEVICE_CLOCK_COLUMNS)
 
 
 def _plausible() -> pl.Expr:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Array, Bytes, Flags, Ints
     from tracelens.schema.side import SideTables
 
-__all__ = ["TALLIED", "Tally"]
+__all__ = ["TALLIED", "Tally", "valid_of", "values_of"]
 
 TALLIED: Final = ("start_ns", "duration_ns", "type", "kind", "thread", "step")
 _FOREVER: Final = np.iinfo(np.int64).max
@@ -45,12 +45,12 @@ class Tally:
         """Count the events of one more batch, in the schema's types."""
         if not batch.num_rows:
             return
-        start = _values(batch.column("start_ns"), np.int64)
-        duration = _values(batch.column("duration_ns"), np.int64)
-        open_ = ~_valid(batch.column("duration_ns"))
+        start = values_of(batch.column("start_ns"), np.int64)
+        duration = values_of(batch.column("duration_ns"), np.int64)
+        open_ = ~valid_of(batch.column("duration_ns"))
         end = np.where(open_, start, start + duration)
         spans = _is_word(batch.column("type"), _SPAN)
-        thread = _values(batch.column("thread"), np.uint16)
+        thread = values_of(batch.column("thread"), np.uint16)
         self._rows += batch.num_rows
         self._spans += int(np.count_nonzero(spans))
         self._widen(int(start.min()), int(max(start.max(), end.max())))
@@ -62,7 +62,7 @@ class Tally:
             ends = np.where(open_[steps], _FOREVER, end[steps])
             self._count_steps(thread[steps], start[steps], ends)
         elif not self._steps_of:
-            self._note_numbers(thread[spans], _values(batch.column("step"), np.int32)[spans])
+            self._note_numbers(thread[spans], values_of(batch.column("step"), np.int32)[spans])
 
     def summary(self, side: SideTables) -> Summary:
         """Return the summary of a file with these side tables."""
@@ -107,14 +107,14 @@ class Tally:
         return self._steps_of[training] or implied
 
 
-def _values(column: pa.Array[Any], dtype: type[np.generic]) -> Array:
-    """Return the memory of a column, also of its nulls."""
+def values_of(column: pa.Array[Any], dtype: type[np.generic]) -> Array:
+    """Return the memory of a column of numbers of this type, also of its nulls."""
     end = column.offset + len(column)
     found: Array = np.frombuffer(cast("Any", column.buffers()[1]), dtype)[column.offset : end]
     return found
 
 
-def _valid(column: pa.Array[Any]) -> Flags:
+def valid_of(column: pa.Array[Any]) -> Flags:
     """Return which rows are not null."""
     bits = column.buffers()[0]
     if not column.null_count or bits is None:
@@ -128,7 +128,7 @@ def _valid(column: pa.Array[Any]) -> Flags:
 def _indices(column: pa.Array[Any]) -> tuple[Array, list[str | None]]:
     """Return the codes of a column of words, and the words."""
     coded = cast("pa.DictionaryArray[Any, Any]", column)
-    return _values(coded.indices, np.int8), coded.dictionary.to_pylist()
+    return values_of(coded.indices, np.int8), coded.dictionary.to_pylist()
 
 
 def _is_word(column: pa.Array[Any], word: str) -> Flags:

@@ -34,7 +34,7 @@ from tracelens.conversion.messages import (
 )
 from tracelens.errors import NotATrace
 from tracelens.schema.arrow import EVENT_SCHEMA, FILE_SCHEMA, mapped
-from tracelens.schema.side import SideTables, is_intact
+from tracelens.schema.side import SideTables, Summary, is_intact
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from tracelens.conversion.messages import Footer, Message
 
-__all__ = ["MAX_FILE_BYTES", "Recording", "read_arrow"]
+__all__ = ["MAX_FILE_BYTES", "FileEnd", "Recording", "read_arrow", "read_end"]
 
 MAX_FILE_BYTES: Final = 4 << 30
 MAX_GROWTH: Final = 200  # traces shrink about 15-fold; a bomb a thousandfold
@@ -62,11 +62,12 @@ class Recording:
     cut: bool = False  # the end of the file is missing, or a part of it is damaged
 
 
-class _End(NamedTuple):
-    """What a whole file says at its end: its schema, as it was then, and its side tables."""
+class FileEnd(NamedTuple):
+    """What a whole file says at its end; files of schema 1 have no summary."""
 
     schema: pa.Schema
     side: SideTables
+    summary: Summary | None
 
 
 def read_arrow(path: Path, columns: Collection[str] | None = None) -> Recording:
@@ -97,6 +98,16 @@ def read_arrow(path: Path, columns: Collection[str] | None = None) -> Recording:
     return Recording(_table(ordered, wanted), side, cut=broken or end is None)
 
 
+def read_end(path: Path) -> FileEnd | None:
+    """Read what a file says at its end, and no event; None if the end is missing or damaged.
+
+    Raises:
+        UnusableInput: it is not a trace file, or not one that this version can read.
+        OSError: the file system refused.
+    """
+    return _end(_content(path))
+
+
 def _content(path: Path) -> pa.Buffer:
     size = path.stat().st_size
     if size == 0:
@@ -119,7 +130,7 @@ def _first_schema(content: pa.Buffer) -> pa.Schema:
         raise NotATrace(_DAMAGED_SCHEMA) from error
 
 
-def _end(content: pa.Buffer) -> _End | None:
+def _end(content: pa.Buffer) -> FileEnd | None:
     """Return what stands at a file's end: side tables are complete there, not yet at its begin.
 
     None where the end is missing or damaged.
@@ -136,7 +147,8 @@ def _end(content: pa.Buffer) -> _End | None:
         return None
     if not is_intact(schema.metadata):
         return None
-    return _End(schema, SideTables.from_metadata(schema.metadata))
+    metadata = schema.metadata
+    return FileEnd(schema, SideTables.from_metadata(metadata), Summary.from_metadata(metadata))
 
 
 def _checked_footer(content: pa.Buffer) -> Footer | None:

@@ -63,6 +63,7 @@ class GrowingFile:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | NO_LINK, 0o644)
         self._fresh = length == 0
         self._tally = Tally()
+        self._none_of_last: pa.RecordBatch | None = None  # no row, but all words
         self._version = SCHEMA_VERSION
         try:
             os.ftruncate(self._descriptor, length)
@@ -92,7 +93,7 @@ class GrowingFile:
         Raises:
             OSError: there is no room.
         """
-        self._tally.add(batch)
+        self._see(batch)
         if self._version == _FIRST_VERSION:
             self._writer.write_batch(batch)
             self._append(self._taken())
@@ -120,11 +121,11 @@ class GrowingFile:
         """
         side = self._labelled(side)
         renamed = (side.process.role, side.process.rank) != (self._process.role, self._process.rank)
-        if renamed and self._has_batches():
+        if renamed and self._none_of_last is not None:
             self._process = side.process
-            self.append(EVENT_SCHEMA.empty_table().to_batches()[0])
+            self.append(self._none_of_last)
         self._writer.close()
-        if self._fresh and not self._has_batches():
+        if self._none_of_last is None:
             self._append(self._written.getvalue()[: -len(END)])
         with (
             mmap.mmap(self._descriptor, self.length, prot=mmap.PROT_READ) as content,
@@ -150,8 +151,9 @@ class GrowingFile:
         """Return side tables that tell the version of the file, not that of the recorder."""
         return replace(side, process=replace(side.process, schema=self._version))
 
-    def _has_batches(self) -> bool:
-        return not self._fresh or self._writer.stats.num_record_batches > 0
+    def _see(self, batch: pa.RecordBatch) -> None:
+        self._tally.add(batch)
+        self._none_of_last = batch.slice(0, 0)
 
     def _take_up(self, path: Path) -> None:
         """Find out the version of what was written before, and count what is in it."""
@@ -160,7 +162,7 @@ class GrowingFile:
             if set(FILE_SCHEMA.names) - set(pa.ipc.read_schema(content).names):
                 self._version = _FIRST_VERSION
             for batch in _read_stream(content):
-                self._tally.add(batch)
+                self._see(batch)
         except (pa.ArrowException, OSError, ValueError, LookupError) as error:
             raise NotATrace(f"{path.name} is damaged ({error})") from error
 

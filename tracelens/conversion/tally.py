@@ -36,27 +36,26 @@ class Tally:
         self._first: int | None = None
         self._last: int | None = None
         self._kinds: set[str] = set()
-        self._spans_of: Counter[int] = Counter()  # by thread, as all that follows
-        self._steps_of: Counter[int] = Counter()
+        self._steps_of: Counter[int] = Counter()  # by thread, as all that follows
         self._step_ends: dict[int, int] = {}
-        self._numbered: set[int] = set()  # while there is no step span: threads with step numbers
+        # While there is no step span:
+        self._spans_of: Counter[int] = Counter()
+        self._numbered: set[int] = set()  # threads with step numbers
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Count the events of one more batch, in the schema's types."""
         if not batch.num_rows:
             return
         start = values_of(batch.column("start_ns"), np.int64)
-        duration = values_of(batch.column("duration_ns"), np.int64)
+        end = start + values_of(batch.column("duration_ns"), np.int64)
         open_ = ~valid_of(batch.column("duration_ns"))
-        end = np.where(open_, start, start + duration)
+        end[open_] = start[open_]
         spans = _is_word(batch.column("type"), _SPAN)
         thread = values_of(batch.column("thread"), np.uint16)
         self._rows += batch.num_rows
         self._spans += int(np.count_nonzero(spans))
-        self._widen(int(start.min()), int(max(start.max(), end.max())))
+        self._widen(int(start.min()), int(end.max()))
         self._kinds |= _words_used(batch.column("kind"))
-        counts = np.bincount(thread[spans])
-        self._spans_of.update({t: int(counts[t]) for t in np.flatnonzero(counts).tolist()})
         steps = np.flatnonzero(spans & _is_word(batch.column("kind"), _STEP))
         if len(steps):
             ends = np.where(open_[steps], _FOREVER, end[steps])
@@ -85,6 +84,7 @@ class Tally:
     def _count_steps(self, thread: Array, start: Ints, end: Ints) -> None:
         """Count the step spans that begin after all before them on their thread have ended."""
         self._numbered.clear()
+        self._spans_of.clear()
         for number in np.unique(thread).tolist():
             mine = thread == number
             before = self._step_ends.get(number, -_FOREVER)
@@ -93,18 +93,22 @@ class Tally:
             self._step_ends[number] = int(ended[-1])
 
     def _note_numbers(self, thread: Array, step: Array) -> None:
-        """Note which step numbers each thread has; a number mostly stands in many rows in a row."""
+        """Count each thread's spans, and note its step numbers: mostly many rows in a row have one."""
+        counts = np.bincount(thread)
+        self._spans_of.update({t: int(counts[t]) for t in np.flatnonzero(counts).tolist()})
         keys = (thread.astype(np.int64) << _THREAD_BITS) + np.maximum(step, 0)
         changed = np.flatnonzero(np.diff(keys, prepend=-1))
         self._numbered.update(np.unique(keys[changed]).tolist())
 
     def _steps(self, flying: set[int]) -> int:
-        threads = self._spans_of.keys() - flying
-        if not threads:
+        stepped = {t: count for t, count in self._steps_of.items() if t not in flying}
+        if stepped:
+            return max(stepped.values())
+        busy = {t: count for t, count in self._spans_of.items() if t not in flying}
+        if not busy:
             return 0
-        training = min(threads, key=lambda t: (-self._steps_of[t], -self._spans_of[t], t))
-        implied = sum(key >> _THREAD_BITS == training for key in self._numbered)
-        return self._steps_of[training] or implied
+        training = min(busy, key=lambda t: (-busy[t], t))
+        return sum(key >> _THREAD_BITS == training for key in self._numbered)
 
 
 def values_of(column: pa.Array[Any], dtype: type[np.generic]) -> Array:

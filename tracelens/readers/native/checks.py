@@ -7,7 +7,7 @@ are only judged one by one, or sorted, where it is not so.
 from __future__ import annotations
 
 from dataclasses import fields
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast, get_type_hints
 
 import polars as pl
@@ -21,7 +21,7 @@ from tracelens.schema.side import ClockReading, Communicator, Kept, Past, Proces
 from tracelens.schema.vocabulary import EVENT_TYPES, MOST_RANKS, ROLES, STATUSES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
     import pyarrow as pa
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tracelens.readers.native.arrow_file import Recording
     from tracelens.schema.side import SideTables
 
+_BEYOND: Final = 2**63  # of 64 bits
 _SMALL: Final = 2**31  # what the trace's columns hold; all else has 64 bits
 _LIMITS: Final[dict[str, int]] = {  # exclusive
     "Process.rank": MOST_RANKS,
@@ -47,11 +48,6 @@ _MAX_TEXT: Final = 10_000
 _FEW: Final = 32  # tables of communicators that are known to be sound
 _Row: TypeAlias = "Process | Thread | Communicator | ClockReading | Retention | Kept | Past"
 _ROWS: Final = (Process, Retention, Thread, Kept, Past, Communicator, ClockReading)
-# Fields and the texts of their types, such as ``int | None`` or ``list[int]``.
-_TYPES: Final[dict[type, tuple[tuple[str, str], ...]]] = {
-    row: tuple((part.name, str(get_type_hints(row)[part.name])) for part in fields(row))
-    for row in _ROWS
-}
 _ON_DEVICE: Final = ("device_start_ns", "device_duration_ns")
 _WORDS: Final = {"type": EVENT_TYPES, "status": STATUSES}
 _ALWAYS_SET: Final = tuple(column.name for column in EVENT_SCHEMA if not column.nullable)
@@ -109,7 +105,8 @@ def check_side(side: SideTables) -> None:
     if side.process.role not in ROLES:
         raise _wrong("role", side.process.role)
     for reason, count in [*side.dropped.items(), *side.thinned.items()]:
-        _check(str(reason), count, "<class 'int'>")
+        if not _fits(0, _BEYOND, count):
+            raise _wrong(str(reason), count)
 
 
 class _Identity:
@@ -132,49 +129,67 @@ def _check_communicators(table: _Identity) -> None:
 
 
 def _check_row(row: _Row) -> None:
-    for name, kind in _TYPES[type(row)]:
-        _check(f"{type(row).__name__}.{name}", getattr(row, name), kind)
+    for name, is_good in _CHECKS[type(row)]:
+        value = getattr(row, name)
+        if not is_good(value):
+            raise _wrong(f"{type(row).__name__}.{name}", value)
 
 
-def _check(name: str, value: Any, kind: str) -> None:
-    """Check one value against the text of its type, such as ``int | None`` or ``list[int]``."""
-    if value is None and "None" in kind:
-        return
+def _check_of(name: str, kind: str) -> Callable[[Any], bool]:
+    """Return what tells good values, by the text of their type: ``int | None``, ``list[int]``."""
     if kind.startswith("dict"):
-        good = isinstance(value, dict)
+        good: Callable[[Any], bool] = _is_dict
     elif kind.startswith("list"):
-        good = isinstance(value, list) and _all_fit(name, value)
+        good = partial(_all_fit, *_range_of(name))
     elif "bool" in kind:
-        good = isinstance(value, bool)
+        good = _is_bool
     elif "int" in kind:
-        good = _fits(name, value)
+        good = partial(_fits, *_range_of(name))
     else:
-        good = isinstance(value, str) and len(value) <= _MAX_TEXT and _is_whole(value)
-    if not good:
-        raise _wrong(name, value)
+        good = _is_text
+    return partial(_is_none_or, good) if "None" in kind else good
 
 
-def _all_fit(name: str, values: list[Any]) -> bool:
-    """Check a list, which may name thousands of ranks, by its extremes."""
-    return {*map(type, values)} <= {int} and all(
-        _fits(name, end) for end in (min(values, default=0), max(values, default=0))
-    )
+def _range_of(name: str) -> tuple[int, int]:
+    limit = _LIMITS.get(name, _BEYOND)
+    return (-limit if name in _MAY_BE_NEGATIVE else 0), limit
 
 
-def _is_whole(text: str) -> bool:
-    """Return whether a text can be encoded in UTF-8: JSON can spell lone surrogates, which cannot."""
+def _is_none_or(good: Callable[[Any], bool], value: Any) -> bool:
+    return value is None or good(value)
+
+
+def _is_dict(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_text(value: Any) -> bool:
+    """Return whether it is a text that can be encoded: JSON can spell lone surrogates, which cannot."""
+    if not isinstance(value, str) or len(value) > _MAX_TEXT:
+        return False
     try:
-        text.encode()
+        value.encode()
     except UnicodeEncodeError:
         return False
     return True
 
 
-def _fits(name: str, value: Any) -> bool:
-    if not isinstance(value, int) or isinstance(value, bool):
-        return False
-    limit = _LIMITS.get(name, 2**63)
-    return (-limit if name in _MAY_BE_NEGATIVE else 0) <= value < limit
+def _all_fit(least: int, limit: int, values: Any) -> bool:
+    """Check a list, which may name thousands of ranks, by its extremes."""
+    return (
+        isinstance(values, list)
+        and {*map(type, values)} <= {int}
+        and least <= min(values, default=least)
+        and max(values, default=least) < limit
+    )
+
+
+def _fits(least: int, limit: int, value: Any) -> bool:
+    return type(value) is int and least <= value < limit
 
 
 def _wrong(name: str, value: Any) -> NotATrace:
@@ -272,3 +287,13 @@ def _in_order(events: pl.DataFrame) -> pl.DataFrame:
     if events.select(risen.drop_nulls().all()).item():
         return events
     return events.sort("start_ns", "depth", maintain_order=True)
+
+
+# What tells good values of each field of a row of side tables.
+_CHECKS: Final[dict[type, tuple[tuple[str, Callable[[Any], bool]], ...]]] = {
+    row: tuple(
+        (part.name, _check_of(f"{row.__name__}.{part.name}", str(get_type_hints(row)[part.name])))
+        for part in fields(row)
+    )
+    for row in _ROWS
+}

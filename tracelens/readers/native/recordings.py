@@ -39,7 +39,7 @@ def recordings(path: Path) -> list[Path]:
     if path.is_file() or path.name.endswith(SEGMENTS_SUFFIX):
         return [path] if path.name.endswith((TRACE_SUFFIX, *UNFINISHED)) else []
     try:
-        entries = sorted(path.iterdir())
+        entries = sorted(path.iterdir(), key=_name)
     except OSError:
         return []
     visible = [entry for entry in entries if not entry.name.startswith(".")]
@@ -50,7 +50,11 @@ def recordings(path: Path) -> list[Path]:
         for entry in visible
         if entry.name.endswith(UNFINISHED) and entry.stem not in converted
     ]
-    return sorted(files + live)
+    return sorted(files + live, key=_name)
+
+
+def _name(path: Path) -> str:
+    return path.name
 
 
 def left_out(path: Path, error: Exception) -> str:

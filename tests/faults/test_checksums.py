@@ -123,7 +123,7 @@ def signed(content: bytearray) -> bytes:
     """Return a file of one batch with the right checksum."""
     end = next(m.end for m in messages(memoryview(content)) if m.kind == BATCH)
     region = content[len(LEAD) : end]
-    with_checksum(region)
+    with_checksum(memoryview(region))
     return bytes(content[: len(LEAD)] + region + content[end:])
 
 

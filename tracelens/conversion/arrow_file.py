@@ -96,14 +96,12 @@ class GrowingFile:
         self._see(batch)
         if self._version == _FIRST_VERSION:
             self._writer.write_batch(batch)
-            self._append(self._taken())
+            self._flush(checksum=False)
             return
         columns = [*batch.columns, *_constants(self._process, batch.num_rows)]
         whole = pa.RecordBatch.from_arrays(columns, schema=FILE_SCHEMA)
         self._writer.write_batch(whole, custom_metadata={CHECKSUM_KEY: NO_CHECKSUM})
-        content = bytearray(self._taken())
-        with_checksum(content)
-        self._append(content)
+        self._flush(checksum=True)
 
     def sync(self) -> None:
         """Wait until the disk has it all.
@@ -166,20 +164,25 @@ class GrowingFile:
         except (pa.ArrowException, OSError, ValueError, LookupError) as error:
             raise NotATrace(f"{path.name} is damaged ({error})") from error
 
-    def _taken(self) -> bytes:
-        """Take what the writer has written, but the schema where the file has it already."""
-        content = self._written.getvalue()
+    def _flush(self, *, checksum: bool) -> None:
+        """Append what the writer has written of a batch; no schema where the file has it already."""
+        has_schema = not self._fresh and self._writer.stats.num_record_batches == 1
+        with self._written.getbuffer() as content:
+            begin = next(messages(content, 0)).end if has_schema else 0
+            with content[begin:] as part:
+                if checksum:
+                    with_checksum(part)
+                self._append(part)
         self._written.seek(0)
         self._written.truncate()
-        if not self._fresh and self._writer.stats.num_record_batches == 1:
-            return content[next(messages(memoryview(content), 0)).end :]
-        return content
 
-    def _append(self, content: bytes | bytearray) -> None:
-        rest = memoryview(content)
-        while rest:
-            rest = rest[os.write(self._descriptor, rest) :]
-        self.length += len(content)
+    def _append(self, content: bytes | memoryview) -> None:
+        length = len(content)
+        with memoryview(content) as whole:
+            written = 0
+            while written < length:
+                written += os.write(self._descriptor, whole[written:])
+        self.length += length
 
 
 def read_growing(path: Path, length: int) -> list[pa.RecordBatch]:

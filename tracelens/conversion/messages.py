@@ -192,19 +192,18 @@ def _with_vector(buffer: bytes, index: int, count: int, content: bytes) -> bytes
     return bytes(grown) + struct.pack("<I", count) + content
 
 
-def with_checksum(content: bytearray) -> None:
+def with_checksum(content: memoryview) -> None:
     """Fill in the checksum of the last message, a record batch, over all of `content`.
 
     Raises:
         struct.error: it has no place for one.
     """
-    view = memoryview(content)
-    *_, last = messages(view, 0)
-    at = _checksum_at(last.header(view))
+    *_, last = messages(content, 0)
+    at = _checksum_at(last.header(content))
     if at is None or last.kind != BATCH:
         raise struct.error("the last message has no place for a checksum")
     place = last.offset + _PREFIX.size + at
-    view[place : place + len(NO_CHECKSUM)] = b"%08x" % _checksum(view, place)
+    content[place : place + len(NO_CHECKSUM)] = b"%08x" % _checksum(content, place)
 
 
 def checksum_holds(content: memoryview, begin: int, batch: Message) -> bool | None:
@@ -217,8 +216,8 @@ def checksum_holds(content: memoryview, begin: int, batch: Message) -> bool | No
     if at is None:
         return None
     place = batch.offset + _PREFIX.size + at
-    said = bytes(content[place : place + len(NO_CHECKSUM)])
-    return said == b"%08x" % _checksum(content[begin : batch.end], place - begin)
+    given = bytes(content[place : place + len(NO_CHECKSUM)])
+    return given == b"%08x" % _checksum(content[begin : batch.end], place - begin)
 
 
 def _checksum(content: memoryview, place: int) -> int:

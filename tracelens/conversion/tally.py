@@ -48,18 +48,18 @@ class Tally:
             return
         start = values_of(batch.column("start_ns"), np.int64)
         end = start + values_of(batch.column("duration_ns"), np.int64)
-        open_ = ~valid_of(batch.column("duration_ns"))
+        open_ = np.flatnonzero(~valid_of(batch.column("duration_ns")))
         end[open_] = start[open_]
         spans = _is_word(batch.column("type"), _SPAN)
         thread = values_of(batch.column("thread"), np.uint16)
         self._rows += batch.num_rows
         self._spans += int(np.count_nonzero(spans))
         self._widen(int(start.min()), int(end.max()))
-        self._kinds |= _words_used(batch.column("kind"))
+        self._note_kinds(batch.column("kind"))
         steps = np.flatnonzero(spans & _is_word(batch.column("kind"), _STEP))
         if len(steps):
-            ends = np.where(open_[steps], _FOREVER, end[steps])
-            self._count_steps(thread[steps], start[steps], ends)
+            end[open_] = _FOREVER
+            self._count_steps(thread[steps], start[steps], end[steps])
         elif not self._steps_of:
             self._note_numbers(thread[spans], values_of(batch.column("step"), np.int32)[spans])
 
@@ -80,6 +80,13 @@ class Tally:
     def _widen(self, first: int, last: int) -> None:
         self._first = first if self._first is None else min(self._first, first)
         self._last = last if self._last is None else max(self._last, last)
+
+    def _note_kinds(self, column: pa.Array[Any]) -> None:
+        """Look for the words that were not seen before, which after the first batch are few."""
+        codes, words = _indices(column)
+        for code, word in enumerate(words):
+            if word is not None and word not in self._kinds and (codes == code).any():
+                self._kinds.add(word)
 
     def _count_steps(self, thread: Array, start: Ints, end: Ints) -> None:
         """Count the step spans that begin after all before them on their thread have ended."""
@@ -140,9 +147,3 @@ def _is_word(column: pa.Array[Any], word: str) -> Flags:
     if word not in words:
         return np.zeros(len(codes), np.bool_)
     return np.asarray(codes == words.index(word))
-
-
-def _words_used(column: pa.Array[Any]) -> set[str]:
-    codes, words = _indices(column)
-    used = np.bincount(codes, minlength=len(words))
-    return {word for word, count in zip(words, used.tolist(), strict=False) if count and word}

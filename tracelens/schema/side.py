@@ -274,8 +274,8 @@ class Summary:
 
 def is_intact(metadata: dict[bytes, bytes] | None) -> bool:
     """Return whether the checksum of the texts in Arrow schema metadata is right, if there is one."""
-    said = (metadata or {}).get(METADATA_CHECKSUM_KEY)
-    return said is None or said == _checksum(metadata or {})
+    given = (metadata or {}).get(METADATA_CHECKSUM_KEY)
+    return given is None or given == _checksum(metadata or {})
 
 
 def with_checksum(metadata: dict[bytes, bytes]) -> dict[bytes, bytes]:

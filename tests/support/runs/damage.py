@@ -74,7 +74,7 @@ def checked_file(table: pa.Table, options: pa.ipc.IpcWriteOptions, rows: int | N
             written = bytearray(sink.getvalue())
             sink.seek(0)
             sink.truncate()
-            with_checksum(written)
+            with_checksum(memoryview(written))
             content += written
     content += sink.getvalue() if len(content) == len(LEAD) else END
     empty = io.BytesIO()

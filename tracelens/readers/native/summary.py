@@ -52,9 +52,10 @@ _NEVER_NULL: Final = ("start_ns", "type", "kind", "thread", "step")
 
 
 class FileFacts(NamedTuple):
-    """What one file holds: `lost` counts events by reason, of which nobody asked to leave them out.
+    """What one file holds.
 
-    `cut`: the end of the file is missing, or a part of it is damaged.
+    `lost` counts lost events by reason, but for those that were to be left out; `cut`: the end of the
+    file is missing, or a part of it is damaged.
     """
 
     file: str

@@ -32,20 +32,35 @@ _ON_DEVICE: Final = ("device_start_ns", "device_duration_ns")
 
 def place(trace: Trace) -> Trace:
     """Move device times to their host's clock; a trace without a device's clock is returned as it is."""
-    readings = trace.clocks.filter(
-        pl.col("method") == METHOD, pl.col("device").is_not_null(), _plausible()
-    ).sort("monotonic_ns")
-    maps = {key: _map(part) for key, part in readings.partition_by(*_KEY, as_dict=True).items()}
+    maps, clocks = _maps(trace.clocks)
     if not maps:
         return trace
-    rows = [_described(key, maps[key], readings) for key in sorted(maps)]
     streams = trace.threads.drop_nulls("device").select("process", "thread", "device").rows()
     placing = Placing(
         {(process, thread): maps.get((process, device)) for process, thread, device in streams},
         in_flight_tracks(trace),
     )
-    placed = trace.changed(placing, device_clocks=pl.DataFrame(rows, schema=DEVICE_CLOCK_COLUMNS))
+    placed = trace.changed(placing, device_clocks=clocks)
     return placed.with_(outlines=None)
+
+
+def clocks_of(readings: pl.DataFrame) -> pl.DataFrame:
+    """Return the devices' clocks, one a row, that clock readings of processes tell.
+
+    Args:
+        readings: In `CLOCK_COLUMNS`.
+    """
+    return _maps(readings)[1]
+
+
+def _maps(readings: pl.DataFrame) -> tuple[dict[tuple[Any, ...], ClockMap], pl.DataFrame]:
+    """Map each device's clock to its host's; return them also described, one a row."""
+    readings = readings.filter(
+        pl.col("method") == METHOD, pl.col("device").is_not_null(), _plausible()
+    ).sort("monotonic_ns")
+    maps = {key: _map(part) for key, part in readings.partition_by(*_KEY, as_dict=True).items()}
+    rows = [_described(key, maps[key], readings) for key in sorted(maps)]
+    return maps, pl.DataFrame(rows, schema=DEVICE_CLOCK_COLUMNS)
 
 
 @dataclass(frozen=True)

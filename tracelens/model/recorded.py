@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pyarrow as pa
 
+from tracelens.conversion.arrow_file import write_events
 from tracelens.errors import InvalidArgument
 from tracelens.model.trace import EVENT_COLUMNS
-from tracelens.schema.arrow import EVENT_SCHEMA, write_events
+from tracelens.schema.arrow import EVENT_SCHEMA
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 EVENT_TYPES: Final = ("span", "instant", "counter")
 DEVICE_TIMES: Final = "device"  # the type of a live record that is no event: device times of a span

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from benchmarks.published import publish
 from benchmarks.scaling.arms import hundred_million, many_files, whole_report
 from benchmarks.scaling.bounds import machine
+from benchmarks.scaling.cost import Failed
 from benchmarks.scaling.executors import two_workers
 from benchmarks.scaling.rounds import Bench
 
@@ -70,7 +71,11 @@ def main() -> int:
         bench = Bench(Path(folder).resolve(), given.rounds, quick=given.quick)
         for name in given.arms:
             say(f"{name}:")
-            section = ARMS[name](bench)
+            try:
+                section = ARMS[name](bench)
+            except Failed as error:
+                missed.append(f"{name}: not measured: {error}")
+                continue
             text = f"{section.markdown()}\n\n{before}"
             say(f"\n{text}\n")
             if given.publish:

@@ -14,19 +14,19 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.published import table
 from benchmarks.scaling.bounds import Bound, Section, spread
+from benchmarks.scaling.cost import GIB, Cost, Failed
 from benchmarks.scaling.rounds import TRACELENS, Bench, supports
+from benchmarks.scaling.runs import apart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from benchmarks.scaling.cost import Cost
-
 __all__ = ["two_workers"]
 
 WORKERS: Final = 2
@@ -36,7 +36,22 @@ ONE_THREAD: Final = dict.fromkeys(
 )
 DASK_READY_S: Final = 60
 _LEAST_MAPS: Final = 0.1  # of the first report; less is noise between two equal reports
+_LEAST_S: Final = 1e-3  # of maps that two workers do
 _HEAD: Final = ("workers", "wall s", "CPU s of the command", "peak GiB")
+
+
+_SORTS: Final = (f"{WORKERS} processes", f"{WORKERS} MPI ranks", f"{WORKERS} Dask workers")
+_PROCESSES, _MPI, _DASK = _SORTS
+
+
+@dataclass
+class _Measured:
+    """What one process, the second verb, and two workers of each sort took, a cost a round."""
+
+    alone: list[Cost] = field(default_factory=list)
+    second: list[Cost] = field(default_factory=list)
+    two: dict[str, list[Cost]] = field(default_factory=lambda: {sort: [] for sort in _SORTS})
+    equal: dict[str, list[bool]] = field(default_factory=lambda: {sort: [] for sort in _SORTS})
 
 
 def two_workers(bench: Bench) -> Section:
@@ -44,41 +59,48 @@ def two_workers(bench: Bench) -> Section:
     size = bench.size("512x1000", "32x60")
     section = Section(f"Two workers, {size.title}")
     absent = _absent()
-    if "" in absent:
-        _none(section, dict.fromkeys(_SORTS, absent[""]))
+    if len(absent) == len(_SORTS):
+        _none(section, absent)
         return section
-    _none(section, absent)
+    found = _Measured()
     trace = bench.trace(size)
-    alone: list[Cost] = []
-    second: list[Cost] = []
-    both: dict[str, list[Cost]] = {sort: [] for sort in _SORTS if sort not in absent}
-    equal = dict.fromkeys(both, True)
     for _ in range(bench.rounds):
         bench.forget(trace)
-        alone.append(bench.analyze(trace, "--executor", "processes:1", **ONE_THREAD))
+        found.alone.append(bench.analyze(trace, "--executor", "processes:1", **ONE_THREAD))
         expected = bench.output.read_bytes()
-        second.append(bench.analyze(trace, **ONE_THREAD))
-        for sort, costs in both.items():
-            bench.forget(trace)
-            with _started(sort, bench.folder) as (launcher, executor):
-                arguments = ("--executor", executor)
-                costs.append(bench.analyze(trace, *arguments, launcher=launcher, **ONE_THREAD))
-            equal[sort] &= bench.output.read_bytes() == expected
-    maps = [max(a.wall - b.wall, 0.0) for a, b in zip(alone, second, strict=True)]
-    kept = median(maps) > _LEAST_MAPS * median(cost.wall for cost in alone)
-    for sort, costs in both.items():
-        rest = [max(a.wall - b.wall, 1e-9) for a, b in zip(costs, second, strict=True)]
-        faster = [a / b for a, b in zip(maps, rest, strict=True)] if kept else []
-        why = "" if kept else "this version keeps nothing between verbs: no maps to be seen"
-        section.judge(_speed(sort), faster, judged=not bench.quick, why=why)
-        section.judge(_equal(sort), [float(equal[sort])], judged=True)
-    rows = {"one process": alone, "the same again, no workers": second} | both
-    section.texts.append(table("What each takes", _HEAD, map(_row, rows, rows.values())))
+        found.second.append(bench.analyze(trace, **ONE_THREAD))
+        for sort in _SORTS:
+            if sort not in absent:
+                bench.forget(trace)
+                try:
+                    with _started(sort, bench) as (launcher, executor):
+                        arguments = ("--executor", executor)
+                        cost = bench.analyze(trace, *arguments, launcher=launcher, **ONE_THREAD)
+                except (Failed, OSError, subprocess.SubprocessError) as error:
+                    absent[sort] = " ".join(str(error).split())[-300:]
+                    continue
+                found.two[sort].append(cost)
+                found.equal[sort].append(bench.output.read_bytes() == expected)
+    _judge(section, found, absent, judged=not bench.quick)
+    _none(section, absent)
+    rows = {"one process": found.alone, "the same again, no workers": found.second} | found.two
+    shown = [_row(name, costs) for name, costs in rows.items() if costs]
+    section.texts.append(table("What each takes", _HEAD, shown))
     return section
 
 
-_SORTS: Final = (f"{WORKERS} processes", f"{WORKERS} MPI ranks", f"{WORKERS} Dask workers")
-_PROCESSES, _MPI, _DASK = _SORTS
+def _judge(section: Section, found: _Measured, absent: dict[str, str], *, judged: bool) -> None:
+    """Compare by the clock what the second verb does no more."""
+    maps = [max(a.wall - b.wall, 0.0) for a, b in zip(found.alone, found.second, strict=True)]
+    kept = median(maps) > _LEAST_MAPS * median(cost.wall for cost in found.alone)
+    why = "" if kept else "this version keeps nothing between verbs: no maps to be seen"
+    for sort in _SORTS:
+        if sort not in absent:
+            pairs = zip(found.two[sort], found.second, strict=True)
+            rest = [max(a.wall - b.wall, _LEAST_S) for a, b in pairs]
+            faster = [a / b for a, b in zip(maps, rest, strict=True)] if kept else []
+            section.judge(_speed(sort), faster, judged=judged, why=why)
+            section.judge(_equal(sort), [float(all(found.equal[sort]))], judged=True)
 
 
 def _speed(sort: str) -> Bound:
@@ -97,9 +119,9 @@ def _none(section: Section, absent: dict[str, str]) -> None:
 
 
 def _absent() -> dict[str, str]:
-    """Return why sorts cannot be measured; under no name, why none can."""
+    """Return why sorts cannot be measured."""
     if not supports("--executor"):
-        return {"": "this version has no --executor"}
+        return dict.fromkeys(_SORTS, "this version has no --executor")
     absent = {}
     if not importlib.util.find_spec("mpi4py") or not _mpiexec():
         absent[_MPI] = "mpi4py or mpiexec is not installed here"
@@ -109,7 +131,7 @@ def _absent() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _started(sort: str, folder: Path) -> Iterator[tuple[Sequence[str], str]]:
+def _started(sort: str, bench: Bench) -> Iterator[tuple[Sequence[str], str]]:
     """Yield how `tracelens` is launched, and the executor that it is given."""
     if sort == _PROCESSES:
         yield TRACELENS, f"processes:{WORKERS}"
@@ -118,25 +140,31 @@ def _started(sort: str, folder: Path) -> Iterator[tuple[Sequence[str], str]]:
         ranks = [_mpiexec() or "", "-n", str(WORKERS + 1)]
         yield (*ranks, sys.executable, "-m", "mpi4py.futures", "-m", "tracelens"), "mpi"
     else:
-        with dask_workers(folder) as address:
+        with dask_workers(bench) as address:
             yield TRACELENS, f"dask://{address}"
 
 
 @contextlib.contextmanager
-def dask_workers(folder: Path) -> Iterator[str]:
+def dask_workers(bench: Bench) -> Iterator[str]:
     """Start a scheduler and workers on this machine; yield its host:port once they are there."""
-    where = folder / "scheduler.json"
+    where = bench.folder / "scheduler.json"
     where.unlink(missing_ok=True)
+    environment = apart(bench.cache, **ONE_THREAD)
     dask = [sys.executable, "-m", "dask"]
     known = ["--scheduler-file", str(where)]
     local = ["--host", "127.0.0.1", "--no-dashboard"]
-    scheduler = subprocess.Popen([*dask, "scheduler", "--port", "0", *known, *local])
+    log = (bench.folder / "dask.log").open("wb")
+
+    def start(command: list[str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(command, env=environment, stderr=log)
+
+    scheduler = start([*dask, "scheduler", "--port", "0", *known, *local])
     workers: list[subprocess.Popen[bytes]] = []
     try:
         address = _address(where)
         each = ["--nworkers", "1", "--nthreads", "1", "--memory-limit", "0", *local]
         command = [*dask, "worker", *known, *each]
-        workers += [subprocess.Popen(command) for _ in range(WORKERS)]
+        workers += [start(command) for _ in range(WORKERS)]
         ready = f"from distributed import Client; Client({address!r}).wait_for_workers({WORKERS})"
         subprocess.run([sys.executable, "-c", ready], check=True, timeout=DASK_READY_S)
         yield address.removeprefix("tcp://")
@@ -144,6 +172,7 @@ def dask_workers(folder: Path) -> Iterator[str]:
         for process in (*workers, scheduler):
             process.terminate()
             process.wait()
+        log.close()
 
 
 def _address(where: Path) -> str:
@@ -166,5 +195,5 @@ def _row(name: str, costs: list[Cost]) -> list[str]:
         name,
         spread([cost.wall for cost in costs]),
         spread([cost.cpu for cost in costs]),
-        spread([cost.peak / 2**30 for cost in costs]),
+        spread([cost.peak / GIB for cost in costs]),
     ]

@@ -70,7 +70,7 @@ bench-conversion: $(VENV)/test.stamp ## what it costs to turn recordings into Ar
 soak: $(VENV)/test.stamp ## whether a long recording stays small and quiet: files, memory, processor time, spans lost (3 minutes)
 	PYTHONPATH=.:instrument:tests $(BIN)/python tests/benchmarks/soak.py $(ARGS)
 
-# KEEP: a folder for the runs, which serve again (2.3 GB in all); ARGS="--arms report": one arm of four.
+# KEEP: a folder for the runs, which serve again (0.9 GB in all); ARGS="--arms report": one arm of four.
 bench-scale: $(VENV)/test.stamp ## what explaining large runs takes, of what it takes to read them (QUICK=1: small runs; PUBLISH=1: write docs/scale.md)
 	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/scale.py $(if $(QUICK),--quick) $(if $(PUBLISH),--publish) $(if $(KEEP),--keep $(KEEP)) $(ARGS)
 

@@ -25,7 +25,7 @@ from typing import Final
 from benchmarks.published import publish, table
 from benchmarks.scaling.bounds import Bound, Section, machine, spread
 from benchmarks.scaling.cost import GIB, Cost, Failed, measured
-from benchmarks.scaling.rounds import Bench
+from benchmarks.scaling.rounds import Bench, say
 from benchmarks.scaling.runs import same_imports
 
 SCRIPT: Final = "tests/benchmarks/analysis.py"
@@ -76,8 +76,10 @@ def compare(bench: Bench, ranks: int, hta: Path, sample: Path | None) -> Section
     try:
         for _ in range(bench.rounds):
             theirs.append(measured([str(hta), str(_OF_HTA), str(folder / "kineto")], bench.output))
+            say(f"{ranks} ranks, HTA ", theirs)
             bench.forget(trace)
             ours.append(bench.analyze(trace))
+            say(f"{ranks} ranks, ours", ours)
     except (Failed, OSError) as error:
         why = " ".join(str(error).split())[-300:]
     ratios = [] if why else [a.cpu / b.cpu for a, b in zip(theirs, ours, strict=True)]

@@ -100,6 +100,7 @@ def test_verdicts() -> None:
     assert Outcome(least, (1.69,)).missed
     assert Outcome(most, (), why="this version has no --executor").missed
     assert not Outcome(most, (50,), judged=False).missed
+    assert Outcome(most, (), judged=False).missed
     assert Outcome(Bound.yes("c"), (0.0,)).row == ["c", "yes", "no", "**no**"]
     section = Section("t")
     section.judge(most, [11, 12, 13], judged=True, why="because")

@@ -71,10 +71,10 @@ class Outcome:
     @property
     def verdict(self) -> str:
         """Whether it holds, as the page shows it."""
-        if not self.judged:
-            return UNJUDGED
         if not self.values:
             return ABSENT
+        if not self.judged:
+            return UNJUDGED
         return HELD if self.bound.holds(median(self.values)) else MISSED
 
     @property

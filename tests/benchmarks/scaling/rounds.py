@@ -21,7 +21,7 @@ from benchmarks.scaling.runs import Size, apart, forget, made
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Bench", "Rounds", "supports"]
+__all__ = ["TRACELENS", "Bench", "Rounds", "say", "supports"]
 
 _FLOOR: Final = Path(__file__).with_name("floor.py")
 TRACELENS: Final = (sys.executable, "-m", "tracelens")
@@ -120,20 +120,21 @@ class Bench:
         found = Rounds()
         for number in range(self.rounds):
             found.floor.append(self.floor(trace))
-            _say(f"round {number + 1}, floor ", found.floor)
+            say(f"round {number + 1}, floor ", found.floor)
             self.forget(trace)
             found.first.append(self.analyze(trace, *arguments))
             found.report = self.output.read_bytes()
-            _say("         first ", found.first)
+            say("         first ", found.first)
             if second:
                 found.second.append(self.analyze(trace, *arguments))
-                _say("         second", found.second)
+                say("         second", found.second)
             if info:
                 found.info.append(self.verb("info", trace))
-                _say("         info  ", found.info)
+                say("         info  ", found.info)
         return found
 
 
-def _say(what: str, costs: list[Cost]) -> None:
+def say(what: str, costs: list[Cost]) -> None:
+    """Print the last of some costs at once."""
     sys.stdout.write(f"  {what} {costs[-1]}\n")
     sys.stdout.flush()

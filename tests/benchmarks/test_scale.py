@@ -18,20 +18,24 @@ ROOT = Path(__file__).parents[2]
 MIB = 1 << 20
 SIZE = Size(8, 10)
 
-# Starts another one; both hold 150 MiB for a second, and have a file open.
-TWO = """
+# Has 150 MiB and a file open; if there is code for another one, both have that at once for a while.
+HOLD = """
 import subprocess, sys, time
-other = None
-if sys.argv[2:]:
-    other = subprocess.Popen([sys.executable, "-c", sys.argv[2], sys.argv[1]])
 held, opened = bytearray(b"x") * (150 << 20), open(sys.argv[1])
-time.sleep(1)
-if other:
-    other.wait()
+if sys.argv[2:]:
+    command = [sys.executable, "-c", sys.argv[2], sys.argv[1]]
+    other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    other.stdout.readline()
+    time.sleep(2)
+    other.communicate(b"enough")
+else:
+    print("ready", flush=True)
+    sys.stdin.read()
 """
 BUSY = "import time\nwhile time.process_time() < {}: pass"
 
 
+@pytest.mark.end_to_end
 def test_memory_and_files_are_those_of_all_processes(tmp_path: Path) -> None:
     """What two processes have is the sum; what is outside of the trace is not counted."""
     inside, outside = tmp_path / "trace" / "file", tmp_path / "other"
@@ -39,11 +43,11 @@ def test_memory_and_files_are_those_of_all_processes(tmp_path: Path) -> None:
     inside.touch()
     outside.touch()
     output = tmp_path / "output.txt"
-    command = [sys.executable, "-c", TWO]
-    cost = measured([*command, str(inside), TWO], output, trace=inside.parent)
+    command = [sys.executable, "-c", HOLD]
+    cost = measured([*command, str(inside), HOLD], output, trace=inside.parent)
     assert 300 * MIB < cost.peak < 420 * MIB
     assert cost.files == 2
-    assert measured([*command, str(outside)], output, trace=inside.parent).files == 0
+    assert measured([*command, str(outside), HOLD], output, trace=inside.parent).files == 0
 
 
 def test_time_is_that_of_all_processes(tmp_path: Path) -> None:

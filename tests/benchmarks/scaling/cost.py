@@ -28,7 +28,9 @@ __all__ = ["GIB", "Cost", "Failed", "descendants", "measured"]
 GIB: Final = 1 << 30
 _EVERY_S: Final = 0.01
 _MEMORY_EVERY_S: Final = 0.05
-_MOST_SHARE: Final = 0.1  # of the time that looking may take: mapped pages are counted one by one
+_MOST_SHARE: Final = (
+    0.1  # of a processor that looking may take: mapped pages are counted one by one
+)
 
 
 class Failed(Exception):
@@ -94,12 +96,12 @@ class _Watch(threading.Thread):
     def run(self) -> None:
         processes, due = [self._process], 0.0
         while not self._ended.wait(_EVERY_S):
-            began = time.monotonic()
-            if began >= due:
+            if time.monotonic() >= due:
+                began = time.thread_time()
                 processes = [self._process, *descendants(self._process)]
                 self.peak = max(self.peak, sum(map(_proportional, processes)))
-                took = time.monotonic() - began
-                due = began + max(_MEMORY_EVERY_S, took / _MOST_SHARE)
+                took = time.thread_time() - began
+                due = time.monotonic() + max(_MEMORY_EVERY_S, took / _MOST_SHARE)
             if self._trace:
                 self.files = max(self.files, sum(_open_below(self._trace, p) for p in processes))
 

@@ -44,6 +44,8 @@ def whole_report(bench: Bench) -> Section:
     section.judge(info, _peaks(found.info, _MEGABYTE), judged=judged)
     second = Bound("the same report as the second verb: CPU time of the first one's", 15, "%")
     section.judge(second, found.second_share(), judged=judged)
+    equal = Bound.yes("the second report equals the first, byte for byte")
+    section.judge(equal, [float(found.equal)], judged=True)
     return section
 
 

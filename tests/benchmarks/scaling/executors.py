@@ -38,8 +38,6 @@ DASK_READY_S: Final = 60
 _LEAST_MAPS: Final = 0.1  # of the first report; less is noise between two equal reports
 _LEAST_S: Final = 1e-3  # of maps that two workers do
 _HEAD: Final = ("workers", "wall s", "CPU s of the command", "peak GiB")
-
-
 _SORTS: Final = (f"{WORKERS} processes", f"{WORKERS} MPI ranks", f"{WORKERS} Dask workers")
 _PROCESSES, _MPI, _DASK = _SORTS
 
@@ -52,6 +50,7 @@ class _Measured:
     second: list[Cost] = field(default_factory=list)
     two: dict[str, list[Cost]] = field(default_factory=lambda: {sort: [] for sort in _SORTS})
     equal: dict[str, list[bool]] = field(default_factory=lambda: {sort: [] for sort in _SORTS})
+    plain: list[bool] = field(default_factory=list)  # whether the second report is equal, too
 
 
 def two_workers(bench: Bench) -> Section:
@@ -69,6 +68,7 @@ def two_workers(bench: Bench) -> Section:
         found.alone.append(bench.analyze(trace, "--executor", "processes:1", **ONE_THREAD))
         expected = bench.output.read_bytes()
         found.second.append(bench.analyze(trace, **ONE_THREAD))
+        found.plain.append(bench.output.read_bytes() == expected)
         for sort in _SORTS:
             if sort not in absent:
                 bench.forget(trace)
@@ -92,6 +92,8 @@ def two_workers(bench: Bench) -> Section:
 def _judge(section: Section, found: _Measured, absent: dict[str, str], *, judged: bool) -> None:
     """Compare by the clock what the second verb does no more."""
     maps = [max(a.wall - b.wall, 0.0) for a, b in zip(found.alone, found.second, strict=True)]
+    plain = Bound.yes("a report without workers equals that of one process, byte for byte")
+    section.judge(plain, [float(all(found.plain))], judged=True)
     kept = median(maps) > _LEAST_MAPS * median(cost.wall for cost in found.alone)
     why = "" if kept else "this version keeps nothing between verbs: no maps to be seen"
     for sort in _SORTS:

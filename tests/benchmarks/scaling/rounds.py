@@ -38,13 +38,14 @@ def supports(option: str) -> bool:
 
 @dataclass
 class Rounds:
-    """What the rounds took: a cost a round, and the last report as it was printed."""
+    """What the rounds took, a cost a round; the last report; whether every second one was equal."""
 
     floor: list[Cost] = field(default_factory=list)
     first: list[Cost] = field(default_factory=list)
     second: list[Cost] = field(default_factory=list)
     info: list[Cost] = field(default_factory=list)
     report: bytes = b""
+    equal: bool = True
 
     def over_floor(self) -> list[float]:
         """Return the report's CPU time as a multiple of the floor's."""
@@ -127,6 +128,7 @@ class Bench:
             say("         first ", found.first)
             if second:
                 found.second.append(self.analyze(trace, *arguments))
+                found.equal &= self.output.read_bytes() == found.report
                 say("         second", found.second)
             if info:
                 found.info.append(self.verb("info", trace))

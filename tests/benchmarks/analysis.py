@@ -30,7 +30,8 @@ from benchmarks.scaling.runs import same_imports
 
 SCRIPT: Final = "tests/benchmarks/analysis.py"
 PAGE: Final = "scale.md"
-STEPS, QUICK_STEPS = 2300, 40
+STEPS, QUICK_STEPS = 46, 4
+MICRO_STEPS: Final = 50
 LEAST: Final = {2: 12.0, 8: 25.0}  # CPU time of HTA over ours, by ranks
 _OF_HTA: Final = Path(__file__).parent / "analyzers" / "of_hta.py"
 _HEAD: Final = ("command", "CPU s", "wall s", "peak GiB")
@@ -45,7 +46,7 @@ def prepare(folder: Path, ranks: int, steps: int, sample: Path | None) -> None:
     if sample:
         kineto.copy_ranks(sample, ranks, folder / "kineto")
     else:
-        kineto.simulate(ranks, steps, folder / "kineto")
+        kineto.simulate(ranks, steps, MICRO_STEPS, folder / "kineto")
     complete = convert(folder / "kineto", folder / "trace")
     (folder / _COUNTED).write_text(str(complete))
 

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
-RANKS, STEPS = 2, 30
+RANKS, STEPS, MICRO_STEPS = 2, 30, 3
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Both forms of a simulated training."""
     place = tmp_path_factory.mktemp("profiled")
-    kineto.simulate(RANKS, STEPS, place / "kineto")
+    kineto.simulate(RANKS, STEPS, MICRO_STEPS, place / "kineto")
     convert(place / "kineto", place / "trace")
     return place
 
@@ -83,7 +83,7 @@ def test_what_is_converted_is_explained(folder: Path) -> None:
     kinds = trace.spans.select("kind").collect()["kind"].value_counts()
     count = dict(kinds.cast({"kind": str}).iter_rows())
     assert count["step"] == RANKS * STEPS
-    assert count["reduction"] == trace.arrivals.height == RANKS * STEPS * 6
+    assert count["reduction"] == trace.arrivals.height == RANKS * STEPS * MICRO_STEPS * 6
     assert {"forward", "backprop", "update"} <= set(count)
 
 

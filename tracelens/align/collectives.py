@@ -7,8 +7,8 @@ other: from there on nothing of that communicator is matched, and a note says wh
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
@@ -16,6 +16,7 @@ import polars as pl
 from tracelens.distil.outline import outlined
 from tracelens.model.calls import NEVER, CallGrid, is_uniform, uniform
 from tracelens.model.columns import FOREVER, NULL
+from tracelens.model.outline import NO_CALLS
 from tracelens.model.trace import Note
 from tracelens.schema.vocabulary import COLLECTIVES, STATUSES
 
@@ -44,38 +45,53 @@ def gather(trace: Trace) -> Trace:
         if process in outlines:
             for uid, column in _columns(process, rank, outlines[process].calls):
                 found.setdefault(uid, []).append(column)
-    calls = tuple(_grid(uid, found[uid]) for uid in sorted(found))
-    return trace.with_(calls=calls, outlines=outlines)
+    calls = tuple(_grid(uid, found.pop(uid)) for uid in sorted(found))
+    known = {process: replace(one, calls=NO_CALLS) for process, one in outlines.items()}
+    return trace.with_(calls=calls, outlines=known)  # the grids hold them from here on
 
 
+@dataclass(frozen=True)
 class _Column:
     """The calls of one process in one communicator, each number once, by number."""
 
-    def __init__(self, process: int, rank: int, rows: CallRows, chosen: Indices) -> None:
-        self.process, self.rank = process, rank
-        self.seq = rows.seq[chosen]
-        self.start_ns, self.end_ns = rows.start_ns[chosen], rows.end_ns[chosen]
-        self.op = _translated(rows.ops, _OPS)[rows.op[chosen]]
-        self.status = _translated(rows.statuses, _STATUSES)[rows.status[chosen]]
-        self.step, self.bucket = rows.step[chosen], rows.bucket[chosen]
-        self.nbytes, self.thread = rows.nbytes[chosen], rows.thread[chosen]
-        self.peer = rows.peer[chosen]
-
-
-def _translated(words: Sequence[str], numbers: dict[str, int]) -> Array:
-    """Return for each word of a file, and for none, its number here."""
-    return np.array([*(numbers.get(word, -1) for word in words), -1], np.int8)
+    process: int
+    rank: int
+    seq: Ints
+    start_ns: Ints
+    end_ns: Ints
+    op: Array
+    step: Int32s
+    bucket: Int32s
+    nbytes: Ints
+    thread: Int32s
+    peer: Int32s
+    status: Array
 
 
 def _columns(process: int, rank: int, rows: CallRows) -> Iterator[tuple[str, _Column]]:
     """Yield the calls of each communicator of a process."""
+    op, status = (
+        _numbered(rows.ops, rows.op, _OPS),
+        _numbered(rows.statuses, rows.status, _STATUSES),
+    )
+    facts = (rows.step, rows.bucket, rows.nbytes, rows.thread, rows.peer, status)
+    every: tuple[Any, ...] = (rows.seq, rows.start_ns, rows.end_ns, op, *facts)
     for number in np.unique(rows.communicator).tolist():
         mine = np.flatnonzero(rows.communicator == number)
-        seq = rows.seq[mine]
-        if np.any(np.diff(seq) <= 0):
-            order = np.lexsort((rows.start_ns[mine], seq))
-            mine = mine[order[np.diff(seq[order], prepend=-1) > 0]]
-        yield rows.uids[number], _Column(process, rank, rows, mine)
+        falls = np.any(np.diff(rows.seq[mine]) <= 0)
+        if falls:
+            order = np.lexsort((rows.start_ns[mine], rows.seq[mine]))
+            mine = mine[order[np.diff(rows.seq[mine][order], prepend=-1) > 0]]
+        # Arrays that are taken whole stay those that processes share.
+        whole = not falls and len(mine) == len(rows.seq)
+        yield rows.uids[number], _Column(process, rank, *(a if whole else a[mine] for a in every))
+
+
+def _numbered(words: Sequence[str], codes: Array, numbers: dict[str, int]) -> Array:
+    """Return numbers instead of a file's codes for words; no copy where they are the same."""
+    known = np.array([*(numbers.get(word, -1) for word in words), -1], np.int8)
+    found = known[codes]
+    return codes if np.array_equal(found, codes) else found
 
 
 def _grid(uid: str, columns: list[_Column]) -> CallGrid:

@@ -95,7 +95,7 @@ def outline(columns: Columns, in_flight: Iterable[int] = ()) -> Outline:
         training_thread=training,
         training_last_ns=int(last[on_training].max(initial=NULL)),
         steps=_step_spans(columns, np.flatnonzero(of_step & is_span), on_training),
-        implied=_implied(columns, np.flatnonzero(on_training & is_span)),
+        implied=_implied(columns, np.flatnonzero(on_training & is_span), of_step),
         calls=_calls(columns, collective[numbered]),
         requests=int(np.count_nonzero(kind.among(EXCHANGE_KINDS) & is_span)),
         messages=len(_with_op(columns, reductions, POINT_TO_POINT)),
@@ -130,8 +130,12 @@ def _step_spans(columns: Columns, rows: Indices, on_training: Flags) -> StepSpan
     return StepSpans(step, start, end, depth, on_training[rows])
 
 
-def _implied(columns: Columns, rows: Indices) -> tuple[Int32s, Ints]:
-    """Return the first begin of each step number on the training thread; before all, that is step 0."""
+def _implied(columns: Columns, rows: Indices, of_step: Flags) -> tuple[Int32s, Ints]:
+    """Return the first begin of each step number on the training thread; before all, that is step 0.
+
+    Nothing where there are step spans.
+    """
+    rows = rows[:0] if of_step[rows].any() else rows
     step, first = np.unique(np.maximum(columns.number("step")[rows], 0), return_index=True)
     return step.astype(np.int32), columns.number("start_ns")[rows][first]
 

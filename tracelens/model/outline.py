@@ -6,13 +6,17 @@ own clock, steps as they were recorded.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import numpy as np
 
 if TYPE_CHECKING:
     from tracelens.arrays import Array, Flags, Floats, Int32s, Ints
 
-__all__ = ["CallRows", "Counters", "Outline", "StepSpans"]
+__all__ = ["NO_CALLS", "CallRows", "Counters", "Outline", "StepSpans"]
+
+_OWN: Final = ("start_ns", "end_ns")  # times, which no two processes share
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,10 @@ class CallRows:
     end_ns: Ints
     ops: tuple[str, ...]
     statuses: tuple[str, ...]
+
+
+_NONE: Final[Any] = np.zeros(0, np.int32)
+NO_CALLS: Final = CallRows((), *((_NONE,) * 11), (), ())  # type: ignore[call-arg]  # mypy counts no tuple
 
 
 @dataclass(frozen=True)
@@ -89,3 +97,36 @@ class Outline:
     counters: Counters
     names: tuple[str, ...]
     numberless: int
+
+    def sharing(self, like: Outline | None) -> Outline:
+        """Return it with the arrays of another outline where they are equal, so that one is kept.
+
+        Ranks of one program make the same calls in the same steps.
+        """
+        if like is None:
+            return self
+        return replace(
+            self,
+            calls=_sharing(self.calls, like.calls),
+            steps=_sharing(self.steps, like.steps),
+            names=like.names if self.names == like.names else self.names,
+        )
+
+
+_Table = TypeVar("_Table", CallRows, StepSpans)
+
+
+def _sharing(table: _Table, like: _Table) -> _Table:
+    equal = {
+        name: other
+        for name, mine in vars(table).items()
+        for other in [getattr(like, name)]
+        if name not in _OWN and _is_equal(mine, other)
+    }
+    return replace(table, **equal)
+
+
+def _is_equal(mine: Any, other: Any) -> bool:
+    if isinstance(mine, np.ndarray):
+        return mine.dtype == other.dtype and np.array_equal(mine, other)
+    return bool(mine == other)

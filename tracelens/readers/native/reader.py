@@ -85,7 +85,8 @@ class NativeReader:
         parts_found = mapped(partial(_tried, trace=root), found, executor)
         for done, (file, part) in enumerate(zip(found, parts_found, strict=True)):
             if isinstance(part, Part):
-                parts.append(part)
+                like = parts[-1].outline if parts else None
+                parts.append(replace(part, outline=part.outline.sharing(like)))
             else:
                 problems.append((file, part))
             if progress:

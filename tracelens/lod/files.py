@@ -1,25 +1,23 @@
-"""A `Run` as files: arrays that are mapped, tables as Arrow, and the rest as JSON.
+"""A `Run` as files: columns of lanes (see `lane_files`), arrays, tables as Arrow, and the rest as JSON.
 
-The columns of lanes are written part by part, so that memory holds one part. The report is written
-without the analyses' results, and read again without loss.
+The report is written without the analyses' results, and read again without loss.
 """
 
 from __future__ import annotations
 
 import json
-import mmap
-from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
-from numpy.lib import format as npy
 
 from tracelens.align.clocks.common import ClockMap
 from tracelens.lod import residuals, run_data
-from tracelens.lod.lanes import MARK, Lane, Lanes, base_of
-from tracelens.lod.pyramid import COLOURS, PEAKS, Bins, Pyramid, file_of, ladder_of, loaded, mapped
+from tracelens.lod.lane_files import load_lanes, save_lanes
+from tracelens.lod.lanes import Lane
+from tracelens.lod.packed import mapped
+from tracelens.lod.pyramid import COLOURS, PEAKS, Bins, Pyramid, file_of, ladder_of
 from tracelens.lod.query import Scene
 from tracelens.lod.run_data import Run
 from tracelens.lod.step_times import Times
@@ -30,91 +28,19 @@ from tracelens.model.trace import Alignment, HostClock, Note
 from tracelens.schema.json_text import loads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
-    from typing import BinaryIO
 
-    from tracelens.arrays import Ints
+    from tracelens.lod.lanes import Lanes
     from tracelens.model.trace import Moved
 
     OnProgress = Callable[[int, int], None]
 
-TYPES: Final[dict[str, np.dtype[Any]]] = {
-    "starts": np.dtype(np.int64),
-    "ends": np.dtype(np.int64),
-    "codes": np.dtype(np.uint8),
-    "steps": np.dtype(np.int32),
-    "names": np.dtype(np.int32),
-}
-OFFSETS: Final = "offsets"
-MARKS: Final = "marks"
 TABLES: Final = ("workers", "shards", "threads", "windows", "loads", "traffic")
 _MOVED: Final = "clocks.json"
 _CALLS: Final = "calls.arrow"
 _FACTS: Final = "run.json"
 _REPORT: Final = "report.json"
-
-
-def save_lanes(
-    parts: Iterable[Lanes],
-    folder: Path,
-    what: str,
-    total: int = 0,
-    on_progress: OnProgress | None = None,
-) -> tuple[Ints, tuple[str, ...]]:
-    """Write the columns of all parts; return the offsets of their lanes, and their words."""
-    words: dict[tuple[str, ...], int] = {}
-    counts = [0]
-    marks: list[tuple[Ints, Ints]] = []
-    with ExitStack() as stack:
-        files = {name: stack.enter_context(_file(folder, what, name).open("wb")) for name in TYPES}
-        for name, file in files.items():
-            _header(file, name, 0)
-        for part in parts:
-            base = base_of(words, part.words)
-            for name, file in files.items():
-                values = part.names + base if name == "names" else getattr(part, name)
-                np.ascontiguousarray(values, TYPES[name]).tofile(file)
-            marked = slice(-sum(counts) % MARK, None, MARK)
-            marks.append((part.starts[marked], part.ends[marked]))
-            counts += np.diff(part.offsets).tolist()
-            if on_progress:
-                on_progress(len(counts) - 1, total)
-        for name, file in files.items():
-            file.seek(0)
-            _header(file, name, sum(counts))
-    offsets = np.cumsum(counts)
-    np.save(_file(folder, what, OFFSETS), offsets)
-    none = np.zeros((2, 0), np.int64)
-    np.save(_file(folder, what, MARKS), np.concatenate([none, *map(np.array, marks)], axis=1))
-    return offsets, tuple(word for group in words for word in group)
-
-
-def load_lanes(folder: Path, what: str, lanes: Sequence[Lane], words: Sequence[str]) -> Lanes:
-    """Open what `save_lanes` wrote."""
-    starts, ends = loaded(_file(folder, what, MARKS))
-    found = {name: mapped(_file(folder, what, name)) for name in (OFFSETS, *TYPES)}
-    return Lanes(lanes=tuple(lanes), words=tuple(words), marks=(starts, ends), **found)
-
-
-def let_go(lanes: Lanes) -> None:
-    """Unmap what was looked at of some lanes; the system still has it, if there is room for it."""
-    for name in TYPES:
-        owner = getattr(lanes, name)
-        while owner is not None and not isinstance(owner, mmap.mmap):
-            owner = getattr(owner, "base", None)
-        if owner is not None and hasattr(mmap, "MADV_DONTNEED"):
-            owner.madvise(mmap.MADV_DONTNEED)
-
-
-def _header(file: BinaryIO, name: str, count: int) -> None:
-    """Write a header, which is as long for any count."""
-    facts = {"descr": npy.dtype_to_descr(TYPES[name]), "fortran_order": False, "shape": (count,)}
-    npy.write_array_header_1_0(file, facts)
-
-
-def _file(folder: Path, what: str, name: str) -> Path:
-    return folder / f"{what}-{name}.npy"
 
 
 def save_report(report: Report, file: Path) -> None:

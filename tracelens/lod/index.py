@@ -5,7 +5,7 @@ are added, each complete or absent. So whatever is found is complete, also after
 be looked at while it is refined. One process writes at a time.
 
 The folder is named after what the index was made of, so a stale one is simply not found: beside the
-trace, as `index-v1/FINGERPRINT`, or, where that cannot be written, in the user's cache.
+trace, as `index-v3/FINGERPRINT`, or, where that cannot be written, in the user's cache.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 # Of the index format: to be raised when the files of an index change, or when the analyses come to other
 # findings on the same trace; `tests/lod/test_index_layout.py` holds the files to it.
-INDEX_VERSION: Final = 2
+INDEX_VERSION: Final = 3
 _FOLDERS: Final = "index-v"
 INDEX_FOLDER: Final = f"{_FOLDERS}{INDEX_VERSION}"
 _LIVE_SUFFIXES: Final = (SEGMENTS_SUFFIX, ELSEWHERE_SUFFIX)

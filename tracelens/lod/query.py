@@ -154,11 +154,13 @@ def _bars(scene: Scene, grid: Grid, plan: Plan) -> Bars | None:
     for bands in (every, [(row, b) for row, b in every if b.section == "pinned"]):
         if any(len(band.lanes) > 1 or band.height < BAR_PX for _, band in bands):
             continue
-        parts = [scene.lanes.between(b.lanes[0], grid.start_ns, grid.end_ns) for _, b in bands]
-        counts = [part.stop - part.start for part in parts]
-        if 0 < sum(counts) <= MOST_BARS:
+        lanes = [band.lanes[0] for _, band in bands]
+        first, last = scene.lanes.bounds(grid.start_ns, grid.end_ns, lanes)
+        counts = last - first
+        if 0 < counts.sum() <= MOST_BARS:
+            parts = zip(first.tolist(), last.tolist(), strict=True)
             return Bars(
-                items=np.concatenate([np.arange(part.start, part.stop) for part in parts]),
+                items=np.concatenate([np.arange(begin, end) for begin, end in parts]),
                 bands=np.repeat([row for row, _ in bands], counts),
             )
     return None

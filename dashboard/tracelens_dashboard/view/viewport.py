@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tracelens.lod import files, query, viewport
+from tracelens.lod import packed, query, viewport
 from tracelens.lod.viewport import Window
 from tracelens_dashboard import text
 from tracelens_dashboard.figures.timeline.frame import SECOND, Frame
@@ -103,7 +103,7 @@ def picture(now: Frame) -> Picture:
     """Draw it; memory that mapped files took meanwhile is given back, if it is much."""
     drawn = query.look(now.scene, now.seen, now.plan, now.columns)
     if memory.mapped_bytes() > MOST_MAPPED:
-        files.let_go(now.scene.lanes)
+        packed.let_go()
     return drawn
 
 

@@ -63,6 +63,8 @@ def _described(file: Path) -> Any:
             return f"{kind}, {array.ndim} dimensions"
         case ".arrow":
             return {name: str(dtype) for name, dtype in pl.read_ipc_schema(file).items()}
+        case ".parquet":
+            return {name: str(dtype) for name, dtype in pl.read_parquet_schema(file).items()}
         case ".blocks":
             return "compressed blocks of what the table beside it says"
         case ".json":

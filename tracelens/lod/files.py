@@ -6,6 +6,7 @@ The report is written without the analyses' results, and read again without loss
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,14 +14,14 @@ import numpy as np
 import polars as pl
 
 from tracelens.align.clocks.common import ClockMap
-from tracelens.lod import residuals, run_data
+from tracelens.lod import packed, residuals, run_data
 from tracelens.lod.lane_files import load_lanes, save_lanes
 from tracelens.lod.lanes import Lane
-from tracelens.lod.packed import mapped
+from tracelens.lod.packed import Rows, loaded
 from tracelens.lod.pyramid import COLOURS, PEAKS, Bins, Pyramid, file_of, ladder_of
 from tracelens.lod.query import Scene
 from tracelens.lod.run_data import Run
-from tracelens.lod.step_times import Times
+from tracelens.lod.step_times import EVERY, Sums, Times
 from tracelens.lod.viewport import Window
 from tracelens.model.findings import Finding
 from tracelens.model.result import Efficiency, Report, Share, Summary
@@ -28,7 +29,7 @@ from tracelens.model.trace import Alignment, HostClock, Note
 from tracelens.schema.json_text import loads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from tracelens.lod.lanes import Lanes
@@ -38,7 +39,13 @@ if TYPE_CHECKING:
 
 TABLES: Final = ("workers", "shards", "threads", "windows", "loads", "traffic")
 _MOVED: Final = "clocks.json"
-_CALLS: Final = "calls.arrow"
+_CALLS: Final = "calls.parquet"
+CALLS_TOGETHER: Final = 1 << 15  # rows of a part of which least and greatest values are known
+_TIMES: Final = "times"
+_THERE: Final = "there"
+_SUMS: Final = "sums.npy"
+_COUNTS: Final = "counts.npy"
+_PEERS: Final = "peers.npy"
 _FACTS: Final = "run.json"
 _REPORT: Final = "report.json"
 
@@ -85,16 +92,15 @@ def save_run(run: Run, parts: Iterable[Lanes], folder: Path, on_progress: OnProg
     for rung in scene.peaks.ladder:
         np.save(file_of(folder, PEAKS, rung), scene.peaks.found[rung.width_ns])
     for name in TABLES:
-        getattr(run, name).write_ipc(folder / f"{name}.arrow")
+        _write_table(getattr(run, name), folder / f"{name}.arrow")
     for name, table in run.tables.items():
-        table.write_ipc(_table(folder, name))
+        _write_table(table, _table(folder, name))
     save_report(run.report, folder / _REPORT)
     run_data.save_glance(run, folder)
     offsets, words = save_lanes(parts, folder, "spans", len(scene.lanes), on_progress)
     save_lanes([scene.steps], folder, "steps", len(scene.lanes))
     ladder = ladder_of(offsets, scene.whole)
-    np.save(folder / "times.npy", times.ns)
-    np.save(folder / "there.npy", times.there)
+    _save_times(run, folder)
     facts = {
         "name": run.name,
         "whole": [scene.whole.start_ns, scene.whole.end_ns],
@@ -110,15 +116,16 @@ def save_run(run: Run, parts: Iterable[Lanes], folder: Path, on_progress: OnProg
             "steps": times.steps,
             "categories": times.categories,
             "usual_ns": times.usual_ns,
+            "ceiling_ns": run.residuals.ceiling_ns,
         },
     }
-    run.calls.sort("communicator", "seq").collect().write_ipc(folder / _CALLS)
+    _save_calls(run.calls, folder / _CALLS)
     (folder / _MOVED).write_text(json.dumps(_moved(run.moved)))
     (folder / _FACTS).write_text(json.dumps(facts))
 
 
 def load_run(folder: Path) -> Run:
-    """Open what `save_run` wrote; arrays are mapped, not read.
+    """Open what `save_run` wrote; what grows with a run is read when it is looked at.
 
     Raises:
         OSError: it lacks something, such as a table that pages have come to need since.
@@ -134,17 +141,48 @@ def load_run(folder: Path) -> Run:
         pyramid=_pyramid(COLOURS, folder, facts),
     )
     times = _load_times(folder, facts["times"])
+    ceiling_ns = facts["times"]["ceiling_ns"]
     return Run(
         name=facts["name"],
         report=load_report(folder / _REPORT),
-        tables={name: pl.read_ipc(_table(folder, name)) for name in run_data.KEPT_TABLES},
+        tables=_Tables(folder),
         times=times,
-        residuals=residuals.measure(times),
+        measured=lambda: residuals.measured(times, loaded(folder / _PEERS), ceiling_ns),
         scene=scene,
         moved=_load_moved(folder),
-        calls=pl.scan_ipc(folder / _CALLS),
+        calls=pl.scan_parquet(folder / _CALLS),
         **{name: pl.read_ipc(folder / f"{name}.arrow") for name in TABLES},
     )
+
+
+class _Tables(Mapping[str, pl.DataFrame]):
+    """The tables of analyses, each read when it is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        """Make sure that all are there.
+
+        Raises:
+            FileNotFoundError: one that pages need is not.
+        """
+        self._files = {name: _table(folder, name) for name in run_data.KEPT_TABLES}
+        for file in self._files.values():
+            file.stat()
+        self._read: dict[str, pl.DataFrame] = {}
+
+    def __getitem__(self, name: str) -> pl.DataFrame:
+        if name not in self._read:
+            self._read[name] = pl.read_ipc(self._files[name])
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+def _write_table(table: pl.DataFrame, file: Path) -> None:
+    table.write_ipc(file, compression="zstd")
 
 
 def _table(folder: Path, name: str) -> Path:
@@ -169,7 +207,32 @@ def _pyramid(kind: str, folder: Path, facts: dict[str, Any]) -> Pyramid:
     return Pyramid(kind, tuple(Bins(**rung) for rung in facts["ladders"][kind]), folder)
 
 
+def _save_calls(calls: pl.LazyFrame, file: Path) -> None:
+    """Write the calls, a row a rank, in parts of which few hold a call, or a moment."""
+    ordered = calls.sort("communicator", "seq", "rank").collect()
+    ordered.write_parquet(file, compression="zstd", row_group_size=CALLS_TOGETHER)
+
+
+def _save_times(run: Run, folder: Path) -> None:
+    """Write the times of ranks in steps, their sums, and the peers' compute time."""
+    times = run.times
+    for category, ns in zip(times.categories, times.ns, strict=True):
+        packed.save(folder, f"{_TIMES}-{category}", ns[EVERY])
+    packed.save(folder, _THERE, times.there[EVERY])
+    np.save(folder / _SUMS, times.sums.ns)
+    np.save(folder / _COUNTS, times.sums.there)
+    np.save(folder / _PEERS, run.residuals.peers_ns)
+
+
 def _load_times(folder: Path, facts: dict[str, Any]) -> Times:
-    ns, there = mapped(folder / "times.npy"), mapped(folder / "there.npy")
     ranks, steps, categories = (tuple(facts[name]) for name in ("ranks", "steps", "categories"))
-    return Times(ranks, steps, categories, ns, there, facts["usual_ns"])
+    columns = [packed.column(folder, f"{_TIMES}-{category}") for category in categories]
+    return Times(
+        ranks=ranks,
+        steps=steps,
+        categories=categories,
+        ns=[Rows(column, len(ranks)) for column in columns],
+        there=Rows(packed.column(folder, _THERE), len(ranks)),
+        usual_ns=facts["usual_ns"],
+        known=Sums(loaded(folder / _SUMS), loaded(folder / _COUNTS)),
+    )

@@ -233,3 +233,25 @@ def test_a_recording_that_goes_on_has_no_index(trace: Path) -> None:
     """What is still written to changes all the time."""
     (trace / "worker-00009-77.segments").mkdir()
     assert index.fingerprint(trace) is None
+
+
+def test_an_index_opens_without_what_made_it(trace: Path) -> None:
+    """Neither the analyses nor the library of their tests are imported by a server that opens one."""
+    explained(trace)
+    program = (
+        "import sys; from pathlib import Path; from tracelens_dashboard.app.server import create_app\n"
+        "from tracelens_dashboard.pages import overview\n"
+        "from tracelens_dashboard.runs.store import Store\n"
+        "from tracelens_dashboard.view.state import ViewState\n"
+        "store = Store.indexed(Path(sys.argv[1]))\n"
+        "create_app(store); overview.layout(store, ViewState())\n"
+        "print(*sorted({'scipy', 'tracelens.analyses'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(trace)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    assert done.stdout.split() == []

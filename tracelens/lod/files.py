@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
 
-from tracelens.align.clocks.common import ClockMap
 from tracelens.lod import packed, residuals, run_data
 from tracelens.lod.lane_files import load_lanes, save_lanes
 from tracelens.lod.lanes import Lane
@@ -149,7 +149,7 @@ def load_run(folder: Path) -> Run:
         times=times,
         measured=lambda: residuals.measured(times, loaded(folder / _PEERS), ceiling_ns),
         scene=scene,
-        moved=_load_moved(folder),
+        moved=_Moved(folder / _MOVED),
         calls=pl.scan_parquet(folder / _CALLS),
         **{name: pl.read_ipc(folder / f"{name}.arrow") for name in TABLES},
     )
@@ -191,16 +191,42 @@ def _table(folder: Path, name: str) -> Path:
 
 def _moved(moved: Mapping[int, Moved]) -> dict[str, Any]:
     """Describe how processes' times were moved; many share a clock."""
+    from tracelens.align.clocks.maps import ClockMap  # noqa: PLC0415 - an index opens without it
+
     maps = {id(found): found for found in moved.values() if isinstance(found, ClockMap)}
     place = {key: index for index, key in enumerate(maps)}
     rows = [found.row for found in maps.values()]
     return {"clocks": rows, "processes": [[p, place[id(found)]] for p, found in moved.items()]}
 
 
-def _load_moved(folder: Path) -> dict[int, Moved]:
-    facts = loads((folder / _MOVED).read_text())
-    maps = [ClockMap.of(row) for row in facts["clocks"]]
-    return {process: maps[clock] for process, clock in facts["processes"]}
+class _Moved(Mapping[int, "Moved"]):
+    """How the times of processes were moved: read when the spans of one are asked for."""
+
+    def __init__(self, file: Path) -> None:
+        """Make sure that it is there.
+
+        Raises:
+            FileNotFoundError: it is not.
+        """
+        file.stat()
+        self._file = file
+
+    @cached_property
+    def _found(self) -> dict[int, Moved]:
+        from tracelens.align.clocks.maps import ClockMap  # noqa: PLC0415 - an index opens without it
+
+        facts = loads(self._file.read_text())
+        maps = [ClockMap.of(row) for row in facts["clocks"]]
+        return {process: maps[clock] for process, clock in facts["processes"]}
+
+    def __getitem__(self, process: int) -> Moved:
+        return self._found[process]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
 
 
 def _pyramid(kind: str, folder: Path, facts: dict[str, Any]) -> Pyramid:

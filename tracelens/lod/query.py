@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import numpy as np
 
-from tracelens.analyses import critical_path
 from tracelens.lod import raster, viewport
 
 if TYPE_CHECKING:
@@ -176,6 +175,8 @@ class PathStretch(NamedTuple):
 
 def path_within(stretches: pl.DataFrame, lanes: Lanes, grid: Grid) -> list[PathStretch]:
     """Return what a grid of pixels can show; `stretches` as in `critical_path`, with processes."""
+    from tracelens.analyses import critical_path  # noqa: PLC0415 - few look at the path
+
     rows = {lane.process: index for index, lane in enumerate(lanes.lanes) if lane.role == "worker"}
     shown = critical_path.stretches_within(
         stretches, grid.start_ns, grid.end_ns, max(grid.columns // PATH_PX, 1)

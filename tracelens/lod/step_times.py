@@ -93,7 +93,7 @@ class Times:
         for index, category in enumerate(self.categories):
             if category in wanted:
                 sums += self.ns[index][columns]
-        return sums.T
+        return np.ascontiguousarray(sums.T)
 
     @cached_property
     def sums(self) -> Sums:

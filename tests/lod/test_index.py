@@ -229,6 +229,18 @@ def test_a_damaged_index_is_made_anew(trace: Path) -> None:
     assert opening.indexed(trace)
 
 
+def test_an_index_with_a_file_cut_short_is_made_anew(trace: Path) -> None:
+    """Columns are read much later than they are opened; whether they are whole is known at once."""
+    explained(trace)
+    found = index.find(trace)
+    assert found
+    file = found / "spans-lengths.blocks"
+    file.write_bytes(file.read_bytes()[:-1])
+    assert opening.indexed(trace) is None
+    explained(trace)
+    assert opening.indexed(trace)
+
+
 def test_a_recording_that_goes_on_has_no_index(trace: Path) -> None:
     """What is still written to changes all the time."""
     (trace / "worker-00009-77.segments").mkdir()

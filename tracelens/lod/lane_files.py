@@ -125,6 +125,7 @@ def load_lanes(folder: Path, what: str, lanes: Sequence[Lane], words: Sequence[s
 
     Raises:
         OSError: a file is not there.
+        ValueError: a file is not whole.
     """
     marks = packed.mapped(folder / f"{what}-{MARKS}.npy")
     lengths, gaps, differences = (

@@ -10,12 +10,12 @@ Decoded blocks are kept, those of all open columns together up to `MOST_KEPT` by
 
 from __future__ import annotations
 
-import mmap
+import os
 from collections import OrderedDict
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Self, overload
-from weakref import WeakSet
+from weakref import finalize
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +34,6 @@ _TABLE: Final = [("end", "<i8"), ("count", "<u2"), ("width", "u1")]
 _NUMBER: Final = "number"
 _CODEC: Final = pa.Codec("lz4_raw")
 _PARSING: Final = Lock()
-_OPEN: Final[WeakSet[Packed]] = WeakSet()
 
 
 class Writer:
@@ -86,20 +85,25 @@ def save(folder: Path, name: str, numbers: Array) -> None:
 
 
 class Packed:
-    """The blocks of a column on disk, mapped."""
+    """The blocks of a column on disk."""
 
     def __init__(self, folder: Path, name: str) -> None:
         """Open what a `Writer` wrote.
 
         Raises:
             OSError: it is not there.
+            ValueError: it is not whole.
         """
         self._table = mapped(folder / f"{name}.npy")
-        self._data = _mapped_bytes(folder / f"{name}.blocks")
+        self._file = (folder / f"{name}.blocks").open("rb", buffering=0)
+        self._lock = Lock()
+        finalize(self, self._file.close)
         self.dtype = self._table.dtype[_NUMBER].base
         self.count = BLOCK * max(len(self._table) - 1, 0)
         self.count += int(self._table["count"][-1]) if len(self._table) else 0
-        _OPEN.add(self)
+        size = int(self._table["end"][-1]) if len(self._table) else 0
+        if os.fstat(self._file.fileno()).st_size != size:
+            raise ValueError(f"the column '{name}' of an index is not whole")
 
     def is_zero(self, block: int) -> bool:
         """Whether all numbers of a block are zero, which is known without decoding it."""
@@ -111,27 +115,15 @@ class Packed:
         begin = int(self._table["end"][block - 1]) if block else 0
         split = np.zeros((count, self.dtype.itemsize), np.uint8)
         if width:
-            found = _CODEC.decompress(self._data[begin:end], width * count, asbytes=True)
+            found = _CODEC.decompress(self._read(begin, end), width * count, asbytes=True)
             split[:, :width] = np.frombuffer(found, np.uint8).reshape(width, count).T
         return split.view(self.dtype)[:, 0]
 
-    def let_go(self) -> None:
-        """Unmap what was looked at; the system still has it, if there is room for it."""
-        if isinstance(self._data, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-            self._data.madvise(mmap.MADV_DONTNEED)
-
-
-def let_go() -> None:
-    """Unmap what was looked at of all open columns."""
-    for one in list(_OPEN):
-        one.let_go()
-
-
-def _mapped_bytes(file: Path) -> mmap.mmap | bytes:
-    with file.open("rb") as opened:
-        if not file.stat().st_size:
-            return b""
-        return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+    def _read(self, begin: int, end: int) -> bytes:
+        """Read some bytes; mapped ones would bring in neighbours that nobody looks at."""
+        with self._lock:
+            self._file.seek(begin)
+            return self._file.read(end - begin)
 
 
 class Kept:
@@ -261,6 +253,7 @@ def column(folder: Path, name: str) -> Blocks:
 
     Raises:
         OSError: it is not there.
+        ValueError: it is not whole.
     """
     packed = Packed(folder, name)
     return Blocks(packed.count, packed.dtype, KEPT.of(packed.decode))

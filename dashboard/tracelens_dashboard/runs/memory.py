@@ -1,11 +1,9 @@
-"""What is in this process's memory: of files that are mapped, and of open runs."""
+"""What open runs keep in this process's memory."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -16,17 +14,6 @@ if TYPE_CHECKING:
     from tracelens_dashboard.runs.store import Store
 
 _SPAN_BYTES: Final = 150  # of a span with all its columns, in a trace that has no index
-
-_STATM: Final = Path("/proc/self/statm")
-
-
-def mapped_bytes() -> int:
-    """Return the resident bytes of mapped files; 0 where the system does not say."""
-    try:
-        shared = _STATM.read_text().split()[2]
-    except OSError:
-        return 0
-    return int(shared) * os.sysconf("SC_PAGE_SIZE")
 
 
 def held_bytes(store: Store) -> int:

@@ -53,7 +53,7 @@ def test_any_part_of_a_column_is_what_was_written(
         assert column[forward].tolist() == array[forward].tolist()
         there = np.array([place for place in places if place < len(array)], np.int64)
         assert column[there].tolist() == array[there].tolist()
-        assert (column.dtype, np.asarray(column).dtype) == (np.int64, np.int64)
+        assert column.dtype == np.asarray(column).dtype == array.dtype
 
 
 def test_small_numbers_and_repeated_ones_take_few_bytes(tmp_path: Path) -> None:

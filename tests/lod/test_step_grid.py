@@ -28,6 +28,7 @@ def times(ranks: int = RANKS, steps: int = STEPS) -> Times:
 def test_one_late_rank_in_one_step_survives() -> None:
     """However small the picture, its largest cell is the one longest step, and says whose it was."""
     block = times()
+    assert isinstance(block.ns, np.ndarray)
     block.ns[0, 434, 211] = 5000
     made = StepGrid.of(block, ("backprop",), 16, 20)
     row, column = np.unravel_index(made.cells_ns.argmax(), made.cells_ns.shape)
@@ -56,6 +57,7 @@ def test_it_is_the_maximum_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_who_was_not_there_is_no_cell() -> None:
     """Cells of nobody are empty; a rank that was there counts, whoever else was missing."""
     block = times(4, 6)
+    assert isinstance(block.there, np.ndarray)
     block.there[5] = False
     block.there[4, :3] = False
     cells = StepGrid.of(block, ("wait",), 2, 6).cells_ns

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 TABLES: Final = ("workers", "shards", "threads", "windows", "loads", "traffic")
 _MOVED: Final = "clocks.json"
 _CALLS: Final = "calls.parquet"
-CALLS_TOGETHER: Final = 1 << 15  # rows of a part of which least and greatest values are known
+ROWS_OF_GROUP: Final = 1 << 15  # of which least and greatest values are known
 _TIMES: Final = "times"
 _THERE: Final = "there"
 _SUMS: Final = "sums.npy"
@@ -234,9 +234,9 @@ def _pyramid(kind: str, folder: Path, facts: dict[str, Any]) -> Pyramid:
 
 
 def _save_calls(calls: pl.LazyFrame, file: Path) -> None:
-    """Write the calls, a row a rank, in parts of which few hold a call, or a moment."""
+    """Write the calls, a row a rank, in row groups of which few hold a call, or a moment."""
     ordered = calls.sort("communicator", "seq", "rank").collect()
-    ordered.write_parquet(file, compression="zstd", row_group_size=CALLS_TOGETHER)
+    ordered.write_parquet(file, compression="zstd", row_group_size=ROWS_OF_GROUP)
 
 
 def _save_times(run: Run, folder: Path) -> None:

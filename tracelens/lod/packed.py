@@ -120,7 +120,7 @@ class Packed:
         return split.view(self.dtype)[:, 0]
 
     def _read(self, begin: int, end: int) -> bytes:
-        """Read some bytes; mapped ones would bring in neighbours that nobody looks at."""
+        """Read some bytes; mapping the file would also bring in their neighbours."""
         with self._lock:
             self._file.seek(begin)
             return self._file.read(end - begin)

@@ -21,10 +21,10 @@ from typing import Final
 __all__ = ["cold_open"]
 
 STAGES: Final = {
-    "libraries": "imported",
-    "index": "open",
-    "overview": "overview drawn",
-    "timeline": "timeline drawn",
+    "libraries": "libraries are imported",
+    "index": "the run is open",
+    "overview": "the overview is drawn",
+    "timeline": "the timeline is drawn",
 }
 _ONE: Final = "--here"
 
@@ -40,7 +40,7 @@ def cold_open(trace: Path) -> dict[str, str]:
     command = [sys.executable, __file__, _ONE, str(trace)]
     answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     found: dict[str, str] = json.loads(answer.stdout.splitlines()[-1])
-    return {f"cold, until the {STAGES[stage]}": value for stage, value in found.items()}
+    return {f"cold, until {STAGES[stage]}": value for stage, value in found.items()}
 
 
 def forget(file: Path) -> None:

@@ -229,6 +229,20 @@ def test_a_damaged_index_is_made_anew(trace: Path) -> None:
     assert opening.indexed(trace)
 
 
+def test_an_index_that_lacks_a_file_is_made_anew(trace: Path) -> None:
+    """Also one that is read much later than the index is opened; without a level pages do."""
+    explained(trace)
+    found = index.find(trace)
+    assert found
+    names = {file.name for file in found.iterdir()} - {run_data.GLANCE_FILE}
+    for name in sorted(name for name in names if not name.startswith(("level-", "peaks-"))):
+        copy = trace.parent / "copy"
+        shutil.copytree(found, copy)
+        (copy / name).unlink()
+        assert index.load(copy) is None, name
+        assert not copy.exists()
+
+
 def test_an_index_with_a_file_cut_short_is_made_anew(trace: Path) -> None:
     """Columns are read much later than they are opened; whether they are whole is known at once."""
     explained(trace)

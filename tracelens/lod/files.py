@@ -141,13 +141,14 @@ def load_run(folder: Path) -> Run:
         pyramid=_pyramid(COLOURS, folder, facts),
     )
     times = _load_times(folder, facts["times"])
-    ceiling_ns = facts["times"]["ceiling_ns"]
+    peers_ns, ceiling_ns = loaded(folder / _PEERS), facts["times"]["ceiling_ns"]
+    (folder / _CALLS).stat()
     return Run(
         name=facts["name"],
         report=load_report(folder / _REPORT),
         tables=_Tables(folder),
         times=times,
-        measured=lambda: residuals.measured(times, loaded(folder / _PEERS), ceiling_ns),
+        measured=lambda: residuals.measured(times, peers_ns, ceiling_ns),
         scene=scene,
         moved=_Moved(folder / _MOVED),
         calls=pl.scan_parquet(folder / _CALLS),

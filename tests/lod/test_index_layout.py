@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from support import index_layout
 
-from tracelens.lod import files, index
+from tracelens.lod import index, lane_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ def test_the_files_are_those_of_the_number() -> None:
 
 def test_another_type_of_a_column_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The description is fine enough to tell 32 bits from 64."""
-    monkeypatch.setitem(files.TYPES, "steps", files.TYPES["starts"])
+    monkeypatch.setitem(lane_files.COLUMNS, "steps", lane_files.COLUMNS["lengths"])
     assert index_layout.layout() != index_layout.agreed()
 
 

@@ -33,10 +33,10 @@ def test_threads_and_depths_are_rows() -> None:
     scene = rank_detail.rank_scene(spans(), NAMES, 0, WHOLE)
     names = [lane.part for lane in scene.lanes.lanes]
     assert names == ["MainThread", "MainThread · 1", "MainThread · 2", "reductions"]
-    assert scene.lanes.codes.tolist() == [
+    assert scene.lanes.codes[:].tolist() == [
         CODES[name] for name in ("idle", "forward", "backprop", "forward", "transfer")
     ]
-    assert scene.lanes.starts.tolist() == [0, 1_000, 40_000, 2_000, 30_000]
+    assert scene.lanes.starts[:].tolist() == [0, 1_000, 40_000, 2_000, 30_000]
 
 
 def test_few_spans_become_shapes() -> None:

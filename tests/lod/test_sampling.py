@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracelens.lod import lanes as lanes_module
 from tracelens.lod import raster
 from tracelens.lod.lanes import BLANK, Lane, Lanes
 from tracelens.lod.viewport import Grid
@@ -70,33 +66,3 @@ def test_highest_never_loses_a_span(
     for column, (left, right) in enumerate(zip(grid.edges, grid.edges[1:], strict=False)):
         touching = (lanes.starts < right) & (left < lanes.ends)
         assert pixels[0, column] == lanes.codes[touching].max(initial=BLANK)
-
-
-@settings(max_examples=60)
-@given(
-    lengths=st.lists(st.lists(st.integers(1, 9), max_size=30), min_size=1, max_size=4),
-    start=st.integers(-5, 200),
-    length=st.integers(1, 60),
-    every=st.integers(1, 9),
-)
-def test_marks_find_what_a_search_without_them_finds(
-    lengths: list[list[int]], start: int, length: int, every: int
-) -> None:
-    """For any lanes, window and distance of marks."""
-    edges = [np.cumsum([0, *row]) for row in lengths]
-    lanes = Lanes(
-        lanes=tuple(Lane(rank, "worker", rank) for rank in range(len(lengths))),
-        offsets=np.cumsum([0, *map(len, lengths)]),
-        starts=np.concatenate([row[:-1] for row in edges]),
-        ends=np.concatenate([row[1:] for row in edges]),
-        codes=np.zeros(sum(map(len, lengths)), np.uint8),
-        steps=np.zeros(0, np.int32),
-        names=np.zeros(0, np.int32),
-        words=("",),
-    )
-    with pytest.MonkeyPatch.context() as closer:
-        closer.setattr(lanes_module, "MARK", every)
-        marked = replace(lanes, marks=(lanes.starts[::every], lanes.ends[::every]))
-        found = marked.bounds(start, start + length)
-    for mine, plain in zip(found, lanes.bounds(start, start + length), strict=True):
-        assert mine.tolist() == plain.tolist()

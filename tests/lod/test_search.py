@@ -65,13 +65,14 @@ def test_sums_are_those_of_looking_at_each(
 ) -> None:
     """For any spans and window, also in small portions."""
     lanes, seen = lanes_of(rows), Window(start, start + length)
-    inside = (lanes.starts < seen.end_ns) & (lanes.ends > seen.start_ns)
+    starts, ends = lanes.starts[:], lanes.ends[:]
+    inside = (starts < seen.end_ns) & (ends > seen.start_ns)
     for match in search.find(lanes, "l", seen):
-        mine = inside & (lanes.names == WORDS.index(match.name))
-        lasted = (lanes.ends - lanes.starts)[mine]
+        mine = inside & (lanes.names[:] == WORDS.index(match.name))
+        lasted = (ends - starts)[mine]
         assert (match.count, match.total_ns) == (len(lasted), lasted.sum())
         assert mine[match.longest]
-        assert lanes.ends[match.longest] - lanes.starts[match.longest] == lasted.max()
+        assert ends[match.longest] - starts[match.longest] == lasted.max()
 
 
 def test_small_portions_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import polars as pl
 import pytest
 from support.web.stores import slow_rank
 
 from tracelens.lod import stacks
 from tracelens.lod.viewport import Window
+
+if TYPE_CHECKING:
+    from tracelens.analyses.stragglers.location import Stack
 
 SECOND = 10**9
 MAIN, LOAD, READ = "main (a:1)", "load (b:2)", "read (c:3)"
@@ -33,7 +38,7 @@ def test_calls_are_told_with_what_they_call() -> None:
 def test_many_calls_keep_their_callers() -> None:
     """Only the longest stay, and none of these without those that lead to it."""
     names = [f"f{i} (x:{i})" for i in range(2 * stacks.MOST_CALLS)]
-    many: dict[stacks.Stack, float] = {(MAIN, name): i + 1.0 for i, name in enumerate(names)}
+    many: dict[Stack, float] = {(MAIN, name): i + 1.0 for i, name in enumerate(names)}
     table = stacks.calls(many, [])
     assert table.height == stacks.MOST_CALLS
     assert set(table["parent"].drop_nulls()) <= set(table["call"])

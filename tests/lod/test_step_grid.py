@@ -17,9 +17,9 @@ RANKS, STEPS = 300, 700
 
 def times(ranks: int = RANKS, steps: int = STEPS) -> Times:
     """Make times of 1000 ns and some, of which half is waiting; rank 7 comes to step 1000 + 13 alone."""
-    ns = np.full((2, ranks, steps), 500, np.uint32)
-    ns[0] += np.random.default_rng(3).integers(0, 100, (ranks, steps), np.uint32)
-    there = np.ones((ranks, steps), np.bool_)
+    ns = np.full((2, steps, ranks), 500, np.uint32)
+    ns[0] += np.random.default_rng(3).integers(0, 100, (ranks, steps), np.uint32).T
+    there = np.ones((steps, ranks), np.bool_)
     return Times(
         tuple(range(ranks)), tuple(range(1000, 1000 + steps)), ("backprop", "wait"), ns, there, 1e3
     )
@@ -28,7 +28,8 @@ def times(ranks: int = RANKS, steps: int = STEPS) -> Times:
 def test_one_late_rank_in_one_step_survives() -> None:
     """However small the picture, its largest cell is the one longest step, and says whose it was."""
     block = times()
-    block.ns[0, 211, 434] = 5000
+    assert isinstance(block.ns, np.ndarray)
+    block.ns[0, 434, 211] = 5000
     made = StepGrid.of(block, ("backprop",), 16, 20)
     row, column = np.unravel_index(made.cells_ns.argmax(), made.cells_ns.shape)
     assert made.cells_ns.shape == (16, 20)
@@ -56,8 +57,9 @@ def test_it_is_the_maximum_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_who_was_not_there_is_no_cell() -> None:
     """Cells of nobody are empty; a rank that was there counts, whoever else was missing."""
     block = times(4, 6)
-    block.there[:, 5] = False
-    block.there[:3, 4] = False
+    assert isinstance(block.there, np.ndarray)
+    block.there[5] = False
+    block.there[4, :3] = False
     cells = StepGrid.of(block, ("wait",), 2, 6).cells_ns
     assert np.isnan(cells[:, 5]).all()
     assert np.isnan(cells[0, 4])

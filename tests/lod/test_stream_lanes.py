@@ -33,7 +33,7 @@ def test_each_stream_is_a_row() -> None:
         ("device", REDUCTIONS),
         ("device", STREAM),
     ]
-    assert found.codes.tolist() == [CODES["transfer"], CODES["forward"], CODES["backprop"]]
+    assert found.codes[:].tolist() == [CODES["transfer"], CODES["forward"], CODES["backprop"]]
     assert found.offsets.tolist() == [0, 1, 3]
 
 
@@ -41,7 +41,7 @@ def test_buckets_that_are_ready_early_are_drawn_one_after_another() -> None:
     """Each keeps the part in which no earlier one still ran."""
     spans = spans_of([(1, REDUCTIONS, "reduction", 0, 10), (1, REDUCTIONS, "reduction", 4, 16)])
     found = lanes.from_streams(spans, [(1, 1, REDUCTIONS)])
-    assert list(zip(found.starts, found.ends, strict=True)) == [(0, 10), (10, 16)]
+    assert list(zip(found.starts[:], found.ends[:], strict=True)) == [(0, 10), (10, 16)]
 
 
 def test_streams_stand_below_the_workers() -> None:

@@ -59,9 +59,14 @@ def _described(file: Path) -> Any:
     match file.suffix:
         case ".npy":
             array = np.load(file, mmap_mode="r")
-            return f"{array.dtype.str}, {array.ndim} dimensions"
+            kind = array.dtype.descr if array.dtype.names else array.dtype.str
+            return f"{kind}, {array.ndim} dimensions"
         case ".arrow":
             return {name: str(dtype) for name, dtype in pl.read_ipc_schema(file).items()}
+        case ".parquet":
+            return {name: str(dtype) for name, dtype in pl.read_parquet_schema(file).items()}
+        case ".blocks":
+            return "compressed blocks of what the table beside it says"
         case ".json":
             return _shape(json.loads(file.read_text()))
     return "?"

@@ -81,9 +81,9 @@ def step_change(one: Run, other: Run) -> Change | None:
 
 def category_means(times: Times) -> dict[str, float]:
     """Return what a rank spends on each category in a step, on average, ns."""
-    steps = max(int(times.there.sum()), 1)
-    sums = times.ns.sum(axis=(1, 2), dtype=np.float64)
-    return dict(zip(times.categories, (sums / steps).tolist(), strict=True))
+    steps = max(int(times.sums.there.sum()), 1)
+    means = times.sums.ns.sum(axis=1) / steps
+    return dict(zip(times.categories, means.tolist(), strict=True))
 
 
 def moved(one: Times, other: Times) -> list[tuple[str, float, float]]:

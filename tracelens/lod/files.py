@@ -1,28 +1,27 @@
-"""A `Run` as files: arrays that are mapped, tables as Arrow, and the rest as JSON.
+"""A `Run` as files: columns of lanes (see `lane_files`), arrays, tables as Arrow, and the rest as JSON.
 
-The columns of lanes are written part by part, so that memory holds one part. The report is written
-without the analyses' results, and read again without loss.
+The report is written without the analyses' results, and read again without loss.
 """
 
 from __future__ import annotations
 
 import json
-import mmap
-from contextlib import ExitStack
+from collections.abc import Mapping
 from dataclasses import asdict, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
-from numpy.lib import format as npy
 
-from tracelens.align.clocks.common import ClockMap
-from tracelens.lod import residuals, run_data
-from tracelens.lod.lanes import MARK, Lane, Lanes, base_of
-from tracelens.lod.pyramid import COLOURS, PEAKS, Bins, Pyramid, file_of, ladder_of, loaded, mapped
+from tracelens.lod import packed, residuals, run_data
+from tracelens.lod.lane_files import load_lanes, save_lanes
+from tracelens.lod.lanes import Lane
+from tracelens.lod.packed import Rows, loaded
+from tracelens.lod.pyramid import COLOURS, PEAKS, Bins, Pyramid, file_of, ladder_of
 from tracelens.lod.query import Scene
 from tracelens.lod.run_data import Run
-from tracelens.lod.step_times import Times
+from tracelens.lod.step_times import EVERY, Sums, Times
 from tracelens.lod.viewport import Window
 from tracelens.model.findings import Finding
 from tracelens.model.result import Efficiency, Report, Share, Summary
@@ -30,92 +29,26 @@ from tracelens.model.trace import Alignment, HostClock, Note
 from tracelens.schema.json_text import loads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
-    from typing import BinaryIO
 
-    from tracelens.arrays import Ints
+    from tracelens.lod.lanes import Lanes
     from tracelens.model.result import Result
     from tracelens.model.trace import Moved
 
     OnProgress = Callable[[int, int], None]
 
-TYPES: Final[dict[str, np.dtype[Any]]] = {
-    "starts": np.dtype(np.int64),
-    "ends": np.dtype(np.int64),
-    "codes": np.dtype(np.uint8),
-    "steps": np.dtype(np.int32),
-    "names": np.dtype(np.int32),
-}
-OFFSETS: Final = "offsets"
-MARKS: Final = "marks"
 TABLES: Final = ("workers", "shards", "threads", "windows", "loads", "traffic")
 _MOVED: Final = "clocks.json"
-_CALLS: Final = "calls.arrow"
+_CALLS: Final = "calls.parquet"
+ROWS_OF_GROUP: Final = 1 << 15  # of which least and greatest values are known
+_TIMES: Final = "times"
+_THERE: Final = "there"
+_SUMS: Final = "sums.npy"
+_COUNTS: Final = "counts.npy"
+_PEERS: Final = "peers.npy"
 _FACTS: Final = "run.json"
 _REPORT: Final = "report.json"
-
-
-def save_lanes(
-    parts: Iterable[Lanes],
-    folder: Path,
-    what: str,
-    total: int = 0,
-    on_progress: OnProgress | None = None,
-) -> tuple[Ints, tuple[str, ...]]:
-    """Write the columns of all parts; return the offsets of their lanes, and their words."""
-    words: dict[tuple[str, ...], int] = {}
-    counts = [0]
-    marks: list[tuple[Ints, Ints]] = []
-    with ExitStack() as stack:
-        files = {name: stack.enter_context(_file(folder, what, name).open("wb")) for name in TYPES}
-        for name, file in files.items():
-            _header(file, name, 0)
-        for part in parts:
-            base = base_of(words, part.words)
-            for name, file in files.items():
-                values = part.names + base if name == "names" else getattr(part, name)
-                np.ascontiguousarray(values, TYPES[name]).tofile(file)
-            marked = slice(-sum(counts) % MARK, None, MARK)
-            marks.append((part.starts[marked], part.ends[marked]))
-            counts += np.diff(part.offsets).tolist()
-            if on_progress:
-                on_progress(len(counts) - 1, total)
-        for name, file in files.items():
-            file.seek(0)
-            _header(file, name, sum(counts))
-    offsets = np.cumsum(counts)
-    np.save(_file(folder, what, OFFSETS), offsets)
-    none = np.zeros((2, 0), np.int64)
-    np.save(_file(folder, what, MARKS), np.concatenate([none, *map(np.array, marks)], axis=1))
-    return offsets, tuple(word for group in words for word in group)
-
-
-def load_lanes(folder: Path, what: str, lanes: Sequence[Lane], words: Sequence[str]) -> Lanes:
-    """Open what `save_lanes` wrote."""
-    starts, ends = loaded(_file(folder, what, MARKS))
-    found = {name: mapped(_file(folder, what, name)) for name in (OFFSETS, *TYPES)}
-    return Lanes(lanes=tuple(lanes), words=tuple(words), marks=(starts, ends), **found)
-
-
-def let_go(lanes: Lanes) -> None:
-    """Unmap what was looked at of some lanes; the system still has it, if there is room for it."""
-    for name in TYPES:
-        owner = getattr(lanes, name)
-        while owner is not None and not isinstance(owner, mmap.mmap):
-            owner = getattr(owner, "base", None)
-        if owner is not None and hasattr(mmap, "MADV_DONTNEED"):
-            owner.madvise(mmap.MADV_DONTNEED)
-
-
-def _header(file: BinaryIO, name: str, count: int) -> None:
-    """Write a header, which is as long for any count."""
-    facts = {"descr": npy.dtype_to_descr(TYPES[name]), "fortran_order": False, "shape": (count,)}
-    npy.write_array_header_1_0(file, facts)
-
-
-def _file(folder: Path, what: str, name: str) -> Path:
-    return folder / f"{what}-{name}.npy"
 
 
 def save_report(report: Report, file: Path) -> None:
@@ -161,16 +94,15 @@ def save_run(run: Run, parts: Iterable[Lanes], folder: Path, on_progress: OnProg
     for rung in scene.peaks.ladder:
         np.save(file_of(folder, PEAKS, rung), scene.peaks.found[rung.width_ns])
     for name in TABLES:
-        getattr(run, name).write_ipc(folder / f"{name}.arrow")
+        _write_table(getattr(run, name), folder / f"{name}.arrow")
     for name, table in run.tables.items():
-        table.write_ipc(_table(folder, name))
+        _write_table(table, _table(folder, name))
     save_report(run.report, folder / _REPORT)
     run_data.save_glance(run, folder)
     offsets, words = save_lanes(parts, folder, "spans", len(scene.lanes), on_progress)
     save_lanes([scene.steps], folder, "steps", len(scene.lanes))
     ladder = ladder_of(offsets, scene.whole)
-    np.save(folder / "times.npy", times.ns)
-    np.save(folder / "there.npy", times.there)
+    _save_times(run, folder)
     facts = {
         "name": run.name,
         "whole": [scene.whole.start_ns, scene.whole.end_ns],
@@ -186,15 +118,16 @@ def save_run(run: Run, parts: Iterable[Lanes], folder: Path, on_progress: OnProg
             "steps": times.steps,
             "categories": times.categories,
             "usual_ns": times.usual_ns,
+            "ceiling_ns": run.residuals.ceiling_ns,
         },
     }
-    run.calls.sort("communicator", "seq").collect().write_ipc(folder / _CALLS)
+    _save_calls(run.calls, folder / _CALLS)
     (folder / _MOVED).write_text(json.dumps(_moved(run.moved)))
     (folder / _FACTS).write_text(json.dumps(facts))
 
 
 def load_run(folder: Path) -> Run:
-    """Open what `save_run` wrote; arrays are mapped, not read.
+    """Open what `save_run` wrote; what grows with a run is read when it is looked at.
 
     Raises:
         OSError: it lacks something, such as a table that pages have come to need since.
@@ -210,17 +143,49 @@ def load_run(folder: Path) -> Run:
         pyramid=_pyramid(COLOURS, folder, facts),
     )
     times = _load_times(folder, facts["times"])
+    peers_ns, ceiling_ns = loaded(folder / _PEERS), facts["times"]["ceiling_ns"]
+    (folder / _CALLS).stat()
     return Run(
         name=facts["name"],
         report=load_report(folder / _REPORT),
-        tables={name: pl.read_ipc(_table(folder, name)) for name in run_data.KEPT_TABLES},
+        tables=_Tables(folder),
         times=times,
-        residuals=residuals.measure(times),
+        measured=lambda: residuals.measured(times, peers_ns, ceiling_ns),
         scene=scene,
-        moved=_load_moved(folder),
-        calls=pl.scan_ipc(folder / _CALLS),
+        moved=_Moved(folder / _MOVED),
+        calls=pl.scan_parquet(folder / _CALLS),
         **{name: pl.read_ipc(folder / f"{name}.arrow") for name in TABLES},
     )
+
+
+class _Tables(Mapping[str, pl.DataFrame]):
+    """The tables of analyses, each read when it is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        """Make sure that all are there.
+
+        Raises:
+            FileNotFoundError: one that pages need is not.
+        """
+        self._files = {name: _table(folder, name) for name in run_data.KEPT_TABLES}
+        for file in self._files.values():
+            file.stat()
+        self._read: dict[str, pl.DataFrame] = {}
+
+    def __getitem__(self, name: str) -> pl.DataFrame:
+        if name not in self._read:
+            self._read[name] = pl.read_ipc(self._files[name])
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+def _write_table(table: pl.DataFrame, file: Path) -> None:
+    table.write_ipc(file, compression="zstd")
 
 
 def _table(folder: Path, name: str) -> Path:
@@ -229,23 +194,74 @@ def _table(folder: Path, name: str) -> Path:
 
 def _moved(moved: Mapping[int, Moved]) -> dict[str, Any]:
     """Describe how processes' times were moved; many share a clock."""
+    from tracelens.align.clocks.maps import ClockMap  # noqa: PLC0415 - an index opens without it
+
     maps = {id(found): found for found in moved.values() if isinstance(found, ClockMap)}
     place = {key: index for index, key in enumerate(maps)}
     rows = [found.row for found in maps.values()]
     return {"clocks": rows, "processes": [[p, place[id(found)]] for p, found in moved.items()]}
 
 
-def _load_moved(folder: Path) -> dict[int, Moved]:
-    facts = loads((folder / _MOVED).read_text())
-    maps = [ClockMap.of(row) for row in facts["clocks"]]
-    return {process: maps[clock] for process, clock in facts["processes"]}
+class _Moved(Mapping[int, "Moved"]):
+    """How the times of processes were moved: read when the spans of one are asked for."""
+
+    def __init__(self, file: Path) -> None:
+        """Make sure that it is there.
+
+        Raises:
+            FileNotFoundError: it is not.
+        """
+        file.stat()
+        self._file = file
+
+    @cached_property
+    def _found(self) -> dict[int, Moved]:
+        from tracelens.align.clocks.maps import ClockMap  # noqa: PLC0415 - an index opens without it
+
+        facts = loads(self._file.read_text())
+        maps = [ClockMap.of(row) for row in facts["clocks"]]
+        return {process: maps[clock] for process, clock in facts["processes"]}
+
+    def __getitem__(self, process: int) -> Moved:
+        return self._found[process]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
 
 
 def _pyramid(kind: str, folder: Path, facts: dict[str, Any]) -> Pyramid:
     return Pyramid(kind, tuple(Bins(**rung) for rung in facts["ladders"][kind]), folder)
 
 
+def _save_calls(calls: pl.LazyFrame, file: Path) -> None:
+    """Write the calls, a row a rank, in row groups of which few hold a call, or a moment."""
+    ordered = calls.sort("communicator", "seq", "rank").collect()
+    ordered.write_parquet(file, compression="zstd", row_group_size=ROWS_OF_GROUP)
+
+
+def _save_times(run: Run, folder: Path) -> None:
+    """Write the times of ranks in steps, their sums, and the peers' compute time."""
+    times = run.times
+    for category, ns in zip(times.categories, times.ns, strict=True):
+        packed.save(folder, f"{_TIMES}-{category}", ns[EVERY])
+    packed.save(folder, _THERE, times.there[EVERY])
+    np.save(folder / _SUMS, times.sums.ns)
+    np.save(folder / _COUNTS, times.sums.there)
+    np.save(folder / _PEERS, run.residuals.peers_ns)
+
+
 def _load_times(folder: Path, facts: dict[str, Any]) -> Times:
-    ns, there = mapped(folder / "times.npy"), mapped(folder / "there.npy")
     ranks, steps, categories = (tuple(facts[name]) for name in ("ranks", "steps", "categories"))
-    return Times(ranks, steps, categories, ns, there, facts["usual_ns"])
+    columns = [packed.column(folder, f"{_TIMES}-{category}") for category in categories]
+    return Times(
+        ranks=ranks,
+        steps=steps,
+        categories=categories,
+        ns=[Rows(column, len(ranks)) for column in columns],
+        there=Rows(packed.column(folder, _THERE), len(ranks)),
+        usual_ns=facts["usual_ns"],
+        known=Sums(loaded(folder / _SUMS), loaded(folder / _COUNTS)),
+    )

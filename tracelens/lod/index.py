@@ -5,7 +5,7 @@ are added, each complete or absent. So whatever is found is complete, also after
 be looked at while it is refined. One process writes at a time.
 
 The folder is named after what the index was made of, so a stale one is simply not found: beside the
-trace, as `index-v1/FINGERPRINT`, or, where that cannot be written, in the user's cache.
+trace, as `index-v3/FINGERPRINT`, or, where that cannot be written, in the user's cache.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 # Of the index format: to be raised when the files of an index change, or when the analyses come to other
 # findings on the same trace; `tests/lod/test_index_layout.py` holds the files to it.
-INDEX_VERSION: Final = 2
+INDEX_VERSION: Final = 3
 _FOLDERS: Final = "index-v"
 INDEX_FOLDER: Final = f"{_FOLDERS}{INDEX_VERSION}"
 _LIVE_SUFFIXES: Final = (SEGMENTS_SUFFIX, ELSEWHERE_SUFFIX)
@@ -55,13 +55,14 @@ def fingerprint(trace: Path) -> str | None:
     """
     if not trace.is_dir():
         return None
-    visible = [file for file in trace.iterdir() if not file.name.startswith(".")]
-    files = sorted(file for file in visible if file.name.endswith(TRACE_SUFFIX))
+    with os.scandir(trace) as entries:
+        visible = [entry for entry in entries if not entry.name.startswith(".")]
+    files = [entry for entry in visible if entry.name.endswith(TRACE_SUFFIX)]
     converted = {file.name.removesuffix(TRACE_SUFFIX) for file in files}
-    live = (file for file in visible if file.name.endswith(_LIVE_SUFFIXES))
-    if not files or any(file.stem not in converted for file in live):
+    live = (Path(entry.name) for entry in visible if entry.name.endswith(_LIVE_SUFFIXES))
+    if not files or any(entry.stem not in converted for entry in live):
         return None
-    return _digest(_described(files, trace))
+    return _digest(sorted(map(_described, files)))
 
 
 def index_places(trace: Path) -> list[Path]:
@@ -97,12 +98,9 @@ def _cached_name(trace: Path) -> str:
     return _digest([str(trace.resolve())])
 
 
-def _described(files: Iterable[Path], root: Path) -> list[str]:
-    return [
-        f"{file.relative_to(root)} {state.st_size} {state.st_mtime_ns}"
-        for file in files
-        for state in [file.stat()]
-    ]
+def _described(file: os.DirEntry[str]) -> str:
+    state = file.stat()
+    return f"{file.name} {state.st_size} {state.st_mtime_ns}"
 
 
 def _digest(lines: Iterable[str]) -> str:

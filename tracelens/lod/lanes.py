@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.phases import CATEGORIES
+from tracelens.lod.packed import Blocks, first_from
 from tracelens.schema.vocabulary import OWN_KINDS
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ SHADES: Final = 4
 # Residual: a ramp of levels; a higher index is a later rank, so the worst of many is the maximum.
 FIRST_LEVEL: Final = SHADE * SHADES
 LEVELS: Final = 24  # the eye distinguishes no more, and noise packs well
-MARK: Final = 1024
 
 
 def label_of(code: int) -> str:
@@ -61,36 +61,33 @@ class Lanes:
     """Rows of spans that do not overlap within their row.
 
     Lane i holds the items `offsets[i]` up to `offsets[i + 1]`, sorted by start; `words[names[j]]` is
-    item j's name. `marks` repeat the starts and the ends of every `MARK`th item, so that a search need
-    not bring in pages of columns that are mapped.
+    item j's name. Columns are arrays, or, of an index, blocks that are decoded where they are looked at.
     """
 
     lanes: tuple[Lane, ...]
     offsets: Ints
-    starts: Ints
-    ends: Ints
-    codes: Bytes
-    steps: Int32s
-    names: Int32s
+    starts: Ints | Blocks
+    ends: Ints | Blocks
+    codes: Bytes | Blocks
+    steps: Int32s | Blocks
+    names: Int32s | Blocks
     words: tuple[str, ...]
-    marks: tuple[Ints, Ints] | None = None
 
     def __len__(self) -> int:
         return len(self.lanes)
 
     def between(self, lane: int, start_ns: int, end_ns: int) -> slice:
         """Return the items of a lane that touch [start, end)."""
-        low, high = int(self.offsets[lane]), int(self.offsets[lane + 1])
-        first = low + int(np.searchsorted(self.ends[low:high], start_ns, side="right"))
-        last = low + int(np.searchsorted(self.starts[low:high], end_ns, side="left"))
-        return slice(first, max(first, last))
+        (first,), (last,) = self.bounds(start_ns, end_ns, [lane])
+        return slice(int(first), int(last))
 
-    def bounds(self, start_ns: int, end_ns: int) -> tuple[Ints, Ints]:
-        """Return, for all lanes at once, where the items that touch [start, end) begin and end."""
-        low, high = self.offsets[:-1], self.offsets[1:]
-        marks = self.marks or (None, None)
-        first = _found(self.ends, marks[1], low, high, start_ns + 1)
-        last = _found(self.starts, marks[0], low, high, end_ns)
+    def bounds(
+        self, start_ns: int, end_ns: int, chosen: Sequence[int] | slice = slice(None)
+    ) -> tuple[Ints, Ints]:
+        """Return, for some lanes at once, where the items that touch [start, end) begin and end."""
+        low, high = self.offsets[:-1][chosen], self.offsets[1:][chosen]
+        first = _first_from(self.ends, low, high, start_ns + 1)
+        last = _first_from(self.starts, low, high, end_ns)
         return first, np.maximum(first, last)
 
     def count(self, start_ns: int, end_ns: int) -> int:
@@ -177,14 +174,14 @@ def joined(parts: Sequence[Lanes]) -> Lanes:
     if not parts:
         return empty_lanes(())
     words: dict[tuple[str, ...], int] = {}
-    names = [part.names + base_of(words, part.words) for part in parts]
+    names = [part.names[:] + base_of(words, part.words) for part in parts]
     return Lanes(
         lanes=tuple(lane for part in parts for lane in part.lanes),
         offsets=np.cumsum([0, *(count for part in parts for count in np.diff(part.offsets))]),
-        starts=np.concatenate([part.starts for part in parts]),
-        ends=np.concatenate([part.ends for part in parts]),
-        codes=np.concatenate([part.codes for part in parts]),
-        steps=np.concatenate([part.steps for part in parts]),
+        starts=np.concatenate([part.starts[:] for part in parts]),
+        ends=np.concatenate([part.ends[:] for part in parts]),
+        codes=np.concatenate([part.codes[:] for part in parts]),
+        steps=np.concatenate([part.steps[:] for part in parts]),
         names=np.concatenate(names),
         words=tuple(word for group in words for word in group),
     )
@@ -195,26 +192,11 @@ def base_of(known: dict[tuple[str, ...], int], words: tuple[str, ...]) -> np.int
     return np.int32(known.setdefault(words, sum(map(len, known))))
 
 
-def _found(times: Ints, marks: Ints | None, low: Ints, high: Ints, at_ns: int) -> Ints:
+def _first_from(times: Ints | Blocks, low: Ints, high: Ints, at_ns: int) -> Ints:
     """Return, in each range of items, the first whose time is not before `at_ns`."""
-    if marks is None:
-        return _bisected(times, low, high, at_ns)
-    first, last = -(-low // MARK), -(-high // MARK)
-    mark = _bisected(marks, first, np.maximum(first, last), at_ns)
-    after = np.where(mark > first, (mark - 1) * MARK + 1, low)
-    until = np.where(mark < last, mark * MARK, high)
-    return _bisected(times, after, until, at_ns)
-
-
-def _bisected(times: Ints, low: Ints, high: Ints, at_ns: int) -> Ints:
-    low, high = low.copy(), high.copy()
-    for _ in range(int((high - low).max(initial=0)).bit_length()):
-        middle = (low + high) // 2
-        open_ = low < high
-        before = open_ & (times[np.minimum(middle, len(times) - 1)] < at_ns)
-        low = np.where(before, middle + 1, low)
-        high = np.where(open_ & ~before, middle, high)
-    return low
+    if isinstance(times, Blocks):
+        return times.first_from(low, high, at_ns)
+    return first_from(times, low, high, at_ns)
 
 
 def _without_overlap(spans: pl.DataFrame) -> pl.DataFrame:

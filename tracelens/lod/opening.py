@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelens.analyses import analyze
 from tracelens.lod import index, run_data
 from tracelens.lod.run_data import Run, outlined, with_pyramid
 
@@ -48,6 +47,8 @@ def explained(trace: Trace, progress: Progress = without_progress) -> Run:
 
     Finer levels of an index are left for later (`refined`); a run without an index has all in memory.
     """
+    from tracelens.analyses import analyze  # noqa: PLC0415 - an index opens without it
+
     with progress("analyzing") as on_progress:
         report = analyze(trace, on_progress)
     run, parts = outlined(trace, report)

@@ -9,25 +9,22 @@ level is first looked at.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from tracelens.lod import raster
 from tracelens.lod.lanes import BLANK, SHADE, SHADES
+from tracelens.lod.packed import mapped
 from tracelens.lod.viewport import Grid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-    from typing import Literal
 
-    from tracelens.arrays import Array, Bytes, Floats, Ints
+    from tracelens.arrays import Bytes, Floats, Ints
     from tracelens.lod.lanes import Lanes
     from tracelens.lod.viewport import Window
-
-_PARSING: Final = Lock()
 
 FEWEST_BINS: Final = 512  # no screen is narrower
 SPANS_A_BIN: Final = 2.0  # of the finest level: below, the spans themselves are as quick to draw
@@ -222,19 +219,3 @@ def of_lane(lanes: Lanes, lane: int, rungs: list[Bins]) -> list[Bytes]:
     starts = np.maximum(lanes.starts[part], first)
     ends = np.minimum(lanes.ends[part], end)
     return list(build_levels(starts, ends, lanes.codes[part], rungs))
-
-
-def mapped(file: Path) -> Array:
-    """Map an array; as a plain one, which is quicker to slice."""
-    return np.asarray(loaded(file, "r"))
-
-
-def loaded(file: Path, mode: Literal["r"] | None = None) -> Array:
-    """Read or map an array.
-
-    Its header is a Python expression, and before 3.11.8 Python counts the depth of all threads' syntax
-    trees together, so that one that parses beside another can fail (python/cpython#106905).
-    """
-    with _PARSING:
-        array: Array = np.load(file, mmap_mode=mode, allow_pickle=False)
-    return array

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import numpy as np
 
-from tracelens.analyses import critical_path
 from tracelens.lod import raster, viewport
 
 if TYPE_CHECKING:
@@ -154,11 +153,13 @@ def _bars(scene: Scene, grid: Grid, plan: Plan) -> Bars | None:
     for bands in (every, [(row, b) for row, b in every if b.section == "pinned"]):
         if any(len(band.lanes) > 1 or band.height < BAR_PX for _, band in bands):
             continue
-        parts = [scene.lanes.between(b.lanes[0], grid.start_ns, grid.end_ns) for _, b in bands]
-        counts = [part.stop - part.start for part in parts]
-        if 0 < sum(counts) <= MOST_BARS:
+        lanes = [band.lanes[0] for _, band in bands]
+        first, last = scene.lanes.bounds(grid.start_ns, grid.end_ns, lanes)
+        counts = last - first
+        if 0 < counts.sum() <= MOST_BARS:
+            parts = zip(first.tolist(), last.tolist(), strict=True)
             return Bars(
-                items=np.concatenate([np.arange(part.start, part.stop) for part in parts]),
+                items=np.concatenate([np.arange(begin, end) for begin, end in parts]),
                 bands=np.repeat([row for row, _ in bands], counts),
             )
     return None
@@ -174,6 +175,8 @@ class PathStretch(NamedTuple):
 
 def path_within(stretches: pl.DataFrame, lanes: Lanes, grid: Grid) -> list[PathStretch]:
     """Return what a grid of pixels can show; `stretches` as in `critical_path`, with processes."""
+    from tracelens.analyses import critical_path  # noqa: PLC0415 - few look at the path
+
     rows = {lane.process: index for index, lane in enumerate(lanes.lanes) if lane.role == "worker"}
     shown = critical_path.stretches_within(
         stretches, grid.start_ns, grid.end_ns, max(grid.columns // PATH_PX, 1)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.load import samples_of, spans_of
 from tracelens.lod import pyramid
 from tracelens.lod.lanes import BLANK, CODES, STACKS, Lane, Lanes, in_rows
 from tracelens.lod.query import Scene
@@ -59,6 +58,8 @@ class RecordedSpans:
         Raises:
             UnusableInput: its file cannot be read (any more).
         """
+        from tracelens.load import spans_of  # noqa: PLC0415 - an index opens without readers
+
         if isinstance(self._source, Path):
             file = self._file(self._source, process)
             return spans_of(file, process, self._run.moved.get(process))
@@ -70,6 +71,8 @@ class RecordedSpans:
         Raises:
             UnusableInput: its file cannot be read (any more).
         """
+        from tracelens.load import samples_of  # noqa: PLC0415 - an index opens without readers
+
         if isinstance(self._source, Path):
             file = self._file(self._source, process)
             return samples_of(file, process, self._run.moved.get(process)).sort("start_ns")

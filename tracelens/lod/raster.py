@@ -81,12 +81,12 @@ def fill(plan: Plan, rows: Bytes, band_rows: Sequence[int]) -> Bytes:
 
 def _items(lanes: Lanes, chosen: Sequence[int], grid: Grid) -> _Items:
     """Gather the items of some lanes that touch a grid."""
-    begin, end = lanes.bounds(grid.start_ns, grid.end_ns)
-    parts = [slice(int(begin[lane]), int(end[lane])) for lane in chosen]
+    begin, end = lanes.bounds(grid.start_ns, grid.end_ns, list(chosen))
+    parts = [slice(*edges) for edges in zip(begin.tolist(), end.tolist(), strict=True)]
     counts = [part.stop - part.start for part in parts]
+    columns = (lanes.starts, lanes.ends, lanes.codes)
     starts, ends, codes = (
-        np.concatenate([values[:0], *(values[part] for part in parts)])
-        for values in (lanes.starts, lanes.ends, lanes.codes)
+        np.concatenate([values[:0], *(values[part] for part in parts)]) for values in columns
     )
     first = np.repeat(grid.columns * np.arange(len(parts)), counts)
     return _Items(starts, ends, codes, first)

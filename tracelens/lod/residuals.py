@@ -28,15 +28,20 @@ SMALLEST_CEILING: Final = 0.1
 class Residuals:
     """Compute time of every rank in every step, [rank, step] in ns; NaN where the rank was absent.
 
-    `residual_ns` is compute time less that of the peers: the lower median over the ranks of a step,
-    or, where there is one rank, its own median over the steps.
+    `peers_ns` is the compute time of the peers: the lower median over the ranks of a step, [1, step],
+    or, where there is one rank, its own median over the steps, [rank, 1].
     """
 
     ranks: tuple[int, ...]
     steps: tuple[int, ...]
     compute_ns: Floats
-    residual_ns: Floats
+    peers_ns: Floats
     ceiling_ns: float
+
+    @cached_property
+    def residual_ns(self) -> Floats:
+        """Compute time less that of the peers, [rank, step]."""
+        return np.asarray(self.compute_ns - self.peers_ns)
 
     @cached_property
     def total_ns(self) -> Floats:
@@ -61,8 +66,16 @@ def compare(
 ) -> Residuals:
     """Compare rows of time, [rank, step], with each other; `step_ns` is how long a step usually is."""
     axis = 0 if len(ranks) > 1 else 1
-    residual = compute - _lower_median(compute, axis) if compute.size else compute
-    return Residuals(ranks, steps, compute, residual, _ceiling(compute, residual, step_ns))
+    peers = _lower_median(compute, axis) if compute.size else np.zeros((1, 1))
+    ceiling = _ceiling(compute, compute - peers, step_ns)
+    return Residuals(ranks, steps, compute, peers, ceiling)
+
+
+def measured(times: Times, peers_ns: Floats, ceiling_ns: float) -> Residuals:
+    """Return what `measure` did, by what was kept of it: nothing is sorted again."""
+    return Residuals(
+        times.ranks, times.steps, times.spent(COMPUTE_CATEGORIES), peers_ns, ceiling_ns
+    )
 
 
 def step_lanes(residuals: Residuals, steps: pl.DataFrame, lanes: Sequence[Lane]) -> Lanes:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, cast
@@ -30,7 +31,7 @@ from tracelens.model.fmt import shown_name
 from tracelens.schema.json_text import loads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from tracelens.accounting.phases import Phases
@@ -107,13 +108,18 @@ class Run:
     threads: pl.DataFrame
     windows: pl.DataFrame
     times: Times
-    residuals: Residuals
+    measured: Callable[[], Residuals]
     loads: pl.DataFrame
     traffic: pl.DataFrame
     tables: Mapping[str, pl.DataFrame]
     scene: Scene
     moved: Mapping[int, Moved]
     calls: pl.LazyFrame  # as `tracelens.lod.search` wants them
+
+    @cached_property
+    def residuals(self) -> Residuals:
+        """Every rank's residual in every step, of all its compute time; made when first asked for."""
+        return self.measured()
 
     @classmethod
     def of(cls, trace: Trace, report: Report) -> Run:
@@ -138,7 +144,7 @@ def outlined(trace: Trace, report: Report) -> tuple[Run, Iterator[Lanes]]:
         threads=trace.threads.select("process", "thread", "name", "device"),
         windows=windows,
         times=times,
-        residuals=rank_residuals,
+        measured=lambda: rank_residuals,
         loads=loads.loads,
         traffic=loads.traffic,
         tables=tables_of(report),

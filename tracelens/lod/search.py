@@ -74,8 +74,7 @@ def find(lanes: Lanes, wanted: str, seen: Window) -> list[Match]:
 
 def portions(lanes: Lanes, seen: Window, chosen: Sequence[int]) -> list[slice]:
     """Return the items of some lanes in a window, in pieces that fit into memory."""
-    first, last = lanes.bounds(seen.start_ns, seen.end_ns)
-    merged = _merged(first[chosen], last[chosen])
+    merged = _merged(*lanes.bounds(seen.start_ns, seen.end_ns, list(chosen)))
     return [
         slice(begin, min(begin + MOST_ITEMS, end))
         for start, end in merged

@@ -11,28 +11,16 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.analyses.stragglers.location import Stack, by_stack, tree
 from tracelens.lod.lanes import CODES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from tracelens.analyses.stragglers.location import Stack
     from tracelens.arrays import Array
     from tracelens.lod.lanes import Lanes
     from tracelens.lod.viewport import Window
 
-__all__ = [
-    "CALL_COLUMNS",
-    "FRAME_COLUMNS",
-    "MOST_CALLS",
-    "MOST_FRAMES",
-    "Stack",
-    "calls",
-    "frames",
-    "pieces",
-    "spent",
-    "when",
-]
 
 MOST_CALLS: Final = 500
 MOST_FRAMES: Final = 200
@@ -68,12 +56,16 @@ def pieces(lanes: Lanes, lane: int, window: Window, category: str | None) -> pl.
 
 def spent(samples: pl.DataFrame, inside: pl.DataFrame) -> Mapping[Stack, float]:
     """Return how much of some pieces' time each stack took, ns; empty if too little of it was seen."""
+    from tracelens.analyses.stragglers.location import by_stack  # noqa: PLC0415 - few runs have any
+
     found = by_stack(samples, inside)
     return {} if set(found) <= {()} else found
 
 
 def calls(mine: Mapping[Stack, float], peers: Sequence[Mapping[Stack, float]]) -> pl.DataFrame:
     """Return the calls that took longest, callers before callees, in `CALL_COLUMNS`."""
+    from tracelens.analyses.stragglers.location import tree  # noqa: PLC0415 - few runs have any
+
     if not mine:
         return pl.DataFrame(schema=CALL_COLUMNS)
     (own, *others) = tree([dict(mine), *(dict(peer) for peer in peers)])

@@ -11,7 +11,7 @@ import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,8 @@ from tracelens.accounting.phases import CATEGORIES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from tracelens.arrays import Flags, Floats
+    from tracelens.arrays import Flags, Floats, Ints
+    from tracelens.lod.packed import Rows
 
 
 EVERY: Final = slice(None)
@@ -31,19 +32,34 @@ AT_ONCE: Final = 1 << 21  # numbers
 SAMPLED: Final = 2_000_000  # times of ranks in steps; of longer runs every n-th step
 
 
+class Sums(NamedTuple):
+    """Sums over the ranks: time in ns, [category, step], and how many ranks took part, [step]."""
+
+    ns: Floats
+    there: Ints
+
+    @classmethod
+    def of(cls, ns: Block | Sequence[Rows], there: Flags | Rows) -> Sums:
+        """Add up what `Times` hold."""
+        sums = [part[EVERY].sum(axis=1, dtype=np.float64) for part in ns]
+        return cls(np.array(sums).reshape(len(ns), -1), there[EVERY].sum(axis=1))
+
+
 @dataclass(frozen=True)
 class Times:
-    """`ns` is [category, rank, step]; `there` is whether a rank took part in a step, [rank, step].
+    """`ns` has each category's times, [step, rank]; `there` is whether a rank took part, [step, rank].
 
-    `usual_ns` is the median length of a rank's step.
+    `usual_ns` is the median length of a rank's step. Of an index, both are decoded where they are looked
+    at, and their sums over the ranks are `known`.
     """
 
     ranks: tuple[int, ...]
     steps: tuple[int, ...]
     categories: tuple[str, ...]
-    ns: Block
-    there: Flags
+    ns: Block | Sequence[Rows]
+    there: Flags | Rows
     usual_ns: float
+    known: Sums | None = None
 
     @classmethod
     def of(cls, times: pl.DataFrame, ranks: Iterable[int]) -> Times:
@@ -54,10 +70,10 @@ class Times:
         category = inside["category"].cast(pl.Enum(CATEGORIES)).to_physical().to_numpy()
         present = np.flatnonzero(np.bincount(category, minlength=len(CATEGORIES)))
         rank = np.argsort(rows)[np.searchsorted(np.sort(rows), inside["rank"].to_numpy())]
-        place = np.searchsorted(present, category), rank, steps.search_sorted(inside["step"])
+        place = np.searchsorted(present, category), steps.search_sorted(inside["step"]), rank
         most = inside["ns"].max()
         kind = np.min_scalar_type(most if isinstance(most, int) else 0)
-        shape = (len(present), len(rows), len(steps))
+        shape = (len(present), len(steps), len(rows))
         ns = np.zeros(shape, max(kind, np.dtype(np.uint32)))
         ns[place] = inside["ns"].to_numpy()
         there = np.zeros(ns.shape[1:], np.bool_)
@@ -72,18 +88,22 @@ class Times:
 
         `columns` are places in `steps`: of a long run with many ranks, not all fit into memory at once.
         """
-        sums = np.where(self.there[:, columns], 0.0, np.nan)
+        sums = np.where(self.there[columns], 0.0, np.nan)
         wanted = set(categories)
         for index, category in enumerate(self.categories):
             if category in wanted:
-                sums += self.ns[index, :, columns]
-        return sums
+                sums += self.ns[index][columns]
+        return np.ascontiguousarray(sums.T)
 
     @cached_property
+    def sums(self) -> Sums:
+        """The sums over the ranks."""
+        return self.known or Sums.of(self.ns, self.there)
+
+    @property
     def mean(self) -> Floats:
         """The mean over the ranks that were there, [category, step] in ns."""
-        present = np.maximum(self.there.sum(axis=0), 1)
-        return np.asarray(self.ns.sum(axis=1, dtype=np.float64) / present)
+        return np.asarray(self.sums.ns / np.maximum(self.sums.there, 1))
 
     def in_step(self, category: str, step: int) -> dict[int, int]:
         """Return every rank's time in one category of one step; none where there is no such step."""
@@ -91,14 +111,15 @@ class Times:
         if column == len(self.steps) or self.steps[column] != step:
             return {}
         known = category in self.categories
-        row = self.ns[self.categories.index(category), :, column] if known else 0
+        at = slice(column, column + 1)
+        row = self.ns[self.categories.index(category)][at][0] if known else 0
         spent = np.broadcast_to(row, len(self.ranks))
-        there = self.there[:, column]
+        there = self.there[at][0]
         return {rank: int(ns) for rank, ns, t in zip(self.ranks, spent, there, strict=True) if t}
 
     def shares(self) -> Floats:
         """Return what share of all ranks' time each category took, [category, step]."""
-        sums = self.ns.sum(axis=1, dtype=np.float64)
+        sums = self.sums.ns
         return np.asarray(sums / np.maximum(sums.sum(axis=0), 1.0))
 
 
@@ -183,7 +204,7 @@ class StepTimes:
             filled = np.nan_to_num(spent, nan=-1)
             longest.append(filled.max(axis=0))
             rows.append(filled.argmax(axis=0))
-        every = max(-(-times.there.size // SAMPLED), 1)
+        every = max(-(-len(times.steps) * len(times.ranks) // SAMPLED), 1)
         ranks = tuple(times.ranks[row] for row in np.concatenate(rows).tolist())
         sample = times.spent(categories, slice(None, None, every))
         found = np.concatenate(usual), np.concatenate(longest)

@@ -44,7 +44,7 @@ class CallRows:
 
 
 _NONE: Final[Any] = np.zeros(0, np.int32)
-NO_CALLS: Final = CallRows((), *((_NONE,) * 11), (), ())  # type: ignore[call-arg]  # mypy counts no tuple
+NO_CALLS: Final = CallRows((), *((_NONE,) * 11), (), ())
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 from plotly import graph_objects as go
 
-from tracelens.analyses.overlap.gradient_latency import steps_to_write
 from tracelens.model import fmt
 from tracelens_dashboard import text
 from tracelens_dashboard.figures import axes, histogram, stacked_steps
@@ -275,6 +274,10 @@ def idle_time(
 
 def idle_summary(background: pl.DataFrame, mebibytes: float, gbytes_per_s: float) -> str:
     """Return in how many steps so much can be transferred without delaying the job."""
+    from tracelens.analyses.overlap.gradient_latency import (  # noqa: PLC0415 - a server starts without
+        steps_to_write,
+    )
+
     least = background.sort("usable_ns").row(0, named=True)
     begin = (
         f"Rank {least['rank']} has the least idle time: {text.duration(least['usable_ns'])} of "

@@ -41,10 +41,11 @@ def by_host(residuals: Residuals, hosts: Mapping[int, str], theme: Theme) -> Dra
     """Draw a row a host: the worst of its ranks, as a mean would hide a single one."""
     if not residuals.steps:
         return empty(theme, "No steps recorded.")
-    names = list(dict.fromkeys(hosts[rank] for rank in residuals.ranks))
-    members = [[i for i, r in enumerate(residuals.ranks) if hosts[r] == name] for name in names]
-    rows = _worst(residuals.residual_ns, members, 0)
-    return _draw(residuals, rows, [text.safe(name) for name in names], theme, None)
+    members: dict[str, list[int]] = {}
+    for place, rank in enumerate(residuals.ranks):
+        members.setdefault(hosts[rank], []).append(place)
+    rows = _worst(residuals.residual_ns, list(members.values()), 0)
+    return _draw(residuals, rows, [text.safe(name) for name in members], theme, None)
 
 
 def worst_cell(residuals: Residuals, rows: Sequence[int], step: int) -> tuple[int, int]:
@@ -132,10 +133,9 @@ def _medians(cells: Floats) -> Floats:
 
 def _worst(cells: Floats, groups: Sequence[Any], axis: int) -> Floats:
     """Reduce groups of rows (0) or columns (1) to their maximum; NaN where all are."""
-    filled = np.where(np.isnan(cells), -np.inf, cells)
-    parts = [np.take(filled, group, axis=axis).max(axis=axis) for group in groups]
-    found = np.stack(parts, axis=axis)
-    return np.where(np.isinf(found), np.nan, found)
+    begins = np.cumsum([0, *map(len, groups[:-1])])
+    ordered = np.take(cells, np.concatenate([np.asarray(group) for group in groups]), axis=axis)
+    return np.asarray(np.fmax.reduceat(ordered, begins, axis=axis))
 
 
 def _colour_bar(theme: Theme) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from tracelens.load import runs_in
 from tracelens.lod import opening
 from tracelens.lod.run_data import Glance
 from tracelens.model.fmt import shown_name
-from tracelens_dashboard.runs import memory
 from tracelens_dashboard.runs.store import Store
 
 if TYPE_CHECKING:
@@ -208,7 +207,7 @@ class Runs:
         """Keep a run open, and close those that were not asked for the longest."""
         entry.stage = NEW
         with self._lock:
-            self._open[entry.id] = store, memory.held_bytes(store)
+            self._open[entry.id] = store, store.held_bytes
             while len(self._open) > 1 and self._too_much():
                 self._open.popitem(last=False)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import polars as pl
 
 from tracelens.lod import opening, rank_detail, residuals, run_data, search
@@ -18,6 +20,7 @@ from tracelens.lod.viewport import Window
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tracelens.arrays import Array
     from tracelens.lod.opening import Progress
     from tracelens.lod.query import Scene
     from tracelens.lod.residuals import Residuals
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
     from tracelens.lod.step_times import Times
     from tracelens.model.result import Report
     from tracelens.model.trace import Trace
+
+_SPAN_BYTES: Final = 150  # of a span with all its columns, in a trace that has no index
+_CELL_BYTES: Final = 16  # of a rank in a step: its compute time, and its residual
 
 
 class Store:
@@ -71,6 +77,13 @@ class Store:
         """Open a trace by its index; None if there is none."""
         shown = opening.indexed(path)
         return cls(shown, path, run_id) if shown else None
+
+    @property
+    def held_bytes(self) -> int:
+        """Estimate what it keeps in memory, beside mapped files and decoded blocks."""
+        spans = 0 if self.on_disk else self.report.summary.spans * _SPAN_BYTES
+        residual = _CELL_BYTES * len(self.times.ranks) * len(self.times.steps)
+        return spans + residual + _held(self.run)
 
     def refine(self) -> None:
         """Let the levels that the run's index lacks be made, beside all else."""
@@ -226,3 +239,24 @@ class Store:
         mine = self._recorded.of(process).filter(pl.col("stream").is_in(number.implode()))
         mine = mine.with_columns(start_ns="device_start_ns", end_ns=end)
         return mine.filter(inside).sort("depth", "start_ns")
+
+
+def _held(value: Any) -> int:
+    if isinstance(value, np.ndarray):
+        return 0 if _mapped(value) else value.nbytes
+    if isinstance(value, pl.DataFrame):
+        return int(value.estimated_size())
+    if isinstance(value, dict):  # one that reads when it is asked holds little
+        return sum(_held(part) for part in value.values())
+    if isinstance(value, tuple | list):
+        return sum(_held(part) for part in value)
+    if is_dataclass(value):
+        return sum(_held(getattr(value, field.name)) for field in fields(value))
+    return 0
+
+
+def _mapped(array: Array) -> bool:
+    base: Any = array
+    while isinstance(base, np.ndarray) and not isinstance(base, np.memmap):
+        base = base.base
+    return isinstance(base, np.memmap)

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tracelens.lod import files, query, viewport
+from tracelens.lod import query, viewport
 from tracelens.lod.viewport import Window
 from tracelens_dashboard import text
 from tracelens_dashboard.figures.timeline.frame import SECOND, Frame
-from tracelens_dashboard.runs import memory
 from tracelens_dashboard.view.state import MOST_PINS, ViewState
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from tracelens_dashboard.runs.store import Store
 
 
-MOST_MAPPED: Final = 400 << 20
 FEWEST_COLUMNS: Final = 160
 MOST_COLUMNS: Final = 2400
 
@@ -100,11 +98,8 @@ def opened(store: Store, view: Any, rank: Any, *, wide: Any = None) -> Frame | N
 
 
 def picture(now: Frame) -> Picture:
-    """Draw it; memory that mapped files took meanwhile is given back, if it is much."""
-    drawn = query.look(now.scene, now.seen, now.plan, now.columns)
-    if memory.mapped_bytes() > MOST_MAPPED:
-        files.let_go(now.scene.lanes)
-    return drawn
+    """Draw it."""
+    return query.look(now.scene, now.seen, now.plan, now.columns)
 
 
 def at(now: Frame, click: Any) -> tuple[int, int] | None:

@@ -56,10 +56,10 @@ def test_the_slow_steps_are_a_regime() -> None:
 
 def test_a_long_run_keeps_its_longest_step() -> None:
     """Of 50,000 steps as few points are drawn as there are pixels, and the longest is among them."""
-    ns = np.full((1, 3, 50_000), 1_000_000, np.uint32)
-    ns[0, 1, 31_234] = 9_000_000
+    ns = np.full((1, 50_000, 3), 1_000_000, np.uint32)
+    ns[0, 31_234, 1] = 9_000_000
     times = Times(
-        (0, 1, 2), tuple(range(50_000)), ("user",), ns, np.ones((3, 50_000), np.bool_), 1e6
+        (0, 1, 2), tuple(range(50_000)), ("user",), ns, np.ones((50_000, 3), np.bool_), 1e6
     )
     found = StepTimes.of(times, ("user",))
     drawing = step_durations.over_run(found, regimes.find(found.usual_ns), [], "step time", LIGHT)
@@ -72,10 +72,10 @@ def test_a_long_run_keeps_its_longest_step() -> None:
 
 def test_the_map_says_whom_a_cell_stands_for() -> None:
     """4096 ranks are drawn in few rows, and the one late rank is the darkest cell, and named."""
-    ns = np.full((1, 4096, 500), 1_000_000, np.uint32)
-    ns[0, 3017, 77] = 3_000_000
+    ns = np.full((1, 500, 4096), 1_000_000, np.uint32)
+    ns[0, 77, 3017] = 3_000_000
     times = Times(
-        tuple(range(4096)), tuple(range(500)), ("user",), ns, np.ones((4096, 500), np.bool_), 1e6
+        tuple(range(4096)), tuple(range(500)), ("user",), ns, np.ones((500, 4096), np.bool_), 1e6
     )
     grid = StepGrid.of(times, ("user",), axes.MOST_ROWS, axes.MOST_COLUMNS)
     drawing = step_durations.by_rank(grid, LIGHT, (70, 80))

@@ -13,7 +13,6 @@ from tracelens import load
 from tracelens.errors import TraceNotFound, UnusableInput
 from tracelens.simulator.synthetic import Scenario
 from tracelens_dashboard.app.server import create_app
-from tracelens_dashboard.runs import memory
 from tracelens_dashboard.runs.catalog import Runs
 from tracelens_dashboard.runs.store import Store
 
@@ -114,7 +113,7 @@ def test_few_runs_stay_open(folder: Path) -> None:
     _, second, first = runs.look()
     kept = runs.open(first)
     assert kept is not None
-    assert memory.held_bytes(kept) > 1
+    assert kept.held_bytes > 1
     assert runs.open(first) is kept
     assert runs.open(second) is not None
     assert runs.open(first) is not kept
@@ -125,7 +124,7 @@ def test_memory_of_mapped_files_does_not_count(folder: Path) -> None:
     mapped = Store.indexed(folder / "first")
     assert mapped
     whole = Store.open(None, lambda: load.open(folder / "first"))
-    assert memory.held_bytes(whole) > memory.held_bytes(mapped)
+    assert whole.held_bytes > mapped.held_bytes
 
 
 def test_nothing_at_a_place_is_told_at_once(tmp_path: Path) -> None:

@@ -27,9 +27,9 @@ LATE_NS: Final = 300_000
 
 def crowd(ranks: int, steps: int, late_rank: int, late_step: int) -> Run:
     """Return a run of whole steps in which `late_rank` is late in `late_step`, and nothing else."""
-    own = np.full((1, ranks, steps), USUAL_NS, np.uint32)
-    own[0, late_rank, late_step] = LATE_NS
-    there = np.ones((ranks, steps), np.bool_)
+    own = np.full((1, steps, ranks), USUAL_NS, np.uint32)
+    own[0, late_step, late_rank] = LATE_NS
+    there = np.ones((steps, ranks), np.bool_)
     times = Times(
         tuple(range(ranks)), tuple(range(steps)), ("backprop",), own, there, float(STEP_NS)
     )
@@ -49,7 +49,7 @@ def crowd(ranks: int, steps: int, late_rank: int, late_step: int) -> Run:
             {"step": range(steps), "start_ns": starts, "end_ns": starts + STEP_NS}
         ),
         times=times,
-        residuals=late,
+        measured=lambda: late,
         loads=none,
         traffic=none,
         tables={},

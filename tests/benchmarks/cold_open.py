@@ -1,0 +1,111 @@
+"""What a person waits for who serves a run that nobody looked at since the machine was started.
+
+The files of the index are taken out of the system's memory first; the libraries are as the system has
+them. A fresh process then imports what `tracelens serve` does, opens the run, builds the application,
+and draws the overview and the timeline once. It tells processor seconds, which include the start of
+Python, and what came from the disk.
+
+Run: python tests/benchmarks/cold_open.py TRACE [TRACE ...]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+__all__ = ["cold_open"]
+
+STAGES: Final = {
+    "libraries": "libraries are imported",
+    "index": "the run is open",
+    "overview": "the overview is drawn",
+    "timeline": "the timeline is drawn",
+}
+_ONE: Final = "--here"
+
+
+def cold_open(trace: Path) -> dict[str, str]:
+    """Open a run in a fresh process; return, by stage, what it took until then."""
+    from tracelens.lod import index  # noqa: PLC0415 - not in the process that is measured
+
+    folder = index.find(trace)
+    assert folder, f"{trace} has no index: tracelens index {trace}"
+    for file in folder.iterdir():
+        forget(file)
+    command = [sys.executable, __file__, _ONE, str(trace)]
+    answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    found: dict[str, str] = json.loads(answer.stdout.splitlines()[-1])
+    return {f"cold, until {STAGES[stage]}": value for stage, value in found.items()}
+
+
+def forget(file: Path) -> None:
+    """Let the system take a file out of its memory."""
+    with file.open("rb") as opened:
+        os.fdatasync(opened.fileno())
+        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def look(trace: Path) -> dict[str, str]:
+    """Do what a server does until pages stand there."""
+    began, told = time.perf_counter(), {}
+    from tracelens_dashboard import theme  # noqa: PLC0415 - what they import counts
+    from tracelens_dashboard.app.server import create_app  # noqa: PLC0415
+    from tracelens_dashboard.figures import overview as charts  # noqa: PLC0415
+    from tracelens_dashboard.figures import stragglers  # noqa: PLC0415
+    from tracelens_dashboard.figures.timeline import plot  # noqa: PLC0415
+    from tracelens_dashboard.pages import overview  # noqa: PLC0415
+    from tracelens_dashboard.runs.store import Store  # noqa: PLC0415
+    from tracelens_dashboard.view import viewport  # noqa: PLC0415
+    from tracelens_dashboard.view.state import ViewState  # noqa: PLC0415
+
+    before = from_disk()
+    told["libraries"] = so_far(began, before)
+    store = Store.indexed(trace)
+    assert store
+    create_app(store)
+    told["index"] = so_far(began, before)
+    overview.layout(store, ViewState())
+    charts.waterfall(store.report.efficiency, theme.LIGHT)
+    charts.step_parts(store.times, theme.LIGHT)
+    stragglers.by_host(store.residuals, store.hosts, theme.LIGHT)
+    told["overview"] = so_far(began, before)
+    frame = viewport.frame(store, None, [], None)
+    plot.draw(frame, viewport.picture(frame), theme.LIGHT)
+    told["timeline"] = so_far(began, before)
+    return told
+
+
+def so_far(began: float, before: int) -> str:
+    """Tell processor seconds since the process began, the clock's, and bytes of the index read."""
+    wall = time.perf_counter() - began
+    read = (from_disk() - before) / 1e6
+    return (
+        f"{time.process_time():.2f} s of processors ({wall:.1f} s by the clock), {read:.1f} MB read"
+    )
+
+
+def from_disk() -> int:
+    """Return how many bytes this process has had read from disks."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes"))
+
+
+def main() -> int:
+    """Tell of each trace what it took."""
+    if sys.argv[1] == _ONE:
+        sys.stdout.write(json.dumps(look(Path(sys.argv[2]))) + "\n")
+        return 0
+    for trace in map(Path, sys.argv[1:]):
+        sys.stdout.write(f"{trace.name}\n")
+        for stage, took in cold_open(trace).items():
+            sys.stdout.write(f"  {stage}: {took}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -20,7 +20,7 @@ from tracelens.errors import TraceLensError
 from tracelens.exports.content import Saved
 from tracelens.exports.output import new_folder, size_of
 from tracelens.model.fmt import shown_name
-from tracelens.model.recorded import write_process
+from tracelens.readers.native.recorded import write_process
 from tracelens.schema.arrow import SAMPLE_RATE_KEY, SAMPLE_SCHEMA, mapped
 from tracelens.schema.side import ClockReading, Communicator, Process, SideTables, Thread
 from tracelens.schema.vocabulary import (

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-import tracelens
 from tracelens.lod import files, index
 from tracelens.schema.ownership import is_ours
 
@@ -98,7 +97,7 @@ def _name(trace: Path) -> str | None:
 @cache
 def _code() -> str:
     """Return a digest of what this code is made of: names, sizes and times of its files."""
-    root = Path(tracelens.__file__).parent
+    root = Path(__file__).parents[1]
     described = []
     for folder, inner, names in os.walk(root):
         inner[:] = [name for name in inner if name != "__pycache__"]

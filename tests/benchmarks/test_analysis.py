@@ -18,7 +18,7 @@ from benchmarks.analyzers.converted import DEVICE, convert
 from support.launch.patience import PATIENCE_S
 
 import tracelens as tl
-from tracelens.reports import REPORTS
+from tracelens.reports import report_format
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,7 +78,7 @@ def test_times_of_kernels_are_theirs(folder: Path) -> None:
 def test_what_is_converted_is_explained(folder: Path) -> None:
     """All ranks, steps and kinds of work are there, and every reduction is matched."""
     trace = tl.open(folder / "trace")
-    shown = json.loads(REPORTS["json"].render(tl.analyze(trace)))["trace"]
+    shown = json.loads(report_format("json").render(tl.analyze(trace)))["trace"]
     assert (shown["ranks_seen"], shown["steps"]) == (RANKS, STEPS)
     kinds = trace.spans.select("kind").collect()["kind"].value_counts()
     count = dict(kinds.cast({"kind": str}).iter_rows())

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.phases import CATEGORIES, SEGMENT_COLUMNS, TIME_COLUMNS, Pieces, Segments
+from tracelens.accounting.pieces import PackedPieces
 from tracelens.lod import lanes, residuals
 from tracelens.lod.query import Scene
 from tracelens.lod.step_times import Times
@@ -75,7 +76,7 @@ def run_of(
 def _pieces(table: pl.DataFrame, stepped: pl.DataFrame, steps: int) -> Segments:
     """Cut every rank's time as `phases.run` would."""
     cut = []
-    for rank, mine in enumerate(table.partition_by("process", maintain_order=True)):
+    for mine in table.partition_by("process", maintain_order=True):
         pieces = Pieces(
             bounds=np.append(mine["start_ns"].to_numpy(), mine["end_ns"][-1]),
             step=mine["step"].to_numpy(),
@@ -84,9 +85,9 @@ def _pieces(table: pl.DataFrame, stepped: pl.DataFrame, steps: int) -> Segments:
             spent=np.zeros((steps, len(CATEGORIES)), np.int64),
             hidden=np.zeros(steps, np.int64),
         )
-        cut.append((pieces, rank * steps))
-    words = pl.Series([], dtype=pl.Categorical)
-    return Segments(tuple(cut), stepped.select("process", "rank", "step"), words)
+        cut.append(PackedPieces.of(pieces, pieces.name))
+    begins = tuple(range(0, (len(cut) + 1) * steps, steps))
+    return Segments(tuple(cut), begins, stepped.select("process", "rank", "step"), ())
 
 
 def scene_of(

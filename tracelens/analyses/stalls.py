@@ -20,7 +20,7 @@ from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.replay.counterfactual import price
 from tracelens.stats.changepoint import PERSISTENT, course, greatest_run
-from tracelens.stats.robust import deviation
+from tracelens.stats.robust import deviation, medians
 
 if TYPE_CHECKING:
     from tracelens.accounting.compute_time import ComputeTime
@@ -247,7 +247,7 @@ def find_slowdown(own: ComputeTime) -> Slowdown | None:
     fewest = max(FEWEST_OF_LEVEL, SHORTEST_LEVEL * len(rows))
     if len(rows) < 2 * fewest:
         return None
-    typical = np.nanmedian(computed, axis=1)
+    typical = medians(computed, axis=1)
     first, last = greatest_run(typical - np.mean(np.quantile(typical, _EXTREMES)))
     inside = np.zeros(len(rows), np.bool_)
     inside[first : last + 1] = True
@@ -257,7 +257,7 @@ def find_slowdown(own: ComputeTime) -> Slowdown | None:
     ranks = there[0] & there[1]
     if not ranks.any():
         return None
-    upper, lower = (np.nanmedian(computed[part][:, ranks], axis=0) for part in (inside, ~inside))
+    upper, lower = (medians(computed[part][:, ranks], axis=0) for part in (inside, ~inside))
     middle = float(np.median(upper) + np.median(lower)) / 2
     above, below = np.mean(typical[inside] > middle), np.mean(typical[~inside] < middle)
     level = float(np.median(upper - lower))

@@ -261,9 +261,11 @@ class Pipeline:
         own, names = self.own, (late.phase, *late.also)
         values = np.nan_to_num(own.own[[name in names for name in own.phases]].sum(axis=0))
         steps = own.steps[part.rows]
-        pieces = pl.concat([self.pieces.of(name, steps) for name in names]).sort("start_ns")
-        done = np.zeros_like(part.came)
-        for rank in np.flatnonzero(late.effect.any(axis=0)):
+        done, who = np.zeros_like(part.came), np.flatnonzero(late.effect.any(axis=0))
+        theirs = pl.col("rank").is_in([own.ranks[rank] for rank in who])
+        found = [self.pieces.of(name, steps).filter(theirs) for name in names]
+        pieces = pl.concat(found).sort("start_ns")
+        for rank in who:
             inside = pieces.filter(pl.col("rank") == own.ranks[rank])
             left = part.left_ns[:, rank]
             at = left[:, None] + part.came[:, :, rank].astype(np.int64)

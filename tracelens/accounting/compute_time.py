@@ -68,6 +68,11 @@ class ComputeTime:
         rows = self.length[self.settled] if self.settled.any() else self.length
         return float(np.nanmedian(rows)) if rows.size else 0.0
 
+    @cached_property
+    def usual_ns(self) -> float:
+        """The compute time of a typical rank in a typical step."""
+        return float(np.nanmedian(self.total[self.settled]))
+
 
 def measure_compute_time(trace: Trace, phases: Phases) -> ComputeTime:
     """Build the matrices of all main workers; phases that never occur are left out."""

@@ -87,7 +87,7 @@ def _slow(own: ComputeTime, phase: str, least: Floats, job: int) -> list[Finding
     values = least[rows] / own.step_ns
     residual = values - np.median(values)
     spread = deviation(residual)
-    usual = float(np.nanmedian(own.total[own.settled])) / own.step_ns
+    usual = own.usual_ns / own.step_ns
     level = max(SLOW.get(phase, SLOW_OTHERWISE) * usual, _DEVIATIONS * spread)
     chosen, pattern = _lasting(residual, level) or (np.flatnonzero(residual > level), "sparse")
     saving = float(np.maximum(residual[chosen], 0).sum() * own.step_ns / job)

@@ -70,8 +70,14 @@ bench-conversion: $(VENV)/test.stamp ## what it costs to turn recordings into Ar
 soak: $(VENV)/test.stamp ## whether a long recording stays small and quiet: files, memory, processor time, spans lost (3 minutes)
 	PYTHONPATH=.:instrument:tests $(BIN)/python tests/benchmarks/soak.py $(ARGS)
 
-bench-scale: $(VENV)/test.stamp ## time and memory to explain large runs, up to 17 million events (some minutes)
-	PYTHONPATH=. $(BIN)/python tests/benchmarks/scale.py --stages $(SIZES)
+# KEEP: a folder for the runs, which serve again (0.9 GB in all); ARGS="--arms report": one arm of four.
+bench-scale: $(VENV)/test.stamp ## what explaining large runs takes, of what it takes to read them (QUICK=1: small runs; PUBLISH=1: write docs/scale.md)
+	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/scale.py $(if $(QUICK),--quick) $(if $(PUBLISH),--publish) $(if $(KEEP),--keep $(KEEP)) $(ARGS)
+
+# SAMPLE: a rank's Kineto file, to be copied for all ranks; without one trainings are simulated.
+bench-peers-analysis: $(VENV)/test.stamp $(VENV)-hta/hta.stamp ## Holistic Trace Analysis beside `tracelens analyze` (QUICK=1, PUBLISH=1, KEEP=: as above)
+	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/analysis.py --hta $(VENV)-hta/bin/python $(if $(SAMPLE),--sample $(SAMPLE)) \
+	  $(if $(QUICK),--quick) $(if $(PUBLISH),--publish) $(if $(KEEP),--keep $(KEEP)) $(ARGS)
 
 bench-stragglers: $(VENV)/test.stamp ## false alarms and recall of the straggler tests
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/stragglers.py
@@ -130,7 +136,7 @@ sample-gpu: ## record a training on this machine's GPUs into TRACE, check its de
 	$(ON_GPU) support.gpu_sample $(or $(TRACE),traces/ddp-gpu) $(ARGS)
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) .venv-tensorflow .venv-horovod .venv-trainers .venv-jax $(PEERS) traces .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-tensorflow .venv-horovod .venv-trainers .venv-jax .venv-hta $(PEERS) traces .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 .PHONY: browser
 browser: # the browser tests use the system's Chromium
@@ -158,6 +164,12 @@ $(VENV)/test.stamp: pyproject.toml $(NATIVE) | $(VENV)/bin/python
 
 $(VENV)/mutate.stamp: $(VENV)/test.stamp
 	$(PIP) 'cosmic-ray>=8.4'
+	touch $@
+
+# In an environment of its own; if it cannot be installed, bench-peers-analysis says so.
+$(VENV)-hta/hta.stamp: tests/benchmarks/analyzers/requirements.txt
+	$(PYTHON) -m venv $(VENV)-hta
+	$(VENV)-hta/bin/python -m pip install --quiet --disable-pip-version-check -r $< || echo "HTA cannot be installed here"
 	touch $@
 
 # Beside what the tests use; a recorder that cannot be installed is left out, and bench-recorder says why.

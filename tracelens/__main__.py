@@ -1,7 +1,8 @@
-"""`python -m tracelens` is `tracelens`."""
+"""`python -m tracelens` is `tracelens`; worker processes import this module and do not run it."""
 
 import sys
 
 from tracelens.cli import main
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

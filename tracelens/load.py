@@ -9,18 +9,22 @@ import polars as pl
 
 from tracelens.align import DEFAULT_TRANSFORMS, devices
 from tracelens.errors import EmptyTrace, InvalidArgument, NotATrace, TraceNotFound
+from tracelens.model.events import Numbered, Source
+from tracelens.model.fmt import shown_name
 from tracelens.model.trace import Trace
 from tracelens.readers import READERS
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+    from concurrent.futures import Executor
 
     from tracelens.model.trace import Moved
     from tracelens.readers.base import Progress
     from tracelens.readers.native.reader import NativeReader
     from tracelens.readers.table import TableReader
 
+_OF_PROCESSES: Final = ("processes", "threads", "clocks", "samples")
 DEEPEST: Final = 3  # folders below one that is given: experiment, day, run
 
 
@@ -30,6 +34,7 @@ def open(  # noqa: A001 - reads as tracelens.open
     *,
     map: Mapping[str, str] | None = None,  # noqa: A002 - called what the command line calls it
     one_clock: bool = False,
+    executor: Executor | None = None,
 ) -> Trace:
     """Read a trace and prepare it.
 
@@ -38,13 +43,44 @@ def open(  # noqa: A001 - reads as tracelens.open
         progress: Called with (done, total) processes.
         map: For a table: what its columns and words are called in TraceLens (docs/tables.md).
         one_clock: For a table: all its times come from one clock.
+        executor: Reads the files of a folder; None = in threads of this process.
 
     Raises:
         TraceNotFound: there is nothing at `path`.
         UnusableInput: there is, but nothing of it can be read.
         InvalidArgument: `map` or `one_clock` for what is no table, or a `map` that says nothing.
     """
-    place = Path(path)
+    return prepare(_read(Path(path), progress, map, executor, one_clock=one_clock))
+
+
+def open_joined(
+    paths: Sequence[Path],
+    progress: Progress | None = None,
+    *,
+    map: Mapping[str, str] | None = None,  # noqa: A002 - called what the command line calls it
+    one_clock: bool = False,
+    executor: Executor | None = None,
+) -> Trace:
+    """Read several folders of one run, join them, and prepare them; arguments as above.
+
+    Processes are numbered in the order of `paths`; the trace's own `path` is that of a single one.
+
+    Raises:
+        UnusableInput: nothing of one of them can be read.
+        InvalidArgument: as above, or two of them hold the same rank.
+    """
+    read = (_read(path, progress, map, executor, one_clock=one_clock) for path in paths)
+    return prepare(_join(list(read)))
+
+
+def _read(
+    place: Path,
+    progress: Progress | None,
+    map: Mapping[str, str] | None,  # noqa: A002 - called what the command line calls it
+    executor: Executor | None,
+    *,
+    one_clock: bool,
+) -> Trace:
     if not place.exists():
         raise TraceNotFound(
             f"There is no '{place}': expected a trace folder or a table of spans; "
@@ -56,10 +92,10 @@ def open(  # noqa: A001 - reads as tracelens.open
             raise InvalidArgument(
                 f"'{place}' is no table of spans, so there is nothing for --map or --one-clock."
             )
-        return prepare(reader.read(place, progress))
+        return reader.read(place, progress)
     for known in READERS:
         if known.sniff(place):
-            return prepare(known.read(place, progress))
+            return known.read(place, progress, executor)
     raise _unknown(place)
 
 
@@ -161,6 +197,70 @@ def _native_reader() -> NativeReader:
 def _moved(column: pl.Series, moved: Moved) -> pl.Series:
     common = pl.Series(column.name, moved.apply(column.fill_null(0).to_numpy()))
     return pl.select(pl.when(column.is_not_null()).then(common)).to_series().alias(column.name)
+
+
+def _join(traces: Sequence[Trace]) -> Trace:
+    """Join raw traces of disjoint ranks, so that collectives between them tie their clocks.
+
+    Processes are numbered anew, in the order of `traces`.
+
+    Raises:
+        InvalidArgument: a rank was recorded in two of them.
+    """
+    if len(traces) == 1:
+        return traces[0]
+    _check_ranks(traces)
+    offsets = [sum(t.processes.height for t in traces[:place]) for place in range(len(traces))]
+    numbered: dict[str, Any] = {
+        name: pl.concat([_after(getattr(t, name), n) for t, n in zip(traces, offsets, strict=True)])
+        for name in _OF_PROCESSES
+    }
+    dropped: dict[str, int] = {}
+    for trace in traces:
+        for reason, count in trace.dropped.items():
+            dropped[reason] = dropped.get(reason, 0) + count
+    parts = [
+        (process + n, Numbered(part, process + n), found)
+        for t, n in zip(traces, offsets, strict=True)
+        for process, part in t.source.parts.items()
+        for found in [t.outlines[process] if t.outlines else None]
+    ]
+    whole = all(found is not None for *_, found in parts)
+    return Trace.of(
+        Source({process: part for process, part, _ in parts}),
+        outlines={process: found for process, _, found in parts} if whole else None,
+        communicators=_joined_communicators(traces),
+        notes=tuple(dict.fromkeys(note for trace in traces for note in trace.notes)),
+        dropped=dropped,
+        **numbered,
+    )
+
+
+def _after(table: pl.DataFrame, offset: int) -> pl.DataFrame:
+    return table.with_columns((pl.col("process") + offset).cast(pl.Int32))
+
+
+def _check_ranks(traces: Sequence[Trace]) -> None:
+    """Refuse a rank that is in two of them: which is meant cannot be known."""
+    owner: dict[tuple[str, int], Path | None] = {}
+    for trace in traces:
+        for role, rank in trace.processes.filter("main").select("role", "rank").iter_rows():
+            if (role, rank) in owner:
+                names = [shown_name(path or "") for path in (owner[role, rank], trace.path)]
+                owned = f"{'rank' if role == 'worker' else 'parameter server'} {rank}"
+                raise InvalidArgument(
+                    f"Both '{names[0]}' and '{names[1]}' hold {owned}: only folders of one run with "
+                    "different ranks can be joined; convert them one by one."
+                )
+            owner[role, rank] = trace.path
+
+
+def _joined_communicators(traces: Sequence[Trace]) -> pl.DataFrame:
+    """Return each communicator once, with all ranks that any of the traces names."""
+    every = pl.concat([trace.communicators for trace in traces])
+    merged = every.explode("ranks").group_by("communicator", maintain_order=True)
+    table = merged.agg(pl.col("name").first(), pl.col("ranks").drop_nulls().unique().sort())
+    return table.select(*every.columns).cast(every.schema)
 
 
 def _unknown(place: Path) -> NotATrace | EmptyTrace:

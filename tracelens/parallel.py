@@ -1,25 +1,166 @@
-"""Works on several things at a time; numpy, polars and pyarrow let each other run meanwhile."""
+"""Works on several things at a time: in threads of this process, or wherever an executor does.
+
+numpy, polars and pyarrow let threads run beside each other, but what Python does between their calls
+runs one after the other: beyond a core or two, processes are faster, here or on other machines
+(docs/cluster.md). Whatever does the work, results come in the order of the things, so that reports are
+the same byte for byte.
+"""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+import re
+from collections import deque
+from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import polars as pl
+
+from tracelens.errors import InvalidArgument, MissingExtra
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["side_by_side"]
+__all__ = ["EXECUTORS", "mapped", "opened"]
 
+EXECUTORS: Final = "threads, processes:N, mpi or dask://HOST:PORT"
+_AHEAD: Final = 2  # things handed out for each that is worked on
+_MOST_AHEAD: Final = 64
+_PATIENCE_S: Final = 10
+_DIED: Final = ("KilledWorker", "FutureCancelledError", "CancelledError")  # Dask's words for it
 _Thing = TypeVar("_Thing")
 _Made = TypeVar("_Made")
 
 
-def side_by_side(work: Callable[[_Thing], _Made], things: Iterable[_Thing]) -> Iterator[_Made]:
-    """Yield what `work` makes of each, in order; as many at a time as there are cores."""
-    pool = ThreadPoolExecutor(pl.thread_pool_size())
+def mapped(
+    work: Callable[[_Thing], _Made], things: Iterable[_Thing], executor: Executor | None = None
+) -> Iterator[_Made]:
+    """Yield what `work` makes of each thing, in order.
+
+    Few things are handed out ahead, so that neither they nor what is made of them pile up. What failed
+    because its worker died is tried once more.
+
+    Args:
+        work: A function that can be sent to other processes, unless they are threads.
+        things: What can be sent there, too; made one after the other as they are handed out.
+        executor: Where to work; None = in as many threads as there are cores.
+
+    Raises:
+        Exception: what `work` raises.
+    """
+    if executor is None:
+        with ThreadPoolExecutor(_cores()) as pool:
+            yield from _in_order(work, things, pool, _cores())
+    else:
+        yield from _in_order(work, things, executor, _workers(executor))
+
+
+def _in_order(
+    work: Callable[[_Thing], _Made], things: Iterable[_Thing], pool: Executor, workers: int
+) -> Iterator[_Made]:
+    waiting: deque[tuple[_Thing, Future[_Made]]] = deque()
+    ahead = min(_AHEAD * workers, _MOST_AHEAD)
     try:
-        yield from pool.map(work, things)
+        for thing in things:
+            waiting.append((thing, _submitted(pool, work, thing)))
+            if len(waiting) >= ahead:
+                yield _result(work, *waiting.popleft())
+        while waiting:
+            yield _result(work, *waiting.popleft())
     finally:
-        pool.shutdown(cancel_futures=True)
+        for _, future in waiting:
+            future.cancel()
+
+
+def _submitted(pool: Executor, work: Callable[[_Thing], _Made], thing: _Thing) -> Future[_Made]:
+    try:
+        return pool.submit(work, thing)
+    except BrokenExecutor as error:  # a worker died: the rest is worked on here
+        broken: Future[_Made] = Future()
+        broken.set_exception(error)
+        return broken
+
+
+def _result(work: Callable[[_Thing], _Made], thing: _Thing, future: Future[_Made]) -> _Made:
+    """Return what was made; what a worker that died was to make is made here."""
+    try:
+        return future.result()
+    except (BrokenExecutor, ConnectionError):
+        return work(thing)
+    except Exception as error:
+        if type(error).__name__ not in _DIED:
+            raise
+        return work(thing)
+
+
+def _workers(pool: Executor) -> int:
+    return int(getattr(pool, "_max_workers", None) or getattr(pool, "num_workers", None) or 8)
+
+
+@contextmanager
+def opened(spec: str | None) -> Iterator[Executor | None]:
+    """Yield the executor that a text names (`EXECUTORS`); None for threads of this process.
+
+    Raises:
+        InvalidArgument: there is no such executor, or nothing answers there.
+        MissingExtra: the library that it needs is not installed.
+    """
+    if spec is None or spec == "threads":
+        yield None
+        return
+    kind, _, rest = spec.partition(":")
+    if spec == "mpi":
+        pool: Any = _mpi()
+    elif kind == "processes" and (count := re.fullmatch(r"[1-9]\d{0,3}", rest)):
+        pool = _processes(int(count[0]))
+    elif kind == "dask" and rest.startswith("//"):
+        pool = _dask(rest.removeprefix("//"))
+    else:
+        raise InvalidArgument(f"--executor {spec}: expected one of {EXECUTORS}.")
+    with pool as ready:
+        yield ready
+
+
+def _processes(count: int) -> Executor:
+    from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415 - only where it is asked for
+
+    # Forked children of a process with threads, as those of polars, can hang.
+    return ProcessPoolExecutor(count, get_context("spawn"))
+
+
+def _mpi() -> Executor:
+    """Return the ranks of this MPI job but this one as workers."""
+    try:
+        from mpi4py import MPI  # noqa: PLC0415 - an extra
+        from mpi4py.futures import MPIPoolExecutor  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingExtra.naming("An executor of MPI ranks", "mpi") from error
+    if MPI.COMM_WORLD.Get_size() < 2:
+        raise InvalidArgument(
+            "--executor mpi: this is the only rank, and the others do the work; start it with 'mpiexec "
+            "-n N python -m mpi4py.futures -m tracelens analyze ... --executor mpi', N at least 2."
+        )
+    found: Executor = MPIPoolExecutor()
+    return found
+
+
+@contextmanager
+def _dask(address: str) -> Iterator[Executor]:
+    try:
+        import distributed  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise MissingExtra.naming("An executor of Dask workers", "cluster") from error
+    try:
+        found: Any = distributed  # has no types
+        client = found.Client(f"tcp://{address}", timeout=_PATIENCE_S, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(
+            f"--executor dask://{address}: no Dask scheduler answers there ({error})."
+        ) from error
+    with client:
+        yield client.get_executor(pure=False)
+
+
+def _cores() -> int:
+    return pl.thread_pool_size()

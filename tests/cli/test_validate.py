@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
@@ -46,8 +47,8 @@ DAMAGE: dict[str, tuple[Any, str]] = {
     "version": (
         lambda table: table.replace_schema_metadata(
             {
-                METADATA_KEY: table.schema.metadata[METADATA_KEY].replace(
-                    b'"schema":1', b'"schema":99'
+                METADATA_KEY: re.sub(
+                    rb'"schema":\d+', b'"schema":99', table.schema.metadata[METADATA_KEY]
                 )
             }
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,8 +14,10 @@ from support.runs.segments import PROCESS, Slot
 from tracelens.conversion.arrow_file import GrowingFile, read_growing
 from tracelens.conversion.columns import SLOT, OnDevice, split, to_batch
 from tracelens.conversion.definitions import meanings_of
-from tracelens.readers.native.arrow_file import read_arrow
-from tracelens.schema.side import Definition, SideTables
+from tracelens.conversion.messages import END, LEAD, checksum_holds, footer_of
+from tracelens.readers.native.arrow_file import read_arrow, read_end
+from tracelens.schema.arrow import EVENT_SCHEMA, WRITE_OPTIONS
+from tracelens.schema.side import Definition, SideTables, Summary
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,6 +82,73 @@ def test_the_end_has_the_last_word(tmp_path: Path) -> None:
     found = read_arrow(path)
     assert (found.side.complete, found.side.process, found.cut) == (False, PROCESS, True)
     assert found.table.num_rows == 6
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_checksums_and_summary_of_a_file_in_two_goes(tmp_path: Path, *, killed: bool) -> None:
+    """Each batch has the right checksum, and the summary counts what was there before, too."""
+    path = tmp_path / "t.arrow"
+    grow(path, killed=killed)
+    content = memoryview(path.read_bytes())
+    begin = len(LEAD)
+    for place in footer_of(content).batches:
+        assert checksum_holds(content, begin, place)
+        begin = place.end
+    end = read_end(path)
+    assert end is not None
+    assert end.summary == Summary(
+        rows=6,
+        spans=6,
+        steps=1,
+        first_ns=1,
+        last_ns=4,
+        dropped=7,
+        kinds=["ps", "reduction", "user"],
+    )
+
+
+def test_a_rank_that_is_known_late(tmp_path: Path) -> None:
+    """The whole file says whose it is as it was known at the end."""
+    path = tmp_path / "t.arrow"
+    with GrowingFile(path, SIDE) as file:
+        file.append(batch(FIRST, 1, 2))
+        file.finish(replace(SIDE, process=replace(PROCESS, rank=7)))
+    table: Any = pl.read_ipc(path)
+    stem = f"worker-00007-{PROCESS.pid}"
+    assert table.select("rank", "process").rows() == [(7, stem), (7, stem)]
+    assert read_arrow(path).table.num_rows == 2
+
+
+def test_a_file_of_schema_1_goes_on_in_it(tmp_path: Path) -> None:
+    """What an older TraceLens began is finished as it would have done, and read."""
+    path = tmp_path / "t.arrow"
+    older = replace(SIDE, process=replace(PROCESS, schema=1))
+    with path.open("wb") as file:
+        file.write(LEAD)
+        schema = EVENT_SCHEMA.with_metadata(older.to_metadata())
+        with pa.ipc.new_stream(file, schema, options=WRITE_OPTIONS) as stream:
+            stream.write_batch(batch(FIRST, 1, 2))
+    whole = path.stat().st_size - len(END)
+    with GrowingFile(path, SIDE, whole) as growing:
+        growing.append(batch(FIRST, 2))
+        growing.finish(replace(SIDE, complete=True))
+    with pa.ipc.open_file(str(path)) as reader:
+        assert reader.schema.equals(EVENT_SCHEMA)
+        assert list(reader.schema.metadata or {}) == [b"tracelens"]
+    found = read_arrow(path)
+    assert found.table["name"].to_pylist() == ["one", "two", "two"]
+    assert (found.side.complete, found.side.process.schema, found.cut) == (True, 1, False)
+
+
+@pytest.mark.parametrize("columns", [("start_ns",), ("value",), ("name", "kind", "seq")])
+def test_only_some_columns(tmp_path: Path, columns: tuple[str, ...]) -> None:
+    """They are the same as in the whole table, also where nothing is in one."""
+    path = tmp_path / "t.arrow"
+    grow(path, killed=False)
+    whole = read_arrow(path).table
+    assert read_arrow(path, columns).table.equals(
+        whole.select([name for name in whole.column_names if name in columns])
+    )
 
 
 def test_nothing_in_it(tmp_path: Path) -> None:

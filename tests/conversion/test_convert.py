@@ -10,7 +10,7 @@ from support.runs.segments import PROCESS, Slot, write_folder
 
 from tracelens.conversion.segments import convert, decode
 from tracelens.errors import NotATrace, TraceNotFound
-from tracelens.schema.arrow import BATCH_ROWS, EVENT_SCHEMA
+from tracelens.schema.arrow import BATCH_ROWS, EVENT_SCHEMA, FILE_SCHEMA
 from tracelens.schema.side import SideTables
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ def test_file_holds_what_the_folder_held(tmp_path: Path) -> None:
     assert path == tmp_path / "worker-00003-77.arrow"
     assert list(tmp_path.iterdir()) == [path]
     table = read(path)
-    assert table.schema.equals(EVENT_SCHEMA)
-    assert table.to_pylist() == events.to_pylist()
+    assert table.schema.equals(FILE_SCHEMA)
+    assert table.select(EVENT_SCHEMA.names).to_pylist() == events.to_pylist()
     assert table["start_ns"].to_pylist() == [10, 30]
     found = SideTables.from_metadata(table.schema.metadata)
     assert (found.process, found.threads, found.complete) == (PROCESS, side.threads, True)

@@ -15,10 +15,11 @@ from support.samples import SAMPLES
 from support.web.stores import DEVICES, SHARDED, SLOW_RANK, traced
 
 import tracelens
-from tracelens.exports import EXPORTS, perfetto
-from tracelens.exports.selection import Selection, of_trace
+from tracelens.exports import perfetto
+from tracelens.exports.content import Choice, of_trace
 
 if TYPE_CHECKING:
+    from tracelens.exports.selection import Selection
     from tracelens.model.trace import Trace
 
 HOSTILE = '"]}<script>alert(1)</script>\x00\u2028\ud7ff\\'
@@ -35,6 +36,10 @@ OVERLAPPING = trace_of(
 )
 RUNS = {"slow": SLOW_RANK, "shards": SHARDED, "devices": DEVICES}
 EVERY_RUN = pytest.mark.parametrize("run", RUNS)
+
+
+def selected(trace: Trace, choice: Choice | None = None) -> Selection:
+    return perfetto.selection_of(of_trace(trace, choice))
 
 
 def written(chosen: Selection) -> list[dict[str, Any]]:
@@ -56,7 +61,7 @@ def drawn(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_events_are_as_the_format_says(run: str) -> None:
     """Complete events have a name, numbers for time, process and thread; both are named first."""
     named: dict[str, set[Any]] = defaultdict(set)
-    for event in written(of_trace(traced(RUNS[run]))):
+    for event in written(selected(traced(RUNS[run]))):
         assert isinstance(event["name"], str)
         assert event["name"]
         assert isinstance(event["pid"], int)
@@ -81,16 +86,16 @@ def test_every_span_is_there_once(run: str) -> None:
     trace = traced(RUNS[run])
     spans = trace.spans.collect()
     on_devices = spans["stream"].count()
-    events = written(of_trace(trace))
-    told = perfetto.size(of_trace(trace))
+    events = written(selected(trace))
+    told = perfetto.size(selected(trace))
     assert len(drawn(events)) == spans.height + on_devices == told.events
-    real = len("".join(perfetto.write(of_trace(trace))))
+    real = len("".join(perfetto.write(selected(trace))))
     assert told.nbytes == pytest.approx(real, rel=0.15)
 
 
 def test_what_overlaps_goes_onto_threads_of_its_own() -> None:
     """On each thread, of any two events one lies within the other or after it; times are exact."""
-    events = drawn(written(of_trace(OVERLAPPING)))
+    events = drawn(written(selected(OVERLAPPING)))
     tracks: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for event in events:
         tracks[event["tid"]].append((event["ts"], event["ts"] + event.get("dur", math.inf)))
@@ -105,7 +110,7 @@ def test_what_overlaps_goes_onto_threads_of_its_own() -> None:
 
 def test_what_was_open_begins_and_does_not_end() -> None:
     """A span without an end is a begin only, as the format has it for what never ended."""
-    events = drawn(written(of_trace(OVERLAPPING)))
+    events = drawn(written(selected(OVERLAPPING)))
     opened = [event for event in events if event["ph"] == "B"]
     assert [event["name"] for event in opened] == ["step", "backprop"]
     assert {event["args"]["status"] for event in opened} == {"open"}
@@ -115,8 +120,8 @@ def test_what_was_open_begins_and_does_not_end() -> None:
 def test_only_what_was_chosen_is_written() -> None:
     """Ranks and a window narrow it; what reaches into the window is whole."""
     trace = traced(SLOW_RANK)
-    window = tuple(trace.steps.filter(rank=2, step=30).select("start_ns", "end_ns").row(0))
-    events = written(of_trace(trace, frozenset({2}), window))
+    start, end = trace.steps.filter(rank=2, step=30).select("start_ns", "end_ns").row(0)
+    events = written(selected(trace, Choice(ranks=((2, 2),), window=(start, end))))
     names = [e["args"]["name"] for e in events if e["name"] == "process_name"]
     assert [name.split(" (")[0] for name in names] == ["rank 2"]
     steps = {event["args"].get("step") for event in drawn(events)} - {None}
@@ -128,7 +133,7 @@ def test_names_cannot_leave_their_strings() -> None:
     """Quotes, markup, control characters and lone surrogates' neighbours stay inside of strings."""
     hostile = trace_of([span(0, "forward", 0, 5, HOSTILE)])
     hosts = hostile.processes.with_columns(host=pl.lit(HOSTILE))
-    events = written(of_trace(replace(hostile, processes=hosts)))
+    events = written(selected(replace(hostile, processes=hosts)))
     assert drawn(events)[0]["name"] == HOSTILE
     assert HOSTILE in events[0]["args"]["name"]
 
@@ -136,12 +141,12 @@ def test_names_cannot_leave_their_strings() -> None:
 def test_an_empty_selection_is_still_valid() -> None:
     """No rank, or a window without spans: a trace without events."""
     trace = traced(SLOW_RANK)
-    assert drawn(written(of_trace(trace, frozenset()))) == []
-    assert drawn(written(of_trace(trace, None, (-10, -5)))) == []
+    assert drawn(written(replace(selected(trace), owners=()))) == []
+    assert drawn(written(selected(trace, Choice(window=(-10, -5))))) == []
 
 
 def test_recorded_runs_are_written() -> None:
     """A real recording, with collectives in flight and a killed rank, is valid too."""
     trace: Trace = tracelens.open(SAMPLES / "mpi-killed-rank")
-    chosen = of_trace(trace)
-    assert len(drawn(written(chosen))) == EXPORTS["perfetto"].size(chosen).events
+    chosen = selected(trace)
+    assert len(drawn(written(chosen))) == perfetto.size(chosen).events

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import polars as pl
 import pyarrow as pa
 import pytest
-from support.runs.damage import RUN, VICTIM, assert_left_out, rewritten, written
+from support.runs.damage import RUN, VICTIM, assert_left_out, rewritten, with_side, written
 
 from tracelens import load
 from tracelens.accounting import phases
 from tracelens.analyses import analyze
-from tracelens.schema.side import METADATA_KEY
 from tracelens.simulator.synthetic import write
 
 if TYPE_CHECKING:
@@ -140,9 +138,7 @@ def test_more_ranks_than_any_job_has(field: str, value: int, tmp_path: Path) -> 
     victim = written(tmp_path)
 
     def change(table: pa.Table) -> pa.Table:
-        side = json.loads((table.schema.metadata or {})[METADATA_KEY])
-        side["process"][field] = value
-        return table.replace_schema_metadata({METADATA_KEY: json.dumps(side).encode()})
+        return with_side(table, lambda side: side["process"].update({field: value}))
 
     rewritten(victim, change)
     assert_left_out(tmp_path, "metadata is damaged", f"Process.{field} is {value}")

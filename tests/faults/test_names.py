@@ -7,23 +7,20 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
 from support.launch.patience import PATIENCE_S
-from support.runs.damage import assert_left_out, rewritten, written
+from support.runs.damage import assert_left_out, rewritten, with_side, written
 
 from tracelens import load
 from tracelens.lod import index, opening
-from tracelens.schema.side import METADATA_KEY
 from tracelens_dashboard.runs.catalog import id_of, short_names
 from tracelens_dashboard.runs.store import Store
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pyarrow as pa
 
 ODD = os.fsdecode(b"worker-00001-\xff.arrow")
 SHOWN = "worker-00001-\\xff.arrow"
@@ -136,10 +133,8 @@ def test_halves_of_characters_in_metadata(tmp_path: Path) -> None:
     """JSON can spell them, text cannot hold them: one rank is left out."""
     victim = written(tmp_path)
 
-    def change(table: pa.Table) -> pa.Table:
-        side = json.loads((table.schema.metadata or {})[METADATA_KEY])
+    def change(side: dict[str, Any]) -> None:
         side["process"]["host"] = "\ud800"
-        return table.replace_schema_metadata({METADATA_KEY: json.dumps(side).encode()})
 
-    rewritten(victim, change)
+    rewritten(victim, lambda table: with_side(table, change))
     assert_left_out(tmp_path, "metadata is damaged", "host")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
-from support.runs.damage import RUN, VICTIM, rewritten, written
+from support.runs.damage import RUN, VICTIM, rewritten, with_side, written
 
 from tracelens import load
-from tracelens.schema.side import METADATA_KEY
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,9 +19,7 @@ def claimed(path: Path, copy: Path, **changes: Any) -> None:
     copy.write_bytes(path.read_bytes())
 
     def change(table: pa.Table) -> pa.Table:
-        side = json.loads((table.schema.metadata or {})[METADATA_KEY])
-        side["process"] |= changes
-        return table.replace_schema_metadata({METADATA_KEY: json.dumps(side).encode()})
+        return with_side(table, lambda side: side["process"].update(changes))
 
     rewritten(copy, change)
 

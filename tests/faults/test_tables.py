@@ -10,8 +10,8 @@ import pytest
 from tracelens import load
 from tracelens.accounting import phases
 from tracelens.analyses import analyze
-from tracelens.exports import EXPORTS
-from tracelens.exports.selection import of_trace
+from tracelens.exports import perfetto
+from tracelens.exports.content import of_trace
 from tracelens.schema.vocabulary import MOST_RANKS
 from tracelens_dashboard.export import report as page
 from tracelens_dashboard.runs.store import Store
@@ -55,7 +55,7 @@ def used(rows: list[Row], folder: Path) -> tuple[Trace, Report]:
     trace = load.open(file)
     report = analyze(trace)
     page.write(Store.of(trace, report), folder / "report.html")
-    "".join(EXPORTS["perfetto"].write(of_trace(trace)))
+    "".join(perfetto.write(perfetto.selection_of(of_trace(trace))))
     return trace, report
 
 

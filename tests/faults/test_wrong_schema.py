@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import pickle
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from support.runs.damage import RUN, assert_left_out, assert_same, rewritten, written
+from support.runs.damage import RUN, assert_left_out, assert_same, rewritten, with_side, written
 from support.runs.traces import span, trace_of
 
 from tracelens import load
 from tracelens.errors import NewerVersion
 from tracelens.schema.side import METADATA_KEY
+from tracelens.schema.vocabulary import SCHEMA_VERSION
 from tracelens.simulator.synthetic import write
 
 if TYPE_CHECKING:
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 def newer(table: pa.Table) -> pa.Table:
-    metadata = dict(table.schema.metadata or {})
-    metadata[METADATA_KEY] = metadata[METADATA_KEY].replace(b'"schema":1', b'"schema":99')
-    return table.replace_schema_metadata(metadata)
+    return with_side(table, lambda side: side["process"].update(schema=99))
 
 
 def test_newer_version(tmp_path: Path) -> None:
     """A file from the future is refused with both versions and what to do."""
     rewritten(written(tmp_path), newer)
-    assert_left_out(tmp_path, "schema version 99", "reads up to 1", "update TraceLens")
+    assert_left_out(
+        tmp_path, "schema version 99", f"reads up to {SCHEMA_VERSION}", "update TraceLens"
+    )
 
 
 def test_all_newer(tmp_path: Path) -> None:
@@ -93,13 +93,11 @@ WRONG_VALUES = [
 def test_side_tables_of_other_types(table: str, name: str, value: object, tmp_path: Path) -> None:
     """Side tables whose values are not what they should be cost one file, not the trace."""
 
-    def change(events: pa.Table) -> pa.Table:
-        side = json.loads((events.schema.metadata or {})[METADATA_KEY])
+    def change(side: dict[str, Any]) -> None:
         row = side[table] if table == "process" else side[table][0]
         row[name] = value
-        return events.replace_schema_metadata({METADATA_KEY: json.dumps(side).encode()})
 
-    rewritten(written(tmp_path), change)
+    rewritten(written(tmp_path), lambda events: with_side(events, change))
     assert_left_out(tmp_path, "metadata is damaged", name)
 
 
@@ -112,7 +110,7 @@ def test_many_columns(tmp_path: Path) -> None:
         return table
 
     rewritten(written(tmp_path), widened)
-    assert_left_out(tmp_path, "325 columns, more than the limit")
+    assert_left_out(tmp_path, "327 columns, more than the limit")
 
 
 def test_extensions_are_ignored(tmp_path: Path) -> None:

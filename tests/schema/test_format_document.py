@@ -16,12 +16,13 @@ from support.runs.segments import Slot, write_folder
 from tracelens.conversion.columns import SLOT
 from tracelens.conversion.segments import convert
 from tracelens.schema import record, side, vocabulary
-from tracelens.schema.arrow import EVENT_SCHEMA
+from tracelens.schema.arrow import FILE_SCHEMA
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "format.md").read_text(encoding="utf-8")
 TYPES = {
     pa.dictionary(pa.int8(), pa.string()): "dictionary<int8, string>",
     pa.dictionary(pa.int32(), pa.string()): "dictionary<int32, string>",
+    pa.dictionary(pa.int8(), pa.int32()): "dictionary<int8, int32>",
     pa.float64(): "float64",
 }
 
@@ -39,7 +40,7 @@ def test_columns() -> None:
     said = [(name.strip("`"), kind, null) for name, kind, null, _ in rows("column", "type")]
     assert [(name, kind, null == "never") for name, kind, null in said] == [
         (column.name, TYPES.get(column.type, str(column.type)), not column.nullable)
-        for column in EVENT_SCHEMA
+        for column in FILE_SCHEMA
     ]
 
 
@@ -49,6 +50,19 @@ def test_words() -> None:
     operations = {op for ops in vocabulary.OPS.values() for op in ops}
     known = {*vocabulary.KINDS, *vocabulary.EVENT_TYPES, *vocabulary.STATUSES, *vocabulary.ROLES}
     assert (known | operations) - words == set()
+
+
+def test_summary() -> None:
+    """Every field of it is explained."""
+    named = set(re.findall(r"`(\w+)`", DOCUMENT))
+    assert {field.name for field in fields(side.Summary)} <= named
+
+
+def test_keys() -> None:
+    """The metadata of a file that was converted are those of the table."""
+    said = [key.strip("`").encode() for key, _ in rows("key", "content")]
+    summary = side.Summary(0, 0, 0, None, None, 0, [])
+    assert said == list(side.SideTables().to_metadata(summary))
 
 
 @pytest.mark.parametrize(

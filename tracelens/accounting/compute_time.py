@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import polars as pl
 
-from tracelens.accounting.phases import COMPUTE_CATEGORIES
+from tracelens.accounting.phases import AMOUNTS, COMPUTE_CATEGORIES
 from tracelens.model import fmt
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 WARM_UP: Final = 5  # steps: caches, allocators and bucket layouts settle
 AFTER_MEETING: Final = ("update", "checkpoint")  # what follows the meeting of a step
 WAIT_CATEGORIES: Final = ("wait", "ps_queue")
-AMOUNTS: Final = ("tokens", "samples")
 COMPUTING: Final = ("forward", "backprop")
 MORE_WORK: Final = 0.05  # than the peers have: worth a sentence
 EXPLAINS_MOST: Final = 0.5  # of the variance of own time
@@ -76,23 +76,31 @@ class ComputeTime:
 
 def measure_compute_time(trace: Trace, phases: Phases) -> ComputeTime:
     """Build the matrices of all main workers; phases that never occur are left out."""
+    known = _MEASURED.get(phases)
+    if known is None:
+        known = _MEASURED[phases] = _measured(trace, phases)
+    return known
+
+
+# Several analyses ask for the same matrices, each some hundred bytes a rank and step.
+_MEASURED: Final[WeakKeyDictionary[Phases, ComputeTime]] = WeakKeyDictionary()
+
+
+def _measured(trace: Trace, phases: Phases) -> ComputeTime:
     workers = trace.workers
     steps = trace.steps.join(workers.select("process"), on="process", how="semi")
     numbers = steps["step"].unique().sort().to_numpy().astype(np.int64)
     ranks = workers["rank"].to_list()
-    times = phases.times.join(workers.select("process"), on="process", how="semi")
     grid = _Grid(numbers, np.array(ranks, np.int64))
-    present = grid.fill(steps.with_columns(ns=pl.col("end_ns") - pl.col("start_ns")))
+    present = grid.fill(steps, (steps["end_ns"] - steps["start_ns"]).to_numpy())
     missing = np.isnan(present) | grid.cut_short(steps, workers)
-    names = [name for name in COMPUTE_CATEGORIES if (times["category"] == name).any()]
+    windows = phases.pieces.steps
+    names = [name for name in COMPUTE_CATEGORIES if phases.of(name).any()]
     own = np.stack(
-        [
-            np.where(missing, np.nan, grid.sum(times.filter(pl.col("category") == name)))
-            for name in names
-        ]
+        [np.where(missing, np.nan, grid.sum(windows, phases.of(name))) for name in names]
         or [np.zeros((0, *present.shape))],
     ).reshape(len(names), *present.shape)
-    wait = grid.sum(times.filter(pl.col("category").is_in(WAIT_CATEGORIES)))
+    wait = grid.sum(windows, phases.of(*WAIT_CATEGORIES))
     return ComputeTime(
         ranks=tuple(ranks),
         hosts=tuple(workers["host"].fill_null("").to_list()),
@@ -116,14 +124,14 @@ class _Grid:
         rows = np.searchsorted(self.steps, frame["step"].to_numpy())
         return rows, np.searchsorted(self.ranks, frame["rank"].to_numpy())
 
-    def sum(self, frame: pl.DataFrame) -> Floats:
+    def sum(self, frame: pl.DataFrame, values: Ints) -> Floats:
         matrix = np.zeros((len(self.steps), len(self.ranks)))
-        np.add.at(matrix, self.cells(frame), frame["ns"].to_numpy())
+        np.add.at(matrix, self.cells(frame), values)
         return matrix
 
-    def fill(self, frame: pl.DataFrame) -> Floats:
+    def fill(self, frame: pl.DataFrame, values: Ints) -> Floats:
         matrix = np.full((len(self.steps), len(self.ranks)), np.nan)
-        matrix[self.cells(frame)] = frame["ns"].to_numpy()
+        matrix[self.cells(frame)] = values
         return matrix
 
     def cut_short(self, steps: pl.DataFrame, workers: pl.DataFrame) -> Flags:
@@ -159,24 +167,12 @@ class Explanation:
     share: float
 
 
-def measure_workload(trace: Trace, own: ComputeTime) -> Workload:
+def measure_workload(phases: Phases, own: ComputeTime) -> Workload:
     """Return the samples and tokens of every step and rank, as far as they were recorded."""
-    recorded = (
-        trace.events.filter(
-            pl.col("type") == "counter",
-            pl.col("kind") == "step",
-            pl.col("name").cast(pl.String).is_in(AMOUNTS),
-            pl.col("step").is_in(own.steps.tolist()),
-            pl.col("value").is_finite(),
-        )
-        .join(trace.workers.lazy().select("process"), on="process", how="semi")
-        .group_by("step", "rank", name=pl.col("name").cast(pl.String))
-        .agg(pl.col("value").sum())
-        .collect()
-    )
     found = {}
     for name in AMOUNTS:
-        mine = recorded.filter(name=name)
+        here = pl.col("step").is_in(own.steps.tolist()) & pl.col("rank").is_in(own.ranks)
+        mine = phases.amounts.filter(here, name=name)
         matrix = np.full((len(own.steps), len(own.ranks)), np.nan)
         rows = np.searchsorted(own.steps, mine["step"].to_numpy())
         columns = np.searchsorted(own.ranks, mine["rank"].to_numpy())

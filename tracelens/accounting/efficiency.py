@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-import polars as pl
+import numpy as np
 
 from tracelens.accounting.phases import CATEGORIES, job_ns
 from tracelens.model.finding_kinds import KINDS
@@ -54,14 +54,10 @@ def measure(trace: Trace, phases: Phases) -> Efficiency | None:
         return None
     job = max(job_ns(trace), 1)
     ranks = steps["process"].n_unique()
-    spent: dict[str, int] = dict(
-        phases.times.group_by(pl.col("category").cast(pl.String))
-        .agg(pl.col("ns").sum())
-        .iter_rows()
-    )
-    useful = sum(spent.get(kind, 0) for kind in USEFUL_KINDS)
+    spent = dict(zip(CATEGORIES, phases.spent.sum(axis=0).tolist(), strict=True))
+    useful = sum(spent[kind] for kind in USEFUL_KINDS)
     total = ranks * job
-    bars = [Share(cause, spent.get(name, 0) / total) for name, cause in CAUSES.items()]
+    bars = [Share(cause, spent[name] / total) for name, cause in CAUSES.items()]
     outside = (total - sum(spent.values())) / total
     return Efficiency(
         achieved=useful / total,
@@ -90,21 +86,15 @@ def _pop(phases: Phases, ranks: int, job: int) -> dict[str, float]:
     Without transfer a step would be shorter by what the rank transferred that came last, which of all
     ranks transferred least; what the ideal network leaves over is serialisation.
     """
-    category = pl.col("category").cast(pl.String)
-    useful = (
-        phases.times.filter(category.is_in(USEFUL_KINDS))
-        .group_by("process")
-        .agg(pl.col("ns").sum())
-    )["ns"]
-    most = useful.max()
-    if not isinstance(most, int) or most == 0:
+    owner = np.repeat(np.arange(len(phases.pieces)), np.diff(phases.pieces.begins))
+    useful = np.bincount(owner, phases.of(*USEFUL_KINDS)).astype(np.int64)
+    most = int(useful.max(initial=0))
+    if most == 0:
         return {}
-    moved = (
-        phases.times.filter(category == "transfer")
-        .group_by("step")
-        .agg(pl.col("ns").min(), there=pl.len())
-    )
-    ideal = max(job - int(moved.filter(pl.col("there") == ranks)["ns"].sum()), most)
+    transfer = phases.of("transfer")
+    everywhere = phases.by_step(transfer > 0) == ranks
+    moved = phases.least(transfer, transfer > 0)[everywhere]
+    ideal = max(job - int(moved.sum()), most)
     return {
         "load_balance": int(useful.sum()) / ranks / most,
         "communication_efficiency": most / job,

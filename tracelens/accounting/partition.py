@@ -7,9 +7,6 @@ each nanosecond to one span.
 
 Where a device did the work, its time counts first: the thread only queued it. Then comes the thread's
 other work, then communication, and last the queueing, which matters only while the device has nothing.
-
-The pieces of all threads are kept as plain arrays (`Segments`); rows of a frame, twice as large, are
-made when asked for, as most analyses only need sums.
 """
 
 from __future__ import annotations
@@ -18,12 +15,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
-import polars as pl
 
 from tracelens.arrays import Array
 
 if TYPE_CHECKING:
-    from tracelens.arrays import Flags, Floats, Indices, Int8s, Int16s, Int32s, Ints
+    from tracelens.arrays import Flags, Int8s, Int16s, Int32s, Ints
 
 
 _Code: TypeAlias = Array | int
@@ -56,16 +52,8 @@ COMMUNICATION: Final = 100
 BLOCKED: Final = 101
 QUEUED: Final = 200  # more than the category of a span that only queues work for a device
 NOTHING: Final = -1
-# The training thread's time, cut into touching, non-overlapping pieces.
-SEGMENT_COLUMNS: Final[dict[str, pl.DataType]] = {
-    "process": pl.Int32(),
-    "rank": pl.Int32(),
-    "step": pl.Int32(),
-    "start_ns": pl.Int64(),
-    "end_ns": pl.Int64(),
-    "category": pl.Enum(CATEGORIES),
-    "name": pl.Categorical(),  # innermost recorded span, null where none
-}
+_HALF_BITS: Final = 31
+_HALF: Final = (1 << _HALF_BITS) - 1
 
 
 @dataclass(frozen=True)
@@ -142,12 +130,11 @@ def partition(spans: Spans, around: Surroundings, windows: Ints) -> Pieces:
     """Cut the time from ``windows[0]`` to ``windows[-1]``; `windows` are the bounds of the steps."""
     first, last = int(windows[0]), int(windows[-1])
     spans, around = spans.within(first, last), around.within(first, last)
-    sets = (spans, around.wait, around.queue, around.flying, around.cause)
-    ends = [edge for part in (*sets, around.device) for edge in (part.start, part.end)]
-    bounds = np.sort(np.concatenate([windows, *ends]))
-    bounds = bounds[np.diff(bounds, prepend=first - 1) > 0]
-    wait, queue, flying, cause = (_covered(bounds, part) for part in sets[1:])
-    code, user, name = _innermost(bounds, spans, wait | queue | flying)
+    sets = (around.wait, around.queue, around.flying, around.cause, around.device)
+    bounds, places = _boundaries(windows, spans, *sets)
+    of_steps, of_spans, *of_sets, of_device = places
+    wait, queue, flying, cause = (_covered(len(bounds), part) for part in of_sets)
+    code, user, name = _innermost(len(bounds), spans, of_spans, wait | queue | flying)
     split = _either(wait, WAIT, _either(queue, PS_QUEUE, TRANSFER))
     unrecorded = _either(user, USER, _either(flying, split, _either(cause, IDLE, UNKNOWN)))
     category = _either(code == NOTHING, unrecorded, _either(code == COMMUNICATION, split, code))
@@ -156,18 +143,18 @@ def partition(spans: Spans, around: Surroundings, windows: Ints) -> Pieces:
         category = _either(queued, _either(flying, split, code - QUEUED), category)
         name = np.where(queued & flying, NOTHING, name)
     if len(around.device.start):
-        works, works_for_user, work = _innermost(bounds, around.device, flying)
+        works, works_for_user, work = _innermost(len(bounds), around.device, of_device, flying)
         works = _either((works == NOTHING) & works_for_user, USER, works)
         category = _either(works != NOTHING, works, category)
         name = np.where(works != NOTHING, work, name)
-    step = np.repeat(np.arange(len(windows) - 1), np.diff(np.searchsorted(bounds, windows)))
     lengths, count = np.diff(bounds), len(windows) - 1
+    step = np.repeat(np.arange(count, dtype=np.int32), np.diff(of_steps))
     spent = _sums(step * len(CATEGORIES) + category, lengths, count * len(CATEGORIES))
     beside = np.flatnonzero(flying & (category <= USER))
     kept = np.flatnonzero(_differs(step, category, name))
     return Pieces(
         bounds=np.append(bounds[kept], bounds[-1]),
-        step=step[kept].astype(np.int32),
+        step=step[kept],
         category=category[kept].astype(np.int8),
         name=name[kept],
         spent=spent.reshape(count, len(CATEGORIES)),
@@ -175,11 +162,34 @@ def partition(spans: Spans, around: Surroundings, windows: Ints) -> Pieces:
     )
 
 
+def _boundaries(windows: Ints, *sets: Spans | Intervals) -> tuple[Ints, list[Array]]:
+    """Return all moments at which anything changes, and where among them each part's edges are.
+
+    Of the windows that is one array; of each set [0] where it begins, [1] where it ends.
+    """
+    edges = np.concatenate([windows, *(edge for part in sets for edge in (part.start, part.end))])
+    order = np.argsort(edges, kind="stable")  # made of sorted runs, which that merges
+    ordered = edges[order]
+    new = np.ones(len(ordered), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
+    places = np.empty(len(edges), np.int32)
+    places[order] = np.cumsum(new, dtype=np.int32) - 1
+    found: list[Array] = [places[: len(windows)]]
+    begin = len(windows)
+    for part in sets:
+        count = len(part.start)
+        found.append(places[begin : begin + 2 * count].reshape(2, count))
+        begin += 2 * count
+    return ordered[new], found
+
+
 def _sums(where: Array, values: Ints, size: int) -> Ints:
-    """Add values up by place, exactly."""
-    sums = np.zeros(size, np.int64)
-    np.add.at(sums, where, values)
-    return sums
+    """Add values up by place, exactly: as two halves, of which floating point loses nothing."""
+    low = np.bincount(where, values & _HALF, minlength=size)
+    if len(values) and int(values.max()) > _HALF:
+        high = np.bincount(where, values >> _HALF_BITS, minlength=size)
+        return low.astype(np.int64) + (high.astype(np.int64) << _HALF_BITS)
+    return np.asarray(low.astype(np.int64))
 
 
 def _differs(*columns: Array) -> Flags:
@@ -195,30 +205,32 @@ def _either(where: Flags, this: _Code, that: _Code) -> Int16s:
     return np.where(where, *small)
 
 
-def _covered(bounds: Ints, part: Intervals) -> Flags:
-    """Return for each piece whether any interval covers it."""
-    size = len(bounds)
-    if not len(part.start):
-        return np.zeros(size - 1, np.bool_)
-    opened = np.bincount(np.searchsorted(bounds, part.start), minlength=size)
-    closed = np.bincount(np.searchsorted(bounds, part.end), minlength=size)
+def _covered(bounds: int, places: Array) -> Flags:
+    """Return for each piece whether any interval covers it; `places` are those of begins and ends."""
+    if not places.shape[1]:
+        return np.zeros(bounds - 1, np.bool_)
+    opened, closed = (np.bincount(part, minlength=bounds) for part in places)
     return np.asarray(np.cumsum(opened - closed)[:-1] > 0)
 
 
-def _innermost(bounds: Ints, spans: Spans, busy: Flags) -> tuple[Int16s, Flags, Int32s]:
+def _innermost(
+    bounds: int, spans: Spans, places: Array, busy: Flags
+) -> tuple[Int16s, Flags, Int32s]:
     """Return for each piece the innermost phase's code, whether user code is open, and the name."""
-    size = len(bounds) - 1
-    begin = np.searchsorted(bounds, spans.start)
-    meaning = _resolved(bounds, spans, begin, busy)
+    size = bounds - 1
+    begin, end = places
+    meaning = _resolved(spans, begin, end, busy)
     code, name = np.full(size, NOTHING, np.int16), np.full(size, NOTHING, np.int32)
     user = np.zeros(size, np.bool_)
-    levels = np.arange(len(begin)) - np.searchsorted(np.sort(spans.end), spans.start, "right")
+    over = np.cumsum(np.bincount(end, minlength=bounds))  # spans that have ended by each boundary
+    levels = np.arange(len(begin)) - over[begin]
+    piece = np.arange(size, dtype=np.int32)
     for level in range(int(levels.max(initial=-1)) + 1):
         chosen = np.flatnonzero(levels == level)
-        latest = np.full(size, -1)
+        latest = np.full(size, -1, np.int32)
         latest[begin[chosen]] = chosen
         latest = np.maximum.accumulate(latest)
-        active = np.flatnonzero((latest >= 0) & (spans.end[latest] > bounds[:-1]))
+        active = np.flatnonzero((latest >= 0) & (end[latest] > piece))
         span = latest[active]
         name[active] = spans.name[span]
         means = meaning[span]
@@ -228,89 +240,12 @@ def _innermost(bounds: Ints, spans: Spans, busy: Flags) -> tuple[Int16s, Flags, 
     return code, user, name
 
 
-def _resolved(bounds: Ints, spans: Spans, begin: Indices, busy: Flags) -> Int16s:
+def _resolved(spans: Spans, begin: Array, end: Array, busy: Flags) -> Int16s:
     """Turn blocking spans into communication if any is recorded inside them, else into waiting."""
     meaning = spans.code.astype(np.int16)
     blocked = np.flatnonzero(meaning == BLOCKED)
-    before = np.concatenate([[0], np.cumsum(busy)])
-    end = np.searchsorted(bounds, spans.end[blocked])
-    alone = before[end] == before[begin[blocked]]
-    meaning[blocked] = np.where(alone, WAIT, COMMUNICATION)
+    if len(blocked):
+        before = np.concatenate([[0], np.cumsum(busy)])
+        alone = before[end[blocked]] == before[begin[blocked]]
+        meaning[blocked] = np.where(alone, WAIT, COMMUNICATION)
     return meaning
-
-
-@dataclass(frozen=True)
-class Segments:
-    """Pieces process by process, each with the row of `steps` at which its process begins.
-
-    `steps` holds process, rank and step of every window; `words` the names that pieces may have, which
-    they tell by their physical numbers.
-    """
-
-    cut: tuple[tuple[Pieces, int], ...]
-    steps: pl.DataFrame
-    words: pl.Series
-
-    def frame(self) -> pl.DataFrame:
-        """Return all pieces, by process and time, in `SEGMENT_COLUMNS`."""
-        return self._frame([np.ones(len(pieces.step), np.bool_) for pieces, _ in self.cut])
-
-    def of(self, category: str, steps: Ints) -> pl.DataFrame:
-        """Return the pieces of one category in some steps."""
-        wanted = self.steps["step"].is_in(steps.tolist()).to_numpy()
-        code = CATEGORIES.index(category)
-        return self._frame(
-            [
-                (pieces.category == code) & wanted[pieces.step + offset]
-                for pieces, offset in self.cut
-            ]
-        )
-
-    def _frame(self, chosen: list[Flags]) -> pl.DataFrame:
-        picked = [
-            (pieces, offset, np.flatnonzero(flags))
-            for (pieces, offset), flags in zip(self.cut, chosen, strict=True)
-        ]
-        if not picked:
-            return pl.DataFrame(schema=SEGMENT_COLUMNS)
-        row = np.concatenate([pieces.step[where] + offset for pieces, offset, where in picked])
-        return (
-            self.steps.select("process", "rank", "step")[row]
-            .with_columns(
-                start_ns=np.concatenate([pieces.bounds[:-1][where] for pieces, _, where in picked]),
-                end_ns=np.concatenate([pieces.bounds[1:][where] for pieces, _, where in picked]),
-                category=categories(_joined(picked, "category")),
-                name=self.names(_joined(picked, "name")),
-            )
-            .select(*SEGMENT_COLUMNS)
-        )
-
-    def names(self, codes: Array) -> pl.Series:
-        """Turn name numbers back into words; below zero into null."""
-        if self.words.is_empty():
-            return pl.Series([None] * len(codes), dtype=pl.Categorical)
-        numbers = self.words.to_physical().to_numpy()
-        row_of = np.zeros(int(numbers.max()) + 2, np.uint32)  # the last one is for -1
-        row_of[numbers] = np.arange(len(numbers))
-        named = pl.Series(codes >= 0)
-        return pl.select(pl.when(named).then(self.words.gather(row_of[codes]))).to_series()
-
-
-def categories(codes: Array) -> pl.Series:
-    """Turn numbers of `CATEGORIES` into words."""
-    return pl.Series(CATEGORIES, dtype=pl.Enum(CATEGORIES)).gather(codes)
-
-
-def _joined(picked: list[tuple[Pieces, int, Indices]], field: str) -> Array:
-    return np.concatenate([getattr(pieces, field)[where] for pieces, _, where in picked])
-
-
-def spent_before(inside: pl.DataFrame, moments: Ints) -> Floats:
-    """Return how much of some pieces' time is before each moment; pieces are sorted and disjoint."""
-    begins, ends = inside["start_ns"].to_numpy(), inside["end_ns"].to_numpy()
-    if not len(begins):
-        return np.zeros(moments.shape)
-    edges = np.column_stack([begins, ends]).ravel()
-    lengths = np.concatenate([[0], np.cumsum(ends - begins)])
-    heights = np.column_stack([lengths[:-1], lengths[1:]]).ravel()
-    return np.asarray(np.interp(moments, edges, heights))

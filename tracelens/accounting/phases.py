@@ -6,15 +6,15 @@ collective of the rank has not been entered by all, ``ps_queue`` while a shard h
 rank that it has not begun to serve, else ``transfer``. What is left is ``idle`` where another record
 explains it, else ``unknown``; what lies between steps that were left out as asked is no step's time.
 
-Where work was timed on a device, what the device did counts, for the thread only queued it. A trace is
-taken apart by processes, so that rows for all events are never needed at once. Beside the phases stands
+Where work was timed on a device, what the device did counts, for the thread only queued it. One process
+is read at a time, so that the events of all are never needed at once. Beside the phases stands
 what they are shares of, the job's length (`job_ns`), and the transfer of each step that nothing hides.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -24,38 +24,43 @@ from tracelens.accounting import thread_activity
 from tracelens.accounting.partition import (
     CATEGORIES,
     COMPUTE_CATEGORIES,
-    SEGMENT_COLUMNS,
+    NOTHING,
     UNKNOWN,
     Intervals,
     Pieces,
-    Segments,
-    Spans,
     Surroundings,
-    categories,
     partition,
 )
-from tracelens.accounting.thread_activity import device_spans, thread_spans
-from tracelens.parallel import side_by_side
+from tracelens.accounting.pieces import SEGMENT_COLUMNS, PackedPieces, Segments, categories
+from tracelens.accounting.thread_activity import (
+    ACTIVITY_COLUMNS,
+    ThreadActivity,
+    collective_waits,
+)
+from tracelens.accounting.weight_updates import Updates, WeightUpdates, followed
+from tracelens.distil.outline import in_flight_tracks, outlined
+from tracelens.parallel import mapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from concurrent.futures import Executor
 
-    from tracelens.arrays import Floats, Indices, Ints
+    from tracelens.arrays import Array, Flags, Floats, Indices, Ints
+    from tracelens.model.columns import Columns
+    from tracelens.model.events import Source
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
 
 __all__ = [
     "CATEGORIES",
-    "CHUNK_ROWS",
     "COMPUTE_CATEGORIES",
-    "HIDDEN_COLUMNS",
+    "NO_TIME",
     "SEGMENT_COLUMNS",
     "TIME_COLUMNS",
     "Phases",
     "Pieces",
     "Segments",
     "after_steps",
-    "chunks",
     "exposed_transfer",
     "job_ns",
     "run",
@@ -69,28 +74,32 @@ TIME_COLUMNS: Final[dict[str, pl.DataType]] = {
     "category": pl.Enum(CATEGORIES),
     "ns": pl.Int64(),
 }
-HIDDEN_COLUMNS: Final[dict[str, pl.DataType]] = {
+NO_TIME: Final = 1 << 62  # where no rank has a time that could be the least
+AMOUNTS: Final = ("tokens", "samples")  # of work, as counters of steps tell it
+AMOUNT_COLUMNS: Final[dict[str, pl.DataType]] = {
     "rank": pl.Int32(),
     "step": pl.Int32(),
-    "ns": pl.Int64(),  # communication in flight under own work
+    "name": pl.Enum(AMOUNTS),
+    "value": pl.Float64(),
 }
-_SPAN: Final = ("start_ns", "end_ns", "code", "name")
-CHUNK_ROWS: Final = (
-    1 << 20
-)  # events at a time, or those of one process: what fits is worked on quickly
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Phases:
     """The partition of every worker's time; per rank and step it sums to the step exactly.
 
-    `pieces` are the touching pieces themselves. `times` sums them up, and holds only categories that
-    occur; `hidden` has a row for every step.
+    `pieces` are the touching pieces themselves. `spent` sums them up, [step window, category] in the
+    order of `CATEGORIES`, and `hidden_ns` is what communication was in flight under own work, [step
+    window], both in nanoseconds; the windows are the rows of `pieces.steps`. `updates` tells of updates
+    of weights, and `amounts` how much work each rank had in each step, where that was recorded
+    (`AMOUNT_COLUMNS`).
     """
 
     pieces: Segments
-    times: pl.DataFrame
-    hidden: pl.DataFrame
+    spent: Ints
+    hidden_ns: Ints
+    updates: WeightUpdates
+    amounts: pl.DataFrame
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -98,124 +107,229 @@ class Phases:
         """The pieces as rows, in order of process and time, built at each access."""
         return self.pieces.frame()
 
-
-def run(trace: Trace, progress: Callable[[int, int], None] | None = None) -> Phases:
-    """Divide every worker's steps into categories; `progress` is called with (done, total) parts."""
-    parts = chunks(trace)
-    queues = _ByProcess(thread_activity.server_queues(trace))
-    cut: list[Pieces] = []
-    for done, found in enumerate(side_by_side(partial(_cut, queues=queues), parts), 1):
-        cut += found
-        if progress:
-            progress(done, len(parts))
-    words = trace.events.select(pl.col("name").unique()).collect().to_series().drop_nulls()
-    return _gathered(cut, trace.steps.sort("process", "start_ns"), words)
-
-
-def _cut(trace: Trace, queues: _ByProcess) -> list[Pieces]:
-    """Cut the time of each process of a trace."""
-    device = device_spans(trace)
-    around = {
-        "wait": thread_activity.collective_waits(trace),
-        "flying": thread_activity.in_flight(trace),
-        "cause": thread_activity.idle_causes(trace),
-    }
-    sets = {"queue": queues} | {name: _ByProcess(frame) for name, frame in around.items()}
-    on_thread, on_device = _ByProcess(thread_spans(trace, device)), _ByProcess(device)
-    return [
-        partition(
-            Spans(*on_thread.of(process, *_SPAN)),
-            Surroundings(
-                **{name: Intervals(*part.of(process, *_SPAN[:2])) for name, part in sets.items()},
-                device=Spans(*on_device.of(process, *_SPAN)),
-            ),
-            windows,
+    @property
+    def times(self) -> pl.DataFrame:
+        """What was spent as rows, built at each access; only categories that occur."""
+        row, category = np.nonzero(self.spent)
+        found = self.pieces.steps[row].with_columns(
+            category=categories(category), ns=self.spent[row, category]
         )
-        for process, windows in _windows(trace.steps.sort("process", "start_ns"))
-    ]
+        return found.select(*TIME_COLUMNS)
+
+    @property
+    def hidden(self) -> pl.DataFrame:
+        """What was hidden as rows, built at each access: one for every step window."""
+        return self.pieces.steps.select("rank", "step").with_columns(ns=self.hidden_ns)
+
+    def of(self, *names: str) -> Ints:
+        """Return what was spent in some categories, [step window]."""
+        return np.asarray(self.spent[:, [CATEGORIES.index(name) for name in names]].sum(axis=1))
+
+    @cached_property
+    def steps(self) -> Ints:
+        """The numbers of all steps, ascending."""
+        return np.unique(self._step)
+
+    @cached_property
+    def step_places(self) -> Indices:
+        """Where in `steps` each window's step stands, [step window]."""
+        return np.searchsorted(self.steps, self._step)
+
+    @cached_property
+    def there(self) -> Flags:
+        """Which windows have a length, [step window]."""
+        return np.asarray(self.spent.any(axis=1))
+
+    @cached_property
+    def _step(self) -> Ints:
+        return self.pieces.steps["step"].to_numpy().astype(np.int64)
+
+    def by_step(self, values: Array) -> Ints:
+        """Sum whole numbers up by step, [step]."""
+        return np.bincount(self.step_places, values, minlength=len(self.steps)).astype(np.int64)
+
+    def least(self, values: Ints, among: Flags) -> Ints:
+        """Return the least value of each step among some windows, [step]; `NO_TIME` where none is."""
+        least = np.full(len(self.steps), NO_TIME)
+        np.minimum.at(least, self.step_places[among], values[among])
+        return least
+
+    def windows_of(self, place: int, steps: Array) -> Indices:
+        """Return the windows of some steps of a worker, by its place in order; -1 where it lacks one."""
+        first, last = self.pieces.begins[place : place + 2]
+        mine = self._step[first:last]
+        if not len(mine):
+            return np.full(steps.shape, -1)
+        found = np.minimum(np.searchsorted(mine, steps), len(mine) - 1)
+        return np.where(mine[found] == steps, found + first, -1)
 
 
-class _ByProcess:
-    """A frame's columns as arrays, to be sliced by process."""
+def run(
+    trace: Trace,
+    progress: Callable[[int, int], None] | None = None,
+    executor: Executor | None = None,
+) -> Phases:
+    """Divide every worker's steps into categories.
 
-    def __init__(self, frame: pl.DataFrame) -> None:
-        if not frame["process"].is_sorted():
-            frame = frame.sort("process", maintain_order=True)
-        process = frame["process"].to_numpy()
-        self._bounds = np.searchsorted(process, np.arange(process.max(initial=-1) + 2))
-        self._columns = {
-            name: frame[name].cast(pl.Int64).to_numpy()
-            for name in frame.columns
-            if frame[name].dtype.is_integer()
-        }
+    Args:
+        trace: With its steps and calls, as `tracelens.open` returns it.
+        progress: Called with (done, total) workers.
+        executor: Where workers are accounted for; None = in threads of this process.
+    """
+    steps = trace.steps.sort("process", "start_ns")
+    words = _words(trace, steps)
+    tasks, count = _tasks(trace, steps, words), steps["process"].n_unique()
+    done: list[Accounted] = []
+    for found in mapped(account, tasks, executor):
+        done.append(found)
+        if progress:
+            progress(len(done), count)
+    return _gathered(done, steps, words)
 
-    def of(self, process: int, *names: str) -> list[Ints]:
-        """Return some columns of one process."""
-        beyond = len(self._bounds) - 1
-        first, last = self._bounds[min(process, beyond)], self._bounds[min(process + 1, beyond)]
-        return [self._columns[name][first:last] for name in names]
+
+@dataclass(frozen=True)
+class Accounted:
+    """What a worker's time came to, by step window, and what it was cut into."""
+
+    pieces: PackedPieces
+    spent: Ints
+    hidden: Ints
+    updates: Updates
+    amounts: dict[str, tuple[Array, Array]]  # by name: step, how much work it had
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What accounts for one worker's time: its events, and what is known of the other ranks'.
+
+    `windows` are the bounds of its steps; of every `every`-th step updates are followed.
+    """
+
+    process: int
+    source: Source
+    windows: Ints
+    wait: Intervals
+    queue: Intervals
+    training: int | None
+    tracks: tuple[int, ...]
+    words: tuple[str, ...]
+    every: int
+
+
+def _words(trace: Trace, steps: pl.DataFrame) -> tuple[str, ...]:
+    """Return the names of spans of all workers."""
+    outlines = outlined(trace)
+    workers = steps["process"].unique().sort()
+    return tuple(dict.fromkeys(name for process in workers for name in outlines[process].names))
+
+
+def _tasks(trace: Trace, steps: pl.DataFrame, words: tuple[str, ...]) -> Iterator[_Task]:
+    training = dict(trace.workers.select("process", "training_thread").drop_nulls().iter_rows())
+    queues = thread_activity.server_queues(trace).partition_by("process", as_dict=True)
+    tracks, every = in_flight_tracks(trace), followed(trace)
+    for process, windows in _windows(steps):
+        queue = queues.get((process,))
+        yield _Task(
+            process=process,
+            source=trace.source.only(process),
+            windows=windows,
+            wait=collective_waits(trace.calls, process),
+            queue=_NO_INTERVALS
+            if queue is None
+            else Intervals(queue["start_ns"].to_numpy(), queue["end_ns"].to_numpy()),
+            training=training.get(process),
+            tracks=tuple(tracks.get(process, ())),
+            words=words,
+            every=every,
+        )
+
+
+def account(task: _Task) -> Accounted:
+    """Account for one worker's time; runs wherever its events can be read."""
+    columns = task.source.columns(task.process, _READ)
+    activity = ThreadActivity(columns, task.training, task.tracks)
+    device = activity.device_spans()
+    around = Surroundings(
+        wait=task.wait,
+        queue=task.queue,
+        flying=activity.in_flight(),
+        cause=activity.idle_causes(),
+        device=device,
+    )
+    found = partition(activity.thread_spans(device), around, task.windows)
+    numbers = {word: number for number, word in enumerate(task.words)}
+    known = columns.word("name").known
+    names = np.array([*(numbers.get(word, NOTHING) for word in known), NOTHING], np.int32)
+    return Accounted(
+        PackedPieces.of(found, names[found.name]),
+        found.spent,
+        found.hidden,
+        Updates.of(
+            columns,
+            activity.rows_of("update"),
+            activity.rows_of("forward", anywhere=True),
+            task.every,
+        ),
+        _amounts(columns),
+    )
+
+
+_READ: Final = (*ACTIVITY_COLUMNS, "step", "bucket", "value")
+_NO_INTERVALS: Final = Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+def _amounts(columns: Columns) -> dict[str, tuple[Array, Array]]:
+    """Return how much work each step had, by the counters that say so."""
+    if "value" not in columns:
+        return {}
+    name, value = columns.word("name"), columns.values["value"]
+    counts = columns.word("type").among(("counter",)) & columns.word("kind").among(("step",))
+    found = {}
+    for amount in AMOUNTS:
+        rows = np.flatnonzero(counts & name.among((amount,)) & np.isfinite(value))
+        if len(rows):
+            step, place = np.unique(columns.number("step")[rows], return_inverse=True)
+            found[amount] = step, np.bincount(place, value[rows])
+    return found
 
 
 def _windows(steps: pl.DataFrame) -> Iterator[tuple[int, Ints]]:
     """Yield each process and the bounds of its steps."""
-    for group in steps.partition_by("process", maintain_order=True):
-        yield group["process"][0], np.append(group["start_ns"].to_numpy(), group["end_ns"][-1])
+    process, start, end = (steps[name].to_numpy() for name in ("process", "start_ns", "end_ns"))
+    known, first = np.unique(process, return_index=True)
+    for one, begin, after in zip(known, first, np.append(first, len(process))[1:], strict=True):
+        yield int(one), np.append(start[begin:after], end[after - 1])
 
 
-def _gathered(cut: list[Pieces], steps: pl.DataFrame, words: pl.Series) -> Phases:
-    """Turn all processes' pieces into frames."""
+def _gathered(done: list[Accounted], steps: pl.DataFrame, words: tuple[str, ...]) -> Phases:
+    """Turn all processes' accounts into frames."""
     of_step = steps.select("process", "rank", "step")
-    begins = np.cumsum([0, *(len(pieces.hidden) for pieces in cut)])
-    segments = Segments(tuple(zip(cut, begins[:-1].tolist(), strict=True)), of_step, words)
-    if not cut:
-        empty = pl.DataFrame(schema=TIME_COLUMNS)
-        return Phases(segments, times=empty, hidden=pl.DataFrame(schema=HIDDEN_COLUMNS))
-    spent = np.concatenate([pieces.spent for pieces in cut])
+    begins = np.cumsum([0, *(len(found.hidden) for found in done)]).tolist()
+    segments = Segments(tuple(found.pieces for found in done), tuple(begins), of_step, words)
+    owners = of_step[begins[:-1]].select("process", "rank").rows()
+    spent = np.concatenate([np.zeros((0, len(CATEGORIES)), np.int64), *(one.spent for one in done)])
     left_out = after_steps(steps).to_numpy()
     spent[:, UNKNOWN] -= np.minimum(left_out, spent[:, UNKNOWN])
-    row, category = np.nonzero(spent)
-    times = of_step[row].with_columns(category=categories(category), ns=spent[row, category])
-    hidden = np.concatenate([pieces.hidden for pieces in cut])
     return Phases(
-        segments,
-        times=times.select(*TIME_COLUMNS),
-        hidden=of_step.select("rank", "step").with_columns(ns=hidden),
+        pieces=segments,
+        spent=spent,
+        hidden_ns=np.concatenate([np.zeros(0, np.int64), *(one.hidden for one in done)]),
+        updates=WeightUpdates.of(owners, [found.updates for found in done]),
+        amounts=_amount_table([rank for _, rank in owners], [found.amounts for found in done]),
     )
 
 
-def chunks(trace: Trace) -> list[Trace]:
-    """Return parts of a trace that hold the events and arrivals of some workers each, by process."""
-    events = trace.events.collect()
-    if not events["process"].is_sorted():
-        events = events.sort("process", maintain_order=True)
-    workers = trace.workers["process"].sort().to_numpy()
-    owner = events["process"].to_numpy()
-    first, last = np.searchsorted(owner, workers), np.searchsorted(owner, workers, side="right")
-    return [
-        _part(trace, events.slice(first[a], last[b] - first[a]), workers[a], workers[b])
-        for a, b in _runs(last - first)
+def _amount_table(ranks: list[int], found: list[dict[str, tuple[Array, Array]]]) -> pl.DataFrame:
+    parts = [
+        pl.DataFrame({"step": step, "value": value}).select(
+            pl.lit(rank).alias("rank"), "step", pl.lit(name).alias("name"), "value"
+        )
+        for rank, amounts in zip(ranks, found, strict=True)
+        for name, (step, value) in amounts.items()
     ]
-
-
-def _runs(sizes: Indices) -> Iterator[tuple[int, int]]:
-    """Yield the first and last of neighbours that are about `CHUNK_ROWS` together."""
-    begin, total = 0, 0
-    for place, size in enumerate(sizes):
-        if total and total + size > CHUNK_ROWS:
-            yield begin, place - 1
-            begin, total = place, 0
-        total += int(size)
-    if len(sizes):
-        yield begin, len(sizes) - 1
-
-
-def _part(trace: Trace, events: pl.DataFrame, first: int, last: int) -> Trace:
-    mine = pl.col("process").is_between(first, last)
-    return trace.with_(
-        events=events.lazy(),
-        processes=trace.processes.filter(mine),
-        steps=trace.steps.filter(mine),
-        arrivals=trace.arrivals.filter(mine),
+    columns = [pl.col(name).cast(kind) for name, kind in AMOUNT_COLUMNS.items()]
+    return pl.concat(
+        [pl.DataFrame(schema=AMOUNT_COLUMNS), *(part.select(columns) for part in parts)]
     )
 
 
@@ -242,16 +356,9 @@ def after_steps(steps: pl.DataFrame) -> pl.Series:
 
 def exposed_transfer(phases: Phases, steps: Ints) -> Floats:
     """Return nanoseconds for each of `steps`: no step can become shorter by more without transfer."""
-    transfer = pl.col("ns").filter(pl.col("category") == "transfer").sum()
-    least = (
-        phases.times.group_by("step", "process")
-        .agg(transfer)
-        .group_by("step")
-        .agg(pl.col("ns").min())
-        .sort("step")
-    )
-    known = least["step"].to_numpy()
-    if not len(known):
+    least = phases.least(phases.of("transfer"), phases.there)
+    if not len(least):
         return np.zeros(len(steps))
-    place = np.minimum(np.searchsorted(known, steps), len(known) - 1)
-    return np.where(known[place] == steps, least["ns"].to_numpy()[place], 0).astype(np.float64)
+    place = np.minimum(np.searchsorted(phases.steps, steps), len(least) - 1)
+    known = (phases.steps[place] == steps) & (least[place] != NO_TIME)
+    return np.where(known, least[place], 0).astype(np.float64)

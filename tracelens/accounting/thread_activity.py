@@ -20,14 +20,27 @@ from tracelens.accounting.partition import (
     PS_QUEUE,
     QUEUED,
     USER,
+    Intervals,
+    Spans,
 )
+from tracelens.model.calls import NEVER
+from tracelens.model.columns import FOREVER, NULL
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable
 
-    from tracelens.arrays import Ints
+    from tracelens.arrays import Array, Flags, Indices, Ints
+    from tracelens.model.calls import CallGrid
+    from tracelens.model.columns import Columns
     from tracelens.model.trace import Trace
 
+__all__ = [
+    "ACTIVITY_COLUMNS",
+    "ThreadActivity",
+    "collective_waits",
+    "server_queues",
+    "training_threads",
+]
 
 # What a span of each kind means for its thread's time; steps mean nothing, they are the windows.
 _MEANING: Final[dict[str, int]] = {
@@ -45,116 +58,136 @@ _MEANING_OF_OP: Final[dict[str, int]] = {
     "worker_update": CATEGORIES.index("update"),
     "master_update": CATEGORIES.index("update"),
 }
-FOREVER: Final = 2**62  # later than any time of a trace; windows cut it
 _CAUSES: Final = ("gc", "device", "checkpoint")
 _IN_FLIGHT: Final = ("reduction", "ps", "elastic")
 _SERVICE: Final = ("aggregate", "apply", "reply")
-_COLUMNS: Final = ("process", "start_ns", "end_ns")
-# A reduction that a thread only queues: it is in flight on the device.
-REDUCED_ON_DEVICE: Final = (pl.col("kind") == "reduction") & pl.col(
-    "device_duration_ns"
-).is_not_null()
+_QUEUE_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "process": pl.Int32(),
+    "start_ns": pl.Int64(),
+    "end_ns": pl.Int64(),
+}
+# What is read of a process for this.
+ACTIVITY_COLUMNS: Final = (
+    "start_ns",
+    "end_ns",
+    "type",
+    "kind",
+    "op",
+    "name",
+    "thread",
+    "depth",
+    "device_start_ns",
+    "device_duration_ns",
+)
 
 
-def thread_spans(trace: Trace, device: pl.DataFrame) -> pl.DataFrame:
-    """Return the training threads' spans: process, times, meaning, and the number of their name."""
-    threads = trace.workers.select("process", thread="training_thread").lazy()
-    code = _coded("op", _MEANING_OF_OP, _coded("kind", _MEANING, pl.lit(USER, pl.Int64)))
-    return (
-        trace.spans.filter(pl.col("kind") != "step", ~REDUCED_ON_DEVICE)
-        .join(threads, on=["process", "thread"], how="semi")
-        .select(
-            "process",
-            "start_ns",
-            end_ns=pl.col("end_ns").fill_null(FOREVER),
-            code=_queued(code, device),
-            name=pl.col("name").to_physical(),
-        )
-        .collect()
-    )
+class ThreadActivity:
+    """What one worker's process recorded of its training thread, and beside it.
 
-
-def _coded(column: str, codes: Mapping[str, int], otherwise: pl.Expr) -> pl.Expr:
-    """Return numbers for the words of a column."""
-    found = otherwise
-    for word, code in codes.items():
-        found = pl.when(pl.col(column) == word).then(pl.lit(code, pl.Int64)).otherwise(found)
-    return found
-
-
-def _queued(code: pl.Expr, device: pl.DataFrame) -> pl.Expr:
-    """Mark the spans that only give the process's device such work, or await it."""
-    if device.is_empty():
-        return code
-    known = device.select("process", "code").unique()
-    awaits = known.select("process", code=pl.lit(IDLE, pl.Int64)).unique()
-    pair = pl.col("process").cast(pl.Int64) * QUEUED + pl.col("code")
-    pairs = pl.concat([known, awaits]).select(pair).to_series()
-    only_queues = (pl.col("process").cast(pl.Int64) * QUEUED + code).is_in(pairs.to_list())
-    return pl.when(only_queues).then(code + QUEUED).otherwise(code)
-
-
-def device_spans(trace: Trace) -> pl.DataFrame:
-    """Return the workers' own work as their devices timed it, like `thread_spans`.
-
-    A device's work of a phase that nobody told (kind ``device``: a kernel) counts as the user's.
+    Args:
+        columns: Its events, with `ACTIVITY_COLUMNS`.
+        training: Its training thread; None = it has none.
+        tracks: Its tracks of operations in flight.
     """
-    workers = trace.workers.select("process").lazy()
-    works = pl.col("kind").is_in([*COMPUTE_CATEGORIES, "device"])
-    return (
-        trace.spans.filter(pl.col("device_duration_ns").is_not_null(), works)
-        .join(workers, on="process", how="semi")
-        .sort("process", "depth", maintain_order=True)
-        .select(
-            "process",
-            start_ns="device_start_ns",
-            end_ns=pl.col("device_start_ns") + pl.col("device_duration_ns"),
-            code=_coded("kind", _MEANING | {"device": USER}, pl.lit(USER, pl.Int64)),
-            name=pl.col("name").to_physical(),
+
+    def __init__(self, columns: Columns, training: int | None, tracks: Iterable[int]) -> None:
+        self._columns = columns
+        self._is_span = columns.is_span
+        self._kind = columns.word("kind")
+        thread = columns.number("thread")
+        known = np.full(columns.height, training is not None)
+        self.on_training = (
+            self._is_span & known & (thread == (-1 if training is None else training))
         )
-        .collect()
-    )
+        self._beside = self._is_span & known & ~self.on_training
+        self._flies = np.isin(thread, list(tracks))
+        timed = "device_duration_ns" in columns
+        lasted = columns.number("device_duration_ns")
+        self._timed = self._is_span & (lasted >= 0) if timed else np.zeros(columns.height, np.bool_)
+        reduction = self._kind.among(("reduction",))
+        # A reduction that a thread only queues: it is in flight on the device.
+        self._reduced_on_device = self._timed & reduction
+
+    def device_spans(self) -> Spans:
+        """Return the rank's own work as its device timed it.
+
+        A device's work of a phase that nobody told (kind ``device``: a kernel) counts as the user's.
+        """
+        if not np.any(self._timed):
+            return self._spans(np.zeros(0, np.intp), _NO_CODES)
+        rows = np.flatnonzero(self._timed & self._kind.among((*COMPUTE_CATEGORIES, "device")))
+        rows = rows[np.argsort(self._columns.number("depth")[rows], kind="stable")]
+        start, end = self._on_device(rows)
+        code = self._kind.taken(rows).translated(_MEANING | {"device": USER}, USER)
+        return Spans(start, end, code, self._columns.word("name").codes[rows])
+
+    def thread_spans(self, device: Spans) -> Spans:
+        """Return the training thread's spans; `code` is their meaning, `name` that of their file."""
+        chosen = self.on_training & ~self._kind.among(("step",)) & ~self._reduced_on_device
+        rows = np.flatnonzero(chosen)
+        code = self._kind.taken(rows).translated(_MEANING, USER)
+        of_op = self._columns.word("op").taken(rows).translated(_MEANING_OF_OP, NULL)
+        code = np.where(of_op == NULL, code, of_op)
+        if len(device.start):  # spans that only give the device such work, or await it
+            code = np.where(np.isin(code, [*np.unique(device.code), IDLE]), code + QUEUED, code)
+        return self._spans(rows, code)
+
+    def in_flight(self) -> Intervals:
+        """Return the communication in flight concurrently with the training thread."""
+        beside = self._beside & self._kind.among(_IN_FLIGHT) & ~self._reduced_on_device
+        return self._intervals(np.flatnonzero(beside), self._reduced_on_device)
+
+    def idle_causes(self) -> Intervals:
+        """Return other recorded causes of idle time: pauses, device work."""
+        beside = self._beside & self._kind.among(_CAUSES) & ~self._flies
+        return self._intervals(np.flatnonzero(beside), self._timed)
+
+    def rows_of(self, kind: str, *, anywhere: bool = False) -> Indices:
+        """Return the rows of the spans of a kind, on the training thread or anywhere."""
+        spans = self._is_span if anywhere else self.on_training
+        return np.flatnonzero(spans & self._kind.among((kind,)))
+
+    def _spans(self, rows: Indices, code: Array) -> Spans:
+        start, end = (self._columns.number(name)[rows] for name in ("start_ns", "end_ns"))
+        return Spans(start, end, code, self._columns.word("name").codes[rows])
+
+    def _intervals(self, rows: Indices, on_device: Flags) -> Intervals:
+        start, end = (self._columns.number(name)[rows] for name in ("start_ns", "end_ns"))
+        if not np.any(on_device):
+            return Intervals(start, end)
+        begun, over = self._on_device(np.flatnonzero(on_device))
+        return Intervals(np.concatenate([start, begun]), np.concatenate([end, over]))
+
+    def _on_device(self, rows: Indices) -> tuple[Ints, Ints]:
+        start = self._columns.number("device_start_ns")[rows]
+        return start, start + self._columns.number("device_duration_ns")[rows]
 
 
-def collective_waits(trace: Trace) -> pl.DataFrame:
-    """Return when each rank was blocked in a collective that not all had entered."""
-    start, never = pl.col("start_ns"), pl.col("last_arrival_ns").is_null()
-    missing = never & pl.col("last_rank").is_not_null()
-    end = (
-        pl.when(missing)
-        .then(pl.col("end_ns").fill_null(FOREVER))
-        .otherwise(start + pl.col("wait_ns"))
-    )
-    return trace.arrivals.select("process", "start_ns", end_ns=end).drop_nulls()
+_NO_CODES: Final = np.zeros(0, np.int32)
 
 
-def in_flight(trace: Trace) -> pl.DataFrame:
-    """Return the communication in flight concurrently with each training thread."""
-    beside = _beside(trace, _IN_FLIGHT).filter(~REDUCED_ON_DEVICE).select(*_COLUMNS)
-    queued = trace.spans.filter(REDUCED_ON_DEVICE).select(
-        "process",
-        start_ns="device_start_ns",
-        end_ns=pl.col("device_start_ns") + pl.col("device_duration_ns"),
-    )
-    return pl.concat([beside, queued]).collect()
-
-
-def idle_causes(trace: Trace) -> pl.DataFrame:
-    """Return other recorded causes of idle time: pauses, device work."""
-    tracks = trace.threads.filter("in_flight").select("process", "thread").lazy()
-    beside = _beside(trace, _CAUSES).join(tracks, on=["process", "thread"], how="anti")
-    device_end = pl.col("device_start_ns") + pl.col("device_duration_ns")
-    device = trace.spans.filter(device_end.is_not_null()).select(
-        "process", start_ns="device_start_ns", end_ns=device_end
-    )
-    return pl.concat([beside.select(*_COLUMNS), device]).collect()
+def collective_waits(calls: Iterable[CallGrid], process: int) -> Intervals:
+    """Return when a process was blocked in collectives that not all had entered."""
+    starts, ends = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for grid in calls:
+        for column in np.flatnonzero(grid.processes == process).tolist():
+            start, end = grid.start_ns[:, column], grid.end_ns[:, column]
+            known = grid.last_ns != NEVER
+            missing = ~known & (grid.last_rank != NULL)
+            until = np.where(missing, end, start + grid.wait_of(column))
+            there = (known | missing) & (start != NEVER)
+            starts.append(start[there])
+            ends.append(until[there])
+    return Intervals(np.concatenate(starts), np.concatenate(ends))
 
 
 def server_queues(trace: Trace) -> pl.DataFrame:
     """Return when a request of each worker was with a shard that had not begun to serve it."""
-    requests = trace.spans.filter((pl.col("kind") == "ps") & pl.col("request").is_not_null())
     if trace.shards.is_empty() or trace.alignment.unaligned:
-        return pl.DataFrame(schema=trace.arrivals.select(*_COLUMNS).schema)
+        return pl.DataFrame(schema=_QUEUE_COLUMNS)
+    requests = trace.requests.lazy().filter(
+        (pl.col("kind") == "ps") & pl.col("request").is_not_null()
+    )
     shards, workers = (
         requests.join(part.select("process").lazy(), on="process", how="semi")
         for part in (trace.shards, trace.workers)
@@ -174,17 +207,6 @@ def server_queues(trace: Trace) -> pl.DataFrame:
         .select("process", start_ns=start, end_ns=pl.min_horizontal(end, "begun"))
         .filter(pl.col("start_ns") < pl.col("end_ns"))
         .collect()
-    )
-
-
-def _beside(trace: Trace, kinds: tuple[str, ...]) -> pl.LazyFrame:
-    """Return spans of some kinds that are not on the worker's training thread."""
-    threads = trace.workers.select("process", "training_thread").lazy()
-    return (
-        trace.spans.filter(pl.col("kind").is_in(kinds))
-        .join(threads, on="process")
-        .filter(pl.col("thread") != pl.col("training_thread"))
-        .with_columns(pl.col("end_ns").fill_null(FOREVER))
     )
 
 

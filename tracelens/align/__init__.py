@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 # In order: each relies on what those before it filled in.
 DEFAULT_TRANSFORMS: Final[tuple[Callable[[Trace], Trace], ...]] = (
     devices.place,
+    collectives.gather,
     common.align,
     steps.divide,
     collectives.match,

@@ -7,238 +7,255 @@ other: from there on nothing of that communicator is matched, and a note says wh
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
 
-from tracelens.model.trace import ARRIVAL_COLUMNS, Note, work_times
-from tracelens.schema.vocabulary import COLLECTIVES, FULL_COLLECTIVES
+from tracelens.distil.outline import outlined
+from tracelens.model.calls import NEVER, CallGrid, is_uniform, uniform
+from tracelens.model.columns import FOREVER, NULL
+from tracelens.model.trace import Note
+from tracelens.schema.vocabulary import COLLECTIVES, STATUSES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tracelens.arrays import Array, Flags, Indices, Int32s, Ints
+    from tracelens.model.outline import CallRows
     from tracelens.model.trace import Trace
 
 # Every rank contributes equally many bytes; elsewhere they may differ (a root, variable counts).
-EQUAL_BYTES: Final = ("allreduce",)
-# With a known root (`peer`), the others wait for it alone, or it alone waits for the others.
-FROM_ROOT: Final = ("broadcast", "scatter")
-TO_ROOT: Final = ("reduce", "gather")
+EQUAL_BYTES: Final = tuple(map(COLLECTIVES.index, ("allreduce",)))
+OVER: Final = tuple(map(STATUSES.index, ("closed", "estimated")))
 RARE: Final = 0.01  # completion may be noted late, in another thread
-_CALL: Final = ("communicator", "seq")
+_FACTS: Final = ("op", "step", "bucket", "nbytes", "thread", "peer", "status")
+_OPS: Final = {word: place for place, word in enumerate(COLLECTIVES)}
+_STATUSES: Final = {word: place for place, word in enumerate(STATUSES)}
+
+
+def gather(trace: Trace) -> Trace:
+    """Fill `calls` with those of the workers' main processes, on their own clocks, not yet matched."""
+    outlines = outlined(trace)
+    ranks = dict(trace.workers.select("process", "rank").sort("process").iter_rows())
+    found: dict[str, list[_Column]] = {}
+    for process, rank in ranks.items():
+        if process in outlines:
+            for uid, column in _columns(process, rank, outlines[process].calls):
+                found.setdefault(uid, []).append(column)
+    calls = tuple(_grid(uid, found[uid]) for uid in sorted(found))
+    return trace.with_(calls=calls, outlines=outlines)
+
+
+class _Column:
+    """The calls of one process in one communicator, each number once, by number."""
+
+    def __init__(self, process: int, rank: int, rows: CallRows, chosen: Indices) -> None:
+        self.process, self.rank = process, rank
+        self.seq = rows.seq[chosen]
+        self.start_ns, self.end_ns = rows.start_ns[chosen], rows.end_ns[chosen]
+        self.op = _translated(rows.ops, _OPS)[rows.op[chosen]]
+        self.status = _translated(rows.statuses, _STATUSES)[rows.status[chosen]]
+        self.step, self.bucket = rows.step[chosen], rows.bucket[chosen]
+        self.nbytes, self.thread = rows.nbytes[chosen], rows.thread[chosen]
+        self.peer = rows.peer[chosen]
+
+
+def _translated(words: Sequence[str], numbers: dict[str, int]) -> Array:
+    """Return for each word of a file, and for none, its number here."""
+    return np.array([*(numbers.get(word, -1) for word in words), -1], np.int8)
+
+
+def _columns(process: int, rank: int, rows: CallRows) -> Iterator[tuple[str, _Column]]:
+    """Yield the calls of each communicator of a process."""
+    for number in np.unique(rows.communicator).tolist():
+        mine = np.flatnonzero(rows.communicator == number)
+        seq = rows.seq[mine]
+        if np.any(np.diff(seq) <= 0):
+            order = np.lexsort((rows.start_ns[mine], seq))
+            mine = mine[order[np.diff(seq[order], prepend=-1) > 0]]
+        yield rows.uids[number], _Column(process, rank, rows, mine)
+
+
+def _grid(uid: str, columns: list[_Column]) -> CallGrid:
+    """Put the calls of a communicator side by side."""
+    seq = columns[0].seq
+    whole = all(np.array_equal(seq, column.seq) for column in columns)
+    places: list[Indices | None] = [None] * len(columns)
+    if not whole:
+        seq = np.unique(np.concatenate([column.seq for column in columns]))
+        places = [np.searchsorted(seq, column.seq) for column in columns]
+    count = len(seq)
+
+    def cells(name: str, absent: int) -> Array:
+        return uniform(
+            [
+                _spread(getattr(column, name), place, count, absent)
+                for column, place in zip(columns, places, strict=True)
+            ]
+        )
+
+    missing = {"bucket": NULL, "peer": NULL}
+    facts = {name: cells(name, missing.get(name, -1)) for name in _FACTS}
+    return CallGrid(
+        uid=uid,
+        processes=np.array([column.process for column in columns]),
+        ranks=np.array([column.rank for column in columns]),
+        seq=seq,
+        start_ns=np.ascontiguousarray(cells("start_ns", NEVER)),
+        end_ns=np.ascontiguousarray(cells("end_ns", NEVER)),
+        whole=whole,
+        last_ns=np.broadcast_to(np.int64(NEVER), count),
+        last_rank=np.broadcast_to(np.int32(NULL), count),
+        expected=np.broadcast_to(np.int32(0), count),
+        **facts,
+    )
+
+
+def _spread(values: Array, place: Indices | None, count: int, absent: int) -> Array:
+    if place is None:
+        return values
+    spread = np.full(count, absent, values.dtype)
+    spread[place] = values
+    return spread
 
 
 def match(trace: Trace) -> Trace:
-    """Fill `arrivals`, and note desynchronised communicators."""
-    calls = _calls(trace)
-    instances = _instances(calls, _expected(trace))
-    desync = _first_divergence(instances)
-    trusted = _trusted(_with(calls, instances), desync)
-    arrivals = _waits(_timed(trusted, trace.processes, trace.alignment.unaligned))
-    notes = _notes(calls, desync, trace.communicators)
-    notes += _impossible(arrivals, trace.uncertainty_ns)
-    return trace.with_(arrivals=arrivals.select(*ARRIVAL_COLUMNS), notes=(*trace.notes, *notes))
+    """Fill in who came last to each call, and when; note desynchronised communicators."""
+    trace = trace if trace.calls else gather(trace)
+    whole = _whole_ranks(trace)
+    members = dict(_members(trace))
+    done = [_matched(grid, members.get(grid.uid), whole, trace) for grid in trace.calls]
+    notes = [note for _, note in sorted((n for _, n in done if n), key=lambda row: row[0])]
+    calls = tuple(grid for grid, _ in done)
+    notes += _impossible(calls, trace.uncertainty_ns)
+    return trace.with_(calls=calls, notes=(*trace.notes, *notes))
 
 
-def _calls(trace: Trace) -> pl.DataFrame:
-    """Return each rank's calls, one row for a rank and number, sorted by number."""
-    wanted = ("process", "rank", *_CALL, "op", "step", "bucket", "bytes", "thread", "peer")
-    main = trace.workers.select("process")
-    calls = (
-        trace.spans.filter(
-            pl.col("kind") == "reduction",
-            pl.col("op").is_in(COLLECTIVES),
-            pl.col("communicator").is_not_null(),
-            pl.col("seq").is_not_null(),
-        )
-        .join(main.lazy(), on="process", how="semi")
-        .select(*wanted, **work_times(), status="status")
-        .collect()
-    )
-    words = calls.select(pl.col("communicator").unique()).sort(
-        pl.col("communicator").cast(pl.String)
-    )
-    number = pl.col("place").cast(pl.Int64) * 2**32 + pl.col("seq")
-    ordered = (
-        calls.join(words.with_row_index("place"), on="communicator", maintain_order="left")
-        .with_columns(number=number)
-        .drop("place")
-        .sort("number", "process", "start_ns", maintain_order=True)
-    )
-    again = (pl.col("number").diff() == 0) & (pl.col("process").diff() == 0)
-    return ordered.filter(~again.fill_null(value=False))
-
-
-def _expected(trace: Trace) -> pl.DataFrame:
-    """Return for each communicator its size and the ranks whose whole recording is here."""
+def _whole_ranks(trace: Trace) -> frozenset[int]:
+    """Return the ranks whose whole recording is here."""
     cut = [note.file for note in trace.notes if note.kind == "truncated"]
-    whole = trace.workers.filter(~pl.col("file").is_in(cut))["rank"]
-    members = pl.col("ranks").list
-    present = members.set_intersection(pl.lit(whole.implode()))
-    return trace.communicators.unique("communicator").select(
-        "communicator", expected=members.len().cast(pl.Int32), present=present, ranks="ranks"
+    return frozenset(trace.workers.filter(~pl.col("file").is_in(cut))["rank"])
+
+
+def _members(trace: Trace) -> list[tuple[str, list[int]]]:
+    named = trace.communicators.unique("communicator", keep="first", maintain_order=True)
+    return named.select(pl.col("communicator").cast(pl.String), "ranks").rows()
+
+
+def _matched(
+    grid: CallGrid, members: list[int] | None, whole: frozenset[int], trace: Trace
+) -> tuple[CallGrid, tuple[int, Note] | None]:
+    """Match the calls of one communicator; `members` are its ranks, where they are known."""
+    there = grid.there
+    start = np.where(there, grid.start_ns, NEVER) if not grid.whole else grid.start_ns
+    latest = start.argmax(axis=1)
+    last = start[np.arange(grid.height), latest]
+    finished = (there & (grid.end_ns != FOREVER) & np.isin(grid.status, OVER)).any(axis=1)
+    expected = grid.arrived if members is None else np.full(grid.height, len(members), np.int32)
+    never_came = _absent(grid, np.flatnonzero(~finished), members, whole)
+    outside = members is not None and (there & ~np.isin(grid.ranks, members)).any(axis=1)
+    apart = _vary(grid, "op", -1) | _vary(grid, "bucket", NULL) | outside
+    unequal = _vary_in_bytes(grid)
+    first = grid.seq[apart | unequal].min(initial=FOREVER)
+    lost = grid.seq >= grid.seq[apart].min(initial=FOREVER)
+    known = ~lost & ~unequal
+    timed = _timed(grid, trace)
+    complete = known & (never_came == NULL) & timed
+    came = np.where(timed, grid.ranks[latest], NULL)
+    last_rank = np.where(known, np.where(never_came != NULL, never_came, came), NULL)
+    found = replace(
+        grid,
+        last_ns=np.where(complete, last, NEVER),
+        last_rank=last_rank.astype(np.int32),
+        expected=expected.astype(np.int32),
     )
+    return found, None if first == FOREVER else (int(first), _desync(grid, int(first), trace))
 
 
-def _instances(calls: pl.DataFrame, expected: pl.DataFrame) -> pl.DataFrame:
-    """Return one row a collective, in the calls' order: its arrivals, and whether its calls agree."""
-    latest = pl.col("start_ns").arg_max()
-    finished = pl.col("end_ns").is_not_null() & pl.col("status").is_in(["closed", "estimated"])
-    size = pl.col("bytes").filter(pl.col("op").is_in(EQUAL_BYTES))
-    op = pl.col("op").to_physical()
-    members = expected.select("communicator", rank="ranks").explode("rank")
-    outside = calls.join(members, on=["communicator", "rank"], how="anti")["number"].unique()
-    known = pl.col("communicator").is_in(expected["communicator"].implode())
-    gathered = calls.group_by("number", maintain_order=True).agg(
-        pl.col(_CALL).first(),
-        arrived=pl.len().cast(pl.Int32),
-        last=pl.col("start_ns").max(),
-        latest=pl.col("rank").get(latest),
-        finished=finished.any(),
-        differ=_vary(op) | _vary(pl.col("bucket")),
-        unequal=_vary(size),
-        root_at=pl.col("start_ns").filter(pl.col("rank") == pl.col("peer")).min(),
-    )
-    absent = _absent(calls, gathered.filter(~pl.col("finished")), expected)
-    sizes = expected.select("communicator", "expected")
-    outsiders = pl.col("number").is_in(outside.implode()) & known
-    return (
-        gathered.join(sizes, on="communicator", how="left", maintain_order="left")
-        .join(absent, on="number", how="left", maintain_order="left")
-        .with_columns(
-            pl.col("expected").fill_null(pl.col("arrived")),
-            apart=pl.col("differ") | outsiders,
-        )
-    )
+def _vary(grid: CallGrid, name: str, missing: int) -> Flags:
+    """Return in which calls ranks say different things of a kind, [call]."""
+    cells: Array = getattr(grid, name)
+    if is_uniform(cells):
+        return np.zeros(grid.height, np.bool_)
+    said = grid.there & (cells != missing)
+    high, low = np.iinfo(cells.dtype).max, np.iinfo(cells.dtype).min
+    most, least = np.where(said, cells, low).max(axis=1), np.where(said, cells, high).min(axis=1)
+    return np.asarray(said.any(axis=1) & (most != least))
 
 
-def _vary(values: pl.Expr) -> pl.Expr:
-    return (values.min() != values.max()).fill_null(value=False)
+def _vary_in_bytes(grid: CallGrid) -> Flags:
+    if is_uniform(grid.nbytes):
+        return np.zeros(grid.height, np.bool_)
+    equal = np.isin(grid.op, EQUAL_BYTES)
+    return _vary(replace(grid, nbytes=np.where(equal, grid.nbytes, -1)), "nbytes", -1)
 
 
-def _absent(calls: pl.DataFrame, unfinished: pl.DataFrame, expected: pl.DataFrame) -> pl.DataFrame:
-    """Return for each collective that no rank finished the first rank that never entered it."""
-    entered = (
-        calls.join(unfinished, on="number", how="semi")
-        .group_by("number")
-        .agg(pl.col("communicator").first(), entered="rank")
-    )
-    missing = pl.col("present").list.set_difference("entered").list.sort()
-    return entered.join(expected, on="communicator").select("number", absent=missing.list.first())
+def _absent(
+    grid: CallGrid, unfinished: Indices, members: list[int] | None, whole: frozenset[int]
+) -> Int32s:
+    """Return for each call that no rank finished the first rank that never entered it, else `NULL`."""
+    found = np.full(grid.height, NULL, np.int32)
+    if members is None:
+        return found
+    expected = sorted(whole & set(members))
+    for call in unfinished.tolist():
+        entered = set(grid.ranks[grid.there[call]].tolist())
+        found[call] = next((rank for rank in expected if rank not in entered), NULL)
+    return found
 
 
-def _with(calls: pl.DataFrame, instances: pl.DataFrame) -> pl.DataFrame:
-    """Add to each call what is known of its collective."""
-    rows = pl.Series(np.repeat(np.arange(instances.height), instances["arrived"].to_numpy()))
-    beside = instances.select(pl.exclude("number", *_CALL).gather(rows))
-    return calls.hstack(beside)
-
-
-def _first_divergence(instances: pl.DataFrame) -> pl.DataFrame:
-    """Return communicator, the number from which ranks are apart, and whether only bytes differ."""
-    return (
-        instances.filter(pl.col("apart") | pl.col("unequal"))
-        .group_by("communicator")
-        .agg(
-            first=pl.col("seq").min(),
-            apart_from=pl.col("seq").filter("apart").min(),
-        )
-    )
-
-
-def _trusted(arrivals: pl.DataFrame, desync: pl.DataFrame) -> pl.DataFrame:
-    """Mark the calls whose partners are known."""
-    joined = arrivals.join(desync, on="communicator", how="left", maintain_order="left")
-    lost = (pl.col("seq") >= pl.col("apart_from")).fill_null(value=False)
-    return joined.with_columns(matched=~lost & ~pl.col("unequal"))
-
-
-def _timed(
-    arrivals: pl.DataFrame, processes: pl.DataFrame, unaligned: tuple[str, ...]
-) -> pl.DataFrame:
-    """Mark the calls of communicators whose ranks are on clocks that are tied to each other."""
+def _timed(grid: CallGrid, trace: Trace) -> Flags | bool:
+    """Return whether the ranks' clocks are tied to each other."""
+    unaligned = trace.alignment.unaligned
     if not unaligned:
-        return arrivals.with_columns(timed=pl.lit(value=True))
-    clocks = arrivals.select("communicator", "process").unique().join(processes, on="process")
-    apart = clocks.group_by("communicator").agg(
-        timed=(pl.col("clock_domain").n_unique() < 2)
-        | ~pl.col("clock_domain").is_in(unaligned).any()
+        return True
+    domain = dict(trace.processes.select("process", "clock_domain").iter_rows())
+    mine = {domain.get(process) for process in grid.processes.tolist()}
+    return len(mine) < 2 or not mine & set(unaligned)
+
+
+def _desync(grid: CallGrid, first: int, trace: Trace) -> Note:
+    """Say which ranks called what where they lost step with each other."""
+    call = int(np.searchsorted(grid.seq, first))
+    said: dict[str, list[int]] = {}
+    for column in np.flatnonzero(grid.there[call]).tolist():
+        nbytes, bucket = int(grid.nbytes[call, column]), int(grid.bucket[call, column])
+        size = f" of {nbytes} bytes" if nbytes >= 0 else ""
+        part = f" (bucket {bucket})" if bucket != NULL else ""
+        text = f"{COLLECTIVES[grid.op[call, column]]}{size}{part}"
+        said.setdefault(text, []).append(int(grid.ranks[column]))
+    variants = sorted(said.items(), key=lambda item: (len(item[1]), item[0]))
+    parts = [f"{text} on ranks {_ranks(sorted(ranks))}" for text, ranks in variants]
+    names = dict(trace.communicators.select(pl.col("communicator").cast(pl.String), "name").rows())
+    sentence = (
+        f"Ranks lost step in communicator '{names.get(grid.uid, grid.uid)}' at call {first}: "
+        f"{', but '.join(parts)}; its waits are unknown from there on."
     )
-    return arrivals.join(apart, on="communicator", how="left", maintain_order="left")
+    return Note(file="", sentence=sentence, kind="desync")
 
 
-def _waits(arrivals: pl.DataFrame) -> pl.DataFrame:
-    """Split each call into waiting for the last rank, and the rest.
-
-    A call that an expected rank never joined has no last arrival; its `last_rank` is that rank.
-    Where clocks are not tied to each other the last arrival is not known.
-    """
-    complete = pl.col("matched") & pl.col("absent").is_null() & pl.col("timed")
-    duration = pl.col("end_ns") - pl.col("start_ns")
-    until = _awaited() - pl.col("start_ns")
-    wait = pl.min_horizontal(until.clip(lower_bound=0), duration)
-    return arrivals.with_columns(
-        last_arrival_ns=pl.when(complete).then("last"),
-        last_rank=pl.when("matched").then(pl.coalesce("absent", pl.when("timed").then("latest"))),
-        wait_ns=pl.when(complete).then(wait),
-    ).with_columns(transfer_ns=duration - pl.col("wait_ns"))
-
-
-def _awaited() -> pl.Expr:
-    """Return when a call could proceed: at the last arrival, or as the operation's root requires."""
-    op, root = pl.col("op"), pl.col("peer")
-    arrival = pl.col("start_ns")
-    from_root = pl.when(pl.col("rank") == root).then(arrival).otherwise("root_at")
-    to_root = pl.when(pl.col("rank") == root).then("last").otherwise(arrival)
-    return (
-        pl.when(op.is_in(FROM_ROOT) & pl.col("root_at").is_not_null())
-        .then(from_root)
-        .when(op.is_in(TO_ROOT) & pl.col("root_at").is_not_null())
-        .then(to_root)
-        .otherwise("last")
-    )
-
-
-def _notes(calls: pl.DataFrame, desync: pl.DataFrame, names: pl.DataFrame) -> list[Note]:
-    known = dict(names.select(pl.col("communicator").cast(pl.String), "name").iter_rows())
-    notes = []
-    for uid, first, _ in desync.sort("first").iter_rows():
-        at = calls.filter((pl.col("communicator") == uid) & (pl.col("seq") == first))
-        variants = (
-            at.group_by(pl.format("{}{}", "op", _bytes()).alias("call"))
-            .agg(pl.col("rank").sort())
-            .sort(pl.col("rank").list.len(), "call")
-        )
-        parts = [f"{call} on ranks {_ranks(ranks)}" for call, ranks in variants.iter_rows()]
-        sentence = (
-            f"Ranks lost step in communicator '{known.get(uid, uid)}' at call {first}: "
-            f"{', but '.join(parts)}; its waits are unknown from there on."
-        )
-        notes.append(Note(file="", sentence=sentence, kind="desync"))
-    return notes
-
-
-def _impossible(arrivals: pl.DataFrame, uncertainty_ns: int) -> list[Note]:
+def _impossible(calls: Sequence[CallGrid], uncertainty_ns: int) -> list[Note]:
     """Note full collectives left by a rank before the last had entered: clocks or matches are wrong."""
-    full = arrivals.filter(
-        pl.col("op").is_in(FULL_COLLECTIVES),
-        pl.col("last_arrival_ns").is_not_null(),
-    )
-    early = full.group_by(_CALL).agg(ns=pl.col("last_arrival_ns").first() - pl.col("end_ns").min())
-    worst = early.filter(pl.col("ns") > 3 * uncertainty_ns)
-    if worst.height <= RARE * early.height:
+    early = np.concatenate([np.zeros(0, np.int64), *(_left_early(grid) for grid in calls)])
+    worst = early[early > 3 * uncertainty_ns]
+    if len(worst) <= RARE * len(early):
         return []
     sentence = (
-        f"In {worst.height} of {early.height} collectives a rank left before the last had come, by "
-        f"up to {max(worst['ns'].to_list())} ns, which cannot be: the clocks are aligned worse than "
+        f"In {len(worst)} of {len(early)} collectives a rank left before the last had come, by "
+        f"up to {worst.max()} ns, which cannot be: the clocks are aligned worse than "
         "believed, or a rank skipped a call; do not trust waits."
     )
     return [Note(file="", sentence=sentence, kind="clock")]
 
 
-def _bytes() -> pl.Expr:
-    size = pl.format(" of {} bytes", "bytes")
-    bucket = pl.format(" (bucket {})", "bucket")
-    return pl.concat_str(size.fill_null(""), bucket.fill_null(""))
+def _left_early(grid: CallGrid) -> Ints:
+    """Return by how much the first rank left each full call before the last had come."""
+    full = np.flatnonzero(grid.is_full & (grid.last_ns != NEVER))
+    ends = grid.end_ns[full]
+    first = ends.min(axis=1) if grid.whole else np.where(ends == NEVER, FOREVER, ends).min(axis=1)
+    return np.where(first == FOREVER, NEVER, grid.last_ns[full] - first)
 
 
 def _ranks(ranks: list[int], shown: int = 8) -> str:

@@ -10,119 +10,147 @@ fall within a process, as with a loop per epoch, steps are counted instead.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import polars as pl
 
+from tracelens.align.clocks.common import moved_times
+from tracelens.align.collectives import gather
+from tracelens.distil.outline import in_flight_tracks, outlined
 from tracelens.model import fmt
+from tracelens.model.calls import NEVER
+from tracelens.model.columns import FOREVER, NULL
 from tracelens.model.trace import STEP_COLUMNS, Note
 
 if TYPE_CHECKING:
-    from tracelens.model.trace import Trace
+    from collections.abc import Iterator, Mapping
+
+    from tracelens.arrays import Array, Flags, Int32s, Ints
+    from tracelens.model.calls import CallGrid
+    from tracelens.model.columns import Columns
+    from tracelens.model.outline import Outline
+    from tracelens.model.trace import Moved, Trace
 
 SAMPLES: Final = "samples"
-_FOREVER: Final = 2**62  # later than any time of a trace
+
+
+@dataclass(frozen=True)
+class _Marks:
+    """Where the steps of a process begin, in order of time, and what else tells where they end.
+
+    `left_ns` is the end of each step after which steps were left out as asked, else `FOREVER`;
+    `last_ns` the end of the last one.
+    """
+
+    step: Int32s
+    begin_ns: Ints
+    left_ns: Ints
+    last_ns: int
+    recorded: bool  # by step spans; else by the numbers of other spans
+    cut: int  # step spans that had not ended when the next one began
+
+    @property
+    def disordered(self) -> Flags:
+        """Return which numbers are negative, or not above the one before."""
+        falls = np.diff(self.step.astype(np.int64), prepend=2 * NULL) <= 0
+        return np.asarray(falls | (self.step < 0))
+
+    def windows(self) -> tuple[Ints, Ints]:
+        """Return begin and end of each step."""
+        following = np.append(self.begin_ns[1:], self.last_ns)
+        return self.begin_ns, np.minimum(following, self.left_ns)
 
 
 def divide(trace: Trace) -> Trace:
     """Fill `steps` and the training threads, and complete the events' step numbers."""
-    events = trace.events.collect()
-    workers = trace.workers.select("process", "rank")
-    threads = _training_threads(events, workers, trace.threads)
-    marks, notes = _marks(events, threads)
-    numbered, renumbered = _number(marks)
-    ring = trace.processes.filter(pl.col("last_steps").is_not_null())["process"]
-    steps = _windows(
-        numbered if renumbered else _cut_short(numbered, events, ring), events, threads
+    outlines = outlined(trace)
+    trace = trace if trace.calls else gather(trace)
+    workers = dict(trace.workers.select("process", "rank").sort("process").iter_rows())
+    ring = set(trace.processes.filter(pl.col("last_steps").is_not_null())["process"])
+    threads = {
+        process: thread
+        for process in workers
+        if process in outlines and (thread := outlines[process].training_thread) is not None
+    }
+    marks = {
+        process: _marks(outlines[process], trace.moved.get(process), cut_short=process in ring)
+        for process in threads
+    }
+    marks, renumbered = _numbered(marks)
+    tracks = in_flight_tracks(trace)
+    places = {
+        process: (*([threads[process]] if process in threads else []), *tracks.get(process, ()))
+        for process in marks
+    }
+    numbering = Numbering(
+        {process: (one.begin_ns, one.step) for process, one in marks.items()},
+        places,
+        everywhere=bool(renumbered),
     )
-    events = _assign(events, steps, trace.threads, threads, everywhere=bool(renumbered))
-    return trace.with_(
-        events=events.lazy(),
-        steps=_samples(steps, events).join(workers, on="process").select(*STEP_COLUMNS),
+    done = {
+        process: _samples(outlines[process], numbering, process, trace.moved.get(process))
+        for process in marks
+    }
+    return trace.changed(
+        numbering,
+        calls=tuple(_numbered_calls(grid, numbering) for grid in trace.calls),
+        outlines=outlines,
+        steps=_table(marks, done, workers),
         processes=_with_threads(trace.processes, threads),
-        notes=(*trace.notes, *notes, *renumbered),
+        notes=(*trace.notes, *_overlapping(marks), *_unmarked(marks), *renumbered),
     )
 
 
-def _training_threads(
-    events: pl.DataFrame, workers: pl.DataFrame, threads: pl.DataFrame
-) -> pl.DataFrame:
-    """Return each worker's training thread: the one with the most steps, else the busiest."""
-    tracks = threads.filter("in_flight").select("process", "thread")
-    return (
-        events.lazy()
-        .filter(pl.col("type") == "span")
-        .group_by("process", "thread")
-        .agg(steps=(pl.col("kind") == "step").sum(), events=pl.len())
-        .join(workers.lazy(), on="process", how="semi")
-        .join(tracks.lazy(), on=["process", "thread"], how="anti")
-        .sort("process", "steps", "events", "thread", descending=[False, True, True, False])
-        .group_by("process", maintain_order=True)
-        .agg(pl.col("thread").first())
-        .collect()
-    )
+def _marks(found: Outline, moved: Moved | None, *, cut_short: bool) -> _Marks:
+    """Return where the steps of a process begin, on the common clock."""
+    spans = found.steps
+    begin, end = (_moved(times, moved) for times in (spans.start_ns, spans.end_ns))
+    last = int(_moved(np.array([found.training_last_ns]), moved)[0])
+    order = np.lexsort((spans.depth, -end, begin))
+    order = order[spans.on_training[order]]
+    chosen = order[outermost(begin[order], end[order])]
+    cut = np.count_nonzero(begin[chosen][1:] < end[chosen][:-1])
+    step, at = spans.step[chosen], begin[chosen]
+    recorded = bool(len(chosen))
+    if not recorded:
+        step, at = found.implied[0], _moved(found.implied[1], moved)
+        by_time = np.argsort(at, kind="stable")
+        step, at = step[by_time], at[by_time]
+    left = np.full(len(step), FOREVER)
+    if cut_short:
+        for place in np.flatnonzero(np.diff(step) > 1).tolist():
+            ends = end[(spans.step == step[place]) & (end != FOREVER)]
+            left[place] = ends.max(initial=NEVER) if len(ends) else FOREVER
+    own = end[spans.on_training & (begin == at[-1]) & (end != FOREVER)] if len(at) else end[:0]
+    return _Marks(step, at, left, int(own.max()) if len(own) else last, recorded, int(cut))
 
 
-def _with_threads(processes: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
-    known = threads.rename({"thread": "training_thread"})
-    joined = processes.drop("training_thread").join(known, on="process", how="left")
-    return joined.select(processes.columns).sort("process")
-
-
-def _marks(events: pl.DataFrame, threads: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
-    """Return where steps begin: process, step, start_ns; notes where no step was recorded."""
-    on_thread = events.lazy().join(threads.lazy(), on=["process", "thread"], how="semi")
-    spans = on_thread.filter(pl.col("type") == "span")
-    found = outer_spans(
-        spans.filter(pl.col("kind") == "step")
-        .select("process", "step", "start_ns", "depth", end_ns=pl.col("end_ns").fill_null(_FOREVER))
-        .sort("process", "start_ns", "end_ns", "depth", descending=[False, False, True, False])
-        .collect()
-    )
-    marks, notes = found.select("process", "step", "start_ns"), _overlap_notes(found)
-    without = threads.join(marks, on="process", how="anti")
-    if without.is_empty():
-        return marks, notes
-    implied = (
-        spans.join(without.lazy(), on="process", how="semi")
-        .group_by("process", pl.max_horizontal("step", pl.lit(0, pl.Int32)))
-        .agg(pl.col("start_ns").min())
-        .sort("process", "start_ns")
-        .collect()
-    )
-    marks = pl.concat([marks, implied.select(marks.columns)])
-    sentence = (
-        f"{without.height} of {threads.height} workers recorded no step spans: their steps are "
-        "taken from the step numbers of other events; mark steps with tl.step(i)."
-    )
-    return marks, [*notes, Note(file="", sentence=sentence, kind="incomplete")]
-
-
-def outer_spans(spans: pl.DataFrame) -> pl.DataFrame:
-    """Drop spans wholly inside another one of their process; tell which of the others are cut.
+def outermost(begin: Ints, end: Ints) -> Flags:
+    """Return which spans are not wholly inside an earlier one.
 
     Args:
-        spans: `process`, `start_ns` and `end_ns` (no nulls), sorted by these, the later end first.
-
-    Returns:
-        The rows that are kept, with all their columns and `cut`: whether the next one of the process
-        begins before this one's end.
+        begin: Ascending.
+        end: Of those that begin at once, the latest first.
     """
-    before = pl.col("end_ns").cum_max().shift(1).over("process")
-    inside = (pl.col("start_ns") < before) & (pl.col("end_ns") <= before)
-    following = pl.col("start_ns").shift(-1).over("process")
-    return spans.filter(~inside.fill_null(value=False)).with_columns(
-        cut=(following < pl.col("end_ns")).fill_null(value=False)
-    )
+    outer = np.ones(len(begin), np.bool_)
+    before = np.maximum.accumulate(end)[:-1]
+    outer[1:] = (begin[1:] >= before) | (end[1:] > before)
+    return outer
 
 
-def _overlap_notes(outer: pl.DataFrame) -> list[Note]:
+def _moved(times: Ints, moved: Moved | None) -> Ints:
+    return times if moved is None else moved_times(moved, times, FOREVER)
+
+
+def _overlapping(marks: Mapping[int, _Marks]) -> list[Note]:
     """Count the step spans that are cut, among all of the processes that have any."""
-    counts = outer.group_by("process").agg(pl.len(), pl.col("cut").sum()).filter(pl.col("cut") > 0)
-    if counts.is_empty():
+    some = [one for one in marks.values() if one.cut]
+    if not some:
         return []
-    cut, spans = int(counts["cut"].sum()), int(counts["len"].sum())
-    where = f"{fmt.count(spans, 'step span')} of {fmt.count(counts.height, 'process', 'processes')}"
+    cut, spans = sum(one.cut for one in some), sum(len(one.step) for one in some)
+    where = f"{fmt.count(spans, 'step span')} of {fmt.count(len(some), 'process', 'processes')}"
     verbs = ("overlaps", "it is") if cut == 1 else ("overlap", "each is")
     sentence = (
         f"{cut:,} of {where} {verbs[0]} the next: {verbs[1]} taken to end where the next begins."
@@ -130,110 +158,141 @@ def _overlap_notes(outer: pl.DataFrame) -> list[Note]:
     return [Note(file="", sentence=sentence, kind="incomplete")]
 
 
-def _number(marks: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
-    """Keep step numbers if they rise in every process, else count steps from 0 in all."""
-    marks = marks.sort("process", "start_ns")
-    falls = (pl.col("step").diff() <= 0).over("process").fill_null(value=False)
-    bad = marks.filter(falls | (pl.col("step") < 0))
-    if bad.is_empty():
-        return marks, []
-    ordinal = pl.int_range(pl.len(), dtype=pl.Int32).over("process")
+def _unmarked(marks: Mapping[int, _Marks]) -> list[Note]:
+    """Note where no step was recorded."""
+    without = sum(not one.recorded for one in marks.values())
+    if not without:
+        return []
     sentence = (
-        f"Step numbers repeat or fall in {bad['process'].n_unique()} processes (first at step "
-        f"{bad['step'][0]}): steps are counted from 0 in order of time instead."
+        f"{without} of {len(marks)} workers recorded no step spans: their steps are "
+        "taken from the step numbers of other events; mark steps with tl.step(i)."
     )
-    return marks.with_columns(step=ordinal), [Note(file="", sentence=sentence, kind="renumbered")]
+    return [Note(file="", sentence=sentence, kind="incomplete")]
 
 
-def _cut_short(marks: pl.DataFrame, events: pl.DataFrame, ring: pl.Series) -> pl.DataFrame:
-    """Add `left_ns`, the end of each step after which steps were left out as asked; else null."""
-    gap = (pl.col("step").shift(-1) > pl.col("step") + 1).over("process")
-    before = marks.sort("process", "start_ns").filter(gap & pl.col("process").is_in(ring.implode()))
-    ends = (
-        events.lazy()
-        .filter((pl.col("type") == "span") & (pl.col("kind") == "step"))
-        .join(before.lazy(), on=["process", "step"], how="semi")
-        .group_by("process", "step")
-        .agg(left_ns=pl.col("end_ns").max())
-        .collect()
+def _numbered(marks: dict[int, _Marks]) -> tuple[dict[int, _Marks], list[Note]]:
+    """Keep step numbers if they rise in every process, else count steps from 0 in all."""
+    bad = {process: one for process, one in marks.items() if one.disordered.any()}
+    if not bad:
+        return marks, []
+    first = bad[min(bad)]
+    step = first.step[first.disordered][0]
+    sentence = (
+        f"Step numbers repeat or fall in {len(bad)} processes (first at step "
+        f"{step}): steps are counted from 0 in order of time instead."
     )
-    return marks.join(ends, on=["process", "step"], how="left")
-
-
-def _windows(marks: pl.DataFrame, events: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
-    """Return process, step, start_ns, end_ns; windows of a process touch, but where it was cut short."""
-    is_step = (pl.col("type") == "span") & (pl.col("kind") == "step")
-    final = pl.col("start_ns") == pl.col("final_ns")
-    begins = marks.lazy().group_by("process").agg(final_ns=pl.col("start_ns").max())
-    last = (
-        events.lazy()
-        .join(threads.lazy(), on=["process", "thread"])
-        .join(begins, on="process")
-        .group_by("process")
-        .agg(
-            own_ns=pl.col("end_ns").filter(is_step, final).max(),
-            event_ns=pl.max_horizontal("start_ns", "end_ns").max(),
+    counted = {
+        process: replace(
+            one,
+            step=np.arange(len(one.step), dtype=np.int32),
+            left_ns=np.full(len(one.step), FOREVER),
         )
-        .select("process", last_ns=pl.coalesce("own_ns", "event_ns"))
-        .collect()
-    )
-    following = pl.col("start_ns").shift(-1).over("process")
-    cut = pl.col("left_ns") if "left_ns" in marks.columns else pl.lit(None, pl.Int64)
-    return (
-        marks.join(last, on="process")
-        .sort("process", "start_ns")
-        .with_columns(end_ns=pl.min_horizontal(following.fill_null(pl.col("last_ns")), cut))
-        .drop("last_ns")
-        .select("process", "step", "start_ns", "end_ns")
-    )
+        for process, one in marks.items()
+    }
+    return counted, [Note(file="", sentence=sentence, kind="renumbered")]
 
 
-def _assign(
-    events: pl.DataFrame,
-    steps: pl.DataFrame,
-    tracks: pl.DataFrame,
-    threads: pl.DataFrame,
-    *,
-    everywhere: bool,
-) -> pl.DataFrame:
-    """Assign to events the step in whose window they start.
+@dataclass(frozen=True)
+class Numbering:
+    """Gives events the step in whose window they begin.
 
-    Normally only those without a step, on training threads and in-flight tracks; `everywhere` when
-    the recorded numbers have lost their meaning.
+    Only those without a step, of the threads in `places` (training threads and tracks in flight);
+    all of them with `everywhere`, when the recorded numbers have lost their meaning.
     """
-    events = _in_order(events)
-    row = events.lazy().select("process", "thread", "start_ns", "step").with_row_index("row")
-    if everywhere:
-        lost = row.join(steps.lazy().select("process").unique(), on="process", how="semi")
-    else:
-        flying = tracks.filter("in_flight").select("process", "thread")
-        places = pl.concat([threads, flying]).lazy()
-        without = row.filter(pl.col("step") < 0)
-        lost = without.join(places, on=["process", "thread"], how="semi")
-    rows = lost.select("row", "process", "start_ns").sort("row").collect()
-    if rows.is_empty():
-        return events
-    windows = steps.select("process", "start_ns", found="step").sort("process", "start_ns")
-    found = rows.join_asof(windows, on="start_ns", by="process", check_sortedness=False)["found"]
-    return events.with_columns(events["step"].scatter(rows["row"], found.fill_null(-1)))
+
+    windows: Mapping[int, tuple[Ints, Int32s]]  # by process: begins, and their steps
+    places: Mapping[int, tuple[int, ...]]
+    everywhere: bool = False
+    needs: tuple[str, ...] = ("start_ns", "step", "thread")
+
+    def __call__(self, process: int, columns: Columns) -> Columns:
+        """Return the columns with other steps."""
+        if process not in self.windows:
+            return columns
+        start, thread, step = (columns.number(name) for name in ("start_ns", "thread", "step"))
+        return columns.replaced(step=self.steps_of(process, start, thread, step))
+
+    def only(self, process: int) -> Numbering:
+        """Return the windows of one process."""
+        if process not in self.windows:
+            return Numbering({}, {})
+        windows, places = {process: self.windows[process]}, {process: self.places[process]}
+        return Numbering(windows, places, self.everywhere)
+
+    def steps_of(self, process: int, start_ns: Ints, thread: Array, step: Array) -> Array:
+        """Return the steps of some events of a process."""
+        begins, numbers = self.windows[process]
+        if self.everywhere:
+            lost = np.arange(len(step))
+        else:
+            lost = np.flatnonzero(step < 0)
+            lost = lost[np.isin(thread[lost], self.places[process])]
+        if not len(lost):
+            return step
+        window = np.searchsorted(begins, start_ns[lost], side="right") - 1
+        found = step.astype(np.int32)
+        found[lost] = np.where(window < 0, -1, numbers[window])
+        return found
 
 
-def _in_order(events: pl.DataFrame) -> pl.DataFrame:
-    """Sort by process and time; as readers do so already, look first."""
-    process, start = pl.col("process").diff(), pl.col("start_ns").diff()
-    risen = (process > 0) | ((process == 0) & (start >= 0))
-    if events.select(risen.drop_nulls().all()).item():
-        return events
-    return events.sort("process", "start_ns", "depth")
+def _numbered_calls(grid: CallGrid, numbering: Numbering) -> CallGrid:
+    """Give calls without a step the one in whose window they begin."""
+    if not numbering.everywhere and not (grid.step < 0).any():
+        return grid
+    step = np.array(grid.step)
+    for column, process in enumerate(grid.processes.tolist()):
+        if process in numbering.windows:
+            start, thread = grid.start_ns[:, column], grid.thread[:, column]
+            step[:, column] = numbering.steps_of(process, start, thread, step[:, column])
+    return replace(grid, step=step)
 
 
-def _samples(steps: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
-    done = (
-        events.lazy()
-        .filter((pl.col("type") == "counter") & (pl.col("name") == SAMPLES))
-        .group_by("process", "step")
-        .agg(samples=pl.col("value").sum())
-        .collect()
+def _samples(
+    found: Outline, numbering: Numbering, process: int, moved: Moved | None
+) -> tuple[Array, Array]:
+    """Return how many samples a process says to have worked through: step, sum."""
+    counters = found.counters
+    rows = np.flatnonzero(
+        np.array([*(name == SAMPLES for name in counters.names), False])[counters.name]
     )
-    joined = steps.join(done, on=["process", "step"], how="left", maintain_order="left")
-    return joined.with_columns(pl.col("samples").cast(pl.Float64))
+    at = _moved(counters.at_ns[rows], moved)
+    steps = numbering.steps_of(process, at, counters.thread[rows], counters.step[rows])
+    known, place = np.unique(steps, return_inverse=True)
+    return known, np.bincount(place, counters.value[rows], minlength=len(known))
+
+
+def _table(
+    marks: Mapping[int, _Marks], done: Mapping[int, Any], ranks: Mapping[int, int]
+) -> pl.DataFrame:
+    """Return the windows of all workers, in `STEP_COLUMNS`, by process and time."""
+    parts = list(_columns(marks, done, ranks))
+    if not parts:
+        return pl.DataFrame(schema=STEP_COLUMNS)
+    columns = dict(zip(STEP_COLUMNS, map(np.concatenate, zip(*parts, strict=True)), strict=True))
+    samples = pl.Series(columns.pop("samples")).fill_nan(None)
+    table = pl.DataFrame(columns).with_columns(samples=samples)
+    return table.select(pl.col(name).cast(kind) for name, kind in STEP_COLUMNS.items())
+
+
+def _columns(
+    marks: Mapping[int, _Marks], done: Mapping[int, Any], ranks: Mapping[int, int]
+) -> Iterator[tuple[Array, ...]]:
+    for process, one in marks.items():
+        begin, end = one.windows()
+        count = len(begin)
+        samples = np.full(count, np.nan)
+        steps, sums = done[process]
+        place = np.searchsorted(steps, one.step)
+        there = place < len(steps)
+        there[there] = steps[place[there]] == one.step[there]
+        samples[there] = sums[place[there]]
+        yield np.full(count, process), np.full(count, ranks[process]), one.step, begin, end, samples
+
+
+def _with_threads(processes: pl.DataFrame, threads: Mapping[int, int]) -> pl.DataFrame:
+    known = pl.DataFrame(
+        {"process": list(threads), "training_thread": list(threads.values())},
+        schema={name: processes.schema[name] for name in ("process", "training_thread")},
+    )
+    joined = processes.drop("training_thread").join(known, on="process", how="left")
+    return joined.select(processes.columns).sort("process")

@@ -9,20 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import polars as pl
-
 from tracelens.accounting import efficiency, phases
 from tracelens.analyses import critical_path, imbalance, integrity, membership, stalls
 from tracelens.analyses.collectives import arrivals, communication, links
 from tracelens.analyses.overlap import gradient_latency, interleaving
 from tracelens.analyses.servers import asynchrony
 from tracelens.analyses.stragglers import verdicts
+from tracelens.distil.outline import outlined
 from tracelens.model.findings import Finding, suppressed
 from tracelens.model.result import Report, Result, Summary
 from tracelens.model.trace import Note
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from concurrent.futures import Executor
 
     from tracelens.accounting.phases import Phases
     from tracelens.model.trace import Trace
@@ -77,16 +77,23 @@ ANALYSES: Final = (
 )
 
 
-def analyze(trace: Trace, progress: Callable[[int, int], None] | None = None) -> Report:
+def analyze(
+    trace: Trace,
+    progress: Callable[[int, int], None] | None = None,
+    executor: Executor | None = None,
+) -> Report:
     """Run every analysis and order the findings by what fixing each would save.
 
     Args:
         trace: A run with the default transforms applied, as `tracelens.open` returns it.
         progress: Called with (done, total) as often as something is done, in hundredths of all.
+        executor: Accounts for the workers' time; None = in threads of this process.
     """
     on_progress = progress or (lambda _done, _total: None)
     on_progress(0, 100)
-    parts = phases.run(trace, lambda done, all_: on_progress(_OF_PHASES * done // all_, 100))
+    parts = phases.run(
+        trace, lambda done, all_: on_progress(_OF_PHASES * done // all_, 100), executor
+    )
     results: dict[str, Result] = {"phases": parts}
     for done, analysis in enumerate(ANALYSES, 1):
         results[analysis.name] = analysis.run(trace, parts)
@@ -131,13 +138,13 @@ def _unjudged(results: Mapping[str, Result]) -> tuple[Note, ...]:
 
 
 def _summary(trace: Trace) -> Summary:
-    spans = trace.spans.select(pl.len()).collect().item()
+    spans = sum(found.spans for found in outlined(trace).values())
     shards = trace.shards.height
     return Summary(
         ranks_expected=max(trace.expected_ranks - shards, trace.workers.height),
         ranks_seen=trace.workers.height,
         shards=shards,
         steps=trace.steps["step"].n_unique(),
-        spans=int(spans),
+        spans=spans,
         dropped=trace.dropped,
     )

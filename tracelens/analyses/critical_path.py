@@ -19,14 +19,16 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.accounting.partition import CATEGORIES, categories
+from tracelens.accounting.partition import CATEGORIES
 from tracelens.accounting.phases import job_ns
+from tracelens.accounting.pieces import categories
+from tracelens.model.calls import NEVER
 from tracelens.replay import slack
 
 if TYPE_CHECKING:
-    from tracelens.accounting.partition import Pieces
     from tracelens.accounting.phases import Phases
-    from tracelens.arrays import Array, Int8s, Ints
+    from tracelens.accounting.pieces import WorkerPieces
+    from tracelens.arrays import Array, Int8s, Int32s, Ints
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
 
@@ -160,30 +162,20 @@ class Lanes:
     """The lanes of all workers that recorded a step; each is made when the walk reaches it."""
 
     def __init__(self, trace: Trace, phases: Phases) -> None:
-        waited = pl.col("last_arrival_ns").is_not_null() & (pl.col("wait_ns") > 0)
-        calls = trace.arrivals.filter(waited).select("process", "last_arrival_ns", "last_rank")
-        order = np.argsort(calls["process"].to_numpy(), kind="stable")
-        owner = calls["process"].to_numpy()[order]
-        self._moment = calls["last_arrival_ns"].to_numpy()[order]
-        self._last = calls["last_rank"].fill_null(-1).to_numpy()[order]
+        self._calls = trace.calls
         self._process_of = dict(trace.workers.select("rank", "process").iter_rows())
-        processes = phases.pieces.steps["process"].to_numpy()
-        self._pieces = {int(processes[offset]): pieces for pieces, offset in phases.pieces.cut}
-        ends = np.searchsorted(owner, np.array(list(self._pieces), owner.dtype), side="right")
-        begins = np.searchsorted(owner, np.array(list(self._pieces), owner.dtype))
-        self._rows = dict(
-            zip(self._pieces, zip(begins.tolist(), ends.tolist(), strict=True), strict=True)
-        )
+        self._all = phases.pieces
+        self._place = {process: place for place, process in enumerate(phases.pieces.processes)}
         self._made: dict[int, Lane] = {}
 
     def __contains__(self, process: int) -> bool:
         """Return whether a process recorded steps."""
-        return process in self._pieces
+        return process in self._place
 
     @property
     def last(self) -> int | None:
         """The process that ends last; null without any."""
-        ends = {process: int(pieces.bounds[-1]) for process, pieces in self._pieces.items()}
+        ends = {pieces.process: int(pieces.bounds[-1]) for pieces in self._all}
         return max(ends, key=lambda process: ends[process]) if ends else None
 
     def of(self, process: int) -> Lane:
@@ -193,10 +185,8 @@ class Lanes:
         return self._made[process]
 
     def _make(self, process: int) -> Lane:
-        pieces = self._pieces[process]
-        first, end = self._rows[process]
-        order = np.argsort(self._moment[first:end], kind="stable") + first
-        moment, last = self._moment[order], self._last[order]
+        pieces = self._all.of_worker(self._place[process])
+        moment, last = self._awaited(process)
         ends, begins = _waits(pieces.bounds, pieces.category)
         if not len(moment):
             return Lane(pieces.bounds, pieces.category, ends[:0], ends[:0])
@@ -206,6 +196,19 @@ class Lanes:
         to = np.where(known, np.array(arrived, np.int64), -1)
         kept = (to >= 0) & (to != process)
         return Lane(pieces.bounds, pieces.category, ends[kept], to[kept])
+
+    def _awaited(self, process: int) -> tuple[Ints, Int32s]:
+        """Return when others came for whom a process waited, in order, and their ranks."""
+        moments, ranks = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
+        for grid in self._calls:
+            for column in np.flatnonzero(grid.processes == process).tolist():
+                there = (grid.last_ns != NEVER) & (grid.start_ns[:, column] != NEVER)
+                waited = np.flatnonzero(there & (grid.wait_of(column) > 0))
+                moments.append(grid.last_ns[waited])
+                ranks.append(grid.last_rank[waited])
+        moment = np.concatenate(moments)
+        order = np.argsort(moment, kind="stable")
+        return moment[order], np.concatenate(ranks)[order]
 
 
 def _waits(bounds: Ints, category: Array) -> tuple[Ints, Ints]:
@@ -259,11 +262,11 @@ def path_segments(path: pl.DataFrame, phases: Phases) -> pl.DataFrame:
     """Cut the path; in order of time, in `PATH_SEGMENT_COLUMNS`."""
     path = path.sort("process", maintain_order=True)
     process, begins, ends = (path[name].to_numpy() for name in ("process", "start_ns", "end_ns"))
-    owner = phases.pieces.steps["process"].to_numpy()
     met = [
-        _on_one(pieces, offset, begins[local], ends[local])
-        for pieces, offset in phases.pieces.cut
-        for local in [slice(*np.searchsorted(process, (owner[offset], owner[offset] + 1)).tolist())]
+        _on_one(pieces, begins[local], ends[local])
+        for pieces in phases.pieces
+        for owner in [pieces.process]
+        for local in [slice(*np.searchsorted(process, (owner, owner + 1)).tolist())]
         if local.start < local.stop and len(pieces.step)
     ]
     if not met:
@@ -310,14 +313,14 @@ def path_cells(segments: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _on_one(pieces: Pieces, offset: int, begins: Ints, ends: Ints) -> tuple[Ints, ...]:
+def _on_one(pieces: WorkerPieces, begins: Ints, ends: Ints) -> tuple[Ints, ...]:
     """Return the pieces of one process on the path, clipped: row, category, name, start, end."""
     which, row = _overlapping(pieces.bounds, begins, ends)
     start = np.maximum(pieces.bounds[which], begins[row])
     end = np.minimum(pieces.bounds[which + 1], ends[row])
     there = end > start
     which = which[there]
-    row_of_step = pieces.step[which].astype(np.int64) + offset
+    row_of_step = pieces.step[which].astype(np.int64) + pieces.offset
     category, name = pieces.category[which].astype(np.int64), pieces.name[which].astype(np.int64)
     return row_of_step, category, name, start[there], end[there]
 

@@ -86,7 +86,7 @@ def run(trace: Trace, phases: Phases) -> Imbalance:
     lasting = float(mean.max() / mean.mean() - 1)
     per_step = float((total.max(axis=1) / total.mean(axis=1) - 1).mean())
     migrating = lasting < per_step / 2
-    findings = (*servers.findings, *(_varying_work(trace, own, rows, last) if migrating else ()))
+    findings = (*servers.findings, *(_varying_work(phases, own, rows, last) if migrating else ()))
     return Imbalance(table, lasting, per_step, servers, findings)
 
 
@@ -96,7 +96,7 @@ def _whole(own: ComputeTime) -> Flags:
     return np.asarray(own.settled & ~np.isnan(total).any(axis=1) & total.any(axis=1))
 
 
-def _varying_work(trace: Trace, own: ComputeTime, rows: Flags, last: Floats) -> list[Finding]:
+def _varying_work(phases: Phases, own: ComputeTime, rows: Flags, last: Floats) -> list[Finding]:
     """Look for work that is uneven in every step, but each time on another rank."""
     total = own.total[rows]
     steps, ranks = total.shape
@@ -115,7 +115,7 @@ def _varying_work(trace: Trace, own: ComputeTime, rows: Flags, last: Floats) -> 
     saving = float(lost.mean() / np.nanmean(own.length[rows]))
     if saving < WORTH:
         return []
-    reason = explained_by_workload(measure_workload(trace, own), own)
+    reason = explained_by_workload(measure_workload(phases, own), own)
     return [
         Finding.of(
             "load_imbalance",

@@ -11,10 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import polars as pl
 
 from tracelens.analyses.membership import left_behind
 from tracelens.model import fmt
+from tracelens.model.calls import NEVER, arrivals_of
 from tracelens.model.findings import Finding
 from tracelens.schema.vocabulary import CHOSEN_LOSSES, SEGMENTS_SUFFIX
 
@@ -54,7 +56,8 @@ def _open_spans(trace: Trace) -> pl.DataFrame:
     cut = trace.processes.filter(pl.col("main") & ~pl.col("complete"))
     tracks = trace.threads.filter("in_flight").select("process", "thread").lazy()
     return (
-        trace.spans.filter((pl.col("status") == "open") & (pl.col("kind") != "step"))
+        trace.opened.lazy()
+        .filter(pl.col("kind") != "step")
         .join(cut.select("process").lazy(), on="process", how="semi")
         .join(tracks, on=["process", "thread"], how="anti")
         .sort("process", "start_ns", "depth")
@@ -133,7 +136,7 @@ def _broken_off(trace: Trace, open_spans: pl.DataFrame) -> list[Finding]:
 
 def _first_to_go(trace: Trace, cut: pl.DataFrame, open_spans: pl.DataFrame) -> int:
     """Return the process that others were left waiting for, else the one that fell silent first."""
-    left = trace.arrivals.filter(pl.col("last_arrival_ns").is_null())
+    left = _missed(trace)
     awaited = (
         left.filter(pl.col("last_rank").is_in(cut["rank"].implode()))
         .group_by("last_rank")
@@ -146,6 +149,11 @@ def _first_to_go(trace: Trace, cut: pl.DataFrame, open_spans: pl.DataFrame) -> i
     busy = cut.join(communicating, on="process", how="anti")
     candidates = busy if 0 < busy.height < cut.height else cut
     return int(candidates.sort("last_ns", nulls_last=True)["process"][0])
+
+
+def _missed(trace: Trace) -> pl.DataFrame:
+    """Return the arrivals at calls to which not all came, or of which it is not known."""
+    return arrivals_of([grid.taken(np.flatnonzero(grid.last_ns == NEVER)) for grid in trace.calls])
 
 
 def _last_step(trace: Trace, process: int, span: dict[str, Any] | None) -> int | None:
@@ -264,11 +272,8 @@ class Blocked:
 def blocked_at_end(trace: Trace) -> list[Blocked]:
     """Return one entry for each rank that others were left waiting for, its first missed call."""
     left = (
-        trace.arrivals.filter(
-            pl.col("end_ns").is_null()
-            & pl.col("last_arrival_ns").is_null()
-            & pl.col("last_rank").is_not_null()
-        )
+        _missed(trace)
+        .filter(pl.col("end_ns").is_null() & pl.col("last_rank").is_not_null())
         .sort("seq", "rank")
         .group_by("last_rank", "communicator", "seq", maintain_order=True)
         .agg("rank", pl.col("op").cast(pl.String).first(), pl.col("step").max())

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tracelens.cli.opening import add_trace, open_trace, progress
+from tracelens.cli.opening import add_executor, add_trace, open_trace, progress
 
 if TYPE_CHECKING:
     import argparse
@@ -25,6 +25,10 @@ EXAMPLES: Final = """\
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `analyze`."""
     add_trace(parser)
+    add_executor(parser)
+    parser.add_argument(
+        "--again", action="store_true", help="explain it anew, though its report was kept"
+    )
     parser.add_argument("--format", choices=("text", "json", "markdown"), default="text")
     parser.add_argument(
         "--html", type=Path, metavar="FILE", help="also write a report with charts, in one file"
@@ -33,12 +37,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Open, analyze, print."""
-    trace = open_trace(arguments)
-    from tracelens.analyses import analyze
+    from tracelens.lod import kept_report
+    from tracelens.parallel import opened
     from tracelens.reports import report_format
 
-    with progress("analyzing") as on_progress:
-        report = analyze(trace, progress=on_progress)
+    again = arguments.again or arguments.html or arguments.map or arguments.one_clock
+    report = None if again else kept_report.find(arguments.trace)
+    if report is None:
+        with opened(arguments.executor) as executor:
+            trace = open_trace(arguments, executor)
+            from tracelens.analyses import analyze
+
+            with progress("analyzing") as on_progress:
+                report = analyze(trace, on_progress, executor)
+        kept_report.keep(arguments.trace, report)
     sys.stdout.write(report_format(arguments.format).render(report).rstrip("\n") + "\n")
     if arguments.html:
         from tracelens_dashboard.export import report as page

@@ -6,13 +6,15 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from tracelens.cli.opening import add_trace, open_trace
+from tracelens.cli.opening import add_trace, open_trace, progress
 from tracelens.schema.vocabulary import DETAILS
 
 if TYPE_CHECKING:
     import argparse
+    from pathlib import Path
 
     from tracelens.model.trace import Trace
+    from tracelens.readers.native.summary import FileFacts
 
 NAME: Final = "info"
 HELP: Final = "list the processes of a recorded run: ranks, hosts, steps, events, losses"
@@ -22,6 +24,8 @@ EXAMPLES: Final = """\
   tracelens info events.csv
 """
 
+_COLUMNS: Final = ("process", "host", "pid", "steps", "events", "seconds", "dropped", "recording")
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `info`."""
@@ -30,13 +34,104 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Open and print."""
-    facts = describe(open_trace(arguments))
+    """Gather the facts and print them."""
+    facts = (
+        _of_files(arguments.trace) if _is_recorded(arguments) else describe(open_trace(arguments))
+    )
     if arguments.format == "json":
         sys.stdout.write(json.dumps(facts, indent=2) + "\n")
     else:
         _print(facts, markdown=arguments.format == "markdown")
     return 0
+
+
+def _is_recorded(arguments: argparse.Namespace) -> bool:
+    """Return whether it is a finished recording, whose files tell it all: no table of spans."""
+    from tracelens.readers.native.summary import is_finished
+    from tracelens.readers.table.reader import is_table
+
+    as_table = arguments.map or arguments.one_clock
+    return not as_table and is_finished(arguments.trace) and not is_table(arguments.trace)
+
+
+def _of_files(path: Path) -> dict[str, Any]:
+    """Gather the facts from what files say of themselves, without reading their events."""
+    from tracelens.model.fmt import shown_name
+    from tracelens.readers.native.summary import main_flags, notes_of, sampled, summaries
+    from tracelens.reports.messages import noted
+
+    with progress("reading") as on_progress:
+        found, unreadable = summaries(path, on_progress)
+    main, restarts = main_flags(found)
+    return {
+        "trace": shown_name(path),
+        "ranks_expected": max(sum(main), *(facts.side.process.world for facts in found)),
+        "processes": [
+            _process(*pair) for pair in sorted(zip(found, main, strict=True), key=_order)
+        ],
+        "clock": _clocks(found),
+        "sampled": sampled(path, found),
+        "devices": _device_clocks(found),
+        "notes": [noted(note) for note in (*unreadable, *notes_of(found), *restarts)],
+    }
+
+
+def _order(pair: tuple[FileFacts, bool]) -> tuple[str, int, int]:
+    process = pair[0].side.process
+    return (process.role, process.rank, process.pid)
+
+
+def _process(facts: FileFacts, main: bool) -> dict[str, Any]:  # noqa: FBT001 - one of a pair
+    """Return the facts of a process; only who stands for a worker rank has steps."""
+    process, summary = facts.side.process, facts.summary
+    return {
+        "role": process.role,
+        "rank": process.rank,
+        "host": process.host,
+        "pid": process.pid,
+        "steps": summary.steps if main and process.role == "worker" else 0,
+        "events": summary.rows,
+        "seconds": _seconds(summary.first_ns, summary.last_ns),
+        "dropped": sum(facts.lost.values()),
+        "complete": facts.side.complete and not facts.cut,
+        "file": facts.file,
+        "detail": facts.side.retention.detail,
+    }
+
+
+def _clocks(found: list[FileFacts]) -> str:
+    """Return how many clocks there are, and what can tie them to one another."""
+    count = len({facts.side.process.clock_domain or facts.side.process.host for facts in found})
+    if count < 2:
+        return "one clock"
+    kinds = {kind for facts in found for kind in facts.summary.kinds}
+    read = {reading.method for facts in found for reading in facts.side.clocks}
+    ties = {
+        "collectives": "reduction" in kinds,
+        "ping-pong": "ping_pong" in read,
+        "requests to parameter servers": "ps" in kinds,
+        "wall clocks": "local" in read,
+    }
+    possible = " or ".join(name for name, there in ties.items() if there)
+    return f"{count} clocks, to be tied by {possible}" if possible else f"{count} clocks, not tied"
+
+
+def _device_clocks(found: list[FileFacts]) -> list[dict[str, Any]]:
+    """Return the clocks of devices as their readings tell them."""
+    rows = [
+        {"process": index, **vars(reading)}
+        for index, facts in enumerate(found)
+        for reading in facts.side.clocks
+        if reading.method == "device"
+    ]
+    if not rows:
+        return []
+    import polars as pl
+
+    from tracelens.align.devices import clocks_of
+    from tracelens.model.trace import CLOCK_COLUMNS
+
+    return clocks_of(pl.DataFrame(rows, schema=CLOCK_COLUMNS)).to_dicts()
 
 
 def describe(trace: Trace) -> dict[str, Any]:
@@ -53,9 +148,7 @@ def describe(trace: Trace) -> dict[str, Any]:
             "pid": row["pid"],
             "steps": steps.get(row["process"], 0),
             "events": row["events"],
-            "seconds": round((row["last_ns"] - row["first_ns"]) / 1e9, 3)
-            if row["last_ns"] is not None and row["first_ns"] is not None
-            else None,
+            "seconds": _seconds(row["first_ns"], row["last_ns"]),
             "dropped": row["dropped"],
             "complete": row["complete"],
             "file": row["file"],
@@ -74,33 +167,40 @@ def describe(trace: Trace) -> dict[str, Any]:
     }
 
 
-def _print(facts: dict[str, Any], *, markdown: bool) -> None:
-    from rich.box import MARKDOWN, SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
+def _seconds(first_ns: int | None, last_ns: int | None) -> float | None:
+    return None if first_ns is None or last_ns is None else round((last_ns - first_ns) / 1e9, 3)
 
-    columns = ("process", "host", "pid", "steps", "events", "seconds", "dropped", "recording")
-    table = Table(*columns, box=MARKDOWN if markdown else SIMPLE_HEAD)
-    for row in facts["processes"]:
-        values = (
-            row["host"],
-            "-" if row["pid"] is None else str(row["pid"]),
-            *(row[key] for key in columns[3:7]),
-        )
-        ended = "completed" if row["complete"] else "truncated"
-        table.add_row(f"{row['role']} {row['rank']}", *map(_cell, values), ended)
-    console = Console(highlight=False, markup=False)
-    console.print(
-        f"{facts['trace']}: {len(facts['processes'])} processes, clocks: {facts['clock']}"
-        f"{_detail(facts['processes'])}"
-    )
+
+def _print(facts: dict[str, Any], *, markdown: bool) -> None:
+    count, detail = len(facts["processes"]), _detail(facts["processes"])
+    lines = [f"{facts['trace']}: {count} processes, clocks: {facts['clock']}{detail}"]
     if facts["sampled"]:
-        console.print(f"stacks sampled in {facts['sampled']} processes")
+        lines.append(f"stacks sampled in {facts['sampled']} processes")
     if facts["devices"]:
-        console.print(_devices(facts["devices"]))
-    console.print(table)
-    for note in facts["notes"]:
-        console.print(f"note: {note}")
+        lines.append(_devices(facts["devices"]))
+    rows = [_COLUMNS, *map(_cells, facts["processes"])]
+    lines += ["", *(_markdown(rows) if markdown else _columns(rows)), ""]
+    lines += [f"note: {note}" for note in facts["notes"]]
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    pid = "-" if row["pid"] is None else str(row["pid"])
+    numbers = (_cell(row[name]) for name in _COLUMNS[3:7])
+    ended = "completed" if row["complete"] else "truncated"
+    return (f"{row['role']} {row['rank']}", _cell(row["host"]), pid, *numbers, ended)
+
+
+# By hand, as a rich.Table takes a second for a thousand rows.
+def _columns(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    head, *body = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    return [head, "-" * (sum(widths) + 2 * len(widths) - 2), *body]
+
+
+def _markdown(rows: list[tuple[str, ...]]) -> list[str]:
+    head, *body = (f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |" for row in rows)
+    return [head, f"|{'---|' * len(rows[0])}", *body]
 
 
 def _detail(processes: list[dict[str, Any]]) -> str:

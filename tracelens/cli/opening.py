@@ -13,7 +13,8 @@ from tracelens.errors import InvalidArgument
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Executor
 
     from tracelens.model.trace import Trace
     from tracelens.readers.base import Progress as OnProgress
@@ -64,20 +65,36 @@ def add_trace(
     )
 
 
-def open_trace(arguments: argparse.Namespace) -> Trace:
+def add_executor(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says where the files of a run are worked on."""
+    from tracelens.parallel import EXECUTORS
+
+    parser.add_argument(
+        "--executor",
+        metavar="WHERE",
+        help=f"where files are read and workers accounted for: {EXECUTORS} (docs/cluster.md)",
+    )
+
+
+def open_trace(arguments: argparse.Namespace, executor: Executor | None = None) -> Trace:
     """Open what `add_trace` asked for, showing progress."""
     with progress("reading", then="aligning clocks, matching collectives") as on_progress:
-        return open_path(arguments, arguments.trace, on_progress)
+        return open_path(arguments, arguments.trace, on_progress, executor)
 
 
-def open_path(arguments: argparse.Namespace, path: Path, on_progress: OnProgress) -> Trace:
+def open_path(
+    arguments: argparse.Namespace,
+    path: Path,
+    on_progress: OnProgress,
+    executor: Executor | None = None,
+) -> Trace:
     """Open one of several runs, as `add_trace` says how."""
     _import_numpy()
     from tracelens.load import open as open_any
 
     renamed = dict(map(_pair, getattr(arguments, "map", None) or ()))
     one_clock = getattr(arguments, "one_clock", False)
-    return open_any(path, on_progress, map=renamed, one_clock=one_clock)
+    return open_any(path, on_progress, map=renamed, one_clock=one_clock, executor=executor)
 
 
 def _import_numpy() -> None:
@@ -89,6 +106,19 @@ def _import_numpy() -> None:
         import_module("numpy")
     finally:
         del os.environ[_BLAS_THREADS]
+
+
+def open_joined(arguments: argparse.Namespace, paths: Sequence[Path]) -> Trace:
+    """Open several folders of one run, showing progress; tables as `add_trace` says how."""
+    from tracelens.load import open_joined as open_all
+
+    with progress("reading", then="aligning clocks, matching collectives") as on_progress:
+        return open_all(
+            paths,
+            on_progress,
+            map=dict(map(_pair, arguments.map or ())),
+            one_clock=arguments.one_clock,
+        )
 
 
 def _pair(text: str) -> tuple[str, str]:

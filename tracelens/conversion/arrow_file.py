@@ -2,12 +2,9 @@
 
 An Arrow file is the stream of its batches and then a footer, which repeats the schema and says
 where the batches stand. What is written while the run lasts is such a file without its footer; the
-last side tables come with the footer. Words are only ever added to a dictionary, so the last one of
-each column serves all batches, and it is the one that the footer names.
-
-Headers and footer are FlatBuffers: a table is a list of fields that may be missing; a field that is
-a table or vector is a distance ahead (flatbuffers.dev/internals). Wrong distances raise
-`struct.error`, never anything worse.
+last side tables, and the summary, come with the footer. Words are only ever added to a dictionary, so
+the last one of each column serves all batches, and it is the one that the footer names. So it is with
+the columns that are the same in a whole file, should the process learn its rank late.
 """
 
 from __future__ import annotations
@@ -16,102 +13,73 @@ import io
 import mmap
 import os
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Self
 
+import numpy as np
 import pyarrow as pa
 
-from tracelens.schema.arrow import EVENT_SCHEMA, WRITE_OPTIONS, mapped
+from tracelens.conversion.messages import (
+    CHECKSUM_KEY,
+    END,
+    LEAD,
+    MAGIC,
+    NO_CHECKSUM,
+    messages,
+    with_blocks,
+    with_checksum,
+)
+from tracelens.conversion.tally import Tally
+from tracelens.errors import NotATrace
+from tracelens.schema.arrow import BATCH_ROWS, EVENT_SCHEMA, FILE_SCHEMA, WRITE_OPTIONS, mapped
 from tracelens.schema.ownership import NO_LINK
+from tracelens.schema.vocabulary import SCHEMA_VERSION, stem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+    from typing import Any
 
-    from tracelens.schema.side import SideTables
+    from tracelens.schema.side import Process, SideTables
 
-__all__ = ["GrowingFile", "field_of", "followed", "read_growing", "root_table", "with_vector"]
+__all__ = ["GrowingFile", "read_growing", "write_events"]
 
-
-_ALIGNMENT = 8
-_MAGIC: Final = b"ARROW1"
-_LEAD: Final = _MAGIC + b"\0\0"
-_END: Final = b"\xff\xff\xff\xff\0\0\0\0"  # of the stream
-_PREFIX: Final = struct.Struct("<iI")  # of a message: -1, and how long its header is
-_BLOCK: Final = struct.Struct("<qi4xq")
-_DICTIONARY, _BATCH = 2, 3  # MessageHeader in Arrow's Message.fbs
-_HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3  # fields of Message
-_DICTIONARY_ID: Final = 0  # field of DictionaryBatch
-_DICTIONARIES, _BATCHES = 2, 3  # fields of Footer in File.fbs
-
-
-def root_table(buffer: memoryview) -> int:
-    """Return the position of the outermost table."""
-    return int(struct.unpack_from("<I", buffer, 0)[0])
-
-
-def followed(buffer: memoryview, at: int) -> int:
-    """Return the position to which the distance at `at` points."""
-    return at + int(struct.unpack_from("<I", buffer, at)[0])
-
-
-def field_of(buffer: memoryview, table: int, index: int) -> int | None:
-    """Return the position of a table's field, None if it has none."""
-    vtable = table - struct.unpack_from("<i", buffer, table)[0]
-    if vtable < 0:
-        raise struct.error("a table begins before its header")
-    (size,) = struct.unpack_from("<H", buffer, vtable)
-    if 4 + 2 * index >= size:
-        return None
-    (offset,) = struct.unpack_from("<H", buffer, vtable + 4 + 2 * index)
-    return table + offset if offset else None
-
-
-def with_vector(buffer: bytes, index: int, count: int, content: bytes) -> bytes:
-    """Replace a vector field of the outermost table, by one of `count` structures put at the end."""
-    grown = bytearray(buffer)
-    # A vector's content is aligned, and its length stands right before it.
-    grown += bytes(-(len(grown) + 4) % _ALIGNMENT)
-    at = field_of(memoryview(buffer), root_table(memoryview(buffer)), index)
-    if at is None:
-        raise struct.error("the field to be replaced is missing")
-    struct.pack_into("<I", grown, at, len(grown) - at)
-    return bytes(grown) + struct.pack("<I", count) + content
-
-
-class _Message(NamedTuple):
-    kind: int
-    dictionary: int
-    offset: int
-    header_bytes: int
-    body_bytes: int
-
-    def block(self) -> bytes:
-        return _BLOCK.pack(self.offset, self.header_bytes, self.body_bytes)
+_FIRST_VERSION: Final = 1  # without the constant columns, checksums and a summary
 
 
 class GrowingFile:
-    """Appends batches to a file; `length` is how many bytes of it are whole."""
+    """Appends batches to a file; `length` is how many bytes of it are whole.
+
+    A file that an older TraceLens began goes on in that version.
+    """
 
     def __init__(self, path: Path, side: SideTables, length: int = 0) -> None:
         """Create the file, or go on after its first `length` bytes, which are whole.
 
         Raises:
             OSError: it cannot be written.
+            NotATrace: these bytes are damaged.
         """
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | NO_LINK, 0o644)
         self._fresh = length == 0
-        schema = EVENT_SCHEMA.with_metadata(side.to_metadata())
-        self._written = io.BytesIO()
-        self._writer = pa.ipc.new_stream(self._written, schema, options=WRITE_OPTIONS)
+        self._tally = Tally()
+        self._none_of_last: pa.RecordBatch | None = None  # no row, but all words
+        self._version = SCHEMA_VERSION
         try:
             os.ftruncate(self._descriptor, length)
             os.lseek(self._descriptor, length, os.SEEK_SET)
             self.length = length
             if self._fresh:
-                self._append(_LEAD)
-        except OSError:
+                self._append(LEAD)
+            else:
+                self._take_up(path)
+        except (OSError, NotATrace):
             self.close()
             raise
+        self._process = side.process
+        self._written = io.BytesIO()
+        schema = self._schema.with_metadata(self._labelled(side).to_metadata())
+        self._writer = pa.ipc.new_stream(self._written, schema, options=WRITE_OPTIONS)
 
     def __enter__(self) -> Self:
         return self
@@ -125,13 +93,15 @@ class GrowingFile:
         Raises:
             OSError: there is no room.
         """
-        self._writer.write_batch(batch)
-        content = self._written.getvalue()
-        self._written.seek(0)
-        self._written.truncate()
-        if not self._fresh and self._writer.stats.num_record_batches == 1:
-            content = content[_schema_bytes(content) :]  # the file has one
-        self._append(content)
+        self._see(batch)
+        if self._version == _FIRST_VERSION:
+            self._writer.write_batch(batch)
+            self._flush(checksum=False)
+            return
+        columns = [*batch.columns, *_constants(self._process, batch.num_rows)]
+        whole = pa.RecordBatch.from_arrays(columns, schema=FILE_SCHEMA)
+        self._writer.write_batch(whole, custom_metadata={CHECKSUM_KEY: NO_CHECKSUM})
+        self._flush(checksum=True)
 
     def sync(self) -> None:
         """Wait until the disk has it all.
@@ -147,11 +117,22 @@ class GrowingFile:
         Raises:
             OSError: there is no room.
         """
+        side = self._labelled(side)
+        renamed = (side.process.role, side.process.rank) != (self._process.role, self._process.rank)
+        if renamed and self._none_of_last is not None:
+            self._process = side.process
+            self.append(self._none_of_last)
         self._writer.close()
-        if self._fresh and self._writer.stats.num_record_batches == 0:
-            self._append(self._written.getvalue()[: -len(_END)])
-        footer = _footer(list(self._messages()), side)
-        self._append(_END + footer + struct.pack("<i", len(footer)) + _MAGIC)
+        if self._none_of_last is None:
+            self._append(self._written.getvalue()[: -len(END)])
+        with (
+            mmap.mmap(self._descriptor, self.length, prot=mmap.PROT_READ) as content,
+            memoryview(content) as view,
+        ):
+            found = list(messages(view))
+        metadata = side.to_metadata(self._tally.summary(side))
+        footer = with_blocks(_empty_footer(self._schema.with_metadata(metadata)), found)
+        self._append(END + footer + struct.pack("<i", len(footer)) + MAGIC)
         self.sync()
 
     def close(self) -> None:
@@ -160,30 +141,54 @@ class GrowingFile:
         if descriptor >= 0:
             os.close(descriptor)
 
-    def _append(self, content: bytes) -> None:
-        rest = memoryview(content)
-        while rest:
-            rest = rest[os.write(self._descriptor, rest) :]
-        self.length += len(content)
+    @property
+    def _schema(self) -> pa.Schema:
+        return EVENT_SCHEMA if self._version == _FIRST_VERSION else FILE_SCHEMA
 
-    def _messages(self) -> Iterator[_Message]:
-        """Yield each message of the file, without reading its body."""
-        with (
-            mmap.mmap(self._descriptor, self.length, prot=mmap.PROT_READ) as mapped,
-            memoryview(mapped) as content,
-        ):
-            offset = len(_LEAD)
-            while offset < self.length:
-                _, size = _PREFIX.unpack_from(content, offset)
-                begin = offset + _PREFIX.size
-                with content[begin : begin + size] as header:
-                    message = _message(header, offset)
-                yield message
-                offset += message.header_bytes + message.body_bytes
+    def _labelled(self, side: SideTables) -> SideTables:
+        """Return side tables that tell the version of the file, not that of the recorder."""
+        return replace(side, process=replace(side.process, schema=self._version))
+
+    def _see(self, batch: pa.RecordBatch) -> None:
+        self._tally.add(batch)
+        self._none_of_last = batch.slice(0, 0)
+
+    def _take_up(self, path: Path) -> None:
+        """Find out the version of what was written before, and count what is in it."""
+        content = mapped(path).slice(len(LEAD))
+        try:
+            if set(FILE_SCHEMA.names) - set(pa.ipc.read_schema(content).names):
+                self._version = _FIRST_VERSION
+            for batch in _read_stream(content):
+                self._see(batch)
+        except (pa.ArrowException, OSError, ValueError, LookupError) as error:
+            raise NotATrace(f"{path.name} is damaged ({error})") from error
+
+    def _flush(self, *, checksum: bool) -> None:
+        """Append what the writer has written of a batch; no schema where the file has it already."""
+        has_schema = not self._fresh and self._writer.stats.num_record_batches == 1
+        with self._written.getbuffer() as content:
+            begin = next(messages(content, 0)).end if has_schema else 0
+            with content[begin:] as part:
+                if checksum:
+                    with_checksum(part)
+                self._append(part)
+        self._written.seek(0)
+        self._written.truncate()
+
+    def _append(self, content: bytes | memoryview) -> None:
+        length = len(content)
+        with memoryview(content) as whole:
+            written = 0
+            while written < length:
+                written += os.write(self._descriptor, whole[written:])
+        self.length += length
 
 
 def read_growing(path: Path, length: int) -> list[pa.RecordBatch]:
-    """Read the batches in the first bytes of a file, which are whole; none if there are no bytes.
+    """Read the events in the first bytes of a file, which are whole; none if there are no bytes.
+
+    Returns batches in `EVENT_SCHEMA`.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -191,45 +196,48 @@ def read_growing(path: Path, length: int) -> list[pa.RecordBatch]:
     """
     if not length:
         return []
-    stream = mapped(path).slice(0, length).slice(len(_LEAD))
+    return list(_read_stream(mapped(path).slice(0, length).slice(len(LEAD))))
+
+
+def write_events(path: Path, events: pa.Table, side: SideTables) -> None:
+    """Write one process's events, given in `EVENT_SCHEMA`, sorted by start and compressed.
+
+    The file appears under its name only when it is whole, also if two processes write it at once.
+
+    Raises:
+        OSError: there is no room.
+    """
+    table = events.sort_by("start_ns").unify_dictionaries()
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
+    try:
+        with GrowingFile(unfinished, side) as file:
+            for batch in table.combine_chunks().to_batches(max_chunksize=BATCH_ROWS):
+                file.append(batch)
+            file.finish(side)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _read_stream(stream: pa.Buffer) -> Iterator[pa.RecordBatch]:
     with pa.ipc.open_stream(stream) as reader:
-        return [batch.replace_schema_metadata(None) for batch in reader]
+        for batch in reader:
+            yield batch.select(EVENT_SCHEMA.names).replace_schema_metadata(None)
 
 
-def _schema_bytes(stream: bytes) -> int:
-    """Return the length of a stream's first message, its schema, which has no body."""
-    return _PREFIX.size + int(_PREFIX.unpack_from(stream)[1])
+def _constants(process: Process, rows: int) -> list[pa.Array[Any]]:
+    """Return the columns that are the same in all rows."""
+    name = stem(process.role, process.rank, process.pid)
+    zeros = pa.py_buffer(np.zeros(rows, np.int8).data)
+    indices = pa.Array.from_buffers(pa.int8(), rows, [None, zeros])
+    values = (pa.array([process.rank], pa.int32()), pa.array([name], pa.string()))
+    return [pa.DictionaryArray.from_arrays(indices, value, safe=False) for value in values]
 
 
-def _message(header: memoryview, offset: int) -> _Message:
-    table = root_table(header)
-    kind = field_of(header, table, _HEADER_TYPE)
-    inner = field_of(header, table, _HEADER)
-    body = field_of(header, table, _BODY_LENGTH)
-    if kind is None or inner is None:
-        raise struct.error("a message has no header")
-    number = None
-    if header[kind] == _DICTIONARY:
-        number = field_of(header, followed(header, inner), _DICTIONARY_ID)
-    return _Message(
-        kind=header[kind],
-        dictionary=0 if number is None else struct.unpack_from("<q", header, number)[0],
-        offset=offset,
-        header_bytes=_PREFIX.size + len(header),
-        body_bytes=0 if body is None else struct.unpack_from("<q", header, body)[0],
-    )
-
-
-def _footer(messages: list[_Message], side: SideTables) -> bytes:
-    """Build a footer: that of an empty file with this schema, with the places of our batches."""
+def _empty_footer(schema: pa.Schema) -> bytes:
+    """Return the footer of a file with this schema and nothing else."""
     sink = io.BytesIO()
-    pa.ipc.new_file(sink, EVENT_SCHEMA.with_metadata(side.to_metadata())).close()
+    pa.ipc.new_file(sink, schema).close()
     content = sink.getvalue()
-    (size,) = struct.unpack_from("<i", content, len(content) - len(_MAGIC) - 4)
-    footer = content[-len(_MAGIC) - 4 - size : -len(_MAGIC) - 4]
-    last = {message.dictionary: message for message in messages if message.kind == _DICTIONARY}
-    batches = [message for message in messages if message.kind == _BATCH]
-    for index, found in ((_DICTIONARIES, list(last.values())), (_BATCHES, batches)):
-        blocks = b"".join(message.block() for message in found)
-        footer = with_vector(footer, index, len(found), blocks)
-    return footer
+    (size,) = struct.unpack_from("<i", content, len(content) - len(MAGIC) - 4)
+    return content[-len(MAGIC) - 4 - size : -len(MAGIC) - 4]

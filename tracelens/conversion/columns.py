@@ -47,6 +47,7 @@ __all__ = [
     "depths",
     "ends_of",
     "join",
+    "null_column",
     "pick",
     "split",
     "to_batch",
@@ -168,7 +169,9 @@ def to_batch(
         **_of_definitions(rows, meanings),
         **on_device.columns(np.where(spans, request, NO_REQUEST)),
     }
-    arrays = [columns.get(field.name) or _absent(len(start), field.type) for field in EVENT_SCHEMA]
+    arrays = [
+        columns.get(field.name) or null_column(len(start), field.type) for field in EVENT_SCHEMA
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA)
 
 
@@ -193,7 +196,7 @@ def _unless(values: Array, absent: Flags) -> pa.Array[Any]:
     """Return values, null where they are absent; most columns are complete or empty."""
     nulls = int(np.count_nonzero(absent))
     if nulls == len(values):
-        return _absent(nulls, pa.from_numpy_dtype(values.dtype))
+        return null_column(nulls, pa.from_numpy_dtype(values.dtype))
     validity = _buffer(np.packbits(~absent, bitorder="little")) if nulls else None
     return _array(values, validity, nulls)
 
@@ -209,10 +212,10 @@ def _buffer(values: Array) -> pa.Buffer:
     return pa.py_buffer(values.data)
 
 
-def _absent(count: int, kind: pa.DataType) -> pa.Array[Any]:
-    """Return a column without values, which all share the same memory."""
+def null_column(count: int, kind: pa.DataType) -> pa.Array[Any]:
+    """Return `count` rows of a column without values, which all share the same memory."""
     if isinstance(kind, pa.DictionaryType):
-        none = _absent(count, kind.index_type)
+        none = null_column(count, kind.index_type)
         return pa.DictionaryArray.from_arrays(none, pa.array([], kind.value_type), safe=False)
     nothing = _NOTHING if count << 3 <= _MOST_BYTES else pa.py_buffer(bytes(count << 3))
     return pa.Array.from_buffers(kind, count, [nothing, nothing], null_count=count)

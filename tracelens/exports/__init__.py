@@ -1,28 +1,37 @@
-"""A selection of a run in the formats that other programs open: siblings with `size` and `write`."""
+"""Runs, or parts of them, in formats that this and other programs open: siblings with `save`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from tracelens.exports import perfetto
+from tracelens.exports import native, perfetto, table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
-    from tracelens.exports.selection import Selection, Size
+    from tracelens.exports.content import Content, Saved
 
 __all__ = ["EXPORTS", "ExportFormat"]
-EXPORTS: Final[dict[str, ExportFormat]] = {"perfetto": perfetto}
 
 
 class ExportFormat(Protocol):
-    """A module that writes a selection; `SUFFIX` ends its files' names, `MOST_EVENTS` is its limit."""
+    """What writes a format: `SUFFIX` ends its names, `OPEN_WITH` says what opens them."""
 
-    SUFFIX: str
-    MOST_EVENTS: int
+    @property
+    def SUFFIX(self) -> str:  # noqa: N802 - a constant of a module
+        """End of the name that it gets by default."""
 
-    def size(self, chosen: Selection, /) -> Size:
-        """Return how many events it holds and about how large it will be."""
+    @property
+    def OPEN_WITH(self) -> str:  # noqa: N802 - a constant of a module
+        """Command or address that opens it, with ``{place}`` for where it is."""
 
-    def write(self, chosen: Selection, /) -> Iterator[str]:
-        """Write it, piece by piece."""
+    def save(self, content: Content, place: Path, /) -> Saved:
+        """Write it, process by process, to a place where nothing is."""
+
+
+EXPORTS: Final[dict[str, ExportFormat]] = {
+    "native": native,
+    "parquet": table.PARQUET,
+    "perfetto": perfetto,
+    "csv": table.CSV,
+}

@@ -13,31 +13,94 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from tracelens.exports.selection import Size
+from tracelens.exports.content import Saved, begin_of
+from tracelens.exports.output import new_file, size_of
+from tracelens.exports.selection import Owner, Selection, Size
 from tracelens.schema.vocabulary import FACTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-    from tracelens.exports.selection import Owner, Selection
+    from tracelens.exports.content import Content
 
 __all__ = [
     "ENDLESS",
     "MOST_EVENTS",
+    "OPEN_WITH",
     "SAMPLE",
     "SUFFIX",
     "TRACKS_A_PROCESS",
+    "save",
+    "selection_of",
     "size",
     "write",
 ]
 
 SUFFIX: Final = ".perfetto.json"
+OPEN_WITH: Final = "https://ui.perfetto.dev (it stays in the browser)"
 MOST_EVENTS: Final = 500_000  # about 100 MB: the viewer's browser tab has to hold it
 SAMPLE: Final = 500
 ENDLESS: Final = 1 << 62
 TRACKS_A_PROCESS: Final = 100_000
 _ARGUMENTS: Final = ("step", *FACTS)
 _SILENT: Final = {None, -1, "closed"}
+_TAIL: Final = "\n]}\n"
+_TIMED: Final = '{"ts":'  # how an event begins that is no name
+_OWNER: Final = ("process", "role", "rank", "host")
+
+
+def save(content: Content, place: Path) -> Saved:
+    """Write the spans of main processes, a process at a time.
+
+    Raises:
+        InvalidArgument: there is something at `place`, it cannot be written, or nothing is chosen.
+    """
+    tally = {"summed_up": 0, "sums": 0}
+    chosen, events = selection_of(content, tally), 0
+    with new_file(place) as draft, draft.open("w", encoding="utf-8") as file:
+        file.write(_head(chosen))
+        for text in _separated(line for owner in chosen.owners for line in _process(chosen, owner)):
+            events += text.lstrip(",\n").startswith(_TIMED)
+            file.write(text)
+        file.write(_TAIL)
+        if not events:
+            raise content.nothing()
+    notes = (_too_many(events),) if events > MOST_EVENTS else ()
+    return Saved(events, size_of(place), **tally, notes=notes)
+
+
+def selection_of(content: Content, tally: dict[str, int] | None = None) -> Selection:
+    """Return the main processes of a content; `tally` counts what is summed up as they are read."""
+    counts = {} if tally is None else tally
+
+    def spans_of(process: int) -> pl.DataFrame:
+        part = content.part(process)
+        for name in counts:
+            counts[name] += getattr(part, name)
+        return part.events.filter(pl.col("type") == "span")
+
+    main = content.processes.filter("main").with_columns(pl.col("host").fill_null(""))
+    names = content.trace.threads["name"]
+    text = [None if name is None else content.text(name) for name in names]
+    threads = content.trace.threads.with_columns(name=pl.Series(text, dtype=pl.String))
+    return Selection(
+        run=content.name,
+        owners=tuple(Owner(*row) for row in main.select(_OWNER).iter_rows()),
+        start_ns=-(1 << 62),
+        end_ns=1 << 62,
+        origin_ns=begin_of(content.trace),
+        threads=threads.select("process", "thread", "name", "device"),
+        spans_of=spans_of,
+        notes=content.notes,
+    )
+
+
+def _too_many(events: int) -> str:
+    return (
+        f"Perfetto opens about {MOST_EVENTS:,} events well, and these are {events:,}: fewer are chosen "
+        "with --keep flagged, --ranks, --steps or --time."
+    )
 
 
 def size(chosen: Selection) -> Size:
@@ -55,15 +118,22 @@ def size(chosen: Selection) -> Size:
 def write(chosen: Selection) -> Iterator[str]:
     """Write a selection, process by process."""
     yield _head(chosen)
-    lines = (line for owner in chosen.owners for line in _process(chosen, owner))
-    yield next(lines, "")
+    lines = _separated(line for owner in chosen.owners for line in _process(chosen, owner))
     while part := list(islice(lines, 1 << 10)):
-        yield ",\n" + ",\n".join(part)
-    yield "\n]}\n"
+        yield "".join(part)
+    yield _TAIL
+
+
+def _separated(lines: Iterator[str]) -> Iterator[str]:
+    yield next(lines, "")
+    for line in lines:
+        yield f",\n{line}"
 
 
 def _head(chosen: Selection) -> str:
-    facts = {"run": chosen.run, "written by": "TraceLens"}
+    facts: dict[str, Any] = {"run": chosen.run, "written by": "TraceLens"}
+    if chosen.notes:
+        facts["notes"] = " ".join(chosen.notes)
     return f'{{"displayTimeUnit":"ns","otherData":{json.dumps(facts)},"traceEvents":[\n'
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from tracelens.arrays import Ints
+    from tracelens.model.result import Result
     from tracelens.model.trace import Moved
 
     OnProgress = Callable[[int, int], None]
@@ -122,8 +123,8 @@ def save_report(report: Report, file: Path) -> None:
     file.write_text(json.dumps(asdict(replace(report, results={})), default=_plain))
 
 
-def load_report(file: Path) -> Report:
-    """Read what `save_report` wrote."""
+def load_report(file: Path, results: Mapping[str, Result] | None = None) -> Report:
+    """Read what `save_report` wrote; `results` are given to the report."""
     row = loads(file.read_text())
     clock, efficiency = row["clock"], row["efficiency"]
     hosts = (HostClock(**_fixed(host)) for host in clock["hosts"])
@@ -133,6 +134,7 @@ def load_report(file: Path) -> Report:
         efficiency=_efficiency(efficiency) if efficiency else None,
         findings=tuple(Finding(**_fixed(finding)) for finding in row["findings"]),
         notes=tuple(Note(**note) for note in row["notes"]),
+        results=results or {},
     )
 
 

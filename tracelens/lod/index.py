@@ -134,10 +134,10 @@ def write(
     if made_of is None:
         return None
     for place in index_places(trace):
-        with suppress(OSError), _alone(place):
+        with suppress(OSError), alone(place):
             folder = place / made_of
             if not folder.is_dir():
-                _clear(trace, place)
+                _clear(trace, place, made_of)
                 _write(run, parts, place, folder, on_progress)
             return folder
     return None
@@ -149,7 +149,7 @@ def refine(folder: Path, on_progress: OnProgress = _no_progress) -> None:
     Raises:
         OSError: they cannot be written.
     """
-    with _alone(folder.parent):
+    with alone(folder.parent):
         run = files.load_run(folder)
         missing = [r for r in _ladder(run) if not _level(folder, r).exists()]
         if missing:
@@ -169,7 +169,7 @@ def remove(trace: Path) -> None:
     """Remove the index of a trace as it is now, if there is one, so that it is made anew."""
     folder = find(trace)
     if folder:
-        with _alone(folder.parent):
+        with alone(folder.parent):
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -225,10 +225,10 @@ def _draft(file: Path) -> Path:
     return file.with_name(f".{file.name}{UNFINISHED}")
 
 
-def _clear(trace: Path, place: Path) -> None:
+def _clear(trace: Path, place: Path, made_of: str) -> None:
     """Remove indexes of what the trace was before, of older formats, and what a killed process left."""
     for entry in place.iterdir():
-        if entry.is_dir() and not entry.is_symlink():
+        if entry.is_dir() and not entry.is_symlink() and made_of not in entry.name:
             shutil.rmtree(entry)
     for older in filter(is_ours, outdated(trace)):
         shutil.rmtree(older, ignore_errors=True)
@@ -253,7 +253,7 @@ def _make(place: Path) -> None:
 
 
 @contextmanager
-def _alone(place: Path) -> Iterator[None]:
+def alone(place: Path) -> Iterator[None]:
     """Wait until no other process writes there.
 
     Raises:

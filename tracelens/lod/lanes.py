@@ -18,7 +18,7 @@ from tracelens.schema.vocabulary import OWN_KINDS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tracelens.accounting.phases import Segments
+    from tracelens.accounting.pieces import Segments
     from tracelens.arrays import Bytes, Int32s, Ints
 
 
@@ -110,23 +110,23 @@ def each_worker(segments: Segments, workers: Sequence[tuple[int, int]]) -> Itera
     `workers` lists (process, rank) in the order of the lanes; a worker without pieces gets an empty
     lane, so that its absence is seen.
     """
-    process, step = segments.steps["process"], segments.steps["step"].to_numpy()
-    place = {process[row]: at for at, (_, row) in enumerate(segments.cut) if row < len(process)}
-    words, numbers = _numbered(segments.words)
+    step = segments.steps["step"].to_numpy()
+    place = {process: at for at, process in enumerate(segments.processes)}
+    words = ("", *segments.words)
     for worker, rank in workers:
         owner = (Lane(worker, "worker", rank),)
         if worker not in place:
             yield empty_lanes(owner, words)
             continue
-        pieces, row = segments.cut[place[worker]]
+        pieces = segments.of_worker(place[worker])
         yield Lanes(
             lanes=owner,
             offsets=np.array([0, len(pieces.category)]),
             starts=pieces.bounds[:-1],
             ends=pieces.bounds[1:],
             codes=pieces.category.astype(np.uint8) + np.uint8(CODES[CATEGORIES[0]]),
-            steps=step[pieces.step + row],
-            names=numbers[pieces.name],
+            steps=step[pieces.step + pieces.offset],
+            names=(pieces.name + 1).astype(np.int32),
             words=words,
         )
 
@@ -170,15 +170,6 @@ def from_streams(spans: pl.DataFrame, streams: Sequence[tuple[int, int, str]]) -
     codes = category.replace_strict(CODES, return_dtype=pl.UInt8)
     table = _without_overlap(spans.with_columns(part="stream_name", code=codes))
     return _build(table, [Lane(process, "device", rank, name) for process, rank, name in streams])
-
-
-def _numbered(words: pl.Series) -> tuple[tuple[str, ...], Int32s]:
-    """Return words, the empty one first, and for each physical number its place; -1 is the last."""
-    physical = words.to_physical().to_numpy()
-    places = np.zeros(int(physical.max(initial=0)) + 2, np.int32)
-    places[physical] = 1 + np.arange(len(physical))
-    places[-1] = 0
-    return ("", *words.cast(pl.String)), places
 
 
 def joined(parts: Sequence[Lanes]) -> Lanes:

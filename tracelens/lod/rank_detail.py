@@ -62,7 +62,7 @@ class RecordedSpans:
         if isinstance(self._source, Path):
             file = self._file(self._source, process)
             return spans_of(file, process, self._run.moved.get(process))
-        return self._source.spans.filter(pl.col("process") == process).collect()
+        return self._source.events_of(process).filter(pl.col("type") == "span")
 
     def _samples_of(self, process: int) -> pl.DataFrame:
         """Return the samples of one process's stacks as in `Trace.samples`, in order of their begins.

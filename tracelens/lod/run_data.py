@@ -167,8 +167,8 @@ def stream_spans(trace: Trace) -> pl.DataFrame:
 
 def shard_spans(trace: Trace) -> pl.DataFrame:
     """Return what parameter-server processes recorded."""
-    spans = trace.spans.filter(pl.col("role").cast(pl.String) == "ps")
-    return spans.filter(pl.col("kind").cast(pl.String) == "ps").collect()
+    of_servers = pl.col("role").cast(pl.String) == "ps"
+    return trace.requests.filter(of_servers & (pl.col("kind").cast(pl.String) == "ps"))
 
 
 def _scene(

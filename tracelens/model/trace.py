@@ -13,13 +13,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self
 
 import polars as pl
 
-from tracelens.schema.vocabulary import EVENT_TYPES, STATUSES
+from tracelens.model.calls import arrivals_of, grids_of
+from tracelens.model.events import Source, completed, source_of
+from tracelens.schema.vocabulary import EVENT_TYPES, EXCHANGE_KINDS, POINT_TO_POINT, STATUSES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from tracelens.arrays import Ints
+    from tracelens.model.calls import CallGrid
+    from tracelens.model.events import Change
+    from tracelens.model.outline import Outline
 
 
 EVENT_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -134,34 +139,6 @@ STEP_COLUMNS: Final[dict[str, pl.DataType]] = {
     "samples": pl.Float64(),
 }
 
-# One row per rank and collective call, matched by communicator and seq (never guessed).
-ARRIVAL_COLUMNS: Final[dict[str, pl.DataType]] = {
-    "process": pl.Int32(),
-    "rank": pl.Int32(),
-    "communicator": pl.Categorical(),
-    "seq": pl.UInt32(),
-    "op": pl.Categorical(),
-    "step": pl.Int32(),
-    "bucket": pl.Int32(),
-    "bytes": pl.Int64(),
-    "thread": pl.UInt16(),
-    "start_ns": pl.Int64(),  # this rank's arrival
-    "end_ns": pl.Int64(),  # this rank's exit; null = still inside when the recording ended
-    "last_arrival_ns": pl.Int64(),  # null where an expected rank never arrived
-    "last_rank": pl.Int32(),
-    "arrived": pl.Int32(),  # ranks seen
-    "expected": pl.Int32(),  # ranks in the communicator
-    "wait_ns": pl.Int64(),  # last_arrival - start, within [0, duration]
-    "transfer_ns": pl.Int64(),  # duration - wait
-}
-
-
-def completed(events: pl.DataFrame) -> pl.LazyFrame:
-    """Return events with all their columns; those that a frame lacks are null and take no memory."""
-    missing = [name for name in EVENT_COLUMNS if name not in events.columns]
-    nulls = [pl.lit(None, EVENT_COLUMNS[name]).alias(name) for name in missing]
-    return events.lazy().with_columns(nulls).select(*EVENT_COLUMNS)
-
 
 @dataclass(frozen=True)
 class HostClock:
@@ -237,9 +214,11 @@ class FromTable(Protocol):
 class Trace:
     """A run. Frames are documented by the column tables of this module.
 
-    `expected_ranks` is the world size that the processes report. `steps` and `arrivals` are empty
-    until the transforms of the same name filled them in. `moved` is how the times of each process
-    were mapped to the common clock; those of a process that it lacks stayed as they were.
+    `events` is read when it is collected, process by process (`source`), so that a run of any size can
+    be asked about. `expected_ranks` is the world size that the processes report. `steps` and `calls`
+    are empty until alignment filled them in; `arrivals` are the calls as a frame. `moved` is how the
+    times of each process were mapped to the common clock; those of a process that it lacks stayed as
+    they were.
     """
 
     from_table: ClassVar[FromTable]  # set by tracelens.load, which stands above readers
@@ -256,12 +235,43 @@ class Trace:
     )
     samples: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=SAMPLE_COLUMNS))
     steps: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=STEP_COLUMNS))
-    arrivals: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=ARRIVAL_COLUMNS))
+    calls: tuple[CallGrid, ...] = ()
     alignment: Alignment = field(default_factory=lambda: Alignment("same_clock"))
     notes: tuple[Note, ...] = ()
     dropped: dict[str, int] = field(default_factory=dict)
     moved: Mapping[int, Moved] = field(default_factory=dict)
     path: Path | None = None
+    parts: Source | None = None  # where `events` come from; null = from a frame
+    outlines: Mapping[int, Outline] | None = (
+        None  # of each process; null = not made, or no longer true
+    )
+
+    @classmethod
+    def of(cls, source: Source, **tables: Any) -> Self:
+        """Make a trace whose events are read from a source."""
+        return cls(events=source.scan(EVENT_COLUMNS), parts=source, **tables)
+
+    @cached_property
+    def source(self) -> Source:
+        """The events process by process."""
+        return self.parts or source_of(self.events, self.processes["process"].to_list())
+
+    def changed(self, change: Change, **tables: Any) -> Self:
+        """Return it with a change in all events, and other tables."""
+        source = self.source.changed(change)
+        whole = {"events": source.scan(EVENT_COLUMNS), "parts": source, "outlines": self.outlines}
+        return self.with_(**whole | tables)
+
+    @cached_property
+    def arrivals(self) -> pl.DataFrame:
+        """The calls as a frame, a row a rank and call, in `ARRIVAL_COLUMNS`."""
+        return arrivals_of(self.calls)
+
+    def events_of(self, process: int) -> pl.DataFrame:
+        """Read the events of one process, in `EVENT_COLUMNS`; empty for one that the run lacks."""
+        if process not in self.source.parts:
+            return pl.DataFrame(schema=EVENT_COLUMNS)
+        return completed(self.source.frame(process), EVENT_COLUMNS)
 
     @property
     def spans(self) -> pl.LazyFrame:
@@ -269,6 +279,33 @@ class Trace:
         return self.events.filter(pl.col("type") == "span")
 
     @cached_property
+    def requests(self) -> pl.DataFrame:
+        """The spans of exchanges with parameter servers, or with the center of elastic averaging."""
+        return self._spans_where("requests", pl.col("kind").is_in(EXCHANGE_KINDS))
+
+    @cached_property
+    def messages(self) -> pl.DataFrame:
+        """The spans of messages between two ranks."""
+        between = pl.col("op").is_in(POINT_TO_POINT)
+        return self._spans_where("messages", (pl.col("kind") == "reduction") & between)
+
+    @cached_property
+    def opened(self) -> pl.DataFrame:
+        """The spans that were still open when their recording ended."""
+        return self._spans_where("opened", pl.col("status") == "open")
+
+    def _spans_where(self, count: str, chosen: pl.Expr) -> pl.DataFrame:
+        """Return spans of some kind; what outlines say to have none of them is not read."""
+        outlines = self.outlines
+        wanted = (pl.col("type") == "span") & chosen
+        found = [
+            completed(self.source.frame(process), EVENT_COLUMNS).filter(wanted)
+            for process in self.source.parts
+            if outlines is None or getattr(outlines[process], count)
+        ]
+        return pl.concat([pl.DataFrame(schema=EVENT_COLUMNS), *found])
+
+    @property
     def workers(self) -> pl.DataFrame:
         """The main process of every worker rank, by rank."""
         chosen = (pl.col("role") == "worker") & pl.col("main")
@@ -294,7 +331,11 @@ class Trace:
         return max(int(world) if isinstance(world, int) else 0, seen)
 
     def with_(self, **changes: Any) -> Self:
-        """Return a copy with some fields replaced."""
+        """Return a copy with some fields replaced; `arrivals` replace the calls."""
+        if "events" in changes:
+            changes = {"parts": None, "outlines": None} | changes
+        if "arrivals" in changes:
+            changes["calls"] = grids_of(changes.pop("arrivals"))
         return replace(self, **changes)
 
 

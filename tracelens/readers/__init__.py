@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Executor
 
     from tracelens.model.trace import Trace
     from tracelens.readers.base import Progress, Reader
@@ -29,9 +30,11 @@ class Format:
         """Return whether `path` looks like this format, without reading much of it."""
         return self.may_be(path) and self.reader().sniff(path)
 
-    def read(self, path: Path, progress: Progress | None = None) -> Trace:
+    def read(
+        self, path: Path, progress: Progress | None = None, executor: Executor | None = None
+    ) -> Trace:
         """Read it, as `Reader.read` says."""
-        return self.reader().read(path, progress)
+        return self.reader().read(path, progress, executor)
 
 
 def _table() -> Reader:

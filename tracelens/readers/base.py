@@ -10,6 +10,7 @@ import polars as pl
 from tracelens.schema.vocabulary import EVENT_TYPES, STATUSES
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
     from pathlib import Path
     from typing import Final
 
@@ -32,8 +33,12 @@ class Reader(Protocol):
     def sniff(self, path: Path) -> bool:
         """Return whether `path` looks like this format, without reading much of it."""
 
-    def read(self, path: Path, progress: Progress | None = None) -> Trace:
+    def read(
+        self, path: Path, progress: Progress | None = None, executor: Executor | None = None
+    ) -> Trace:
         """Read it; parts that cannot be read become notes, and the rest is read all the same.
+
+        Files are read by `executor`, where there are several; None = in threads of this process.
 
         Raises:
             UnusableInput: nothing of it can be read.

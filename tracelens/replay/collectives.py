@@ -19,16 +19,18 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.compute_time import AFTER_MEETING
-from tracelens.accounting.partition import spent_before
 from tracelens.accounting.phases import exposed_transfer
+from tracelens.accounting.pieces import spent_before
 from tracelens.accounting.thread_activity import training_threads
-from tracelens.schema.vocabulary import FULL_COLLECTIVES
+from tracelens.model.calls import NEVER
+from tracelens.model.columns import FOREVER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tracelens.accounting.compute_time import ComputeTime
-    from tracelens.accounting.phases import Phases, Segments
+    from tracelens.accounting.phases import Phases
+    from tracelens.accounting.pieces import Segments
     from tracelens.arrays import Flags, Floats, Indices, Ints
     from tracelens.model.trace import Trace
     from tracelens.replay.counterfactual import Episode
@@ -146,36 +148,41 @@ def hideable_transfer(trace: Trace, phases: Phases) -> int:
     last collective, or the pulls of new weights. A step is shorter only by what the rank gains that
     gains least.
     """
-    backprop = pl.col("ns").filter(pl.col("category") == "backprop").sum()
-    transfer = pl.col("ns").filter(pl.col("category") == "transfer").sum()
-    steps = phases.times.group_by("rank", "step").agg(backprop=backprop, transfer=transfer)
-    hidden = phases.hidden.select("rank", "step", hidden="ns")
-    joined = steps.join(hidden, on=["rank", "step"], how="left").join(
-        _last_calls(trace), on=["rank", "step"], how="left"
-    )
-    room = (pl.col("backprop") - pl.col("hidden").fill_null(0)).clip(lower_bound=0)
-    early = pl.col("transfer") * (1 - _pulled(trace)) - pl.col("last").fill_null(0)
-    gains = joined.with_columns(gain=pl.min_horizontal(early.clip(lower_bound=0), room))
-    return int(gains.group_by("step").agg(pl.col("gain").min())["gain"].sum())
+    room = np.maximum(phases.of("backprop") - phases.hidden_ns, 0)
+    early = phases.of("transfer") * (1 - _pulled(trace)) - _last_transfers(trace, phases)
+    gain = np.minimum(np.maximum(early, 0), room)
+    least = np.full(len(phases.steps), np.inf)
+    np.minimum.at(least, phases.step_places[phases.there], gain[phases.there])
+    return int(least[np.isfinite(least)].sum())
 
 
-def _last_calls(trace: Trace) -> pl.DataFrame:
-    """Return the transfer of the last collective of each rank and step."""
-    return (
-        trace.arrivals.drop_nulls("transfer_ns")
-        .sort("start_ns")
-        .group_by("rank", "step")
-        .agg(last=pl.col("transfer_ns").last())
-    )
+def _last_transfers(trace: Trace, phases: Phases) -> Ints:
+    """Return the transfer of the last collective of each step window; 0 where there is none."""
+    latest, transfer = np.full(len(phases.there), NEVER), np.zeros(len(phases.there), np.int64)
+    place = {process: at for at, process in enumerate(phases.pieces.processes)}
+    for grid in trace.calls:
+        for column, process in enumerate(grid.processes.tolist()):
+            if process not in place:
+                continue
+            start, end = grid.start_ns[:, column], grid.end_ns[:, column]
+            window = phases.windows_of(place[process], grid.step[:, column])
+            known = (grid.last_ns != NEVER) & (start != NEVER) & (end != FOREVER) & (window >= 0)
+            rows = np.flatnonzero(known)
+            rows = rows[np.lexsort((start[rows], window[rows]))]
+            rows = rows[np.append(np.diff(window[rows]) != 0, True)[: len(rows)]]
+            rows = rows[start[rows] >= latest[window[rows]]]
+            latest[window[rows]] = start[rows]
+            transfer[window[rows]] = (end - start - grid.wait_of(column))[rows]
+    return transfer
 
 
 def _pulled(trace: Trace) -> float:
     """Return the share of pulls in what workers exchange with parameter servers; 0 without any."""
     op = pl.col("op").cast(pl.String)
-    moved = trace.spans.filter((pl.col("kind") == "ps") & op.is_in(["push", "pull"]))
+    moved = trace.requests.filter((pl.col("kind") == "ps") & op.is_in(["push", "pull"]))
     sums = moved.select(
         pulled=pl.col("bytes").filter(op == "pull").sum(), all=pl.col("bytes").sum()
-    ).collect()
+    )
     pulled, everything = sums.row(0)
     return float(pulled / everything) if everything else 0.0
 
@@ -183,7 +190,6 @@ def _pulled(trace: Trace) -> float:
 BLOCKING: Final = (
     0.1  # of the steps with calls that stop the training thread: then it is no pipeline
 )
-_COLUMNS: Final = ("step", "process", "thread", "last_arrival_ns", "start_ns", "end_ns")
 WAITS_FIRST: Final = 0.05  # of a step that the thread waits before its last call: nor then,
 GOES_ON: Final = 0.25  # nor where it works for so much of a step after it
 
@@ -289,29 +295,35 @@ def _beyond_peers(came: Floats, effect: Floats) -> Floats:
 
 def _in_flight_by_count(trace: Trace, own: ComputeTime) -> Iterator[_CallArrivals]:
     """Split calls in flight of all ranks by how many a step has; each needs a step before it."""
-    ranks = len(own.ranks)
-    rows = trace.arrivals.filter(
-        pl.col("step").is_in(own.steps.tolist()),
-        pl.col("op").is_in(FULL_COLLECTIVES),
-        pl.col("arrived") == pl.col("expected"),
-        pl.col("expected") == ranks,
-        pl.col("last_arrival_ns").is_not_null(),
-    )
-    column = {  # all rows of a call stand together
-        name: rows[name].fill_null(0).to_numpy().reshape(-1, ranks) for name in _COLUMNS
-    }
-    number = column["step"][:, 0]
-    stops = column["thread"] == training_threads(trace)[column["process"]]
-    blocking = np.isin(number, number[stops.any(axis=1)])
-    open_ = rows["end_ns"].is_null().to_numpy().reshape(-1, ranks).any(axis=1)
-    steps = np.unique(number)
-    if len(np.unique(number[blocking])) > BLOCKING * len(steps):
-        return
-    order = np.lexsort((column["last_arrival_ns"][:, 0], number))
-    order = order[~(blocking | open_)[order]]
+    training, parts = training_threads(trace), []
     by_rank = np.searchsorted(trace.workers["process"].sort(), trace.workers["process"])
-    start, end = (column[name][order][:, by_rank].astype(np.int64) for name in _COLUMNS[-2:])
-    yield from _taken_apart(own.steps, number[order], start, end)
+    for grid in trace.calls:
+        if len(grid.processes) != len(own.ranks):
+            continue
+        chosen = np.flatnonzero(
+            grid.is_full
+            & grid.there.all(axis=1)
+            & (grid.expected == len(own.ranks))
+            & (grid.last_ns != NEVER)
+            & np.isin(grid.step, own.steps).all(axis=1)
+        )
+        stops = (grid.thread == training[grid.processes]).any(axis=1)
+        open_ = (grid.end_ns == FOREVER).any(axis=1)
+        parts.append((grid, chosen, grid.first("step")[chosen], stops[chosen], open_[chosen]))
+    if not parts:
+        return
+    number, stops, open_ = (np.concatenate([part[at] for part in parts]) for at in (2, 3, 4))
+    blocking = np.isin(number, number[stops])
+    if len(np.unique(number[blocking])) > BLOCKING * len(np.unique(number)):
+        return
+    last, start, end = (
+        np.concatenate([getattr(grid, name)[chosen] for grid, chosen, *_ in parts])
+        for name in ("last_ns", "start_ns", "end_ns")
+    )
+    order = np.lexsort((last, number))
+    order = order[~(blocking | open_)[order]]
+    cells = np.ix_(order, by_rank)
+    yield from _taken_apart(own.steps, number[order], start[cells], end[cells])
 
 
 def _taken_apart(numbers: Ints, step: Ints, start: Ints, end: Ints) -> Iterator[_CallArrivals]:

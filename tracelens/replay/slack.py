@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.schema.vocabulary import FULL_COLLECTIVES
+from tracelens.accounting.thread_activity import training_threads
+from tracelens.model.calls import NEVER
+from tracelens.model.columns import FOREVER
 
 if TYPE_CHECKING:
-    from tracelens.arrays import Flags, Floats, Ints
+    from tracelens.arrays import Flags, Floats, Indices, Ints
     from tracelens.model.trace import Trace
 
 __all__ = ["SLACK_COLUMNS", "measure_slack"]
@@ -32,16 +34,11 @@ CRITICAL: Final = 0.01
 
 def measure_slack(trace: Trace) -> pl.DataFrame:
     """Return each rank's slack; empty without steps or collectives in them."""
-    steps = trace.steps["step"].unique().sort()
-    calls = trace.arrivals.filter(
-        pl.col("last_arrival_ns").is_not_null(),
-        pl.col("end_ns").is_not_null(),
-        pl.col("op").is_in(FULL_COLLECTIVES),
-        pl.col("step").is_in(steps.implode()),
-    )
-    if calls.is_empty():
+    steps = trace.steps["step"].unique().sort().to_numpy().astype(np.int64)
+    calls = _calls(trace, steps)
+    if not calls:
         return pl.DataFrame(schema=SLACK_COLUMNS)
-    slack = _backwards(trace, calls, steps)
+    slack = _backwards(trace, calls, len(steps))
     known = np.where(np.isfinite(slack), slack, np.nan)
     length = (trace.steps["end_ns"] - trace.steps["start_ns"]).median()
     near = CRITICAL * (length if isinstance(length, float) else 0.0)
@@ -57,44 +54,52 @@ def measure_slack(trace: Trace) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=SLACK_COLUMNS).sort("rank")
 
 
-def _backwards(trace: Trace, calls: pl.DataFrame, steps: pl.Series) -> Floats:
+def _backwards(trace: Trace, calls: list[_Calls], steps: int) -> Floats:
     """Return how much later each rank may begin to meet others in a step; inf where it meets nobody."""
     ranks = trace.workers["rank"]
     ends = trace.steps.group_by("rank").agg(pl.col("end_ns").max())
     last = dict(ends.iter_rows())
     whole = max(last.values())
     spare = np.array([whole - last.get(rank, whole) for rank in ranks.to_list()], np.int64)
-    calls_by_rank = ranks.search_sorted(calls["rank"]).to_numpy()
-    wait, row = calls["wait_ns"].to_numpy(), steps.search_sorted(calls["step"]).to_numpy()
-    slack = np.full((len(steps), len(ranks)), np.inf)
-    each = _calls(trace, calls)
-    arrive, over = calls["last_arrival_ns"].to_numpy()[each.begins], calls["end_ns"].to_numpy()
+    slack = np.full((steps, len(ranks)), np.inf)
+    arrive = np.concatenate([one.arrive for one in calls])
+    place = [(one, row) for one in calls for row in range(len(one.arrive))]
     following = _Following()
-    for call in np.argsort(arrive, kind="stable")[::-1].tolist():
-        part = slice(each.begins[call], each.bounds[call])
-        members, step = calls_by_rank[part], int(row[each.begins[call]])
-        if each.flying[call]:
+    for number in np.argsort(arrive, kind="stable")[::-1].tolist():
+        one, row = place[number]
+        there = one.there[row]
+        members = one.members if there.all() else one.members[there]
+        wait = one.wait[row] if there.all() else one.wait[row][there]
+        step = int(one.step[row])
+        if one.flying[row]:
             if following.step != step:
                 following = _Following(step, int(spare[members].min()))
             else:
-                gap = following.arrive - int(over[part].max())
+                gap = following.arrive - int(one.over[row])
                 following = _Following(step, following.spare + max(gap, 0))
-            following.arrive = int(arrive[call])
+            following.arrive = int(one.arrive[row])
             most = _before(spare, members, slack[step])
-            spare[members] = np.minimum(wait[part] + following.spare, most)
+            spare[members] = np.minimum(wait + following.spare, most)
         else:
-            spare[members] = wait[part] + spare[members].min()
+            spare[members] = wait + spare[members].min()
         slack[step, members] = spare[members]
     return slack
 
 
 @dataclass(frozen=True)
 class _Calls:
-    """Where the rows of each collective begin and end, and whether it is in flight."""
+    """The full calls of a communicator in steps: when the last came and left, and who had to wait.
 
-    begins: Ints
-    bounds: Ints
+    `step` is a row of the result, `members` columns of it; `there`, `wait` are [call, member].
+    """
+
+    step: Ints
+    arrive: Ints
+    over: Ints
     flying: Flags
+    members: Indices
+    there: Flags
+    wait: Ints
 
 
 @dataclass
@@ -112,17 +117,27 @@ def _before(spare: Ints, members: Ints, known: Floats) -> Ints:
     return np.where(met, spare[members], np.iinfo(np.int64).max)
 
 
-def _calls(trace: Trace, calls: pl.DataFrame) -> _Calls:
-    """Split the calls, whose ranks are neighbours (`tracelens.align.collectives`)."""
-    number = calls["seq"].to_numpy().astype(np.int64)
-    world = calls["communicator"].to_physical().to_numpy()
-    changes = (np.diff(number) != 0) | (np.diff(world) != 0)
-    begins = np.concatenate([[0], np.flatnonzero(changes) + 1])
-    heads = calls[begins].join(
-        trace.workers.select("process", "training_thread"),
-        on="process",
-        how="left",
-        maintain_order="left",
-    )
-    flying = heads.select(pl.col("thread").ne_missing(pl.col("training_thread"))).to_series()
-    return _Calls(begins, np.append(begins[1:], calls.height), flying.to_numpy())
+def _calls(trace: Trace, steps: Ints) -> list[_Calls]:
+    """Return the calls to which all came, and that are over."""
+    training, ranks, found = training_threads(trace), trace.workers["rank"], []
+    for grid in trace.calls:
+        ended = grid.there & (grid.end_ns != FOREVER) & np.isin(grid.step, steps)
+        chosen = np.flatnonzero(grid.is_full & (grid.last_ns != NEVER) & ended.any(axis=1))
+        if not len(chosen):
+            continue
+        some, ended = grid.taken(chosen), ended[chosen]
+        head = ended.argmax(axis=1)
+        row = np.arange(len(chosen))
+        thread, process = some.thread[row, head], some.processes[head]
+        found.append(
+            _Calls(
+                step=np.searchsorted(steps, some.step[row, head]),
+                arrive=some.last_ns,
+                over=np.where(ended, some.end_ns, NEVER).max(axis=1),
+                flying=np.asarray(thread != training[process]),
+                members=ranks.search_sorted(pl.Series(some.ranks, dtype=ranks.dtype)).to_numpy(),
+                there=ended,
+                wait=some.wait_ns(),
+            )
+        )
+    return found

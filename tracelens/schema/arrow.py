@@ -1,8 +1,9 @@
 """The files as Arrow: the event table of a process, and samples of call stacks beside it.
 
 Events are one Arrow IPC file a process (zstd, batches of up to 64 Ki rows, sorted by `start_ns`);
-the side tables stand in the schema metadata. Columns that do not apply are null. The file is
-described for other tools in docs/format.md.
+the side tables stand in the schema metadata. Columns that do not apply are null. Two more columns are
+the same in all rows of a file, so that rows of several files can be told apart. The file is described
+for other tools in docs/format.md.
 
 Samples are an Arrow stream a rank, in the folder ``samples``: a stream, not a file, so that it can
 be read as far as it was written. Its schema's metadata give the rate.
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import os
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -20,8 +20,6 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from tracelens.schema.side import SideTables
 
 BATCH_ROWS: Final = 1 << 16
 _WORD: Final = pa.dictionary(pa.int8(), pa.string())
@@ -55,6 +53,12 @@ EVENT_SCHEMA: Final = pa.schema(
         pa.field("value", pa.float64()),
     ]
 )
+# What is the same in a whole file: the last dictionary of each, which counts, has one value.
+_CONSTANT_FIELDS: Final[list[pa.Field[Any]]] = [
+    pa.field("rank", pa.dictionary(pa.int8(), pa.int32()), nullable=False),
+    pa.field("process", _WORD, nullable=False),  # role, rank and pid as in names of files
+]
+FILE_SCHEMA: Final = pa.schema([*EVENT_SCHEMA, *_CONSTANT_FIELDS])
 # One thread: whoever writes does so beside a training.
 WRITE_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", 1), use_threads=False)
 UNFINISHED_SAMPLES: Final = ".unfinished"  # suffix of the folder in which py-spy writes
@@ -80,22 +84,6 @@ def mapped(path: Path) -> pa.Buffer:
     """
     with path.open("rb") as file:
         return pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-
-
-def write_events(path: Path, events: pa.Table, side: SideTables) -> None:
-    """Write one process's events, already in `EVENT_SCHEMA`, sorted by start and compressed.
-
-    The file appears under its name only when it is whole, also if two processes write it at once.
-    """
-    table = events.sort_by("start_ns").replace_schema_metadata(side.to_metadata())
-    table = table.unify_dictionaries()
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
-    try:
-        with pa.ipc.new_file(str(unfinished), table.schema, options=WRITE_OPTIONS) as writer:
-            writer.write_table(table, max_chunksize=BATCH_ROWS)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def read_samples(path: Path) -> Iterator[pa.RecordBatch]:

@@ -1,13 +1,16 @@
 """Side tables: what a process says once, instead of in every event.
 
 While training runs they are lines of JSON in ``side.jsonl`` beside the segments, each appended by one
-`write`, so that a killed process leaves whole lines. In the Arrow file they stand as one JSON text in
-the schema metadata. Either way they are read back into `SideTables`.
+`write`, so that a killed process leaves whole lines. In the Arrow file they stand as JSON in the schema
+metadata, the communicators apart, which may name thousands of ranks and are mostly the same in all
+files. Either way they are read back into `SideTables`. At a file's end a `Summary` stands beside them.
 """
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 
 from tracelens.errors import NewerVersion, NotATrace
 from tracelens.schema.json_text import dumps, loads
@@ -19,7 +22,14 @@ if TYPE_CHECKING:
     from typing import Any, Final
 
 METADATA_KEY: Final = b"tracelens"
+CONVERSION_KEY: Final = b"tracelens.conversion"  # of a table that a conversion wrote
+COMMUNICATORS_KEY: Final = b"tracelens.communicators"
+SUMMARY_KEY: Final = b"tracelens.summary"
+METADATA_CHECKSUM_KEY: Final = b"tracelens.crc32"
+_SINGLE_TEXT: Final = 1  # the version in which all side tables were one text, without a checksum
+_FEW: Final = 32  # different tables of communicators that are kept
 MAX_NAME: Final = 1000
+_LIMIT: Final = 2**63
 END_LINE: Final = b'{"table":"end"}\n'
 
 
@@ -99,6 +109,8 @@ class ClockReading:
     ``local``: `monotonic_ns` and `wall_ns` of this process, read within `window_ns`.
     ``ping_pong``: this process's clock minus `peer`'s is `offset_ns`, +- `window_ns` / 2 (half the
     smallest round trip), at `monotonic_ns` of this process.
+    ``common``: a conversion brought the times of this process onto the clock of another host; how sure
+    that is, +- `window_ns` / 2.
     ``columns``: at `monotonic_ns`, which was read within `window_ns`, this process's clock minus that of
     `columns` is `offset_ns`.
     """
@@ -162,7 +174,8 @@ def summarized(steps: Sequence[tuple[int, int, int]]) -> list[Past]:
 class SideTables:
     """All side tables of one process.
 
-    `dropped` counts lost events by reason, `thinned` by kind those that step sampling left out;
+    `dropped` counts lost events by reason, `thinned` by kind those that step sampling left out; `notes`
+    are sentences on what a conversion left out as asked;
     `complete` says that the process ended its recording itself (false: killed, or still running), and
     `sorted` that the rows are in order of their begin.
     """
@@ -179,10 +192,22 @@ class SideTables:
     past: tuple[Past, ...] = ()
     thinned: dict[str, int] = field(default_factory=dict)
     sorted: bool = True
+    notes: tuple[str, ...] = ()
 
-    def to_metadata(self) -> dict[bytes, bytes]:
-        """Pack into Arrow schema metadata (definitions are already in the columns)."""
-        return {METADATA_KEY: dumps(asdict(replace(self, definitions=()))).encode()}
+    def to_metadata(self, summary: Summary | None = None) -> dict[bytes, bytes]:
+        """Pack into Arrow schema metadata (definitions are already in the columns).
+
+        In the layout of the version that the process row names; the first one has no summary.
+        """
+        if self.process.schema == _SINGLE_TEXT:
+            return {METADATA_KEY: dumps(asdict(replace(self, definitions=()))).encode()}
+        packed = asdict(replace(self, definitions=(), communicators=()))
+        del packed["communicators"]
+        groups = [vars(group) for group in self.communicators]
+        texts = {METADATA_KEY: packed, COMMUNICATORS_KEY: groups}
+        if summary is not None:
+            texts[SUMMARY_KEY] = vars(summary)
+        return with_checksum({key: dumps(text).encode() for key, text in texts.items()})
 
     @classmethod
     def from_metadata(cls, metadata: dict[bytes, bytes] | None) -> SideTables:
@@ -192,16 +217,21 @@ class SideTables:
             NotATrace: the metadata is not ours or is damaged.
             NewerVersion: it was written by a newer TraceLens.
         """
-        text = (metadata or {}).get(METADATA_KEY)
+        metadata = metadata or {}
+        text = metadata.get(METADATA_KEY)
         if text is None:
             raise NotATrace("it is an Arrow file without TraceLens metadata")
+        if not is_intact(metadata):
+            raise NotATrace("its TraceLens metadata is damaged (its checksum is wrong)")
         try:
             packed = loads(text)
             check_version(packed["process"].get("schema"))
             return cls(
                 process=_build(Process, packed["process"]),
                 threads=tuple(_build(Thread, row) for row in packed["threads"]),
-                communicators=tuple(_build(Communicator, row) for row in packed["communicators"]),
+                communicators=_communicators(metadata[COMMUNICATORS_KEY])
+                if COMMUNICATORS_KEY in metadata
+                else tuple(_build(Communicator, row) for row in packed["communicators"]),
                 clocks=tuple(_build(ClockReading, row) for row in packed["clocks"]),
                 dropped={str(k): int(v) for k, v in packed["dropped"].items()},
                 complete=bool(packed["complete"]),
@@ -210,9 +240,64 @@ class SideTables:
                 past=tuple(_build(Past, row) for row in packed.get("past", ())),
                 thinned={str(k): int(v) for k, v in packed.get("thinned", {}).items()},
                 sorted=bool(packed.get("sorted", True)),
+                notes=tuple(packed.get("notes", ())),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise NotATrace(f"its TraceLens metadata is damaged ({error})") from error
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a whole file holds: known without reading its events.
+
+    `rows` are events, `spans` those of type span, `steps` the steps of the training thread (not
+    negative; of a process without step spans the step numbers of its busiest thread). `first_ns` and
+    `last_ns` are the first begin and the last begin or end, null without events. `dropped` counts events
+    that were lost without having been asked for; `kinds` are those of the events, in order of name.
+    """
+
+    rows: int
+    spans: int
+    steps: int
+    first_ns: int | None
+    last_ns: int | None
+    dropped: int
+    kinds: list[str]
+
+    @classmethod
+    def from_metadata(cls, metadata: dict[bytes, bytes] | None) -> Summary | None:
+        """Unpack from the schema metadata at a file's end; None if it has no sound summary."""
+        try:
+            found = _build(cls, loads((metadata or {})[SUMMARY_KEY]))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None
+        times = [time for time in (found.first_ns, found.last_ns) if time is not None]
+        numbers = (found.rows, found.spans, found.steps, found.dropped, *times)
+        sound = all(type(number) is int and 0 <= number < _LIMIT for number in numbers)
+        words = isinstance(found.kinds, list) and all(isinstance(k, str) for k in found.kinds)
+        return found if sound and words and len(times) in {0, 2} else None
+
+
+def is_intact(metadata: dict[bytes, bytes] | None) -> bool:
+    """Return whether the checksum of the texts in Arrow schema metadata is right, if there is one."""
+    given = (metadata or {}).get(METADATA_CHECKSUM_KEY)
+    return given is None or given == _checksum(metadata or {})
+
+
+def with_checksum(metadata: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """Return Arrow schema metadata with the right checksum of its texts."""
+    return metadata | {METADATA_CHECKSUM_KEY: _checksum(metadata)}
+
+
+def _checksum(metadata: dict[bytes, bytes]) -> bytes:
+    """Return the CRC-32 of the texts of ours, one after the other, as eight hexadecimal digits."""
+    keys = (METADATA_KEY, COMMUNICATORS_KEY, SUMMARY_KEY)
+    return b"%08x" % zlib.crc32(b"".join(metadata.get(key, b"") for key in keys))
+
+
+@lru_cache(_FEW)
+def _communicators(text: bytes) -> tuple[Communicator, ...]:
+    return tuple(_build(Communicator, row) for row in loads(text))
 
 
 _ROWS: Final[dict[str, type[Definition | Thread | Communicator | ClockReading | Kept | Past]]] = {
@@ -289,4 +374,6 @@ def check_version(found: object) -> None:
 def _build(cls: type[Any], row: dict[str, Any]) -> Any:
     """Build a row from JSON; fields that a later minor version added are ignored."""
     known = cls.__annotations__
+    if row.keys() <= known.keys():
+        return cls(**row)
     return cls(**{key: value for key, value in row.items() if key in known})

@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 EVENT_TYPES: Final = ("span", "instant", "counter")
 DEVICE_TIMES: Final = "device"  # the type of a live record that is no event: device times of a span
@@ -74,6 +74,7 @@ FULL_COLLECTIVES: Final = ("allreduce", "reduce_scatter", "all_gather", "all_to_
 OWN_KINDS: Final = ("data", "forward", "backprop", "update", "checkpoint", "gc", "user")
 # Work a rank gets paid for: POP's "useful" time.
 USEFUL_KINDS: Final = ("forward", "backprop", "update", "user")
+EXCHANGE_KINDS: Final = ("ps", "elastic")  # with servers, or the center of elastic averaging
 COMMUNICATION_KINDS: Final = ("reduction", "ps", "elastic", "wait")
 
 # Why events are lost, where the recorder knows.
@@ -86,7 +87,8 @@ OUTLASTED: Final = "ends of spans that were open for very long"
 UNKNOWN_TIMES: Final = "device times that were not known in time"
 TOO_MANY_NAMES: Final = "too many names"
 FAILED: Final = "failure of the recorder itself"
-CHOSEN_LOSSES: Final = (OUTDATED,)  # what the user asked to leave out
+SUMMED_UP: Final = "summed up in a conversion"
+CHOSEN_LOSSES: Final = (OUTDATED, SUMMED_UP)  # what the user asked to leave out
 
 TRACE_SUFFIX: Final = ".arrow"
 SEGMENTS_SUFFIX: Final = ".segments"

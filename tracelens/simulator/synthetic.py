@@ -6,13 +6,12 @@ overlap and queues are consequences, never inputs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
-import pyarrow as pa
 
+from tracelens.model.recorded import write_process
 from tracelens.model.trace import COMMUNICATOR_COLUMNS, PROCESS_COLUMNS, THREAD_COLUMNS, Trace
-from tracelens.schema.arrow import EVENT_SCHEMA, write_events
 from tracelens.schema.side import ClockReading, Communicator, Process, SideTables, Thread
 from tracelens.schema.vocabulary import TRACE_SUFFIX, stem
 from tracelens.simulator import allreduce, clocks, devices, membership, parameter_server
@@ -37,25 +36,6 @@ FIRST_PID = 1000
 INCARNATION_NS = clocks.WALL_NS
 
 
-def _write_process(path: Path, events: pl.DataFrame, side: SideTables) -> None:
-    """Write the events of one process; communicators become indexes into its side table."""
-    indexes = {row.uid: row.index for row in side.communicators}
-    table = events.with_columns(
-        duration_ns=pl.col("end_ns") - pl.col("start_ns"),
-        communicator=pl.col("communicator")
-        .cast(pl.String)
-        .replace_strict(indexes, return_dtype=pl.Int32, default=None),
-    )
-    columns = [_column(table[field.name], field.type) for field in EVENT_SCHEMA]
-    write_events(path, pa.Table.from_arrays(columns, schema=EVENT_SCHEMA), side)
-
-
-def _column(column: pl.Series, kind: pa.DataType) -> pa.Array[Any]:
-    if pa.types.is_dictionary(kind):
-        return column.cast(pl.String).to_arrow().cast(pa.string()).dictionary_encode().cast(kind)
-    return column.to_arrow().cast(kind)
-
-
 def generate(scenario: Scenario) -> Trace:
     """Simulate a run; the trace is raw: own clocks per host, no steps, no arrivals."""
     sheet = _simulated(scenario)
@@ -78,7 +58,7 @@ def write(scenario: Scenario, folder: Path) -> None:
         process = _process(scenario, row)
         name = stem(process.role, process.rank, process.pid) + TRACE_SUFFIX
         side = _side(scenario, row, readings[row,])
-        _write_process(folder / name, _events(scenario, sheet, row), side)
+        write_process(folder / name, _events(scenario, sheet, row), side)
 
 
 def _simulated(scenario: Scenario) -> Sheet:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from benchmarks.labelled.ledger import WORLD
 from benchmarks.labelled.training import ORIGIN_NS
 
+from tracelens.conversion.arrow_file import write_events
 from tracelens.model.trace import (
     CLOCK_COLUMNS,
     COMMUNICATOR_COLUMNS,
@@ -20,7 +21,7 @@ from tracelens.model.trace import (
     THREAD_COLUMNS,
     Trace,
 )
-from tracelens.schema.arrow import EVENT_SCHEMA, write_events
+from tracelens.schema.arrow import EVENT_SCHEMA
 from tracelens.schema.side import ClockReading, Communicator, Process, SideTables, Thread
 from tracelens.schema.vocabulary import TRACE_SUFFIX, stem
 

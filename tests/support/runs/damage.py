@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import json
+import struct
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -10,6 +13,17 @@ from polars.testing import assert_frame_equal
 
 from tracelens import load
 from tracelens.accounting import phases
+from tracelens.conversion.messages import (
+    CHECKSUM_KEY,
+    END,
+    LEAD,
+    MAGIC,
+    NO_CHECKSUM,
+    messages,
+    with_blocks,
+    with_checksum,
+)
+from tracelens.schema import side
 from tracelens.simulator.synthetic import Scenario, write
 
 if TYPE_CHECKING:
@@ -28,12 +42,57 @@ def written(folder: Path) -> Path:
     return folder / VICTIM
 
 
-def rewritten(path: Path, change: Callable[[pa.Table], pa.Table], **options: Any) -> None:
-    """Change a file's table by hand, past all checks of ours."""
+def rewritten(
+    path: Path,
+    change: Callable[[pa.Table], pa.Table],
+    *,
+    checksums: bool = True,
+    rows: int | None = None,
+    **options: Any,
+) -> None:
+    """Change a file's table by hand, past all checks of ours, in batches of so many `rows`.
+
+    With `checksums` they are right, so that it is read as a file of ours; without, as another program's.
+    """
     with pa.ipc.open_file(str(path)) as reader:
         table = change(reader.read_all())
-    with pa.ipc.new_file(str(path), table.schema, options=pa.ipc.IpcWriteOptions(**options)) as out:
-        out.write_table(table)
+    chosen = pa.ipc.IpcWriteOptions(**options)
+    if checksums:
+        path.write_bytes(checked_file(table, chosen, rows))
+        return
+    with pa.ipc.new_file(str(path), table.schema, options=chosen) as out:
+        out.write_table(table, max_chunksize=rows)
+
+
+def checked_file(table: pa.Table, options: pa.ipc.IpcWriteOptions, rows: int | None) -> bytes:
+    """Return a table of any columns as a file, all of whose batches have right checksums."""
+    content = bytearray(LEAD)
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema, options=options) as stream:
+        for batch in table.combine_chunks().to_batches(max_chunksize=rows):
+            stream.write_batch(batch, custom_metadata={CHECKSUM_KEY: NO_CHECKSUM})
+            written = bytearray(sink.getvalue())
+            sink.seek(0)
+            sink.truncate()
+            with_checksum(memoryview(written))
+            content += written
+    content += sink.getvalue() if len(content) == len(LEAD) else END
+    empty = io.BytesIO()
+    pa.ipc.new_file(empty, table.schema).close()
+    (size,) = struct.unpack("<i", empty.getvalue()[-10:-6])
+    footer = with_blocks(empty.getvalue()[-10 - size : -10], list(messages(memoryview(content))))
+    return bytes(content) + footer + struct.pack("<i", len(footer)) + MAGIC
+
+
+def with_side(table: pa.Table, change: Callable[[dict[str, Any]], None]) -> pa.Table:
+    """Change a table's side tables, in their JSON; their checksum is right again afterwards."""
+    metadata = dict(table.schema.metadata or {})
+    tables = json.loads(metadata[side.METADATA_KEY])
+    tables["communicators"] = json.loads(metadata[side.COMMUNICATORS_KEY])
+    change(tables)
+    metadata[side.COMMUNICATORS_KEY] = json.dumps(tables.pop("communicators")).encode()
+    metadata[side.METADATA_KEY] = json.dumps(tables).encode()
+    return table.replace_schema_metadata(side.with_checksum(metadata))
 
 
 def assert_left_out(folder: Path, *words: str) -> Trace:

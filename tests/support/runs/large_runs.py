@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 import pyarrow as pa
 
-from tracelens.schema.arrow import EVENT_SCHEMA, write_events
+from tracelens.conversion.arrow_file import write_events
+from tracelens.schema.arrow import EVENT_SCHEMA
 from tracelens.schema.side import Communicator, Process, SideTables, Thread
 from tracelens.schema.vocabulary import TRACE_SUFFIX, stem
 

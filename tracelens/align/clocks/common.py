@@ -8,7 +8,7 @@ is stands in `Trace.alignment`.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -19,15 +19,20 @@ from tracelens.align.clocks.exits import from_exits, shifted, spread_of
 from tracelens.align.clocks.maps import ClockMap
 from tracelens.align.clocks.readings import bias, from_ping_pong, from_wall, wall_windows
 from tracelens.align.clocks.requests import causality_violations, exchanges, from_requests
+from tracelens.align.collectives import gather
+from tracelens.model.calls import NEVER
+from tracelens.model.columns import FOREVER, NULL
 from tracelens.model.trace import Alignment, HostClock, Note
 
-__all__ = ["ClockMap", "align"]
+__all__ = ["ClockMap", "Moving", "align", "moved_times"]
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
-    from tracelens.arrays import Indices
-    from tracelens.model.trace import Trace
+    from tracelens.arrays import Indices, Ints
+    from tracelens.model.calls import CallGrid
+    from tracelens.model.columns import Columns
+    from tracelens.model.trace import Moved, Trace
 
 _Rows: TypeAlias = "slice | Indices"
 _METHODS: Final = ("collective_exits", "ping_pong", "requests", "wall")
@@ -37,19 +42,66 @@ _TIMES: Final = ("start_ns", "end_ns", "device_start_ns", "first_ns", "last_ns")
 
 def align(trace: Trace) -> Trace:
     """Map all times onto one clock and report how; a trace with one clock is returned as it is."""
+    trace = trace if trace.calls else gather(trace)
     clocks = _clocks(trace.processes)
     names = clocks.unique("clock", keep="first", maintain_order=True).sort("clock")
     if names.height < 2:
-        return trace.with_(alignment=Alignment("same_clock", _unmoved(names)))
+        return trace.with_(alignment=Alignment("same_clock", _unmoved(names, trace.clocks)))
     maps, method, notes, alone = _maps(trace, clocks, names)
-    return trace.with_(
-        events=_moved(trace.events.collect(), clocks, maps).lazy(),
+    moved = {process: maps[clock] for process, clock in clocks.select("process", "clock").rows()}
+    return trace.changed(
+        Moving(moved),
+        calls=tuple(_moved_calls(grid, moved) for grid in trace.calls),
         processes=_moved(trace.processes, clocks, maps),
         samples=_moved(trace.samples, clocks, maps),
         alignment=Alignment(method, _described(clocks, maps, alone)),
         notes=(*trace.notes, *notes),
-        moved={process: maps[clock] for process, clock in clocks.select("process", "clock").rows()},
+        moved=moved,
     )
+
+
+@dataclass(frozen=True)
+class Moving:
+    """Puts the events of each process onto the common clock."""
+
+    maps: Mapping[int, ClockMap]
+    needs: tuple[str, ...] = ("start_ns", "end_ns", "depth", "device_start_ns")
+
+    def __call__(self, process: int, columns: Columns) -> Columns:
+        """Return the columns with common times, in order."""
+        found = self.maps.get(process)
+        if found is None:
+            return columns
+        present = {"end_ns": FOREVER, "start_ns": NULL, "device_start_ns": NULL}
+        times = {
+            name: moved_times(found, columns.number(name), missing)
+            for name, missing in present.items()
+            if name in columns
+        }
+        return columns.replaced(**times).in_order()
+
+    def only(self, process: int) -> Moving:
+        """Return the map of one process."""
+        return Moving({process: self.maps[process]} if process in self.maps else {})
+
+
+def moved_times(found: Moved, times: Ints, missing: int) -> Ints:
+    """Return common times; what is missing stays so."""
+    unknown = times == missing
+    if not unknown.any():
+        return found.apply(times)
+    return np.where(unknown, missing, found.apply(np.where(unknown, 0, times)))
+
+
+def _moved_calls(grid: CallGrid, maps: Mapping[int, ClockMap]) -> CallGrid:
+    """Put calls onto the common clock."""
+    start, end = np.empty_like(grid.start_ns), np.empty_like(grid.end_ns)
+    for column, process in enumerate(grid.processes.tolist()):
+        start[:, column] = moved_times(maps[process], grid.start_ns[:, column], NEVER)
+        still = grid.end_ns[:, column] == FOREVER
+        moved = moved_times(maps[process], np.where(still, 0, grid.end_ns[:, column]), NEVER)
+        end[:, column] = np.where(still, FOREVER, moved)
+    return replace(grid, start_ns=start, end_ns=end)
 
 
 def _clocks(processes: pl.DataFrame) -> pl.DataFrame:
@@ -68,9 +120,12 @@ def _clocks(processes: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _unmoved(names: pl.DataFrame) -> tuple[HostClock, ...]:
+def _unmoved(names: pl.DataFrame, readings: pl.DataFrame) -> tuple[HostClock, ...]:
+    """Describe the one clock; a conversion that brought other clocks onto it left how sure that is."""
+    window = readings.filter(pl.col("method") == "common")["window_ns"].max()
+    uncertainty_ns = window // 2 if isinstance(window, int) else 0
     rows = names.select("host", "clock_domain").iter_rows()
-    return tuple(HostClock(host, domain, 0, 0.0, 0) for host, domain in rows)
+    return tuple(HostClock(host, domain, 0, 0.0, uncertainty_ns) for host, domain in rows)
 
 
 def _maps(

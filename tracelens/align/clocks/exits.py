@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import polars as pl
 
 from tracelens.align.clocks.maps import (
     BLOCKS,
@@ -29,11 +28,15 @@ from tracelens.align.clocks.maps import (
     Line,
     theil_sen,
 )
-from tracelens.model.trace import work_times
-from tracelens.schema.vocabulary import FULL_COLLECTIVES
+from tracelens.model.calls import NEVER
+from tracelens.model.columns import FOREVER
+from tracelens.schema.vocabulary import STATUSES
 
 if TYPE_CHECKING:
-    from tracelens.arrays import Floats, Indices, Ints
+    import polars as pl
+
+    from tracelens.arrays import Flags, Floats, Indices, Ints
+    from tracelens.model.calls import CallGrid
     from tracelens.model.trace import Trace
 
 ROUNDS: Final = 3
@@ -49,7 +52,6 @@ CERTAIN: Final = 3.0  # standard errors
 UNKNOWN_QUANTILE: Final = 0.95  # of the known lags: what is assumed where nothing is known
 _MEDIAN: Final = 1.25 * 1.4826
 SMALLEST_NS: Final = 1_000.0  # no fit is more certain than this
-_CALL: Final = ("communicator", "seq")
 
 
 def fit_exits(exits: Floats) -> list[Correction] | None:
@@ -305,69 +307,84 @@ class _Exits:
     sizes: Ints
 
 
+@dataclass(frozen=True)
+class _Ends:
+    """The full calls of a communicator by clock: [call, clock], nanoseconds; `there` says which are."""
+
+    uid: str
+    seq: Ints
+    there: Flags
+    ends: Ints  # the median of a clock's processes, rounded down
+    fraction: Floats  # what was rounded off
+    entered: Ints
+    nbytes: Ints
+
+
 def _exits(trace: Trace, clocks: pl.DataFrame) -> _Exits | None:
     """Return the time at which each common collective was left, by each clock."""
-    ends = _ends(trace, clocks, "closed")
-    if ends.is_empty():  # calls matched by their order still tell, by how little they scatter
-        ends = _ends(trace, clocks, "estimated")
-    widest = ends.group_by("communicator", "seq").agg(
-        members=pl.col("clock").sort(), width=pl.len()
-    )
-    if widest.filter(pl.col("width") > 1).is_empty():
+    clock_of = dict(clocks.select("process", "clock").iter_rows())
+    count = int(clocks["clock"].n_unique())
+    found = _ends(trace, clock_of, count, "closed")
+    if not found:  # calls matched by their order still tell, by how little they scatter
+        found = _ends(trace, clock_of, count, "estimated")
+    members = _widest(found)
+    if len(members) < 2:
         return None
-    chosen = widest.sort("width", "communicator", "seq", descending=[True, False, False])
-    members = chosen["members"][0].to_list()
-    whole = widest.filter(
-        pl.col("members").list.set_intersection(members).list.len() == len(members)
-    )
-    table = (
-        ends.join(whole.select(_CALL), on=_CALL, how="semi")
-        .filter(pl.col("clock").is_in(members))
-        .sort("communicator", "seq", "clock")
-    )
-    times, entered, sizes, fraction = (
-        table[name].to_numpy().reshape(-1, len(members))
-        for name in ("end_ns", "entered", "bytes", "fraction")
-    )
+    parts = [(ends, np.flatnonzero(ends.there[:, members].all(axis=1))) for ends in found]
+
+    def cells(name: str) -> Ints:
+        return np.concatenate([getattr(ends, name)[rows][:, members] for ends, rows in parts])
+
+    times, entered, sizes, fraction = map(cells, ("ends", "entered", "nbytes", "fraction"))
     order = np.argsort(times[:, 0])
     bases = times.min(axis=0)
     exits = ((times - bases) + fraction)[order]
     return _Exits(members, bases, exits, (times - entered)[order].astype(float), sizes[order, 0])
 
 
-def _ends(trace: Trace, clocks: pl.DataFrame, status: str) -> pl.DataFrame:
-    """Return for each full collective of a status and each clock its last entry and median exit."""
-    main = trace.workers.select("process")
-    calls = (
-        trace.spans.filter(
-            pl.col("kind") == "reduction",
-            pl.col("op").cast(pl.String).is_in(FULL_COLLECTIVES),
-            pl.col("status") == status,
-            pl.col("end_ns").is_not_null(),
-            pl.col("communicator").is_not_null(),
-            pl.col("seq").is_not_null(),
-        )
-        .join(main.lazy(), on="process", how="semi")
-        .join(clocks.lazy(), on="process")
-        .select("clock", *_CALL, "bytes", **work_times())
-    )
-    first = pl.col("end_ns").min()
-    # Differences from the first exit are small, so that their median is exact.
-    return (
-        calls.group_by("clock", *_CALL)
-        .agg(
-            first=first,
-            later=(pl.col("end_ns") - first).median(),
-            entered=pl.col("start_ns").max(),
-            bytes=pl.col("bytes").max().fill_null(0),
-        )
-        .select(
-            "clock",
-            *_CALL,
-            "entered",
-            "bytes",
-            end_ns=pl.col("first") + pl.col("later").floor().cast(pl.Int64),
-            fraction=pl.col("later") - pl.col("later").floor(),
-        )
-        .collect()
-    )
+def _widest(found: list[_Ends]) -> list[int]:
+    """Return the clocks of the collective that most clocks took part in; of several the first."""
+    width, members = 0, []
+    for ends in found:
+        widths = ends.there.sum(axis=1)
+        first = int(widths.argmax())
+        if widths[first] > width:
+            width, members = int(widths[first]), np.flatnonzero(ends.there[first]).tolist()
+    return members
+
+
+def _ends(trace: Trace, clock_of: dict[int, int], count: int, status: str) -> list[_Ends]:
+    """Return the full collectives of a status by clock: their last entries and median exits."""
+    found = [_by_clock(grid, clock_of, count, STATUSES.index(status)) for grid in trace.calls]
+    return [ends for ends in found if ends.there.any()]
+
+
+def _by_clock(grid: CallGrid, clock_of: dict[int, int], count: int, status: int) -> _Ends:
+    rows = np.flatnonzero(grid.is_full)
+    whole = grid.whole and grid.closed and bool(np.all(grid.status == status))
+    shape = (len(rows), count)
+    there, fraction = np.zeros(shape, np.bool_), np.zeros(shape)
+    ends, entered, nbytes = np.zeros((3, *shape), np.int64)
+    clocks = np.array([clock_of.get(process, -1) for process in grid.processes.tolist()])
+    for clock in np.unique(clocks[clocks >= 0]).tolist():
+        mine = np.ix_(rows, np.flatnonzero(clocks == clock))
+        start, end = grid.start_ns[mine], grid.end_ns[mine]
+        size = np.maximum(grid.nbytes[mine].max(axis=1), 0)
+        if whole:
+            first = end.min(axis=1)
+            later = np.median(end - first[:, None], axis=1)
+            there[:, clock], latest = True, start.max(axis=1)
+        else:
+            closed = grid.there[mine] & (end != FOREVER) & (grid.status[mine] == status)
+            there[:, clock] = known = closed.any(axis=1)
+            first = np.where(closed, end, FOREVER).min(axis=1)
+            latest = np.where(closed, start, NEVER).max(axis=1)
+            later = np.zeros(len(rows))
+            apart = np.where(closed, end - first[:, None], np.nan)
+            later[known] = np.nanmedian(apart[known], axis=1)
+            size = np.maximum(np.where(closed, grid.nbytes[mine], -1).max(axis=1), 0)
+        # Differences from the first exit are small, so that their median is exact.
+        down = np.floor(later)
+        ends[:, clock], fraction[:, clock] = first + down.astype(np.int64), later - down
+        entered[:, clock], nbytes[:, clock] = latest, size
+    return _Ends(grid.uid, grid.seq[rows], there, ends, fraction, entered, nbytes)

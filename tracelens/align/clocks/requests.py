@@ -42,9 +42,15 @@ _PAIR: Final = ("clock", "peer", "replied")
 def exchanges(trace: Trace, clocks: pl.DataFrame) -> pl.DataFrame:
     """Return the tightest requests between clocks; `clocks` holds the clock of each process."""
     of = clocks.lazy().select("process", "clock")
-    spans = trace.spans.filter(
-        pl.col("kind") == "ps", pl.col("request").is_not_null(), pl.col("status") == "closed"
-    ).select("process", "request", "shard", "start_ns", "end_ns", op=pl.col("op").cast(pl.String))
+    spans = (
+        trace.requests.lazy()
+        .filter(
+            pl.col("kind") == "ps", pl.col("request").is_not_null(), pl.col("status") == "closed"
+        )
+        .select(
+            "process", "request", "shard", "start_ns", "end_ns", op=pl.col("op").cast(pl.String)
+        )
+    )
     asked = (
         spans.filter(pl.col("op").is_in(("push", "pull")))
         .join(trace.workers.lazy().select("process"), on="process", how="semi")

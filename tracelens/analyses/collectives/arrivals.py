@@ -15,15 +15,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
+import numpy as np
 import polars as pl
 
-from tracelens.accounting.partition import spent_before
+from tracelens.model.calls import NEVER, is_uniform
+from tracelens.model.columns import FOREVER
+from tracelens.schema.vocabulary import COLLECTIVES
 from tracelens.stats import robust
 
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
+    from tracelens.arrays import Array, Flags, Ints
+    from tracelens.model.calls import CallGrid
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
 
@@ -67,7 +72,6 @@ LAST_COLUMNS: Final[dict[str, pl.DataType]] = {
     "first_ns": pl.Int64(),  # of the call that waited for it longest
     "over_ns": pl.Int64(),
 }
-_CALL: Final = ("communicator", "seq")
 _WHERE: Final = ("step", "first_ns", "over_ns", "last_rank")
 
 
@@ -83,24 +87,50 @@ class Arrivals:
 
 def run(trace: Trace, phases: Phases) -> Arrivals:
     """Look at the calls to which all their ranks arrived, on clocks that are tied together."""
-    known = pl.col("last_arrival_ns").is_not_null() & pl.col("end_ns").is_not_null()
-    whole = (pl.col("arrived") == pl.col("expected")) & (pl.col("expected") > 1)
     uncertain = SIGMAS * trace.uncertainty_ns
-    rows = trace.arrivals.filter(known & whole)
-    calls = _calls(rows)
-    seen, seen_calls = _seen_waits(rows, uncertain), _seen_gaps(calls, uncertain)
+    seen = [one for grid in trace.calls if (one := _Seen.of(grid, uncertain)) is not None]
+    calls = pl.concat([pl.DataFrame(schema=_CALL_COLUMNS), *(_calls(one) for one in seen)])
+    seen_calls = _seen_gaps(calls, uncertain)
     return Arrivals(
         by_step=_by_step(seen, seen_calls, trace.workers.height),
-        last=_last(seen, seen_calls, wait_caused_alone(seen_calls, phases)),
+        last=_last(_by_rank(seen), seen_calls, wait_caused_alone(seen_calls, phases)),
         spread=robust.log_histogram(calls, "skew_ns", "op", _WHERE),
     )
 
 
-def _seen_waits(rows: pl.DataFrame, uncertain_ns: int) -> pl.DataFrame:
-    """Count waits that the clocks cannot tell as transfer."""
-    wait = pl.when(pl.col("wait_ns") > uncertain_ns).then("wait_ns").otherwise(0)
-    whole = pl.col("wait_ns") + pl.col("transfer_ns")
-    return rows.with_columns(wait_ns=wait, transfer_ns=whole - wait)
+@dataclass(frozen=True)
+class _Seen:
+    """Calls of a communicator, [call, rank]: who left them, and the waits that the clocks can tell."""
+
+    grid: CallGrid
+    left: Flags
+    wait_ns: Ints
+    transfer_ns: Ints
+
+    @classmethod
+    def of(cls, whole: CallGrid, uncertain_ns: int) -> Self | None:
+        """Take the calls to which all came; what clocks cannot tell as wait counts as transfer."""
+        complete = (whole.arrived == whole.expected) & (whole.expected > 1)
+        left = whole.there & (whole.end_ns != FOREVER)
+        chosen = np.flatnonzero(complete & (whole.last_ns != NEVER) & left.any(axis=1))
+        if not len(chosen):
+            return None
+        grid, left = (
+            (whole, left) if len(chosen) == whole.height else (whole.taken(chosen), left[chosen])
+        )
+        wait = grid.wait_ns()
+        wait[(wait <= uncertain_ns) | ~left] = 0
+        transfer = grid.end_ns - grid.start_ns
+        transfer -= wait
+        if not left.all():
+            transfer[~left] = 0
+        return cls(grid, left, wait, transfer)
+
+    def start_ns(self, missing: int) -> Ints:
+        """Return the arrivals of who left; `missing` stands for the others."""
+        if self.left.all():
+            return self.grid.start_ns
+        return np.where(self.left, self.grid.start_ns, missing)
 
 
 def _seen_gaps(calls: pl.DataFrame, uncertain_ns: int) -> pl.DataFrame:
@@ -111,24 +141,32 @@ def _seen_gaps(calls: pl.DataFrame, uncertain_ns: int) -> pl.DataFrame:
     )
 
 
-def _calls(rows: pl.DataFrame) -> pl.DataFrame:
-    arrived = pl.col("start_ns")
-    table = rows.group_by(_CALL, maintain_order=True).agg(
-        pl.col("op", "step").first(),
-        first_ns=arrived.min(),
-        over_ns=pl.col("end_ns").max(),
-        skew_ns=arrived.max() - arrived.min(),
-        alone_ns=arrived.max() - arrived.top_k(2).min(),
-        last_ns=arrived.max(),
-        last_rank=pl.col("rank").get(arrived.arg_max()),
+def _calls(seen: _Seen) -> pl.DataFrame:
+    grid, late = seen.grid, seen.start_ns(NEVER)
+    first, last = seen.start_ns(FOREVER).min(axis=1), late.max(axis=1)
+    before = np.partition(late, -2, axis=1)[:, -2]
+    head = seen.left.argmax(axis=1)
+    rows = np.arange(grid.height)
+    columns = {
+        "communicator": pl.Series([grid.uid]).new_from_index(0, grid.height),
+        "seq": grid.seq,
+        "op": pl.Series(COLLECTIVES).gather(grid.op[rows, head]),
+        "step": grid.step[rows, head],
+        "first_ns": first,
+        "over_ns": np.where(seen.left, grid.end_ns, NEVER).max(axis=1),
+        "skew_ns": last - first,
+        "alone_ns": last - np.where(before == NEVER, last, before),
+        "last_ns": last,
+        "last_rank": grid.ranks[late.argmax(axis=1)],
+    }
+    return pl.DataFrame(
+        [pl.Series(name, columns[name]).cast(kind) for name, kind in _CALL_COLUMNS.items()]
     )
-    return table.select(pl.col(name).cast(kind) for name, kind in _CALL_COLUMNS.items())
 
 
-def _by_step(rows: pl.DataFrame, calls: pl.DataFrame, ranks: int) -> pl.DataFrame:
+def _by_step(seen: list[_Seen], calls: pl.DataFrame, ranks: int) -> pl.DataFrame:
     inside = pl.col("step") >= 0
     longest = pl.col("skew_ns").arg_max()
-    spent = rows.filter(inside).group_by("step").agg(pl.col("wait_ns", "transfer_ns").sum() / ranks)
     table = (
         calls.filter(inside)
         .group_by("step")
@@ -139,24 +177,87 @@ def _by_step(rows: pl.DataFrame, calls: pl.DataFrame, ranks: int) -> pl.DataFram
             skew_ns=pl.col("skew_ns").median(),
         )
     )
-    joined = table.join(spent, on="step", how="left").sort("step")
+    spent = pl.concat([_NO_SUMS, *(_sums_by_step(one) for one in seen)]).group_by("step")
+    means = spent.agg(pl.col("wait_ns", "transfer_ns").sum() / ranks)
+    joined = table.join(means, on="step", how="left").sort("step")
     return joined.select(pl.col(name).cast(kind) for name, kind in STEP_COLUMNS.items())
 
 
-def _last(rows: pl.DataFrame, calls: pl.DataFrame, caused: pl.DataFrame) -> pl.DataFrame:
+_NO_SUMS: Final = pl.DataFrame(
+    schema={"step": pl.Int32(), "wait_ns": pl.Int64(), "transfer_ns": pl.Int64()}
+)
+
+
+def _sums_by_step(seen: _Seen) -> pl.DataFrame:
+    """Sum up waits and transfers by the step that each rank was in."""
+    step = seen.grid.step
+    sums = {"wait_ns": seen.wait_ns, "transfer_ns": seen.transfer_ns}
+    columns: dict[str, Array]
+    if is_uniform(step):
+        columns = {"step": step[:, 0], **{n: cells.sum(axis=1) for n, cells in sums.items()}}
+    else:
+        columns = {"step": step[seen.left], **{n: cells[seen.left] for n, cells in sums.items()}}
+    return pl.DataFrame([pl.Series(n, columns[n]).cast(k) for n, k in _NO_SUMS.schema.items()])
+
+
+def _by_rank(seen: list[_Seen]) -> pl.DataFrame:
+    """Return of each rank its waits, transfers and calls, and how often it is last by chance."""
+    parts = [_NO_RANKS]
+    for one in seen:
+        fair = np.where(one.left, 1 / one.grid.expected[:, None], 0.0)
+        columns = {
+            "rank": one.grid.ranks,
+            "wait_ns": one.wait_ns.sum(axis=0),
+            "transfer_ns": one.transfer_ns.sum(axis=0),
+            "calls": one.left.sum(axis=0),
+            "fair": fair.sum(axis=0),
+            "variance": (fair * (1 - fair)).sum(axis=0),
+            "step": [
+                np.unique(step[left])
+                for step, left in zip(one.grid.step.T, one.left.T, strict=True)
+            ],
+        }
+        parts.append(
+            pl.DataFrame([pl.Series(n, columns[n]).cast(k) for n, k in _NO_RANKS.schema.items()])
+        )
+    return (
+        pl.concat(parts)
+        .filter(pl.col("calls") > 0)
+        .group_by("rank")
+        .agg(
+            pl.col("wait_ns", "transfer_ns", "calls", "fair", "variance").sum(),
+            steps=pl.col("step").explode().n_unique(),
+        )
+    )
+
+
+def _steps_of(seen: _Seen) -> list[Ints]:
+    """Return the steps in which each rank made calls."""
+    if is_uniform(seen.grid.step) and seen.left.all():
+        return [np.unique(seen.grid.step[:, 0])] * len(seen.grid.ranks)
+    cells = zip(seen.grid.step.T, seen.left.T, strict=True)
+    return [np.unique(step[left]) for step, left in cells]
+
+
+_NO_RANKS: Final = pl.DataFrame(
+    schema={
+        "rank": pl.Int32(),
+        "wait_ns": pl.Int64(),
+        "transfer_ns": pl.Int64(),
+        "calls": pl.Int64(),
+        "fair": pl.Float64(),
+        "variance": pl.Float64(),
+        "step": pl.List(pl.Int32()),
+    }
+)
+
+
+def _last(took: pl.DataFrame, calls: pl.DataFrame, caused: pl.DataFrame) -> pl.DataFrame:
     """Count who arrived last, beside what chance explains, and the wait that it caused."""
     longest = pl.col("alone_ns").arg_max()
     delayed = calls.group_by(rank="last_rank").agg(
         pl.col("first_ns", "over_ns").get(longest),
         last=pl.len(),
-    )
-    share = 1 / pl.col("expected")
-    took = rows.group_by("rank").agg(
-        pl.col("wait_ns", "transfer_ns").sum(),
-        calls=pl.len(),
-        fair=share.sum(),
-        variance=(share * (1 - share)).sum(),
-        steps=pl.col("step").n_unique(),
     )
     deviations = NormalDist().inv_cdf(1 - BY_CHANCE / max(took.height, 1))
     wide = (pl.col("variance") * pl.col("calls") / pl.col("steps")).sqrt() * deviations
@@ -177,16 +278,16 @@ def wait_caused_alone(calls: pl.DataFrame, phases: Phases) -> pl.DataFrame:
         calls: A row a call: `last_rank`, when it arrived (`last_ns`), and after how long (`alone_ns`).
         phases: Where ranks themselves waited.
     """
-    moments = _once(calls)
-    steps = phases.times["step"].unique().to_numpy()
-    waits = phases.pieces.of("wait", steps).partition_by("rank", as_dict=True)
+    moments = _once(calls).partition_by("rank", as_dict=True, maintain_order=True)
+    rank_of = dict(phases.pieces.steps.select("process", "rank").unique().iter_rows())
+    place = {rank_of[process]: at for at, process in enumerate(phases.pieces.processes)}
     rows = []
-    for (rank,), mine in moments.partition_by("rank", as_dict=True, maintain_order=True).items():
+    for (rank,), mine in moments.items():
         whole = int((mine["end_ns"] - mine["start_ns"]).sum())
-        own = waits.get((rank,))
-        if own is not None:
+        if rank in place:
+            own = phases.pieces.of_worker(place[rank])
             begin, end = (
-                spent_before(own, mine[name].to_numpy()) for name in ("start_ns", "end_ns")
+                own.spent_before("wait", mine[name].to_numpy()) for name in ("start_ns", "end_ns")
             )
             whole -= round(float((end - begin).sum()))
         rows.append({"rank": rank, "alone_ns": whole})

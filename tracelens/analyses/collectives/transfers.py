@@ -22,10 +22,13 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.thread_activity import training_threads
-from tracelens.schema.vocabulary import FULL_COLLECTIVES
+from tracelens.model.calls import NEVER
+from tracelens.model.columns import FOREVER
+from tracelens.schema.vocabulary import COLLECTIVES
 
 if TYPE_CHECKING:
     from tracelens.arrays import Flags, Int32s, Ints
+    from tracelens.model.calls import CallGrid
     from tracelens.model.trace import Trace
 
 __all__ = [
@@ -48,8 +51,6 @@ CALL_COLUMNS: Final[dict[str, pl.DataType]] = {
     "wire_ns": pl.Int64(),
     "blocking": pl.Boolean(),  # on the training thread, which does nothing else meanwhile
 }
-_CALL: Final = ("communicator", "seq")
-_USED: Final = ("process", *_CALL, "op", "step", "bytes", "thread", "start_ns", "end_ns")
 
 
 def bus_factor(op: str, ranks: int) -> float:
@@ -67,46 +68,43 @@ def bus_factor(op: str, ranks: int) -> float:
 
 def collective_calls(trace: Trace) -> pl.DataFrame:
     """Return every collective that all its ranks came to and left, by communicator and number."""
-    complete = pl.col("arrived") == pl.col("expected")
-    calls = trace.arrivals.filter(complete).select(*_USED, "expected", "transfer_ns")
-    open_ = calls.filter(pl.col("end_ns").is_null()).select(_CALL)
-    if open_.height:
-        calls = calls.join(open_, on=_CALL, how="anti")
-    blocking = training_threads(trace)
-    parts = [
-        _of_communicator(part.sort("seq", "process"), blocking)
-        for part in calls.partition_by("communicator", maintain_order=True)
-    ]
+    training = training_threads(trace)
+    parts = [_of_communicator(grid, training) for grid in trace.calls]
     return pl.concat([pl.DataFrame(schema=CALL_COLUMNS), *parts])
 
 
-def _of_communicator(part: pl.DataFrame, training: Ints) -> pl.DataFrame:
-    """Measure the calls of one communicator; its rows are calls times ranks."""
-    ranks = part["expected"][0]
-    first = part[::ranks]
-
-    def by_call(name: str) -> Ints:
-        return part[name].to_numpy().reshape(-1, ranks).astype(np.int64)
-
-    start, end = by_call("start_ns"), by_call("end_ns")
+def _of_communicator(whole: CallGrid, training: Ints) -> pl.DataFrame:
+    """Measure the calls of one communicator."""
+    complete = whole.arrived == whole.expected
+    open_ = (whole.there & (whole.end_ns == FOREVER)).any(axis=1)
+    grid = whole.taken(np.flatnonzero(complete & ~open_)).of_same_members()
+    if not grid.height:
+        return pl.DataFrame(schema=CALL_COLUMNS)
+    start, end = grid.start_ns, grid.end_ns
     before = np.vstack([start[:1], end[:-1]])
     alone = np.minimum.reduce(
         end - np.where(before < end, np.maximum(start, before), start), axis=1
     )
-    full = first["op"].cast(pl.String).is_in(FULL_COLLECTIVES).to_numpy()
-    if not full.all():
-        transfer = part["transfer_ns"].fill_null(0).to_numpy().reshape(-1, ranks)[~full]
-        alone[~full] = np.median(transfer, axis=1)
-    blocks = (by_call("thread") == training[by_call("process")]).any(axis=1)
-    columns: dict[str, pl.Expr | pl.Series] = {
-        "ranks": pl.lit(ranks),
-        "op": pl.col("op").cast(pl.String),
-        "ready_ns": pl.Series(start.max(axis=1)),
-        "wire_ns": pl.Series(alone),
-        "blocking": pl.Series(blocks),
+    rooted = np.flatnonzero(~grid.is_full)
+    if len(rooted):
+        some = grid.taken(rooted)
+        rest = some.end_ns - some.start_ns - some.wait_ns()
+        transfer = np.where(some.last_ns[:, None] == NEVER, 0, rest)
+        alone[rooted] = np.median(transfer, axis=1)
+    sizes = pl.DataFrame({"bytes": grid.first("nbytes")})
+    columns = {
+        "communicator": pl.Series([grid.uid], dtype=pl.Categorical).new_from_index(0, grid.height),
+        "seq": grid.seq,
+        "op": [COLLECTIVES[op] for op in grid.first("op").tolist()],
+        "ranks": pl.Series([len(grid.ranks)]).new_from_index(0, grid.height),
+        "step": grid.first("step"),
+        "bytes": sizes.select(pl.when(pl.col("bytes") >= 0).then("bytes")).to_series(),
+        "ready_ns": start.max(axis=1),
+        "wire_ns": alone,
+        "blocking": (grid.thread == training[grid.processes]).any(axis=1),
     }
-    return first.with_columns(**columns).select(
-        pl.col(name).cast(kind) for name, kind in CALL_COLUMNS.items()
+    return pl.DataFrame(
+        [pl.Series(name, columns[name]).cast(kind) for name, kind in CALL_COLUMNS.items()]
     )
 
 
@@ -142,8 +140,7 @@ def _ends(trace: Trace, op: str, sender: str, receiver: str) -> pl.DataFrame:
     """Return one side of the messages."""
     clocks = trace.workers.select("process", clock="clock_domain")
     loose = list(trace.alignment.unaligned)
-    spans = trace.spans.filter(
-        pl.col("kind") == "reduction",
+    spans = trace.messages.lazy().filter(
         pl.col("op") == op,
         pl.col("end_ns").is_not_null(),
         pl.col("peer") >= 0,

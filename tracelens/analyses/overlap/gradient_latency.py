@@ -21,12 +21,14 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.partition import CATEGORIES
+from tracelens.accounting.weight_updates import followed
+from tracelens.model.calls import arrivals_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from tracelens.accounting.partition import Pieces
     from tracelens.accounting.phases import Phases
+    from tracelens.accounting.pieces import WorkerPieces
     from tracelens.arrays import Ints
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
@@ -86,7 +88,9 @@ class GradientLatency:
 def run(trace: Trace, phases: Phases) -> GradientLatency:
     """Follow all gradients, and add up the time for background work."""
     rank = trace.workers.select("process", "rank")
-    rows = follow_gradients(trace).join(rank, on="process", how="left", maintain_order="left")
+    rows = follow_gradients(trace, phases).join(
+        rank, on="process", how="left", maintain_order="left"
+    )
     first = pl.col("ready").min().over("process", "step", "of")
     rows = rows.with_columns(
         whole_ns=pl.sum_horizontal(STAGES, ignore_nulls=False),
@@ -124,7 +128,6 @@ def steps_to_write(background: pl.DataFrame, nbytes: int, bytes_per_ns: float = 
 
 # In order; each begins where the one before ends.
 STAGES: Final = ("waiting_ns", "reducing_ns", "until_update_ns", "updating_ns", "until_use_ns")
-MOST_FOLLOWED: Final = 250_000  # of longer runs every n-th step is followed
 _AT: Final = ("process", "step")
 _ROW: Final[dict[str, pl.DataType]] = {
     "of": pl.String(),
@@ -137,52 +140,32 @@ _ROW: Final[dict[str, pl.DataType]] = {
 }
 
 
-def follow_gradients(trace: Trace) -> pl.DataFrame:
+def follow_gradients(trace: Trace, phases: Phases) -> pl.DataFrame:
     """Return one row a rank, step and bucket or shard: `of`, `number`, `ready` and the stages, ns."""
-    every = max(trace.arrivals.height // MOST_FOLLOWED, 1)
-    updates, used = _updates(trace, every), _first_use(trace, every)
-    parts = (_buckets(trace, updates, every), _shards(trace))
+    parts = (_buckets(trace, phases.updates.updates, followed(trace)), _shards(trace))
     columns = [pl.col(name).cast(kind) for name, kind in _ROW.items()]
     rows = pl.concat([part.select(columns) for part in parts])
     return (
-        rows.join(used, on=_AT, how="left")
+        rows.join(phases.updates.used, on=_AT, how="left")
         .with_columns(until_use_ns=pl.col("used") - pl.col("updated"))
         .drop("used", "updated")
     )
 
 
-def _updates(trace: Trace, every: int) -> pl.DataFrame:
-    """Return when each rank's weights are updated in a step, by bucket where updates carry one."""
-    threads = trace.workers.select("process", thread="training_thread").lazy()
-    spans = trace.spans.filter(
-        pl.col("step") % every == 0, pl.col("kind") == "update", pl.col("end_ns").is_not_null()
-    )
-    return (
-        spans.join(threads, on=["process", "thread"], how="semi")
-        .group_by(*_AT, "bucket")
-        .agg(begin=pl.col("start_ns").min(), end=pl.col("end_ns").max())
-        .collect()
-    )
-
-
-def _first_use(trace: Trace, every: int) -> pl.DataFrame:
-    """Return when the weights that a step leaves are first used."""
-    forward = trace.spans.filter((pl.col("step") - 1) % every == 0, pl.col("kind") == "forward")
-    return (
-        forward.group_by(_AT)
-        .agg(used=pl.col("start_ns").min())
-        .with_columns(pl.col("step") - 1)
-        .collect()
-    )
-
-
 def _buckets(trace: Trace, updates: pl.DataFrame, every: int) -> pl.DataFrame:
-    calls = trace.arrivals.filter(
-        pl.col("bucket").is_not_null(),
-        pl.col("last_arrival_ns").is_not_null(),
-        pl.col("end_ns").is_not_null(),
-        pl.col("step") % every == 0,
-    ).sort("process", "communicator", "seq")
+    some = [
+        grid.taken(np.flatnonzero((grid.step % every == 0).any(axis=1))) for grid in trace.calls
+    ]
+    calls = (
+        arrivals_of(some)
+        .filter(
+            pl.col("bucket").is_not_null(),
+            pl.col("last_arrival_ns").is_not_null(),
+            pl.col("end_ns").is_not_null(),
+            pl.col("step") % every == 0,
+        )
+        .sort("process", "communicator", "seq")
+    )
     whole = updates.group_by(_AT).agg(begin=pl.col("begin").min(), end=pl.col("end").max())
     numbered = updates.filter(pl.col("bucket").is_not_null())
     own = numbered.height > 0
@@ -208,7 +191,7 @@ def _buckets(trace: Trace, updates: pl.DataFrame, every: int) -> pl.DataFrame:
 def _shards(trace: Trace) -> pl.DataFrame:
     """Return the way of pushes; times of workers and shards are on one clock."""
     op = pl.col("op").cast(pl.String)
-    spans = trace.spans.filter((pl.col("kind") == "ps") & pl.col("end_ns").is_not_null())
+    spans = trace.requests.lazy().filter((pl.col("kind") == "ps") & pl.col("end_ns").is_not_null())
     pushes = (
         spans.filter(op == "push")
         .join(trace.workers.select("process").lazy(), on="process", how="semi")
@@ -255,12 +238,11 @@ BUDGET_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 def background_budget(trace: Trace, phases: Phases) -> pl.DataFrame:
     """Return each rank's time for background work."""
-    owners = phases.pieces.steps.select("process", "rank").to_numpy()
-    workers = set(trace.workers["process"].to_list())
+    ranks = dict(trace.workers.select("process", "rank").iter_rows())
     found = [
-        (int(owners[offset, 1]), int(pieces.bounds[-1] - pieces.bounds[0]), *between)
-        for pieces, offset in phases.pieces.cut
-        if owners[offset, 0] in workers and (between := _gaps_of(pieces)) is not None
+        (ranks[pieces.process], int(pieces.bounds[-1] - pieces.bounds[0]), *between)
+        for pieces in phases.pieces
+        if pieces.process in ranks and (between := _gaps_of(pieces)) is not None
     ]
     rows = [row for same in _by_number_of_gaps(found) for row in _budget_rows(same)]
     return pl.DataFrame(rows, schema=BUDGET_COLUMNS, orient="row").sort("rank")
@@ -283,7 +265,7 @@ def _budget_rows(alike: list[_Found]) -> Iterator[tuple[int, int, int, int, floa
         yield rank, round(float(gap[row])), round(middle[row]), round(low[row]), share
 
 
-def _gaps_of(pieces: Pieces) -> tuple[Ints, Ints] | None:
+def _gaps_of(pieces: WorkerPieces) -> tuple[Ints, Ints] | None:
     """Return gaps between updates, and what is usable in each; None with fewer than two updates."""
     updates = np.flatnonzero(pieces.category == UPDATE)
     if not len(updates):

@@ -22,21 +22,21 @@ import polars as pl
 from tracelens.accounting.partition import CATEGORIES, COMPUTE_CATEGORIES
 from tracelens.accounting.phases import exposed_transfer, job_ns
 from tracelens.model import fmt
+from tracelens.model.calls import NEVER
+from tracelens.model.columns import FOREVER, NULL
 from tracelens.model.findings import Finding
 from tracelens.replay.collectives import hideable_transfer
 from tracelens.stats import robust
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tracelens.accounting.partition import Pieces
     from tracelens.accounting.phases import Phases
-    from tracelens.arrays import Int32s, Ints
+    from tracelens.accounting.pieces import WorkerPieces
+    from tracelens.arrays import Ints
+    from tracelens.model.calls import CallGrid
     from tracelens.model.trace import Trace
 
 __all__ = [
     "BUCKET_COLUMNS",
-    "GAP_COLUMNS",
     "OVERLAP_COLUMNS",
     "Interleaving",
     "overlap_of_buckets",
@@ -55,13 +55,6 @@ OVERLAP_COLUMNS: Final[dict[str, pl.DataType]] = {
     "transfer_ns": pl.Int64(),  # exposed: the rest
     "backprop_ns": pl.Int64(),
     "overlap": pl.Float64(),  # hidden / (hidden + exposed), null without communication
-}
-GAP_COLUMNS: Final[dict[str, pl.DataType]] = {
-    "rank": pl.Int32(),
-    "step": pl.Int32(),  # of the update after which the gap lies
-    "start_ns": pl.Int64(),
-    "gap_ns": pl.Int64(),
-    "within": pl.Boolean(),  # the next update belongs to the same step
 }
 
 
@@ -82,7 +75,7 @@ class Interleaving:
 
 def run(trace: Trace, phases: Phases) -> Interleaving:
     """Measure overlap and gaps of the main workers."""
-    overlap, gaps = _overlap(phases), _gaps(trace)
+    overlap, gaps = _overlap(phases), phases.updates.gaps
     job = job_ns(trace)
     found = Interleaving(
         overlap=overlap,
@@ -99,20 +92,19 @@ def run(trace: Trace, phases: Phases) -> Interleaving:
     return replace(found, findings=tuple(findings))
 
 
-def _spent(*categories: str) -> pl.Expr:
-    chosen = pl.col("category").cast(pl.String).is_in(categories)
-    return pl.col("ns").filter(chosen).sum()
-
-
 def _by_step(phases: Phases) -> pl.DataFrame:
     """Return the mean rank's communication of each step."""
-    inside = pl.col("step") >= 0
-    spent = phases.times.filter(inside).group_by("step")
-    exposed = spent.agg(wait_ns=_spent("wait", "ps_queue"), transfer_ns=_spent("transfer"))
-    hidden = phases.hidden.filter(inside).group_by("step")
-    joined = hidden.agg(hidden_ns=pl.col("ns").sum(), ranks=pl.len()).join(exposed, on="step")
-    means = (pl.col(name) / pl.col("ranks") for name in ("hidden_ns", "wait_ns", "transfer_ns"))
-    return joined.select("step", *means).sort("step")
+    ranks = phases.by_step(phases.there)
+    there = (phases.steps >= 0) & (ranks > 0)
+    windows = phases.by_step(np.ones(len(phases.there)))[there]
+    sums = {
+        "hidden_ns": phases.hidden_ns,
+        "wait_ns": phases.of("wait", "ps_queue"),
+        "transfer_ns": phases.of("transfer"),
+    }
+    means = {name: phases.by_step(values)[there] / windows for name, values in sums.items()}
+    steps = pl.Series(phases.steps[there], dtype=pl.Int32)
+    return pl.DataFrame({"step": steps, **means})
 
 
 def _gap_spread(gaps: pl.DataFrame) -> pl.DataFrame:
@@ -122,44 +114,23 @@ def _gap_spread(gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _overlap(phases: Phases) -> pl.DataFrame:
-    ranks = phases.times.group_by("rank").agg(
-        wait_ns=_spent("wait", "ps_queue"),
-        transfer_ns=_spent("transfer"),
-        backprop_ns=_spent("backprop"),
-    )
-    hidden = phases.hidden.group_by("rank").agg(hidden_ns=pl.col("ns").sum())
-    joined = ranks.join(hidden, on="rank", how="left").with_columns(
-        pl.col("hidden_ns").fill_null(0)
-    )
+    rank = phases.pieces.steps["rank"].to_numpy()
+    known, place = np.unique(rank, return_inverse=True)
+    there = np.bincount(place, phases.there, minlength=len(known)) > 0
+    sums = {
+        "hidden_ns": phases.hidden_ns,
+        "wait_ns": phases.of("wait", "ps_queue"),
+        "transfer_ns": phases.of("transfer"),
+        "backprop_ns": phases.of("backprop"),
+    }
+    columns = {
+        name: np.bincount(place, values, minlength=len(known)).astype(np.int64)[there]
+        for name, values in sums.items()
+    }
     communication = pl.sum_horizontal("hidden_ns", "wait_ns", "transfer_ns")
     share = pl.when(communication > 0).then(pl.col("hidden_ns") / communication)
-    return joined.with_columns(overlap=share).select(*OVERLAP_COLUMNS).sort("rank")
-
-
-def _gaps(trace: Trace) -> pl.DataFrame:
-    """Return what lies between each weight update and the next one of its rank."""
-    threads = trace.workers.select("process", thread="training_thread").lazy()
-    updates = (
-        trace.spans.filter((pl.col("kind") == "update") & pl.col("end_ns").is_not_null())
-        .join(threads, on=["process", "thread"], how="semi")
-        .select("process", "rank", "step", "start_ns", "end_ns")
-        .sort("process", "start_ns")
-    )
-    ended = pl.col("end_ns").cum_max().over("process")  # an update may lie within another
-    following = pl.col("start_ns").shift(-1).over("process")
-    return (
-        updates.with_columns(ended=ended, following=following)
-        .with_columns(within=pl.col("step") == pl.col("step").shift(-1).over("process"))
-        .filter(pl.col("following") > pl.col("ended"))
-        .select(
-            "rank",
-            "step",
-            start_ns="ended",
-            gap_ns=pl.col("following") - pl.col("ended"),
-            within="within",
-        )
-        .collect()
-    )
+    table = pl.DataFrame({"rank": known[there], **columns}).with_columns(overlap=share)
+    return table.select(pl.col(name).cast(kind) for name, kind in OVERLAP_COLUMNS.items())
 
 
 def _exposed(trace: Trace, phases: Phases, overlap: pl.DataFrame, saving: float) -> list[Finding]:
@@ -185,10 +156,9 @@ def _bound(trace: Trace, phases: Phases, job: int) -> list[Finding]:
     """Report collectives that are too slow for the compute that they could overlap with."""
     steps = trace.steps["step"].unique().sort().to_numpy().astype(np.int64)
     share = float(exposed_transfer(phases, steps).sum()) / job
-    if share < BOUND or trace.arrivals.is_empty():
+    if share < BOUND or not trace.calls:
         return []
-    sends = (pl.col("kind") == "reduction") & (pl.col("op") == "send")
-    identifiable = trace.spans.filter(sends).head(1).collect().height > 0
+    identifiable = bool((trace.messages["op"] == "send").any())
     unknown = (
         ""
         if identifiable
@@ -248,17 +218,23 @@ BUCKET_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 def overlap_of_buckets(trace: Trace, phases: Phases) -> pl.DataFrame:
     """Return a row a bucket, in order; empty where calls name none."""
-    known = pl.col("bucket").is_not_null() & pl.col("end_ns").is_not_null()
-    calls = trace.arrivals.filter(known & pl.col("last_arrival_ns").is_not_null())
-    most = (pl.col("wait_ns") + pl.col("transfer_ns")).arg_max()
+    place = {process: at for at, process in enumerate(phases.pieces.processes)}
+    parts = [pl.DataFrame(schema=_PART_COLUMNS)]
+    for process in sorted(place):
+        for grid in trace.calls:
+            for column in np.flatnonzero(grid.processes == process).tolist():
+                calls = _calls_of(grid, column)
+                if calls["bucket"].len():
+                    parts.append(_of_rank(calls, phases.pieces.of_worker(place[process])))
+    most = pl.col("most_ns").arg_max()
     table = (
-        _each_call(calls, phases)
-        .group_by("bucket")
+        pl.concat(parts)
+        .group_by("bucket", maintain_order=True)
         .agg(
-            pl.col("bytes").median(),
-            pl.col("hidden_ns", "wait_ns", "transfer_ns").mean(),
+            pl.col("bytes").explode().median(),
+            *(pl.col(name).sum() / pl.col("calls").sum() for name in _SUMMED),
             pl.col("rank", "start_ns", "end_ns").get(most),
-            calls=pl.len(),
+            pl.col("calls").sum(),
         )
     )
     return table.select(pl.col(name).cast(kind) for name, kind in BUCKET_COLUMNS.items()).sort(
@@ -266,34 +242,62 @@ def overlap_of_buckets(trace: Trace, phases: Phases) -> pl.DataFrame:
     )
 
 
-def _each_call(calls: pl.DataFrame, phases: Phases) -> pl.DataFrame:
-    """Add to each call how long it was hidden, waited and transferred, where its rank's time is cut."""
-    calls = calls.sort("process", maintain_order=True)
-    start, end, last = (
-        calls[name].to_numpy() for name in ("start_ns", "end_ns", "last_arrival_ns")
+_SUMMED: Final = ("hidden_ns", "wait_ns", "transfer_ns")
+_PART_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "bucket": pl.Int32(),
+    "calls": pl.Int64(),
+    "bytes": pl.List(pl.Int64()),
+    **dict.fromkeys(_SUMMED, pl.Int64()),
+    "most_ns": pl.Int64(),  # exposed in one call
+    "rank": pl.Int32(),
+    "start_ns": pl.Int64(),
+    "end_ns": pl.Int64(),
+}
+
+
+def _calls_of(grid: CallGrid, column: int) -> pl.DataFrame:
+    """Return the calls of one rank that name a bucket, and that all came to."""
+    bucket, end = grid.bucket[:, column], grid.end_ns[:, column]
+    start, nbytes = grid.start_ns[:, column], grid.nbytes[:, column]
+    known = (bucket != NULL) & (end != FOREVER) & (start != NEVER) & (grid.last_ns != NEVER)
+    sizes = pl.Series("bytes", nbytes[known])
+    return pl.DataFrame(
+        {
+            "bucket": bucket[known],
+            "bytes": pl.select(pl.when(sizes >= 0).then(sizes)).to_series(),
+            "rank": pl.Series([int(grid.ranks[column])]).new_from_index(0, int(known.sum())),
+            "start_ns": start[known],
+            "end_ns": end[known],
+            "last_ns": grid.last_ns[known],
+        }
     )
+
+
+def _of_rank(calls: pl.DataFrame, pieces: WorkerPieces) -> pl.DataFrame:
+    """Sum up by bucket how long the calls of a rank were hidden, waited and transferred."""
+    start, end, last = (calls[name].to_numpy() for name in ("start_ns", "end_ns", "last_ns"))
     arrived = np.clip(last, start, end)
-    known, (early, delayed) = np.zeros(len(start), np.bool_), np.zeros((2, len(start)), np.int64)
-    for mine, pieces in _of_each_process(calls["process"].to_numpy(), phases):
-        known[mine] = True
-        early[mine], delayed[mine] = _compute_between(pieces, start[mine], arrived[mine], end[mine])
-    return calls.with_columns(
+    early, delayed = _compute_between(pieces, start, arrived, end)
+    each = calls.with_columns(
         hidden_ns=early + delayed,
         wait_ns=arrived - start - early,
         transfer_ns=end - arrived - delayed,
-    ).filter(pl.Series(known))
+    ).with_columns(most_ns=pl.col("wait_ns") + pl.col("transfer_ns"))
+    most = pl.col("most_ns").arg_max()
+    return (
+        each.group_by("bucket", maintain_order=True)
+        .agg(
+            pl.len().alias("calls"),
+            "bytes",
+            pl.col(_SUMMED).sum(),
+            pl.col("most_ns").max(),
+            pl.col("rank", "start_ns", "end_ns").get(most),
+        )
+        .select(pl.col(name).cast(kind) for name, kind in _PART_COLUMNS.items())
+    )
 
 
-def _of_each_process(process: Int32s, phases: Phases) -> Iterator[tuple[slice, Pieces]]:
-    """Yield where the calls of each process lie, and its pieces."""
-    owners = phases.pieces.steps["process"].to_numpy()
-    for pieces, offset in phases.pieces.cut:
-        first, last = np.searchsorted(process, (owners[offset], owners[offset] + 1)).tolist()
-        if first < last:
-            yield slice(first, last), pieces
-
-
-def _compute_between(pieces: Pieces, *moments: Ints) -> Ints:
+def _compute_between(pieces: WorkerPieces, *moments: Ints) -> Ints:
     """Return a rank's compute time between each of the moments and the next of them."""
     first = int(pieces.bounds[0])
     length = np.where(IS_COMPUTE[pieces.category], np.diff(pieces.bounds), 0)

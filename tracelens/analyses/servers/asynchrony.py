@@ -89,7 +89,9 @@ def _updates(trace: Trace) -> pl.DataFrame:
 
     None if an update takes many contributions: then it is synchronous.
     """
-    numbered = trace.spans.filter(pl.col("seq").is_not_null() & pl.col("request").is_not_null())
+    numbered = trace.requests.lazy().filter(
+        pl.col("seq").is_not_null() & pl.col("request").is_not_null()
+    )
     op = pl.col("op").cast(pl.String)
     sent, made = (
         numbered.filter(op.is_in(ops))
@@ -112,7 +114,8 @@ def _updates(trace: Trace) -> pl.DataFrame:
 def _turns(trace: Trace) -> pl.DataFrame:
     waited = pl.col("end_ns") - pl.col("start_ns")
     return (
-        trace.spans.filter((pl.col("op") == "turn_wait") & pl.col("end_ns").is_not_null())
+        trace.requests.lazy()
+        .filter((pl.col("op") == "turn_wait") & pl.col("end_ns").is_not_null())
         .group_by("rank")
         .agg(turn_ns=waited.sum().cast(pl.Int64))
         .collect()
@@ -144,7 +147,8 @@ def _serialised(table: pl.DataFrame, trace: Trace, job: int) -> list[Finding]:
 def _server_ns(trace: Trace) -> int:
     """Return how long the busiest server transferred and updated: no order of serving is quicker."""
     busy = (
-        trace.spans.join(trace.shards.select("process").lazy(), on="process", how="semi")
+        trace.requests.lazy()
+        .join(trace.shards.select("process").lazy(), on="process", how="semi")
         .filter((pl.col("kind") == "elastic") & pl.col("end_ns").is_not_null())
         .group_by("process")
         .agg(ns=(pl.col("end_ns") - pl.col("start_ns")).sum())

@@ -139,7 +139,7 @@ def replayable_rounds(trace: Trace) -> Rounds | None:
 
 def _asked(trace: Trace) -> pl.DataFrame:
     """Return the requests as the workers recorded them."""
-    spans = trace.spans.filter((pl.col("kind") == "ps") & pl.col("end_ns").is_not_null())
+    spans = trace.requests.lazy().filter((pl.col("kind") == "ps") & pl.col("end_ns").is_not_null())
     return (
         spans.join(trace.workers.select("process").lazy(), on="process", how="semi")
         .with_columns(ns=pl.col("end_ns") - pl.col("start_ns"), op=pl.col("op").cast(pl.String))

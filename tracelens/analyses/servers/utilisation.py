@@ -54,7 +54,8 @@ def served_requests(trace: Trace) -> pl.DataFrame:
     """Return what the shards recorded of their requests."""
     shards = trace.shards.select("process", held=pl.coalesce("shard", "rank"))
     return (
-        trace.spans.filter((pl.col("kind") == "ps") & pl.col("end_ns").is_not_null())
+        trace.requests.lazy()
+        .filter((pl.col("kind") == "ps") & pl.col("end_ns").is_not_null())
         .join(shards.lazy(), on="process", how="inner")
         .select(
             "step", "bytes", "key", "request", "peer", "queue_depth", "start_ns", "end_ns",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 import polars as pl
 
-from tracelens.accounting.partition import spent_before
+from tracelens.accounting.pieces import spent_before
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

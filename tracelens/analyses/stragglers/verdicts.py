@@ -13,7 +13,6 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
-import polars as pl
 
 from tracelens.accounting import compute_time
 from tracelens.accounting.compute_time import (
@@ -27,16 +26,20 @@ from tracelens.analyses.stragglers import episodes
 from tracelens.analyses.stragglers.episodes import priced
 from tracelens.analyses.stragglers.location import culprit, parts_of
 from tracelens.model import fmt
+from tracelens.model.calls import NEVER
 from tracelens.model.findings import Finding
 from tracelens.replay.collectives import Pipeline
 from tracelens.replay.counterfactual import TWO_SIDED, Price
 from tracelens.stats.robust import deviation
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tracelens.accounting.compute_time import ComputeTime
     from tracelens.accounting.phases import Phases
     from tracelens.analyses.stragglers.location import Culprit, Parts
-    from tracelens.arrays import Ints
+    from tracelens.arrays import Int32s, Ints
+    from tracelens.model.calls import CallGrid
     from tracelens.model.trace import Trace
     from tracelens.replay.counterfactual import Episode
 
@@ -69,7 +72,7 @@ def run(trace: Trace, phases: Phases) -> Stragglers:
     worth = episodes.priced_by_exchange(trace, own, worth)
     late = {rank for entry, _ in worth for rank in entry.ranks if entry.pattern != "rotating"}
     majority = len(own.ranks) > 2 and len(late) > MAJORITY * len(own.ranks)
-    given = measure_workload(trace, own) if worth else {}
+    given = measure_workload(phases, own) if worth else {}
     findings = [
         _finding(trace, phases, own, entry, cost, given=given, majority=majority)
         for entry, cost in worth
@@ -218,46 +221,62 @@ def _slowdown(own: ComputeTime, late: Episode) -> float | None:
     return slow / usual if usual > 0 else None
 
 
-def complete_calls(trace: Trace, steps: Ints) -> pl.DataFrame:
-    """Return the arrivals at the collectives of some steps that every rank came to."""
-    return trace.arrivals.filter(
-        pl.col("step").is_in(steps.tolist()), pl.col("last_arrival_ns").is_not_null()
+def complete_calls(trace: Trace, steps: Ints) -> tuple[CallGrid, ...]:
+    """Return the collectives of some steps that every rank came to."""
+    found = (
+        grid.taken(np.flatnonzero((grid.last_ns != NEVER) & np.isin(grid.first("step"), steps)))
+        for grid in trace.calls
     )
+    return tuple(grid for grid in found if grid.height)
 
 
-def last_share(calls: pl.DataFrame, ranks: tuple[int, ...]) -> float | None:
+def last_share(calls: Sequence[CallGrid], ranks: tuple[int, ...]) -> float | None:
     """Return in what share of collectives one of `ranks` came last; null without any."""
-    each = calls.unique(["communicator", "seq"])
-    if each.is_empty():
+    if not calls:
         return None
-    return each.filter(pl.col("last_rank").is_in(list(ranks))).height / each.height
+    last = np.concatenate([grid.last_rank for grid in calls])
+    return float(np.mean(np.isin(last, ranks)))
 
 
-def blocked_by(calls: pl.DataFrame, ranks: tuple[int, ...]) -> tuple[float, float] | None:
+def blocked_by(calls: Sequence[CallGrid], ranks: tuple[int, ...]) -> tuple[float, float] | None:
     """Return how long collectives had to wait for `ranks` alone, beyond what they do for any rank.
 
     That is the time between the last arrival of the others and that of `ranks`, less what a typical
     other rank holds up; and by how much that differs from one other rank to the next (its standard
     deviation), in nanoseconds. Null without collectives.
     """
-    if calls.is_empty():
+    if not calls:
         return None
-    late = pl.col("rank").is_in(list(ranks))
-    here, others = (pl.col("start_ns").filter(part).max() for part in (late, ~late))
-    arrivals = pl.col("start_ns").sort(descending=True)
-    each = calls.group_by("communicator", "seq").agg(
-        alone=(here - others).clip(lower_bound=0),
-        last=pl.col("last_rank").first(),
-        gap=arrivals.get(0) - arrivals.get(1, null_on_oob=True),
+    alone, held = (
+        0,
+        dict.fromkeys(
+            (rank for grid in calls for rank in grid.ranks[grid.there.any(axis=0)].tolist()), 0
+        ),
     )
-    usual = each.group_by("last").agg(pl.col("gap").sum())
-    peers = calls.filter(~late).select(last="rank").unique()
-    theirs = peers.join(usual, on="last", how="left")["gap"].fill_null(0).to_numpy()
+    for grid in calls:
+        start = grid.start_ns
+        late = np.isin(grid.ranks, ranks)
+        if late.any() and not late.all():
+            here, others = start[:, late].max(axis=1), start[:, ~late].max(axis=1)
+            both = (here != NEVER) & (others != NEVER)
+            alone += int(np.maximum(here - others, 0)[both].sum())
+        if start.shape[1] > 1:
+            two = np.partition(start, -2, axis=1)[:, -2:]
+            gap = np.where(two[:, 0] != NEVER, two[:, 1] - two[:, 0], 0)
+            sums = _by_rank(grid.last_rank, gap)
+            held |= {rank: held.get(rank, 0) + ns for rank, ns in sums.items()}
+    theirs = np.array([ns for rank, ns in held.items() if rank not in ranks], np.float64)
     if not len(theirs):
-        return float(each["alone"].sum()), 0.0
+        return float(alone), 0.0
     typical = float(np.median(theirs))
     spread = deviation(theirs - typical)
-    return float(each["alone"].sum()) - typical, spread
+    return float(alone) - typical, spread
+
+
+def _by_rank(ranks: Int32s, values: Ints) -> dict[int, int]:
+    known, place = np.unique(ranks, return_inverse=True)
+    sums = np.bincount(place, values).astype(np.int64)
+    return dict(zip(known.tolist(), sums.tolist(), strict=True))
 
 
 LAYERED: Final = ("forward", "backprop", "update")

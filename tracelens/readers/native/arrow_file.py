@@ -1,41 +1,56 @@
 """Reads one process's Arrow file, trusting nothing in it.
 
-The file is read as the stream of messages that it is, so a file cut short yields all its complete
-batches. Columns are checked by name and type before anything is decoded, values after it. Nothing
-in a file is ever executed or unpickled.
+A whole file all of whose batches have right checksums is read by its footer: of each batch only the
+columns that were asked for, and that hold something, are decoded. Any other file (of schema 1, made by
+another program, damaged, cut off) is read as the stream of messages that it is, up to the first
+message that is cut off, or the first batch whose checksum is wrong.
 
-Sizes are checked before anything is decompressed, as a file of some kilobytes can claim gigabytes.
-Every compressed buffer begins with its full length, and the message's header says where buffers
-are; the header is a FlatBuffer, of which this reads the few fields it needs (format:
-arrow.apache.org/docs/format/Columnar.html).
+A right checksum says that a file is as it was written, not that who wrote it meant well. So either way
+columns are checked by name and type before anything is decoded, values after it (`validate`: lengths
+of buffers, offsets, indexes of words), and the sizes that messages claim before anything is
+decompressed, as a file of some kilobytes can claim gigabytes. Nothing in a file is ever executed or
+unpickled.
 """
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
-from tracelens.conversion.arrow_file import field_of, followed, root_table
+from tracelens.conversion.columns import null_column
+from tracelens.conversion.messages import (
+    BATCH,
+    END,
+    LEAD,
+    MAGIC,
+    absent_columns,
+    checksum_holds,
+    declared_bytes,
+    footer_of,
+    messages,
+)
 from tracelens.errors import NotATrace
-from tracelens.schema.arrow import EVENT_SCHEMA, mapped
-from tracelens.schema.side import SideTables
+from tracelens.schema.arrow import EVENT_SCHEMA, FILE_SCHEMA, mapped
+from tracelens.schema.side import SideTables, Summary, is_intact
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
     from pathlib import Path
+    from typing import Any
 
+    from tracelens.conversion.messages import Footer, Message
 
-MAGIC: Final = b"ARROW1"
-_LEAD: Final = 8  # the magic, padded; after it comes a stream
+__all__ = ["MAX_FILE_BYTES", "FileEnd", "Recording", "read_arrow", "read_end"]
+
 MAX_FILE_BYTES: Final = 4 << 30
 MAX_GROWTH: Final = 200  # traces shrink about 15-fold; a bomb a thousandfold
 MIN_ALLOWANCE: Final = 16 << 20  # tiny files may grow more
 MAX_COLUMNS: Final = 256
-_DICTIONARY_BATCH: Final = 2
-_RECORD_BATCH: Final = 3
-_STORED: Final = -1  # in place of a length: the buffer is not compressed
+_COLUMNS: Final = tuple(EVENT_SCHEMA.names)
+_DAMAGED_SCHEMA: Final = "its header is damaged or cut off"
 
 
 @dataclass(frozen=True)
@@ -44,66 +59,219 @@ class Recording:
 
     table: pa.Table
     side: SideTables
-    cut: bool = False  # the end of the file is missing
+    cut: bool = False  # the end of the file is missing, or a part of it is damaged
 
 
-def read_arrow(path: Path) -> Recording:
+class FileEnd(NamedTuple):
+    """What a whole file says at its end; files of schema 1 have no summary."""
+
+    schema: pa.Schema
+    side: SideTables
+    summary: Summary | None
+
+
+def read_arrow(path: Path, columns: Collection[str] | None = None) -> Recording:
     """Read one file.
+
+    Args:
+        path: The file.
+        columns: Those of `EVENT_SCHEMA` to be read, at least one, all without it; the table has them in
+            its order.
 
     Raises:
         UnusableInput: it is not a trace file, or not one that this version can read.
         OSError: the file system refused.
         ValueError: the contents contradict themselves (`pyarrow.ArrowInvalid` is one).
     """
+    content = _content(path)
+    wanted = [name for name in _COLUMNS if columns is None or name in columns]
+    end = _end(content)
+    if end is not None:
+        footer = _checked_footer(content)
+        if footer is not None:
+            return Recording(_by_footer(content, end.schema, footer, wanted), end.side)
+    schema = _first_schema(content)
+    side = SideTables.from_metadata(schema.metadata) if end is None else end.side
+    places = _known_columns(schema)
+    batches, broken = _by_stream(content, [places[name] for name in wanted])
+    ordered = [_in_order(batch, {*wanted}, wanted) for batch in batches]
+    return Recording(_table(ordered, wanted), side, cut=broken or end is None)
+
+
+def read_end(path: Path) -> FileEnd | None:
+    """Read what a file says at its end, and no event; None if the end is missing or damaged.
+
+    Raises:
+        UnusableInput: it is not a trace file, or not one that this version can read.
+        OSError: the file system refused.
+    """
+    return _end(_content(path))
+
+
+def _content(path: Path) -> pa.Buffer:
     size = path.stat().st_size
     if size == 0:
         raise NotATrace("it is empty (0 bytes)")
     if size > MAX_FILE_BYTES:
         raise NotATrace(f"it has {size} bytes, more than the limit of {MAX_FILE_BYTES}")
     content = mapped(path)
-    begin = bytes(memoryview(content)[:_LEAD])
+    begin = bytes(memoryview(content)[: len(LEAD)])
     if not begin.startswith(MAGIC):
         raise NotATrace(f"it is not an Arrow file (it begins with {begin!r})")
-    if size <= _LEAD:
-        raise NotATrace("its header is damaged or cut off")
-    stream = content.slice(_LEAD)
-    schema = _schema(stream)
-    metadata = _last_metadata(content)
-    side = SideTables.from_metadata(schema.metadata if metadata is None else metadata)
-    columns = _known_columns(schema)
-    _refuse_bombs(stream, size)
-    batches, broken = _batches(stream, columns)
-    table = pa.Table.from_batches(batches, schema=_selected(schema, columns))
-    return Recording(_in_order(table.unify_dictionaries()), side, cut=broken or metadata is None)
+    if size <= len(LEAD):
+        raise NotATrace(_DAMAGED_SCHEMA)
+    return content
 
 
-def _schema(stream: pa.Buffer) -> pa.Schema:
+def _first_schema(content: pa.Buffer) -> pa.Schema:
     try:
-        schema = pa.ipc.read_schema(stream)
+        return pa.ipc.read_schema(content.slice(len(LEAD)))
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise NotATrace("its header is damaged or cut off") from error
-    if len(schema) > MAX_COLUMNS:
-        raise NotATrace(f"it has {len(schema)} columns, more than the limit of {MAX_COLUMNS}")
-    return schema
+        raise NotATrace(_DAMAGED_SCHEMA) from error
 
 
-def _last_metadata(content: pa.Buffer) -> dict[bytes, bytes] | None:
-    """Return the metadata at a file's end: side tables are complete there, not yet at its begin.
+def _end(content: pa.Buffer) -> FileEnd | None:
+    """Return what stands at a file's end: side tables are complete there, not yet at its begin.
 
     None where the end is missing or damaged.
+
+    Raises:
+        UnusableInput: it is whole, but its side tables are not ours.
     """
     if bytes(memoryview(content)[-len(MAGIC) :]) != MAGIC:
         return None
     try:
         with pa.ipc.open_file(content) as reader:
-            return reader.schema.metadata or {}
+            schema = reader.schema
     except (pa.ArrowException, OSError, ValueError):
         return None
+    if not is_intact(schema.metadata):
+        return None
+    metadata = schema.metadata
+    return FileEnd(schema, SideTables.from_metadata(metadata), Summary.from_metadata(metadata))
 
 
-def _known_columns(schema: pa.Schema) -> list[int]:
+def _checked_footer(content: pa.Buffer) -> Footer | None:
+    """Return the places of messages; None unless all is there, and every batch has a right checksum.
+
+    Raises:
+        NotATrace: it would grow out of proportion.
+    """
+    view = memoryview(content)
+    try:
+        footer = footer_of(view)
+        begin = len(LEAD)
+        for batch in footer.batches:
+            if batch.offset < begin or not checksum_holds(view, begin, batch):
+                return None
+            begin = batch.end
+        if begin == len(LEAD) or bytes(view[begin : begin + len(END)]) != END:
+            return None
+        growth = _Growth(len(view))
+        for message in (*footer.dictionaries, *footer.batches):
+            growth.add(message, view)
+    except struct.error:
+        return None
+    return footer
+
+
+class _Growth:
+    """How many bytes a file claims to become, so far."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._allowed = max(MIN_ALLOWANCE, MAX_GROWTH * size)
+        self._total = 0
+
+    def add(self, message: Message, content: memoryview) -> None:
+        """Count one more message.
+
+        Raises:
+            NotATrace: it is too much.
+            struct.error: it is damaged.
+        """
+        self._total += declared_bytes(message.header(content), message.body(content))
+        if self._total > self._allowed:
+            raise NotATrace(
+                f"its {self._size} bytes would become more than {self._allowed} when decompressed"
+            )
+
+
+def _by_footer(
+    content: pa.Buffer, schema: pa.Schema, footer: Footer, wanted: Sequence[str]
+) -> pa.Table:
+    """Decode, of the columns that are wanted, those that are not null in all rows."""
+    view = memoryview(content)
+    absent = set(range(len(schema)))
+    for place in footer.batches:
+        absent &= absent_columns(place.header(view), len(schema))
+    places = _known_columns(schema)
+    held = {name for name in wanted if places[name] not in absent}
+    # Where nothing is held there is still a number of rows, which any column tells.
+    decoded = [places[name] for name in held or wanted[:1]]
+    with pa.ipc.open_file(content, **_options(decoded)) as reader:
+        batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
+    for batch in batches:
+        batch.validate(full=True)
+    return _table([_in_order(batch, held, wanted) for batch in batches], wanted)
+
+
+def _by_stream(content: pa.Buffer, places: list[int]) -> tuple[list[pa.RecordBatch], bool]:
+    """Decode batches until the end or the first that is damaged or cut off; return whether one was.
+
+    Raises:
+        NotATrace: they would grow out of proportion.
+    """
+    sound, broken = _sound_batches(memoryview(content))
+    batches: list[pa.RecordBatch] = []
+    with pa.ipc.open_stream(content.slice(len(LEAD)), **_options(places)) as reader:
+        while len(batches) < sound:
+            try:
+                batch = reader.read_next_batch()
+            except (pa.ArrowException, OSError, StopIteration):
+                return batches, True
+            batch.validate(full=True)
+            batches.append(batch)
+    return batches, broken
+
+
+def _sound_batches(view: memoryview) -> tuple[int, bool]:
+    """Count the batches before the first that is damaged or cut off; return whether one is.
+
+    Where one batch has a checksum, so must those after it.
+    """
+    growth = _Growth(len(view))
+    count, begin, checked = 0, len(LEAD), False
+    try:
+        for message in messages(view):
+            growth.add(message, view)
+            if message.kind != BATCH:
+                continue
+            holds = checksum_holds(view, begin, message)
+            if holds is False or (holds is None and checked):
+                return count, True
+            checked = holds is True
+            count, begin = count + 1, message.end
+    except struct.error:
+        return count, True
+    return count, False
+
+
+def _options(places: list[int]) -> dict[str, Any]:
+    """Return how to decode columns: files are read side by side, so each needs one thread."""
+    return {
+        "options": pa.ipc.IpcReadOptions(included_fields=sorted(places), use_threads=False),
+        "memory_pool": pa.system_memory_pool(),  # Arrow's own keeps what it is given back
+    }
+
+
+def _known_columns(schema: pa.Schema) -> dict[str, int]:
     """Return the positions of our columns; others are not even decoded."""
-    found = []
+    if schema.equals(FILE_SCHEMA) or schema.equals(EVENT_SCHEMA):
+        return {name: index for index, name in enumerate(_COLUMNS)}
+    if len(schema) > MAX_COLUMNS:
+        raise NotATrace(f"it has {len(schema)} columns, more than the limit of {MAX_COLUMNS}")
+    found = {}
     for field in EVENT_SCHEMA:
         places = schema.get_all_field_indices(field.name)
         if len(places) != 1:
@@ -113,8 +281,8 @@ def _known_columns(schema: pa.Schema) -> list[int]:
         kind = schema.field(places[0]).type
         if kind != field.type and not (_is_word(kind) and _is_word(field.type)):
             raise NotATrace(f"column '{field.name}' has type {kind}, expected {field.type}")
-        found.append(places[0])
-    return sorted(found)
+        found[field.name] = places[0]
+    return found
 
 
 def _is_word(kind: pa.DataType) -> bool:
@@ -122,92 +290,27 @@ def _is_word(kind: pa.DataType) -> bool:
     return isinstance(kind, pa.DictionaryType) and kind.value_type == pa.string()
 
 
-def _selected(schema: pa.Schema, columns: list[int]) -> pa.Schema:
-    return pa.schema([schema.field(index) for index in columns])
-
-
-def _refuse_bombs(stream: pa.Buffer, size: int) -> None:
-    """Refuse a file that would grow out of proportion."""
-    allowed = max(MIN_ALLOWANCE, MAX_GROWTH * size)
-    total = 0
-    try:
-        for message in pa.ipc.MessageReader.open_stream(stream):
-            total += _declared_bytes(memoryview(message.metadata), _body(message))
-            if total > allowed:
-                raise NotATrace(
-                    f"its {size} bytes would become more than {allowed} when decompressed"
-                )
-    except (pa.ArrowException, OSError, EOFError):
-        return  # cut off here; what precedes has been counted, what follows will not be read
-    except struct.error as error:
-        raise NotATrace("a message header in it is damaged") from error
-
-
-def _body(message: pa.Message) -> memoryview:
-    return memoryview(message.body) if message.body is not None else memoryview(b"")
-
-
-def _batches(stream: pa.Buffer, columns: list[int]) -> tuple[list[pa.RecordBatch], bool]:
-    """Read batches until the end or the first that is cut off; return whether it was cut off."""
-    # Files are read side by side, so each needs one thread.
-    options = pa.ipc.IpcReadOptions(included_fields=columns, use_threads=False)
-    pool = pa.system_memory_pool()  # Arrow's own keeps what it is given back
-    batches: list[pa.RecordBatch] = []
-    with pa.ipc.open_stream(stream, options=options, memory_pool=pool) as reader:
-        while True:
-            try:
-                batch = reader.read_next_batch()
-            except StopIteration:
-                return batches, False
-            except (pa.ArrowException, OSError):
-                return batches, True
-            batch.validate(full=True)
-            batches.append(batch)
-
-
-def _in_order(table: pa.Table) -> pa.Table:
-    """Bring the columns into the order and types of the schema."""
+def _in_order(batch: pa.RecordBatch, held: set[str], wanted: Sequence[str]) -> pa.RecordBatch:
+    """Bring columns into the order and types of the schema; those that are not held are null."""
+    schema = _schema_of(wanted)
     columns = [
-        column if column.type == field.type else column.cast(field.type)  # which imports much
-        for column, field in ((table[field.name], field) for field in EVENT_SCHEMA)
+        _as(batch.column(field.name), field.type)
+        if field.name in held
+        else null_column(batch.num_rows, field.type)
+        for field in schema
     ]
-    return pa.Table.from_arrays(columns, schema=EVENT_SCHEMA)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _declared_bytes(header: memoryview, body: memoryview) -> int:
-    """Return how many bytes the buffers of one message claim to hold; 0 for a schema.
-
-    Raises:
-        struct.error: the header points outside of itself or of the body.
-    """
-    message = root_table(header)
-    kind = field_of(header, message, 1)
-    table = field_of(header, message, 2)
-    if kind is None or table is None or header[kind] not in {_DICTIONARY_BATCH, _RECORD_BATCH}:
-        return 0
-    batch = followed(header, table)
-    if header[kind] == _DICTIONARY_BATCH:
-        data = field_of(header, batch, 1)
-        if data is None:
-            return 0
-        batch = followed(header, data)
-    buffers = field_of(header, batch, 2)
-    if buffers is None:
-        return 0
-    compressed = field_of(header, batch, 3) is not None
-    return _total(header, followed(header, buffers), body, compressed=compressed)
+def _as(column: pa.Array[Any], kind: pa.DataType) -> pa.Array[Any]:
+    return column if column.type == kind else column.cast(kind)
 
 
-def _total(header: memoryview, vector: int, body: memoryview, *, compressed: bool) -> int:
-    (count,) = struct.unpack_from("<I", header, vector)
-    total = 0
-    for index in range(count):
-        offset, length = struct.unpack_from("<qq", header, vector + 4 + 16 * index)
-        if length and compressed:
-            if offset < 0:
-                raise struct.error("a buffer begins before its message")
-            (full,) = struct.unpack_from("<q", body, offset)
-            total += length if full == _STORED else abs(full)
-        else:
-            total += abs(length)
-    return total
+def _table(batches: list[pa.RecordBatch], wanted: Sequence[str]) -> pa.Table:
+    return pa.Table.from_batches(batches, _schema_of(wanted)).unify_dictionaries()
+
+
+def _schema_of(wanted: Sequence[str]) -> pa.Schema:
+    if len(wanted) == len(_COLUMNS):
+        return EVENT_SCHEMA
+    return pa.schema([EVENT_SCHEMA.field(name) for name in wanted])

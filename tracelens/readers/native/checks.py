@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, cast
 
+import numpy as np
 import polars as pl
 
+from tracelens.model.columns import MISSING, NULL, Columns
 from tracelens.model.trace import EVENT_COLUMNS
 from tracelens.readers.base import LATEST_NS, LONGEST_NS, sane
 from tracelens.schema.arrow import EVENT_SCHEMA
@@ -21,12 +23,56 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from tracelens.arrays import Array
     from tracelens.readers.native.arrow_file import Recording
 
 _ON_DEVICE: Final = ("device_start_ns", "device_duration_ns")
 _WORDS: Final = {"type": EVENT_TYPES, "status": STATUSES}
 _ALWAYS_SET: Final = tuple(column.name for column in EVENT_SCHEMA if not column.nullable)
-_NEEDED: Final = ("duration_ns", *_ALWAYS_SET)
+ALWAYS_READ: Final = ("duration_ns", *_ALWAYS_SET)
+
+
+def usable_columns(recording: Recording) -> tuple[Columns, int]:
+    """Return the usable events of one process by start as arrays, and how many were left out.
+
+    `recording` may hold some columns only, but all of `ALWAYS_READ`.
+    """
+    table = recording.table
+    if not _is_sound(table):
+        events, unusable = usable_events(recording)
+        return Columns.of_frame(events), unusable
+    known = {group.index: group.uid for group in recording.side.communicators}
+    return _repaired_columns(Columns.of_table(table), known).in_order(), 0
+
+
+def _repaired_columns(columns: Columns, known: dict[int, str]) -> Columns:
+    """Return identifiers for numbers, and nothing for what cannot be."""
+    numbers = dict(columns.numbers)
+    if columns.height and numbers["step"].min() < -1:
+        numbers["step"] = np.maximum(numbers["step"], -1)
+    if "bytes" in numbers and numbers["bytes"].min(initial=0) < 0:
+        numbers["bytes"] = np.maximum(numbers["bytes"], -1)
+    uids = tuple(known.values())
+    if "communicator" in numbers:
+        numbers["communicator"] = _places(numbers["communicator"], list(known))
+    held = [name for name in _ON_DEVICE if name in numbers]
+    if held:
+        start, length = (columns.number(name) for name in _ON_DEVICE)
+        timed = (start >= 0) & (start <= LATEST_NS) & (length >= 0) & (length <= LONGEST_NS)
+        for name in held:
+            numbers[name] = np.where(timed, numbers[name], MISSING.get(name, NULL))
+    values = {
+        name: np.where(np.isfinite(found), found, np.nan) for name, found in columns.values.items()
+    }
+    return Columns(columns.height, numbers, columns.words, values, uids)
+
+
+def _places(numbers: Array, known: list[int]) -> Array:
+    """Return where each number stands among the known ones; -1 for others."""
+    found = np.full(len(numbers), -1, np.int32)
+    for place, number in enumerate(known):
+        found[numbers == number] = place
+    return found
 
 
 def usable_events(recording: Recording) -> tuple[pl.DataFrame, int]:
@@ -35,7 +81,7 @@ def usable_events(recording: Recording) -> tuple[pl.DataFrame, int]:
     Columns that hold nothing are left out, and so are those that are the same for a whole process.
     """
     table = cast("pl.DataFrame", pl.from_arrow(_filled(recording.table)))
-    usable = table if _is_sound(table, recording.table) else _sound_rows(table)
+    usable = table if _is_sound(recording.table) else _sound_rows(table)
     events = usable.with_columns(
         end_ns=pl.col("start_ns") + pl.col("duration_ns"),
         step=pl.max_horizontal("step", pl.lit(-1, pl.Int32)),
@@ -52,26 +98,27 @@ def _filled(table: pa.Table) -> pa.Table:
     names = [
         name
         for name in table.column_names
-        if name in _NEEDED or table[name].null_count < table.num_rows
+        if name in ALWAYS_READ or table[name].null_count < table.num_rows
     ]
     return table.select(names)
 
 
-def _is_sound(table: pl.DataFrame, recorded: pa.Table) -> bool:
+def _is_sound(table: pa.Table) -> bool:
     """Return whether all rows are usable, judged by the extremes."""
-    if not table.height:
+    if not table.num_rows:
         return True
-    start, duration = pl.col("start_ns"), pl.col("duration_ns")
-    in_range = table.select(
-        pl.all_horizontal(pl.col(_ALWAYS_SET).null_count() == 0)
-        & (start.min() >= 0)
-        & (start.max() <= LATEST_NS)
-        & (start.max() - start.min() < LONGEST_NS)
-        & (duration.min() >= 0).fill_null(value=True)
-        & (duration.max() <= LONGEST_NS).fill_null(value=True)
-    ).item()
-    return bool(in_range) and all(
-        _words(recorded[name]) <= {*known} for name, known in _WORDS.items()
+    if any(table[name].null_count for name in _ALWAYS_SET):
+        return False
+    start, duration = table["start_ns"].to_numpy(), table["duration_ns"]
+    lengths = (duration.drop_null() if duration.null_count else duration).to_numpy()
+    first, last = int(start.min()), int(start.max())
+    return bool(
+        first >= 0
+        and last <= LATEST_NS
+        and last - first < LONGEST_NS
+        and lengths.min(initial=0) >= 0
+        and lengths.max(initial=0) <= LONGEST_NS
+        and all(_words(table[name]) <= {*known} for name, known in _WORDS.items())
     )
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -16,48 +15,44 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 import pyarrow as pa
 
-from tracelens.errors import EmptyTrace, NewerVersion, NotATrace, TraceLensError, TraceNotFound
+from tracelens.distil.outline import OUTLINED, outline
+from tracelens.errors import NotATrace
 from tracelens.model.fmt import shown_name
 from tracelens.model.trace import SAMPLE_COLUMNS, Note
-from tracelens.parallel import side_by_side
+from tracelens.parallel import mapped
 from tracelens.readers.base import LATEST_NS, LONGEST_NS
 from tracelens.readers.native.arrow_file import Recording, read_arrow
-from tracelens.readers.native.assemble import UNUSABLE, Part, assemble
-from tracelens.readers.native.checks import usable_events
+from tracelens.readers.native.assemble import Part, assemble
+from tracelens.readers.native.checks import ALWAYS_READ, usable_columns
+from tracelens.readers.native.process_notes import UNUSABLE
+from tracelens.readers.native.recordings import (
+    DAMAGE,
+    UNFINISHED,
+    left_out,
+    no_events,
+    recordings,
+    refusal,
+    vanished,
+)
 from tracelens.readers.native.side_checks import check_inside, check_no_links, check_side
-from tracelens.readers.native.spill import Spill
 from tracelens.schema.arrow import SAMPLE_SCHEMA, read_samples
 from tracelens.schema.ownership import belongs_to
 from tracelens.schema.vocabulary import (
-    ELSEWHERE_SUFFIX,
     SAMPLES_FOLDER,
     SEGMENTS_SUFFIX,
     TRACE_SUFFIX,
 )
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
     from pathlib import Path
 
     from tracelens.model.trace import Trace
     from tracelens.readers.base import Progress
 
 
-_UNFINISHED: Final = (SEGMENTS_SUFFIX, ELSEWHERE_SUFFIX)
+_OUTLINED: Final = frozenset((*OUTLINED, *ALWAYS_READ))
 
-# What damaged input makes pyarrow, its C++ library and our own decoding raise.
-_DAMAGE: Final = (
-    TraceLensError,
-    OSError,
-    ValueError,
-    TypeError,
-    LookupError,
-    ArithmeticError,
-    MemoryError,
-    struct.error,
-    pa.ArrowException,
-    pl.exceptions.PolarsError,
-    pl.exceptions.PanicException,
-)
 _SAMPLES_DAMAGE: Final = (
     NotATrace,
     OSError,
@@ -77,57 +72,34 @@ class NativeReader:
 
     def sniff(self, path: Path) -> bool:
         """Return whether there is at least one file or folder named like ours."""
-        return bool(_recordings(path))
+        return bool(recordings(path))
 
-    def read(self, path: Path, progress: Progress | None = None) -> Trace:
+    def read(
+        self, path: Path, progress: Progress | None = None, executor: Executor | None = None
+    ) -> Trace:
         """Read every process; one that cannot be read becomes a note."""
-        found = _recordings(path)
+        found = recordings(path)
         parts: list[Part] = []
         problems: list[tuple[Path, Exception]] = []
-        spill = Spill()
         root = None if path in found else path  # a file that was named itself may be a link
-        parts_found = side_by_side(partial(_tried, trace=root), found)
+        parts_found = mapped(partial(_tried, trace=root), found, executor)
         for done, (file, part) in enumerate(zip(found, parts_found, strict=True)):
             if isinstance(part, Part):
-                spill.put(part.events)
-                parts.append(replace(part, events=part.events.clear()))
+                parts.append(part)
             else:
                 problems.append((file, part))
             if progress:
                 progress(done + 1, len(found))
         if not parts:
-            raise _refusal(path, problems) if problems else _vanished(path)
+            raise refusal(path, problems) if problems else vanished(path)
         notes = tuple(
-            Note(shown_name(file.name), _sentence(file, error)) for file, error in problems
+            Note(shown_name(file.name), left_out(file, error)) for file, error in problems
         )
-        parts = [replace(p, events=e) for p, e in zip(parts, spill.frames(), strict=True)]
         folder = path.parent if path.is_file() else path
         trace = _with_samples(assemble(parts, notes), folder, parts)
         if not trace.processes["events"].sum():
-            raise EmptyTrace(
-                f"'{shown_name(path)}' holds {len(found)} recorded processes, but not one event: "
-                "check that the recorded program did any work after tl.start()."
-            )
+            raise no_events(path, len(found))
         return trace.with_(path=path)
-
-
-def _recordings(path: Path) -> list[Path]:
-    """List files and segment folders; segments whose conversion is done are left out."""
-    if path.is_file() or path.name.endswith(SEGMENTS_SUFFIX):
-        return [path] if path.name.endswith((TRACE_SUFFIX, *_UNFINISHED)) else []
-    try:
-        entries = sorted(path.iterdir())
-    except OSError:
-        return []
-    visible = [entry for entry in entries if not entry.name.startswith(".")]
-    files = [entry for entry in visible if entry.name.endswith(TRACE_SUFFIX)]
-    converted = {file.name.removesuffix(TRACE_SUFFIX) for file in files}
-    live = [
-        entry
-        for entry in visible
-        if entry.name.endswith(_UNFINISHED) and entry.stem not in converted
-    ]
-    return sorted(files + live)
 
 
 def _tried(path: Path, trace: Path | None) -> Part | Exception:
@@ -135,22 +107,34 @@ def _tried(path: Path, trace: Path | None) -> Part | Exception:
         if trace is not None:
             check_inside(path, trace)
         return _read(path)
-    except _DAMAGE as error:
+    except DAMAGE as error:
         return error
 
 
 def _read(path: Path) -> Part:
-    if path.name.endswith(_UNFINISHED):
+    if path.name.endswith(UNFINISHED):
         return _read_segments(path)
     if not path.is_file():
         raise NotATrace("it is not a file")
-    return _part(shown_name(path.name), read_arrow(path))
+    recording = read_arrow(path, _OUTLINED)
+    return replace(_part(path, recording), table=None)
 
 
-def _part(file: str, recording: Recording, *, running: bool = False) -> Part:
-    check_side(recording.side)
-    events, unusable = usable_events(recording)
-    return Part(file, recording.side, events, unusable, recording.cut, running)
+def _part(path: Path, recording: Recording, *, running: bool = False) -> Part:
+    side = recording.side
+    check_side(side)
+    columns, unusable = usable_columns(recording)
+    tracks = [row.index for row in side.threads if row.in_flight]
+    return Part(
+        file=shown_name(path.name),
+        side=side,
+        outline=outline(columns, tracks),
+        path=path,
+        table=recording.table,
+        unusable=unusable,
+        cut=recording.cut,
+        running=running,
+    )
 
 
 def _read_segments(place: Path) -> Part:
@@ -176,33 +160,7 @@ def _read_segments(place: Path) -> Part:
     if own and same_host and not running and os.access(place.parent, os.W_OK):
         with suppress(OSError):  # a full disk, or another reader converts it now: we have it
             name = segments.convert(place).name
-    return _part(shown_name(name), Recording(table, side), running=running)
-
-
-def _sentence(path: Path, error: Exception) -> str:
-    """Return one sentence on which file was left out and why."""
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return f"'{shown_name(path.name)}' was left out: {reason.rstrip('.')}."
-
-
-def _vanished(path: Path) -> TraceNotFound:
-    """Build the error for a trace that was there a moment ago."""
-    return TraceNotFound(
-        f"Nothing is left in '{shown_name(path)}': its recordings were there when it was opened, and "
-        "have been moved or removed since; open it where it is now."
-    )
-
-
-def _refusal(path: Path, problems: list[tuple[Path, Exception]]) -> TraceLensError:
-    """Build the error for a path of which nothing can be read."""
-    newer = next((error for _, error in problems if isinstance(error, NewerVersion)), None)
-    file, error = problems[0]
-    first = _sentence(file, newer or error).removesuffix(".")
-    kind = NewerVersion if newer else NotATrace
-    count = len(problems)
-    return kind(
-        f"None of the {count} recordings in '{shown_name(path)}' can be read; the first: {first}."
-    )
+    return _part(place.with_name(name), Recording(table, side), running=running)
 
 
 def _with_samples(trace: Trace, folder: Path, parts: list[Part]) -> Trace:

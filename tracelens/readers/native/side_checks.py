@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Final
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_type_hints
 
 from tracelens.errors import NotATrace
 from tracelens.model.fmt import shown_name
@@ -11,10 +12,12 @@ from tracelens.schema.side import ClockReading, Communicator, Kept, Past, Proces
 from tracelens.schema.vocabulary import MOST_RANKS, ROLES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tracelens.schema.side import SideTables
 
+_BEYOND: Final = 2**63  # of 64 bits
 _SMALL: Final = 2**31  # what the trace's columns hold; all else has 64 bits
 _LIMITS: Final[dict[str, int]] = {  # exclusive
     "Process.rank": MOST_RANKS,
@@ -30,11 +33,9 @@ _LIMITS: Final[dict[str, int]] = {  # exclusive
 }
 _MAY_BE_NEGATIVE: Final = ("ClockReading.offset_ns", "ClockReading.wall_ns")
 _MAX_TEXT: Final = 10_000
+_FEW: Final = 32  # tables of communicators that are known to be sound
+_Row: TypeAlias = "Process | Thread | Communicator | ClockReading | Retention | Kept | Past"
 _ROWS: Final = (Process, Retention, Thread, Kept, Past, Communicator, ClockReading)
-# Fields and the texts of their types, such as ``int | None`` or ``list[int]``, as the source has them.
-_TYPES: Final[dict[type, tuple[tuple[str, str], ...]]] = {
-    row: tuple((part.name, str(part.type)) for part in fields(row)) for row in _ROWS
-}
 
 
 def check_inside(path: Path, trace: Path) -> None:
@@ -43,6 +44,8 @@ def check_inside(path: Path, trace: Path) -> None:
     Raises:
         NotATrace: it is one, or a link that leads nowhere.
     """
+    if path.parent == trace and not path.is_symlink():
+        return
     try:
         real = path.resolve(strict=True)
     except (OSError, RuntimeError) as error:
@@ -73,62 +76,118 @@ def check_side(side: SideTables) -> None:
     Raises:
         NotATrace: naming the first such value.
     """
-    rows: list[Process | Thread | Communicator | ClockReading | Retention | Kept | Past] = [
+    rows: list[_Row] = [
         side.process,
         side.retention,
         *side.threads,
         *side.kept,
         *side.past,
     ]
-    for row in [*rows, *side.communicators, *side.clocks]:
-        for name, kind in _TYPES[type(row)]:
-            _check(f"{type(row).__name__}.{name}", getattr(row, name), kind)
+    for row in [*rows, *side.clocks]:
+        _check_row(row)
+    _check_communicators(_Identity(side.communicators))
     if side.process.role not in ROLES:
         raise _wrong("role", side.process.role)
+    for sentence in side.notes:
+        if not _is_text(sentence):
+            raise _wrong("notes", sentence)
     for reason, count in [*side.dropped.items(), *side.thinned.items()]:
-        _check(str(reason), count, "int")
+        if not _fits(0, _BEYOND, count):
+            raise _wrong(str(reason), count)
 
 
-def _check(name: str, value: Any, kind: str) -> None:
-    """Check one value against the text of its type, such as ``int | None`` or ``list[int]``."""
-    if value is None and "None" in kind:
-        return
+class _Identity:
+    """A table that is equal to itself alone; files with the same text of a table share it."""
+
+    def __init__(self, rows: tuple[Communicator, ...]) -> None:
+        self.rows = rows
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and other.rows is self.rows
+
+    def __hash__(self) -> int:
+        return id(self.rows)
+
+
+@lru_cache(_FEW)
+def _check_communicators(table: _Identity) -> None:
+    for row in table.rows:
+        _check_row(row)
+
+
+def _check_row(row: _Row) -> None:
+    for name, is_good in _CHECKS[type(row)]:
+        value = getattr(row, name)
+        if not is_good(value):
+            raise _wrong(f"{type(row).__name__}.{name}", value)
+
+
+def _check_of(name: str, kind: str) -> Callable[[Any], bool]:
+    """Return what tells good values, by the text of their type: ``int | None``, ``list[int]``."""
     if kind.startswith("dict"):
-        good = isinstance(value, dict)
+        good: Callable[[Any], bool] = _is_dict
     elif kind.startswith("list"):
-        good = isinstance(value, list) and _all_fit(name, value)
+        good = partial(_all_fit, *_range_of(name))
     elif "bool" in kind:
-        good = isinstance(value, bool)
+        good = _is_bool
     elif "int" in kind:
-        good = _fits(name, value)
+        good = partial(_fits, *_range_of(name))
     else:
-        good = isinstance(value, str) and len(value) <= _MAX_TEXT and _is_whole(value)
-    if not good:
-        raise _wrong(name, value)
+        good = _is_text
+    return partial(_is_none_or, good) if "None" in kind else good
 
 
-def _all_fit(name: str, values: list[Any]) -> bool:
-    """Check a list, which may name thousands of ranks, by its extremes."""
-    return {*map(type, values)} <= {int} and all(
-        _fits(name, end) for end in (min(values, default=0), max(values, default=0))
-    )
+def _range_of(name: str) -> tuple[int, int]:
+    limit = _LIMITS.get(name, _BEYOND)
+    return (-limit if name in _MAY_BE_NEGATIVE else 0), limit
 
 
-def _is_whole(text: str) -> bool:
-    """Return whether a text can be encoded in UTF-8: JSON can spell lone surrogates, which cannot."""
+def _is_none_or(good: Callable[[Any], bool], value: Any) -> bool:
+    return value is None or good(value)
+
+
+def _is_dict(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_text(value: Any) -> bool:
+    """Return whether it is a text that can be encoded: JSON can spell lone surrogates, which cannot."""
+    if not isinstance(value, str) or len(value) > _MAX_TEXT:
+        return False
     try:
-        text.encode()
+        value.encode()
     except UnicodeEncodeError:
         return False
     return True
 
 
-def _fits(name: str, value: Any) -> bool:
-    if not isinstance(value, int) or isinstance(value, bool):
-        return False
-    limit = _LIMITS.get(name, 2**63)
-    return (-limit if name in _MAY_BE_NEGATIVE else 0) <= value < limit
+def _all_fit(least: int, limit: int, values: Any) -> bool:
+    """Check a list, which may name thousands of ranks, by its extremes."""
+    return (
+        isinstance(values, list)
+        and {*map(type, values)} <= {int}
+        and least <= min(values, default=least)
+        and max(values, default=least) < limit
+    )
+
+
+def _fits(least: int, limit: int, value: Any) -> bool:
+    return type(value) is int and least <= value < limit
 
 
 def _wrong(name: str, value: Any) -> NotATrace:
     return NotATrace(f"its TraceLens metadata is damaged ({name} is {value!r:.100})")
+
+
+# What tells good values of each field of a row of side tables.
+_CHECKS: Final[dict[type, tuple[tuple[str, Callable[[Any], bool]], ...]]] = {
+    row: tuple(
+        (part.name, _check_of(f"{row.__name__}.{part.name}", str(get_type_hints(row)[part.name])))
+        for part in fields(row)
+    )
+    for row in _ROWS
+}

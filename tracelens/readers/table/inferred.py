@@ -259,13 +259,17 @@ def _step_note(sentence: str) -> Note:
 
 
 def match_collectives(frame: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
-    """Complete `communicator`, `seq` and `status` of the workers' collectives."""
+    """Complete `communicator`, `seq` and `status` of the workers' collectives.
+
+    What has no number and estimated times has no order that would match it.
+    """
     called = (
         (pl.col("kind") == "reduction")
         & pl.col("op").cast(pl.String).is_in(COLLECTIVES)
         & (pl.col("role") == "worker")
     )
     frame = _completed(frame, called)
+    called &= pl.col("seq").is_not_null() | (pl.col("status") != "estimated")
     calls = frame.with_row_index("row").filter(called)
     parts = []
     groups_of: dict[str, list[str]] = {}

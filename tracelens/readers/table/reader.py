@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tracelens.errors import InvalidArgument, NotATrace
-from tracelens.model.trace import EVENT_COLUMNS, Note, Trace
+from tracelens.model.trace import CLOCK_COLUMNS, EVENT_COLUMNS, Note, Trace
+from tracelens.readers.base import LONGEST_NS
 from tracelens.readers.table import inferred
 from tracelens.readers.table.cells import gather
 from tracelens.readers.table.columns import fitted
@@ -30,11 +32,14 @@ from tracelens.readers.table.rows import (
     without_repeats,
 )
 from tracelens.schema.arrow import mapped
-from tracelens.schema.side import METADATA_KEY
+from tracelens.schema.json_text import loads
+from tracelens.schema.side import CONVERSION_KEY, METADATA_KEY
+from tracelens.schema.vocabulary import SUMMED_UP
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
+    from concurrent.futures import Executor
 
     from tracelens.readers.base import Progress
     from tracelens.readers.table.naming import Plan
@@ -222,10 +227,13 @@ class TableReader:
         """Return whether a file is a table by its name or its content."""
         return is_table(path)
 
-    def read(self, path: Path, progress: Progress | None = None) -> Trace:
-        """Read a file."""
+    def read(
+        self, path: Path, progress: Progress | None = None, _executor: Executor | None = None
+    ) -> Trace:
+        """Read a file, which one process does."""
         with _damage_named(path):
             trace = build(scan(path), self.renaming, path.name, one_clock=self.one_clock)
+            trace = _with_facts(trace, path)
         if progress:
             progress(1, 1)
         return trace.with_(path=path)
@@ -233,6 +241,32 @@ class TableReader:
     def take(self, table: Any) -> Trace:
         """Read a frame, an Arrow table or a mapping of columns."""
         return build(from_object(table), self.renaming, "", one_clock=self.one_clock)
+
+
+def _with_facts(trace: Trace, path: Path) -> Trace:
+    """Add what a conversion left in a Parquet file: its notes, and how sure its clock is."""
+    if not _begin(path).startswith(_PARQUET):
+        return trace
+    try:
+        facts = loads((pq.read_metadata(path).metadata or {}).get(CONVERSION_KEY, b"{}"))
+    except (OSError, ValueError, pa.ArrowException):
+        return trace
+    if not isinstance(facts, dict):
+        return trace
+    sentences = facts.get("notes") if isinstance(facts.get("notes"), list) else []
+    notes = [Note("", " ".join(s.split()), "chosen") for s in sentences or () if isinstance(s, str)]
+    window_ns, summed_up = (_count(facts.get(name)) for name in ("window_ns", "summed_up"))
+    common = {"process": 0, "method": "common", "monotonic_ns": 0, "window_ns": window_ns}
+    reading = pl.DataFrame([common] if window_ns else [], schema=CLOCK_COLUMNS)
+    return trace.with_(
+        clocks=pl.concat([trace.clocks, reading]),
+        notes=(*trace.notes, *notes),
+        dropped=trace.dropped | ({SUMMED_UP: summed_up} if summed_up else {}),
+    )
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and 0 < value < LONGEST_NS else 0
 
 
 @contextmanager

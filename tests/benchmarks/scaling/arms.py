@@ -1,0 +1,164 @@
+"""The arms of the benchmark: each measures a kind of run and judges the bounds that are about it."""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+from benchmarks.published import table
+from benchmarks.scaling.bounds import Bound, Section, spread
+from benchmarks.scaling.cost import GIB
+from benchmarks.scaling.rounds import Bench, Rounds, supports
+from benchmarks.scaling.runs import Size, written_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from benchmarks.scaling.cost import Cost
+
+__all__ = ["hundred_million", "many_files", "whole_report"]
+
+MEMORY: Final = "1GiB"
+WORKERS: Final = (1, 8, 64, 512)
+MOST_OPEN: Final = 64
+_MEGABYTE: Final = 1e6
+_BILLION: Final = 1e9
+_COSTS: Final = ("command", "CPU s", "wall s", "peak GiB", "files open at once")
+
+
+def whole_report(bench: Bench) -> Section:
+    """Measure the report of 17 million events of 512 ranks, `info`, and the second verb."""
+    size = bench.size("512x1000", "32x60")
+    trace = bench.trace(size)
+    found = bench.measure(trace)
+    section = _opened(size, trace, found)
+    judged = not bench.quick
+    over = Bound("the whole report: CPU time over the floor", 10, "x", note="aim 7")
+    section.judge(over, found.over_floor(), judged=judged)
+    memory = Bound("memory of its processes", 0.8, "GiB")
+    section.judge(memory, _peaks(found.first, GIB), judged=judged)
+    section.judge(Bound("`tracelens info`: CPU time", 1.5, "s"), _cpu(found.info), judged=judged)
+    info = Bound("`tracelens info`: memory", 250, "MB")
+    section.judge(info, _peaks(found.info, _MEGABYTE), judged=judged)
+    second = Bound("the same report as the second verb: CPU time of the first one's", 15, "%")
+    section.judge(second, found.second_share(), judged=judged)
+    equal = Bound.yes("the second report equals the first, byte for byte")
+    section.judge(equal, [float(found.equal)], judged=True)
+    return section
+
+
+def many_files(bench: Bench) -> Section:
+    """Measure what files cost: many ranks of few steps."""
+    size = bench.size("4096x46", "128x46")
+    trace = bench.trace(size)
+    found = bench.measure(trace, second=False)
+    section = _opened(size, trace, found)
+    judged = not bench.quick
+    section.judge(Bound("the whole report: CPU time", 10, "s"), _cpu(found.first), judged=judged)
+    both = [max(a.files, b.files) for a, b in zip(found.first, found.info, strict=True)]
+    files = Bound("files of the trace open at once, in all processes", MOST_OPEN, "")
+    section.judge(files, both, judged=judged)
+    section.judge(Bound("`tracelens info`: CPU time", 3, "s"), _cpu(found.info), judged=judged)
+    return section
+
+
+def hundred_million(bench: Bench) -> Section:
+    """Measure 10^8 events, how costs grow from 10^6 on, and what 10^9 would take."""
+    size, small = bench.size("512x5919", "32x120"), bench.size("512x59", "32x24")
+    trace = bench.trace(size)
+    limited = supports("--memory")
+    options = ("--memory", MEMORY) if limited else ()
+    found = bench.measure(trace, *options)
+    section = _opened(size, trace, found)
+    judged = not bench.quick
+    over = Bound("the whole report: CPU time over the floor", 15, "x")
+    section.judge(over, found.over_floor(), judged=judged)
+    memory = Bound(f"memory of its processes with `--memory {MEMORY}`", 1.2, "GiB")
+    without = "" if limited else "this version has no --memory: measured without"
+    section.judge(memory, _peaks(found.first, GIB), judged=judged, why=without)
+    section.judge(Bound("`tracelens info`: CPU time", 2, "s"), _cpu(found.info), judged=judged)
+    start = bench.measure(bench.trace(Size(8, 20)), second=False, info=False)
+    fewer = bench.measure(bench.trace(small), *options, second=False, info=False)
+    bound = Bound(
+        f"growth from {small.events / 1e6:.2g} M events: exponent of the CPU time", 1.05, ""
+    )
+    section.judge(bound, _exponents(start, fewer, found, size.events / small.events), judged=judged)
+    section.texts.append(
+        f"The exponent is that of CPU time beyond the report of 8 ranks x 20 steps "
+        f"({spread(_cpu(start.first), 's')}), which is all start; {small.title}: "
+        f"{spread(_cpu(fewer.first), 's')}."
+    )
+    section.texts.append(_billion(bench, found, start, size))
+    return section
+
+
+def _exponents(start: Rounds, small: Rounds, large: Rounds, growth: float) -> list[float]:
+    """Return by what power of the number of events the CPU time grows, a value a round."""
+    begin = median(_cpu(start.first))
+    pairs = zip(_cpu(small.first), _cpu(large.first), strict=True)
+    return [math.log((b - begin) / (a - begin)) / math.log(growth) for a, b in pairs]
+
+
+def _billion(bench: Bench, large: Rounds, start: Rounds, size: Size) -> str:
+    """Say what 10^9 events would take N workers: a real run of a part, and arithmetic."""
+    part = bench.size("64x7398", "8x200")
+    found = bench.measure(bench.trace(part), info=False)
+    begin = median(_cpu(start.first))
+    maps = median(a.cpu - b.cpu for a, b in zip(found.first, found.second, strict=True))
+    merge = median(_cpu(large.second)) - begin
+    first, second = (spread(_cpu(costs), "s") for costs in (found.first, found.second))
+    lead = (
+        f"**10^9 events**, 4,096 ranks x 7,398 steps, from a real run of 64 of their files "
+        f"({part.title}): {first} of CPU time as the first verb, {second} as the second."
+    )
+    if maps < begin / 2:
+        return f"{lead} This version keeps nothing between verbs: its maps cannot be seen apart."
+    whole_maps = maps * _BILLION / part.events
+    whole_merge = merge * _BILLION / size.events
+    speed = written_bytes(bench.trace(part)) / maps / _MEGABYTE
+    rows = [
+        [str(n), f"{(begin + whole_maps / n + whole_merge) / 60:.1f}", f"{n * speed:.0f}"]
+        for n in WORKERS
+    ]
+    head = ("workers", "minutes", "MB/s read by all")
+    assumed = (
+        f"What the second verb does no more is the maps: {whole_maps:.0f} s for all files, shared "
+        f"evenly by the workers, each with a core of its own and files that come as fast as the last "
+        f"column says. What it still does is the merge, in one process: {merge:.1f} s for "
+        f"{size.title}, taken to grow with ranks x steps ({_BILLION / size.events:.1f} times as "
+        f"many): {whole_merge:.0f} s. {begin:.1f} s are start."
+    )
+    return f"{lead}\n\n{table('10^9 events, computed', head, rows)}\n\n{assumed}"
+
+
+def _opened(size: Size, trace: Path, found: Rounds) -> Section:
+    """Begin a section with what every arm shows: costs, and that the report is right."""
+    written = written_bytes(trace)
+    section = Section(f"{size.title}, {written / _MEGABYTE:.0f} MB")
+    named = {"floor": found.floor, "`tracelens analyze`": found.first}
+    named |= {"the same again": found.second, "`tracelens info`": found.info}
+    rows = [_costs(name, costs) for name, costs in named.items() if costs]
+    section.texts.append(table("What each takes", _COSTS, rows))
+    right = Bound.yes("the report's first finding is the planted rank")
+    section.judge(right, [float(found.finds(size))], judged=True)
+    return section
+
+
+def _costs(name: str, costs: list[Cost]) -> list[str]:
+    columns: list[Callable[[Cost], float]] = [
+        lambda cost: cost.cpu,
+        lambda cost: cost.wall,
+        lambda cost: cost.peak / GIB,
+        lambda cost: cost.files,
+    ]
+    return [name, *(spread([column(cost) for cost in costs]) for column in columns)]
+
+
+def _cpu(costs: list[Cost]) -> list[float]:
+    return [cost.cpu for cost in costs]
+
+
+def _peaks(costs: list[Cost], unit: float) -> list[float]:
+    return [cost.peak / unit for cost in costs]

@@ -1,0 +1,142 @@
+"""Runs the floor and our verbs on a trace, in turns, each a process of its own.
+
+A round is: the floor; a report of a trace beside which nothing is kept; a report of the same trace
+again, which may use what the first one kept; `info`. Ratios are taken within a round, so a machine that
+is slow for a while is slow for both sides. The trace is in the page cache: the floor has read it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from benchmarks.scaling.cost import Cost, measured
+from benchmarks.scaling.runs import Size, apart, forget, made
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["TRACELENS", "Bench", "Rounds", "say", "supports"]
+
+_FLOOR: Final = Path(__file__).with_name("floor.py")
+TRACELENS: Final = (sys.executable, "-m", "tracelens")
+_REPORT: Final = ("--format", "json")
+
+
+@functools.cache
+def supports(option: str) -> bool:
+    """Return whether this version's `tracelens analyze` has an option."""
+    command = [*TRACELENS, "analyze", "--help"]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return option in shown
+
+
+@dataclass
+class Rounds:
+    """What the rounds took, a cost a round; the last report; whether every second one was equal."""
+
+    floor: list[Cost] = field(default_factory=list)
+    first: list[Cost] = field(default_factory=list)
+    second: list[Cost] = field(default_factory=list)
+    info: list[Cost] = field(default_factory=list)
+    report: bytes = b""
+    equal: bool = True
+
+    def over_floor(self) -> list[float]:
+        """Return the report's CPU time as a multiple of the floor's."""
+        return [a.cpu / b.cpu for a, b in zip(self.first, self.floor, strict=True)]
+
+    def second_share(self) -> list[float]:
+        """Return the second report's CPU time in % of the first's."""
+        return [100 * b.cpu / a.cpu for a, b in zip(self.first, self.second, strict=True)]
+
+    def finds(self, size: Size) -> bool:
+        """Return whether the report's first finding is what was planted."""
+        found = json.loads(self.report)["findings"]
+        straggler = {"kind": "straggler", "ranks": [size.slow_rank], "phase": "backprop"}
+        return bool(found) and straggler.items() <= found[0].items()
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where runs are, how often everything is measured, and whether of small runs, which is `quick`."""
+
+    folder: Path
+    rounds: int
+    quick: bool = False
+
+    def size(self, full: str, quick: str) -> Size:
+        """Choose a size."""
+        return Size.parse(quick if self.quick else full)
+
+    def trace(self, size: Size) -> Path:
+        """Return a run's trace, written if it was not there."""
+        return made(size, self.folder)
+
+    @property
+    def cache(self) -> Path:
+        """The user's cache, as the measured processes see it."""
+        return self.folder / "cache"
+
+    @property
+    def output(self) -> Path:
+        """Where what they print goes."""
+        return self.folder / "output.json"
+
+    def forget(self, trace: Path) -> None:
+        """Make the next verb the first one."""
+        forget(trace, self.cache)
+
+    def floor(self, trace: Path) -> Cost:
+        """Measure the floor."""
+        return measured([sys.executable, str(_FLOOR), str(trace)], self.output)
+
+    def verb(
+        self,
+        verb: str,
+        trace: Path,
+        *arguments: str,
+        launcher: Sequence[str] = TRACELENS,
+        **env: str,
+    ) -> Cost:
+        """Measure a verb of ours."""
+        command = [*launcher, verb, str(trace), *arguments]
+        return measured(command, self.output, trace=trace, environment=apart(self.cache, **env))
+
+    def analyze(
+        self, trace: Path, *arguments: str, launcher: Sequence[str] = TRACELENS, **env: str
+    ) -> Cost:
+        """Measure a report, as JSON."""
+        return self.verb("analyze", trace, *_REPORT, *arguments, launcher=launcher, **env)
+
+    def measure(
+        self, trace: Path, *arguments: str, second: bool = True, info: bool = True
+    ) -> Rounds:
+        """Measure everything round by round; `arguments` go to the reports."""
+        found = Rounds()
+        for number in range(self.rounds):
+            found.floor.append(self.floor(trace))
+            say(f"round {number + 1}, floor ", found.floor)
+            self.forget(trace)
+            found.first.append(self.analyze(trace, *arguments))
+            found.report = self.output.read_bytes()
+            say("         first ", found.first)
+            if second:
+                found.second.append(self.analyze(trace, *arguments))
+                found.equal &= self.output.read_bytes() == found.report
+                say("         second", found.second)
+            if info:
+                found.info.append(self.verb("info", trace))
+                say("         info  ", found.info)
+        return found
+
+
+def say(what: str, costs: list[Cost]) -> None:
+    """Print the last of some costs at once."""
+    sys.stdout.write(f"  {what} {costs[-1]}\n")
+    sys.stdout.flush()

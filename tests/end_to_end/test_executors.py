@@ -1,0 +1,186 @@
+"""Whoever does the work, the report is the same byte for byte: threads, processes, MPI ranks, Dask."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import pytest
+from support.launch.mpi import MPIEXEC
+
+from tracelens.errors import InvalidArgument
+from tracelens.parallel import mapped, opened
+from tracelens.simulator.synthetic import Fault, Scenario, random_clocks, write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+LIMIT_S = 120
+SLOW = Scenario(
+    ranks=6,
+    ranks_per_host=2,
+    steps=60,
+    clocks=random_clocks(3),
+    faults=(Fault("backprop", (4,), factor=1.5),),
+)
+
+
+@pytest.fixture(scope="module")
+def run_of_six(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("six") / "run"
+    write(SLOW, folder)
+    return folder
+
+
+def analyzed(folder: Path, *executor: str, launcher: tuple[str, ...] = ()) -> bytes:
+    """Analyze in a program of its own; its kept report, if any, is not what is looked at."""
+    command = [*launcher, "-m", "tracelens", "analyze", str(folder), "--format", "json", *executor]
+    done = subprocess.run(
+        command if launcher else [sys.executable, *command],
+        capture_output=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def in_threads(run_of_six: Path) -> bytes:
+    report = analyzed(run_of_six, "--again")
+    assert b'"straggler"' in report
+    return report
+
+
+def test_processes(run_of_six: Path, in_threads: bytes) -> None:
+    """Two processes of this machine."""
+    assert analyzed(run_of_six, "--again", "--executor", "processes:2") == in_threads
+
+
+def test_mpi_ranks(run_of_six: Path, in_threads: bytes) -> None:
+    """Two ranks work, a third one merges what they found."""
+    ranks = (str(MPIEXEC), "-n", "3", sys.executable, "-m", "mpi4py.futures")
+    assert analyzed(run_of_six, "--again", "--executor", "mpi", launcher=ranks) == in_threads
+
+
+def test_a_single_mpi_rank(run_of_six: Path) -> None:
+    """Without other ranks nobody would work, and it is said how to start some."""
+    command = [
+        sys.executable,
+        "-m",
+        "tracelens",
+        "analyze",
+        str(run_of_six),
+        "--again",
+        "--executor",
+        "mpi",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 2
+    assert "mpiexec -n N" in done.stderr
+
+
+@pytest.fixture
+def dask() -> Iterator[str]:
+    """Start a scheduler and two workers, as a cluster would."""
+    here = ("--host=127.0.0.1", "--no-dashboard")
+    with _Program("distributed.cli.dask_scheduler", "--port=0", *here) as scheduler:
+        address = scheduler.said(r"tcp://(127\.0\.0\.1:\d+)")
+        worker = ("distributed.cli.dask_worker", address, "--nthreads=1", "--no-nanny", *here)
+        with _Program(*worker) as one, _Program(*worker) as other:
+            one.said("Registered to")
+            other.said("Registered to")
+            yield address
+
+
+def test_dask_workers(run_of_six: Path, in_threads: bytes, dask: str) -> None:
+    """Two workers of a real Dask cluster."""
+    assert analyzed(run_of_six, "--again", "--executor", f"dask://{dask}") == in_threads
+
+
+def test_nobody_answers() -> None:
+    """Where no scheduler is, that is said, with its address."""
+    with pytest.raises(InvalidArgument, match=r"127\.0\.0\.1:9"), opened("dask://127.0.0.1:9"):
+        pass
+
+
+@pytest.mark.parametrize(
+    "spec", ["processes", "processes:0", "processes:-1", "dask:host", "mpi:2", "x"]
+)
+def test_no_such_executor(spec: str) -> None:
+    """An executor that there is not is a sentence with those that there are."""
+    with pytest.raises(InvalidArgument, match="processes:N"), opened(spec):
+        pass
+
+
+@dataclass(frozen=True)
+class Doing:
+    """Something to be done; whoever is not `parent` dies of it if `deadly`."""
+
+    number: int
+    parent: int
+    deadly: bool = False
+
+    def done(self) -> int:
+        if self.deadly and os.getpid() != self.parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.number
+
+
+def test_a_worker_that_dies() -> None:
+    """What a killed worker was to do is done again, and nothing is lost or out of order."""
+    things = [Doing(number, os.getpid(), deadly=number == 7) for number in range(20)]
+    with opened("processes:2") as executor:
+        assert list(mapped(Doing.done, things, executor)) == list(range(20))
+
+
+def test_an_error_is_raised() -> None:
+    """What fails for a reason of its own is not tried again, but told."""
+    with opened("processes:2") as executor, pytest.raises(ZeroDivisionError):
+        list(mapped(_inverse, [1, 0, 2], executor))
+
+
+def _inverse(number: int) -> float:
+    return 1 / number
+
+
+class _Program:
+    """A Python module that runs beside the test, and what it says."""
+
+    def __init__(self, module: str, *arguments: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        assert self._process.stdout
+        self._process.stdout.close()
+
+    def said(self, pattern: str) -> str:
+        """Wait until it says something, and return its first group, or all of it."""
+        assert self._process.stdout
+        until, lines = time.monotonic() + 60, []
+        for line in self._process.stdout:
+            lines.append(line)
+            if found := re.search(pattern, line):
+                return found[found.re.groups]
+            assert time.monotonic() < until, "".join(lines)
+        raise AssertionError("".join(lines))

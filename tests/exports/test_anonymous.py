@@ -1,0 +1,202 @@
+"""No name of a host, a user, a job or a path is left in any byte of what is written without names."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.runs.traces import call, span, trace_of
+from support.samples import SAMPLES
+
+import tracelens
+from tracelens.analyses import analyze
+from tracelens.cli import main
+from tracelens.exports.anonymous import Replacements
+from tracelens.exports.content import of_trace
+from tracelens.exports.native import save
+from tracelens.load import prepare
+from tracelens.model.trace import SAMPLE_COLUMNS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tracelens.model.trace import Trace
+
+HOSTS: Final = ("trn-node7.cluster.example", "trn-node8.cluster.example")
+# What must not be found again, in any case of letters.
+SECRETS: Final = (
+    *("trn-node7", "trn-node8", "cluster.example"),
+    *("aliceb", "zed", "secret-project", "corpus", "my scripts", "train_llm", "10.1.2.3"),
+)
+FRAMES: Final = (
+    "<module> (/home/aliceb/secret-project/train_llm.py:90)",
+    "load (/home/aliceb/my scripts/loader.py:7)",
+    "forward (secret-project/train_llm.py:12)",
+    "_run_code (<frozen runpy>:88)",
+)
+NAMES: Final = (
+    "read /scratch/corpus/shard-1.bin",
+    "copy C:\\Users\\aliceb\\corpus",
+    "fetch from trn-node8",
+    "of aliceb",
+    "zed's step",
+    "send to 10.1.2.3",
+    "encoder/layer.0",
+)
+
+
+@pytest.fixture
+def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A trace folder with names wherever the format has room for them, converted by user zed."""
+    monkeypatch.setenv("LOGNAME", "zed")
+    rows = []
+    for rank in range(2):
+        for step in range(6):
+            begin = 1_000_000 * step
+            rows.append(span(rank, "step", begin, begin + 900_000, step=step))
+            for number, name in enumerate(NAMES):
+                start = begin + 100_000 * number
+                rows.append(span(rank, "user", start, start + 90_000, name, depth=1, step=step))
+            rows.append(call(rank, step, begin + 800_000, begin + 890_000, step=step))
+    trace = prepare(
+        trace_of(rows, ranks=2, host=list(HOSTS), clock_domain=list(HOSTS), job=["aliceb-llm"] * 2)
+    )
+    samples = pl.DataFrame(
+        [(0, 0, 100, "aliceb's worker of /scratch/corpus", 5, 900, list(FRAMES))],
+        schema=SAMPLE_COLUMNS,
+        orient="row",
+    )
+    threads = trace.threads.with_columns(name=pl.lit("loader of /home/aliceb/corpus"))
+    groups = trace.communicators.with_columns(name=pl.lit("tcp://trn-node7.cluster.example:29500"))
+    place = tmp_path / "secret-project"
+    save(
+        of_trace(trace.with_(samples=samples, threads=threads, communicators=groups)),
+        place,
+    )
+    return place
+
+
+def _bytes_of(place: Path) -> Iterator[bytes]:
+    """Yield every file as it is, and every Arrow and Parquet file once more without compression."""
+    for file in [place] if place.is_file() else sorted(place.rglob("*")):
+        if file.is_file():
+            yield file.name.encode()
+            yield file.read_bytes()
+            table = _table(file)
+            if table is not None:
+                sink = pa.BufferOutputStream()
+                with pa.ipc.new_file(sink, table.schema) as out:
+                    out.write_table(table.unify_dictionaries())
+                yield sink.getvalue().to_pybytes()
+
+
+def _table(file: Path) -> pa.Table | None:
+    if file.suffix == ".parquet":
+        metadata = pq.read_metadata(file).metadata or {}
+        return pq.read_table(file).replace_schema_metadata(metadata)
+    if file.suffix != ".arrow":
+        return None
+    content = pa.py_buffer(file.read_bytes())
+    if file.parent.name == "samples":
+        return pa.ipc.open_stream(content).read_all()
+    return pa.ipc.open_file(content).read_all()
+
+
+def _found(place: Path) -> set[str]:
+    content = b"\n".join(_bytes_of(place)).lower()
+    return {secret for secret in SECRETS if secret.encode() in content}
+
+
+@pytest.mark.parametrize("to", ["native", "parquet", "perfetto", "csv"])
+def test_no_name_is_left(
+    to: str, named: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In any byte, compressed or not; while without the option nearly all of them are there."""
+    monkeypatch.chdir(tmp_path)
+    for options in ([], ["--anonymize"]):
+        assert main(["convert", str(named), "--to", to, *options]) == 0
+    plain, anonymous = sorted(
+        (entry for entry in tmp_path.iterdir() if entry != named),
+        key=lambda entry: entry.name.startswith("run"),
+    )
+    assert anonymous.name.startswith("run")
+    assert _found(anonymous) == set()
+    expected = {"trn-node7", "aliceb", "corpus", "zed", "10.1.2.3"}
+    assert expected <= _found(plain)
+
+
+def test_the_same_name_is_replaced_alike(named: Path, tmp_path: Path) -> None:
+    """Hosts, files and users keep apart what was apart, and kinds and other names stay."""
+    out = tmp_path / "out"
+    assert main(["convert", str(named), "--to", "native", "--anonymize", "--out", str(out)]) == 0
+    trace = tracelens.open(out)
+    assert trace.processes["host"].to_list() == ["host-0", "host-1"]
+    assert trace.processes["job"].unique().to_list() == ["job-0"]
+    names = set(trace.events.select(pl.col("name").cast(pl.String)).collect()["name"])
+    assert {"fetch from host-1", "of user-0", "user-1's step", "encoder/layer.0"} <= names
+    (frames,) = trace.samples["frames"].to_list()
+    files = [re.search(r"\((path-\d+):\d+\)", frame) for frame in frames[:3]]
+    assert len({match[1] for match in files if match}) == 3
+    assert frames[3] == FRAMES[3]
+    assert [frame.partition(" ")[0] for frame in frames] == [
+        "<module>",
+        "load",
+        "forward",
+        "_run_code",
+    ]
+    (group,) = trace.communicators["name"].unique()
+    (thread,) = trace.threads["name"].unique()
+    assert group.startswith("path-")
+    assert thread.startswith("loader of path-")
+
+
+@pytest.mark.parametrize("sample", ["mpi-sampled", "mpi-slow-link", "ddp-slow-network"])
+def test_findings_stay(sample: str, tmp_path: Path) -> None:
+    """Names are all that changes: the same findings about the same ranks, with other hosts."""
+    out = tmp_path / "out"
+    trace = tracelens.open(SAMPLES / sample)
+    command = ["convert", str(SAMPLES / sample), "--to", "native", "--anonymize"]
+    assert main([*command, "--out", str(out)]) == 0
+    found = tracelens.open(out)
+
+    def told(of: Trace) -> list[object]:
+        return [(f.kind, f.ranks, f.steps, f.saving, len(f.hosts)) for f in analyze(of).findings]
+
+    assert told(found) == told(trace)
+    hosts = set(trace.processes["host"])
+    text = json.dumps([list(f.hosts) for f in analyze(found).findings])
+    assert all(f'"{host}"' not in text for host in hosts)
+    files = {f.rpartition("(")[2].rpartition(":")[0] for f in trace.samples["frames"].explode()}
+    content = b"\n".join(_bytes_of(out))
+    assert [file for file in files if file.endswith(".py") and file.encode() in content] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("step", "step"),
+        ("all_reduce/bucket 3", "all_reduce/bucket 3"),
+        ("1.5 GB/s", "1.5 GB/s"),
+        ("a / b", "a / b"),
+        ("module.encoder.0", "module.encoder.0"),
+        ("open /data/x.", "open path-0."),
+        ("open '/data/x', /data/y and /data/x", "open 'path-0', path-1 and path-0"),
+        ("~/run and ../x/y", "path-0 and path-1"),
+        ("runs/today/train.py:7", "path-0:7"),
+        ("train.py", "path-0"),
+        ("\\\\server\\share\\x", "path-0"),
+        ("http://gpu-1.example:80/x?y", "path-0"),
+        ("on gpu-1.example", "on host-0"),
+        ("on gpu-1:", "on host-0:"),
+        ("vm2 in vm", "vm2 in host-1"),
+    ],
+)
+def test_texts(text: str, expected: str) -> None:
+    """What is a path, a host or neither; the hosts are gpu-1.example and vm."""
+    assert Replacements(["gpu-1.example", "vm"], []).text(text) == expected

@@ -1,0 +1,152 @@
+"""A converted run is explained as the run itself, in every format that `tracelens analyze` reads."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+from support.runs.scenarios import BLOCKING, DEVICES, HOT_SHARD, TWO_HOSTS
+from support.runs.tables import comparable
+from support.samples import SAMPLES, Sample, manifest
+
+import tracelens
+from tracelens.analyses import analyze
+from tracelens.exports import EXPORTS, native, table
+from tracelens.exports.content import Choice, Content, of_trace
+from tracelens.load import prepare
+from tracelens.reports import to_json
+from tracelens.simulator.synthetic import generate
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracelens.model.trace import Trace
+
+SCENARIOS = {"blocking": BLOCKING, "devices": DEVICES, "servers": HOT_SHARD, "hosts": TWO_HOSTS}
+
+
+def told(trace: Trace) -> dict[str, Any]:
+    """Return the report but for names of files, how clocks were aligned, and notes."""
+    return comparable(to_json.to_object(analyze(trace)))
+
+
+@pytest.mark.parametrize("sample", manifest(), ids=lambda sample: sample.name)
+def test_every_sample_as_a_trace_folder(sample: Sample, tmp_path: Path) -> None:
+    """Word for word the same report, also of several hosts: how sure the clocks are is kept, too."""
+    trace = tracelens.open(sample.folder)
+    native.save(of_trace(trace), tmp_path / "out")
+    found = tracelens.open(tmp_path / "out")
+    assert told(found) == told(trace)
+    assert found.uncertainty_ns == trace.uncertainty_ns
+    assert found.samples.height == trace.samples.height
+    assert [note.kind for note in found.notes] == [note.kind for note in trace.notes]
+
+
+@pytest.mark.parametrize("sample", manifest(), ids=lambda sample: sample.name)
+def test_every_sample_as_a_table(sample: Sample, tmp_path: Path) -> None:
+    """The same report but for stacks, which tables do not hold; nothing has to be said about clocks."""
+    trace = tracelens.open(sample.folder)
+    table.PARQUET.save(of_trace(trace), tmp_path / "out.parquet")
+    found = tracelens.open(tmp_path / "out.parquet")
+    assert told(found) == told(trace.with_(samples=trace.samples.clear()))
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_every_scenario(scenario: str, tmp_path: Path) -> None:
+    """Devices, servers and clocks that run apart, from a trace that no file holds."""
+    trace = prepare(generate(SCENARIOS[scenario]))
+    for name, export in EXPORTS.items():
+        export.save(of_trace(trace), tmp_path / name)
+        if name in {"native", "parquet"}:
+            found = tracelens.open(tmp_path / name)
+            kinds, expected = (
+                [(f["kind"], f["ranks"], f["steps"]) for f in told(of)["findings"]]
+                for of in (found, trace)
+            )
+            assert kinds == expected
+            assert found.events.collect().height == trace.events.collect().height
+            assert found.alignment.method == "same_clock"
+
+
+def test_devices_stay_on_the_clock_of_their_host(tmp_path: Path) -> None:
+    """Their times are converted once, and not again when the result is read."""
+    trace = prepare(generate(DEVICES))
+    native.save(of_trace(trace), tmp_path / "out")
+    found = tracelens.open(tmp_path / "out")
+    key = ["process", "start_ns", "thread", "depth"]
+    columns = [*key, "device_start_ns", "device_duration_ns", "end_ns"]
+    tables = [t.events.collect().select(columns).sort(columns) for t in (found, trace)]
+    assert tables[0].equals(tables[1])
+    assert tables[0]["device_start_ns"].count() > 0
+    assert found.device_clocks.height == trace.device_clocks.height
+
+
+def test_csv_and_parquet_hold_the_same(tmp_path: Path) -> None:
+    trace = tracelens.open(SAMPLES / "mpi-killed-rank")
+    for name in ("parquet", "csv"):
+        EXPORTS[name].save(of_trace(trace), tmp_path / f"out.{name}")
+    found = [
+        tracelens.open(tmp_path / f"out.{name}").events.collect()
+        for name in EXPORTS
+        if name in {"parquet", "csv"}
+    ]
+    assert found[0].equals(found[1])
+
+
+def test_rows_of_a_table_are_in_order_of_rank_and_begin(tmp_path: Path) -> None:
+    """Through all row groups, workers and servers of one number included, and zstd throughout."""
+    place = tmp_path / "out.parquet"
+    table.PARQUET.save(of_trace(tracelens.open(SAMPLES / "ps-hot-shard")), place)
+    rows = pq.read_table(place, columns=["rank", "start_ns"]).to_pylist()
+    keys = [(row["rank"], row["start_ns"]) for row in rows]
+    assert keys == sorted(keys)
+    metadata = pq.read_metadata(place)
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        assert [order.column_index for order in group.sorting_columns] == [0, 1]
+        assert group.column(0).compression == "ZSTD"
+
+
+def test_what_was_left_out_stands_in_the_result(tmp_path: Path) -> None:
+    """Of a part, trace folders and Parquet files say so when they are analyzed."""
+    trace = tracelens.open(SAMPLES / "ddp-healthy")
+    choice = Choice(steps=((10, 20),), asked="steps 10-20")
+    for name in ("native", "parquet"):
+        EXPORTS[name].save(of_trace(trace, choice), tmp_path / name)
+        notes = [note.sentence for note in tracelens.open(tmp_path / name).notes]
+        assert "As asked, only steps 10-20 of the run are here." in notes
+    metadata = pq.read_metadata(tmp_path / "parquet")
+    facts = json.loads((metadata.metadata or {})[b"tracelens.conversion"])
+    assert facts["events"] == metadata.num_rows
+
+
+def test_a_damaged_statement_is_passed_over(tmp_path: Path) -> None:
+    """What a Parquet file says of its conversion is read as warily as its rows."""
+    place = tmp_path / "out.parquet"
+    table.PARQUET.save(of_trace(tracelens.open(SAMPLES / "jax")), place)
+    rows = pq.read_table(place)
+    for text in (b"[1", b"[]", b'{"notes": 7, "window_ns": "x", "summed_up": -1}', b"[" * 99_999):
+        pq.write_table(rows.replace_schema_metadata({b"tracelens.conversion": text}), place)
+        assert tracelens.open(place).alignment.uncertainty_ns == 0
+
+
+def test_one_process_is_read_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No format asks for the next process before it is done with the one before."""
+    trace = tracelens.open(SAMPLES / "mpi-late-rank")
+    whole = trace.events.collect().height
+    read: list[int] = []
+    part = Content.part
+
+    def counted(self: Content, process: int) -> Any:
+        found = part(self, process)
+        read.append(found.events.height)
+        return found
+
+    monkeypatch.setattr(Content, "part", counted)
+    for name, export in EXPORTS.items():
+        read.clear()
+        export.save(of_trace(trace), tmp_path / name)
+        assert len(read) == 4
+        assert max(read) < whole / 2

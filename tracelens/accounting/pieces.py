@@ -1,0 +1,189 @@
+"""The pieces that the partition cut all workers' time into: packed, and unpacked one worker at a time.
+
+Most questions are answered by sums. What asks for single pieces (the critical path, the timeline) looks
+at one worker after the other; rows of a frame, ten times as large, are made of few.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+import numpy as np
+import polars as pl
+
+from tracelens.accounting.partition import CATEGORIES, Pieces
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tracelens.arrays import Array, Floats, Indices, Int8s, Int32s, Ints
+
+__all__ = [
+    "SEGMENT_COLUMNS",
+    "PackedPieces",
+    "Segments",
+    "WorkerPieces",
+    "categories",
+    "spent_before",
+]
+
+# The training thread's time, cut into touching, non-overlapping pieces.
+SEGMENT_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "process": pl.Int32(),
+    "rank": pl.Int32(),
+    "step": pl.Int32(),
+    "start_ns": pl.Int64(),
+    "end_ns": pl.Int64(),
+    "category": pl.Enum(CATEGORIES),
+    "name": pl.Categorical(),  # innermost recorded span, null where none
+}
+
+
+@dataclass(frozen=True)
+class PackedPieces:
+    """`Pieces` in little memory: lengths instead of boundaries, and where each step's pieces begin."""
+
+    first_ns: int
+    lengths: Array  # in the smallest type that holds them
+    of_step: Int32s  # [step window + 1]
+    category: Int8s
+    name: Array
+
+    @classmethod
+    def of(cls, pieces: Pieces, names: Int32s) -> Self:
+        """Pack the pieces of a worker, with names that all workers share."""
+        lengths, windows = np.diff(pieces.bounds), len(pieces.hidden)
+        small = np.uint32 if lengths.max(initial=0) < 1 << 32 else np.int64
+        short = np.int16 if names.max(initial=0) < 1 << 15 else np.int32
+        of_step = np.searchsorted(pieces.step, np.arange(windows + 1, dtype=np.int32))
+        return cls(
+            int(pieces.bounds[0]),
+            lengths.astype(small),
+            of_step.astype(np.int32),
+            pieces.category,
+            names.astype(short),
+        )
+
+    @property
+    def bounds(self) -> Ints:
+        """Return the boundaries, one more than pieces."""
+        bounds = np.empty(len(self.lengths) + 1, np.int64)
+        bounds[0] = self.first_ns
+        np.cumsum(self.lengths, dtype=np.int64, out=bounds[1:])
+        bounds[1:] += self.first_ns
+        return bounds
+
+    @property
+    def step(self) -> Int32s:
+        """Return the index of each piece's step window."""
+        count = np.diff(self.of_step)
+        return np.repeat(np.arange(len(count), dtype=np.int32), count)
+
+
+@dataclass(frozen=True)
+class WorkerPieces:
+    """The pieces of one worker: boundaries (one more than pieces), and what each piece is.
+
+    `step` is a row of `Segments.steps` less `offset`, `name` a place in `Segments.words`, or below 0.
+    """
+
+    process: int
+    offset: int
+    bounds: Ints
+    step: Int32s
+    category: Int8s
+    name: Array
+
+    def spent_before(self, category: str, moments: Ints) -> Floats:
+        """Return how much of a category had passed at each moment."""
+        rows = np.flatnonzero(self.category == CATEGORIES.index(category))
+        return covered_before(self.bounds[rows], self.bounds[rows + 1], moments)
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Pieces worker by worker, each with the row of `steps` at which it begins.
+
+    `steps` holds process, rank and step of every window; `words` the names that pieces may have.
+    """
+
+    packed: tuple[PackedPieces, ...]
+    begins: tuple[int, ...]
+    steps: pl.DataFrame
+    words: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.packed)
+
+    def __iter__(self) -> Iterator[WorkerPieces]:
+        return map(self.of_worker, range(len(self.packed)))
+
+    @property
+    def processes(self) -> list[int]:
+        """Return the process of each worker, in order."""
+        return self.steps["process"].gather(list(self.begins[: len(self.packed)])).to_list()
+
+    def of_worker(self, place: int) -> WorkerPieces:
+        """Unpack the pieces of a worker, by its place in order."""
+        packed, offset = self.packed[place], self.begins[place]
+        process = int(self.steps["process"][offset])
+        return WorkerPieces(
+            process, offset, packed.bounds, packed.step, packed.category, packed.name
+        )
+
+    def frame(self) -> pl.DataFrame:
+        """Return all pieces, by process and time, in `SEGMENT_COLUMNS`."""
+        return self._frame([(one, np.arange(len(one.category))) for one in self])
+
+    def of(self, category: str, steps: Ints) -> pl.DataFrame:
+        """Return the pieces of one category in some steps."""
+        wanted = self.steps["step"].is_in(steps.tolist()).to_numpy()
+        code = CATEGORIES.index(category)
+        picked = []
+        for one in self:
+            rows = np.flatnonzero(one.category == code)
+            picked.append((one, rows[wanted[one.step[rows] + one.offset]]))
+        return self._frame(picked)
+
+    def _frame(self, picked: list[tuple[WorkerPieces, Indices]]) -> pl.DataFrame:
+        if not picked:
+            return pl.DataFrame(schema=SEGMENT_COLUMNS)
+        row = np.concatenate([one.step[rows] + one.offset for one, rows in picked])
+        category = np.concatenate([one.category[rows] for one, rows in picked])
+        name = np.concatenate([one.name[rows] for one, rows in picked])
+        return (
+            self.steps.select("process", "rank", "step")[row]
+            .with_columns(
+                start_ns=np.concatenate([one.bounds[rows] for one, rows in picked]),
+                end_ns=np.concatenate([one.bounds[rows + 1] for one, rows in picked]),
+                category=categories(category),
+                name=self.names(name),
+            )
+            .select(*SEGMENT_COLUMNS)
+        )
+
+    def names(self, codes: Array) -> pl.Series:
+        """Turn name numbers back into words; below zero into null."""
+        words = pl.Series([*self.words, None], dtype=pl.Categorical)
+        return words.gather(np.where(codes < 0, len(self.words), codes))
+
+
+def categories(codes: Array) -> pl.Series:
+    """Turn numbers of `CATEGORIES` into words."""
+    return pl.Series(CATEGORIES, dtype=pl.Enum(CATEGORIES)).gather(codes)
+
+
+def spent_before(inside: pl.DataFrame, moments: Ints) -> Floats:
+    """Return how much of some pieces' time is before each moment; pieces are sorted and disjoint."""
+    return covered_before(inside["start_ns"].to_numpy(), inside["end_ns"].to_numpy(), moments)
+
+
+def covered_before(begins: Ints, ends: Ints, moments: Ints) -> Floats:
+    """Return how much of some stretches of time is before each moment."""
+    if not len(begins):
+        return np.zeros(moments.shape)
+    edges = np.column_stack([begins, ends]).ravel()
+    lengths = np.concatenate([[0], np.cumsum(ends - begins)])
+    heights = np.column_stack([lengths[:-1], lengths[1:]]).ravel()
+    return np.asarray(np.interp(moments, edges, heights))

@@ -1,0 +1,133 @@
+"""Updates of weights: when they were made, what lies between them, and when they are first used.
+
+Runs have millions of updates, one for each bucket, rank and step, so that each worker's are reduced
+when its time is accounted for: to the gaps between them, and, of every n-th step, to when they were.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+import numpy as np
+import polars as pl
+
+from tracelens.model.columns import FOREVER, NULL
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelens.arrays import Array, Indices
+    from tracelens.model.columns import Columns
+    from tracelens.model.trace import Trace
+
+__all__ = ["GAP_COLUMNS", "UPDATE_COLUMNS", "USED_COLUMNS", "Updates", "WeightUpdates", "followed"]
+
+MOST_FOLLOWED: Final = 250_000  # calls: of longer runs every n-th step is followed
+GAP_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "rank": pl.Int32(),
+    "step": pl.Int32(),  # of the update after which the gap lies
+    "start_ns": pl.Int64(),
+    "gap_ns": pl.Int64(),
+    "within": pl.Boolean(),  # the next update belongs to the same step
+}
+UPDATE_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "process": pl.Int32(),
+    "step": pl.Int32(),
+    "bucket": pl.Int32(),
+    "begin": pl.Int64(),
+    "end": pl.Int64(),
+}
+USED_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "process": pl.Int32(),
+    "step": pl.Int32(),  # that left the weights
+    "used": pl.Int64(),  # when they are first used: the next step's forward pass begins
+}
+
+
+def followed(trace: Trace) -> int:
+    """Return of how many steps one is followed from its gradients to their use."""
+    calls = sum(int(grid.arrived.sum()) for grid in trace.calls)
+    return max(calls // MOST_FOLLOWED, 1)
+
+
+@dataclass(frozen=True)
+class Updates:
+    """Those of one worker: columns of the tables below without rank and process."""
+
+    gaps: tuple[Array, ...]
+    updates: tuple[Array, ...]
+    used: tuple[Array, ...]
+
+    @classmethod
+    def of(cls, columns: Columns, updates: Indices, forward: Indices, every: int) -> Self:
+        """Take the rows of a worker's updates on its training thread, and of its forward passes."""
+        end = columns.number("end_ns")[updates]
+        updates = updates[end != FOREVER]
+        return cls(
+            _gaps(columns, updates),
+            _by_bucket(columns, updates, every),
+            _used(columns, forward, every),
+        )
+
+
+def _gaps(columns: Columns, rows: Indices) -> tuple[Array, ...]:
+    """Return what lies between each update and the next one."""
+    start, end, step = (columns.number(name)[rows] for name in ("start_ns", "end_ns", "step"))
+    over = np.maximum.accumulate(end)[:-1]  # an update may lie within another
+    apart = np.flatnonzero(start[1:] > over)
+    within = step[:-1] == step[1:]
+    return step[:-1][apart], over[apart], (start[1:] - over)[apart], within[apart]
+
+
+def _by_bucket(columns: Columns, rows: Indices, every: int) -> tuple[Array, ...]:
+    """Return when each step's weights are updated, by bucket where updates carry one."""
+    rows = rows[columns.number("step")[rows] % every == 0]
+    step, bucket = (columns.number(name)[rows] for name in ("step", "bucket"))
+    order = np.lexsort((bucket, step))
+    step, bucket, rows = step[order], bucket[order], rows[order]
+    new = np.flatnonzero(
+        (np.diff(step, prepend=NULL) != 0) | (np.diff(bucket, prepend=NULL - 1) != 0)
+    )
+    if not len(new):
+        return step, bucket, step.astype(np.int64), step.astype(np.int64)
+    begin = np.minimum.reduceat(columns.number("start_ns")[rows], new)
+    return step[new], bucket[new], begin, np.maximum.reduceat(columns.number("end_ns")[rows], new)
+
+
+def _used(columns: Columns, rows: Indices, every: int) -> tuple[Array, ...]:
+    """Return when the weights that a step leaves are first used."""
+    rows = rows[(columns.number("step")[rows] - 1) % every == 0]
+    step, first = np.unique(columns.number("step")[rows], return_index=True)  # rows are by begin
+    return step - 1, columns.number("start_ns")[rows][first]
+
+
+@dataclass(frozen=True)
+class WeightUpdates:
+    """Those of all workers, in `GAP_COLUMNS`, `UPDATE_COLUMNS` and `USED_COLUMNS`, by process."""
+
+    gaps: pl.DataFrame
+    updates: pl.DataFrame
+    used: pl.DataFrame
+
+    @classmethod
+    def of(cls, owners: Sequence[tuple[int, int]], found: Sequence[Updates]) -> Self:
+        """Put the workers' together; `owners` are their processes and ranks."""
+        processes, ranks = [process for process, _ in owners], [rank for _, rank in owners]
+        updates = _table(UPDATE_COLUMNS, processes, [one.updates for one in found])
+        return cls(
+            gaps=_table(GAP_COLUMNS, ranks, [one.gaps for one in found]),
+            updates=updates.with_columns(pl.when(pl.col("bucket") != NULL).then("bucket")),
+            used=_table(USED_COLUMNS, processes, [one.used for one in found]),
+        )
+
+
+def _table(
+    columns: dict[str, pl.DataType], owners: Sequence[int], found: Sequence[tuple[Array, ...]]
+) -> pl.DataFrame:
+    if not found:
+        return pl.DataFrame(schema=columns)
+    first = np.repeat(np.array(owners, np.int32), [len(part[0]) for part in found])
+    others = [np.concatenate(part) for part in zip(*found, strict=True)]
+    series = zip(columns.items(), [first, *others], strict=True)
+    return pl.DataFrame([pl.Series(name, part).cast(kind) for (name, kind), part in series])

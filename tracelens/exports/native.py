@@ -1,0 +1,230 @@
+"""A trace folder of TraceLens itself (docs/format.md), with all times on the common clock.
+
+Side tables are those of the recording, as far as they hold for the part that is written: processes on
+the common clock share one, readings that tied clocks together are left out, and how sure that was stays
+as a reading of method `common`. Readings of a device's clock stay as windows around none, for its times
+are the host's now.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from tracelens.conversion.segments import folder_of, side_of
+from tracelens.errors import TraceLensError
+from tracelens.exports.content import Saved
+from tracelens.exports.output import new_folder, size_of
+from tracelens.model.fmt import shown_name
+from tracelens.model.recorded import write_process
+from tracelens.schema.arrow import SAMPLE_RATE_KEY, SAMPLE_SCHEMA, mapped
+from tracelens.schema.side import ClockReading, Communicator, Process, SideTables, Thread
+from tracelens.schema.vocabulary import (
+    CHOSEN_LOSSES,
+    ELSEWHERE_SUFFIX,
+    SAMPLES_FOLDER,
+    SEGMENTS_SUFFIX,
+    SUMMED_UP,
+    TRACE_SUFFIX,
+    stem,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from tracelens.exports.content import Content
+    from tracelens.exports.down_sampling import Part
+
+__all__ = ["OPEN_WITH", "SUFFIX", "save"]
+
+SUFFIX: Final = ".converted"
+OPEN_WITH: Final = "tracelens analyze {place}"
+_LIVE: Final = (SEGMENTS_SUFFIX, ELSEWHERE_SUFFIX)
+_BEFORE: Final = "events lost before the conversion"
+_MORE_PIDS: Final = 1000  # a pid that comes again gets three digits more
+
+
+def save(content: Content, place: Path) -> Saved:
+    """Write a trace folder, a process at a time.
+
+    Raises:
+        InvalidArgument: there is something at `place`, it cannot be written, or nothing is chosen.
+    """
+    files = _recordings(content)
+    events = summed_up = sums = 0
+    taken: set[str] = set()
+    with new_folder(place) as folder:
+        for row in content.processes.iter_rows(named=True):
+            part = content.part(row["process"])
+            if part.events.is_empty() and not row["main"]:
+                continue
+            name = _name(row, taken)
+            file = files.get(row["file"])
+            side = _side(content, row, part, _recorded(file))
+            write_process(folder / name, part.events, side)
+            _save_samples(content, row["process"], side, folder / SAMPLES_FOLDER / name, file)
+            events += part.events.height
+            summed_up, sums = summed_up + part.summed_up, sums + part.sums
+        if not events:
+            raise content.nothing()
+    return Saved(events, size_of(place), summed_up, sums)
+
+
+def _name(row: Mapping[str, Any], taken: set[str]) -> str:
+    """Return a new name for a process's file."""
+    pid = row["pid"] or row["process"] + 1
+    numbers = [pid, *(pid * _MORE_PIDS + more for more in range(_MORE_PIDS))]
+    names = (stem(row["role"], row["rank"], number) + TRACE_SUFFIX for number in numbers)
+    name = next(name for name in names if name not in taken)
+    taken.add(name)
+    return name
+
+
+def _recordings(content: Content) -> dict[str, Path]:
+    """Return the files from which processes were read, by the names that a trace shows."""
+    found: dict[str, Path] = {}
+    for source in content.sources:
+        entries = source.iterdir() if source.is_dir() else [source]
+        found |= {shown_name(entry.name): entry for entry in entries}
+    return found
+
+
+def _recorded(file: Path | None) -> SideTables | None:
+    """Return a process's side tables as its file has them; None for tables, and what is gone."""
+    if file is None:
+        return None
+    try:
+        if file.name.endswith(_LIVE):
+            return side_of(folder_of(file))
+        with pa.ipc.open_file(mapped(file)) as reader:
+            return SideTables.from_metadata(reader.schema.metadata)
+    except (TraceLensError, OSError, ValueError, pa.ArrowException):
+        return None
+
+
+def _side(
+    content: Content, row: Mapping[str, Any], part: Part, recorded: SideTables | None
+) -> SideTables:
+    """Return the side tables of one process of the result."""
+    known = recorded or _rebuilt(content, row)
+    dropped = {content.text(reason): count for reason, count in known.dropped.items()}
+    unintended = (n for reason, n in known.dropped.items() if reason not in CHOSEN_LOSSES)
+    lost = (row["dropped"] or 0) - sum(unintended)
+    if lost > 0:  # what reading the file found unusable
+        dropped[_BEFORE] = dropped.get(_BEFORE, 0) + lost
+    if part.summed_up:
+        dropped[SUMMED_UP] = part.summed_up
+    process = replace(
+        known.process,
+        host=row["host"] or "",
+        clock_domain=row["clock_domain"],
+        job=row["job"] or "",
+        versions={name: content.text(str(v)) for name, v in known.process.versions.items()},
+    )
+    return replace(
+        known,
+        process=process,
+        definitions=(),
+        threads=tuple(replace(thread, name=content.text(thread.name)) for thread in known.threads),
+        communicators=tuple(
+            replace(group, uid=content.text(group.uid), name=content.text(group.name))
+            for group in known.communicators
+        ),
+        clocks=_clocks(content, row),
+        dropped=dropped,
+        complete=bool(row["complete"]),
+        kept=(),  # moments on a clock that is not this one any more
+        sorted=True,
+        notes=tuple(dict.fromkeys([*map(content.text, known.notes), *content.notes])),
+    )
+
+
+def _rebuilt(content: Content, row: Mapping[str, Any]) -> SideTables:
+    """Return side tables for a process that was read from a table."""
+    threads = content.trace.threads.filter(pl.col("process") == row["process"])
+    groups = content.trace.communicators.cast({"communicator": pl.String})
+    return SideTables(
+        process=Process(
+            role=row["role"],
+            rank=row["rank"],
+            world=row["world"] or 1,
+            local_rank=row["local_rank"] or 0,
+            pid=row["pid"] or row["process"] + 1,
+            parent_rank_pid=None if row["main"] else 0,
+            incarnation=row["incarnation"] or 0,
+            shard=row["shard"],
+        ),
+        threads=tuple(
+            Thread(number, name or "", number + 1, in_flight=flies, device=device)
+            for number, name, flies, device in threads.select(
+                "thread", "name", "in_flight", "device"
+            ).iter_rows()
+        ),
+        communicators=tuple(
+            Communicator(index, uid, name or "", list(ranks))
+            for index, (uid, name, ranks) in enumerate(groups.iter_rows())
+        ),
+    )
+
+
+def _clocks(content: Content, row: Mapping[str, Any]) -> tuple[ClockReading, ...]:
+    """Return the readings that hold on the common clock."""
+    trace = content.trace
+    domain = trace.processes.filter(pl.col("process") == row["process"])["clock_domain"][0]
+    uncertainty = [h.uncertainty_ns for h in trace.alignment.hosts if h.clock_domain == domain]
+    window_ns = 2 * max((ns or 0 for ns in uncertainty), default=0)
+    first_ns = row["first_ns"] or 0
+    found = [ClockReading("common", first_ns, window_ns)] if window_ns else []
+    own = trace.clocks.filter(pl.col("process") == row["process"])
+    placed = trace.device_clocks.filter(pl.col("process") == row["process"])["device"]
+    wanted = (pl.col("method") == "local") | pl.col("device").is_in(placed.implode())
+    for reading in own.filter(wanted).iter_rows(named=True):
+        if (at := _moved(content, row["process"], reading["monotonic_ns"])) >= 0:
+            fields = {k: v for k, v in reading.items() if k != "process"}
+            offset = 0 if reading["method"] == "device" else None
+            found.append(ClockReading(**fields | {"monotonic_ns": at, "offset_ns": offset}))
+    return tuple(found)
+
+
+def _moved(content: Content, process: int, at_ns: int) -> int:
+    """Return a time of a process on the common clock."""
+    found = content.trace.moved.get(process)
+    return int(found.apply(np.array([at_ns]))[0]) if found else at_ns
+
+
+def _save_samples(
+    content: Content, process: int, side: SideTables, file: Path, recording: Path | None
+) -> None:
+    """Write the samples of one process's stacks, if there are any."""
+    samples = content.samples(process)
+    if samples.is_empty():
+        return
+    native = {thread.index: thread.native_id for thread in side.threads}
+    rows = samples.with_columns(
+        thread=pl.col("thread")
+        .cast(pl.Int64)
+        .replace_strict(native, default=0, return_dtype=pl.Int64)
+    )
+    arrays = [rows[field.name].to_arrow().cast(field.type) for field in SAMPLE_SCHEMA]
+    schema = SAMPLE_SCHEMA.with_metadata(_rate(recording))
+    file.parent.mkdir(exist_ok=True)
+    with pa.ipc.new_stream(str(file), schema) as stream:
+        stream.write_table(pa.Table.from_arrays(arrays, schema=schema))
+
+
+def _rate(recording: Path | None) -> dict[bytes, bytes]:
+    """Return how often samples were taken, where the recording says so."""
+    if recording is None:
+        return {}
+    name = recording.with_suffix(TRACE_SUFFIX).name
+    try:
+        with (recording.parent / SAMPLES_FOLDER / name).open("rb") as file:
+            found = (pa.ipc.open_stream(file).schema.metadata or {}).get(SAMPLE_RATE_KEY)
+    except (OSError, pa.ArrowException):
+        return {}
+    return {SAMPLE_RATE_KEY: found} if found and found.isdigit() else {}

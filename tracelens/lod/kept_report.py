@@ -1,0 +1,109 @@
+"""A report kept beside its trace, so that asking a second time costs next to nothing.
+
+It is found only if the trace is as it was, and if it was made by this very code: what one version says
+is never shown by another. It stands where an index of the trace would stand, or does (`index.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+import tracelens
+from tracelens.lod import files, index
+from tracelens.schema.ownership import is_ours
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tracelens.model.findings import Finding
+    from tracelens.model.result import Report
+
+__all__ = ["find", "keep"]
+
+_PREFIX: Final = "report-"
+_REPORT: Final = "report.json"
+_SUFFIX: Final = ".arrow"
+
+
+@dataclass(frozen=True)
+class KeptTables:
+    """The tables of a report that was kept; its findings stand in the report itself."""
+
+    tables: Mapping[str, pl.DataFrame]
+    findings: tuple[Finding, ...] = field(default=())
+
+
+def find(trace: Path) -> Report | None:
+    """Return the report of a trace as it is now; None if none is kept, or none that is whole."""
+    name = _name(trace)
+    if name is None:
+        return None
+    for place in index.index_places(trace):
+        folder = place / name
+        if is_ours(place) and folder.is_dir() and not folder.is_symlink():
+            with suppress(OSError, ValueError, LookupError, TypeError, pl.exceptions.PolarsError):
+                return _read(folder)
+    return None
+
+
+def keep(trace: Path, report: Report) -> None:
+    """Keep a report, in place of older ones; does nothing where nothing can be kept."""
+    name = _name(trace)
+    if name is None:
+        return
+    for place in index.index_places(trace):
+        with suppress(OSError), index.alone(place):
+            _write(place / name, report)
+            return
+
+
+def _read(folder: Path) -> Report:
+    tables = {
+        file.name.removesuffix(_SUFFIX).partition("-")[2]: pl.read_ipc(file)
+        for file in sorted(folder.glob(f"*{_SUFFIX}"))
+    }
+    return files.load_report(folder / _REPORT, {"kept": KeptTables(tables)})
+
+
+def _write(folder: Path, report: Report) -> None:
+    """Write it beside its place and move it there, so that whatever is found is whole."""
+    draft = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=folder.parent))
+    try:
+        for number, (name, table) in enumerate(report.tables.items()):
+            table.write_ipc(draft / f"{number:02}-{name}{_SUFFIX}")
+        files.save_report(report, draft / _REPORT)
+        for older in folder.parent.glob(f"{_PREFIX}*"):
+            shutil.rmtree(older, ignore_errors=True)
+        draft.rename(folder)
+    except OSError:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+
+
+def _name(trace: Path) -> str | None:
+    made_of = index.fingerprint(trace)
+    return None if made_of is None else f"{_PREFIX}{made_of}-{_code()}"
+
+
+@cache
+def _code() -> str:
+    """Return a digest of what this code is made of: names, sizes and times of its files."""
+    root = Path(tracelens.__file__).parent
+    described = []
+    for folder, inner, names in os.walk(root):
+        inner[:] = [name for name in inner if name != "__pycache__"]
+        for name in names:
+            if name.endswith(".py"):
+                state = os.stat(os.path.join(folder, name))  # noqa: PTH118, PTH116 - hundreds of files
+                described.append(f"{folder}/{name} {state.st_size} {state.st_mtime_ns}")
+    return sha256(os.fsencode("\n".join(sorted(described)))).hexdigest()[:12]

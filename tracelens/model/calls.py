@@ -1,0 +1,309 @@
+"""Collective calls as matrices: of a communicator, a row for each call and a column for each process.
+
+Ranks of one program call alike, so most facts of a call are the same in all its columns: these are kept
+once (`uniform`), and only begins and ends differ. A frame of all calls and ranks, `frame`, takes ten
+times the memory; it is for questions about few of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import polars as pl
+
+from tracelens.model.columns import FOREVER, NULL
+from tracelens.schema.vocabulary import COLLECTIVES, FULL_COLLECTIVES, STATUSES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelens.arrays import Array, Flags, Indices, Int32s, Ints
+
+__all__ = ["ARRIVAL_COLUMNS", "NEVER", "CallGrid", "arrivals_of", "grids_of", "uniform"]
+
+NEVER: Final = -(1 << 62)  # the begin of a call that a process did not make
+FROM_ROOT: Final = tuple(map(COLLECTIVES.index, ("broadcast", "scatter")))
+TO_ROOT: Final = tuple(map(COLLECTIVES.index, ("reduce", "gather")))
+FULL: Final = tuple(map(COLLECTIVES.index, FULL_COLLECTIVES))
+
+# One row per rank and collective call, matched by communicator and seq (never guessed).
+ARRIVAL_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "process": pl.Int32(),
+    "rank": pl.Int32(),
+    "communicator": pl.Categorical(),
+    "seq": pl.UInt32(),
+    "op": pl.Categorical(),
+    "step": pl.Int32(),
+    "bucket": pl.Int32(),
+    "bytes": pl.Int64(),
+    "thread": pl.UInt16(),
+    "start_ns": pl.Int64(),  # this rank's arrival
+    "end_ns": pl.Int64(),  # this rank's exit; null = still inside when the recording ended
+    "last_arrival_ns": pl.Int64(),  # null where an expected rank never arrived
+    "last_rank": pl.Int32(),
+    "arrived": pl.Int32(),  # ranks seen
+    "expected": pl.Int32(),  # ranks in the communicator
+    "wait_ns": pl.Int64(),  # last_arrival - start, within [0, duration]
+    "transfer_ns": pl.Int64(),  # duration - wait
+}
+_OF_CELL: Final = ("op", "step", "bucket", "nbytes", "thread", "peer", "status")
+
+
+@dataclass(frozen=True)
+class CallGrid:
+    """The calls of one communicator, in order of their numbers; times in nanoseconds.
+
+    [call, process]: `start_ns` and `end_ns` (`NEVER` where the process made no such call; an end is
+    `FOREVER` where it was still open), and the facts of a cell, most of them broadcast: `op` (place in
+    `COLLECTIVES`), `step`, `bucket`, `nbytes`, `thread`, `peer` (negative = none), `status` (place in
+    `STATUSES`).
+    [call], once matched: `last_ns` (the last arrival; `NEVER` where it is not known), `last_rank`
+    (who came last, or who never came; `NULL` where not known), `expected` ranks.
+    """
+
+    uid: str
+    processes: Ints
+    ranks: Ints
+    seq: Ints
+    start_ns: Ints
+    end_ns: Ints
+    op: Array
+    step: Int32s
+    bucket: Int32s
+    nbytes: Ints
+    thread: Int32s
+    peer: Int32s
+    status: Array
+    whole: bool  # every process made every call
+    last_ns: Ints
+    last_rank: Int32s
+    expected: Int32s
+
+    @property
+    def height(self) -> int:
+        """How many calls there are."""
+        return len(self.seq)
+
+    @cached_property
+    def there(self) -> Flags:
+        """Return who made which call, [call, process]."""
+        if self.whole:
+            return np.broadcast_to(np.True_, self.start_ns.shape)
+        return np.asarray(self.start_ns != NEVER)
+
+    @cached_property
+    def arrived(self) -> Int32s:
+        """Return how many ranks made each call, [call]."""
+        return np.asarray(self.there.sum(axis=1, dtype=np.int32))
+
+    @cached_property
+    def closed(self) -> bool:
+        """Whether no call of any process was still open when its recording ended."""
+        return not self.height or int(self.end_ns.max()) < FOREVER
+
+    @cached_property
+    def is_full(self) -> Flags:
+        """Return which calls nobody leaves before the last has come, [call]."""
+        return np.asarray(np.isin(self.first("op"), FULL))
+
+    def first(self, name: str) -> Array:
+        """Return a fact of each call as the first process that made it tells it, [call]."""
+        cells: Array = getattr(self, name)
+        if self.whole or is_uniform(cells):
+            return np.asarray(cells[:, 0])
+        return np.asarray(cells[np.arange(self.height), self.there.argmax(axis=1)])
+
+    def taken(self, calls: Any) -> CallGrid:
+        """Return some calls, by flags or places."""
+        return replace(
+            self,
+            **{
+                name: getattr(self, name)[calls]
+                for name in (
+                    "seq", "start_ns", "end_ns", *_OF_CELL, "last_ns", "last_rank", "expected"
+                )
+            },
+        )  # fmt: skip
+
+    def of_same_members(self) -> CallGrid:
+        """Return the calls that the same processes made as the first one, and only their columns."""
+        if self.whole or not self.height:
+            return self
+        columns = np.flatnonzero(self.there[0])
+        same = np.flatnonzero((self.there == self.there[0]).all(axis=1))
+        some = self.taken(same)
+        cells = ("start_ns", "end_ns", *_OF_CELL)
+        return replace(
+            some,
+            processes=some.processes[columns],
+            ranks=some.ranks[columns],
+            whole=True,
+            **{name: getattr(some, name)[:, columns] for name in cells},
+        )
+
+    def wait_ns(self) -> Ints:
+        """Return how long each rank was in each call before it could proceed, [call, process].
+
+        That is until the last arrival, or as the operation's root requires, and no longer than the
+        call. Undefined where `last_ns` is not known.
+        """
+        return self._waits(slice(None), self.last_ns[:, None])
+
+    def wait_of(self, column: int) -> Ints:
+        """Return the same of one process, [call]."""
+        return np.asarray(self._waits(slice(column, column + 1), self.last_ns[:, None])[:, 0])
+
+    def _waits(self, columns: slice, last: Ints) -> Ints:
+        start, end = self.start_ns[:, columns], self.end_ns[:, columns]
+        until: Ints = np.maximum(last, NEVER // 2) - np.maximum(start, NEVER // 2)
+        if len(self._rooted):
+            until[self._rooted] = self._awaited(columns) - start[self._rooted]
+        np.maximum(until, 0, out=until)
+        np.minimum(until, end - start, out=until)
+        return until
+
+    @cached_property
+    def _rooted(self) -> Indices:
+        """Return the calls in which some wait for the root only, or only the root waits."""
+        op = self.op[:, :1] if is_uniform(self.op) else self.op
+        return np.flatnonzero(np.isin(op, (*FROM_ROOT, *TO_ROOT)).any(axis=1))
+
+    def _awaited(self, columns: slice) -> Ints:
+        """Return when each rank could proceed in calls with a root."""
+        rows = self._rooted
+        start, there = self.start_ns[rows], self.there[rows]
+        is_root = (self.peer[rows] == self.ranks) & there
+        at = np.where(is_root, start, FOREVER).min(axis=1, keepdims=True)
+        known = at < FOREVER
+        last = self.last_ns[rows, None]
+        op, is_root, start = self.op[rows][:, columns], is_root[:, columns], start[:, columns]
+        return np.where(
+            np.isin(op, FROM_ROOT) & known,
+            np.where(is_root, start, at),
+            np.where(np.isin(op, TO_ROOT) & known & ~is_root, start, last),
+        )
+
+    def frame(self) -> pl.DataFrame:
+        """Return a row for each call and rank that made it, in `ARRIVAL_COLUMNS`, by call."""
+        order = np.argsort(self.processes, kind="stable")
+        flat = self.there[:, order].ravel()
+        chosen = slice(None) if self.whole else np.flatnonzero(flat)
+        shape = self.start_ns.shape
+
+        def cells(values: Array) -> Array:
+            return np.broadcast_to(values, shape)[:, order].ravel()[chosen]
+
+        def calls(values: Array) -> Array:
+            return cells(values[:, None])
+
+        known = calls(self.last_ns != NEVER)
+        closed = cells(self.end_ns != FOREVER)
+        wait = cells(self.wait_ns())
+        start, end = cells(self.start_ns), cells(self.end_ns)
+        last_rank, bucket, nbytes = calls(self.last_rank), cells(self.bucket), cells(self.nbytes)
+        columns: dict[str, Any] = {
+            "process": cells(self.processes),
+            "rank": cells(self.ranks),
+            "communicator": pl.Series([self.uid], dtype=pl.Categorical).new_from_index(
+                0, len(start)
+            ),
+            "seq": calls(self.seq),
+            "op": _worded(cells(self.op)),
+            "step": cells(self.step),
+            "bucket": _where(bucket != NULL, bucket),
+            "bytes": _where(nbytes >= 0, nbytes),
+            "thread": cells(self.thread),
+            "start_ns": start,
+            "end_ns": _where(closed, end),
+            "last_arrival_ns": _where(known, calls(self.last_ns)),
+            "last_rank": _where(last_rank != NULL, last_rank),
+            "arrived": calls(self.arrived),
+            "expected": calls(self.expected),
+            "wait_ns": _where(known, wait),
+            "transfer_ns": _where(known & closed, end - start - wait),
+        }
+        return pl.DataFrame(
+            [pl.Series(name, columns[name]).cast(kind) for name, kind in ARRIVAL_COLUMNS.items()]
+        )
+
+
+def is_uniform(cells: Array) -> bool:
+    """Return whether a matrix holds one column, repeated."""
+    return cells.strides[1] == 0 if cells.ndim == 2 and cells.shape[1] > 1 else True
+
+
+def uniform(columns: Sequence[Array]) -> Array:
+    """Return [row, column] of columns; kept once where all are equal."""
+    first = columns[0]
+    if all(one is first or np.array_equal(one, first) for one in columns):
+        return np.broadcast_to(first[:, None], (len(first), len(columns)))
+    return np.stack(columns, axis=1)
+
+
+def _worded(codes: Array) -> pl.Series:
+    return pl.Series(COLLECTIVES, dtype=pl.Categorical).gather(codes)
+
+
+def _where(flags: Flags, values: Array) -> pl.Series:
+    """Return values, null where flags are not set."""
+    series = pl.Series("values", values)
+    if flags.all():
+        return series
+    return pl.select(pl.when(pl.Series(flags)).then(series)).to_series()
+
+
+def arrivals_of(grids: Sequence[CallGrid]) -> pl.DataFrame:
+    """Return all calls of all ranks as a frame, by communicator, call and process."""
+    return pl.concat([pl.DataFrame(schema=ARRIVAL_COLUMNS), *(grid.frame() for grid in grids)])
+
+
+def grids_of(arrivals: pl.DataFrame) -> tuple[CallGrid, ...]:
+    """Take calls from a frame in `ARRIVAL_COLUMNS`, of which `peer` and `status` may lack."""
+    parts = arrivals.partition_by("communicator", maintain_order=True)
+    ordered = sorted(parts, key=lambda part: str(part["communicator"][0]))
+    return tuple(_grid_of(part) for part in ordered)
+
+
+def _grid_of(part: pl.DataFrame) -> CallGrid:
+    owners = part.select("process", "rank").unique().sort("process")
+    seq = part["seq"].unique().sort()
+    row = seq.search_sorted(part["seq"]).to_numpy()
+    column = owners["process"].search_sorted(part["process"]).to_numpy()
+    shape = (len(seq), owners.height)
+
+    def cells(name: str, missing: int, absent: int | None = None) -> Array:
+        matrix = np.full(shape, missing if absent is None else absent, np.int64)
+        if name in part.columns:
+            matrix[row, column] = part[name].cast(pl.Int64).fill_null(missing).to_numpy()
+        return matrix
+
+    ops = part.with_columns(op=_numbered(part["op"], COLLECTIVES))["op"]
+    op = np.zeros(shape, np.int8)
+    op[row, column] = ops.to_numpy()
+    calls = part.unique("seq", keep="first", maintain_order=True).sort("seq")
+    return CallGrid(
+        uid=str(part["communicator"][0]),
+        processes=owners["process"].to_numpy().astype(np.int64),
+        ranks=owners["rank"].to_numpy().astype(np.int64),
+        seq=seq.to_numpy().astype(np.int64),
+        start_ns=cells("start_ns", NEVER),
+        end_ns=cells("end_ns", FOREVER, NEVER),
+        op=op,
+        step=cells("step", -1).astype(np.int32),
+        bucket=cells("bucket", NULL).astype(np.int32),
+        nbytes=cells("bytes", -1),
+        thread=cells("thread", -1).astype(np.int32),
+        peer=cells("peer", NULL).astype(np.int32),
+        status=np.broadcast_to(np.int8(STATUSES.index("closed")), shape),
+        whole=part.height == shape[0] * shape[1],
+        last_ns=calls["last_arrival_ns"].fill_null(NEVER).to_numpy(),
+        last_rank=calls["last_rank"].fill_null(NULL).to_numpy(),
+        expected=calls["expected"].to_numpy(),
+    )
+
+
+def _numbered(words: pl.Series, known: tuple[str, ...]) -> pl.Series:
+    return words.cast(pl.String).replace_strict(known, range(len(known)), return_dtype=pl.Int8)

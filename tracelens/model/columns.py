@@ -1,0 +1,228 @@
+"""Events of one process as plain arrays: what is computed per process needs no frame.
+
+Frames serve questions; the passes over a whole run (docs/scale.md) ask the same few things of every
+file, where each expression of a frame would cost more than the answer. What is missing in a row has a
+number of its own, so that columns are whole numbers throughout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from tracelens.arrays import Array, Floats, Ints
+
+__all__ = ["FOREVER", "MISSING", "NULL", "WORDS", "Columns", "Words"]
+
+NULL: Final = -(1 << 31)  # in place of a number that is missing
+FOREVER: Final = (
+    1 << 62
+)  # the end of a span that was open when the recording ended; no time is later
+WORDS: Final = ("type", "kind", "op", "name", "status", "algorithm")
+# What stands for a missing value, where that is not `NULL`: these are never negative.
+MISSING: Final[dict[str, int]] = {
+    "end_ns": FOREVER,
+    "communicator": -1,
+    "seq": -1,
+    "bytes": -1,
+    "stream": -1,
+    "thread": -1,
+    "depth": 0,
+    "step": -1,
+    "device_duration_ns": -1,
+}
+
+
+ESTIMATED: Final = "estimated"
+_OF_PROCESS: Final = ("process", "rank", "role", "request")
+_SIGNED: Final = {"UInt16": pl.Int32, "UInt32": pl.Int64}
+
+
+@dataclass(frozen=True)
+class Words:
+    """A column of words: for each row the place of its word in `known`; -1 = none."""
+
+    codes: Array
+    known: tuple[str, ...]
+
+    def places(self, words: Iterable[str]) -> list[int]:
+        """Return the codes of some words; those that do not occur are left out."""
+        wanted = set(words)
+        return [code for code, word in enumerate(self.known) if word in wanted]
+
+    def among(self, words: Iterable[str]) -> Array:
+        """Return which rows have one of some words."""
+        chosen = np.zeros(len(self.known) + 1, np.bool_)  # the last one is for -1
+        chosen[self.places(words)] = True
+        return cast("Array", chosen[self.codes])
+
+    def translated(self, numbers: Mapping[str, int], otherwise: int) -> Array:
+        """Return a number for each row's word."""
+        table = [*(numbers.get(word, otherwise) for word in self.known), otherwise]
+        return cast("Array", np.array(table, np.int32)[self.codes])
+
+    def taken(self, rows: Any) -> Words:
+        """Return some rows."""
+        return Words(self.codes[rows], self.known)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Some columns of one process's events, in order of their begins, outer spans first.
+
+    Words are looked up in `words`, whole numbers in `numbers` (``communicator`` is a place in
+    `uids`), fractions in `values`. A column in which no row has a value is in none of them.
+    """
+
+    height: int
+    numbers: Mapping[str, Array]
+    words: Mapping[str, Words]
+    values: Mapping[str, Floats]
+    uids: tuple[str, ...] = ()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.numbers or name in self.words or name in self.values
+
+    def number(self, name: str) -> Array:
+        """Return a column of numbers, [row]; what is missing stands in it as `MISSING` says."""
+        found = self.numbers.get(name)
+        if found is not None:
+            return found
+        return np.broadcast_to(np.int64(MISSING.get(name, NULL)), self.height)
+
+    def word(self, name: str) -> Words:
+        """Return a column of words."""
+        found = self.words.get(name)
+        if found is not None:
+            return found
+        return Words(np.broadcast_to(np.int8(-1), self.height), ())
+
+    @property
+    def is_span(self) -> Array:
+        """Return which rows are spans."""
+        return self.word("type").among(("span",))
+
+    def taken(self, rows: Any) -> Columns:
+        """Return some rows, by a slice, flags or places."""
+        some = {name: values[rows] for name, values in self.numbers.items()}
+        height = len(next(iter(some.values()))) if some else 0
+        return Columns(
+            height,
+            some,
+            {name: found.taken(rows) for name, found in self.words.items()},
+            {name: found[rows] for name, found in self.values.items()},
+            self.uids,
+        )
+
+    def replaced(self, **numbers: Array) -> Columns:
+        """Return them with other numbers in some columns."""
+        return Columns(self.height, {**self.numbers, **numbers}, self.words, self.values, self.uids)
+
+    def estimated(self, rows: Array) -> Columns:
+        """Return them with the status of some rows set to estimated."""
+        if not len(rows):
+            return self
+        status = self.word("status")
+        known = status.known if ESTIMATED in status.known else (*status.known, ESTIMATED)
+        codes = status.codes.astype(np.int32)
+        codes[rows] = known.index(ESTIMATED)
+        words = {**self.words, "status": Words(codes, known)}
+        return Columns(self.height, self.numbers, words, self.values, self.uids)
+
+    def in_order(self) -> Columns:
+        """Sort by begin, outer spans first; as recordings are in order already, look first."""
+        start, depth = self.number("start_ns"), self.number("depth")
+        later, deeper = np.diff(start), np.diff(depth.astype(np.int32))
+        if np.all((later > 0) | ((later == 0) & (deeper >= 0))):
+            return self
+        return self.taken(np.lexsort((depth, start)))
+
+    @classmethod
+    def of_table(cls, table: pa.Table, uids: tuple[str, ...] = ()) -> Columns:
+        """Take events of a file (`tracelens.schema.arrow`); `uids` by the file's numbers."""
+        numbers: dict[str, Array] = {}
+        words: dict[str, Words] = {}
+        values: dict[str, Floats] = {}
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            if name == "duration_ns":
+                numbers["end_ns"] = _ends(table["start_ns"], column)
+            elif name in WORDS:
+                words[name] = _words_of(column)
+            elif name == "value":
+                values[name] = _filled(column, np.nan)
+            elif column.null_count < len(column):
+                numbers[name] = _array_of(column, MISSING.get(name, NULL))
+        return cls(table.num_rows, numbers, words, values, uids)
+
+    @classmethod
+    def of_frame(cls, frame: pl.DataFrame) -> Columns:
+        """Take events in the columns of `tracelens.model.trace`, all of one process or of several."""
+        numbers: dict[str, Array] = {}
+        words: dict[str, Words] = {}
+        values: dict[str, Floats] = {}
+        uids: tuple[str, ...] = ()
+        for name in frame.columns:
+            column = frame[name]
+            if name in _OF_PROCESS or (column.null_count() == len(column) and name != "end_ns"):
+                continue
+            if name in WORDS:
+                words[name] = _words_of_frame(column)
+            elif name == "communicator":
+                found = _words_of_frame(column)
+                numbers[name], uids = found.codes, found.known
+            elif name == "value":
+                values[name] = column.fill_null(np.nan).to_numpy()
+            else:
+                whole = column.cast(_SIGNED.get(str(column.dtype), column.dtype))
+                numbers[name] = whole.fill_null(MISSING.get(name, NULL)).to_numpy()
+        return cls(frame.height, numbers, words, values, uids)
+
+
+def _array_of(column: pa.ChunkedArray[Any], missing: int) -> Array:
+    if not column.null_count:
+        return column.to_numpy()
+    unsigned = str(column.type).startswith("uint")
+    return _filled(column.cast(pa.int64()) if unsigned else column, missing)
+
+
+def _filled(column: Any, missing: float) -> Array:
+    """Return a column with a number where nothing is."""
+    return cast("Array", column.fill_null(missing).to_numpy())
+
+
+def _ends(start: pa.ChunkedArray[Any], duration: pa.ChunkedArray[Any]) -> Ints:
+    """Return when spans end; `FOREVER` for those that were still open."""
+    ends = start.to_numpy() + _filled(duration, 0)
+    if duration.null_count:
+        ends[duration.is_null().to_numpy()] = FOREVER
+    return cast("Ints", ends)
+
+
+def _words_of(column: pa.ChunkedArray[Any]) -> Words:
+    """Take a column of dictionaries, of which each holds those before it."""
+    if not column.num_chunks:
+        return Words(np.zeros(0, np.int8), ())
+    chunks: list[Any] = column.chunks
+    codes = [chunk.indices.fill_null(-1).to_numpy() for chunk in chunks]
+    known = tuple(chunks[-1].dictionary.to_pylist())
+    return Words(codes[0] if len(codes) == 1 else np.concatenate(codes), known)
+
+
+def _words_of_frame(column: pl.Series) -> Words:
+    """Number the words of a column of a frame from 0 on."""
+    known = column.drop_nulls().unique().sort()
+    if column.dtype.is_(pl.String):
+        codes = column.replace_strict(known, range(len(known)), default=-1, return_dtype=pl.Int32)
+        return Words(codes.to_numpy(), tuple(known))
+    physical, numbers = column.to_physical(), known.to_physical().to_numpy()
+    table = np.full(int(numbers.max(initial=0)) + 2, -1, np.int32)  # the last one is for null
+    table[numbers] = np.arange(len(numbers), dtype=np.int32)
+    places = physical.cast(pl.Int64).fill_null(len(table) - 1).to_numpy()
+    return Words(table[places], tuple(known.cast(pl.String)))

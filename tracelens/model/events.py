@@ -1,0 +1,256 @@
+"""The events of a run, process by process: read when they are asked for, and then forgotten.
+
+A reader, the simulator or a table offer a `Part` a process. What alignment finds out later (the common
+clock, the step that an event is in) is a list of `Change`s, which are applied to whatever is read. So a
+run of any size takes no more memory than its largest process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+import polars as pl
+from polars.io.plugins import register_io_source
+
+from tracelens.model.columns import FOREVER, MISSING, NULL, Columns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from tracelens.arrays import Array, Indices
+
+__all__ = ["Change", "FramePart", "Numbered", "Part", "Source"]
+
+_ROW: Final = "row"
+_CHANGEABLE: Final = ("start_ns", "end_ns", "step", "device_start_ns", "device_duration_ns")
+
+
+class Part(Protocol):
+    """The events of one process as they were recorded, in order of begin, outer spans first."""
+
+    def columns(self, names: Sequence[str]) -> Columns:
+        """Read some columns; more may come with them.
+
+        Raises:
+            UnusableInput: they cannot be read (any more).
+        """
+
+    def frame(self) -> pl.DataFrame:
+        """Read all columns, as `tracelens.model.trace.EVENT_COLUMNS` names them; empty ones may lack.
+
+        Raises:
+            UnusableInput: they cannot be read (any more).
+        """
+
+    def alone(self) -> Part:
+        """Return it without what it shares with other processes, to be sent to where it is read."""
+
+
+class Change(Protocol):
+    """What alignment makes of the events of a process, each time that they are read."""
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Columns that it looks at, or changes."""
+
+    def __call__(self, process: int, columns: Columns) -> Columns:
+        """Return the columns with other times, steps or order."""
+
+    def only(self, process: int) -> Change:
+        """Return what of it concerns one process, to be sent to where that is read."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The parts of a run by process, and what is changed in them, in order."""
+
+    parts: Mapping[int, Part]
+    changes: tuple[Change, ...] = ()
+
+    def changed(self, change: Change) -> Source:
+        """Return it with one more change."""
+        return replace(self, changes=(*self.changes, change))
+
+    def only(self, process: int) -> Source:
+        """Return what is needed to read one process."""
+        parts = {process: self.parts[process].alone()}
+        return Source(parts, tuple(change.only(process) for change in self.changes))
+
+    def columns(self, process: int, names: Sequence[str]) -> Columns:
+        """Read some columns of a process."""
+        needed = dict.fromkeys([*names, *(need for one in self.changes for need in one.needs)])
+        found = self.parts[process].columns(list(needed))
+        for change in self.changes:
+            found = change(process, found)
+        return found
+
+    def frame(self, process: int) -> pl.DataFrame:
+        """Read all columns of a process."""
+        frame = self.parts[process].frame()
+        if not self.changes or frame.is_empty():
+            return frame
+        found = self.parts[process].columns([need for one in self.changes for need in one.needs])
+        rows = np.arange(found.height)
+        changed = found.replaced(**{_ROW: rows})
+        for change in self.changes:
+            changed = change(process, changed)
+        order = changed.number(_ROW)
+        if not np.array_equal(order, rows):
+            frame, found = frame[order], found.taken(order)
+        return frame.with_columns(_differences(frame, found, changed))
+
+    def scan(self, schema: Mapping[str, pl.DataType]) -> pl.LazyFrame:
+        """Return all events as a frame that is read process by process when it is collected."""
+
+        def read(
+            with_columns: list[str] | None,
+            predicate: pl.Expr | None,
+            n_rows: int | None,
+            _batch_size: int | None,
+        ) -> Iterator[pl.DataFrame]:
+            left = n_rows
+            for process in self.parts:
+                frame = completed(self.frame(process), schema)
+                chosen = frame if with_columns is None else frame.select(with_columns)
+                kept = chosen if predicate is None else chosen.filter(predicate)
+                if left is not None:
+                    kept = kept.head(left)
+                    left -= kept.height
+                yield kept
+                if left == 0:
+                    return
+
+        return register_io_source(read, schema=pl.Schema(schema), is_pure=True)
+
+
+def completed(events: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """Return events with all columns; those that a frame lacks are null, and take no memory."""
+    nulls = [
+        pl.lit(None, kind).alias(name)
+        for name, kind in schema.items()
+        if name not in events.columns
+    ]
+    return events.with_columns(nulls).select(*schema)
+
+
+@dataclass(frozen=True)
+class FramePart:
+    """The rows of one process in a frame of several."""
+
+    whole: WholeFrame
+    process: int
+
+    def columns(self, _names: Sequence[str]) -> Columns:
+        """Return all columns."""
+        return self.whole.columns.taken(self.whole.rows(self.process))
+
+    def frame(self) -> pl.DataFrame:
+        """Return all columns."""
+        return self.whole.frame[self.whole.rows(self.process)]
+
+    def alone(self) -> Part:
+        """Return the same rows in a frame of their own."""
+        return FramePart(WholeFrame(self.frame().lazy()), self.process)
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """A part under another process number, as in a run of which it is one of several traces."""
+
+    part: Part
+    process: int
+
+    def columns(self, names: Sequence[str]) -> Columns:
+        """Read some columns; more may come with them."""
+        return self.part.columns(names)
+
+    def frame(self) -> pl.DataFrame:
+        """Read all columns."""
+        return self.part.frame().with_columns(process=pl.lit(self.process, pl.Int32))
+
+    def alone(self) -> Part:
+        """Return it without what it shares with other processes."""
+        return Numbered(self.part.alone(), self.process)
+
+
+@dataclass(frozen=True)
+class WholeFrame:
+    """The events of all processes, taken apart by process when they are first asked for."""
+
+    events: pl.LazyFrame
+
+    @cached_property
+    def frame(self) -> pl.DataFrame:
+        """All events, by process, in order of begin, outer spans first."""
+        events = self.events.collect()
+        process, start = pl.col("process").diff(), pl.col("start_ns").diff()
+        deeper = pl.col("depth").cast(pl.Int32).diff() >= 0
+        risen = (process > 0) | ((process == 0) & ((start > 0) | ((start == 0) & deeper)))
+        if events.select(risen.fill_null(value=True).all()).item():
+            return events
+        return events.sort("process", "start_ns", "depth", maintain_order=True)
+
+    @cached_property
+    def columns(self) -> Columns:
+        """The same as arrays."""
+        return Columns.of_frame(self.frame)
+
+    @cached_property
+    def _bounds(self) -> dict[int, tuple[int, int]]:
+        process = self.frame["process"].to_numpy()
+        known, first = np.unique(process, return_index=True)
+        after = np.append(first, len(process))[1:]
+        return dict(
+            zip(known.tolist(), zip(first.tolist(), after.tolist(), strict=True), strict=True)
+        )
+
+    @property
+    def processes(self) -> list[int]:
+        """The processes that have events."""
+        return list(self._bounds)
+
+    def rows(self, process: int) -> slice:
+        """Return where the events of a process stand."""
+        return slice(*self._bounds.get(process, (0, 0)))
+
+
+def source_of(events: pl.LazyFrame, processes: Sequence[int]) -> Source:
+    """Take a frame of all events; processes without any have none."""
+    whole = WholeFrame(events)
+    every = dict.fromkeys([*processes, *whole.processes])
+    return Source({process: FramePart(whole, process) for process in every})
+
+
+def _differences(frame: pl.DataFrame, old: Columns, new: Columns) -> list[pl.Series]:
+    """Return the columns of a frame that changes have changed."""
+    found = []
+    for name in _CHANGEABLE:
+        if name in new.numbers and new.numbers[name] is not old.numbers.get(name):
+            kind = frame.schema.get(name, pl.Int64())
+            found.append(_series(name, new.numbers[name], kind))
+    if "status" in new.words and new.words["status"] is not old.words.get("status"):
+        words = new.words["status"]
+        known = pl.Series([*words.known, None], dtype=pl.String)
+        found.append(known[_indices(words.codes)].cast(frame.schema["status"]).alias("status"))
+    return found
+
+
+def _indices(codes: Array) -> Indices:
+    return np.where(codes < 0, -1, codes).astype(np.intp)
+
+
+def _series(name: str, numbers: Array, kind: pl.DataType) -> pl.Series:
+    """Return a column, with null again where a number stands for what is missing."""
+    missing = MISSING.get(name, NULL)
+    series = pl.Series(name, numbers).cast(kind)
+    if name == "step" or not (numbers == missing).any():
+        return series
+    return series.to_frame().select(pl.when(pl.Series(numbers != missing)).then(name)).to_series()
+
+
+def is_open(ends: Any) -> Any:
+    """Return which spans were still open when the recording ended."""
+    return ends == FOREVER

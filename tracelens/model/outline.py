@@ -1,0 +1,91 @@
+"""What of each process's events all ranks must know: its steps, its calls, and little else.
+
+Made in the first pass over a run (`tracelens.distil.outline`). Times are nanoseconds of the process's
+own clock, steps as they were recorded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tracelens.arrays import Array, Flags, Floats, Int32s, Ints
+
+__all__ = ["CallRows", "Counters", "Outline", "StepSpans"]
+
+
+@dataclass(frozen=True)
+class CallRows:
+    """Calls of collectives, by begin; `op` and `status` are words, `communicator` uids by number.
+
+    What is missing is negative (`tracelens.model.columns`); `end_ns` is `FOREVER` if still open.
+    Where work was timed on a device, its times count.
+    """
+
+    uids: tuple[str, ...]
+    communicator: Array
+    seq: Ints
+    op: Array
+    step: Int32s
+    bucket: Int32s
+    nbytes: Ints
+    thread: Int32s
+    peer: Int32s
+    status: Array
+    start_ns: Ints
+    end_ns: Ints
+    ops: tuple[str, ...]
+    statuses: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StepSpans:
+    """Spans of kind step, by begin; `on_training` says which are on the training thread."""
+
+    step: Int32s
+    start_ns: Ints
+    end_ns: Ints
+    depth: Array
+    on_training: Flags
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Readings of counters, by time; `name` is a place in `names`, `of_step`: its kind is step."""
+
+    names: tuple[str, ...]
+    name: Array
+    step: Int32s
+    thread: Int32s
+    at_ns: Ints
+    value: Floats
+    of_step: Flags
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What of one process's events all ranks must know.
+
+    `implied` are steps by the numbers that other spans of the training thread carry (step, begin), for
+    a process that recorded none; `training_last_ns` is the last moment of the training thread. Of some
+    spans it is told how many there are: requests to servers and exchanges with a center, messages
+    between ranks, those that were open at the end, and collectives without communicator or number.
+    """
+
+    rows: int
+    spans: int
+    first_ns: int | None
+    last_ns: int | None
+    of_steps: int
+    training_thread: int | None
+    training_last_ns: int
+    steps: StepSpans
+    implied: tuple[Int32s, Ints]
+    calls: CallRows
+    requests: int
+    messages: int
+    opened: int
+    counters: Counters
+    names: tuple[str, ...]
+    numberless: int

@@ -1,0 +1,91 @@
+"""Which recordings a trace folder holds, and how it is said that some, or all, cannot be read."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+import pyarrow as pa
+
+from tracelens.errors import EmptyTrace, NewerVersion, NotATrace, TraceLensError, TraceNotFound
+from tracelens.model.fmt import shown_name
+from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, TRACE_SUFFIX
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["DAMAGE", "UNFINISHED", "left_out", "no_events", "recordings", "refusal", "vanished"]
+
+UNFINISHED: Final = (SEGMENTS_SUFFIX, ELSEWHERE_SUFFIX)
+# What damaged input makes pyarrow, its C++ library and our own decoding raise.
+DAMAGE: Final = (
+    TraceLensError,
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    MemoryError,
+    struct.error,
+    pa.ArrowException,
+    pl.exceptions.PolarsError,
+    pl.exceptions.PanicException,
+)
+
+
+def recordings(path: Path) -> list[Path]:
+    """List files and segment folders; segments whose conversion is done are left out."""
+    if path.is_file() or path.name.endswith(SEGMENTS_SUFFIX):
+        return [path] if path.name.endswith((TRACE_SUFFIX, *UNFINISHED)) else []
+    try:
+        entries = sorted(path.iterdir(), key=_name)
+    except OSError:
+        return []
+    visible = [entry for entry in entries if not entry.name.startswith(".")]
+    files = [entry for entry in visible if entry.name.endswith(TRACE_SUFFIX)]
+    converted = {file.name.removesuffix(TRACE_SUFFIX) for file in files}
+    live = [
+        entry
+        for entry in visible
+        if entry.name.endswith(UNFINISHED) and entry.stem not in converted
+    ]
+    return sorted(files + live, key=_name)
+
+
+def _name(path: Path) -> str:
+    return path.name
+
+
+def left_out(path: Path, error: Exception) -> str:
+    """Return one sentence on which file was left out and why."""
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return f"'{shown_name(path.name)}' was left out: {reason.rstrip('.')}."
+
+
+def vanished(path: Path) -> TraceNotFound:
+    """Build the error for a trace that was there a moment ago."""
+    return TraceNotFound(
+        f"Nothing is left in '{shown_name(path)}': its recordings were there when it was opened, and "
+        "have been moved or removed since; open it where it is now."
+    )
+
+
+def refusal(path: Path, problems: list[tuple[Path, Exception]]) -> TraceLensError:
+    """Build the error for a path of which nothing can be read."""
+    newer = next((error for _, error in problems if isinstance(error, NewerVersion)), None)
+    file, error = problems[0]
+    first = left_out(file, newer or error).removesuffix(".")
+    kind = NewerVersion if newer else NotATrace
+    count = len(problems)
+    return kind(
+        f"None of the {count} recordings in '{shown_name(path)}' can be read; the first: {first}."
+    )
+
+
+def no_events(path: Path, count: int) -> EmptyTrace:
+    """Build the error for a trace of so many processes without an event."""
+    return EmptyTrace(
+        f"'{shown_name(path)}' holds {count} recorded processes, but not one event: "
+        "check that the recorded program did any work after tl.start()."
+    )

@@ -268,8 +268,8 @@ class Pipeline:
         values = np.nan_to_num(own.own[[name in names for name in own.phases]].sum(axis=0))
         steps = own.steps[part.rows]
         done, who = np.zeros_like(part.came), np.flatnonzero(late.effect.any(axis=0))
-        theirs = pl.col("rank").is_in([own.ranks[rank] for rank in who])
-        found = [self.pieces.of(name, steps).filter(theirs) for name in names]
+        theirs = {own.ranks[rank] for rank in who}
+        found = [self.pieces.of(name, steps, theirs) for name in names]
         pieces = pl.concat(found).sort("start_ns")
         for rank in who:
             inside = pieces.filter(pl.col("rank") == own.ranks[rank])
@@ -335,11 +335,11 @@ def _taken_apart(numbers: Ints, step: Ints, start: Ints, end: Ints) -> Iterator[
     for many in np.unique(count[follows]):
         chosen = follows[count[follows] == many]
         rows = first[chosen][:, None] + np.arange(many)
-        before = left[chosen - 1]
+        before, begun = left[chosen - 1], start[rows]
         yield _CallArrivals(
             rows=np.searchsorted(numbers, found[chosen]),
-            came=(start[rows] - before[:, None, :]).astype(np.float64),
-            wire=_wire(start[rows], end[rows]),
+            came=(begun - before[:, None, :]).astype(np.float64),
+            wire=_wire(begun, end[rows]),
             left_ns=before,
         )
 

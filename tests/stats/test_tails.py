@@ -8,7 +8,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from tracelens.stats.null_model import binomial_tail, student_tail
+from tracelens.stats.null_model import binomial_tail, least_student_tail, student_tail
 
 T = np.linspace(0, 1000, 161)
 
@@ -24,6 +24,15 @@ def test_student_tail_of_two_degrees() -> None:
     """Which has a closed form as well."""
     root = np.sqrt(2 + T**2)
     assert student_tail(T, 2) == pytest.approx(1 / (root * (root + T)), rel=1e-12)
+
+
+@pytest.mark.parametrize("freedom", [2.1, 5.0, 25.0, 63.0])
+def test_the_lower_bound_of_students_tail(freedom: float) -> None:
+    """It is never above the tail, and within 5 % of it where windows are judged."""
+    t = np.linspace(2.5, 40.0, 200)
+    ratio = least_student_tail(t, freedom) / student_tail(t, freedom)
+    assert ratio.max() <= 1.0 + 1e-12
+    assert ratio.min() > 0.95
 
 
 def test_student_tail_far_out() -> None:

@@ -7,6 +7,7 @@ tokens: whether who takes longer simply has more to do.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
@@ -48,12 +49,12 @@ class ComputeTime:
     wait: Floats
     settled: Flags
 
-    @property
+    @cached_property
     def total(self) -> Floats:
         """Compute time of all phases."""
         return np.asarray(self.own.sum(axis=0))
 
-    @property
+    @cached_property
     def between_synchronizations(self) -> Floats:
         """Compute time from the synchronization point of a step to that of the next one."""
         after = np.isin(self.phases, AFTER_MEETING)
@@ -61,11 +62,16 @@ class ComputeTime:
         following = np.concatenate([before[1:], np.zeros_like(before[:1])])
         return np.asarray(self.own[after].sum(axis=0) + following)
 
-    @property
+    @cached_property
     def step_ns(self) -> float:
         """The length of a typical step."""
         rows = self.length[self.settled] if self.settled.any() else self.length
         return float(np.nanmedian(rows)) if rows.size else 0.0
+
+    @cached_property
+    def usual_ns(self) -> float:
+        """The compute time of a typical rank in a typical step."""
+        return float(np.nanmedian(self.total[self.settled]))
 
 
 def measure_compute_time(trace: Trace, phases: Phases) -> ComputeTime:

@@ -15,7 +15,7 @@ import polars as pl
 from tracelens.accounting.partition import CATEGORIES, Pieces
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from tracelens.arrays import Array, Floats, Indices, Int8s, Int32s, Ints
 
@@ -136,12 +136,16 @@ class Segments:
         """Return all pieces, by process and time, in `SEGMENT_COLUMNS`."""
         return self._frame([(one, np.arange(len(one.category))) for one in self])
 
-    def of(self, category: str, steps: Ints) -> pl.DataFrame:
-        """Return the pieces of one category in some steps."""
+    def of(self, category: str, steps: Ints, ranks: Collection[int] | None = None) -> pl.DataFrame:
+        """Return the pieces of one category in some steps, of some ranks or of all."""
         wanted = self.steps["step"].is_in(steps.tolist()).to_numpy()
         code = CATEGORIES.index(category)
+        of_workers = self.steps["rank"].gather(list(self.begins[: len(self.packed)]))
         picked = []
-        for one in self:
+        for place, rank in enumerate(of_workers.to_list()):
+            if ranks is not None and rank not in ranks:
+                continue
+            one = self.of_worker(place)
             rows = np.flatnonzero(one.category == code)
             picked.append((one, rows[wanted[one.step[rows] + one.offset]]))
         return self._frame(picked)

@@ -20,7 +20,7 @@ from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.replay.counterfactual import price
 from tracelens.stats.changepoint import PERSISTENT, course, greatest_run
-from tracelens.stats.robust import deviation
+from tracelens.stats.robust import deviation, medians
 
 if TYPE_CHECKING:
     from tracelens.accounting.compute_time import ComputeTime
@@ -87,7 +87,7 @@ def _slow(own: ComputeTime, phase: str, least: Floats, job: int) -> list[Finding
     values = least[rows] / own.step_ns
     residual = values - np.median(values)
     spread = deviation(residual)
-    usual = float(np.nanmedian(own.total[own.settled])) / own.step_ns
+    usual = own.usual_ns / own.step_ns
     level = max(SLOW.get(phase, SLOW_OTHERWISE) * usual, _DEVIATIONS * spread)
     chosen, pattern = _lasting(residual, level) or (np.flatnonzero(residual > level), "sparse")
     saving = float(np.maximum(residual[chosen], 0).sum() * own.step_ns / job)
@@ -247,7 +247,7 @@ def find_slowdown(own: ComputeTime) -> Slowdown | None:
     fewest = max(FEWEST_OF_LEVEL, SHORTEST_LEVEL * len(rows))
     if len(rows) < 2 * fewest:
         return None
-    typical = np.nanmedian(computed, axis=1)
+    typical = medians(computed, axis=1)
     first, last = greatest_run(typical - np.mean(np.quantile(typical, _EXTREMES)))
     inside = np.zeros(len(rows), np.bool_)
     inside[first : last + 1] = True
@@ -257,7 +257,7 @@ def find_slowdown(own: ComputeTime) -> Slowdown | None:
     ranks = there[0] & there[1]
     if not ranks.any():
         return None
-    upper, lower = (np.nanmedian(computed[part][:, ranks], axis=0) for part in (inside, ~inside))
+    upper, lower = (medians(computed[part][:, ranks], axis=0) for part in (inside, ~inside))
     middle = float(np.median(upper) + np.median(lower)) / 2
     above, below = np.mean(typical[inside] > middle), np.mean(typical[~inside] < middle)
     level = float(np.median(upper - lower))

@@ -267,9 +267,11 @@ class Pipeline:
         own, names = self.own, (late.phase, *late.also)
         values = np.nan_to_num(own.own[[name in names for name in own.phases]].sum(axis=0))
         steps = own.steps[part.rows]
-        pieces = pl.concat([self.pieces.of(name, steps) for name in names]).sort("start_ns")
-        done = np.zeros_like(part.came)
-        for rank in np.flatnonzero(late.effect.any(axis=0)):
+        done, who = np.zeros_like(part.came), np.flatnonzero(late.effect.any(axis=0))
+        theirs = {own.ranks[rank] for rank in who}
+        found = [self.pieces.of(name, steps, theirs) for name in names]
+        pieces = pl.concat(found).sort("start_ns")
+        for rank in who:
             inside = pieces.filter(pl.col("rank") == own.ranks[rank])
             left = part.left_ns[:, rank]
             at = left[:, None] + part.came[:, :, rank].astype(np.int64)
@@ -333,11 +335,11 @@ def _taken_apart(numbers: Ints, step: Ints, start: Ints, end: Ints) -> Iterator[
     for many in np.unique(count[follows]):
         chosen = follows[count[follows] == many]
         rows = first[chosen][:, None] + np.arange(many)
-        before = left[chosen - 1]
+        before, begun = left[chosen - 1], start[rows]
         yield _CallArrivals(
             rows=np.searchsorted(numbers, found[chosen]),
-            came=(start[rows] - before[:, None, :]).astype(np.float64),
-            wire=_wire(start[rows], end[rows]),
+            came=(begun - before[:, None, :]).astype(np.float64),
+            wire=_wire(begun, end[rows]),
             left_ns=before,
         )
 

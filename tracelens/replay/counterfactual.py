@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens.stats.robust import bootstrap_interval
+from tracelens.stats.robust import bootstrap_interval, medians
 
 if TYPE_CHECKING:
     from tracelens.arrays import Flags, Floats, Indices
@@ -126,7 +126,7 @@ def as_work_varies(values: Floats, effect: Floats) -> Floats:
     values, late = np.nan_to_num(values, nan=0.0), effect > 0
     mended = np.where(late, values - effect, np.nan)
     ranks = np.flatnonzero(late.any(axis=0))
-    usual = np.maximum(np.nanmedian(mended[:, ranks], axis=0), 0.0)
+    usual = np.maximum(medians(mended[:, ranks], axis=0), 0.0)
     each = np.zeros_like(effect)
     whole = np.maximum(usual + effect[:, ranks], 1.0)
     each[:, ranks] = values[:, ranks] * effect[:, ranks] / whole

@@ -17,6 +17,7 @@ docs/analyses/confidence-and-statistics.md gives formulas and sources.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -37,6 +38,7 @@ from tracelens.stats.robust import (
     block_levels,
     deviation,
     deviation_of_steps,
+    medians,
 )
 
 if TYPE_CHECKING:
@@ -92,8 +94,8 @@ def peer_residuals(own: Floats, step_ns: float) -> Floats:
     """
     absent = np.isnan(own).all(axis=1, keepdims=True)  # a step in which the job broke off
     own = np.where(absent, 0.0, own)
-    residuals: Floats = (own - np.nanmedian(own, axis=1, keepdims=True)) / step_ns
-    return np.nan_to_num(residuals, nan=0.0)
+    residuals: Floats = (own - medians(own, axis=1)[:, None]) / step_ns
+    return residuals if np.isfinite(residuals).all() else np.nan_to_num(residuals, nan=0.0)
 
 
 def least_effect(ranks: int) -> float:
@@ -109,7 +111,7 @@ def scan_ranks(residuals: Floats, known: Flags | None = None) -> Scan:
     ranks = np.arange(residuals.shape[1])
     peers = np.ones(len(ranks), np.bool_) if known is None else ~known
     windows = _windows(residuals, peers)
-    steps = _Steps(residuals, np.sort(residuals[:, peers], axis=None), peers)
+    steps = _Steps(residuals, peers)
     chosen = [_least_likely(steps, windows, rank) for rank in range(len(ranks))]
     rows = np.array([row for row, _ in chosen])
     return Scan(
@@ -139,7 +141,7 @@ def _joined(parts: list[Windows], names: tuple[str, ...], axis: int) -> list[Any
 def _judged(edges: Ints, blocks: Floats, peers: Floats) -> Windows:
     """Try windows of all lengths (2, 3, 4, 6, 8 ... blocks, and everything) at every quarter length."""
     normal = NullModel.of(peers - median_of_others(peers))
-    middle = np.median(peers, axis=1, keepdims=True)
+    middle = medians(peers, axis=1)[:, None]
     sums = _Sums.of(blocks - middle), _Sums.of(peers - median_of_others(peers)), _Sums.of(middle)
     lengths = _lengths(len(blocks))
     parts = [_of_length(edges, sums, normal, length, len(lengths)) for length in lengths]
@@ -198,11 +200,15 @@ def _lengths(count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class _Steps:
-    """All steps, [step, rank], those of peers in order, and who these are."""
+    """All steps, [step, rank], and who are the peers."""
 
     residuals: Floats
-    pooled: Floats
     peers: Flags
+
+    @cached_property
+    def pooled(self) -> Floats:
+        """The steps of all peers, in order."""
+        return np.sort(self.residuals[:, self.peers], axis=None)
 
     def above(self, rank: int, level: float) -> tuple[int, int]:
         """Return in how many steps the peers of a rank are above `level`, and of how many."""
@@ -214,6 +220,8 @@ class _Steps:
 def _least_likely(steps: _Steps, windows: Windows, rank: int) -> tuple[np.intp, float]:
     """Return a rank's window with the smallest p-value that its steps confirm one by one."""
     p = windows.p[:, rank]
+    if p.min() >= _HOPELESS:
+        return np.argmin(p), 1.0
     order = np.argsort(p, kind="stable")
     best, lowest = order[0], 1.0
     for row in order:

@@ -23,7 +23,7 @@ from tracelens.analyses.stragglers import detection
 from tracelens.analyses.stragglers.detection import joined_by_rank
 from tracelens.replay.counterfactual import as_work_varies, price
 from tracelens.stats.null_model import Noise
-from tracelens.stats.robust import block_edges, block_levels
+from tracelens.stats.robust import block_edges, block_levels, medians
 from tracelens.stats.window_scan import peer_residuals
 
 if TYPE_CHECKING:
@@ -169,9 +169,7 @@ def _as_ranks(own: ComputeTime, ranks: list[list[int]]) -> ComputeTime:
 
 def _median_rank(values: Floats) -> Floats:
     """Return the median rank's values; nan where no rank has one."""
-    nobody = np.asarray(np.isnan(values).all(axis=-1))
-    known = np.where(nobody[..., None], 0.0, values)
-    return np.where(nobody, np.nan, np.nanmedian(known, axis=-1))
+    return medians(values, axis=-1)
 
 
 def _with_ranks(own: ComputeTime, late: Episode, ranks: list[int]) -> Episode | None:
@@ -214,8 +212,8 @@ def against_unaffected_ranks(own: ComputeTime, found: list[Episode]) -> list[Epi
         return found
     rows = np.asarray(late.any(axis=1))
     total = own.total[rows]
-    everybody = np.nanmedian(total, axis=1)
-    rest = np.nanmedian(np.where(late[rows], np.nan, total), axis=1)
+    everybody = medians(total, axis=1)
+    rest = medians(np.where(late[rows], np.nan, total), axis=1)
     hidden = np.zeros(len(rows))
     hidden[rows] = np.nan_to_num(everybody - rest, nan=0.0)
     return [_corrected(entry, float(hidden[entry.touched].mean())) for entry in found]

@@ -15,6 +15,7 @@ import numpy as np
 from tracelens.replay.counterfactual import Episode
 from tracelens.stats.changepoint import greatest_run
 from tracelens.stats.null_model import binomial_tail
+from tracelens.stats.robust import medians
 
 if TYPE_CHECKING:
     from tracelens.accounting.compute_time import ComputeTime
@@ -54,7 +55,7 @@ class _Stretch:
 def find_stalls(excess: Floats) -> list[RankStalls]:
     """Find ranks that stall clearly more often than any but a quarter of their peers, [step, rank]."""
     steps, ranks = excess.shape
-    above = np.quantile(excess - np.median(excess, axis=0), _ONE_SIGMA)
+    above = np.quantile(excess - medians(excess, axis=0), _ONE_SIGMA)
     stalled = excess > max(LEAST_STALL, _DEVIATIONS * _OF_RANKS.get(ranks, 1.0) * float(above))
     apart = _apart(stalled)
     counts = apart.sum(axis=0)
@@ -63,7 +64,7 @@ def find_stalls(excess: Floats) -> list[RankStalls]:
     often = (counts >= np.maximum(LEAST_COUNT, _MORE_OFTEN * usual)) & scattered
     p = _chances(counts, usual, steps, often)
     found = []
-    for rank in range(ranks):
+    for rank in np.flatnonzero(counts >= LEAST_COUNT).tolist():
         rows, chance = np.flatnonzero(stalled[:, rank]), float(p[rank])
         if not (often[rank] and chance * ranks < WRONG):
             peers = float(np.delete(counts, rank).mean())
@@ -77,8 +78,10 @@ def find_stalls(excess: Floats) -> list[RankStalls]:
 def _apart(stalled: Flags) -> Flags:
     """Keep stalls that are four steps or more apart: one disturbance may last longer than a step."""
     kept = np.zeros_like(stalled)
-    for row, now in enumerate(stalled):
-        kept[row] = now & ~kept[max(row - _ONE_STALL + 1, 0) : row].any(axis=0)
+    last = np.full(stalled.shape[1], -_ONE_STALL)
+    for row in np.flatnonzero(stalled.any(axis=1)):
+        kept[row] = stalled[row] & (row - last >= _ONE_STALL)
+        last[kept[row]] = row
     return kept
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from tracelens.replay.counterfactual import Episode
 from tracelens.stats.null_model import binomial_tail, student_tail
-from tracelens.stats.robust import block_medians, deviation
+from tracelens.stats.robust import block_medians, deviation, medians
 
 if TYPE_CHECKING:
     from tracelens.accounting.compute_time import ComputeTime
@@ -40,7 +40,7 @@ def find_migrating(own: ComputeTime, excess: Floats, by_phase: list[Floats]) -> 
     rows = np.flatnonzero(own.settled)
     values = excess[rows]
     ranks = values.shape[1]
-    spread = deviation(values - np.median(values, axis=0))
+    spread = deviation(values - medians(values, axis=0))
     far = values > max(LEAST, _DEVIATIONS * spread)
     if ranks < FEWEST_RANKS or far.any(axis=1).mean() < BUSY:
         return None
@@ -91,7 +91,7 @@ def _as_noise(values: Floats, length: int, level: float) -> float:
     stays = block_medians(
         values, np.append(np.arange(0, len(values) - length, length), len(values))
     )
-    spread = max(deviation(stays - np.median(stays, axis=0)), _LEAST_SPREAD)
+    spread = max(deviation(stays - medians(stays, axis=0)), _LEAST_SPREAD)
     return min(float(student_tail(level / spread, _FREEDOM)) * stays.size, 1.0)
 
 

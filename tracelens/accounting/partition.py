@@ -224,19 +224,22 @@ def _innermost(
     user = np.zeros(size, np.bool_)
     over = np.cumsum(np.bincount(end, minlength=bounds))  # spans that have ended by each boundary
     levels = np.arange(len(begin)) - over[begin]
-    piece = np.arange(size, dtype=np.int32)
     for level in range(int(levels.max(initial=-1)) + 1):
         chosen = np.flatnonzero(levels == level)
-        latest = np.full(size, -1, np.int32)
-        latest[begin[chosen]] = chosen
-        latest = np.maximum.accumulate(latest)
-        active = np.flatnonzero((latest >= 0) & (end[latest] > piece))
-        span = latest[active]
-        name[active] = spans.name[span]
-        means = meaning[span]
+        first = begin[chosen]
+        over = np.minimum(end[chosen], np.append(first[1:], size))  # the latest begun counts
+        count = over - first
+        active = np.repeat(first - np.cumsum(count) + count, count)
+        active += np.arange(len(active), dtype=active.dtype)
+        name[active] = np.repeat(spans.name[chosen], count)
+        means = meaning[chosen]
         is_user = means == USER
-        user[active[is_user]] = True
-        code[active[~is_user]] = means[~is_user]
+        if not is_user.any():
+            code[active] = np.repeat(means, count)
+            continue
+        of_user = np.repeat(is_user, count)
+        user[active[of_user]] = True
+        code[active[~of_user]] = np.repeat(means, count)[~of_user]
     return code, user, name
 
 

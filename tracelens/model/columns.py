@@ -59,9 +59,10 @@ class Words:
 
     def among(self, words: Iterable[str]) -> Array:
         """Return which rows have one of some words."""
-        chosen = np.zeros(len(self.known) + 1, np.bool_)  # the last one is for -1
-        chosen[self.places(words)] = True
-        return cast("Array", chosen[self.codes])
+        found = np.zeros(len(self.codes), np.bool_)
+        for place in self.places(words):  # comparing small numbers is quicker than looking them up
+            found |= self.codes == place
+        return found
 
     def translated(self, numbers: Mapping[str, int], otherwise: int) -> Array:
         """Return a number for each row's word."""

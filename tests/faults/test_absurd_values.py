@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import polars as pl
 import pyarrow as pa
 import pytest
-from support.runs.damage import RUN, VICTIM, assert_left_out, rewritten, with_side, written
+from support.runs.damage import RUN, VICTIM, assert_left_out, held, rewritten, with_side, written
 
 from tracelens import load
 from tracelens.accounting import phases
@@ -46,7 +46,7 @@ def with_value(table: pa.Table, column: str, value: Any, row: int = ROW) -> pa.T
 def test_absurd_row(name: str, tmp_path: Path) -> None:
     """The row is dropped and counted, nothing overflows, and the time still adds up."""
     victim = written(tmp_path)
-    before = load.open(tmp_path)
+    before = held(tmp_path)
     rewritten(victim, lambda table: with_value(table, *ABSURD[name]))
     trace = load.open(tmp_path)
     assert trace.dropped == {"unusable values": 1}

@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from polars.testing import assert_frame_equal
-from support.runs.damage import VICTIM, assert_left_out, own_time, rewritten, written
+from support.runs.damage import VICTIM, assert_left_out, held, own_time, rewritten, written
 
 from tracelens import load
 from tracelens.analyses import analyze
@@ -39,7 +39,7 @@ def test_prefix_is_used(kept: float, tmp_path: Path) -> None:
     """Whole batches before the cut are read, which is said; other ranks lose nothing."""
     victim = written(tmp_path)
     size = in_small_batches(victim)
-    whole = load.open(tmp_path)
+    whole = held(tmp_path)
     victim.write_bytes(victim.read_bytes()[: int(kept * size)])
     trace = load.open(tmp_path)
     (note,) = trace.notes
@@ -71,7 +71,7 @@ def test_truncated_rank_is_no_hang(tmp_path: Path) -> None:
 def test_only_the_footer_is_missing(tmp_path: Path) -> None:
     """Without its last bytes a file still gives every event."""
     victim = written(tmp_path)
-    whole = load.open(tmp_path)
+    whole = held(tmp_path)
     victim.write_bytes(victim.read_bytes()[:-1])
     trace = load.open(tmp_path)
     assert_frame_equal(trace.events.collect(), whole.events.collect())
@@ -90,7 +90,7 @@ def test_cut_inside_the_header(kept: int, tmp_path: Path) -> None:
 def test_flipped_bits(seed: int, tmp_path: Path) -> None:
     """Random damage never stops the reading and never changes what other files hold."""
     victim = written(tmp_path)
-    whole = load.open(tmp_path)
+    whole = held(tmp_path)
     content, draw = bytearray(victim.read_bytes()), Random(seed)
     for _ in range(8):
         content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
@@ -109,7 +109,7 @@ def events_of(trace: Trace, file: str) -> pl.DataFrame:
 def test_damaged_footer(seed: int, tmp_path: Path) -> None:
     """Every event before it is used, the damage is told, and checking the trace says it, too."""
     victim = written(tmp_path)
-    whole = load.open(tmp_path)
+    whole = held(tmp_path)
     content, draw = bytearray(victim.read_bytes()), Random(seed)
     (size,) = struct.unpack("<i", content[-10:-6])
     for _ in range(40):

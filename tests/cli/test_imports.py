@@ -39,17 +39,20 @@ def ours(names: set[str]) -> set[str]:
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_info_imports_little(form: str) -> None:
-    """No analysis, no reader of another format, and none of what only pages and checks need."""
+    """Files tell it of themselves: no analysis, no frames, no reader of another format, no alignment."""
     names = imported("info", str(SAMPLES / "mpi-late-rank"), "--format", form)
-    assert not names & (NEVER | {"tracelens.analyses", "tracelens.readers.table", "scipy"})
+    assert not names & (
+        NEVER | {"tracelens.analyses", "tracelens.readers.table", "tracelens.align"}
+    )
+    assert not names & {"polars", "scipy", "pyarrow.compute"}
     assert len(ours(names)) <= MOST_OF_INFO, sorted(ours(names))
 
 
 def test_analyze_imports_no_pages() -> None:
     """Nor SciPy, where no rank comes near to being late, nor what prints another format."""
-    names = imported("analyze", str(SAMPLES / "ddp-healthy"), "--format", "json")
+    names = imported("analyze", str(SAMPLES / "ddp-healthy"), "--again", "--format", "json")
     assert not names & (NEVER | {"tracelens.readers.table", "tracelens.conversion.segments"})
-    assert not names & {"scipy", "pyarrow.compute", "rich", "tracelens.reports.to_text"}
+    assert not names & {"scipy", "rich", "tracelens.reports.to_text"}
 
 
 def test_help_of_a_verb_imports_that_verb() -> None:

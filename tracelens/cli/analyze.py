@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tracelens.cli.opening import add_executor, add_trace, open_trace, progress
+from tracelens.cli.opening import add_executor, add_trace, import_numpy, open_trace, progress
 
 if TYPE_CHECKING:
     import argparse
@@ -37,6 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Open, analyze, print."""
+    import_numpy()
     from tracelens.lod import kept_report
     from tracelens.parallel import opened
     from tracelens.reports import report_format

@@ -48,10 +48,15 @@ def run(arguments: argparse.Namespace) -> int:
 def _is_recorded(arguments: argparse.Namespace) -> bool:
     """Return whether it is a finished recording, whose files tell it all: no table of spans."""
     from tracelens.readers.native.summary import is_finished
-    from tracelens.readers.table.reader import is_table
 
     as_table = arguments.map or arguments.one_clock
-    return not as_table and is_finished(arguments.trace) and not is_table(arguments.trace)
+    if as_table or not is_finished(arguments.trace):
+        return False
+    if arguments.trace.is_dir():
+        return True
+    from tracelens.readers.table.reader import is_table
+
+    return not is_table(arguments.trace)
 
 
 def _of_files(path: Path) -> dict[str, Any]:

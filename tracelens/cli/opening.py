@@ -89,7 +89,7 @@ def open_path(
     executor: Executor | None = None,
 ) -> Trace:
     """Open one of several runs, as `add_trace` says how."""
-    _import_numpy()
+    import_numpy()
     from tracelens.load import open as open_any
 
     renamed = dict(map(_pair, getattr(arguments, "map", None) or ()))
@@ -97,7 +97,7 @@ def open_path(
     return open_any(path, on_progress, map=renamed, one_clock=one_clock, executor=executor)
 
 
-def _import_numpy() -> None:
+def import_numpy() -> None:
     """Import NumPy without the threads, one a core, that its BLAS starts: no matrix here needs them."""
     if _BLAS_THREADS in os.environ:
         return

@@ -15,6 +15,7 @@ import polars as pl
 
 from tracelens.model.calls import arrivals_of, grids_of
 from tracelens.model.events import Source, completed, source_of
+from tracelens.model.notes import Note as Note  # noqa: PLC0414, TC001 - for who reads a trace
 from tracelens.schema.vocabulary import EVENT_TYPES, EXCHANGE_KINDS, POINT_TO_POINT, STATUSES
 
 if TYPE_CHECKING:
@@ -174,20 +175,6 @@ class Alignment:
     def unaligned(self) -> tuple[str, ...]:
         """The clock domains that nothing ties to the others: only durations within them are known."""
         return tuple(host.clock_domain for host in self.hosts if host.uncertainty_ns is None)
-
-
-@dataclass(frozen=True)
-class Note:
-    """Something that reading met and the reader of a report should know, in one sentence.
-
-    `kind` is one of unreadable, truncated, running, incomplete, dropped, chosen, renumbered, restarted,
-    clock, desync, unjudged, and table: what was made of a table's columns and words. Chosen is what the
-    user asked to leave out.
-    """
-
-    file: str
-    sentence: str
-    kind: str = "unreadable"
 
 
 class Moved(Protocol):

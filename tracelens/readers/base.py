@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-import polars as pl
-
 from tracelens.schema.vocabulary import EVENT_TYPES, STATUSES
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
     from pathlib import Path
     from typing import Final
+
+    import polars as pl
 
     from tracelens.model.trace import Trace
 
@@ -47,6 +47,8 @@ class Reader(Protocol):
 
 def sane() -> pl.Expr:
     """Times in order and in range, known words."""
+    import polars as pl
+
     start, duration = pl.col("start_ns"), pl.col("duration_ns").fill_null(0)
     return (
         start.is_between(0, LATEST_NS)

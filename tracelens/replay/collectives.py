@@ -267,11 +267,11 @@ class Pipeline:
         own, names = self.own, (late.phase, *late.also)
         values = np.nan_to_num(own.own[[name in names for name in own.phases]].sum(axis=0))
         steps = own.steps[part.rows]
-        done, who = np.zeros_like(part.came), np.flatnonzero(late.effect.any(axis=0))
-        theirs = {own.ranks[rank] for rank in who}
+        done, delayed = np.zeros_like(part.came), np.flatnonzero(late.effect.any(axis=0))
+        theirs = {own.ranks[rank] for rank in delayed}
         found = [self.pieces.of(name, steps, theirs) for name in names]
         pieces = pl.concat(found).sort("start_ns")
-        for rank in who:
+        for rank in delayed:
             inside = pieces.filter(pl.col("rank") == own.ranks[rank])
             left = part.left_ns[:, rank]
             at = left[:, None] + part.came[:, :, rank].astype(np.int64)

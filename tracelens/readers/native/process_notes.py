@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tracelens.model.fmt import duration
-from tracelens.model.trace import Note
+from tracelens.model.notes import Note
 from tracelens.schema.vocabulary import OUTDATED
 
 if TYPE_CHECKING:

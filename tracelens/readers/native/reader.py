@@ -108,7 +108,7 @@ def _tried(path: Path, trace: Path | None) -> Part | Exception:
         if trace is not None:
             check_inside(path, trace)
         return _read(path)
-    except DAMAGE as error:
+    except (*DAMAGE, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         return error
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-import polars as pl
 import pyarrow as pa
 
 from tracelens.errors import EmptyTrace, NewerVersion, NotATrace, TraceLensError, TraceNotFound
@@ -29,8 +28,6 @@ DAMAGE: Final = (
     MemoryError,
     struct.error,
     pa.ArrowException,
-    pl.exceptions.PolarsError,
-    pl.exceptions.PanicException,
 )
 
 

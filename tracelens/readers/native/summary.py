@@ -15,7 +15,7 @@ import pyarrow as pa
 from tracelens.conversion.tally import TALLIED, Tally, valid_of, values_of
 from tracelens.errors import NotATrace
 from tracelens.model.fmt import shown_name
-from tracelens.model.trace import Note
+from tracelens.model.notes import Note
 from tracelens.readers.base import LATEST_NS, LONGEST_NS
 from tracelens.readers.native.arrow_file import read_arrow, read_end
 from tracelens.readers.native.process_notes import (

@@ -1,0 +1,19 @@
+"""Notes of a trace, apart from it: who reads no events needs no frames, and no library of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something that reading met and the reader of a report should know, in one sentence.
+
+    `kind` is one of unreadable, truncated, running, incomplete, dropped, chosen, renumbered, restarted,
+    clock, desync, unjudged, and table: what was made of a table's columns and words. Chosen is what the
+    user asked to leave out.
+    """
+
+    file: str
+    sentence: str
+    kind: str = "unreadable"

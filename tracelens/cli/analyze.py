@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Open, analyze, print."""
     import_numpy()
-    from tracelens.lod import kept_report
+    from tracelens.distil import kept_report
     from tracelens.parallel import opened
     from tracelens.reports import report_format
 

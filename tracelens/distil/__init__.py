@@ -1,1 +1,1 @@
-"""The first pass over a run, one process at a time: what matching and alignment need of it."""
+"""What all verbs ask of a trace first: outlines of its processes, made in one pass, and kept reports."""

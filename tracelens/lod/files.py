@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
 
+from tracelens.distil.kept_report import load_report, save_report
 from tracelens.lod import packed, residuals, run_data
 from tracelens.lod.lane_files import load_lanes, save_lanes
 from tracelens.lod.lanes import Lane
@@ -23,9 +24,6 @@ from tracelens.lod.query import Scene
 from tracelens.lod.run_data import Run
 from tracelens.lod.step_times import EVERY, Sums, Times
 from tracelens.lod.viewport import Window
-from tracelens.model.findings import Finding
-from tracelens.model.result import Efficiency, Report, Share, Summary
-from tracelens.model.trace import Alignment, HostClock, Note
 from tracelens.schema.json_text import loads
 
 if TYPE_CHECKING:
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tracelens.lod.lanes import Lanes
-    from tracelens.model.result import Result
     from tracelens.model.trace import Moved
 
     OnProgress = Callable[[int, int], None]
@@ -49,39 +46,6 @@ _COUNTS: Final = "counts.npy"
 _PEERS: Final = "peers.npy"
 _FACTS: Final = "run.json"
 _REPORT: Final = "report.json"
-
-
-def save_report(report: Report, file: Path) -> None:
-    """Write a report; numbers that JSON lacks are written as Python reads them."""
-    file.write_text(json.dumps(asdict(replace(report, results={})), default=_plain))
-
-
-def load_report(file: Path, results: Mapping[str, Result] | None = None) -> Report:
-    """Read what `save_report` wrote; `results` are given to the report."""
-    row = loads(file.read_text())
-    clock, efficiency = row["clock"], row["efficiency"]
-    hosts = (HostClock(**_fixed(host)) for host in clock["hosts"])
-    return Report(
-        summary=Summary(**row["summary"]),
-        clock=Alignment(clock["method"], tuple(hosts)),
-        efficiency=_efficiency(efficiency) if efficiency else None,
-        findings=tuple(Finding(**_fixed(finding)) for finding in row["findings"]),
-        notes=tuple(Note(**note) for note in row["notes"]),
-        results=results or {},
-    )
-
-
-def _efficiency(row: dict[str, Any]) -> Efficiency:
-    return Efficiency(**(row | {"waterfall": tuple(Share(**bar) for bar in row["waterfall"])}))
-
-
-def _fixed(row: dict[str, Any]) -> dict[str, Any]:
-    """Restore the tuples of a record."""
-    return {name: tuple(v) if isinstance(v, list) else v for name, v in row.items()}
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else list(value)
 
 
 def save_run(run: Run, parts: Iterable[Lanes], folder: Path, on_progress: OnProgress) -> None:

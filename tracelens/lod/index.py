@@ -10,24 +10,25 @@ trace, as `index-v3/FINGERPRINT`, or, where that cannot be written, in the user'
 
 from __future__ import annotations
 
-import hashlib
-import os
 import shutil
-import tempfile
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
 
-from tracelens.conversion.lock import locked
+from tracelens.distil.places import (
+    alone,
+    fingerprint,
+    index_places,
+    outdated,
+)
 from tracelens.lod import files, pyramid
-from tracelens.schema.ownership import is_ours, mark
-from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, TRACE_SUFFIX
+from tracelens.schema.ownership import is_ours
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
+    from pathlib import Path
 
     from tracelens.lod.files import OnProgress
     from tracelens.lod.lanes import Lanes
@@ -35,76 +36,9 @@ if TYPE_CHECKING:
     from tracelens.lod.run_data import Run
 
 
-# Of the index format: to be raised when the files of an index change, or when the analyses come to other
-# findings on the same trace; `tests/lod/test_index_layout.py` holds the files to it.
-INDEX_VERSION: Final = 3
-_FOLDERS: Final = "index-v"
-INDEX_FOLDER: Final = f"{_FOLDERS}{INDEX_VERSION}"
-_LIVE_SUFFIXES: Final = (SEGMENTS_SUFFIX, ELSEWHERE_SUFFIX)
 COARSE_BINS: Final = 4096  # levels up to this fineness are there from the beginning
 UNFINISHED: Final = ".unfinished"
 _KINDS: Final = {pyramid.COLOURS: "levels", pyramid.PEAKS: "peaks", "spans": "columns"}
-_LOCK: Final = ".lock"
-_PATIENCE_S: Final = 600.0
-
-
-def fingerprint(trace: Path) -> str | None:
-    """Return a digest of the files of a trace folder.
-
-    None where there is nothing to keep an index of: a recording that still goes on, or no folder.
-    """
-    if not trace.is_dir():
-        return None
-    with os.scandir(trace) as entries:
-        visible = [entry for entry in entries if not entry.name.startswith(".")]
-    files = [entry for entry in visible if entry.name.endswith(TRACE_SUFFIX)]
-    converted = {file.name.removesuffix(TRACE_SUFFIX) for file in files}
-    live = (Path(entry.name) for entry in visible if entry.name.endswith(_LIVE_SUFFIXES))
-    if not files or any(entry.stem not in converted for entry in live):
-        return None
-    return _digest(sorted(map(_described, files)))
-
-
-def index_places(trace: Path) -> list[Path]:
-    """Return where the indexes of a trace may be, the best place first."""
-    beside = [trace / INDEX_FOLDER] if _is_utf8(trace) else []  # polars writes nowhere else
-    return [*beside, _cache() / INDEX_FOLDER / _cached_name(trace)]
-
-
-def _is_utf8(trace: Path) -> bool:
-    try:
-        str(trace).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def outdated(trace: Path) -> list[Path]:
-    """Return the places where older versions of the index format have kept indexes of a trace."""
-    return [
-        place
-        for root, inside in ((trace, ""), (_cache(), _cached_name(trace)))
-        for version in range(1, INDEX_VERSION)
-        for place in [root / f"{_FOLDERS}{version}" / inside]
-        if place.is_dir()
-    ]
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tracelens"
-
-
-def _cached_name(trace: Path) -> str:
-    return _digest([str(trace.resolve())])
-
-
-def _described(file: os.DirEntry[str]) -> str:
-    state = file.stat()
-    return f"{file.name} {state.st_size} {state.st_mtime_ns}"
-
-
-def _digest(lines: Iterable[str]) -> str:
-    return hashlib.sha256(os.fsencode("\n".join(lines))).hexdigest()[:32]
 
 
 def _no_progress(_done: int, _total: int) -> None:
@@ -230,35 +164,3 @@ def _clear(trace: Path, place: Path, made_of: str) -> None:
             shutil.rmtree(entry)
     for older in filter(is_ours, outdated(trace)):
         shutil.rmtree(older, ignore_errors=True)
-
-
-def _make(place: Path) -> None:
-    """Make a folder of indexes, with its marker, unless there is one.
-
-    It is moved to its place when it is marked, so that it is never found without.
-    """
-    if is_ours(place):
-        return
-    place.parent.mkdir(parents=True, exist_ok=True)
-    unmarked = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
-    try:
-        mark(unmarked)
-        unmarked.rename(place)
-    except OSError:
-        shutil.rmtree(unmarked, ignore_errors=True)
-        if not is_ours(place):
-            raise
-
-
-@contextmanager
-def alone(place: Path) -> Iterator[None]:
-    """Wait until no other process writes there.
-
-    Raises:
-        OSError: nothing can be written there, or TraceLens did not make it.
-    """
-    _make(place)
-    lock = place / _LOCK
-    lock.touch()
-    with locked(lock, _PATIENCE_S):
-        yield

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    import pyarrow as pa
 
     from tracelens.arrays import Array, Floats, Ints
 
@@ -189,13 +190,30 @@ class Columns:
 def _array_of(column: pa.ChunkedArray[Any], missing: int) -> Array:
     if not column.null_count:
         return column.to_numpy()
-    unsigned = str(column.type).startswith("uint")
-    return _filled(column.cast(pa.int64()) if unsigned else column, missing)
+    return _filled(column, missing)
 
 
 def _filled(column: Any, missing: float) -> Array:
-    """Return a column with a number where nothing is."""
-    return cast("Array", column.fill_null(missing).to_numpy())
+    """Return a column with a number where nothing is; pyarrow's own way imports all of its functions."""
+    parts = [_filled_chunk(chunk, missing) for chunk in column.chunks]
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate([np.zeros(0, column.type.to_pandas_dtype()), *parts])
+
+
+def _filled_chunk(chunk: Any, missing: float) -> Array:
+    kind = np.dtype(chunk.type.to_pandas_dtype())
+    if kind.kind == "u" and missing < 0:
+        kind = np.dtype(np.int64)
+    if chunk.null_count == len(chunk):
+        return np.full(len(chunk), missing, kind)
+    stored = np.frombuffer(chunk.buffers()[1], chunk.type.to_pandas_dtype())
+    values = stored[chunk.offset : chunk.offset + len(chunk)].astype(kind)
+    if chunk.null_count:
+        bits = np.frombuffer(chunk.buffers()[0], np.uint8)
+        valid = np.unpackbits(bits, count=chunk.offset + len(chunk), bitorder="little")
+        values[valid[chunk.offset :] == 0] = missing
+    return values
 
 
 def _ends(start: pa.ChunkedArray[Any], duration: pa.ChunkedArray[Any]) -> Ints:
@@ -211,7 +229,7 @@ def _words_of(column: pa.ChunkedArray[Any]) -> Words:
     if not column.num_chunks:
         return Words(np.zeros(0, np.int8), ())
     chunks: list[Any] = column.chunks
-    codes = [chunk.indices.fill_null(-1).to_numpy() for chunk in chunks]
+    codes = [_filled_chunk(chunk.indices, -1) for chunk in chunks]
     known = tuple(chunks[-1].dictionary.to_pylist())
     return Words(codes[0] if len(codes) == 1 else np.concatenate(codes), known)
 

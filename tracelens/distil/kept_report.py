@@ -6,11 +6,12 @@ is never shown by another. It stands where an index of the trace would stand, or
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -18,16 +19,21 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from tracelens.lod import files, index
+from tracelens.distil import places
+from tracelens.model.findings import Finding
+from tracelens.model.notes import Note
+from tracelens.model.result import Efficiency, Report, Share, Summary
+from tracelens.model.trace import Alignment, HostClock
+from tracelens.schema.json_text import loads
 from tracelens.schema.ownership import is_ours
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
-    from tracelens.model.findings import Finding
-    from tracelens.model.result import Report
+    from tracelens.model.result import Result
 
-__all__ = ["find", "keep"]
+__all__ = ["find", "keep", "load_report", "save_report"]
 
 _PREFIX: Final = "report-"
 _REPORT: Final = "report.json"
@@ -47,7 +53,7 @@ def find(trace: Path) -> Report | None:
     name = _name(trace)
     if name is None:
         return None
-    for place in index.index_places(trace):
+    for place in places.index_places(trace):
         folder = place / name
         if is_ours(place) and folder.is_dir() and not folder.is_symlink():
             with suppress(OSError, ValueError, LookupError, TypeError, pl.exceptions.PolarsError):
@@ -60,8 +66,8 @@ def keep(trace: Path, report: Report) -> None:
     name = _name(trace)
     if name is None:
         return
-    for place in index.index_places(trace):
-        with suppress(OSError), index.alone(place):
+    for place in places.index_places(trace):
+        with suppress(OSError), places.alone(place):
             _write(place / name, report)
             return
 
@@ -71,7 +77,7 @@ def _read(folder: Path) -> Report:
         file.name.removesuffix(_SUFFIX).partition("-")[2]: pl.read_ipc(file)
         for file in sorted(folder.glob(f"*{_SUFFIX}"))
     }
-    return files.load_report(folder / _REPORT, {"kept": KeptTables(tables)})
+    return load_report(folder / _REPORT, {"kept": KeptTables(tables)})
 
 
 def _write(folder: Path, report: Report) -> None:
@@ -80,7 +86,7 @@ def _write(folder: Path, report: Report) -> None:
     try:
         for number, (name, table) in enumerate(report.tables.items()):
             table.write_ipc(draft / f"{number:02}-{name}{_SUFFIX}")
-        files.save_report(report, draft / _REPORT)
+        save_report(report, draft / _REPORT)
         for older in folder.parent.glob(f"{_PREFIX}*"):
             shutil.rmtree(older, ignore_errors=True)
         draft.rename(folder)
@@ -90,7 +96,7 @@ def _write(folder: Path, report: Report) -> None:
 
 
 def _name(trace: Path) -> str | None:
-    made_of = index.fingerprint(trace)
+    made_of = places.fingerprint(trace)
     return None if made_of is None else f"{_PREFIX}{made_of}-{_code()}"
 
 
@@ -106,3 +112,36 @@ def _code() -> str:
                 state = os.stat(os.path.join(folder, name))  # noqa: PTH118, PTH116 - hundreds of files
                 described.append(f"{folder}/{name} {state.st_size} {state.st_mtime_ns}")
     return sha256(os.fsencode("\n".join(sorted(described)))).hexdigest()[:12]
+
+
+def save_report(report: Report, file: Path) -> None:
+    """Write a report; numbers that JSON lacks are written as Python reads them."""
+    file.write_text(json.dumps(asdict(replace(report, results={})), default=_plain))
+
+
+def load_report(file: Path, results: Mapping[str, Result] | None = None) -> Report:
+    """Read what `save_report` wrote; `results` are given to the report."""
+    row = loads(file.read_text())
+    clock, efficiency = row["clock"], row["efficiency"]
+    hosts = (HostClock(**_fixed(host)) for host in clock["hosts"])
+    return Report(
+        summary=Summary(**row["summary"]),
+        clock=Alignment(clock["method"], tuple(hosts)),
+        efficiency=_efficiency(efficiency) if efficiency else None,
+        findings=tuple(Finding(**_fixed(finding)) for finding in row["findings"]),
+        notes=tuple(Note(**note) for note in row["notes"]),
+        results=results or {},
+    )
+
+
+def _efficiency(row: dict[str, Any]) -> Efficiency:
+    return Efficiency(**(row | {"waterfall": tuple(Share(**bar) for bar in row["waterfall"])}))
+
+
+def _fixed(row: dict[str, Any]) -> dict[str, Any]:
+    """Restore the tuples of a record."""
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in row.items()}
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else list(value)

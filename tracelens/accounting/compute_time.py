@@ -171,8 +171,8 @@ def measure_workload(phases: Phases, own: ComputeTime) -> Workload:
     """Return the samples and tokens of every step and rank, as far as they were recorded."""
     found = {}
     for name in AMOUNTS:
-        here = pl.col("step").is_in(own.steps.tolist()) & pl.col("rank").is_in(own.ranks)
-        mine = phases.amounts.filter(here, name=name)
+        wanted = pl.col("step").is_in(own.steps.tolist()) & pl.col("rank").is_in(own.ranks)
+        mine = phases.amounts.filter(wanted, name=name)
         matrix = np.full((len(own.steps), len(own.ranks)), np.nan)
         rows = np.searchsorted(own.steps, mine["step"].to_numpy())
         columns = np.searchsorted(own.ranks, mine["rank"].to_numpy())

@@ -170,7 +170,7 @@ def _matched(
     last = start[np.arange(grid.height), latest]
     finished = (there & (grid.end_ns != FOREVER) & np.isin(grid.status, OVER)).any(axis=1)
     expected = grid.arrived if members is None else np.full(grid.height, len(members), np.int32)
-    never_came = _absent(grid, np.flatnonzero(~finished), members, whole)
+    absent = _absent(grid, np.flatnonzero(~finished), members, whole)
     outside = members is not None and (there & ~np.isin(grid.ranks, members)).any(axis=1)
     apart = _vary(grid, "op", -1) | _vary(grid, "bucket", NULL) | outside
     unequal = _vary_in_bytes(grid)
@@ -178,9 +178,9 @@ def _matched(
     lost = grid.seq >= grid.seq[apart].min(initial=FOREVER)
     known = ~lost & ~unequal
     timed = _timed(grid, trace)
-    complete = known & (never_came == NULL) & timed
-    came = np.where(timed, grid.ranks[latest], NULL)
-    last_rank = np.where(known, np.where(never_came != NULL, never_came, came), NULL)
+    complete = known & (absent == NULL) & timed
+    latest_rank = np.where(timed, grid.ranks[latest], NULL)
+    last_rank = np.where(known, np.where(absent != NULL, absent, latest_rank), NULL)
     found = replace(
         grid,
         last_ns=np.where(complete, last, NEVER),
@@ -191,14 +191,14 @@ def _matched(
 
 
 def _vary(grid: CallGrid, name: str, missing: int) -> Flags:
-    """Return in which calls ranks say different things of a kind, [call]."""
+    """Return in which calls ranks give different values, [call]."""
     cells: Array = getattr(grid, name)
     if is_uniform(cells):
         return np.zeros(grid.height, np.bool_)
-    said = grid.there & (cells != missing)
+    given = grid.there & (cells != missing)
     high, low = np.iinfo(cells.dtype).max, np.iinfo(cells.dtype).min
-    most, least = np.where(said, cells, low).max(axis=1), np.where(said, cells, high).min(axis=1)
-    return np.asarray(said.any(axis=1) & (most != least))
+    most, least = np.where(given, cells, low).max(axis=1), np.where(given, cells, high).min(axis=1)
+    return np.asarray(given.any(axis=1) & (most != least))
 
 
 def _vary_in_bytes(grid: CallGrid) -> Flags:
@@ -233,16 +233,16 @@ def _timed(grid: CallGrid, trace: Trace) -> Flags | bool:
 
 
 def _desync(grid: CallGrid, first: int, trace: Trace) -> Note:
-    """Say which ranks called what where they lost step with each other."""
+    """Return a note on which ranks made which call where they differ first."""
     call = int(np.searchsorted(grid.seq, first))
-    said: dict[str, list[int]] = {}
+    variants_of: dict[str, list[int]] = {}
     for column in np.flatnonzero(grid.there[call]).tolist():
         nbytes, bucket = int(grid.nbytes[call, column]), int(grid.bucket[call, column])
         size = f" of {nbytes} bytes" if nbytes >= 0 else ""
         part = f" (bucket {bucket})" if bucket != NULL else ""
         text = f"{COLLECTIVES[grid.op[call, column]]}{size}{part}"
-        said.setdefault(text, []).append(int(grid.ranks[column]))
-    variants = sorted(said.items(), key=lambda item: (len(item[1]), item[0]))
+        variants_of.setdefault(text, []).append(int(grid.ranks[column]))
+    variants = sorted(variants_of.items(), key=lambda item: (len(item[1]), item[0]))
     parts = [f"{text} on ranks {_ranks(sorted(ranks))}" for text, ranks in variants]
     names = dict(trace.communicators.select(pl.col("communicator").cast(pl.String), "name").rows())
     sentence = (

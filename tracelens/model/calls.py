@@ -106,7 +106,7 @@ class CallGrid:
 
     @cached_property
     def is_full(self) -> Flags:
-        """Return which calls nobody leaves before the last has come, [call]."""
+        """Return which calls no rank leaves before the last one arrived, [call]."""
         return np.asarray(np.isin(self.first("op"), FULL))
 
     def first(self, name: str) -> Array:

@@ -142,9 +142,9 @@ def _seen_gaps(calls: pl.DataFrame, uncertain_ns: int) -> pl.DataFrame:
 
 
 def _calls(seen: _Seen) -> pl.DataFrame:
-    grid, late = seen.grid, seen.start_ns(NEVER)
-    first, last = seen.start_ns(FOREVER).min(axis=1), late.max(axis=1)
-    before = np.partition(late, -2, axis=1)[:, -2]
+    grid, arrived_ns = seen.grid, seen.start_ns(NEVER)
+    first, last = seen.start_ns(FOREVER).min(axis=1), arrived_ns.max(axis=1)
+    before = np.partition(arrived_ns, -2, axis=1)[:, -2]
     head = seen.left.argmax(axis=1)
     rows = np.arange(grid.height)
     columns = {
@@ -157,7 +157,7 @@ def _calls(seen: _Seen) -> pl.DataFrame:
         "skew_ns": last - first,
         "alone_ns": last - np.where(before == NEVER, last, before),
         "last_ns": last,
-        "last_rank": grid.ranks[late.argmax(axis=1)],
+        "last_rank": grid.ranks[arrived_ns.argmax(axis=1)],
     }
     return pl.DataFrame(
         [pl.Series(name, columns[name]).cast(kind) for name, kind in _CALL_COLUMNS.items()]

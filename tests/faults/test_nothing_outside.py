@@ -13,6 +13,7 @@ from support.runs.segments import PROCESS, Slot, write_folder
 import tracelens as tl
 from tracelens.cli import main
 from tracelens.conversion.folder import PROGRESS_FILE, UNFINISHED_FILE
+from tracelens.distil import places
 from tracelens.errors import NotATrace
 from tracelens.lod import index, opening
 from tracelens.schema.host import clock_domain, host_name, leave_note
@@ -60,15 +61,15 @@ def read_with_all_verbs(trace: Path) -> None:
         main([verb, str(trace)])
 
 
-@pytest.mark.parametrize("deep", ["", index.INDEX_FOLDER, "x"])
+@pytest.mark.parametrize("deep", ["", places.INDEX_FOLDER, "x"])
 def test_an_index_that_is_a_link(trace: Path, documents: Path, deep: str) -> None:
     """Whether it is the folder of indexes or an index in it: what it leads to stays as it is."""
-    if deep == index.INDEX_FOLDER:
-        made = trace / index.INDEX_FOLDER
+    if deep == places.INDEX_FOLDER:
+        made = trace / places.INDEX_FOLDER
         made.mkdir()
-        (made / str(index.fingerprint(trace))).symlink_to(documents)
+        (made / str(places.fingerprint(trace))).symlink_to(documents)
     else:
-        (trace / index.INDEX_FOLDER).symlink_to(documents / deep)
+        (trace / places.INDEX_FOLDER).symlink_to(documents / deep)
     before = seen(documents)
     read_with_all_verbs(trace)
     assert seen(documents) == before
@@ -77,12 +78,12 @@ def test_an_index_that_is_a_link(trace: Path, documents: Path, deep: str) -> Non
 
 def test_folders_of_others_where_indexes_lie(trace: Path, cache: Path) -> None:
     """What somebody put where indexes would lie is not cleared away; the index is in the cache."""
-    theirs = trace / index.INDEX_FOLDER / "notes"
+    theirs = trace / places.INDEX_FOLDER / "notes"
     theirs.mkdir(parents=True)
     (theirs / "ideas.txt").write_text("mine")
-    before = seen(trace / index.INDEX_FOLDER)
+    before = seen(trace / places.INDEX_FOLDER)
     read_with_all_verbs(trace)
-    assert seen(trace / index.INDEX_FOLDER) == before
+    assert seen(trace / places.INDEX_FOLDER) == before
     found = index.find(trace)
     assert found
     assert found.is_relative_to(cache)
@@ -91,11 +92,11 @@ def test_folders_of_others_where_indexes_lie(trace: Path, cache: Path) -> None:
 def test_an_index_that_came_with_the_trace_is_not_believed(trace: Path, tmp_path: Path) -> None:
     """A copy of an index may say anything; its marker is that of another folder."""
     explained(trace)
-    made_of = index.fingerprint(trace)
+    made_of = places.fingerprint(trace)
     copied = tmp_path / "copy"
     shutil.copytree(trace, copied)  # with times, so that the copy has the same fingerprint
-    assert index.fingerprint(copied) == made_of
-    assert (copied / index.INDEX_FOLDER / MARKER_FILE).exists()
+    assert places.fingerprint(copied) == made_of
+    assert (copied / places.INDEX_FOLDER / MARKER_FILE).exists()
     assert index.find(copied) is None
     assert opening.indexed(trace)
 

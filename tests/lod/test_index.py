@@ -17,6 +17,7 @@ from support.runs.indexes import explained, recorded
 
 from tracelens import load
 from tracelens.analyses import analyze
+from tracelens.distil import places
 from tracelens.lod import files, index, opening, query, run_data, viewport
 from tracelens.lod.run_data import Run, with_pyramid
 from tracelens.lod.viewport import Window
@@ -101,8 +102,8 @@ def test_another_format_finds_no_index(trace: Path, monkeypatch: pytest.MonkeyPa
     explained(trace)
     older = index.find(trace)
     assert older
-    monkeypatch.setattr(index, "INDEX_VERSION", index.INDEX_VERSION + 1)
-    monkeypatch.setattr(index, "INDEX_FOLDER", f"index-v{index.INDEX_VERSION}")
+    monkeypatch.setattr(places, "INDEX_VERSION", places.INDEX_VERSION + 1)
+    monkeypatch.setattr(places, "INDEX_FOLDER", f"index-v{places.INDEX_VERSION}")
     assert index.find(trace) is None
     explained(trace)
     newer = index.find(trace)
@@ -163,7 +164,7 @@ def test_a_killed_build_leaves_nothing_that_is_found(
     assert again
     opening.refined(again)
     assert len(levels_of(trace)) > 1
-    entries = [entry.name for entry in (trace / index.INDEX_FOLDER).iterdir() if entry.is_dir()]
+    entries = [entry.name for entry in (trace / places.INDEX_FOLDER).iterdir() if entry.is_dir()]
     assert index.find(trace)
     assert len(entries) == 1
 
@@ -198,7 +199,7 @@ def test_a_read_only_trace_is_indexed_in_the_cache(
 ) -> None:
     """Where nothing can be written beside the trace, the user's cache keeps the index."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (trace / index.INDEX_FOLDER).write_text("in the way")  # root may write anywhere
+    (trace / places.INDEX_FOLDER).write_text("in the way")  # root may write anywhere
     explained(trace)
     found = index.find(trace)
     assert found
@@ -211,7 +212,7 @@ def test_without_any_place_the_run_is_in_memory(
     """A full or read-only disk is no reason not to show a run."""
     (tmp_path / "cache").write_text("in the way")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (trace / index.INDEX_FOLDER).write_text("in the way")
+    (trace / places.INDEX_FOLDER).write_text("in the way")
     run = explained(trace)
     assert index.find(trace) is None
     assert run.scene.pyramid
@@ -258,7 +259,7 @@ def test_an_index_with_a_file_cut_short_is_made_anew(trace: Path) -> None:
 def test_a_recording_that_goes_on_has_no_index(trace: Path) -> None:
     """What is still written to changes all the time."""
     (trace / "worker-00009-77.segments").mkdir()
-    assert index.fingerprint(trace) is None
+    assert places.fingerprint(trace) is None
 
 
 def test_an_index_opens_without_what_made_it(trace: Path) -> None:

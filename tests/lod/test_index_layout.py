@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from support import index_layout
 
-from tracelens.lod import index, lane_files
+from tracelens.distil import places
+from tracelens.lod import lane_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,11 +36,11 @@ def test_a_layout_with_an_old_number_is_not_written_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nobody gets past the test by writing down what there is."""
-    before = json.dumps({"version": index.INDEX_VERSION, "runs": {"another": {}}})
+    before = json.dumps({"version": places.INDEX_VERSION, "runs": {"another": {}}})
     (tmp_path / "layout.json").write_text(before)
     monkeypatch.setattr(index_layout, "AGREED", tmp_path / "layout.json")
     monkeypatch.setattr(
-        index_layout, "layout", lambda: {"version": index.INDEX_VERSION, "runs": {}}
+        index_layout, "layout", lambda: {"version": places.INDEX_VERSION, "runs": {}}
     )
     assert index_layout.main() == 1
     assert "raise VERSION" in capsys.readouterr().err

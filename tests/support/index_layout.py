@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 from support.runs.indexes import SLOW, explained, recorded
 
+from tracelens.distil import places
 from tracelens.lod import index
 from tracelens.simulator.synthetic import Scenario
 
@@ -38,7 +39,7 @@ def layout() -> dict[str, Any]:
             name: dict(_files(recorded(Path(folder, str(place)), scenario)))
             for place, (name, scenario) in enumerate(RUNS.items())
         }
-    return {"version": index.INDEX_VERSION, "runs": runs}
+    return {"version": places.INDEX_VERSION, "runs": runs}
 
 
 def agreed() -> dict[str, Any]:
@@ -84,7 +85,7 @@ def _shape(value: Any) -> Any:
 def main() -> int:
     """Write the layout of today down, if its number is a new one."""
     found = layout()
-    if AGREED.exists() and agreed() != found and agreed()["version"] == index.INDEX_VERSION:
+    if AGREED.exists() and agreed() != found and agreed()["version"] == places.INDEX_VERSION:
         sys.stderr.write("The layout has changed: raise VERSION in the index's `index` first.\n")
         return 1
     AGREED.write_text(json.dumps(found, indent=1) + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from tracelens.readers.base import Progress as OnProgress
 
 WHAT: Final = "trace folder, or a table of spans (.arrow, .feather, .parquet, .csv)"
+_M_MMAP_THRESHOLD: Final = -3  # of malloc.h
+_LARGE: Final = 1 << 20  # bytes
 _BLAS_THREADS: Final = "OPENBLAS_NUM_THREADS"  # read when the library is loaded
 MAP: Final = (
     "what a table calls something, and what TraceLens calls it; again for each: a column "
@@ -90,11 +93,22 @@ def open_path(
 ) -> Trace:
     """Open one of several runs, as `add_trace` says how."""
     import_numpy()
+    give_back_memory()
     from tracelens.load import open as open_any
 
     renamed = dict(map(_pair, getattr(arguments, "map", None) or ()))
     one_clock = getattr(arguments, "one_clock", False)
     return open_any(path, on_progress, map=renamed, one_clock=one_clock, executor=executor)
+
+
+def give_back_memory() -> None:
+    """Have the C library give large blocks back when they are freed; it would keep them for itself.
+
+    A pass over a run frees hundreds of megabytes, block by block (man mallopt, M_MMAP_THRESHOLD).
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _LARGE)
 
 
 def import_numpy() -> None:

@@ -14,7 +14,7 @@ with two calls at once counts for both.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
@@ -31,7 +31,7 @@ from tracelens.stats import robust
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
     from tracelens.accounting.pieces import WorkerPieces
-    from tracelens.arrays import Ints
+    from tracelens.arrays import Indices, Ints
     from tracelens.model.calls import CallGrid
     from tracelens.model.trace import Trace
 
@@ -219,82 +219,72 @@ BUCKET_COLUMNS: Final[dict[str, pl.DataType]] = {
 def overlap_of_buckets(trace: Trace, phases: Phases) -> pl.DataFrame:
     """Return a row a bucket, in order; empty where calls name none."""
     place = {process: at for at, process in enumerate(phases.pieces.processes)}
-    parts = [pl.DataFrame(schema=_PART_COLUMNS)]
+    found: dict[int, _Bucket] = {}
     for process in sorted(place):
         for grid in trace.calls:
             for column in np.flatnonzero(grid.processes == process).tolist():
                 calls = _calls_of(grid, column)
-                if calls["bucket"].len():
-                    parts.append(_of_rank(calls, phases.pieces.of_worker(place[process])))
-    most = pl.col("most_ns").arg_max()
-    table = (
-        pl.concat(parts)
-        .group_by("bucket", maintain_order=True)
-        .agg(
-            pl.col("bytes").explode().median(),
-            *(pl.col(name).sum() / pl.col("calls").sum() for name in _SUMMED),
-            pl.col("rank", "start_ns", "end_ns").get(most),
-            pl.col("calls").sum(),
-        )
-    )
-    return table.select(pl.col(name).cast(kind) for name, kind in BUCKET_COLUMNS.items()).sort(
-        "bucket"
-    )
+                if len(calls):
+                    _add(found, calls, grid, column, phases.pieces.of_worker(place[process]))
+    rows = [found[number].row(number) for number in sorted(found)]
+    return pl.DataFrame(rows, schema=BUCKET_COLUMNS, orient="row")
 
 
-_SUMMED: Final = ("hidden_ns", "wait_ns", "transfer_ns")
-_PART_COLUMNS: Final[dict[str, pl.DataType]] = {
-    "bucket": pl.Int32(),
-    "calls": pl.Int64(),
-    "bytes": pl.List(pl.Int64()),
-    **dict.fromkeys(_SUMMED, pl.Int64()),
-    "most_ns": pl.Int64(),  # exposed in one call
-    "rank": pl.Int32(),
-    "start_ns": pl.Int64(),
-    "end_ns": pl.Int64(),
-}
+@dataclass
+class _Bucket:
+    """Sums over the calls of a bucket, and the call with most exposed."""
+
+    sizes: list[Ints]
+    calls: int = 0
+    hidden_ns: int = 0
+    wait_ns: int = 0
+    transfer_ns: int = 0
+    most_ns: int = -1
+    rank: int = 0
+    start_ns: int = 0
+    end_ns: int = 0
+
+    def row(self, number: int) -> tuple[Any, ...]:
+        """Return it in `BUCKET_COLUMNS`."""
+        sizes = np.concatenate(self.sizes)
+        known = sizes[sizes >= 0]
+        means = (ns / self.calls for ns in (self.hidden_ns, self.wait_ns, self.transfer_ns))
+        nbytes = float(np.median(known)) if len(known) else None
+        return number, self.calls, nbytes, *means, self.rank, self.start_ns, self.end_ns
 
 
-def _calls_of(grid: CallGrid, column: int) -> pl.DataFrame:
+def _calls_of(grid: CallGrid, column: int) -> Indices:
     """Return the calls of one rank that name a bucket, and that all came to."""
-    bucket, end = grid.bucket[:, column], grid.end_ns[:, column]
-    start, nbytes = grid.start_ns[:, column], grid.nbytes[:, column]
-    known = (bucket != NULL) & (end != FOREVER) & (start != NEVER) & (grid.last_ns != NEVER)
-    sizes = pl.Series("bytes", nbytes[known])
-    return pl.DataFrame(
-        {
-            "bucket": bucket[known],
-            "bytes": pl.select(pl.when(sizes >= 0).then(sizes)).to_series(),
-            "rank": pl.Series([int(grid.ranks[column])]).new_from_index(0, int(known.sum())),
-            "start_ns": start[known],
-            "end_ns": end[known],
-            "last_ns": grid.last_ns[known],
-        }
-    )
+    known = (grid.bucket[:, column] != NULL) & (grid.last_ns != NEVER)
+    start, end = grid.start_ns[:, column], grid.end_ns[:, column]
+    return np.flatnonzero(known & (start != NEVER) & (end != FOREVER))
 
 
-def _of_rank(calls: pl.DataFrame, pieces: WorkerPieces) -> pl.DataFrame:
-    """Sum up by bucket how long the calls of a rank were hidden, waited and transferred."""
-    start, end, last = (calls[name].to_numpy() for name in ("start_ns", "end_ns", "last_ns"))
-    arrived = np.clip(last, start, end)
+def _add(
+    found: dict[int, _Bucket], calls: Indices, grid: CallGrid, column: int, pieces: WorkerPieces
+) -> None:
+    """Add how long the calls of a rank were hidden, waited and transferred."""
+    start, end = grid.start_ns[calls, column], grid.end_ns[calls, column]
+    arrived = np.clip(grid.last_ns[calls], start, end)
     early, delayed = _compute_between(pieces, start, arrived, end)
-    each = calls.with_columns(
-        hidden_ns=early + delayed,
-        wait_ns=arrived - start - early,
-        transfer_ns=end - arrived - delayed,
-    ).with_columns(most_ns=pl.col("wait_ns") + pl.col("transfer_ns"))
-    most = pl.col("most_ns").arg_max()
-    return (
-        each.group_by("bucket", maintain_order=True)
-        .agg(
-            pl.len().alias("calls"),
-            "bytes",
-            pl.col(_SUMMED).sum(),
-            pl.col("most_ns").max(),
-            pl.col("rank", "start_ns", "end_ns").get(most),
-        )
-        .select(pl.col(name).cast(kind) for name, kind in _PART_COLUMNS.items())
+    hidden, wait, transfer = early + delayed, arrived - start - early, end - arrived - delayed
+    bucket, exposed, nbytes = (
+        grid.bucket[calls, column],
+        wait + transfer,
+        grid.nbytes[calls, column],
     )
+    for number in np.unique(bucket).tolist():
+        mine = np.flatnonzero(bucket == number)
+        one = found.setdefault(number, _Bucket([]))
+        one.sizes.append(nbytes[mine])
+        one.calls += len(mine)
+        one.hidden_ns += int(hidden[mine].sum())
+        one.wait_ns += int(wait[mine].sum())
+        one.transfer_ns += int(transfer[mine].sum())
+        longest = mine[int(exposed[mine].argmax())]
+        if int(exposed[longest]) > one.most_ns:
+            one.most_ns, one.rank = int(exposed[longest]), int(grid.ranks[column])
+            one.start_ns, one.end_ns = int(start[longest]), int(end[longest])
 
 
 def _compute_between(pieces: WorkerPieces, *moments: Ints) -> Ints:

@@ -6,7 +6,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tracelens.cli.opening import add_executor, add_trace, import_numpy, open_trace, progress
+from tracelens.cli.opening import (
+    add_executor,
+    add_trace,
+    import_numpy,
+    matched,
+    open_joined,
+    progress,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -17,6 +24,7 @@ EXAMPLES: Final = """\
   tracelens analyze traces/today
   tracelens analyze traces/today --format json > report.json
   tracelens analyze traces/today --html report.html    # one file with charts, works offline
+  tracelens analyze /nodes/*/today    # folders of one run, such as of node-local disks
   tracelens analyze events.parquet
   tracelens analyze events.csv --map worker_no=rank --map t0=start_us --map kind:predict=forward
 """
@@ -24,7 +32,7 @@ EXAMPLES: Final = """\
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `analyze`."""
-    add_trace(parser)
+    add_trace(parser, also="several folders of one run, or a pattern of them", nargs="+")
     add_executor(parser)
     parser.add_argument(
         "--again", action="store_true", help="explain it anew, though its report was kept"
@@ -42,16 +50,18 @@ def run(arguments: argparse.Namespace) -> int:
     from tracelens.parallel import opened
     from tracelens.reports import report_format
 
+    places = matched(arguments.trace)
     again = arguments.again or arguments.html or arguments.map or arguments.one_clock
-    report = None if again else kept_report.find(arguments.trace)
+    report = None if again or len(places) > 1 else kept_report.find(places[0])
     if report is None:
         with opened(arguments.executor) as executor:
-            trace = open_trace(arguments, executor)
+            trace = open_joined(arguments, places, executor)
             from tracelens.analyses import analyze
 
             with progress("analyzing") as on_progress:
                 report = analyze(trace, on_progress, executor)
-        kept_report.keep(arguments.trace, report)
+        if len(places) == 1:
+            kept_report.keep(places[0], report)
     sys.stdout.write(report_format(arguments.format).render(report).rstrip("\n") + "\n")
     if arguments.html:
         from tracelens_dashboard.export import report as page

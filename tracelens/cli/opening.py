@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import glob
 import os
 import sys
 from contextlib import contextmanager
@@ -122,8 +123,24 @@ def import_numpy() -> None:
         del os.environ[_BLAS_THREADS]
 
 
-def open_joined(arguments: argparse.Namespace, paths: Sequence[Path]) -> Trace:
+def matched(paths: Sequence[Path]) -> list[Path]:
+    """Return the places that are there for each path, or match it as a pattern, in order of name.
+
+    One that neither is there nor matches stays, to be complained about by whoever opens it.
+    """
+    found: list[Path] = []
+    for path in paths:
+        names: list[str] = [] if path.exists() else sorted(glob.glob(str(path)))  # noqa: PTH207 - may be absolute
+        found += [Path(name) for name in names] or [path]
+    return found
+
+
+def open_joined(
+    arguments: argparse.Namespace, paths: Sequence[Path], executor: Executor | None = None
+) -> Trace:
     """Open several folders of one run, showing progress; tables as `add_trace` says how."""
+    import_numpy()
+    give_back_memory()
     from tracelens.load import open_joined as open_all
 
     with progress("reading", then="aligning clocks, matching collectives") as on_progress:
@@ -132,6 +149,7 @@ def open_joined(arguments: argparse.Namespace, paths: Sequence[Path]) -> Trace:
             on_progress,
             map=dict(map(_pair, arguments.map or ())),
             one_clock=arguments.one_clock,
+            executor=executor,
         )
 
 

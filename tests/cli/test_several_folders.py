@@ -1,0 +1,79 @@
+"""Ranks that wrote to disks of their own nodes: several folders, or a pattern of them, are one run."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tracelens.cli import main
+from tracelens.simulator.synthetic import Fault, Scenario, random_clocks, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RANKS = 6
+NODES = 3
+SLOW = Scenario(
+    ranks=RANKS,
+    ranks_per_host=RANKS // NODES,
+    steps=60,
+    clocks=random_clocks(NODES),
+    faults=(Fault("backprop", (4,), factor=1.5),),
+)
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> list[Path]:
+    """Write a run, and part it by node; the whole stays beside the parts."""
+    write(SLOW, tmp_path / "whole")
+    folders = [tmp_path / f"node-{node}" for node in range(NODES)]
+    for rank, file in enumerate(sorted((tmp_path / "whole").iterdir())):
+        folder = folders[rank * NODES // RANKS]
+        folder.mkdir(exist_ok=True)
+        (folder / file.name).write_bytes(file.read_bytes())
+    return folders
+
+
+def report(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
+    assert main(["analyze", *map(str, arguments), "--format", "json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_folders_are_one_run(
+    nodes: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The report is that of the whole, in whatever order the folders are named."""
+    whole = report(capsys, tmp_path / "whole")
+    assert whole["findings"][0]["ranks"] == [4]
+    assert report(capsys, *nodes) == whole
+    assert report(capsys, *reversed(nodes))["findings"] == whole["findings"]
+
+
+def test_a_pattern(nodes: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A pattern that no shell has filled in names all folders that match."""
+    assert report(capsys, tmp_path / "node-*") == report(capsys, *nodes)
+
+
+def test_a_folder_is_missing(nodes: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a node's folder its ranks are missing, by name; the others are explained."""
+    found = report(capsys, *nodes[:2])
+    (missing,) = [one for one in found["findings"] if one["kind"] == "missing_rank"]
+    assert missing["ranks"] == [4, 5]
+
+
+def test_no_such_folder(
+    nodes: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is not there is named."""
+    assert main(["analyze", *map(str, nodes), str(tmp_path / "node-7*")]) == 3
+    assert "node-7*" in capsys.readouterr().err
+
+
+def test_twice_the_same_rank(
+    nodes: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A rank in two folders: which one is meant cannot be known."""
+    assert main(["analyze", str(nodes[0]), str(tmp_path / "whole")]) == 2
+    assert "rank 0" in capsys.readouterr().err

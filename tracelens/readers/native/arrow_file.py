@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["MAX_FILE_BYTES", "FileEnd", "Recording", "read_arrow", "read_end"]
 
 MAX_FILE_BYTES: Final = 4 << 30
+_HELD_BYTES: Final = 64 << 20  # of a file, which few are larger than
 MAX_GROWTH: Final = 200  # traces shrink about 15-fold; a bomb a thousandfold
 MIN_ALLOWANCE: Final = 16 << 20  # tiny files may grow more
 MAX_COLUMNS: Final = 256
@@ -83,7 +84,7 @@ def read_arrow(path: Path, columns: Collection[str] | None = None) -> Recording:
         OSError: the file system refused.
         ValueError: the contents contradict themselves (`pyarrow.ArrowInvalid` is one).
     """
-    content = _content(path)
+    content = _content(path, in_memory=_HELD_BYTES)
     wanted = [name for name in _COLUMNS if columns is None or name in columns]
     end = _end(content)
     if end is not None:
@@ -108,13 +109,17 @@ def read_end(path: Path) -> FileEnd | None:
     return _end(_content(path))
 
 
-def _content(path: Path) -> pa.Buffer:
+def _content(path: Path, in_memory: int = 0) -> pa.Buffer:
+    """Return what a file holds: read, up to so many bytes, else mapped.
+
+    What is mapped is a fatal signal (SIGBUS) if the file is cut short while anything refers to it.
+    """
     size = path.stat().st_size
     if size == 0:
         raise NotATrace("it is empty (0 bytes)")
     if size > MAX_FILE_BYTES:
         raise NotATrace(f"it has {size} bytes, more than the limit of {MAX_FILE_BYTES}")
-    content = mapped(path)
+    content = pa.py_buffer(path.read_bytes()) if size <= in_memory else mapped(path)
     begin = bytes(memoryview(content)[: len(LEAD)])
     if not begin.startswith(MAGIC):
         raise NotATrace(f"it is not an Arrow file (it begins with {begin!r})")

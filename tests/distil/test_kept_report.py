@@ -1,0 +1,111 @@
+"""A report is kept beside its trace, and found as long as neither the trace nor the code changed."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from support.runs.scenarios import SLOW_BACKPROP
+
+from tracelens.cli import main
+from tracelens.distil import kept_report, places
+from tracelens.simulator.synthetic import write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write(SLOW_BACKPROP, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def report(trace: Path, capsys: pytest.CaptureFixture[str], style: str = "json") -> str:
+    assert main(["analyze", str(trace), "--format", style]) == 0
+    return capsys.readouterr().out
+
+
+def kept(trace: Path) -> list[Path]:
+    return [folder for place in places.index_places(trace) for folder in place.glob("report-*")]
+
+
+@pytest.mark.parametrize("style", ["json", "text", "markdown"])
+def test_the_second_report_is_the_first(
+    trace: Path, capsys: pytest.CaptureFixture[str], style: str
+) -> None:
+    """It is the same byte for byte in every format, tables included."""
+    assert kept_report.find(trace) is None
+    first = report(trace, capsys, style)
+    assert kept_report.find(trace) is not None
+    assert report(trace, capsys, style) == first
+
+
+def test_it_is_shown_without_reading_the_trace(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its files could be unreadable, as long as they are as they were."""
+    first = report(trace, capsys)
+    for file in trace.glob("*.arrow"):
+        state = file.stat()
+        file.write_bytes(bytes(state.st_size))
+        os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert report(trace, capsys) == first
+    assert main(["analyze", str(trace), "--again"]) == 3
+
+
+def test_a_trace_that_changed(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of another state of the trace there is another report, and only that one is kept."""
+    first = report(trace, capsys)
+    next(trace.glob("worker-00003*")).unlink()
+    assert kept_report.find(trace) is None
+    assert report(trace, capsys) != first
+    assert len(kept(trace)) == 1
+
+
+def test_code_that_changed(
+    trace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What other code said is not shown."""
+    report(trace, capsys)
+    monkeypatch.setattr(kept_report, "_code", lambda: "another")
+    assert kept_report.find(trace) is None
+
+
+@pytest.mark.parametrize("name", ["report.json", "00-*.arrow"])
+def test_a_damaged_one(trace: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    """A report of which a file is damaged is made anew."""
+    first = report(trace, capsys)
+    (folder,) = kept(trace)
+    for file in folder.glob(name):
+        file.write_bytes(file.read_bytes()[:40])
+    assert kept_report.find(trace) is None
+    assert report(trace, capsys) == first
+    assert kept_report.find(trace) is not None
+
+
+def test_a_folder_that_cannot_be_written(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Then the user's cache keeps it."""
+    (trace / places.INDEX_FOLDER).write_text("in the way")  # root may write anywhere
+    first = report(trace, capsys)
+    (folder,) = kept(trace)
+    assert not folder.is_relative_to(trace)
+    assert report(trace, capsys) == first
+
+
+def test_a_report_that_came_with_the_trace(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that was copied or unpacked is not believed: whoever made it could say anything."""
+    report(trace, capsys)
+    (folder,) = kept(trace)
+    (folder / "report.json").write_text(
+        (folder / "report.json").read_text().replace("rank", "moon")
+    )
+    copied = tmp_path / "copied"
+    assert os.system(f"cp -a {trace} {copied}") == 0  # noqa: S605 - paths of this test
+    assert places.fingerprint(copied) == places.fingerprint(trace)
+    assert kept_report.find(copied) is None
+    assert "moon" not in report(copied, capsys)

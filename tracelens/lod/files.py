@@ -181,8 +181,12 @@ class _Moved(Mapping[int, "Moved"]):
     @cached_property
     def _found(self) -> dict[int, Moved]:
         from tracelens.align.clocks.maps import ClockMap  # noqa: PLC0415 - an index opens without it
+        from tracelens.readers.native.recordings import vanished  # noqa: PLC0415 - as above
 
-        facts = loads(self._file.read_text())
+        try:
+            facts = loads(self._file.read_text())
+        except FileNotFoundError as error:  # the index went with its trace
+            raise vanished(self._file.parents[2]) from error
         maps = [ClockMap.of(row) for row in facts["clocks"]]
         return {process: maps[clock] for process, clock in facts["processes"]}
 

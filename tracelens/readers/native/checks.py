@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 import numpy as np
 import polars as pl
 
-from tracelens.model.columns import MISSING, NULL, Columns
+from tracelens.model.columns import MISSING, NULL, WORDS, Columns
 from tracelens.model.trace import EVENT_COLUMNS
 from tracelens.readers.base import LATEST_NS, LONGEST_NS, sane
 from tracelens.schema.arrow import EVENT_SCHEMA
@@ -119,7 +119,14 @@ def _is_sound(table: pa.Table) -> bool:
         and lengths.min(initial=0) >= 0
         and lengths.max(initial=0) <= LONGEST_NS
         and all(_words(table[name]) <= {*known} for name, known in _WORDS.items())
+        and not any(_has_hollow_word(table[name]) for name in WORDS if name in table.column_names)
     )
+
+
+def _has_hollow_word(column: pa.ChunkedArray[Any]) -> bool:
+    """Return whether a dictionary holds nothing as a word, which Arrow allows."""
+    chunks = (cast("pa.DictionaryArray[Any, Any]", chunk) for chunk in column.chunks)
+    return any(chunk.dictionary.null_count for chunk in chunks)
 
 
 def _words(column: pa.ChunkedArray[Any]) -> set[str | None]:

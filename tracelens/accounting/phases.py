@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
@@ -321,16 +321,21 @@ def _gathered(done: list[Accounted], steps: pl.DataFrame, words: tuple[str, ...]
 
 def _amount_table(ranks: list[int], found: list[dict[str, tuple[Array, Array]]]) -> pl.DataFrame:
     parts = [
-        pl.DataFrame({"step": step, "value": value}).select(
-            pl.lit(rank).alias("rank"), "step", pl.lit(name).alias("name"), "value"
-        )
+        (rank, AMOUNTS.index(name), step, value)
         for rank, amounts in zip(ranks, found, strict=True)
         for name, (step, value) in amounts.items()
     ]
-    columns = [pl.col(name).cast(kind) for name, kind in AMOUNT_COLUMNS.items()]
-    return pl.concat(
-        [pl.DataFrame(schema=AMOUNT_COLUMNS), *(part.select(columns) for part in parts)]
-    )
+    if not parts:
+        return pl.DataFrame(schema=AMOUNT_COLUMNS)
+    rank, name, steps, values = zip(*parts, strict=True)
+    count = [len(step) for step in steps]
+    columns: dict[str, Any] = {
+        "rank": np.repeat(rank, count),
+        "step": np.concatenate(steps),
+        "name": pl.Series(AMOUNTS).gather(np.repeat(name, count)),
+        "value": np.concatenate(values),
+    }
+    return pl.DataFrame([pl.Series(n, columns[n]).cast(k) for n, k in AMOUNT_COLUMNS.items()])
 
 
 def job_ns(trace: Trace) -> int:

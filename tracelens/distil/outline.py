@@ -100,7 +100,7 @@ def outline(columns: Columns, in_flight: Iterable[int] = ()) -> Outline:
         requests=int(np.count_nonzero(kind.among(EXCHANGE_KINDS) & is_span)),
         messages=len(_with_op(columns, reductions, POINT_TO_POINT)),
         opened=int(np.count_nonzero(columns.word("status").among(("open",)) & is_span)),
-        counters=_counters(columns, of_step),
+        counters=_counters(columns),
         names=columns.word("name").known,
         numberless=int(len(collective) - np.count_nonzero(numbered)),
     )
@@ -177,7 +177,7 @@ def work_times(columns: Columns, rows: Indices) -> tuple[Ints, Ints]:
     return np.where(known, begun, start), np.where(known, begun + length, end)
 
 
-def _counters(columns: Columns, of_step: Flags) -> Counters:
+def _counters(columns: Columns) -> Counters:
     rows = np.zeros(0, np.intp)
     if "value" in columns:
         counts = columns.word("type").among(("counter",))
@@ -190,5 +190,4 @@ def _counters(columns: Columns, of_step: Flags) -> Counters:
         thread=columns.number("thread")[rows].astype(np.int32),
         at_ns=columns.number("start_ns")[rows],
         value=value[rows],
-        of_step=of_step[rows],
     )

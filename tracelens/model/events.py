@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 import polars as pl
 from polars.io.plugins import register_io_source
 
-from tracelens.model.columns import FOREVER, MISSING, NULL, Columns
+from tracelens.model.columns import MISSING, NULL, Columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -249,8 +249,3 @@ def _series(name: str, numbers: Array, kind: pl.DataType) -> pl.Series:
     if name == "step" or not (numbers == missing).any():
         return series
     return series.to_frame().select(pl.when(pl.Series(numbers != missing)).then(name)).to_series()
-
-
-def is_open(ends: Any) -> Any:
-    """Return which spans were still open when the recording ended."""
-    return ends == FOREVER

@@ -60,7 +60,7 @@ class StepSpans:
 
 @dataclass(frozen=True)
 class Counters:
-    """Readings of counters, by time; `name` is a place in `names`, `of_step`: its kind is step."""
+    """Readings of counters, by time; `name` is a place in `names`."""
 
     names: tuple[str, ...]
     name: Array
@@ -68,7 +68,6 @@ class Counters:
     thread: Int32s
     at_ns: Ints
     value: Floats
-    of_step: Flags
 
 
 @dataclass(frozen=True)

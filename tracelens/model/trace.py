@@ -324,13 +324,3 @@ class Trace:
         if "arrivals" in changes:
             changes["calls"] = grids_of(changes.pop("arrivals"))
         return replace(self, **changes)
-
-
-def work_times() -> dict[str, pl.Expr]:
-    """Return begin and end of a span's work: those on the device, where it was timed there."""
-    end = pl.col("device_start_ns") + pl.col("device_duration_ns")
-    known = end.is_not_null() & pl.col("end_ns").is_not_null()
-    return {
-        "start_ns": pl.when(known).then("device_start_ns").otherwise("start_ns"),
-        "end_ns": pl.when(known).then(end).otherwise("end_ns"),
-    }

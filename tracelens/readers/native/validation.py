@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import polars as pl
 
+from tracelens.distil.outline import outlined
+from tracelens.model.calls import NEVER, arrivals_of
 from tracelens.model.fmt import shown_name
 from tracelens.readers.native.arrow_file import read_arrow
-from tracelens.schema.vocabulary import COLLECTIVES, KINDS, OPS, TRACE_SUFFIX
+from tracelens.schema.vocabulary import KINDS, OPS, TRACE_SUFFIX
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,17 +96,9 @@ def _unknown_words(trace: Trace) -> list[str]:
 
 def _unmatched(trace: Trace) -> list[str]:
     """Count collectives that carry no number, and those that an expected rank never joined."""
-    called = (pl.col("kind") == "reduction") & pl.col("op").cast(pl.String).is_in(COLLECTIVES)
-    numberless = pl.col("seq").is_null() | pl.col("communicator").is_null()
-    workers = trace.workers.select("process").lazy()
-    silent = int(
-        trace.spans.filter(called & numberless)
-        .join(workers, on="process", how="semi")
-        .select(pl.len())
-        .collect()
-        .item()
-    )
-    left = trace.arrivals.filter(pl.col("last_arrival_ns").is_null())
+    outlines = outlined(trace)
+    silent = sum(outlines[process].numberless for process in trace.workers["process"])
+    left = arrivals_of([grid.taken(np.flatnonzero(grid.last_ns == NEVER)) for grid in trace.calls])
     calls = left.group_by("communicator", "seq").agg("op", "rank", "last_rank").sort("seq")
     sentences = [f"{silent:,} collectives carry no communicator or number: nothing matches them."]
     return sentences[: bool(silent)] + _left(trace, calls)

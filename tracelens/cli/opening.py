@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from tracelens.readers.base import Progress as OnProgress
 
 WHAT: Final = "trace folder, or a table of spans (.arrow, .feather, .parquet, .csv)"
-_M_MMAP_THRESHOLD: Final = -3  # of malloc.h
-_LARGE: Final = 1 << 20  # bytes
+_M_TRIM_THRESHOLD: Final = -1  # of malloc.h
+_M_MMAP_THRESHOLD: Final = -3
+_LARGE: Final = 4 << 20  # bytes
+_KEPT: Final = 32 << 20
 _BLAS_THREADS: Final = "OPENBLAS_NUM_THREADS"  # read when the library is loaded
 MAP: Final = (
     "what a table calls something, and what TraceLens calls it; again for each: a column "
@@ -103,13 +105,15 @@ def open_path(
 
 
 def give_back_memory() -> None:
-    """Have the C library give large blocks back when they are freed; it would keep them for itself.
+    """Have the C library give large blocks back when they are freed, and keep the room of small ones.
 
-    A pass over a run frees hundreds of megabytes, block by block (man mallopt, M_MMAP_THRESHOLD).
+    A pass over a run frees hundreds of megabytes, block by block: of large ones it would keep the room
+    for itself, and give that of small ones back each time, to get it anew page by page (man mallopt).
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _LARGE)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT)
 
 
 def import_numpy() -> None:

@@ -35,6 +35,7 @@ def open(  # noqa: A001 - reads as tracelens.open
     map: Mapping[str, str] | None = None,  # noqa: A002 - called what the command line calls it
     one_clock: bool = False,
     executor: Executor | None = None,
+    kept_bytes: int = 0,
 ) -> Trace:
     """Read a trace and prepare it.
 
@@ -44,13 +45,16 @@ def open(  # noqa: A001 - reads as tracelens.open
         map: For a table: what its columns and words are called in TraceLens (docs/tables.md).
         one_clock: For a table: all its times come from one clock.
         executor: Reads the files of a folder; None = in threads of this process.
+        kept_bytes: How much of the events may stay in memory until a report asks for them again.
 
     Raises:
         TraceNotFound: there is nothing at `path`.
         UnusableInput: there is, but nothing of it can be read.
         InvalidArgument: `map` or `one_clock` for what is no table, or a `map` that says nothing.
     """
-    return prepare(_read(Path(path), progress, map, executor, one_clock=one_clock))
+    return prepare(
+        _read(Path(path), progress, map, executor, one_clock=one_clock, kept_bytes=kept_bytes)
+    )
 
 
 def open_joined(
@@ -60,6 +64,7 @@ def open_joined(
     map: Mapping[str, str] | None = None,  # noqa: A002 - called what the command line calls it
     one_clock: bool = False,
     executor: Executor | None = None,
+    kept_bytes: int = 0,
 ) -> Trace:
     """Read several folders of one run, join them, and prepare them; arguments as above.
 
@@ -69,7 +74,11 @@ def open_joined(
         UnusableInput: nothing of one of them can be read.
         InvalidArgument: as above, or two of them hold the same rank.
     """
-    read = (_read(path, progress, map, executor, one_clock=one_clock) for path in paths)
+    share = kept_bytes // len(paths)
+    read = (
+        _read(path, progress, map, executor, one_clock=one_clock, kept_bytes=share)
+        for path in paths
+    )
     return prepare(_join(list(read)))
 
 
@@ -80,6 +89,7 @@ def _read(
     executor: Executor | None,
     *,
     one_clock: bool,
+    kept_bytes: int,
 ) -> Trace:
     if not place.exists():
         raise TraceNotFound(
@@ -95,7 +105,7 @@ def _read(
         return reader.read(place, progress)
     for known in READERS:
         if known.sniff(place):
-            return known.read(place, progress, executor)
+            return known.read(place, progress, executor, kept_bytes)
     raise _unknown(place)
 
 
@@ -226,8 +236,13 @@ def _join(traces: Sequence[Trace]) -> Trace:
         for found in [t.outlines[process] if t.outlines else None]
     ]
     whole = all(found is not None for *_, found in parts)
+    kept = {
+        process + n: found
+        for t, n in zip(traces, offsets, strict=True)
+        for process, found in t.source.kept.items()
+    }
     return Trace.of(
-        Source({process: part for process, part, _ in parts}),
+        Source({process: part for process, part, _ in parts}, kept=kept),
         outlines={process: found for process, _, found in parts} if whole else None,
         communicators=_joined_communicators(traces),
         notes=tuple(dict.fromkeys(note for trace in traces for note in trace.notes)),

@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 WHAT: Final = "trace folder, or a table of spans (.arrow, .feather, .parquet, .csv)"
 _M_TRIM_THRESHOLD: Final = -1  # of malloc.h
 _M_MMAP_THRESHOLD: Final = -3
+_M_ARENA_MAX: Final = -8
 _LARGE: Final = 4 << 20  # bytes
 _KEPT: Final = 32 << 20
+_KEPT_EVENTS: Final = 256 << 20  # bytes, between the passes of a report
 _BLAS_THREADS: Final = "OPENBLAS_NUM_THREADS"  # read when the library is loaded
 MAP: Final = (
     "what a table calls something, and what TraceLens calls it; again for each: a column "
@@ -108,12 +110,14 @@ def give_back_memory() -> None:
     """Have the C library give large blocks back when they are freed, and keep the room of small ones.
 
     A pass over a run frees hundreds of megabytes, block by block: of large ones it would keep the room
-    for itself, and give that of small ones back each time, to get it anew page by page (man mallopt).
+    for itself, and give that of small ones back each time, to get it anew page by page. What one thread
+    frees is for all to use (man mallopt).
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _LARGE)
         mallopt(_M_TRIM_THRESHOLD, _KEPT)
+        mallopt(_M_ARENA_MAX, 1)
 
 
 def import_numpy() -> None:
@@ -154,6 +158,7 @@ def open_joined(
             map=dict(map(_pair, arguments.map or ())),
             one_clock=arguments.one_clock,
             executor=executor,
+            kept_bytes=_KEPT_EVENTS,
         )
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tracelens.model.columns import Columns
     from tracelens.model.trace import Trace
 
-__all__ = ["OUTLINED", "outline", "outlined", "work_times"]
+__all__ = ["KEPT", "OUTLINED", "outline", "outlined", "work_times"]
 
 # The columns that an outline is made of; others need not be read for it.
 OUTLINED: Final = (
@@ -45,6 +45,9 @@ OUTLINED: Final = (
     "stream",
     "value",
 )
+_OF_CALLS: Final = ("communicator", "seq", "bytes", "peer")
+# Of these, what is asked for again when outlines have been merged.
+KEPT: Final = tuple(name for name in OUTLINED if name not in _OF_CALLS)
 
 
 def outlined(trace: Trace) -> Mapping[int, Outline]:

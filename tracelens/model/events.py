@@ -7,7 +7,7 @@ run of any size takes no more memory than its largest process.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from tracelens.arrays import Array, Indices
+    from tracelens.model.packed_columns import PackedColumns
 
 __all__ = ["Change", "FramePart", "Numbered", "Part", "Source"]
 
@@ -65,10 +66,15 @@ class Change(Protocol):
 
 @dataclass(frozen=True)
 class Source:
-    """The parts of a run by process, and what is changed in them, in order."""
+    """The parts of a run by process, and what is changed in them, in order.
+
+    `kept` are columns that an earlier pass read: whoever asks for them first need not read them again,
+    and then they are forgotten.
+    """
 
     parts: Mapping[int, Part]
     changes: tuple[Change, ...] = ()
+    kept: dict[int, PackedColumns] = field(default_factory=dict)
 
     def changed(self, change: Change) -> Source:
         """Return it with one more change."""
@@ -77,12 +83,16 @@ class Source:
     def only(self, process: int) -> Source:
         """Return what is needed to read one process."""
         parts = {process: self.parts[process].alone()}
-        return Source(parts, tuple(change.only(process) for change in self.changes))
+        kept = {process: self.kept.pop(process)} if process in self.kept else {}
+        return Source(parts, tuple(change.only(process) for change in self.changes), kept)
 
     def columns(self, process: int, names: Sequence[str]) -> Columns:
         """Read some columns of a process."""
         needed = dict.fromkeys([*names, *(need for one in self.changes for need in one.needs)])
-        found = self.parts[process].columns(list(needed))
+        if process in self.kept and self.kept[process].names.issuperset(needed):
+            found = self.kept.pop(process).restored()
+        else:
+            found = self.parts[process].columns(list(needed))
         for change in self.changes:
             found = change(process, found)
         return found

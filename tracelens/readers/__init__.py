@@ -31,10 +31,14 @@ class Format:
         return self.may_be(path) and self.reader().sniff(path)
 
     def read(
-        self, path: Path, progress: Progress | None = None, executor: Executor | None = None
+        self,
+        path: Path,
+        progress: Progress | None = None,
+        executor: Executor | None = None,
+        kept_bytes: int = 0,
     ) -> Trace:
         """Read it, as `Reader.read` says."""
-        return self.reader().read(path, progress, executor)
+        return self.reader().read(path, progress, executor, kept_bytes)
 
 
 def _table() -> Reader:

@@ -34,11 +34,16 @@ class Reader(Protocol):
         """Return whether `path` looks like this format, without reading much of it."""
 
     def read(
-        self, path: Path, progress: Progress | None = None, executor: Executor | None = None
+        self,
+        path: Path,
+        progress: Progress | None = None,
+        executor: Executor | None = None,
+        kept_bytes: int = 0,
     ) -> Trace:
         """Read it; parts that cannot be read become notes, and the rest is read all the same.
 
-        Files are read by `executor`, where there are several; None = in threads of this process.
+        Files are read by `executor`, where there are several; None = in threads of this process. Of the
+        events that a report asks for again, so many bytes may be kept.
 
         Raises:
             UnusableInput: nothing of it can be read.

@@ -7,7 +7,7 @@ that happened.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from tracelens.model.columns import Columns
     from tracelens.model.outline import Outline
+    from tracelens.model.packed_columns import PackedColumns
     from tracelens.schema.side import SideTables
 
 
@@ -51,7 +52,8 @@ class Part:
     """What one file holds: its events in outline, how many are not usable, and side tables.
 
     `cut`: the end of the file is missing; `running`: its process still writes to it. `table` holds the
-    events themselves where there is no file to read them from again.
+    events themselves where there is no file to read them from again; `kept` what of them is asked for
+    again, as far as there is memory for it.
     """
 
     file: str
@@ -59,9 +61,23 @@ class Part:
     outline: Outline
     path: Path
     table: pa.Table | None = None
+    kept: PackedColumns | None = None
     unusable: int = 0
     cut: bool = False
     running: bool = False
+
+    def fitting(self, room: int, beside: Part | None) -> tuple[Part, int]:
+        """Return it with what it shares with another part, and how much room that leaves.
+
+        Events for which there is no room are not kept.
+        """
+        outline, like = (beside.outline, beside.kept) if beside else (None, None)
+        part = replace(self, outline=self.outline.sharing(outline))
+        if self.kept is None:
+            return part, room
+        kept = self.kept.sharing(like)
+        left = room - kept.bytes_beside(like)
+        return replace(part, kept=kept if left >= 0 else None), left
 
 
 def assemble(parts: list[Part], notes: Iterable[Note] = ()) -> Trace:
@@ -78,7 +94,10 @@ def assemble(parts: list[Part], notes: Iterable[Note] = ()) -> Trace:
             Recorded(part.file, part.side, part.outline.rows, part.cut, part.running), unintended
         )
     restarts = choose_main(rows)
-    source = Source({index: _recorded(index, part) for index, part in enumerate(parts)})
+    source = Source(
+        {index: _recorded(index, part) for index, part in enumerate(parts)},
+        kept={index: part.kept for index, part in enumerate(parts) if part.kept},
+    )
     return Trace.of(
         source,
         outlines={index: part.outline for index, part in enumerate(parts)},

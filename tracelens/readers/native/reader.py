@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 import pyarrow as pa
 
-from tracelens.distil.outline import OUTLINED, outline
+from tracelens.distil.outline import KEPT, OUTLINED, outline
 from tracelens.errors import NotATrace
 from tracelens.model.fmt import shown_name
+from tracelens.model.packed_columns import PackedColumns
 from tracelens.model.trace import SAMPLE_COLUMNS, Note
 from tracelens.parallel import mapped
 from tracelens.readers.base import LATEST_NS, LONGEST_NS
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
     from pathlib import Path
 
+    from tracelens.model.columns import Columns
     from tracelens.model.trace import Trace
     from tracelens.readers.base import Progress
 
@@ -75,18 +77,23 @@ class NativeReader:
         return bool(recordings(path))
 
     def read(
-        self, path: Path, progress: Progress | None = None, executor: Executor | None = None
+        self,
+        path: Path,
+        progress: Progress | None = None,
+        executor: Executor | None = None,
+        kept_bytes: int = 0,
     ) -> Trace:
         """Read every process; one that cannot be read becomes a note."""
         found = recordings(path)
         parts: list[Part] = []
         problems: list[tuple[Path, Exception]] = []
         root = None if path in found else path  # a file that was named itself may be a link
-        parts_found = mapped(partial(_tried, trace=root), found, executor)
+        room = kept_bytes
+        parts_found = mapped(partial(_tried, trace=root), ((f, room > 0) for f in found), executor)
         for done, (file, part) in enumerate(zip(found, parts_found, strict=True)):
             if isinstance(part, Part):
-                like = parts[-1].outline if parts else None
-                parts.append(replace(part, outline=part.outline.sharing(like)))
+                fitting, room = part.fitting(room, beside=parts[-1] if parts else None)
+                parts.append(fitting)
             else:
                 problems.append((file, part))
             if progress:
@@ -103,30 +110,32 @@ class NativeReader:
         return trace.with_(path=path)
 
 
-def _tried(path: Path, trace: Path | None) -> Part | Exception:
+def _tried(file: tuple[Path, bool], trace: Path | None) -> Part | Exception:
+    """Read a file; keep what is asked for again, if wanted."""
+    path, keep = file
     try:
         if trace is not None:
             check_inside(path, trace)
-        return _read(path)
+        return _read(path, keep=keep)
     except (*DAMAGE, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         return error
 
 
-def _read(path: Path) -> Part:
+def _read(path: Path, *, keep: bool) -> Part:
     if path.name.endswith(UNFINISHED):
         return _read_segments(path)
     if not path.is_file():
         raise NotATrace("it is not a file")
-    recording = read_arrow(path, _OUTLINED)
-    return replace(_part(path, recording), table=None)
+    part, columns = _part(path, read_arrow(path, _OUTLINED))
+    return replace(part, table=None, kept=PackedColumns.of(columns, KEPT) if keep else None)
 
 
-def _part(path: Path, recording: Recording, *, running: bool = False) -> Part:
+def _part(path: Path, recording: Recording, *, running: bool = False) -> tuple[Part, Columns]:
     side = recording.side
     check_side(side)
     columns, unusable = usable_columns(recording)
     tracks = [row.index for row in side.threads if row.in_flight]
-    return Part(
+    part = Part(
         file=shown_name(path.name),
         side=side,
         outline=outline(columns, tracks),
@@ -136,6 +145,7 @@ def _part(path: Path, recording: Recording, *, running: bool = False) -> Part:
         cut=recording.cut,
         running=running,
     )
+    return part, columns
 
 
 def _read_segments(place: Path) -> Part:
@@ -161,7 +171,7 @@ def _read_segments(place: Path) -> Part:
     if own and same_host and not running and os.access(place.parent, os.W_OK):
         with suppress(OSError):  # a full disk, or another reader converts it now: we have it
             name = segments.convert(place).name
-    return _part(place.with_name(name), Recording(table, side), running=running)
+    return _part(place.with_name(name), Recording(table, side), running=running)[0]
 
 
 def _with_samples(trace: Trace, folder: Path, parts: list[Part]) -> Trace:

@@ -228,9 +228,13 @@ class TableReader:
         return is_table(path)
 
     def read(
-        self, path: Path, progress: Progress | None = None, _executor: Executor | None = None
+        self,
+        path: Path,
+        progress: Progress | None = None,
+        _executor: Executor | None = None,
+        _kept_bytes: int = 0,
     ) -> Trace:
-        """Read a file, which one process does."""
+        """Read a file, which one process does, and whose events all stay in memory."""
         with _damage_named(path):
             trace = build(scan(path), self.renaming, path.name, one_clock=self.one_clock)
             trace = _with_facts(trace, path)

@@ -1,0 +1,104 @@
+"""Events of one process in a third of the memory, to be kept from one pass over a run to the next.
+
+Reading a file takes longer than most of what is asked of it. Begins are kept as differences, ends as
+lengths, and all whole numbers in the smallest type that holds them. Columns that are equal in all
+processes of a program, as most but times are, are kept once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Self
+
+import numpy as np
+
+from tracelens.model.columns import FOREVER, Columns, Words
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from tracelens.arrays import Array, Floats
+
+__all__ = ["PackedColumns"]
+
+_SMALL: Final = (np.uint8, np.uint16, np.uint32)
+_OPEN: Final = -1  # the length of a span that was open when the recording ended
+
+
+@dataclass(frozen=True)
+class PackedColumns:
+    """Some columns of one process's events.
+
+    `names` are those that were read, also where no row has a value. Of the `arrays`, those in `numbers`
+    hold whole numbers less the least of them, which stands there with the type that they had; those in
+    `words` hold places of words. Of `values` only the rows that have one are kept.
+    """
+
+    names: frozenset[str]
+    height: int
+    arrays: Mapping[str, Array]
+    numbers: Mapping[str, tuple[int, np.dtype[np.generic]]]
+    words: Mapping[str, tuple[str, ...]]
+    values: Mapping[str, Floats]
+
+    @classmethod
+    def of(cls, columns: Columns, names: Collection[str]) -> Self:
+        """Pack some columns, times among them; ``communicator`` cannot be."""
+        start, end = columns.number("start_ns"), columns.number("end_ns")
+        lengths = np.where(end == FOREVER, _OPEN, end - start)
+        found = columns.replaced(start_ns=np.diff(start, prepend=0), end_ns=lengths)
+        values = {name: v[rows] for name, v, rows in _told(columns) if name in names}
+        numbers, arrays = {}, {name: rows for name, _, rows in _told(columns) if name in names}
+        for name in found.numbers.keys() & names:
+            least, arrays[name] = _small(found.numbers[name])
+            numbers[name] = least, found.numbers[name].dtype
+        words = {name: found.words[name].known for name in found.words.keys() & names}
+        arrays |= {name: found.words[name].codes for name in words}
+        return cls(frozenset(names), columns.height, arrays, numbers, words, values)
+
+    def restored(self) -> Columns:
+        """Return the columns as they were."""
+        numbers = {
+            name: self.arrays[name].astype(kind) + kind.type(least)
+            for name, (least, kind) in self.numbers.items()
+        }
+        start, lengths = np.cumsum(numbers["start_ns"]), numbers["end_ns"]
+        end = np.where(lengths == _OPEN, FOREVER, start + lengths)
+        words = {name: Words(self.arrays[name], known) for name, known in self.words.items()}
+        values = {name: np.full(self.height, np.nan) for name in self.values}
+        for name, told in self.values.items():
+            values[name][self.arrays[name]] = told
+        return Columns(self.height, numbers | {"start_ns": start, "end_ns": end}, words, values)
+
+    def sharing(self, like: PackedColumns | None) -> PackedColumns:
+        """Return it with the arrays of another process's where they are equal, so that one is kept."""
+        if like is None:
+            return self
+        shared = {
+            name: like.arrays[name]
+            for name, own in self.arrays.items()
+            if name in like.arrays and own.dtype == like.arrays[name].dtype
+            if np.array_equal(own, like.arrays[name])
+        }
+        return replace(self, arrays={**self.arrays, **shared})
+
+    def bytes_beside(self, like: PackedColumns | None) -> int:
+        """Return how much memory it takes beside another that it shares arrays with."""
+        shared = {id(array) for array in like.arrays.values()} if like else set()
+        return sum(array.nbytes for array in self.arrays.values() if id(array) not in shared)
+
+
+def _told(columns: Columns) -> list[tuple[str, Floats, Array]]:
+    """Return the columns of fractions, and which rows have one."""
+    return [(n, values, np.flatnonzero(~np.isnan(values))) for n, values in columns.values.items()]
+
+
+def _small(values: Array) -> tuple[int, Array]:
+    """Return whole numbers less the least of them, in the smallest type that holds them."""
+    if not len(values):
+        return 0, values
+    least, most = int(values.min()), int(values.max())
+    for small in _SMALL:
+        if most - least <= np.iinfo(small).max:
+            return least, (values - least).astype(small)
+    return 0, values

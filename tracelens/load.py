@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tracelens.readers.table import TableReader
 
 _OF_PROCESSES: Final = ("processes", "threads", "clocks", "samples")
+_FOR_EVENTS: Final = 4  # one part of so many of the memory
 DEEPEST: Final = 3  # folders below one that is given: experiment, day, run
 
 
@@ -35,7 +36,7 @@ def open(  # noqa: A001 - reads as tracelens.open
     map: Mapping[str, str] | None = None,  # noqa: A002 - called what the command line calls it
     one_clock: bool = False,
     executor: Executor | None = None,
-    kept_bytes: int = 0,
+    memory: int = 0,
 ) -> Trace:
     """Read a trace and prepare it.
 
@@ -45,7 +46,8 @@ def open(  # noqa: A001 - reads as tracelens.open
         map: For a table: what its columns and words are called in TraceLens (docs/tables.md).
         one_clock: For a table: all its times come from one clock.
         executor: Reads the files of a folder; None = in threads of this process.
-        kept_bytes: How much of the events may stay in memory until a report asks for them again.
+        memory: About how many bytes a report may take: a part of them keeps events that it asks for
+            again, which are else read again.
 
     Raises:
         TraceNotFound: there is nothing at `path`.
@@ -53,7 +55,14 @@ def open(  # noqa: A001 - reads as tracelens.open
         InvalidArgument: `map` or `one_clock` for what is no table, or a `map` that says nothing.
     """
     return prepare(
-        _read(Path(path), progress, map, executor, one_clock=one_clock, kept_bytes=kept_bytes)
+        _read(
+            Path(path),
+            progress,
+            map,
+            executor,
+            one_clock=one_clock,
+            kept_bytes=memory // _FOR_EVENTS,
+        )
     )
 
 
@@ -64,7 +73,7 @@ def open_joined(
     map: Mapping[str, str] | None = None,  # noqa: A002 - called what the command line calls it
     one_clock: bool = False,
     executor: Executor | None = None,
-    kept_bytes: int = 0,
+    memory: int = 0,
 ) -> Trace:
     """Read several folders of one run, join them, and prepare them; arguments as above.
 
@@ -74,7 +83,7 @@ def open_joined(
         UnusableInput: nothing of one of them can be read.
         InvalidArgument: as above, or two of them hold the same rank.
     """
-    share = kept_bytes // len(paths)
+    share = memory // _FOR_EVENTS // len(paths)
     read = (
         _read(path, progress, map, executor, one_clock=one_clock, kept_bytes=share)
         for path in paths

@@ -19,7 +19,7 @@ import numpy as np
 from tracelens.arrays import Array
 
 if TYPE_CHECKING:
-    from tracelens.arrays import Flags, Int8s, Int16s, Int32s, Ints
+    from tracelens.arrays import Flags, Indices, Int8s, Int16s, Int32s, Ints
 
 
 _Code: TypeAlias = Array | int
@@ -66,8 +66,8 @@ class Intervals:
     def within(self, first: int, last: int) -> Intervals:
         """Cut to a window; what is outside or has no length is left out."""
         start, end = np.maximum(self.start, first), np.minimum(self.end, last)
-        kept = start < end
-        return Intervals(start[kept], end[kept])
+        lasts = start < end
+        return Intervals(start, end) if lasts.all() else Intervals(start[lasts], end[lasts])
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,18 @@ class Spans:
     def within(self, first: int, last: int) -> Spans:
         """Cut to a window and sort: outer spans before the inner ones."""
         start, end = np.maximum(self.start, first), np.minimum(self.end, last)
-        kept = np.flatnonzero(start < end)
-        later, longer = np.diff(start[kept]), np.diff(end[kept])
+        found = Spans(start, end, self.code, self.name)
+        lasts = start < end
+        if not lasts.all():
+            found = found.taken(np.flatnonzero(lasts))
+        later, longer = np.diff(found.start), np.diff(found.end)
         if not np.all((later > 0) | ((later == 0) & (longer <= 0))):
-            kept = kept[np.lexsort((-end[kept], start[kept]))]
-        return Spans(start[kept], end[kept], self.code[kept], self.name[kept])
+            found = found.taken(np.lexsort((-found.end, found.start)))
+        return found
+
+    def taken(self, rows: Indices) -> Spans:
+        """Return some of them."""
+        return Spans(self.start[rows], self.end[rows], self.code[rows], self.name[rows])
 
 
 def _no_spans() -> Spans:
@@ -147,18 +154,21 @@ def partition(spans: Spans, around: Surroundings, windows: Ints) -> Pieces:
         works = _either((works == NOTHING) & works_for_user, USER, works)
         category = _either(works != NOTHING, works, category)
         name = np.where(works != NOTHING, work, name)
-    lengths, count = np.diff(bounds), len(windows) - 1
+    count = len(windows) - 1
     step = np.repeat(np.arange(count, dtype=np.int32), np.diff(of_steps))
-    spent = _sums(step * len(CATEGORIES) + category, lengths, count * len(CATEGORIES))
     beside = np.flatnonzero(flying & (category <= USER))
+    hidden = _sums(step[beside], bounds[beside + 1] - bounds[beside], count)
     kept = np.flatnonzero(_differs(step, category, name))
+    step, category = step[kept], category[kept]
+    bounds = np.append(bounds[kept], bounds[-1])
+    spent = _sums(step * len(CATEGORIES) + category, np.diff(bounds), count * len(CATEGORIES))
     return Pieces(
-        bounds=np.append(bounds[kept], bounds[-1]),
-        step=step[kept],
-        category=category[kept].astype(np.int8),
+        bounds=bounds,
+        step=step,
+        category=category.astype(np.int8),
         name=name[kept],
         spent=spent.reshape(count, len(CATEGORIES)),
-        hidden=_sums(step[beside], lengths[beside], count),
+        hidden=hidden,
     )
 
 
@@ -195,7 +205,9 @@ def _sums(where: Array, values: Ints, size: int) -> Ints:
 def _differs(*columns: Array) -> Flags:
     """Return which rows differ from the one before."""
     new = np.ones(len(columns[0]), np.bool_)
-    new[1:] = np.any([values[1:] != values[:-1] for values in columns], axis=0)
+    new[1:] = False
+    for values in columns:
+        new[1:] |= values[1:] != values[:-1]
     return new
 
 
@@ -219,28 +231,33 @@ def _innermost(
     """Return for each piece the innermost phase's code, whether user code is open, and the name."""
     size = bounds - 1
     begin, end = places
-    meaning = _resolved(spans, begin, end, busy)
-    code, name = np.full(size, NOTHING, np.int16), np.full(size, NOTHING, np.int32)
-    user = np.zeros(size, np.bool_)
+    meaning = np.append(_resolved(spans, begin, end, busy), np.int16(NOTHING))
+    is_user, user = meaning == USER, np.zeros(size, np.bool_)
+    innermost = np.full(size, -1, np.int32)
+    of_phase = innermost.copy() if is_user.any() else innermost
     over = np.cumsum(np.bincount(end, minlength=bounds))  # spans that have ended by each boundary
     levels = np.arange(len(begin)) - over[begin]
     for level in range(int(levels.max(initial=-1)) + 1):
-        chosen = np.flatnonzero(levels == level)
-        first = begin[chosen]
-        over = np.minimum(end[chosen], np.append(first[1:], size))  # the latest begun counts
-        count = over - first
-        active = np.repeat(first - np.cumsum(count) + count, count)
-        active += np.arange(len(active), dtype=active.dtype)
-        name[active] = np.repeat(spans.name[chosen], count)
-        means = meaning[chosen]
-        is_user = means == USER
-        if not is_user.any():
-            code[active] = np.repeat(means, count)
-            continue
-        of_user = np.repeat(is_user, count)
-        user[active[of_user]] = True
-        code[active[~of_user]] = np.repeat(means, count)[~of_user]
-    return code, user, name
+        active = _laid_out(np.flatnonzero(levels == level), begin, end, size)
+        covered = active >= 0
+        np.copyto(innermost, active, where=covered)
+        if of_phase is not innermost:
+            of_user = is_user[active]
+            user |= of_user
+            np.copyto(of_phase, active, where=covered & ~of_user)
+    name = np.append(spans.name, NOTHING).astype(np.int32)
+    return meaning[of_phase], user, name[innermost]
+
+
+def _laid_out(spans: Indices, begin: Array, end: Array, size: int) -> Int32s:
+    """Return for each piece which of some spans is active, the latest begun one; -1 where none is."""
+    first = begin[spans]
+    over = np.minimum(end[spans], np.append(first[1:], size))
+    label, count = np.full(2 * len(spans) + 1, -1, np.int32), np.empty(2 * len(spans) + 1, np.int32)
+    label[1::2], count[1::2] = spans, over - first
+    count[:-1:2] = first - np.append(0, over[:-1])
+    count[-1] = size - over[-1]
+    return np.repeat(label, count)
 
 
 def _resolved(spans: Spans, begin: Array, end: Array, busy: Flags) -> Int16s:

@@ -31,7 +31,13 @@ from tracelens.accounting.partition import (
     Surroundings,
     partition,
 )
-from tracelens.accounting.pieces import SEGMENT_COLUMNS, PackedPieces, Segments, categories
+from tracelens.accounting.pieces import (
+    SEGMENT_COLUMNS,
+    PackedPieces,
+    PieceStore,
+    Segments,
+    categories,
+)
 from tracelens.accounting.thread_activity import (
     ACTIVITY_COLUMNS,
     ThreadActivity,
@@ -42,7 +48,7 @@ from tracelens.distil.outline import in_flight_tracks, outlined
 from tracelens.parallel import mapped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from concurrent.futures import Executor
 
     from tracelens.arrays import Array, Flags, Floats, Indices, Ints
@@ -96,7 +102,7 @@ class Phases:
     """
 
     pieces: Segments
-    spent: Ints
+    spent: Array
     hidden_ns: Ints
     updates: WeightUpdates
     amounts: pl.DataFrame
@@ -112,7 +118,7 @@ class Phases:
         """What was spent as rows, built at each access; only categories that occur."""
         row, category = np.nonzero(self.spent)
         found = self.pieces.steps[row].with_columns(
-            category=categories(category), ns=self.spent[row, category]
+            category=categories(category), ns=self.spent[row, category].astype(np.int64)
         )
         return found.select(*TIME_COLUMNS)
 
@@ -168,6 +174,7 @@ def run(
     trace: Trace,
     progress: Callable[[int, int], None] | None = None,
     executor: Executor | None = None,
+    memory: int | None = None,
 ) -> Phases:
     """Divide every worker's steps into categories.
 
@@ -175,16 +182,22 @@ def run(
         trace: With its steps and calls, as `tracelens.open` returns it.
         progress: Called with (done, total) workers.
         executor: Where workers are accounted for; None = in threads of this process.
+        memory: How many bytes of pieces may be held, others are in a temporary file; None = all.
     """
     steps = trace.steps.sort("process", "start_ns")
     words = _words(trace, steps)
-    tasks, count = _tasks(trace, steps, words), steps["process"].n_unique()
-    done: list[Accounted] = []
-    for found in mapped(account, tasks, executor):
-        done.append(found)
-        if progress:
-            progress(len(done), count)
-    return _gathered(done, steps, words)
+    found = mapped(account, _tasks(trace, steps, words), executor)
+    if progress:
+        found = _counted(found, steps["process"].n_unique(), progress)
+    return _gathered(found, PieceStore(memory), steps, words)
+
+
+def _counted(
+    found: Iterator[Accounted], count: int, progress: Callable[[int, int], None]
+) -> Iterator[Accounted]:
+    for done, one in enumerate(found, 1):
+        yield one
+        progress(done, count)
 
 
 @dataclass(frozen=True)
@@ -301,25 +314,37 @@ def _windows(steps: pl.DataFrame) -> Iterator[tuple[int, Ints]]:
         yield int(one), np.append(start[begin:after], end[after - 1])
 
 
-def _gathered(done: list[Accounted], steps: pl.DataFrame, words: tuple[str, ...]) -> Phases:
-    """Turn all processes' accounts into frames."""
+def _gathered(
+    found: Iterable[Accounted], pieces: PieceStore, steps: pl.DataFrame, words: tuple[str, ...]
+) -> Phases:
+    """Put all workers' accounts together as they come."""
     of_step = steps.select("process", "rank", "step")
-    begins = np.cumsum([0, *(len(found.hidden) for found in done)]).tolist()
-    segments = Segments(tuple(found.pieces for found in done), tuple(begins), of_step, words)
+    spent = np.zeros((steps.height, len(CATEGORIES)), np.int32)  # of most steps all that is needed
+    begins, done = [0], []
+    for one in found:
+        begins.append(begins[-1] + len(one.hidden))
+        if one.spent.max(initial=0) > np.iinfo(spent.dtype).max:
+            spent = spent.astype(np.int64)
+        spent[begins[-2] : begins[-1]] = one.spent
+        pieces.append(one.pieces)
+        done.append((one.hidden, one.updates, one.amounts))
+    hidden, updates, amounts = zip(*done, strict=True) if done else ((), (), ())
+    segments = Segments(pieces, tuple(begins), of_step, words)
     owners = of_step[begins[:-1]].select("process", "rank").rows()
-    spent = np.concatenate([np.zeros((0, len(CATEGORIES)), np.int64), *(one.spent for one in done)])
     left_out = after_steps(steps).to_numpy()
     spent[:, UNKNOWN] -= np.minimum(left_out, spent[:, UNKNOWN])
     return Phases(
         pieces=segments,
         spent=spent,
-        hidden_ns=np.concatenate([np.zeros(0, np.int64), *(one.hidden for one in done)]),
-        updates=WeightUpdates.of(owners, [found.updates for found in done]),
-        amounts=_amount_table([rank for _, rank in owners], [found.amounts for found in done]),
+        hidden_ns=np.concatenate([np.zeros(0, np.int64), *hidden]),
+        updates=WeightUpdates.of(owners, updates),
+        amounts=_amount_table([rank for _, rank in owners], amounts),
     )
 
 
-def _amount_table(ranks: list[int], found: list[dict[str, tuple[Array, Array]]]) -> pl.DataFrame:
+def _amount_table(
+    ranks: list[int], found: Sequence[dict[str, tuple[Array, Array]]]
+) -> pl.DataFrame:
     parts = [
         (rank, AMOUNTS.index(name), step, value)
         for rank, amounts in zip(ranks, found, strict=True)

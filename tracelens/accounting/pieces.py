@@ -1,13 +1,19 @@
 """The pieces that the partition cut all workers' time into: packed, and unpacked one worker at a time.
 
 Most questions are answered by sums. What asks for single pieces (the critical path, the timeline) looks
-at one worker after the other; rows of a frame, ten times as large, are made of few.
+at one worker after the other; rows of a frame, ten times as large, are made of few. Of long runs they
+take more memory than all else: those that are more than may be held are in a file (`PieceStore`).
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from functools import cached_property
+from itertools import accumulate, pairwise
+from tempfile import TemporaryFile
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, Self, overload
 
 import numpy as np
 import polars as pl
@@ -15,13 +21,14 @@ import polars as pl
 from tracelens.accounting.partition import CATEGORIES, Pieces
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from tracelens.arrays import Array, Floats, Indices, Int8s, Int32s, Ints
 
 __all__ = [
     "SEGMENT_COLUMNS",
     "PackedPieces",
+    "PieceStore",
     "Segments",
     "WorkerPieces",
     "categories",
@@ -81,6 +88,75 @@ class PackedPieces:
         return np.repeat(np.arange(len(count), dtype=np.int32), count)
 
 
+class _Stored(NamedTuple):
+    """Where in a file the arrays of a worker are, one after the other."""
+
+    file: IO[bytes]
+    offset: int
+    sizes: tuple[int, ...]  # bytes
+    kinds: tuple[np.dtype[Any], ...]
+    first_ns: int
+
+    def read(self) -> PackedPieces:
+        content = os.pread(self.file.fileno(), sum(self.sizes), self.offset)
+        bounds = pairwise(accumulate(self.sizes, initial=0))
+        parts: Iterable[Any] = (
+            np.frombuffer(content[begin:end], kind)
+            for (begin, end), kind in zip(bounds, self.kinds, strict=True)
+        )
+        return PackedPieces(self.first_ns, *parts)
+
+
+class PieceStore(Sequence[PackedPieces]):
+    """The packed pieces of all workers: in memory up to so many bytes, the others in a file.
+
+    The file has no name, so that it is gone with the process; it is where temporary files are (TMPDIR).
+
+    Args:
+        room: How many bytes may be held in memory; None = all.
+    """
+
+    def __init__(self, room: int | None = None) -> None:
+        self._room = room
+        self._entries: list[PackedPieces | _Stored] = []
+
+    def append(self, pieces: PackedPieces) -> None:
+        """Add those of one more worker.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        arrays = (pieces.lengths, pieces.of_step, pieces.category, pieces.name)
+        sizes = tuple(array.nbytes for array in arrays)
+        if self._room is None or sum(sizes) <= self._room:
+            self._room = None if self._room is None else self._room - sum(sizes)
+            self._entries.append(pieces)
+            return
+        offset = self._file.seek(0, os.SEEK_END)
+        for array in arrays:
+            self._file.write(array.tobytes())
+        self._file.flush()
+        kinds = tuple(array.dtype for array in arrays)
+        self._entries.append(_Stored(self._file, offset, sizes, kinds, pieces.first_ns))
+
+    @cached_property
+    def _file(self) -> IO[bytes]:
+        return TemporaryFile()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @overload
+    def __getitem__(self, place: int) -> PackedPieces: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[PackedPieces]: ...
+    def __getitem__(self, place: int | slice) -> PackedPieces | list[PackedPieces]:
+        if isinstance(place, slice):
+            return [self[one] for one in range(len(self))[place]]
+        entry = self._entries[place]
+        return entry.read() if isinstance(entry, _Stored) else entry
+
+
 @dataclass(frozen=True)
 class WorkerPieces:
     """The pieces of one worker: boundaries (one more than pieces), and what each piece is.
@@ -108,7 +184,7 @@ class Segments:
     `steps` holds process, rank and step of every window; `words` the names that pieces may have.
     """
 
-    packed: tuple[PackedPieces, ...]
+    packed: Sequence[PackedPieces]
     begins: tuple[int, ...]
     steps: pl.DataFrame
     words: tuple[str, ...]

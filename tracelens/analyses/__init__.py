@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ANALYSES", "Analysis", "Finding", "Report", "Result", "analyze"]
 
+_FOR_PIECES: Final = 4  # one part of so many of the memory
 _OF_PHASES: Final = 50  # of hundred: cutting time into phases takes as long as all that follows
 
 
@@ -81,6 +82,7 @@ def analyze(
     trace: Trace,
     progress: Callable[[int, int], None] | None = None,
     executor: Executor | None = None,
+    memory: int | None = None,
 ) -> Report:
     """Run every analysis and order the findings by what fixing each would save.
 
@@ -88,11 +90,15 @@ def analyze(
         trace: A run with the default transforms applied, as `tracelens.open` returns it.
         progress: Called with (done, total) as often as something is done, in hundredths of all.
         executor: Accounts for the workers' time; None = in threads of this process.
+        memory: About how many bytes to take, where a temporary file can do instead; None = no limit.
     """
     on_progress = progress or (lambda _done, _total: None)
     on_progress(0, 100)
     parts = phases.run(
-        trace, lambda done, all_: on_progress(_OF_PHASES * done // all_, 100), executor
+        trace,
+        lambda done, all_: on_progress(_OF_PHASES * done // all_, 100),
+        executor,
+        None if memory is None else memory // _FOR_PIECES,
     )
     results: dict[str, Result] = {"phases": parts}
     for done, analysis in enumerate(ANALYSES, 1):

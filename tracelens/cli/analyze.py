@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from tracelens.cli.opening import (
     add_executor,
+    add_memory,
     add_trace,
     import_numpy,
     matched,
+    memory_of,
     open_joined,
     progress,
 )
@@ -34,6 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `analyze`."""
     add_trace(parser, also="several folders of one run, or a pattern of them", nargs="+")
     add_executor(parser)
+    add_memory(parser)
     parser.add_argument(
         "--again", action="store_true", help="explain it anew, though its report was kept"
     )
@@ -59,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
             from tracelens.analyses import analyze
 
             with progress("analyzing") as on_progress:
-                report = analyze(trace, on_progress, executor)
+                report = analyze(trace, on_progress, executor, memory_of(arguments))
         if len(places) == 1:
             kept_report.keep(places[0], report)
     sys.stdout.write(report_format(arguments.format).render(report).rstrip("\n") + "\n")

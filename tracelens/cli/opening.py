@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from tracelens.errors import InvalidArgument
+from tracelens.model.fmt import parsed_size
 
 if TYPE_CHECKING:
     import argparse
@@ -27,7 +28,6 @@ _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
 _LARGE: Final = 4 << 20  # bytes
 _KEPT: Final = 32 << 20
-_KEPT_EVENTS: Final = 256 << 20  # bytes, between the passes of a report
 _BLAS_THREADS: Final = "OPENBLAS_NUM_THREADS"  # read when the library is loaded
 MAP: Final = (
     "what a table calls something, and what TraceLens calls it; again for each: a column "
@@ -82,6 +82,25 @@ def add_executor(parser: argparse.ArgumentParser) -> None:
         metavar="WHERE",
         help=f"where files are read and workers accounted for: {EXECUTORS} (docs/cluster.md)",
     )
+
+
+def add_memory(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says how much memory a report may take."""
+    parser.add_argument(
+        "--memory",
+        default="1GiB",
+        metavar="SIZE",
+        help="about how much memory to take, 1GiB if not given: of longer runs more is read twice, or "
+        "is in a temporary file (docs/scale.md)",
+    )
+
+
+def memory_of(arguments: argparse.Namespace) -> int:
+    """Return how many bytes a report may take, as `add_memory` asked."""
+    try:
+        return parsed_size(arguments.memory)
+    except ValueError as error:
+        raise InvalidArgument(f"--memory: {error}.") from error
 
 
 def open_trace(arguments: argparse.Namespace, executor: Executor | None = None) -> Trace:
@@ -158,7 +177,7 @@ def open_joined(
             map=dict(map(_pair, arguments.map or ())),
             one_clock=arguments.one_clock,
             executor=executor,
-            kept_bytes=_KEPT_EVENTS,
+            memory=memory_of(arguments),
         )
 
 

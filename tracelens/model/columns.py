@@ -212,7 +212,7 @@ def _filled_chunk(chunk: Any, missing: float) -> Array:
     if chunk.null_count:
         bits = np.frombuffer(chunk.buffers()[0], np.uint8)
         valid = np.unpackbits(bits, count=chunk.offset + len(chunk), bitorder="little")
-        values[valid[chunk.offset :] == 0] = missing
+        np.copyto(values, missing, where=valid[chunk.offset :] == 0)
     return values
 
 

@@ -7,6 +7,7 @@ dashboard write them with these functions, so that one number reads the same eve
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ __all__ = [
     "count",
     "duration",
     "listing",
+    "parsed_size",
     "percent",
     "phase",
     "points",
@@ -61,6 +63,20 @@ def size(nbytes: float) -> str:
         if abs(nbytes) >= factor:
             return f"{nbytes / factor:,.1f} {unit}"
     return f"{nbytes:,.0f} B"
+
+
+def parsed_size(text: str) -> int:
+    """Read a number of bytes: ``2GiB``, ``512 MiB``, ``1000000``.
+
+    Raises:
+        ValueError: it is none, or 0.
+    """
+    factors = {unit.lower(): factor for factor, unit in _SIZES} | {"b": 1, "": 1}
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
+    nbytes = int(float(found[1]) * factors.get(found[2], 0)) if found else 0
+    if not nbytes:
+        raise ValueError(f"'{text}' is no number of bytes, such as 512MiB or 2GiB")
+    return nbytes
 
 
 def bandwidth(bytes_per_ns: float) -> str:

@@ -9,6 +9,7 @@ import polars as pl
 
 from tracelens.align import DEFAULT_TRANSFORMS, devices
 from tracelens.errors import EmptyTrace, InvalidArgument, NotATrace, TraceNotFound
+from tracelens.memory import give_back
 from tracelens.model.events import Numbered, Source
 from tracelens.model.fmt import shown_name
 from tracelens.model.trace import Trace
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from tracelens.readers.table import TableReader
 
 _OF_PROCESSES: Final = ("processes", "threads", "clocks", "samples")
-_FOR_EVENTS: Final = 4  # one part of so many of the memory
+_FOR_EVENTS: Final = 8  # one part of so many of the memory
 DEEPEST: Final = 3  # folders below one that is given: experiment, day, run
 
 
@@ -153,6 +154,7 @@ def prepare(trace: Trace) -> Trace:
     """Apply the default transforms: one clock, steps, matched collectives."""
     for transform in DEFAULT_TRANSFORMS:
         trace = transform(trace)
+        give_back()
     return trace
 
 

@@ -16,6 +16,7 @@ from tracelens.analyses.overlap import gradient_latency, interleaving
 from tracelens.analyses.servers import asynchrony
 from tracelens.analyses.stragglers import verdicts
 from tracelens.distil.outline import outlined
+from tracelens.memory import give_back
 from tracelens.model.findings import Finding, suppressed
 from tracelens.model.result import Report, Result, Summary
 from tracelens.model.trace import Note
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ANALYSES", "Analysis", "Finding", "Report", "Result", "analyze"]
 
-_FOR_PIECES: Final = 4  # one part of so many of the memory
+_FOR_PIECES: Final = 8  # one part of so many of the memory
 _OF_PHASES: Final = 50  # of hundred: cutting time into phases takes as long as all that follows
 
 
@@ -100,6 +101,7 @@ def analyze(
         executor,
         None if memory is None else memory // _FOR_PIECES,
     )
+    give_back()
     results: dict[str, Result] = {"phases": parts}
     for done, analysis in enumerate(ANALYSES, 1):
         results[analysis.name] = analysis.run(trace, parts)

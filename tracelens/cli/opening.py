@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import glob
 import os
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from tracelens.errors import InvalidArgument
+from tracelens.memory import keep_room
 from tracelens.model.fmt import parsed_size
 
 if TYPE_CHECKING:
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
     from tracelens.readers.base import Progress as OnProgress
 
 WHAT: Final = "trace folder, or a table of spans (.arrow, .feather, .parquet, .csv)"
-_M_TRIM_THRESHOLD: Final = -1  # of malloc.h
-_M_MMAP_THRESHOLD: Final = -3
-_M_ARENA_MAX: Final = -8
-_LARGE: Final = 4 << 20  # bytes
-_KEPT: Final = 32 << 20
 _BLAS_THREADS: Final = "OPENBLAS_NUM_THREADS"  # read when the library is loaded
 MAP: Final = (
     "what a table calls something, and what TraceLens calls it; again for each: a column "
@@ -117,26 +112,12 @@ def open_path(
 ) -> Trace:
     """Open one of several runs, as `add_trace` says how."""
     import_numpy()
-    give_back_memory()
+    keep_room()
     from tracelens.load import open as open_any
 
     renamed = dict(map(_pair, getattr(arguments, "map", None) or ()))
     one_clock = getattr(arguments, "one_clock", False)
     return open_any(path, on_progress, map=renamed, one_clock=one_clock, executor=executor)
-
-
-def give_back_memory() -> None:
-    """Have the C library give large blocks back when they are freed, and keep the room of small ones.
-
-    A pass over a run frees hundreds of megabytes, block by block: of large ones it would keep the room
-    for itself, and give that of small ones back each time, to get it anew page by page. What one thread
-    frees is for all to use (man mallopt).
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, _LARGE)
-        mallopt(_M_TRIM_THRESHOLD, _KEPT)
-        mallopt(_M_ARENA_MAX, 1)
 
 
 def import_numpy() -> None:
@@ -167,7 +148,7 @@ def open_joined(
 ) -> Trace:
     """Open several folders of one run, showing progress; tables as `add_trace` says how."""
     import_numpy()
-    give_back_memory()
+    keep_room()
     from tracelens.load import open_joined as open_all
 
     with progress("reading", then="aligning clocks, matching collectives") as on_progress:

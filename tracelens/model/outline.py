@@ -108,11 +108,12 @@ class Outline:
             self,
             calls=_sharing(self.calls, like.calls),
             steps=_sharing(self.steps, like.steps),
+            counters=_sharing(self.counters, like.counters),
             names=like.names if self.names == like.names else self.names,
         )
 
 
-_Table = TypeVar("_Table", CallRows, StepSpans)
+_Table = TypeVar("_Table", CallRows, StepSpans, Counters)
 
 
 def _sharing(table: _Table, like: _Table) -> _Table:

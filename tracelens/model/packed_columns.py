@@ -36,6 +36,7 @@ class PackedColumns:
 
     names: frozenset[str]
     height: int
+    first_ns: int
     arrays: Mapping[str, Array]
     numbers: Mapping[str, tuple[int, np.dtype[np.generic]]]
     words: Mapping[str, tuple[str, ...]]
@@ -45,8 +46,10 @@ class PackedColumns:
     def of(cls, columns: Columns, names: Collection[str]) -> Self:
         """Pack some columns, times among them; ``communicator`` cannot be."""
         start, end = columns.number("start_ns"), columns.number("end_ns")
-        lengths = np.where(end == FOREVER, _OPEN, end - start)
-        found = columns.replaced(start_ns=np.diff(start, prepend=0), end_ns=lengths)
+        later = np.diff(start, prepend=start[:1])
+        found = columns.replaced(
+            start_ns=later, end_ns=np.where(end == FOREVER, _OPEN, end - start)
+        )
         values = {name: v[rows] for name, v, rows in _told(columns) if name in names}
         numbers, arrays = {}, {name: rows for name, _, rows in _told(columns) if name in names}
         for name in found.numbers.keys() & names:
@@ -54,7 +57,8 @@ class PackedColumns:
             numbers[name] = least, found.numbers[name].dtype
         words = {name: found.words[name].known for name in found.words.keys() & names}
         arrays |= {name: found.words[name].codes for name in words}
-        return cls(frozenset(names), columns.height, arrays, numbers, words, values)
+        first_ns = int(start[0]) if columns.height else 0
+        return cls(frozenset(names), columns.height, first_ns, arrays, numbers, words, values)
 
     def restored(self) -> Columns:
         """Return the columns as they were."""
@@ -62,7 +66,7 @@ class PackedColumns:
             name: self.arrays[name].astype(kind) + kind.type(least)
             for name, (least, kind) in self.numbers.items()
         }
-        start, lengths = np.cumsum(numbers["start_ns"]), numbers["end_ns"]
+        start, lengths = np.cumsum(numbers["start_ns"]) + self.first_ns, numbers["end_ns"]
         end = np.where(lengths == _OPEN, FOREVER, start + lengths)
         words = {name: Words(self.arrays[name], known) for name, known in self.words.items()}
         values = {name: np.full(self.height, np.nan) for name in self.values}

@@ -56,6 +56,18 @@ def test_it_is_shown_without_reading_the_trace(
     assert main(["analyze", str(trace), "--again"]) == 3
 
 
+def test_whoever_made_an_index_has_the_report_too(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The index needs the report anyway: it is kept, and the same as `analyze` makes."""
+    assert main(["index", str(trace)]) == 0
+    capsys.readouterr()
+    assert kept_report.find(trace) is not None
+    kept = report(trace, capsys)
+    assert main(["analyze", str(trace), "--again", "--format", "json"]) == 0
+    assert capsys.readouterr().out == kept
+
+
 def test_a_trace_that_changed(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of another state of the trace there is another report, and only that one is kept."""
     first = report(trace, capsys)

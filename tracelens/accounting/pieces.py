@@ -14,6 +14,7 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, Self, overload
+from weakref import finalize
 
 import numpy as np
 import polars as pl
@@ -141,7 +142,9 @@ class PieceStore(Sequence[PackedPieces]):
 
     @cached_property
     def _file(self) -> IO[bytes]:
-        return TemporaryFile()
+        file = TemporaryFile()  # noqa: SIM115 - as long as this store is there
+        finalize(self, file.close)
+        return file
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracelens.distil import kept_report
 from tracelens.lod import index, run_data
 from tracelens.lod.run_data import Run, outlined, with_pyramid
 
@@ -43,7 +44,7 @@ def glanced(path: str | os.PathLike[str]) -> Glance | None:
 
 
 def explained(trace: Trace, progress: Progress = without_progress) -> Run:
-    """Explain a trace, and keep what pages need in an index, if there is a place for one.
+    """Explain a trace, and keep its report, and what pages need in an index, if there is a place for it.
 
     Finer levels of an index are left for later (`refined`); a run without an index has all in memory.
     """
@@ -51,6 +52,8 @@ def explained(trace: Trace, progress: Progress = without_progress) -> Run:
 
     with progress("analyzing") as on_progress:
         report = analyze(trace, on_progress)
+    if trace.path:
+        kept_report.keep(trace.path, report)
     run, parts = outlined(trace, report)
     with progress("indexing") as on_progress:
         folder = index.write(trace.path, run, parts, on_progress) if trace.path else None

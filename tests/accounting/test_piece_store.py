@@ -1,0 +1,40 @@
+"""Pieces beyond the memory that is given for them are in a file, and the same as in memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.runs.scenarios import SLOW_BACKPROP
+
+import tracelens
+from tracelens.accounting import phases
+from tracelens.accounting.pieces import PackedPieces, PieceStore
+from tracelens.simulator.synthetic import generate
+
+
+def fields(pieces: PackedPieces) -> list[object]:
+    return [
+        (value.dtype, value.tolist()) if isinstance(value, np.ndarray) else value
+        for value in vars(pieces).values()
+    ]
+
+
+@pytest.mark.parametrize("room", [0, 3_000, 1 << 30])
+def test_pieces_come_back_as_they_were(room: int) -> None:
+    """Whether none, some or all of them fit into memory."""
+    trace = tracelens.load.prepare(generate(SLOW_BACKPROP))
+    held = phases.run(trace).pieces.packed
+    store = PieceStore(room)
+    for pieces in held:
+        store.append(pieces)
+    assert len(store) == len(held)
+    assert [fields(one) for one in store] == [fields(one) for one in held]
+    assert [fields(one) for one in store[1:]] == [fields(one) for one in held[1:]]
+
+
+def test_an_account_without_memory_for_pieces() -> None:
+    """It comes to the same times, and the same rows."""
+    trace = tracelens.load.prepare(generate(SLOW_BACKPROP))
+    free, bound = phases.run(trace), phases.run(trace, memory=0)
+    assert bound.times.equals(free.times)
+    assert bound.segments.equals(free.segments)

@@ -14,6 +14,7 @@ from tracelens.model.events import Numbered, Source
 from tracelens.model.fmt import shown_name
 from tracelens.model.trace import Trace
 from tracelens.readers import READERS
+from tracelens.remote.address import is_remote
 
 if TYPE_CHECKING:
     import os
@@ -42,7 +43,8 @@ def open(  # noqa: A001 - reads as tracelens.open
     """Read a trace and prepare it.
 
     Args:
-        path: A trace folder, a file of one, or a table of spans (.arrow, .feather, .parquet, .csv).
+        path: A trace folder, a file of one, or a table of spans (.arrow, .feather, .parquet, .csv); or
+            the address of one, such as ``s3://bucket/run`` (docs/remote.md).
         progress: Called with (done, total) processes.
         map: For a table: what its columns and words are called in TraceLens (docs/tables.md).
         one_clock: For a table: all its times come from one clock.
@@ -57,7 +59,7 @@ def open(  # noqa: A001 - reads as tracelens.open
     """
     return prepare(
         _read(
-            Path(path),
+            local(path, progress),
             progress,
             map,
             executor,
@@ -68,7 +70,7 @@ def open(  # noqa: A001 - reads as tracelens.open
 
 
 def open_joined(
-    paths: Sequence[Path],
+    paths: Sequence[Path | str],
     progress: Progress | None = None,
     *,
     map: Mapping[str, str] | None = None,  # noqa: A002 - called what the command line calls it
@@ -84,12 +86,26 @@ def open_joined(
         UnusableInput: nothing of one of them can be read.
         InvalidArgument: as above, or two of them hold the same rank.
     """
+    places = [local(path, progress) for path in paths]
     share = memory // _FOR_EVENTS // len(paths)
     read = (
-        _read(path, progress, map, executor, one_clock=one_clock, kept_bytes=share)
-        for path in paths
+        _read(place, progress, map, executor, one_clock=one_clock, kept_bytes=share)
+        for place in places
     )
     return prepare(_join(list(read)))
+
+
+def local(path: str | os.PathLike[str], progress: Progress | None = None) -> Path:
+    """Return a path; of an address that of a copy of what is there now, which is fetched if need be.
+
+    Raises:
+        TraceLensError: nothing is there, or it cannot be fetched.
+    """
+    if not is_remote(path):
+        return Path(path)
+    from tracelens.remote.mirror import fetched
+
+    return fetched(path, progress)
 
 
 def _read(

@@ -27,6 +27,7 @@ EXAMPLES: Final = """\
   tracelens analyze traces/today --format json > report.json
   tracelens analyze traces/today --html report.html    # one file with charts, works offline
   tracelens analyze /nodes/*/today    # folders of one run, such as of node-local disks
+  tracelens analyze s3://bucket/run   # or https://host/events.parquet (docs/remote.md)
   tracelens analyze events.parquet
   tracelens analyze events.csv --map worker_no=rank --map t0=start_us --map kind:predict=forward
 """

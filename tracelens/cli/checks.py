@@ -47,6 +47,7 @@ _EXTRAS: Final = {
     "analyze": ("polars", "rich", "jsonschema", "scipy"),
     "dashboard": ("dash", "plotly", "dash_mantine_components", "dash_ag_grid", "waitress"),
     "mpi": ("mpi4py",),
+    "remote": ("fsspec", "s3fs", "aiohttp"),
 }
 SPANS: Final = 1000
 TIME_LIMIT_S: Final = 60

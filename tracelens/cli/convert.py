@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tracelens.cli.opening import add_trace, open_joined, progress
+from tracelens.cli.opening import add_trace, matched, open_joined, progress
 from tracelens.errors import InvalidArgument
 from tracelens.schema.vocabulary import MOST_RANKS
 
@@ -25,6 +25,7 @@ EXAMPLES: Final = """\
   tracelens convert traces/today --to perfetto --ranks 0-3,41 --steps 200-260 --out late.json
   tracelens convert traces/today --to native --keep flagged --out traces/small
   tracelens convert traces/today --to parquet --anonymize --out shared.parquet
+  tracelens convert s3://bucket/run --to native --out traces/run
   tracelens convert traces/host0 traces/host1 --to native --out traces/whole
 """
 FORMATS: Final = ("native", "parquet", "perfetto", "csv")
@@ -35,7 +36,7 @@ _MOST_STEPS: Final = 2**31
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `convert`."""
-    add_trace(parser, nargs="+", also="several folders of one run")
+    add_trace(parser, nargs="+", also="several folders of one run, or a pattern of them")
     parser.add_argument("--to", choices=FORMATS, required=True, help="format to write")
     parser.add_argument(
         "--out", type=Path, metavar="PATH", help="default: RUN.parquet and the like"
@@ -64,13 +65,14 @@ def run(arguments: argparse.Namespace) -> int:
     from tracelens.exports.content import of_trace
 
     _checked(arguments)
-    trace = open_joined(arguments, arguments.trace)
+    sources = matched(arguments.trace)
+    trace = open_joined(arguments, sources)
     content = of_trace(
         trace,
         _choice(arguments, trace),
         kept=_flagged(trace) if arguments.keep else None,
         anonymous=arguments.anonymize,
-        sources=arguments.trace,
+        sources=sources,
     )
     export = EXPORTS[arguments.to]
     place = arguments.out or Path(content.name + export.SUFFIX)

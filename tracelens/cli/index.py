@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tracelens.cli.opening import open_trace
+from tracelens.cli.opening import local, open_trace
 from tracelens.errors import InvalidArgument
+from tracelens.remote.address import place
 
 if TYPE_CHECKING:
     import argparse
@@ -24,7 +24,7 @@ EXAMPLES: Final = """\
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `index`."""
-    parser.add_argument("trace", type=Path, help="trace folder")
+    parser.add_argument("trace", type=place, help="trace folder, or its address")
     parser.add_argument("--again", action="store_true", help="make it anew, if there is one")
 
 
@@ -33,6 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     from tracelens.cli.opening import progress
     from tracelens.lod import index, opening
 
+    arguments.trace = local(arguments.trace)
     if arguments.again:
         index.remove(arguments.trace)
     made = opening.indexed(arguments.trace) or opening.explained(open_trace(arguments), progress)

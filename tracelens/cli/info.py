@@ -6,7 +6,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from tracelens.cli.opening import add_trace, open_trace, progress
+from tracelens.cli.opening import add_trace, local, named, open_trace, progress
 from tracelens.schema.vocabulary import DETAILS
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ EXAMPLES: Final = """\
   tracelens info traces/today
   tracelens info traces/today --format json
   tracelens info events.csv
+  tracelens info s3://bucket/run    # reads the ends of its files (docs/remote.md)
 """
 
 _COLUMNS: Final = ("process", "host", "pid", "steps", "events", "seconds", "dropped", "recording")
@@ -35,14 +36,30 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Gather the facts and print them."""
+    place = arguments.trace
+    as_table = arguments.map or arguments.one_clock
+    arguments.trace = local(place, None if as_table else _tells_itself)
     facts = (
         _of_files(arguments.trace) if _is_recorded(arguments) else describe(open_trace(arguments))
     )
+    facts["trace"] = named(place)
     if arguments.format == "json":
         sys.stdout.write(json.dumps(facts, indent=2) + "\n")
     else:
         _print(facts, markdown=arguments.format == "markdown")
     return 0
+
+
+def _tells_itself(file: Path) -> bool:
+    """Return whether the end of a recording tells what there is to say of it."""
+    from tracelens.readers.native.arrow_file import read_end
+    from tracelens.readers.native.recordings import DAMAGE
+
+    try:
+        end = read_end(file)
+    except DAMAGE:  # as it would be if it were whole, and said then
+        return False
+    return end is not None and end.summary is not None
 
 
 def _is_recorded(arguments: argparse.Namespace) -> bool:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from tracelens.errors import InvalidArgument
 from tracelens.memory import keep_room
-from tracelens.model.fmt import parsed_size
+from tracelens.model.fmt import parsed_size, shown_name
+from tracelens.remote.address import place, shown
 
 if TYPE_CHECKING:
     import argparse
@@ -21,8 +22,12 @@ if TYPE_CHECKING:
 
     from tracelens.model.trace import Trace
     from tracelens.readers.base import Progress as OnProgress
+    from tracelens.remote.address import Place
 
-WHAT: Final = "trace folder, or a table of spans (.arrow, .feather, .parquet, .csv)"
+WHAT: Final = (
+    "trace folder, or a table of spans (.arrow, .feather, .parquet, .csv); also the address of one, "
+    "such as s3://BUCKET/RUN"
+)
 _BLAS_THREADS: Final = "OPENBLAS_NUM_THREADS"  # read when the library is loaded
 MAP: Final = (
     "what a table calls something, and what TraceLens calls it; again for each: a column "
@@ -60,7 +65,7 @@ def add_trace(
 ) -> None:
     """Add the argument for the run, and the options of tables; `also` names other inputs allowed."""
     help_ = f"{WHAT}{also and ', or '}{also}"
-    parser.add_argument("trace", type=Path, nargs=nargs, help=help_)
+    parser.add_argument("trace", type=place, nargs=nargs, help=help_)
     table = parser.add_argument_group("tables of spans")
     table.add_argument("--map", action="append", metavar="THEIRS=OURS", help=MAP)
     table.add_argument(
@@ -100,8 +105,9 @@ def memory_of(arguments: argparse.Namespace) -> int:
 
 def open_trace(arguments: argparse.Namespace, executor: Executor | None = None) -> Trace:
     """Open what `add_trace` asked for, showing progress."""
+    path = local(arguments.trace)
     with progress("reading", then="aligning clocks, matching collectives") as on_progress:
-        return open_path(arguments, arguments.trace, on_progress, executor)
+        return open_path(arguments, path, on_progress, executor)
 
 
 def open_path(
@@ -131,13 +137,34 @@ def import_numpy() -> None:
         del os.environ[_BLAS_THREADS]
 
 
-def matched(paths: Sequence[Path]) -> list[Path]:
+def local(place: Place, enough: Callable[[Path], bool] | None = None) -> Path:
+    """Return a path; of an address that of a copy in the user's cache, fetched as `fetched` says."""
+    if isinstance(place, Path):
+        return place
+    from tracelens.remote.mirror import fetched
+
+    with progress("fetching") as on_progress:
+        return fetched(place, on_progress, enough=enough)
+
+
+def named(place: Place) -> str:
+    """Return a path or an address as it may be printed."""
+    return shown_name(place) if isinstance(place, Path) else shown(place)
+
+
+def matched(paths: Sequence[Place]) -> list[Path]:
     """Return the places that are there for each path, or match it as a pattern, in order of name.
 
-    One that neither is there nor matches stays, to be complained about by whoever opens it.
+    One that neither is there nor matches stays, to be complained about by whoever opens it. Of
+    addresses the places are those of copies, as `local` says.
     """
     found: list[Path] = []
     for path in paths:
+        if isinstance(path, str):
+            from tracelens.remote.listing import matching
+
+            found += map(local, matching(path))
+            continue
         names: list[str] = [] if path.exists() else sorted(glob.glob(str(path)))  # noqa: PTH207 - may be absolute
         found += [Path(name) for name in names] or [path]
     return found

@@ -5,11 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from tracelens.cli.opening import add_trace, open_path, open_trace
+from tracelens.cli.opening import add_trace, matched, open_path, open_trace
 
 if TYPE_CHECKING:
     import argparse
-    from pathlib import Path
 
     from tracelens_dashboard.runs.catalog import Runs
     from tracelens_dashboard.runs.store import Store
@@ -21,6 +20,7 @@ EXAMPLES: Final = """\
   tracelens serve traces/today --port 8060
   tracelens serve traces/today --host 0.0.0.0    # to the network: prints an address with a token
   tracelens serve events.parquet
+  tracelens serve s3://bucket/run     # fetched first (docs/remote.md)
   tracelens serve traces              # a folder of runs: a list of them first
   tracelens serve traces/monday traces/today
 """
@@ -53,7 +53,7 @@ def _served(arguments: argparse.Namespace) -> Runs | Store:
     from tracelens_dashboard.runs.store import Store
 
     renamed = bool(arguments.map or arguments.one_clock)  # then no index can be of it
-    places: list[Path] = arguments.trace
+    places = matched(arguments.trace)
     found = [run for place in places for run in runs_in(place)] or places
     if len(found) > 1:
         return Runs(places, partial(open_path, arguments), indexed=not renamed)

@@ -6,9 +6,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from tracelens.cli.opening import add_trace, open_trace
+from tracelens.cli.opening import add_trace, local, named, open_trace
 from tracelens.errors import TraceNotFound, UnusableInput
-from tracelens.model.fmt import shown_name
 from tracelens.schema.json_text import loads
 
 if TYPE_CHECKING:
@@ -35,6 +34,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check and print; exit code 1 if there is a problem."""
+    place = arguments.trace
+    arguments.trace = local(place)
     report = _report(arguments.trace)
     if report is None:
         what, problems = _of_trace(arguments)
@@ -42,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         from tracelens.reports.schema import problems as broken
 
         what, problems = "report", broken(report)
-    sys.stdout.write(_written(arguments.format, arguments.trace, what, problems))
+    sys.stdout.write(_written(arguments.format, named(place), what, problems))
     return 1 if problems else 0
 
 
@@ -71,13 +72,10 @@ def _report(path: Path) -> Any:
     return found if str(found.get("format")).startswith(_MARK) else None
 
 
-def _written(form: str, path: Path, what: str, problems: list[str]) -> str:
+def _written(form: str, name: str, what: str, problems: list[str]) -> str:
     if form == "json":
-        return (
-            json.dumps({"path": shown_name(path), "what": what, "problems": problems}, indent=2)
-            + "\n"
-        )
+        return json.dumps({"path": name, "what": what, "problems": problems}, indent=2) + "\n"
     from tracelens.reports.messages import clean
 
     lines = [f"{'- ' if form == 'markdown' else ''}{clean(problem)}" for problem in problems]
-    return "\n".join(lines or [f"{shown_name(path)}: no problem in this {what}."]) + "\n"
+    return "\n".join(lines or [f"{name}: no problem in this {what}."]) + "\n"

@@ -22,7 +22,15 @@ from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, TRACE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["INDEX_FOLDER", "INDEX_VERSION", "alone", "fingerprint", "index_places", "outdated"]
+__all__ = [
+    "INDEX_FOLDER",
+    "INDEX_VERSION",
+    "alone",
+    "cache",
+    "fingerprint",
+    "index_places",
+    "outdated",
+]
 
 # Of the index format: to be raised when the files of an index change, or when the analyses come to other
 # findings on the same trace; `tests/lod/test_index_layout.py` holds the files to it.
@@ -54,7 +62,7 @@ def fingerprint(trace: Path) -> str | None:
 def index_places(trace: Path) -> list[Path]:
     """Return where the indexes of a trace may be, the best place first."""
     beside = [trace / INDEX_FOLDER] if _is_utf8(trace) else []  # polars writes nowhere else
-    return [*beside, _cache() / INDEX_FOLDER / _cached_name(trace)]
+    return [*beside, cache() / INDEX_FOLDER / _cached_name(trace)]
 
 
 def _is_utf8(trace: Path) -> bool:
@@ -69,14 +77,15 @@ def outdated(trace: Path) -> list[Path]:
     """Return the places where older versions of the index format have kept indexes of a trace."""
     return [
         place
-        for root, inside in ((trace, ""), (_cache(), _cached_name(trace)))
+        for root, inside in ((trace, ""), (cache(), _cached_name(trace)))
         for version in range(1, INDEX_VERSION)
         for place in [root / f"{_FOLDERS}{version}" / inside]
         if place.is_dir()
     ]
 
 
-def _cache() -> Path:
+def cache() -> Path:
+    """Return TraceLens' folder in the user's cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tracelens"
 
 

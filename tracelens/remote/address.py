@@ -1,0 +1,76 @@
+"""What a remote place is called, and how it may be shown: never with a password or a signature."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeGuard
+from urllib.parse import unquote, urlsplit
+
+if TYPE_CHECKING:
+    import os
+
+__all__ = [
+    "Place",
+    "is_pattern",
+    "is_remote",
+    "is_web",
+    "last_part",
+    "place",
+    "scheme_of",
+    "shown",
+    "without_user",
+]
+
+Place: TypeAlias = Path | str  # a str is an address such as s3://bucket/run
+
+_ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://", re.ASCII)  # two letters: c:// is a disk
+_USER: Final = re.compile(r"(://)[^/\s'\"]*@")
+_QUERY: Final = re.compile(r"\?[^\s'\"<>)]*")
+_WEB: Final = ("http", "https")
+
+
+def place(text: str) -> Place:
+    """Return a path, or the text itself where it is an address."""
+    return text if is_remote(text) else Path(text)
+
+
+def is_remote(place: str | os.PathLike[str]) -> TypeGuard[str]:
+    """Return whether a place is an address rather than a path."""
+    return isinstance(place, str) and _ADDRESS.match(place) is not None
+
+
+def is_web(address: str) -> bool:
+    """Return whether it is a web server's: ``?`` begins a query, and a page lists files."""
+    return scheme_of(address) in _WEB
+
+
+def is_pattern(address: str) -> bool:
+    """Return whether several places may match it."""
+    return any(letter in address for letter in ("*" if is_web(address) else "*?["))
+
+
+def scheme_of(address: str) -> str:
+    """Return the protocol."""
+    return address.partition("://")[0].casefold()
+
+
+def shown(text: str) -> str:
+    """Return an address, or a sentence with addresses in it, without what may be secret.
+
+    A user and a password stand before an ``@``; signatures and tokens in the query of a web address.
+    """
+    public = without_user(text)
+    return _QUERY.sub("", public) if re.search(r"https?://", public, re.IGNORECASE) else public
+
+
+def without_user(address: str) -> str:
+    """Return an address without the user and the password before an ``@``."""
+    return _USER.sub(r"\1", address)
+
+
+def last_part(address: str) -> str:
+    """Return the name of a file or folder, as its server spells it."""
+    if is_web(address):
+        return unquote(urlsplit(address).path).rstrip("/").rpartition("/")[2]
+    return address.rstrip("/").rpartition("/")[2]

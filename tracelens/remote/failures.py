@@ -1,0 +1,104 @@
+"""What servers and networks do to a reader, as one sentence each; no password, key or token is in one.
+
+Each protocol has its own library, with errors of its own: they are told apart by their names, along what
+caused them.
+"""
+
+from __future__ import annotations
+
+import errno
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from tracelens.errors import TraceLensError, TraceNotFound, UnusableInput
+from tracelens.remote.address import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["explained"]
+
+_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+_NO_CREDENTIALS: Final = {
+    "NoCredentialsError",
+    "PartialCredentialsError",
+    "CredentialRetrievalError",
+}
+_UNREACHABLE: Final = {
+    *("ConnectionError", "TimeoutError", "gaierror"),  # of Python
+    *("ClientConnectionError", "ClientPayloadError"),  # of aiohttp
+    *("EndpointConnectionError", "HTTPClientError"),  # of botocore
+}
+_REFUSED: Final = (401, 403)
+_LONGEST: Final = 200  # letters of what a server says
+
+
+@contextmanager
+def explained(address: str) -> Iterator[None]:
+    """Turn whatever a file system of fsspec raises into one sentence about an address.
+
+    Errors of the disk that is written to stay what they are.
+
+    Raises:
+        TraceLensError: something was raised.
+    """
+    try:
+        yield
+    except TraceLensError:
+        raise
+    except Exception as error:  # each protocol has its own
+        if isinstance(error, OSError) and error.errno in _DISK:
+            raise
+        raise _sentence(error, f"'{shown(address)}'") from None  # what it says may hold secrets
+
+
+def _sentence(error: Exception, named: str) -> TraceLensError:
+    causes = list(_causes(error))
+    names = {kind.__name__ for cause in causes for kind in type(cause).__mro__}
+    reason = _reason(causes[-1])
+    if names & _NO_CREDENTIALS:
+        return UnusableInput(
+            f"No credentials were found for {named}: set those of its provider, such as AWS_PROFILE or "
+            "AWS_ACCESS_KEY_ID (docs/remote.md)."
+        )
+    if names & _UNREACHABLE:
+        return UnusableInput(
+            f"The server of {named} cannot be reached, or went away ({reason}): check the address and "
+            "the network, then run it again; what was fetched is kept."
+        )
+    if "PermissionError" in names or any(_status(cause) in _REFUSED for cause in causes):
+        return UnusableInput(
+            f"The server refuses access to {named} ({reason}): check the credentials and what they "
+            "allow (docs/remote.md)."
+        )
+    if isinstance(error, FileNotFoundError) and all(_status(c) in (None, 404) for c in causes):
+        found = "" if isinstance(causes[-1], FileNotFoundError) else f" ({reason})"
+        return TraceNotFound(
+            f"There is no {named}{found}: expected a trace folder or a table of spans; check the "
+            "address."
+        )
+    return UnusableInput(
+        f"{named} cannot be read ({reason}): the server or the network failed; run it again later."
+    )
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and what it says it comes from, outermost first."""
+    known: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in known:
+        known.add(id(cause))
+        yield cause
+        cause = cause.__cause__
+
+
+def _status(error: BaseException) -> int | None:
+    found = getattr(error, "status", None)
+    return found if isinstance(found, int) else None
+
+
+def _reason(error: BaseException) -> str:
+    """Return what an error says of itself, in one line and without secrets."""
+    said = " ".join(shown(str(error)).split()).rstrip(".")
+    name = type(error).__name__
+    return f"{name}: {said[:_LONGEST]}" if said else name

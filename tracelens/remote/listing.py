@@ -1,0 +1,226 @@
+"""Which files a remote trace has: their names, sizes and versions, without reading one of them.
+
+Only names that a trace folder may have (docs/format.md) are taken from a listing, so that nothing else
+is fetched, and no name leads out of the folder that it is fetched into.
+"""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from tracelens.errors import EmptyTrace, InvalidArgument, MissingExtra, TraceNotFound
+from tracelens.remote.address import is_pattern, is_web, last_part, scheme_of, shown
+from tracelens.remote.failures import explained
+from tracelens.schema.vocabulary import (
+    ELSEWHERE_SUFFIX,
+    SAMPLES_FOLDER,
+    SEGMENTS_SUFFIX,
+    TRACE_SUFFIX,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = ["IN_FLIGHT", "Listing", "RemoteFile", "listed", "local_name", "matching"]
+
+IN_FLIGHT: Final = (
+    16  # requests: they wait for the network, not for a core; web servers allow some dozens
+)
+_OURS: Final = ("s3", "s3a", "http", "https")  # whose libraries the extra has
+_TABLES: Final = (TRACE_SUFFIX, ".feather", ".parquet", ".csv", ".tsv")
+_NAME: Final = re.compile(r"[^.\x00-\x1f/\\:][^\x00-\x1f/\\:]*")
+_NO_NAME: Final = re.compile(r"^\.+|[\x00-\x1f/\\:]")
+_MOST_NAME: Final = (
+    200  # bytes; file systems allow 255, and a file that is on its way has a longer name
+)
+# What says that a file has other content than before, as each protocol calls it; the surest first.
+_VERSIONS: Final = (
+    *("ETag", "etag", "md5Hash", "content_md5", "Content-MD5", "crc32c"),
+    *("mtime", "LastModified", "last_modified", "Last-Modified", "updated", "modify"),
+)
+_CONNECT_S: Final = 30  # to a web server; each further read may take as long as _READ_S
+_READ_S: Final = 120
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """One file; where its server says no version, it has to be fetched each time."""
+
+    name: str  # below the trace folder, such as samples/worker-00000-42.arrow
+    path: str  # as its file system calls it
+    size: int | None
+    version: str | None
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The files of a trace folder, or a single one."""
+
+    system: Any  # of fsspec
+    files: tuple[RemoteFile, ...]
+    is_folder: bool
+
+    @property
+    def is_finished(self) -> bool:
+        """Return whether all of it is Arrow files, as of a recording that has ended."""
+        return all(file.name.endswith(TRACE_SUFFIX) for file in self.files)
+
+
+def listed(address: str) -> Listing:
+    """List what a trace folder may hold, or a single file.
+
+    Raises:
+        TraceNotFound: there is nothing.
+        EmptyTrace: there is a folder, but no recording in it.
+        TraceLensError: its server cannot be asked, or refuses.
+    """
+    system, path = _system(address)
+    with explained(address):
+        system.invalidate_cache()
+        facts = system.info(path)
+        if not _is_folder(facts, address):
+            return Listing(system, (_described(local_name(address), facts),), is_folder=False)
+        entries = _entries(system, path)
+        files = _within_folder(system, entries)
+    if not files:
+        raise _empty(address, entries)
+    return Listing(system, tuple(files), is_folder=True)
+
+
+def matching(pattern: str) -> list[str]:
+    """Return the addresses that match a pattern, in order of name; itself where it is none.
+
+    Raises:
+        TraceNotFound: nothing does.
+        TraceLensError: its server cannot be asked, or refuses.
+    """
+    if not is_pattern(pattern):
+        return [pattern]
+    system, path = _system(pattern)
+    with explained(pattern):
+        system.invalidate_cache()
+        # With a slash at its end fsspec finds no folder of a web server.
+        found = system.glob(path.rstrip("/") if is_web(pattern) else path)
+    if not found:
+        raise TraceNotFound(f"Nothing matches '{shown(pattern)}': check the pattern.")
+    return [system.unstrip_protocol(name) for name in sorted(found)]
+
+
+def _system(address: str) -> tuple[Any, str]:
+    """Return the file system of an address, and what it is called there."""
+    scheme = scheme_of(address)
+    try:
+        from fsspec import get_filesystem_class  # noqa: PLC0415 - an extra
+        from fsspec.core import url_to_fs  # noqa: PLC0415 - an extra
+
+        get_filesystem_class(scheme)
+        options = _options(address)
+    except ImportError as error:
+        if scheme in _OURS or (error.name or "").partition(".")[0] == "fsspec":
+            raise MissingExtra.naming(f"Reading {scheme}:// addresses", "remote") from error
+        raise MissingExtra(
+            f"Reading {scheme}:// addresses needs another library: {str(error).rstrip('.')}."
+        ) from error
+    except ValueError:
+        raise InvalidArgument(
+            f"'{shown(address)}' is of the unknown protocol '{scheme}': expected a path, or an address "
+            "such as s3://BUCKET/RUN or https://HOST/FILE (docs/remote.md)."
+        ) from None
+    with explained(address):
+        found: tuple[Any, str] = url_to_fs(address, **options)
+        return found
+
+
+def _options(address: str) -> dict[str, Any]:
+    """Return options of a file system: web servers may take their time for a large file."""
+    if not is_web(address):
+        return {}
+    import aiohttp  # noqa: PLC0415 - an extra
+
+    patience = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=_READ_S)
+    return {"client_kwargs": {"timeout": patience}}
+
+
+def _is_folder(facts: Mapping[str, Any], address: str) -> bool:
+    """Return whether it is a folder; of a web server, a page that lists files."""
+    if is_web(address):
+        is_page = facts.get("mimetype") == "text/html"
+        return is_page and not last_part(address).casefold().endswith(_TABLES)
+    return bool(facts["type"] == "directory")
+
+
+def _entries(system: Any, folder: str) -> dict[str, Mapping[str, Any]]:
+    """Return what a folder holds by name, but for what has no name for a file here."""
+    found = {last_part(str(facts["name"])): facts for facts in system.ls(folder, detail=True)}
+    return {name: found[name] for name in sorted(found) if _is_name(name)}
+
+
+def local_name(address: str) -> str:
+    """Return what the last part of an address is called on this machine."""
+    return _NO_NAME.sub("_", last_part(address))[-_MOST_NAME // 4 :] or "trace"
+
+
+def _is_name(name: str) -> bool:
+    return bool(_NAME.fullmatch(name)) and len(name.encode(errors="replace")) <= _MOST_NAME
+
+
+def _within_folder(system: Any, entries: Mapping[str, Mapping[str, Any]]) -> list[RemoteFile]:
+    """Describe the files that a trace folder has, those in its folders included."""
+    found = [
+        (name, facts)
+        for name, facts in entries.items()
+        if name.endswith((TRACE_SUFFIX, ELSEWHERE_SUFFIX))
+    ]
+    converted = {name.removesuffix(TRACE_SUFFIX) for name in entries if name.endswith(TRACE_SUFFIX)}
+    folders = [
+        (name, facts)
+        for name, facts in entries.items()
+        if name == SAMPLES_FOLDER
+        or (name.endswith(SEGMENTS_SUFFIX) and name.removesuffix(SEGMENTS_SUFFIX) not in converted)
+    ]
+    if not found and all(name == SAMPLES_FOLDER for name, _ in folders):
+        return []
+    with ThreadPoolExecutor(IN_FLIGHT) as pool:
+        inner = pool.map(partial(_inside, system), folders)
+        found += [entry for entries_of_one in inner for entry in entries_of_one]
+        return list(pool.map(partial(_file, system), found))
+
+
+def _inside(system: Any, folder: tuple[str, Mapping[str, Any]]) -> Iterable[tuple[str, Any]]:
+    name, facts = folder
+    entries = _entries(system, str(facts["name"]))
+    return [
+        (f"{name}/{inner}", found)
+        for inner, found in entries.items()
+        if name != SAMPLES_FOLDER or inner.endswith(TRACE_SUFFIX)
+    ]
+
+
+def _file(system: Any, entry: tuple[str, Mapping[str, Any]]) -> RemoteFile:
+    """Describe one file; lists of web servers say no size, so each file is asked for."""
+    name, facts = entry
+    return _described(name, facts if facts.get("size") is not None else system.info(facts["name"]))
+
+
+def _described(name: str, facts: Mapping[str, Any]) -> RemoteFile:
+    size = facts.get("size")
+    version = next((str(facts[key]) for key in _VERSIONS if facts.get(key)), None)
+    return RemoteFile(name, str(facts["name"]), None if size is None else int(size), version)
+
+
+def _empty(address: str, entries: Mapping[str, Mapping[str, Any]]) -> EmptyTrace:
+    folders = [name for name, facts in entries.items() if facts["type"] == "directory"]
+    advice = (
+        f"it holds {len(folders)} folders, open one of them, for example "
+        f"'{shown(address).rstrip('/')}/{folders[-1]}'"
+        if folders
+        else "check the address"
+    )
+    return EmptyTrace(
+        f"'{shown(address)}' holds no recorded process (expected files such as "
+        f"worker-00000-4242.arrow): {advice}."
+    )

@@ -1,0 +1,234 @@
+"""Copies of remote files in the user's cache, fetched again only when they have changed.
+
+A run has a folder of its own there, with a marker (`tracelens.schema.ownership`): readers, kept reports
+and indexes find in it what they find in any trace folder. A file appears under its name when all of it
+is there. Where the end of a file is enough, only that is fetched: the copy is as long as the file, and
+a hole elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from tracelens.distil import places
+from tracelens.errors import UnusableInput
+from tracelens.model.fmt import size as in_bytes
+from tracelens.remote.address import shown, without_user
+from tracelens.remote.failures import explained
+from tracelens.remote.listing import IN_FLIGHT, RemoteFile, listed, local_name
+from tracelens.schema.json_text import loads
+from tracelens.schema.ownership import is_ours
+from tracelens.schema.vocabulary import SAMPLES_FOLDER, TRACE_SUFFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tracelens.remote.listing import Listing
+
+__all__ = ["fetched"]
+
+_FOLDER: Final = "remote-v1"
+_STATES: Final = ".fetched.json"
+_DRAFT: Final = ".part-"
+_LONGEST_LABEL: Final = 60  # letters of an address that tell a person whose folder it is
+# A footer has 24 bytes for each batch of 65,536 events, and names the ranks of communicators: the first
+# length holds nearly any, the second those of thousands of ranks in many groups.
+_ENDS: Final = (1 << 16, 1 << 22)
+_BEGIN: Final = 1 << 10  # of a recording: its magic and the first bytes of its schema
+
+
+def fetched(
+    address: str,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    enough: Callable[[Path], bool] | None = None,
+) -> Path:
+    """Return the copy of a remote trace folder or file, as it is now.
+
+    Args:
+        address: Of a trace folder, a file of one, or a table.
+        progress: Called with (done, total) files.
+        enough: Says of the copy of a recording of which only the end was fetched whether that will do;
+            without it all files are fetched whole, and so are tables, and runs that still record.
+
+    Raises:
+        TraceLensError: there is no trace, or it cannot be fetched.
+        OSError: the cache cannot be written.
+    """
+    found = listed(address)
+    if not found.is_finished:
+        enough = None
+    place = places.cache() / _FOLDER / _label(address, ends=enough is not None)
+    try:
+        with places.alone(place):
+            return _updated(place, found, address, progress, enough)
+    except BlockingIOError:
+        raise UnusableInput(
+            f"Another process is still fetching '{shown(address)}': run this again when it is done."
+        ) from None
+    except OSError as error:
+        if is_ours(place) or not os.path.lexists(place):
+            raise
+        raise UnusableInput(
+            f"'{place}' is where the copy of '{shown(address)}' belongs, but was not made here by "
+            "TraceLens (a cache that was moved?): remove it, and run this again."
+        ) from error
+
+
+def _label(address: str, *, ends: bool) -> str:
+    """Return the name of the folder for an address: of what a person knows it by, and a digest."""
+    public = re.sub(r"[^A-Za-z0-9._]+", "-", shown(address)).strip("-.")[:_LONGEST_LABEL]
+    what = f"{without_user(address)} {'ends' if ends else 'whole'}"
+    return f"{public}-{hashlib.sha256(what.encode()).hexdigest()[:16]}"
+
+
+def _updated(
+    place: Path,
+    found: Listing,
+    address: str,
+    progress: Callable[[int, int], None] | None,
+    enough: Callable[[Path], bool] | None,
+) -> Path:
+    """Fetch what changed, and remove what is gone; `place` is this process's alone."""
+    copy = place / local_name(address)
+    root = copy if found.is_folder else place
+    states = _states(place)
+    for draft in place.glob(f"{_DRAFT}*"):  # of a process that was killed
+        draft.unlink()
+    for name in states.keys() - {file.name for file in found.files}:
+        _remove(root / name)
+        del states[name]
+    stale = [file for file in found.files if not _is_current(root / file.name, file, states)]
+    _check_room(place, stale, address, ends=enough is not None)
+    try:
+        with ThreadPoolExecutor(IN_FLIGHT) as pool:
+            work = partial(_fetch, found.system, place, root, enough)
+            for done, file in enumerate(pool.map(work, enumerate(stale))):
+                states[file.name] = _state(file)
+                if progress:
+                    progress(done + 1, len(stale))
+    finally:
+        _save(place, states)
+    return copy
+
+
+def _check_room(place: Path, stale: list[RemoteFile], address: str, *, ends: bool) -> None:
+    """Refuse to begin with more than the disk has room for."""
+    needed, free = sum(file.size or 0 for file in stale), shutil.disk_usage(place).free
+    if needed > free and not ends:
+        raise UnusableInput(
+            f"'{shown(address)}' has {in_bytes(needed)} to fetch, and the disk of '{place}' has "
+            f"{in_bytes(free)} left: make room, or name another disk in XDG_CACHE_HOME."
+        )
+
+
+def _is_current(copy: Path, file: RemoteFile, states: dict[str, str]) -> bool:
+    if file.version is None or states.get(file.name) != _state(file):
+        return False
+    try:
+        return file.size is None or copy.stat().st_size == file.size
+    except OSError:
+        return False
+
+
+def _fetch(
+    system: Any,
+    place: Path,
+    root: Path,
+    enough: Callable[[Path], bool] | None,
+    numbered: tuple[int, RemoteFile],
+) -> RemoteFile:
+    """Fetch a file, and move it to its name when it is there."""
+    number, file = numbered
+    draft = place / f"{_DRAFT}{number}"
+    try:
+        if enough is None or not _fetch_part(system, file, draft, enough):
+            _fetch_whole(system, file, draft)
+        target = root / file.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
+    return file
+
+
+def _fetch_whole(system: Any, file: RemoteFile, draft: Path) -> None:
+    with explained(file.path):
+        system.get_file(file.path, str(draft))
+    arrived = draft.stat().st_size
+    if file.size not in (None, arrived):
+        raise UnusableInput(
+            f"Of the {file.size:,} bytes of '{shown(file.path)}' {arrived:,} arrived: it changed, or "
+            "the server went away; run this again."
+        )
+
+
+def _fetch_part(system: Any, file: RemoteFile, draft: Path, enough: Callable[[Path], bool]) -> bool:
+    """Fetch of a recording its end, of samples of stacks their begin; return whether that will do."""
+    if file.size is None or not file.name.endswith(TRACE_SUFFIX):
+        return False
+    if file.name.startswith(f"{SAMPLES_FOLDER}/"):
+        return file.size > _ENDS[-1] and _copied(system, file, draft, [(0, _ENDS[-1])])
+    for length in _ENDS:
+        if file.size <= length + _BEGIN:
+            return False
+        parts = [(file.size - length, length), (0, _BEGIN)]
+        if not _copied(system, file, draft, parts):
+            return False
+        if enough(draft):
+            return True
+    return False
+
+
+def _copied(system: Any, file: RemoteFile, draft: Path, parts: list[tuple[int, int]]) -> bool:
+    """Copy parts, each an offset and a length; return whether the server sends parts at all."""
+    with draft.open("wb") as copy:
+        copy.truncate(file.size)
+        for offset, length in parts:
+            with explained(file.path):
+                try:
+                    with system.open(file.path, "rb", cache_type="none") as source:
+                        source.seek(offset)
+                        content = source.read(length)
+                except ValueError:  # what fsspec says of a web server without ranges
+                    return False
+            if len(content) != length:
+                return False
+            copy.seek(offset)
+            copy.write(content)
+    return True
+
+
+def _remove(copy: Path) -> None:
+    """Remove a file, and its folder if nothing is left in it, for it would be taken as a recording."""
+    copy.unlink(missing_ok=True)
+    with suppress(OSError):
+        copy.parent.rmdir()
+
+
+def _state(file: RemoteFile) -> str:
+    return f"{file.size} {file.version}"
+
+
+def _states(place: Path) -> dict[str, str]:
+    """Return of which state of each file there is a copy."""
+    try:
+        found = loads((place / _STATES).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _save(place: Path, states: dict[str, str]) -> None:
+    draft = place / f"{_DRAFT}states"
+    draft.write_text(json.dumps(states), encoding="utf-8")
+    draft.replace(place / _STATES)

@@ -15,6 +15,7 @@ __all__ = [
     "is_pattern",
     "is_remote",
     "is_web",
+    "is_within",
     "last_part",
     "place",
     "scheme_of",
@@ -69,8 +70,19 @@ def without_user(address: str) -> str:
     return _USER.sub(r"\1", address)
 
 
+def is_within(address: str, folder: str) -> bool:
+    """Return whether what a list of a folder names lies in it; web pages link to anything."""
+    return not is_web(folder) or _web_parts(address)[0] == urlsplit(folder).path.rstrip("/")
+
+
 def last_part(address: str) -> str:
     """Return the name of a file or folder, as its server spells it."""
     if is_web(address):
-        return unquote(urlsplit(address).path).rstrip("/").rpartition("/")[2]
+        return unquote(_web_parts(address)[1])
     return address.rstrip("/").rpartition("/")[2]
+
+
+def _web_parts(address: str) -> tuple[str, str]:
+    """Return the folder and the name in the path of a web address, as they are spelled there."""
+    folder, _, name = urlsplit(address).path.rstrip("/").rpartition("/")
+    return folder, name

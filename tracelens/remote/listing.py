@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.errors import EmptyTrace, InvalidArgument, MissingExtra, TraceNotFound
-from tracelens.remote.address import is_pattern, is_web, last_part, scheme_of, shown
+from tracelens.remote.address import is_pattern, is_web, is_within, last_part, scheme_of, shown
 from tracelens.remote.failures import explained
 from tracelens.schema.vocabulary import (
     ELSEWHERE_SUFFIX,
@@ -155,7 +155,11 @@ def _is_folder(facts: Mapping[str, Any], address: str) -> bool:
 
 def _entries(system: Any, folder: str) -> dict[str, Mapping[str, Any]]:
     """Return what a folder holds by name, but for what has no name for a file here."""
-    found = {last_part(str(facts["name"])): facts for facts in system.ls(folder, detail=True)}
+    found = {
+        last_part(str(facts["name"])): facts
+        for facts in system.ls(folder, detail=True)
+        if is_within(str(facts["name"]), folder)
+    }
     return {name: found[name] for name in sorted(found) if _is_name(name)}
 
 

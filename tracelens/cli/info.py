@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Gather the facts and print them."""
     place = arguments.trace
     as_table = arguments.map or arguments.one_clock
-    arguments.trace = local(place, None if as_table else _tells_itself)
+    arguments.trace = local(place, None if as_table else _has_summary)
     facts = (
         _of_files(arguments.trace) if _is_recorded(arguments) else describe(open_trace(arguments))
     )
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _tells_itself(file: Path) -> bool:
+def _has_summary(file: Path) -> bool:
     """Return whether the end of a recording tells what there is to say of it."""
     from tracelens.readers.native.arrow_file import read_end
     from tracelens.readers.native.recordings import DAMAGE

@@ -99,6 +99,6 @@ def _status(error: BaseException) -> int | None:
 
 def _reason(error: BaseException) -> str:
     """Return what an error says of itself, in one line and without secrets."""
-    said = " ".join(shown(str(error)).split()).rstrip(".")
+    message = " ".join(shown(str(error)).split()).rstrip(".")
     name = type(error).__name__
-    return f"{name}: {said[:_LONGEST]}" if said else name
+    return f"{name}: {message[:_LONGEST]}" if message else name

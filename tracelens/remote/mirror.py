@@ -15,8 +15,9 @@ import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from tracelens.distil import places
 from tracelens.errors import UnusableInput
@@ -108,12 +109,14 @@ def _updated(
         _remove(root / name)
         del states[name]
     stale = [file for file in found.files if not _is_current(root / file.name, file, states)]
+    for file in stale:
+        states.pop(file.name, None)
+    _save(place, states)  # a process that is killed leaves nothing that looks current and is not
     _check_room(place, stale, address, ends=enough is not None)
     try:
         with ThreadPoolExecutor(IN_FLIGHT) as pool:
-            work = partial(_fetch, found.system, place, root, enough)
-            for done, file in enumerate(pool.map(work, enumerate(stale))):
-                states[file.name] = _state(file)
+            work = partial(_fetch, _Copy(found.system, place, root, states, enough))
+            for done, _ in enumerate(pool.map(work, enumerate(stale))):
                 if progress:
                     progress(done + 1, len(stale))
     finally:
@@ -140,25 +143,30 @@ def _is_current(copy: Path, file: RemoteFile, states: dict[str, str]) -> bool:
         return False
 
 
-def _fetch(
-    system: Any,
-    place: Path,
-    root: Path,
-    enough: Callable[[Path], bool] | None,
-    numbered: tuple[int, RemoteFile],
-) -> RemoteFile:
-    """Fetch a file, and move it to its name when it is there."""
+@dataclass(frozen=True)
+class _Copy:
+    """Where files come from and go to; `states` says of which there is a copy."""
+
+    system: Any
+    place: Path
+    root: Path
+    states: dict[str, str]
+    enough: Callable[[Path], bool] | None
+
+
+def _fetch(copy: _Copy, numbered: tuple[int, RemoteFile]) -> None:
+    """Fetch a file, move it to its name when it is there, and note its state."""
     number, file = numbered
-    draft = place / f"{_DRAFT}{number}"
+    draft = copy.place / f"{_DRAFT}{number}"
     try:
-        if enough is None or not _fetch_part(system, file, draft, enough):
-            _fetch_whole(system, file, draft)
-        target = root / file.name
+        if copy.enough is None or not _fetch_part(copy.system, file, draft, copy.enough):
+            _fetch_whole(copy.system, file, draft)
+        target = copy.root / file.name
         target.parent.mkdir(parents=True, exist_ok=True)
         draft.replace(target)
+        copy.states[file.name] = _state(file)
     finally:
         draft.unlink(missing_ok=True)
-    return file
 
 
 def _fetch_whole(system: Any, file: RemoteFile, draft: Path) -> None:
@@ -191,21 +199,21 @@ def _fetch_part(system: Any, file: RemoteFile, draft: Path, enough: Callable[[Pa
 
 def _copied(system: Any, file: RemoteFile, draft: Path, parts: list[tuple[int, int]]) -> bool:
     """Copy parts, each an offset and a length; return whether the server sends parts at all."""
-    with draft.open("wb") as copy:
+    with draft.open("wb") as copy, explained(file.path):
         copy.truncate(file.size)
-        for offset, length in parts:
-            with explained(file.path):
-                try:
-                    with system.open(file.path, "rb", cache_type="none") as source:
-                        source.seek(offset)
-                        content = source.read(length)
-                except ValueError:  # what fsspec says of a web server without ranges
-                    return False
-            if len(content) != length:
-                return False
-            copy.seek(offset)
-            copy.write(content)
-    return True
+        try:
+            with system.open(file.path, "rb", cache_type="none") as source:
+                return all(_is_copied(source, copy, *part) for part in parts)
+        except ValueError:  # what fsspec raises for a web server without ranges
+            return False
+
+
+def _is_copied(source: Any, copy: BinaryIO, offset: int, length: int) -> bool:
+    source.seek(offset)
+    content = source.read(length)
+    copy.seek(offset)
+    copy.write(content)
+    return len(content) == length
 
 
 def _remove(copy: Path) -> None:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tracelens.cli.opening import add_trace, matched, open_joined, progress
+from tracelens.cli.opening import add_memory, add_trace, matched, open_joined, progress
 from tracelens.errors import InvalidArgument
 from tracelens.schema.vocabulary import MOST_RANKS
 
@@ -37,6 +37,7 @@ _MOST_STEPS: Final = 2**31
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `convert`."""
     add_trace(parser, nargs="+", also="several folders of one run, or a pattern of them")
+    add_memory(parser)
     parser.add_argument("--to", choices=FORMATS, required=True, help="format to write")
     parser.add_argument(
         "--out", type=Path, metavar="PATH", help="default: RUN.parquet and the like"

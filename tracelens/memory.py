@@ -31,7 +31,7 @@ def keep_room() -> None:
 
 
 def give_back() -> None:
-    """Give back whatever is free; for the end of a pass, whose room nobody needs any more."""
+    """Give back whatever is free; for the end of a pass."""
     malloc_trim = getattr(_c_library(), "malloc_trim", None)
     if malloc_trim is not None:
         malloc_trim(0)

@@ -25,7 +25,7 @@ def columns(draw: st.DrawFn) -> Columns:
 
     lengths = each(st.sampled_from([0, 1, 1 << 20, 1 << 40]), np.int64)
     is_open = each(st.booleans(), np.bool_)
-    numbers = {
+    numbers: dict[str, np.ndarray] = {
         "start_ns": start,
         "end_ns": np.where(is_open, FOREVER, start + lengths),
         "depth": each(st.integers(0, 65_535), np.uint16),
@@ -68,7 +68,11 @@ def test_they_come_back_as_they_were(one: Columns, other: Columns) -> None:
 def test_equal_columns_are_held_once() -> None:
     """Of a rank whose events are those of another, only times take memory."""
     start = np.arange(0, 1_000_000, 1_000)
-    numbers = {"start_ns": start, "end_ns": start + 500, "step": np.arange(1_000, dtype=np.int32)}
+    numbers: dict[str, np.ndarray] = {
+        "start_ns": start,
+        "end_ns": start + 500,
+        "step": np.arange(1_000, dtype=np.int32),
+    }
     one = PackedColumns.of(Columns(1_000, numbers, {}, {}), ("start_ns", "end_ns", "step"))
     late = {**numbers, "start_ns": start + np.arange(1_000), "end_ns": start + 2_000}
     other = PackedColumns.of(Columns(1_000, late, {}, {}), one.names).sharing(one)

@@ -50,8 +50,8 @@ class PackedColumns:
         found = columns.replaced(
             start_ns=later, end_ns=np.where(end == FOREVER, _OPEN, end - start)
         )
-        values = {name: v[rows] for name, v, rows in _told(columns) if name in names}
-        numbers, arrays = {}, {name: rows for name, _, rows in _told(columns) if name in names}
+        values = {name: v[rows] for name, v, rows in _fractions(columns) if name in names}
+        numbers, arrays = {}, {name: rows for name, _, rows in _fractions(columns) if name in names}
         for name in found.numbers.keys() & names:
             least, arrays[name] = _small(found.numbers[name])
             numbers[name] = least, found.numbers[name].dtype
@@ -70,8 +70,8 @@ class PackedColumns:
         end = np.where(lengths == _OPEN, FOREVER, start + lengths)
         words = {name: Words(self.arrays[name], known) for name, known in self.words.items()}
         values = {name: np.full(self.height, np.nan) for name in self.values}
-        for name, told in self.values.items():
-            values[name][self.arrays[name]] = told
+        for name, given in self.values.items():
+            values[name][self.arrays[name]] = given
         return Columns(self.height, numbers | {"start_ns": start, "end_ns": end}, words, values)
 
     def sharing(self, like: PackedColumns | None) -> PackedColumns:
@@ -92,7 +92,7 @@ class PackedColumns:
         return sum(array.nbytes for array in self.arrays.values() if id(array) not in shared)
 
 
-def _told(columns: Columns) -> list[tuple[str, Floats, Array]]:
+def _fractions(columns: Columns) -> list[tuple[str, Floats, Array]]:
     """Return the columns of fractions, and which rows have one."""
     return [(n, values, np.flatnonzero(~np.isnan(values))) for n, values in columns.values.items()]
 

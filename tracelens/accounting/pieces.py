@@ -24,7 +24,7 @@ from tracelens.accounting.partition import CATEGORIES, Pieces
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-    from tracelens.arrays import Array, Floats, Indices, Int8s, Int32s, Ints
+    from tracelens.arrays import Array, Flags, Floats, Indices, Int8s, Int32s, Ints
 
 __all__ = [
     "SEGMENT_COLUMNS",
@@ -201,7 +201,15 @@ class Segments:
     @property
     def processes(self) -> list[int]:
         """Return the process of each worker, in order."""
-        return self.steps["process"].gather(list(self.begins[: len(self.packed)])).to_list()
+        return self._owners("process")
+
+    @property
+    def ranks(self) -> list[int]:
+        """Return the rank of each worker, in order."""
+        return self._owners("rank")
+
+    def _owners(self, name: str) -> list[int]:
+        return self.steps[name].gather(list(self.begins[: len(self.packed)])).to_list()
 
     def of_worker(self, place: int) -> WorkerPieces:
         """Unpack the pieces of a worker, by its place in order."""
@@ -213,35 +221,51 @@ class Segments:
 
     def frame(self) -> pl.DataFrame:
         """Return all pieces, by process and time, in `SEGMENT_COLUMNS`."""
-        return self._frame([(one, np.arange(len(one.category))) for one in self])
+        return self._frame((one, np.arange(len(one.category))) for one in self)
 
-    def of(self, category: str, steps: Ints, ranks: Collection[int] | None = None) -> pl.DataFrame:
-        """Return the pieces of one category in some steps, of some ranks or of all."""
-        wanted = self.steps["step"].is_in(steps.tolist()).to_numpy()
-        code = CATEGORIES.index(category)
-        of_workers = self.steps["rank"].gather(list(self.begins[: len(self.packed)]))
-        picked = []
-        for place, rank in enumerate(of_workers.to_list()):
-            if ranks is not None and rank not in ranks:
-                continue
-            one = self.of_worker(place)
-            rows = np.flatnonzero(one.category == code)
-            picked.append((one, rows[wanted[one.step[rows] + one.offset]]))
-        return self._frame(picked)
+    def of(self, category: str, steps: Ints, ranks: Collection[int]) -> pl.DataFrame:
+        """Return the pieces of one category in some steps, of some ranks."""
+        wanted, code = self._of_steps(steps), CATEGORIES.index(category)
+        chosen = (self.of_worker(at) for at, rank in enumerate(self.ranks) if rank in ranks)
+        rows = ((one, np.flatnonzero(one.category == code)) for one in chosen)
+        return self._frame((one, mine[wanted[one.step[mine] + one.offset]]) for one, mine in rows)
 
-    def _frame(self, picked: list[tuple[WorkerPieces, Indices]]) -> pl.DataFrame:
-        if not picked:
+    def by_name(self, category: str, steps: Ints) -> pl.DataFrame:
+        """Return how long each rank was in a category in some steps, by name: `rank`, `name`, `ns`."""
+        wanted, code = self._of_steps(steps), CATEGORIES.index(category)
+        found = [(np.zeros(0, np.int32), *np.zeros((2, 0), np.int64))]
+        for rank, packed, begin in zip(self.ranks, self.packed, self.begins, strict=False):
+            count = np.diff(packed.of_step)
+            inside = np.repeat(wanted[begin : begin + len(count)], count)
+            rows = np.flatnonzero(inside & (packed.category == code))
+            name = np.maximum(packed.name[rows], -1) + 1
+            there = np.flatnonzero(np.bincount(name))
+            ns = np.bincount(name, packed.lengths[rows]).astype(np.int64)[there]
+            found.append((np.full(len(there), rank, np.int32), there - 1, ns))
+        ranks, names, lasted = map(np.concatenate, zip(*found, strict=True))
+        return pl.DataFrame({"rank": ranks, "name": self.names(names), "ns": lasted})
+
+    def _of_steps(self, steps: Ints) -> Flags:
+        return self.steps["step"].is_in(steps.tolist()).to_numpy()
+
+    def _frame(self, picked: Iterable[tuple[WorkerPieces, Indices]]) -> pl.DataFrame:
+        parts = [
+            (
+                one.step[rows] + one.offset,
+                one.bounds[rows],
+                one.bounds[rows + 1],
+                one.category[rows],
+                one.name[rows],
+            )
+            for one, rows in picked
+        ]
+        if not parts:
             return pl.DataFrame(schema=SEGMENT_COLUMNS)
-        row = np.concatenate([one.step[rows] + one.offset for one, rows in picked])
-        category = np.concatenate([one.category[rows] for one, rows in picked])
-        name = np.concatenate([one.name[rows] for one, rows in picked])
+        row, start, end, category, name = map(np.concatenate, zip(*parts, strict=True))
         return (
             self.steps.select("process", "rank", "step")[row]
             .with_columns(
-                start_ns=np.concatenate([one.bounds[rows] for one, rows in picked]),
-                end_ns=np.concatenate([one.bounds[rows + 1] for one, rows in picked]),
-                category=categories(category),
-                name=self.names(name),
+                start_ns=start, end_ns=end, category=categories(category), name=self.names(name)
             )
             .select(*SEGMENT_COLUMNS)
         )

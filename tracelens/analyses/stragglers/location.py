@@ -93,16 +93,15 @@ class Parts:
 
 def parts_of(phases: Phases, ranks: tuple[int, ...], phase: str, steps: Ints) -> Parts | None:
     """Hold the late ranks' spans within a phase against their peers'; None if they are not longer."""
-    inside = phases.pieces.of(phase, steps)
+    inside = phases.pieces.by_name(phase, steps)
     late = pl.col("rank").is_in(list(ranks))
     here, everywhere = inside.select(
         late=pl.col("rank").filter(late).n_unique(), all=pl.col("rank").n_unique()
     ).row(0)
     if not here or here == everywhere:
         return None
-    length = pl.col("end_ns") - pl.col("start_ns")
-    usual = length.filter(~late).sum() / (everywhere - here) / len(steps)
-    taken = length.filter(late).sum() / here / len(steps)
+    usual = pl.col("ns").filter(~late).sum() / (everywhere - here) / len(steps)
+    taken = pl.col("ns").filter(late).sum() / here / len(steps)
     rows = inside.group_by("name").agg(extra=taken - usual, usual=usual)
     if rows["extra"].sum() <= 0:
         return None
@@ -173,7 +172,7 @@ def _sampled(
     """Yield each rank's samples of its training thread, and its pieces of the phase, by time."""
     mine = trace.workers.select("process", "rank", thread="training_thread")
     samples = trace.samples.join(mine, on=["process", "thread"]).sort("start_ns")
-    pieces = phases.pieces.of(phase, steps).sort("start_ns")
+    pieces = phases.pieces.of(phase, steps, set(samples["rank"])).sort("start_ns")
     for (rank,), rows in samples.group_by("rank", maintain_order=True):
         assert isinstance(rank, int)
         yield rank, rows, pieces.filter(rank=rank)

@@ -94,13 +94,13 @@ def _measured(trace: Trace, phases: Phases) -> ComputeTime:
     grid = _Grid(numbers, np.array(ranks, np.int64))
     present = grid.fill(steps, (steps["end_ns"] - steps["start_ns"]).to_numpy())
     missing = np.isnan(present) | grid.cut_short(steps, workers)
-    windows = phases.pieces.steps
-    names = [name for name in COMPUTE_CATEGORIES if phases.of(name).any()]
-    own = np.stack(
-        [np.where(missing, np.nan, grid.sum(windows, phases.of(name))) for name in names]
-        or [np.zeros((0, *present.shape))],
-    ).reshape(len(names), *present.shape)
-    wait = grid.sum(windows, phases.of(*WAIT_CATEGORIES))
+    cells = grid.cells(phases.pieces.steps)
+    spent = {name: phases.of(name) for name in COMPUTE_CATEGORIES}
+    names = [name for name, values in spent.items() if values.any()]
+    own = np.empty((len(names), *present.shape))
+    for matrix, name in zip(own, names, strict=True):
+        matrix[:] = np.where(missing, np.nan, grid.sum(cells, spent.pop(name)))
+    wait = grid.sum(cells, phases.of(*WAIT_CATEGORIES))
     return ComputeTime(
         ranks=tuple(ranks),
         hosts=tuple(workers["host"].fill_null("").to_list()),
@@ -120,18 +120,22 @@ class _Grid:
     steps: Ints
     ranks: Ints
 
-    def cells(self, frame: pl.DataFrame) -> tuple[Indices, Indices]:
-        rows = np.searchsorted(self.steps, frame["step"].to_numpy())
-        return rows, np.searchsorted(self.ranks, frame["rank"].to_numpy())
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.steps), len(self.ranks)
 
-    def sum(self, frame: pl.DataFrame, values: Ints) -> Floats:
-        matrix = np.zeros((len(self.steps), len(self.ranks)))
-        np.add.at(matrix, self.cells(frame), values)
-        return matrix
+    def cells(self, frame: pl.DataFrame) -> Indices:
+        """Return the place of each row in the flat matrix."""
+        rows = np.searchsorted(self.steps, frame["step"].to_numpy())
+        return rows * len(self.ranks) + np.searchsorted(self.ranks, frame["rank"].to_numpy())
+
+    def sum(self, cells: Indices, values: Ints) -> Floats:
+        sums = np.bincount(cells, values, minlength=len(self.steps) * len(self.ranks))
+        return np.asarray(sums, np.float64).reshape(self.shape)
 
     def fill(self, frame: pl.DataFrame, values: Ints) -> Floats:
-        matrix = np.full((len(self.steps), len(self.ranks)), np.nan)
-        matrix[self.cells(frame)] = values
+        matrix = np.full(self.shape, np.nan)
+        matrix.reshape(-1)[self.cells(frame)] = values
         return matrix
 
     def cut_short(self, steps: pl.DataFrame, workers: pl.DataFrame) -> Flags:
@@ -140,8 +144,8 @@ class _Grid:
         last = (
             steps.join(broken, on="process", how="semi").group_by("rank").agg(pl.col("step").max())
         )
-        matrix = np.zeros((len(self.steps), len(self.ranks)), np.bool_)
-        matrix[self.cells(last)] = True
+        matrix = np.zeros(self.shape, np.bool_)
+        matrix.reshape(-1)[self.cells(last)] = True
         return matrix
 
 

@@ -207,14 +207,14 @@ class _Steps:
 
     @cached_property
     def pooled(self) -> Floats:
-        """The steps of all peers, in order."""
-        return np.sort(self.residuals[:, self.peers], axis=None)
+        """The steps of all peers."""
+        return self.residuals if self.peers.all() else self.residuals[:, self.peers]
 
     def above(self, rank: int, level: float) -> tuple[int, int]:
         """Return in how many steps the peers of a rank are above `level`, and of how many."""
         own = self.residuals[:, rank] if self.peers[rank] else self.residuals[:0, rank]
-        count = len(self.pooled) - int(np.searchsorted(self.pooled, level, side="right"))
-        return count - int(np.count_nonzero(own > level)), len(self.pooled) - len(own)
+        count = np.count_nonzero(self.pooled > level) - np.count_nonzero(own > level)
+        return int(count), self.pooled.size - len(own)
 
 
 def _least_likely(steps: _Steps, windows: Windows, rank: int) -> tuple[np.intp, float]:

@@ -18,11 +18,11 @@ from tracelens.model.columns import FOREVER, NULL
 from tracelens.schema.vocabulary import COLLECTIVES, FULL_COLLECTIVES, STATUSES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from tracelens.arrays import Array, Flags, Indices, Int32s, Ints
 
-__all__ = ["ARRIVAL_COLUMNS", "NEVER", "CallGrid", "arrivals_of", "grids_of", "uniform"]
+__all__ = ["ARRIVAL_COLUMNS", "NEVER", "CallGrid", "arrivals_of", "distinct", "grids_of", "uniform"]
 
 NEVER: Final = -(1 << 62)  # the begin of a call that a process did not make
 FROM_ROOT: Final = tuple(map(COLLECTIVES.index, ("broadcast", "scatter")))
@@ -50,6 +50,8 @@ ARRIVAL_COLUMNS: Final[dict[str, pl.DataType]] = {
     "transfer_ns": pl.Int64(),  # duration - wait
 }
 _OF_CELL: Final = ("op", "step", "bucket", "nbytes", "thread", "peer", "status")
+_OF_CALL: Final = ("last_ns", "last_rank", "expected")
+_AT_ONCE: Final = 1 << 18  # cells
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,14 @@ class CallGrid:
         return np.asarray(self.there.sum(axis=1, dtype=np.int32))
 
     @cached_property
+    def alone_ns(self) -> Ints:
+        """Return how long the last arrival was after the one before, [call]; 0 without one."""
+        found = np.zeros(self.height, np.int64)
+        for rows, some in self.blocks():
+            found[rows] = alone_ns(some.start_ns)
+        return found
+
+    @cached_property
     def closed(self) -> bool:
         """Whether no call of any process was still open when its recording ended."""
         return not self.height or int(self.end_ns.max()) < FOREVER
@@ -116,17 +126,23 @@ class CallGrid:
             return np.asarray(cells[:, 0])
         return np.asarray(cells[np.arange(self.height), self.there.argmax(axis=1)])
 
-    def taken(self, calls: Any) -> CallGrid:
-        """Return some calls, by flags or places."""
-        return replace(
-            self,
-            **{
-                name: getattr(self, name)[calls]
-                for name in (
-                    "seq", "start_ns", "end_ns", *_OF_CELL, "last_ns", "last_rank", "expected"
-                )
-            },
-        )  # fmt: skip
+    def taken(self, calls: Indices | slice) -> CallGrid:
+        """Return some calls, by their places; no copy of those that follow each other."""
+        rows = calls if isinstance(calls, slice) else _stretch(calls)
+        shape = (len(self.seq[rows]), len(self.processes))
+        times: dict[str, Any] = {
+            name: getattr(self, name)[rows] for name in ("seq", "start_ns", "end_ns", *_OF_CALL)
+        }
+        facts: dict[str, Any] = {
+            name: np.broadcast_to(distinct(getattr(self, name))[rows], shape) for name in _OF_CELL
+        }
+        return replace(self, **times, **facts)
+
+    def blocks(self) -> Iterator[tuple[slice, CallGrid]]:
+        """Yield all calls, some at a time, and their places: what is made of them stays small."""
+        size = max(_AT_ONCE // max(len(self.processes), 1), 1)
+        for first in range(0, self.height, size):
+            yield (rows := slice(first, first + size)), self.taken(rows)
 
     def of_same_members(self) -> CallGrid:
         """Return the calls that the same processes made as the first one, and only their columns."""
@@ -168,8 +184,7 @@ class CallGrid:
     @cached_property
     def _rooted(self) -> Indices:
         """Return the calls in which some wait for the root only, or only the root waits."""
-        op = self.op[:, :1] if is_uniform(self.op) else self.op
-        return np.flatnonzero(np.isin(op, (*FROM_ROOT, *TO_ROOT)).any(axis=1))
+        return np.flatnonzero(np.isin(distinct(self.op), (*FROM_ROOT, *TO_ROOT)).any(axis=1))
 
     def _awaited(self, columns: slice) -> Ints:
         """Return when each rank could proceed in calls with a root."""
@@ -230,9 +245,31 @@ class CallGrid:
         )
 
 
+def alone_ns(start_ns: Ints) -> Ints:
+    """Return how long the last arrival of each row was after the one before; 0 without one."""
+    if start_ns.shape[1] < 2:
+        return np.zeros(len(start_ns), np.int64)
+    rest, rows, latest = start_ns.copy(), np.arange(len(start_ns)), start_ns.argmax(axis=1)
+    rest[rows, latest] = NEVER
+    before = rest.max(axis=1)
+    return np.where(before == NEVER, 0, start_ns[rows, latest] - before)
+
+
 def is_uniform(cells: Array) -> bool:
     """Return whether a matrix holds one column, repeated."""
     return cells.strides[1] == 0 if cells.ndim == 2 and cells.shape[1] > 1 else True
+
+
+def distinct(cells: Array) -> Array:
+    """Return a matrix, or one column of it, where that is repeated."""
+    return cells[:, :1] if is_uniform(cells) else cells
+
+
+def _stretch(places: Indices) -> slice | Indices:
+    """Return ascending places as a slice, if they follow each other."""
+    if len(places) and places[-1] - places[0] == len(places) - 1:
+        return slice(int(places[0]), int(places[-1]) + 1)
+    return places
 
 
 def uniform(columns: Sequence[Array]) -> Array:

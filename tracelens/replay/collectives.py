@@ -22,7 +22,7 @@ from tracelens.accounting.compute_time import AFTER_MEETING
 from tracelens.accounting.phases import exposed_transfer
 from tracelens.accounting.pieces import spent_before
 from tracelens.accounting.thread_activity import training_threads
-from tracelens.model.calls import NEVER
+from tracelens.model.calls import NEVER, distinct
 from tracelens.model.columns import FOREVER
 
 if TYPE_CHECKING:
@@ -196,21 +196,40 @@ GOES_ON: Final = 0.25  # nor where it works for so much of a step after it
 
 @dataclass(frozen=True)
 class _CallArrivals:
-    """Calls of steps that have equally many: arrivals since the rank left the step before, and wire.
+    """Calls of steps that have equally many: where they are among all, [step, call], and their wire.
 
-    `rows` are rows of `ComputeTime`; `came` is [step, call, rank], `wire` [step, call], nanoseconds;
-    `left_ns` is when each rank left the step before, [step, rank].
+    `rows` are rows of `ComputeTime`; `start_ns` is of all calls, [call, column], and `column` where each
+    rank's is. `left_ns` is when each rank left the step before, [step, column].
     """
 
     rows: Ints
-    came: Floats
+    places: Indices
     wire: Floats
+    start_ns: Ints
     left_ns: Ints
+    column: Indices
 
-    def gain(self, sooner: Floats) -> Floats:
-        """Return by how much more a step is shorter if ranks come `sooner`, than its last arrival."""
-        before, after = self.came, self.came - sooner
-        of_last = before[:, -1].max(axis=1) - after[:, -1].max(axis=1)
+    def came(self, call: int) -> Floats:
+        """Return how long after the step before ranks came to a call of each step, [step, column]."""
+        return (self.start_ns[self.places[:, call]] - self.left_ns).astype(np.float64)
+
+    @property
+    def last(self) -> Floats:
+        """When the last rank came to the last call of each step."""
+        return np.asarray(self.came(-1).max(axis=1))
+
+    def gain(self, columns: Indices, sooner: Floats) -> Floats:
+        """Return by how much more a step is shorter if some ranks come `sooner`, than its last arrival.
+
+        `sooner` is [step, call, column], of `columns`.
+        """
+        before, after = np.empty((2, *self.wire.shape))
+        for call in range(self.wire.shape[1]):
+            came = self.came(call)
+            before[:, call] = came.max(axis=1)
+            came[:, columns] -= sooner[:, call]
+            after[:, call] = came.max(axis=1)
+        of_last = before[:, -1] - after[:, -1]
         return np.asarray(
             _end_of_arrivals(before, self.wire) - _end_of_arrivals(after, self.wire) - of_last
         )
@@ -235,7 +254,7 @@ class Pipeline:
         if not calls:
             return None
         work = np.nan_to_num(own.total).max(axis=1)
-        late = [part.came[:, -1].max(axis=1) - work[part.rows] for part in calls]
+        late = [part.last - work[part.rows] for part in calls]
         usual = float(np.median(np.concatenate(late)))
         fits = -GOES_ON * own.step_ns <= usual <= WAITS_FIRST * own.step_ns
         return cls(own, calls, phases.pieces) if fits else None
@@ -253,99 +272,121 @@ class Pipeline:
         more = np.zeros(len(self.own.steps))
         if late.phase in AFTER_MEETING:  # over before the next step's first call
             return more
+        delayed = np.flatnonzero(late.effect.any(axis=0))
         for part in self.calls:
-            whole = effect[part.rows][:, None, :]
+            whole = effect[np.ix_(part.rows, delayed)]
             if late.pattern in ("sparse", "rotating"):
-                sooner = _beyond_peers(part.came, whole)
+                sooner = _beyond_peers(part, delayed, whole)
             else:
-                sooner = whole * self._done(part, late)
-            more[part.rows] = part.gain(sooner)
+                sooner = whole[:, None, :] * self._done(part, delayed, (late.phase, *late.also))
+            more[part.rows] = part.gain(part.column[delayed], sooner)
         return more
 
-    def _done(self, part: _CallArrivals, late: Episode) -> Floats:
-        """Return what share of the late phases each rank had behind it at each call."""
-        own, names = self.own, (late.phase, *late.also)
-        values = np.nan_to_num(own.own[[name in names for name in own.phases]].sum(axis=0))
-        steps = own.steps[part.rows]
-        done, delayed = np.zeros_like(part.came), np.flatnonzero(late.effect.any(axis=0))
+    def _done(self, part: _CallArrivals, delayed: Indices, names: tuple[str, ...]) -> Floats:
+        """Return what share of some phases each of some ranks had behind it at each call."""
+        own = self.own
+        values = np.nan_to_num(
+            own.own[[name in names for name in own.phases]][..., delayed].sum(axis=0)
+        )
         theirs = {own.ranks[rank] for rank in delayed}
-        found = [self.pieces.of(name, steps, theirs) for name in names]
+        found = [self.pieces.of(name, own.steps[part.rows], theirs) for name in names]
         pieces = pl.concat(found).sort("start_ns")
-        for rank in delayed:
+        done = np.zeros((*part.places.shape, len(delayed)))
+        for at, rank in enumerate(delayed.tolist()):
             inside = pieces.filter(pl.col("rank") == own.ranks[rank])
-            left = part.left_ns[:, rank]
-            at = left[:, None] + part.came[:, :, rank].astype(np.int64)
-            since = spent_before(inside, at) - spent_before(inside, left)[:, None]
-            done[:, :, rank] = since / np.maximum(values[part.rows, rank], 1.0)[:, None]
+            column = part.column[rank]
+            arrived, left = part.start_ns[part.places, column], part.left_ns[:, column]
+            since = spent_before(inside, arrived) - spent_before(inside, left)[:, None]
+            done[:, :, at] = since / np.maximum(values[part.rows, at], 1.0)[:, None]
         return np.clip(done, 0.0, 1.0)
 
 
-def _end_of_arrivals(came: Floats, wire: Floats) -> Floats:
-    """Return when the last call of each step is through."""
-    free = np.zeros(len(came))
+def _end_of_arrivals(last: Floats, wire: Floats) -> Floats:
+    """Return when the last call of each step is through, by the last arrivals, [step, call]."""
+    free = np.zeros(len(last))
     for call in range(wire.shape[1]):
-        free = np.asarray(np.maximum(came[:, call].max(axis=1), free) + wire[:, call])
+        free = np.asarray(np.maximum(last[:, call], free) + wire[:, call])
     return free
 
 
-def _beyond_peers(came: Floats, effect: Floats) -> Floats:
+def _beyond_peers(part: _CallArrivals, delayed: Indices, effect: Floats) -> Floats:
     """Return what of an effect in single steps had happened by each call: its lead over the median."""
-    return np.clip(came - np.median(came, axis=2, keepdims=True), 0.0, effect)
+    found = np.empty((*part.places.shape, len(delayed)))
+    for call in range(part.places.shape[1]):
+        came = part.came(call)
+        lead = came[:, part.column[delayed]] - np.median(came, axis=1, keepdims=True)
+        found[:, call] = np.clip(lead, 0.0, effect)
+    return found
 
 
 def _in_flight_by_count(trace: Trace, own: ComputeTime) -> Iterator[_CallArrivals]:
     """Split calls in flight of all ranks by how many a step has; each needs a step before it."""
     training, parts = training_threads(trace), []
-    by_rank = np.searchsorted(trace.workers["process"].sort(), trace.workers["process"])
     for grid in trace.calls:
         if len(grid.processes) != len(own.ranks):
             continue
         chosen = np.flatnonzero(
             grid.is_full
-            & grid.there.all(axis=1)
+            & (grid.arrived == len(own.ranks))
             & (grid.expected == len(own.ranks))
             & (grid.last_ns != NEVER)
-            & np.isin(grid.step, own.steps).all(axis=1)
+            & np.isin(distinct(grid.step), own.steps).all(axis=1)
         )
         stops = (grid.thread == training[grid.processes]).any(axis=1)
         open_ = (grid.end_ns == FOREVER).any(axis=1)
-        parts.append((grid, chosen, grid.first("step")[chosen], stops[chosen], open_[chosen]))
+        parts.append((grid.taken(chosen), grid.first("step")[chosen], stops[chosen], open_[chosen]))
     if not parts:
         return
-    number, stops, open_ = (np.concatenate([part[at] for part in parts]) for at in (2, 3, 4))
+    number, stops, open_ = (np.concatenate([part[at] for part in parts]) for at in (1, 2, 3))
     blocking = np.isin(number, number[stops])
     if len(np.unique(number[blocking])) > BLOCKING * len(np.unique(number)):
         return
     last, start, end = (
-        np.concatenate([getattr(grid, name)[chosen] for grid, chosen, *_ in parts])
+        _joined([getattr(grid, name) for grid, *_ in parts])
         for name in ("last_ns", "start_ns", "end_ns")
     )
     order = np.lexsort((last, number))
     order = order[~(blocking | open_)[order]]
-    cells = np.ix_(order, by_rank)
-    yield from _taken_apart(own.steps, number[order], start[cells], end[cells])
+    by_rank = np.searchsorted(trace.workers["process"].sort(), trace.workers["process"])
+    yield from _taken_apart(own.steps, number[order], order, (start, end), by_rank)
 
 
-def _taken_apart(numbers: Ints, step: Ints, start: Ints, end: Ints) -> Iterator[_CallArrivals]:
+def _joined(parts: list[Ints]) -> Ints:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _taken_apart(
+    numbers: Ints, step: Ints, order: Indices, times: tuple[Ints, Ints], column: Indices
+) -> Iterator[_CallArrivals]:
+    start, end = times
     found, first, count = np.unique(step, return_index=True, return_counts=True)
     if not len(found):
         return
-    left = np.maximum.reduceat(end, first, axis=0)
+    left = end[order[first]]
+    for call in range(1, count.max()):
+        some = np.flatnonzero(count > call)
+        left[some] = np.maximum(left[some], end[order[first[some] + call]])
     follows = np.flatnonzero(np.diff(found, prepend=found[0] - 2) == 1)
     for many in np.unique(count[follows]):
         chosen = follows[count[follows] == many]
-        rows = first[chosen][:, None] + np.arange(many)
-        before, begun = left[chosen - 1], start[rows]
+        places = order[first[chosen][:, None] + np.arange(many)]
         yield _CallArrivals(
             rows=np.searchsorted(numbers, found[chosen]),
-            came=(begun - before[:, None, :]).astype(np.float64),
-            wire=_wire(begun, end[rows]),
-            left_ns=before,
+            places=places,
+            wire=_wire(start, end, places),
+            start_ns=start,
+            left_ns=left[chosen - 1],
+            column=column,
         )
 
 
-def _wire(start: Ints, end: Ints) -> Floats:
+def _wire(start: Ints, end: Ints, places: Indices) -> Floats:
     """Return how long each call held the wire: the shortest of its ranks' times since it was free."""
-    free = np.concatenate([start[:, :1], end[:, :-1]], axis=1)
-    since = np.where(free < end, np.maximum(start, free), start)
-    return np.asarray((end - since).min(axis=2), np.float64)
+    wire = np.empty(places.shape)
+    for call in range(places.shape[1]):
+        since, over = start[places[:, call]], end[places[:, call]]
+        if call:
+            free = end[places[:, call - 1]]
+            since = np.where(free < over, np.maximum(since, free), since)
+        wire[:, call] = (over - since).min(axis=1)
+    return wire

@@ -254,16 +254,14 @@ def blocked_by(calls: Sequence[CallGrid], ranks: tuple[int, ...]) -> tuple[float
         ),
     )
     for grid in calls:
-        start = grid.start_ns
         late = np.isin(grid.ranks, ranks)
         if late.any() and not late.all():
-            here, others = start[:, late].max(axis=1), start[:, ~late].max(axis=1)
-            both = (here != NEVER) & (others != NEVER)
-            alone += int(np.maximum(here - others, 0)[both].sum())
-        if start.shape[1] > 1:
-            two = np.partition(start, -2, axis=1)[:, -2:]
-            gap = np.where(two[:, 0] != NEVER, two[:, 1] - two[:, 0], 0)
-            sums = _by_rank(grid.last_rank, gap)
+            for _, some in grid.blocks():
+                here, others = (some.start_ns[:, who].max(axis=1) for who in (late, ~late))
+                both = (here != NEVER) & (others != NEVER)
+                alone += int(np.maximum(here - others, 0)[both].sum())
+        if len(late) > 1:
+            sums = _by_rank(grid.last_rank, grid.alone_ns)
             held |= {rank: held.get(rank, 0) + ns for rank, ns in sums.items()}
     theirs = np.array([ns for rank, ns in held.items() if rank not in ranks], np.float64)
     if not len(theirs):

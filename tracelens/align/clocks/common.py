@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -85,22 +86,23 @@ class Moving:
         return Moving({process: self.maps[process]} if process in self.maps else {})
 
 
-def moved_times(found: Moved, times: Ints, missing: int) -> Ints:
-    """Return common times; what is missing stays so."""
-    unknown = times == missing
+def moved_times(found: Moved, times: Ints, *missing: int) -> Ints:
+    """Return common times; what is `missing` stays so."""
+    unknown = np.logical_or.reduce([times == one for one in missing])
     if not unknown.any():
         return found.apply(times)
-    return np.where(unknown, missing, found.apply(np.where(unknown, 0, times)))
+    return np.where(unknown, times, found.apply(np.where(unknown, 0, times)))
 
 
 def _moved_calls(grid: CallGrid, maps: Mapping[int, ClockMap]) -> CallGrid:
-    """Put calls onto the common clock."""
+    """Put calls onto the common clock; neighbours that share one go together."""
     start, end = np.empty_like(grid.start_ns), np.empty_like(grid.end_ns)
-    for column, process in enumerate(grid.processes.tolist()):
-        start[:, column] = moved_times(maps[process], grid.start_ns[:, column], NEVER)
-        still = grid.end_ns[:, column] == FOREVER
-        moved = moved_times(maps[process], np.where(still, 0, grid.end_ns[:, column]), NEVER)
-        end[:, column] = np.where(still, FOREVER, moved)
+    found = [maps[process] for process in grid.processes.tolist()]
+    for _, same in groupby(range(len(found)), key=lambda column: id(found[column])):
+        first, *others = same
+        columns = slice(first, first + len(others) + 1)
+        start[:, columns] = moved_times(found[first], grid.start_ns[:, columns], NEVER)
+        end[:, columns] = moved_times(found[first], grid.end_ns[:, columns], NEVER, FOREVER)
     return replace(grid, start_ns=start, end_ns=end)
 
 

@@ -28,7 +28,7 @@ from tracelens.align.clocks.maps import (
     Line,
     theil_sen,
 )
-from tracelens.model.calls import NEVER
+from tracelens.model.calls import NEVER, distinct
 from tracelens.model.columns import FOREVER
 from tracelens.schema.vocabulary import STATUSES
 
@@ -62,16 +62,19 @@ def fit_exits(exits: Floats) -> list[Correction] | None:
     aligned = exits.copy()
     lines = [Line()] * exits.shape[1]
     for _ in range(ROUNDS):
-        kept = _gate(aligned)
+        reference = _reference(aligned)
+        kept = _gate(aligned, reference)
         if len(kept) < MIN_COLLECTIVES:
             return None
-        x, y, _ = _blocks(aligned[kept])
+        x, y, _ = _blocks(aligned[kept], reference[kept])
         found = [_line(x, y[:, clock]) for clock in range(exits.shape[1])]
         aligned = np.stack(
             [aligned[:, clock] - line.at(aligned[:, clock]) for clock, line in enumerate(found)], 1
         )
         lines = [line.corrected_by(more) for line, more in zip(lines, found, strict=True)]
-    synchronised = _Synchronised.of(aligned[_gate(aligned)])
+    reference = _reference(aligned)
+    kept = _gate(aligned, reference)
+    synchronised = _Synchronised.of(aligned[kept], reference[kept])
     left = [_residual_of(synchronised, clock) for clock in range(exits.shape[1])]
     return [_against_first(lines, left, clock) for clock in range(exits.shape[1])]
 
@@ -88,13 +91,13 @@ def _reference(aligned: Floats) -> Floats:
     return np.asarray(np.median(aligned, axis=1) if aligned.shape[1] > 2 else aligned[:, 0])
 
 
-def _gate(aligned: Floats) -> Indices:
+def _gate(aligned: Floats, reference: Floats) -> Indices:
     """Choose collectives that did synchronise: their exits are as close together as in others.
 
     What a clock lastingly shows more than the reference is taken off by blocks first, so that a jump
     or a wandering clock is not mistaken for collectives that let ranks leave early.
     """
-    rest = aligned - _reference(aligned)[:, None]
+    rest = aligned - reference[:, None]
     blocks = min(max(len(rest) // GATE_BLOCK, 1), BLOCKS)
     for part in np.array_split(np.arange(len(rest)), blocks):
         rest[part] -= np.median(rest[part], axis=0)
@@ -103,9 +106,8 @@ def _gate(aligned: Floats) -> Indices:
     return np.flatnonzero(spread <= GATE * np.median(spread))
 
 
-def _blocks(aligned: Floats) -> tuple[Floats, Floats, list[Indices]]:
+def _blocks(aligned: Floats, reference: Floats) -> tuple[Floats, Floats, list[Indices]]:
     """Return each block's median time and the clocks' median differences, and its collectives."""
-    reference = _reference(aligned)
     parts = np.array_split(np.arange(len(aligned)), min(BLOCKS, len(aligned)))
     x = np.array([np.median(reference[part]) for part in parts])
     y = np.array([np.median(aligned[part] - reference[part, None], axis=0) for part in parts])
@@ -133,9 +135,9 @@ class _Synchronised:
     parts: list[Indices]
 
     @classmethod
-    def of(cls, aligned: Floats) -> _Synchronised:
-        _, levels, parts = _blocks(aligned)
-        return cls(aligned, _reference(aligned), levels, parts)
+    def of(cls, aligned: Floats, reference: Floats) -> _Synchronised:
+        _, levels, parts = _blocks(aligned, reference)
+        return cls(aligned, reference, levels, parts)
 
 
 def _residual_of(kept: _Synchronised, clock: int) -> _Residual:
@@ -360,31 +362,34 @@ def _ends(trace: Trace, clock_of: dict[int, int], count: int, status: str) -> li
 
 
 def _by_clock(grid: CallGrid, clock_of: dict[int, int], count: int, status: int) -> _Ends:
-    rows = np.flatnonzero(grid.is_full)
-    whole = grid.whole and grid.closed and bool(np.all(grid.status == status))
-    shape = (len(rows), count)
+    full = grid.taken(np.flatnonzero(grid.is_full))
+    shape = (full.height, count)
     there, fraction = np.zeros(shape, np.bool_), np.zeros(shape)
     ends, entered, nbytes = np.zeros((3, *shape), np.int64)
     clocks = np.array([clock_of.get(process, -1) for process in grid.processes.tolist()])
-    for clock in np.unique(clocks[clocks >= 0]).tolist():
-        mine = np.ix_(rows, np.flatnonzero(clocks == clock))
-        start, end = grid.start_ns[mine], grid.end_ns[mine]
-        size = np.maximum(grid.nbytes[mine].max(axis=1), 0)
-        if whole:
-            first = end.min(axis=1)
-            later = np.median(end - first[:, None], axis=1)
-            there[:, clock], latest = True, start.max(axis=1)
-        else:
-            closed = grid.there[mine] & (end != FOREVER) & (grid.status[mine] == status)
-            there[:, clock] = known = closed.any(axis=1)
-            first = np.where(closed, end, FOREVER).min(axis=1)
-            latest = np.where(closed, start, NEVER).max(axis=1)
-            later = np.zeros(len(rows))
-            apart = np.where(closed, end - first[:, None], np.nan)
-            later[known] = np.nanmedian(apart[known], axis=1)
-            size = np.maximum(np.where(closed, grid.nbytes[mine], -1).max(axis=1), 0)
-        # Differences from the first exit are small, so that their median is exact.
-        down = np.floor(later)
-        ends[:, clock], fraction[:, clock] = first + down.astype(np.int64), later - down
-        entered[:, clock], nbytes[:, clock] = latest, size
-    return _Ends(grid.uid, grid.seq[rows], there, ends, fraction, entered, nbytes)
+    known, sizes = np.unique(clocks[clocks >= 0], return_counts=True)
+    for size in np.unique(sizes).tolist():  # clocks of equally many processes go together
+        alike = known[sizes == size]
+        columns = np.array([np.flatnonzero(clocks == clock) for clock in alike.tolist()])
+        for calls, some in full.blocks():
+            closed = some.there & (some.end_ns != FOREVER) & (distinct(some.status) == status)
+            closed = closed[:, columns]
+            first, later = _median_exit(np.where(closed, some.end_ns[:, columns], FOREVER), closed)
+            # Differences from the first exit are small, so that their median is exact.
+            down = np.floor(later)
+            here = calls, alike
+            there[here] = closed.any(axis=-1)
+            ends[here], fraction[here] = first + down.astype(np.int64), later - down
+            entered[here] = np.where(closed, some.start_ns[:, columns], NEVER).max(axis=-1)
+            nbytes[here] = np.where(closed, some.nbytes[:, columns], 0).max(axis=-1, initial=0)
+    return _Ends(grid.uid, full.seq, there, ends, fraction, entered, nbytes)
+
+
+def _median_exit(ends: Ints, closed: Flags) -> tuple[Ints, Floats]:
+    """Return the first exit of each clock, and by how much the median one is later, [call, clock]."""
+    ordered, count = np.sort(ends, axis=-1), closed.sum(axis=-1)[..., None]
+    low, high = (
+        np.take_along_axis(ordered, place, -1) - ordered[..., :1]
+        for place in (np.maximum(count - 1, 0) // 2, count // 2)
+    )
+    return ordered[..., 0], ((low + high) / 2)[..., 0]

@@ -160,14 +160,21 @@ class Phases:
         np.minimum.at(least, self.step_places[among], values[among])
         return least
 
-    def windows_of(self, place: int, steps: Array) -> Indices:
-        """Return the windows of some steps of a worker, by its place in order; -1 where it lacks one."""
-        first, last = self.pieces.begins[place : place + 2]
-        mine = self._step[first:last]
-        if not len(mine):
-            return np.full(steps.shape, -1)
-        found = np.minimum(np.searchsorted(mine, steps), len(mine) - 1)
-        return np.where(mine[found] == steps, found + first, -1)
+    def windows_of(self, processes: Ints, steps: Array) -> Indices:
+        """Return the windows of steps, a column a process, or one for all; -1 where it lacks a step."""
+        place = np.searchsorted(self.steps, steps)
+        place[np.append(self.steps, -1)[place] != steps] = -1
+        worker = {process: at for at, process in enumerate(self.pieces.processes)}
+        return self._windows[place, [worker.get(process, -1) for process in processes.tolist()]]
+
+    @cached_property
+    def _windows(self) -> Indices:
+        """The window of each step and worker; those of a step or a worker that is none are -1."""
+        workers = len(self.pieces)
+        table = np.full((len(self.steps) + 1, workers + 1), -1)
+        owner = np.repeat(np.arange(workers), np.diff(self.pieces.begins))
+        table[self.step_places, owner] = np.arange(len(owner))
+        return table
 
 
 def run(

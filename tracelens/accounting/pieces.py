@@ -174,10 +174,11 @@ class WorkerPieces:
     category: Int8s
     name: Array
 
-    def spent_before(self, category: str, moments: Ints) -> Floats:
-        """Return how much of a category had passed at each moment."""
-        rows = np.flatnonzero(self.category == CATEGORIES.index(category))
-        return covered_before(self.bounds[rows], self.bounds[rows + 1], moments)
+    def spent_before(self, counts: Flags, moments: Ints) -> Floats:
+        """Return how much of some categories (flags) had passed at each moment."""
+        inside = np.concatenate([[False], counts[self.category], [False]])
+        edges = self.bounds[np.flatnonzero(inside[1:] != inside[:-1])]  # begins and ends in turn
+        return covered_before(edges[::2], edges[1::2], moments)
 
 
 @dataclass(frozen=True)
@@ -290,7 +291,8 @@ def covered_before(begins: Ints, ends: Ints, moments: Ints) -> Floats:
     """Return how much of some stretches of time is before each moment."""
     if not len(begins):
         return np.zeros(moments.shape)
-    edges = np.column_stack([begins, ends]).ravel()
-    lengths = np.concatenate([[0], np.cumsum(ends - begins)])
-    heights = np.column_stack([lengths[:-1], lengths[1:]]).ravel()
-    return np.asarray(np.interp(moments, edges, heights))
+    edges, heights = np.empty((2, 2 * len(begins)))
+    edges[::2], edges[1::2] = begins - begins[0], ends - begins[0]
+    heights[0], heights[1::2] = 0, np.cumsum(ends - begins)
+    heights[2::2] = heights[1:-1:2]
+    return np.asarray(np.interp(moments - begins[0], edges, heights))

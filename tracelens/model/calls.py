@@ -52,6 +52,7 @@ ARRIVAL_COLUMNS: Final[dict[str, pl.DataType]] = {
 _OF_CELL: Final = ("op", "step", "bucket", "nbytes", "thread", "peer", "status")
 _OF_CALL: Final = ("last_ns", "last_rank", "expected")
 _AT_ONCE: Final = 1 << 18  # cells
+_COLUMNS: Final = 16
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,15 @@ class CallGrid:
         size = max(_AT_ONCE // max(len(self.processes), 1), 1)
         for first in range(0, self.height, size):
             yield (rows := slice(first, first + size)), self.taken(rows)
+
+    def by_process(self) -> Iterator[tuple[int, Ints, Ints]]:
+        """Yield each process, its begins and its ends, copied some at a time to lie together."""
+        for first in range(0, len(self.processes), _COLUMNS):
+            some = slice(first, first + _COLUMNS)
+            times = (
+                np.ascontiguousarray(cells[:, some].T) for cells in (self.start_ns, self.end_ns)
+            )
+            yield from zip(self.processes[some].tolist(), *times, strict=True)
 
     def of_same_members(self) -> CallGrid:
         """Return the calls that the same processes made as the first one, and only their columns."""

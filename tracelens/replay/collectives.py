@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
     from tracelens.accounting.pieces import Segments
     from tracelens.arrays import Flags, Floats, Indices, Ints
+    from tracelens.model.calls import CallGrid
     from tracelens.model.trace import Trace
     from tracelens.replay.counterfactual import Episode
 
@@ -158,22 +159,22 @@ def hideable_transfer(trace: Trace, phases: Phases) -> int:
 
 def _last_transfers(trace: Trace, phases: Phases) -> Ints:
     """Return the transfer of the last collective of each step window; 0 where there is none."""
-    latest, transfer = np.full(len(phases.there), NEVER), np.zeros(len(phases.there), np.int64)
-    place = {process: at for at, process in enumerate(phases.pieces.processes)}
-    for grid in trace.calls:
-        for column, process in enumerate(grid.processes.tolist()):
-            if process not in place:
-                continue
-            start, end = grid.start_ns[:, column], grid.end_ns[:, column]
-            window = phases.windows_of(place[process], grid.step[:, column])
-            known = (grid.last_ns != NEVER) & (start != NEVER) & (end != FOREVER) & (window >= 0)
-            rows = np.flatnonzero(known)
-            rows = rows[np.lexsort((start[rows], window[rows]))]
-            rows = rows[np.append(np.diff(window[rows]) != 0, True)[: len(rows)]]
-            rows = rows[start[rows] >= latest[window[rows]]]
-            latest[window[rows]] = start[rows]
-            transfer[window[rows]] = (end - start - grid.wait_of(column))[rows]
+    transfer = np.zeros(len(phases.there), np.int64)
+    latest = np.full(len(transfer) + 1, NEVER)  # the last one is of no window
+    for calls, window in _by_window(trace, phases):
+        np.maximum.at(latest, window.ravel(), calls.start_ns.ravel())
+    for calls, window in _by_window(trace, phases):
+        cells = np.nonzero((calls.start_ns == latest[window]) & (window >= 0))
+        transfer[window[cells]] = (calls.end_ns - calls.start_ns - calls.wait_ns())[cells]
     return transfer
+
+
+def _by_window(trace: Trace, phases: Phases) -> Iterator[tuple[CallGrid, Indices]]:
+    """Yield calls, some at a time, and the step window of each cell; -1 where it is not over."""
+    for grid in trace.calls:
+        for _, some in grid.taken(np.flatnonzero(grid.last_ns != NEVER)).blocks():
+            window = phases.windows_of(some.processes, distinct(some.step))
+            yield some, np.where(some.there & (some.end_ns != FOREVER), window, -1)
 
 
 def _pulled(trace: Trace) -> float:

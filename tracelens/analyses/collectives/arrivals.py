@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 import polars as pl
 
+from tracelens.accounting.partition import CATEGORIES
 from tracelens.model.calls import NEVER, is_uniform
 from tracelens.model.columns import FOREVER
 from tracelens.schema.vocabulary import COLLECTIVES
@@ -72,6 +73,7 @@ LAST_COLUMNS: Final[dict[str, pl.DataType]] = {
     "first_ns": pl.Int64(),  # of the call that waited for it longest
     "over_ns": pl.Int64(),
 }
+IS_WAIT: Final = np.array(CATEGORIES) == "wait"
 _WHERE: Final = ("step", "first_ns", "over_ns", "last_rank")
 
 
@@ -285,11 +287,9 @@ def wait_caused_alone(calls: pl.DataFrame, phases: Phases) -> pl.DataFrame:
     for (rank,), mine in moments.items():
         whole = int((mine["end_ns"] - mine["start_ns"]).sum())
         if rank in place:
-            own = phases.pieces.of_worker(place[rank])
-            begin, end = (
-                own.spent_before("wait", mine[name].to_numpy()) for name in ("start_ns", "end_ns")
-            )
-            whole -= round(float((end - begin).sum()))
+            times = mine.select("start_ns", "end_ns").to_numpy()
+            waited = phases.pieces.of_worker(place[rank]).spent_before(IS_WAIT, times)
+            whole -= round(float((waited[:, 1] - waited[:, 0]).sum()))
         rows.append({"rank": rank, "alone_ns": whole})
     return pl.DataFrame(rows, schema={"rank": pl.Int32, "alone_ns": pl.Int64})
 

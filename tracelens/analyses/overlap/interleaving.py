@@ -22,7 +22,7 @@ import polars as pl
 from tracelens.accounting.partition import CATEGORIES, COMPUTE_CATEGORIES
 from tracelens.accounting.phases import exposed_transfer, job_ns
 from tracelens.model import fmt
-from tracelens.model.calls import NEVER
+from tracelens.model.calls import NEVER, distinct
 from tracelens.model.columns import FOREVER, NULL
 from tracelens.model.findings import Finding
 from tracelens.replay.collectives import hideable_transfer
@@ -30,8 +30,8 @@ from tracelens.stats import robust
 
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
-    from tracelens.accounting.pieces import WorkerPieces
-    from tracelens.arrays import Indices, Ints
+    from tracelens.accounting.pieces import Segments, WorkerPieces
+    from tracelens.arrays import Ints
     from tracelens.model.calls import CallGrid
     from tracelens.model.trace import Trace
 
@@ -218,14 +218,9 @@ BUCKET_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 def overlap_of_buckets(trace: Trace, phases: Phases) -> pl.DataFrame:
     """Return a row a bucket, in order; empty where calls name none."""
-    place = {process: at for at, process in enumerate(phases.pieces.processes)}
     found: dict[int, _Bucket] = {}
-    for process in sorted(place):
-        for grid in trace.calls:
-            for column in np.flatnonzero(grid.processes == process).tolist():
-                calls = _calls_of(grid, column)
-                if len(calls):
-                    _add(found, calls, grid, column, phases.pieces.of_worker(place[process]))
+    for grid in trace.calls:
+        _add(found, grid, phases.pieces)
     rows = [found[number].row(number) for number in sorted(found)]
     return pl.DataFrame(rows, schema=BUCKET_COLUMNS, orient="row")
 
@@ -234,63 +229,56 @@ def overlap_of_buckets(trace: Trace, phases: Phases) -> pl.DataFrame:
 class _Bucket:
     """Sums over the calls of a bucket, and the call with most exposed."""
 
-    sizes: list[Ints]
-    calls: int = 0
-    hidden_ns: int = 0
-    wait_ns: int = 0
-    transfer_ns: int = 0
-    most_ns: int = -1
-    rank: int = 0
-    start_ns: int = 0
-    end_ns: int = 0
+    sizes: list[tuple[Ints, Ints]]  # values, and how often each occurs
+    spent_ns: Ints  # hidden, wait, transfer
+    longest: tuple[int, ...]  # what is exposed of it, less its process, rank, start, end
 
     def row(self, number: int) -> tuple[Any, ...]:
         """Return it in `BUCKET_COLUMNS`."""
-        sizes = np.concatenate(self.sizes)
-        known = sizes[sizes >= 0]
-        means = (ns / self.calls for ns in (self.hidden_ns, self.wait_ns, self.transfer_ns))
+        sizes, count = (np.concatenate(part) for part in zip(*self.sizes, strict=True))
+        calls = int(count.sum())
+        known = np.repeat(sizes[sizes >= 0], count[sizes >= 0])
         nbytes = float(np.median(known)) if len(known) else None
-        return number, self.calls, nbytes, *means, self.rank, self.start_ns, self.end_ns
+        means = (ns / calls for ns in self.spent_ns.tolist())
+        return number, calls, nbytes, *means, *self.longest[2:]
 
 
-def _calls_of(grid: CallGrid, column: int) -> Indices:
-    """Return the calls of one rank that name a bucket, and that all came to."""
-    known = (grid.bucket[:, column] != NULL) & (grid.last_ns != NEVER)
-    start, end = grid.start_ns[:, column], grid.end_ns[:, column]
-    return np.flatnonzero(known & (start != NEVER) & (end != FOREVER))
+def _add(found: dict[int, _Bucket], grid: CallGrid, pieces: Segments) -> None:
+    """Add the calls of a communicator that name a bucket, and that all came to."""
+    shape, place = grid.start_ns.shape, {name: at for at, name in enumerate(pieces.processes)}
+    counted = grid.there & (grid.end_ns != FOREVER) & (grid.last_ns != NEVER)[:, None]
+    counted &= (distinct(grid.bucket) != NULL) & np.isin(grid.processes, list(place))
+    numbers = np.unique(distinct(grid.bucket))
+    bucket = np.broadcast_to(np.searchsorted(numbers, distinct(grid.bucket)), shape)
+    spent = np.zeros((len(numbers), 3), np.int64)
+    longest: list[tuple[int, ...]] = [(-1, 0)] * len(numbers)
+    for column, (process, *times) in enumerate(grid.by_process()):
+        calls = np.flatnonzero(counted[:, column])
+        if not len(calls):
+            continue
+        start, end, mine = *(cells[calls] for cells in times), bucket[calls, column]
+        parts = _parts(pieces.of_worker(place[process]), start, grid.last_ns[calls], end)
+        spent += np.stack([np.bincount(mine, ns, len(numbers)) for ns in parts], 1).astype(np.int64)
+        exposed = parts[1] + parts[2]
+        most = np.full(len(numbers), -1)
+        np.maximum.at(most, mine, exposed)
+        for at in np.flatnonzero(most > [ns for ns, *_ in longest]).tolist():
+            call = int(np.argmax((mine == at) & (exposed == most[at])))
+            where = int(grid.ranks[column]), int(start[call]), int(end[call])
+            longest[at] = int(most[at]), -process, *where
+    for at, number in enumerate(numbers.tolist()):
+        sizes = np.broadcast_to(grid.nbytes, shape)[counted & (bucket == at)]
+        if len(sizes):
+            one = found.setdefault(number, _Bucket([], np.zeros(3, np.int64), (-1, 0)))
+            one.sizes.append(np.unique(sizes, return_counts=True))
+            one.spent_ns += spent[at]
+            # Of calls as long the one of the first process.
+            one.longest = max(one.longest, longest[at], key=lambda found: found[:2])
 
 
-def _add(
-    found: dict[int, _Bucket], calls: Indices, grid: CallGrid, column: int, pieces: WorkerPieces
-) -> None:
-    """Add how long the calls of a rank were hidden, waited and transferred."""
-    start, end = grid.start_ns[calls, column], grid.end_ns[calls, column]
-    arrived = np.clip(grid.last_ns[calls], start, end)
-    early, delayed = _compute_between(pieces, start, arrived, end)
-    hidden, wait, transfer = early + delayed, arrived - start - early, end - arrived - delayed
-    bucket, exposed, nbytes = (
-        grid.bucket[calls, column],
-        wait + transfer,
-        grid.nbytes[calls, column],
-    )
-    for number in np.unique(bucket).tolist():
-        mine = np.flatnonzero(bucket == number)
-        one = found.setdefault(number, _Bucket([]))
-        one.sizes.append(nbytes[mine])
-        one.calls += len(mine)
-        one.hidden_ns += int(hidden[mine].sum())
-        one.wait_ns += int(wait[mine].sum())
-        one.transfer_ns += int(transfer[mine].sum())
-        longest = mine[int(exposed[mine].argmax())]
-        if int(exposed[longest]) > one.most_ns:
-            one.most_ns, one.rank = int(exposed[longest]), int(grid.ranks[column])
-            one.start_ns, one.end_ns = int(start[longest]), int(end[longest])
-
-
-def _compute_between(pieces: WorkerPieces, *moments: Ints) -> Ints:
-    """Return a rank's compute time between each of the moments and the next of them."""
-    first = int(pieces.bounds[0])
-    length = np.where(IS_COMPUTE[pieces.category], np.diff(pieces.bounds), 0)
-    until = np.concatenate([[0], np.cumsum(length)])
-    at = [np.interp(moment - first, pieces.bounds - first, until) for moment in moments]
-    return np.asarray(np.rint(np.diff(at, axis=0)), np.int64)
+def _parts(pieces: WorkerPieces, start: Ints, last: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return how long the calls of a rank were hidden, waited and transferred."""
+    arrived = np.clip(last, start, end)
+    compute = pieces.spent_before(IS_COMPUTE, np.stack([start, arrived, end]))
+    early, delayed = np.rint(np.diff(compute, axis=0)).astype(np.int64)
+    return early + delayed, arrived - start - early, end - arrived - delayed

@@ -74,6 +74,11 @@ class PackedPieces:
         )
 
     @property
+    def end_ns(self) -> int:
+        """Return where the last piece ends."""
+        return self.first_ns + int(self.lengths.sum(dtype=np.int64))
+
+    @property
     def bounds(self) -> Ints:
         """Return the boundaries, one more than pieces."""
         bounds = np.empty(len(self.lengths) + 1, np.int64)

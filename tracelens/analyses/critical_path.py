@@ -27,8 +27,8 @@ from tracelens.replay import slack
 
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
-    from tracelens.accounting.pieces import WorkerPieces
-    from tracelens.arrays import Array, Int8s, Int32s, Ints
+    from tracelens.accounting.pieces import Segments, WorkerPieces
+    from tracelens.arrays import Array, Int32s, Ints
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
 
@@ -88,14 +88,13 @@ class CriticalPath:
 
 def run(trace: Trace, phases: Phases) -> CriticalPath:
     """Walk the path and measure what ranks can spare."""
-    lanes = Lanes(trace, phases)
-    path = walk_path(lanes)
-    ranks = dict(trace.workers.select("process", "rank").iter_rows())
-    along = path_segments(path, phases)
+    path = walk_path(Lanes(trace, phases))
+    pieces = _on_path(path, phases.pieces)
+    along = path_segments(pieces, phases.pieces)
     lasted = pl.col("end_ns") - pl.col("start_ns")
     return CriticalPath(
         path=path,
-        shares=_shares(path, lanes, ranks, job_ns(trace)),
+        shares=_shares(path, pieces, phases.pieces, trace),
         slack=slack.measure_slack(trace),
         cells=path_cells(along),
         longest=along.top_k(MOST_SEGMENTS, by=lasted).sort(lasted, descending=True),
@@ -103,17 +102,17 @@ def run(trace: Trace, phases: Phases) -> CriticalPath:
     )
 
 
-def _shares(path: pl.DataFrame, lanes: Lanes, ranks: dict[int, int], job: int) -> pl.DataFrame:
+def _shares(path: pl.DataFrame, on_path: _OnPath, pieces: Segments, trace: Trace) -> pl.DataFrame:
     """Add the path up by rank and category."""
-    rows = []
-    for (process,), part in path.partition_by("process", as_dict=True).items():
-        lane = lanes.of(int(process))
-        spent = lane.spent(part["end_ns"].to_numpy()) - lane.spent(part["start_ns"].to_numpy())
-        total = spent.sum(axis=0)
-        rows += [
-            (ranks.get(int(process)), CATEGORIES[code], int(total[code]), 0.0)
-            for code in np.flatnonzero(total)
-        ]
+    ranks, job = dict(trace.workers.select("process", "rank").iter_rows()), job_ns(trace)
+    worker = np.searchsorted(pieces.begins, on_path.row, side="right") - 1
+    cells = worker * len(CATEGORIES) + on_path.category
+    total = np.bincount(cells, on_path.end_ns - on_path.start_ns).astype(np.int64)
+    rows = [
+        (ranks.get(pieces.processes[worker]), CATEGORIES[code], int(total[cell]), 0.0)
+        for cell in np.flatnonzero(total).tolist()
+        for worker, code in [divmod(cell, len(CATEGORIES))]
+    ]
     outside = job - sum(ns for _, _, ns, _ in rows)
     if outside > 0 and not path.is_empty():
         rows.append((ranks.get(path["process"][-1]), "outside", outside, 0.0))
@@ -134,28 +133,15 @@ PATH_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 @dataclass(frozen=True)
 class Lane:
-    """One rank's time: boundaries of its pieces and their categories, and its waits for other ranks.
+    """When one rank's time begins and ends, and its waits for other ranks.
 
     `wait_end` is ascending; `to` is the process that ended each wait, by coming.
     """
 
-    bounds: Ints
-    category: Int8s
+    begin_ns: int
+    end_ns: int
     wait_end: Ints
     to: Ints
-
-    def spent(self, moments: Ints) -> Ints:
-        """Return how much of each category had passed at some moments, [moment, category]."""
-        length = np.diff(self.bounds)
-        total = np.zeros((len(moments), len(CATEGORIES)), np.int64)
-        inside = np.clip(moments, self.bounds[0], self.bounds[-1])
-        piece = np.minimum(np.searchsorted(self.bounds, inside, side="right") - 1, len(length) - 1)
-        for code in np.unique(self.category):
-            mine = self.category == code
-            before = np.concatenate([[0], np.cumsum(np.where(mine, length, 0))])
-            part = np.where(mine[piece], inside - self.bounds[piece], 0)
-            total[:, code] = before[piece] + part
-        return total
 
 
 class Lanes:
@@ -163,7 +149,7 @@ class Lanes:
 
     def __init__(self, trace: Trace, phases: Phases) -> None:
         self._calls = trace.calls
-        self._process_of = dict(trace.workers.select("rank", "process").iter_rows())
+        self._ranks, self._processes = trace.workers.select("rank", "process").to_numpy().T
         self._all = phases.pieces
         self._place = {process: place for place, process in enumerate(phases.pieces.processes)}
         self._made: dict[int, Lane] = {}
@@ -175,8 +161,10 @@ class Lanes:
     @property
     def last(self) -> int | None:
         """The process that ends last; null without any."""
-        ends = {pieces.process: int(pieces.bounds[-1]) for pieces in self._all}
-        return max(ends, key=lambda process: ends[process]) if ends else None
+        packed = self._all.packed
+        return max(
+            self._place, key=lambda process: packed[self._place[process]].end_ns, default=None
+        )
 
     def of(self, process: int) -> Lane:
         """Return a process's lane."""
@@ -188,14 +176,19 @@ class Lanes:
         pieces = self._all.of_worker(self._place[process])
         moment, last = self._awaited(process)
         ends, begins = _waits(pieces.bounds, pieces.category)
+        begin, end = int(pieces.bounds[0]), int(pieces.bounds[-1])
         if not len(moment):
-            return Lane(pieces.bounds, pieces.category, ends[:0], ends[:0])
+            return Lane(begin, end, ends[:0], ends[:0])
         row = np.searchsorted(moment, ends, side="right") - 1
         known = (row >= 0) & (moment[np.maximum(row, 0)] > begins)
-        arrived = [self._process_of.get(rank, -1) for rank in last[np.maximum(row, 0)].tolist()]
-        to = np.where(known, np.array(arrived, np.int64), -1)
+        to = np.where(known, self._of_rank(last[np.maximum(row, 0)]), -1)
         kept = (to >= 0) & (to != process)
-        return Lane(pieces.bounds, pieces.category, ends[kept], to[kept])
+        return Lane(begin, end, ends[kept], to[kept])
+
+    def _of_rank(self, ranks: Int32s) -> Ints:
+        """Return the processes of ranks; -1 for one that is none."""
+        at = np.minimum(np.searchsorted(self._ranks, ranks), len(self._ranks) - 1)
+        return np.where(self._ranks[at] == ranks, self._processes[at], -1)
 
     def _awaited(self, process: int) -> tuple[Ints, Int32s]:
         """Return when others came for whom a process waited, in order, and their ranks."""
@@ -226,13 +219,13 @@ def walk_path(lanes: Lanes) -> pl.DataFrame:
     process = lanes.last
     if process is None:
         return pl.DataFrame(schema=PATH_COLUMNS)
-    now = int(lanes.of(process).bounds[-1])
+    now = lanes.of(process).end_ns
     rows = []
     while True:
         lane = lanes.of(process)
         wait = int(np.searchsorted(lane.wait_end, now)) - 1
         if wait < 0 or int(lane.to[wait]) not in lanes:
-            rows.append((process, min(int(lane.bounds[0]), now), now))
+            rows.append((process, min(lane.begin_ns, now), now))
             return pl.DataFrame(rows, schema=PATH_COLUMNS, orient="row")
         reached = int(lane.wait_end[wait])  # earlier than `now`, so the walk ends
         rows.append((process, reached, now))
@@ -258,20 +251,32 @@ CELL_COLUMNS: Final[dict[str, pl.DataType]] = {
 _CELL: Final = ("rank", "step", "category")
 
 
-def path_segments(path: pl.DataFrame, phases: Phases) -> pl.DataFrame:
-    """Cut the path; in order of time, in `PATH_SEGMENT_COLUMNS`."""
+@dataclass(frozen=True)
+class _OnPath:
+    """Pieces on the path, clipped to it: rows of `Segments.steps`, categories, names, and times."""
+
+    row: Ints
+    category: Ints
+    name: Ints
+    start_ns: Ints
+    end_ns: Ints
+
+
+def _on_path(path: pl.DataFrame, pieces: Segments) -> _OnPath:
+    """Cut the path by the pieces of those that are on it."""
     path = path.sort("process", maintain_order=True)
     process, begins, ends = (path[name].to_numpy() for name in ("process", "start_ns", "end_ns"))
-    met = [
-        _on_one(pieces, begins[local], ends[local])
-        for pieces in phases.pieces
-        for owner in [pieces.process]
-        for local in [slice(*np.searchsorted(process, (owner, owner + 1)).tolist())]
-        if local.start < local.stop and len(pieces.step)
-    ]
-    if not met:
-        return pl.DataFrame(schema=PATH_SEGMENT_COLUMNS)
-    table = _in_order_of_time([np.concatenate(part) for part in zip(*met, strict=True)], phases)
+    met: list[tuple[Ints, ...]] = [(np.zeros(0, np.int64),) * 5]
+    for place, owner in enumerate(pieces.processes):
+        first, after = np.searchsorted(process, (owner, owner + 1)).tolist()
+        if first < after and len(pieces.packed[place].lengths):
+            met.append(_on_one(pieces.of_worker(place), begins[first:after], ends[first:after]))
+    return _OnPath(*(np.concatenate(part) for part in zip(*met, strict=True)))
+
+
+def path_segments(on_path: _OnPath, pieces: Segments) -> pl.DataFrame:
+    """Join neighbours of a rank, step and category; in order of time, in `PATH_SEGMENT_COLUMNS`."""
+    table = _in_order_of_time(on_path, pieces)
     longest = (pl.col("end_ns") - pl.col("start_ns")).arg_max()
     joined = table.group_by(pl.struct(_CELL).rle_id().alias("run"), maintain_order=True).agg(
         pl.col(_CELL).first(),
@@ -282,15 +287,14 @@ def path_segments(path: pl.DataFrame, phases: Phases) -> pl.DataFrame:
     return joined.select(pl.col(name).cast(kind) for name, kind in PATH_SEGMENT_COLUMNS.items())
 
 
-def _in_order_of_time(met: list[Ints], phases: Phases) -> pl.DataFrame:
+def _in_order_of_time(on_path: _OnPath, pieces: Segments) -> pl.DataFrame:
     """Put pieces on the path in order of time."""
-    row, category, name, start, end = met
-    of_step = phases.pieces.steps.select("rank", "step")[row]
+    of_step = pieces.steps.select("rank", "step")[on_path.row]
     return of_step.with_columns(
-        category=categories(category).cast(pl.String),
-        name=phases.pieces.names(name).cast(pl.String),
-        start_ns=start,
-        end_ns=end,
+        category=categories(on_path.category).cast(pl.String),
+        name=pieces.names(on_path.name).cast(pl.String),
+        start_ns=on_path.start_ns,
+        end_ns=on_path.end_ns,
     ).sort("start_ns")
 
 

@@ -22,7 +22,16 @@ if TYPE_CHECKING:
 
     from tracelens.arrays import Array, Flags, Indices, Int32s, Ints
 
-__all__ = ["ARRIVAL_COLUMNS", "NEVER", "CallGrid", "arrivals_of", "distinct", "grids_of", "uniform"]
+__all__ = [
+    "ARRIVAL_COLUMNS",
+    "NEVER",
+    "CallGrid",
+    "alone_ns",
+    "arrivals_of",
+    "distinct",
+    "grids_of",
+    "uniform",
+]
 
 NEVER: Final = -(1 << 62)  # the begin of a call that a process did not make
 FROM_ROOT: Final = tuple(map(COLLECTIVES.index, ("broadcast", "scatter")))
@@ -183,7 +192,9 @@ class CallGrid:
         return np.asarray(self._waits(slice(column, column + 1), self.last_ns[:, None])[:, 0])
 
     def _waits(self, columns: slice, last: Ints) -> Ints:
-        start, end = self.start_ns[:, columns], self.end_ns[:, columns]
+        start, end = (
+            np.ascontiguousarray(times[:, columns]) for times in (self.start_ns, self.end_ns)
+        )
         until: Ints = np.maximum(last, NEVER // 2) - np.maximum(start, NEVER // 2)
         if len(self._rooted):
             until[self._rooted] = self._awaited(columns) - start[self._rooted]

@@ -14,11 +14,12 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.thread_activity import training_threads
-from tracelens.model.calls import NEVER
+from tracelens.model.calls import NEVER, distinct
 from tracelens.model.columns import FOREVER
 
 if TYPE_CHECKING:
     from tracelens.arrays import Flags, Floats, Indices, Ints
+    from tracelens.model.calls import CallGrid
     from tracelens.model.trace import Trace
 
 __all__ = ["SLACK_COLUMNS", "measure_slack"]
@@ -30,6 +31,8 @@ SLACK_COLUMNS: Final[dict[str, pl.DataType]] = {
     "critical_steps": pl.Float64(),  # share of steps in which it can spare less than 1 % of a step
 }
 CRITICAL: Final = 0.01
+BLOCK: Final = 256  # calls whose waits are kept
+NO_LIMIT: Final = np.iinfo(np.int64).max
 
 
 def measure_slack(trace: Trace) -> pl.DataFrame:
@@ -67,10 +70,9 @@ def _backwards(trace: Trace, calls: list[_Calls], steps: int) -> Floats:
     following = _Following()
     for number in np.argsort(arrive, kind="stable")[::-1].tolist():
         one, row = place[number]
-        there = one.there[row]
-        members = one.members if there.all() else one.members[there]
-        wait = one.wait[row] if there.all() else one.wait[row][there]
-        step = int(one.step[row])
+        members, wait, step = one.members, one.wait(row), int(one.step[row])
+        if not one.whole[row]:
+            members, wait = members[one.there[row]], wait[one.there[row]]
         if one.flying[row]:
             if following.step != step:
                 following = _Following(step, int(spare[members].min()))
@@ -86,20 +88,31 @@ def _backwards(trace: Trace, calls: list[_Calls], steps: int) -> Floats:
     return slack
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Calls:
     """The full calls of a communicator in steps: when the last came and left, and who had to wait.
 
-    `step` is a row of the result, `members` columns of it; `there`, `wait` are [call, member].
+    `step` is a row of the result, `members` columns of it; `there` is [call, member], and `whole` says
+    whether all are. Waits are kept of the calls around the one that was asked for last.
     """
 
+    grid: CallGrid
     step: Ints
     arrive: Ints
     over: Ints
     flying: Flags
     members: Indices
     there: Flags
-    wait: Ints
+    whole: Flags
+    _waits: Ints
+    _first: int = -BLOCK
+
+    def wait(self, row: int) -> Ints:
+        """Return how long each rank waited in a call, [member]."""
+        if not 0 <= row - self._first < BLOCK:
+            self._first = row - row % BLOCK
+            self._waits = self.grid.taken(slice(self._first, self._first + BLOCK)).wait_ns()
+        return np.asarray(self._waits[row - self._first])
 
 
 @dataclass
@@ -114,30 +127,34 @@ class _Following:
 def _before(spare: Ints, members: Ints, known: Floats) -> Ints:
     """Return what each rank may be later at most for the calls that follow in the step."""
     met = np.isfinite(known[members])
-    return np.where(met, spare[members], np.iinfo(np.int64).max)
+    return np.where(met, spare[members], NO_LIMIT)
 
 
 def _calls(trace: Trace, steps: Ints) -> list[_Calls]:
     """Return the calls to which all came, and that are over."""
     training, ranks, found = training_threads(trace), trace.workers["rank"], []
     for grid in trace.calls:
-        ended = grid.there & (grid.end_ns != FOREVER) & np.isin(grid.step, steps)
+        ended = grid.there & (grid.end_ns != FOREVER) & np.isin(distinct(grid.step), steps)
         chosen = np.flatnonzero(grid.is_full & (grid.last_ns != NEVER) & ended.any(axis=1))
         if not len(chosen):
             continue
         some, ended = grid.taken(chosen), ended[chosen]
         head = ended.argmax(axis=1)
-        row = np.arange(len(chosen))
+        row, over = np.arange(len(chosen)), np.empty(len(chosen), np.int64)
+        for part, block in some.blocks():
+            over[part] = np.where(ended[part], block.end_ns, NEVER).max(axis=1)
         thread, process = some.thread[row, head], some.processes[head]
         found.append(
             _Calls(
+                grid=some,
                 step=np.searchsorted(steps, some.step[row, head]),
                 arrive=some.last_ns,
-                over=np.where(ended, some.end_ns, NEVER).max(axis=1),
+                over=over,
                 flying=np.asarray(thread != training[process]),
                 members=ranks.search_sorted(pl.Series(some.ranks, dtype=ranks.dtype)).to_numpy(),
                 there=ended,
-                wait=some.wait_ns(),
+                whole=ended.all(axis=1),
+                _waits=over[:0],
             )
         )
     return found

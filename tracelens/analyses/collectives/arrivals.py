@@ -21,14 +21,14 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.partition import CATEGORIES
-from tracelens.model.calls import NEVER, is_uniform
+from tracelens.model.calls import NEVER, alone_ns, is_uniform
 from tracelens.model.columns import FOREVER
 from tracelens.schema.vocabulary import COLLECTIVES
 from tracelens.stats import robust
 
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
-    from tracelens.arrays import Array, Flags, Ints
+    from tracelens.arrays import Flags, Floats, Int32s, Ints
     from tracelens.model.calls import CallGrid
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
@@ -102,12 +102,15 @@ def run(trace: Trace, phases: Phases) -> Arrivals:
 
 @dataclass(frozen=True)
 class _Seen:
-    """Calls of a communicator, [call, rank]: who left them, and the waits that the clocks can tell."""
+    """Calls of a communicator, [call, rank]: who left them, and the waits that the clocks can tell.
+
+    Of waits and transfers, nanoseconds, there are sums: by step that ranks were in, and by rank.
+    """
 
     grid: CallGrid
     left: Flags
-    wait_ns: Ints
-    transfer_ns: Ints
+    by_step: pl.DataFrame
+    by_rank: Ints  # [wait and transfer, rank]
 
     @classmethod
     def of(cls, whole: CallGrid, uncertain_ns: int) -> Self | None:
@@ -117,22 +120,15 @@ class _Seen:
         chosen = np.flatnonzero(complete & (whole.last_ns != NEVER) & left.any(axis=1))
         if not len(chosen):
             return None
-        grid, left = (
-            (whole, left) if len(chosen) == whole.height else (whole.taken(chosen), left[chosen])
-        )
-        wait = grid.wait_ns()
-        wait[(wait <= uncertain_ns) | ~left] = 0
-        transfer = grid.end_ns - grid.start_ns
-        transfer -= wait
-        if not left.all():
-            transfer[~left] = 0
-        return cls(grid, left, wait, transfer)
-
-    def start_ns(self, missing: int) -> Ints:
-        """Return the arrivals of who left; `missing` stands for the others."""
-        if self.left.all():
-            return self.grid.start_ns
-        return np.where(self.left, self.grid.start_ns, missing)
+        grid, left = whole.taken(chosen), left[chosen]
+        by_rank, by_step = np.zeros((2, len(grid.ranks)), np.int64), [_NO_SUMS]
+        for calls, some in grid.blocks():
+            wait = some.wait_ns()
+            wait[(wait <= uncertain_ns) | ~left[calls]] = 0
+            transfer = np.where(left[calls], some.end_ns - some.start_ns - wait, 0)
+            by_rank += wait.sum(axis=0), transfer.sum(axis=0)
+            by_step.append(_sums_by_step(some.step, left[calls], wait, transfer))
+        return cls(grid, left, pl.concat(by_step), by_rank)
 
 
 def _seen_gaps(calls: pl.DataFrame, uncertain_ns: int) -> pl.DataFrame:
@@ -144,10 +140,15 @@ def _seen_gaps(calls: pl.DataFrame, uncertain_ns: int) -> pl.DataFrame:
 
 
 def _calls(seen: _Seen) -> pl.DataFrame:
-    grid, arrived_ns = seen.grid, seen.start_ns(NEVER)
-    first, last = seen.start_ns(FOREVER).min(axis=1), arrived_ns.max(axis=1)
-    before = np.partition(arrived_ns, -2, axis=1)[:, -2]
-    head = seen.left.argmax(axis=1)
+    return pl.concat(
+        [_calls_of(some, seen.left[calls]) for calls, some in seen.grid.blocks()], rechunk=True
+    )
+
+
+def _calls_of(grid: CallGrid, left: Flags) -> pl.DataFrame:
+    arrived_ns = np.where(left, grid.start_ns, NEVER)
+    last, head = arrived_ns.max(axis=1), left.argmax(axis=1)
+    first = np.where(left, grid.start_ns, FOREVER).min(axis=1)
     rows = np.arange(grid.height)
     columns = {
         "communicator": pl.Series([grid.uid]).new_from_index(0, grid.height),
@@ -155,9 +156,9 @@ def _calls(seen: _Seen) -> pl.DataFrame:
         "op": pl.Series(COLLECTIVES).gather(grid.op[rows, head]),
         "step": grid.step[rows, head],
         "first_ns": first,
-        "over_ns": np.where(seen.left, grid.end_ns, NEVER).max(axis=1),
+        "over_ns": np.where(left, grid.end_ns, NEVER).max(axis=1),
         "skew_ns": last - first,
-        "alone_ns": last - np.where(before == NEVER, last, before),
+        "alone_ns": alone_ns(arrived_ns),
         "last_ns": last,
         "last_rank": grid.ranks[arrived_ns.argmax(axis=1)],
     }
@@ -179,7 +180,7 @@ def _by_step(seen: list[_Seen], calls: pl.DataFrame, ranks: int) -> pl.DataFrame
             skew_ns=pl.col("skew_ns").median(),
         )
     )
-    spent = pl.concat([_NO_SUMS, *(_sums_by_step(one) for one in seen)]).group_by("step")
+    spent = pl.concat([_NO_SUMS, *(one.by_step for one in seen)]).group_by("step")
     means = spent.agg(pl.col("wait_ns", "transfer_ns").sum() / ranks)
     joined = table.join(means, on="step", how="left").sort("step")
     return joined.select(pl.col(name).cast(kind) for name, kind in STEP_COLUMNS.items())
@@ -190,34 +191,34 @@ _NO_SUMS: Final = pl.DataFrame(
 )
 
 
-def _sums_by_step(seen: _Seen) -> pl.DataFrame:
+def _sums_by_step(step: Int32s, left: Flags, wait: Ints, transfer: Ints) -> pl.DataFrame:
     """Sum up waits and transfers by the step that each rank was in."""
-    step = seen.grid.step
-    sums = {"wait_ns": seen.wait_ns, "transfer_ns": seen.transfer_ns}
-    columns: dict[str, Array]
     if is_uniform(step):
-        columns = {"step": step[:, 0], **{n: cells.sum(axis=1) for n, cells in sums.items()}}
+        columns = (step[:, 0], wait.sum(axis=1), transfer.sum(axis=1))
     else:
-        columns = {"step": step[seen.left], **{n: cells[seen.left] for n, cells in sums.items()}}
-    return pl.DataFrame([pl.Series(n, columns[n]).cast(k) for n, k in _NO_SUMS.schema.items()])
+        columns = (step[left], wait[left], transfer[left])
+    return pl.DataFrame(
+        [
+            pl.Series(n, part).cast(k)
+            for (n, k), part in zip(_NO_SUMS.schema.items(), columns, strict=True)
+        ]
+    )
 
 
 def _by_rank(seen: list[_Seen]) -> pl.DataFrame:
     """Return of each rank its waits, transfers and calls, and how often it is last by chance."""
     parts = [_NO_RANKS]
     for one in seen:
-        fair = np.where(one.left, 1 / one.grid.expected[:, None], 0.0)
+        wait, transfer = one.by_rank
+        fair = 1 / one.grid.expected
         columns = {
             "rank": one.grid.ranks,
-            "wait_ns": one.wait_ns.sum(axis=0),
-            "transfer_ns": one.transfer_ns.sum(axis=0),
+            "wait_ns": wait,
+            "transfer_ns": transfer,
             "calls": one.left.sum(axis=0),
-            "fair": fair.sum(axis=0),
-            "variance": (fair * (1 - fair)).sum(axis=0),
-            "step": [
-                np.unique(step[left])
-                for step, left in zip(one.grid.step.T, one.left.T, strict=True)
-            ],
+            "fair": _summed(one.left, fair),
+            "variance": _summed(one.left, fair * (1 - fair)),
+            "step": _steps_of(one),
         }
         parts.append(
             pl.DataFrame([pl.Series(n, columns[n]).cast(k) for n, k in _NO_RANKS.schema.items()])
@@ -231,6 +232,13 @@ def _by_rank(seen: list[_Seen]) -> pl.DataFrame:
             steps=pl.col("step").explode().n_unique(),
         )
     )
+
+
+def _summed(left: Flags, shares: Floats) -> list[float]:
+    """Sum up the shares of the calls that each rank left, one after the other."""
+    if left.all():
+        return [float(np.cumsum(shares)[-1])] * left.shape[1]
+    return [float(np.cumsum(np.where(mine, shares, 0.0))[-1]) for mine in left.T]
 
 
 def _steps_of(seen: _Seen) -> list[Ints]:

@@ -80,17 +80,6 @@ def _of_communicator(whole: CallGrid, training: Ints) -> pl.DataFrame:
     grid = whole.taken(np.flatnonzero(complete & ~open_)).of_same_members()
     if not grid.height:
         return pl.DataFrame(schema=CALL_COLUMNS)
-    start, end = grid.start_ns, grid.end_ns
-    before = np.vstack([start[:1], end[:-1]])
-    alone = np.minimum.reduce(
-        end - np.where(before < end, np.maximum(start, before), start), axis=1
-    )
-    rooted = np.flatnonzero(~grid.is_full)
-    if len(rooted):
-        some = grid.taken(rooted)
-        rest = some.end_ns - some.start_ns - some.wait_ns()
-        transfer = np.where(some.last_ns[:, None] == NEVER, 0, rest)
-        alone[rooted] = np.median(transfer, axis=1)
     sizes = pl.DataFrame({"bytes": grid.first("nbytes")})
     columns = {
         "communicator": pl.Series([grid.uid], dtype=pl.Categorical).new_from_index(0, grid.height),
@@ -99,13 +88,30 @@ def _of_communicator(whole: CallGrid, training: Ints) -> pl.DataFrame:
         "ranks": pl.Series([len(grid.ranks)]).new_from_index(0, grid.height),
         "step": grid.first("step"),
         "bytes": sizes.select(pl.when(pl.col("bytes") >= 0).then("bytes")).to_series(),
-        "ready_ns": start.max(axis=1),
-        "wire_ns": alone,
+        "ready_ns": grid.start_ns.max(axis=1),
+        "wire_ns": _wire(grid),
         "blocking": (grid.thread == training[grid.processes]).any(axis=1),
     }
     return pl.DataFrame(
         [pl.Series(name, columns[name]).cast(kind) for name, kind in CALL_COLUMNS.items()]
     )
+
+
+def _wire(grid: CallGrid) -> Ints:
+    """Return how long each call held the wire, [call]."""
+    wire = np.empty(grid.height, np.int64)
+    before = grid.start_ns[:1]
+    for calls, some in grid.blocks():
+        start, end = some.start_ns, some.end_ns
+        before = np.concatenate([before, end[:-1]])
+        since = np.where(before < end, np.maximum(start, before), start)
+        wire[calls] = (end - since).min(axis=1)
+        rooted = np.flatnonzero(~some.is_full)
+        if len(rooted):
+            transfer = np.where(some.last_ns[:, None] == NEVER, 0, end - start - some.wait_ns())
+            wire[calls][rooted] = np.median(transfer[rooted], axis=1)
+        before = end[-1:]
+    return wire
 
 
 MESSAGE_COLUMNS: Final[dict[str, pl.DataType]] = {

@@ -22,7 +22,8 @@ import polars as pl
 
 from tracelens.accounting.partition import CATEGORIES
 from tracelens.accounting.weight_updates import followed
-from tracelens.model.calls import arrivals_of
+from tracelens.model.calls import NEVER, distinct
+from tracelens.model.columns import FOREVER, NULL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
     from tracelens.accounting.pieces import WorkerPieces
     from tracelens.arrays import Ints
+    from tracelens.model.calls import CallGrid
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
 
@@ -130,7 +132,7 @@ def steps_to_write(background: pl.DataFrame, nbytes: int, bytes_per_ns: float = 
 STAGES: Final = ("waiting_ns", "reducing_ns", "until_update_ns", "updating_ns", "until_use_ns")
 _AT: Final = ("process", "step")
 _ROW: Final[dict[str, pl.DataType]] = {
-    "of": pl.String(),
+    "of": pl.Enum(("bucket", "shard")),
     "number": pl.Int32(),
     "process": pl.Int32(),
     "step": pl.Int32(),
@@ -153,39 +155,50 @@ def follow_gradients(trace: Trace, phases: Phases) -> pl.DataFrame:
 
 
 def _buckets(trace: Trace, updates: pl.DataFrame, every: int) -> pl.DataFrame:
-    some = [
-        grid.taken(np.flatnonzero((grid.step % every == 0).any(axis=1))) for grid in trace.calls
-    ]
-    calls = (
-        arrivals_of(some)
-        .filter(
-            pl.col("bucket").is_not_null(),
-            pl.col("last_arrival_ns").is_not_null(),
-            pl.col("end_ns").is_not_null(),
-            pl.col("step") % every == 0,
-        )
-        .sort("process", "communicator", "seq")
-    )
     whole = updates.group_by(_AT).agg(begin=pl.col("begin").min(), end=pl.col("end").max())
     numbered = updates.filter(pl.col("bucket").is_not_null())
     own = numbered.height > 0
-    joined = calls.join(
+    calls = pl.concat([_NO_CALLS, *(_reduced(grid, every) for grid in trace.calls)])
+    joined = calls.sort("process", maintain_order=True).join(
         numbered if own else whole, on=[*_AT, *(["bucket"] if own else [])], how="left"
     )
-    before = pl.col("end_ns").shift(1).over("process", "communicator")
-    free = pl.when(before < pl.col("end_ns")).then(before)
-    begun = pl.max_horizontal("last_arrival_ns", free, "start_ns")
     return joined.select(
         *_AT,
         of=pl.lit("bucket"),
         number="bucket",
-        ready="start_ns",
-        waiting_ns=begun - pl.col("start_ns"),
-        reducing_ns=pl.col("end_ns") - begun,
-        until_update_ns=pl.col("begin") - pl.col("end_ns"),
+        ready="ready",
+        waiting_ns=pl.col("begun") - pl.col("ready"),
+        reducing_ns=pl.col("done") - pl.col("begun"),
+        until_update_ns=pl.col("begin") - pl.col("done"),
         updating_ns=pl.col("end") - pl.col("begin"),
         updated="end",
     )
+
+
+_NO_CALLS: Final = pl.DataFrame(
+    schema={
+        **dict.fromkeys((*_AT, "bucket"), pl.Int32()),
+        **dict.fromkeys(("ready", "begun", "done"), pl.Int64()),
+    }
+)
+
+
+def _reduced(grid: CallGrid, every: int) -> pl.DataFrame:
+    """Return when buckets of some steps were ready, begun and done; by process and call."""
+    some = grid.taken(np.flatnonzero((distinct(grid.step) % every == 0).any(axis=1)))
+    known = some.there & (some.end_ns != FOREVER) & (some.last_ns != NEVER)[:, None]
+    known &= (distinct(some.bucket) != NULL) & (distinct(some.step) % every == 0)
+    column, row = np.nonzero(known.T)
+    cells = row, column
+    start, end, step, bucket = (
+        matrix[cells] for matrix in (some.start_ns, some.end_ns, some.step, some.bucket)
+    )
+    begun = np.maximum(some.last_ns[row], start)
+    # The wire is free when the call before of the process is over, if that is before this one is.
+    later = np.flatnonzero((column[1:] == column[:-1]) & (end[:-1] < end[1:])) + 1
+    begun[later] = np.maximum(begun[later], end[later - 1])
+    columns = (some.processes[column], step, bucket, start, begun, end)
+    return pl.DataFrame(dict(zip(_NO_CALLS.columns, columns, strict=True))).cast(_NO_CALLS.schema)
 
 
 def _shards(trace: Trace) -> pl.DataFrame:
@@ -272,12 +285,13 @@ def _gaps_of(pieces: WorkerPieces) -> tuple[Ints, Ints] | None:
         return None
     numbers = pieces.step[updates]
     last = np.append(np.flatnonzero(numbers[1:] != numbers[:-1]), len(updates) - 1)
-    begins = pieces.bounds[updates[np.append(0, last[:-1] + 1)]]
-    ends = pieces.bounds[updates[last] + 1]
+    first, after = updates[np.append(0, last[:-1] + 1)], updates[last] + 1
+    begins, ends = pieces.bounds[first], pieces.bounds[after]
     if len(begins) < 2:
         return None
-    length = np.diff(pieces.bounds)
-    free = IS_FREE[pieces.category] & (length >= SHORTEST_NS)
-    before = np.concatenate([[0], np.cumsum(np.where(free, length, 0))])
-    at_end, at_begin = before[np.searchsorted(pieces.bounds, (ends[:-1], begins[1:]))]
+    free = np.flatnonzero(IS_FREE[pieces.category])
+    length = pieces.bounds[free + 1] - pieces.bounds[free]
+    enough = length >= SHORTEST_NS
+    before = np.concatenate([[0], np.cumsum(length[enough])])
+    at_end, at_begin = before[np.searchsorted(free[enough], (after[:-1], first[1:]))]
     return begins[1:] - ends[:-1], at_begin - at_end

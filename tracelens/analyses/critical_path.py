@@ -269,8 +269,8 @@ def _on_path(path: pl.DataFrame, pieces: Segments) -> _OnPath:
     met: list[tuple[Ints, ...]] = [(np.zeros(0, np.int64),) * 5]
     for place, owner in enumerate(pieces.processes):
         first, after = np.searchsorted(process, (owner, owner + 1)).tolist()
-        if first < after and len(pieces.packed[place].lengths):
-            met.append(_on_one(pieces.of_worker(place), begins[first:after], ends[first:after]))
+        if first < after and len((one := pieces.of_worker(place)).step):
+            met.append(_on_one(one, begins[first:after], ends[first:after]))
     return _OnPath(*(np.concatenate(part) for part in zip(*met, strict=True)))
 
 

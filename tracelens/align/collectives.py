@@ -90,6 +90,8 @@ def _columns(process: int, rank: int, rows: CallRows) -> Iterator[tuple[str, _Co
 def _numbered(words: Sequence[str], codes: Array, numbers: dict[str, int]) -> Array:
     """Return numbers instead of a file's codes for words; no copy where they are the same."""
     known = np.array([*(numbers.get(word, -1) for word in words), -1], np.int8)
+    if np.array_equal(known[:-1], np.arange(len(words))):
+        return codes
     found = known[codes]
     return codes if np.array_equal(found, codes) else found
 

@@ -61,7 +61,7 @@ ARRIVAL_COLUMNS: Final[dict[str, pl.DataType]] = {
 _OF_CELL: Final = ("op", "step", "bucket", "nbytes", "thread", "peer", "status")
 _OF_CALL: Final = ("last_ns", "last_rank", "expected")
 _AT_ONCE: Final = 1 << 18  # cells
-_COLUMNS: Final = 16
+_COLUMNS: Final = 32  # that are turned at once
 
 
 @dataclass(frozen=True)
@@ -298,7 +298,11 @@ def uniform(columns: Sequence[Array]) -> Array:
     first = columns[0]
     if all(one is first or np.array_equal(one, first) for one in columns):
         return np.broadcast_to(first[:, None], (len(first), len(columns)))
-    return np.stack(columns, axis=1)
+    cells = np.empty((len(first), len(columns)), np.result_type(*{one.dtype for one in columns}))
+    for place in range(0, len(columns), _COLUMNS):
+        some = slice(place, place + _COLUMNS)
+        cells[:, some] = np.stack(columns[some]).T
+    return cells
 
 
 def _worded(codes: Array) -> pl.Series:

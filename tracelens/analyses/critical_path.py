@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.accounting.partition import CATEGORIES
-from tracelens.accounting.phases import job_ns
-from tracelens.accounting.pieces import categories
+from tracelens.accounting.partition import CATEGORIES, UNKNOWN
+from tracelens.accounting.phases import after_steps, job_ns
+from tracelens.accounting.pieces import categories, covered_before
 from tracelens.model.calls import NEVER
 from tracelens.replay import slack
 
@@ -87,29 +87,34 @@ class CriticalPath:
 
 
 def run(trace: Trace, phases: Phases) -> CriticalPath:
-    """Walk the path and measure what ranks can spare."""
+    """Walk the path and measure what ranks can spare; neither is known where ranks were left out."""
     lanes = Lanes(trace, phases)
-    path = walk_path(lanes)
+    path = pl.DataFrame(schema=PATH_COLUMNS) if trace.parted else walk_path(lanes)
     ranks = dict(trace.workers.select("process", "rank").iter_rows())
     along = path_segments(path, phases)
     lasted = pl.col("end_ns") - pl.col("start_ns")
     return CriticalPath(
         path=path,
-        shares=_shares(path, lanes, ranks, job_ns(trace)),
-        slack=slack.measure_slack(trace),
+        shares=_shares(trace, path, lanes, ranks, job_ns(trace)),
+        slack=pl.DataFrame(schema=slack.SLACK_COLUMNS)
+        if trace.parted
+        else slack.measure_slack(trace),
         cells=path_cells(along),
         longest=along.top_k(MOST_SEGMENTS, by=lasted).sort(lasted, descending=True),
         stretches=path_stretches(path),
     )
 
 
-def _shares(path: pl.DataFrame, lanes: Lanes, ranks: dict[int, int], job: int) -> pl.DataFrame:
-    """Add the path up by rank and category."""
+def _shares(
+    trace: Trace, path: pl.DataFrame, lanes: Lanes, ranks: dict[int, int], job: int
+) -> pl.DataFrame:
+    """Add the path up by rank and category, without the time of steps that were left out as asked."""
     rows = []
     for (process,), part in path.partition_by("process", as_dict=True).items():
         lane = lanes.of(int(process))
         spent = lane.spent(part["end_ns"].to_numpy()) - lane.spent(part["start_ns"].to_numpy())
         total = spent.sum(axis=0)
+        total[UNKNOWN] -= _left_out(trace.steps.filter(process=process), part)
         rows += [
             (ranks.get(int(process)), CATEGORIES[code], int(total[code]), 0.0)
             for code in np.flatnonzero(total)
@@ -122,6 +127,18 @@ def _shares(path: pl.DataFrame, lanes: Lanes, ranks: dict[int, int], job: int) -
     return table.with_columns(share=share).sort(
         "ns", "rank", "category", descending=[True, False, False]
     )
+
+
+def _left_out(steps: pl.DataFrame, path: pl.DataFrame) -> int:
+    """Return how much of a rank's part of the path is between steps that were kept."""
+    apart = after_steps(steps).to_numpy()
+    gaps = np.flatnonzero(apart)
+    begins = steps["end_ns"].to_numpy()[gaps]
+    until, since = (
+        covered_before(begins, begins + apart[gaps], path[name].to_numpy())
+        for name in ("end_ns", "start_ns")
+    )
+    return round(float((until - since).sum()))
 
 
 WAIT: Final = CATEGORIES.index("wait")

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from tracelens.align import DEFAULT_TRANSFORMS, devices
+from tracelens.align import DEFAULT_TRANSFORMS, devices, selection
 from tracelens.errors import EmptyTrace, InvalidArgument, NotATrace, TraceNotFound
 from tracelens.memory import give_back
+from tracelens.model.choice import EVERYTHING, Choice
 from tracelens.model.events import Numbered, Source
 from tracelens.model.fmt import shown_name
 from tracelens.model.trace import Trace
@@ -39,8 +40,11 @@ def open(  # noqa: A001 - reads as tracelens.open
     one_clock: bool = False,
     executor: Executor | None = None,
     memory: int = 0,
+    ranks: str | None = None,
+    steps: str | None = None,
+    time: str | None = None,
 ) -> Trace:
-    """Read a trace and prepare it.
+    """Read a trace, or a part of it, and prepare it.
 
     Args:
         path: A trace folder, a file of one, or a table of spans (.arrow, .feather, .parquet, .csv); or
@@ -51,32 +55,36 @@ def open(  # noqa: A001 - reads as tracelens.open
         executor: Reads the files of a folder; None = in threads of this process.
         memory: About how many bytes a report may take: a part of them keeps events that it asks for
             again, which are else read again.
+        ranks: Which workers, such as ``"0-7,12"``; files of others are not read. None = all.
+        steps: Which steps, such as ``"200-260"`` or ``"200-"``.
+        time: Which time, from the run's begin, such as ``"10s-70s"``: the steps that reach into it.
 
     Raises:
         TraceNotFound: there is nothing at `path`.
         UnusableInput: there is, but nothing of it can be read.
-        InvalidArgument: `map` or `one_clock` for what is no table, or a `map` that says nothing.
+        InvalidArgument: `map` or `one_clock` for what is no table, or a `map` that says nothing; or the
+            run has nothing of the ranks, steps or time.
     """
-    return prepare(
-        _read(
-            local(path, progress),
-            progress,
-            map,
-            executor,
-            one_clock=one_clock,
-            kept_bytes=memory // _FOR_EVENTS,
-        )
+    return open_joined(
+        [path],
+        progress,
+        map=map,
+        one_clock=one_clock,
+        executor=executor,
+        memory=memory,
+        choice=Choice.parse(ranks, steps, time),
     )
 
 
 def open_joined(
-    paths: Sequence[Path | str],
+    paths: Sequence[str | os.PathLike[str]],
     progress: Progress | None = None,
     *,
     map: Mapping[str, str] | None = None,  # noqa: A002 - called what the command line calls it
     one_clock: bool = False,
     executor: Executor | None = None,
     memory: int = 0,
+    choice: Choice = EVERYTHING,
 ) -> Trace:
     """Read several folders of one run, join them, and prepare them; arguments as above.
 
@@ -86,13 +94,30 @@ def open_joined(
         UnusableInput: nothing of one of them can be read.
         InvalidArgument: as above, or two of them hold the same rank.
     """
-    places = [local(path, progress) for path in paths]
-    share = memory // _FOR_EVENTS // len(paths)
+    places, named = _wanted([local(path, progress) for path in paths], choice)
+    share = memory // _FOR_EVENTS // len(places)
     read = (
-        _read(place, progress, map, executor, one_clock=one_clock, kept_bytes=share)
+        _read(place, progress, map, executor, choice, one_clock=one_clock, kept_bytes=share)
         for place in places
     )
-    return prepare(_join(list(read)))
+    return prepare(selection.of_ranks(_join(list(read)), choice, named))
+
+
+def _wanted(paths: Sequence[Path], choice: Choice) -> tuple[Sequence[Path], set[int]]:
+    """Return the places that may hold something of a choice, and the ranks that files are named after.
+
+    Raises:
+        InvalidArgument: none of them is named after a rank that is wanted.
+    """
+    if choice.ranks is None:
+        return paths, set()
+    from tracelens.readers.native.recordings import named_ranks, recordings, wanted
+
+    files = {path: recordings(path) for path in paths}
+    named = named_ranks(file for found in files.values() for file in found)
+    if named:
+        selection.check_ranks(choice, named)
+    return [p for p, found in files.items() if not found or wanted(found, choice)], named
 
 
 def local(path: str | os.PathLike[str], progress: Progress | None = None) -> Path:
@@ -113,6 +138,7 @@ def _read(
     progress: Progress | None,
     map: Mapping[str, str] | None,  # noqa: A002 - called what the command line calls it
     executor: Executor | None,
+    choice: Choice,
     *,
     one_clock: bool,
     kept_bytes: int,
@@ -131,7 +157,7 @@ def _read(
         return reader.read(place, progress)
     for known in READERS:
         if known.sniff(place):
-            return known.read(place, progress, executor, kept_bytes)
+            return known.read(place, progress, executor, kept_bytes, choice)
     raise _unknown(place)
 
 

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 from support.runs.scenarios import SLOW_BACKPROP
 
+import tracelens
 from tracelens.cli import main
 from tracelens.distil import kept_report, places
+from tracelens.lod import opening
+from tracelens.model.choice import Choice
 from tracelens.simulator.synthetic import write
 
 if TYPE_CHECKING:
@@ -121,3 +124,29 @@ def test_a_report_that_came_with_the_trace(
     assert places.fingerprint(copied) == places.fingerprint(trace)
     assert kept_report.find(copied) is None
     assert "moon" not in report(copied, capsys)
+
+
+def test_of_parts_the_latest_few(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They do not pile up, and none of them replaces that of the whole run."""
+    whole = report(trace, capsys)
+    parts = [f"{first}-{first + 5}" for first in range(kept_report.MOST_PARTS + 3)]
+    for steps in parts:
+        assert main(["analyze", str(trace), "--steps", steps]) == 0
+    assert len(kept(trace)) == 1 + kept_report.MOST_PARTS
+    assert kept_report.find(trace, Choice.parse(steps=parts[0])) is None
+    assert kept_report.find(trace, Choice.parse(steps=parts[-1])) is not None
+    capsys.readouterr()
+    assert report(trace, capsys) == whole
+    next(trace.glob("worker-00003*")).unlink()
+    report(trace, capsys)
+    assert len(kept(trace)) == 1
+
+
+def test_a_part_that_is_shown_is_not_kept_as_the_run(trace: Path) -> None:
+    """Neither its report nor its index is found when the trace is opened."""
+    opening.explained(tracelens.open(trace, steps="0-9"))
+    assert opening.indexed(trace) is None
+    assert kept(trace) == []
+    opening.explained(tracelens.open(trace, steps="0-"))
+    assert opening.indexed(trace) is not None
+    assert kept_report.find(trace) is not None

@@ -15,8 +15,10 @@ from support.samples import SAMPLES
 from support.web.stores import DEVICES, SHARDED, SLOW_RANK, traced
 
 import tracelens
+from tracelens.align.selection import begin_of
 from tracelens.exports import perfetto
-from tracelens.exports.content import Choice, of_trace
+from tracelens.exports.content import of_trace
+from tracelens.model.choice import Choice
 
 if TYPE_CHECKING:
     from tracelens.exports.selection import Selection
@@ -120,8 +122,9 @@ def test_what_was_open_begins_and_does_not_end() -> None:
 def test_only_what_was_chosen_is_written() -> None:
     """Ranks and a window narrow it; what reaches into the window is whole."""
     trace = traced(SLOW_RANK)
+    begin = begin_of(trace)
     start, end = trace.steps.filter(rank=2, step=30).select("start_ns", "end_ns").row(0)
-    events = written(selected(trace, Choice(ranks=((2, 2),), window=(start, end))))
+    events = written(selected(trace, Choice(ranks=((2, 2),), time=(start - begin, end - begin))))
     names = [e["args"]["name"] for e in events if e["name"] == "process_name"]
     assert [name.split(" (")[0] for name in names] == ["rank 2"]
     steps = {event["args"].get("step") for event in drawn(events)} - {None}
@@ -142,7 +145,7 @@ def test_an_empty_selection_is_still_valid() -> None:
     """No rank, or a window without spans: a trace without events."""
     trace = traced(SLOW_RANK)
     assert drawn(written(replace(selected(trace), owners=()))) == []
-    assert drawn(written(selected(trace, Choice(window=(-10, -5))))) == []
+    assert drawn(written(selected(trace, Choice(time=(-10, -5))))) == []
 
 
 def test_recorded_runs_are_written() -> None:

@@ -14,8 +14,9 @@ from support.samples import SAMPLES, Sample, manifest
 import tracelens
 from tracelens.analyses import analyze
 from tracelens.exports import EXPORTS, native, table
-from tracelens.exports.content import Choice, Content, of_trace
+from tracelens.exports.content import Content, of_trace
 from tracelens.load import prepare
+from tracelens.model.choice import Choice
 from tracelens.reports import to_json
 from tracelens.simulator.synthetic import generate
 
@@ -112,7 +113,7 @@ def test_rows_of_a_table_are_in_order_of_rank_and_begin(tmp_path: Path) -> None:
 def test_what_was_left_out_stands_in_the_result(tmp_path: Path) -> None:
     """Of a part, trace folders and Parquet files say so when they are analyzed."""
     trace = tracelens.open(SAMPLES / "ddp-healthy")
-    choice = Choice(steps=((10, 20),), asked="steps 10-20")
+    choice = Choice(steps=((10, 20),))
     for name in ("native", "parquet"):
         EXPORTS[name].save(of_trace(trace, choice), tmp_path / name)
         notes = [note.sentence for note in tracelens.open(tmp_path / name).notes]

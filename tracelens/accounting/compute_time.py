@@ -37,7 +37,8 @@ class ComputeTime:
     """Matrices in nanoseconds, [step, rank] or [phase, step, rank]; nan where a rank lacks a step.
 
     `settled` says which rows (steps) statistics may use: not those of the warm-up, nor those that
-    were extraordinarily long on every rank.
+    were extraordinarily long on every rank. `parted`: other ranks were left out as asked, so that it is
+    not known who waits for whom.
     """
 
     ranks: tuple[int, ...]
@@ -48,6 +49,7 @@ class ComputeTime:
     length: Floats
     wait: Floats
     settled: Flags
+    parted: bool = False
 
     @cached_property
     def total(self) -> Floats:
@@ -110,6 +112,7 @@ def _measured(trace: Trace, phases: Phases) -> ComputeTime:
         length=np.where(missing, np.nan, present),
         wait=np.where(missing, 0.0, wait),
         settled=_settled(own.sum(axis=0)),
+        parted=bool(trace.parted),
     )
 
 

@@ -62,7 +62,7 @@ def measure(trace: Trace, phases: Phases) -> Efficiency | None:
     return Efficiency(
         achieved=useful / total,
         waterfall=(*bars, Share("outside", outside)),
-        pop=_pop(phases, ranks, job),
+        pop=_pop(phases, ranks, job, parted=bool(trace.parted)),
         job_ns=job,
     )
 
@@ -80,24 +80,29 @@ def with_slow_hosts(found: Efficiency, findings: Iterable[Finding]) -> Efficienc
     return replace(found, waterfall=tuple(bars))
 
 
-def _pop(phases: Phases, ranks: int, job: int) -> dict[str, float]:
+def _pop(phases: Phases, ranks: int, job: int, *, parted: bool) -> dict[str, float]:
     """Split parallel efficiency into POP's factors, of which it is the product.
 
     Without transfer a step would be shorter by what the rank transferred that came last, which of all
-    ranks transferred least; what the ideal network leaves over is serialisation.
+    ranks transferred least; what the ideal network leaves over is serialisation. Where ranks were left
+    out (`parted`), transfer holds waits for them, and says neither.
     """
     owner = np.repeat(np.arange(len(phases.pieces)), np.diff(phases.pieces.begins))
     useful = np.bincount(owner, phases.of(*USEFUL_KINDS)).astype(np.int64)
     most = int(useful.max(initial=0))
     if most == 0:
         return {}
+    shares = {
+        "load_balance": int(useful.sum()) / ranks / most,
+        "communication_efficiency": most / job,
+    }
+    if parted:
+        return shares
     transfer = phases.of("transfer")
     everywhere = phases.by_step(transfer > 0) == ranks
     moved = phases.least(transfer, transfer > 0)[everywhere]
     ideal = max(job - int(moved.sum()), most)
-    return {
-        "load_balance": int(useful.sum()) / ranks / most,
-        "communication_efficiency": most / job,
+    return shares | {
         "serialisation_efficiency": most / ideal,
         "transfer_efficiency": ideal / job,
     }

@@ -132,6 +132,24 @@ class Pieces:
     spent: Ints  # nanoseconds, [step window, category]
     hidden: Ints  # nanoseconds of communication under own work, by step window
 
+    def without(self, gaps: Ints) -> Pieces:
+        """Return them with some windows as time of the ones before in which nothing was recorded."""
+        if not len(gaps):
+            return self
+        kept = np.ones(len(self.hidden), np.bool_)
+        kept[gaps] = False
+        window = np.cumsum(kept, dtype=np.int32) - 1
+        spent, inside = self.spent[kept], kept[self.step]
+        spent[window[gaps], UNKNOWN] += self.spent[gaps].sum(axis=1)
+        return Pieces(
+            bounds=self.bounds,
+            step=window[self.step],
+            category=np.where(inside, self.category, np.int8(UNKNOWN)),
+            name=np.where(inside, self.name, np.int32(NOTHING)),
+            spent=spent,
+            hidden=self.hidden[kept],
+        )
+
 
 def partition(spans: Spans, around: Surroundings, windows: Ints) -> Pieces:
     """Cut the time from ``windows[0]`` to ``windows[-1]``; `windows` are the bounds of the steps."""

@@ -48,7 +48,7 @@ from tracelens.distil.outline import in_flight_tracks, outlined
 from tracelens.parallel import mapped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Executor
 
     from tracelens.arrays import Array, Flags, Floats, Indices, Ints
@@ -97,8 +97,8 @@ class Phases:
     `pieces` are the touching pieces themselves. `spent` sums them up, [step window, category] in the
     order of `CATEGORIES`, and `hidden_ns` is what communication was in flight under own work, [step
     window], both in nanoseconds; the windows are the rows of `pieces.steps`. `updates` tells of updates
-    of weights, and `amounts` how much work each rank had in each step, where that was recorded
-    (`AMOUNT_COLUMNS`).
+    of weights, `amounts` how much work each rank had in each step, where that was recorded
+    (`AMOUNT_COLUMNS`), and `spans` how many each process has, of those that were accounted for.
     """
 
     pieces: Segments
@@ -106,6 +106,7 @@ class Phases:
     hidden_ns: Ints
     updates: WeightUpdates
     amounts: pl.DataFrame
+    spans: Mapping[int, int]
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -216,18 +217,21 @@ class Accounted:
     hidden: Ints
     updates: Updates
     amounts: dict[str, tuple[Array, Array]]  # by name: step, how much work it had
+    spans: int
 
 
 @dataclass(frozen=True)
 class _Task:
     """What accounts for one worker's time: its events, and what is known of the other ranks'.
 
-    `windows` are the bounds of its steps; of every `every`-th step updates are followed.
+    `windows` are the bounds of its steps, of which `gaps` are none: there steps were left out as asked.
+    Of every `every`-th step updates are followed.
     """
 
     process: int
     source: Source
     windows: Ints
+    gaps: Ints
     wait: Intervals
     queue: Intervals
     training: int | None
@@ -247,12 +251,13 @@ def _tasks(trace: Trace, steps: pl.DataFrame, words: tuple[str, ...]) -> Iterato
     training = dict(trace.workers.select("process", "training_thread").drop_nulls().iter_rows())
     queues = thread_activity.server_queues(trace).partition_by("process", as_dict=True)
     tracks, every = in_flight_tracks(trace), followed(trace)
-    for process, windows in _windows(steps):
+    for process, windows, gaps in _windows(steps):
         queue = queues.get((process,))
         yield _Task(
             process=process,
             source=trace.source.only(process),
             windows=windows,
+            gaps=gaps,
             wait=collective_waits(trace.calls, process),
             queue=_NO_INTERVALS
             if queue is None
@@ -276,7 +281,7 @@ def account(task: _Task) -> Accounted:
         cause=activity.idle_causes(),
         device=device,
     )
-    found = partition(activity.thread_spans(device), around, task.windows)
+    found = partition(activity.thread_spans(device), around, task.windows).without(task.gaps)
     numbers = {word: number for number, word in enumerate(task.words)}
     known = columns.word("name").known
     names = np.array([*(numbers.get(word, NOTHING) for word in known), NOTHING], np.int32)
@@ -291,6 +296,7 @@ def account(task: _Task) -> Accounted:
             task.every,
         ),
         _amounts(columns),
+        int(np.count_nonzero(columns.is_span)),
     )
 
 
@@ -313,12 +319,15 @@ def _amounts(columns: Columns) -> dict[str, tuple[Array, Array]]:
     return found
 
 
-def _windows(steps: pl.DataFrame) -> Iterator[tuple[int, Ints]]:
-    """Yield each process and the bounds of its steps."""
+def _windows(steps: pl.DataFrame) -> Iterator[tuple[int, Ints, Ints]]:
+    """Yield each process, the bounds of its steps, and which of the windows between them are gaps."""
     process, start, end = (steps[name].to_numpy() for name in ("process", "start_ns", "end_ns"))
     known, first = np.unique(process, return_index=True)
     for one, begin, after in zip(known, first, np.append(first, len(process))[1:], strict=True):
-        yield int(one), np.append(start[begin:after], end[after - 1])
+        bounds, ends = np.append(start[begin:after], end[after - 1]), end[begin : after - 1]
+        apart = np.flatnonzero(ends < bounds[1:-1])
+        gaps = apart + 1 + np.arange(len(apart))
+        yield int(one), np.insert(bounds, apart + 1, ends[apart]), gaps
 
 
 def _gathered(
@@ -334,8 +343,8 @@ def _gathered(
             spent = spent.astype(np.int64)
         spent[begins[-2] : begins[-1]] = one.spent
         pieces.append(one.pieces)
-        done.append((one.hidden, one.updates, one.amounts))
-    hidden, updates, amounts = zip(*done, strict=True) if done else ((), (), ())
+        done.append((one.hidden, one.updates, one.amounts, one.spans))
+    hidden, updates, amounts, spans = zip(*done, strict=True) if done else ((), (), (), ())
     segments = Segments(pieces, tuple(begins), of_step, words)
     owners = of_step[begins[:-1]].select("process", "rank").rows()
     left_out = after_steps(steps).to_numpy()
@@ -346,6 +355,7 @@ def _gathered(
         hidden_ns=np.concatenate([np.zeros(0, np.int64), *hidden]),
         updates=WeightUpdates.of(owners, updates),
         amounts=_amount_table([rank for _, rank in owners], amounts),
+        spans={process: count for (process, _), count in zip(owners, spans, strict=True)},
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tracelens.align import collectives, devices, steps
+from tracelens.align import collectives, devices, selection, steps
 from tracelens.align.clocks import common
 
 if TYPE_CHECKING:
@@ -19,4 +19,5 @@ DEFAULT_TRANSFORMS: Final[tuple[Callable[[Trace], Trace], ...]] = (
     common.align,
     steps.divide,
     collectives.match,
+    selection.within,
 )

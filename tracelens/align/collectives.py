@@ -179,7 +179,8 @@ def _matched(
     first = grid.seq[apart | unequal].min(initial=FOREVER)
     lost = grid.seq >= grid.seq[apart].min(initial=FOREVER)
     known = ~lost & ~unequal
-    timed = _timed(grid, trace)
+    # Who came last is not known where ranks were left out, or clocks are not tied to each other.
+    timed = _timed(grid, trace) if grid.uid not in trace.parted else np.False_
     complete = known & (absent == NULL) & timed
     latest_rank = np.where(timed, grid.ranks[latest], NULL)
     last_rank = np.where(known, np.where(absent != NULL, absent, latest_rank), NULL)
@@ -224,7 +225,7 @@ def _absent(
     return found
 
 
-def _timed(grid: CallGrid, trace: Trace) -> Flags | bool:
+def _timed(grid: CallGrid, trace: Trace) -> Flags | np.bool_ | bool:
     """Return whether the ranks' clocks are tied to each other."""
     unaligned = trace.alignment.unaligned
     if not unaligned:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from tracelens.accounting import efficiency, phases
 from tracelens.analyses import critical_path, imbalance, integrity, membership, stalls
 from tracelens.analyses.collectives import arrivals, communication, links
@@ -17,6 +19,7 @@ from tracelens.analyses.servers import asynchrony
 from tracelens.analyses.stragglers import verdicts
 from tracelens.distil.outline import outlined
 from tracelens.memory import give_back
+from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import Finding, suppressed
 from tracelens.model.result import Report, Result, Summary
 from tracelens.model.trace import Note
@@ -106,10 +109,12 @@ def analyze(
     for done, analysis in enumerate(ANALYSES, 1):
         results[analysis.name] = analysis.run(trace, parts)
         on_progress(_OF_PHASES + (100 - _OF_PHASES) * done // len(ANALYSES), 100)
-    findings = ranked(finding for result in results.values() for finding in result.findings)
+    found = (finding for result in results.values() for finding in result.findings)
+    parted = trace.choice.ranks is not None
+    findings = ranked(f for f in found if not (parted and KINDS[f.kind].needs_all_ranks))
     spent = efficiency.measure(trace, parts)
     return Report(
-        summary=_summary(trace),
+        summary=_summary(trace, parts),
         clock=trace.alignment,
         efficiency=efficiency.with_slow_hosts(spent, findings) if spent else None,
         findings=findings,
@@ -145,8 +150,17 @@ def _unjudged(results: Mapping[str, Result]) -> tuple[Note, ...]:
     return (Note(file="", sentence=statement, kind="unjudged"),) if statement else ()
 
 
-def _summary(trace: Trace) -> Summary:
-    spans = sum(found.spans for found in outlined(trace).values())
+def _spans(trace: Trace, process: int) -> int:
+    """Count the spans of a process that are here."""
+    if trace.choice.steps is None and trace.choice.time is None:
+        return outlined(trace)[process].spans
+    return int(np.count_nonzero(trace.source.columns(process, ("type",)).is_span))
+
+
+def _summary(trace: Trace, parts: Phases) -> Summary:
+    spans = sum(
+        parts.spans[p] if p in parts.spans else _spans(trace, p) for p in trace.source.parts
+    )
     shards = trace.shards.height
     return Summary(
         ranks_expected=max(trace.expected_ranks - shards, trace.workers.height),
@@ -155,4 +169,5 @@ def _summary(trace: Trace) -> Summary:
         steps=trace.steps["step"].n_unique(),
         spans=spans,
         dropped=trace.dropped,
+        selected=None if trace.choice.is_all else trace.choice.texts,
     )

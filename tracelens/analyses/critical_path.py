@@ -19,13 +19,15 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.accounting.partition import CATEGORIES
-from tracelens.accounting.phases import job_ns
-from tracelens.accounting.pieces import categories
+from tracelens.accounting.partition import CATEGORIES, UNKNOWN
+from tracelens.accounting.phases import after_steps, job_ns
+from tracelens.accounting.pieces import categories, covered_before
 from tracelens.model.calls import NEVER
 from tracelens.replay import slack
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tracelens.accounting.phases import Phases
     from tracelens.accounting.pieces import Segments, WorkerPieces
     from tracelens.arrays import Array, Int32s, Ints
@@ -87,15 +89,17 @@ class CriticalPath:
 
 
 def run(trace: Trace, phases: Phases) -> CriticalPath:
-    """Walk the path and measure what ranks can spare."""
-    path = walk_path(Lanes(trace, phases))
+    """Walk the path and measure what ranks can spare; neither is known where ranks were left out."""
+    parted = bool(trace.parted)
+    path = pl.DataFrame(schema=PATH_COLUMNS) if parted else walk_path(Lanes(trace, phases))
     pieces = _on_path(path, phases.pieces)
     along = path_segments(pieces, phases.pieces)
     lasted = pl.col("end_ns") - pl.col("start_ns")
+    none_known = pl.DataFrame(schema=slack.SLACK_COLUMNS)
     return CriticalPath(
         path=path,
         shares=_shares(path, pieces, phases.pieces, trace),
-        slack=slack.measure_slack(trace),
+        slack=none_known if parted else slack.measure_slack(trace),
         cells=path_cells(along),
         longest=along.top_k(MOST_SEGMENTS, by=lasted).sort(lasted, descending=True),
         stretches=path_stretches(path),
@@ -103,15 +107,18 @@ def run(trace: Trace, phases: Phases) -> CriticalPath:
 
 
 def _shares(path: pl.DataFrame, on_path: _OnPath, pieces: Segments, trace: Trace) -> pl.DataFrame:
-    """Add the path up by rank and category."""
+    """Add the path up by rank and category, without the time of steps that were left out as asked."""
     ranks, job = dict(trace.workers.select("process", "rank").iter_rows()), job_ns(trace)
     worker = np.searchsorted(pieces.begins, on_path.row, side="right") - 1
     cells = worker * len(CATEGORIES) + on_path.category
-    total = np.bincount(cells, on_path.end_ns - on_path.start_ns).astype(np.int64)
+    lasted, size = on_path.end_ns - on_path.start_ns, len(pieces) * len(CATEGORIES)
+    total = np.bincount(cells, lasted, minlength=size).astype(np.int64)
+    total = total.reshape(len(pieces), len(CATEGORIES))
+    for process, ns in _left_out(trace.steps, path):
+        total[pieces.processes.index(process), UNKNOWN] -= ns
     rows = [
-        (ranks.get(pieces.processes[worker]), CATEGORIES[code], int(total[cell]), 0.0)
-        for cell in np.flatnonzero(total).tolist()
-        for worker, code in [divmod(cell, len(CATEGORIES))]
+        (ranks.get(pieces.processes[place]), CATEGORIES[code], int(total[place, code]), 0.0)
+        for place, code in np.argwhere(total).tolist()
     ]
     outside = job - sum(ns for _, _, ns, _ in rows)
     if outside > 0 and not path.is_empty():
@@ -121,6 +128,19 @@ def _shares(path: pl.DataFrame, on_path: _OnPath, pieces: Segments, trace: Trace
     return table.with_columns(share=share).sort(
         "ns", "rank", "category", descending=[True, False, False]
     )
+
+
+def _left_out(steps: pl.DataFrame, path: pl.DataFrame) -> Iterator[tuple[int, int]]:
+    """Yield how much of each process's part of the path is between steps that were kept."""
+    lasting = steps.with_columns(apart=after_steps(steps)).filter(pl.col("apart") > 0)
+    for (process,), gaps in lasting.partition_by("process", as_dict=True).items():
+        begins = gaps["end_ns"].to_numpy()
+        mine = path.filter(process=process)
+        until, since = (
+            covered_before(begins, begins + gaps["apart"].to_numpy(), mine[name].to_numpy())
+            for name in ("end_ns", "start_ns")
+        )
+        yield process, round(float((until - since).sum()))
 
 
 WAIT: Final = CATEGORIES.index("wait")

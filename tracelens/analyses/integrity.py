@@ -40,7 +40,7 @@ def run(trace: Trace, _phases: Phases) -> Integrity:
     """Look for what is not there."""
     spans = _open_spans(trace)
     findings = [
-        *_broken_off(trace, spans),
+        *([] if trace.cut_short else _broken_off(trace, spans)),
         *_damaged(trace),
         *_missing(trace),
         *_dropped(trace),
@@ -115,6 +115,8 @@ def _broken_off(trace: Trace, open_spans: pl.DataFrame) -> list[Finding]:
     after = [waiting.clause() for waiting in missed]
     if others.height:
         after.append(_listed([_name(o) for o in others.iter_rows(named=True)]))
+    if trace.choice.ranks is not None:
+        after.append("ranks that were left out may have ended before it")
     return [
         Finding.of(
             "truncated_trace",
@@ -196,7 +198,8 @@ def _missing(trace: Trace) -> list[Finding]:
     known: set[int] = set()
     if trace.shards.is_empty():  # else communicators number servers and workers together
         known = {*trace.communicators["ranks"].explode().drop_nulls()}
-    absent = sorted({*range(expected), *known} - {*trace.workers["rank"]})
+    asked = filter(trace.choice.has_rank, {*range(expected), *known})
+    absent = sorted({*asked} - {*trace.workers["rank"]})
     if not absent:
         return []
     listed = ", ".join(map(str, absent[:8])) + (" and more" if len(absent) > 8 else "")

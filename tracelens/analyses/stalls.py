@@ -175,7 +175,7 @@ def pause_findings(own: ComputeTime, job_ns: int) -> list[Finding]:
         return []
     paused = np.nan_to_num(own.own[own.phases.index("gc")], nan=0.0)
     by_rank = paused.sum(axis=0)
-    cost = price(own.total, paused, own.wait, job_ns)
+    cost = price(own.total, paused, own.wait, job_ns, waits_known=not own.parted)
     hit = np.flatnonzero(paused.any(axis=1))
     length = float(paused[paused > 0].mean()) if hit.size else 0.0
     plain = len(hit) >= OFTEN_PAUSED * len(own.steps) and length >= LONG_PAUSE * own.step_ns

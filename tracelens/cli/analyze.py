@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Final
 from tracelens.cli.opening import (
     add_executor,
     add_memory,
+    add_part,
     add_trace,
+    choice_of,
     import_numpy,
     matched,
     memory_of,
@@ -26,6 +28,8 @@ EXAMPLES: Final = """\
   tracelens analyze traces/today
   tracelens analyze traces/today --format json > report.json
   tracelens analyze traces/today --html report.html    # one file with charts, works offline
+  tracelens analyze traces/today --ranks 0-7,12 --steps 200-260    # reads only what that needs
+  tracelens analyze traces/today --time 10s-70s    # from the run's begin: the steps in that time
   tracelens analyze /nodes/*/today    # folders of one run, such as of node-local disks
   tracelens analyze s3://bucket/run   # or https://host/events.parquet (docs/remote.md)
   tracelens analyze events.parquet
@@ -36,6 +40,7 @@ EXAMPLES: Final = """\
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `analyze`."""
     add_trace(parser, also="several folders of one run, or a pattern of them", nargs="+")
+    add_part(parser, time="the steps that reach into it")
     add_executor(parser)
     add_memory(parser)
     parser.add_argument(
@@ -54,18 +59,18 @@ def run(arguments: argparse.Namespace) -> int:
     from tracelens.parallel import opened
     from tracelens.reports import report_format
 
-    places = matched(arguments.trace)
+    places, choice = matched(arguments.trace), choice_of(arguments)
     again = arguments.again or arguments.html or arguments.map or arguments.one_clock
-    report = None if again or len(places) > 1 else kept_report.find(places[0])
+    report = None if again or len(places) > 1 else kept_report.find(places[0], choice)
     if report is None:
         with opened(arguments.executor) as executor:
-            trace = open_joined(arguments, places, executor)
+            trace = open_joined(arguments, places, executor, choice)
             from tracelens.analyses import analyze
 
             with progress("analyzing") as on_progress:
                 report = analyze(trace, on_progress, executor, memory_of(arguments))
         if len(places) == 1:
-            kept_report.keep(places[0], report)
+            kept_report.keep(places[0], report, choice)
     sys.stdout.write(report_format(arguments.format).render(report).rstrip("\n") + "\n")
     if arguments.html:
         from tracelens_dashboard.export import report as page

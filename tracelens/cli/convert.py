@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tracelens.cli.opening import add_memory, add_trace, matched, open_joined, progress
-from tracelens.errors import InvalidArgument
-from tracelens.schema.vocabulary import MOST_RANKS
+from tracelens.cli.opening import (
+    add_memory,
+    add_part,
+    add_trace,
+    choice_of,
+    matched,
+    open_joined,
+    progress,
+)
 
 if TYPE_CHECKING:
     import argparse
 
-    from tracelens.exports.content import Choice, Content, Saved
+    from tracelens.exports.content import Content, Saved
     from tracelens.exports.down_sampling import Flagged
     from tracelens.model.trace import Trace
 
@@ -29,9 +34,6 @@ EXAMPLES: Final = """\
   tracelens convert traces/host0 traces/host1 --to native --out traces/whole
 """
 FORMATS: Final = ("native", "parquet", "perfetto", "csv")
-_PART: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
-_TIME: Final = re.compile(r"(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)")
-_MOST_STEPS: Final = 2**31
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -42,11 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="PATH", help="default: RUN.parquet and the like"
     )
-    parser.add_argument("--ranks", help="worker ranks, such as 0-3,41 (default: all, and shards)")
-    parser.add_argument("--steps", help="steps, such as 200-260 (default: all)")
-    parser.add_argument(
-        "--time", metavar="FROM-TO", help="seconds from the run's begin, such as 12.5-20"
-    )
+    add_part(parser, time="what reaches into it")
     parser.add_argument(
         "--keep",
         choices=("flagged",),
@@ -62,15 +60,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Open, choose, write, and report what was written."""
+    choice = choice_of(arguments)
     from tracelens.exports import EXPORTS
     from tracelens.exports.content import of_trace
+    from tracelens.model.choice import Choice
 
-    _checked(arguments)
     sources = matched(arguments.trace)
-    trace = open_joined(arguments, sources)
+    # What findings name is that of the whole run.
+    read = Choice() if arguments.keep else Choice(ranks=choice.ranks)
+    trace = open_joined(arguments, sources, choice=read)
     content = of_trace(
         trace,
-        _choice(arguments, trace),
+        choice,
         kept=_flagged(trace) if arguments.keep else None,
         anonymous=arguments.anonymize,
         sources=sources,
@@ -80,39 +81,6 @@ def run(arguments: argparse.Namespace) -> int:
     saved = export.save(content, place)
     sys.stdout.write(_report(content, saved, place, export.OPEN_WITH))
     return 0
-
-
-def _checked(arguments: argparse.Namespace) -> None:
-    """Refuse options that mean nothing before the run is read."""
-    for option in ("ranks", "steps", "time"):
-        text = getattr(arguments, option)
-        if text is not None:
-            _seconds(text) if option == "time" else _ranges(text, f"--{option}")
-
-
-def _choice(arguments: argparse.Namespace, trace: Trace) -> Choice:
-    from tracelens.exports.content import Choice, begin_of
-    from tracelens.model.fmt import series
-
-    window = None
-    if arguments.time:
-        begin, (first, last) = begin_of(trace), _seconds(arguments.time)
-        window = (begin + round(first * 1e9), begin + round(last * 1e9))
-    asked = [
-        f"{name} {text}{unit}"
-        for name, text, unit in (
-            ("ranks", arguments.ranks, ""),
-            ("steps", arguments.steps, ""),
-            ("times", arguments.time, " s"),
-        )
-        if text
-    ]
-    return Choice(
-        ranks=_ranges(arguments.ranks, "--ranks") if arguments.ranks else None,
-        steps=_ranges(arguments.steps, "--steps") if arguments.steps else None,
-        window=window,
-        asked=series(asked) if asked else "",
-    )
 
 
 def _flagged(trace: Trace) -> Flagged:
@@ -135,27 +103,3 @@ def _report(content: Content, saved: Saved, place: Path, open_with: str) -> str:
     name = shown_name(place)
     lines += [*saved.notes, f"wrote {name}: {count(saved.events, 'event')}, {size(saved.nbytes)}"]
     return "\n".join([*lines, f"open it with {open_with.format(place=name)}"]) + "\n"
-
-
-def _ranges(text: str, option: str) -> tuple[tuple[int, int], ...]:
-    """Read ``0-3,41``."""
-    most = MOST_RANKS if option == "--ranks" else _MOST_STEPS
-    found = []
-    for part in text.split(","):
-        match = _PART.fullmatch(part.strip())
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if not first <= last < most:
-            raise InvalidArgument(f"{option} {text}: expected numbers such as 3, 0-7 or 0-3,41.")
-        found.append((first, last))
-    return tuple(sorted(found))
-
-
-def _seconds(text: str) -> tuple[float, float]:
-    """Read ``12.5-20``."""
-    match = _TIME.fullmatch(text.strip())
-    first, last = (float(match[1]), float(match[2])) if match else (1.0, 0.0)
-    if not first < last < 1e9:
-        raise InvalidArgument(
-            f"--time {text}: expected seconds from the run's begin, such as 12.5-20, the earlier first."
-        )
-    return first, last

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Executor
 
+    from tracelens.model.choice import Choice
     from tracelens.model.trace import Trace
     from tracelens.readers.base import Progress as OnProgress
     from tracelens.remote.address import Place
@@ -103,6 +104,23 @@ def memory_of(arguments: argparse.Namespace) -> int:
         raise InvalidArgument(f"--memory: {error}.") from error
 
 
+def add_part(parser: argparse.ArgumentParser, *, time: str) -> None:
+    """Add the options that choose a part of a run; `time` says what of a time is taken."""
+    part = parser.add_argument_group("a part of the run")
+    part.add_argument("--ranks", help="worker ranks, such as 0-7,12; parameter servers stay")
+    part.add_argument("--steps", help="steps, such as 200-260, or 200- (to the end)")
+    part.add_argument(
+        "--time", metavar="FROM-TO", help=f"time from the run's begin, such as 10s-70s: {time}"
+    )
+
+
+def choice_of(arguments: argparse.Namespace) -> Choice:
+    """Return what `add_part` asked for."""
+    from tracelens.model.choice import Choice
+
+    return Choice.parse(arguments.ranks, arguments.steps, arguments.time)
+
+
 def open_trace(arguments: argparse.Namespace, executor: Executor | None = None) -> Trace:
     """Open what `add_trace` asked for, showing progress."""
     path = local(arguments.trace)
@@ -171,12 +189,16 @@ def matched(paths: Sequence[Place]) -> list[Path]:
 
 
 def open_joined(
-    arguments: argparse.Namespace, paths: Sequence[Path], executor: Executor | None = None
+    arguments: argparse.Namespace,
+    paths: Sequence[Path],
+    executor: Executor | None = None,
+    choice: Choice | None = None,
 ) -> Trace:
     """Open several folders of one run, showing progress; tables as `add_trace` says how."""
     import_numpy()
     keep_room()
     from tracelens.load import open_joined as open_all
+    from tracelens.model.choice import EVERYTHING
 
     with progress("reading", then="aligning clocks, matching collectives") as on_progress:
         return open_all(
@@ -186,6 +208,7 @@ def open_joined(
             one_clock=arguments.one_clock,
             executor=executor,
             memory=memory_of(arguments),
+            choice=choice or EVERYTHING,
         )
 
 

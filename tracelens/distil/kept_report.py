@@ -1,7 +1,8 @@
 """A report kept beside its trace, so that asking a second time costs next to nothing.
 
-It is found only if the trace is as it was, and if it was made by this very code: what one version says
-is never shown by another. It stands where an index of the trace would stand, or does (`index.py`).
+It is found only if the trace is as it was, if it was made by this very code, and if it is of the same
+part of the run: what one version says is never shown by another, nor the report of a part for that of
+the run. It stands where an index of the trace would stand, or does (`index.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from tracelens.distil import places
+from tracelens.model.choice import EVERYTHING
 from tracelens.model.findings import Finding
 from tracelens.model.notes import Note
 from tracelens.model.result import Efficiency, Report, Share, Summary
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from tracelens.model.choice import Choice
     from tracelens.model.result import Result
 
 __all__ = ["find", "keep", "load_report", "save_report"]
@@ -38,6 +41,7 @@ __all__ = ["find", "keep", "load_report", "save_report"]
 _PREFIX: Final = "report-"
 _REPORT: Final = "report.json"
 _SUFFIX: Final = ".arrow"
+MOST_PARTS: Final = 8  # reports of parts of a run
 
 
 @dataclass(frozen=True)
@@ -48,11 +52,17 @@ class KeptTables:
     findings: tuple[Finding, ...] = field(default=())
 
 
-def find(trace: Path) -> Report | None:
-    """Return the report of a trace as it is now; None if none is kept, or none that is whole."""
-    name = _name(trace)
-    if name is None:
+def find(trace: Path, choice: Choice = EVERYTHING) -> Report | None:
+    """Return the report of a trace as it is now; None if none is kept, or none that is whole.
+
+    Args:
+        trace: The trace folder.
+        choice: Of which part of it, as it was asked for.
+    """
+    state = _state(trace)
+    if state is None:
         return None
+    name = _name(state, choice)
     for place in places.index_places(trace):
         folder = place / name
         if is_ours(place) and folder.is_dir() and not folder.is_symlink():
@@ -61,15 +71,29 @@ def find(trace: Path) -> Report | None:
     return None
 
 
-def keep(trace: Path, report: Report) -> None:
-    """Keep a report, in place of older ones; does nothing where nothing can be kept."""
-    name = _name(trace)
-    if name is None:
+def keep(trace: Path, report: Report, choice: Choice = EVERYTHING) -> None:
+    """Keep a report, in place of those of another state; does nothing where nothing can be kept.
+
+    Of parts of a run only the latest few are kept.
+    """
+    state = _state(trace)
+    if state is None:
         return
     for place in places.index_places(trace):
         with suppress(OSError), places.alone(place):
-            _write(place / name, report)
+            _write(place / _name(state, choice), report)
+            _clear(place, state)
             return
+
+
+def _clear(place: Path, state: str) -> None:
+    """Remove reports of other states, and of parts but the latest few."""
+    kept = [folder for folder in place.glob(f"{_PREFIX}*") if folder.name != state]
+    parts = [folder for folder in kept if folder.name.startswith(f"{state}-")]
+    latest = sorted(parts, key=lambda folder: folder.stat().st_mtime_ns)[-MOST_PARTS:]
+    for folder in kept:
+        if folder not in latest:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _read(folder: Path) -> Report:
@@ -87,17 +111,23 @@ def _write(folder: Path, report: Report) -> None:
         for number, (name, table) in enumerate(report.tables.items()):
             table.write_ipc(draft / f"{number:02}-{name}{_SUFFIX}")
         save_report(report, draft / _REPORT)
-        for older in folder.parent.glob(f"{_PREFIX}*"):
-            shutil.rmtree(older, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         draft.rename(folder)
     except OSError:
         shutil.rmtree(draft, ignore_errors=True)
         raise
 
 
-def _name(trace: Path) -> str | None:
+def _state(trace: Path) -> str | None:
+    """Name the report of the whole trace as it is now; None where none can be kept."""
     made_of = places.fingerprint(trace)
     return None if made_of is None else f"{_PREFIX}{made_of}-{_code()}"
+
+
+def _name(state: str, choice: Choice) -> str:
+    if choice.is_all:
+        return state
+    return f"{state}-{sha256(repr(choice.texts).encode()).hexdigest()[:12]}"
 
 
 @cache
@@ -116,7 +146,10 @@ def _code() -> str:
 
 def save_report(report: Report, file: Path) -> None:
     """Write a report; numbers that JSON lacks are written as Python reads them."""
-    file.write_text(json.dumps(asdict(replace(report, results={})), default=_plain))
+    row = asdict(replace(report, results={}))
+    if report.summary.selected is None:  # an index is of a whole run, and holds what it always did
+        del row["summary"]["selected"]
+    file.write_text(json.dumps(row, default=_plain))
 
 
 def load_report(file: Path, results: Mapping[str, Result] | None = None) -> Report:

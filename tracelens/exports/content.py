@@ -5,15 +5,17 @@ Formats ask for one process at a time, so that no more than that is held, howeve
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from tracelens.align.selection import check_ranks, cut
 from tracelens.errors import InvalidArgument
 from tracelens.exports.anonymous import Replacements, texts_of
 from tracelens.exports.down_sampling import Part, sum_up
+from tracelens.model.choice import EVERYTHING
 from tracelens.model.fmt import shown_name
 
 if TYPE_CHECKING:
@@ -21,27 +23,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tracelens.exports.down_sampling import Flagged
+    from tracelens.model.choice import Choice
     from tracelens.model.trace import Trace
 
-__all__ = ["ANONYMOUS", "Choice", "Content", "Saved", "begin_of", "of_trace"]
-
-Ranges = tuple[tuple[int, int], ...]  # first and last numbers, inclusive
+__all__ = ["ANONYMOUS", "Content", "Saved", "of_trace"]
 
 ANONYMOUS: Final = "run"
 _ORDER: Final = ("rank", "incarnation", "pid", "process")
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Which part of a run: worker ranks, steps, and a window [start, end) in ns; null for all.
-
-    `asked` names them in words, for notes.
-    """
-
-    ranks: Ranges | None = None
-    steps: Ranges | None = None
-    window: tuple[int, int] | None = None
-    asked: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,13 +47,14 @@ class Saved:
 class Content:
     """A part of a run; `names` replaces names, `kept` says what is not summed up; null for neither.
 
-    `processes` are as in `Trace.processes`, workers first and by rank, with names replaced. `sources`
-    are the runs' paths, for what only their files know.
+    The events and samples of `trace` are those of the choice, its tables those of the run. `processes`
+    are as in `Trace.processes`, workers first and by rank, with names replaced. `sources` are the runs'
+    paths, for what only their files know.
     """
 
     trace: Trace
     name: str
-    choice: Choice = field(default_factory=Choice)
+    choice: Choice = EVERYTHING
     kept: Flagged | None = None
     names: Replacements | None = None
     sources: tuple[Path, ...] = ()
@@ -74,9 +63,8 @@ class Content:
     def processes(self) -> pl.DataFrame:
         """The chosen processes; those on the common clock have the domain of its host."""
         table = self.trace.processes
-        if self.choice.ranks is not None:
-            chosen = (pl.col("role") == "worker") & _within("rank", self.choice.ranks)
-            table = table.filter(chosen)
+        others = [rank for rank in table["rank"].unique() if not self.choice.has_rank(rank)]
+        table = table.filter((pl.col("role") == "ps") | ~pl.col("rank").is_in(others))
         hosts = self.trace.alignment.hosts
         tied = [host.clock_domain for host in hosts if host.uncertainty_ns is not None]
         common = dict.fromkeys(tied, next(iter(tied), ""))
@@ -90,34 +78,15 @@ class Content:
             _renamed(table["clock_domain"], self.names.clock),
         )
 
-    @cached_property
-    def window(self) -> tuple[int, int]:
-        """The time of the chosen steps within the chosen window, ns; very long if all is chosen.
-
-        Raises:
-            InvalidArgument: the run has none of the chosen steps.
-        """
-        begin, end = self.choice.window or (-(1 << 62), 1 << 62)
-        if self.choice.steps is None:
-            return begin, end
-        steps = self.trace.steps
-        inside = steps.filter(_within("step", self.choice.steps))
-        if inside.is_empty():
-            raise _without_steps(self.choice.steps, steps["step"].unique().sort().to_list())
-        first, last = inside.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
-        return max(begin, first), min(end, last)
-
     def part(self, process: int) -> Part:
         """Return the chosen events of one process."""
-        events = self._chosen(_events_of(self.trace, process))
+        events = _events_of(self.trace, process)
         part = self._summed(process, events) if self.kept is not None else Part(events)
         return part if self.names is None else part._replace(events=self.names.events(part.events))
 
     def samples(self, process: int) -> pl.DataFrame:
-        """Return the samples of one process's stacks that touch the window."""
-        begin, end = self.window
-        touching = (pl.col("start_ns") < end) & (pl.col("end_ns") > begin)
-        samples = self.trace.samples.filter(pl.col("process") == process).filter(touching)
+        """Return the chosen samples of one process's stacks."""
+        samples = self.trace.samples.filter(pl.col("process") == process)
         return samples if self.names is None else self.names.samples(samples)
 
     def text(self, text: str) -> str:
@@ -143,14 +112,6 @@ class Content:
             f"Nothing is selected: {asked} hold no event that this format has; see what there is with "
             "'tracelens info'."
         )
-
-    def _chosen(self, events: pl.DataFrame) -> pl.DataFrame:
-        begin, end = self.window
-        start, until = pl.col("start_ns"), pl.col("end_ns")
-        touching = (start < end) & (until.is_null() | (until > begin) | (start >= begin))
-        if self.choice.steps is not None:
-            touching &= (pl.col("step") < 0) | _within("step", self.choice.steps)
-        return events.filter(touching)
 
     def _summed(self, process: int, events: pl.DataFrame) -> Part:
         assert self.kept is not None
@@ -178,30 +139,19 @@ def of_trace(
     """Choose a part of a run; with `anonymous`, all names are looked through once.
 
     Raises:
-        InvalidArgument: no process is chosen.
+        InvalidArgument: the run has none of the ranks or steps.
     """
+    choice = choice or EVERYTHING
+    check_ranks(choice, trace.workers["rank"])
     paths = tuple(sources) or ((trace.path,) if trace.path else ())
-    content = Content(
-        trace=trace,
+    return Content(
+        trace=cut(trace, choice),
         name=ANONYMOUS if anonymous or not paths else shown_name(paths[0].resolve().name),
-        choice=choice or Choice(),
+        choice=choice,
         kept=kept,
         names=_replacements(trace) if anonymous else None,
         sources=paths,
     )
-    if content.processes.is_empty():
-        raise InvalidArgument(
-            f"{content.choice.asked}: none of them is a worker of this run; 'tracelens info' lists them."
-        )
-    return content
-
-
-def begin_of(trace: Trace) -> int:
-    """Where time begins: with the first step, as on every page; without one, with the first event."""
-    starts = (trace.steps["start_ns"], trace.processes["first_ns"])
-    found = (times.min() for times in starts if times.count())
-    first = next(found, 0)
-    return first if isinstance(first, int) else 0
 
 
 def _events_of(trace: Trace, process: int) -> pl.DataFrame:
@@ -219,19 +169,8 @@ def _replacements(trace: Trace) -> Replacements:
     return Replacements(hosts, texts_of(trace, names))
 
 
-def _without_steps(asked: Ranges, there: list[int]) -> InvalidArgument:
-    present = f"it has steps {there[0]} to {there[-1]}" if there else "it has none"
-    return InvalidArgument(
-        f"--steps: this run has no step from {asked[0][0]} to {asked[-1][1]}; {present}."
-    )
-
-
 def _renamed(column: pl.Series, rename: object) -> pl.Series:
     assert callable(rename)
     return pl.Series(
         column.name, [None if word is None else rename(word) for word in column], pl.String
     )
-
-
-def _within(column: str, ranges: Ranges) -> pl.Expr:
-    return pl.any_horizontal(pl.lit(value=False), *(pl.col(column).is_between(*r) for r in ranges))

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from tracelens.exports.content import Saved, begin_of
+from tracelens.align.selection import begin_of
+from tracelens.exports.content import Saved
 from tracelens.exports.output import new_file, size_of
 from tracelens.exports.selection import Owner, Selection, Size
 from tracelens.schema.vocabulary import FACTS

@@ -52,11 +52,12 @@ def explained(trace: Trace, progress: Progress = without_progress) -> Run:
 
     with progress("analyzing") as on_progress:
         report = analyze(trace, on_progress)
-    if trace.path:
-        kept_report.keep(trace.path, report)
+    place = trace.path if trace.choice.is_all else None  # a part is not what lies there
+    if place:
+        kept_report.keep(place, report)
     run, parts = outlined(trace, report)
     with progress("indexing") as on_progress:
-        folder = index.write(trace.path, run, parts, on_progress) if trace.path else None
+        folder = index.write(place, run, parts, on_progress) if place else None
         kept = index.load(folder) if folder else None
         return kept or with_pyramid(Run.of(trace, report))
 

@@ -260,7 +260,7 @@ class Glance:
 def verdict(report: Report) -> str:
     """Return the worst fault of a report, or that there is none."""
     faults = (f.sentence for f in report.findings if f.category == "fault")
-    return next(faults, f"{healthy(report.findings)}.")
+    return next(faults, f"{healthy(report.findings, report.summary.part)}.")
 
 
 def save_glance(run: Run, folder: Path) -> None:

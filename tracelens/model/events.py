@@ -49,6 +49,9 @@ class Part(Protocol):
     def alone(self) -> Part:
         """Return it without what it shares with other processes, to be sent to where it is read."""
 
+    def around(self, first_ns: int, last_ns: int) -> Part:
+        """Return it without what is surely outside of a time on its own clock; more may come with it."""
+
 
 class Change(Protocol):
     """What alignment makes of the events of a process, each time that they are read."""
@@ -165,6 +168,10 @@ class FramePart:
         """Return the same rows in a frame of their own."""
         return FramePart(WholeFrame(self.frame().lazy()), self.process)
 
+    def around(self, _first_ns: int, _last_ns: int) -> Part:
+        """Return it as it is: it is held anyway."""
+        return self
+
 
 @dataclass(frozen=True)
 class Numbered:
@@ -184,6 +191,10 @@ class Numbered:
     def alone(self) -> Part:
         """Return it without what it shares with other processes."""
         return Numbered(self.part.alone(), self.process)
+
+    def around(self, first_ns: int, last_ns: int) -> Part:
+        """Return it without what is surely outside of a time."""
+        return Numbered(self.part.around(first_ns, last_ns), self.process)
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,8 @@ class FindingKind:
     finding. `category` is null where it depends on the finding. `page` shows the evidence, null where
     the timeline does; its card stands on that page and on those of `also_on`. A finding that names
     neither rank nor shard leads to the step with most time of the category `worst_of`. Of a kind that
-    `names_hosts`, whole hosts are slow rather than ranks.
+    `names_hosts`, whole hosts are slow rather than ranks. One that `needs_all_ranks` is not judged where
+    ranks were left out as asked.
     """
 
     kind: str
@@ -64,6 +65,7 @@ class FindingKind:
     worst_of: str | None = None
     suppressed: Suppression | None = None
     names_hosts: bool = False
+    needs_all_ranks: bool = False
 
     def template(self, case: str = "") -> str:
         """Return the sentence of a case; without one, the main one."""
@@ -207,6 +209,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         title="CPU-bound shards",
         group="servers",
         page=_SHARDS,
+        needs_all_ranks=True,
         sentence=_PS_ALIKE,
         cases={"slower": _PS_SLOWER},
     ),
@@ -215,6 +218,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         title="Network-bound shards",
         group="servers",
         page=_SHARDS,
+        needs_all_ranks=True,
         sentence=_PS_ALIKE,
         cases={"slower": _PS_SLOWER},
     ),
@@ -224,6 +228,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         group="servers",
         category="fault",
         page=_SHARDS,
+        needs_all_ranks=True,
         sentence=(
             "{who} {usual} while about {pushes} pushes share the link, and {best} when fewer do: "
             "incast. Staggering pushes, or aggregating them on the way, would shorten the job by "
@@ -338,6 +343,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         title="Clock jump",
         group="trace",
         category="opportunity",
+        needs_all_ranks=True,
         sentence=(
             "The clock of host {host} jumped during the run ({jumps}x); times are corrected for it."
         ),
@@ -405,6 +411,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         group="servers",
         category="fault",
         page=_WORKERS,
+        needs_all_ranks=True,
         sentence=(
             "Updates of rank {rank} are {staleness} versions stale when they are applied, those of "
             "the others {others}: it makes {rate}x the mean number of updates{why}. No rank waits "

@@ -116,8 +116,9 @@ def suppressed(finding: Finding, findings: Iterable[Finding]) -> bool:
     return sum(savings) >= least if rule.summed else any(saving >= least for saving in savings)
 
 
-def healthy(findings: Iterable[Finding]) -> str:
-    """Return the verdict on a run without faults: how many opportunities are left."""
+def healthy(findings: Iterable[Finding], part: str = "") -> str:
+    """Return the verdict on a run, or a part of it, without faults: how many opportunities are left."""
     number = sum(finding.category == "opportunity" for finding in findings)
     left = fmt.count(number, "optimization opportunity", "optimization opportunities")
-    return f"Healthy: no straggler or fault; {left}" if number else "Healthy: no straggler or fault"
+    none = f"Healthy: no straggler or fault{part and f' in {part}'}"
+    return f"{none}; {left}" if number else none

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
+from tracelens.model.choice import described
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -57,7 +59,11 @@ class Efficiency:
 
 @dataclass(frozen=True)
 class Summary:
-    """What the trace holds."""
+    """What the trace holds.
+
+    `selected` says what of the run was asked for (ranks, steps, time, as they are written on the command
+    line; null for all); null where nothing was left out.
+    """
 
     ranks_expected: int
     ranks_seen: int
@@ -65,6 +71,12 @@ class Summary:
     steps: int
     spans: int
     dropped: Mapping[str, int]
+    selected: Mapping[str, str | None] | None = None
+
+    @property
+    def part(self) -> str:
+        """What was selected, in words; nothing for the whole run."""
+        return described(self.selected) if self.selected else ""
 
 
 @dataclass(frozen=True)

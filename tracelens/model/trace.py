@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self
 import polars as pl
 
 from tracelens.model.calls import arrivals_of, grids_of
+from tracelens.model.choice import EVERYTHING
 from tracelens.model.events import Source, completed, source_of
 from tracelens.model.notes import Note as Note  # noqa: PLC0414, TC001 - for who reads a trace
 from tracelens.schema.vocabulary import EVENT_TYPES, EXCHANGE_KINDS, POINT_TO_POINT, STATUSES
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from tracelens.arrays import Ints
     from tracelens.model.calls import CallGrid
+    from tracelens.model.choice import Choice
     from tracelens.model.events import Change
     from tracelens.model.outline import Outline
 
@@ -205,7 +207,8 @@ class Trace:
     be asked about. `expected_ranks` is the world size that the processes report. `steps` and `calls`
     are empty until alignment filled them in; `arrivals` are the calls as a frame. `moved` is how the
     times of each process were mapped to the common clock; those of a process that it lacks stayed as
-    they were.
+    they were. `choice` says what of the run is here, where a part was asked for, and `cut_short` that
+    the run went on after that.
     """
 
     from_table: ClassVar[FromTable]  # set by tracelens.load, which stands above readers
@@ -228,6 +231,8 @@ class Trace:
     dropped: dict[str, int] = field(default_factory=dict)
     moved: Mapping[int, Moved] = field(default_factory=dict)
     path: Path | None = None
+    choice: Choice = EVERYTHING
+    cut_short: bool = False
     parts: Source | None = None  # where `events` come from; null = from a frame
     outlines: Mapping[int, Outline] | None = (
         None  # of each process; null = not made, or no longer true
@@ -303,6 +308,19 @@ class Trace:
         """The main process of every parameter-server rank, by rank."""
         chosen = (pl.col("role") == "ps") & pl.col("main")
         return self.processes.filter(chosen).sort("rank")
+
+    @cached_property
+    def parted(self) -> frozenset[str]:
+        """The communicators of calls of which ranks were left out as asked, or may have been."""
+        if self.choice.ranks is None:
+            return frozenset()
+        named = self.communicators.select(pl.col("communicator").cast(pl.String), "ranks").rows()
+        members = dict(reversed(named))
+        return frozenset(
+            grid.uid
+            for grid in self.calls
+            if grid.uid not in members or not all(map(self.choice.has_rank, members[grid.uid]))
+        )
 
     @property
     def uncertainty_ns(self) -> int:

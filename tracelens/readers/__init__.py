@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Executor
 
+    from tracelens.model.choice import Choice
     from tracelens.model.trace import Trace
     from tracelens.readers.base import Progress, Reader
 
@@ -36,9 +37,10 @@ class Format:
         progress: Progress | None = None,
         executor: Executor | None = None,
         kept_bytes: int = 0,
+        choice: Choice | None = None,
     ) -> Trace:
         """Read it, as `Reader.read` says."""
-        return self.reader().read(path, progress, executor, kept_bytes)
+        return self.reader().read(path, progress, executor, kept_bytes, choice)
 
 
 def _table() -> Reader:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from tracelens.model.choice import Choice
     from tracelens.model.trace import Trace
 
 
@@ -39,11 +40,13 @@ class Reader(Protocol):
         progress: Progress | None = None,
         executor: Executor | None = None,
         kept_bytes: int = 0,
+        choice: Choice | None = None,
     ) -> Trace:
         """Read it; parts that cannot be read become notes, and the rest is read all the same.
 
         Files are read by `executor`, where there are several; None = in threads of this process. Of the
-        events that a report asks for again, so many bytes may be kept.
+        events that a report asks for again, so many bytes may be kept. Ranks that `choice` leaves
+        out are not read where that can be told beforehand.
 
         Raises:
             UnusableInput: nothing of it can be read.

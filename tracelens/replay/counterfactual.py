@@ -75,11 +75,13 @@ def price(
     *,
     unsure: float = 0.0,
     further: Floats | None = None,
+    waits_known: bool = True,
 ) -> Price:
     """Price `effect` (nanoseconds that a mend takes away), [step, rank] like `total` and `wait`.
 
     `unsure` is the standard error of `effect`, as a share of it; `further` says by how much more each
-    step is shorter than own times tell.
+    step is shorter than own times tell. Without `waits_known`, ranks are taken to meet in every step,
+    and the saving is one at best: ranks that are not here may be as late.
     """
     total = np.nan_to_num(total, nan=0.0)
     further = np.zeros(len(total)) if further is None else further
@@ -95,15 +97,15 @@ def price(
         _lost_of(total, effect * (1 + by), further * (1 + by)).sum()
         for by in (-TWO_SIDED * unsure, TWO_SIDED * unsure)
     ]
-    if not waiting and lost.any():
+    if waits_known and not waiting and lost.any():
         ends, mended = total.sum(axis=0), (total - effect).sum(axis=0)
         counts = (ends.max() - mended.max()) / lost.sum()
         lost, swings = lost * counts, [swing * counts for swing in swings]
     drawn = _drawn(lost[touched], effect[touched].max(axis=1), job_ns)
-    interval = _joined(lost, drawn, [swing / job_ns for swing in swings], job_ns)
+    low, high = _joined(lost, drawn, [swing / job_ns for swing in swings], job_ns)
     return Price(
         saving=float(lost.sum() / job_ns),
-        interval=interval,
+        interval=(low if waits_known else 0.0, high),
         cost=cost,
         waiting=waiting,
         absorbed=_absorbed(lost, effect),

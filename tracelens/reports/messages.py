@@ -71,4 +71,6 @@ def headline(report: Report) -> str:
         parts.insert(1, fmt.count(summary.shards, "PS shard"))
     if report.efficiency:
         parts.append(fmt.duration(report.efficiency.job_ns))
+    if summary.part:
+        parts.append(f"only {summary.part}, as asked")
     return ", ".join(parts)

@@ -34,6 +34,7 @@ def to_object(report: Report) -> dict[str, Any]:
             "steps": summary.steps,
             "spans": summary.spans,
             "dropped": dict(summary.dropped),
+            "selected": dict(summary.selected) if summary.selected else None,
         },
         "clock": _clock(report.clock),
         "efficiency": _efficiency(report.efficiency),

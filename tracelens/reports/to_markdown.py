@@ -31,7 +31,7 @@ def render(report: Report) -> str:
         lines.append(f"{number}. **{KINDS[finding.kind].title}** ({finding.category}{price}):")
         lines.append(f"   {_escaped(finding.sentence)}")
     if not report.findings:
-        lines.append(f"{healthy(report.findings)}.")
+        lines.append(f"{healthy(report.findings, report.summary.part)}.")
     if report.efficiency:
         shares = [("useful computation (POP parallel efficiency)", report.efficiency.achieved)]
         shares += [(cause(bar.cause), bar.share) for bar in report.efficiency.waterfall]

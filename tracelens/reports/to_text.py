@@ -55,7 +55,10 @@ def _findings(report: Report) -> RenderableType:
     faults = any(finding.category == "fault" for finding in report.findings)
     parts: list[RenderableType] = [Text()]
     if not faults:
-        parts += [Text(f"{healthy(report.findings)}.", style="bold green"), Text()]
+        parts += [
+            Text(f"{healthy(report.findings, report.summary.part)}.", style="bold green"),
+            Text(),
+        ]
     for number, finding in enumerate(report.findings, 1):
         parts += [_finding(number, finding), Text()]
     return Group(*parts)

@@ -87,8 +87,10 @@ def run(trace: Trace, phases: Phases) -> Interleaving:
     )
     if not job or overlap.is_empty():
         return found
-    saving = hideable_transfer(trace, phases) / job
-    findings = [*_exposed(trace, phases, overlap, saving), *_between_updates(trace, gaps, job)]
+    findings = _between_updates(trace, gaps, job)
+    if not trace.parted:  # else what looks like transfer may be a wait for ranks that were left out
+        saving = hideable_transfer(trace, phases) / job
+        findings = [*_exposed(trace, phases, overlap, saving), *findings]
     return replace(found, findings=tuple(findings))
 
 

@@ -264,7 +264,15 @@ def _price_of(own: ComputeTime, late: Episode, job_ns: float, pipeline: Pipeline
     effect = _removable_delay(own, late)
     further = pipeline.further(late, effect) if pipeline else None
     met = _time_to_meeting(own, late)
-    return price(met, effect, own.wait, job_ns, unsure=late.unsure, further=further)
+    return price(
+        met,
+        effect,
+        own.wait,
+        job_ns,
+        unsure=late.unsure,
+        further=further,
+        waits_known=not own.parted,
+    )
 
 
 def _removable_delay(own: ComputeTime, late: Episode) -> Floats:

@@ -64,7 +64,7 @@ class Stragglers:
 def run(trace: Trace, phases: Phases) -> Stragglers:
     """Find late ranks and price them."""
     own = compute_time.measure_compute_time(trace, phases)
-    statement = _insufficient(own)
+    statement = _insufficient(own, chosen=trace.choice.steps is not None)
     if statement:
         return Stragglers(statement=statement)
     job = job_ns(trace)
@@ -81,8 +81,8 @@ def run(trace: Trace, phases: Phases) -> Stragglers:
     return Stragglers(tuple(findings))
 
 
-def _insufficient(own: ComputeTime) -> str | None:
-    """Return why nothing can be judged, if so."""
+def _insufficient(own: ComputeTime, *, chosen: bool) -> str | None:
+    """Return why nothing can be judged, if so; `chosen` says that steps were left out as asked."""
     if len(own.ranks) < 2:
         return f"{len(own.ranks) or 'No'} worker rank: straggler tests compare ranks, so none was made."
     if (
@@ -92,6 +92,7 @@ def _insufficient(own: ComputeTime) -> str | None:
         usable = "" if len(own.steps) < LEAST_STEPS else " with too few ranks in most"
         found = f"Only {fmt.count(len(own.steps), 'step')} found{usable}"
         hint = ". Mark steps with tl.step(i)" if len(own.steps) < LEAST_STEPS else ""
+        hint = ". Choose more with --steps or --time" if chosen else hint
         return f"{found}; straggler tests need {LEAST_STEPS}{hint}."
     return None
 
@@ -139,7 +140,7 @@ def _finding(
     more = workload_ratios(given, late.ranks, rows)
     return Finding.of(
         "slow_host" if verdict.hosts else _KINDS.get(late.phase, "straggler"),
-        fields(verdict, own.step_ns),
+        fields(verdict, own.step_ns) | (_at_best(verdict) if own.parted else {}),
         category=_category(own, verdict),
         more=[
             *([NO_BASELINE] if verdict.majority else []),
@@ -149,7 +150,7 @@ def _finding(
         ],
         saving=cost.saving,
         interval=cost.interval,
-        cost=cost.cost,
+        cost=None if own.parted else cost.cost,
         slowdown=_slowdown(own, late),
         confidence=1.0 - late.p,
         ranks=verdict.ranks,
@@ -177,7 +178,7 @@ def _evidence(trace: Trace, own: ComputeTime, verdict: Verdict) -> dict[str, Any
         "share_of_step": verdict.share,
         "steps_late": len(rows),
         "last_share": last_share(complete_calls(trace, own.steps[rows]), verdict.ranks),
-        "ranks_waiting": cost.waiting,
+        "ranks_waiting": None if own.parted else cost.waiting,
         "absorbed": cost.absorbed,
         "absorbed_in_flight": cost.in_flight,
         "p_value": late.p,
@@ -312,6 +313,15 @@ def fields(verdict: Verdict, step_ns: float) -> dict[str, str]:
         "waiting": _waiting(verdict, several=several),
         "it": "them" if several else "it",
         "absorbed": _absorbed(verdict.cost),
+    }
+
+
+def _at_best(verdict: Verdict) -> dict[str, str]:
+    """Return what the sentence says instead where ranks were left out as asked."""
+    pronoun = "it" if len(verdict.ranks) == 1 else "them"
+    return {
+        "waiting": f"who waits for {pronoun} is not known",
+        "saving": f"at most {fmt.percent(verdict.cost.interval[1], 1)}",
     }
 
 

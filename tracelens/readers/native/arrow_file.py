@@ -18,6 +18,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from tracelens.conversion.columns import null_column
@@ -32,6 +33,7 @@ from tracelens.conversion.messages import (
     footer_of,
     messages,
 )
+from tracelens.conversion.tally import valid_of, values_of
 from tracelens.errors import NotATrace
 from tracelens.schema.arrow import EVENT_SCHEMA, FILE_SCHEMA, mapped
 from tracelens.schema.side import SideTables, Summary, is_intact
@@ -51,6 +53,7 @@ MAX_GROWTH: Final = 200  # traces shrink about 15-fold; a bomb a thousandfold
 MIN_ALLOWANCE: Final = 16 << 20  # tiny files may grow more
 MAX_COLUMNS: Final = 256
 _COLUMNS: Final = tuple(EVENT_SCHEMA.names)
+_TIMES: Final = ("start_ns", "duration_ns")
 _DAMAGED_SCHEMA: Final = "its header is damaged or cut off"
 
 
@@ -71,13 +74,18 @@ class FileEnd(NamedTuple):
     summary: Summary | None
 
 
-def read_arrow(path: Path, columns: Collection[str] | None = None) -> Recording:
+def read_arrow(
+    path: Path,
+    columns: Collection[str] | None = None,
+    window: tuple[int, int] | None = None,
+) -> Recording:
     """Read one file.
 
     Args:
         path: The file.
         columns: Those of `EVENT_SCHEMA` to be read, at least one, all without it; the table has them in
             its order.
+        window: A time on the clock of the file: batches that are wholly outside need not be there.
 
     Raises:
         UnusableInput: it is not a trace file, or not one that this version can read.
@@ -90,7 +98,8 @@ def read_arrow(path: Path, columns: Collection[str] | None = None) -> Recording:
     if end is not None:
         footer = _checked_footer(content)
         if footer is not None:
-            return Recording(_by_footer(content, end.schema, footer, wanted), end.side)
+            table = _by_footer(content, end.schema, footer, wanted, window)
+            return Recording(table, end.side)
     schema = _first_schema(content)
     side = SideTables.from_metadata(schema.metadata) if end is None else end.side
     places = _known_columns(schema)
@@ -203,7 +212,11 @@ class _Growth:
 
 
 def _by_footer(
-    content: pa.Buffer, schema: pa.Schema, footer: Footer, wanted: Sequence[str]
+    content: pa.Buffer,
+    schema: pa.Schema,
+    footer: Footer,
+    wanted: Sequence[str],
+    window: tuple[int, int] | None,
 ) -> pa.Table:
     """Decode, of the columns that are wanted, those that are not null in all rows."""
     view = memoryview(content)
@@ -214,11 +227,28 @@ def _by_footer(
     held = {name for name in wanted if places[name] not in absent}
     # Where nothing is held there is still a number of rows, which any column tells.
     decoded = [places[name] for name in held or wanted[:1]]
+    count = len(footer.batches)
+    chosen = range(count) if window is None or count < 2 else _touching(content, places, *window)
     with pa.ipc.open_file(content, **_options(decoded)) as reader:
-        batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
+        batches = [reader.get_batch(index) for index in chosen]
     for batch in batches:
         batch.validate(full=True)
     return _table([_in_order(batch, held, wanted) for batch in batches], wanted)
+
+
+def _touching(content: pa.Buffer, places: dict[str, int], first_ns: int, last_ns: int) -> list[int]:
+    """Return the batches with rows that touch a time, of which two columns tell."""
+    found = []
+    with pa.ipc.open_file(content, **_options([places[name] for name in _TIMES])) as reader:
+        for index in range(reader.num_record_batches):
+            batch = reader.get_batch(index)
+            batch.validate(full=True)
+            start, duration = (batch.column(name) for name in _TIMES)
+            begun, length = (values_of(column, np.int64) for column in (start, duration))
+            over = ~valid_of(duration) | (begun + length >= first_ns)  # null: it was still open
+            if np.any(over & (begun <= last_ns)):
+                found.append(index)
+    return found
 
 
 def _by_stream(content: pa.Buffer, places: list[int]) -> tuple[list[pa.RecordBatch], bool]:

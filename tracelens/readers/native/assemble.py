@@ -125,6 +125,7 @@ class RecordedPart:
     role: str
     side: SideTables
     table: pa.Table | None = None
+    window: tuple[int, int] | None = None  # around which alone it is read; null = whole
 
     def columns(self, names: Sequence[str]) -> Columns:
         """Read some columns; more may come with them.
@@ -150,11 +151,15 @@ class RecordedPart:
         """Return it as it is: it shares nothing."""
         return self
 
+    def around(self, first_ns: int, last_ns: int) -> RecordedPart:
+        """Return it without the batches that are surely outside of a time."""
+        return replace(self, window=(first_ns, last_ns))
+
     def _read(self, names: Collection[str] | None) -> Recording:
         if self.table is not None:
             return Recording(self.table, self.side)
         try:
-            found = read_arrow(self.path, names)
+            found = read_arrow(self.path, names, self.window)
         except (TraceLensError, OSError, ValueError, pa.ArrowException) as error:
             raise NotATrace(
                 f"'{shown_name(self.path)}' could be read a moment ago and cannot any more "

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from tracelens.distil.outline import KEPT, OUTLINED, outline
 from tracelens.errors import NotATrace
+from tracelens.model.choice import EVERYTHING
 from tracelens.model.fmt import shown_name
 from tracelens.model.packed_columns import PackedColumns
 from tracelens.model.trace import SAMPLE_COLUMNS, Note
@@ -34,6 +35,7 @@ from tracelens.readers.native.recordings import (
     recordings,
     refusal,
     vanished,
+    wanted,
 )
 from tracelens.readers.native.side_checks import check_inside, check_no_links, check_side
 from tracelens.schema.arrow import SAMPLE_SCHEMA, read_samples
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
     from pathlib import Path
 
+    from tracelens.model.choice import Choice
     from tracelens.model.columns import Columns
     from tracelens.model.trace import Trace
     from tracelens.readers.base import Progress
@@ -82,9 +85,10 @@ class NativeReader:
         progress: Progress | None = None,
         executor: Executor | None = None,
         kept_bytes: int = 0,
+        choice: Choice | None = None,
     ) -> Trace:
-        """Read every process; one that cannot be read becomes a note."""
-        found = recordings(path)
+        """Read every process that is wanted; one that cannot be read becomes a note."""
+        found = wanted(recordings(path), choice or EVERYTHING)
         parts: list[Part] = []
         problems: list[tuple[Path, Exception]] = []
         root = None if path in found else path  # a file that was named itself may be a link

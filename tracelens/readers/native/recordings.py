@@ -9,12 +9,30 @@ import pyarrow as pa
 
 from tracelens.errors import EmptyTrace, NewerVersion, NotATrace, TraceLensError, TraceNotFound
 from tracelens.model.fmt import shown_name
-from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, TRACE_SUFFIX
+from tracelens.schema.vocabulary import (
+    ELSEWHERE_SUFFIX,
+    SEGMENTS_SUFFIX,
+    TRACE_SUFFIX,
+    parse_stem,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
-__all__ = ["DAMAGE", "UNFINISHED", "left_out", "no_events", "recordings", "refusal", "vanished"]
+    from tracelens.model.choice import Choice
+
+__all__ = [
+    "DAMAGE",
+    "UNFINISHED",
+    "left_out",
+    "named_ranks",
+    "no_events",
+    "recordings",
+    "refusal",
+    "vanished",
+    "wanted",
+]
 
 UNFINISHED: Final = (SEGMENTS_SUFFIX, ELSEWHERE_SUFFIX)
 # What damaged input makes pyarrow, its C++ library and our own decoding raise.
@@ -48,6 +66,17 @@ def recordings(path: Path) -> list[Path]:
         if entry.name.endswith(UNFINISHED) and entry.stem not in converted
     ]
     return sorted(files + live, key=_name)
+
+
+def wanted(files: Iterable[Path], choice: Choice) -> list[Path]:
+    """Leave out the recordings of workers whose rank, by their names, is not wanted."""
+    return [file for file in files if all(map(choice.has_rank, named_ranks([file])))]
+
+
+def named_ranks(files: Iterable[Path]) -> set[int]:
+    """Return the ranks of the workers that some recordings are named after."""
+    named = (parse_stem(file.name.removesuffix(ELSEWHERE_SUFFIX)) for file in files)
+    return {found[1] for found in named if found and found[0] == "worker"}
 
 
 def _name(path: Path) -> str:

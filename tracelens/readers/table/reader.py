@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Executor
 
+    from tracelens.model.choice import Choice
     from tracelens.readers.base import Progress
     from tracelens.readers.table.naming import Plan
 
@@ -233,6 +234,7 @@ class TableReader:
         progress: Progress | None = None,
         _executor: Executor | None = None,
         _kept_bytes: int = 0,
+        _choice: Choice | None = None,
     ) -> Trace:
         """Read a file, which one process does, and whose events all stay in memory."""
         with _damage_named(path):

@@ -1,0 +1,212 @@
+"""A part of a run is what the whole run has there: to the nanosecond, step by step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+from support.runs.scenarios import DEVICES, HOT_SHARD, SLOW_BACKPROP, TWO_HOSTS
+from support.samples import SAMPLES
+
+import tracelens
+from tracelens.accounting import phases
+from tracelens.align import selection
+from tracelens.analyses import analyze
+from tracelens.errors import InvalidArgument
+from tracelens.model.choice import Choice
+from tracelens.model.finding_kinds import KINDS
+from tracelens.readers.native import arrow_file
+from tracelens.simulator.synthetic import Scenario, write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tracelens.accounting.phases import Phases
+
+RUNS = {"ranks": SLOW_BACKPROP, "hosts": TWO_HOSTS, "servers": HOT_SHARD, "devices": DEVICES}
+
+
+@pytest.fixture(scope="module")
+def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return the folder of a run, which is written when it is first asked for."""
+    root = tmp_path_factory.mktemp("runs")
+
+    def made(name: str) -> Path:
+        if not (root / name).exists():
+            write(RUNS[name], root / name)
+        return root / name
+
+    return made
+
+
+def spent(found: Phases, steps: Choice) -> pl.DataFrame:
+    chosen = pl.Series(steps.of_steps(found.times["step"].to_numpy()), dtype=pl.Boolean)
+    return found.times.filter(chosen).sort("process", "step", "category")
+
+
+@pytest.mark.parametrize("asked", ["10-19", "5,9,20-22,30-", "0", "39-"])
+@pytest.mark.parametrize("run", RUNS)
+def test_time_is_that_of_the_whole_run(
+    folder_of: Callable[[str], Path], run: str, asked: str
+) -> None:
+    """Each category of each rank in each step, also where steps between are left out."""
+    whole = phases.run(tracelens.open(folder_of(run)))
+    part = tracelens.open(folder_of(run), steps=asked)
+    choice = Choice.parse(steps=asked)
+    assert choice.of_steps(part.steps["step"].to_numpy()).all()
+    found = phases.run(part)
+    assert_frame_equal(spent(found, choice), spent(whole, choice))
+    ends = part.steps.group_by("process").agg(pl.col("end_ns") - pl.col("start_ns"))
+    length = dict(ends.select("process", pl.col("end_ns").list.sum()).iter_rows())
+    sums = found.times.group_by("process").agg(pl.col("ns").sum())
+    assert dict(sums.iter_rows()) == length
+
+
+@pytest.mark.parametrize("sample", ["ddp-slow-backprop", "mpi-killed-rank", "grpc-pipelined"])
+def test_time_of_real_runs(sample: str) -> None:
+    """The same of recorded ones."""
+    folder = SAMPLES / sample
+    steps = tracelens.open(folder).steps["step"].unique().sort()
+    asked = f"{steps[len(steps) // 3]}-{steps[len(steps) // 2]},{steps[-1]}"
+    choice = Choice.parse(steps=asked)
+    whole, part = (phases.run(tracelens.open(folder, steps=s)) for s in (None, asked))
+    assert_frame_equal(spent(part, choice), spent(whole, choice))
+
+
+def test_calls_and_events_are_those_that_reach_into_the_steps(
+    folder_of: Callable[[str], Path],
+) -> None:
+    """What reaches into them from other steps is in no step."""
+    whole, part = (tracelens.open(folder_of("ranks"), steps=s) for s in (None, "20-29"))
+    bounds = part.steps.group_by("process").agg(
+        begin=pl.col("start_ns").min(), end=pl.col("end_ns").max()
+    )
+    touching = (pl.col("start_ns") < pl.col("end")) & (pl.col("end_ns") > pl.col("begin"))
+    events = whole.events.collect().join(bounds, on="process")
+    expected = events.filter(touching | pl.col("start_ns").is_between("begin", pl.col("end") - 1))
+    found = part.events.collect()
+    assert found.height == expected.height
+    assert {*found["step"]} <= {-1, *range(20, 30)}
+    numbered = part.arrivals.filter(pl.col("step") >= 0)
+    assert_frame_equal(numbered, whole.arrivals.filter(pl.col("step").is_between(20, 29)))
+
+
+def test_a_time_is_the_steps_in_it(folder_of: Callable[[str], Path]) -> None:
+    """Every step that any rank was in during that time, whole."""
+    whole = tracelens.open(folder_of("hosts"))
+    begin = whole.steps["start_ns"].min()
+    assert isinstance(begin, int)
+    inside = whole.steps.filter(
+        pl.col("start_ns") < begin + 500_000_000, pl.col("end_ns") > begin + 200_000_000
+    )
+    part = tracelens.open(folder_of("hosts"), time="200ms-500ms")
+    assert {*part.steps["step"]} == {*inside["step"]}
+    assert part.choice.steps == ((inside["step"].min(), inside["step"].max()),)
+    assert part.cut_short
+
+
+@pytest.mark.parametrize(
+    "asked", [{}, {"steps": "0-"}, {"steps": "0-59"}, {"time": "0-"}, {"ranks": "0-"}]
+)
+def test_all_of_it_is_the_run(folder_of: Callable[[str], Path], asked: dict[str, Any]) -> None:
+    """Where nothing is left out, nothing is different, nor is anything noted."""
+    whole, part = (tracelens.open(folder_of("ranks"), **some) for some in (dict[str, Any](), asked))
+    assert part.choice.is_all
+    assert part.notes == whole.notes
+    assert_frame_equal(part.events.collect(), whole.events.collect())
+
+
+def test_clocks_are_those_of_the_whole_run(folder_of: Callable[[str], Path]) -> None:
+    """Steps are windows on the run, whose clocks were tied by all that it has."""
+    whole, part = (tracelens.open(folder_of("hosts"), steps=s) for s in (None, "50-"))
+    assert part.alignment == whole.alignment
+    assert_frame_equal(part.steps, whole.steps.filter(pl.col("step") >= 50))
+
+
+def test_batches_outside_are_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a file with several batches only those that touch the steps are read again."""
+    monkeypatch.setattr("tracelens.conversion.arrow_file.BATCH_ROWS", 200)
+    write(Scenario(ranks=2, steps=60), tmp_path / "run")
+    file = next((tmp_path / "run").glob("worker-00000-*"))
+    whole = arrow_file.read_arrow(file).table
+    start = whole["start_ns"].to_numpy()
+    window = (int(start[len(start) // 2]), int(start[len(start) // 2]) + 1)
+    some = arrow_file.read_arrow(file, None, window).table
+    assert 200 <= some.num_rows <= 400 < whole.num_rows
+    assert np.isin(window[0], some["start_ns"].to_numpy())
+
+
+def test_ranks_that_were_left_out_are_not_accused(folder_of: Callable[[str], Path]) -> None:
+    """Who came last to a call of others is not known, and so is no wait."""
+    part = tracelens.open(folder_of("ranks"), ranks="0-1")
+    assert part.workers["rank"].to_list() == [0, 1]
+    assert part.arrivals["last_arrival_ns"].null_count() == part.arrivals.height > 0
+    assert part.arrivals["last_rank"].null_count() == part.arrivals.height
+    assert phases.run(part).of("wait").sum() == 0
+
+
+def test_servers_stay(folder_of: Callable[[str], Path]) -> None:
+    """Ranks are those of workers."""
+    part = tracelens.open(folder_of("servers"), ranks="1-2")
+    assert "What limits the parameter servers is not judged" in part.notes[-1].sentence
+    assert part.workers["rank"].to_list() == [1, 2]
+    assert part.shards.height == 3
+
+
+def test_ranks_of_a_table() -> None:
+    """It is read whole; the other ranks are left out then, and processes numbered anew."""
+    rows = pl.DataFrame(
+        {
+            "rank": [0, 0, 1, 1, 2, 2],
+            "start_ns": [0, 100, 5, 105, 0, 100],
+            "end_ns": [100, 200, 100, 200, 100, 200],
+            "kind": "step",
+            "step": [0, 1] * 3,
+        }
+    )
+    whole = tracelens.Trace.from_table(rows)
+    part = selection.of_ranks(whole, Choice.parse(ranks="1-2"))
+    assert part.workers.select("process", "rank").rows() == [(0, 1), (1, 2)]
+    assert {*part.events.select("process").collect()["process"]} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ({"ranks": "4"}, "--ranks 4: none of them is a worker of this run; it has ranks 0-3"),
+        ({"ranks": "0,7-9"}, "--ranks 7-9: none of them is a worker"),
+        ({"steps": "60-99"}, "--steps: this run has no step from 60 to 99; it has steps 0 to 59"),
+        ({"time": "1h-2h"}, "times 3600-7200 s hold no step of this run"),
+        ({"steps": "0-1", "time": "1-"}, "steps 0-1 and times from 1 s on hold no step"),
+    ],
+)
+def test_what_the_run_lacks(
+    folder_of: Callable[[str], Path], asked: dict[str, Any], sentence: str
+) -> None:
+    """One sentence says what there is instead."""
+    with pytest.raises(InvalidArgument, match=sentence):
+        tracelens.open(folder_of("ranks"), **asked)
+
+
+@pytest.mark.parametrize(
+    ("sample", "kind"), [("grpc-async", "ps_network_bound"), ("mpi-slow-link", "clock_jump")]
+)
+def test_what_only_all_ranks_show_is_not_judged(sample: str, kind: str) -> None:
+    """What a few ranks did with a server, or when they left a collective, would name another cause."""
+    assert KINDS[kind].needs_all_ranks
+    found = analyze(tracelens.open(SAMPLES / sample, ranks="0")).findings
+    assert [finding.kind for finding in found if KINDS[finding.kind].needs_all_ranks] == []
+
+
+def test_who_ended_first_is_not_known() -> None:
+    """Of a run that broke off, the first of the ranks that were read is named as just that."""
+    part = tracelens.open(SAMPLES / "mpi-killed-rank", ranks="0-1")
+    (broken,) = (f for f in analyze(part).findings if f.kind == "truncated_trace")
+    assert "ranks that were left out may have ended before it" in broken.sentence
+    early = tracelens.open(SAMPLES / "mpi-killed-rank", steps="0-9")
+    assert not any(f.kind == "truncated_trace" for f in analyze(early).findings)
+    assert any(note.kind == "incomplete" for note in early.notes)

@@ -1,0 +1,173 @@
+"""Which part of a run is wanted: ranks of workers, steps, and a time; and how that is written.
+
+Every verb that takes a part of a run reads ``--ranks``, `--steps` and ``--time`` here, and so does
+`tracelens.open`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+import numpy as np
+
+from tracelens.errors import InvalidArgument
+from tracelens.model.fmt import series
+from tracelens.schema.vocabulary import MOST_RANKS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from tracelens.arrays import Array, Flags
+
+__all__ = ["EVERYTHING", "Choice", "Ranges", "described", "of_numbers", "without", "written"]
+
+Ranges = tuple[tuple[int, int], ...]  # first and last numbers, inclusive
+
+_OPEN: Final = (1 << 31) - 1  # the end of a range without one; no number is larger
+_PART: Final = re.compile(r"(\d{1,9})(?:(-)(\d{1,9})?)?")
+_UNITS: Final = {"ms": 1e6, "s": 1e9, "m": 60e9, "h": 3600e9}
+_MOMENT: Final = rf"(\d+(?:\.\d+)?) ?({'|'.join(_UNITS)})?"
+_TIME: Final = re.compile(rf"{_MOMENT} ?- ?(?:{_MOMENT})?")
+_LONGEST_NS: Final = 10**18
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Ranks of workers, steps, and a time in ns from the run's begin; null for all of them."""
+
+    ranks: Ranges | None = None
+    steps: Ranges | None = None
+    time: tuple[int, int] | None = None
+
+    @classmethod
+    def parse(
+        cls, ranks: str | None = None, steps: str | None = None, time: str | None = None
+    ) -> Self:
+        """Read what was asked for, such as ``0-7,12``, ``200-`` and ``10s-70s``.
+
+        Raises:
+            InvalidArgument: it is not written like this, or goes backwards.
+        """
+        return cls(
+            ranks=None if ranks is None else _ranges(ranks, "--ranks", MOST_RANKS),
+            steps=None if steps is None else _ranges(steps, "--steps", _OPEN),
+            time=None if time is None else _time(time),
+        )
+
+    @property
+    def is_all(self) -> bool:
+        """Whether nothing is left out."""
+        return self == EVERYTHING
+
+    @property
+    def texts(self) -> dict[str, str | None]:
+        """What is chosen, as `parse` reads it; null for all."""
+        return {
+            "ranks": None if self.ranks is None else written(self.ranks),
+            "steps": None if self.steps is None else written(self.steps),
+            "time": None if self.time is None else _seconds(*self.time),
+        }
+
+    @property
+    def asked(self) -> str:
+        """What is chosen, in words; empty for all."""
+        return described(self.texts)
+
+    def has_rank(self, rank: int) -> bool:
+        """Return whether a worker's rank is wanted."""
+        return self.ranks is None or any(first <= rank <= last for first, last in self.ranks)
+
+    def of_steps(self, steps: Array) -> Flags:
+        """Return which steps are wanted."""
+        if self.steps is None:
+            return np.asarray(steps >= 0)
+        found = np.zeros(steps.shape, np.bool_)
+        for first, last in self.steps:
+            found |= (steps >= first) & (steps <= last)
+        return found
+
+
+EVERYTHING: Final = Choice()
+
+
+def described(texts: Mapping[str, str | None]) -> str:
+    """Name what is chosen, by `Choice.texts`; empty for all."""
+    time = texts["time"]
+    words = [f"{name} {texts[name]}" for name in ("ranks", "steps") if texts[name] is not None]
+    if time is not None:
+        words.append(f"times from {time[:-1]} s on" if time.endswith("-") else f"times {time} s")
+    return series(words) if words else ""
+
+
+def without(ranges: Ranges, there: Collection[int]) -> str | None:
+    """Return the first range that holds nothing of what is there, as it is written; None if all do."""
+    empty = (one for one in ranges if not any(one[0] <= number <= one[1] for number in there))
+    found = next(empty, None)
+    return None if found is None else written((found,))
+
+
+def written(ranges: Ranges) -> str:
+    """Write ``0-7,12``; one without an end as ``200-``."""
+    return ",".join(
+        f"{first}" if first == last else f"{first}-{'' if last == _OPEN else last}"
+        for first, last in ranges
+    )
+
+
+def of_numbers(numbers: Collection[int]) -> Ranges:
+    """Return the ranges of some numbers."""
+    return _joined([(number, number) for number in numbers])
+
+
+def _ranges(text: str, option: str, most: int) -> Ranges:
+    """Read ``0-3,41``; ranges that touch become one."""
+    found = []
+    for part in text.split(","):
+        match = _PART.fullmatch(part.strip())
+        first = int(match[1]) if match else -1
+        last = first if not match or not match[2] else int(match[3] or _OPEN)
+        if not 0 <= first < most or most <= last < _OPEN:
+            raise InvalidArgument(f"{option} {text}: {_EXPECTED}")
+        if last < first:
+            raise InvalidArgument(f"{option} {text}: {first} is not before {last}; {_EXPECTED}")
+        found.append((first, last))
+    return _joined(found)
+
+
+_EXPECTED: Final = "expected numbers such as 3, 0-7, 0-3,41 or 200-."
+
+
+def _joined(ranges: Collection[tuple[int, int]]) -> Ranges:
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(found[-1][1], last))
+        else:
+            found.append((first, last))
+    return tuple(found)
+
+
+def _time(text: str) -> tuple[int, int]:
+    """Read ``12.5-20``, ``10s-70s``, ``1m-``."""
+    match = _TIME.fullmatch(text.strip())
+    if match:
+        # A unit that only the end has is that of the begin, too.
+        first = _ns(match[1], match[2] or match[4])
+        last = _ns(match[3], match[4]) if match[3] else _LONGEST_NS
+        if first < last <= _LONGEST_NS:
+            return first, last
+    raise InvalidArgument(
+        f"--time {text}: expected seconds from the run's begin, such as 12.5-20, 10s-70s, 1m-2m or "
+        "30-, the earlier first."
+    )
+
+
+def _ns(number: str, unit: str | None) -> int:
+    return round(float(number) * _UNITS[unit or "s"])
+
+
+def _seconds(first: int, last: int) -> str:
+    end = "" if last >= _LONGEST_NS else f"{last / 1e9:.9g}"
+    return f"{first / 1e9:.9g}-{end}"

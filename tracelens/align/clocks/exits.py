@@ -377,11 +377,11 @@ def _by_clock(grid: CallGrid, clock_of: dict[int, int], count: int, status: int)
             first, later = _median_exit(np.where(closed, some.end_ns[:, columns], FOREVER), closed)
             # Differences from the first exit are small, so that their median is exact.
             down = np.floor(later)
-            here = calls, alike
-            there[here] = closed.any(axis=-1)
-            ends[here], fraction[here] = first + down.astype(np.int64), later - down
-            entered[here] = np.where(closed, some.start_ns[:, columns], NEVER).max(axis=-1)
-            nbytes[here] = np.where(closed, some.nbytes[:, columns], 0).max(axis=-1, initial=0)
+            cells = calls, alike
+            there[cells] = closed.any(axis=-1)
+            ends[cells], fraction[cells] = first + down.astype(np.int64), later - down
+            entered[cells] = np.where(closed, some.start_ns[:, columns], NEVER).max(axis=-1)
+            nbytes[cells] = np.where(closed, some.nbytes[:, columns], 0).max(axis=-1, initial=0)
     return _Ends(grid.uid, full.seq, there, ends, fraction, entered, nbytes)
 
 

@@ -138,6 +138,11 @@ class Phases:
         return np.unique(self._step)
 
     @cached_property
+    def least_transfer(self) -> Ints:
+        """The least transfer that a rank had in each step, [step]."""
+        return self.least(self.of("transfer"), self.there)
+
+    @cached_property
     def step_places(self) -> Indices:
         """Where in `steps` each window's step stands, [step window]."""
         return np.searchsorted(self.steps, self._step)
@@ -396,14 +401,15 @@ def after_steps(steps: pl.DataFrame) -> pl.Series:
 
     `steps` is in order of process and time.
     """
-    following = pl.col("start_ns").shift(-1).over("process")
-    after = (following - pl.col("end_ns")).fill_null(0)
-    return steps.select(ns=after)["ns"]
+    process, start, end = (steps[name].to_numpy() for name in ("process", "start_ns", "end_ns"))
+    after = np.zeros(len(start), np.int64)
+    np.subtract(start[1:], end[:-1], out=after[:-1], where=process[1:] == process[:-1])
+    return pl.Series("ns", after)
 
 
 def exposed_transfer(phases: Phases, steps: Ints) -> Floats:
     """Return nanoseconds for each of `steps`: no step can become shorter by more without transfer."""
-    least = phases.least(phases.of("transfer"), phases.there)
+    least = phases.least_transfer
     if not len(least):
         return np.zeros(len(steps))
     place = np.minimum(np.searchsorted(phases.steps, steps), len(least) - 1)

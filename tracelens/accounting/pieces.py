@@ -204,12 +204,12 @@ class Segments:
     def __iter__(self) -> Iterator[WorkerPieces]:
         return map(self.of_worker, range(len(self.packed)))
 
-    @property
+    @cached_property
     def processes(self) -> list[int]:
         """Return the process of each worker, in order."""
         return self._owners("process")
 
-    @property
+    @cached_property
     def ranks(self) -> list[int]:
         """Return the rank of each worker, in order."""
         return self._owners("rank")
@@ -219,10 +219,14 @@ class Segments:
 
     def of_worker(self, place: int) -> WorkerPieces:
         """Unpack the pieces of a worker, by its place in order."""
-        packed, offset = self.packed[place], self.begins[place]
-        process = int(self.steps["process"][offset])
+        packed = self.packed[place]
         return WorkerPieces(
-            process, offset, packed.bounds, packed.step, packed.category, packed.name
+            process=self.processes[place],
+            offset=self.begins[place],
+            bounds=packed.bounds,
+            step=packed.step,
+            category=packed.category,
+            name=packed.name,
         )
 
     def frame(self) -> pl.DataFrame:

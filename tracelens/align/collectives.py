@@ -7,14 +7,14 @@ other: from there on nothing of that communicator is matched, and a note says wh
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
 
 from tracelens.distil.outline import outlined
-from tracelens.model.calls import NEVER, CallGrid, is_uniform, uniform
+from tracelens.model.calls import NEVER, CallFacts, CallGrid, is_uniform, uniform
 from tracelens.model.columns import FOREVER, NULL
 from tracelens.model.outline import NO_CALLS
 from tracelens.model.trace import Note
@@ -50,32 +50,19 @@ def gather(trace: Trace) -> Trace:
     return trace.with_(calls=calls, outlines=known)  # the grids hold them from here on
 
 
-@dataclass(frozen=True)
-class _Column:
+@dataclass(frozen=True, kw_only=True)
+class _Column(CallFacts):
     """The calls of one process in one communicator, each number once, by number."""
 
     process: int
     rank: int
-    seq: Ints
-    start_ns: Ints
-    end_ns: Ints
-    op: Array
-    step: Int32s
-    bucket: Int32s
-    nbytes: Ints
-    thread: Int32s
-    peer: Int32s
-    status: Array
 
 
 def _columns(process: int, rank: int, rows: CallRows) -> Iterator[tuple[str, _Column]]:
     """Yield the calls of each communicator of a process."""
-    op, status = (
-        _numbered(rows.ops, rows.op, _OPS),
-        _numbered(rows.statuses, rows.status, _STATUSES),
-    )
-    facts = (rows.step, rows.bucket, rows.nbytes, rows.thread, rows.peer, status)
-    every: tuple[Any, ...] = (rows.seq, rows.start_ns, rows.end_ns, op, *facts)
+    every: dict[str, Array] = {field.name: getattr(rows, field.name) for field in fields(CallFacts)}
+    every["op"] = _numbered(rows.ops, rows.op, _OPS)
+    every["status"] = _numbered(rows.statuses, rows.status, _STATUSES)
     for number in np.unique(rows.communicator).tolist():
         mine = np.flatnonzero(rows.communicator == number)
         falls = np.any(np.diff(rows.seq[mine]) <= 0)
@@ -84,7 +71,8 @@ def _columns(process: int, rank: int, rows: CallRows) -> Iterator[tuple[str, _Co
             mine = mine[order[np.diff(rows.seq[mine][order], prepend=-1) > 0]]
         # Arrays that are taken whole stay those that processes share.
         whole = not falls and len(mine) == len(rows.seq)
-        yield rows.uids[number], _Column(process, rank, *(a if whole else a[mine] for a in every))
+        found: dict[str, Any] = {name: a if whole else a[mine] for name, a in every.items()}
+        yield rows.uids[number], _Column(process=process, rank=rank, **found)
 
 
 def _numbered(words: Sequence[str], codes: Array, numbers: dict[str, int]) -> Array:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ARRIVAL_COLUMNS",
     "NEVER",
+    "CallFacts",
     "CallGrid",
     "alone_ns",
     "arrivals_of",
@@ -64,8 +65,24 @@ _AT_ONCE: Final = 1 << 18  # cells
 _COLUMNS: Final = 32  # that are turned at once
 
 
-@dataclass(frozen=True)
-class CallGrid:
+@dataclass(frozen=True, kw_only=True)
+class CallFacts:
+    """What is known of calls: their numbers, when they began and ended, and what they were."""
+
+    seq: Ints
+    start_ns: Ints
+    end_ns: Ints
+    op: Array
+    step: Int32s
+    bucket: Int32s
+    nbytes: Ints
+    thread: Int32s
+    peer: Int32s
+    status: Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallGrid(CallFacts):
     """The calls of one communicator, in order of their numbers; times in nanoseconds.
 
     [call, process]: `start_ns` and `end_ns` (`NEVER` where the process made no such call; an end is
@@ -79,16 +96,6 @@ class CallGrid:
     uid: str
     processes: Ints
     ranks: Ints
-    seq: Ints
-    start_ns: Ints
-    end_ns: Ints
-    op: Array
-    step: Int32s
-    bucket: Int32s
-    nbytes: Ints
-    thread: Int32s
-    peer: Int32s
-    status: Array
     whole: bool  # every process made every call
     last_ns: Ints
     last_rank: Int32s

@@ -6,10 +6,12 @@ own clock, steps as they were recorded.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
+
+from tracelens.model.calls import CallFacts
 
 if TYPE_CHECKING:
     from tracelens.arrays import Array, Flags, Floats, Int32s, Ints
@@ -19,8 +21,8 @@ __all__ = ["NO_CALLS", "CallRows", "Counters", "Outline", "StepSpans"]
 _OWN: Final = ("start_ns", "end_ns")  # times, which no two processes share
 
 
-@dataclass(frozen=True)
-class CallRows:
+@dataclass(frozen=True, kw_only=True)
+class CallRows(CallFacts):
     """Calls of collectives, by begin; `op` and `status` are words, `communicator` uids by number.
 
     What is missing is negative (`tracelens.model.columns`); `end_ns` is `FOREVER` if still open.
@@ -29,22 +31,13 @@ class CallRows:
 
     uids: tuple[str, ...]
     communicator: Array
-    seq: Ints
-    op: Array
-    step: Int32s
-    bucket: Int32s
-    nbytes: Ints
-    thread: Int32s
-    peer: Int32s
-    status: Array
-    start_ns: Ints
-    end_ns: Ints
     ops: tuple[str, ...]
     statuses: tuple[str, ...]
 
 
 _NONE: Final[Any] = np.zeros(0, np.int32)
-NO_CALLS: Final = CallRows((), *((_NONE,) * 11), (), ())
+_NO_FACTS: Final[dict[str, Any]] = {field.name: _NONE for field in fields(CallFacts)}
+NO_CALLS: Final = CallRows(uids=(), communicator=_NONE, ops=(), statuses=(), **_NO_FACTS)
 
 
 @dataclass(frozen=True)

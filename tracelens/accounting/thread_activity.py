@@ -171,10 +171,11 @@ def collective_waits(calls: Iterable[CallGrid], process: int) -> Intervals:
     starts, ends = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for grid in calls:
         for column in np.flatnonzero(grid.processes == process).tolist():
-            start, end = grid.start_ns[:, column], grid.end_ns[:, column]
+            start = np.ascontiguousarray(grid.start_ns[:, column])
             known = grid.last_ns != NEVER
             missing = ~known & (grid.last_rank != NULL)
-            until = np.where(missing, end, start + grid.wait_of(column))
+            until = start + grid.wait_of(column)
+            until[missing] = grid.end_ns[missing, column]
             there = (known | missing) & (start != NEVER)
             starts.append(start[there])
             ends.append(until[there])

@@ -157,7 +157,9 @@ def _read(
         return reader.read(place, progress)
     for known in READERS:
         if known.sniff(place):
-            return known.read(place, progress, executor, kept_bytes, choice)
+            # Workers elsewhere read events again, which takes less than sending them to and fro.
+            kept = 0 if executor else kept_bytes
+            return known.read(place, progress, executor, kept, choice)
     raise _unknown(place)
 
 

@@ -28,6 +28,7 @@ EXECUTORS: Final = "threads, processes:N, mpi or dask://HOST:PORT"
 _AHEAD: Final = 2  # things handed out for each that is worked on
 _MOST_AHEAD: Final = 64
 _PATIENCE_S: Final = 10
+_BETWEEN_LOOKS_S: Final = 1e-4  # for messages of MPI workers
 _DIED: Final = ("KilledWorker", "FutureCancelledError", "CancelledError")  # Dask's words for it
 _Thing = TypeVar("_Thing")
 _Made = TypeVar("_Made")
@@ -141,7 +142,8 @@ def _mpi() -> Executor:
             "--executor mpi: this is the only rank, and the others do the work; start it with 'mpiexec "
             "-n N python -m mpi4py.futures -m tracelens analyze ... --executor mpi', N at least 2."
         )
-    found: Executor = MPIPoolExecutor()
+    # By default it looks for messages every millisecond; what is sent here takes several looks.
+    found: Executor = MPIPoolExecutor(backoff=_BETWEEN_LOOKS_S)
     return found
 
 

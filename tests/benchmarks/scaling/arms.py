@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["hundred_million", "many_files", "whole_report"]
 
 MEMORY: Final = "1GiB"
-WORKERS: Final = (1, 8, 64, 512)
 MOST_OPEN: Final = 64
 _MEGABYTE: Final = 1e6
 _BILLION: Final = 1e9
@@ -90,7 +89,7 @@ def hundred_million(bench: Bench) -> Section:
         f"({spread(_cpu(start.first), 's')}), which is all start; {small.title}: "
         f"{spread(_cpu(fewer.first), 's')}."
     )
-    section.texts.append(_billion(bench, found, start, size))
+    section.texts.append(_billion(bench, start))
     return section
 
 
@@ -101,36 +100,18 @@ def _exponents(start: Rounds, small: Rounds, large: Rounds, growth: float) -> li
     return [math.log((b - begin) / (a - begin)) / math.log(growth) for a, b in pairs]
 
 
-def _billion(bench: Bench, large: Rounds, start: Rounds, size: Size) -> str:
-    """Say what 10^9 events would take N workers: a real run of a part, and arithmetic."""
+def _billion(bench: Bench, start: Rounds) -> str:
+    """Say what 10^9 events would take, by a real run of a part of its files."""
     part = bench.size("64x7398", "8x200")
-    found = bench.measure(bench.trace(part), info=False)
-    begin = median(_cpu(start.first))
-    maps = median(a.cpu - b.cpu for a, b in zip(found.first, found.second, strict=True))
-    merge = median(_cpu(large.second)) - begin
-    first, second = (spread(_cpu(costs), "s") for costs in (found.first, found.second))
-    lead = (
-        f"**10^9 events**, 4,096 ranks x 7,398 steps, from a real run of 64 of their files "
-        f"({part.title}): {first} of CPU time as the first verb, {second} as the second."
+    found = bench.measure(bench.trace(part), second=False, info=False)
+    beyond = median(_cpu(found.first)) - median(_cpu(start.first))
+    minutes = beyond * _BILLION / part.events / 60
+    return (
+        f"**10^9 events**, 4,096 ranks x 7,398 steps: 64 of their files ({part.title}) take "
+        f"{spread(_cpu(found.first), 's')} of CPU time. If that, less the start, grows as events do, all "
+        f"files take {minutes:.0f} minutes of one core, and {written_bytes(bench.trace(part)) * 64 / 1e9:.0f} "
+        "GB are read twice. How much of it workers take over is the next section."
     )
-    if maps < begin / 2:
-        return f"{lead} This version keeps nothing between verbs: its maps cannot be seen apart."
-    whole_maps = maps * _BILLION / part.events
-    whole_merge = merge * _BILLION / size.events
-    speed = written_bytes(bench.trace(part)) / maps / _MEGABYTE
-    rows = [
-        [str(n), f"{(begin + whole_maps / n + whole_merge) / 60:.1f}", f"{n * speed:.0f}"]
-        for n in WORKERS
-    ]
-    head = ("workers", "minutes", "MB/s read by all")
-    assumed = (
-        f"What the second verb does no more is the maps: {whole_maps:.0f} s for all files, shared "
-        f"evenly by the workers, each with a core of its own and files that come as fast as the last "
-        f"column says. What it still does is the merge, in one process: {merge:.1f} s for "
-        f"{size.title}, taken to grow with ranks x steps ({_BILLION / size.events:.1f} times as "
-        f"many): {whole_merge:.0f} s. {begin:.1f} s are start."
-    )
-    return f"{lead}\n\n{table('10^9 events, computed', head, rows)}\n\n{assumed}"
 
 
 def _opened(size: Size, trace: Path, found: Rounds) -> Section:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -327,7 +328,7 @@ def _is_word(kind: pa.DataType) -> bool:
 
 def _in_order(batch: pa.RecordBatch, held: set[str], wanted: Sequence[str]) -> pa.RecordBatch:
     """Bring columns into the order and types of the schema; those that are not held are null."""
-    schema = _schema_of(wanted)
+    schema = _schema_of(tuple(wanted))
     columns = [
         _as(batch.column(field.name), field.type)
         if field.name in held
@@ -342,10 +343,11 @@ def _as(column: pa.Array[Any], kind: pa.DataType) -> pa.Array[Any]:
 
 
 def _table(batches: list[pa.RecordBatch], wanted: Sequence[str]) -> pa.Table:
-    return pa.Table.from_batches(batches, _schema_of(wanted)).unify_dictionaries()
+    return pa.Table.from_batches(batches, _schema_of(tuple(wanted))).unify_dictionaries()
 
 
-def _schema_of(wanted: Sequence[str]) -> pa.Schema:
+@cache
+def _schema_of(wanted: tuple[str, ...]) -> pa.Schema:
     if len(wanted) == len(_COLUMNS):
         return EVENT_SCHEMA
     return pa.schema([EVENT_SCHEMA.field(name) for name in wanted])

@@ -106,11 +106,12 @@ def _billion(bench: Bench, start: Rounds) -> str:
     found = bench.measure(bench.trace(part), second=False, info=False)
     beyond = median(_cpu(found.first)) - median(_cpu(start.first))
     minutes = beyond * _BILLION / part.events / 60
+    gigabytes = written_bytes(bench.trace(part)) * _BILLION / part.events / 1e9
     return (
         f"**10^9 events**, 4,096 ranks x 7,398 steps: 64 of their files ({part.title}) take "
-        f"{spread(_cpu(found.first), 's')} of CPU time. If that, less the start, grows as events do, all "
-        f"files take {minutes:.0f} minutes of one core, and {written_bytes(bench.trace(part)) * 64 / 1e9:.0f} "
-        "GB are read twice. How much of it workers take over is the next section."
+        f"{spread(_cpu(found.first), 's')} of CPU time. If that, less the start, grows as events do, "
+        f"all files, {gigabytes:.0f} GB, take {minutes:.0f} minutes of one core. How much of it workers "
+        "take over is the next section."
     )
 
 

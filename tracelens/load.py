@@ -15,6 +15,7 @@ from tracelens.model.events import Numbered, Source
 from tracelens.model.fmt import shown_name
 from tracelens.model.trace import Trace
 from tracelens.readers import READERS
+from tracelens.readers.base import Reading
 from tracelens.remote.address import is_remote
 
 if TYPE_CHECKING:
@@ -95,12 +96,11 @@ def open_joined(
         InvalidArgument: as above, or two of them hold the same rank.
     """
     places, named = _wanted([local(path, progress) for path in paths], choice)
-    share = memory // _FOR_EVENTS // len(places)
-    read = (
-        _read(place, progress, map, executor, choice, one_clock=one_clock, kept_bytes=share)
-        for place in places
-    )
-    return prepare(selection.of_ranks(_join(list(read)), choice, named))
+    # Workers elsewhere read events again, which takes less than sending them to and fro.
+    kept = 0 if executor else memory // _FOR_EVENTS // len(places)
+    how = Reading(progress, executor, kept, choice)
+    read = [_read(place, how, map, one_clock=one_clock) for place in places]
+    return prepare(selection.of_ranks(_join(read), choice, named))
 
 
 def _wanted(paths: Sequence[Path], choice: Choice) -> tuple[Sequence[Path], set[int]]:
@@ -135,13 +135,10 @@ def local(path: str | os.PathLike[str], progress: Progress | None = None) -> Pat
 
 def _read(
     place: Path,
-    progress: Progress | None,
+    how: Reading,
     map: Mapping[str, str] | None,  # noqa: A002 - called what the command line calls it
-    executor: Executor | None,
-    choice: Choice,
     *,
     one_clock: bool,
-    kept_bytes: int,
 ) -> Trace:
     if not place.exists():
         raise TraceNotFound(
@@ -154,12 +151,10 @@ def _read(
             raise InvalidArgument(
                 f"'{place}' is no table of spans, so there is nothing for --map or --one-clock."
             )
-        return reader.read(place, progress)
+        return reader.read(place, how)
     for known in READERS:
         if known.sniff(place):
-            # Workers elsewhere read events again, which takes less than sending them to and fro.
-            kept = 0 if executor else kept_bytes
-            return known.read(place, progress, executor, kept, choice)
+            return known.read(place, how)
     raise _unknown(place)
 
 

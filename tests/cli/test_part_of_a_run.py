@@ -52,7 +52,7 @@ def notes(found: dict[str, Any]) -> str:
 def test_only_files_of_the_ranks_are_opened(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The others may be damaged: nothing of them is read, and nobody misses them."""
+    """The others may be damaged: nothing of them is read, and none is reported missing."""
     whole = report(capsys, run, "--ranks", "2-3,5", "--again")
     spoilt = tmp_path / "spoilt"
     spoilt.mkdir()

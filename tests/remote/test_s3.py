@@ -37,7 +37,7 @@ def report(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
 
 
 def copies(cache: Path) -> dict[str, int]:
-    """Return the files that were fetched, by name, each with what tells one copy from another."""
+    """Return the inode of each file that was fetched, by name: another copy has another."""
     return {file.name: file.stat().st_ino for file in cache.rglob("worker-*") if file.is_file()}
 
 

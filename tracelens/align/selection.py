@@ -1,6 +1,6 @@
 """A part of a run (`tracelens.model.choice`): its ranks, and the time of the steps that are wanted.
 
-Files of other ranks are not read. Steps and times are windows: the first pass, which tells when they
+Files of other ranks are not read. Steps and times are windows: the first pass, which finds when they
 were, goes over the whole run, so that clocks are tied and steps are numbered as without a choice; what
 lies outside of the windows is not read again. A step is here as a whole, with whatever reaches into it
 from others; such events and calls count as being in no step.

@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _has_summary(file: Path) -> bool:
-    """Return whether the end of a recording tells what there is to say of it."""
+    """Return whether the end of a recording has a summary of it."""
     from tracelens.readers.native.arrow_file import read_end
     from tracelens.readers.native.recordings import DAMAGE
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tracelens.readers.base import SIMPLY, Reading
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Executor
 
-    from tracelens.model.choice import Choice
     from tracelens.model.trace import Trace
-    from tracelens.readers.base import Progress, Reader
+    from tracelens.readers.base import Reader
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,9 @@ class Format:
         """Return whether `path` looks like this format, without reading much of it."""
         return self.may_be(path) and self.reader().sniff(path)
 
-    def read(
-        self,
-        path: Path,
-        progress: Progress | None = None,
-        executor: Executor | None = None,
-        kept_bytes: int = 0,
-        choice: Choice | None = None,
-    ) -> Trace:
+    def read(self, path: Path, how: Reading = SIMPLY) -> Trace:
         """Read it, as `Reader.read` says."""
-        return self.reader().read(path, progress, executor, kept_bytes, choice)
+        return self.reader().read(path, how)
 
 
 def _table() -> Reader:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
 
+from tracelens.model.choice import EVERYTHING, Choice
 from tracelens.schema.vocabulary import EVENT_TYPES, STATUSES
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
     from pathlib import Path
-    from typing import Final
 
     import polars as pl
 
-    from tracelens.model.choice import Choice
     from tracelens.model.trace import Trace
 
 
@@ -22,6 +22,24 @@ LATEST_NS: Final = 9_214_646_400_000_000_000  # the year 2262, near the end of 6
 LONGEST_NS: Final = 366 * 86_400 * 1_000_000_000  # nothing lasts a year from a run's median
 
 Progress = Callable[[int, int], None]  # (done, total), in processes or files
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a run is read.
+
+    Files are read by `executor`, where there are several; None = in threads of this process. Of the
+    events that a report asks for again, `kept_bytes` may be kept. Ranks that `choice` leaves out are
+    not read where their files say so.
+    """
+
+    progress: Progress | None = None
+    executor: Executor | None = None
+    kept_bytes: int = 0
+    choice: Choice = EVERYTHING
+
+
+SIMPLY: Final = Reading()
 
 
 class Reader(Protocol):
@@ -34,19 +52,8 @@ class Reader(Protocol):
     def sniff(self, path: Path) -> bool:
         """Return whether `path` looks like this format, without reading much of it."""
 
-    def read(
-        self,
-        path: Path,
-        progress: Progress | None = None,
-        executor: Executor | None = None,
-        kept_bytes: int = 0,
-        choice: Choice | None = None,
-    ) -> Trace:
+    def read(self, path: Path, how: Reading = SIMPLY) -> Trace:
         """Read it; parts that cannot be read become notes, and the rest is read all the same.
-
-        Files are read by `executor`, where there are several; None = in threads of this process. Of the
-        events that a report asks for again, so many bytes may be kept. Ranks that `choice` leaves
-        out are not read where that can be told beforehand.
 
         Raises:
             UnusableInput: nothing of it can be read.

@@ -1,7 +1,7 @@
 """What servers and networks do to a reader, as one sentence each; no password, key or token is in one.
 
-Each protocol has its own library, with errors of its own: they are told apart by their names, along what
-caused them.
+Each protocol has its own library, with errors of its own: they are distinguished by their names, and by
+those of what caused them.
 """
 
 from __future__ import annotations

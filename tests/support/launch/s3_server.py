@@ -1,4 +1,4 @@
-"""A real S3 server (moto's) in a process of its own, until that is told to end.
+"""A real S3 server (moto's) in a process of its own, until that is asked to end.
 
 Run as a module it serves: it writes its address, and ends when its standard input does.
 """

@@ -17,12 +17,11 @@ import pyarrow as pa
 
 from tracelens.distil.outline import KEPT, OUTLINED, outline
 from tracelens.errors import NotATrace
-from tracelens.model.choice import EVERYTHING
 from tracelens.model.fmt import shown_name
 from tracelens.model.packed_columns import PackedColumns
 from tracelens.model.trace import SAMPLE_COLUMNS, Note
 from tracelens.parallel import mapped
-from tracelens.readers.base import LATEST_NS, LONGEST_NS
+from tracelens.readers.base import LATEST_NS, LONGEST_NS, SIMPLY, Reading
 from tracelens.readers.native.arrow_file import Recording, read_arrow
 from tracelens.readers.native.assemble import Part, assemble
 from tracelens.readers.native.checks import ALWAYS_READ, usable_columns
@@ -47,13 +46,10 @@ from tracelens.schema.vocabulary import (
 )
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
     from pathlib import Path
 
-    from tracelens.model.choice import Choice
     from tracelens.model.columns import Columns
     from tracelens.model.trace import Trace
-    from tracelens.readers.base import Progress
 
 
 _OUTLINED: Final = frozenset((*OUTLINED, *ALWAYS_READ))
@@ -79,29 +75,23 @@ class NativeReader:
         """Return whether there is at least one file or folder named like ours."""
         return bool(recordings(path))
 
-    def read(
-        self,
-        path: Path,
-        progress: Progress | None = None,
-        executor: Executor | None = None,
-        kept_bytes: int = 0,
-        choice: Choice | None = None,
-    ) -> Trace:
+    def read(self, path: Path, how: Reading = SIMPLY) -> Trace:
         """Read every process that is wanted; one that cannot be read becomes a note."""
-        found = wanted(recordings(path), choice or EVERYTHING)
+        found = wanted(recordings(path), how.choice)
         parts: list[Part] = []
         problems: list[tuple[Path, Exception]] = []
         root = None if path in found else path  # a file that was named itself may be a link
-        room = kept_bytes
-        parts_found = mapped(partial(_tried, trace=root), ((f, room > 0) for f in found), executor)
+        room = how.kept_bytes
+        things = ((file, room > 0) for file in found)
+        parts_found = mapped(partial(_tried, trace=root), things, how.executor)
         for done, (file, part) in enumerate(zip(found, parts_found, strict=True)):
             if isinstance(part, Part):
                 fitting, room = part.fitting(room, beside=parts[-1] if parts else None)
                 parts.append(fitting)
             else:
                 problems.append((file, part))
-            if progress:
-                progress(done + 1, len(found))
+            if how.progress:
+                how.progress(done + 1, len(found))
         if not parts:
             raise refusal(path, problems) if problems else vanished(path)
         notes = tuple(

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from tracelens.errors import InvalidArgument, NotATrace
 from tracelens.model.trace import CLOCK_COLUMNS, EVENT_COLUMNS, Note, Trace
-from tracelens.readers.base import LONGEST_NS
+from tracelens.readers.base import LONGEST_NS, SIMPLY, Reading
 from tracelens.readers.table import inferred
 from tracelens.readers.table.cells import gather
 from tracelens.readers.table.columns import fitted
@@ -39,10 +39,7 @@ from tracelens.schema.vocabulary import SUMMED_UP
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
-    from concurrent.futures import Executor
 
-    from tracelens.model.choice import Choice
-    from tracelens.readers.base import Progress
     from tracelens.readers.table.naming import Plan
 
 __all__ = ["TableReader", "build", "from_object", "is_table", "scan"]
@@ -228,20 +225,13 @@ class TableReader:
         """Return whether a file is a table by its name or its content."""
         return is_table(path)
 
-    def read(
-        self,
-        path: Path,
-        progress: Progress | None = None,
-        _executor: Executor | None = None,
-        _kept_bytes: int = 0,
-        _choice: Choice | None = None,
-    ) -> Trace:
+    def read(self, path: Path, how: Reading = SIMPLY) -> Trace:
         """Read a file, which one process does, and whose events all stay in memory."""
         with _damage_named(path):
             trace = build(scan(path), self.renaming, path.name, one_clock=self.one_clock)
             trace = _with_facts(trace, path)
-        if progress:
-            progress(1, 1)
+        if how.progress:
+            how.progress(1, 1)
         return trace.with_(path=path)
 
     def take(self, table: Any) -> Trace:

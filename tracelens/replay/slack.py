@@ -31,7 +31,7 @@ SLACK_COLUMNS: Final[dict[str, pl.DataType]] = {
     "critical_steps": pl.Float64(),  # share of steps in which it can spare less than 1 % of a step
 }
 CRITICAL: Final = 0.01
-BLOCK: Final = 256  # calls whose waits are kept
+_BLOCK: Final = 256  # calls whose waits are kept
 NO_LIMIT: Final = np.iinfo(np.int64).max
 
 
@@ -105,13 +105,13 @@ class _Calls:
     there: Flags
     whole: Flags
     _waits: Ints
-    _first: int = -BLOCK
+    _first: int = -_BLOCK
 
     def wait(self, row: int) -> Ints:
         """Return how long each rank waited in a call, [member]."""
-        if not 0 <= row - self._first < BLOCK:
-            self._first = row - row % BLOCK
-            self._waits = self.grid.taken(slice(self._first, self._first + BLOCK)).wait_ns()
+        if not 0 <= row - self._first < _BLOCK:
+            self._first = row - row % _BLOCK
+            self._waits = self.grid.taken(slice(self._first, self._first + _BLOCK)).wait_ns()
         return np.asarray(self._waits[row - self._first])
 
 

@@ -150,8 +150,9 @@ def _open_below(folder: Path, process: int) -> int:
     """Count the descriptors by which a process has files of a folder open."""
     inside, count = f"{folder.resolve()}/", 0
     try:
-        for entry in os.scandir(f"/proc/{process}/fd"):
-            count += str(Path(entry.path).readlink()).startswith(inside)
+        with os.scandir(f"/proc/{process}/fd") as entries:
+            for entry in entries:
+                count += str(Path(entry.path).readlink()).startswith(inside)
     except OSError:  # it has ended, or closed one meanwhile
         return count
     return count

@@ -13,7 +13,7 @@ from tracelens.memory import give_back
 from tracelens.model.choice import EVERYTHING, Choice
 from tracelens.model.events import Numbered, Source
 from tracelens.model.fmt import shown_name
-from tracelens.model.trace import Trace
+from tracelens.model.trace import OF_PROCESSES, Trace
 from tracelens.readers import READERS
 from tracelens.readers.base import Reading
 from tracelens.remote.address import is_remote
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from tracelens.readers.native.reader import NativeReader
     from tracelens.readers.table import TableReader
 
-_OF_PROCESSES: Final = ("processes", "threads", "clocks", "samples")
 _FOR_EVENTS: Final = 8  # one part of so many of the memory
 DEEPEST: Final = 3  # folders below one that is given: experiment, day, run
 
@@ -273,7 +272,7 @@ def _join(traces: Sequence[Trace]) -> Trace:
     offsets = [sum(t.processes.height for t in traces[:place]) for place in range(len(traces))]
     numbered: dict[str, Any] = {
         name: pl.concat([_after(getattr(t, name), n) for t, n in zip(traces, offsets, strict=True)])
-        for name in _OF_PROCESSES
+        for name in OF_PROCESSES
     }
     dropped: dict[str, int] = {}
     for trace in traces:

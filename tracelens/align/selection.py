@@ -18,7 +18,7 @@ from tracelens.errors import InvalidArgument
 from tracelens.model.calls import NEVER, is_uniform
 from tracelens.model.choice import of_numbers, without, written
 from tracelens.model.events import Numbered, Source
-from tracelens.model.trace import Note, Trace
+from tracelens.model.trace import OF_PROCESSES, Note, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Within", "begin_of", "check_ranks", "cut", "of_ranks", "window_of", "within"]
 
-_OF_PROCESSES: Final = ("processes", "threads", "clocks", "samples")
 _SAMPLED: Final = 64  # moments at which a clock is compared with the common one
 _MARGIN_NS: Final = 1_000_000
 _NO_STEP: Final = -1
@@ -86,7 +85,7 @@ def _without(trace: Trace, processes: pl.Series) -> Trace:
     ].to_list()
     number = {process: place for place, process in enumerate(kept)}
     tables: dict[str, Any] = {
-        name: _renumbered(getattr(trace, name), number) for name in _OF_PROCESSES
+        name: _renumbered(getattr(trace, name), number) for name in OF_PROCESSES
     }
     source, outlines = trace.source, trace.outlines
     return Trace.of(

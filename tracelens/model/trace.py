@@ -121,6 +121,9 @@ SAMPLE_COLUMNS: Final[dict[str, pl.DataType]] = {
     "frames": pl.List(pl.String()),  # outermost first, as ``function (file:line)``
 }
 
+# The tables of a trace whose rows name the process that they are about.
+OF_PROCESSES: Final = ("processes", "threads", "clocks", "samples")
+
 # How each device's clock was brought onto its host's.
 DEVICE_CLOCK_COLUMNS: Final[dict[str, pl.DataType]] = {
     "process": pl.Int32(),

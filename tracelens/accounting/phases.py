@@ -21,16 +21,8 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting import thread_activity
-from tracelens.accounting.partition import (
-    CATEGORIES,
-    COMPUTE_CATEGORIES,
-    NOTHING,
-    UNKNOWN,
-    Intervals,
-    Pieces,
-    Surroundings,
-    partition,
-)
+from tracelens.accounting.categories import CATEGORIES, COMPUTE_CATEGORIES, NOTHING, UNKNOWN
+from tracelens.accounting.partition import Intervals, Pieces, Surroundings, partition
 from tracelens.accounting.pieces import (
     SEGMENT_COLUMNS,
     PackedPieces,

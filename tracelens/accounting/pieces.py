@@ -19,11 +19,12 @@ from weakref import finalize
 import numpy as np
 import polars as pl
 
-from tracelens.accounting.partition import CATEGORIES, Pieces
+from tracelens.accounting.categories import CATEGORIES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
+    from tracelens.accounting.partition import Pieces
     from tracelens.arrays import Array, Flags, Floats, Indices, Int8s, Int32s, Ints
 
 __all__ = [

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.accounting.partition import (
+from tracelens.accounting.categories import (
     BLOCKED,
     CATEGORIES,
     COMMUNICATION,
@@ -20,9 +20,8 @@ from tracelens.accounting.partition import (
     PS_QUEUE,
     QUEUED,
     USER,
-    Intervals,
-    Spans,
 )
+from tracelens.accounting.partition import Intervals, Spans
 from tracelens.model.calls import NEVER
 from tracelens.model.columns import FOREVER, NULL
 

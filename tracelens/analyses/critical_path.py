@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.accounting.partition import CATEGORIES, UNKNOWN
+from tracelens.accounting.categories import CATEGORIES, UNKNOWN
 from tracelens.accounting.phases import after_steps, job_ns
 from tracelens.accounting.pieces import categories, covered_before
 from tracelens.model.calls import NEVER

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 import polars as pl
 
-from tracelens.accounting.partition import CATEGORIES
+from tracelens.accounting.categories import CATEGORIES
 from tracelens.model.calls import NEVER, alone_ns, is_uniform
 from tracelens.model.columns import FOREVER
 from tracelens.schema.vocabulary import COLLECTIVES

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.accounting.partition import CATEGORIES
+from tracelens.accounting.categories import CATEGORIES
 from tracelens.accounting.weight_updates import followed
 from tracelens.model.calls import NEVER, distinct
 from tracelens.model.columns import FOREVER, NULL

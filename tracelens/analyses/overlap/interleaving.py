@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
-from tracelens.accounting.partition import CATEGORIES, COMPUTE_CATEGORIES
+from tracelens.accounting.categories import CATEGORIES, COMPUTE_CATEGORIES
 from tracelens.accounting.phases import exposed_transfer, job_ns
 from tracelens.model import fmt
 from tracelens.model.calls import NEVER, distinct

@@ -1,0 +1,37 @@
+"""What a worker's time can be, and the codes of what its spans say about it.
+
+`_sweep.c` goes by the same numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Own work first (by kind), then what the rank waited for, then what is left.
+CATEGORIES: Final = (
+    "data",
+    "forward",
+    "backprop",
+    "update",
+    "checkpoint",
+    "gc",
+    "user",
+    "wait",  # in a collective (or blocked on one in flight) that not all ranks have entered
+    "ps_queue",  # a request is in a parameter server's queue, or waits for later pushes
+    "transfer",  # communication that all have entered and nothing hides
+    "idle",  # no work, with a recorded cause
+    "unknown",  # nothing was recorded
+)
+COMPUTE_CATEGORIES: Final = CATEGORIES[:7]
+USER: Final = CATEGORIES.index("user")
+WAIT: Final = CATEGORIES.index("wait")
+PS_QUEUE: Final = CATEGORIES.index("ps_queue")
+TRANSFER: Final = CATEGORIES.index("transfer")
+IDLE: Final = CATEGORIES.index("idle")
+UNKNOWN: Final = CATEGORIES.index("unknown")
+# What a span may say beside a category: communication of a kind yet to be found out; and blocking
+# on something, which is that something's category, or a wait if nothing else is recorded.
+COMMUNICATION: Final = 100
+BLOCKED: Final = 101
+QUEUED: Final = 200  # more than the category of a span that only queues work for a device
+NOTHING: Final = -1

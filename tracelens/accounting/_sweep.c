@@ -143,14 +143,16 @@ static int sweep(const Edges *windows, Spans *thread, Edges *covers, Spans *devi
     const int64_t last = windows->moments[windows->count - 1];
     int64_t now = windows->moments[0];
     int32_t step = 0;
+    int covered[COVER_COUNT] = {0};
     while (now < last) {
-        int covered[COVER_COUNT];
         int64_t next = last;
         while (step + 2 < windows->count && windows->moments[step + 1] <= now)
             step++;
         next = earlier(next, windows->moments[step + 1]);
         for (int which = 0; which < COVER_COUNT; which++) {
             Edges *begins = &covers[2 * which], *ends = begins + 1;
+            if (begins->count == 0)
+                continue;
             pass(begins, now);
             pass(ends, now);
             covered[which] = begins->place > ends->place;

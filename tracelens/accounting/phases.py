@@ -248,14 +248,15 @@ def _tasks(trace: Trace, steps: pl.DataFrame, words: tuple[str, ...]) -> Iterato
     training = dict(trace.workers.select("process", "training_thread").drop_nulls().iter_rows())
     queues = thread_activity.server_queues(trace).partition_by("process", as_dict=True)
     tracks, every = in_flight_tracks(trace), followed(trace)
-    for process, windows, gaps in _windows(steps):
+    waits = collective_waits(trace.calls, steps["process"].unique().sort().to_list())
+    for (process, windows, gaps), wait in zip(_windows(steps), waits, strict=True):
         queue = queues.get((process,))
         yield _Task(
             process=process,
             source=trace.source.only(process),
             windows=windows,
             gaps=gaps,
-            wait=collective_waits(trace.calls, process),
+            wait=wait,
             queue=_NO_INTERVALS
             if queue is None
             else Intervals(queue["start_ns"].to_numpy(), queue["end_ns"].to_numpy()),

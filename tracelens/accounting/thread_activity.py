@@ -6,6 +6,8 @@ communication in flight, and recorded causes of idleness, from the records of th
 
 from __future__ import annotations
 
+from heapq import merge
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -26,7 +28,7 @@ from tracelens.model.calls import NEVER
 from tracelens.model.columns import FOREVER, NULL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from tracelens.arrays import Array, Flags, Indices, Ints
     from tracelens.model.calls import CallGrid
@@ -165,20 +167,32 @@ class ThreadActivity:
 _NO_CODES: Final = np.zeros(0, np.int32)
 
 
-def collective_waits(calls: Iterable[CallGrid], process: int) -> Intervals:
-    """Return when a process was blocked in collectives that not all had entered."""
-    starts, ends = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for grid in calls:
-        for column in np.flatnonzero(grid.processes == process).tolist():
-            start = np.ascontiguousarray(grid.start_ns[:, column])
-            known = grid.last_ns != NEVER
-            missing = ~known & (grid.last_rank != NULL)
-            until = start + grid.wait_of(column)
-            until[missing] = grid.end_ns[missing, column]
-            there = (known | missing) & (start != NEVER)
-            starts.append(start[there])
-            ends.append(until[there])
-    return Intervals(np.concatenate(starts), np.concatenate(ends))
+def collective_waits(calls: Iterable[CallGrid], processes: Iterable[int]) -> Iterator[Intervals]:
+    """Yield when each process was blocked in collectives that not all had entered.
+
+    `processes` are in order, as those of each communicator are.
+    """
+    found = merge(*map(_waits, calls), key=itemgetter(0))
+    ahead = next(found, None)
+    for process in processes:
+        starts, ends = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        while ahead is not None and ahead[0] <= process:
+            if ahead[0] == process:
+                starts.append(ahead[1].start)
+                ends.append(ahead[1].end)
+            ahead = next(found, None)
+        yield Intervals(np.concatenate(starts), np.concatenate(ends))
+
+
+def _waits(grid: CallGrid) -> Iterator[tuple[int, Intervals]]:
+    """Yield the waits of each process in the calls of one communicator."""
+    known = grid.last_ns != NEVER
+    missing = ~known & (grid.last_rank != NULL)
+    for column, (start, wait) in enumerate(grid.waits_by_process()):
+        until = start + wait
+        until[missing] = grid.end_ns[missing, column]
+        there = (known | missing) & (start != NEVER)
+        yield int(grid.processes[column]), Intervals(start[there], until[there])
 
 
 def server_queues(trace: Trace) -> pl.DataFrame:

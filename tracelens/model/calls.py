@@ -194,6 +194,13 @@ class CallGrid(CallFacts):
         """
         return self._waits(slice(None), self.last_ns[:, None])
 
+    def waits_by_process(self) -> Iterator[tuple[Ints, Ints]]:
+        """Yield begins and waits of each process, [call], copied some at a time to lie together."""
+        for first in range(0, len(self.processes), _COLUMNS):
+            some = slice(first, first + _COLUMNS)
+            cells = (self.start_ns[:, some], self._waits(some, self.last_ns[:, None]))
+            yield from zip(*(np.ascontiguousarray(part.T) for part in cells), strict=True)
+
     def wait_of(self, column: int) -> Ints:
         """Return the same of one process, [call]."""
         return np.asarray(self._waits(slice(column, column + 1), self.last_ns[:, None])[:, 0])

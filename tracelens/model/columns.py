@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -195,25 +195,30 @@ def _array_of(column: pa.ChunkedArray[Any], missing: int) -> Array:
 
 def _filled(column: Any, missing: float) -> Array:
     """Return a column with a number where nothing is; pyarrow's own way imports all of its functions."""
-    parts = [_filled_chunk(chunk, missing) for chunk in column.chunks]
-    if len(parts) == 1:
-        return parts[0]
-    return np.concatenate([np.zeros(0, column.type.to_pandas_dtype()), *parts])
+    return _joined(column.chunks, column.type, missing)
 
 
-def _filled_chunk(chunk: Any, missing: float) -> Array:
-    kind = np.dtype(chunk.type.to_pandas_dtype())
-    if kind.kind == "u" and missing < 0:
-        kind = np.dtype(np.int64)
+def _joined(chunks: Sequence[Any], kind: pa.DataType, missing: float) -> Array:
+    """Return chunks of whole or floating numbers one after the other."""
+    stored = np.dtype(kind.to_pandas_dtype())
+    wide = np.dtype(np.int64) if stored.kind == "u" and missing < 0 else stored
+    found, begin = np.empty(sum(map(len, chunks)), wide), 0
+    for chunk in chunks:
+        _fill(found[begin : begin + len(chunk)], chunk, stored, missing)
+        begin += len(chunk)
+    return found
+
+
+def _fill(found: Array, chunk: Any, stored: np.dtype[Any], missing: float) -> None:
     if chunk.null_count == len(chunk):
-        return np.full(len(chunk), missing, kind)
-    stored = np.frombuffer(chunk.buffers()[1], chunk.type.to_pandas_dtype())
-    values = stored[chunk.offset : chunk.offset + len(chunk)].astype(kind)
+        found[:] = missing
+        return
+    valid, values = chunk.buffers()
+    found[:] = np.frombuffer(values, stored)[chunk.offset : chunk.offset + len(chunk)]
     if chunk.null_count:
-        bits = np.frombuffer(chunk.buffers()[0], np.uint8)
-        valid = np.unpackbits(bits, count=chunk.offset + len(chunk), bitorder="little")
-        np.copyto(values, missing, where=valid[chunk.offset :] == 0)
-    return values
+        bits = np.frombuffer(valid, np.uint8)
+        known = np.unpackbits(bits, count=chunk.offset + len(chunk), bitorder="little")
+        np.copyto(found, missing, where=known[chunk.offset :] == 0)
 
 
 def _ends(start: pa.ChunkedArray[Any], duration: pa.ChunkedArray[Any]) -> Ints:
@@ -229,9 +234,8 @@ def _words_of(column: pa.ChunkedArray[Any]) -> Words:
     if not column.num_chunks:
         return Words(np.zeros(0, np.int8), ())
     chunks: list[Any] = column.chunks
-    codes = [_filled_chunk(chunk.indices, -1) for chunk in chunks]
-    known = tuple(chunks[-1].dictionary.to_pylist())
-    return Words(codes[0] if len(codes) == 1 else np.concatenate(codes), known)
+    codes = _joined([chunk.indices for chunk in chunks], column.type.index_type, -1)
+    return Words(codes, tuple(chunks[-1].dictionary.to_pylist()))
 
 
 def _words_of_frame(column: pl.Series) -> Words:

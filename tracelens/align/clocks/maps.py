@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 BLOCKS: Final = 64
 MIN_FOR_SLOPE: Final = 16  # with fewer points a line follows the noise
 PLAUSIBLE_DRIFT: Final = 1e-4  # no quartz drifts more than 100 ppm
+_AT_ONCE: Final = 1 << 14  # times that are moved
 FAR: Final = 1e16  # beyond any run, from its start, in nanoseconds
 
 
@@ -33,12 +34,18 @@ class ClockMap:
     uncertainty_ns: int = 0
 
     def apply(self, t: Ints) -> Ints:
-        """Return common times."""
-        moved = t - self.base + self.target
+        """Return common times, [any]."""
         if self.correction is None:
-            return np.asarray(moved)
-        fine = self.correction.at((t - self.base).astype(np.float64))
-        return np.asarray(moved - np.rint(fine).astype(np.int64))
+            return np.asarray(t - self.base + self.target)
+        found = np.empty(t.shape, np.int64)
+        rows = max(_AT_ONCE // max(t[:1].size, 1), 1)
+        for first in range(0, len(t), rows):  # what is computed on the way stays in the cache
+            since = t[first : first + rows] - self.base
+            fine = self.correction.at(since.astype(np.float64))
+            since += self.target
+            since -= np.rint(fine, out=fine).astype(np.int64)
+            found[first : first + rows] = since
+        return found
 
     @property
     def row(self) -> dict[str, Any]:

@@ -35,7 +35,7 @@ proofs: $(VENV)/test.stamp ## the recorder's promises at length: 100 kills, 8 x 
 	TRACELENS_PROOF_KILLS=100 TRACELENS_PROOF_SPANS=100000 TRACELENS_NATIVE=1 $(BIN)/pytest $(PROOFS) --timeout 1800
 	TRACELENS_PROOF_KILLS=100 TRACELENS_PROOF_SPANS=100000 TRACELENS_NATIVE=0 $(BIN)/pytest $(PROOFS) --timeout 1800
 
-sanitize: $(VENV)/test.stamp ## the recorder's tests with sanitizers in its native part
+sanitize: $(VENV)/test.stamp ## the tests of what is in C, with sanitizers in it
 	PYTHONPATH=tests $(BIN)/python -m support.sanitize $(PYTEST_ARGS)
 
 mutate: $(VENV)/mutate.stamp ## what no test notices of many small changes of a module: make mutate MODULE=tracelens.conversion.columns (TESTS="tests/schema")
@@ -151,7 +151,7 @@ network: # pretend hosts are made by ip and tc; where these cannot be had, their
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-NATIVE := instrument/build_native.py $(wildcard $(addprefix instrument/tracelens_instrument/,*.c native/*.h))
+NATIVE := instrument/build_native.py tracelens/accounting/_sweep.c $(wildcard $(addprefix instrument/tracelens_instrument/,*.c native/*.h))
 
 $(VENV)/demo.stamp: pyproject.toml $(NATIVE) | $(VENV)/bin/python
 	$(PIP) -e '.[demo]'

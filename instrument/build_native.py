@@ -1,4 +1,4 @@
-"""Build hook: compile the native recorder, if that can be done; without it the one in Python serves."""
+"""Build hook: compile what is in C, if that can be done; without it what is in Python serves."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCE = Path("instrument", "tracelens_instrument", "_native.c")
-PARTS = SOURCE.with_name("native")
-LIBRARY = "_native.abi3.so"
+RECORDER = Path("instrument", "tracelens_instrument", "_native.c")
+RECORDER_PARTS = RECORDER.with_name("native")
+SWEEP = Path("tracelens", "accounting", "_sweep.c")
+SOURCES = {RECORDER: "tracelens_instrument", SWEEP: "tracelens/accounting"}  # where in a wheel
 FLAGS = (
     "-std=gnu11",
     "-O2",
@@ -32,20 +33,24 @@ _OLDEST_GLIBC = 17  # 2.17, which pip calls manylinux2014: Python 3.11 needs no 
 
 
 class NativeBuildHook(BuildHookInterface[Any]):
-    """Puts the library beside its source for an editable install, otherwise into the wheel only."""
+    """Puts libraries beside their sources for an editable install, otherwise into the wheel only."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, and tell the wheel what it has become by that."""
-        source = Path(self.root) / SOURCE
         if version == "editable":
-            compiled(source, source.with_name(LIBRARY))
+            for source in SOURCES:
+                compiled(Path(self.root) / source, library_of(Path(self.root) / source))
             return
         self._folder = tempfile.TemporaryDirectory()
-        library = Path(self._folder.name) / LIBRARY
-        if compiled(source, library):
-            build_data["force_include"][str(library)] = f"tracelens_instrument/{LIBRARY}"
+        contents = b""
+        for source, package in SOURCES.items():
+            library = Path(self._folder.name) / library_of(source).name
+            if compiled(Path(self.root) / source, library):
+                build_data["force_include"][str(library)] = f"{package}/{library.name}"
+                contents += library.read_bytes()
+        if contents:
             build_data["pure_python"] = False
-            build_data["tag"] = f"cp311-abi3-{_platform(library.read_bytes())}"
+            build_data["tag"] = f"cp311-abi3-{_platform(contents)}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove what the wheel holds by now."""
@@ -54,20 +59,27 @@ class NativeBuildHook(BuildHookInterface[Any]):
             self._folder.cleanup()
 
 
+def library_of(source: Path) -> Path:
+    """Return what a source is compiled to beside it."""
+    return source.with_name(f"{source.stem}.abi3.so")
+
+
 def compiled(source: Path, library: Path) -> bool:
     """Compile `source` to `library`, and say whether that worked; if not, there is no library."""
     library.unlink(missing_ok=True)
     obstacle = _obstacle() or _compile(source, library)
     if obstacle:
-        sys.stderr.write(f"TraceLens: the recorder in Python will serve, as {obstacle}\n")
+        sys.stderr.write(
+            f"TraceLens: what {source.name} does will be done in Python, as {obstacle}\n"
+        )
     return not obstacle
 
 
 def _obstacle() -> str:
     if sys.platform != "linux" or platform.python_implementation() != "CPython":
-        return "the native one is for CPython on Linux"
+        return "it is for CPython on Linux"
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
-        return "the native one relies on the GIL, which this Python lacks"
+        return "it relies on the GIL, which this Python lacks"
     return ""
 
 

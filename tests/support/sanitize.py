@@ -1,4 +1,4 @@
-"""Runs the recorder's tests with a native part that checks every access and every operation of its own.
+"""Runs the tests of what is in C with libraries that check every access and every operation.
 
 The sources are copied and compiled there with the address and undefined-behaviour sanitizers, so that
 the installation stays as it is. Python's objects come from plain malloc, so that each is watched. What
@@ -22,6 +22,7 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 PARTS: Final = ("tracelens", "instrument", "dashboard", "tests", "pyproject.toml")
 COMPILED: Final = ("*.so", "__pycache__")
+TESTS: Final = ("tests/instrument", "tests/accounting")
 # Where both sanitizers are shared libraries, one of them does not heed to which file it is to report.
 FLAGS: Final = (
     "-g -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all "
@@ -52,8 +53,8 @@ def main(arguments: list[str]) -> int:
         environment |= {"LD_PRELOAD": preload(), "PYTHONPATH": path_of(tree)}
         used = subprocess.check_output([sys.executable, "-c", IN_USE], env=environment, text=True)
         if not used.startswith("native"):
-            sys.exit(f"The native recorder is not in use: {used}")
-        tests = [sys.executable, "-m", "pytest", "tests/instrument", "-p", "no:cacheprovider"]
+            sys.exit(f"What is in C is not in use: {used}")
+        tests = [sys.executable, "-m", "pytest", *TESTS, "-p", "no:cacheprovider"]
         ran = subprocess.run(
             [*tests, *LEFT_OUT, *arguments], cwd=tree, env=environment, check=False
         )
@@ -84,10 +85,10 @@ def build(tree: Path) -> None:
     assert spec.loader is not None
     hook = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(hook)
-    source = tree / hook.SOURCE
     os.environ["CFLAGS"] = FLAGS
-    if not hook.compiled(source, source.with_name(hook.LIBRARY)):
-        sys.exit("The compiler or its sanitizers are missing.")
+    for source in hook.SOURCES:
+        if not hook.compiled(tree / source, hook.library_of(tree / source)):
+            sys.exit("The compiler or its sanitizers are missing.")
     del os.environ["CFLAGS"]
 
 

@@ -201,7 +201,7 @@ def _filled(column: Any, missing: float) -> Array:
 def _joined(chunks: Sequence[Any], kind: pa.DataType, missing: float) -> Array:
     """Return chunks of whole or floating numbers one after the other."""
     stored = np.dtype(kind.to_pandas_dtype())
-    wide = np.dtype(np.int64) if stored.kind == "u" and missing < 0 else stored
+    wide = np.promote_types(stored, np.int8) if stored.kind == "u" and missing < 0 else stored
     found, begin = np.empty(sum(map(len, chunks)), wide), 0
     for chunk in chunks:
         _fill(found[begin : begin + len(chunk)], chunk, stored, missing)

@@ -32,11 +32,12 @@ def hook() -> ModuleType:
 @pytest.fixture
 def root(tmp_path: Path, hook: ModuleType) -> Path:
     """A source tree with nothing in it but the C files."""
-    source = tmp_path / "tree" / hook.SOURCE
-    source.parent.mkdir(parents=True)
-    shutil.copy(HOOK.parents[1] / hook.SOURCE, source)
-    shutil.copytree(HOOK.parents[1] / hook.PARTS, tmp_path / "tree" / hook.PARTS)
-    return tmp_path / "tree"
+    tree = tmp_path / "tree"
+    for source in hook.SOURCES:
+        (tree / source).parent.mkdir(parents=True)
+        shutil.copy(HOOK.parents[1] / source, tree / source)
+    shutil.copytree(HOOK.parents[1] / hook.RECORDER_PARTS, tree / hook.RECORDER_PARTS)
+    return tree
 
 
 def build(hook: ModuleType, root: Path, version: str) -> dict[str, Any]:
@@ -54,28 +55,34 @@ def build(hook: ModuleType, root: Path, version: str) -> dict[str, Any]:
 def test_without_a_compiler(
     hook: ModuleType, root: Path, compiler: str, version: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It says why the recorder in Python will serve, and leaves no library of an earlier build."""
-    stale = (root / hook.SOURCE).with_name(hook.LIBRARY)
-    stale.touch()
+    """It says why Python will do the same, and leaves no library of an earlier build."""
+    stale = [hook.library_of(root / source) for source in hook.SOURCES]
+    for library in stale:
+        library.touch()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CC", compiler)
         assert build(hook, root, version) == {"force_include": {}}
-    assert "the recorder in Python will serve, as" in capfd.readouterr().err
-    assert stale.exists() == (version == "standard")
+    said = capfd.readouterr().err
+    for source in hook.SOURCES:
+        assert f"what {source.name} does will be done in Python, as" in said
+    assert {library.exists() for library in stale} == {version == "standard"}
 
 
 def test_with_a_compiler(hook: ModuleType, root: Path) -> None:
     """The library lies beside its source when that is edited, and only in the wheel otherwise."""
-    beside = (root / hook.SOURCE).with_name(hook.LIBRARY)
+    beside = [hook.library_of(root / source) for source in hook.SOURCES]
     if shutil.which("cc") is None:
         pytest.skip("there is no compiler here")
     data = build(hook, root, "standard")
-    assert list(data["force_include"].values()) == [f"tracelens_instrument/{hook.LIBRARY}"]
+    assert list(data["force_include"].values()) == [
+        "tracelens_instrument/_native.abi3.so",
+        "tracelens/accounting/_sweep.abi3.so",
+    ]
     assert re.fullmatch("cp311-abi3-(many)?linux_.*", data["tag"])
     assert not data["pure_python"]
-    assert not beside.exists()
+    assert not any(library.exists() for library in beside)
     assert build(hook, root, "editable") == {"force_include": {}}
-    assert beside.is_file()
+    assert all(library.is_file() for library in beside)
 
 
 def test_free_threaded_python(
@@ -95,8 +102,8 @@ def test_without_warnings(hook: ModuleType, root: Path, monkeypatch: pytest.Monk
     if shutil.which("cc") is None:
         pytest.skip("there is no compiler here")
     monkeypatch.setenv("CFLAGS", "-Wall -Wextra -Werror")
-    source = root / hook.SOURCE
-    assert hook.compiled(source, source.with_name(hook.LIBRARY))
+    for source in hook.SOURCES:
+        assert hook.compiled(root / source, hook.library_of(root / source))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,126 @@
+"""The pass over a thread's time: what is in C and what is in numpy cut it alike."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tracelens.accounting import sweep
+from tracelens.accounting.categories import BLOCKED, CATEGORIES, COMMUNICATION, QUEUED, USER
+from tracelens.accounting.partition import Intervals, Spans, Surroundings, partition
+
+if TYPE_CHECKING:
+    from tracelens.arrays import Array, Ints
+
+LENGTH = 40
+CODES = (*range(USER + 1), BLOCKED, COMMUNICATION, *range(QUEUED, QUEUED + USER + 1))
+WORK = tuple(range(USER + 1))
+
+native = pytest.mark.skipif(sweep._NATIVE is None, reason="the part in C is not built here")
+
+
+def times(draw: st.DrawFn, most: int) -> Ints:
+    """Draw begins and ends, also outside of the steps and without a length, in any order."""
+    moments = st.tuples(st.integers(-5, LENGTH + 5), st.integers(0, LENGTH))
+    drawn = draw(st.lists(moments, max_size=most))
+    found = np.array([(begin, begin + length) for begin, length in drawn], np.int64)
+    return found.reshape(-1, 2).T
+
+
+@st.composite
+def intervals(draw: st.DrawFn) -> Intervals:
+    return Intervals(*times(draw, 6))
+
+
+@st.composite
+def spans(draw: st.DrawFn, codes: tuple[int, ...]) -> Spans:
+    """Draw spans that may lie in each other, touch, and overlap as they should not."""
+    start, end = times(draw, 12)
+    said = st.tuples(st.sampled_from(codes), st.integers(-1, 3))
+    drawn = draw(st.lists(said, min_size=len(start), max_size=len(start)))
+    code, name = np.array(drawn, np.int32).reshape(-1, 2).T
+    return Spans(start, end, code.astype(np.int64), name.astype(np.int64))
+
+
+@st.composite
+def surroundings(draw: st.DrawFn) -> Surroundings:
+    sets = {name: draw(intervals()) for name in ("wait", "queue", "flying", "cause")}
+    return Surroundings(**sets, device=draw(spans(WORK)))
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> Ints:
+    """Draw bounds of steps, of which some take no time."""
+    return np.array(
+        sorted(draw(st.lists(st.integers(0, LENGTH), min_size=2, max_size=6))), np.int64
+    )
+
+
+@native
+@settings(max_examples=500, deadline=None)
+@given(spans(CODES), surroundings(), windows())
+def test_both_cut_alike(thread: Spans, around: Surroundings, steps: Ints) -> None:
+    """Every array is the same, whatever overlaps whatever."""
+    with pytest.MonkeyPatch.context() as patch:
+        in_c = partition(thread, around, steps)
+        patch.setattr(sweep, "_NATIVE", None)
+        in_numpy = partition(thread, around, steps)
+    for name, found in vars(in_c).items():
+        expected = getattr(in_numpy, name)
+        assert found.dtype == expected.dtype, name
+        np.testing.assert_array_equal(found, expected, err_msg=name)
+
+
+@given(spans(CODES), surroundings(), windows())
+def test_time_adds_up(thread: Spans, around: Surroundings, steps: Ints) -> None:
+    """Pieces touch from the first step to the last, and each step's categories sum to its length."""
+    found = partition(thread, around, steps)
+    assert found.spent.sum(axis=1).tolist() == np.diff(steps).tolist()
+    assert (found.spent >= 0).all()
+    assert (np.diff(found.bounds) > 0).all()
+    assert (found.bounds[0], found.bounds[-1]) == (steps[0], steps[-1])
+    assert set(found.category.tolist()) <= set(range(len(CATEGORIES)))
+
+
+@native
+def test_arrays_are_held_to_their_lengths() -> None:
+    """What is too short, of another type or out of order is refused, not read."""
+    good = [np.array([0, 10], np.int64), *no_spans(), *no_spans(), *[np.zeros(0, np.int64)] * 8]
+    assert cut(good) == 1
+    short = [*good]
+    short[1:3] = [np.array([1], np.int64)] * 2
+    with pytest.raises(ValueError, match="array 3 is of another type, or too short"):
+        cut(short)
+    other = [*good]
+    other[4] = np.zeros(0, np.int64)
+    with pytest.raises(ValueError, match="array 4 is of another type"):
+        cut(other)
+    with pytest.raises(IndexError):
+        cut(good[:-1])
+    with pytest.raises(ValueError, match="no steps"):
+        cut([np.array([0], np.int64), *good[1:]])
+    with pytest.raises(ValueError, match="a code is none"):
+        cut([good[0], *one_span(code=77), *good[6:]])
+    with pytest.raises(ValueError, match="array 0 is of another type, or too short"):
+        cut([good[0], *one_span(code=1), *good[6:]], room=1)
+
+
+def cut(given: list[Array], room: int = 8) -> int:
+    sizes = (room + 1, room, room, room, len(CATEGORIES), room)
+    kinds = (np.int64, np.int32, np.int8, np.int32, np.int64, np.int64)
+    arrays = tuple(np.zeros(size, kind) for size, kind in zip(sizes, kinds, strict=True))
+    assert sweep._NATIVE is not None
+    return int(sweep._NATIVE.cut(tuple(given), arrays))
+
+
+def no_spans() -> list[Array]:
+    return one_span(code=0, count=0)
+
+
+def one_span(code: int, count: int = 1) -> list[Array]:
+    start, end = np.full(count, 2, np.int64), np.full(count, 5, np.int64)
+    return [start, end, end, np.full(count, code, np.int16), np.zeros(count, np.int32)]

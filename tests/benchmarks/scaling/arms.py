@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from benchmarks.published import table
 from benchmarks.scaling.bounds import Bound, Section, spread
 from benchmarks.scaling.cost import GIB
+from benchmarks.scaling.executors import maps_of
 from benchmarks.scaling.rounds import Bench, Rounds, supports
 from benchmarks.scaling.runs import Size, written_bytes
 
@@ -24,6 +25,7 @@ MEMORY: Final = "1GiB"
 MOST_OPEN: Final = 64
 _MEGABYTE: Final = 1e6
 _BILLION: Final = 1e9
+_WORKERS: Final = (1, 4, 16, 64, 256)  # for whom the arithmetic is shown
 _COSTS: Final = ("command", "CPU s", "wall s", "peak GiB", "files open at once")
 
 
@@ -105,13 +107,19 @@ def _billion(bench: Bench, start: Rounds) -> str:
     part = bench.size("64x7398", "8x200")
     found = bench.measure(bench.trace(part), second=False, info=False)
     beyond = median(_cpu(found.first)) - median(_cpu(start.first))
-    minutes = beyond * _BILLION / part.events / 60
-    gigabytes = written_bytes(bench.trace(part)) * _BILLION / part.events / 1e9
+    maps = [maps_of(bench, bench.trace(part)) for _ in range(bench.rounds)]
+    larger = _BILLION / part.events
+    minutes, of_maps = beyond * larger / 60, median(maps) * larger / 60
+    rest = max(minutes - of_maps, 0.0)
+    gigabytes = written_bytes(bench.trace(part)) * larger / 1e9
+    rows = [[f"{count:,}", f"{rest + of_maps / count:.1f}"] for count in _WORKERS]
     return (
         f"**10^9 events**, 4,096 ranks x 7,398 steps: 64 of their files ({part.title}) take "
-        f"{spread(_cpu(found.first), 's')} of CPU time. If that, less the start, grows as events do, "
-        f"all files, {gigabytes:.0f} GB, take {minutes:.0f} minutes of one core. How much of it workers "
-        "take over is the next section."
+        f"{spread(_cpu(found.first), 's')} of CPU time; their maps, on one thread, {spread(maps, 's')}. "
+        f"If both, less the start, grow as events do, all files, {gigabytes:.0f} GB, take "
+        f"{minutes:.0f} minutes of one core, of which {of_maps:.0f} are maps. Assumed that a worker has "
+        "a core of its own and that what the maps send does not hold up who puts it together, a report "
+        "takes:\n\n" + table("10^9 events, by arithmetic", ("workers", "minutes"), rows)
     )
 
 

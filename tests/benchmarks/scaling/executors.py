@@ -1,8 +1,8 @@
 """Two workers beside one: processes, MPI ranks, Dask workers; the speed of maps, and equal reports.
 
-The maps are what the second verb on a trace does no more. So their time by the clock is that of the
-first report less that of a second one, which has no workers. Starting workers is part of it. Each worker
-computes with one thread, also the one that is alone.
+The maps are timed by the clock, with two workers of a sort and with one of the same sort, in turns
+(`passes.py`). Each worker computes with one thread. What two workers can gain on this machine at most
+is shown beside: how much longer a map takes when another process does the same at once.
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.published import table
 from benchmarks.scaling.bounds import Bound, Section, spread
-from benchmarks.scaling.cost import GIB, Cost, Failed
-from benchmarks.scaling.rounds import TRACELENS, Bench, supports
-from benchmarks.scaling.runs import apart
+from benchmarks.scaling.cost import GIB, Cost, Failed, measured
+from benchmarks.scaling.rounds import Bench, supports
+from benchmarks.scaling.runs import apart, same_imports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-__all__ = ["two_workers"]
+__all__ = ["maps_of", "two_workers"]
 
 WORKERS: Final = 2
 LEAST_SPEEDUP: Final = 1.7
@@ -35,8 +34,7 @@ ONE_THREAD: Final = dict.fromkeys(
     ("POLARS_MAX_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"
 )
 DASK_READY_S: Final = 60
-_LEAST_MAPS: Final = 0.1  # of the first report; less is noise between two equal reports
-_LEAST_S: Final = 1e-3  # of maps that two workers do
+_PASSES: Final = Path(__file__).with_name("passes.py")
 _HEAD: Final = ("workers", "wall s", "CPU s of the command", "peak GiB")
 _SORTS: Final = (f"{WORKERS} processes", f"{WORKERS} MPI ranks", f"{WORKERS} Dask workers")
 _PROCESSES, _MPI, _DASK = _SORTS
@@ -44,13 +42,18 @@ _PROCESSES, _MPI, _DASK = _SORTS
 
 @dataclass
 class _Measured:
-    """What one process, the second verb, and two workers of each sort took, a cost a round."""
+    """What was seen of each sort, a value a round: maps with one and two workers, and reports."""
 
-    alone: list[Cost] = field(default_factory=list)
-    second: list[Cost] = field(default_factory=list)
-    two: dict[str, list[Cost]] = field(default_factory=lambda: {sort: [] for sort in _SORTS})
+    one: dict[str, list[float]] = field(default_factory=lambda: {sort: [] for sort in _SORTS})
+    two: dict[str, list[float]] = field(default_factory=lambda: {sort: [] for sort in _SORTS})
+    reports: dict[str, list[Cost]] = field(default_factory=lambda: {sort: [] for sort in _SORTS})
     equal: dict[str, list[bool]] = field(default_factory=lambda: {sort: [] for sort in _SORTS})
-    plain: list[bool] = field(default_factory=list)  # whether the second report is equal, too
+    alone: list[Cost] = field(default_factory=list)  # reports of one process
+    at_most: list[float] = field(default_factory=list)  # what two of this machine's cores can gain
+
+    def faster(self, sort: str) -> list[float]:
+        """Return how many times as fast two workers are."""
+        return [a / b for a, b in zip(self.one[sort], self.two[sort], strict=True)]
 
 
 def two_workers(bench: Bench) -> Section:
@@ -65,48 +68,98 @@ def two_workers(bench: Bench) -> Section:
     trace = bench.trace(size)
     for _ in range(bench.rounds):
         bench.forget(trace)
-        found.alone.append(bench.analyze(trace, "--executor", "processes:1", **ONE_THREAD))
+        found.alone.append(bench.analyze(trace, **ONE_THREAD))
         expected = bench.output.read_bytes()
-        found.second.append(bench.analyze(trace, **ONE_THREAD))
-        found.plain.append(bench.output.read_bytes() == expected)
         for sort in _SORTS:
             if sort not in absent:
-                bench.forget(trace)
                 try:
-                    with _started(sort, bench) as (launcher, executor):
-                        arguments = ("--executor", executor)
-                        cost = bench.analyze(trace, *arguments, launcher=launcher, **ONE_THREAD)
+                    _round(bench, trace, sort, expected, found)
                 except (Failed, OSError, subprocess.SubprocessError) as error:
                     absent[sort] = " ".join(str(error).split())[-300:]
-                    continue
-                found.two[sort].append(cost)
-                found.equal[sort].append(bench.output.read_bytes() == expected)
+        found.at_most.append(_at_most(trace))
     _judge(section, found, absent, judged=not bench.quick)
     _none(section, absent)
-    rows = {"one process": found.alone, "the same again, no workers": found.second} | found.two
-    shown = [_row(name, costs) for name, costs in rows.items() if costs]
-    section.texts.append(table("What each takes", _HEAD, shown))
+    section.texts += [_maps(found, absent), _reports(found)]
     return section
 
 
+def _round(bench: Bench, trace: Path, sort: str, expected: bytes, found: _Measured) -> None:
+    """Time the maps of a sort with one worker and with two; explain the run with two."""
+    with _started(sort, bench, 1) as (launcher, executor):
+        one = maps_of(bench, trace, launcher, executor)
+    with _started(sort, bench, WORKERS) as (launcher, executor):
+        two = maps_of(bench, trace, launcher, executor)
+        bench.forget(trace)
+        arguments = ("-m", "tracelens", "analyze", str(trace), "--format", "json")
+        command = [*launcher, *arguments, "--executor", executor]
+        environment = apart(bench.cache, **ONE_THREAD)
+        cost = measured(command, bench.output, trace=trace, environment=environment)
+    found.one[sort].append(one)
+    found.two[sort].append(two)
+    found.reports[sort].append(cost)
+    found.equal[sort].append(bench.output.read_bytes() == expected)
+
+
+def maps_of(
+    bench: Bench,
+    trace: Path,
+    launcher: Sequence[str] = (sys.executable,),
+    executor: str = "threads",
+) -> float:
+    """Return the seconds that the maps of a trace take, in one thread of each worker."""
+    measured(
+        [*launcher, str(_PASSES), str(trace), executor],
+        bench.output,
+        environment=same_imports() | ONE_THREAD,
+    )
+    return float(json.loads(bench.output.read_text())["maps_s"])
+
+
+def _at_most(trace: Path) -> float:
+    """Return how many times as much two processes get through that know nothing of each other."""
+    command = [sys.executable, str(_PASSES), str(trace), "threads"]
+    environment = same_imports() | ONE_THREAD
+
+    def started() -> subprocess.Popen[str]:
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+    def seconds(process: subprocess.Popen[str]) -> float:
+        printed, _ = process.communicate()
+        return float(json.loads(printed)["maps_s"])
+
+    alone = seconds(started())
+    both = [seconds(process) for process in [started() for _ in range(WORKERS)]]
+    return WORKERS * alone / max(both)
+
+
 def _judge(section: Section, found: _Measured, absent: dict[str, str], *, judged: bool) -> None:
-    """Compare by the clock what the second verb does no more."""
-    maps = [max(a.wall - b.wall, 0.0) for a, b in zip(found.alone, found.second, strict=True)]
-    plain = Bound.yes("a report without workers equals that of one process, byte for byte")
-    section.judge(plain, [float(all(found.plain))], judged=True)
-    kept = median(maps) > _LEAST_MAPS * median(cost.wall for cost in found.alone)
-    why = "" if kept else "this version keeps nothing between verbs: no maps to be seen"
     for sort in _SORTS:
         if sort not in absent:
-            pairs = zip(found.two[sort], found.second, strict=True)
-            rest = [max(a.wall - b.wall, _LEAST_S) for a, b in pairs]
-            faster = [a / b for a, b in zip(maps, rest, strict=True)] if kept else []
-            section.judge(_speed(sort), faster, judged=judged, why=why)
+            section.judge(_speed(sort), found.faster(sort), judged=judged)
             section.judge(_equal(sort), [float(all(found.equal[sort]))], judged=True)
 
 
+def _maps(found: _Measured, absent: dict[str, str]) -> str:
+    rows = [
+        [sort, spread(found.one[sort]), spread(found.two[sort])]
+        for sort in _SORTS
+        if sort not in absent
+    ]
+    shown = table("The maps", ("workers", "wall s, one of them", "wall s, two"), rows)
+    return (
+        f"{shown}\n\nTwo processes that know nothing of each other, each with all maps of its own, "
+        f"get through {spread(found.at_most)} x as much as one does alone: more cannot be gained here."
+    )
+
+
+def _reports(found: _Measured) -> str:
+    rows = {"one process": found.alone} | found.reports
+    shown = [_row(name, costs) for name, costs in rows.items() if costs]
+    return table("Whole reports", _HEAD, shown)
+
+
 def _speed(sort: str) -> Bound:
-    return Bound(f"{sort}: speed of the maps, of one process", LEAST_SPEEDUP, "x", at_least=True)
+    return Bound(f"{sort}: speed of the maps, of one such", LEAST_SPEEDUP, "x", at_least=True)
 
 
 def _equal(sort: str) -> Bound:
@@ -133,21 +186,21 @@ def _absent() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _started(sort: str, bench: Bench) -> Iterator[tuple[Sequence[str], str]]:
-    """Yield how `tracelens` is launched, and the executor that it is given."""
+def _started(sort: str, bench: Bench, count: int) -> Iterator[tuple[Sequence[str], str]]:
+    """Yield how Python is launched, and the executor that is used there."""
     if sort == _PROCESSES:
-        yield TRACELENS, f"processes:{WORKERS}"
+        yield (sys.executable,), f"processes:{count}"
     elif sort == _MPI:
         # Of mpi4py.futures rank 0 runs the command, and the others work for it.
-        ranks = [_mpiexec() or "", "-n", str(WORKERS + 1)]
-        yield (*ranks, sys.executable, "-m", "mpi4py.futures", "-m", "tracelens"), "mpi"
+        ranks = [_mpiexec() or "", "-n", str(count + 1)]
+        yield (*ranks, sys.executable, "-m", "mpi4py.futures"), "mpi"
     else:
-        with dask_workers(bench) as address:
-            yield TRACELENS, f"dask://{address}"
+        with dask_workers(bench, count) as address:
+            yield (sys.executable,), f"dask://{address}"
 
 
 @contextlib.contextmanager
-def dask_workers(bench: Bench) -> Iterator[str]:
+def dask_workers(bench: Bench, count: int = WORKERS) -> Iterator[str]:
     """Start a scheduler and workers on this machine; yield its host:port once they are there."""
     where = bench.folder / "scheduler.json"
     where.unlink(missing_ok=True)
@@ -166,8 +219,8 @@ def dask_workers(bench: Bench) -> Iterator[str]:
         address = _address(where)
         each = ["--nworkers", "1", "--nthreads", "1", "--memory-limit", "0", *local]
         command = [*dask, "worker", *known, *each]
-        workers += [start(command) for _ in range(WORKERS)]
-        ready = f"from distributed import Client; Client({address!r}).wait_for_workers({WORKERS})"
+        workers += [start(command) for _ in range(count)]
+        ready = f"from distributed import Client; Client({address!r}).wait_for_workers({count})"
         subprocess.run([sys.executable, "-c", ready], check=True, timeout=DASK_READY_S)
         yield address.removeprefix("tcp://")
     finally:

@@ -22,6 +22,7 @@ from tracelens.distil.outline import in_flight_tracks, outlined
 from tracelens.model import fmt
 from tracelens.model.calls import NEVER
 from tracelens.model.columns import FOREVER, NULL
+from tracelens.model.outline import NO_COUNTERS, NO_STEPS
 from tracelens.model.trace import STEP_COLUMNS, Note
 
 if TYPE_CHECKING:
@@ -96,7 +97,10 @@ def divide(trace: Trace) -> Trace:
     return trace.changed(
         numbering,
         calls=tuple(_numbered_calls(grid, numbering) for grid in trace.calls),
-        outlines=outlines,
+        outlines={
+            process: replace(one, steps=NO_STEPS, counters=NO_COUNTERS)
+            for process, one in outlines.items()
+        },  # the table holds them from here on
         steps=_table(marks, done, workers),
         processes=_with_threads(trace.processes, threads),
         notes=(*trace.notes, *_overlapping(marks), *_unmarked(marks), *renumbered),
@@ -286,7 +290,8 @@ def _columns(
         there = place < len(steps)
         there[there] = steps[place[there]] == one.step[there]
         samples[there] = sums[place[there]]
-        yield np.full(count, process), np.full(count, ranks[process]), one.step, begin, end, samples
+        owner = np.full((2, count), [[process], [ranks[process]]], np.int32)
+        yield *owner, one.step, begin, end, samples
 
 
 def _with_threads(processes: pl.DataFrame, threads: Mapping[int, int]) -> pl.DataFrame:

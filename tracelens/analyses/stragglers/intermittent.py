@@ -55,7 +55,8 @@ class _Stretch:
 def find_stalls(excess: Floats) -> list[RankStalls]:
     """Find ranks that stall clearly more often than any but a quarter of their peers, [step, rank]."""
     steps, ranks = excess.shape
-    above = np.quantile(excess - medians(excess, axis=0), _ONE_SIGMA)
+    apart_by = excess - medians(excess, axis=0)
+    above = np.quantile(apart_by, _ONE_SIGMA, overwrite_input=True)
     stalled = excess > max(LEAST_STALL, _DEVIATIONS * _OF_RANKS.get(ranks, 1.0) * float(above))
     apart = _apart(stalled)
     counts = apart.sum(axis=0)
@@ -229,7 +230,7 @@ def _stalls_of_phases(own: ComputeTime, excess: list[Floats]) -> list[Episode]:
     return [
         _stall_episode(own, values, stalls, rows, (phase,))
         for phase, values in zip(own.phases, excess, strict=True)
-        for stalls in find_stalls(values[rows])
+        for stalls in find_stalls(values[own.settled_rows])
     ]
 
 
@@ -242,7 +243,7 @@ def _stalls_of_ranks(own: ComputeTime, excess: list[Floats], whole: Floats) -> l
         _stall_episode(
             own, whole, stalls, rows, _by_loss(own, excess, rows[stalls.rows], stalls.rank)
         )
-        for stalls in find_stalls(whole[rows])
+        for stalls in find_stalls(whole[own.settled_rows])
     ]
 
 

@@ -38,7 +38,7 @@ _LEAST_SPREAD: Final = 0.001  # of the step
 def find_migrating(own: ComputeTime, excess: Floats, by_phase: list[Floats]) -> Episode | None:
     """Search all phases together, `excess` as shares of the step, [step, rank]."""
     rows = np.flatnonzero(own.settled)
-    values = excess[rows]
+    values = excess[own.settled_rows]
     ranks = values.shape[1]
     spread = deviation(values - medians(values, axis=0))
     far = values > max(LEAST, _DEVIATIONS * spread)

@@ -100,7 +100,7 @@ class Phases:
 
     pieces: Segments
     spent: Array
-    hidden_ns: Ints
+    hidden_ns: Array
     updates: WeightUpdates
     amounts: Mapping[str, Mapping[int, Amounts]]
     spans: Mapping[int, int]
@@ -123,7 +123,8 @@ class Phases:
     @property
     def hidden(self) -> pl.DataFrame:
         """What was hidden as rows, built at each access: one for every step window."""
-        return self.pieces.steps.select("rank", "step").with_columns(ns=self.hidden_ns)
+        ns = self.hidden_ns.astype(np.int64)
+        return self.pieces.steps.select("rank", "step").with_columns(ns=ns)
 
     def of(self, *names: str) -> Ints:
         """Return what was spent in some categories, [step window]."""
@@ -349,12 +350,12 @@ def _gathered(
     of_step = steps.select("process", "rank", "step")
     # Of most steps 32 bits are all that is needed; and memory that is never written to takes none.
     spent = np.zeros((len(CATEGORIES), steps.height), np.int32)
-    hidden = np.zeros(steps.height, np.int64)
+    hidden = np.zeros(steps.height, spent.dtype)
     begins, done = [0], []
     for count, one in enumerate(found, 1):
         begins.append(begins[-1] + len(one.hidden))
-        if one.spent.max(initial=0) > np.iinfo(spent.dtype).max:
-            spent = spent.astype(np.int64)
+        if max(one.spent.max(initial=0), one.hidden.max(initial=0)) > np.iinfo(spent.dtype).max:
+            spent, hidden = spent.astype(np.int64), hidden.astype(np.int64)
         for category in np.flatnonzero(one.spent.any(axis=0)).tolist():
             spent[category, begins[-2] : begins[-1]] = one.spent[:, category]
         hidden[begins[-2] : begins[-1]] = one.hidden

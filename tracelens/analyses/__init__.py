@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ANALYSES", "Analysis", "Finding", "Report", "Result", "analyze"]
 
-_FOR_PIECES: Final = 16  # one part of so many of the memory
+_FOR_PIECES: Final = 32  # one part of so many of the memory
 _LAST_OF_COMPUTE_TIME: Final = "imbalance"  # of the analyses that ask for its matrices
 _OF_PHASES: Final = 50  # of hundred: cutting time into phases takes as long as all that follows
 

@@ -184,11 +184,10 @@ def with_stalls(
     rank loses as much by stalls between steps without one, or far more, they are what is wrong with it.
     """
     scattered = _stalls_of_ranks(own, excess, whole)
-    behind = whole * own.step_ns
     lasting = [
         one
         for one in lasting
-        if not any(_explained_by_stalls(stalls, one, behind) for stalls in scattered)
+        if not any(_explained_by_stalls(own, stalls, one, whole) for stalls in scattered)
     ]
     taken = {(one.ranks, one.phase) for one in lasting}
     named = [one for one in _stalls_of_phases(own, excess) if (one.ranks, one.phase) not in taken]
@@ -200,14 +199,13 @@ def with_stalls(
     return [*lasting, *(one for one in named if one.ranks not in ranks), *scattered]
 
 
-def _explained_by_stalls(stalls: Episode, lasting: Episode, excess: Floats) -> bool:
-    """Return whether a rank's stalls tell better what it loses than a lateness that lasts.
-
-    `excess` is in nanoseconds.
-    """
+def _explained_by_stalls(
+    own: ComputeTime, stalls: Episode, lasting: Episode, excess: Floats
+) -> bool:
+    """Return whether a rank's stalls tell better what it loses than a lateness that lasts."""
     if stalls.ranks != lasting.ranks:
         return False
-    if _delayed_between(stalls, lasting, excess[:, lasting.ranks[0]]):
+    if _delayed_between(stalls, lasting, excess[:, lasting.ranks[0]] * own.step_ns):
         return False
     now_and_then = len(stalls.touched) < _MOST_IN_A_PHASE * (stalls.last - stalls.first + 1)
     enough = _AS_MUCH if now_and_then else _FAR_MORE
@@ -215,7 +213,10 @@ def _explained_by_stalls(stalls: Episode, lasting: Episode, excess: Floats) -> b
 
 
 def _delayed_between(stalls: Episode, lasting: Episode, excess: Floats) -> bool:
-    """Return whether a rank is late between its stalls, too: then it is late for a while."""
+    """Return whether a rank is late between its stalls, too: then it is late for a while.
+
+    `excess` is that of the rank, in nanoseconds.
+    """
     between = np.setdiff1d(lasting.touched, stalls.touched)
     if not len(between):
         return False

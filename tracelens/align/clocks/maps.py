@@ -34,11 +34,13 @@ class ClockMap:
 
     def apply(self, t: Ints) -> Ints:
         """Return common times."""
-        moved = t - self.base + self.target
+        moved = np.asarray(t - self.base)
         if self.correction is None:
-            return np.asarray(moved)
-        fine = self.correction.at((t - self.base).astype(np.float64))
-        return np.asarray(moved - np.rint(fine).astype(np.int64))
+            return moved + self.target
+        fine = self.correction.at(moved.astype(np.float64))
+        moved += self.target
+        moved -= np.rint(fine, out=fine).astype(np.int64)
+        return moved
 
     @property
     def row(self) -> dict[str, Any]:

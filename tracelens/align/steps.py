@@ -94,14 +94,15 @@ def divide(trace: Trace) -> Trace:
         process: _samples(outlines[process], numbering, process, trace.moved.get(process))
         for process in marks
     }
+    table = _table(marks, done, workers)
     return trace.changed(
-        numbering,
+        replace(numbering, windows=_windows(table, marks)),
         calls=tuple(_numbered_calls(grid, numbering) for grid in trace.calls),
         outlines={
             process: replace(one, steps=NO_STEPS, counters=NO_COUNTERS)
             for process, one in outlines.items()
         },  # the table holds them from here on
-        steps=_table(marks, done, workers),
+        steps=table,
         processes=_with_threads(trace.processes, threads),
         notes=(*trace.notes, *_overlapping(marks), *_unmarked(marks), *renumbered),
     )
@@ -276,6 +277,14 @@ def _table(
     samples = pl.Series(columns.pop("samples")).fill_nan(None)
     table = pl.DataFrame(columns).with_columns(samples=samples)
     return table.select(pl.col(name).cast(kind) for name, kind in STEP_COLUMNS.items())
+
+
+def _windows(table: pl.DataFrame, marks: Mapping[int, _Marks]) -> dict[int, tuple[Ints, Int32s]]:
+    """Return where the steps of each process begin, and their numbers, as the table holds them."""
+    begin, step = (table[name].to_numpy() for name in ("start_ns", "step"))
+    first = np.cumsum([0, *(len(one.step) for one in marks.values())]).tolist()
+    rows = map(slice, first, first[1:])
+    return {process: (begin[some], step[some]) for process, some in zip(marks, rows, strict=True)}
 
 
 def _columns(

@@ -98,8 +98,12 @@ def open_joined(
     # Workers elsewhere read events again, which takes less than sending them to and fro.
     kept = 0 if executor else memory // _FOR_EVENTS // len(places)
     how = Reading(progress, executor, kept, choice)
-    read = [_read(place, how, map, one_clock=one_clock) for place in places]
-    return prepare(selection.of_ranks(_join(read), choice, named))
+    # What was read has no name here: alignment replaces the largest of it, which is then freed.
+    return prepare(
+        selection.of_ranks(
+            _join([_read(place, how, map, one_clock=one_clock) for place in places]), choice, named
+        )
+    )
 
 
 def _wanted(paths: Sequence[Path], choice: Choice) -> tuple[Sequence[Path], set[int]]:

@@ -16,6 +16,7 @@ import polars as pl
 
 from tracelens.accounting.phases import AMOUNTS, COMPUTE_CATEGORIES
 from tracelens.model import fmt
+from tracelens.model.calls import stretch
 
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
@@ -65,15 +66,20 @@ class ComputeTime:
         return np.asarray(self.own[after].sum(axis=0) + following)
 
     @cached_property
+    def settled_rows(self) -> slice | Indices:
+        """The rows that statistics may use: of most runs a stretch, so that to take them is no copy."""
+        return stretch(np.flatnonzero(self.settled))
+
+    @cached_property
     def step_ns(self) -> float:
         """The length of a typical step."""
-        rows = self.length[self.settled] if self.settled.any() else self.length
+        rows = self.length[self.settled_rows] if self.settled.any() else self.length
         return float(np.nanmedian(rows)) if rows.size else 0.0
 
     @cached_property
     def usual_ns(self) -> float:
         """The compute time of a typical rank in a typical step."""
-        return float(np.nanmedian(self.total[self.settled]))
+        return float(np.nanmedian(self.total[self.settled_rows]))
 
 
 def measure_compute_time(trace: Trace, phases: Phases) -> ComputeTime:
@@ -84,33 +90,40 @@ def measure_compute_time(trace: Trace, phases: Phases) -> ComputeTime:
     return known
 
 
+def forget(phases: Phases) -> None:
+    """Free the matrices: of what follows nothing asks for them."""
+    _MEASURED.pop(phases, None)
+
+
 # Several analyses ask for the same matrices, each some hundred bytes a rank and step.
 _MEASURED: Final[WeakKeyDictionary[Phases, ComputeTime]] = WeakKeyDictionary()
 
 
 def _measured(trace: Trace, phases: Phases) -> ComputeTime:
     workers = trace.workers
-    steps = trace.steps.join(workers.select("process"), on="process", how="semi")
+    mine = trace.steps["process"].is_in(workers["process"])
+    steps = trace.steps if mine.all() else trace.steps.filter(mine)
     numbers = steps["step"].unique().sort().to_numpy().astype(np.int64)
     ranks = workers["rank"].to_list()
     grid = _Grid(numbers, np.array(ranks, np.int64))
     present = grid.fill(steps, (steps["end_ns"] - steps["start_ns"]).to_numpy())
     missing = np.isnan(present) | grid.cut_short(steps, workers)
     cells = grid.cells(phases.pieces.steps)
-    spent = {name: phases.of(name) for name in COMPUTE_CATEGORIES}
-    names = [name for name, values in spent.items() if values.any()]
+    names = [name for name in COMPUTE_CATEGORIES if phases.of(name).any()]
     own = np.empty((len(names), *present.shape))
     for matrix, name in zip(own, names, strict=True):
-        matrix[:] = np.where(missing, np.nan, grid.sum(cells, spent.pop(name)))
+        matrix[:] = grid.sum(cells, phases.of(name))
+    own[:, missing] = present[missing] = np.nan
     wait = grid.sum(cells, phases.of(*WAIT_CATEGORIES))
+    wait[missing] = 0.0
     return ComputeTime(
         ranks=tuple(ranks),
         hosts=tuple(workers["host"].fill_null("").to_list()),
         steps=numbers,
         phases=tuple(names),
         own=own,
-        length=np.where(missing, np.nan, present),
-        wait=np.where(missing, 0.0, wait),
+        length=present,
+        wait=wait,
         settled=_settled(own.sum(axis=0)),
         parted=bool(trace.parted),
     )
@@ -177,13 +190,12 @@ class Explanation:
 def measure_workload(phases: Phases, own: ComputeTime) -> Workload:
     """Return the samples and tokens of every step and rank, as far as they were recorded."""
     found = {}
+    column = {rank: at for at, rank in enumerate(own.ranks)}
     for name in AMOUNTS:
-        wanted = pl.col("step").is_in(own.steps.tolist()) & pl.col("rank").is_in(own.ranks)
-        mine = phases.amounts.filter(wanted, name=name)
         matrix = np.full((len(own.steps), len(own.ranks)), np.nan)
-        rows = np.searchsorted(own.steps, mine["step"].to_numpy())
-        columns = np.searchsorted(own.ranks, mine["rank"].to_numpy())
-        matrix[rows, columns] = mine["value"].to_numpy()
+        for rank, (steps, values) in phases.amounts.get(name, {}).items():
+            known = np.isin(steps, own.steps)
+            matrix[np.searchsorted(own.steps, steps[known]), column[rank]] = values[known]
         if not np.isnan(matrix).all():
             found[name] = matrix
     return found

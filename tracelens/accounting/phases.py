@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -37,13 +37,14 @@ from tracelens.accounting.thread_activity import (
 )
 from tracelens.accounting.weight_updates import Updates, WeightUpdates, followed
 from tracelens.distil.outline import in_flight_tracks, outlined
+from tracelens.memory import give_back
 from tracelens.parallel import mapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Executor
 
-    from tracelens.arrays import Array, Flags, Floats, Indices, Ints
+    from tracelens.arrays import Array, Flags, Floats, Int32s, Ints
     from tracelens.model.columns import Columns
     from tracelens.model.events import Source
     from tracelens.model.findings import Finding
@@ -65,6 +66,7 @@ __all__ = [
 ]
 
 
+Amounts: TypeAlias = "tuple[Array, Array]"
 TIME_COLUMNS: Final[dict[str, pl.DataType]] = {
     "process": pl.Int32(),
     "rank": pl.Int32(),
@@ -72,14 +74,9 @@ TIME_COLUMNS: Final[dict[str, pl.DataType]] = {
     "category": pl.Enum(CATEGORIES),
     "ns": pl.Int64(),
 }
+_BETWEEN_PAUSES: Final = 32  # workers, after which memory that is free is given back
 NO_TIME: Final = 1 << 62  # where no rank has a time that could be the least
 AMOUNTS: Final = ("tokens", "samples")  # of work, as counters of steps tell it
-AMOUNT_COLUMNS: Final[dict[str, pl.DataType]] = {
-    "rank": pl.Int32(),
-    "step": pl.Int32(),
-    "name": pl.Enum(AMOUNTS),
-    "value": pl.Float64(),
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,15 +86,15 @@ class Phases:
     `pieces` are the touching pieces themselves. `spent` sums them up, [step window, category] in the
     order of `CATEGORIES`, and `hidden_ns` is what communication was in flight under own work, [step
     window], both in nanoseconds; the windows are the rows of `pieces.steps`. `updates` tells of updates
-    of weights, `amounts` how much work each rank had in each step, where that was recorded
-    (`AMOUNT_COLUMNS`), and `spans` how many each process has, of those that were accounted for.
+    of weights, `amounts` how much work ranks had, where that was recorded (by name and rank: steps, and
+    how much in each), and `spans` how many each process has, of those that were accounted for.
     """
 
     pieces: Segments
     spent: Array
-    hidden_ns: Ints
+    hidden_ns: Array
     updates: WeightUpdates
-    amounts: pl.DataFrame
+    amounts: Mapping[str, Mapping[int, Amounts]]
     spans: Mapping[int, int]
     findings: tuple[Finding, ...] = ()
 
@@ -118,16 +115,18 @@ class Phases:
     @property
     def hidden(self) -> pl.DataFrame:
         """What was hidden as rows, built at each access: one for every step window."""
-        return self.pieces.steps.select("rank", "step").with_columns(ns=self.hidden_ns)
+        ns = self.hidden_ns.astype(np.int64)
+        return self.pieces.steps.select("rank", "step").with_columns(ns=ns)
 
     def of(self, *names: str) -> Ints:
         """Return what was spent in some categories, [step window]."""
-        return np.asarray(self.spent[:, [CATEGORIES.index(name) for name in names]].sum(axis=1))
+        of_names = self.spent.T[[CATEGORIES.index(name) for name in names]]
+        return np.asarray(of_names.sum(axis=0, dtype=np.int64))
 
     @cached_property
     def steps(self) -> Ints:
         """The numbers of all steps, ascending."""
-        return np.unique(self._step)
+        return np.unique(self._step).astype(np.int64)
 
     @cached_property
     def least_transfer(self) -> Ints:
@@ -135,18 +134,18 @@ class Phases:
         return self.least(self.of("transfer"), self.there)
 
     @cached_property
-    def step_places(self) -> Indices:
+    def step_places(self) -> Int32s:
         """Where in `steps` each window's step stands, [step window]."""
-        return np.searchsorted(self.steps, self._step)
+        return np.searchsorted(self.steps, self._step).astype(np.int32)
 
     @cached_property
     def there(self) -> Flags:
         """Which windows have a length, [step window]."""
         return np.asarray(self.spent.any(axis=1))
 
-    @cached_property
-    def _step(self) -> Ints:
-        return self.pieces.steps["step"].to_numpy().astype(np.int64)
+    @property
+    def _step(self) -> Int32s:
+        return self.pieces.steps["step"].to_numpy()
 
     def by_step(self, values: Array) -> Ints:
         """Sum whole numbers up by step, [step]."""
@@ -158,7 +157,7 @@ class Phases:
         np.minimum.at(least, self.step_places[among], values[among])
         return least
 
-    def windows_of(self, processes: Ints, steps: Array) -> Indices:
+    def windows_of(self, processes: Ints, steps: Array) -> Int32s:
         """Return the windows of steps, a column a process, or one for all; -1 where it lacks a step."""
         place = np.searchsorted(self.steps, steps)
         place[np.append(self.steps, -1)[place] != steps] = -1
@@ -166,10 +165,10 @@ class Phases:
         return self._windows[place, [worker.get(process, -1) for process in processes.tolist()]]
 
     @cached_property
-    def _windows(self) -> Indices:
+    def _windows(self) -> Int32s:
         """The window of each step and worker; those of a step or a worker that is none are -1."""
         workers = len(self.pieces)
-        table = np.full((len(self.steps) + 1, workers + 1), -1)
+        table = np.full((len(self.steps) + 1, workers + 1), -1, np.int32)
         owner = np.repeat(np.arange(workers), np.diff(self.pieces.begins))
         table[self.step_places, owner] = np.arange(len(owner))
         return table
@@ -189,12 +188,21 @@ def run(
         executor: Where workers are accounted for; None = in threads of this process.
         memory: How many bytes of pieces may be held, others are in a temporary file; None = all.
     """
-    steps = trace.steps.sort("process", "start_ns")
+    steps = _in_order(trace.steps)
     words = _words(trace, steps)
     found = mapped(account, _tasks(trace, steps, words), executor)
     if progress:
         found = _counted(found, steps["process"].n_unique(), progress)
     return _gathered(found, PieceStore(memory), steps, words)
+
+
+def _in_order(steps: pl.DataFrame) -> pl.DataFrame:
+    """Return steps by process and time; those that alignment made are, and need no copy."""
+    process, start = (steps[name].to_numpy() for name in ("process", "start_ns"))
+    later = (process[1:] == process[:-1]) & (start[1:] >= start[:-1])
+    if np.all(later | (process[1:] > process[:-1])):
+        return steps
+    return steps.sort("process", "start_ns")
 
 
 def _counted(
@@ -213,7 +221,7 @@ class Accounted:
     spent: Ints
     hidden: Ints
     updates: Updates
-    amounts: dict[str, tuple[Array, Array]]  # by name: step, how much work it had
+    amounts: dict[str, Amounts]  # by name: steps, and how much work there was in each
     spans: int
 
 
@@ -302,7 +310,7 @@ _READ: Final = (*ACTIVITY_COLUMNS, "step", "bucket", "value")
 _NO_INTERVALS: Final = Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
-def _amounts(columns: Columns) -> dict[str, tuple[Array, Array]]:
+def _amounts(columns: Columns) -> dict[str, Amounts]:
     """Return how much work each step had, by the counters that say so."""
     if "value" not in columns:
         return {}
@@ -333,49 +341,48 @@ def _gathered(
 ) -> Phases:
     """Put all workers' accounts together as they come."""
     of_step = steps.select("process", "rank", "step")
-    spent = np.zeros((steps.height, len(CATEGORIES)), np.int32)  # of most steps all that is needed
+    # Of most steps 32 bits are all that is needed; and memory that is never written to takes none.
+    spent = np.zeros((len(CATEGORIES), steps.height), np.int32)
+    hidden = np.zeros(steps.height, spent.dtype)
     begins, done = [0], []
-    for one in found:
+    for count, one in enumerate(found, 1):
         begins.append(begins[-1] + len(one.hidden))
-        if one.spent.max(initial=0) > np.iinfo(spent.dtype).max:
-            spent = spent.astype(np.int64)
-        spent[begins[-2] : begins[-1]] = one.spent
+        if max(one.spent.max(initial=0), one.hidden.max(initial=0)) > np.iinfo(spent.dtype).max:
+            spent, hidden = spent.astype(np.int64), hidden.astype(np.int64)
+        for category in np.flatnonzero(one.spent.any(axis=0)).tolist():
+            spent[category, begins[-2] : begins[-1]] = one.spent[:, category]
+        hidden[begins[-2] : begins[-1]] = one.hidden
         pieces.append(one.pieces)
-        done.append((one.hidden, one.updates, one.amounts, one.spans))
-    hidden, updates, amounts, spans = zip(*done, strict=True) if done else ((), (), (), ())
+        done.append((one.updates, one.amounts, one.spans))
+        if count % _BETWEEN_PAUSES == 0:
+            give_back()
+    updates, amounts, spans = zip(*done, strict=True) if done else ((), (), ())
     segments = Segments(pieces, tuple(begins), of_step, words)
     owners = of_step[begins[:-1]].select("process", "rank").rows()
     left_out = after_steps(steps).to_numpy()
-    spent[:, UNKNOWN] -= np.minimum(left_out, spent[:, UNKNOWN])
+    spent[UNKNOWN] -= np.minimum(left_out, spent[UNKNOWN])
     return Phases(
         pieces=segments,
-        spent=spent,
-        hidden_ns=np.concatenate([np.zeros(0, np.int64), *hidden]),
+        spent=spent.T,
+        hidden_ns=hidden,
         updates=WeightUpdates.of(owners, updates),
-        amounts=_amount_table([rank for _, rank in owners], amounts),
+        amounts=_by_name([rank for _, rank in owners], amounts),
         spans={process: count for (process, _), count in zip(owners, spans, strict=True)},
     )
 
 
-def _amount_table(
-    ranks: list[int], found: Sequence[dict[str, tuple[Array, Array]]]
-) -> pl.DataFrame:
-    parts = [
-        (rank, AMOUNTS.index(name), step, value)
-        for rank, amounts in zip(ranks, found, strict=True)
-        for name, (step, value) in amounts.items()
-    ]
-    if not parts:
-        return pl.DataFrame(schema=AMOUNT_COLUMNS)
-    rank, name, steps, values = zip(*parts, strict=True)
-    count = [len(step) for step in steps]
-    columns: dict[str, Any] = {
-        "rank": np.repeat(rank, count),
-        "step": np.concatenate(steps),
-        "name": pl.Series(AMOUNTS).gather(np.repeat(name, count)),
-        "value": np.concatenate(values),
-    }
-    return pl.DataFrame([pl.Series(n, columns[n]).cast(k) for n, k in AMOUNT_COLUMNS.items()])
+def _by_name(
+    ranks: list[int], found: Sequence[dict[str, Amounts]]
+) -> dict[str, dict[int, Amounts]]:
+    """Put all ranks' amounts together; ranks that work equally much share their arrays."""
+    named: dict[str, dict[int, Amounts]] = {}
+    like: dict[str, Amounts] = {}
+    for rank, amounts in zip(ranks, found, strict=True):
+        for name, mine in amounts.items():
+            other = like.get(name, mine)
+            equal = all(map(np.array_equal, mine, other))
+            like[name] = named.setdefault(name, {})[rank] = other if equal else mine
+    return named
 
 
 def job_ns(trace: Trace) -> int:

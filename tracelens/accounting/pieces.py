@@ -84,9 +84,8 @@ class PackedPieces:
         """Return the boundaries, one more than pieces."""
         bounds = np.empty(len(self.lengths) + 1, np.int64)
         bounds[0] = self.first_ns
-        np.cumsum(self.lengths, dtype=np.int64, out=bounds[1:])
-        bounds[1:] += self.first_ns
-        return bounds
+        bounds[1:] = self.lengths
+        return np.cumsum(bounds, out=bounds)
 
     @property
     def step(self) -> Int32s:

@@ -7,6 +7,7 @@ when its time is accounted for: to the gaps between them, and, of every n-th ste
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
@@ -15,7 +16,7 @@ import polars as pl
 from tracelens.model.columns import FOREVER, NULL
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from tracelens.arrays import Array, Indices
     from tracelens.model.columns import Columns
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GAP_COLUMNS", "UPDATE_COLUMNS", "USED_COLUMNS", "Updates", "WeightUpdates", "followed"]
 
+_AT_ONCE: Final = 32  # workers
 MOST_FOLLOWED: Final = 250_000  # calls: of longer runs every n-th step is followed
 GAP_COLUMNS: Final[dict[str, pl.DataType]] = {
     "rank": pl.Int32(),
@@ -53,7 +55,7 @@ def followed(trace: Trace) -> int:
 
 @dataclass(frozen=True)
 class Updates:
-    """Those of one worker: columns of the tables below without rank and process."""
+    """Those of one worker: columns of the tables above without rank and process."""
 
     gaps: tuple[Array, ...]
     updates: tuple[Array, ...]
@@ -76,8 +78,9 @@ def _gaps(columns: Columns, rows: Indices) -> tuple[Array, ...]:
     start, end, step = (columns.number(name)[rows] for name in ("start_ns", "end_ns", "step"))
     over = np.maximum.accumulate(end)[:-1]  # an update may lie within another
     apart = np.flatnonzero(start[1:] > over)
-    within = step[:-1] == step[1:]
-    return step[:-1][apart], over[apart], (start[1:] - over)[apart], within[apart]
+    within, gap = step[:-1] == step[1:], (start[1:] - over)[apart]
+    small = np.uint32 if gap.max(initial=0) < 1 << 32 else np.int64
+    return step[:-1][apart], over[apart], gap.astype(small), within[apart]
 
 
 def _by_bucket(columns: Columns, rows: Indices, every: int) -> tuple[Array, ...]:
@@ -104,22 +107,44 @@ def _used(columns: Columns, rows: Indices, every: int) -> tuple[Array, ...]:
 
 @dataclass(frozen=True)
 class WeightUpdates:
-    """Those of all workers, in `GAP_COLUMNS`, `UPDATE_COLUMNS` and `USED_COLUMNS`, by process."""
+    """Those of all workers, by process: `updates` in `UPDATE_COLUMNS`, `used` in `USED_COLUMNS`.
 
-    gaps: pl.DataFrame
+    Of the gaps there is one for each update, so that they are kept as arrays of each worker.
+    """
+
+    ranks: tuple[int, ...]
+    gaps_of_workers: tuple[tuple[Array, ...], ...]
     updates: pl.DataFrame
     used: pl.DataFrame
+
+    @property
+    def gaps(self) -> pl.DataFrame:
+        """All gaps, in `GAP_COLUMNS`, built at each access."""
+        return pl.concat(self.some_gaps())
+
+    def some_gaps(self) -> Iterator[pl.DataFrame]:
+        """Yield all gaps, those of some workers at a time, in `GAP_COLUMNS`."""
+        for first in range(0, max(len(self.ranks), 1), _AT_ONCE):
+            some = slice(first, first + _AT_ONCE)
+            yield _table(GAP_COLUMNS, self.ranks[some], self.gaps_of_workers[some])
 
     @classmethod
     def of(cls, owners: Sequence[tuple[int, int]], found: Sequence[Updates]) -> Self:
         """Put the workers' together; `owners` are their processes and ranks."""
-        processes, ranks = [process for process, _ in owners], [rank for _, rank in owners]
+        processes = [process for process, _ in owners]
         updates = _table(UPDATE_COLUMNS, processes, [one.updates for one in found])
         return cls(
-            gaps=_table(GAP_COLUMNS, ranks, [one.gaps for one in found]),
+            ranks=tuple(rank for _, rank in owners),
+            gaps_of_workers=tuple(accumulate((one.gaps for one in found), _sharing)),
             updates=updates.with_columns(pl.when(pl.col("bucket") != NULL).then("bucket")),
             used=_table(USED_COLUMNS, processes, [one.used for one in found]),
         )
+
+
+def _sharing(like: tuple[Array, ...], mine: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return arrays of a worker, those of another one where they are equal, so that one is kept."""
+    pairs = zip(mine, like, strict=True)
+    return tuple(other if np.array_equal(own, other) else own for own, other in pairs)
 
 
 def _table(

@@ -22,6 +22,7 @@ from tracelens.distil.outline import in_flight_tracks, outlined
 from tracelens.model import fmt
 from tracelens.model.calls import NEVER
 from tracelens.model.columns import FOREVER, NULL
+from tracelens.model.outline import NO_COUNTERS, NO_STEPS
 from tracelens.model.trace import STEP_COLUMNS, Note
 
 if TYPE_CHECKING:
@@ -93,11 +94,15 @@ def divide(trace: Trace) -> Trace:
         process: _samples(outlines[process], numbering, process, trace.moved.get(process))
         for process in marks
     }
+    table = _table(marks, done, workers)
     return trace.changed(
-        numbering,
+        replace(numbering, windows=_windows(table, marks)),
         calls=tuple(_numbered_calls(grid, numbering) for grid in trace.calls),
-        outlines=outlines,
-        steps=_table(marks, done, workers),
+        outlines={
+            process: replace(one, steps=NO_STEPS, counters=NO_COUNTERS)
+            for process, one in outlines.items()
+        },  # the table holds them from here on
+        steps=table,
         processes=_with_threads(trace.processes, threads),
         notes=(*trace.notes, *_overlapping(marks), *_unmarked(marks), *renumbered),
     )
@@ -274,6 +279,14 @@ def _table(
     return table.select(pl.col(name).cast(kind) for name, kind in STEP_COLUMNS.items())
 
 
+def _windows(table: pl.DataFrame, marks: Mapping[int, _Marks]) -> dict[int, tuple[Ints, Int32s]]:
+    """Return where the steps of each process begin, and their numbers, as the table holds them."""
+    begin, step = (table[name].to_numpy() for name in ("start_ns", "step"))
+    first = np.cumsum([0, *(len(one.step) for one in marks.values())]).tolist()
+    rows = map(slice, first, first[1:])
+    return {process: (begin[some], step[some]) for process, some in zip(marks, rows, strict=True)}
+
+
 def _columns(
     marks: Mapping[int, _Marks], done: Mapping[int, Any], ranks: Mapping[int, int]
 ) -> Iterator[tuple[Array, ...]]:
@@ -286,7 +299,8 @@ def _columns(
         there = place < len(steps)
         there[there] = steps[place[there]] == one.step[there]
         samples[there] = sums[place[there]]
-        yield np.full(count, process), np.full(count, ranks[process]), one.step, begin, end, samples
+        owner = np.full((2, count), [[process], [ranks[process]]], np.int32)
+        yield *owner, one.step, begin, end, samples
 
 
 def _with_threads(processes: pl.DataFrame, threads: Mapping[int, int]) -> pl.DataFrame:

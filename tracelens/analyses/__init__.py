@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens.accounting import efficiency, phases
+from tracelens.accounting import compute_time, efficiency, phases
 from tracelens.analyses import critical_path, imbalance, integrity, membership, stalls
 from tracelens.analyses.collectives import arrivals, communication, links
 from tracelens.analyses.overlap import gradient_latency, interleaving
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ANALYSES", "Analysis", "Finding", "Report", "Result", "analyze"]
 
-_FOR_PIECES: Final = 8  # one part of so many of the memory
+_FOR_PIECES: Final = 32  # one part of so many of the memory
+_LAST_OF_COMPUTE_TIME: Final = "imbalance"  # of the analyses that ask for its matrices
 _OF_PHASES: Final = 50  # of hundred: cutting time into phases takes as long as all that follows
 
 
@@ -108,6 +109,9 @@ def analyze(
     results: dict[str, Result] = {"phases": parts}
     for done, analysis in enumerate(ANALYSES, 1):
         results[analysis.name] = analysis.run(trace, parts)
+        if analysis.name == _LAST_OF_COMPUTE_TIME:
+            compute_time.forget(parts)
+        give_back()
         on_progress(_OF_PHASES + (100 - _OF_PHASES) * done // len(ANALYSES), 100)
     found = (finding for result in results.values() for finding in result.findings)
     parted = trace.choice.ranks is not None

@@ -12,7 +12,7 @@ from tracelens.cli.opening import (
     add_part,
     add_trace,
     choice_of,
-    import_numpy,
+    import_libraries,
     matched,
     memory_of,
     open_joined,
@@ -54,7 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Open, analyze, print."""
-    import_numpy()
+    import_libraries()
     from tracelens.distil import kept_report
     from tracelens.parallel import opened
     from tracelens.reports import report_format

@@ -29,7 +29,12 @@ WHAT: Final = (
     "trace folder, or a table of spans (.arrow, .feather, .parquet, .csv); also the address of one, "
     "such as s3://BUCKET/RUN"
 )
-_BLAS_THREADS: Final = "OPENBLAS_NUM_THREADS"  # read when the library is loaded
+# What libraries read when they are loaded: NumPy starts a thread a core for its BLAS, of which no matrix
+# here has need, and polars keeps for half a second and more what it has freed.
+_LOADED_WITH: Final = {
+    "numpy": ("OPENBLAS_NUM_THREADS", "1"),
+    "polars": ("_RJEM_MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0"),
+}
 MAP: Final = (
     "what a table calls something, and what TraceLens calls it; again for each: a column "
     "(worker_no=rank, t0=start_us) or a word in one (kind:predict=forward, role:chief2=worker)"
@@ -135,7 +140,7 @@ def open_path(
     executor: Executor | None = None,
 ) -> Trace:
     """Open one of several runs, as `add_trace` says how."""
-    import_numpy()
+    import_libraries()
     keep_room()
     from tracelens.load import open as open_any
 
@@ -144,15 +149,19 @@ def open_path(
     return open_any(path, on_progress, map=renamed, one_clock=one_clock, executor=executor)
 
 
-def import_numpy() -> None:
-    """Import NumPy without the threads, one a core, that its BLAS starts: no matrix here needs them."""
-    if _BLAS_THREADS in os.environ:
-        return
-    os.environ[_BLAS_THREADS] = "1"
-    try:
-        import_module("numpy")
-    finally:
-        del os.environ[_BLAS_THREADS]
+def import_libraries() -> None:
+    """Import NumPy and polars so that they start no threads in vain, and free what they do not use.
+
+    What whoever calls us has set stays as it is.
+    """
+    for library, (name, value) in _LOADED_WITH.items():
+        if name in os.environ:
+            continue
+        os.environ[name] = value
+        try:
+            import_module(library)
+        finally:
+            del os.environ[name]
 
 
 def local(place: Place, enough: Callable[[Path], bool] | None = None) -> Path:
@@ -195,7 +204,7 @@ def open_joined(
     choice: Choice | None = None,
 ) -> Trace:
     """Open several folders of one run, showing progress; tables as `add_trace` says how."""
-    import_numpy()
+    import_libraries()
     keep_room()
     from tracelens.load import open_joined as open_all
     from tracelens.model.choice import EVERYTHING

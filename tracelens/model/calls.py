@@ -31,6 +31,7 @@ __all__ = [
     "arrivals_of",
     "distinct",
     "grids_of",
+    "stretch",
     "uniform",
 ]
 
@@ -145,7 +146,7 @@ class CallGrid(CallFacts):
 
     def taken(self, calls: Indices | slice) -> CallGrid:
         """Return some calls, by their places; no copy of those that follow each other."""
-        rows = calls if isinstance(calls, slice) else _stretch(calls)
+        rows = calls if isinstance(calls, slice) else stretch(calls)
         shape = (len(self.seq[rows]), len(self.processes))
         times: dict[str, Any] = {
             name: getattr(self, name)[rows] for name in ("seq", "start_ns", "end_ns", *_OF_CALL)
@@ -300,7 +301,7 @@ def distinct(cells: Array) -> Array:
     return cells[:, :1] if is_uniform(cells) else cells
 
 
-def _stretch(places: Indices) -> slice | Indices:
+def stretch(places: Indices) -> slice | Indices:
     """Return ascending places as a slice, if they follow each other."""
     if len(places) and places[-1] - places[0] == len(places) - 1:
         return slice(int(places[0]), int(places[-1]) + 1)

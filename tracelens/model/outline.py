@@ -16,7 +16,7 @@ from tracelens.model.calls import CallFacts
 if TYPE_CHECKING:
     from tracelens.arrays import Array, Flags, Floats, Int32s, Ints
 
-__all__ = ["NO_CALLS", "CallRows", "Counters", "Outline", "StepSpans"]
+__all__ = ["NO_CALLS", "NO_COUNTERS", "NO_STEPS", "CallRows", "Counters", "Outline", "StepSpans"]
 
 _OWN: Final = ("start_ns", "end_ns")  # times, which no two processes share
 
@@ -61,6 +61,10 @@ class Counters:
     thread: Int32s
     at_ns: Ints
     value: Floats
+
+
+NO_STEPS: Final = StepSpans(*(_NONE for _ in fields(StepSpans)))
+NO_COUNTERS: Final = Counters((), *(_NONE for _ in fields(Counters)[1:]))
 
 
 @dataclass(frozen=True)

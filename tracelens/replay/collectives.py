@@ -191,6 +191,7 @@ def _pulled(trace: Trace) -> float:
 BLOCKING: Final = (
     0.1  # of the steps with calls that stop the training thread: then it is no pipeline
 )
+_AT_ONCE: Final = 256  # steps
 WAITS_FIRST: Final = 0.05  # of a step that the thread waits before its last call: nor then,
 GOES_ON: Final = 0.25  # nor where it works for so much of a step after it
 
@@ -212,7 +213,9 @@ class _CallArrivals:
 
     def came(self, call: int) -> Floats:
         """Return how long after the step before ranks came to a call of each step, [step, column]."""
-        return (self.start_ns[self.places[:, call]] - self.left_ns).astype(np.float64)
+        since = self.start_ns[self.places[:, call]]
+        since -= self.left_ns
+        return since.astype(np.float64)
 
     @property
     def last(self) -> Floats:
@@ -383,11 +386,12 @@ def _taken_apart(
 
 def _wire(start: Ints, end: Ints, places: Indices) -> Floats:
     """Return how long each call held the wire: the shortest of its ranks' times since it was free."""
-    wire = np.empty(places.shape)
-    for call in range(places.shape[1]):
-        since, over = start[places[:, call]], end[places[:, call]]
-        if call:
-            free = end[places[:, call - 1]]
-            since = np.where(free < over, np.maximum(since, free), since)
-        wire[:, call] = (over - since).min(axis=1)
+    wire, free = np.empty(places.shape), end[:0]
+    for first in range(0, len(places), _AT_ONCE):
+        for call, rows in enumerate(places[first : first + _AT_ONCE].T):
+            since, over = start[rows], end[rows]
+            if call:
+                since = np.where(free < over, np.maximum(since, free), since)
+            wire[first : first + _AT_ONCE, call] = (over - since).min(axis=1)
+            free = over
     return wire

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from tracelens.arrays import Floats, Ints
 
@@ -26,11 +26,12 @@ LEAST_BLOCK: Final = 4  # steps
 MOST_BLOCKS: Final = 64
 _FAR_FROM_BLOCK: Final = 1.5  # deviations
 BINS_PER_DECADE: Final = 20
+_AT_ONCE: Final = 1 << 18  # numbers that are sorted: what is made of them stays small
 
 
 def deviation(values: Floats) -> float:
     """Return the deviation of values from zero."""
-    return _TO_SIGMA * float(np.median(np.abs(values)))
+    return _TO_SIGMA * float(np.median(np.abs(values), overwrite_input=True))
 
 
 def deviation_of_steps(values: Floats) -> float:
@@ -51,7 +52,16 @@ def medians(values: Floats, axis: int) -> Floats:
     What `np.nanmedian` returns, in a quarter of its time: sorting rows that lie together is quicker than
     to partition them, or to mask what is missing.
     """
-    rows = np.sort(np.ascontiguousarray(np.moveaxis(values, axis, -1)), axis=-1)  # nan at the end
+    moved = np.moveaxis(values, axis, -1)
+    if moved.ndim == 1 or moved.size <= _AT_ONCE:
+        return _medians_of_rows(moved)
+    some = max(_AT_ONCE * len(moved) // moved.size, 1)
+    parts = (moved[first : first + some] for first in range(0, len(moved), some))
+    return np.concatenate([_medians_of_rows(part) for part in parts])
+
+
+def _medians_of_rows(values: Floats) -> Floats:
+    rows = np.sort(np.ascontiguousarray(values), axis=-1)  # nan at the end
     size = rows.shape[-1]
     if not size:
         return np.full(rows.shape[:-1], np.nan)
@@ -75,9 +85,10 @@ def block_levels(values: Floats, edges: Ints) -> Floats:
     first step of Huber's M-estimator, 1964).
     """
     middles = block_medians(values, edges)
-    rest = values - np.repeat(middles, np.diff(edges), axis=0)
+    rest = np.repeat(middles, np.diff(edges), axis=0)
+    np.subtract(values, rest, out=rest)
     limit = _FAR_FROM_BLOCK * deviation(rest)
-    return middles + _by_block(np.clip(rest, -limit, limit), edges, np.mean)
+    return middles + _by_block(np.clip(rest, -limit, limit, out=rest), edges, np.mean)
 
 
 def _by_block(values: Floats, edges: Ints, condense: Callable[[Floats, int], Floats]) -> Floats:
@@ -89,22 +100,37 @@ def _by_block(values: Floats, edges: Ints, condense: Callable[[Floats, int], Flo
     return np.concatenate(parts)
 
 
-def log_histogram(rows: pl.DataFrame, value: str, by: str, kept: Sequence[str]) -> pl.DataFrame:
-    """Count a frame's durations (column `value`, ns) by bin and by the words in the column `by`.
+def log_histogram(
+    parts: Iterable[pl.DataFrame], value: str, by: str, kept: Sequence[str]
+) -> pl.DataFrame:
+    """Count the durations of frames (column `value`, ns) by bin and by the words in the column `by`.
 
     Returns `by`, from_ns, to_ns, count, and the columns `kept` of the longest of each bin. What is
     shorter than a nanosecond is in the first bin.
     """
-    power = pl.col(value).clip(lower_bound=1).log10().mul(BINS_PER_DECADE).add(1e-9).floor()
-    longest = pl.col(value).arg_max()
     edge = 10.0 ** (pl.col("bin") / BINS_PER_DECADE)
+    longest = pl.col("most").arg_max()
     return (
-        rows.with_columns(bin=power.cast(pl.Int32))
+        pl.concat([_counted(rows, value, by, kept) for rows in parts])
         .group_by(by, "bin")
-        .agg(pl.len().cast(pl.Int64).alias("count"), *(pl.col(name).get(longest) for name in kept))
+        .agg(pl.col("count").sum(), *(pl.col(name).get(longest) for name in kept))
         .with_columns(from_ns=edge, to_ns=edge * 10.0 ** (1 / BINS_PER_DECADE))
         .select(by, "from_ns", "to_ns", "count", *kept)
         .sort(by, "from_ns")
+    )
+
+
+def _counted(rows: pl.DataFrame, value: str, by: str, kept: Sequence[str]) -> pl.DataFrame:
+    power = pl.col(value).clip(lower_bound=1).log10().mul(BINS_PER_DECADE).add(1e-9).floor()
+    longest = pl.col(value).arg_max()
+    return (
+        rows.with_columns(bin=power.cast(pl.Int32))
+        .group_by(by, "bin")
+        .agg(
+            pl.len().cast(pl.Int64).alias("count"),
+            pl.col(value).max().alias("most"),
+            *(pl.col(name).get(longest) for name in kept),
+        )
     )
 
 

@@ -61,7 +61,7 @@ _CLEARLY_BETTER: Final = 0.75  # before a line is taken away as what is no noise
 _LONGEST_CORRELATION: Final = 10  # steps
 _FAR_OUT: Final = 4.0  # robust standard deviations
 _TAKEN_AWAY: Final = 2.0  # a fitted delay takes noise with it, and noise drifts
-_AT_ONCE: Final = 2_000_000  # numbers
+_AT_ONCE: Final = 1 << 18  # numbers
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,15 @@ def peer_residuals(own: Floats, step_ns: float) -> Floats:
 
     Both are [step, rank]; where a rank lacks a step (nan) it counts as the median.
     """
+    residuals = np.empty(own.shape)
+    some = max(_AT_ONCE // max(own.shape[1], 1), 1)
+    for first in range(0, len(own), some):
+        rows = slice(first, first + some)
+        residuals[rows] = _peer_residuals(own[rows], step_ns)
+    return residuals
+
+
+def _peer_residuals(own: Floats, step_ns: float) -> Floats:
     absent = np.isnan(own).all(axis=1, keepdims=True)  # a step in which the job broke off
     own = np.where(absent, 0.0, own)
     residuals: Floats = (own - medians(own, axis=1)[:, None]) / step_ns

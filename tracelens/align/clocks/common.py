@@ -88,6 +88,8 @@ class Moving:
 
 def moved_times(found: Moved, times: Ints, *missing: int) -> Ints:
     """Return common times; what is `missing` stays so."""
+    if not missing:
+        return found.apply(times)
     unknown = np.logical_or.reduce([times == one for one in missing])
     if not unknown.any():
         return found.apply(times)
@@ -98,11 +100,13 @@ def _moved_calls(grid: CallGrid, maps: Mapping[int, ClockMap]) -> CallGrid:
     """Put calls onto the common clock; neighbours that share one go together."""
     start, end = np.empty_like(grid.start_ns), np.empty_like(grid.end_ns)
     found = [maps[process] for process in grid.processes.tolist()]
+    absent = () if grid.whole else (NEVER,)
+    open_ = () if grid.closed else (FOREVER,)
     for _, same in groupby(range(len(found)), key=lambda column: id(found[column])):
         first, *others = same
         columns = slice(first, first + len(others) + 1)
-        start[:, columns] = moved_times(found[first], grid.start_ns[:, columns], NEVER)
-        end[:, columns] = moved_times(found[first], grid.end_ns[:, columns], NEVER, FOREVER)
+        start[:, columns] = moved_times(found[first], grid.start_ns[:, columns], *absent)
+        end[:, columns] = moved_times(found[first], grid.end_ns[:, columns], *absent, *open_)
     return replace(grid, start_ns=start, end_ns=end)
 
 

@@ -96,7 +96,7 @@ def run(trace: Trace, phases: Phases) -> Arrivals:
     return Arrivals(
         by_step=_by_step(seen, seen_calls, trace.workers.height),
         last=_last(_by_rank(seen), seen_calls, wait_caused_alone(seen_calls, phases)),
-        spread=robust.log_histogram(calls, "skew_ns", "op", _WHERE),
+        spread=robust.log_histogram([calls], "skew_ns", "op", _WHERE),
     )
 
 

@@ -31,6 +31,7 @@ from tracelens.stats import robust
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
     from tracelens.accounting.pieces import Segments, WorkerPieces
+    from tracelens.accounting.weight_updates import WeightUpdates
     from tracelens.arrays import Ints
     from tracelens.model.calls import CallGrid
     from tracelens.model.trace import Trace
@@ -68,26 +69,31 @@ class Interleaving:
     overlap: pl.DataFrame
     by_step: pl.DataFrame
     by_bucket: pl.DataFrame
-    gaps: pl.DataFrame
+    updates: WeightUpdates
     gap_spread: pl.DataFrame
     findings: tuple[Finding, ...]
+
+    @property
+    def gaps(self) -> pl.DataFrame:
+        """What lies between updates, a row a gap, built at each access."""
+        return self.updates.gaps
 
 
 def run(trace: Trace, phases: Phases) -> Interleaving:
     """Measure overlap and gaps of the main workers."""
-    overlap, gaps = _overlap(phases), phases.updates.gaps
+    overlap, updates = _overlap(phases), phases.updates
     job = job_ns(trace)
     found = Interleaving(
         overlap=overlap,
         by_step=_by_step(phases),
         by_bucket=overlap_of_buckets(trace, phases),
-        gaps=gaps,
-        gap_spread=_gap_spread(gaps),
+        updates=updates,
+        gap_spread=_gap_spread(updates),
         findings=(),
     )
     if not job or overlap.is_empty():
         return found
-    findings = _between_updates(trace, gaps, job)
+    findings = _between_updates(trace, updates, job)
     if not trace.parted:  # else what looks like transfer may be a wait for ranks that were left out
         saving = hideable_transfer(trace, phases) / job
         findings = [*_exposed(trace, phases, overlap, saving), *findings]
@@ -109,9 +115,9 @@ def _by_step(phases: Phases) -> pl.DataFrame:
     return pl.DataFrame({"step": steps, **means})
 
 
-def _gap_spread(gaps: pl.DataFrame) -> pl.DataFrame:
+def _gap_spread(updates: WeightUpdates) -> pl.DataFrame:
     within = pl.when("within").then(pl.lit(WITHIN)).otherwise(pl.lit(BETWEEN))
-    named = gaps.with_columns(of=within)
+    named = (some.with_columns(of=within) for some in updates.some_gaps())
     return robust.log_histogram(named, "gap_ns", "of", ("rank", "start_ns", "gap_ns"))
 
 
@@ -179,9 +185,9 @@ def _bound(trace: Trace, phases: Phases, job: int) -> list[Finding]:
     return [finding]
 
 
-def _between_updates(trace: Trace, gaps: pl.DataFrame, job: int) -> list[Finding]:
+def _between_updates(trace: Trace, updates: WeightUpdates, job: int) -> list[Finding]:
     """Return what lies between the updates of one step; a step is shorter only if all ranks close it."""
-    within = gaps.filter("within")
+    within = pl.concat(some.filter("within") for some in updates.some_gaps())
     by_step = (
         within.group_by("step", "rank")
         .agg(pl.col("gap_ns").sum())

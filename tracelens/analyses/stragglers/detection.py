@@ -66,7 +66,7 @@ def _lasting(own: ComputeTime, excess: list[Floats], whole: Floats) -> list[Epis
     """Return ranks that are late for a while: in a phase, or in all of them together."""
     names = [*own.phases, *([ALL_PHASES] if len(own.phases) > 1 else [])]
     searched = [*excess, whole][: len(names)]
-    settled = [values[own.settled] for values in searched]
+    settled = [values[own.settled_rows] for values in searched]
     if len(own.ranks) > 2:
         scans, chance, holds = _among_many(settled)
         shortest = LEAST_BLOCK
@@ -262,7 +262,7 @@ def _level(own: ComputeTime, values: Floats, late: Episode) -> _Level:
     enough = len(rest) >= _ENOUGH_OUTSIDE * len(rows)
     height = float(np.median(line[inside]) - (np.median(rest) if enough else 0.0))
     edges = block_edges(len(rows))
-    change = np.diff(block_medians(values[rows], edges), axis=0)
+    change = np.diff(block_medians(values[own.settled_rows], edges), axis=0)
     noise = deviation(change) / np.sqrt(2)
     size = len(rows) / (len(edges) - 1)
     parts = 1 / np.count_nonzero(inside) + (1 / len(rest) if enough else 0.0)

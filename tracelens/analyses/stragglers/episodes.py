@@ -21,6 +21,7 @@ from tracelens.accounting import compute_time
 from tracelens.analyses.servers import shards
 from tracelens.analyses.stragglers import detection
 from tracelens.analyses.stragglers.detection import joined_by_rank
+from tracelens.memory import give_back
 from tracelens.replay.counterfactual import as_work_varies, price
 from tracelens.stats.null_model import Noise
 from tracelens.stats.robust import block_edges, block_levels, medians
@@ -255,6 +256,7 @@ def priced(
     `pipeline` tells, if somebody is late, what of it reductions under way absorb.
     """
     found = against_unaffected_ranks(own, group_episodes(own, detection.find_episodes(own)))
+    give_back()  # what each phase's search left is as large as what pricing takes
     played = pipeline() if found else None
     costs = [(entry, _price_of(own, entry, job_ns, played)) for entry in found]
     return [(entry, cost) for entry, cost in costs if cost.saving >= _least_saving(own, entry)]

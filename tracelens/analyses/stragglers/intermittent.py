@@ -55,7 +55,8 @@ class _Stretch:
 def find_stalls(excess: Floats) -> list[RankStalls]:
     """Find ranks that stall clearly more often than any but a quarter of their peers, [step, rank]."""
     steps, ranks = excess.shape
-    above = np.quantile(excess - medians(excess, axis=0), _ONE_SIGMA)
+    apart_by = excess - medians(excess, axis=0)
+    above = np.quantile(apart_by, _ONE_SIGMA, overwrite_input=True)
     stalled = excess > max(LEAST_STALL, _DEVIATIONS * _OF_RANKS.get(ranks, 1.0) * float(above))
     apart = _apart(stalled)
     counts = apart.sum(axis=0)
@@ -183,11 +184,10 @@ def with_stalls(
     rank loses as much by stalls between steps without one, or far more, they are what is wrong with it.
     """
     scattered = _stalls_of_ranks(own, excess, whole)
-    behind = whole * own.step_ns
     lasting = [
         one
         for one in lasting
-        if not any(_explained_by_stalls(stalls, one, behind) for stalls in scattered)
+        if not any(_explained_by_stalls(own, stalls, one, whole) for stalls in scattered)
     ]
     taken = {(one.ranks, one.phase) for one in lasting}
     named = [one for one in _stalls_of_phases(own, excess) if (one.ranks, one.phase) not in taken]
@@ -199,14 +199,13 @@ def with_stalls(
     return [*lasting, *(one for one in named if one.ranks not in ranks), *scattered]
 
 
-def _explained_by_stalls(stalls: Episode, lasting: Episode, excess: Floats) -> bool:
-    """Return whether a rank's stalls tell better what it loses than a lateness that lasts.
-
-    `excess` is in nanoseconds.
-    """
+def _explained_by_stalls(
+    own: ComputeTime, stalls: Episode, lasting: Episode, excess: Floats
+) -> bool:
+    """Return whether a rank's stalls tell better what it loses than a lateness that lasts."""
     if stalls.ranks != lasting.ranks:
         return False
-    if _delayed_between(stalls, lasting, excess[:, lasting.ranks[0]]):
+    if _delayed_between(stalls, lasting, excess[:, lasting.ranks[0]] * own.step_ns):
         return False
     now_and_then = len(stalls.touched) < _MOST_IN_A_PHASE * (stalls.last - stalls.first + 1)
     enough = _AS_MUCH if now_and_then else _FAR_MORE
@@ -214,7 +213,10 @@ def _explained_by_stalls(stalls: Episode, lasting: Episode, excess: Floats) -> b
 
 
 def _delayed_between(stalls: Episode, lasting: Episode, excess: Floats) -> bool:
-    """Return whether a rank is late between its stalls, too: then it is late for a while."""
+    """Return whether a rank is late between its stalls, too: then it is late for a while.
+
+    `excess` is that of the rank, in nanoseconds.
+    """
     between = np.setdiff1d(lasting.touched, stalls.touched)
     if not len(between):
         return False
@@ -229,7 +231,7 @@ def _stalls_of_phases(own: ComputeTime, excess: list[Floats]) -> list[Episode]:
     return [
         _stall_episode(own, values, stalls, rows, (phase,))
         for phase, values in zip(own.phases, excess, strict=True)
-        for stalls in find_stalls(values[rows])
+        for stalls in find_stalls(values[own.settled_rows])
     ]
 
 
@@ -242,7 +244,7 @@ def _stalls_of_ranks(own: ComputeTime, excess: list[Floats], whole: Floats) -> l
         _stall_episode(
             own, whole, stalls, rows, _by_loss(own, excess, rows[stalls.rows], stalls.rank)
         )
-        for stalls in find_stalls(whole[rows])
+        for stalls in find_stalls(whole[own.settled_rows])
     ]
 
 

@@ -38,7 +38,7 @@ _LEAST_SPREAD: Final = 0.001  # of the step
 def find_migrating(own: ComputeTime, excess: Floats, by_phase: list[Floats]) -> Episode | None:
     """Search all phases together, `excess` as shares of the step, [step, rank]."""
     rows = np.flatnonzero(own.settled)
-    values = excess[rows]
+    values = excess[own.settled_rows]
     ranks = values.shape[1]
     spread = deviation(values - medians(values, axis=0))
     far = values > max(LEAST, _DEVIATIONS * spread)
@@ -106,9 +106,10 @@ def _in_a_row(rate: float, places: int) -> int | None:
 
 def _lasting(far: Flags, length: int) -> Flags:
     """Keep the late steps that belong to some row of `length` steps most of which are late."""
-    sums = np.concatenate([np.zeros((1, far.shape[1])), np.cumsum(far, axis=0)])
+    sums = np.zeros((len(far) + 1, far.shape[1]), np.int32)
+    np.cumsum(far, axis=0, out=sums[1:])
     begins = sums[length:] - sums[:-length] >= MOST * length
-    ends = np.zeros((len(far) + 1, far.shape[1]))
+    ends = np.zeros_like(sums)
     ends[: len(begins)] += begins
     ends[length:] -= begins
-    return np.asarray(far & (np.cumsum(ends, axis=0)[:-1] > 0))
+    return np.asarray(far & (np.cumsum(ends, axis=0, out=ends)[:-1] > 0))

@@ -16,22 +16,23 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from tracelens.conversion.columns import null_column
+from tracelens.conversion.layout import absent_columns, declared_bytes
 from tracelens.conversion.messages import (
     BATCH,
+    DICTIONARY,
     END,
     LEAD,
     MAGIC,
-    absent_columns,
     checksum_holds,
-    declared_bytes,
     footer_of,
+    header_in,
     messages,
 )
 from tracelens.conversion.tally import valid_of, values_of
@@ -46,7 +47,16 @@ if TYPE_CHECKING:
 
     from tracelens.conversion.messages import Footer, Message
 
-__all__ = ["MAX_FILE_BYTES", "FileEnd", "Recording", "read_arrow", "read_end"]
+__all__ = [
+    "MAX_FILE_BYTES",
+    "FileEnd",
+    "Recording",
+    "checked_footer",
+    "content_of",
+    "end_of",
+    "read_arrow",
+    "read_end",
+]
 
 MAX_FILE_BYTES: Final = 4 << 30
 _HELD_BYTES: Final = 64 << 20  # of a file, which few are larger than
@@ -55,6 +65,8 @@ MIN_ALLOWANCE: Final = 16 << 20  # tiny files may grow more
 MAX_COLUMNS: Final = 256
 _COLUMNS: Final = tuple(EVENT_SCHEMA.names)
 _TIMES: Final = ("start_ns", "duration_ns")
+_FEW: Final = 256  # different dictionaries that are known
+_SMALL: Final = 1 << 14  # bytes of one
 _DAMAGED_SCHEMA: Final = "its header is damaged or cut off"
 
 
@@ -68,11 +80,15 @@ class Recording:
 
 
 class FileEnd(NamedTuple):
-    """What a whole file says at its end; files of schema 1 have no summary."""
+    """What a whole file says at its end."""
 
     schema: pa.Schema
     side: SideTables
-    summary: Summary | None
+
+    @property
+    def summary(self) -> Summary | None:
+        """What the file holds; files of schema 1 do not say it."""
+        return Summary.from_metadata(self.schema.metadata)
 
 
 def read_arrow(
@@ -93,11 +109,11 @@ def read_arrow(
         OSError: the file system refused.
         ValueError: the contents contradict themselves (`pyarrow.ArrowInvalid` is one).
     """
-    content = _content(path, in_memory=_HELD_BYTES)
+    content = content_of(path)
     wanted = [name for name in _COLUMNS if columns is None or name in columns]
-    end = _end(content)
+    end = end_of(content)
     if end is not None:
-        footer = _checked_footer(content)
+        footer = checked_footer(content)
         if footer is not None:
             table = _by_footer(content, end.schema, footer, wanted, window)
             return Recording(table, end.side)
@@ -116,10 +132,10 @@ def read_end(path: Path) -> FileEnd | None:
         UnusableInput: it is not a trace file, or not one that this version can read.
         OSError: the file system refused.
     """
-    return _end(_content(path))
+    return end_of(content_of(path, in_memory=0))
 
 
-def _content(path: Path, in_memory: int = 0) -> pa.Buffer:
+def content_of(path: Path, in_memory: int = _HELD_BYTES) -> pa.Buffer:
     """Return what a file holds: read, up to so many bytes, else mapped.
 
     What is mapped is a fatal signal (SIGBUS) if the file is cut short while anything refers to it.
@@ -145,7 +161,7 @@ def _first_schema(content: pa.Buffer) -> pa.Schema:
         raise NotATrace(_DAMAGED_SCHEMA) from error
 
 
-def _end(content: pa.Buffer) -> FileEnd | None:
+def end_of(content: pa.Buffer) -> FileEnd | None:
     """Return what stands at a file's end: side tables are complete there, not yet at its begin.
 
     None where the end is missing or damaged.
@@ -162,11 +178,10 @@ def _end(content: pa.Buffer) -> FileEnd | None:
         return None
     if not is_intact(schema.metadata):
         return None
-    metadata = schema.metadata
-    return FileEnd(schema, SideTables.from_metadata(metadata), Summary.from_metadata(metadata))
+    return FileEnd(schema, SideTables.from_metadata(schema.metadata))
 
 
-def _checked_footer(content: pa.Buffer) -> Footer | None:
+def checked_footer(content: pa.Buffer) -> Footer | None:
     """Return the places of messages; None unless all is there, and every batch has a right checksum.
 
     Raises:
@@ -205,11 +220,22 @@ class _Growth:
             NotATrace: it is too much.
             struct.error: it is damaged.
         """
-        self._total += declared_bytes(message.header(content), message.body(content))
+        if message.kind == DICTIONARY and message.end - message.offset <= _SMALL:
+            small = bytes(content[message.offset : message.end])
+            self._total += _declared_by(small, message.header_bytes)
+        else:
+            self._total += declared_bytes(message.header(content), message.body(content))
         if self._total > self._allowed:
             raise NotATrace(
                 f"its {self._size} bytes would become more than {self._allowed} when decompressed"
             )
+
+
+@lru_cache(_FEW)
+def _declared_by(message: bytes, header_bytes: int) -> int:
+    """Return how many bytes a message claims to hold; most files of a run have the same words."""
+    view = memoryview(message)
+    return declared_bytes(header_in(view, header_bytes), view[header_bytes:])
 
 
 def _by_footer(

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from tracelens.arrays import Array
+    from tracelens.arrays import Array, Ints
     from tracelens.readers.native.arrow_file import Recording
 
 _ON_DEVICE: Final = ("device_start_ns", "device_duration_ns")
-_WORDS: Final = {"type": EVENT_TYPES, "status": STATUSES}
-_ALWAYS_SET: Final = tuple(column.name for column in EVENT_SCHEMA if not column.nullable)
-ALWAYS_READ: Final = ("duration_ns", *_ALWAYS_SET)
+KNOWN_WORDS: Final = {"type": EVENT_TYPES, "status": STATUSES}
+ALWAYS_SET: Final = tuple(column.name for column in EVENT_SCHEMA if not column.nullable)
+ALWAYS_READ: Final = ("duration_ns", *ALWAYS_SET)
 
 
 def usable_columns(recording: Recording) -> tuple[Columns, int]:
@@ -42,10 +42,10 @@ def usable_columns(recording: Recording) -> tuple[Columns, int]:
         events, unusable = usable_events(recording)
         return Columns.of_frame(events), unusable
     known = {group.index: group.uid for group in recording.side.communicators}
-    return _repaired_columns(Columns.of_table(table), known).in_order(), 0
+    return repaired_columns(Columns.of_table(table), known).in_order(), 0
 
 
-def _repaired_columns(columns: Columns, known: dict[int, str]) -> Columns:
+def repaired_columns(columns: Columns, known: dict[int, str]) -> Columns:
     """Return identifiers for numbers, and nothing for what cannot be."""
     numbers = dict(columns.numbers)
     if columns.height and numbers["step"].min() < -1:
@@ -107,10 +107,19 @@ def _is_sound(table: pa.Table) -> bool:
     """Return whether all rows are usable, judged by the extremes."""
     if not table.num_rows:
         return True
-    if any(table[name].null_count for name in _ALWAYS_SET):
+    if any(table[name].null_count for name in ALWAYS_SET):
         return False
     start, duration = table["start_ns"].to_numpy(), table["duration_ns"]
     lengths = (duration.drop_null() if duration.null_count else duration).to_numpy()
+    return (
+        are_sane(start, lengths)
+        and all(_words(table[name]) <= {*known} for name, known in KNOWN_WORDS.items())
+        and not any(_has_hollow_word(table[name]) for name in WORDS if name in table.column_names)
+    )
+
+
+def are_sane(start: Ints, lengths: Ints) -> bool:
+    """Return whether all times are such as can be."""
     first, last = int(start.min()), int(start.max())
     return bool(
         first >= 0
@@ -118,8 +127,6 @@ def _is_sound(table: pa.Table) -> bool:
         and last - first < LONGEST_NS
         and lengths.min(initial=0) >= 0
         and lengths.max(initial=0) <= LONGEST_NS
-        and all(_words(table[name]) <= {*known} for name, known in _WORDS.items())
-        and not any(_has_hollow_word(table[name]) for name in WORDS if name in table.column_names)
     )
 
 
@@ -136,7 +143,7 @@ def _words(column: pa.ChunkedArray[Any]) -> set[str | None]:
 
 
 def _sound_rows(table: pl.DataFrame) -> pl.DataFrame:
-    usable = table.filter(sane(), pl.all_horizontal(pl.col(_ALWAYS_SET).is_not_null()))
+    usable = table.filter(sane(), pl.all_horizontal(pl.col(ALWAYS_SET).is_not_null()))
     near = (pl.col("start_ns") - pl.col("start_ns").median()).abs() < LONGEST_NS
     return usable.filter(near)
 

@@ -22,9 +22,10 @@ from tracelens.model.packed_columns import PackedColumns
 from tracelens.model.trace import SAMPLE_COLUMNS, Note
 from tracelens.parallel import mapped
 from tracelens.readers.base import LATEST_NS, LONGEST_NS, SIMPLY, Reading
-from tracelens.readers.native.arrow_file import Recording, read_arrow
+from tracelens.readers.native.arrow_file import Recording
 from tracelens.readers.native.assemble import Part, assemble
-from tracelens.readers.native.checks import ALWAYS_READ, usable_columns
+from tracelens.readers.native.checks import ALWAYS_READ
+from tracelens.readers.native.plain_columns import read_usable, usable
 from tracelens.readers.native.process_notes import UNUSABLE
 from tracelens.readers.native.recordings import (
     DAMAGE,
@@ -36,7 +37,7 @@ from tracelens.readers.native.recordings import (
     vanished,
     wanted,
 )
-from tracelens.readers.native.side_checks import check_inside, check_no_links, check_side
+from tracelens.readers.native.side_checks import check_inside, check_no_links
 from tracelens.schema.arrow import SAMPLE_SCHEMA, read_samples
 from tracelens.schema.ownership import belongs_to
 from tracelens.schema.vocabulary import (
@@ -48,8 +49,8 @@ from tracelens.schema.vocabulary import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tracelens.model.columns import Columns
     from tracelens.model.trace import Trace
+    from tracelens.readers.native.plain_columns import Usable
 
 
 _OUTLINED: Final = frozenset((*OUTLINED, *ALWAYS_READ))
@@ -120,26 +121,21 @@ def _read(path: Path, *, keep: bool) -> Part:
         return _read_segments(path)
     if not path.is_file():
         raise NotATrace("it is not a file")
-    part, columns = _part(path, read_arrow(path, _OUTLINED))
-    return replace(part, table=None, kept=PackedColumns.of(columns, KEPT) if keep else None)
+    found = read_usable(path, _OUTLINED)
+    part = _part(path, found)
+    return replace(part, kept=PackedColumns.of(found.columns, KEPT)) if keep else part
 
 
-def _part(path: Path, recording: Recording, *, running: bool = False) -> tuple[Part, Columns]:
-    side = recording.side
-    check_side(side)
-    columns, unusable = usable_columns(recording)
-    tracks = [row.index for row in side.threads if row.in_flight]
-    part = Part(
+def _part(path: Path, found: Usable) -> Part:
+    tracks = [row.index for row in found.side.threads if row.in_flight]
+    return Part(
         file=shown_name(path.name),
-        side=side,
-        outline=outline(columns, tracks),
+        side=found.side,
+        outline=outline(found.columns, tracks),
         path=path,
-        table=recording.table,
-        unusable=unusable,
-        cut=recording.cut,
-        running=running,
+        unusable=found.unusable,
+        cut=found.cut,
     )
-    return part, columns
 
 
 def _read_segments(place: Path) -> Part:
@@ -165,7 +161,8 @@ def _read_segments(place: Path) -> Part:
     if own and same_host and not running and os.access(place.parent, os.W_OK):
         with suppress(OSError):  # a full disk, or another reader converts it now: we have it
             name = segments.convert(place).name
-    return _part(place.with_name(name), Recording(table, side), running=running)[0]
+    found = usable(Recording(table, side))
+    return replace(_part(place.with_name(name), found), table=table, running=running)
 
 
 def _with_samples(trace: Trace, folder: Path, parts: list[Part]) -> Trace:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -43,6 +44,7 @@ from tracelens.accounting.thread_activity import (
     ThreadActivity,
     collective_waits,
 )
+from tracelens.accounting.together import Together, grouped
 from tracelens.accounting.weight_updates import Updates, WeightUpdates, followed
 from tracelens.distil.outline import in_flight_tracks, outlined
 from tracelens.parallel import mapped
@@ -199,7 +201,9 @@ def run(
     """
     steps = trace.steps.sort("process", "start_ns")
     words = _words(trace, steps)
-    found = mapped(account, _tasks(trace, steps, words), executor)
+    outlines = outlined(trace)
+    groups = grouped(_tasks(trace, steps, words), lambda task: outlines[task.process].rows)
+    found: Iterator[Accounted] = chain.from_iterable(mapped(account, groups, executor))
     if progress:
         found = _counted(found, steps["process"].n_unique(), progress)
     return _gathered(found, PieceStore(memory), steps, words)
@@ -274,32 +278,87 @@ def _tasks(trace: Trace, steps: pl.DataFrame, words: tuple[str, ...]) -> Iterato
         )
 
 
-def account(task: _Task) -> Accounted:
-    """Account for one worker's time; runs wherever its events can be read."""
-    columns = task.source.columns(task.process, _READ)
+def account(tasks: Sequence[_Task]) -> list[Accounted]:
+    """Account for the time of some workers; runs wherever their events can be read."""
+    columns = [task.source.columns(task.process, _READ) for task in tasks]
+    joinable = len({(task.training, task.tracks) for task in tasks}) == 1 and not any(
+        "device_duration_ns" in one for one in columns
+    )
+    if joinable and len(tasks) > 1:
+        return _accounted_together(tasks, columns)
+    return [_accounted_alone(task, one) for task, one in zip(tasks, columns, strict=True)]
+
+
+def _accounted_alone(task: _Task, columns: Columns) -> Accounted:
     activity = ThreadActivity(columns, task.training, task.tracks)
+    found = _partition(activity, task.wait, task.queue, task.windows, task.gaps)
+    updates, forward = _updates_and_uses(activity)
+    return _accounted(task, columns, found, columns.word("name").known, (updates, forward))
+
+
+def _accounted_together(tasks: Sequence[_Task], columns: Sequence[Columns]) -> list[Accounted]:
+    windows = [task.windows for task in tasks]
+    together = Together.of(windows, columns)
+    joined = together.columns(columns)
+    activity = ThreadActivity(joined, tasks[0].training, tasks[0].tracks)
+    counts = [len(task.windows) - 1 for task in tasks]
+    before = np.cumsum([0, *counts])
+    found = _partition(
+        activity,
+        together.intervals([task.wait for task in tasks]),
+        together.intervals([task.queue for task in tasks]),
+        together.windows(windows),
+        np.concatenate([task.gaps + at for task, at in zip(tasks, before, strict=False)]),
+    )
+    left = [count - len(task.gaps) for count, task in zip(counts, tasks, strict=True)]
+    every = zip(tasks, columns, together.apart(found, left), strict=True)
+    rows = _updates_and_uses(activity)
+    return [
+        _accounted(
+            task,
+            one,
+            pieces,
+            joined.word("name").known,
+            tuple(together.rows_of(place, part) for part in rows),
+        )
+        for place, (task, one, pieces) in enumerate(every)
+    ]
+
+
+def _partition(
+    activity: ThreadActivity, wait: Intervals, queue: Intervals, windows: Ints, gaps: Ints
+) -> Pieces:
     device = activity.device_spans()
     around = Surroundings(
-        wait=task.wait,
-        queue=task.queue,
+        wait=wait,
+        queue=queue,
         flying=activity.in_flight(),
         cause=activity.idle_causes(),
         device=device,
     )
-    found = partition(activity.thread_spans(device), around, task.windows).without(task.gaps)
+    return partition(activity.thread_spans(device), around, windows).without(gaps)
+
+
+def _updates_and_uses(activity: ThreadActivity) -> tuple[Indices, Indices]:
+    return activity.rows_of("update"), activity.rows_of("forward", anywhere=True)
+
+
+def _accounted(
+    task: _Task,
+    columns: Columns,
+    found: Pieces,
+    known: Sequence[str],
+    rows: tuple[Indices, ...],
+) -> Accounted:
+    """Put together what a worker's time came to; `known` are the words for names of pieces."""
     numbers = {word: number for number, word in enumerate(task.words)}
-    known = columns.word("name").known
     names = np.array([*(numbers.get(word, NOTHING) for word in known), NOTHING], np.int32)
+    updates, forward = rows
     return Accounted(
         PackedPieces.of(found, names[found.name]),
         found.spent,
         found.hidden,
-        Updates.of(
-            columns,
-            activity.rows_of("update"),
-            activity.rows_of("forward", anywhere=True),
-            task.every,
-        ),
+        Updates.of(columns, updates, forward, task.every),
         _amounts(columns),
         int(np.count_nonzero(columns.is_span)),
     )

@@ -44,7 +44,7 @@ from tracelens.accounting.thread_activity import (
     ThreadActivity,
     collective_waits,
 )
-from tracelens.accounting.together import Together, grouped
+from tracelens.accounting.together import FEW_ROWS, Together, grouped
 from tracelens.accounting.weight_updates import Updates, WeightUpdates, followed
 from tracelens.distil.outline import in_flight_tracks, outlined
 from tracelens.parallel import mapped
@@ -201,9 +201,11 @@ def run(
     """
     steps = trace.steps.sort("process", "start_ns")
     words = _words(trace, steps)
-    outlines = outlined(trace)
+    outlines, workers = outlined(trace), steps["process"].unique().to_list()
     groups = grouped(_tasks(trace, steps, words), lambda task: outlines[task.process].rows)
-    found: Iterator[Accounted] = chain.from_iterable(mapped(account, groups, executor))
+    brief = sum(outlines[process].rows for process in workers) < FEW_ROWS * len(workers)
+    accounts = mapped(account, groups, executor, brief=brief)
+    found: Iterator[Accounted] = chain.from_iterable(accounts)
     if progress:
         found = _counted(found, steps["process"].n_unique(), progress)
     return _gathered(found, PieceStore(memory), steps, words)

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
     _Thing = TypeVar("_Thing")
 
-__all__ = ["MOST_ROWS", "Together", "grouped"]
+__all__ = ["FEW_ROWS", "Together", "grouped"]
 
-MOST_ROWS: Final = 1 << 16  # of processes that go together
+FEW_ROWS: Final = 1 << 13  # of a process: what is done with them takes less time than doing it
+_MOST_ROWS: Final = 1 << 16  # of processes that go together
 
 
 def grouped(things: Iterable[_Thing], rows: Callable[[_Thing], int]) -> Iterator[list[_Thing]]:
@@ -34,7 +35,7 @@ def grouped(things: Iterable[_Thing], rows: Callable[[_Thing], int]) -> Iterator
     total = 0
     for thing in things:
         count = rows(thing)
-        if group and total + count > MOST_ROWS:
+        if group and total + count > _MOST_ROWS:
             yield group
             group, total = [], 0
         group.append(thing)

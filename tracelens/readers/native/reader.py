@@ -47,12 +47,14 @@ from tracelens.schema.vocabulary import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from tracelens.model.trace import Trace
     from tracelens.readers.native.plain_columns import Usable
 
 
+_SMALL: Final = 128 << 10  # bytes of a file, half of which may be side tables
 _OUTLINED: Final = frozenset((*OUTLINED, *ALWAYS_READ))
 
 _SAMPLES_DAMAGE: Final = (
@@ -84,7 +86,8 @@ class NativeReader:
         root = None if path in found else path  # a file that was named itself may be a link
         room = how.kept_bytes
         things = ((file, room > 0) for file in found)
-        parts_found = mapped(partial(_tried, trace=root), things, how.executor)
+        brief = _mean_bytes(found) < _SMALL
+        parts_found = mapped(partial(_tried, trace=root), things, how.executor, brief=brief)
         for done, (file, part) in enumerate(zip(found, parts_found, strict=True)):
             if isinstance(part, Part):
                 fitting, room = part.fitting(room, beside=parts[-1] if parts else None)
@@ -103,6 +106,15 @@ class NativeReader:
         if not trace.processes["events"].sum():
             raise no_events(path, len(found))
         return trace.with_(path=path)
+
+
+def _mean_bytes(files: Sequence[Path]) -> float:
+    """Return how large some files are on average, of which those that are gone have nothing."""
+    sizes = [0]
+    for file in files:
+        with suppress(OSError):
+            sizes.append(file.stat().st_size)
+    return sum(sizes) / len(sizes)
 
 
 def _tried(file: tuple[Path, bool], trace: Path | None) -> Part | Exception:

@@ -6,6 +6,7 @@ Wrong distances raise `struct.error`, never anything worse.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tracelens.conversion.flatbuffers import byte, field, followed, number, pairs, root
@@ -27,6 +28,8 @@ __all__ = [
 
 STORED: Final = -1  # in place of a length: the buffer is not compressed
 ZSTD: Final = 1  # CompressionType in Message.fbs
+_SMALL: Final = 512  # bytes of a header that may be that of other messages, too
+_FEW: Final = 256  # of these
 _HEADER_TYPE, _HEADER = 1, 2  # fields of Message
 _DICTIONARY_ID, _DATA, _IS_DELTA = 0, 1, 2  # fields of DictionaryBatch
 _LENGTH, _NODES, _BUFFERS, _COMPRESSION = 0, 1, 2, 3  # fields of RecordBatch
@@ -90,12 +93,10 @@ def declared_bytes(header: memoryview, body: memoryview) -> int:
     Raises:
         struct.error: the header points outside of itself or of the body.
     """
-    batch = _batch_of(header)
-    if batch is None:
-        return 0
-    compressed = field(header, batch, _COMPRESSION) is not None
+    read = _buffers if len(header) <= _SMALL else _buffers.__wrapped__
+    buffers, compressed = read(bytes(header))
     total = 0
-    for offset, length in pairs(header, batch, _BUFFERS):
+    for offset, length in buffers:
         if length and compressed:
             if offset < 0:
                 raise struct.error("a buffer begins before its message")
@@ -104,6 +105,16 @@ def declared_bytes(header: memoryview, body: memoryview) -> int:
         else:
             total += abs(length)
     return total
+
+
+@lru_cache(_FEW)
+def _buffers(header: bytes) -> tuple[list[tuple[int, int]], bool]:
+    """Return where buffers are, and whether they are compressed; dictionaries mostly have them alike."""
+    view = memoryview(header)
+    batch = _batch_of(view)
+    if batch is None:
+        return [], False
+    return pairs(view, batch, _BUFFERS), field(view, batch, _COMPRESSION) is not None
 
 
 def dictionary_of(header: memoryview) -> int | None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -26,13 +26,11 @@ from tracelens.conversion.columns import null_column
 from tracelens.conversion.layout import absent_columns, declared_bytes
 from tracelens.conversion.messages import (
     BATCH,
-    DICTIONARY,
     END,
     LEAD,
     MAGIC,
     checksum_holds,
     footer_of,
-    header_in,
     messages,
 )
 from tracelens.conversion.tally import valid_of, values_of
@@ -65,8 +63,6 @@ MIN_ALLOWANCE: Final = 16 << 20  # tiny files may grow more
 MAX_COLUMNS: Final = 256
 _COLUMNS: Final = tuple(EVENT_SCHEMA.names)
 _TIMES: Final = ("start_ns", "duration_ns")
-_FEW: Final = 256  # different dictionaries that are known
-_SMALL: Final = 1 << 14  # bytes of one
 _DAMAGED_SCHEMA: Final = "its header is damaged or cut off"
 
 
@@ -220,22 +216,11 @@ class _Growth:
             NotATrace: it is too much.
             struct.error: it is damaged.
         """
-        if message.kind == DICTIONARY and message.end - message.offset <= _SMALL:
-            small = bytes(content[message.offset : message.end])
-            self._total += _declared_by(small, message.header_bytes)
-        else:
-            self._total += declared_bytes(message.header(content), message.body(content))
+        self._total += declared_bytes(message.header(content), message.body(content))
         if self._total > self._allowed:
             raise NotATrace(
                 f"its {self._size} bytes would become more than {self._allowed} when decompressed"
             )
-
-
-@lru_cache(_FEW)
-def _declared_by(message: bytes, header_bytes: int) -> int:
-    """Return how many bytes a message claims to hold; most files of a run have the same words."""
-    view = memoryview(message)
-    return declared_bytes(header_in(view, header_bytes), view[header_bytes:])
 
 
 def _by_footer(

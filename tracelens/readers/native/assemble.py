@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
@@ -214,9 +216,8 @@ def _rows(
     parts: list[Part], table: str, columns: dict[str, pl.DataType], **renamed: str
 ) -> pl.DataFrame:
     """Gather one side table of all processes; `renamed` maps columns to fields."""
-    rows = [
-        {name: given.get(renamed.get(name, name)) for name in columns} | {"process": index}
-        for index, part in enumerate(parts)
-        for given in map(vars, getattr(part.side, table))
-    ]
-    return pl.DataFrame(rows, schema=columns)
+    given = [[vars(row) for row in getattr(part.side, table)] for part in parts]
+    rows = [*chain.from_iterable(given)]
+    found = {name: [row.get(renamed.get(name, name)) for row in rows] for name in columns}
+    found["process"] = np.repeat(np.arange(len(parts)), [*map(len, given)]).tolist()
+    return pl.DataFrame(found, schema=columns)

@@ -34,7 +34,7 @@ from tracelens.readers.native.side_checks import check_side
 from tracelens.schema.arrow import EVENT_SCHEMA, FILE_SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
     from tracelens.arrays import Array, Flags
@@ -49,6 +49,8 @@ _SIZE: Final = struct.Struct("<q")  # before each compressed buffer: how long it
 _UNPACKER: Final = pa.Codec("zstd")
 _FEW: Final = 256  # dictionaries that are known
 _SMALL: Final = 1 << 14  # bytes of one
+_FEW_ROWS: Final = 1 << 13  # of a batch whose columns are compared with those of other files
+_OWN: Final = ("start_ns", "duration_ns")  # which no two processes share
 _COLUMNS: Final = len(FILE_SCHEMA)
 
 
@@ -65,10 +67,14 @@ class Usable(NamedTuple):
 
 
 class _Column(NamedTuple):
-    """A column as it is stored, and which rows of it are not null; None = all."""
+    """A column, with numbers for what is missing; `valid` says which rows are not null, None = all.
+
+    Of words, `most` is the highest code.
+    """
 
     values: Array
     valid: Flags | None
+    most: int = -1
 
 
 def read_usable(
@@ -138,31 +144,29 @@ def _columns(view: memoryview, footer: Footer, names: Collection[str]) -> Column
         for place, name in enumerate(EVENT_SCHEMA.names)
         if name in names and any(layout.nodes[place][1] < layout.rows for layout in layouts)
     }
-    stored = {name: _KINDS[name] for name in held}
+    if not held.keys() >= {*ALWAYS_SET}:
+        return None
     parts = [
-        _decoded(layout, batch.body(view), {held[name]: kind for name, kind in stored.items()})
+        _batch(layout, batch.body(view), held)
         for layout, batch in zip(layouts, footer.batches, strict=True)
     ]
-    found = {name: _joined([part[place] for part in parts]) for name, place in held.items()}
-    if any(found[name].valid is not None for name in ALWAYS_SET if name in found):
+    found = {name: _joined([part[name] for part in parts]) for name in held}
+    if any(found[name].valid is not None for name in ALWAYS_SET):
         return None
     start, lengths = found.pop("start_ns").values, np.zeros(1, np.int64)
     ends = np.full(len(start), FOREVER)
     if "duration_ns" in found:
-        duration = found.pop("duration_ns")
-        lengths = _filled(duration, 0)
+        lengths, valid, _ = found.pop("duration_ns")
         ends = start + lengths
-        if duration.valid is not None:
-            ends[~duration.valid] = FOREVER
-    words = _words(view, footer, {name: found[name] for name in WORDS if name in found}, held)
-    told = (name in words and {*words[name].known} <= {*KNOWN_WORDS[name]} for name in KNOWN_WORDS)
+        if valid is not None:
+            ends[~valid] = FOREVER
+    words = _words(view, footer, {name: found.pop(name) for name in WORDS if name in found}, held)
+    told = ({*words[name].known} <= {*known} for name, known in KNOWN_WORDS.items())
     if not all(told) or not are_sane(start, lengths):
         return None
-    numbers = {"start_ns": start, "end_ns": ends}
-    for name in found.keys() - {*WORDS, "value"}:
-        numbers[name] = _filled(found[name], MISSING.get(name, NULL))
-    values = {"value": _filled(found["value"], np.nan)} if "value" in found else {}
-    return Columns(len(start), numbers, words, values)
+    values = {name: found.pop(name).values for name in ("value",) if name in found}
+    numbers = {name: column.values for name, column in found.items()}
+    return Columns(len(start), {"start_ns": start, "end_ns": ends, **numbers}, words, values)
 
 
 _KINDS: Final[dict[str, np.dtype[Any]]] = {
@@ -190,34 +194,53 @@ def _check(layouts: Sequence[Layout]) -> None:
             raise ValueError("a batch is not as recorders write it")
 
 
-def _decoded(
-    layout: Layout, body: memoryview, kinds: dict[int, np.dtype[Any]]
-) -> dict[int, _Column]:
-    """Decompress some columns of a batch, by their places.
+def _batch(layout: Layout, body: memoryview, places: dict[str, int]) -> dict[str, _Column]:
+    """Return some columns of a batch, given by their places.
 
     Raises:
         ValueError: a buffer is not where it can be, or not as long as its rows need.
         OSError: what is compressed is damaged.
     """
-    rows = layout.rows
-    bits = -(-rows // 8)
-    some = {place: layout.nodes[place][1] for place in kinds}
-    # The largest numbers first, then the bits that tell nulls: so all are where they can be used.
-    order = sorted(
-        (place for place, nulls in some.items() if nulls < rows), key=lambda p: -kinds[p].itemsize
-    )
-    nullable = [place for place in order if some[place]]
-    wanted = [(2 * place + 1, rows * kinds[place].itemsize) for place in order]
-    wanted += [(2 * place, bits) for place in nullable]
-    buffers = iter(_unpacked(body, [(*layout.buffers[place], size) for place, size in wanted]))
-    values = {place: np.frombuffer(next(buffers), kinds[place]) for place in order}
-    valid = {place: _valid(next(buffers), rows, some[place]) for place in nullable}
-    return {
-        place: _Column(values[place], valid.get(place))
-        if place in values
-        else _Column(np.zeros(rows, kind), np.zeros(rows, np.bool_))
-        for place, kind in kinds.items()
+    if layout.rows > _FEW_ROWS:
+        return _decoded(layout, body, places)
+    keys = {
+        name: (name, *layout.nodes[at], *_contents(layout, body, at))
+        for name, at in places.items()
+        if name not in _OWN
     }
+    known = {name: column for name, key in keys.items() if (column := _KNOWN.get(key))}
+    fresh = _decoded(layout, body, {n: at for n, at in places.items() if n not in known})
+    for name in fresh.keys() & keys.keys():
+        if len(_KNOWN) >= _FEW:
+            _KNOWN.clear()
+        fresh[name].values.setflags(write=False)
+        _KNOWN[keys[name]] = fresh[name]
+    return known | fresh
+
+
+# Small columns by name, rows, nulls and what was compressed: ranks of one program have most in common.
+_KNOWN: Final[dict[tuple[object, ...], _Column]] = {}
+
+
+def _contents(layout: Layout, body: memoryview, column: int) -> Iterator[bytes]:
+    for offset, length in layout.buffers[2 * column : 2 * column + 2]:
+        yield bytes(body[max(offset, 0) : max(offset + length, 0)])
+
+
+def _decoded(layout: Layout, body: memoryview, places: dict[str, int]) -> dict[str, _Column]:
+    rows = layout.rows
+    nulls = {name: layout.nodes[at][1] for name, at in places.items()}
+    # The largest numbers first, then the bits that tell nulls: so all are where they can be used.
+    order = sorted((n for n in places if nulls[n] < rows), key=lambda n: -_KINDS[n].itemsize)
+    nullable = [name for name in order if nulls[name]]
+    wanted = [(2 * places[name] + 1, rows * _KINDS[name].itemsize) for name in order]
+    wanted += [(2 * places[name], -(-rows // 8)) for name in nullable]
+    buffers = iter(_unpacked(body, [(*layout.buffers[at], size) for at, size in wanted]))
+    values = {name: np.frombuffer(next(buffers), _KINDS[name]) for name in order}
+    valid = {name: _valid(next(buffers), rows, nulls[name]) for name in nullable}
+    for name in places.keys() - values.keys():
+        values[name], valid[name] = np.zeros(rows, _KINDS[name]), np.zeros(rows, np.bool_)
+    return {name: _filled(name, values[name], valid.get(name)) for name in places}
 
 
 def _unpacked(body: memoryview, wanted: Sequence[tuple[int, int, int]]) -> list[memoryview]:
@@ -255,27 +278,43 @@ def _valid(packed: memoryview, rows: int, nulls: int) -> Flags:
     return valid
 
 
-def _joined(parts: Sequence[_Column]) -> _Column:
-    if len(parts) == 1:
-        return parts[0]
-    values = np.concatenate([part.values for part in parts])
-    if all(part.valid is None for part in parts):
-        return _Column(values, None)
-    valid = [
-        np.ones(len(part.values), np.bool_) if part.valid is None else part.valid for part in parts
-    ]
-    return _Column(values, np.concatenate(valid))
+def _filled(name: str, values: Array, valid: Flags | None) -> _Column:
+    """Put numbers where nothing is.
 
-
-def _filled(column: _Column, missing: float) -> Array:
-    """Return a column of numbers with one where nothing is."""
-    values, valid = column
+    Raises:
+        ValueError: a code is none.
+    """
+    if name in WORDS:
+        codes = values.copy()
+        if valid is not None:
+            np.copyto(codes, 0, where=~valid)
+        if codes.min() < 0:
+            raise ValueError("a code stands for no word")
+        most = int(codes.max())
+        if valid is not None:
+            np.copyto(codes, -1, where=~valid)
+        return _Column(codes, valid, most)
     if valid is None:
-        return values
+        return _Column(values if name in _OWN else values.copy(), None)
+    missing = _MISSING.get(name, NULL)
     kind = np.dtype(np.int64) if values.dtype.kind == "u" and missing < 0 else values.dtype
     filled = values.astype(kind)
     np.copyto(filled, missing, where=~valid)
-    return filled
+    return _Column(filled, valid)
+
+
+_MISSING: Final[dict[str, float]] = {**MISSING, "duration_ns": 0, "value": np.nan}
+
+
+def _joined(parts: Sequence[_Column]) -> _Column:
+    if len(parts) == 1:
+        return parts[0]
+    valid = None
+    if any(part.valid is not None for part in parts):
+        every = (np.ones(len(p.values), np.bool_) if p.valid is None else p.valid for p in parts)
+        valid = np.concatenate([*every])
+    values = np.concatenate([part.values for part in parts])
+    return _Column(values, valid, max(part.most for part in parts))
 
 
 def _words(
@@ -288,38 +327,33 @@ def _words(
         struct.error: a dictionary is damaged.
     """
     ids = dictionary_ids(view, [places[name] for name in columns])
-    known = {}
+    known: dict[int, tuple[str, ...] | None] = {}
     for message in footer.dictionaries:
-        content = bytes(view[message.offset : message.end])
-        read = _dictionary if len(content) <= _SMALL else _dictionary.__wrapped__
-        number, words = read(content, message.header_bytes)
+        number = _number_of(bytes(message.header(view)))
         if number is None or number in known:
             raise ValueError("words are added to others")
-        known[number] = words
+        if number in ids:
+            content = bytes(view[message.offset : message.end])
+            read = _texts if len(content) <= _SMALL else _texts.__wrapped__
+            known[number] = read(content, message.header_bytes)
+        else:
+            known[number] = None
     found = {}
     for (name, column), number in zip(columns.items(), ids, strict=True):
         words = known.get(number)
-        codes = _filled(column, 0) if column.valid is not None else column.values.copy()
-        if words is None or codes.min() < 0 or codes.max() >= len(words):
+        if words is None or column.most >= len(words):
             raise ValueError("a code stands for no word")
-        if column.valid is not None:
-            np.copyto(codes, -1, where=~column.valid)
-        found[name] = Words(codes, words)
+        found[name] = Words(column.values, words)
     return found
 
 
 @lru_cache(_FEW)
-def _dictionary(content: bytes, header_bytes: int) -> tuple[int | None, tuple[str, ...] | None]:
-    """Return the number of a dictionary, and its words; None if these are none, or not only words."""
-    view = memoryview(content)
-    header = header_in(view, header_bytes)
-    try:
-        return dictionary_of(header), _texts(header, view[header_bytes:])
-    except (struct.error, ValueError, OSError):
-        return dictionary_of(header), None
+def _number_of(header: bytes) -> int | None:
+    return dictionary_of(memoryview(header))
 
 
-def _texts(header: memoryview, body: memoryview) -> tuple[str, ...]:
+@lru_cache(_FEW)
+def _texts(message: bytes, header_bytes: int) -> tuple[str, ...]:
     """Decode the words of a dictionary.
 
     Raises:
@@ -327,7 +361,8 @@ def _texts(header: memoryview, body: memoryview) -> tuple[str, ...]:
         ValueError: they are no words, or some are null.
         OSError: what is compressed is damaged.
     """
-    layout = layout_of(header)
+    view = memoryview(message)
+    layout, body = layout_of(header_in(view, header_bytes)), view[header_bytes:]
     if layout.nodes != [(layout.rows, 0)] or len(layout.buffers) != 3 or layout.codec != ZSTD:
         raise ValueError("it does not hold words alone")
     places, (begin, length) = layout.buffers[1:]

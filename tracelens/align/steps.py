@@ -106,8 +106,9 @@ def divide(trace: Trace) -> Trace:
 def _marks(found: Outline, moved: Moved | None, *, cut_short: bool) -> _Marks:
     """Return where the steps of a process begin, on the common clock."""
     spans = found.steps
-    begin, end = (_moved(times, moved) for times in (spans.start_ns, spans.end_ns))
-    last = int(_moved(np.array([found.training_last_ns]), moved)[0])
+    times = _moved(np.concatenate([spans.start_ns, spans.end_ns, [found.training_last_ns]]), moved)
+    begin, end = times[:-1].reshape(2, -1)
+    last = int(times[-1])
     order = np.lexsort((spans.depth, -end, begin))
     order = order[spans.on_training[order]]
     chosen = order[outermost(begin[order], end[order])]

@@ -120,6 +120,8 @@ def _sharing(table: _Table, like: _Table) -> _Table:
 
 
 def _is_equal(mine: Any, other: Any) -> bool:
+    if mine is other:
+        return True
     if isinstance(mine, np.ndarray):
         alike = mine.dtype == other.dtype and mine.shape == other.shape
         return alike and bool((mine == other).all())

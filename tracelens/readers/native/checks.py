@@ -50,7 +50,7 @@ def repaired_columns(columns: Columns, known: dict[int, str]) -> Columns:
     numbers = dict(columns.numbers)
     if columns.height and numbers["step"].min() < -1:
         numbers["step"] = np.maximum(numbers["step"], -1)
-    if "bytes" in numbers and numbers["bytes"].min(initial=0) < 0:
+    if "bytes" in numbers and numbers["bytes"].min(initial=-1) < -1:
         numbers["bytes"] = np.maximum(numbers["bytes"], -1)
     uids = tuple(known.values())
     if "communicator" in numbers:
@@ -62,7 +62,8 @@ def repaired_columns(columns: Columns, known: dict[int, str]) -> Columns:
         for name in held:
             numbers[name] = np.where(timed, numbers[name], MISSING.get(name, NULL))
     values = {
-        name: np.where(np.isfinite(found), found, np.nan) for name, found in columns.values.items()
+        name: np.where(np.isinf(found), np.nan, found) if np.isinf(found).any() else found
+        for name, found in columns.values.items()
     }
     return Columns(columns.height, numbers, columns.words, values, uids)
 
@@ -72,7 +73,8 @@ def _places(numbers: Array, known: list[int]) -> Array:
     found = np.full(len(numbers), -1, np.int32)
     for place, number in enumerate(known):
         found[numbers == number] = place
-    return found
+    same = found.dtype == numbers.dtype and np.array_equal(found, numbers)
+    return numbers if same else found  # so that what several processes share stays one
 
 
 def usable_events(recording: Recording) -> tuple[pl.DataFrame, int]:

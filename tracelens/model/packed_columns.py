@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PackedColumns"]
 
-_SMALL: Final = (np.uint8, np.uint16, np.uint32)
+_SMALL: Final = tuple((kind, int(np.iinfo(kind).max)) for kind in (np.uint8, np.uint16, np.uint32))
 _OPEN: Final = -1  # the length of a span that was open when the recording ended
 
 
@@ -102,7 +102,7 @@ def _small(values: Array) -> tuple[int, Array]:
     if not len(values):
         return 0, values
     least, most = int(values.min()), int(values.max())
-    for small in _SMALL:
-        if most - least <= np.iinfo(small).max:
+    for small, limit in _SMALL:
+        if most - least <= limit:
             return least, (values - least).astype(small)
     return 0, values

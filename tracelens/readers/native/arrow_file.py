@@ -141,13 +141,18 @@ def content_of(path: Path, in_memory: int = _HELD_BYTES) -> pa.Buffer:
         raise NotATrace("it is empty (0 bytes)")
     if size > MAX_FILE_BYTES:
         raise NotATrace(f"it has {size} bytes, more than the limit of {MAX_FILE_BYTES}")
-    content = pa.py_buffer(path.read_bytes()) if size <= in_memory else mapped(path)
+    content = pa.py_buffer(_read(path)) if size <= in_memory else mapped(path)
     begin = bytes(memoryview(content)[: len(LEAD)])
     if not begin.startswith(MAGIC):
         raise NotATrace(f"it is not an Arrow file (it begins with {begin!r})")
     if size <= len(LEAD):
         raise NotATrace(_DAMAGED_SCHEMA)
     return content
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb", buffering=0) as file:
+        return file.readall()
 
 
 def _first_schema(content: pa.Buffer) -> pa.Schema:

@@ -34,7 +34,7 @@ from tracelens.readers.native.side_checks import check_side
 from tracelens.schema.arrow import EVENT_SCHEMA, FILE_SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
     from tracelens.arrays import Array, Flags
@@ -139,11 +139,8 @@ def _columns(view: memoryview, footer: Footer, names: Collection[str]) -> Column
     """
     layouts = [layout_of(batch.header(view)) for batch in footer.batches]
     _check(layouts)
-    held = {
-        name: place
-        for place, name in enumerate(EVENT_SCHEMA.names)
-        if name in names and any(layout.nodes[place][1] < layout.rows for layout in layouts)
-    }
+    absent = set.intersection(*map(_absent, layouts))
+    held = {n: place for n, place in _PLACES.items() if n in names and place not in absent}
     if not held.keys() >= {*ALWAYS_SET}:
         return None
     parts = [
@@ -169,6 +166,7 @@ def _columns(view: memoryview, footer: Footer, names: Collection[str]) -> Column
     return Columns(len(start), {"start_ns": start, "end_ns": ends, **numbers}, words, values)
 
 
+_PLACES: Final = {name: place for place, name in enumerate(EVENT_SCHEMA.names)}
 _KINDS: Final[dict[str, np.dtype[Any]]] = {
     field.name: np.dtype(
         (
@@ -177,6 +175,10 @@ _KINDS: Final[dict[str, np.dtype[Any]]] = {
     )
     for field in EVENT_SCHEMA
 }
+
+
+def _absent(layout: Layout) -> set[int]:
+    return {place for place, (_, nulls) in enumerate(layout.nodes) if nulls == layout.rows}
 
 
 def _check(layouts: Sequence[Layout]) -> None:
@@ -188,9 +190,10 @@ def _check(layouts: Sequence[Layout]) -> None:
     if not layouts:
         raise ValueError("there is no batch")
     for rows, nodes, buffers, codec in layouts:
-        whole = all(length == rows and 0 <= nulls <= rows for length, nulls in nodes)
         counts = (len(nodes), len(buffers))
-        if codec != ZSTD or rows < 1 or counts != (_COLUMNS, 2 * _COLUMNS) or not whole:
+        if codec != ZSTD or rows < 1 or counts != (_COLUMNS, 2 * _COLUMNS) or min(buffers)[0] < 0:
+            raise ValueError("a batch is not as recorders write it")
+        if not all(length == rows and 0 <= nulls <= rows for length, nulls in nodes):
             raise ValueError("a batch is not as recorders write it")
 
 
@@ -203,28 +206,29 @@ def _batch(layout: Layout, body: memoryview, places: dict[str, int]) -> dict[str
     """
     if layout.rows > _FEW_ROWS:
         return _decoded(layout, body, places)
-    keys = {
-        name: (name, *layout.nodes[at], *_contents(layout, body, at))
-        for name, at in places.items()
-        if name not in _OWN
-    }
-    known = {name: column for name, key in keys.items() if (column := _KNOWN.get(key))}
-    fresh = _decoded(layout, body, {n: at for n, at in places.items() if n not in known})
-    for name in fresh.keys() & keys.keys():
-        if len(_KNOWN) >= _FEW:
-            _KNOWN.clear()
-        fresh[name].values.setflags(write=False)
-        _KNOWN[keys[name]] = fresh[name]
-    return known | fresh
+    content, found, fresh = bytes(body), {}, {}
+    for name, at in places.items():
+        (begin, length), (at_values, size) = layout.buffers[2 * at : 2 * at + 2]
+        packed = content[begin : begin + length], content[at_values : at_values + size]
+        key = None if name in _OWN else (name, layout.nodes[at], packed)
+        column = _KNOWN.get(key)
+        if column is None:
+            fresh[name] = key
+        else:
+            found[name] = column
+    for name, column in _decoded(layout, body, {name: places[name] for name in fresh}).items():
+        found[name] = column
+        key = fresh[name]
+        if key is not None:
+            if len(_KNOWN) >= _FEW:
+                _KNOWN.clear()
+            column.values.setflags(write=False)
+            _KNOWN[key] = column
+    return found
 
 
 # Small columns by name, rows, nulls and what was compressed: ranks of one program have most in common.
-_KNOWN: Final[dict[tuple[object, ...], _Column]] = {}
-
-
-def _contents(layout: Layout, body: memoryview, column: int) -> Iterator[bytes]:
-    for offset, length in layout.buffers[2 * column : 2 * column + 2]:
-        yield bytes(body[max(offset, 0) : max(offset + length, 0)])
+_KNOWN: Final[dict[object, _Column]] = {}
 
 
 def _decoded(layout: Layout, body: memoryview, places: dict[str, int]) -> dict[str, _Column]:

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from tracelens.readers.native.plain_columns import Usable
 
 
+_SOME: Final = 64  # files, which tell how large the others are
 _SMALL: Final = 128 << 10  # bytes of a file, half of which may be side tables
 _OUTLINED: Final = frozenset((*OUTLINED, *ALWAYS_READ))
 
@@ -86,7 +87,7 @@ class NativeReader:
         root = None if path in found else path  # a file that was named itself may be a link
         room = how.kept_bytes
         things = ((file, room > 0) for file in found)
-        brief = _mean_bytes(found) < _SMALL
+        brief = _mean_bytes(found[:_SOME]) < _SMALL
         parts_found = mapped(partial(_tried, trace=root), things, how.executor, brief=brief)
         for done, (file, part) in enumerate(zip(found, parts_found, strict=True)):
             if isinstance(part, Part):

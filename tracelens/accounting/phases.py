@@ -13,7 +13,7 @@ what they are shares of, the job's length (`job_ns`), and the transfer of each s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Executor
 
-    from tracelens.arrays import Array, Flags, Floats, Indices, Ints
+    from tracelens.arrays import Array, Flags, Floats, Indices, Int32s, Ints
     from tracelens.model.columns import Columns
     from tracelens.model.events import Source
     from tracelens.model.findings import Finding
@@ -294,8 +294,9 @@ def account(tasks: Sequence[_Task]) -> list[Accounted]:
 def _accounted_alone(task: _Task, columns: Columns) -> Accounted:
     activity = ThreadActivity(columns, task.training, task.tracks)
     found = _partition(activity, task.wait, task.queue, task.windows, task.gaps)
-    updates, forward = _updates_and_uses(activity)
-    return _accounted(task, columns, found, columns.word("name").known, (updates, forward))
+    found = replace(found, name=_names(columns, task.words)[found.name])
+    spans = int(np.count_nonzero(columns.is_span))
+    return _accounted(task, columns, found, _updates_and_uses(activity), spans)
 
 
 def _accounted_together(tasks: Sequence[_Task], columns: Sequence[Columns]) -> list[Accounted]:
@@ -313,17 +314,18 @@ def _accounted_together(tasks: Sequence[_Task], columns: Sequence[Columns]) -> l
         np.concatenate([task.gaps + at for task, at in zip(tasks, before, strict=False)]),
     )
     left = [count - len(task.gaps) for count, task in zip(counts, tasks, strict=True)]
-    every = zip(tasks, columns, together.apart(found, left), strict=True)
-    rows = _updates_and_uses(activity)
+    apart, spans = together.apart(found, left), together.counts(joined.is_span)
+    every = enumerate(zip(tasks, columns, apart, spans, strict=True))
+    names, (updates, forward) = _names(joined, tasks[0].words), _updates_and_uses(activity)
     return [
         _accounted(
             task,
             one,
-            pieces,
-            joined.word("name").known,
-            tuple(together.rows_of(place, part) for part in rows),
+            replace(pieces, name=names[pieces.name]),
+            (together.rows_of(place, updates), together.rows_of(place, forward)),
+            count,
         )
-        for place, (task, one, pieces) in enumerate(every)
+        for place, (task, one, pieces, count) in every
     ]
 
 
@@ -349,21 +351,26 @@ def _accounted(
     task: _Task,
     columns: Columns,
     found: Pieces,
-    known: Sequence[str],
-    rows: tuple[Indices, ...],
+    rows: tuple[Indices, Indices],
+    spans: int,
 ) -> Accounted:
-    """Put together what a worker's time came to; `known` are the words for names of pieces."""
-    numbers = {word: number for number, word in enumerate(task.words)}
-    names = np.array([*(numbers.get(word, NOTHING) for word in known), NOTHING], np.int32)
+    """Put together what a worker's time came to; pieces have names as all workers number them."""
     updates, forward = rows
     return Accounted(
-        PackedPieces.of(found, names[found.name]),
+        PackedPieces.of(found, found.name),
         found.spent,
         found.hidden,
         Updates.of(columns, updates, forward, task.every),
         _amounts(columns),
-        int(np.count_nonzero(columns.is_span)),
+        spans,
     )
+
+
+def _names(columns: Columns, words: Sequence[str]) -> Int32s:
+    """Return for each name of a file its number among `words`; the last one is that of none."""
+    numbers = {word: number for number, word in enumerate(words)}
+    known = columns.word("name").known
+    return np.array([*(numbers.get(word, NOTHING) for word in known), NOTHING], np.int32)
 
 
 _READ: Final = (*ACTIVITY_COLUMNS, "step", "bucket", "value")
@@ -375,10 +382,12 @@ def _amounts(columns: Columns) -> dict[str, tuple[Array, Array]]:
     if "value" not in columns:
         return {}
     name, value = columns.word("name"), columns.values["value"]
-    counts = columns.word("type").among(("counter",)) & columns.word("kind").among(("step",))
+    counters = np.flatnonzero(columns.word("type").among(("counter",)))
+    of_steps = columns.word("kind").taken(counters).among(("step",))
+    counters = counters[of_steps & np.isfinite(value[counters])]
     found = {}
     for amount in AMOUNTS:
-        rows = np.flatnonzero(counts & name.among((amount,)) & np.isfinite(value))
+        rows = counters[name.taken(counters).among((amount,))]
         if len(rows):
             step, place = np.unique(columns.number("step")[rows], return_inverse=True)
             found[amount] = step, np.bincount(place, value[rows])
@@ -393,7 +402,7 @@ def _windows(steps: pl.DataFrame) -> Iterator[tuple[int, Ints, Ints]]:
         bounds, ends = np.append(start[begin:after], end[after - 1]), end[begin : after - 1]
         apart = np.flatnonzero(ends < bounds[1:-1])
         gaps = apart + 1 + np.arange(len(apart))
-        yield int(one), np.insert(bounds, apart + 1, ends[apart]), gaps
+        yield int(one), np.insert(bounds, apart + 1, ends[apart]) if len(apart) else bounds, gaps
 
 
 def _gathered(

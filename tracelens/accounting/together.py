@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import TypeVar
 
-    from tracelens.arrays import Array, Ints
+    from tracelens.arrays import Array, Flags, Ints
 
     _Thing = TypeVar("_Thing")
 
@@ -55,24 +55,24 @@ class Together:
         rows: Where the rows of each begin, and after the last one their number.
     """
 
-    first_ns: Sequence[int]
-    last_ns: Sequence[int]
+    first_ns: Ints
+    last_ns: Ints
     begins: Ints
     rows: Ints
 
     @classmethod
     def of(cls, windows: Sequence[Ints], columns: Sequence[Columns]) -> Together:
         """Put processes one after the other, given by the bounds of their steps and by their rows."""
-        first, last = [int(w[0]) for w in windows], [int(w[-1]) for w in windows]
-        lengths = [end - begin for begin, end in zip(first, last, strict=True)]
+        first, last = (np.array([bounds[at] for bounds in windows]) for at in (0, -1))
         rows = np.cumsum([0, *(one.height for one in columns)])
-        return cls(first, last, np.cumsum([0, *lengths]), rows)
+        return cls(first, last, np.cumsum([0, *(last - first)]), rows)
 
     def times(self, times: Sequence[Ints]) -> Ints:
         """Cut times to those of their processes, and put them one after the other."""
-        parts = zip(times, self.first_ns, self.last_ns, self.begins.tolist(), strict=False)
-        moved = [np.clip(part, first, last) + (at - first) for part, first, last, at in parts]
-        return np.concatenate([np.zeros(0, np.int64), *moved])
+        counts = [*map(len, times)]
+        later = self.begins[:-1] - self.first_ns
+        first, last, by = (np.repeat(part, counts) for part in (self.first_ns, self.last_ns, later))
+        return np.asarray(np.clip(np.concatenate(times), first, last) + by)
 
     def windows(self, windows: Sequence[Ints]) -> Ints:
         """Put the bounds of steps one after the other: the last of a process is the next one's first."""
@@ -102,7 +102,7 @@ class Together:
         """Yield the pieces of each process, on its own time; `counts` are how many steps each has."""
         steps = np.cumsum([0, *counts])
         edges = np.searchsorted(found.step, steps)
-        for place, first in enumerate(self.first_ns):
+        for place, first in enumerate(self.first_ns.tolist()):
             begin, after = int(edges[place]), int(edges[place + 1])
             of_steps = slice(int(steps[place]), int(steps[place + 1]))
             yield Pieces(
@@ -113,6 +113,11 @@ class Together:
                 spent=found.spent[of_steps].copy(),
                 hidden=found.hidden[of_steps].copy(),
             )
+
+    def counts(self, flags: Flags) -> list[int]:
+        """Return how many flags each process has."""
+        before = np.append(0, np.cumsum(flags))[self.rows]
+        return [int(count) for count in np.diff(before)]
 
     def rows_of(self, place: int, rows: Array) -> Array:
         """Return those of ascending rows that are of one process, counted from its own first."""

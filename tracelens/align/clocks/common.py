@@ -88,7 +88,9 @@ class Moving:
 
 def moved_times(found: Moved, times: Ints, *missing: int) -> Ints:
     """Return common times; what is `missing` stays so."""
-    unknown = np.logical_or.reduce([times == one for one in missing])
+    unknown = times == missing[0]
+    for one in missing[1:]:
+        unknown |= times == one
     if not unknown.any():
         return found.apply(times)
     return np.where(unknown, times, found.apply(np.where(unknown, 0, times)))

@@ -13,7 +13,7 @@ what they are shares of, the job's length (`job_ns`), and the transfer of each s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
@@ -22,30 +22,25 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting import thread_activity
+from tracelens.accounting.joined import FEW_ROWS, grouped
 from tracelens.accounting.partition import (
     CATEGORIES,
     COMPUTE_CATEGORIES,
-    NOTHING,
     UNKNOWN,
     Intervals,
     Pieces,
-    Surroundings,
-    partition,
 )
 from tracelens.accounting.pieces import (
     SEGMENT_COLUMNS,
-    PackedPieces,
     PieceStore,
     Segments,
     categories,
 )
 from tracelens.accounting.thread_activity import (
-    ACTIVITY_COLUMNS,
-    ThreadActivity,
     collective_waits,
 )
-from tracelens.accounting.together import FEW_ROWS, Together, grouped
-from tracelens.accounting.weight_updates import Updates, WeightUpdates, followed
+from tracelens.accounting.weight_updates import WeightUpdates, followed
+from tracelens.accounting.workers import AMOUNTS, Accounted, Task, account
 from tracelens.distil.outline import in_flight_tracks, outlined
 from tracelens.parallel import mapped
 
@@ -53,9 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Executor
 
-    from tracelens.arrays import Array, Flags, Floats, Indices, Int32s, Ints
-    from tracelens.model.columns import Columns
-    from tracelens.model.events import Source
+    from tracelens.arrays import Array, Flags, Floats, Indices, Ints
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
 
@@ -83,7 +76,6 @@ TIME_COLUMNS: Final[dict[str, pl.DataType]] = {
     "ns": pl.Int64(),
 }
 NO_TIME: Final = 1 << 62  # where no rank has a time that could be the least
-AMOUNTS: Final = ("tokens", "samples")  # of work, as counters of steps tell it
 AMOUNT_COLUMNS: Final[dict[str, pl.DataType]] = {
     "rank": pl.Int32(),
     "step": pl.Int32(),
@@ -219,38 +211,6 @@ def _counted(
         progress(done, count)
 
 
-@dataclass(frozen=True)
-class Accounted:
-    """What a worker's time came to, by step window, and what it was cut into."""
-
-    pieces: PackedPieces
-    spent: Ints
-    hidden: Ints
-    updates: Updates
-    amounts: dict[str, tuple[Array, Array]]  # by name: step, how much work it had
-    spans: int
-
-
-@dataclass(frozen=True)
-class _Task:
-    """What accounts for one worker's time: its events, and what is known of the other ranks'.
-
-    `windows` are the bounds of its steps, of which `gaps` are none: there steps were left out as asked.
-    Of every `every`-th step updates are followed.
-    """
-
-    process: int
-    source: Source
-    windows: Ints
-    gaps: Ints
-    wait: Intervals
-    queue: Intervals
-    training: int | None
-    tracks: tuple[int, ...]
-    words: tuple[str, ...]
-    every: int
-
-
 def _words(trace: Trace, steps: pl.DataFrame) -> tuple[str, ...]:
     """Return the names of spans of all workers."""
     outlines = outlined(trace)
@@ -258,13 +218,13 @@ def _words(trace: Trace, steps: pl.DataFrame) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for process in workers for name in outlines[process].names))
 
 
-def _tasks(trace: Trace, steps: pl.DataFrame, words: tuple[str, ...]) -> Iterator[_Task]:
+def _tasks(trace: Trace, steps: pl.DataFrame, words: tuple[str, ...]) -> Iterator[Task]:
     training = dict(trace.workers.select("process", "training_thread").drop_nulls().iter_rows())
     queues = thread_activity.server_queues(trace).partition_by("process", as_dict=True)
     tracks, every = in_flight_tracks(trace), followed(trace)
     for process, windows, gaps in _windows(steps):
         queue = queues.get((process,))
-        yield _Task(
+        yield Task(
             process=process,
             source=trace.source.only(process),
             windows=windows,
@@ -280,118 +240,7 @@ def _tasks(trace: Trace, steps: pl.DataFrame, words: tuple[str, ...]) -> Iterato
         )
 
 
-def account(tasks: Sequence[_Task]) -> list[Accounted]:
-    """Account for the time of some workers; runs wherever their events can be read."""
-    columns = [task.source.columns(task.process, _READ) for task in tasks]
-    joinable = len({(task.training, task.tracks) for task in tasks}) == 1 and not any(
-        "device_duration_ns" in one for one in columns
-    )
-    if joinable and len(tasks) > 1:
-        return _accounted_together(tasks, columns)
-    return [_accounted_alone(task, one) for task, one in zip(tasks, columns, strict=True)]
-
-
-def _accounted_alone(task: _Task, columns: Columns) -> Accounted:
-    activity = ThreadActivity(columns, task.training, task.tracks)
-    found = _partition(activity, task.wait, task.queue, task.windows, task.gaps)
-    found = replace(found, name=_names(columns, task.words)[found.name])
-    spans = int(np.count_nonzero(columns.is_span))
-    return _accounted(task, columns, found, _updates_and_uses(activity), spans)
-
-
-def _accounted_together(tasks: Sequence[_Task], columns: Sequence[Columns]) -> list[Accounted]:
-    windows = [task.windows for task in tasks]
-    together = Together.of(windows, columns)
-    joined = together.columns(columns)
-    activity = ThreadActivity(joined, tasks[0].training, tasks[0].tracks)
-    counts = [len(task.windows) - 1 for task in tasks]
-    before = np.cumsum([0, *counts])
-    found = _partition(
-        activity,
-        together.intervals([task.wait for task in tasks]),
-        together.intervals([task.queue for task in tasks]),
-        together.windows(windows),
-        np.concatenate([task.gaps + at for task, at in zip(tasks, before, strict=False)]),
-    )
-    left = [count - len(task.gaps) for count, task in zip(counts, tasks, strict=True)]
-    apart, spans = together.apart(found, left), together.counts(joined.is_span)
-    every = enumerate(zip(tasks, columns, apart, spans, strict=True))
-    names, (updates, forward) = _names(joined, tasks[0].words), _updates_and_uses(activity)
-    return [
-        _accounted(
-            task,
-            one,
-            replace(pieces, name=names[pieces.name]),
-            (together.rows_of(place, updates), together.rows_of(place, forward)),
-            count,
-        )
-        for place, (task, one, pieces, count) in every
-    ]
-
-
-def _partition(
-    activity: ThreadActivity, wait: Intervals, queue: Intervals, windows: Ints, gaps: Ints
-) -> Pieces:
-    device = activity.device_spans()
-    around = Surroundings(
-        wait=wait,
-        queue=queue,
-        flying=activity.in_flight(),
-        cause=activity.idle_causes(),
-        device=device,
-    )
-    return partition(activity.thread_spans(device), around, windows).without(gaps)
-
-
-def _updates_and_uses(activity: ThreadActivity) -> tuple[Indices, Indices]:
-    return activity.rows_of("update"), activity.rows_of("forward", anywhere=True)
-
-
-def _accounted(
-    task: _Task,
-    columns: Columns,
-    found: Pieces,
-    rows: tuple[Indices, Indices],
-    spans: int,
-) -> Accounted:
-    """Put together what a worker's time came to; pieces have names as all workers number them."""
-    updates, forward = rows
-    return Accounted(
-        PackedPieces.of(found, found.name),
-        found.spent,
-        found.hidden,
-        Updates.of(columns, updates, forward, task.every),
-        _amounts(columns),
-        spans,
-    )
-
-
-def _names(columns: Columns, words: Sequence[str]) -> Int32s:
-    """Return for each name of a file its number among `words`; the last one is that of none."""
-    numbers = {word: number for number, word in enumerate(words)}
-    known = columns.word("name").known
-    return np.array([*(numbers.get(word, NOTHING) for word in known), NOTHING], np.int32)
-
-
-_READ: Final = (*ACTIVITY_COLUMNS, "step", "bucket", "value")
 _NO_INTERVALS: Final = Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64))
-
-
-def _amounts(columns: Columns) -> dict[str, tuple[Array, Array]]:
-    """Return how much work each step had, by the counters that say so."""
-    if "value" not in columns:
-        return {}
-    name, value = columns.word("name"), columns.values["value"]
-    counters = np.flatnonzero(columns.word("type").among(("counter",)))
-    of_steps = columns.word("kind").taken(counters).among(("step",))
-    counters = counters[of_steps & np.isfinite(value[counters])]
-    found = {}
-    for amount in AMOUNTS:
-        rows = counters[name.taken(counters).among((amount,))]
-        if len(rows):
-            step, place = np.unique(columns.number("step")[rows], return_inverse=True)
-            found[amount] = step, np.bincount(place, value[rows])
-    return found
 
 
 def _windows(steps: pl.DataFrame) -> Iterator[tuple[int, Ints, Ints]]:

@@ -173,7 +173,7 @@ class RecordedPart:
 
 @contextmanager
 def _still_there(path: Path) -> Iterator[None]:
-    """Say of a file that cannot be read that it could before."""
+    """Raise for a file that cannot be read that it could be before."""
     try:
         yield
     except (TraceLensError, OSError, ValueError, pa.ArrowException) as error:

@@ -158,8 +158,8 @@ def _columns(view: memoryview, footer: Footer, names: Collection[str]) -> Column
         if valid is not None:
             ends[~valid] = FOREVER
     words = _words(view, footer, {name: found.pop(name) for name in WORDS if name in found}, held)
-    told = ({*words[name].known} <= {*known} for name, known in KNOWN_WORDS.items())
-    if not all(told) or not are_sane(start, lengths):
+    ours = ({*words[name].known} <= {*known} for name, known in KNOWN_WORDS.items())
+    if not all(ours) or not are_sane(start, lengths):
         return None
     values = {name: found.pop(name).values for name in ("value",) if name in found}
     numbers = {name: column.values for name, column in found.items()}
@@ -248,30 +248,27 @@ def _decoded(layout: Layout, body: memoryview, places: dict[str, int]) -> dict[s
 
 
 def _unpacked(body: memoryview, wanted: Sequence[tuple[int, int, int]]) -> list[memoryview]:
-    """Decompress buffers at once, each given by its begin, length and how long it is then."""
-    frames, stored, total = [], {}, 0
+    """Decompress buffers at once, each given by its begin, its length and the bytes that are needed."""
+    frames, begins, stored, total = [], [], {}, 0
     for place, (offset, length, size) in enumerate(wanted):
         if offset < 0 or length <= _SIZE.size or offset + length > len(body):
             raise ValueError("a buffer is outside of its batch")
         content = body[offset + _SIZE.size : offset + length]
         (full,) = _SIZE.unpack_from(body, offset)
-        if full == STORED and len(content) == size:
-            stored[place] = memoryview(bytes(content))  # no longer of the file, which may be mapped
-        elif full == size:
+        begins.append(total)
+        if full == STORED and len(content) >= size:
+            stored[place] = bytes(content[:size])  # no longer of the file, which may be mapped
+        elif full >= size:
             frames.append(content)
-            total += size
+            total += full
         else:
             raise ValueError("a buffer is not as long as its rows")
     pool = pa.system_memory_pool()  # Arrow's own keeps what it is given back
     whole = memoryview(_UNPACKER.decompress(b"".join(frames), total, memory_pool=pool))
-    found, begin = [], 0
-    for place, (_, _, size) in enumerate(wanted):
-        if place in stored:
-            found.append(stored[place])
-        else:
-            found.append(whole[begin : begin + size])
-            begin += size
-    return found
+    return [
+        memoryview(stored[place]) if place in stored else whole[begin : begin + size]
+        for place, (begin, (_, _, size)) in enumerate(zip(begins, wanted, strict=True))
+    ]
 
 
 def _valid(packed: memoryview, rows: int, nulls: int) -> Flags:

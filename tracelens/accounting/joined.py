@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
     _Thing = TypeVar("_Thing")
 
-__all__ = ["FEW_ROWS", "Together", "grouped"]
+__all__ = ["FEW_ROWS", "Joined", "grouped"]
 
 FEW_ROWS: Final = 1 << 13  # of a process: what is done with them takes less time than doing it
-_MOST_ROWS: Final = 1 << 16  # of processes that go together
+_MOST_ROWS: Final = 1 << 16  # of processes that are joined
 
 
 def grouped(things: Iterable[_Thing], rows: Callable[[_Thing], int]) -> Iterator[list[_Thing]]:
-    """Yield things in order, as many at a time as have no more rows than go together, at least one."""
+    """Yield things in order, as many at a time as have no more rows than are joined, at least one."""
     group: list[_Thing] = []
     total = 0
     for thing in things:
@@ -45,7 +45,7 @@ def grouped(things: Iterable[_Thing], rows: Callable[[_Thing], int]) -> Iterator
 
 
 @dataclass(frozen=True)
-class Together:
+class Joined:
     """Where the time and the rows of each process are, when they are one after the other.
 
     Args:
@@ -61,7 +61,7 @@ class Together:
     rows: Ints
 
     @classmethod
-    def of(cls, windows: Sequence[Ints], columns: Sequence[Columns]) -> Together:
+    def of(cls, windows: Sequence[Ints], columns: Sequence[Columns]) -> Joined:
         """Put processes one after the other, given by the bounds of their steps and by their rows."""
         first, last = (np.array([bounds[at] for bounds in windows]) for at in (0, -1))
         rows = np.cumsum([0, *(one.height for one in columns)])

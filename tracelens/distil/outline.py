@@ -127,24 +127,26 @@ class _Found:
 
 def _found(columns: Columns, in_flight: tuple[int, ...]) -> _Found:
     """Look for what follows without times; the same columns as of another process have the same."""
-    if columns.height > _FEW_ROWS:
-        return _look(columns, in_flight)
     looked_at = {name: array for name, array in columns.numbers.items() if name not in _TIMES}
     looked_at |= {name: words.codes for name, words in columns.words.items()}
-    known = tuple((name, words.known) for name, words in columns.words.items())
+    fixed = not any(array.flags.writeable for array in looked_at.values())
+    if columns.height > _FEW_ROWS or not fixed:
+        return _look(columns, in_flight)
+    texts = tuple((name, words.known) for name, words in columns.words.items())
     key = (
         columns.height,
         in_flight,
         columns.uids,
-        known,
+        texts,
         *((n, id(a)) for n, a in looked_at.items()),
     )
-    if key not in _KNOWN:
+    known = _KNOWN.get(key)
+    if known is None:
         if len(_KNOWN) >= _FEW:
             _KNOWN.clear()
         # With the arrays, so that no others come to where they are.
-        _KNOWN[key] = _look(columns, in_flight), looked_at
-    return _KNOWN[key][0]
+        known = _KNOWN[key] = _look(columns, in_flight), looked_at
+    return known[0]
 
 
 _KNOWN: Final[dict[tuple[object, ...], tuple[_Found, dict[str, Array]]]] = {}

@@ -109,9 +109,12 @@ def _marks(found: Outline, moved: Moved | None, *, cut_short: bool) -> _Marks:
     times = _moved(np.concatenate([spans.start_ns, spans.end_ns, [found.training_last_ns]]), moved)
     begin, end = times[:-1].reshape(2, -1)
     last = int(times[-1])
-    order = np.lexsort((spans.depth, -end, begin))
-    order = order[spans.on_training[order]]
-    chosen = order[outermost(begin[order], end[order])]
+    chosen = np.arange(len(begin))
+    apart = (begin[1:] > begin[:-1]) & (begin[1:] >= end[:-1])
+    if not (apart.all() and spans.on_training.all()):
+        order = np.lexsort((spans.depth, -end, begin))
+        order = order[spans.on_training[order]]
+        chosen = order[outermost(begin[order], end[order])]
     cut = np.count_nonzero(begin[chosen][1:] < end[chosen][:-1])
     step, at = spans.step[chosen], begin[chosen]
     recorded = bool(len(chosen))

@@ -373,7 +373,8 @@ def check_version(found: object) -> None:
 
 def _build(cls: type[Any], row: dict[str, Any]) -> Any:
     """Build a row from JSON; fields that a later minor version added are ignored."""
-    known = cls.__annotations__
-    if row.keys() <= known.keys():
+    try:
         return cls(**row)
-    return cls(**{key: value for key, value in row.items() if key in known})
+    except TypeError:
+        known = cls.__annotations__
+        return cls(**{key: value for key, value in row.items() if key in known})

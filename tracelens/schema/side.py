@@ -373,8 +373,7 @@ def check_version(found: object) -> None:
 
 def _build(cls: type[Any], row: dict[str, Any]) -> Any:
     """Build a row from JSON; fields that a later minor version added are ignored."""
-    try:
+    known = cls.__annotations__
+    if row.keys() <= known.keys():
         return cls(**row)
-    except TypeError:
-        known = cls.__annotations__
-        return cls(**{key: value for key, value in row.items() if key in known})
+    return cls(**{key: value for key, value in row.items() if key in known})

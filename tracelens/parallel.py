@@ -35,7 +35,11 @@ _Made = TypeVar("_Made")
 
 
 def mapped(
-    work: Callable[[_Thing], _Made], things: Iterable[_Thing], executor: Executor | None = None
+    work: Callable[[_Thing], _Made],
+    things: Iterable[_Thing],
+    executor: Executor | None = None,
+    *,
+    brief: bool = False,
 ) -> Iterator[_Made]:
     """Yield what `work` makes of each thing, in order.
 
@@ -46,11 +50,15 @@ def mapped(
         work: A function that can be sent to other processes, unless they are threads.
         things: What can be sent there, too; made one after the other as they are handed out.
         executor: Where to work; None = in as many threads as there are cores.
+        brief: Each thing takes a millisecond or so, most of it in Python: threads would only wait for
+            each other, so without an executor there is one.
 
     Raises:
         Exception: what `work` raises.
     """
-    if executor is None:
+    if executor is None and brief:
+        yield from map(work, things)
+    elif executor is None:
         with ThreadPoolExecutor(_cores()) as pool:
             yield from _in_order(work, things, pool, _cores())
     else:

@@ -14,7 +14,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import polars as pl
 
-from tracelens.accounting.phases import AMOUNTS, COMPUTE_CATEGORIES
+from tracelens.accounting.phases import COMPUTE_CATEGORIES
+from tracelens.accounting.workers import AMOUNTS
 from tracelens.model import fmt
 from tracelens.model.calls import stretch
 

@@ -15,27 +15,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, TypeAlias
+from itertools import chain
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
 
 from tracelens.accounting import thread_activity
-from tracelens.accounting.categories import CATEGORIES, COMPUTE_CATEGORIES, NOTHING, UNKNOWN
-from tracelens.accounting.partition import Intervals, Pieces, Surroundings, partition
+from tracelens.accounting.categories import CATEGORIES, COMPUTE_CATEGORIES, UNKNOWN
+from tracelens.accounting.joined import FEW_ROWS, grouped
+from tracelens.accounting.partition import Intervals, Pieces
 from tracelens.accounting.pieces import (
     SEGMENT_COLUMNS,
-    PackedPieces,
     PieceStore,
     Segments,
     categories,
 )
 from tracelens.accounting.thread_activity import (
-    ACTIVITY_COLUMNS,
-    ThreadActivity,
     collective_waits,
 )
-from tracelens.accounting.weight_updates import Updates, WeightUpdates, followed
+from tracelens.accounting.weight_updates import WeightUpdates, followed
+from tracelens.accounting.workers import Accounted, Amounts, Task, account
 from tracelens.distil.outline import in_flight_tracks, outlined
 from tracelens.memory import give_back
 from tracelens.parallel import mapped
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from tracelens.arrays import Array, Flags, Floats, Int32s, Ints
-    from tracelens.model.columns import Columns
-    from tracelens.model.events import Source
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
 
@@ -66,7 +64,6 @@ __all__ = [
 ]
 
 
-Amounts: TypeAlias = "tuple[Array, Array]"
 TIME_COLUMNS: Final[dict[str, pl.DataType]] = {
     "process": pl.Int32(),
     "rank": pl.Int32(),
@@ -76,7 +73,6 @@ TIME_COLUMNS: Final[dict[str, pl.DataType]] = {
 }
 _BETWEEN_PAUSES: Final = 32  # workers, after which memory that is free is given back
 NO_TIME: Final = 1 << 62  # where no rank has a time that could be the least
-AMOUNTS: Final = ("tokens", "samples")  # of work, as counters of steps tell it
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +186,11 @@ def run(
     """
     steps = _in_order(trace.steps)
     words = _words(trace, steps)
-    found = mapped(account, _tasks(trace, steps, words), executor)
+    outlines, workers = outlined(trace), steps["process"].unique().to_list()
+    groups = grouped(_tasks(trace, steps, words), lambda task: outlines[task.process].rows)
+    brief = sum(outlines[process].rows for process in workers) < FEW_ROWS * len(workers)
+    accounts = mapped(account, groups, executor, brief=brief)
+    found: Iterator[Accounted] = chain.from_iterable(accounts)
     if progress:
         found = _counted(found, steps["process"].n_unique(), progress)
     return _gathered(found, PieceStore(memory), steps, words)
@@ -213,38 +213,6 @@ def _counted(
         progress(done, count)
 
 
-@dataclass(frozen=True)
-class Accounted:
-    """What a worker's time came to, by step window, and what it was cut into."""
-
-    pieces: PackedPieces
-    spent: Ints
-    hidden: Ints
-    updates: Updates
-    amounts: dict[str, Amounts]  # by name: steps, and how much work there was in each
-    spans: int
-
-
-@dataclass(frozen=True)
-class _Task:
-    """What accounts for one worker's time: its events, and what is known of the other ranks'.
-
-    `windows` are the bounds of its steps, of which `gaps` are none: there steps were left out as asked.
-    Of every `every`-th step updates are followed.
-    """
-
-    process: int
-    source: Source
-    windows: Ints
-    gaps: Ints
-    wait: Intervals
-    queue: Intervals
-    training: int | None
-    tracks: tuple[int, ...]
-    words: tuple[str, ...]
-    every: int
-
-
 def _words(trace: Trace, steps: pl.DataFrame) -> tuple[str, ...]:
     """Return the names of spans of all workers."""
     outlines = outlined(trace)
@@ -252,14 +220,14 @@ def _words(trace: Trace, steps: pl.DataFrame) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for process in workers for name in outlines[process].names))
 
 
-def _tasks(trace: Trace, steps: pl.DataFrame, words: tuple[str, ...]) -> Iterator[_Task]:
+def _tasks(trace: Trace, steps: pl.DataFrame, words: tuple[str, ...]) -> Iterator[Task]:
     training = dict(trace.workers.select("process", "training_thread").drop_nulls().iter_rows())
     queues = thread_activity.server_queues(trace).partition_by("process", as_dict=True)
     tracks, every = in_flight_tracks(trace), followed(trace)
     waits = collective_waits(trace.calls, steps["process"].unique().sort().to_list())
     for (process, windows, gaps), wait in zip(_windows(steps), waits, strict=True):
         queue = queues.get((process,))
-        yield _Task(
+        yield Task(
             process=process,
             source=trace.source.only(process),
             windows=windows,
@@ -275,54 +243,7 @@ def _tasks(trace: Trace, steps: pl.DataFrame, words: tuple[str, ...]) -> Iterato
         )
 
 
-def account(task: _Task) -> Accounted:
-    """Account for one worker's time; runs wherever its events can be read."""
-    columns = task.source.columns(task.process, _READ)
-    activity = ThreadActivity(columns, task.training, task.tracks)
-    device = activity.device_spans()
-    around = Surroundings(
-        wait=task.wait,
-        queue=task.queue,
-        flying=activity.in_flight(),
-        cause=activity.idle_causes(),
-        device=device,
-    )
-    found = partition(activity.thread_spans(device), around, task.windows).without(task.gaps)
-    numbers = {word: number for number, word in enumerate(task.words)}
-    known = columns.word("name").known
-    names = np.array([*(numbers.get(word, NOTHING) for word in known), NOTHING], np.int32)
-    return Accounted(
-        PackedPieces.of(found, names[found.name]),
-        found.spent,
-        found.hidden,
-        Updates.of(
-            columns,
-            activity.rows_of("update"),
-            activity.rows_of("forward", anywhere=True),
-            task.every,
-        ),
-        _amounts(columns),
-        int(np.count_nonzero(columns.is_span)),
-    )
-
-
-_READ: Final = (*ACTIVITY_COLUMNS, "step", "bucket", "value")
 _NO_INTERVALS: Final = Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64))
-
-
-def _amounts(columns: Columns) -> dict[str, Amounts]:
-    """Return how much work each step had, by the counters that say so."""
-    if "value" not in columns:
-        return {}
-    name, value = columns.word("name"), columns.values["value"]
-    counts = columns.word("type").among(("counter",)) & columns.word("kind").among(("step",))
-    found = {}
-    for amount in AMOUNTS:
-        rows = np.flatnonzero(counts & name.among((amount,)) & np.isfinite(value))
-        if len(rows):
-            step, place = np.unique(columns.number("step")[rows], return_inverse=True)
-            found[amount] = step, np.bincount(place, value[rows])
-    return found
 
 
 def _windows(steps: pl.DataFrame) -> Iterator[tuple[int, Ints, Ints]]:
@@ -333,7 +254,7 @@ def _windows(steps: pl.DataFrame) -> Iterator[tuple[int, Ints, Ints]]:
         bounds, ends = np.append(start[begin:after], end[after - 1]), end[begin : after - 1]
         apart = np.flatnonzero(ends < bounds[1:-1])
         gaps = apart + 1 + np.arange(len(apart))
-        yield int(one), np.insert(bounds, apart + 1, ends[apart]), gaps
+        yield int(one), np.insert(bounds, apart + 1, ends[apart]) if len(apart) else bounds, gaps
 
 
 def _gathered(

@@ -111,11 +111,15 @@ def divide(trace: Trace) -> Trace:
 def _marks(found: Outline, moved: Moved | None, *, cut_short: bool) -> _Marks:
     """Return where the steps of a process begin, on the common clock."""
     spans = found.steps
-    begin, end = (_moved(times, moved) for times in (spans.start_ns, spans.end_ns))
-    last = int(_moved(np.array([found.training_last_ns]), moved)[0])
-    order = np.lexsort((spans.depth, -end, begin))
-    order = order[spans.on_training[order]]
-    chosen = order[outermost(begin[order], end[order])]
+    times = _moved(np.concatenate([spans.start_ns, spans.end_ns, [found.training_last_ns]]), moved)
+    begin, end = times[:-1].reshape(2, -1)
+    last = int(times[-1])
+    chosen = np.arange(len(begin))
+    apart = (begin[1:] > begin[:-1]) & (begin[1:] >= end[:-1])
+    if not (apart.all() and spans.on_training.all()):
+        order = np.lexsort((spans.depth, -end, begin))
+        order = order[spans.on_training[order]]
+        chosen = order[outermost(begin[order], end[order])]
     cut = np.count_nonzero(begin[chosen][1:] < end[chosen][:-1])
     step, at = spans.step[chosen], begin[chosen]
     recorded = bool(len(chosen))
@@ -262,6 +266,8 @@ def _samples(
     )
     at = _moved(counters.at_ns[rows], moved)
     steps = numbering.steps_of(process, at, counters.thread[rows], counters.step[rows])
+    if (steps[1:] > steps[:-1]).all():
+        return steps, counters.value[rows]
     known, place = np.unique(steps, return_inverse=True)
     return known, np.bincount(place, counters.value[rows], minlength=len(known))
 

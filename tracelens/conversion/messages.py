@@ -16,6 +16,8 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tracelens.conversion.flatbuffers import field, followed, number, root, text
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -29,10 +31,10 @@ __all__ = [
     "NO_CHECKSUM",
     "Footer",
     "Message",
-    "absent_columns",
     "checksum_holds",
-    "declared_bytes",
+    "footer_content",
     "footer_of",
+    "header_in",
     "messages",
     "with_blocks",
     "with_checksum",
@@ -47,15 +49,12 @@ NO_CHECKSUM: Final = b"00000000"
 _ALIGNMENT: Final = 8
 _PREFIX: Final = struct.Struct("<iI")  # of a message: -1, and how long its header is
 _BLOCK: Final = struct.Struct("<qi4xq")
-_PAIR: Final = struct.Struct("<qq")
 _TAIL: Final = struct.Struct("<i6s")  # of a file: how long its footer is, and the magic
 DICTIONARY, BATCH = 2, 3  # MessageHeader in Message.fbs
 _HEADER_TYPE, _HEADER, _BODY_LENGTH, _CUSTOM = 1, 2, 3, 4  # fields of Message
-_DICTIONARY_ID, _DATA = 0, 1  # fields of DictionaryBatch
-_NODES, _BUFFERS, _COMPRESSION = 1, 2, 3  # fields of RecordBatch
+_DICTIONARY_ID: Final = 0  # field of DictionaryBatch
 _DICTIONARIES, _BATCHES = 2, 3  # fields of Footer
 _MOST_PAIRS: Final = 64  # of custom metadata that are looked at
-_STORED: Final = -1  # in place of a length: the buffer is not compressed
 
 
 class Message(NamedTuple):
@@ -74,11 +73,16 @@ class Message(NamedTuple):
 
     def header(self, content: memoryview) -> memoryview:
         """Return its FlatBuffer."""
-        return content[self.offset + _PREFIX.size : self.offset + self.header_bytes]
+        return header_in(content[self.offset :], self.header_bytes)
 
     def body(self, content: memoryview) -> memoryview:
         """Return what follows the header."""
         return content[self.offset + self.header_bytes : self.end]
+
+
+def header_in(message: memoryview, header_bytes: int) -> memoryview:
+    """Return the FlatBuffer of a message, which comes first."""
+    return message[_PREFIX.size : header_bytes]
 
 
 class Footer(NamedTuple):
@@ -110,19 +114,17 @@ def messages(content: memoryview, offset: int = len(LEAD)) -> Iterator[Message]:
 
 
 def _message(header: memoryview, offset: int) -> Message:
-    table = _root(header)
-    kind = _field(header, table, _HEADER_TYPE)
-    inner = _field(header, table, _HEADER)
-    body = _field(header, table, _BODY_LENGTH)
+    table = root(header)
+    kind = field(header, table, _HEADER_TYPE)
+    inner = field(header, table, _HEADER)
+    body = field(header, table, _BODY_LENGTH)
     if kind is None or inner is None:
         raise struct.error("a message has no header")
     (found,) = struct.unpack_from("<B", header, kind)
-    number = None
-    if found == DICTIONARY:
-        number = _field(header, _followed(header, inner), _DICTIONARY_ID)
+    is_dictionary = found == DICTIONARY
     return Message(
         kind=found,
-        dictionary=0 if number is None else struct.unpack_from("<q", header, number)[0],
+        dictionary=number(header, followed(header, inner), _DICTIONARY_ID) if is_dictionary else 0,
         offset=offset,
         header_bytes=_PREFIX.size + len(header),
         body_bytes=0 if body is None else struct.unpack_from("<q", header, body)[0],
@@ -135,26 +137,36 @@ def footer_of(content: memoryview) -> Footer:
     Raises:
         struct.error: there is none, or it names places outside of what precedes it.
     """
+    footer = footer_content(content)
+    begin = len(content) - _TAIL.size - len(footer)
+    table = root(footer)
+    return Footer(
+        _blocks(footer, table, _DICTIONARIES, DICTIONARY, begin),
+        _blocks(footer, table, _BATCHES, BATCH, begin),
+        begin,
+    )
+
+
+def footer_content(content: memoryview) -> memoryview:
+    """Return the FlatBuffer at the end of a file.
+
+    Raises:
+        struct.error: there is none.
+    """
     end = len(content) - _TAIL.size
     if end < 0:
         raise struct.error("there is no room for a footer")
     size, magic = _TAIL.unpack_from(content, end)
     if magic != MAGIC or not 0 < size <= end:
         raise struct.error("there is no footer")
-    footer = content[end - size : end]
-    table = _root(footer)
-    return Footer(
-        _blocks(footer, table, _DICTIONARIES, DICTIONARY, end - size),
-        _blocks(footer, table, _BATCHES, BATCH, end - size),
-        end - size,
-    )
+    return content[end - size : end]
 
 
 def _blocks(footer: memoryview, table: int, index: int, kind: int, limit: int) -> list[Message]:
-    at = _field(footer, table, index)
+    at = field(footer, table, index)
     if at is None:
         return []
-    vector = _followed(footer, at)
+    vector = followed(footer, at)
     (count,) = struct.unpack_from("<I", footer, vector)
     content = footer[vector + 4 : vector + 4 + _BLOCK.size * count]
     if len(content) != _BLOCK.size * count:
@@ -185,7 +197,7 @@ def _with_vector(buffer: bytes, index: int, count: int, content: bytes) -> bytes
     grown = bytearray(buffer)
     # A vector's content is aligned, and its length stands right before it.
     grown += bytes(-(len(grown) + 4) % _ALIGNMENT)
-    at = _field(memoryview(buffer), _root(memoryview(buffer)), index)
+    at = field(memoryview(buffer), root(memoryview(buffer)), index)
     if at is None:
         raise struct.error("the field to be replaced is missing")
     struct.pack_into("<I", grown, at, len(grown) - at)
@@ -228,114 +240,14 @@ def _checksum(content: memoryview, place: int) -> int:
 
 def _checksum_at(header: memoryview) -> int | None:
     """Return where in a message's header the digits of its checksum are."""
-    custom = _field(header, _root(header), _CUSTOM)
+    custom = field(header, root(header), _CUSTOM)
     if custom is None:
         return None
-    vector = _followed(header, custom)
+    vector = followed(header, custom)
     (count,) = struct.unpack_from("<I", header, vector)
-    for index in range(min(count, _MOST_PAIRS)):
-        pair = _followed(header, vector + 4 + 4 * index)
-        key, value = (_text(header, pair, field) for field in (0, 1))
+    for place in range(min(count, _MOST_PAIRS)):
+        pair = followed(header, vector + 4 + 4 * place)
+        key, value = (text(header, pair, index) for index in (0, 1))
         if bytes(header[slice(*key)]) == CHECKSUM_KEY and value[1] - value[0] == len(NO_CHECKSUM):
             return value[0]
     return None
-
-
-def _text(buffer: memoryview, table: int, index: int) -> tuple[int, int]:
-    """Return begin and end of a text field."""
-    at = _field(buffer, table, index)
-    if at is None:
-        return (0, 0)
-    begin = _followed(buffer, at) + 4
-    (size,) = struct.unpack_from("<I", buffer, begin - 4)
-    if begin + size > len(buffer):
-        raise struct.error("a text is cut off")
-    return (begin, begin + size)
-
-
-def absent_columns(header: memoryview, columns: int) -> set[int]:
-    """Return the columns of a record batch in which every row is null.
-
-    Where there are not as many nodes as `columns`, some are nested, and none is told.
-
-    Raises:
-        struct.error: the header is damaged.
-    """
-    inner = _field(header, _root(header), _HEADER)
-    at = None if inner is None else _field(header, _followed(header, inner), _NODES)
-    if at is None:
-        return set()
-    vector = _followed(header, at)
-    (count,) = struct.unpack_from("<I", header, vector)
-    if count != columns:
-        return set()
-    nodes = _PAIR.iter_unpack(header[vector + 4 : vector + 4 + _PAIR.size * count])
-    return {index for index, (length, nulls) in enumerate(nodes) if length == nulls}
-
-
-def declared_bytes(header: memoryview, body: memoryview) -> int:
-    """Return how many bytes the buffers of one message claim to hold; 0 for a schema.
-
-    Every compressed buffer begins with its full length, and the header says where buffers are.
-
-    Raises:
-        struct.error: the header points outside of itself or of the body.
-    """
-    message = _root(header)
-    kind = _field(header, message, _HEADER_TYPE)
-    table = _field(header, message, _HEADER)
-    if kind is None or table is None:
-        return 0
-    (found,) = struct.unpack_from("<B", header, kind)
-    if found not in {DICTIONARY, BATCH}:
-        return 0
-    batch = _followed(header, table)
-    if found == DICTIONARY:
-        data = _field(header, batch, _DATA)
-        if data is None:
-            return 0
-        batch = _followed(header, data)
-    buffers = _field(header, batch, _BUFFERS)
-    if buffers is None:
-        return 0
-    compressed = _field(header, batch, _COMPRESSION) is not None
-    return _total(header, _followed(header, buffers), body, compressed=compressed)
-
-
-def _total(header: memoryview, vector: int, body: memoryview, *, compressed: bool) -> int:
-    (count,) = struct.unpack_from("<I", header, vector)
-    places = header[vector + 4 : vector + 4 + _PAIR.size * count]
-    if len(places) != _PAIR.size * count:
-        raise struct.error("a list of buffers is cut off")
-    total = 0
-    for offset, length in _PAIR.iter_unpack(places):
-        if length and compressed:
-            if offset < 0:
-                raise struct.error("a buffer begins before its message")
-            (full,) = struct.unpack_from("<q", body, offset)
-            total += length if full == _STORED else abs(full)
-        else:
-            total += abs(length)
-    return total
-
-
-def _root(buffer: memoryview) -> int:
-    """Return the position of the outermost table."""
-    return int(struct.unpack_from("<I", buffer, 0)[0])
-
-
-def _followed(buffer: memoryview, at: int) -> int:
-    """Return the position to which the distance at `at` points."""
-    return at + int(struct.unpack_from("<I", buffer, at)[0])
-
-
-def _field(buffer: memoryview, table: int, index: int) -> int | None:
-    """Return the position of a table's field, None if it has none."""
-    vtable = table - struct.unpack_from("<i", buffer, table)[0]
-    if vtable < 0:
-        raise struct.error("a table begins before its header")
-    (size,) = struct.unpack_from("<H", buffer, vtable)
-    if 4 + 2 * index >= size:
-        return None
-    (offset,) = struct.unpack_from("<H", buffer, vtable + 4 + 2 * index)
-    return table + offset if offset else None

@@ -6,7 +6,8 @@ those is held at once. Times are those of the process's own clock, steps as they
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -45,6 +46,9 @@ OUTLINED: Final = (
     "stream",
     "value",
 )
+_TIMES: Final = ("start_ns", "end_ns", "device_start_ns", "device_duration_ns")
+_FEW_ROWS: Final = 1 << 13  # of a process that is compared with others
+_FEW: Final = 16  # that it is compared with
 _OF_CALLS: Final = ("communicator", "seq", "bytes", "peer")
 # Of these, what is asked for again when outlines have been merged.
 KEPT: Final = tuple(name for name in OUTLINED if name not in _OF_CALLS)
@@ -77,34 +81,107 @@ def outline(columns: Columns, in_flight: Iterable[int] = ()) -> Outline:
         columns: Its events, in order of begin, with the columns of `OUTLINED`.
         in_flight: Its tracks of operations that run beside the code.
     """
-    is_span, kind = columns.is_span, columns.word("kind")
+    found = _found(columns, tuple(in_flight))
     start, end = columns.number("start_ns"), columns.number("end_ns")
-    thread = columns.number("thread")
-    of_step = kind.among(("step",))
+    last = np.maximum(start, np.where(end == FOREVER, start, end))
+    of_calls = work_times(columns, found.calls)
+    return Outline(
+        rows=columns.height,
+        spans=found.spans,
+        first_ns=int(start[0]) if len(start) else None,
+        last_ns=int(last.max()) if len(start) else None,
+        of_steps=found.of_steps,
+        training_thread=found.training_thread,
+        training_last_ns=int(last[found.on_training].max(initial=NULL)),
+        steps=StepSpans(start_ns=start[found.steps], end_ns=end[found.steps], **found.step_facts),
+        implied=(found.implied_steps, start[found.implied]),
+        calls=CallRows(start_ns=of_calls[0], end_ns=of_calls[1], **found.call_facts),
+        requests=found.requests,
+        messages=found.messages,
+        opened=found.opened,
+        counters=_counters(columns),
+        names=columns.word("name").known,
+        numberless=found.numberless,
+    )
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What of an outline follows without times: counts, rows, and what else stands in these."""
+
+    spans: int
+    of_steps: int
+    training_thread: int | None
+    on_training: Flags
+    steps: Indices
+    step_facts: dict[str, Array]
+    implied: Indices
+    implied_steps: Int32s
+    calls: Indices
+    call_facts: dict[str, Any]
+    requests: int
+    messages: int
+    opened: int
+    numberless: int
+
+
+def _found(columns: Columns, in_flight: tuple[int, ...]) -> _Found:
+    """Look for what follows without times; the same columns as of another process have the same."""
+    looked_at = {name: array for name, array in columns.numbers.items() if name not in _TIMES}
+    looked_at |= {name: words.codes for name, words in columns.words.items()}
+    fixed = not any(array.flags.writeable for array in looked_at.values())
+    if columns.height > _FEW_ROWS or not fixed:
+        return _look(columns, in_flight)
+    texts = tuple((name, words.known) for name, words in columns.words.items())
+    key = (
+        columns.height,
+        in_flight,
+        columns.uids,
+        texts,
+        *((n, id(a)) for n, a in looked_at.items()),
+    )
+    known = _KNOWN.get(key)
+    if known is None:
+        if len(_KNOWN) >= _FEW:
+            _KNOWN.clear()
+        # With the arrays, so that no others come to where they are.
+        known = _KNOWN[key] = _look(columns, in_flight), looked_at
+    return known[0]
+
+
+_KNOWN: Final[dict[tuple[object, ...], tuple[_Found, dict[str, Array]]]] = {}
+
+
+def _look(columns: Columns, in_flight: tuple[int, ...]) -> _Found:
+    is_span, kind = columns.is_span, columns.word("kind")
+    thread, of_step = columns.number("thread"), kind.among(("step",))
     training = _training_thread(thread[is_span], of_step[is_span], in_flight)
     on_training = thread == training if training is not None else np.zeros(columns.height, np.bool_)
     reductions = np.flatnonzero(kind.among(("reduction",)) & is_span)
-    last = np.maximum(start, np.where(end == FOREVER, start, end))
     collective = _with_op(columns, reductions, COLLECTIVES)
     numbered = (columns.number("communicator")[collective] >= 0) & (
         columns.number("seq")[collective] >= 0
     )
-    return Outline(
-        rows=columns.height,
+    steps = np.flatnonzero(of_step & is_span)
+    implied_steps, implied = _implied(columns, np.flatnonzero(on_training & is_span), of_step)
+    return _Found(
         spans=int(np.count_nonzero(is_span)),
-        first_ns=int(start[0]) if len(start) else None,
-        last_ns=int(last.max()) if len(start) else None,
         of_steps=int(np.count_nonzero(of_step)),
         training_thread=training,
-        training_last_ns=int(last[on_training].max(initial=NULL)),
-        steps=_step_spans(columns, np.flatnonzero(of_step & is_span), on_training),
-        implied=_implied(columns, np.flatnonzero(on_training & is_span), of_step),
-        calls=_calls(columns, collective[numbered]),
+        on_training=on_training,
+        steps=steps,
+        step_facts={
+            "step": columns.number("step")[steps],
+            "depth": columns.number("depth")[steps],
+            "on_training": on_training[steps],
+        },
+        implied=implied,
+        implied_steps=implied_steps,
+        calls=collective[numbered],
+        call_facts=_call_facts(columns, collective[numbered]),
         requests=int(np.count_nonzero(kind.among(EXCHANGE_KINDS) & is_span)),
         messages=len(_with_op(columns, reductions, POINT_TO_POINT)),
         opened=int(np.count_nonzero(columns.word("status").among(("open",)) & is_span)),
-        counters=_counters(columns),
-        names=columns.word("name").known,
         numberless=int(len(collective) - np.count_nonzero(numbered)),
     )
 
@@ -126,46 +203,37 @@ def _with_op(columns: Columns, rows: Indices, ops: tuple[str, ...]) -> Indices:
     return rows[columns.word("op").taken(rows).among(ops)]
 
 
-def _step_spans(columns: Columns, rows: Indices, on_training: Flags) -> StepSpans:
-    step, start, end, depth = (
-        columns.number(name)[rows] for name in ("step", "start_ns", "end_ns", "depth")
-    )
-    return StepSpans(step, start, end, depth, on_training[rows])
-
-
-def _implied(columns: Columns, rows: Indices, of_step: Flags) -> tuple[Int32s, Ints]:
-    """Return the first begin of each step number on the training thread; before all, that is step 0.
+def _implied(columns: Columns, rows: Indices, of_step: Flags) -> tuple[Int32s, Indices]:
+    """Return each step number on the training thread, and its first row; before all, that is step 0.
 
     Nothing where there are step spans.
     """
     rows = rows[:0] if of_step[rows].any() else rows
     step, first = np.unique(np.maximum(columns.number("step")[rows], 0), return_index=True)
-    return step.astype(np.int32), columns.number("start_ns")[rows][first]
+    return step.astype(np.int32), rows[first]
 
 
-def _calls(columns: Columns, rows: Indices) -> CallRows:
-    start, end = work_times(columns, rows)
+def _call_facts(columns: Columns, rows: Indices) -> dict[str, Any]:
+    """Return what `CallRows` holds beside times."""
     op, status = columns.word("op"), columns.word("status")
 
     def of(name: str) -> Array:
         return np.ascontiguousarray(columns.number(name)[rows])
 
-    return CallRows(
-        uids=columns.uids,
-        communicator=of("communicator"),
-        seq=of("seq").astype(np.int64),
-        op=op.codes[rows],
-        step=of("step").astype(np.int32),
-        bucket=of("bucket").astype(np.int32),
-        nbytes=of("bytes").astype(np.int64),
-        thread=of("thread").astype(np.int32),
-        peer=of("peer").astype(np.int32),
-        status=status.codes[rows],
-        start_ns=start,
-        end_ns=end,
-        ops=op.known,
-        statuses=status.known,
-    )
+    return {
+        "uids": columns.uids,
+        "communicator": of("communicator"),
+        "seq": of("seq").astype(np.int64),
+        "op": op.codes[rows],
+        "step": of("step").astype(np.int32),
+        "bucket": of("bucket").astype(np.int32),
+        "nbytes": of("bytes").astype(np.int64),
+        "thread": of("thread").astype(np.int32),
+        "peer": of("peer").astype(np.int32),
+        "status": status.codes[rows],
+        "ops": op.known,
+        "statuses": status.known,
+    }
 
 
 def work_times(columns: Columns, rows: Indices) -> tuple[Ints, Ints]:

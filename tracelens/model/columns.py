@@ -141,8 +141,8 @@ class Columns:
     def in_order(self) -> Columns:
         """Sort by begin, outer spans first; as recordings are in order already, look first."""
         start, depth = self.number("start_ns"), self.number("depth")
-        later, deeper = np.diff(start), np.diff(depth.astype(np.int32))
-        if np.all((later > 0) | ((later == 0) & (deeper >= 0))):
+        row = np.flatnonzero(start[1:] <= start[:-1])
+        if np.all((start[row] == start[row + 1]) & (depth[row] <= depth[row + 1])):
             return self
         return self.taken(np.lexsort((depth, start)))
 

@@ -6,7 +6,7 @@ own clock, steps as they were recorded.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
@@ -101,13 +101,13 @@ class Outline:
         """
         if like is None:
             return self
-        return replace(
-            self,
-            calls=_sharing(self.calls, like.calls),
-            steps=_sharing(self.steps, like.steps),
-            counters=_sharing(self.counters, like.counters),
-            names=like.names if self.names == like.names else self.names,
-        )
+        shared = {
+            "calls": _sharing(self.calls, like.calls),
+            "steps": _sharing(self.steps, like.steps),
+            "counters": _sharing(self.counters, like.counters),
+            "names": like.names if self.names == like.names else self.names,
+        }
+        return Outline(**(vars(self) | shared))
 
 
 _Table = TypeVar("_Table", CallRows, StepSpans, Counters)
@@ -120,10 +120,13 @@ def _sharing(table: _Table, like: _Table) -> _Table:
         for other in [getattr(like, name)]
         if name not in _OWN and _is_equal(mine, other)
     }
-    return replace(table, **equal)
+    return type(table)(**(vars(table) | equal))
 
 
 def _is_equal(mine: Any, other: Any) -> bool:
+    if mine is other:
+        return True
     if isinstance(mine, np.ndarray):
-        return mine.dtype == other.dtype and np.array_equal(mine, other)
+        alike = mine.dtype == other.dtype and mine.shape == other.shape
+        return alike and bool((mine == other).all())
     return bool(mine == other)

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["PackedColumns"]
 
-_SMALL: Final = (np.uint8, np.uint16, np.uint32)
+_SMALL: Final = tuple((kind, int(np.iinfo(kind).max)) for kind in (np.uint8, np.uint16, np.uint32))
+_FEW_ROWS: Final = 1 << 13  # of an array that may be shared
+_FEW: Final = 128  # of these
 _OPEN: Final = -1  # the length of a span that was open when the recording ended
 
 
@@ -53,7 +55,7 @@ class PackedColumns:
         values = {name: v[rows] for name, v, rows in _fractions(columns) if name in names}
         numbers, arrays = {}, {name: rows for name, _, rows in _fractions(columns) if name in names}
         for name in found.numbers.keys() & names:
-            least, arrays[name] = _small(found.numbers[name])
+            least, arrays[name] = _known_small(found.numbers[name])
             numbers[name] = least, found.numbers[name].dtype
         words = {name: found.words[name].known for name in found.words.keys() & names}
         arrays |= {name: found.words[name].codes for name in words}
@@ -82,7 +84,7 @@ class PackedColumns:
             name: like.arrays[name]
             for name, own in self.arrays.items()
             if name in like.arrays and own.dtype == like.arrays[name].dtype
-            if np.array_equal(own, like.arrays[name])
+            if own is like.arrays[name] or np.array_equal(own, like.arrays[name])
         }
         return replace(self, arrays={**self.arrays, **shared})
 
@@ -97,12 +99,28 @@ def _fractions(columns: Columns) -> list[tuple[str, Floats, Array]]:
     return [(n, values, np.flatnonzero(~np.isnan(values))) for n, values in columns.values.items()]
 
 
+def _known_small(values: Array) -> tuple[int, Array]:
+    """Return the same as `_small`, once for an array that several processes share, which is fixed."""
+    if values.flags.writeable or len(values) > _FEW_ROWS:
+        return _small(values)
+    known, made = _KNOWN.get(id(values), (None, (0, values)))
+    if known is not values:
+        if len(_KNOWN) >= _FEW:
+            _KNOWN.clear()
+        made = _small(values)
+        _KNOWN[id(values)] = values, made
+    return made
+
+
+_KNOWN: Final[dict[int, tuple[Array, tuple[int, Array]]]] = {}
+
+
 def _small(values: Array) -> tuple[int, Array]:
     """Return whole numbers less the least of them, in the smallest type that holds them."""
     if not len(values):
         return 0, values
     least, most = int(values.min()), int(values.max())
-    for small in _SMALL:
-        if most - least <= np.iinfo(small).max:
+    for small, limit in _SMALL:
+        if most - least <= limit:
             return least, (values - least).astype(small)
     return 0, values

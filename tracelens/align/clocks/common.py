@@ -90,7 +90,9 @@ def moved_times(found: Moved, times: Ints, *missing: int) -> Ints:
     """Return common times; what is `missing` stays so."""
     if not missing:
         return found.apply(times)
-    unknown = np.logical_or.reduce([times == one for one in missing])
+    unknown = times == missing[0]
+    for one in missing[1:]:
+        unknown |= times == one
     if not unknown.any():
         return found.apply(times)
     return np.where(unknown, times, found.apply(np.where(unknown, 0, times)))
@@ -201,9 +203,13 @@ def _between(readings: pl.DataFrame, clock: int, peer: int) -> pl.DataFrame:
 
 def _sharpened(maps: dict[int, ClockMap], readings: pl.DataFrame) -> dict[int, ClockMap]:
     """Remove a lasting lag from fitted clocks where ping-pong is more precise than exits scatter."""
-    better = dict(maps)
-    for clock, found in maps.items():
-        measured = bias(_between(readings, clock, min(maps)), found, maps[min(maps)])
+    if not maps:
+        return {}
+    better, first = dict(maps), min(maps)
+    pings = readings.filter(pl.col("method") == "ping_pong", pl.col("peer_clock") == first)
+    for clock in maps.keys() & {*pings["clock"]}:
+        found = maps[clock]
+        measured = bias(pings.filter(pl.col("clock") == clock), found, maps[first])
         if measured and measured[1] < spread_of(found):
             better[clock] = shifted(found, *measured)
     return better

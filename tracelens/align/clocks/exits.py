@@ -67,7 +67,7 @@ def fit_exits(exits: Floats) -> list[Correction] | None:
         if len(kept) < MIN_COLLECTIVES:
             return None
         x, y, _ = _blocks(aligned[kept], reference[kept])
-        found = [_line(x, y[:, clock]) for clock in range(exits.shape[1])]
+        found = _lines(x, y)
         aligned = np.stack(
             [aligned[:, clock] - line.at(aligned[:, clock]) for clock, line in enumerate(found)], 1
         )
@@ -79,11 +79,17 @@ def fit_exits(exits: Floats) -> list[Correction] | None:
     return [_against_first(lines, left, clock) for clock in range(exits.shape[1])]
 
 
-def _line(x: Floats, y: Floats) -> Line:
-    """Fit a line; a level one where the run is too short for a drift to stand out of the noise."""
-    noise = MAD_TO_SIGMA * float(np.median(np.abs(np.diff(y)))) / np.sqrt(2) if len(y) > 1 else 0.0
+def _lines(x: Floats, y: Floats) -> list[Line]:
+    """Fit a line to each column; level ones where the run is too short for a drift to stand out."""
+    noise = np.zeros(y.shape[1])
+    if len(y) > 1:
+        noise = MAD_TO_SIGMA * np.median(np.abs(np.diff(y, axis=0)), axis=0) / np.sqrt(2)
     visible = np.ptp(x) * PLAUSIBLE_DRIFT > VISIBLE * noise
-    return theil_sen(x, y) if visible else Line(float(np.median(y)))
+    level = np.median(y, axis=0)
+    return [
+        theil_sen(x, y[:, clock]) if visible[clock] else Line(float(level[clock]))
+        for clock in range(y.shape[1])
+    ]
 
 
 def _reference(aligned: Floats) -> Floats:
@@ -127,17 +133,22 @@ class _Residual:
 
 @dataclass(frozen=True)
 class _Synchronised:
-    """Exits of collectives that did synchronise, [collective, clock]; `levels` are medians by block."""
+    """Exits of collectives that did synchronise, [collective, clock].
+
+    By block, `levels` are the medians of what clocks show more than the reference, `middles` of exits.
+    """
 
     aligned: Floats
     reference: Floats
     levels: Floats
+    middles: Floats
     parts: list[Indices]
 
     @classmethod
     def of(cls, aligned: Floats, reference: Floats) -> _Synchronised:
         _, levels, parts = _blocks(aligned, reference)
-        return cls(aligned, reference, levels, parts)
+        middles = np.array([np.median(aligned[part], axis=0) for part in parts])
+        return cls(aligned, reference, levels, middles, parts)
 
 
 def _residual_of(kept: _Synchronised, clock: int) -> _Residual:
@@ -149,7 +160,9 @@ def _residual_of(kept: _Synchronised, clock: int) -> _Residual:
     knots_s, knots = np.array([-FAR, FAR]), np.zeros(2)
     jumps: tuple[tuple[float, float], ...] = ()
     if len(own) >= MIN_FOR_SLOPE and np.ptp(own) > max(6 * sigma, SMALLEST_PIECE_NS):
-        knots_s, knots, jumps = _pieces(kept.aligned[:, clock], rest, own, parts)
+        knots_s, knots, jumps = _pieces(
+            kept.aligned[:, clock], kept.middles[:, clock], rest, own, parts
+        )
     return _Residual(knots_s, knots, sigma, spread, jumps)
 
 
@@ -178,7 +191,7 @@ def _scatter(rest: Floats, levels: Floats, parts: list[Indices]) -> float:
 
 
 def _pieces(
-    t: Floats, rest: Floats, levels: Floats, parts: list[Indices]
+    t: Floats, middle: Floats, rest: Floats, levels: Floats, parts: list[Indices]
 ) -> tuple[Floats, Floats, tuple[tuple[float, float], ...]]:
     """Return knots for what is left of a clock: one jump, if it is one, else wander."""
     steps = np.abs(np.diff(levels))
@@ -186,7 +199,6 @@ def _pieces(
     if steps[at] > np.ptp(levels) / 2 and steps[at] > 8 * np.median(steps):
         near = np.concatenate(parts[max(at - 1, 0) : at + 3])
         return _jump(t, rest, _split(rest, near))
-    middle = np.array([np.median(t[part]) for part in parts])
     return (
         np.concatenate([[-FAR], middle, [FAR]]),
         np.concatenate([levels[:1], levels, levels[-1:]]),

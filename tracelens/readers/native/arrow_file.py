@@ -23,14 +23,13 @@ import numpy as np
 import pyarrow as pa
 
 from tracelens.conversion.columns import null_column
+from tracelens.conversion.layout import absent_columns, declared_bytes
 from tracelens.conversion.messages import (
     BATCH,
     END,
     LEAD,
     MAGIC,
-    absent_columns,
     checksum_holds,
-    declared_bytes,
     footer_of,
     messages,
 )
@@ -46,7 +45,16 @@ if TYPE_CHECKING:
 
     from tracelens.conversion.messages import Footer, Message
 
-__all__ = ["MAX_FILE_BYTES", "FileEnd", "Recording", "read_arrow", "read_end"]
+__all__ = [
+    "MAX_FILE_BYTES",
+    "FileEnd",
+    "Recording",
+    "checked_footer",
+    "content_of",
+    "end_of",
+    "read_arrow",
+    "read_end",
+]
 
 MAX_FILE_BYTES: Final = 4 << 30
 _HELD_BYTES: Final = 64 << 20  # of a file, which few are larger than
@@ -68,11 +76,15 @@ class Recording:
 
 
 class FileEnd(NamedTuple):
-    """What a whole file says at its end; files of schema 1 have no summary."""
+    """What a whole file says at its end."""
 
     schema: pa.Schema
     side: SideTables
-    summary: Summary | None
+
+    @property
+    def summary(self) -> Summary | None:
+        """What the file holds; files of schema 1 do not say it."""
+        return Summary.from_metadata(self.schema.metadata)
 
 
 def read_arrow(
@@ -93,11 +105,11 @@ def read_arrow(
         OSError: the file system refused.
         ValueError: the contents contradict themselves (`pyarrow.ArrowInvalid` is one).
     """
-    content = _content(path, in_memory=_HELD_BYTES)
+    content = content_of(path)
     wanted = [name for name in _COLUMNS if columns is None or name in columns]
-    end = _end(content)
+    end = end_of(content)
     if end is not None:
-        footer = _checked_footer(content)
+        footer = checked_footer(content)
         if footer is not None:
             table = _by_footer(content, end.schema, footer, wanted, window)
             return Recording(table, end.side)
@@ -116,10 +128,10 @@ def read_end(path: Path) -> FileEnd | None:
         UnusableInput: it is not a trace file, or not one that this version can read.
         OSError: the file system refused.
     """
-    return _end(_content(path))
+    return end_of(content_of(path, in_memory=0))
 
 
-def _content(path: Path, in_memory: int = 0) -> pa.Buffer:
+def content_of(path: Path, in_memory: int = _HELD_BYTES) -> pa.Buffer:
     """Return what a file holds: read, up to so many bytes, else mapped.
 
     What is mapped is a fatal signal (SIGBUS) if the file is cut short while anything refers to it.
@@ -129,13 +141,18 @@ def _content(path: Path, in_memory: int = 0) -> pa.Buffer:
         raise NotATrace("it is empty (0 bytes)")
     if size > MAX_FILE_BYTES:
         raise NotATrace(f"it has {size} bytes, more than the limit of {MAX_FILE_BYTES}")
-    content = pa.py_buffer(path.read_bytes()) if size <= in_memory else mapped(path)
+    content = pa.py_buffer(_read(path)) if size <= in_memory else mapped(path)
     begin = bytes(memoryview(content)[: len(LEAD)])
     if not begin.startswith(MAGIC):
         raise NotATrace(f"it is not an Arrow file (it begins with {begin!r})")
     if size <= len(LEAD):
         raise NotATrace(_DAMAGED_SCHEMA)
     return content
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb", buffering=0) as file:
+        return file.readall()
 
 
 def _first_schema(content: pa.Buffer) -> pa.Schema:
@@ -145,7 +162,7 @@ def _first_schema(content: pa.Buffer) -> pa.Schema:
         raise NotATrace(_DAMAGED_SCHEMA) from error
 
 
-def _end(content: pa.Buffer) -> FileEnd | None:
+def end_of(content: pa.Buffer) -> FileEnd | None:
     """Return what stands at a file's end: side tables are complete there, not yet at its begin.
 
     None where the end is missing or damaged.
@@ -162,11 +179,10 @@ def _end(content: pa.Buffer) -> FileEnd | None:
         return None
     if not is_intact(schema.metadata):
         return None
-    metadata = schema.metadata
-    return FileEnd(schema, SideTables.from_metadata(metadata), Summary.from_metadata(metadata))
+    return FileEnd(schema, SideTables.from_metadata(schema.metadata))
 
 
-def _checked_footer(content: pa.Buffer) -> Footer | None:
+def checked_footer(content: pa.Buffer) -> Footer | None:
     """Return the places of messages; None unless all is there, and every batch has a right checksum.
 
     Raises:

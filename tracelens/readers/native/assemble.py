@@ -7,9 +7,12 @@ that happened.
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
@@ -26,7 +29,8 @@ from tracelens.model.trace import (
     Trace,
 )
 from tracelens.readers.native.arrow_file import Recording, read_arrow
-from tracelens.readers.native.checks import ALWAYS_READ, usable_columns, usable_events
+from tracelens.readers.native.checks import ALWAYS_READ, usable_events
+from tracelens.readers.native.plain_columns import read_usable, usable
 from tracelens.readers.native.process_notes import (
     UNUSABLE,
     Recorded,
@@ -38,7 +42,7 @@ from tracelens.readers.native.process_notes import (
 from tracelens.schema.vocabulary import CHOSEN_LOSSES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from tracelens.model.columns import Columns
@@ -133,7 +137,11 @@ class RecordedPart:
         Raises:
             UnusableInput: the file cannot be read (any more).
         """
-        return usable_columns(self._read({*names, *ALWAYS_READ}))[0]
+        wanted = {*names, *ALWAYS_READ}
+        if self.table is not None:
+            return usable(Recording(self.table, self.side)).columns
+        with _still_there(self.path):
+            return read_usable(self.path, wanted, self.window).columns
 
     def frame(self) -> pl.DataFrame:
         """Read all columns.
@@ -141,7 +149,7 @@ class RecordedPart:
         Raises:
             UnusableInput: the file cannot be read (any more).
         """
-        events, _ = usable_events(self._read(None))
+        events, _ = usable_events(self._whole())
         owner = {"process": self.process, "rank": self.rank, "role": self.role}
         return events.with_columns(
             pl.lit(value, EVENT_COLUMNS[name]).alias(name) for name, value in owner.items()
@@ -155,17 +163,24 @@ class RecordedPart:
         """Return it without the batches that are surely outside of a time."""
         return replace(self, window=(first_ns, last_ns))
 
-    def _read(self, names: Collection[str] | None) -> Recording:
+    def _whole(self) -> Recording:
         if self.table is not None:
             return Recording(self.table, self.side)
-        try:
-            found = read_arrow(self.path, names, self.window)
-        except (TraceLensError, OSError, ValueError, pa.ArrowException) as error:
-            raise NotATrace(
-                f"'{shown_name(self.path)}' could be read a moment ago and cannot any more "
-                f"({error}): open the trace again."
-            ) from error
+        with _still_there(self.path):
+            found = read_arrow(self.path, None, self.window)
         return Recording(found.table, self.side, found.cut)
+
+
+@contextmanager
+def _still_there(path: Path) -> Iterator[None]:
+    """Raise for a file that cannot be read that it could be before."""
+    try:
+        yield
+    except (TraceLensError, OSError, ValueError, pa.ArrowException) as error:
+        raise NotATrace(
+            f"'{shown_name(path)}' could be read a moment ago and cannot any more "
+            f"({error}): open the trace again."
+        ) from error
 
 
 def _process(index: int, part: Part, lost: int) -> dict[str, Any]:
@@ -201,9 +216,8 @@ def _rows(
     parts: list[Part], table: str, columns: dict[str, pl.DataType], **renamed: str
 ) -> pl.DataFrame:
     """Gather one side table of all processes; `renamed` maps columns to fields."""
-    rows = [
-        {name: given.get(renamed.get(name, name)) for name in columns} | {"process": index}
-        for index, part in enumerate(parts)
-        for given in map(vars, getattr(part.side, table))
-    ]
-    return pl.DataFrame(rows, schema=columns)
+    given = [[vars(row) for row in getattr(part.side, table)] for part in parts]
+    rows = [*chain.from_iterable(given)]
+    found = {name: [row.get(renamed.get(name, name)) for row in rows] for name in columns}
+    found["process"] = np.repeat(np.arange(len(parts)), [*map(len, given)]).tolist()
+    return pl.DataFrame(found, schema=columns)

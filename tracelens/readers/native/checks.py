@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from tracelens.arrays import Array
+    from tracelens.arrays import Array, Ints
     from tracelens.readers.native.arrow_file import Recording
 
 _ON_DEVICE: Final = ("device_start_ns", "device_duration_ns")
-_WORDS: Final = {"type": EVENT_TYPES, "status": STATUSES}
-_ALWAYS_SET: Final = tuple(column.name for column in EVENT_SCHEMA if not column.nullable)
-ALWAYS_READ: Final = ("duration_ns", *_ALWAYS_SET)
+KNOWN_WORDS: Final = {"type": EVENT_TYPES, "status": STATUSES}
+ALWAYS_SET: Final = tuple(column.name for column in EVENT_SCHEMA if not column.nullable)
+ALWAYS_READ: Final = ("duration_ns", *ALWAYS_SET)
 
 
 def usable_columns(recording: Recording) -> tuple[Columns, int]:
@@ -42,15 +42,15 @@ def usable_columns(recording: Recording) -> tuple[Columns, int]:
         events, unusable = usable_events(recording)
         return Columns.of_frame(events), unusable
     known = {group.index: group.uid for group in recording.side.communicators}
-    return _repaired_columns(Columns.of_table(table), known).in_order(), 0
+    return repaired_columns(Columns.of_table(table), known).in_order(), 0
 
 
-def _repaired_columns(columns: Columns, known: dict[int, str]) -> Columns:
+def repaired_columns(columns: Columns, known: dict[int, str]) -> Columns:
     """Return identifiers for numbers, and nothing for what cannot be."""
     numbers = dict(columns.numbers)
     if columns.height and numbers["step"].min() < -1:
         numbers["step"] = np.maximum(numbers["step"], -1)
-    if "bytes" in numbers and numbers["bytes"].min(initial=0) < 0:
+    if "bytes" in numbers and numbers["bytes"].min(initial=-1) < -1:
         numbers["bytes"] = np.maximum(numbers["bytes"], -1)
     uids = tuple(known.values())
     if "communicator" in numbers:
@@ -62,7 +62,8 @@ def _repaired_columns(columns: Columns, known: dict[int, str]) -> Columns:
         for name in held:
             numbers[name] = np.where(timed, numbers[name], MISSING.get(name, NULL))
     values = {
-        name: np.where(np.isfinite(found), found, np.nan) for name, found in columns.values.items()
+        name: np.where(np.isinf(found), np.nan, found) if np.isinf(found).any() else found
+        for name, found in columns.values.items()
     }
     return Columns(columns.height, numbers, columns.words, values, uids)
 
@@ -72,7 +73,8 @@ def _places(numbers: Array, known: list[int]) -> Array:
     found = np.full(len(numbers), -1, np.int32)
     for place, number in enumerate(known):
         found[numbers == number] = place
-    return found
+    same = found.dtype == numbers.dtype and np.array_equal(found, numbers)
+    return numbers if same else found  # so that what several processes share stays one
 
 
 def usable_events(recording: Recording) -> tuple[pl.DataFrame, int]:
@@ -107,10 +109,19 @@ def _is_sound(table: pa.Table) -> bool:
     """Return whether all rows are usable, judged by the extremes."""
     if not table.num_rows:
         return True
-    if any(table[name].null_count for name in _ALWAYS_SET):
+    if any(table[name].null_count for name in ALWAYS_SET):
         return False
     start, duration = table["start_ns"].to_numpy(), table["duration_ns"]
     lengths = (duration.drop_null() if duration.null_count else duration).to_numpy()
+    return (
+        are_sane(start, lengths)
+        and all(_words(table[name]) <= {*known} for name, known in KNOWN_WORDS.items())
+        and not any(_has_hollow_word(table[name]) for name in WORDS if name in table.column_names)
+    )
+
+
+def are_sane(start: Ints, lengths: Ints) -> bool:
+    """Return whether all times are such as can be."""
     first, last = int(start.min()), int(start.max())
     return bool(
         first >= 0
@@ -118,8 +129,6 @@ def _is_sound(table: pa.Table) -> bool:
         and last - first < LONGEST_NS
         and lengths.min(initial=0) >= 0
         and lengths.max(initial=0) <= LONGEST_NS
-        and all(_words(table[name]) <= {*known} for name, known in _WORDS.items())
-        and not any(_has_hollow_word(table[name]) for name in WORDS if name in table.column_names)
     )
 
 
@@ -136,7 +145,7 @@ def _words(column: pa.ChunkedArray[Any]) -> set[str | None]:
 
 
 def _sound_rows(table: pl.DataFrame) -> pl.DataFrame:
-    usable = table.filter(sane(), pl.all_horizontal(pl.col(_ALWAYS_SET).is_not_null()))
+    usable = table.filter(sane(), pl.all_horizontal(pl.col(ALWAYS_SET).is_not_null()))
     near = (pl.col("start_ns") - pl.col("start_ns").median()).abs() < LONGEST_NS
     return usable.filter(near)
 

@@ -22,9 +22,10 @@ from tracelens.model.packed_columns import PackedColumns
 from tracelens.model.trace import SAMPLE_COLUMNS, Note
 from tracelens.parallel import mapped
 from tracelens.readers.base import LATEST_NS, LONGEST_NS, SIMPLY, Reading
-from tracelens.readers.native.arrow_file import Recording, read_arrow
+from tracelens.readers.native.arrow_file import Recording
 from tracelens.readers.native.assemble import Part, assemble
-from tracelens.readers.native.checks import ALWAYS_READ, usable_columns
+from tracelens.readers.native.checks import ALWAYS_READ
+from tracelens.readers.native.plain_columns import read_usable, usable
 from tracelens.readers.native.process_notes import UNUSABLE
 from tracelens.readers.native.recordings import (
     DAMAGE,
@@ -36,7 +37,7 @@ from tracelens.readers.native.recordings import (
     vanished,
     wanted,
 )
-from tracelens.readers.native.side_checks import check_inside, check_no_links, check_side
+from tracelens.readers.native.side_checks import check_inside, check_no_links
 from tracelens.schema.arrow import SAMPLE_SCHEMA, read_samples
 from tracelens.schema.ownership import belongs_to
 from tracelens.schema.vocabulary import (
@@ -46,12 +47,15 @@ from tracelens.schema.vocabulary import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from tracelens.model.columns import Columns
     from tracelens.model.trace import Trace
+    from tracelens.readers.native.plain_columns import Usable
 
 
+_SOME: Final = 64  # files, which tell how large the others are
+_SMALL: Final = 128 << 10  # bytes of a file, half of which may be side tables
 _OUTLINED: Final = frozenset((*OUTLINED, *ALWAYS_READ))
 
 _SAMPLES_DAMAGE: Final = (
@@ -83,7 +87,8 @@ class NativeReader:
         root = None if path in found else path  # a file that was named itself may be a link
         room = how.kept_bytes
         things = ((file, room > 0) for file in found)
-        parts_found = mapped(partial(_tried, trace=root), things, how.executor)
+        brief = _mean_bytes(found[:_SOME]) < _SMALL
+        parts_found = mapped(partial(_tried, trace=root), things, how.executor, brief=brief)
         for done, (file, part) in enumerate(zip(found, parts_found, strict=True)):
             if isinstance(part, Part):
                 fitting, room = part.fitting(room, beside=parts[-1] if parts else None)
@@ -104,6 +109,15 @@ class NativeReader:
         return trace.with_(path=path)
 
 
+def _mean_bytes(files: Sequence[Path]) -> float:
+    """Return how large some files are on average, of which those that are gone have nothing."""
+    sizes = [0]
+    for file in files:
+        with suppress(OSError):
+            sizes.append(file.stat().st_size)
+    return sum(sizes) / len(sizes)
+
+
 def _tried(file: tuple[Path, bool], trace: Path | None) -> Part | Exception:
     """Read a file; keep what is asked for again, if wanted."""
     path, keep = file
@@ -120,26 +134,21 @@ def _read(path: Path, *, keep: bool) -> Part:
         return _read_segments(path)
     if not path.is_file():
         raise NotATrace("it is not a file")
-    part, columns = _part(path, read_arrow(path, _OUTLINED))
-    return replace(part, table=None, kept=PackedColumns.of(columns, KEPT) if keep else None)
+    found = read_usable(path, _OUTLINED)
+    part = _part(path, found)
+    return replace(part, kept=PackedColumns.of(found.columns, KEPT)) if keep else part
 
 
-def _part(path: Path, recording: Recording, *, running: bool = False) -> tuple[Part, Columns]:
-    side = recording.side
-    check_side(side)
-    columns, unusable = usable_columns(recording)
-    tracks = [row.index for row in side.threads if row.in_flight]
-    part = Part(
+def _part(path: Path, found: Usable) -> Part:
+    tracks = [row.index for row in found.side.threads if row.in_flight]
+    return Part(
         file=shown_name(path.name),
-        side=side,
-        outline=outline(columns, tracks),
+        side=found.side,
+        outline=outline(found.columns, tracks),
         path=path,
-        table=recording.table,
-        unusable=unusable,
-        cut=recording.cut,
-        running=running,
+        unusable=found.unusable,
+        cut=found.cut,
     )
-    return part, columns
 
 
 def _read_segments(place: Path) -> Part:
@@ -165,7 +174,8 @@ def _read_segments(place: Path) -> Part:
     if own and same_host and not running and os.access(place.parent, os.W_OK):
         with suppress(OSError):  # a full disk, or another reader converts it now: we have it
             name = segments.convert(place).name
-    return _part(place.with_name(name), Recording(table, side), running=running)[0]
+    found = usable(Recording(table, side))
+    return replace(_part(place.with_name(name), found), table=table, running=running)
 
 
 def _with_samples(trace: Trace, folder: Path, parts: list[Part]) -> Trace:

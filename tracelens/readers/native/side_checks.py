@@ -116,34 +116,28 @@ def _check_communicators(table: _Identity) -> None:
 
 
 def _check_row(row: _Row) -> None:
-    for name, is_good in _CHECKS[type(row)]:
+    for name, may_lack, is_good in _CHECKS[type(row)]:
         value = getattr(row, name)
-        if not is_good(value):
+        if not (value is None and may_lack) and not is_good(value):
             raise _wrong(f"{type(row).__name__}.{name}", value)
 
 
 def _check_of(name: str, kind: str) -> Callable[[Any], bool]:
     """Return what tells good values, by the text of their type: ``int | None``, ``list[int]``."""
     if kind.startswith("dict"):
-        good: Callable[[Any], bool] = _is_dict
-    elif kind.startswith("list"):
-        good = partial(_all_fit, *_range_of(name))
-    elif "bool" in kind:
-        good = _is_bool
-    elif "int" in kind:
-        good = partial(_fits, *_range_of(name))
-    else:
-        good = _is_text
-    return partial(_is_none_or, good) if "None" in kind else good
+        return _is_dict
+    if kind.startswith("list"):
+        return partial(_all_fit, *_range_of(name))
+    if "bool" in kind:
+        return _is_bool
+    if "int" in kind:
+        return partial(_fits, *_range_of(name))
+    return _is_text
 
 
 def _range_of(name: str) -> tuple[int, int]:
     limit = _LIMITS.get(name, _BEYOND)
     return (-limit if name in _MAY_BE_NEGATIVE else 0), limit
-
-
-def _is_none_or(good: Callable[[Any], bool], value: Any) -> bool:
-    return value is None or good(value)
 
 
 def _is_dict(value: Any) -> bool:
@@ -183,11 +177,12 @@ def _wrong(name: str, value: Any) -> NotATrace:
     return NotATrace(f"its TraceLens metadata is damaged ({name} is {value!r:.100})")
 
 
-# What tells good values of each field of a row of side tables.
-_CHECKS: Final[dict[type, tuple[tuple[str, Callable[[Any], bool]], ...]]] = {
+# For each field of a row of side tables: whether it may be missing, and what tells good values.
+_CHECKS: Final[dict[type, tuple[tuple[str, bool, Callable[[Any], bool]], ...]]] = {
     row: tuple(
-        (part.name, _check_of(f"{row.__name__}.{part.name}", str(get_type_hints(row)[part.name])))
+        (part.name, "None" in kind, _check_of(f"{row.__name__}.{part.name}", kind))
         for part in fields(row)
+        for kind in [str(get_type_hints(row)[part.name])]
     )
     for row in _ROWS
 }

@@ -1,0 +1,116 @@
+"""What is read past Arrow's reader is what that reads, also from a file that was tampered with."""
+
+from __future__ import annotations
+
+import struct
+from random import Random
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from support.runs.damage import rewritten, written
+
+from tracelens.conversion.messages import BATCH, LEAD, messages, with_checksum
+from tracelens.distil.outline import OUTLINED
+from tracelens.errors import NotATrace
+from tracelens.readers.native import plain_columns
+from tracelens.readers.native.arrow_file import read_arrow
+from tracelens.readers.native.checks import ALWAYS_READ
+from tracelens.readers.native.plain_columns import Usable, read_usable, usable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
+
+    from tracelens.model.columns import Columns
+
+NAMES = {*OUTLINED, *ALWAYS_READ}
+REFUSED = (NotATrace, OSError, ValueError, LookupError, struct.error, pa.ArrowException)
+
+
+def rows_of(columns: Columns) -> dict[str, list[Any]]:
+    """Return all columns that hold something, with words instead of their codes."""
+    found: dict[str, list[Any]] = {name: n.tolist() for name, n in columns.numbers.items()}
+    for name, words in columns.words.items():
+        if (words.codes >= 0).any():
+            known = [*words.known, None]
+            found[name] = [known[code] for code in words.codes.tolist()]
+    for name, values in columns.values.items():
+        if not np.isnan(values).all():
+            found[name] = np.nan_to_num(values, nan=-1.0).tolist()
+    return found
+
+
+def assert_same(found: Usable, expected: Usable) -> None:
+    """Compare all but words that no row has."""
+    assert found.side == expected.side
+    assert (found.unusable, found.cut) == (expected.unusable, expected.cut)
+    assert found.columns.height == expected.columns.height
+    assert found.columns.uids == expected.columns.uids
+    assert rows_of(found.columns) == rows_of(expected.columns)
+
+
+@pytest.mark.parametrize("rows", [None, 1000, 100, 1])
+def test_the_same_as_arrow_reads(
+    rows: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches of any size; Arrow's reader is not even asked."""
+    victim = written(tmp_path)
+    rewritten(victim, lambda table: table, rows=rows, compression="zstd")
+    expected = usable(read_arrow(victim, NAMES))
+    monkeypatch.setattr(plain_columns, "read_arrow", None)
+    assert_same(read_usable(victim, NAMES), expected)
+
+
+def by_kind(table: pa.Table) -> pa.Array[Any]:
+    """Return the rows of a table by kind."""
+    kinds = np.array(table["kind"].to_pylist(), dtype=np.str_)
+    return pa.array(np.argsort(kinds, kind="stable"))
+
+
+def test_columns_that_are_null_in_some_batches(tmp_path: Path) -> None:
+    """Counters stand in some batches only, communicators in others."""
+    victim = written(tmp_path)
+    rewritten(victim, lambda table: table.take(by_kind(table)), rows=50, compression="zstd")
+    assert_same(read_usable(victim, NAMES), usable(read_arrow(victim, NAMES)))
+
+
+@pytest.mark.parametrize("compression", [None, "lz4"])
+def test_other_writers(compression: str | None, tmp_path: Path) -> None:
+    """What is not compressed as recorders do it is left to Arrow's reader."""
+    victim = written(tmp_path)
+    expected = usable(read_arrow(victim, NAMES))
+    rewritten(victim, lambda table: table, compression=compression)
+    assert_same(read_usable(victim, NAMES), expected)
+
+
+@pytest.mark.parametrize("first", range(0, 400, 100))
+def test_tampered_with(first: int, tmp_path: Path) -> None:
+    """Bytes are changed, and checksums made right: what is read is still what Arrow reads.
+
+    Arrow refuses more, as it also looks at dictionaries of columns that nobody asked for.
+    """
+    victim = written(tmp_path)
+    whole = victim.read_bytes()
+    begin = next(messages(memoryview(whole))).end
+    batch = next(message for message in messages(memoryview(whole)) if message.kind == BATCH)
+    header = (batch.offset, batch.offset + batch.header_bytes)
+    zones = [(begin, batch.end), header, (begin, batch.offset), (batch.end, len(whole))]
+    compared = 0
+    for seed in range(first, first + 100):
+        draw, content = Random(seed), bytearray(whole)
+        content[draw.randrange(*draw.choice(zones))] ^= 1 << draw.randrange(8)
+        region = content[len(LEAD) : batch.end]
+        try:
+            with_checksum(memoryview(region))
+        except (struct.error, ValueError):  # there is no place for one any more
+            continue
+        victim.write_bytes(content[: len(LEAD)] + region + content[batch.end :])
+        try:
+            expected = usable(read_arrow(victim, NAMES))
+        except REFUSED:
+            continue
+        assert_same(read_usable(victim, NAMES), expected)
+        compared += 1
+    assert compared > 20

@@ -1,0 +1,176 @@
+"""Accounts for the time of single workers, wherever their events can be read.
+
+Small ones go several at a time (`joined.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+
+from tracelens.accounting.categories import NOTHING
+from tracelens.accounting.joined import Joined
+from tracelens.accounting.partition import Surroundings, partition
+from tracelens.accounting.pieces import PackedPieces
+from tracelens.accounting.thread_activity import ACTIVITY_COLUMNS, ThreadActivity
+from tracelens.accounting.weight_updates import Updates
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelens.accounting.partition import Intervals, Pieces
+    from tracelens.arrays import Array, Indices, Int32s, Ints
+    from tracelens.model.columns import Columns
+    from tracelens.model.events import Source
+
+__all__ = ["AMOUNTS", "Accounted", "Amounts", "Task", "account"]
+
+Amounts: TypeAlias = "tuple[Array, Array]"
+AMOUNTS: Final = ("tokens", "samples")  # of work, as counters of steps tell it
+
+
+@dataclass(frozen=True)
+class Accounted:
+    """What a worker's time came to, by step window, and what it was cut into."""
+
+    pieces: PackedPieces
+    spent: Ints
+    hidden: Ints
+    updates: Updates
+    amounts: dict[str, Amounts]  # by name: steps, and how much work there was in each
+    spans: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """What accounts for one worker's time: its events, and what is known of the other ranks'.
+
+    `windows` are the bounds of its steps, of which `gaps` are none: there steps were left out as asked.
+    Of every `every`-th step updates are followed.
+    """
+
+    process: int
+    source: Source
+    windows: Ints
+    gaps: Ints
+    wait: Intervals
+    queue: Intervals
+    training: int | None
+    tracks: tuple[int, ...]
+    words: tuple[str, ...]
+    every: int
+
+
+def account(tasks: Sequence[Task]) -> list[Accounted]:
+    """Account for the time of some workers; runs wherever their events can be read."""
+    columns = [task.source.columns(task.process, _READ) for task in tasks]
+    joinable = len({(task.training, task.tracks) for task in tasks}) == 1 and not any(
+        "device_duration_ns" in one for one in columns
+    )
+    if joinable and len(tasks) > 1:
+        return _accounted_joined(tasks, columns)
+    return [_accounted_alone(task, one) for task, one in zip(tasks, columns, strict=True)]
+
+
+def _accounted_alone(task: Task, columns: Columns) -> Accounted:
+    activity = ThreadActivity(columns, task.training, task.tracks)
+    found = _partition(activity, task.wait, task.queue, task.windows, task.gaps)
+    found = replace(found, name=_names(columns, task.words)[found.name])
+    spans = int(np.count_nonzero(columns.is_span))
+    return _accounted(task, columns, found, _updates_and_uses(activity), spans)
+
+
+def _accounted_joined(tasks: Sequence[Task], columns: Sequence[Columns]) -> list[Accounted]:
+    windows = [task.windows for task in tasks]
+    places = Joined.of(windows, columns)
+    joined = places.columns(columns)
+    activity = ThreadActivity(joined, tasks[0].training, tasks[0].tracks)
+    counts = [len(task.windows) - 1 for task in tasks]
+    before = np.cumsum([0, *counts])
+    found = _partition(
+        activity,
+        places.intervals([task.wait for task in tasks]),
+        places.intervals([task.queue for task in tasks]),
+        places.windows(windows),
+        np.concatenate([task.gaps + at for task, at in zip(tasks, before, strict=False)]),
+    )
+    left = [count - len(task.gaps) for count, task in zip(counts, tasks, strict=True)]
+    apart, spans = places.apart(found, left), places.counts(joined.is_span)
+    every = enumerate(zip(tasks, columns, apart, spans, strict=True))
+    names, (updates, forward) = _names(joined, tasks[0].words), _updates_and_uses(activity)
+    return [
+        _accounted(
+            task,
+            one,
+            replace(pieces, name=names[pieces.name]),
+            (places.rows_of(place, updates), places.rows_of(place, forward)),
+            count,
+        )
+        for place, (task, one, pieces, count) in every
+    ]
+
+
+def _partition(
+    activity: ThreadActivity, wait: Intervals, queue: Intervals, windows: Ints, gaps: Ints
+) -> Pieces:
+    device = activity.device_spans()
+    around = Surroundings(
+        wait=wait,
+        queue=queue,
+        flying=activity.in_flight(),
+        cause=activity.idle_causes(),
+        device=device,
+    )
+    return partition(activity.thread_spans(device), around, windows).without(gaps)
+
+
+def _updates_and_uses(activity: ThreadActivity) -> tuple[Indices, Indices]:
+    return activity.rows_of("update"), activity.rows_of("forward", anywhere=True)
+
+
+def _accounted(
+    task: Task,
+    columns: Columns,
+    found: Pieces,
+    rows: tuple[Indices, Indices],
+    spans: int,
+) -> Accounted:
+    """Put together what a worker's time came to; pieces have names as all workers number them."""
+    updates, forward = rows
+    return Accounted(
+        PackedPieces.of(found, found.name),
+        found.spent,
+        found.hidden,
+        Updates.of(columns, updates, forward, task.every),
+        _amounts(columns),
+        spans,
+    )
+
+
+def _names(columns: Columns, words: Sequence[str]) -> Int32s:
+    """Return for each name of a file its number among `words`; the last one is that of none."""
+    numbers = {word: number for number, word in enumerate(words)}
+    known = columns.word("name").known
+    return np.array([*(numbers.get(word, NOTHING) for word in known), NOTHING], np.int32)
+
+
+_READ: Final = (*ACTIVITY_COLUMNS, "step", "bucket", "value")
+
+
+def _amounts(columns: Columns) -> dict[str, Amounts]:
+    """Return how much work each step had, by the counters that say so."""
+    if "value" not in columns:
+        return {}
+    name, value = columns.word("name"), columns.values["value"]
+    counters = np.flatnonzero(columns.word("type").among(("counter",)))
+    of_steps = columns.word("kind").taken(counters).among(("step",))
+    counters = counters[of_steps & np.isfinite(value[counters])]
+    found = {}
+    for amount in AMOUNTS:
+        rows = counters[name.taken(counters).among((amount,))]
+        if len(rows):
+            step, place = np.unique(columns.number("step")[rows], return_inverse=True)
+            found[amount] = step, np.bincount(place, value[rows])
+    return found

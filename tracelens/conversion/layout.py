@@ -1,0 +1,166 @@
+"""How the columns of a batch are laid out, as headers and the footer say; nothing is decoded here.
+
+Wrong distances raise `struct.error`, never anything worse.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tracelens.conversion.flatbuffers import byte, field, followed, number, pairs, root
+from tracelens.conversion.messages import BATCH, DICTIONARY, footer_content
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = [
+    "STORED",
+    "ZSTD",
+    "Layout",
+    "absent_columns",
+    "declared_bytes",
+    "dictionary_ids",
+    "dictionary_of",
+    "layout_of",
+]
+
+STORED: Final = -1  # in place of a length: the buffer is not compressed
+ZSTD: Final = 1  # CompressionType in Message.fbs
+_SMALL: Final = 512  # bytes of a header that may be that of other messages, too
+_FEW: Final = 256  # of these
+_HEADER_TYPE, _HEADER = 1, 2  # fields of Message
+_DICTIONARY_ID, _DATA, _IS_DELTA = 0, 1, 2  # fields of DictionaryBatch
+_LENGTH, _NODES, _BUFFERS, _COMPRESSION = 0, 1, 2, 3  # fields of RecordBatch
+_CODEC: Final = 0  # field of BodyCompression
+_SCHEMA: Final = 1  # field of Footer
+_ENDIANNESS, _FIELDS = 0, 1  # fields of Schema
+_ENCODING, _ENCODING_ID = 4, 0  # field of Field, and of DictionaryEncoding
+
+
+class Layout(NamedTuple):
+    """What the header of a batch says of its columns.
+
+    `nodes` are how many rows each column has, and how many of them are null; `buffers`, where each
+    begins in the body, and how long it is; `codec` by what they are compressed, None = not at all.
+    """
+
+    rows: int
+    nodes: list[tuple[int, int]]
+    buffers: list[tuple[int, int]]
+    codec: int | None
+
+
+def layout_of(header: memoryview) -> Layout:
+    """Return how a record batch, or the words of a dictionary, are laid out.
+
+    Raises:
+        struct.error: it is neither, or the header is damaged.
+    """
+    batch = _batch_of(header)
+    if batch is None:
+        raise struct.error("it is no batch")
+    compression = field(header, batch, _COMPRESSION)
+    return Layout(
+        rows=number(header, batch, _LENGTH),
+        nodes=pairs(header, batch, _NODES),
+        buffers=pairs(header, batch, _BUFFERS),
+        codec=None if compression is None else byte(header, followed(header, compression), _CODEC),
+    )
+
+
+def absent_columns(header: memoryview, columns: int) -> set[int]:
+    """Return the columns of a record batch in which every row is null.
+
+    Where there are not as many nodes as `columns`, some are nested, and none is told.
+
+    Raises:
+        struct.error: the header is damaged.
+    """
+    batch = _batch_of(header)
+    nodes = [] if batch is None else pairs(header, batch, _NODES)
+    if len(nodes) != columns:
+        return set()
+    return {index for index, (length, nulls) in enumerate(nodes) if length == nulls}
+
+
+def declared_bytes(header: memoryview, body: memoryview) -> int:
+    """Return how many bytes the buffers of one message claim to hold; 0 for a schema.
+
+    Every compressed buffer begins with its full length, and the header says where buffers are.
+
+    Raises:
+        struct.error: the header points outside of itself or of the body.
+    """
+    read = _buffers if len(header) <= _SMALL else _buffers.__wrapped__
+    buffers, compressed = read(bytes(header))
+    total = 0
+    for offset, length in buffers:
+        if length and compressed:
+            if offset < 0:
+                raise struct.error("a buffer begins before its message")
+            (full,) = struct.unpack_from("<q", body, offset)
+            total += length if full == STORED else abs(full)
+        else:
+            total += abs(length)
+    return total
+
+
+@lru_cache(_FEW)
+def _buffers(header: bytes) -> tuple[list[tuple[int, int]], bool]:
+    """Return where buffers are, and whether they are compressed; dictionaries mostly have them alike."""
+    view = memoryview(header)
+    batch = _batch_of(view)
+    if batch is None:
+        return [], False
+    return pairs(view, batch, _BUFFERS), field(view, batch, _COMPRESSION) is not None
+
+
+def dictionary_of(header: memoryview) -> int | None:
+    """Return the dictionary all words of which a message holds; None if it only adds some.
+
+    Raises:
+        struct.error: the header is damaged.
+    """
+    table = field(header, root(header), _HEADER)
+    if table is None:
+        raise struct.error("a message has no header")
+    dictionary = followed(header, table)
+    if byte(header, dictionary, _IS_DELTA):
+        return None
+    return number(header, dictionary, _DICTIONARY_ID)
+
+
+def dictionary_ids(content: memoryview, columns: Iterable[int]) -> list[int]:
+    """Return which dictionary each of some columns of a file has, as its footer says.
+
+    Raises:
+        struct.error: the footer is damaged, a column has none, or numbers have their high bytes first.
+    """
+    footer = footer_content(content)
+    at = field(footer, root(footer), _SCHEMA)
+    schema = None if at is None else followed(footer, at)
+    fields = None if schema is None else field(footer, schema, _FIELDS)
+    if schema is None or fields is None or byte(footer, schema, _ENDIANNESS):
+        raise struct.error("there is no schema as it was written here")
+    vector = followed(footer, fields)
+    found = []
+    for column in columns:
+        encoding = field(footer, followed(footer, vector + 4 + 4 * column), _ENCODING)
+        if encoding is None:
+            raise struct.error("a column has no dictionary")
+        found.append(number(footer, followed(footer, encoding), _ENCODING_ID))
+    return found
+
+
+def _batch_of(header: memoryview) -> int | None:
+    """Return the position of the table of a record batch, also of that in a dictionary."""
+    message = root(header)
+    kind, table = field(header, message, _HEADER_TYPE), field(header, message, _HEADER)
+    if kind is None or table is None:
+        return None
+    (found,) = struct.unpack_from("<B", header, kind)
+    if found == DICTIONARY:
+        table = field(header, followed(header, table), _DATA)
+    return None if table is None or found not in {DICTIONARY, BATCH} else followed(header, table)

@@ -141,6 +141,7 @@ def open_path(
 ) -> Trace:
     """Open one of several runs, as `add_trace` says how."""
     import_libraries()
+    keep_room()
     from tracelens.load import open as open_any
 
     renamed = dict(map(_pair, getattr(arguments, "map", None) or ()))
@@ -151,10 +152,8 @@ def open_path(
 def import_libraries() -> None:
     """Import NumPy and polars so that they start no threads in vain, and free what they do not use.
 
-    What whoever calls us has set stays as it is. Before all, threads are told to share their memory,
-    as those that libraries start would else have their own.
+    What whoever calls us has set stays as it is.
     """
-    keep_room()
     for library, (name, value) in _LOADED_WITH.items():
         if name in os.environ:
             continue
@@ -206,6 +205,7 @@ def open_joined(
 ) -> Trace:
     """Open several folders of one run, showing progress; tables as `add_trace` says how."""
     import_libraries()
+    keep_room()
     from tracelens.load import open_joined as open_all
     from tracelens.model.choice import EVERYTHING
 

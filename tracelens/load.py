@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tracelens.readers.native.reader import NativeReader
     from tracelens.readers.table import TableReader
 
-_FOR_EVENTS: Final = 8  # one part of so many of the memory
+_FOR_EVENTS: Final = 4  # one part of so many of the memory
 DEEPEST: Final = 3  # folders below one that is given: experiment, day, run
 
 

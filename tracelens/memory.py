@@ -17,7 +17,7 @@ __all__ = ["give_back", "keep_room"]
 _M_TRIM_THRESHOLD: Final = -1  # of malloc.h
 _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
-_LARGE: Final = 4 << 20  # bytes: the columns of a file are smaller, the matrices of a run larger
+_LARGE: Final = 32 << 20  # bytes, the most that it takes; the matrices of a long run are larger
 _ROOM: Final = 32 << 20
 
 

@@ -42,7 +42,7 @@ def test_the_same_as_alone(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
         np.testing.assert_array_equal(found.hidden_ns, alone.hidden_ns)
         assert found.spans == alone.spans
         assert_frame_equal(found.segments, alone.segments)
-        assert_frame_equal(found.amounts, alone.amounts)
+        np.testing.assert_equal(found.amounts, alone.amounts)
         for table in ("gaps", "updates", "used"):
             assert_frame_equal(getattr(found.updates, table), getattr(alone.updates, table))
 

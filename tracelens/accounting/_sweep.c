@@ -72,8 +72,10 @@ static inline void pass(Edges *edges, int64_t now)
         edges->place++;
 }
 
-static void begin_spans(Spans *spans, int64_t now)
+/* Return whether any began or ended: if not, what was innermost still is. */
+static int begin_spans(Spans *spans, int64_t now)
 {
+    Py_ssize_t passed = spans->begins.place + spans->ends.place;
     pass(&spans->ends, now);
     for (; next_of(&spans->begins) <= now; spans->begins.place++) {
         Py_ssize_t level = spans->begins.place - spans->ends.place;
@@ -83,6 +85,7 @@ static void begin_spans(Spans *spans, int64_t now)
             spans->latest[++spans->top] = NOTHING;
         spans->latest[level] = (int32_t)spans->begins.place;
     }
+    return spans->begins.place + spans->ends.place != passed;
 }
 
 /* Say which span is innermost from `now` on: of those that are no user code, unless there are no others. */
@@ -144,6 +147,7 @@ static int sweep(const Edges *windows, Spans *thread, Edges *covers, Spans *devi
     int64_t now = windows->moments[0];
     int32_t step = 0;
     int covered[COVER_COUNT] = {0};
+    Innermost own = {NOTHING, 0, NOTHING}, on_device = own;
     while (now < last) {
         int64_t next = last;
         while (step + 2 < windows->count && windows->moments[step + 1] <= now)
@@ -158,14 +162,15 @@ static int sweep(const Edges *windows, Spans *thread, Edges *covers, Spans *devi
             covered[which] = begins->place > ends->place;
             next = earlier(next, earlier(next_of(begins), next_of(ends)));
         }
-        begin_spans(thread, now);
-        begin_spans(device, now);
+        if (begin_spans(thread, now))
+            own = innermost(thread, now);
+        if (begin_spans(device, now))
+            on_device = innermost(device, now);
         next = earlier(next, earlier(next_of(&thread->begins), next_of(&thread->ends)));
         next = earlier(next, earlier(next_of(&device->begins), next_of(&device->ends)));
         if (next <= now)
             return 0;
 
-        Innermost own = innermost(thread, now), on_device = innermost(device, now);
         int category = category_of(&own, covered);
         int32_t name = own.code >= QUEUED && covered[FLIES] ? NOTHING : own.name;
         if (on_device.code != NOTHING || on_device.user) {

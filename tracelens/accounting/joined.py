@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FEW_ROWS", "Joined", "grouped"]
 
-FEW_ROWS: Final = 1 << 13  # of a process: what is done with them takes less time than doing it
+FEW_ROWS: Final = 1 << 16  # of a process: threads would mostly wait for each other
 _MOST_ROWS: Final = 1 << 16  # of processes that are joined
 
 

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 _SOME: Final = 64  # files, which tell how large the others are
-_SMALL: Final = 128 << 10  # bytes of a file, half of which may be side tables
+_SMALL: Final = 512 << 10  # bytes of a file
 _OUTLINED: Final = frozenset((*OUTLINED, *ALWAYS_READ))
 
 _SAMPLES_DAMAGE: Final = (

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
     _Thing = TypeVar("_Thing")
 
-__all__ = ["FEW_ROWS", "Joined", "grouped"]
+__all__ = ["Joined", "grouped"]
 
-FEW_ROWS: Final = 1 << 16  # of a process: threads would mostly wait for each other
 _MOST_ROWS: Final = 1 << 16  # of processes that are joined
 
 

@@ -23,7 +23,7 @@ import polars as pl
 
 from tracelens.accounting import thread_activity
 from tracelens.accounting.categories import CATEGORIES, COMPUTE_CATEGORIES, UNKNOWN
-from tracelens.accounting.joined import FEW_ROWS, grouped
+from tracelens.accounting.joined import grouped
 from tracelens.accounting.partition import Intervals, Pieces
 from tracelens.accounting.pieces import (
     SEGMENT_COLUMNS,
@@ -71,6 +71,7 @@ TIME_COLUMNS: Final[dict[str, pl.DataType]] = {
     "category": pl.Enum(CATEGORIES),
     "ns": pl.Int64(),
 }
+_FEW_ROWS: Final = 1 << 16  # of a process: threads would mostly wait for each other
 _BETWEEN_PAUSES: Final = 32  # workers, after which memory that is free is given back
 NO_TIME: Final = 1 << 62  # where no rank has a time that could be the least
 
@@ -188,7 +189,7 @@ def run(
     words = _words(trace, steps)
     outlines, workers = outlined(trace), steps["process"].unique().to_list()
     groups = grouped(_tasks(trace, steps, words), lambda task: outlines[task.process].rows)
-    brief = sum(outlines[process].rows for process in workers) < FEW_ROWS * len(workers)
+    brief = sum(outlines[process].rows for process in workers) < _FEW_ROWS * len(workers)
     accounts = mapped(account, groups, executor, brief=brief)
     found: Iterator[Accounted] = chain.from_iterable(accounts)
     if progress:

@@ -7,11 +7,9 @@ A table is a list of fields that may be missing; a field that is a table or vect
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Any
 
-__all__ = ["byte", "field", "followed", "number", "pairs", "root", "text"]
-
-_PAIR: Final = struct.Struct("<qq")
+__all__ = ["byte", "field", "followed", "number", "records", "root", "text"]
 
 
 def root(buffer: memoryview) -> int:
@@ -48,17 +46,17 @@ def number(buffer: memoryview, table: int, index: int) -> int:
     return 0 if at is None else int(struct.unpack_from("<q", buffer, at)[0])
 
 
-def pairs(buffer: memoryview, table: int, index: int) -> list[tuple[int, int]]:
-    """Return a list of pairs of numbers; nothing if it is missing."""
+def records(buffer: memoryview, table: int, index: int, of: struct.Struct) -> list[Any]:
+    """Return a list of structs; nothing if it is missing."""
     at = field(buffer, table, index)
     if at is None:
         return []
     vector = followed(buffer, at)
     (count,) = struct.unpack_from("<I", buffer, vector)
-    content = buffer[vector + 4 : vector + 4 + _PAIR.size * count]
-    if len(content) != _PAIR.size * count:
-        raise struct.error("a list of pairs is cut off")
-    return list(_PAIR.iter_unpack(content))
+    content = buffer[vector + 4 : vector + 4 + of.size * count]
+    if len(content) != of.size * count:
+        raise struct.error("a list is cut off")
+    return list(of.iter_unpack(content))
 
 
 def text(buffer: memoryview, table: int, index: int) -> tuple[int, int]:

@@ -9,7 +9,7 @@ import struct
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tracelens.conversion.flatbuffers import byte, field, followed, number, pairs, root
+from tracelens.conversion.flatbuffers import byte, field, followed, number, records, root
 from tracelens.conversion.messages import BATCH, DICTIONARY, footer_content
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ __all__ = [
     "layout_of",
 ]
 
+_PAIR: Final = struct.Struct("<qq")
 STORED: Final = -1  # in place of a length: the buffer is not compressed
 ZSTD: Final = 1  # CompressionType in Message.fbs
 _SMALL: Final = 512  # bytes of a header that may be that of other messages, too
@@ -64,8 +65,8 @@ def layout_of(header: memoryview) -> Layout:
     compression = field(header, batch, _COMPRESSION)
     return Layout(
         rows=number(header, batch, _LENGTH),
-        nodes=pairs(header, batch, _NODES),
-        buffers=pairs(header, batch, _BUFFERS),
+        nodes=records(header, batch, _NODES, _PAIR),
+        buffers=records(header, batch, _BUFFERS, _PAIR),
         codec=None if compression is None else byte(header, followed(header, compression), _CODEC),
     )
 
@@ -73,13 +74,13 @@ def layout_of(header: memoryview) -> Layout:
 def absent_columns(header: memoryview, columns: int) -> set[int]:
     """Return the columns of a record batch in which every row is null.
 
-    Where there are not as many nodes as `columns`, some are nested, and none is told.
+    Where there are not as many nodes as `columns`, some are nested, and none is returned.
 
     Raises:
         struct.error: the header is damaged.
     """
     batch = _batch_of(header)
-    nodes = [] if batch is None else pairs(header, batch, _NODES)
+    nodes = [] if batch is None else records(header, batch, _NODES, _PAIR)
     if len(nodes) != columns:
         return set()
     return {index for index, (length, nulls) in enumerate(nodes) if length == nulls}
@@ -114,7 +115,7 @@ def _buffers(header: bytes) -> tuple[list[tuple[int, int]], bool]:
     batch = _batch_of(view)
     if batch is None:
         return [], False
-    return pairs(view, batch, _BUFFERS), field(view, batch, _COMPRESSION) is not None
+    return records(view, batch, _BUFFERS, _PAIR), field(view, batch, _COMPRESSION) is not None
 
 
 def dictionary_of(header: memoryview) -> int | None:

@@ -16,7 +16,7 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tracelens.conversion.flatbuffers import field, followed, number, root, text
+from tracelens.conversion.flatbuffers import field, followed, number, records, root, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -163,15 +163,7 @@ def footer_content(content: memoryview) -> memoryview:
 
 
 def _blocks(footer: memoryview, table: int, index: int, kind: int, limit: int) -> list[Message]:
-    at = field(footer, table, index)
-    if at is None:
-        return []
-    vector = followed(footer, at)
-    (count,) = struct.unpack_from("<I", footer, vector)
-    content = footer[vector + 4 : vector + 4 + _BLOCK.size * count]
-    if len(content) != _BLOCK.size * count:
-        raise struct.error("a list of places is cut off")
-    found = [Message(kind, 0, *block) for block in _BLOCK.iter_unpack(content)]
+    found = [Message(kind, 0, *block) for block in records(footer, table, index, _BLOCK)]
     if any(m.offset < len(LEAD) or m.header_bytes < _PREFIX.size for m in found) or any(
         m.body_bytes < 0 or m.end > limit for m in found
     ):

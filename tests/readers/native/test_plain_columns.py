@@ -89,7 +89,7 @@ def test_other_writers(compression: str | None, tmp_path: Path) -> None:
 def test_tampered_with(first: int, tmp_path: Path) -> None:
     """Bytes are changed, and checksums made right: what is read is still what Arrow reads.
 
-    Arrow refuses more, as it also looks at dictionaries of columns that nobody asked for.
+    Arrow refuses more, as it also looks at dictionaries of columns that were not asked for.
     """
     victim = written(tmp_path)
     whole = victim.read_bytes()

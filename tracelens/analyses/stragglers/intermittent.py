@@ -202,7 +202,7 @@ def with_stalls(
 def _explained_by_stalls(
     own: ComputeTime, stalls: Episode, lasting: Episode, excess: Floats
 ) -> bool:
-    """Return whether a rank's stalls tell better what it loses than a lateness that lasts."""
+    """Return whether a rank's stalls explain its loss better than a delay that lasts."""
     if stalls.ranks != lasting.ranks:
         return False
     if _delayed_between(stalls, lasting, excess[:, lasting.ranks[0]] * own.step_ns):

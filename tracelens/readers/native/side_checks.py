@@ -177,7 +177,7 @@ def _wrong(name: str, value: Any) -> NotATrace:
     return NotATrace(f"its TraceLens metadata is damaged ({name} is {value!r:.100})")
 
 
-# For each field of a row of side tables: whether it may be missing, and what tells good values.
+# For each field of a row of side tables: whether it may be missing, and what checks its values.
 _CHECKS: Final[dict[type, tuple[tuple[str, bool, Callable[[Any], bool]], ...]]] = {
     row: tuple(
         (part.name, "None" in kind, _check_of(f"{row.__name__}.{part.name}", kind))

@@ -99,6 +99,7 @@ def outline(columns: Columns, in_flight: Iterable[int] = ()) -> Outline:
         requests=found.requests,
         messages=found.messages,
         opened=found.opened,
+        on_device=_on_device(columns),
         counters=_counters(columns),
         names=columns.word("name").known,
         numberless=found.numberless,
@@ -246,6 +247,11 @@ def work_times(columns: Columns, rows: Indices) -> tuple[Ints, Ints]:
     )
     known = (length >= 0) & (end != FOREVER)
     return np.where(known, begun, start), np.where(known, begun + length, end)
+
+
+def _on_device(columns: Columns) -> int:
+    timed = columns.numbers.get("device_duration_ns")
+    return 0 if timed is None else int(np.count_nonzero(timed >= 0))
 
 
 def _counters(columns: Columns) -> Counters:

@@ -159,15 +159,12 @@ def outlined(trace: Trace, report: Report) -> tuple[Run, Iterator[Lanes]]:
 
 def stream_spans(trace: Trace) -> pl.DataFrame:
     """Return what ran on the workers' devices: the spans, with the device's times, and their stream."""
-    workers = trace.workers.select("process").lazy()
-    names = trace.threads.lazy().select("process", stream="thread", stream_name="name")
+    names = trace.threads.select("process", stream="thread", stream_name="name")
     end = pl.col("device_start_ns") + pl.col("device_duration_ns")
     return (
-        trace.spans.filter(end.is_not_null())
-        .join(workers, on="process", how="semi")
+        trace.on_device.join(trace.workers.select("process"), on="process", how="semi")
         .with_columns(start_ns="device_start_ns", end_ns=end)
         .join(names, on=["process", "stream"], how="inner")
-        .collect()
     )
 
 

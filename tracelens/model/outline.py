@@ -74,7 +74,8 @@ class Outline:
     `implied` are steps by the numbers that other spans of the training thread carry (step, begin), for
     a process that recorded none; `training_last_ns` is the last moment of the training thread. Of some
     spans it is told how many there are: requests to servers and exchanges with a center, messages
-    between ranks, those that were open at the end, and collectives without communicator or number.
+    between ranks, those that were open at the end, those that a device timed, and collectives without
+    communicator or number.
     """
 
     rows: int
@@ -90,6 +91,7 @@ class Outline:
     requests: int
     messages: int
     opened: int
+    on_device: int
     counters: Counters
     names: tuple[str, ...]
     numberless: int

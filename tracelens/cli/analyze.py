@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +22,11 @@ from tracelens.cli.opening import (
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
+
+    from tracelens.model.choice import Choice
+    from tracelens.model.result import Report
+    from tracelens.model.trace import Trace
 
 NAME: Final = "analyze"
 HELP: Final = "report what costs time in a recorded run, findings first"
@@ -53,28 +59,72 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Open, analyze, print."""
+    """Open, analyze, print; keep what the next time, and other verbs, need of it."""
     import_libraries()
     from tracelens.distil import kept_report
-    from tracelens.parallel import opened
     from tracelens.reports import report_format
 
     places, choice = matched(arguments.trace), choice_of(arguments)
-    again = arguments.again or arguments.html or arguments.map or arguments.one_clock
-    report = None if again or len(places) > 1 else kept_report.find(places[0], choice)
+    report, trace = _kept(arguments, places, choice), None
     if report is None:
-        with opened(arguments.executor) as executor:
-            trace = open_joined(arguments, places, executor, choice)
-            from tracelens.analyses import analyze
-
-            with progress("analyzing") as on_progress:
-                report = analyze(trace, on_progress, executor, memory_of(arguments))
+        trace, report = _explained(arguments, places, choice)
         if len(places) == 1:
             kept_report.keep(places[0], report, choice)
     sys.stdout.write(report_format(arguments.format).render(report).rstrip("\n") + "\n")
+    sys.stdout.flush()
+    if trace and len(places) == 1 and choice.is_all:
+        _index(places[0], trace, report, again=arguments.again)
     if arguments.html:
-        from tracelens_dashboard.export import report as page
-        from tracelens_dashboard.runs.store import Store
-
-        page.write(Store.of(trace, report), arguments.html)
+        _write_page(arguments.html, places[0], trace, report)
     return 0
+
+
+def _kept(arguments: argparse.Namespace, places: Sequence[Path], choice: Choice) -> Report | None:
+    """Return the report that was kept; for a page only if there is an index, too."""
+    from tracelens.distil import kept_report
+
+    if arguments.again or len(places) > 1 or arguments.map or arguments.one_clock:
+        return None
+    report = kept_report.find(places[0], choice)
+    if report and arguments.html:
+        from tracelens.lod import opening
+
+        return report if choice.is_all and opening.indexed(places[0]) else None
+    return report
+
+
+def _explained(
+    arguments: argparse.Namespace, places: Sequence[Path], choice: Choice
+) -> tuple[Trace, Report]:
+    from tracelens.parallel import opened
+
+    memory = memory_of(arguments)
+    with opened(arguments.executor) as executor:
+        trace = open_joined(arguments, places, executor, choice, memory)
+        from tracelens.analyses import analyze
+
+        with progress("analyzing") as on_progress:
+            return trace, analyze(trace, on_progress, executor, memory)
+
+
+def _index(place: Path, trace: Trace, report: Report, *, again: bool) -> None:
+    from tracelens.lod import index, opening
+
+    if again:
+        index.remove(place)
+    opening.keep(place, trace, report, progress)
+
+
+def _write_page(file: Path, place: Path, trace: Trace | None, report: Report) -> None:
+    """Write the page of a run; without its trace, from its index."""
+    from tracelens.lod import opening
+    from tracelens_dashboard.export import report as page
+    from tracelens_dashboard.runs.store import Store
+
+    if trace:
+        store = Store.of(trace, report)
+    else:
+        run = opening.indexed(place)
+        assert run
+        store = Store(replace(run, report=report), place)
+    page.write(store, file)

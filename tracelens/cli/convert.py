@@ -12,15 +12,18 @@ from tracelens.cli.opening import (
     add_trace,
     choice_of,
     matched,
+    memory_of,
     open_joined,
     progress,
 )
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from tracelens.exports.content import Content, Saved
     from tracelens.exports.down_sampling import Flagged
+    from tracelens.model.result import Report
     from tracelens.model.trace import Trace
 
 NAME: Final = "convert"
@@ -65,33 +68,47 @@ def run(arguments: argparse.Namespace) -> int:
     from tracelens.exports.content import of_trace
     from tracelens.model.choice import Choice
 
-    sources = matched(arguments.trace)
+    sources, memory = matched(arguments.trace), memory_of(arguments)
+    report = _report(arguments, sources) if arguments.keep else None
     # What findings name is that of the whole run.
     read = Choice() if arguments.keep else Choice(ranks=choice.ranks)
-    trace = open_joined(arguments, sources, choice=read)
+    # Each process is read once more to be written, which what is kept between passes does not help.
+    explaining = arguments.keep and report is None
+    trace = open_joined(arguments, sources, choice=read, memory=memory if explaining else 0)
     content = of_trace(
         trace,
         choice,
-        kept=_flagged(trace) if arguments.keep else None,
+        kept=_flagged(trace, report, memory) if arguments.keep else None,
         anonymous=arguments.anonymize,
         sources=sources,
     )
     export = EXPORTS[arguments.to]
     place = arguments.out or Path(content.name + export.SUFFIX)
     saved = export.save(content, place)
-    sys.stdout.write(_report(content, saved, place, export.OPEN_WITH))
+    sys.stdout.write(_written(content, saved, place, export.OPEN_WITH))
     return 0
 
 
-def _flagged(trace: Trace) -> Flagged:
-    from tracelens.analyses import analyze
+def _report(arguments: argparse.Namespace, sources: Sequence[Path]) -> Report | None:
+    """Return the report of the run, if one was kept."""
+    from tracelens.distil import kept_report
+
+    as_it_is = len(sources) == 1 and not (arguments.map or arguments.one_clock)
+    return kept_report.find(sources[0]) if as_it_is else None
+
+
+def _flagged(trace: Trace, report: Report | None, memory: int) -> Flagged:
     from tracelens.exports.down_sampling import flagged
 
-    with progress("analyzing") as on_progress:
-        return flagged(trace, analyze(trace, progress=on_progress).findings)
+    if report is None:
+        from tracelens.analyses import analyze
+
+        with progress("analyzing") as on_progress:
+            report = analyze(trace, on_progress, memory=memory)
+    return flagged(trace, report.findings)
 
 
-def _report(content: Content, saved: Saved, place: Path, open_with: str) -> str:
+def _written(content: Content, saved: Saved, place: Path, open_with: str) -> str:
     """Return what was written, what is not in it, and what opens it."""
     from tracelens.model.fmt import count, shown_name, size
 

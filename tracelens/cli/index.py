@@ -11,6 +11,7 @@ from tracelens.remote.address import place
 
 if TYPE_CHECKING:
     import argparse
+    from pathlib import Path
 
     from tracelens.lod.run_data import Run
 
@@ -36,21 +37,29 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.trace = local(arguments.trace)
     if arguments.again:
         index.remove(arguments.trace)
-    made = opening.indexed(arguments.trace) or opening.explained(open_trace(arguments), progress)
-    opening.refined(made, progress)
-    sys.stdout.write(_described(made) + "\n")
-    return 0
-
-
-def _described(made: Run) -> str:
-    from tracelens.lod import index
-
+    made = opening.indexed(arguments.trace) or _explained(arguments)
     folder = made.scene.pyramid.folder if made.scene.pyramid else None
     if folder is None:
         raise InvalidArgument(
             f"There is no index of '{made.name}': one is made of a trace folder whose recording has "
             "ended, beside it or in the user's cache; 'tracelens serve' works without."
         )
+    with progress("refining the index") as on_progress:
+        index.refine(folder, on_progress)
+    sys.stdout.write(_described(folder) + "\n")
+    return 0
+
+
+def _explained(arguments: argparse.Namespace) -> Run:
+    from tracelens.cli.opening import progress
+    from tracelens.lod import opening
+
+    return opening.explained(open_trace(arguments, opening.MEMORY), progress)
+
+
+def _described(folder: Path) -> str:
+    from tracelens.lod import index
+
     sizes = index.size(folder)
     return (
         f"{folder}: {sum(sizes.values()) / 1e6:.1f} MB, of which levels of detail "

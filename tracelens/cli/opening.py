@@ -126,18 +126,15 @@ def choice_of(arguments: argparse.Namespace) -> Choice:
     return Choice.parse(arguments.ranks, arguments.steps, arguments.time)
 
 
-def open_trace(arguments: argparse.Namespace, executor: Executor | None = None) -> Trace:
-    """Open what `add_trace` asked for, showing progress."""
+def open_trace(arguments: argparse.Namespace, memory: int = 0) -> Trace:
+    """Open what `add_trace` asked for, showing progress; `memory` as `tracelens.load.open` takes it."""
     path = local(arguments.trace)
     with progress("reading", then="aligning clocks, matching collectives") as on_progress:
-        return open_path(arguments, path, on_progress, executor)
+        return open_path(arguments, path, on_progress, memory)
 
 
 def open_path(
-    arguments: argparse.Namespace,
-    path: Path,
-    on_progress: OnProgress,
-    executor: Executor | None = None,
+    arguments: argparse.Namespace, path: Path, on_progress: OnProgress, memory: int = 0
 ) -> Trace:
     """Open one of several runs, as `add_trace` says how."""
     import_libraries()
@@ -146,7 +143,7 @@ def open_path(
 
     renamed = dict(map(_pair, getattr(arguments, "map", None) or ()))
     one_clock = getattr(arguments, "one_clock", False)
-    return open_any(path, on_progress, map=renamed, one_clock=one_clock, executor=executor)
+    return open_any(path, on_progress, map=renamed, one_clock=one_clock, memory=memory)
 
 
 def import_libraries() -> None:
@@ -202,6 +199,7 @@ def open_joined(
     paths: Sequence[Path],
     executor: Executor | None = None,
     choice: Choice | None = None,
+    memory: int = 0,
 ) -> Trace:
     """Open several folders of one run, showing progress; tables as `add_trace` says how."""
     import_libraries()
@@ -216,7 +214,7 @@ def open_joined(
             map=dict(map(_pair, arguments.map or ())),
             one_clock=arguments.one_clock,
             executor=executor,
-            memory=memory_of(arguments),
+            memory=memory,
             choice=choice or EVERYTHING,
         )
 

@@ -206,8 +206,7 @@ def _pyramid(kind: str, folder: Path, facts: dict[str, Any]) -> Pyramid:
 
 def _save_calls(calls: pl.LazyFrame, file: Path) -> None:
     """Write the calls, a row a rank, in row groups of which few hold a call, or a moment."""
-    ordered = calls.sort("communicator", "seq", "rank").collect()
-    ordered.write_parquet(file, compression="zstd", row_group_size=ROWS_OF_GROUP)
+    calls.sink_parquet(file, compression="zstd", row_group_size=ROWS_OF_GROUP)
 
 
 def _save_times(run: Run, folder: Path) -> None:

@@ -1,8 +1,8 @@
 """The level-of-detail index: a run on disk, made once, opened in a moment, with every level mapped.
 
-It is written coarse levels first into a folder that gets its name when it can be used; finer levels
-are added, each complete or absent. So whatever is found is complete, also after a kill, and an index can
-be looked at while it is refined. One process writes at a time.
+It is written without levels into a folder that gets its name when it can be used, as `tracelens analyze`
+does; levels are added, coarse ones first, each complete or absent. So whatever is found is complete,
+also after a kill, and an index can be looked at while it is refined. One process writes at a time.
 
 The folder is named after what the index was made of, so a stale one is simply not found: beside the
 trace, as `index-v3/FINGERPRINT`, or, where that cannot be written, in the user's cache.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tracelens.lod.run_data import Run
 
 
-COARSE_BINS: Final = 4096  # levels up to this fineness are there from the beginning
+COARSE_BINS: Final = 4096  # levels up to this fineness are there when a run is shown
 UNFINISHED: Final = ".unfinished"
 _KINDS: Final = {pyramid.COLOURS: "levels", pyramid.PEAKS: "peaks", "spans": "columns"}
 
@@ -57,7 +57,7 @@ def find(trace: Path) -> Path | None:
 def write(
     trace: Path, run: Run, parts: Iterable[Lanes], on_progress: OnProgress = _no_progress
 ) -> Path | None:
-    """Write the index of a trace without its finer levels; indexes of its earlier states are removed.
+    """Write the index of a trace without its levels; indexes of its earlier states are removed.
 
     `parts` are the run's lanes from top to bottom. None where no index can be kept: the recording goes
     on, or nothing can be written.
@@ -75,15 +75,21 @@ def write(
     return None
 
 
-def refine(folder: Path, on_progress: OnProgress = _no_progress) -> None:
-    """Add the finer levels to an index; does nothing where they are there.
+def refine(
+    folder: Path, on_progress: OnProgress = _no_progress, most_bins: int | None = None
+) -> None:
+    """Add levels to an index; does nothing where they are there.
+
+    `most_bins` is how fine they are to be; None = all.
 
     Raises:
         OSError: they cannot be written.
     """
+    if not _missing(files.load_run(folder), folder, most_bins):
+        return
     with alone(folder.parent):
         run = files.load_run(folder)
-        missing = [r for r in _ladder(run) if not _level(folder, r).exists()]
+        missing = _missing(run, folder, most_bins)
         if missing:
             _add_levels(run, missing, folder, on_progress)
 
@@ -120,16 +126,14 @@ def _write(
     unfinished = place / UNFINISHED
     unfinished.mkdir()
     files.save_run(run, parts, unfinished, on_progress)
-    written = files.load_run(unfinished)
-    rungs = _ladder(written)
-    coarse = [rung for rung in rungs if rung.count <= COARSE_BINS] or list(rungs[-1:])
-    _add_levels(written, coarse, unfinished, on_progress)
     unfinished.rename(folder)
 
 
-def _ladder(run: Run) -> tuple[Bins, ...]:
+def _missing(run: Run, folder: Path, most_bins: int | None) -> list[Bins]:
     assert run.scene.pyramid
-    return run.scene.pyramid.ladder
+    ladder = run.scene.pyramid.ladder
+    wanted = [rung for rung in ladder if most_bins is None or rung.count <= most_bins]
+    return [rung for rung in wanted or ladder[-1:] if not _level(folder, rung).exists()]
 
 
 def _add_levels(run: Run, rungs: list[Bins], folder: Path, on_progress: OnProgress) -> None:

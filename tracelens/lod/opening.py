@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tracelens.distil import kept_report
+from tracelens.distil.places import fingerprint
 from tracelens.lod import index, run_data
 from tracelens.lod.run_data import Run, outlined, with_pyramid
 
@@ -16,10 +17,13 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from tracelens.lod.run_data import Glance
+    from tracelens.model.result import Report
     from tracelens.model.trace import Trace
 
     OnProgress = Callable[[int, int], None]
     Progress = Callable[[str], AbstractContextManager[OnProgress]]
+
+MEMORY: Final = 1 << 30  # about how much explaining takes, where nobody says otherwise
 
 
 @contextmanager
@@ -43,23 +47,40 @@ def glanced(path: str | os.PathLike[str]) -> Glance | None:
         return None
 
 
-def explained(trace: Trace, progress: Progress = without_progress) -> Run:
+def explained(
+    trace: Trace, progress: Progress = without_progress, memory: int | None = MEMORY
+) -> Run:
     """Explain a trace, and keep its report, and what pages need in an index, if there is a place for it.
 
     Finer levels of an index are left for later (`refined`); a run without an index has all in memory.
+    `memory` is what `analyze` is to take.
     """
     from tracelens.analyses import analyze  # noqa: PLC0415 - an index opens without it
 
     with progress("analyzing") as on_progress:
-        report = analyze(trace, on_progress)
+        report = analyze(trace, on_progress, memory=memory)
     place = trace.path if trace.choice.is_all else None  # a part is not what lies there
     if place:
         kept_report.keep(place, report)
-    run, parts = outlined(trace, report)
+    folder = keep(place, trace, report, progress) if place else None
+    if folder:
+        index.refine(folder, most_bins=index.COARSE_BINS)
+    kept = index.load(folder) if folder else None
+    return kept or with_pyramid(Run.of(trace, report))
+
+
+def keep(
+    place: Path, trace: Trace, report: Report, progress: Progress = without_progress
+) -> Path | None:
+    """Keep the index of a whole trace, but for its levels, unless there is one.
+
+    So whoever wants it need not go through the events again. None where no index can be kept.
+    """
+    found = index.find(place)
+    if found or fingerprint(place) is None:
+        return found
     with progress("indexing") as on_progress:
-        folder = index.write(place, run, parts, on_progress) if place else None
-        kept = index.load(folder) if folder else None
-        return kept or with_pyramid(Run.of(trace, report))
+        return index.write(place, *outlined(trace, report), on_progress)
 
 
 def refined(run: Run, progress: Progress = without_progress) -> None:
@@ -67,4 +88,5 @@ def refined(run: Run, progress: Progress = without_progress) -> None:
     pyramid = run.scene.pyramid
     if pyramid and pyramid.folder and not pyramid.complete:
         with progress("refining the index") as on_progress:
+            index.refine(pyramid.folder, on_progress, index.COARSE_BINS)
             index.refine(pyramid.folder, on_progress)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 BLOCK: Final = 2048
 MOST_KEPT: Final = 96 << 20
+_AT_ONCE: Final = 64 * BLOCK  # numbers that are written together
 _TABLE: Final = [("end", "<i8"), ("count", "<u2"), ("width", "u1")]
 _NUMBER: Final = "number"
 _CODEC: Final = pa.Codec("lz4_raw")
@@ -44,6 +45,7 @@ class Writer:
         self._file = (folder / f"{name}.blocks").open("wb")
         self._dtype = dtype.newbyteorder("<")
         self._rows: list[tuple[int, int, int]] = []
+        self._end = 0
 
     def __enter__(self) -> Self:
         return self
@@ -58,8 +60,12 @@ class Writer:
     def add(self, numbers: Array) -> None:
         """Write some numbers; all blocks but the last one of the column are to be full."""
         flat = np.ascontiguousarray(numbers, self._dtype).ravel()
-        for begin in range(0, len(flat), BLOCK):
-            self._add_block(flat[begin : begin + BLOCK])
+        for begin in range(0, len(flat), _AT_ONCE):
+            part = flat[begin : begin + _AT_ONCE]
+            full = len(part) // BLOCK * BLOCK
+            self._add_blocks(part[:full].reshape(-1, BLOCK))
+            if full < len(part):
+                self._add_blocks(part[full:][np.newaxis])
 
     def _save_table(self) -> None:
         """Write where blocks end, and, as a field without a size, what kind of numbers they hold."""
@@ -68,14 +74,19 @@ class Writer:
             table[name] = [row[place] for row in self._rows]
         np.save(self._table, table)
 
-    def _add_block(self, numbers: Array) -> None:
-        size = numbers.dtype.itemsize
-        most = int(numbers.view(f"<u{size}").max())
-        width = -(-most.bit_length() // 8)
-        if width:
-            split = numbers.view(np.uint8).reshape(-1, size)[:, :width].T
-            self._file.write(_CODEC.compress(split.tobytes(), asbytes=True))
-        self._rows.append((self._file.tell(), len(numbers), width))
+    def _add_blocks(self, blocks: Array) -> None:
+        """Write some blocks of equal length, [block, number]."""
+        count, size = blocks.shape[1], blocks.dtype.itemsize
+        most = blocks.view(f"<u{size}").max(axis=1, initial=0).tolist()
+        widths = [-(-number.bit_length() // 8) for number in most]
+        split = blocks.view(np.uint8).reshape(-1, count, size)[:, :, : max(widths, default=0)]
+        by_byte = memoryview(np.ascontiguousarray(split.transpose(0, 2, 1)).reshape(-1))
+        stride = split.shape[2] * count
+        for block, width in enumerate(widths):
+            if width:
+                bytes_ = by_byte[block * stride : block * stride + width * count]
+                self._end += self._file.write(_CODEC.compress(bytes_, asbytes=True))
+            self._rows.append((self._end, count, width))
 
 
 def save(folder: Path, name: str, numbers: Array) -> None:

@@ -131,7 +131,7 @@ class Run:
 def outlined(trace: Trace, report: Report) -> tuple[Run, Iterator[Lanes]]:
     """Make a run whose lanes are empty, and an iterator over their parts, from top to bottom."""
     phases = cast("Phases", report.results["phases"])
-    times = Times.of(phases.times, trace.workers["rank"].to_list())
+    times = Times.of(phases.spent, phases.pieces.steps, trace.workers["rank"].to_list())
     rank_residuals, windows = residuals.measure(times), residuals.boundaries(trace.steps)
     loads: Shards = cast("Imbalance", report.results["imbalance"]).shards
     workers = trace.workers.select("process", "rank").rows()

@@ -14,6 +14,8 @@ import numpy as np
 import polars as pl
 
 from tracelens.lod.lanes import SHADE, label_of
+from tracelens.model.calls import TIME_COLUMNS
+from tracelens.model.events import lazily
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
 
 MOST_NAMES: Final = 8
 MOST_ITEMS: Final = 1 << 22  # looked through at a time
-CALL_COLUMNS: Final = ("communicator", "seq", "rank", "op", "start_ns", "end_ns")
 
 
 @dataclass(frozen=True)
@@ -138,8 +139,14 @@ class Call:
 
 
 def calls_of(trace: Trace) -> pl.LazyFrame:
-    """Return all calls of a trace, a row a rank, as `find_call` wants them."""
-    return trace.arrivals.lazy().select(*CALL_COLUMNS)
+    """Return all calls of a trace, a row a rank, by communicator, number and rank.
+
+    They are made when they are asked for, some at a time: as rows they take much more memory.
+    """
+    grids = sorted(trace.calls, key=lambda grid: grid.uid)
+    return lazily(
+        lambda: (some.times() for grid in grids for _, some in grid.blocks()), TIME_COLUMNS
+    )
 
 
 def call_at(calls: pl.LazyFrame, rank: int, at_ns: int) -> Call | None:

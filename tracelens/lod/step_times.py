@@ -22,7 +22,7 @@ from tracelens.accounting.phases import CATEGORIES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from tracelens.arrays import Flags, Floats, Ints
+    from tracelens.arrays import Array, Flags, Floats, Ints
     from tracelens.lod.packed import Rows
 
 
@@ -62,26 +62,30 @@ class Times:
     known: Sums | None = None
 
     @classmethod
-    def of(cls, times: pl.DataFrame, ranks: Iterable[int]) -> Times:
-        """Build them from a frame such as `Phases.times`; time outside of steps is left out."""
+    def of(cls, spent: Array, windows: pl.DataFrame, ranks: Iterable[int]) -> Times:
+        """Build them from `Phases.spent` and the step windows of its rows, with their rank and step.
+
+        Time outside of steps is left out.
+        """
         rows = tuple(ranks)
-        inside = times.filter((pl.col("step") >= 0) & pl.col("rank").is_in(list(rows)))
-        steps = inside["step"].unique().sort()
-        category = inside["category"].cast(pl.Enum(CATEGORIES)).to_physical().to_numpy()
-        present = np.flatnonzero(np.bincount(category, minlength=len(CATEGORIES)))
-        rank = np.argsort(rows)[np.searchsorted(np.sort(rows), inside["rank"].to_numpy())]
-        place = np.searchsorted(present, category), steps.search_sorted(inside["step"]), rank
-        most = inside["ns"].max()
-        kind = np.min_scalar_type(most if isinstance(most, int) else 0)
+        step, rank = windows["step"].to_numpy(), windows["rank"].to_numpy()
+        inside = np.flatnonzero((step >= 0) & np.isin(rank, rows) & spent.any(axis=1))
+        spent, steps = spent[inside], np.unique(step[inside])
+        present = np.flatnonzero(spent.any(axis=0))
+        row = np.argsort(rows)[np.searchsorted(np.sort(rows), rank[inside])]
+        column = np.searchsorted(steps, step[inside])
+        kind = np.min_scalar_type(int(spent.max(initial=0)))
         shape = (len(present), len(steps), len(rows))
         ns = np.zeros(shape, max(kind, np.dtype(np.uint32)))
-        ns[place] = inside["ns"].to_numpy()
+        for cells, category in zip(ns, present, strict=True):
+            some = np.flatnonzero(spent[:, category])
+            cells[column[some], row[some]] = spent[some, category]
         there = np.zeros(ns.shape[1:], np.bool_)
-        there[place[1:]] = True
+        there[column, row] = True
         lengths = ns.sum(axis=0)[there]
         usual = float(np.median(lengths)) if len(lengths) else 0.0
         categories = tuple(CATEGORIES[code] for code in present)
-        return cls(rows, tuple(steps), categories, ns, there, usual)
+        return cls(rows, tuple(steps.tolist()), categories, ns, there, usual)
 
     def spent(self, categories: Iterable[str], columns: slice = EVERY) -> Floats:
         """Sum up some categories, [rank, step] in ns; NaN where a rank was not there.

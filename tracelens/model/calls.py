@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ARRIVAL_COLUMNS",
     "NEVER",
+    "TIME_COLUMNS",
     "CallFacts",
     "CallGrid",
     "alone_ns",
@@ -59,6 +60,10 @@ ARRIVAL_COLUMNS: Final[dict[str, pl.DataType]] = {
     "expected": pl.Int32(),  # ranks in the communicator
     "wait_ns": pl.Int64(),  # last_arrival - start, within [0, duration]
     "transfer_ns": pl.Int64(),  # duration - wait
+}
+TIME_COLUMNS: Final = {
+    name: ARRIVAL_COLUMNS[name]
+    for name in ("communicator", "seq", "rank", "op", "start_ns", "end_ns")
 }
 _OF_CELL: Final = ("op", "step", "bucket", "nbytes", "thread", "peer", "status")
 _OF_CALL: Final = ("last_ns", "last_rank", "expected")
@@ -235,6 +240,29 @@ class CallGrid(CallFacts):
             np.isin(op, FROM_ROOT) & known,
             np.where(is_root, start, at),
             np.where(np.isin(op, TO_ROOT) & known & ~is_root, start, last),
+        )
+
+    def times(self) -> pl.DataFrame:
+        """Return who was when in which call, in columns of `TIME_COLUMNS`, by call and rank."""
+        order = np.argsort(self.ranks, kind="stable")
+        by_rank = slice(None) if np.all(np.diff(order) == 1) else order
+        shape = self.start_ns.shape
+        chosen = slice(None) if self.whole else np.flatnonzero(self.there[:, by_rank])
+
+        def cells(values: Array) -> Array:
+            return np.broadcast_to(values, shape)[:, by_rank].reshape(-1)[chosen]
+
+        end = cells(self.end_ns)
+        columns = {
+            "communicator": pl.Series([self.uid]).new_from_index(0, len(end)),
+            "seq": cells(self.seq[:, None]),
+            "rank": cells(self.ranks),
+            "op": _worded(cells(self.op)),
+            "start_ns": cells(self.start_ns),
+            "end_ns": _where(end != FOREVER, end),
+        }
+        return pl.DataFrame(
+            [pl.Series(name, columns[name]).cast(kind) for name, kind in TIME_COLUMNS.items()]
         )
 
     def frame(self) -> pl.DataFrame:

@@ -18,12 +18,12 @@ from polars.io.plugins import register_io_source
 from tracelens.model.columns import MISSING, NULL, Columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from tracelens.arrays import Array, Indices
     from tracelens.model.packed_columns import PackedColumns
 
-__all__ = ["Change", "FramePart", "Numbered", "Part", "Source"]
+__all__ = ["Change", "FramePart", "Numbered", "Part", "Source", "lazily"]
 
 _ROW: Final = "row"
 _CHANGEABLE: Final = ("start_ns", "end_ns", "step", "device_start_ns", "device_duration_ns")
@@ -118,25 +118,36 @@ class Source:
     def scan(self, schema: Mapping[str, pl.DataType]) -> pl.LazyFrame:
         """Return all events as a frame that is read process by process when it is collected."""
 
-        def read(
-            with_columns: list[str] | None,
-            predicate: pl.Expr | None,
-            n_rows: int | None,
-            _batch_size: int | None,
-        ) -> Iterator[pl.DataFrame]:
-            left = n_rows
+        def frames() -> Iterator[pl.DataFrame]:
             for process in self.parts:
-                frame = completed(self.frame(process), schema)
-                chosen = frame if with_columns is None else frame.select(with_columns)
-                kept = chosen if predicate is None else chosen.filter(predicate)
-                if left is not None:
-                    kept = kept.head(left)
-                    left -= kept.height
-                yield kept
-                if left == 0:
-                    return
+                yield completed(self.frame(process), schema)
 
-        return register_io_source(read, schema=pl.Schema(schema), is_pure=True)
+        return lazily(frames, schema)
+
+
+def lazily(
+    frames: Callable[[], Iterable[pl.DataFrame]], schema: Mapping[str, pl.DataType]
+) -> pl.LazyFrame:
+    """Return a frame that is made, one part after the other, each time that it is collected."""
+
+    def read(
+        with_columns: list[str] | None,
+        predicate: pl.Expr | None,
+        n_rows: int | None,
+        _batch_size: int | None,
+    ) -> Iterator[pl.DataFrame]:
+        left = n_rows
+        for frame in frames():
+            chosen = frame if with_columns is None else frame.select(with_columns)
+            kept = chosen if predicate is None else chosen.filter(predicate)
+            if left is not None:
+                kept = kept.head(left)
+                left -= kept.height
+            yield kept
+            if left == 0:
+                return
+
+    return register_io_source(read, schema=pl.Schema(schema), is_pure=True)
 
 
 def completed(events: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:

@@ -143,14 +143,19 @@ def test_the_same_tracelens_installed_again_finds_the_index(trace: Path, tmp_pat
 def test_a_killed_build_leaves_nothing_that_is_found(
     long_trace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed while it is written: there is none. Killed while refined: coarse levels, all whole."""
+    """Killed while it is written: there is none. Killed while refined: those levels are whole."""
     trace = long_trace
     monkeypatch.setattr(index, "COARSE_BINS", 300)
+    with monkeypatch.context() as dying:
+        dying.setattr(files, "_save_calls", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            opening.explained(load.open(trace))
+    assert index.find(trace) is None
     with monkeypatch.context() as dying:
         dying.setattr(index, "_add_levels", _killed)
         with pytest.raises(KeyboardInterrupt):
             opening.explained(load.open(trace))
-    assert index.find(trace) is None
+    assert levels_of(trace) == []
     opening.explained(load.open(trace))
     kept = opening.indexed(trace)
     assert kept

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
-from support.runs.frames import MS, run_of
+from support.runs.frames import MS, run_of, times_of
 
 from tracelens.lod import residuals
 from tracelens.lod.lanes import BLANK, FIRST_LEVEL, LEVELS
-from tracelens.lod.step_times import Times
 
 
 def test_the_late_rank_and_step_hold_the_excess() -> None:
     """A planted 30 ms is 30 ms of excess in that rank and step, and none elsewhere."""
     run = run_of(5, 8, {(3, 6): 30})
-    late = residuals.measure(Times.of(run.times, range(5)))
+    late = residuals.measure(times_of(run.times, range(5)))
     assert late.residual_ns[3, 6] == 30 * MS
     assert np.count_nonzero(late.residual_ns) == 1
     assert late.total_ns.argmax() == 3
@@ -23,7 +22,7 @@ def test_the_late_rank_and_step_hold_the_excess() -> None:
 def test_waiting_for_a_late_rank_is_not_lateness() -> None:
     """The victims' longer steps leave their own time as it was."""
     run = run_of(3, 4, {(0, 2): 50})
-    late = residuals.measure(Times.of(run.times, range(3)))
+    late = residuals.measure(times_of(run.times, range(3)))
     assert (late.compute_ns[1:] == 15 * MS).all()
 
 
@@ -43,7 +42,7 @@ def test_a_rank_that_was_not_there_is_blank() -> None:
     """A killed rank's missing steps are drawn as nothing, not as punctual, and hide nobody else."""
     run = run_of(4, 6, {(2, 5): 20})
     gone = (pl.col("rank") == 1) & (pl.col("step") >= 3)
-    late = residuals.measure(Times.of(run.times.filter(~gone), range(4)))
+    late = residuals.measure(times_of(run.times.filter(~gone), range(4)))
     assert (late.levels[1, 3:] == BLANK).all()
     assert late.levels[2, 5] == FIRST_LEVEL + LEVELS - 1
 

@@ -48,8 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _served(arguments: argparse.Namespace) -> Runs | Store:
     """Open a single run now; of several, each when it is asked for."""
     from tracelens.cli.opening import progress
-    from tracelens.lod.opening import MEMORY
     from tracelens.load import runs_in
+    from tracelens.lod.opening import MEMORY
     from tracelens_dashboard.runs.catalog import Runs
     from tracelens_dashboard.runs.store import Store
 
@@ -60,4 +60,6 @@ def _served(arguments: argparse.Namespace) -> Runs | Store:
         return Runs(places, partial(open_path, arguments, memory=MEMORY), indexed=not renamed)
 
     arguments.trace = found[0]
-    return Store.open(None if renamed else found[0], lambda: open_trace(arguments, MEMORY), progress)
+    return Store.open(
+        None if renamed else found[0], lambda: open_trace(arguments, MEMORY), progress
+    )

@@ -13,6 +13,7 @@ import numpy as np
 
 from tracelens.model.columns import FOREVER, NULL
 from tracelens.model.outline import CallRows, Counters, Outline, StepSpans
+from tracelens.recent import Recent
 from tracelens.schema.vocabulary import COLLECTIVES, EXCHANGE_KINDS, POINT_TO_POINT
 
 if TYPE_CHECKING:
@@ -141,16 +142,10 @@ def _found(columns: Columns, in_flight: tuple[int, ...]) -> _Found:
         texts,
         *((n, id(a)) for n, a in looked_at.items()),
     )
-    known = _KNOWN.get(key)
-    if known is None:
-        if len(_KNOWN) >= _FEW:
-            _KNOWN.clear()
-        # With the arrays, so that no others come to where they are.
-        known = _KNOWN[key] = _look(columns, in_flight), looked_at
-    return known[0]
+    return _KNOWN.get(key) or _KNOWN.add(key, _look(columns, in_flight), of=looked_at)
 
 
-_KNOWN: Final[dict[tuple[object, ...], tuple[_Found, dict[str, Array]]]] = {}
+_KNOWN: Final[Recent[_Found]] = Recent(_FEW)
 
 
 def _look(columns: Columns, in_flight: tuple[int, ...]) -> _Found:

@@ -79,13 +79,13 @@ class Writer:
         count, size = blocks.shape[1], blocks.dtype.itemsize
         most = blocks.view(f"<u{size}").max(axis=1, initial=0).tolist()
         widths = [-(-number.bit_length() // 8) for number in most]
-        split = blocks.view(np.uint8).reshape(-1, count, size)[:, :, : max(widths, default=0)]
-        by_byte = memoryview(np.ascontiguousarray(split.transpose(0, 2, 1)).reshape(-1))
-        stride = split.shape[2] * count
-        for block, width in enumerate(widths):
+        widest = max(widths, default=0)
+        split = blocks.view(np.uint8).reshape(-1, count, size)[:, :, :widest].transpose(0, 2, 1)
+        by_byte = np.ascontiguousarray(split).reshape(len(blocks), widest * count)
+        for numbers, width in zip(by_byte, widths, strict=True):
             if width:
-                bytes_ = by_byte[block * stride : block * stride + width * count]
-                self._end += self._file.write(_CODEC.compress(bytes_, asbytes=True))
+                packed = _CODEC.compress(numbers[: width * count].data, asbytes=True)
+                self._end += self._file.write(packed)
             self._rows.append((self._end, count, width))
 
 

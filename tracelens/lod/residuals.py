@@ -83,22 +83,22 @@ def step_lanes(residuals: Residuals, steps: pl.DataFrame, lanes: Sequence[Lane])
 
     `steps` as in `Trace.steps`; `lanes` are the workers' of the same order as `residuals.ranks`.
     """
-    levels, items, offsets = residuals.levels, [], [0]
-    by_process = steps.sort("start_ns").partition_by("process", as_dict=True, maintain_order=True)
-    for row, lane in enumerate(lanes):
-        mine = by_process.get((lane.process,), steps.clear())
-        known = mine.filter(pl.col("step").is_in(list(residuals.steps)))
-        column = np.searchsorted(residuals.steps, known["step"].to_numpy())
-        items.append(known.with_columns(code=pl.Series(levels[row, column], dtype=pl.UInt8)))
-        offsets.append(offsets[-1] + known.height)
-    table = pl.concat(items) if items else steps.with_columns(code=pl.lit(0, pl.UInt8)).clear()
+    row_of = {lane.process: row for row, lane in enumerate(lanes)}
+    process, step = (steps[name].to_numpy() for name in ("process", "step"))
+    row = np.array(
+        [row_of.get(one, -1) for one in range(int(process.max(initial=-1)) + 1)], np.intp
+    )
+    owner = row[process]
+    known = np.flatnonzero((owner >= 0) & np.isin(step, residuals.steps))
+    known = known[np.lexsort((steps["start_ns"].to_numpy()[known], owner[known]))]
+    table, owner, step = steps[known], owner[known], step[known]
     return Lanes(
         lanes=tuple(lanes),
-        offsets=np.array(offsets),
+        offsets=np.searchsorted(owner, np.arange(len(lanes) + 1)),
         starts=table["start_ns"].to_numpy().astype(np.int64),
         ends=table["end_ns"].to_numpy().astype(np.int64),
-        codes=table["code"].to_numpy(),
-        steps=table["step"].to_numpy().astype(np.int32),
+        codes=residuals.levels[owner, np.searchsorted(residuals.steps, step)],
+        steps=step.astype(np.int32),
         names=np.zeros(table.height, np.int32),
         words=("",),
     )

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
 from tracelens.accounting.phases import CATEGORIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    import polars as pl
 
     from tracelens.arrays import Array, Flags, Floats, Ints
     from tracelens.lod.packed import Rows
@@ -69,19 +70,19 @@ class Times:
         """
         rows = tuple(ranks)
         step, rank = windows["step"].to_numpy(), windows["rank"].to_numpy()
-        inside = np.flatnonzero((step >= 0) & np.isin(rank, rows) & spent.any(axis=1))
-        spent, steps = spent[inside], np.unique(step[inside])
-        present = np.flatnonzero(spent.any(axis=0))
+        spending = np.logical_or.reduce([category != 0 for category in spent.T])
+        inside = np.flatnonzero(spending & (step >= 0) & np.isin(rank, rows))
+        steps, column = np.unique(step[inside], return_inverse=True)
         row = np.argsort(rows)[np.searchsorted(np.sort(rows), rank[inside])]
-        column = np.searchsorted(steps, step[inside])
-        kind = np.min_scalar_type(int(spent.max(initial=0)))
-        shape = (len(present), len(steps), len(rows))
-        ns = np.zeros(shape, max(kind, np.dtype(np.uint32)))
-        for cells, category in zip(ns, present, strict=True):
-            some = np.flatnonzero(spent[:, category])
-            cells[column[some], row[some]] = spent[some, category]
-        there = np.zeros(ns.shape[1:], np.bool_)
+        present = [code for code, category in enumerate(spent.T) if category[inside].any()]
+        kind = np.min_scalar_type(max((int(spent.T[code].max()) for code in present), default=0))
+        there = np.zeros((len(steps), len(rows)), np.bool_)
         there[column, row] = True
+        ns = np.zeros((len(present), *there.shape), max(kind, np.dtype(np.uint32)))
+        for cells, code in zip(ns, present, strict=True):
+            mine = spent.T[code][inside]
+            some = np.flatnonzero(mine)
+            cells[column[some], row[some]] = mine[some]
         lengths = ns.sum(axis=0)[there]
         usual = float(np.median(lengths)) if len(lengths) else 0.0
         categories = tuple(CATEGORIES[code] for code in present)

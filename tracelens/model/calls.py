@@ -253,7 +253,7 @@ class CallGrid(CallFacts):
             return np.broadcast_to(values, shape)[:, by_rank].reshape(-1)[chosen]
 
         end = cells(self.end_ns)
-        columns = {
+        columns: dict[str, Any] = {
             "communicator": pl.Series([self.uid]).new_from_index(0, len(end)),
             "seq": cells(self.seq[:, None]),
             "rank": cells(self.ranks),

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from tracelens.arrays import Array, Floats, Ints
+    from tracelens.arrays import Array, Flags, Floats, Ints
 
-__all__ = ["FOREVER", "MISSING", "NULL", "WORDS", "Columns", "Words"]
+__all__ = ["FOREVER", "MISSING", "NULL", "WORDS", "Columns", "Words", "filled"]
 
 NULL: Final = -(1 << 31)  # in place of a number that is missing
 FOREVER: Final = (
@@ -158,7 +158,7 @@ class Columns:
             elif name in WORDS:
                 words[name] = _words_of(column)
             elif name == "value":
-                values[name] = _filled(column, np.nan)
+                values[name] = _array_of(column, np.nan)
             elif column.null_count < len(column):
                 numbers[name] = _array_of(column, MISSING.get(name, NULL))
         return cls(table.num_rows, numbers, words, values, uids)
@@ -187,43 +187,52 @@ class Columns:
         return cls(frame.height, numbers, words, values, uids)
 
 
-def _array_of(column: pa.ChunkedArray[Any], missing: int) -> Array:
+def filled(values: Array, valid: Flags | None, missing: float) -> Array:
+    """Return a copy of some numbers, with another where they are not valid; None = all are.
+
+    Of numbers without a sign, among which a negative one is to be, whole numbers are made that have one.
+    """
+    if valid is None:
+        return values.copy()
+    signless = values.dtype.kind == "u" and missing < 0
+    found = values.astype(np.int64 if signless else values.dtype)
+    np.copyto(found, missing, where=~valid)
+    return found
+
+
+def _array_of(column: pa.ChunkedArray[Any], missing: float) -> Array:
+    """Return a column with a number where nothing is; pyarrow's own way imports all of its functions."""
     if not column.null_count:
         return column.to_numpy()
-    return _filled(column, missing)
-
-
-def _filled(column: Any, missing: float) -> Array:
-    """Return a column with a number where nothing is; pyarrow's own way imports all of its functions."""
     return _joined(column.chunks, column.type, missing)
 
 
 def _joined(chunks: Sequence[Any], kind: pa.DataType, missing: float) -> Array:
     """Return chunks of whole or floating numbers one after the other."""
     stored = np.dtype(kind.to_pandas_dtype())
-    wide = np.promote_types(stored, np.int8) if stored.kind == "u" and missing < 0 else stored
-    found, begin = np.empty(sum(map(len, chunks)), wide), 0
-    for chunk in chunks:
-        _fill(found[begin : begin + len(chunk)], chunk, stored, missing)
-        begin += len(chunk)
-    return found
+    values = np.concatenate([np.zeros(0, stored), *(_stored(chunk, stored) for chunk in chunks)])
+    if not any(chunk.null_count for chunk in chunks):
+        return values
+    return filled(values, np.concatenate([_valid(chunk) for chunk in chunks]), missing)
 
 
-def _fill(found: Array, chunk: Any, stored: np.dtype[Any], missing: float) -> None:
+def _stored(chunk: Any, stored: np.dtype[Any]) -> Array:
     if chunk.null_count == len(chunk):
-        found[:] = missing
-        return
-    valid, values = chunk.buffers()
-    found[:] = np.frombuffer(values, stored)[chunk.offset : chunk.offset + len(chunk)]
-    if chunk.null_count:
-        bits = np.frombuffer(valid, np.uint8)
-        known = np.unpackbits(bits, count=chunk.offset + len(chunk), bitorder="little")
-        np.copyto(found, missing, where=known[chunk.offset :] == 0)
+        return np.zeros(len(chunk), stored)
+    return np.frombuffer(chunk.buffers()[1], stored)[chunk.offset : chunk.offset + len(chunk)]
+
+
+def _valid(chunk: Any) -> Flags:
+    if chunk.null_count in {0, len(chunk)}:
+        return np.full(len(chunk), not chunk.null_count, np.bool_)
+    bits = np.frombuffer(chunk.buffers()[0], np.uint8)
+    valid = np.unpackbits(bits, count=chunk.offset + len(chunk), bitorder="little")
+    return valid[chunk.offset :].view(np.bool_)
 
 
 def _ends(start: pa.ChunkedArray[Any], duration: pa.ChunkedArray[Any]) -> Ints:
     """Return when spans end; `FOREVER` for those that were still open."""
-    ends = start.to_numpy() + _filled(duration, 0)
+    ends = start.to_numpy() + _array_of(duration, 0)
     if duration.null_count:
         ends[duration.is_null().to_numpy()] = FOREVER
     return cast("Ints", ends)

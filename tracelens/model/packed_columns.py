@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 
 from tracelens.model.columns import FOREVER, Columns, Words
+from tracelens.recent import Recent
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -103,16 +104,10 @@ def _known_small(values: Array) -> tuple[int, Array]:
     """Return the same as `_small`, once for an array that several processes share, which is fixed."""
     if values.flags.writeable or len(values) > _FEW_ROWS:
         return _small(values)
-    known, made = _KNOWN.get(id(values), (None, (0, values)))
-    if known is not values:
-        if len(_KNOWN) >= _FEW:
-            _KNOWN.clear()
-        made = _small(values)
-        _KNOWN[id(values)] = values, made
-    return made
+    return _KNOWN.get(id(values)) or _KNOWN.add(id(values), _small(values), of=values)
 
 
-_KNOWN: Final[dict[int, tuple[Array, tuple[int, Array]]]] = {}
+_KNOWN: Final[Recent[tuple[int, Array]]] = Recent(_FEW)
 
 
 def _small(values: Array) -> tuple[int, Array]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
-from support.runs.frames import MS, run_of
+from support.runs.frames import MS, run_of, times_of
 
 from tracelens.lod import residuals
-from tracelens.lod.step_times import Times
 from tracelens_dashboard.figures import axes, stragglers
 from tracelens_dashboard.theme import DARK, LIGHT
 
@@ -15,7 +14,7 @@ from tracelens_dashboard.theme import DARK, LIGHT
 def test_one_late_rank_of_512_survives() -> None:
     """However rows and columns are merged, the greatest cell is the planted lateness."""
     run = run_of(512, 700, {(300, 411): 40})
-    late = residuals.measure(Times.of(run.times, range(512)))
+    late = residuals.measure(times_of(run.times, range(512)))
     drawing = stragglers.by_rank(late, LIGHT)
     cells = np.array(drawing.figure.data[0].z)
     assert cells.shape[0] <= axes.MOST_ROWS
@@ -31,7 +30,7 @@ def test_one_late_rank_of_512_survives() -> None:
 def test_a_host_is_as_late_as_its_latest_rank() -> None:
     """A row a host shows the maximum of its ranks, and its name is inert."""
     run = run_of(4, 5, {(3, 2): 10})
-    late = residuals.measure(Times.of(run.times, range(4)))
+    late = residuals.measure(times_of(run.times, range(4)))
     hosts = {0: "a", 1: "a", 2: "<b>", 3: "<b>"}
     trace = stragglers.by_host(late, hosts, LIGHT).figure.data[0]
     assert list(trace.y) == ["a", "&lt;b&gt;"]
@@ -42,7 +41,7 @@ def test_missing_steps_are_gaps() -> None:
     """A rank that died has no cells after its death, rather than punctual ones."""
     run = run_of(3, 6, {(2, 1): 5})
     times = run.times.filter(~((pl.col("rank") == 0) & (pl.col("step") > 2)))
-    late = residuals.measure(Times.of(times, range(3)))
+    late = residuals.measure(times_of(times, range(3)))
     cells = np.array(stragglers.by_rank(late, DARK).figure.data[0].z)
     assert np.isnan(cells[0, 3:]).all()
     assert not np.isnan(cells[1:]).any()
@@ -51,9 +50,9 @@ def test_missing_steps_are_gaps() -> None:
 def test_the_bars_name_the_phase() -> None:
     """The latest rank comes first, and the sentence names the phase that was planted."""
     run = run_of(4, 10, {(1, step): 6 for step in range(10)})
-    late = residuals.measure(Times.of(run.times, range(4)))
+    late = residuals.measure(times_of(run.times, range(4)))
     drawing = stragglers.by_category(
-        late, lambda name: residuals.measure(Times.of(run.times, range(4)), [name]), LIGHT
+        late, lambda name: residuals.measure(times_of(run.times, range(4)), [name]), LIGHT
     )
     assert drawing.figure.data[0].name == "data loading"
     assert drawing.figure.data[0].y[0] == "rank 1 "
@@ -64,7 +63,7 @@ def test_the_bars_name_the_phase() -> None:
 def test_a_run_without_lateness_says_so() -> None:
     """Where all ranks are equal, no rank is called late."""
     run = run_of(3, 4)
-    late = residuals.measure(Times.of(run.times, range(3)))
+    late = residuals.measure(times_of(run.times, range(3)))
     assert stragglers.summary(late) == "No rank exceeds its peers in any step."
     bars = stragglers.by_category(late, lambda _: late, LIGHT)
     assert bars.summary == "No rank exceeds its peers."
@@ -73,7 +72,7 @@ def test_a_run_without_lateness_says_so() -> None:
 def test_a_run_without_steps_says_so() -> None:
     """No step, no map: one sentence stands in its place."""
     run = run_of(2, 1)
-    late = residuals.measure(Times.of(run.times.clear(), range(2)))
+    late = residuals.measure(times_of(run.times.clear(), range(2)))
     assert stragglers.by_rank(late, LIGHT).summary == "No steps recorded."
     assert late.residual_ns.shape == (2, 0)
 
@@ -81,6 +80,6 @@ def test_a_run_without_steps_says_so() -> None:
 def test_one_rank_gets_no_comparison_with_peers() -> None:
     """A single rank is told so instead of being called late."""
     run = run_of(1, 3)
-    late = residuals.measure(Times.of(run.times, range(1)))
+    late = residuals.measure(times_of(run.times, range(1)))
     assert stragglers.by_category(late, lambda _: late, LIGHT).summary.startswith("A single rank")
     assert late.compute_ns[0, 0] == 15 * MS

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.runs.frames import run_of
+from support.runs.frames import run_of, times_of
 from support.web.stores import slow_rank
 
 from tracelens.lod import residuals
-from tracelens.lod.step_times import Times
 from tracelens_dashboard.figures import overview
 from tracelens_dashboard.theme import LIGHT
 
@@ -27,5 +26,5 @@ def test_thousands_of_steps_become_a_few_hundred_points() -> None:
     run = run_of(1, 2000)
     windows = residuals.boundaries(run.steps)
     whole = slow_rank().whole
-    drawing = overview.strip(Times.of(run.times, [0]), windows, whole, LIGHT)
+    drawing = overview.strip(times_of(run.times, [0]), windows, whole, LIGHT)
     assert {len(area.x) for area in drawing.figure.data} == {overview.MOST_STRIP_POINTS}

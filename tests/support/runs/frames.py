@@ -17,7 +17,7 @@ from tracelens.lod.viewport import Window
 from tracelens.model.trace import STEP_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 MS = 1_000_000
 WORK = (("data", 1), ("forward", 4), ("backprop", 8), ("update", 2))
@@ -96,11 +96,20 @@ def scene_of(
     """Build the timeline's scene of such a run."""
     run = run_of(ranks, steps, late)
     detail = lanes.from_pieces(run.pieces, [(rank, rank) for rank in range(ranks)])
-    late_by = residuals.measure(Times.of(run.times, range(ranks)))
+    late_by = residuals.measure(times_of(run.times, range(ranks)))
     coarse = residuals.step_lanes(late_by, run.steps, detail.lanes)
     ends = run.steps["end_ns"].max()
     assert isinstance(ends, int)
     return Scene(detail, coarse, Window(0, ends), ends // steps)
+
+
+def times_of(times: pl.DataFrame, ranks: Iterable[int]) -> Times:
+    """Take the times of a run, a row a rank, step and category."""
+    windows = times.select("rank", "step").unique().sort("rank", "step").with_row_index("window")
+    rows = times.join(windows, on=["rank", "step"])
+    spent = np.zeros((windows.height, len(CATEGORIES)), np.int64)
+    spent[rows["window"].to_numpy(), rows["category"].to_physical().to_numpy()] = rows["ns"]
+    return Times.of(spent, windows, ranks)
 
 
 def _row(rank: int, step: int, start: int, end: int, category: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from tracelens.conversion.layout import STORED, ZSTD, dictionary_ids, dictionary_of, layout_of
 from tracelens.conversion.messages import header_in
-from tracelens.model.columns import FOREVER, MISSING, NULL, WORDS, Columns, Words
+from tracelens.model.columns import FOREVER, MISSING, NULL, WORDS, Columns, Words, filled
 from tracelens.readers.native.arrow_file import checked_footer, content_of, end_of, read_arrow
 from tracelens.readers.native.checks import (
     ALWAYS_SET,
@@ -31,6 +31,7 @@ from tracelens.readers.native.checks import (
     usable_columns,
 )
 from tracelens.readers.native.side_checks import check_side
+from tracelens.recent import Recent
 from tracelens.schema.arrow import EVENT_SCHEMA, FILE_SCHEMA
 
 if TYPE_CHECKING:
@@ -220,15 +221,13 @@ def _batch(layout: Layout, body: memoryview, places: dict[str, int]) -> dict[str
         found[name] = column
         key = fresh[name]
         if key is not None:
-            if len(_KNOWN) >= _FEW:
-                _KNOWN.clear()
             column.values.setflags(write=False)
-            _KNOWN[key] = column
+            _KNOWN.add(key, column)
     return found
 
 
 # Small columns by name, rows, nulls and what was compressed: ranks of one program have most in common.
-_KNOWN: Final[dict[object, _Column]] = {}
+_KNOWN: Final[Recent[_Column]] = Recent(_FEW)
 
 
 def _decoded(layout: Layout, body: memoryview, places: dict[str, int]) -> dict[str, _Column]:
@@ -286,22 +285,13 @@ def _filled(name: str, values: Array, valid: Flags | None) -> _Column:
         ValueError: a code is none.
     """
     if name in WORDS:
-        codes = values.copy()
-        if valid is not None:
-            np.copyto(codes, 0, where=~valid)
+        codes = filled(values, valid, 0)
         if codes.min() < 0:
             raise ValueError("a code stands for no word")
-        most = int(codes.max())
-        if valid is not None:
-            np.copyto(codes, -1, where=~valid)
-        return _Column(codes, valid, most)
+        return _Column(filled(values, valid, -1), valid, int(codes.max()))
     if valid is None:
         return _Column(values if name in _OWN else values.copy(), None)
-    missing = _MISSING.get(name, NULL)
-    kind = np.dtype(np.int64) if values.dtype.kind == "u" and missing < 0 else values.dtype
-    filled = values.astype(kind)
-    np.copyto(filled, missing, where=~valid)
-    return _Column(filled, valid)
+    return _Column(filled(values, valid, _MISSING.get(name, NULL)), valid)
 
 
 _MISSING: Final[dict[str, float]] = {**MISSING, "duration_ns": 0, "value": np.nan}

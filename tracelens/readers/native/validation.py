@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -16,6 +17,7 @@ from tracelens.schema.vocabulary import KINDS, OPS, TRACE_SUFFIX
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tracelens.arrays import Flags
     from tracelens.model.trace import Note, Trace
 
 __all__ = ["problems"]
@@ -73,25 +75,34 @@ def _arrow_files(trace: Trace) -> list[Path]:
 
 def _unknown_words(trace: Trace) -> list[str]:
     """Find kinds, and operations of kinds, that the format does not have."""
-    found = (
-        trace.spans.group_by("kind", "op")
-        .agg(count=pl.len())
-        .cast({"kind": pl.String, "op": pl.String})
-    ).collect()
-    kinds = found.filter(~pl.col("kind").is_in(KINDS)).group_by("kind").agg(pl.col("count").sum())
-    known = [op for ops in OPS.values() for op in ops]
-    has_op = pl.col("kind").is_in(list(OPS)) & pl.col("op").is_not_null()
-    ops = found.filter(has_op & ~pl.col("op").is_in(known)).sort("kind", "op")
+    known = {op for ops in OPS.values() for op in ops}
+    kinds: Counter[str] = Counter()
+    ops: Counter[tuple[str, str]] = Counter()
+    for process in trace.source.parts:
+        columns = trace.source.columns(process, ("type", "kind", "op"))
+        kind, op, spans = columns.word("kind"), columns.word("op"), columns.is_span
+        for word in {*kind.known} - {*KINDS}:
+            kinds[word] += _count(spans & kind.among((word,)))
+        for word in {*op.known} - known:
+            mine = spans & op.among((word,))
+            for owner in OPS.keys() & kind.known:
+                ops[owner, word] += _count(mine & kind.among((owner,)))
     return [
         *(
             f"{count:,} spans are of the unknown kind '{kind}'."
-            for kind, count in kinds.sort("kind").rows()
+            for kind, count in sorted(kinds.items())
+            if count
         ),
         *(
             f"{count:,} spans of kind {kind} have the unknown operation '{op}'."
-            for kind, op, count in ops.rows()
+            for (kind, op), count in sorted(ops.items())
+            if count
         ),
     ]
+
+
+def _count(rows: Flags) -> int:
+    return int(np.count_nonzero(rows))
 
 
 def _unmatched(trace: Trace) -> list[str]:

@@ -1,0 +1,143 @@
+"""What one verb found out of a trace serves the next: its events are not gone through again."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from support.launch.patience import PATIENCE_S
+from support.runs.indexes import SLOW, explained, recorded
+
+from tracelens import analyses
+from tracelens.cli import main
+from tracelens.distil import kept_report
+from tracelens.lod import index, opening
+from tracelens.model.events import Source
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Runs the verb with files of at most so many bytes: as on a disk that is full after them.
+ON_A_SMALL_DISK = """
+import resource, sys
+from tracelens.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.fixture
+def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return recorded(tmp_path / "run", SLOW)
+
+
+def without_events(trace: Path) -> None:
+    """Make all events unreadable, though the files look as before."""
+    for file in trace.glob("*.arrow"):
+        state = file.stat()
+        file.write_bytes(bytes(state.st_size))
+        os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def test_an_index_after_a_report(trace: Path, tmp_path: Path) -> None:
+    """It is finished without an event, and is the one that is made of the trace alone."""
+    alone = recorded(tmp_path / "alone" / "run", SLOW)
+    explained(alone)
+    assert main(["analyze", str(trace)]) == 0
+    without_events(trace)
+    assert main(["index", str(trace)]) == 0
+    first, second = index.find(alone), index.find(trace)
+    assert first
+    assert second
+    assert contents(first) == contents(second)
+
+
+def test_the_dashboard_after_a_report(trace: Path) -> None:
+    """It opens without an event, and makes the levels beside."""
+    assert main(["analyze", str(trace)]) == 0
+    without_events(trace)
+    run = opening.indexed(trace)
+    assert run
+    assert run.scene.pyramid
+    before = run.scene.pyramid.complete
+    opening.refined(run)
+    assert (before, run.scene.pyramid.complete) == (False, True)
+    assert opening.glanced(trace)
+
+
+def test_a_page_after_a_report(trace: Path, tmp_path: Path) -> None:
+    """It is written from report and index, with all that is in the page of the trace itself."""
+    pages = tmp_path / "first.html", tmp_path / "second.html"
+    assert main(["analyze", str(trace), "--html", str(pages[0])]) == 0
+    without_events(trace)
+    assert main(["analyze", str(trace), "--html", str(pages[1])]) == 0
+    first, second = (re.findall("<(?:h[1-3]|td)[^>]*>[^<]*", page.read_text()) for page in pages)
+    assert first == second
+
+
+def test_flagged_steps_after_a_report(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is flagged stands in the report: it is not explained again."""
+    verb = ["convert", str(trace), "--to", "native", "--keep", "flagged", "--out"]
+    out = tmp_path / "first", tmp_path / "second"
+    assert main([*verb, str(out[0])]) == 0
+    assert main(["analyze", str(trace)]) == 0
+    monkeypatch.setattr(analyses, "analyze", None)
+    assert main([*verb, str(out[1])]) == 0
+    first, second = (contents(folder) for folder in out)
+    assert {name for name in first if name.endswith(".arrow")} == {
+        name for name in second if name.endswith(".arrow")
+    }
+
+
+def test_again_makes_the_index_anew(trace: Path) -> None:
+    """Report and index are of the same analyses."""
+    assert main(["analyze", str(trace)]) == 0
+    folder = index.find(trace)
+    assert folder
+    (folder / "report.json").write_text('"of another analysis"')
+    assert main(["analyze", str(trace), "--again"]) == 0
+    assert opening.indexed(trace)
+
+
+def test_a_part_leaves_no_index(trace: Path) -> None:
+    """An index is of a whole run."""
+    assert main(["analyze", str(trace), "--steps", "5-20"]) == 0
+    assert index.find(trace) is None
+
+
+def test_a_run_without_devices_is_not_read_for_them(
+    trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its outlines know that no event was timed by a device, or was one of a server."""
+
+    def read(_source: Source, process: int) -> None:
+        pytest.fail(f"all columns of process {process} were read")
+
+    monkeypatch.setattr(Source, "frame", read)
+    assert main(["index", str(trace)]) == 0
+
+
+def test_a_full_disk_is_no_reason_for_no_report(trace: Path) -> None:
+    """Neither report nor index is kept, whatever was begun is gone, and the report is printed."""
+    told = subprocess.run(
+        [sys.executable, "-c", ON_A_SMALL_DISK, "512", "analyze", str(trace)],
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert (told.returncode, told.stderr) == (0, "")
+    assert "Rank 1" in told.stdout
+    assert kept_report.find(trace) is None
+    assert index.find(trace) is None

@@ -63,12 +63,14 @@ _PALE_LIGHT: Final = {
     "ps_queue": "#DFC9DA",
     "idle": "#F4F4F5",
     "unknown": "#E4E6E9",
+    "unselected": "#FAFAFB",
 }
 _PALE_DARK: Final = {
     "wait": "#4B3A40",
     "ps_queue": "#544056",
     "idle": "#333333",
     "unknown": "#3D3F42",
+    "unselected": "#262728",
 }
 NAMES: Final = {
     "data": "data loading",
@@ -89,6 +91,7 @@ NAMES: Final = {
     "reply": "server: reply",
     "stack": "sampled code",
     "next_stack": "sampled code",
+    "unselected": "not selected",
 }
 
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 BLANK: Final = 0  # nothing there: the page shows through
 SHARD_OPS: Final = ("receive", "aggregate", "apply", "reply")
 STACKS: Final = ("stack", "next_stack")  # sampled code; another one than before it
-LABELS: Final = (*CATEGORIES, *SHARD_OPS, *STACKS)
+UNSELECTED: Final = "unselected"  # between steps of which others were asked for
+LABELS: Final = (*CATEGORIES, *SHARD_OPS, *STACKS, UNSELECTED)
 CODES: Final = {label: 1 + index for index, label in enumerate(LABELS)}
 
 # A pixel that is a category for a part of its time only is fainter: code + shade * SHADE.
@@ -101,11 +102,14 @@ def from_pieces(segments: Segments, workers: Sequence[tuple[int, int]]) -> Lanes
     return joined(list(each_worker(segments, workers)))
 
 
-def each_worker(segments: Segments, workers: Sequence[tuple[int, int]]) -> Iterator[Lanes]:
+def each_worker(
+    segments: Segments, workers: Sequence[tuple[int, int]], ends: Ints | None = None
+) -> Iterator[Lanes]:
     """Make the lane of each worker when it is asked for.
 
     `workers` lists (process, rank) in the order of the lanes; a worker without pieces gets an empty
-    lane, so that its absence is seen.
+    lane, so that its absence is seen. `ends` are those of the step windows, where some steps were
+    selected: what follows them is not of any.
     """
     step = segments.steps["step"].to_numpy()
     place = {process: at for at, process in enumerate(segments.processes)}
@@ -116,12 +120,15 @@ def each_worker(segments: Segments, workers: Sequence[tuple[int, int]]) -> Itera
             yield empty_lanes(owner, words)
             continue
         pieces = segments.of_worker(place[worker])
+        codes = pieces.category.astype(np.uint8) + np.uint8(CODES[CATEGORIES[0]])
+        if ends is not None:
+            codes[pieces.bounds[:-1] >= ends[pieces.step + pieces.offset]] = CODES[UNSELECTED]
         yield Lanes(
             lanes=owner,
             offsets=np.array([0, len(pieces.category)]),
             starts=pieces.bounds[:-1],
             ends=pieces.bounds[1:],
-            codes=pieces.category.astype(np.uint8) + np.uint8(CODES[CATEGORIES[0]]),
+            codes=codes,
             steps=step[pieces.step + pieces.offset],
             names=(pieces.name + 1).astype(np.int32),
             words=words,

@@ -154,7 +154,9 @@ def outlined(trace: Trace, report: Report) -> tuple[Run, Iterator[Lanes]]:
         moved=trace.moved,
         calls=search.calls_of(trace),
     )
-    return run, chain(lanes.each_worker(phases.pieces, workers), others)
+    whole = trace.choice.steps is None and trace.choice.time is None
+    ends = None if whole else trace.steps.sort("process", "start_ns")["end_ns"].to_numpy()
+    return run, chain(lanes.each_worker(phases.pieces, workers, ends), others)
 
 
 def stream_spans(trace: Trace) -> pl.DataFrame:

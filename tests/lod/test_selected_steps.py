@@ -1,0 +1,49 @@
+"""Of a run of which some steps were asked for, a timeline says where there are others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from support.runs.indexes import SLOW, recorded
+
+from tracelens import load
+from tracelens.analyses import analyze
+from tracelens.lod.lanes import CODES, UNSELECTED
+from tracelens.lod.run_data import Run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def codes_between(folder: Path, steps: str) -> tuple[set[int], set[int]]:
+    """Return the codes of pieces within and between the steps that were asked for, of all ranks."""
+    trace = load.open(folder, steps=steps)
+    found = Run.of(trace, analyze(trace)).scene.lanes
+    within: set[int] = set()
+    between: set[int] = set()
+    for row, lane in enumerate(found.lanes):
+        own = trace.steps.filter(process=lane.process).sort("start_ns")
+        part = slice(found.offsets[row], found.offsets[row + 1])
+        starts, codes = found.starts[part], found.codes[part]
+        step = np.searchsorted(own["start_ns"], starts, side="right") - 1
+        inside = starts < own["end_ns"].to_numpy()[step]
+        within |= {*codes[inside].tolist()}
+        between |= {*codes[~inside].tolist()}
+    return within, between
+
+
+def test_what_was_not_selected_is_not_unrecorded(tmp_path: Path) -> None:
+    """Between the ranges it is said; within them as in the whole run."""
+    folder = recorded(tmp_path / "run", SLOW)
+    within, between = codes_between(folder, "5-8,20-22")
+    assert between == {CODES[UNSELECTED]}
+    assert CODES[UNSELECTED] not in within
+    assert CODES["backprop"] in within
+
+
+def test_one_range_has_nothing_between(tmp_path: Path) -> None:
+    """All time of a range is of its steps."""
+    within, between = codes_between(recorded(tmp_path / "run", SLOW), "5-8")
+    assert between == set()
+    assert CODES[UNSELECTED] not in within

@@ -106,18 +106,19 @@ def make_index(trace: Path) -> dict[str, str]:
     from tracelens import load  # noqa: PLC0415 - only this process needs them
     from tracelens.analyses import analyze  # noqa: PLC0415
     from tracelens.lod import index  # noqa: PLC0415
+    from tracelens.lod.opening import MEMORY  # noqa: PLC0415
     from tracelens.lod.run_data import outlined  # noqa: PLC0415
 
     if index.find(trace):
         return sizes(trace)
     clock = Clock()
-    opened = clock.took("reading", load.open(trace))
-    report = clock.took("explaining", analyze(opened))
+    opened = clock.took("reading", load.open(trace, memory=MEMORY))
+    report = clock.took("explaining", analyze(opened, memory=MEMORY))
     folder = index.write(trace, *outlined(opened, report))
     assert folder
-    clock.took("indexing, coarse levels", folder)
+    clock.took("indexing, without levels", folder)
     index.refine(folder)
-    clock.took("indexing, finer levels", folder)
+    clock.took("indexing, levels", folder)
     return clock.told | sizes(trace)
 
 

@@ -10,6 +10,7 @@ from tracelens.distil import kept_report
 from tracelens.distil.places import fingerprint
 from tracelens.lod import index, run_data
 from tracelens.lod.run_data import Run, outlined, with_pyramid
+from tracelens.memory import give_back
 
 if TYPE_CHECKING:
     import os
@@ -80,7 +81,10 @@ def keep(
     if found or fingerprint(place) is None:
         return found
     with progress("indexing") as on_progress:
-        return index.write(place, *outlined(trace, report), on_progress)
+        give_back()  # what analyses left: memory is at its most where both meet
+        run, parts = outlined(trace, report)
+        give_back()
+        return index.write(place, run, parts, on_progress)
 
 
 def refined(run: Run, progress: Progress = without_progress) -> None:

@@ -70,7 +70,9 @@ class Times:
         """
         rows = tuple(ranks)
         step, rank = windows["step"].to_numpy(), windows["rank"].to_numpy()
-        spending = np.logical_or.reduce([category != 0 for category in spent.T])
+        spending = np.zeros(len(step), np.bool_)
+        for category in spent.T:
+            spending |= category != 0
         inside = np.flatnonzero(spending & (step >= 0) & np.isin(rank, rows))
         steps, column = np.unique(step[inside], return_inverse=True)
         row = np.argsort(rows)[np.searchsorted(np.sort(rows), rank[inside])]

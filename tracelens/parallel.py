@@ -22,11 +22,13 @@ from tracelens.errors import InvalidArgument, MissingExtra
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["EXECUTORS", "mapped", "opened"]
+__all__ = ["EXECUTORS", "at_once", "mapped", "opened"]
 
 EXECUTORS: Final = "threads, processes:N, mpi or dask://HOST:PORT"
 _AHEAD: Final = 2  # things handed out for each that is worked on
 _MOST_AHEAD: Final = 64
+_MOST_AT_ONCE: Final = 8
+_TURNS: Final = 8  # of each worker, so that all end at about the same time
 _PATIENCE_S: Final = 10
 _BETWEEN_LOOKS_S: Final = 1e-4  # for messages of MPI workers
 _DIED: Final = ("KilledWorker", "FutureCancelledError", "CancelledError")  # Dask's words for it
@@ -63,6 +65,16 @@ def mapped(
             yield from _in_order(work, things, pool, _cores())
     else:
         yield from _in_order(work, things, executor, _workers(executor))
+
+
+def at_once(count: int, executor: Executor | None) -> int:
+    """Return how many of `count` brief things a worker of an executor is given in one message.
+
+    Each message costs about as much as a small file.
+    """
+    if executor is None:
+        return 1
+    return max(min(count // (_TURNS * _workers(executor)), _MOST_AT_ONCE), 1)
 
 
 def _in_order(

@@ -38,7 +38,7 @@ from tracelens.accounting.weight_updates import WeightUpdates, followed
 from tracelens.accounting.workers import Accounted, Amounts, Task, account
 from tracelens.distil.outline import in_flight_tracks, outlined
 from tracelens.memory import give_back
-from tracelens.parallel import mapped
+from tracelens.parallel import at_once, mapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -188,8 +188,10 @@ def run(
     steps = _in_order(trace.steps)
     words = _words(trace, steps)
     outlines, workers = outlined(trace), steps["process"].unique().to_list()
-    groups = grouped(_tasks(trace, steps, words), lambda task: outlines[task.process].rows)
     brief = sum(outlines[process].rows for process in workers) < _FEW_ROWS * len(workers)
+    least = at_once(len(workers), executor) if brief else 1
+    tasks = _tasks(trace, steps, words)
+    groups = grouped(tasks, lambda task: outlines[task.process].rows, least)
     accounts = mapped(account, groups, executor, brief=brief)
     found: Iterator[Accounted] = chain.from_iterable(accounts)
     if progress:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 
 from tracelens.accounting.categories import NOTHING
-from tracelens.accounting.joined import Joined
+from tracelens.accounting.joined import Joined, grouped
 from tracelens.accounting.partition import Surroundings, partition
 from tracelens.accounting.pieces import PackedPieces
 from tracelens.accounting.thread_activity import ACTIVITY_COLUMNS, ThreadActivity
@@ -65,7 +65,12 @@ class Task:
 
 def account(tasks: Sequence[Task]) -> list[Accounted]:
     """Account for the time of some workers; runs wherever their events can be read."""
-    columns = [task.source.columns(task.process, _READ) for task in tasks]
+    read = ((task, task.source.columns(task.process, _READ)) for task in tasks)
+    groups = grouped(read, lambda one: one[1].height)
+    return [account for group in groups for account in _accounted_some(*zip(*group, strict=True))]
+
+
+def _accounted_some(tasks: Sequence[Task], columns: Sequence[Columns]) -> list[Accounted]:
     joinable = len({(task.training, task.tracks) for task in tasks}) == 1 and not any(
         "device_duration_ns" in one for one in columns
     )

@@ -271,10 +271,9 @@ def _gathered(
     begins, done = [0], []
     for count, one in enumerate(found, 1):
         begins.append(begins[-1] + len(one.hidden))
-        if max(one.spent.max(initial=0), one.hidden.max(initial=0)) > np.iinfo(spent.dtype).max:
+        if one.hidden.itemsize > hidden.itemsize:
             spent, hidden = spent.astype(np.int64), hidden.astype(np.int64)
-        for category in np.flatnonzero(one.spent.any(axis=0)).tolist():
-            spent[category, begins[-2] : begins[-1]] = one.spent[:, category]
+        spent[one.categories, begins[-2] : begins[-1]] = one.spent
         hidden[begins[-2] : begins[-1]] = one.hidden
         pieces.append(one.pieces)
         done.append((one.updates, one.amounts, one.spans))

@@ -33,11 +33,16 @@ AMOUNTS: Final = ("tokens", "samples")  # of work, as counters of steps tell it
 
 @dataclass(frozen=True)
 class Accounted:
-    """What a worker's time came to, by step window, and what it was cut into."""
+    """What a worker's time came to, by step window, and what it was cut into.
+
+    `spent` is of those `categories` that occur, [category, step window]; it and `hidden` are in the
+    smallest type of two that holds both.
+    """
 
     pieces: PackedPieces
-    spent: Ints
-    hidden: Ints
+    categories: Indices
+    spent: Array
+    hidden: Array
     updates: Updates
     amounts: dict[str, Amounts]  # by name: steps, and how much work there was in each
     spans: int
@@ -144,10 +149,15 @@ def _accounted(
 ) -> Accounted:
     """Put together what a worker's time came to; pieces have names as all workers number them."""
     updates, forward = rows
+    occurring = np.flatnonzero(found.spent.any(axis=0))
+    spent = found.spent.T[occurring]
+    most = max(spent.max(initial=0), found.hidden.max(initial=0))
+    small = np.int32 if most <= np.iinfo(np.int32).max else np.int64
     return Accounted(
         PackedPieces.of(found, found.name),
-        found.spent,
-        found.hidden,
+        occurring,
+        spent.astype(small),
+        found.hidden.astype(small),
         Updates.of(columns, updates, forward, task.every),
         _amounts(columns),
         spans,

@@ -38,6 +38,7 @@ _AHEAD: Final = 2  # things handed out for each that is worked on
 _MOST_AHEAD: Final = 64
 _MOST_AT_ONCE: Final = 8
 _TURNS: Final = 8  # of each worker, so that all end at about the same time
+_USUAL: Final = 8  # workers, of an executor that does not say how many it has
 _PATIENCE_S: Final = 10
 _BETWEEN_LOOKS_S: Final = 1e-4  # for messages of MPI workers
 _DIED: Final = ("KilledWorker", "FutureCancelledError", "CancelledError")  # Dask's words for it
@@ -113,7 +114,7 @@ class _Remote(Generic[_Thing, _Made]):
     folder: str
 
     def __call__(self, thing: _Thing) -> _Made | _Filed:
-        keep_room()
+        keep_room()  # Dask starts its workers so that they give all memory back at once
         made = self.work(thing)
         if not Path(self.folder).is_dir():  # a worker on another machine
             return made
@@ -179,7 +180,7 @@ def _result(
 
 
 def _workers(pool: Executor) -> int:
-    return int(getattr(pool, "_max_workers", None) or getattr(pool, "num_workers", None) or 8)
+    return int(getattr(pool, "_max_workers", None) or getattr(pool, "num_workers", None) or _USUAL)
 
 
 @contextmanager
@@ -244,7 +245,9 @@ def _dask(address: str) -> Iterator[Executor]:
             f"--executor dask://{address}: no Dask scheduler answers there ({error})."
         ) from error
     with client:
-        yield client.get_executor(pure=False)
+        pool = client.get_executor(pure=False)
+        pool.num_workers = max(sum(client.nthreads().values()), _USUAL)  # more may come later
+        yield pool
 
 
 def _cores() -> int:

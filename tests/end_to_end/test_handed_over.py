@@ -31,7 +31,7 @@ class Here(Executor):
     """Does the work at once, with something before it and after it."""
 
     def __init__(
-        self, before: Callable[[Any], None] = id, after: Callable[[Any], None] = id
+        self, before: Callable[[Any], object] = id, after: Callable[[Any], object] = id
     ) -> None:
         self._before, self._after = before, after
 

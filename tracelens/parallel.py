@@ -4,29 +4,41 @@ numpy, polars and pyarrow let threads run beside each other, but what Python doe
 runs one after the other: beyond a core or two, processes are faster, here or on other machines
 (docs/cluster.md). Whatever does the work, results come in the order of the things, so that reports are
 the same byte for byte.
+
+Most of a result are arrays. A worker that sees the temporary files of this process leaves them in one,
+from where each is read once; through pipes and messages they are copied several times.
 """
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections import deque
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from pathlib import Path
+from tempfile import NamedTemporaryFile, TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
+import numpy as np
 import polars as pl
 
 from tracelens.errors import InvalidArgument, MissingExtra
+from tracelens.memory import keep_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["EXECUTORS", "mapped", "opened"]
+__all__ = ["EXECUTORS", "at_once", "mapped", "opened"]
 
 EXECUTORS: Final = "threads, processes:N, mpi or dask://HOST:PORT"
 _AHEAD: Final = 2  # things handed out for each that is worked on
 _MOST_AHEAD: Final = 64
+_MOST_AT_ONCE: Final = 8
+_TURNS: Final = 8  # of each worker, so that all end at about the same time
+_USUAL: Final = 8  # workers, of an executor that does not say how many it has
 _PATIENCE_S: Final = 10
 _BETWEEN_LOOKS_S: Final = 1e-4  # for messages of MPI workers
 _DIED: Final = ("KilledWorker", "FutureCancelledError", "CancelledError")  # Dask's words for it
@@ -60,19 +72,74 @@ def mapped(
         yield from map(work, things)
     elif executor is None:
         with ThreadPoolExecutor(_cores()) as pool:
-            yield from _in_order(work, things, pool, _cores())
+            yield from _in_order(work, work, things, pool, _cores())
     else:
-        yield from _in_order(work, things, executor, _workers(executor))
+        with TemporaryDirectory(prefix="tracelens-", ignore_cleanup_errors=True) as folder:
+            there = _Remote(work, folder)
+            yield from _in_order(work, there, things, executor, _workers(executor))
+
+
+def at_once(count: int, executor: Executor | None) -> int:
+    """Return how many of `count` brief things a worker of an executor is given in one message.
+
+    Each message costs about as much as a small file.
+    """
+    if executor is None:
+        return 1
+    return max(min(count // (_TURNS * _workers(executor)), _MOST_AT_ONCE), 1)
+
+
+class _Filed(NamedTuple):
+    """What a worker made: pickled without its arrays, which are in a file, one after the other."""
+
+    pickled: bytes
+    sizes: tuple[int, ...]
+    file: str
+
+    def read(self) -> Any:
+        arrays = [np.empty(size, np.uint8) for size in self.sizes]
+        with Path(self.file).open("rb") as file:
+            read = [file.readinto(array.data) for array in arrays]
+        if read != list(self.sizes):
+            raise EOFError(self.file)
+        Path(self.file).unlink()
+        return pickle.loads(self.pickled, buffers=arrays)  # noqa: S301 - of a worker of our own
+
+
+@dataclass(frozen=True)
+class _Remote(Generic[_Thing, _Made]):
+    """Work as it is done by a worker that may see a folder."""
+
+    work: Callable[[_Thing], _Made]
+    folder: str
+
+    def __call__(self, thing: _Thing) -> _Made | _Filed:
+        keep_room()  # Dask starts its workers so that they give all memory back at once
+        made = self.work(thing)
+        if not Path(self.folder).is_dir():  # a worker on another machine
+            return made
+        arrays: list[pickle.PickleBuffer] = []
+        pickled = pickle.dumps(made, protocol=5, buffer_callback=arrays.append)
+        try:
+            with NamedTemporaryFile(dir=self.folder, delete=False) as file:
+                file.writelines(array.raw() for array in arrays)
+        except OSError:  # the disk is full
+            return made
+        return _Filed(pickled, tuple(array.raw().nbytes for array in arrays), file.name)
 
 
 def _in_order(
-    work: Callable[[_Thing], _Made], things: Iterable[_Thing], pool: Executor, workers: int
+    work: Callable[[_Thing], _Made],
+    there: Callable[[_Thing], _Made | _Filed],
+    things: Iterable[_Thing],
+    pool: Executor,
+    workers: int,
 ) -> Iterator[_Made]:
-    waiting: deque[tuple[_Thing, Future[_Made]]] = deque()
+    waiting: deque[tuple[_Thing, Future[_Made | _Filed]]] = deque()
     ahead = min(_AHEAD * workers, _MOST_AHEAD)
     try:
         for thing in things:
-            waiting.append((thing, _submitted(pool, work, thing)))
+            waiting.append((thing, _submitted(pool, there, thing)))
             if len(waiting) >= ahead:
                 yield _result(work, *waiting.popleft())
         while waiting:
@@ -91,20 +158,29 @@ def _submitted(pool: Executor, work: Callable[[_Thing], _Made], thing: _Thing) -
         return broken
 
 
-def _result(work: Callable[[_Thing], _Made], thing: _Thing, future: Future[_Made]) -> _Made:
+def _result(
+    work: Callable[[_Thing], _Made], thing: _Thing, future: Future[_Made | _Filed]
+) -> _Made:
     """Return what was made; what a worker that died was to make is made here."""
     try:
-        return future.result()
+        found = future.result()
     except (BrokenExecutor, ConnectionError):
         return work(thing)
     except Exception as error:
         if type(error).__name__ not in _DIED:
             raise
         return work(thing)
+    if not isinstance(found, _Filed):
+        return found
+    try:
+        made: _Made = found.read()
+    except (OSError, EOFError):
+        return work(thing)
+    return made
 
 
 def _workers(pool: Executor) -> int:
-    return int(getattr(pool, "_max_workers", None) or getattr(pool, "num_workers", None) or 8)
+    return int(getattr(pool, "_max_workers", None) or getattr(pool, "num_workers", None) or _USUAL)
 
 
 @contextmanager
@@ -169,7 +245,9 @@ def _dask(address: str) -> Iterator[Executor]:
             f"--executor dask://{address}: no Dask scheduler answers there ({error})."
         ) from error
     with client:
-        yield client.get_executor(pure=False)
+        pool = client.get_executor(pure=False)
+        pool.num_workers = max(sum(client.nthreads().values()), _USUAL)  # more may come later
+        yield pool
 
 
 def _cores() -> int:

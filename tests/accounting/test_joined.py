@@ -52,3 +52,4 @@ def test_groups_are_not_too_large() -> None:
     sizes = [30_000, 30_000, 30_000, 100_000, 1, 2]
     found = list(joined.grouped(sizes, lambda size: size))
     assert found == [[30_000, 30_000], [30_000], [100_000], [1, 2]]
+    assert list(joined.grouped(sizes, lambda size: size, 3)) == [sizes[:3], sizes[3:]]

@@ -28,13 +28,15 @@ __all__ = ["Joined", "grouped"]
 _MOST_ROWS: Final = 1 << 16  # of processes that are joined
 
 
-def grouped(things: Iterable[_Thing], rows: Callable[[_Thing], int]) -> Iterator[list[_Thing]]:
-    """Yield things in order, as many at a time as have no more rows than are joined, at least one."""
+def grouped(
+    things: Iterable[_Thing], rows: Callable[[_Thing], int], least: int = 1
+) -> Iterator[list[_Thing]]:
+    """Yield things in order, as many at a time as have no more rows than are joined, or `least`."""
     group: list[_Thing] = []
     total = 0
     for thing in things:
         count = rows(thing)
-        if group and total + count > _MOST_ROWS:
+        if len(group) >= least and total + count > _MOST_ROWS:
             yield group
             group, total = [], 0
         group.append(thing)

@@ -8,7 +8,7 @@ The innermost span counts; how that is found out is in `sweep`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -16,7 +16,9 @@ from tracelens.accounting.categories import BLOCKED, COMMUNICATION, NOTHING, UNK
 from tracelens.accounting.sweep import Covers, Edges, Layers, cut
 
 if TYPE_CHECKING:
-    from tracelens.arrays import Indices, Int8s, Int32s, Ints
+    from collections.abc import Callable
+
+    from tracelens.arrays import Array, Indices, Int8s, Int32s, Ints
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,17 @@ class Intervals:
 
     start: Ints
     end: Ints
+
+    def __reduce__(self) -> tuple[Callable[..., Intervals], tuple[int, Array, Array]]:
+        """Send differences and lengths, of which 32 bits mostly are all that is needed."""
+        first = int(self.start[0]) if len(self.start) else 0
+        later = np.diff(self.start, prepend=first)
+        return self._of_lengths, (first, _small(later), _small(self.end - self.start))
+
+    @classmethod
+    def _of_lengths(cls, first: int, later: Array, lengths: Array) -> Self:
+        start = np.cumsum(later, dtype=np.int64) + first
+        return cls(start, start + lengths)
 
     def within(self, first: int, last: int) -> Intervals:
         """Cut to a window; what is outside or has no length is left out."""
@@ -35,6 +48,12 @@ class Intervals:
     def edges(self) -> Edges:
         """Return begins and ends, each in order."""
         return Edges(np.sort(self.start, kind="stable"), np.sort(self.end, kind="stable"))
+
+
+def _small(values: Ints) -> Array:
+    limits = np.iinfo(np.int32)
+    fits = values.min(initial=0) >= limits.min and values.max(initial=0) <= limits.max
+    return values.astype(np.int32) if fits else values
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ from tracelens.accounting.weight_updates import WeightUpdates, followed
 from tracelens.accounting.workers import Accounted, Amounts, Task, account
 from tracelens.distil.outline import in_flight_tracks, outlined
 from tracelens.memory import give_back
-from tracelens.parallel import mapped
+from tracelens.parallel import at_once, mapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -188,8 +188,10 @@ def run(
     steps = _in_order(trace.steps)
     words = _words(trace, steps)
     outlines, workers = outlined(trace), steps["process"].unique().to_list()
-    groups = grouped(_tasks(trace, steps, words), lambda task: outlines[task.process].rows)
     brief = sum(outlines[process].rows for process in workers) < _FEW_ROWS * len(workers)
+    least = at_once(len(workers), executor) if brief else 1
+    tasks = _tasks(trace, steps, words)
+    groups = grouped(tasks, lambda task: outlines[task.process].rows, least)
     accounts = mapped(account, groups, executor, brief=brief)
     found: Iterator[Accounted] = chain.from_iterable(accounts)
     if progress:
@@ -269,10 +271,9 @@ def _gathered(
     begins, done = [0], []
     for count, one in enumerate(found, 1):
         begins.append(begins[-1] + len(one.hidden))
-        if max(one.spent.max(initial=0), one.hidden.max(initial=0)) > np.iinfo(spent.dtype).max:
+        if one.hidden.itemsize > hidden.itemsize:
             spent, hidden = spent.astype(np.int64), hidden.astype(np.int64)
-        for category in np.flatnonzero(one.spent.any(axis=0)).tolist():
-            spent[category, begins[-2] : begins[-1]] = one.spent[:, category]
+        spent[one.categories, begins[-2] : begins[-1]] = one.spent
         hidden[begins[-2] : begins[-1]] = one.hidden
         pieces.append(one.pieces)
         done.append((one.updates, one.amounts, one.spans))

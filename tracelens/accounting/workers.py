@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 
 from tracelens.accounting.categories import NOTHING
-from tracelens.accounting.joined import Joined
+from tracelens.accounting.joined import Joined, grouped
 from tracelens.accounting.partition import Surroundings, partition
 from tracelens.accounting.pieces import PackedPieces
 from tracelens.accounting.thread_activity import ACTIVITY_COLUMNS, ThreadActivity
@@ -33,11 +33,16 @@ AMOUNTS: Final = ("tokens", "samples")  # of work, as counters of steps tell it
 
 @dataclass(frozen=True)
 class Accounted:
-    """What a worker's time came to, by step window, and what it was cut into."""
+    """What a worker's time came to, by step window, and what it was cut into.
+
+    `spent` is of those `categories` that occur, [category, step window]; it and `hidden` are in the
+    smallest type of two that holds both.
+    """
 
     pieces: PackedPieces
-    spent: Ints
-    hidden: Ints
+    categories: Indices
+    spent: Array
+    hidden: Array
     updates: Updates
     amounts: dict[str, Amounts]  # by name: steps, and how much work there was in each
     spans: int
@@ -65,7 +70,12 @@ class Task:
 
 def account(tasks: Sequence[Task]) -> list[Accounted]:
     """Account for the time of some workers; runs wherever their events can be read."""
-    columns = [task.source.columns(task.process, _READ) for task in tasks]
+    read = ((task, task.source.columns(task.process, _READ)) for task in tasks)
+    groups = grouped(read, lambda one: one[1].height)
+    return [account for group in groups for account in _accounted_some(*zip(*group, strict=True))]
+
+
+def _accounted_some(tasks: Sequence[Task], columns: Sequence[Columns]) -> list[Accounted]:
     joinable = len({(task.training, task.tracks) for task in tasks}) == 1 and not any(
         "device_duration_ns" in one for one in columns
     )
@@ -139,10 +149,15 @@ def _accounted(
 ) -> Accounted:
     """Put together what a worker's time came to; pieces have names as all workers number them."""
     updates, forward = rows
+    occurring = np.flatnonzero(found.spent.any(axis=0))
+    spent = found.spent.T[occurring]
+    most = max(spent.max(initial=0), found.hidden.max(initial=0))
+    small = np.int32 if most <= np.iinfo(np.int32).max else np.int64
     return Accounted(
         PackedPieces.of(found, found.name),
-        found.spent,
-        found.hidden,
+        occurring,
+        spent.astype(small),
+        found.hidden.astype(small),
         Updates.of(columns, updates, forward, task.every),
         _amounts(columns),
         spans,

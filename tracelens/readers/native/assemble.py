@@ -75,13 +75,18 @@ class Part:
 
         Events for which there is no room are not kept.
         """
-        outline, like = (beside.outline, beside.kept) if beside else (None, None)
-        part = replace(self, outline=self.outline.sharing(outline))
-        if self.kept is None:
+        part = self.sharing(beside)
+        if part.kept is None:
             return part, room
-        kept = self.kept.sharing(like)
-        left = room - kept.bytes_beside(like)
-        return replace(part, kept=kept if left >= 0 else None), left
+        left = room - part.kept.bytes_beside(beside.kept if beside else None)
+        return part if left >= 0 else replace(part, kept=None), left
+
+    def sharing(self, beside: Part | None) -> Part:
+        """Return it with what it shares with another part."""
+        if beside is None:
+            return self
+        kept = self.kept.sharing(beside.kept) if self.kept else None
+        return replace(self, outline=self.outline.sharing(beside.outline), kept=kept)
 
 
 def assemble(parts: list[Part], notes: Iterable[Note] = ()) -> Trace:

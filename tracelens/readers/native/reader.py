@@ -10,6 +10,7 @@ import socket
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -20,7 +21,7 @@ from tracelens.errors import NotATrace
 from tracelens.model.fmt import shown_name
 from tracelens.model.packed_columns import PackedColumns
 from tracelens.model.trace import SAMPLE_COLUMNS, Note
-from tracelens.parallel import mapped
+from tracelens.parallel import at_once, mapped
 from tracelens.readers.base import LATEST_NS, LONGEST_NS, SIMPLY, Reading
 from tracelens.readers.native.arrow_file import Recording
 from tracelens.readers.native.assemble import Part, assemble
@@ -86,10 +87,12 @@ class NativeReader:
         problems: list[tuple[Path, Exception]] = []
         root = None if path in found else path  # a file that was named itself may be a link
         room = how.kept_bytes
-        things = ((file, room > 0) for file in found)
         brief = _mean_bytes(found[:_SOME]) < _SMALL
-        parts_found = mapped(partial(_tried, trace=root), things, how.executor, brief=brief)
-        for done, (file, part) in enumerate(zip(found, parts_found, strict=True)):
+        count = at_once(len(found), how.executor) if brief else 1
+        some = (found[first : first + count] for first in range(0, len(found), count))
+        things = ((files, room > 0) for files in some)
+        made = mapped(partial(_tried, trace=root), things, how.executor, brief=brief)
+        for done, (file, part) in enumerate(zip(found, chain.from_iterable(made), strict=True)):
             if isinstance(part, Part):
                 fitting, room = part.fitting(room, beside=parts[-1] if parts else None)
                 parts.append(fitting)
@@ -118,9 +121,23 @@ def _mean_bytes(files: Sequence[Path]) -> float:
     return sum(sizes) / len(sizes)
 
 
-def _tried(file: tuple[Path, bool], trace: Path | None) -> Part | Exception:
-    """Read a file; keep what is asked for again, if wanted."""
-    path, keep = file
+def _tried(some: tuple[Sequence[Path], bool], trace: Path | None) -> list[Part | Exception]:
+    """Read some files; keep what is asked for again, if wanted.
+
+    What of a part is equal to what one before it has is the same, so that it is sent once.
+    """
+    files, keep = some
+    found: list[Part | Exception] = []
+    before = None
+    for path in files:
+        part = _tried_one(path, trace, keep=keep)
+        if isinstance(part, Part):
+            part = before = part.sharing(before)
+        found.append(part)
+    return found
+
+
+def _tried_one(path: Path, trace: Path | None, *, keep: bool) -> Part | Exception:
     try:
         if trace is not None:
             check_inside(path, trace)

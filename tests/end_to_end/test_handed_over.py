@@ -1,0 +1,117 @@
+"""What workers make comes back whole: several things in a message, arrays in files or without any."""
+
+from __future__ import annotations
+
+import tempfile
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import tracelens as tl
+from tracelens import load, parallel
+from tracelens.parallel import at_once, mapped, opened
+from tracelens.reports import to_json
+from tracelens.simulator.synthetic import Scenario, write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MANY = Scenario(ranks=17, ranks_per_host=4, steps=12)
+SOME = [1, 1000, 0, 100_000]
+
+
+def made(count: int) -> dict[str, Any]:
+    return {"numbers": np.arange(count), "word": "x", "fractions": np.ones((2, count))}
+
+
+class Here(Executor):
+    """Does the work at once, with something before it and after it."""
+
+    def __init__(
+        self, before: Callable[[Any], object] = id, after: Callable[[Any], object] = id
+    ) -> None:
+        self._before, self._after = before, after
+
+    def submit(self, work: Any, /, *arguments: Any, **_named: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        self._before(work)
+        done.set_result(work(*arguments))
+        self._after(work)
+        return done
+
+
+def equal(found: list[dict[str, Any]]) -> None:
+    np.testing.assert_equal(found, [made(count) for count in SOME])
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_arrays_of_processes(temporary: Path) -> None:
+    """They can be written to, as any, and no file is left."""
+    with opened("processes:2") as executor:
+        found = list(mapped(made, SOME, executor))
+    equal(found)
+    found[1]["numbers"] += 1
+    assert list(temporary.iterdir()) == []
+
+
+def test_files_are_there_while_they_are_needed(temporary: Path) -> None:
+    """Each is read once, and then it is gone."""
+    with ThreadPoolExecutor(1) as executor:
+        for _ in mapped(made, [1000] * 50, executor):
+            assert len([*temporary.glob("*/*")]) <= 2
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_worker_that_sees_no_file() -> None:
+    """One on another machine sends everything."""
+    elsewhere = Here(before=lambda work: Path(work.folder).rmdir())
+    equal([one for count in SOME for one in mapped(made, [count], elsewhere)])
+
+
+def test_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be written is sent."""
+
+    def full(**_named: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(parallel, "NamedTemporaryFile", full)
+    equal(list(mapped(made, SOME, Here())))
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.write_bytes(b"")])
+def test_a_file_that_is_damaged(damage: Callable[[Path], None]) -> None:
+    """What was in it is made again, here."""
+
+    def spoil(work: Any) -> None:
+        for file in Path(work.folder).iterdir():
+            damage(file)
+
+    equal(list(mapped(made, SOME, Here(after=spoil))))
+
+
+def test_several_small_files_at_once(tmp_path: Path) -> None:
+    """Reports are the same, and a file that cannot be read is named."""
+    write(MANY, tmp_path)
+    damaged = sorted(tmp_path.glob("*.arrow"))[3]
+    damaged.write_bytes(b"")
+    with ThreadPoolExecutor(1) as one:
+        assert at_once(MANY.ranks, one) == 2
+        trace = load.open(tmp_path, executor=one)
+        report = to_json.render(tl.analyze(trace, executor=one))
+    assert any(damaged.name in note.file for note in trace.notes)
+    assert report == to_json.render(tl.analyze(load.open(tmp_path)))
+
+
+def test_every_worker_has_several_turns() -> None:
+    """Else some would be idle at the end, while others still have much to do."""
+    with ThreadPoolExecutor(4) as four:
+        assert [at_once(count, four) for count in (1, 31, 64, 512, 10**6)] == [1, 1, 2, 8, 8]
+    assert at_once(512, None) == 1

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from tracelens.memory import Known
 from tracelens.model.columns import FOREVER, NULL
 from tracelens.model.outline import CallRows, Counters, Outline, StepSpans
 from tracelens.schema.vocabulary import COLLECTIVES, EXCHANGE_KINDS, POINT_TO_POINT
@@ -47,8 +48,7 @@ OUTLINED: Final = (
     "value",
 )
 _TIMES: Final = ("start_ns", "end_ns", "device_start_ns", "device_duration_ns")
-_FEW_ROWS: Final = 1 << 13  # of a process that is compared with others
-_FEW: Final = 16  # that it is compared with
+_KNOWN_ROWS: Final = 1 << 19  # of processes that others are compared with
 _OF_CALLS: Final = ("communicator", "seq", "bytes", "peer")
 # Of these, what is asked for again when outlines have been merged.
 KEPT: Final = tuple(name for name in OUTLINED if name not in _OF_CALLS)
@@ -129,27 +129,15 @@ def _found(columns: Columns, in_flight: tuple[int, ...]) -> _Found:
     """Look for what follows without times; the same columns as of another process have the same."""
     looked_at = {name: array for name, array in columns.numbers.items() if name not in _TIMES}
     looked_at |= {name: words.codes for name, words in columns.words.items()}
-    fixed = not any(array.flags.writeable for array in looked_at.values())
-    if columns.height > _FEW_ROWS or not fixed:
-        return _look(columns, in_flight)
     texts = tuple((name, words.known) for name, words in columns.words.items())
-    key = (
-        columns.height,
-        in_flight,
-        columns.uids,
-        texts,
-        *((n, id(a)) for n, a in looked_at.items()),
+    return _KNOWN.of(
+        tuple(looked_at.values()),
+        lambda: _look(columns, in_flight),
+        *(columns.height, in_flight, columns.uids, texts, tuple(looked_at)),
     )
-    known = _KNOWN.get(key)
-    if known is None:
-        if len(_KNOWN) >= _FEW:
-            _KNOWN.clear()
-        # With the arrays, so that no others come to where they are.
-        known = _KNOWN[key] = _look(columns, in_flight), looked_at
-    return known[0]
 
 
-_KNOWN: Final[dict[tuple[object, ...], tuple[_Found, dict[str, Array]]]] = {}
+_KNOWN: Final[Known[_Found]] = Known(_KNOWN_ROWS)
 
 
 def _look(columns: Columns, in_flight: tuple[int, ...]) -> _Found:

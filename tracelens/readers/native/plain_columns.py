@@ -2,8 +2,8 @@
 
 For a file of some kilobytes Arrow's reader takes many times as long as what is in it: it makes a
 decompressor for each buffer, and reads the dictionaries of all columns. Here all buffers of a batch are
-decompressed at once, as frames of zstd that stand one after the other may be, and words are those that
-the same bytes stood for in another file.
+decompressed at once, as frames of zstd that stand one after the other may be, and columns and words are
+those that the same bytes stood for in another file.
 
 Only what is laid out as recorders do it is read so, and every length, place and code is looked at
 before it is followed. Anything else is left to Arrow's reader (`arrow_file`), which says what is wrong.
@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from tracelens.conversion.layout import STORED, ZSTD, dictionary_ids, dictionary_of, layout_of
 from tracelens.conversion.messages import header_in
+from tracelens.memory import Known
 from tracelens.model.columns import FOREVER, MISSING, NULL, WORDS, Columns, Words
 from tracelens.readers.native.arrow_file import checked_footer, content_of, end_of, read_arrow
 from tracelens.readers.native.checks import (
@@ -34,7 +35,7 @@ from tracelens.readers.native.side_checks import check_side
 from tracelens.schema.arrow import EVENT_SCHEMA, FILE_SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Hashable, Iterator, Sequence
     from pathlib import Path
 
     from tracelens.arrays import Array, Flags
@@ -49,7 +50,7 @@ _SIZE: Final = struct.Struct("<q")  # before each compressed buffer: how long it
 _UNPACKER: Final = pa.Codec("zstd")
 _FEW: Final = 256  # dictionaries that are known
 _SMALL: Final = 1 << 14  # bytes of one
-_FEW_ROWS: Final = 1 << 13  # of a batch whose columns are compared with those of other files
+_KNOWN_ROWS: Final = 1 << 22  # of columns that are compared with those of other files
 _OWN: Final = ("start_ns", "duration_ns")  # which no two processes share
 _COLUMNS: Final = len(FILE_SCHEMA)
 
@@ -143,11 +144,8 @@ def _columns(view: memoryview, footer: Footer, names: Collection[str]) -> Column
     held = {n: place for n, place in _PLACES.items() if n in names and place not in absent}
     if not held.keys() >= {*ALWAYS_SET}:
         return None
-    parts = [
-        _batch(layout, batch.body(view), held)
-        for layout, batch in zip(layouts, footer.batches, strict=True)
-    ]
-    found = {name: _joined([part[name] for part in parts]) for name in held}
+    bodies = [(layout, batch.body(view)) for layout, batch in zip(layouts, footer.batches, strict=True)]
+    found = _held(bodies, held)
     if any(found[name].valid is not None for name in ALWAYS_SET):
         return None
     start, lengths = found.pop("start_ns").values, np.zeros(1, np.int64)
@@ -197,38 +195,38 @@ def _check(layouts: Sequence[Layout]) -> None:
             raise ValueError("a batch is not as recorders write it")
 
 
-def _batch(layout: Layout, body: memoryview, places: dict[str, int]) -> dict[str, _Column]:
-    """Return some columns of a batch, given by their places.
+def _held(
+    bodies: Sequence[tuple[Layout, memoryview]], places: dict[str, int]
+) -> dict[str, _Column]:
+    """Return some columns of all batches, given by their places; those that are known are not decoded.
 
     Raises:
         ValueError: a buffer is not where it can be, or not as long as its rows need.
         OSError: what is compressed is damaged.
     """
-    if layout.rows > _FEW_ROWS:
-        return _decoded(layout, body, places)
-    content, found, fresh = bytes(body), {}, {}
-    for name, at in places.items():
-        (begin, length), (at_values, size) = layout.buffers[2 * at : 2 * at + 2]
-        packed = content[begin : begin + length], content[at_values : at_values + size]
-        key = None if name in _OWN else (name, layout.nodes[at], packed)
-        column = _KNOWN.get(key)
-        if column is None:
-            fresh[name] = key
-        else:
-            found[name] = column
-    for name, column in _decoded(layout, body, {name: places[name] for name in fresh}).items():
-        found[name] = column
-        key = fresh[name]
-        if key is not None:
-            if len(_KNOWN) >= _FEW:
-                _KNOWN.clear()
+    keys = {name: (name, *_packed(bodies, at)) for name, at in places.items() if name not in _OWN}
+    known = {name: _KNOWN.get(key) for name, key in keys.items()}
+    found = {name: column for name, column in known.items() if column is not None}
+    fresh = {name: at for name, at in places.items() if name not in found}
+    parts = [_decoded(layout, body, fresh) for layout, body in bodies]
+    for name in fresh:
+        column = found[name] = _joined([part[name] for part in parts])
+        if name in keys:
             column.values.setflags(write=False)
-            _KNOWN[key] = column
+            _KNOWN.put(keys[name], column, len(column.values))
     return found
 
 
-# Small columns by name, rows, nulls and what was compressed: ranks of one program have most in common.
-_KNOWN: Final[dict[object, _Column]] = {}
+def _packed(bodies: Sequence[tuple[Layout, memoryview]], at: int) -> Iterator[Hashable]:
+    """Yield of each batch what a column follows from: its rows, its nulls and what was compressed."""
+    for layout, body in bodies:
+        yield layout.nodes[at]
+        for begin, length in layout.buffers[2 * at : 2 * at + 2]:
+            yield bytes(body[begin : begin + length])
+
+
+# Ranks of one program have most columns in common, but for times.
+_KNOWN: Final[Known[_Column]] = Known(_KNOWN_ROWS)
 
 
 def _decoded(layout: Layout, body: memoryview, places: dict[str, int]) -> dict[str, _Column]:

@@ -111,7 +111,8 @@ class _Calls:
         """Return how long each rank waited in a call, [member]."""
         if not 0 <= row - self._first < _BLOCK:
             self._first = row - row % _BLOCK
-            self._waits = self.grid.taken(slice(self._first, self._first + _BLOCK)).wait_ns()
+            some = self.grid.taken(slice(self._first, self._first + _BLOCK))
+            self._waits = np.ascontiguousarray(some.wait_ns())
         return np.asarray(self._waits[row - self._first])
 
 

@@ -76,13 +76,14 @@ class PackedColumns:
         start, lengths = np.cumsum(numbers["start_ns"]) + self.first_ns, numbers["end_ns"]
         end = np.where(lengths == _OPEN, FOREVER, start + lengths)
         words = {name: Words(self.arrays[name], known) for name, known in self.words.items()}
-        values = {name: self._fractions(self.arrays[name], v) for name, v in self.values.items()}
+        values = {
+            name: _RESTORED.of(
+                (rows, given), partial(_spread, rows, given, self.height), self.height
+            )
+            for name, given in self.values.items()
+            for rows in [self.arrays[name]]
+        }
         return Columns(self.height, numbers | {"start_ns": start, "end_ns": end}, words, values)
-
-    def _fractions(self, rows: Array, given: Floats) -> Floats:
-        found = np.full(self.height, np.nan)
-        found[rows] = given
-        return found
 
     def sharing(self, like: PackedColumns | None) -> PackedColumns:
         """Return it with the arrays of another process's where they are equal, so that one is kept."""
@@ -105,7 +106,14 @@ class PackedColumns:
 def _given(fractions: Floats) -> tuple[Array, Floats]:
     """Return which rows have a fraction, and those."""
     rows = np.flatnonzero(~np.isnan(fractions))
-    return rows, fractions[rows]
+    return _as_fixed_as(fractions, rows), _as_fixed_as(fractions, fractions[rows])
+
+
+def _spread(rows: Array, given: Floats, height: int) -> Floats:
+    """Return what `_given` was given."""
+    found = np.full(height, np.nan)
+    found[rows] = given
+    return _as_fixed_as(rows, found)
 
 
 def _small(values: Array) -> tuple[int, Array]:
@@ -115,17 +123,19 @@ def _small(values: Array) -> tuple[int, Array]:
     least, most = int(values.min()), int(values.max())
     for small, limit in _SMALL:
         if most - least <= limit:
-            packed = (values - least).astype(small)
-            packed.setflags(write=values.flags.writeable)  # what is made of shared ones is, too
-            return least, packed
+            return least, _as_fixed_as(values, (values - least).astype(small))
     return 0, values
 
 
 def _widened(packed: Array, least: int, kind: np.dtype[np.generic]) -> Array:
     """Return what `_small` was given."""
-    values = packed.astype(kind) + kind.type(least)
-    values.setflags(write=packed.flags.writeable)
-    return values
+    return _as_fixed_as(packed, packed.astype(kind) + kind.type(least))
+
+
+def _as_fixed_as(one: Array, made: Array) -> Array:
+    """Return what was made of an array, fixed if that is: then processes share both."""
+    made.setflags(write=one.flags.writeable)
+    return made
 
 
 _PACKED: Final[Known[tuple[int, Array]]] = Known(_KNOWN_ROWS)

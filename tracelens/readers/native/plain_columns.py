@@ -144,7 +144,9 @@ def _columns(view: memoryview, footer: Footer, names: Collection[str]) -> Column
     held = {n: place for n, place in _PLACES.items() if n in names and place not in absent}
     if not held.keys() >= {*ALWAYS_SET}:
         return None
-    bodies = [(layout, batch.body(view)) for layout, batch in zip(layouts, footer.batches, strict=True)]
+    bodies = [
+        (layout, batch.body(view)) for layout, batch in zip(layouts, footer.batches, strict=True)
+    ]
     found = _held(bodies, held)
     if any(found[name].valid is not None for name in ALWAYS_SET):
         return None

@@ -67,6 +67,9 @@ class Known(Generic[_Made]):
 
     def put(self, key: Hashable, made: _Made, rows: int) -> None:
         """Keep something, which has so many rows, if there is room."""
+        self._keep(key, made, rows)
+
+    def _keep(self, key: Hashable, made: object, rows: int) -> None:
         if self._rows + rows > self._most:
             self._made.clear()
             self._rows = 0
@@ -82,5 +85,6 @@ class Known(Generic[_Made]):
         found = self._made.get(key)
         if found is None:
             found = make(), arrays  # with the arrays, so that no others come to where they are
-            self.put(key, found, max(map(len, arrays), default=0))
-        return found[0]
+            self._keep(key, found, max(map(len, arrays), default=0))
+        made: _Made = found[0]
+        return made

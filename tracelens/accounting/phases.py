@@ -117,8 +117,10 @@ class Phases:
 
     def of(self, *names: str) -> Ints:
         """Return what was spent in some categories, [step window]."""
-        of_names = self.spent.T[[CATEGORIES.index(name) for name in names]]
-        return np.asarray(of_names.sum(axis=0, dtype=np.int64))
+        found = np.zeros(len(self.spent), np.int64)
+        for name in names:
+            found += self.spent[:, CATEGORIES.index(name)]
+        return found
 
     @cached_property
     def steps(self) -> Ints:

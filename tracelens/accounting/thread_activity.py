@@ -118,8 +118,8 @@ class ThreadActivity:
     def thread_spans(self) -> Spans:
         """The training thread's spans; `code` is their meaning, `name` that of their file."""
         rows, code = self._rows.on_thread
-        start, end = (self._columns.number(name)[rows] for name in ("start_ns", "end_ns"))
-        return Spans(start, end, code, self._columns.word("name").codes[rows])
+        start, end = (self._columns.number(name).take(rows) for name in ("start_ns", "end_ns"))
+        return Spans(start, end, code, self._columns.word("name").codes.take(rows))
 
     @property
     def in_flight(self) -> Intervals:
@@ -142,7 +142,7 @@ class ThreadActivity:
         return self._rows.forward
 
     def _intervals(self, rows: Indices, on_device: Indices) -> Intervals:
-        start, end = (self._columns.number(name)[rows] for name in ("start_ns", "end_ns"))
+        start, end = (self._columns.number(name).take(rows) for name in ("start_ns", "end_ns"))
         if not len(on_device):
             return Intervals(start, end)
         begun, over = self._on_device(on_device)

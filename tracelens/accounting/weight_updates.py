@@ -77,7 +77,7 @@ class Updates:
 
 def _gaps(columns: Columns, rows: Indices) -> tuple[Array, ...]:
     """Return what lies between each update and the next one."""
-    start, end, step = (columns.number(name)[rows] for name in ("start_ns", "end_ns", "step"))
+    start, end, step = (columns.number(name).take(rows) for name in ("start_ns", "end_ns", "step"))
     over = np.maximum.accumulate(end)[:-1]  # an update may lie within another
     apart = np.flatnonzero(start[1:] > over)
     within, gap = step[:-1] == step[1:], (start[1:] - over)[apart]
@@ -91,7 +91,7 @@ def _by_bucket(columns: Columns, rows: Indices, every: int) -> tuple[Array, ...]
     step, bucket, rows, new = _ORDERED.of(
         (rows, steps, buckets), lambda: _ordered(rows, steps, buckets, every), every
     )
-    start, end = (columns.number(name)[rows] for name in ("start_ns", "end_ns"))
+    start, end = (columns.number(name).take(rows) for name in ("start_ns", "end_ns"))
     if not len(new):
         return step, bucket, start, end
     return step, bucket, np.minimum.reduceat(start, new), np.maximum.reduceat(end, new)

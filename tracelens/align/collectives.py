@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.distil.outline import outlined
-from tracelens.model.calls import NEVER, CallFacts, CallGrid, is_uniform, uniform
+from tracelens.model.calls import NEVER, CallFacts, CallGrid, distinct, is_uniform, uniform
 from tracelens.model.columns import FOREVER, NULL
 from tracelens.model.outline import NO_CALLS
 from tracelens.model.trace import Note
@@ -159,7 +159,8 @@ def _matched(
     for calls, some in grid.blocks():
         latest[calls] = some.start_ns.argmax(axis=1)
     last = grid.start_ns[np.arange(grid.height), latest]
-    finished = (there & (grid.end_ns != FOREVER) & np.isin(grid.status, OVER)).any(axis=1)
+    over = np.isin(distinct(grid.status), OVER)
+    finished = (there & (grid.end_ns != FOREVER) & over).any(axis=1)
     expected = grid.arrived if members is None else np.full(grid.height, len(members), np.int32)
     absent = _absent(grid, np.flatnonzero(~finished), members, whole)
     outside = members is not None and (there & ~np.isin(grid.ranks, members)).any(axis=1)

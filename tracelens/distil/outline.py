@@ -83,7 +83,9 @@ def outline(columns: Columns, in_flight: Iterable[int] = ()) -> Outline:
     """
     found = _found(columns, tuple(in_flight))
     start, end = columns.number("start_ns"), columns.number("end_ns")
-    last = np.maximum(start, np.where(end == FOREVER, start, end))
+    last = np.maximum(start, end)
+    if len(last) and int(last.max()) >= FOREVER:
+        last = np.maximum(start, np.where(end == FOREVER, start, end))
     of_calls = work_times(columns, found.calls)
     return Outline(
         rows=columns.height,
@@ -92,14 +94,14 @@ def outline(columns: Columns, in_flight: Iterable[int] = ()) -> Outline:
         last_ns=int(last.max()) if len(start) else None,
         of_steps=found.of_steps,
         training_thread=found.training_thread,
-        training_last_ns=int(last[found.on_training].max(initial=NULL)),
+        training_last_ns=int(last.take(found.on_training).max(initial=NULL)),
         steps=StepSpans(start_ns=start[found.steps], end_ns=end[found.steps], **found.step_facts),
         implied=(found.implied_steps, start[found.implied]),
         calls=CallRows(start_ns=of_calls[0], end_ns=of_calls[1], **found.call_facts),
         requests=found.requests,
         messages=found.messages,
         opened=found.opened,
-        counters=_counters(columns),
+        counters=_counters(columns, found.counters),
         names=columns.word("name").known,
         numberless=found.numberless,
     )
@@ -112,7 +114,7 @@ class _Found:
     spans: int
     of_steps: int
     training_thread: int | None
-    on_training: Flags
+    on_training: Indices
     steps: Indices
     step_facts: dict[str, Array]
     implied: Indices
@@ -122,6 +124,7 @@ class _Found:
     requests: int
     messages: int
     opened: int
+    counters: Indices
     numberless: int
 
 
@@ -156,7 +159,7 @@ def _look(columns: Columns, in_flight: tuple[int, ...]) -> _Found:
         spans=int(np.count_nonzero(is_span)),
         of_steps=int(np.count_nonzero(of_step)),
         training_thread=training,
-        on_training=on_training,
+        on_training=np.flatnonzero(on_training),
         steps=steps,
         step_facts={
             "step": columns.number("step")[steps],
@@ -170,6 +173,7 @@ def _look(columns: Columns, in_flight: tuple[int, ...]) -> _Found:
         requests=int(np.count_nonzero(kind.among(EXCHANGE_KINDS) & is_span)),
         messages=len(_with_op(columns, reductions, POINT_TO_POINT)),
         opened=int(np.count_nonzero(columns.word("status").among(("open",)) & is_span)),
+        counters=np.flatnonzero(columns.word("type").among(("counter",))),
         numberless=int(len(collective) - np.count_nonzero(numbered)),
     )
 
@@ -236,12 +240,10 @@ def work_times(columns: Columns, rows: Indices) -> tuple[Ints, Ints]:
     return np.where(known, begun, start), np.where(known, begun + length, end)
 
 
-def _counters(columns: Columns) -> Counters:
-    rows = np.zeros(0, np.intp)
-    if "value" in columns:
-        counts = columns.word("type").among(("counter",))
-        rows = np.flatnonzero(counts & np.isfinite(columns.values["value"]))
+def _counters(columns: Columns, rows: Indices) -> Counters:
+    """Return what counters read that tell a number, of some rows."""
     name, value = columns.word("name"), columns.values.get("value", np.zeros(0))
+    rows = rows[np.isfinite(value[rows])] if len(value) else rows[:0]
     return Counters(
         names=name.known,
         name=name.codes[rows],

@@ -221,7 +221,8 @@ class CallGrid(CallFacts):
     def _root_came(self) -> Ints:
         """When the root came to each of these calls, [call, 1]; `FOREVER` where that is not known."""
         start = taken(self.start_ns, self._rooted)
-        return np.where(self._roots(slice(None)), start, FOREVER).min(axis=1, keepdims=True)
+        came = np.where(self._roots(slice(None)), start, FOREVER)
+        return np.asarray(came.min(axis=1, keepdims=True))
 
     def _roots(self, columns: slice) -> Flags:
         """Return which of some ranks is the root of each of these calls."""

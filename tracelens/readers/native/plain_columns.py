@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterator, Sequence
     from pathlib import Path
 
-    from tracelens.arrays import Array, Flags
+    from tracelens.arrays import Array, Flags, Ints
     from tracelens.conversion.layout import Layout
     from tracelens.conversion.messages import Footer
     from tracelens.readers.native.arrow_file import Recording
@@ -150,13 +150,8 @@ def _columns(view: memoryview, footer: Footer, names: Collection[str]) -> Column
     found = _held(bodies, held)
     if any(found[name].valid is not None for name in ALWAYS_SET):
         return None
-    start, lengths = found.pop("start_ns").values, np.zeros(1, np.int64)
-    ends = np.full(len(start), FOREVER)
-    if "duration_ns" in found:
-        lengths, valid, _ = found.pop("duration_ns")
-        ends = start + lengths
-        if valid is not None:
-            ends[~valid] = FOREVER
+    start = found.pop("start_ns").values
+    lengths, ends = _lengths_and_ends(start, found.pop("duration_ns", None))
     words = _words(view, footer, {name: found.pop(name) for name in WORDS if name in found}, held)
     ours = ({*words[name].known} <= {*known} for name, known in KNOWN_WORDS.items())
     if not all(ours) or not are_sane(start, lengths):
@@ -164,6 +159,16 @@ def _columns(view: memoryview, footer: Footer, names: Collection[str]) -> Column
     values = {name: found.pop(name).values for name in ("value",) if name in found}
     numbers = {name: column.values for name, column in found.items()}
     return Columns(len(start), {"start_ns": start, "end_ns": ends, **numbers}, words, values)
+
+
+def _lengths_and_ends(start: Ints, lasted: _Column | None) -> tuple[Ints, Ints]:
+    """Return how long spans lasted and when they ended; those without a length are open."""
+    if lasted is None:
+        return np.zeros(1, np.int64), np.full(len(start), FOREVER)
+    ends = start + lasted.values
+    if lasted.valid is not None:
+        ends[~lasted.valid] = FOREVER
+    return lasted.values, ends
 
 
 _PLACES: Final = {name: place for place, name in enumerate(EVENT_SCHEMA.names)}

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from tracelens.arrays import Array
+    from numpy.typing import NDArray
 
-__all__ = ["Known", "give_back", "keep_room"]
+__all__ = ["Known", "forget", "give_back", "keep_room"]
 
 _Made = TypeVar("_Made")
 
@@ -49,6 +49,12 @@ def _c_library() -> Any:
     return ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
+def forget() -> None:
+    """Forget what was made of shared arrays; for the end of a pass over all processes."""
+    for known in _EVERY:
+        known.clear()
+
+
 class Known(Generic[_Made]):
     """What was made once, and serves again: processes of one program have most columns in common.
 
@@ -60,6 +66,7 @@ class Known(Generic[_Made]):
         self._most = rows
         self._rows = 0
         self._made: dict[Hashable, Any] = {}
+        _EVERY.append(self)
 
     def get(self, key: Hashable) -> _Made | None:
         """Return what was put there."""
@@ -70,14 +77,21 @@ class Known(Generic[_Made]):
         self._keep(key, made, rows)
 
     def _keep(self, key: Hashable, made: object, rows: int) -> None:
+        if rows > self._most:
+            return
         if self._rows + rows > self._most:
-            self._made.clear()
-            self._rows = 0
-        if rows <= self._most:
-            self._made[key] = made
-            self._rows += rows
+            self.clear()
+        self._made[key] = made
+        self._rows += rows
 
-    def of(self, arrays: Sequence[Array], make: Callable[[], _Made], *also: Hashable) -> _Made:
+    def clear(self) -> None:
+        """Forget all."""
+        self._made.clear()
+        self._rows = 0
+
+    def of(
+        self, arrays: Sequence[NDArray[Any]], make: Callable[[], _Made], *also: Hashable
+    ) -> _Made:
         """Return what is made of arrays, and of what else is given; once, if the arrays are fixed."""
         if any(array.flags.writeable for array in arrays):
             return make()
@@ -88,3 +102,6 @@ class Known(Generic[_Made]):
             self._keep(key, found, max(map(len, arrays), default=0))
         made: _Made = found[0]
         return made
+
+
+_EVERY: Final[list[Known[Any]]] = []

@@ -37,7 +37,7 @@ from tracelens.accounting.thread_activity import (
 from tracelens.accounting.weight_updates import WeightUpdates, followed
 from tracelens.accounting.workers import Accounted, Amounts, Task, account
 from tracelens.distil.outline import in_flight_tracks, outlined
-from tracelens.memory import give_back
+from tracelens.memory import forget, give_back
 from tracelens.parallel import mapped
 
 if TYPE_CHECKING:
@@ -280,6 +280,7 @@ def _gathered(
         done.append((one.updates, one.amounts, one.spans))
         if count % _BETWEEN_PAUSES == 0:
             give_back()
+    forget()
     updates, amounts, spans = zip(*done, strict=True) if done else ((), (), ())
     segments = Segments(pieces, tuple(begins), of_step, words)
     owners = of_step[begins[:-1]].select("process", "rank").rows()

@@ -218,11 +218,11 @@ class CallGrid(CallFacts):
         return np.flatnonzero(np.isin(distinct(self.op), (*FROM_ROOT, *TO_ROOT)).any(axis=1))
 
     @cached_property
-    def _root_came(self) -> Ints:
-        """When the root came to each of these calls, [call, 1]; `FOREVER` where that is not known."""
+    def _root_arrived(self) -> Ints:
+        """When the root arrived at each of these calls, [call, 1]; `FOREVER` where that is not known."""
         start = taken(self.start_ns, self._rooted)
-        came = np.where(self._roots(slice(None)), start, FOREVER)
-        return np.asarray(came.min(axis=1, keepdims=True))
+        arrived = np.where(self._roots(slice(None)), start, FOREVER)
+        return np.asarray(arrived.min(axis=1, keepdims=True))
 
     def _roots(self, columns: slice) -> Flags:
         """Return which of some ranks is the root of each of these calls."""
@@ -231,7 +231,7 @@ class CallGrid(CallFacts):
 
     def _awaited(self, columns: slice) -> Ints:
         """Return when some ranks could proceed in calls with a root."""
-        rows, at = self._rooted, self._root_came
+        rows, at = self._rooted, self._root_arrived
         start, op = self.start_ns[:, columns][rows], self.op[:, columns][rows]
         is_root, known = self._roots(columns), at < FOREVER
         last = self.last_ns[rows, None]

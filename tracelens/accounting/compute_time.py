@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import polars as pl
 
-from tracelens.accounting.phases import COMPUTE_CATEGORIES
+from tracelens.accounting.phases import CATEGORIES, COMPUTE_CATEGORIES
 from tracelens.accounting.workers import AMOUNTS
 from tracelens.model import fmt
 from tracelens.model.calls import stretch
@@ -110,7 +110,7 @@ def _measured(trace: Trace, phases: Phases) -> ComputeTime:
     present = grid.fill(steps, (steps["end_ns"] - steps["start_ns"]).to_numpy())
     missing = np.isnan(present) | grid.cut_short(steps, workers)
     cells = grid.cells(phases.pieces.steps)
-    names = [name for name in COMPUTE_CATEGORIES if phases.of(name).any()]
+    names = [n for n in COMPUTE_CATEGORIES if phases.spent[:, CATEGORIES.index(n)].any()]
     own = np.empty((len(names), *present.shape))
     for matrix, name in zip(own, names, strict=True):
         matrix[:] = grid.sum(cells, phases.of(name))

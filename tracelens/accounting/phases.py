@@ -37,7 +37,7 @@ from tracelens.accounting.thread_activity import (
 from tracelens.accounting.weight_updates import WeightUpdates, followed
 from tracelens.accounting.workers import Accounted, Amounts, Task, account
 from tracelens.distil.outline import in_flight_tracks, outlined
-from tracelens.memory import give_back
+from tracelens.memory import forget, give_back
 from tracelens.parallel import at_once, mapped
 
 if TYPE_CHECKING:
@@ -117,8 +117,10 @@ class Phases:
 
     def of(self, *names: str) -> Ints:
         """Return what was spent in some categories, [step window]."""
-        of_names = self.spent.T[[CATEGORIES.index(name) for name in names]]
-        return np.asarray(of_names.sum(axis=0, dtype=np.int64))
+        found = np.zeros(len(self.spent), np.int64)
+        for name in names:
+            found += self.spent[:, CATEGORIES.index(name)]
+        return found
 
     @cached_property
     def steps(self) -> Ints:
@@ -279,6 +281,7 @@ def _gathered(
         done.append((one.updates, one.amounts, one.spans))
         if count % _BETWEEN_PAUSES == 0:
             give_back()
+    forget()
     updates, amounts, spans = zip(*done, strict=True) if done else ((), (), ())
     segments = Segments(pieces, tuple(begins), of_step, words)
     owners = of_step[begins[:-1]].select("process", "rank").rows()

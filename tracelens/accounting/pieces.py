@@ -174,10 +174,27 @@ class WorkerPieces:
 
     process: int
     offset: int
-    bounds: Ints
-    step: Int32s
-    category: Int8s
-    name: Array
+    packed: PackedPieces
+
+    @cached_property
+    def bounds(self) -> Ints:
+        """The boundaries, one more than pieces."""
+        return self.packed.bounds
+
+    @cached_property
+    def step(self) -> Int32s:
+        """The step window of each piece."""
+        return self.packed.step
+
+    @property
+    def category(self) -> Int8s:
+        """What each piece is."""
+        return self.packed.category
+
+    @property
+    def name(self) -> Array:
+        """What each piece is called."""
+        return self.packed.name
 
     def spent_before(self, counts: Flags, moments: Ints) -> Floats:
         """Return how much of some categories (flags) had passed at each moment."""
@@ -219,15 +236,7 @@ class Segments:
 
     def of_worker(self, place: int) -> WorkerPieces:
         """Unpack the pieces of a worker, by its place in order."""
-        packed = self.packed[place]
-        return WorkerPieces(
-            process=self.processes[place],
-            offset=self.begins[place],
-            bounds=packed.bounds,
-            step=packed.step,
-            category=packed.category,
-            name=packed.name,
-        )
+        return WorkerPieces(self.processes[place], self.begins[place], self.packed[place])
 
     def frame(self) -> pl.DataFrame:
         """Return all pieces, by process and time, in `SEGMENT_COLUMNS`."""

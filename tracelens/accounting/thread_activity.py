@@ -6,6 +6,7 @@ communication in flight, and recorded causes of idleness, from the records of th
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from heapq import merge
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
@@ -24,13 +25,14 @@ from tracelens.accounting.categories import (
     USER,
 )
 from tracelens.accounting.partition import Intervals, Spans
+from tracelens.memory import Known
 from tracelens.model.calls import NEVER
 from tracelens.model.columns import FOREVER, NULL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from tracelens.arrays import Array, Flags, Indices, Ints
+    from tracelens.arrays import Array, Indices, Ints
     from tracelens.model.calls import CallGrid
     from tracelens.model.columns import Columns
     from tracelens.model.trace import Trace
@@ -59,6 +61,7 @@ _MEANING_OF_OP: Final[dict[str, int]] = {
     "worker_update": CATEGORIES.index("update"),
     "master_update": CATEGORIES.index("update"),
 }
+_KNOWN_ROWS: Final = 1 << 19  # of workers that others are compared with
 _CAUSES: Final = ("gc", "device", "checkpoint")
 _IN_FLIGHT: Final = ("reduction", "ps", "elastic")
 _SERVICE: Final = ("aggregate", "apply", "reply")
@@ -93,70 +96,56 @@ class ThreadActivity:
 
     def __init__(self, columns: Columns, training: int | None, tracks: Iterable[int]) -> None:
         self._columns = columns
-        self._is_span = columns.is_span
-        self._kind = columns.word("kind")
-        thread = columns.number("thread")
-        known = np.full(columns.height, training is not None)
-        self.on_training = (
-            self._is_span & known & (thread == (-1 if training is None else training))
+        words = [columns.word(name) for name in ("type", "kind", "op")]
+        numbers = [columns.number(name) for name in ("thread", "depth", "device_duration_ns")]
+        threads = training, tuple(tracks)
+        self._rows = _KNOWN.of(
+            [*(word.codes for word in words), *numbers],
+            lambda: _looked_up(columns, *threads),
+            *(*threads, *(word.known for word in words)),
         )
-        self._beside = self._is_span & known & ~self.on_training
-        self._flies = np.isin(thread, list(tracks))
-        timed = "device_duration_ns" in columns
-        lasted = columns.number("device_duration_ns")
-        self._timed = self._is_span & (lasted >= 0) if timed else np.zeros(columns.height, np.bool_)
-        reduction = self._kind.among(("reduction",))
-        # A reduction that a thread only queues: it is in flight on the device.
-        self._reduced_on_device = self._timed & reduction
 
+    @property
     def device_spans(self) -> Spans:
-        """Return the rank's own work as its device timed it.
+        """The rank's own work as its device timed it.
 
         A device's work of a phase that nobody told (kind ``device``: a kernel) counts as the user's.
         """
-        if not np.any(self._timed):
-            return self._spans(np.zeros(0, np.intp), _NO_CODES)
-        rows = np.flatnonzero(self._timed & self._kind.among((*COMPUTE_CATEGORIES, "device")))
-        rows = rows[np.argsort(self._columns.number("depth")[rows], kind="stable")]
-        start, end = self._on_device(rows)
-        code = self._kind.taken(rows).translated(_MEANING | {"device": USER}, USER)
-        return Spans(start, end, code, self._columns.word("name").codes[rows])
+        rows, code = self._rows.on_device
+        return Spans(*self._on_device(rows), code, self._columns.word("name").codes[rows])
 
-    def thread_spans(self, device: Spans) -> Spans:
-        """Return the training thread's spans; `code` is their meaning, `name` that of their file."""
-        chosen = self.on_training & ~self._kind.among(("step",)) & ~self._reduced_on_device
-        rows = np.flatnonzero(chosen)
-        code = self._kind.taken(rows).translated(_MEANING, USER)
-        of_op = self._columns.word("op").taken(rows).translated(_MEANING_OF_OP, NULL)
-        code = np.where(of_op == NULL, code, of_op)
-        if len(device.start):  # spans that only give the device such work, or await it
-            code = np.where(np.isin(code, [*np.unique(device.code), IDLE]), code + QUEUED, code)
-        return self._spans(rows, code)
+    @property
+    def thread_spans(self) -> Spans:
+        """The training thread's spans; `code` is their meaning, `name` that of their file."""
+        rows, code = self._rows.on_thread
+        start, end = (self._columns.number(name).take(rows) for name in ("start_ns", "end_ns"))
+        return Spans(start, end, code, self._columns.word("name").codes.take(rows))
 
+    @property
     def in_flight(self) -> Intervals:
-        """Return the communication in flight concurrently with the training thread."""
-        beside = self._beside & self._kind.among(_IN_FLIGHT) & ~self._reduced_on_device
-        return self._intervals(np.flatnonzero(beside), self._reduced_on_device)
+        """The communication in flight concurrently with the training thread."""
+        return self._intervals(*self._rows.flying)
 
+    @property
     def idle_causes(self) -> Intervals:
-        """Return other recorded causes of idle time: pauses, device work."""
-        beside = self._beside & self._kind.among(_CAUSES) & ~self._flies
-        return self._intervals(np.flatnonzero(beside), self._timed)
+        """Other recorded causes of idle time: pauses, device work."""
+        return self._intervals(*self._rows.causes)
 
-    def rows_of(self, kind: str, *, anywhere: bool = False) -> Indices:
-        """Return the rows of the spans of a kind, on the training thread or anywhere."""
-        spans = self._is_span if anywhere else self.on_training
-        return np.flatnonzero(spans & self._kind.among((kind,)))
+    @property
+    def updates(self) -> Indices:
+        """The rows of updates on the training thread."""
+        return self._rows.updates
 
-    def _spans(self, rows: Indices, code: Array) -> Spans:
-        start, end = (self._columns.number(name)[rows] for name in ("start_ns", "end_ns"))
-        return Spans(start, end, code, self._columns.word("name").codes[rows])
+    @property
+    def forward(self) -> Indices:
+        """The rows of forward passes on any thread."""
+        return self._rows.forward
 
-    def _intervals(self, rows: Indices, on_device: Flags) -> Intervals:
-        start, end = (self._columns.number(name)[rows] for name in ("start_ns", "end_ns"))
-        if not np.any(on_device):
+    def _intervals(self, rows: Indices, on_device: Indices) -> Intervals:
+        start, end = (self._columns.number(name).take(rows) for name in ("start_ns", "end_ns"))
+        if not len(on_device):
             return Intervals(start, end)
-        begun, over = self._on_device(np.flatnonzero(on_device))
+        begun, over = self._on_device(on_device)
         return Intervals(np.concatenate([start, begun]), np.concatenate([end, over]))
 
     def _on_device(self, rows: Indices) -> tuple[Ints, Ints]:
@@ -164,7 +153,62 @@ class ThreadActivity:
         return start, start + self._columns.number("device_duration_ns")[rows]
 
 
-_NO_CODES: Final = np.zeros(0, np.int32)
+@dataclass(frozen=True)
+class _Rows:
+    """Which events of a worker are what, by all columns but times; spans with what each means.
+
+    `flying` and `causes` are rows of spans beside the training thread, and of such on the device.
+    """
+
+    on_device: tuple[Indices, Array]
+    on_thread: tuple[Indices, Array]
+    flying: tuple[Indices, Indices]
+    causes: tuple[Indices, Indices]
+    updates: Indices
+    forward: Indices
+
+
+_KNOWN: Final[Known[_Rows]] = Known(_KNOWN_ROWS)
+
+
+def _looked_up(columns: Columns, training: int | None, tracks: tuple[int, ...]) -> _Rows:
+    """Look for the rows of a worker; the same columns as of another one have the same."""
+    is_span, kind, thread = columns.is_span, columns.word("kind"), columns.number("thread")
+    known = training is not None
+    on_training = is_span & known & (thread == (-1 if training is None else training))
+    beside = is_span & known & ~on_training
+    timed = is_span & (columns.number("device_duration_ns") >= 0)
+    # A reduction that a thread only queues: it is in flight on the device.
+    reduced = timed & kind.among(("reduction",))
+    works = np.flatnonzero(timed & kind.among((*COMPUTE_CATEGORIES, "device")))
+    works = works[np.argsort(columns.number("depth")[works], kind="stable")]
+    work = kind.taken(works).translated(_MEANING | {"device": USER}, USER)
+    spans = np.flatnonzero(on_training & ~kind.among(("step",)) & ~reduced)
+    causes = beside & kind.among(_CAUSES) & ~np.isin(thread, tracks)
+    found = _Rows(
+        on_device=(works, work),
+        on_thread=(spans, _meaning(columns, spans, work)),
+        flying=(
+            np.flatnonzero(beside & kind.among(_IN_FLIGHT) & ~reduced),
+            np.flatnonzero(reduced),
+        ),
+        causes=(np.flatnonzero(causes), np.flatnonzero(timed)),
+        updates=np.flatnonzero(on_training & kind.among(("update",))),
+        forward=np.flatnonzero(is_span & kind.among(("forward",))),
+    )
+    for rows in (found.updates, found.forward):
+        rows.setflags(write=False)
+    return found
+
+
+def _meaning(columns: Columns, rows: Indices, work: Array) -> Array:
+    """Return what each span of the training thread means; `work` is what the device worked on."""
+    code = columns.word("kind").taken(rows).translated(_MEANING, USER)
+    of_op = columns.word("op").taken(rows).translated(_MEANING_OF_OP, NULL)
+    code = np.where(of_op == NULL, code, of_op)
+    if len(work):  # spans that only give the device such work, or await it
+        code = np.where(np.isin(code, [*np.unique(work), IDLE]), code + QUEUED, code)
+    return code
 
 
 def collective_waits(calls: Iterable[CallGrid], processes: Iterable[int]) -> Iterator[Intervals]:

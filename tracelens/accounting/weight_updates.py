@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 import polars as pl
 
+from tracelens.memory import Known
 from tracelens.model.columns import FOREVER, NULL
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["GAP_COLUMNS", "UPDATE_COLUMNS", "USED_COLUMNS", "Updates", "WeightUpdates", "followed"]
 
 _AT_ONCE: Final = 32  # workers
+_KNOWN_ROWS: Final = 1 << 19  # of workers that others are compared with
 MOST_FOLLOWED: Final = 250_000  # calls: of longer runs every n-th step is followed
 GAP_COLUMNS: Final[dict[str, pl.DataType]] = {
     "rank": pl.Int32(),
@@ -64,8 +66,8 @@ class Updates:
     @classmethod
     def of(cls, columns: Columns, updates: Indices, forward: Indices, every: int) -> Self:
         """Take the rows of a worker's updates on its training thread, and of its forward passes."""
-        end = columns.number("end_ns")[updates]
-        updates = updates[end != FOREVER]
+        open_ = columns.number("end_ns")[updates] == FOREVER
+        updates = updates[~open_] if open_.any() else updates
         return cls(
             _gaps(columns, updates),
             _by_bucket(columns, updates, every),
@@ -75,7 +77,7 @@ class Updates:
 
 def _gaps(columns: Columns, rows: Indices) -> tuple[Array, ...]:
     """Return what lies between each update and the next one."""
-    start, end, step = (columns.number(name)[rows] for name in ("start_ns", "end_ns", "step"))
+    start, end, step = (columns.number(name).take(rows) for name in ("start_ns", "end_ns", "step"))
     over = np.maximum.accumulate(end)[:-1]  # an update may lie within another
     apart = np.flatnonzero(start[1:] > over)
     within, gap = step[:-1] == step[1:], (start[1:] - over)[apart]
@@ -85,24 +87,43 @@ def _gaps(columns: Columns, rows: Indices) -> tuple[Array, ...]:
 
 def _by_bucket(columns: Columns, rows: Indices, every: int) -> tuple[Array, ...]:
     """Return when each step's weights are updated, by bucket where updates carry one."""
-    rows = rows[columns.number("step")[rows] % every == 0]
-    step, bucket = (columns.number(name)[rows] for name in ("step", "bucket"))
-    order = np.lexsort((bucket, step))
-    step, bucket, rows = step[order], bucket[order], rows[order]
+    steps, buckets = columns.number("step"), columns.number("bucket")
+    step, bucket, rows, new = _ORDERED.of(
+        (rows, steps, buckets), lambda: _ordered(rows, steps, buckets, every), every
+    )
+    start, end = (columns.number(name).take(rows) for name in ("start_ns", "end_ns"))
+    if not len(new):
+        return step, bucket, start, end
+    return step, bucket, np.minimum.reduceat(start, new), np.maximum.reduceat(end, new)
+
+
+def _ordered(rows: Indices, steps: Array, buckets: Array, every: int) -> tuple[Array, ...]:
+    """Return each step and bucket of updates, their rows by these, and where among them each begins."""
+    rows = rows[steps[rows] % every == 0]
+    rows = rows[np.lexsort((buckets[rows], steps[rows]))]
+    step, bucket = steps[rows], buckets[rows]
     new = np.flatnonzero(
         (np.diff(step, prepend=NULL) != 0) | (np.diff(bucket, prepend=NULL - 1) != 0)
     )
-    if not len(new):
-        return step, bucket, step.astype(np.int64), step.astype(np.int64)
-    begin = np.minimum.reduceat(columns.number("start_ns")[rows], new)
-    return step[new], bucket[new], begin, np.maximum.reduceat(columns.number("end_ns")[rows], new)
+    return step[new], bucket[new], rows, new
 
 
 def _used(columns: Columns, rows: Indices, every: int) -> tuple[Array, ...]:
     """Return when the weights that a step leaves are first used."""
-    rows = rows[(columns.number("step")[rows] - 1) % every == 0]
-    step, first = np.unique(columns.number("step")[rows], return_index=True)  # rows are by begin
-    return step - 1, columns.number("start_ns")[rows][first]
+    steps = columns.number("step")
+    step, first = _FIRST.of((rows, steps), lambda: _first(rows, steps, every), every)
+    return step, columns.number("start_ns")[first]
+
+
+def _first(rows: Indices, steps: Array, every: int) -> tuple[Array, ...]:
+    """Return steps that leave weights, and the rows in which these are first used; rows are by begin."""
+    rows = rows[(steps[rows] - 1) % every == 0]
+    step, first = np.unique(steps[rows], return_index=True)
+    return step - 1, rows[first]
+
+
+_ORDERED: Final[Known[tuple[Array, ...]]] = Known(_KNOWN_ROWS)
+_FIRST: Final[Known[tuple[Array, ...]]] = Known(_KNOWN_ROWS)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from tracelens.accounting.partition import Surroundings, partition
 from tracelens.accounting.pieces import PackedPieces
 from tracelens.accounting.thread_activity import ACTIVITY_COLUMNS, ThreadActivity
 from tracelens.accounting.weight_updates import Updates
+from tracelens.memory import Known
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["AMOUNTS", "Accounted", "Amounts", "Task", "account"]
 
 Amounts: TypeAlias = "tuple[Array, Array]"
+_KNOWN_ROWS: Final = 1 << 19  # of workers that others are compared with
 AMOUNTS: Final = ("tokens", "samples")  # of work, as counters of steps tell it
 
 
@@ -89,7 +91,7 @@ def _accounted_alone(task: Task, columns: Columns) -> Accounted:
     found = _partition(activity, task.wait, task.queue, task.windows, task.gaps)
     found = replace(found, name=_names(columns, task.words)[found.name])
     spans = int(np.count_nonzero(columns.is_span))
-    return _accounted(task, columns, found, _updates_and_uses(activity), spans)
+    return _accounted(task, columns, found, (activity.updates, activity.forward), spans)
 
 
 def _accounted_joined(tasks: Sequence[Task], columns: Sequence[Columns]) -> list[Accounted]:
@@ -109,7 +111,7 @@ def _accounted_joined(tasks: Sequence[Task], columns: Sequence[Columns]) -> list
     left = [count - len(task.gaps) for count, task in zip(counts, tasks, strict=True)]
     apart, spans = places.apart(found, left), places.counts(joined.is_span)
     every = enumerate(zip(tasks, columns, apart, spans, strict=True))
-    names, (updates, forward) = _names(joined, tasks[0].words), _updates_and_uses(activity)
+    names, updates, forward = _names(joined, tasks[0].words), activity.updates, activity.forward
     return [
         _accounted(
             task,
@@ -125,19 +127,14 @@ def _accounted_joined(tasks: Sequence[Task], columns: Sequence[Columns]) -> list
 def _partition(
     activity: ThreadActivity, wait: Intervals, queue: Intervals, windows: Ints, gaps: Ints
 ) -> Pieces:
-    device = activity.device_spans()
     around = Surroundings(
         wait=wait,
         queue=queue,
-        flying=activity.in_flight(),
-        cause=activity.idle_causes(),
-        device=device,
+        flying=activity.in_flight,
+        cause=activity.idle_causes,
+        device=activity.device_spans,
     )
-    return partition(activity.thread_spans(device), around, windows).without(gaps)
-
-
-def _updates_and_uses(activity: ThreadActivity) -> tuple[Indices, Indices]:
-    return activity.rows_of("update"), activity.rows_of("forward", anywhere=True)
+    return partition(activity.thread_spans, around, windows).without(gaps)
 
 
 def _accounted(
@@ -178,6 +175,18 @@ def _amounts(columns: Columns) -> dict[str, Amounts]:
     """Return how much work each step had, by the counters that say so."""
     if "value" not in columns:
         return {}
+    words, value = (
+        [columns.word(name) for name in ("type", "kind", "name")],
+        columns.values["value"],
+    )
+    return _COUNTED.of(
+        [*(word.codes for word in words), columns.number("step"), value],
+        lambda: _counted(columns),
+        *(word.known for word in words),
+    )
+
+
+def _counted(columns: Columns) -> dict[str, Amounts]:
     name, value = columns.word("name"), columns.values["value"]
     counters = np.flatnonzero(columns.word("type").among(("counter",)))
     of_steps = columns.word("kind").taken(counters).among(("step",))
@@ -189,3 +198,6 @@ def _amounts(columns: Columns) -> dict[str, Amounts]:
             step, place = np.unique(columns.number("step")[rows], return_inverse=True)
             found[amount] = step, np.bincount(place, value[rows])
     return found
+
+
+_COUNTED: Final[Known[dict[str, Amounts]]] = Known(_KNOWN_ROWS)

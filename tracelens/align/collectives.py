@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.distil.outline import outlined
-from tracelens.model.calls import NEVER, CallFacts, CallGrid, is_uniform, uniform
+from tracelens.model.calls import NEVER, CallFacts, CallGrid, distinct, is_uniform, uniform
 from tracelens.model.columns import FOREVER, NULL
 from tracelens.model.outline import NO_CALLS
 from tracelens.model.trace import Note
@@ -109,8 +109,8 @@ def _grid(uid: str, columns: list[_Column]) -> CallGrid:
         processes=np.array([column.process for column in columns]),
         ranks=np.array([column.rank for column in columns]),
         seq=seq,
-        start_ns=np.ascontiguousarray(cells("start_ns", NEVER)),
-        end_ns=np.ascontiguousarray(cells("end_ns", NEVER)),
+        start_ns=np.asfortranarray(cells("start_ns", NEVER)),
+        end_ns=np.asfortranarray(cells("end_ns", NEVER)),
         whole=whole,
         last_ns=np.broadcast_to(np.int64(NEVER), count),
         last_rank=np.broadcast_to(np.int32(NULL), count),
@@ -155,10 +155,12 @@ def _matched(
 ) -> tuple[CallGrid, tuple[int, Note] | None]:
     """Match the calls of one communicator; `members` are its ranks, where they are known."""
     there = grid.there
-    start = np.where(there, grid.start_ns, NEVER) if not grid.whole else grid.start_ns
-    latest = start.argmax(axis=1)
-    last = start[np.arange(grid.height), latest]
-    finished = (there & (grid.end_ns != FOREVER) & np.isin(grid.status, OVER)).any(axis=1)
+    latest = np.zeros(grid.height, np.intp)
+    for calls, some in grid.blocks():
+        latest[calls] = some.start_ns.argmax(axis=1)
+    last = grid.start_ns[np.arange(grid.height), latest]
+    over = np.isin(distinct(grid.status), OVER)
+    finished = (there & (grid.end_ns != FOREVER) & over).any(axis=1)
     expected = grid.arrived if members is None else np.full(grid.height, len(members), np.int32)
     absent = _absent(grid, np.flatnonzero(~finished), members, whole)
     outside = members is not None and (there & ~np.isin(grid.ranks, members)).any(axis=1)
@@ -259,10 +261,10 @@ def _impossible(calls: Sequence[CallGrid], uncertainty_ns: int) -> list[Note]:
 
 def _left_early(grid: CallGrid) -> Ints:
     """Return by how much the first rank left each full call before the last had come."""
-    full = np.flatnonzero(grid.is_full & (grid.last_ns != NEVER))
-    ends = grid.end_ns[full]
+    full = grid.taken(np.flatnonzero(grid.is_full & (grid.last_ns != NEVER)))
+    ends = full.end_ns
     first = ends.min(axis=1) if grid.whole else np.where(ends == NEVER, FOREVER, ends).min(axis=1)
-    return np.where(first == FOREVER, NEVER, grid.last_ns[full] - first)
+    return np.where(first == FOREVER, NEVER, full.last_ns - first)
 
 
 def _ranks(ranks: list[int], shown: int = 8) -> str:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from tracelens.memory import Known
 from tracelens.model.columns import FOREVER, NULL
 from tracelens.model.outline import CallRows, Counters, Outline, StepSpans
-from tracelens.recent import Recent
 from tracelens.schema.vocabulary import COLLECTIVES, EXCHANGE_KINDS, POINT_TO_POINT
 
 if TYPE_CHECKING:
@@ -48,8 +48,7 @@ OUTLINED: Final = (
     "value",
 )
 _TIMES: Final = ("start_ns", "end_ns", "device_start_ns", "device_duration_ns")
-_FEW_ROWS: Final = 1 << 13  # of a process that is compared with others
-_FEW: Final = 16  # that it is compared with
+_KNOWN_ROWS: Final = 1 << 19  # of processes that others are compared with
 _OF_CALLS: Final = ("communicator", "seq", "bytes", "peer")
 # Of these, what is asked for again when outlines have been merged.
 KEPT: Final = tuple(name for name in OUTLINED if name not in _OF_CALLS)
@@ -84,7 +83,9 @@ def outline(columns: Columns, in_flight: Iterable[int] = ()) -> Outline:
     """
     found = _found(columns, tuple(in_flight))
     start, end = columns.number("start_ns"), columns.number("end_ns")
-    last = np.maximum(start, np.where(end == FOREVER, start, end))
+    last = np.maximum(start, end)
+    if len(last) and int(last.max()) >= FOREVER:
+        last = np.maximum(start, np.where(end == FOREVER, start, end))
     of_calls = work_times(columns, found.calls)
     return Outline(
         rows=columns.height,
@@ -93,7 +94,7 @@ def outline(columns: Columns, in_flight: Iterable[int] = ()) -> Outline:
         last_ns=int(last.max()) if len(start) else None,
         of_steps=found.of_steps,
         training_thread=found.training_thread,
-        training_last_ns=int(last[found.on_training].max(initial=NULL)),
+        training_last_ns=int(last.take(found.on_training).max(initial=NULL)),
         steps=StepSpans(start_ns=start[found.steps], end_ns=end[found.steps], **found.step_facts),
         implied=(found.implied_steps, start[found.implied]),
         calls=CallRows(start_ns=of_calls[0], end_ns=of_calls[1], **found.call_facts),
@@ -101,7 +102,7 @@ def outline(columns: Columns, in_flight: Iterable[int] = ()) -> Outline:
         messages=found.messages,
         opened=found.opened,
         on_device=_on_device(columns),
-        counters=_counters(columns),
+        counters=_counters(columns, found.counters),
         names=columns.word("name").known,
         numberless=found.numberless,
     )
@@ -114,7 +115,7 @@ class _Found:
     spans: int
     of_steps: int
     training_thread: int | None
-    on_training: Flags
+    on_training: Indices
     steps: Indices
     step_facts: dict[str, Array]
     implied: Indices
@@ -124,6 +125,7 @@ class _Found:
     requests: int
     messages: int
     opened: int
+    counters: Indices
     numberless: int
 
 
@@ -131,21 +133,15 @@ def _found(columns: Columns, in_flight: tuple[int, ...]) -> _Found:
     """Look for what follows without times; the same columns as of another process have the same."""
     looked_at = {name: array for name, array in columns.numbers.items() if name not in _TIMES}
     looked_at |= {name: words.codes for name, words in columns.words.items()}
-    fixed = not any(array.flags.writeable for array in looked_at.values())
-    if columns.height > _FEW_ROWS or not fixed:
-        return _look(columns, in_flight)
     texts = tuple((name, words.known) for name, words in columns.words.items())
-    key = (
-        columns.height,
-        in_flight,
-        columns.uids,
-        texts,
-        *((n, id(a)) for n, a in looked_at.items()),
+    return _KNOWN.of(
+        tuple(looked_at.values()),
+        lambda: _look(columns, in_flight),
+        *(columns.height, in_flight, columns.uids, texts, tuple(looked_at)),
     )
-    return _KNOWN.get(key) or _KNOWN.add(key, _look(columns, in_flight), of=looked_at)
 
 
-_KNOWN: Final[Recent[_Found]] = Recent(_FEW)
+_KNOWN: Final[Known[_Found]] = Known(_KNOWN_ROWS)
 
 
 def _look(columns: Columns, in_flight: tuple[int, ...]) -> _Found:
@@ -164,7 +160,7 @@ def _look(columns: Columns, in_flight: tuple[int, ...]) -> _Found:
         spans=int(np.count_nonzero(is_span)),
         of_steps=int(np.count_nonzero(of_step)),
         training_thread=training,
-        on_training=on_training,
+        on_training=np.flatnonzero(on_training),
         steps=steps,
         step_facts={
             "step": columns.number("step")[steps],
@@ -178,6 +174,7 @@ def _look(columns: Columns, in_flight: tuple[int, ...]) -> _Found:
         requests=int(np.count_nonzero(kind.among(EXCHANGE_KINDS) & is_span)),
         messages=len(_with_op(columns, reductions, POINT_TO_POINT)),
         opened=int(np.count_nonzero(columns.word("status").among(("open",)) & is_span)),
+        counters=np.flatnonzero(columns.word("type").among(("counter",))),
         numberless=int(len(collective) - np.count_nonzero(numbered)),
     )
 
@@ -249,12 +246,10 @@ def _on_device(columns: Columns) -> int:
     return 0 if timed is None else int(np.count_nonzero(timed >= 0))
 
 
-def _counters(columns: Columns) -> Counters:
-    rows = np.zeros(0, np.intp)
-    if "value" in columns:
-        counts = columns.word("type").among(("counter",))
-        rows = np.flatnonzero(counts & np.isfinite(columns.values["value"]))
+def _counters(columns: Columns, rows: Indices) -> Counters:
+    """Return what counters read that tell a number, of some rows."""
     name, value = columns.word("name"), columns.values.get("value", np.zeros(0))
+    rows = rows[np.isfinite(value[rows])] if len(value) else rows[:0]
     return Counters(
         names=name.known,
         name=name.codes[rows],

@@ -33,6 +33,7 @@ __all__ = [
     "distinct",
     "grids_of",
     "stretch",
+    "taken",
     "uniform",
 ]
 
@@ -68,7 +69,6 @@ TIME_COLUMNS: Final = {
 _OF_CELL: Final = ("op", "step", "bucket", "nbytes", "thread", "peer", "status")
 _OF_CALL: Final = ("last_ns", "last_rank", "expected")
 _AT_ONCE: Final = 1 << 18  # cells
-_COLUMNS: Final = 32  # that are turned at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +90,8 @@ class CallFacts:
 @dataclass(frozen=True, kw_only=True)
 class CallGrid(CallFacts):
     """The calls of one communicator, in order of their numbers; times in nanoseconds.
+
+    Those of a process lie together, as most is asked of one process after the other.
 
     [call, process]: `start_ns` and `end_ns` (`NEVER` where the process made no such call; an end is
     `FOREVER` where it was still open), and the facts of a cell, most of them broadcast: `op` (place in
@@ -153,13 +155,15 @@ class CallGrid(CallFacts):
         """Return some calls, by their places; no copy of those that follow each other."""
         rows = calls if isinstance(calls, slice) else stretch(calls)
         shape = (len(self.seq[rows]), len(self.processes))
+        of_call: dict[str, Any] = {name: getattr(self, name)[rows] for name in ("seq", *_OF_CALL)}
         times: dict[str, Any] = {
-            name: getattr(self, name)[rows] for name in ("seq", "start_ns", "end_ns", *_OF_CALL)
+            name: taken(getattr(self, name), rows) for name in ("start_ns", "end_ns")
         }
         facts: dict[str, Any] = {
-            name: np.broadcast_to(distinct(getattr(self, name))[rows], shape) for name in _OF_CELL
+            name: np.broadcast_to(taken(distinct(getattr(self, name)), rows), shape)
+            for name in _OF_CELL
         }
-        return replace(self, **times, **facts)
+        return replace(self, **of_call, **times, **facts)
 
     def blocks(self) -> Iterator[tuple[slice, CallGrid]]:
         """Yield all calls, some at a time, and their places: what is made of them stays small."""
@@ -168,13 +172,8 @@ class CallGrid(CallFacts):
             yield (rows := slice(first, first + size)), self.taken(rows)
 
     def by_process(self) -> Iterator[tuple[int, Ints, Ints]]:
-        """Yield each process, its begins and its ends, copied some at a time to lie together."""
-        for first in range(0, len(self.processes), _COLUMNS):
-            some = slice(first, first + _COLUMNS)
-            times = (
-                np.ascontiguousarray(cells[:, some].T) for cells in (self.start_ns, self.end_ns)
-            )
-            yield from zip(self.processes[some].tolist(), *times, strict=True)
+        """Yield each process, its begins and its ends."""
+        yield from zip(self.processes.tolist(), self.start_ns.T, self.end_ns.T, strict=True)
 
     def of_same_members(self) -> CallGrid:
         """Return the calls that the same processes made as the first one, and only their columns."""
@@ -201,20 +200,16 @@ class CallGrid(CallFacts):
         return self._waits(slice(None), self.last_ns[:, None])
 
     def waits_by_process(self) -> Iterator[tuple[Ints, Ints]]:
-        """Yield begins and waits of each process, [call], copied some at a time to lie together."""
-        for first in range(0, len(self.processes), _COLUMNS):
-            some = slice(first, first + _COLUMNS)
-            cells = (self.start_ns[:, some], self._waits(some, self.last_ns[:, None]))
-            yield from zip(*(np.ascontiguousarray(part.T) for part in cells), strict=True)
+        """Yield begins and waits of each process, [call]."""
+        for column, start in enumerate(self.start_ns.T):
+            yield start, self.wait_of(column)
 
     def wait_of(self, column: int) -> Ints:
         """Return the same of one process, [call]."""
         return np.asarray(self._waits(slice(column, column + 1), self.last_ns[:, None])[:, 0])
 
     def _waits(self, columns: slice, last: Ints) -> Ints:
-        start, end = (
-            np.ascontiguousarray(times[:, columns]) for times in (self.start_ns, self.end_ns)
-        )
+        start, end = self.start_ns[:, columns], self.end_ns[:, columns]
         until: Ints = np.maximum(last, NEVER // 2) - np.maximum(start, NEVER // 2)
         if len(self._rooted):
             until[self._rooted] = self._awaited(columns) - start[self._rooted]
@@ -227,15 +222,24 @@ class CallGrid(CallFacts):
         """Return the calls in which some wait for the root only, or only the root waits."""
         return np.flatnonzero(np.isin(distinct(self.op), (*FROM_ROOT, *TO_ROOT)).any(axis=1))
 
+    @cached_property
+    def _root_arrived(self) -> Ints:
+        """When the root arrived at each of these calls, [call, 1]; `FOREVER` where that is not known."""
+        start = taken(self.start_ns, self._rooted)
+        arrived = np.where(self._roots(slice(None)), start, FOREVER)
+        return np.asarray(arrived.min(axis=1, keepdims=True))
+
+    def _roots(self, columns: slice) -> Flags:
+        """Return which of some ranks is the root of each of these calls."""
+        peer, there = self.peer[:, columns][self._rooted], self.there[:, columns][self._rooted]
+        return np.asarray((peer == self.ranks[columns]) & there)
+
     def _awaited(self, columns: slice) -> Ints:
-        """Return when each rank could proceed in calls with a root."""
-        rows = self._rooted
-        start, there = self.start_ns[rows], self.there[rows]
-        is_root = (self.peer[rows] == self.ranks) & there
-        at = np.where(is_root, start, FOREVER).min(axis=1, keepdims=True)
-        known = at < FOREVER
+        """Return when some ranks could proceed in calls with a root."""
+        rows, at = self._rooted, self._root_arrived
+        start, op = self.start_ns[:, columns][rows], self.op[:, columns][rows]
+        is_root, known = self._roots(columns), at < FOREVER
         last = self.last_ns[rows, None]
-        op, is_root, start = self.op[rows][:, columns], is_root[:, columns], start[:, columns]
         return np.where(
             np.isin(op, FROM_ROOT) & known,
             np.where(is_root, start, at),
@@ -336,16 +340,18 @@ def stretch(places: Indices) -> slice | Indices:
     return places
 
 
+def taken(cells: Array, rows: Indices | slice) -> Array:
+    """Return some rows of a matrix, of which those of a column lie together as before."""
+    return cells[rows] if isinstance(rows, slice) else np.take(cells.T, rows, axis=1).T
+
+
 def uniform(columns: Sequence[Array]) -> Array:
-    """Return [row, column] of columns; kept once where all are equal."""
+    """Return [row, column] of columns; kept once where all are equal, else column by column."""
     first = columns[0]
     if all(one is first or np.array_equal(one, first) for one in columns):
         return np.broadcast_to(first[:, None], (len(first), len(columns)))
-    cells = np.empty((len(first), len(columns)), np.result_type(*{one.dtype for one in columns}))
-    for place in range(0, len(columns), _COLUMNS):
-        some = slice(place, place + _COLUMNS)
-        cells[:, some] = np.stack(columns[some]).T
-    return cells
+    kind = np.result_type(*{one.dtype for one in columns})
+    return np.stack([column.astype(kind, copy=False) for column in columns]).T
 
 
 def _worded(codes: Array) -> pl.Series:

@@ -8,6 +8,7 @@ number of its own, so that columns are whole numbers throughout.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
@@ -43,6 +44,7 @@ MISSING: Final[dict[str, int]] = {
 
 ESTIMATED: Final = "estimated"
 _OF_PROCESS: Final = ("process", "rank", "role", "request")
+_FEW: Final = 64  # columns without a value
 _SIGNED: Final = {"UInt16": pl.Int32, "UInt32": pl.Int64}
 
 
@@ -97,14 +99,14 @@ class Columns:
         found = self.numbers.get(name)
         if found is not None:
             return found
-        return np.broadcast_to(np.int64(MISSING.get(name, NULL)), self.height)
+        return _lacking(MISSING.get(name, NULL), np.int64, self.height)
 
     def word(self, name: str) -> Words:
         """Return a column of words."""
         found = self.words.get(name)
         if found is not None:
             return found
-        return Words(np.broadcast_to(np.int8(-1), self.height), ())
+        return Words(_lacking(-1, np.int8, self.height), ())
 
     @property
     def is_span(self) -> Array:
@@ -198,6 +200,12 @@ def filled(values: Array, valid: Flags | None, missing: float) -> Array:
     found = values.astype(np.int64 if signless else values.dtype)
     np.copyto(found, missing, where=~valid)
     return found
+
+
+@lru_cache(_FEW)
+def _lacking(missing: int, kind: type[np.signedinteger[Any]], height: int) -> Array:
+    """Return a column in which no row has a value; the same one for processes of as many rows."""
+    return np.broadcast_to(kind(missing), height)
 
 
 def _array_of(column: pa.ChunkedArray[Any], missing: float) -> Array:

@@ -8,12 +8,13 @@ processes of a program, as most but times are, are kept once.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 
+from tracelens.memory import Known
 from tracelens.model.columns import FOREVER, Columns, Words
-from tracelens.recent import Recent
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["PackedColumns"]
 
 _SMALL: Final = tuple((kind, int(np.iinfo(kind).max)) for kind in (np.uint8, np.uint16, np.uint32))
-_FEW_ROWS: Final = 1 << 13  # of an array that may be shared
-_FEW: Final = 128  # of these
+_KNOWN_ROWS: Final = 1 << 21  # of arrays that processes share
 _OPEN: Final = -1  # the length of a span that was open when the recording ended
 
 
@@ -49,32 +49,40 @@ class PackedColumns:
     def of(cls, columns: Columns, names: Collection[str]) -> Self:
         """Pack some columns, times among them; ``communicator`` cannot be."""
         start, end = columns.number("start_ns"), columns.number("end_ns")
-        later = np.diff(start, prepend=start[:1])
-        found = columns.replaced(
-            start_ns=later, end_ns=np.where(end == FOREVER, _OPEN, end - start)
-        )
-        values = {name: v[rows] for name, v, rows in _fractions(columns) if name in names}
-        numbers, arrays = {}, {name: rows for name, _, rows in _fractions(columns) if name in names}
-        for name in found.numbers.keys() & names:
-            least, arrays[name] = _known_small(found.numbers[name])
-            numbers[name] = least, found.numbers[name].dtype
-        words = {name: found.words[name].known for name in found.words.keys() & names}
-        arrays |= {name: found.words[name].codes for name in words}
+        own = {
+            "start_ns": np.diff(start, prepend=start[:1]),
+            "end_ns": np.where(end == FOREVER, _OPEN, end - start),
+        }
+        numbers, arrays, values = {}, {}, {}
+        for name in columns.numbers.keys() & names:
+            found = own.get(name, columns.numbers[name])
+            least, arrays[name] = _PACKED.of((found,), partial(_small, found))
+            numbers[name] = least, found.dtype
+        for name in columns.values.keys() & names:
+            fractions = columns.values[name]
+            arrays[name], values[name] = _GIVEN.of((fractions,), partial(_given, fractions))
+        words = {name: columns.words[name].known for name in columns.words.keys() & names}
+        arrays |= {name: columns.words[name].codes for name in words}
         first_ns = int(start[0]) if columns.height else 0
         return cls(frozenset(names), columns.height, first_ns, arrays, numbers, words, values)
 
     def restored(self) -> Columns:
         """Return the columns as they were."""
         numbers = {
-            name: self.arrays[name].astype(kind) + kind.type(least)
+            name: _RESTORED.of((packed,), partial(_widened, packed, least, kind), least, kind)
             for name, (least, kind) in self.numbers.items()
+            for packed in [self.arrays[name]]
         }
         start, lengths = np.cumsum(numbers["start_ns"]) + self.first_ns, numbers["end_ns"]
         end = np.where(lengths == _OPEN, FOREVER, start + lengths)
         words = {name: Words(self.arrays[name], known) for name, known in self.words.items()}
-        values = {name: np.full(self.height, np.nan) for name in self.values}
-        for name, given in self.values.items():
-            values[name][self.arrays[name]] = given
+        values = {
+            name: _RESTORED.of(
+                (rows, given), partial(_spread, rows, given, self.height), self.height
+            )
+            for name, given in self.values.items()
+            for rows in [self.arrays[name]]
+        }
         return Columns(self.height, numbers | {"start_ns": start, "end_ns": end}, words, values)
 
     def sharing(self, like: PackedColumns | None) -> PackedColumns:
@@ -95,19 +103,17 @@ class PackedColumns:
         return sum(array.nbytes for array in self.arrays.values() if id(array) not in shared)
 
 
-def _fractions(columns: Columns) -> list[tuple[str, Floats, Array]]:
-    """Return the columns of fractions, and which rows have one."""
-    return [(n, values, np.flatnonzero(~np.isnan(values))) for n, values in columns.values.items()]
+def _given(fractions: Floats) -> tuple[Array, Floats]:
+    """Return which rows have a fraction, and those."""
+    rows = np.flatnonzero(~np.isnan(fractions))
+    return _as_fixed_as(fractions, rows), _as_fixed_as(fractions, fractions[rows])
 
 
-def _known_small(values: Array) -> tuple[int, Array]:
-    """Return the same as `_small`, once for an array that several processes share, which is fixed."""
-    if values.flags.writeable or len(values) > _FEW_ROWS:
-        return _small(values)
-    return _KNOWN.get(id(values)) or _KNOWN.add(id(values), _small(values), of=values)
-
-
-_KNOWN: Final[Recent[tuple[int, Array]]] = Recent(_FEW)
+def _spread(rows: Array, given: Floats, height: int) -> Floats:
+    """Return what `_given` was given."""
+    found = np.full(height, np.nan)
+    found[rows] = given
+    return _as_fixed_as(rows, found)
 
 
 def _small(values: Array) -> tuple[int, Array]:
@@ -117,5 +123,21 @@ def _small(values: Array) -> tuple[int, Array]:
     least, most = int(values.min()), int(values.max())
     for small, limit in _SMALL:
         if most - least <= limit:
-            return least, (values - least).astype(small)
+            return least, _as_fixed_as(values, (values - least).astype(small))
     return 0, values
+
+
+def _widened(packed: Array, least: int, kind: np.dtype[np.generic]) -> Array:
+    """Return what `_small` was given."""
+    return _as_fixed_as(packed, packed.astype(kind) + kind.type(least))
+
+
+def _as_fixed_as(one: Array, made: Array) -> Array:
+    """Return what was made of an array, fixed if that is: then processes share both."""
+    made.setflags(write=one.flags.writeable)
+    return made
+
+
+_PACKED: Final[Known[tuple[int, Array]]] = Known(_KNOWN_ROWS)
+_GIVEN: Final[Known[tuple[Array, Floats]]] = Known(_KNOWN_ROWS)
+_RESTORED: Final[Known[Array]] = Known(_KNOWN_ROWS)

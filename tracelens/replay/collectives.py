@@ -22,7 +22,7 @@ from tracelens.accounting.compute_time import AFTER_MEETING
 from tracelens.accounting.phases import exposed_transfer
 from tracelens.accounting.pieces import spent_before
 from tracelens.accounting.thread_activity import training_threads
-from tracelens.model.calls import NEVER, distinct
+from tracelens.model.calls import NEVER, distinct, taken
 from tracelens.model.columns import FOREVER
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def _last_transfers(trace: Trace, phases: Phases) -> Ints:
     transfer = np.zeros(len(phases.there), np.int64)
     latest = np.full(len(transfer) + 1, NEVER)  # the last one is of no window
     for calls, window in _by_window(trace, phases):
-        np.maximum.at(latest, window.ravel(), calls.start_ns.ravel())
+        np.maximum.at(latest, window.T.ravel(), calls.start_ns.T.ravel())
     for calls, window in _by_window(trace, phases):
         cells = np.nonzero((calls.start_ns == latest[window]) & (window >= 0))
         transfer[window[cells]] = (calls.end_ns - calls.start_ns - calls.wait_ns())[cells]
@@ -213,7 +213,7 @@ class _CallArrivals:
 
     def came(self, call: int) -> Floats:
         """Return how long after the step before ranks came to a call of each step, [step, column]."""
-        since = self.start_ns[self.places[:, call]]
+        since = taken(self.start_ns, self.places[:, call])
         since -= self.left_ns
         return since.astype(np.float64)
 
@@ -366,10 +366,10 @@ def _taken_apart(
     found, first, count = np.unique(step, return_index=True, return_counts=True)
     if not len(found):
         return
-    left = end[order[first]]
+    left = taken(end, order[first])
     for call in range(1, count.max()):
         some = np.flatnonzero(count > call)
-        left[some] = np.maximum(left[some], end[order[first[some] + call]])
+        left[some] = np.maximum(left[some], taken(end, order[first[some] + call]))
     follows = np.flatnonzero(np.diff(found, prepend=found[0] - 2) == 1)
     for many in np.unique(count[follows]):
         chosen = follows[count[follows] == many]
@@ -389,7 +389,7 @@ def _wire(start: Ints, end: Ints, places: Indices) -> Floats:
     wire, free = np.empty(places.shape), end[:0]
     for first in range(0, len(places), _AT_ONCE):
         for call, rows in enumerate(places[first : first + _AT_ONCE].T):
-            since, over = start[rows], end[rows]
+            since, over = taken(start, rows), taken(end, rows)
             if call:
                 since = np.where(free < over, np.maximum(since, free), since)
             wire[first : first + _AT_ONCE, call] = (over - since).min(axis=1)

@@ -8,13 +8,14 @@ waits there for the last one; to one in flight also by no more than to those tha
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
 
 from tracelens.accounting.thread_activity import training_threads
-from tracelens.model.calls import NEVER, distinct
+from tracelens.model.calls import NEVER, distinct, stretch
 from tracelens.model.columns import FOREVER
 
 if TYPE_CHECKING:
@@ -70,9 +71,9 @@ def _backwards(trace: Trace, calls: list[_Calls], steps: int) -> Floats:
     following = _Following()
     for number in np.argsort(arrive, kind="stable")[::-1].tolist():
         one, row = place[number]
-        members, wait, step = one.members, one.wait(row), int(one.step[row])
+        members, wait, step = one.everyone, one.wait(row), int(one.step[row])
         if not one.whole[row]:
-            members, wait = members[one.there[row]], wait[one.there[row]]
+            members, wait = one.members[one.there[row]], wait[one.there[row]]
         if one.flying[row]:
             if following.step != step:
                 following = _Following(step, int(spare[members].min()))
@@ -107,11 +108,17 @@ class _Calls:
     _waits: Ints
     _first: int = -_BLOCK
 
+    @cached_property
+    def everyone(self) -> Indices | slice:
+        """All members; where they follow each other a slice, by which numbers are not copied."""
+        return stretch(self.members) if np.all(np.diff(self.members) > 0) else self.members
+
     def wait(self, row: int) -> Ints:
         """Return how long each rank waited in a call, [member]."""
         if not 0 <= row - self._first < _BLOCK:
             self._first = row - row % _BLOCK
-            self._waits = self.grid.taken(slice(self._first, self._first + _BLOCK)).wait_ns()
+            some = self.grid.taken(slice(self._first, self._first + _BLOCK))
+            self._waits = np.ascontiguousarray(some.wait_ns())
         return np.asarray(self._waits[row - self._first])
 
 
@@ -124,7 +131,7 @@ class _Following:
     arrive: int = 0
 
 
-def _before(spare: Ints, members: Ints, known: Floats) -> Ints:
+def _before(spare: Ints, members: Indices | slice, known: Floats) -> Ints:
     """Return what each rank may be later at most for the calls that follow in the step."""
     met = np.isfinite(known[members])
     return np.where(met, spare[members], NO_LIMIT)

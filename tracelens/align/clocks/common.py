@@ -107,8 +107,8 @@ def _moved_calls(grid: CallGrid, maps: Mapping[int, ClockMap]) -> CallGrid:
     for _, same in groupby(range(len(found)), key=lambda column: id(found[column])):
         first, *others = same
         columns = slice(first, first + len(others) + 1)
-        start[:, columns] = moved_times(found[first], grid.start_ns[:, columns], *absent)
-        end[:, columns] = moved_times(found[first], grid.end_ns[:, columns], *absent, *open_)
+        start.T[columns] = moved_times(found[first], grid.start_ns.T[columns], *absent)
+        end.T[columns] = moved_times(found[first], grid.end_ns.T[columns], *absent, *open_)
     return replace(grid, start_ns=start, end_ns=end)
 
 

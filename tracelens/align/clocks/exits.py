@@ -28,7 +28,7 @@ from tracelens.align.clocks.maps import (
     Line,
     theil_sen,
 )
-from tracelens.model.calls import NEVER, distinct
+from tracelens.model.calls import NEVER, distinct, stretch
 from tracelens.model.columns import FOREVER
 from tracelens.schema.vocabulary import STATUSES
 
@@ -344,10 +344,11 @@ def _exits(trace: Trace, clocks: pl.DataFrame) -> _Exits | None:
     members = _widest(found)
     if len(members) < 2:
         return None
-    parts = [(ends, np.flatnonzero(ends.there[:, members].all(axis=1))) for ends in found]
+    columns = stretch(np.array(members))
+    parts = [(ends, stretch(np.flatnonzero(ends.there[:, columns].all(axis=1)))) for ends in found]
 
     def cells(name: str) -> Ints:
-        return np.concatenate([getattr(ends, name)[rows][:, members] for ends, rows in parts])
+        return np.concatenate([getattr(ends, name)[rows][:, columns] for ends, rows in parts])
 
     times, entered, sizes, fraction = map(cells, ("ends", "entered", "nbytes", "fraction"))
     order = np.argsort(times[:, 0])

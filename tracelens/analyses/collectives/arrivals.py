@@ -293,9 +293,10 @@ def wait_caused_alone(calls: pl.DataFrame, phases: Phases) -> pl.DataFrame:
     place = {rank_of[process]: at for at, process in enumerate(phases.pieces.processes)}
     rows = []
     for (rank,), mine in moments.items():
-        whole = int((mine["end_ns"] - mine["start_ns"]).sum())
+        start, end = (mine[name].to_numpy() for name in ("start_ns", "end_ns"))
+        whole = int((end - start).sum())
         if rank in place:
-            times = mine.select("start_ns", "end_ns").to_numpy()
+            times = np.stack([start, end], axis=1)
             waited = phases.pieces.of_worker(place[rank]).spent_before(IS_WAIT, times)
             whole -= round(float((waited[:, 1] - waited[:, 0]).sum()))
         rows.append({"rank": rank, "alone_ns": whole})

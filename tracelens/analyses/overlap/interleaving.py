@@ -22,7 +22,7 @@ import polars as pl
 from tracelens.accounting.categories import CATEGORIES, COMPUTE_CATEGORIES
 from tracelens.accounting.phases import exposed_transfer, job_ns
 from tracelens.model import fmt
-from tracelens.model.calls import NEVER, distinct
+from tracelens.model.calls import NEVER, distinct, is_uniform
 from tracelens.model.columns import FOREVER, NULL
 from tracelens.model.findings import Finding
 from tracelens.replay.collectives import hideable_transfer
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
     from tracelens.accounting.pieces import Segments, WorkerPieces
     from tracelens.accounting.weight_updates import WeightUpdates
-    from tracelens.arrays import Ints
+    from tracelens.arrays import Flags, Ints
     from tracelens.model.calls import CallGrid
     from tracelens.model.trace import Trace
 
@@ -275,13 +275,23 @@ def _add(found: dict[int, _Bucket], grid: CallGrid, pieces: Segments) -> None:
             where = int(grid.ranks[column]), int(start[call]), int(end[call])
             longest[at] = int(most[at]), -process, *where
     for at, number in enumerate(numbers.tolist()):
-        sizes = np.broadcast_to(grid.nbytes, shape)[counted & (bucket == at)]
-        if len(sizes):
+        sizes = _sizes(grid.nbytes, counted & (bucket == at))
+        if len(sizes[0]):
             one = found.setdefault(number, _Bucket([], np.zeros(3, np.int64), (-1, 0)))
-            one.sizes.append(np.unique(sizes, return_counts=True))
+            one.sizes.append(sizes)
             one.spent_ns += spent[at]
             # Of calls as long the one of the first process.
             one.longest = max(one.longest, longest[at], key=lambda found: found[:2])
+
+
+def _sizes(nbytes: Ints, chosen: Flags) -> tuple[Ints, Ints]:
+    """Return the sizes of some cells, and how often each occurs."""
+    if not is_uniform(nbytes):
+        values, often = np.unique(nbytes[chosen], return_counts=True)
+        return values, often
+    often = np.count_nonzero(chosen, axis=1)
+    calls = np.flatnonzero(often)
+    return nbytes[calls, 0], often[calls]
 
 
 def _parts(pieces: WorkerPieces, start: Ints, last: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 import numpy as np
 import polars as pl
 
+from tracelens.memory import Known
 from tracelens.model.columns import MISSING, NULL, WORDS, Columns
 from tracelens.model.trace import EVENT_COLUMNS
 from tracelens.readers.base import LATEST_NS, LONGEST_NS, sane
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Array, Ints
     from tracelens.readers.native.arrow_file import Recording
 
+_KNOWN_ROWS: Final = 1 << 19  # of columns that are compared with those of other files
 _ON_DEVICE: Final = ("device_start_ns", "device_duration_ns")
 KNOWN_WORDS: Final = {"type": EVENT_TYPES, "status": STATUSES}
 ALWAYS_SET: Final = tuple(column.name for column in EVENT_SCHEMA if not column.nullable)
@@ -54,7 +56,8 @@ def repaired_columns(columns: Columns, known: dict[int, str]) -> Columns:
         numbers["bytes"] = np.maximum(numbers["bytes"], -1)
     uids = tuple(known.values())
     if "communicator" in numbers:
-        numbers["communicator"] = _places(numbers["communicator"], list(known))
+        found, order = numbers["communicator"], tuple(known)
+        numbers["communicator"] = _PLACES.of((found,), lambda: _places(found, order), order)
     held = [name for name in _ON_DEVICE if name in numbers]
     if held:
         start, length = (columns.number(name) for name in _ON_DEVICE)
@@ -68,13 +71,17 @@ def repaired_columns(columns: Columns, known: dict[int, str]) -> Columns:
     return Columns(columns.height, numbers, columns.words, values, uids)
 
 
-def _places(numbers: Array, known: list[int]) -> Array:
+def _places(numbers: Array, known: tuple[int, ...]) -> Array:
     """Return where each number stands among the known ones; -1 for others."""
     found = np.full(len(numbers), -1, np.int32)
     for place, number in enumerate(known):
         found[numbers == number] = place
     same = found.dtype == numbers.dtype and np.array_equal(found, numbers)
+    found.setflags(write=numbers.flags.writeable)
     return numbers if same else found  # so that what several processes share stays one
+
+
+_PLACES: Final[Known[Array]] = Known(_KNOWN_ROWS)
 
 
 def usable_events(recording: Recording) -> tuple[pl.DataFrame, int]:

@@ -2,8 +2,8 @@
 
 For a file of some kilobytes Arrow's reader takes many times as long as what is in it: it makes a
 decompressor for each buffer, and reads the dictionaries of all columns. Here all buffers of a batch are
-decompressed at once, as frames of zstd that stand one after the other may be, and words are those that
-the same bytes stood for in another file.
+decompressed at once, as frames of zstd that stand one after the other may be, and columns and words are
+those that the same bytes stood for in another file.
 
 Only what is laid out as recorders do it is read so, and every length, place and code is looked at
 before it is followed. Anything else is left to Arrow's reader (`arrow_file`), which says what is wrong.
@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from tracelens.conversion.layout import STORED, ZSTD, dictionary_ids, dictionary_of, layout_of
 from tracelens.conversion.messages import header_in
+from tracelens.memory import Known
 from tracelens.model.columns import FOREVER, MISSING, NULL, WORDS, Columns, Words, filled
 from tracelens.readers.native.arrow_file import checked_footer, content_of, end_of, read_arrow
 from tracelens.readers.native.checks import (
@@ -31,14 +32,13 @@ from tracelens.readers.native.checks import (
     usable_columns,
 )
 from tracelens.readers.native.side_checks import check_side
-from tracelens.recent import Recent
 from tracelens.schema.arrow import EVENT_SCHEMA, FILE_SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Hashable, Iterator, Sequence
     from pathlib import Path
 
-    from tracelens.arrays import Array, Flags
+    from tracelens.arrays import Array, Flags, Ints
     from tracelens.conversion.layout import Layout
     from tracelens.conversion.messages import Footer
     from tracelens.readers.native.arrow_file import Recording
@@ -50,7 +50,7 @@ _SIZE: Final = struct.Struct("<q")  # before each compressed buffer: how long it
 _UNPACKER: Final = pa.Codec("zstd")
 _FEW: Final = 256  # dictionaries that are known
 _SMALL: Final = 1 << 14  # bytes of one
-_FEW_ROWS: Final = 1 << 13  # of a batch whose columns are compared with those of other files
+_KNOWN_ROWS: Final = 1 << 22  # of columns that are compared with those of other files
 _OWN: Final = ("start_ns", "duration_ns")  # which no two processes share
 _COLUMNS: Final = len(FILE_SCHEMA)
 
@@ -144,20 +144,14 @@ def _columns(view: memoryview, footer: Footer, names: Collection[str]) -> Column
     held = {n: place for n, place in _PLACES.items() if n in names and place not in absent}
     if not held.keys() >= {*ALWAYS_SET}:
         return None
-    parts = [
-        _batch(layout, batch.body(view), held)
-        for layout, batch in zip(layouts, footer.batches, strict=True)
+    bodies = [
+        (layout, batch.body(view)) for layout, batch in zip(layouts, footer.batches, strict=True)
     ]
-    found = {name: _joined([part[name] for part in parts]) for name in held}
+    found = _held(bodies, held)
     if any(found[name].valid is not None for name in ALWAYS_SET):
         return None
-    start, lengths = found.pop("start_ns").values, np.zeros(1, np.int64)
-    ends = np.full(len(start), FOREVER)
-    if "duration_ns" in found:
-        lengths, valid, _ = found.pop("duration_ns")
-        ends = start + lengths
-        if valid is not None:
-            ends[~valid] = FOREVER
+    start = found.pop("start_ns").values
+    lengths, ends = _lengths_and_ends(start, found.pop("duration_ns", None))
     words = _words(view, footer, {name: found.pop(name) for name in WORDS if name in found}, held)
     ours = ({*words[name].known} <= {*known} for name, known in KNOWN_WORDS.items())
     if not all(ours) or not are_sane(start, lengths):
@@ -165,6 +159,16 @@ def _columns(view: memoryview, footer: Footer, names: Collection[str]) -> Column
     values = {name: found.pop(name).values for name in ("value",) if name in found}
     numbers = {name: column.values for name, column in found.items()}
     return Columns(len(start), {"start_ns": start, "end_ns": ends, **numbers}, words, values)
+
+
+def _lengths_and_ends(start: Ints, lasted: _Column | None) -> tuple[Ints, Ints]:
+    """Return how long spans lasted and when they ended; those without a length are open."""
+    if lasted is None:
+        return np.zeros(1, np.int64), np.full(len(start), FOREVER)
+    ends = start + lasted.values
+    if lasted.valid is not None:
+        ends[~lasted.valid] = FOREVER
+    return lasted.values, ends
 
 
 _PLACES: Final = {name: place for place, name in enumerate(EVENT_SCHEMA.names)}
@@ -198,36 +202,38 @@ def _check(layouts: Sequence[Layout]) -> None:
             raise ValueError("a batch is not as recorders write it")
 
 
-def _batch(layout: Layout, body: memoryview, places: dict[str, int]) -> dict[str, _Column]:
-    """Return some columns of a batch, given by their places.
+def _held(
+    bodies: Sequence[tuple[Layout, memoryview]], places: dict[str, int]
+) -> dict[str, _Column]:
+    """Return some columns of all batches, given by their places; those that are known are not decoded.
 
     Raises:
         ValueError: a buffer is not where it can be, or not as long as its rows need.
         OSError: what is compressed is damaged.
     """
-    if layout.rows > _FEW_ROWS:
-        return _decoded(layout, body, places)
-    content, found, fresh = bytes(body), {}, {}
-    for name, at in places.items():
-        (begin, length), (at_values, size) = layout.buffers[2 * at : 2 * at + 2]
-        packed = content[begin : begin + length], content[at_values : at_values + size]
-        key = None if name in _OWN else (name, layout.nodes[at], packed)
-        column = _KNOWN.get(key)
-        if column is None:
-            fresh[name] = key
-        else:
-            found[name] = column
-    for name, column in _decoded(layout, body, {name: places[name] for name in fresh}).items():
-        found[name] = column
-        key = fresh[name]
-        if key is not None:
+    keys = {name: (name, *_packed(bodies, at)) for name, at in places.items() if name not in _OWN}
+    known = {name: _KNOWN.get(key) for name, key in keys.items()}
+    found = {name: column for name, column in known.items() if column is not None}
+    fresh = {name: at for name, at in places.items() if name not in found}
+    parts = [_decoded(layout, body, fresh) for layout, body in bodies]
+    for name in fresh:
+        column = found[name] = _joined([part[name] for part in parts])
+        if name in keys:
             column.values.setflags(write=False)
-            _KNOWN.add(key, column)
+            _KNOWN.put(keys[name], column, len(column.values))
     return found
 
 
-# Small columns by name, rows, nulls and what was compressed: ranks of one program have most in common.
-_KNOWN: Final[Recent[_Column]] = Recent(_FEW)
+def _packed(bodies: Sequence[tuple[Layout, memoryview]], at: int) -> Iterator[Hashable]:
+    """Yield of each batch what a column follows from: its rows, its nulls and what was compressed."""
+    for layout, body in bodies:
+        yield layout.nodes[at]
+        for begin, length in layout.buffers[2 * at : 2 * at + 2]:
+            yield bytes(body[begin : begin + length])
+
+
+# Ranks of one program have most columns in common, but for times.
+_KNOWN: Final[Known[_Column]] = Known(_KNOWN_ROWS)
 
 
 def _decoded(layout: Layout, body: memoryview, places: dict[str, int]) -> dict[str, _Column]:

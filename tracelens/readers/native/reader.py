@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from tracelens.distil.outline import KEPT, OUTLINED, outline
 from tracelens.errors import NotATrace
+from tracelens.memory import forget
 from tracelens.model.fmt import shown_name
 from tracelens.model.packed_columns import PackedColumns
 from tracelens.model.trace import SAMPLE_COLUMNS, Note
@@ -100,6 +101,7 @@ class NativeReader:
                 problems.append((file, part))
             if how.progress:
                 how.progress(done + 1, len(found))
+        forget()
         if not parts:
             raise refusal(path, problems) if problems else vanished(path)
         notes = tuple(

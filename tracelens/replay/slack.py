@@ -158,7 +158,7 @@ def _calls(trace: Trace, steps: Ints) -> list[_Calls]:
                 arrive=some.last_ns,
                 over=over,
                 flying=np.asarray(thread != training[process]),
-                members=ranks.search_sorted(pl.Series(some.ranks, dtype=ranks.dtype)).to_numpy(),
+                members=np.searchsorted(ranks.to_numpy(), some.ranks),
                 there=ended,
                 whole=ended.all(axis=1),
                 _waits=over[:0],

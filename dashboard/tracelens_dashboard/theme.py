@@ -62,14 +62,14 @@ _PALE_LIGHT: Final = {
     "wait": "#E9DADD",
     "ps_queue": "#DFC9DA",
     "idle": "#F4F4F5",
-    "unknown": "#E4E6E9",
+    "uninstrumented": "#E4E6E9",
     "unselected": "#FAFAFB",
 }
 _PALE_DARK: Final = {
     "wait": "#4B3A40",
     "ps_queue": "#544056",
     "idle": "#333333",
-    "unknown": "#3D3F42",
+    "uninstrumented": "#3D3F42",
     "unselected": "#262728",
 }
 NAMES: Final = {
@@ -84,7 +84,7 @@ NAMES: Final = {
     "ps_queue": "server queue",
     "transfer": "transfer",
     "idle": "idle",
-    "unknown": "uninstrumented",
+    "uninstrumented": "uninstrumented",
     "receive": "server: receive",
     "aggregate": "server: aggregate",
     "apply": "server: apply update",

@@ -39,7 +39,7 @@ def by_hand(rows: list[dict[str, Any]], at: int) -> tuple[str, str | None]:
     kinds = [row["kind"] for row in active if row["kind"] != "user"]
     if kinds:
         return kinds[-1], active[-1]["name"]
-    return ("user", active[-1]["name"]) if active else ("unknown", None)
+    return ("user", active[-1]["name"]) if active else ("uninstrumented", None)
 
 
 @settings(max_examples=100, deadline=None)

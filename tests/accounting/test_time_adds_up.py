@@ -103,7 +103,7 @@ def test_open_spans() -> None:
     found = phases.run(trace)
     assert_adds_up(trace, found)
     assert found.segments.select("category", "start_ns", "end_ns").rows() == [
-        ("unknown", 0, 10),
+        ("uninstrumented", 0, 10),
         ("backprop", 10, 25),
         ("gc", 25, 30),
     ]

@@ -48,7 +48,7 @@ def test_unrecorded_time_in_flight() -> None:
         ("backprop", 0, 40),
         ("wait", 40, 60),
         ("transfer", 60, 90),
-        ("unknown", 90, 100),
+        ("uninstrumented", 90, 100),
     ]
 
 
@@ -128,7 +128,12 @@ def test_elastic() -> None:
     """Waiting for one's turn is a server's queue, an elastic update is an update, the rest transfer."""
     ops = ("turn_wait", "weights_down", "worker_update")
     rows = [span(0, "elastic", 10 * i, 10 * i + 10, op=op) for i, op in enumerate(ops)]
-    assert [row[0] for row in cut(rows, ranks=1)] == ["ps_queue", "transfer", "update", "unknown"]
+    assert [row[0] for row in cut(rows, ranks=1)] == [
+        "ps_queue",
+        "transfer",
+        "update",
+        "uninstrumented",
+    ]
 
 
 def test_queue_of_a_shard() -> None:

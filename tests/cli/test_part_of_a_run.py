@@ -97,7 +97,7 @@ def test_no_straggler_where_none_was_read(run: Path, capsys: pytest.CaptureFixtu
     assert "came late to a collective is not known" in notes(found)
     assert found["tables"]["critical_path"] == found["tables"]["slack"] == []
     assert main(["analyze", str(run), "--ranks", "0-3"]) == 0
-    assert "no straggler or fault in ranks 0-3" in capsys.readouterr().out
+    assert "HEALTHY in ranks 0-3" in capsys.readouterr().out
 
 
 def test_steps_are_all_that_counts(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

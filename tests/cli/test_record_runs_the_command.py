@@ -1,4 +1,4 @@
-"""`tracelens record` runs the command as it is, and says in one line what became of it."""
+"""`tracelens record` runs the command as it is, and reports in one line where its trace is."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ sys.exit(int(sys.argv[1]))
 
 
 def _line(text: str) -> str:
-    (line,) = text.strip().splitlines()
-    return line
+    return text.splitlines()[0]
 
 
 @pytest.mark.parametrize("code", [0, 7])
@@ -42,6 +41,16 @@ def test_its_exit_code_is_the_commands(code: int, tmp_path: Path) -> None:
     assert "next: tracelens analyze " in line
     assert ("exit code 7" in line) == (code == 7)
     assert len(read_one(tmp_path / "t").named("work")) == 3
+
+
+def test_the_verdict_ends_it(tmp_path: Path) -> None:
+    """In its four lines, unless that is not wanted."""
+    command = ("--", sys.executable, "-c", TRAINING, 0)
+    names = ["Verdict", "Why", "Next", "Scope"]
+    lines = run_record("--out", tmp_path / "t", *command).stderr.splitlines()
+    assert [name for name in names if any(line.startswith(name) for line in lines)] == names
+    silent = run_record("--no-verdict", "--out", tmp_path / "u", *command).stderr.splitlines()
+    assert len(silent) == 1
 
 
 def test_a_folder_of_its_own_by_default(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -118,10 +119,7 @@ def test_without_py_spy_it_says_how_to_get_it(
 
 def test_damaged_samples_are_left_out(slow: Path, tmp_path: Path) -> None:
     """With a sentence; the events are used all the same."""
-    for file in slow.rglob("*.arrow"):
-        copy = tmp_path / file.relative_to(slow)
-        copy.parent.mkdir(exist_ok=True)
-        copy.write_bytes(file.read_bytes())
+    shutil.copytree(slow, tmp_path, dirs_exist_ok=True)
     first, second = sorted((tmp_path / "samples").iterdir())
     first.write_bytes(os.urandom(500))
     second.write_bytes(second.read_bytes()[:-200])

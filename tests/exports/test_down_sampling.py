@@ -13,7 +13,7 @@ from support.runs.traces import call, span, trace_of
 from support.samples import SAMPLES, Sample, manifest
 
 import tracelens
-from tracelens.accounting import phases
+from tracelens.accounting import categories, phases
 from tracelens.analyses import analyze
 from tracelens.exports import EXPORTS, native
 from tracelens.exports.content import of_trace
@@ -39,7 +39,7 @@ def summed(trace: Trace, kept: Flagged) -> Trace:
 def worked(trace: Trace) -> pl.DataFrame:
     """Return the time of each category of a rank's own work, by process and step."""
     times = phases.run(trace).times.with_columns(pl.col("category").cast(pl.String))
-    own = times.filter(pl.col("category").is_in(phases.COMPUTE_CATEGORIES))
+    own = times.filter(pl.col("category").is_in(categories.COMPUTE_CATEGORIES))
     return own.sort("process", "step", "category")
 
 

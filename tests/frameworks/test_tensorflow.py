@@ -85,7 +85,7 @@ def test_idleness_has_its_cause(trace: Trace) -> None:
     assert efficiency
     shares = {bar.cause: bar.share for bar in efficiency.waterfall}
     assert shares["idle"] > 0.05
-    assert shares.get("unknown", 0.0) < 0.05
+    assert shares.get("uninstrumented", 0.0) < 0.05
 
 
 def test_steps_have_their_phases(trace: Trace) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -11,7 +11,7 @@ import pytest
 
 from tracelens.accounting.phases import CATEGORIES
 from tracelens.model.finding_kinds import KINDS, Category, FindingKind, Group, fields_of
-from tracelens.model.findings import Details, Finding, healthy, suppressed
+from tracelens.model.findings import Details, Finding, subject, suppressed
 from tracelens_dashboard.pages import PAGES
 
 if TYPE_CHECKING:
@@ -147,9 +147,12 @@ def test_a_stale_worker_is_no_straggler_as_well() -> None:
     assert not suppressed(of("straggler", 0.3), [of("stale_worker", 0.0, (2,))])
 
 
-def test_the_verdict_counts_opportunities() -> None:
-    """With one, with several, with none."""
-    assert healthy([]) == "Healthy: no straggler or fault"
-    one = of("update_gap", 0.1)
-    assert healthy([one]).endswith("; 1 optimization opportunity")
-    assert healthy([one, one]).endswith("; 2 optimization opportunities")
+def test_whom_a_finding_is_about() -> None:
+    """Ranks, hosts or shards; nothing where it is about the whole job."""
+    assert subject(of("straggler", 0.3, (2, 3))) == "ranks 2 and 3"
+    host = replace(of("slow_host", 0.3, (2, 3)), hosts=("node7",))
+    assert subject(host) == "host node7"
+    assert subject(replace(of("ps_hot_shard", 0.3), shards=(4,))) == "PS 4"
+    wandering = replace(of("straggler", 0.3, (1, 2, 3)), pattern="rotating")
+    assert subject(wandering) == "3 ranks in turns"
+    assert not subject(of("slow_all", 0.3, (0, 1)))

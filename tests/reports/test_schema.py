@@ -68,7 +68,7 @@ def test_the_words_are_those_of_the_code() -> None:
     finding = parts["finding"]["properties"]
     assert finding["kind"]["enum"] == list(FINDING_KINDS)
     assert finding["pattern"]["enum"] == [*get_args(Pattern), None]
-    assert finding["phase"]["enum"] == [*KINDS, None]
+    assert finding["phase"]["enum"] == [*KINDS, "uninstrumented", None]
     assert list(finding) == [field.name for field in fields(Finding)]
     assert set(SCHEMA["properties"]["trace"]["properties"]) == {f.name for f in fields(Summary)}
     bars = [*CAUSES.values(), "outside"]
@@ -138,13 +138,14 @@ def test_what_breaks_the_format_is_found() -> None:
     good = as_printed(report(RUNS["slow rank"][0]))
     finding = good["findings"][0]
     broken: dict[str, dict[str, Any]] = {
-        "$.format: ": good | {"format": "tracelens.report/2"},
+        "$.format: ": good | {"format": "tracelens.report/3"},
         "'more' was unexpected": good | {"more": 1},
         "$.findings[0].kind: 'slow' is not one of": good
         | {"findings": [finding | {"kind": "slow"}]},
         "$.findings[0].saving: 3 is greater": good | {"findings": [finding | {"saving": 3}]},
         "$.findings[0].steps: [1] is too short": good | {"findings": [finding | {"steps": [1]}]},
-        "sum to": good | {"efficiency": good["efficiency"] | {"achieved": 0.0}},
+        "$.ledger: useful and": good | {"ledger": good["ledger"] | {"useful": 0.0}},
+        "efficiency: achieved and": good | {"efficiency": good["efficiency"] | {"achieved": 0.0}},
     }
     for said, bad in broken.items():
         assert any(said in problem for problem in problems(bad)), said

@@ -14,12 +14,14 @@ SLOW, HEALTHY = RUNS["slow rank"][0], RUNS["healthy"][0]
 
 
 def test_the_verdict_comes_first() -> None:
-    """What the run is, the finding and its price, then where the time went."""
+    """The verdict in four lines, the finding and its price, then where the time went."""
     lines = to_text.render(report(SLOW), width=100).splitlines()
-    assert lines[0] == "4 ranks, 80 steps, 2,560 spans, 1.54 s"
-    assert lines[2].startswith("1. Straggler: 5.")
-    assert lines[2].endswith("%)")
-    assert lines[3].startswith(
+    assert lines[0] == "Verdict  STRAGGLER rank 2, forward \N{MIDDLE DOT} moderate"
+    names = [line.split("  ")[0] for line in lines if line and line[0].isalpha()]
+    assert names[:5] == ["Verdict", "Why", "Next", "Scope", "Time"]
+    first = next(place for place, line in enumerate(lines) if line.startswith("1. Straggler: 5."))
+    assert lines[first].endswith("%)")
+    assert lines[first + 1].startswith(
         "   Rank 2 is a straggler in forward, steps 20\N{EN DASH}49: +3.01 ms per step (16 % of"
     )
     assert "Where the time went (share of ranks x job time of 1.54 s)" in lines
@@ -36,10 +38,18 @@ def test_the_verdict_comes_first() -> None:
 
 def test_a_healthy_run_is_told_so() -> None:
     """Healthy is a verdict, too."""
-    assert (
-        to_text.render(report(HEALTHY), width=100).splitlines()[2]
-        == "Healthy: no straggler or fault."
-    )
+    first = to_text.render(report(HEALTHY), width=100).splitlines()[0]
+    assert first == "Verdict  HEALTHY: no fault; bound by compute"
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_a_brief_report_fits_a_screen(run: str) -> None:
+    """Without its tables it has at most 30 lines of 80 columns, the verdict among them."""
+    lines = to_text.render(report(RUNS[run][0]), width=80, length="brief").splitlines()
+    assert len(lines) <= to_text.MOST_LINES
+    assert max(map(len, lines)) <= 80
+    verdict = to_text.render(report(RUNS[run][0]), width=80, length="verdict").splitlines()
+    assert lines[: len(verdict)] == verdict
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])

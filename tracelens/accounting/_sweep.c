@@ -16,7 +16,7 @@
 #define REVISION 1 /* of what both parts expect of each other, as in sweep.py */
 
 /* The order of `CATEGORIES`, and codes that stand beside them, as in categories.py. */
-enum { USER = 6, WAIT, PS_QUEUE, TRANSFER, IDLE, UNKNOWN, CATEGORY_COUNT };
+enum { USER = 6, WAIT, PS_QUEUE, TRANSFER, IDLE, UNINSTRUMENTED, CATEGORY_COUNT };
 enum { NOTHING = -1, COMMUNICATION = 100, QUEUED = 200 };
 
 /* What may cover a piece of time, whatever the thread does. */
@@ -137,7 +137,7 @@ static int category_of(const Innermost *thread, const int *covered)
         return thread->code;
     if (thread->user)
         return USER;
-    return covered[FLIES] ? split : covered[HAS_CAUSE] ? IDLE : UNKNOWN;
+    return covered[FLIES] ? split : covered[HAS_CAUSE] ? IDLE : UNINSTRUMENTED;
 }
 
 /* Return whether all is well: a code that is none ends it. */

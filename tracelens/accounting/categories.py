@@ -20,15 +20,18 @@ CATEGORIES: Final = (
     "ps_queue",  # a request is in a parameter server's queue, or waits for later pushes
     "transfer",  # communication that all have entered and nothing hides
     "idle",  # no work, with a recorded cause
-    "unknown",  # nothing was recorded
+    "uninstrumented",  # the thread's own time, which no span covers
 )
-COMPUTE_CATEGORIES: Final = CATEGORIES[:7]
+COMPUTE_CATEGORIES: Final = CATEGORIES[:7]  # that spans tell
 USER: Final = CATEGORIES.index("user")
 WAIT: Final = CATEGORIES.index("wait")
 PS_QUEUE: Final = CATEGORIES.index("ps_queue")
 TRANSFER: Final = CATEGORIES.index("transfer")
 IDLE: Final = CATEGORIES.index("idle")
-UNKNOWN: Final = CATEGORIES.index("unknown")
+UNINSTRUMENTED: Final = CATEGORIES.index("uninstrumented")
+# Between communication a rank is at work, whether a span says at what or not (POP and Scalasca define
+# useful time so).
+OWN_CATEGORIES: Final = (*COMPUTE_CATEGORIES, CATEGORIES[UNINSTRUMENTED])
 # What a span may say beside a category: communication of a kind yet to be found out; and blocking
 # on something, which is that something's category, or a wait if nothing else is recorded.
 COMMUNICATION: Final = 100

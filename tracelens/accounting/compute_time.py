@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import polars as pl
 
-from tracelens.accounting.phases import CATEGORIES, COMPUTE_CATEGORIES
+from tracelens.accounting.categories import CATEGORIES, COMPUTE_CATEGORIES, UNINSTRUMENTED
 from tracelens.accounting.workers import AMOUNTS
 from tracelens.model import fmt
 from tracelens.model.calls import stretch
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Trace
 
 
+LEAST_LOSS: Final = 0.005  # of a rank's time: what is less is not worth a sentence
 WARM_UP: Final = 5  # steps: caches, allocators and bucket layouts settle
 AFTER_MEETING: Final = ("update", "checkpoint")  # what follows the meeting of a step
 WAIT_CATEGORIES: Final = ("wait", "ps_queue")
@@ -111,6 +112,8 @@ def _measured(trace: Trace, phases: Phases) -> ComputeTime:
     missing = np.isnan(present) | grid.cut_short(steps, workers)
     cells = grid.cells(phases.pieces.steps)
     names = [n for n in COMPUTE_CATEGORIES if phases.spent[:, CATEGORIES.index(n)].any()]
+    if _matters(phases.by_worker(phases.of(CATEGORIES[UNINSTRUMENTED])), phases):
+        names.append(CATEGORIES[UNINSTRUMENTED])
     own = np.empty((len(names), *present.shape))
     for matrix, name in zip(own, names, strict=True):
         matrix[:] = grid.sum(cells, phases.of(name))
@@ -128,6 +131,12 @@ def _measured(trace: Trace, phases: Phases) -> ComputeTime:
         settled=_settled(own.sum(axis=0)),
         parted=bool(trace.parted),
     )
+
+
+def _matters(spent: Ints, phases: Phases) -> bool:
+    """Return whether any worker spends enough of its time so that a finding could be worth it."""
+    whole = phases.by_worker(phases.of(*CATEGORIES))
+    return bool((spent >= LEAST_LOSS * whole)[whole > 0].any())
 
 
 @dataclass(frozen=True)

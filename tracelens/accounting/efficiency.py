@@ -11,9 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
-from tracelens.accounting.phases import CATEGORIES, job_ns
+from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
+from tracelens.accounting.phases import job_ns
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.result import Efficiency, Share
 from tracelens.schema.vocabulary import USEFUL_KINDS
@@ -41,10 +40,11 @@ CAUSES: Final = {
     "ps_queue": "ps_queue",
     "transfer": "exposed_transfer",
     "idle": "idle",
-    "unknown": "unknown",
 }
 SLOW_HOST: Final = "slow_host"  # what of waiting for late ranks was for those of a slow host
-assert {*CAUSES, *USEFUL_KINDS} == set(CATEGORIES)
+# What computes the result, and what no span covers: a rank between communication is at work.
+USEFUL: Final = (*USEFUL_KINDS, CATEGORIES[UNINSTRUMENTED])
+assert {*CAUSES, *USEFUL} == set(CATEGORIES)
 
 
 def measure(trace: Trace, phases: Phases) -> Efficiency | None:
@@ -55,7 +55,7 @@ def measure(trace: Trace, phases: Phases) -> Efficiency | None:
     job = max(job_ns(trace), 1)
     ranks = steps["process"].n_unique()
     spent = dict(zip(CATEGORIES, phases.spent.sum(axis=0).tolist(), strict=True))
-    useful = sum(spent[kind] for kind in USEFUL_KINDS)
+    useful = sum(spent[kind] for kind in USEFUL)
     total = ranks * job
     bars = [Share(cause, spent[name] / total) for name, cause in CAUSES.items()]
     outside = (total - sum(spent.values())) / total
@@ -64,6 +64,7 @@ def measure(trace: Trace, phases: Phases) -> Efficiency | None:
         waterfall=(*bars, Share("outside", outside)),
         pop=_pop(phases, ranks, job, parted=bool(trace.parted)),
         job_ns=job,
+        uninstrumented=spent[CATEGORIES[UNINSTRUMENTED]] / total,
     )
 
 
@@ -87,8 +88,7 @@ def _pop(phases: Phases, ranks: int, job: int, *, parted: bool) -> dict[str, flo
     ranks transferred least; what the ideal network leaves over is serialisation. Where ranks were left
     out (`parted`), transfer holds waits for them, and says neither.
     """
-    owner = np.repeat(np.arange(len(phases.pieces)), np.diff(phases.pieces.begins))
-    useful = np.bincount(owner, phases.of(*USEFUL_KINDS)).astype(np.int64)
+    useful = phases.by_worker(phases.of(*USEFUL))
     most = int(useful.max(initial=0))
     if most == 0:
         return {}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from tracelens.accounting.categories import BLOCKED, COMMUNICATION, NOTHING, UNKNOWN, WAIT
+from tracelens.accounting.categories import BLOCKED, COMMUNICATION, NOTHING, UNINSTRUMENTED, WAIT
 from tracelens.accounting.sweep import Covers, Edges, Layers, cut
 
 if TYPE_CHECKING:
@@ -137,11 +137,11 @@ class Pieces:
         kept[gaps] = False
         window = np.cumsum(kept, dtype=np.int32) - 1
         spent, inside = self.spent[kept], kept[self.step]
-        spent[window[gaps], UNKNOWN] += self.spent[gaps].sum(axis=1)
+        spent[window[gaps], UNINSTRUMENTED] += self.spent[gaps].sum(axis=1)
         return Pieces(
             bounds=self.bounds,
             step=window[self.step],
-            category=np.where(inside, self.category, np.int8(UNKNOWN)),
+            category=np.where(inside, self.category, np.int8(UNINSTRUMENTED)),
             name=np.where(inside, self.name, np.int32(NOTHING)),
             spent=spent,
             hidden=self.hidden[kept],

@@ -4,7 +4,8 @@ The innermost recorded phase wins; a user's span within a phase belongs to that 
 the thread, and unrecorded time while something of the rank is in flight, is split: ``wait`` while a
 collective of the rank has not been entered by all, ``ps_queue`` while a shard holds a request of the
 rank that it has not begun to serve, else ``transfer``. What is left is ``idle`` where another record
-explains it, else ``unknown``; what lies between steps that were left out as asked is no step's time.
+explains it, else ``uninstrumented``, the rank's own work that no span covers; what lies between steps
+that were left out as asked is no step's time.
 
 Where work was timed on a device, what the device did counts, for the thread only queued it. One process
 is read at a time, so that the events of all are never needed at once. Beside the phases stands
@@ -22,7 +23,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting import thread_activity
-from tracelens.accounting.categories import CATEGORIES, COMPUTE_CATEGORIES, UNKNOWN
+from tracelens.accounting.categories import CATEGORIES, OWN_CATEGORIES, UNINSTRUMENTED
 from tracelens.accounting.joined import grouped
 from tracelens.accounting.partition import Intervals, Pieces
 from tracelens.accounting.pieces import (
@@ -50,8 +51,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CATEGORIES",
-    "COMPUTE_CATEGORIES",
     "NO_TIME",
+    "OWN_CATEGORIES",
     "SEGMENT_COLUMNS",
     "TIME_COLUMNS",
     "Phases",
@@ -149,6 +150,11 @@ class Phases:
     def by_step(self, values: Array) -> Ints:
         """Sum whole numbers up by step, [step]."""
         return np.bincount(self.step_places, values, minlength=len(self.steps)).astype(np.int64)
+
+    def by_worker(self, values: Ints) -> Ints:
+        """Sum whole numbers up by worker, in the order of `pieces`."""
+        begins = self.pieces.begins[:-1]
+        return np.add.reduceat(values, begins) if begins else np.zeros(0, np.int64)
 
     def least(self, values: Ints, among: Flags) -> Ints:
         """Return the least value of each step among some windows, [step]; `NO_TIME` where none is."""
@@ -286,7 +292,7 @@ def _gathered(
     segments = Segments(pieces, tuple(begins), of_step, words)
     owners = of_step[begins[:-1]].select("process", "rank").rows()
     left_out = after_steps(steps).to_numpy()
-    spent[UNKNOWN] -= np.minimum(left_out, spent[UNKNOWN])
+    spent[UNINSTRUMENTED] -= np.minimum(left_out, spent[UNINSTRUMENTED])
     return Phases(
         pieces=segments,
         spent=spent.T,

@@ -21,7 +21,7 @@ from tracelens.accounting.categories import (
     PS_QUEUE,
     QUEUED,
     TRANSFER,
-    UNKNOWN,
+    UNINSTRUMENTED,
     USER,
     WAIT,
 )
@@ -130,7 +130,7 @@ def cut_in_numpy(windows: Ints, thread: Layers, covers: Covers, device: Layers) 
     wait, queue, flying, cause = (_covered(len(bounds), part) for part in of_sets)
     code, user, name = _innermost(len(bounds), thread, of_thread)
     split = _either(wait, WAIT, _either(queue, PS_QUEUE, TRANSFER))
-    unrecorded = _either(user, USER, _either(flying, split, _either(cause, IDLE, UNKNOWN)))
+    unrecorded = _either(user, USER, _either(flying, split, _either(cause, IDLE, UNINSTRUMENTED)))
     category = _either(code == NOTHING, unrecorded, _either(code == COMMUNICATION, split, code))
     queued = code >= QUEUED
     if queued.any():

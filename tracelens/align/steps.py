@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
+from tracelens.align import repeated_calls
 from tracelens.align.clocks.common import moved_times
 from tracelens.align.collectives import gather
 from tracelens.distil.outline import in_flight_tracks, outlined
@@ -28,6 +29,7 @@ from tracelens.model.trace import STEP_COLUMNS, Note
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from tracelens.align.repeated_calls import Repeated
     from tracelens.arrays import Array, Flags, Int32s, Ints
     from tracelens.model.calls import CallGrid
     from tracelens.model.columns import Columns
@@ -58,6 +60,15 @@ class _Marks:
         falls = np.diff(self.step.astype(np.int64), prepend=2 * NULL) <= 0
         return np.asarray(falls | (self.step < 0))
 
+    def whole(self) -> _Marks:
+        """Return them as one step, from the first begin to the end."""
+        return replace(
+            self,
+            step=np.zeros(min(len(self.step), 1), np.int32),
+            begin_ns=self.begin_ns[:1],
+            left_ns=np.full(min(len(self.step), 1), FOREVER),
+        )
+
     def windows(self) -> tuple[Ints, Ints]:
         """Return begin and end of each step."""
         following = np.append(self.begin_ns[1:], self.last_ns)
@@ -79,6 +90,7 @@ def divide(trace: Trace) -> Trace:
         process: _marks(outlines[process], trace.moved.get(process), cut_short=process in ring)
         for process in threads
     }
+    marks, how = _completed(marks, trace)
     marks, renumbered = _numbered(marks)
     tracks = in_flight_tracks(trace)
     places = {
@@ -104,7 +116,7 @@ def divide(trace: Trace) -> Trace:
         },  # the table holds them from here on
         steps=table,
         processes=_with_threads(trace.processes, threads),
-        notes=(*trace.notes, *_overlapping(marks), *_unmarked(marks), *renumbered),
+        notes=(*trace.notes, *_overlapping(marks), *how, *renumbered),
     )
 
 
@@ -167,16 +179,36 @@ def _overlapping(marks: Mapping[int, _Marks]) -> list[Note]:
     return [Note(file="", sentence=sentence, kind="incomplete")]
 
 
-def _unmarked(marks: Mapping[int, _Marks]) -> list[Note]:
-    """Note where no step was recorded."""
-    without = sum(not one.recorded for one in marks.values())
+def _completed(marks: dict[int, _Marks], trace: Trace) -> tuple[dict[int, _Marks], list[Note]]:
+    """Look for steps elsewhere where none were recorded, and note where from they are."""
+    without = [process for process, one in marks.items() if not one.recorded]
     if not without:
-        return []
-    sentence = (
-        f"{without} of {len(marks)} workers recorded no step spans: their steps are "
-        "taken from the step numbers of other events; mark steps with tl.step(i)."
+        return marks, []
+    counts = {len(marks[process].step) for process in without}
+    joint = len(without) == len(marks) and bool(trace.calls)
+    how = (
+        "their steps are taken from the step numbers of other events, or the updates that end them"
     )
-    return [Note(file="", sentence=sentence, kind="incomplete")]
+    if max(counts) < 2 or (joint and len(counts) > 1):
+        found = repeated_calls.find(trace.calls, marks) if joint else None
+        if found:
+            how = f"their steps are taken from the collectives that they repeat ({found.call})"
+            marks = {process: _repeated(one, found, process) for process, one in marks.items()}
+        else:
+            how = "nothing says where steps begin, so the whole run counts as one"
+            marks = {process: one.whole() for process, one in marks.items()}
+    sentence = (
+        f"{len(without)} of {len(marks)} workers recorded no step spans: {how}; mark steps with "
+        "tl.step(i), or in a table with a column 'step'."
+    )
+    return marks, [Note(file="", sentence=sentence, kind="incomplete")]
+
+
+def _repeated(one: _Marks, found: Repeated, process: int) -> _Marks:
+    begin = found.begins_ns[process]
+    step = np.arange(len(begin), dtype=np.int32)
+    left = np.full(len(step), FOREVER)
+    return replace(one, step=step, begin_ns=begin, left_ns=left, last_ns=found.last_ns[process])
 
 
 def _numbered(marks: dict[int, _Marks]) -> tuple[dict[int, _Marks], list[Note]]:

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens.accounting import compute_time, efficiency, phases
-from tracelens.analyses import critical_path, imbalance, integrity, membership, stalls
+from tracelens.analyses import (
+    critical_path,
+    imbalance,
+    integrity,
+    ledger,
+    membership,
+    stalls,
+    verdict,
+)
 from tracelens.analyses.collectives import arrivals, communication, links
 from tracelens.analyses.overlap import gradient_latency, interleaving
 from tracelens.analyses.servers import asynchrony
@@ -117,12 +125,18 @@ def analyze(
     parted = trace.choice.ranks is not None
     findings = ranked(f for f in found if not (parted and KINDS[f.kind].needs_all_ranks))
     spent = efficiency.measure(trace, parts)
+    summary, notes = _summary(trace, parts), (*trace.notes, *_unjudged(results))
+    losses = ledger.measure(trace, parts, findings, results)
     return Report(
-        summary=_summary(trace, parts),
+        verdict=verdict.conclude(
+            trace, parts, summary=summary, findings=findings, ledger=losses, notes=notes
+        ),
+        summary=summary,
         clock=trace.alignment,
         efficiency=efficiency.with_slow_hosts(spent, findings) if spent else None,
+        ledger=losses,
         findings=findings,
-        notes=(*trace.notes, *_unjudged(results)),
+        notes=notes,
         results=results,
     )
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.accounting.categories import CATEGORIES, UNKNOWN
+from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
 from tracelens.accounting.phases import after_steps, job_ns
 from tracelens.accounting.pieces import categories, covered_before
 from tracelens.model.calls import NEVER
@@ -115,7 +115,7 @@ def _shares(path: pl.DataFrame, on_path: _OnPath, pieces: Segments, trace: Trace
     total = np.bincount(cells, lasted, minlength=size).astype(np.int64)
     total = total.reshape(len(pieces), len(CATEGORIES))
     for process, ns in _left_out(trace.steps, path):
-        total[pieces.processes.index(process), UNKNOWN] -= ns
+        total[pieces.processes.index(process), UNINSTRUMENTED] -= ns
     rows = [
         (ranks.get(pieces.processes[place]), CATEGORIES[code], int(total[place, code]), 0.0)
         for place, code in np.argwhere(total).tolist()

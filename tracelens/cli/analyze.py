@@ -32,6 +32,7 @@ NAME: Final = "analyze"
 HELP: Final = "report what costs time in a recorded run, findings first"
 EXAMPLES: Final = """\
   tracelens analyze traces/today
+  tracelens analyze traces/today --full    # with all tables
   tracelens analyze traces/today --format json > report.json
   tracelens analyze traces/today --html report.html    # one file with charts, works offline
   tracelens analyze traces/today --ranks 0-7,12 --steps 200-260    # reads only what that needs
@@ -53,6 +54,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--again", action="store_true", help="explain it anew, though its report was kept"
     )
     parser.add_argument("--format", choices=("text", "json", "markdown"), default="text")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--full", action="store_true", help="as text: with all tables and notes")
+    length.add_argument("--verdict", action="store_true", help="as text: only the verdict")
     parser.add_argument(
         "--html", type=Path, metavar="FILE", help="also write a report with charts, in one file"
     )
@@ -62,7 +66,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Open, analyze, print; keep what the next time, and other verbs, need of it."""
     import_libraries()
     from tracelens.distil import kept_report
-    from tracelens.reports import report_format
 
     places, choice = matched(arguments.trace), choice_of(arguments)
     report, trace = _kept(arguments, places, choice), None
@@ -70,13 +73,26 @@ def run(arguments: argparse.Namespace) -> int:
         trace, report = _explained(arguments, places, choice)
         if len(places) == 1:
             kept_report.keep(places[0], report, choice)
-    sys.stdout.write(report_format(arguments.format).render(report).rstrip("\n") + "\n")
+    sys.stdout.write(_written(report, arguments).rstrip("\n") + "\n")
     sys.stdout.flush()
-    if trace and len(places) == 1 and choice.is_all:
+    if trace and len(places) == 1 and choice.is_all and not arguments.verdict:
         _index(places[0], trace, report, again=arguments.again)
     if arguments.html:
         _write_page(arguments.html, places[0], trace, report)
     return 0
+
+
+def _written(report: Report, arguments: argparse.Namespace) -> str:
+    """Return the report as it was asked for."""
+    from tracelens.reports import report_format
+
+    if arguments.format != "text":
+        return report_format(arguments.format).render(report)
+    from tracelens.reports import to_text
+
+    if arguments.verdict:
+        return to_text.render(report, length="verdict")
+    return to_text.render(report, length="full" if arguments.full else "brief")
 
 
 def _kept(arguments: argparse.Namespace, places: Sequence[Path], choice: Choice) -> Report | None:

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from argparse import REMAINDER
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -41,6 +42,7 @@ EXAMPLES: Final = """\
   tracelens record --detail layer -- torchrun --nproc-per-node 4 train.py
 """
 MOST_HZ: Final = 1000
+_FOR_VERDICT_S: Final = 60  # a run that takes longer to explain is left to `tracelens analyze`
 _LOOKS: Final = 20  # at processes that are about to end
 _LOOKS_FOR_SAMPLES: Final = 100
 _LOOK_EVERY_S: Final = 0.1
@@ -65,6 +67,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--detail",
         help=f"how closely hooks look: {', '.join(DETAILS)}, each with those before it (default: phase)",
     )
+    parser.add_argument(
+        "--no-verdict", action="store_true", help="do not say at the end what the run lost time to"
+    )
     parser.add_argument("command", nargs=REMAINDER, help="the training command, after --")
 
 
@@ -80,7 +85,10 @@ def run(arguments: argparse.Namespace) -> int:
     _convert_leftovers(folder)
     rank = launcher_rank()
     if rank is None:
-        _print(_summary(folder, _recorded(folder) - before, attached), code)
+        files = _recorded(folder) - before
+        _print(_summary(folder, files, attached), code)
+        if files and not arguments.no_verdict:
+            _explain(folder)
     elif rank == 0:
         _print(_invitation(folder), code)
     return code
@@ -258,6 +266,16 @@ def _summary(folder: Path, files: Collection[Path], attached: Sequence[str] = ()
     attachments = f" ({', '.join(attached)})" if attached else ""
     shown = _shown(folder)
     return f"recorded {what}{attachments} to {shown}; next: tracelens analyze {shown}"
+
+
+def _explain(folder: Path) -> None:
+    """Print the verdict on the run, by a process of its own; nothing where it cannot be explained."""
+    words = [sys.executable, "-m", "tracelens", "analyze", "--verdict", str(folder)]
+    with suppress(OSError, subprocess.SubprocessError):
+        found = subprocess.run(
+            words, capture_output=True, text=True, timeout=_FOR_VERDICT_S, check=True
+        )
+        sys.stderr.write(found.stdout)
 
 
 def _invitation(folder: Path) -> str:

@@ -26,6 +26,7 @@ from tracelens.model.findings import Finding
 from tracelens.model.notes import Note
 from tracelens.model.result import Efficiency, Report, Share, Summary
 from tracelens.model.trace import Alignment, HostClock
+from tracelens.model.verdict import Ledger, Loss, Verdict
 from tracelens.schema.json_text import loads
 from tracelens.schema.ownership import is_ours
 
@@ -158,9 +159,11 @@ def load_report(file: Path, results: Mapping[str, Result] | None = None) -> Repo
     clock, efficiency = row["clock"], row["efficiency"]
     hosts = (HostClock(**_fixed(host)) for host in clock["hosts"])
     return Report(
+        verdict=Verdict(**row["verdict"]),
         summary=Summary(**row["summary"]),
         clock=Alignment(clock["method"], tuple(hosts)),
         efficiency=_efficiency(efficiency) if efficiency else None,
+        ledger=_ledger(row["ledger"]) if row["ledger"] else None,
         findings=tuple(Finding(**_fixed(finding)) for finding in row["findings"]),
         notes=tuple(Note(**note) for note in row["notes"]),
         results=results or {},
@@ -169,6 +172,10 @@ def load_report(file: Path, results: Mapping[str, Result] | None = None) -> Repo
 
 def _efficiency(row: dict[str, Any]) -> Efficiency:
     return Efficiency(**(row | {"waterfall": tuple(Share(**bar) for bar in row["waterfall"])}))
+
+
+def _ledger(row: dict[str, Any]) -> Ledger:
+    return Ledger(**(row | {"losses": tuple(Loss(**loss) for loss in row["losses"])}))
 
 
 def _fixed(row: dict[str, Any]) -> dict[str, Any]:

@@ -14,13 +14,18 @@ import numpy as np
 from tracelens.memory import Known
 from tracelens.model.columns import FOREVER, NULL
 from tracelens.model.outline import CallRows, Counters, Outline, StepSpans
-from tracelens.schema.vocabulary import COLLECTIVES, EXCHANGE_KINDS, POINT_TO_POINT
+from tracelens.schema.vocabulary import (
+    BEFORE_UPDATE,
+    COLLECTIVES,
+    EXCHANGE_KINDS,
+    POINT_TO_POINT,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from tracelens.arrays import Array, Flags, Indices, Int32s, Ints
-    from tracelens.model.columns import Columns
+    from tracelens.model.columns import Columns, Words
     from tracelens.model.trace import Trace
 
 __all__ = ["KEPT", "OUTLINED", "outline", "outlined", "work_times"]
@@ -197,13 +202,34 @@ def _with_op(columns: Columns, rows: Indices, ops: tuple[str, ...]) -> Indices:
 
 
 def _implied(columns: Columns, rows: Indices, of_step: Flags) -> tuple[Int32s, Indices]:
-    """Return each step number on the training thread, and its first row; before all, that is step 0.
+    """Return each step number on the training thread, and the row that it begins with.
 
-    Nothing where there are step spans.
+    Where rows carry no numbers, steps are counted by the updates that end them, and all is step 0 where
+    there are none of these either. Nothing where there are step spans.
     """
     rows = rows[:0] if of_step[rows].any() else rows
-    step, first = np.unique(np.maximum(columns.number("step")[rows], 0), return_index=True)
-    return step.astype(np.int32), rows[first]
+    numbers = columns.number("step")[rows]
+    if numbers.max(initial=-1) > 0:
+        step, first = np.unique(numbers, return_index=True)
+        return step[step >= 0].astype(np.int32), rows[first[step >= 0]]
+    begins = _between_updates(columns.word("kind").taken(rows))
+    begins = begins if len(begins) > 1 else np.arange(min(len(rows), 1))
+    return np.arange(len(begins), dtype=np.int32), rows[begins]
+
+
+def _between_updates(kind: Words) -> Indices:
+    """Return where steps begin that end with the last update before other work begins again."""
+    update, work = kind.among(("update",)), kind.among(BEFORE_UPDATE)
+    if not work.any():
+        work = ~update
+    places = np.flatnonzero(update | work)
+    ends = np.flatnonzero(update[places])
+    if not len(ends):
+        return ends
+    first = np.flatnonzero(work[places])[:1]
+    after = np.flatnonzero(update[places][:-1] & work[places][1:]) + 1
+    begins = np.union1d(first, after)
+    return np.asarray(places[begins[begins < ends[-1]]])
 
 
 def _call_facts(columns: Columns, rows: Indices) -> dict[str, Any]:

@@ -100,7 +100,7 @@ def rank_scene(
     (`samples` as in `Trace.samples`), by the innermost call.
     """
     kind = pl.col("kind").cast(pl.String)
-    other = kind.replace_strict(_LOOKS, default="unknown")
+    other = kind.replace_strict(_LOOKS, default="uninstrumented")
     looks = pl.when(kind.is_in(OWN_KINDS)).then(kind).otherwise(other)
     table = spans.drop_nulls("end_ns").filter(pl.col("end_ns") > pl.col("start_ns"))
     table = table.with_columns(

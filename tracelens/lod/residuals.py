@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.accounting.phases import COMPUTE_CATEGORIES
+from tracelens.accounting.phases import OWN_CATEGORIES
 from tracelens.lod.lanes import BLANK, FIRST_LEVEL, LEVELS, Lane, Lanes
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Residuals:
         return np.where(np.isnan(self.residual_ns), BLANK, levels).astype(np.uint8)
 
 
-def measure(times: Times, categories: Iterable[str] = COMPUTE_CATEGORIES) -> Residuals:
+def measure(times: Times, categories: Iterable[str] = OWN_CATEGORIES) -> Residuals:
     """Compare the ranks' time in `categories`, step by step."""
     return compare(times.spent(categories), times.ranks, times.steps, times.usual_ns)
 
@@ -73,9 +73,7 @@ def compare(
 
 def measured(times: Times, peers_ns: Floats, ceiling_ns: float) -> Residuals:
     """Return what `measure` did, by what was kept of it: nothing is sorted again."""
-    return Residuals(
-        times.ranks, times.steps, times.spent(COMPUTE_CATEGORIES), peers_ns, ceiling_ns
-    )
+    return Residuals(times.ranks, times.steps, times.spent(OWN_CATEGORIES), peers_ns, ceiling_ns)
 
 
 def step_lanes(residuals: Residuals, steps: pl.DataFrame, lanes: Sequence[Lane]) -> Lanes:

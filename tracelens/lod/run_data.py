@@ -26,7 +26,6 @@ from tracelens.lod.lanes import Lane
 from tracelens.lod.query import Scene
 from tracelens.lod.step_times import Times, parts
 from tracelens.lod.viewport import Window
-from tracelens.model.findings import healthy
 from tracelens.model.fmt import shown_name
 from tracelens.schema.json_text import loads
 
@@ -251,15 +250,9 @@ class Glance:
             step_ns=int(np.median(lengths)) if len(lengths) else 0,
             efficiency=efficiency.achieved if efficiency else None,
             faults=sum(finding.category == "fault" for finding in run.report.findings),
-            verdict=verdict(run.report),
+            verdict=run.report.verdict.headline,
             pace_ns=tuple(int(lengths[part].max()) for part in parts(len(lengths), MOST_POINTS)),
         )
-
-
-def verdict(report: Report) -> str:
-    """Return the worst fault of a report, or that there is none."""
-    faults = (f.sentence for f in report.findings if f.category == "fault")
-    return next(faults, f"{healthy(report.findings, report.summary.part)}.")
 
 
 def save_glance(run: Run, folder: Path) -> None:

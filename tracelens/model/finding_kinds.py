@@ -47,17 +47,18 @@ class FindingKind:
 
     `sentence` is a `str.format` template with named fields, which the analysis gives as text, and
     `cases` are the templates of sentences for other cases. A field named `saving` is filled in from the
-    finding. `category` is null where it depends on the finding. `page` shows the evidence, null where
-    the timeline does; its card stands on that page and on those of `also_on`. A finding that names
-    neither rank nor shard leads to the step with most time of the category `worst_of`. Of a kind that
-    `names_hosts`, whole hosts are slow rather than ranks. One that `needs_all_ranks` is not judged where
-    ranks were left out as asked.
+    finding. `action` is what to do next. `category` is null where it depends on the finding. `page`
+    shows the evidence, null where the timeline does; its card stands on that page and on those of
+    `also_on`. A finding that names neither rank nor shard leads to the step with most time of the
+    category `worst_of`. Of a kind that `names_hosts`, whole hosts are slow rather than ranks. One that
+    `needs_all_ranks` is not judged where ranks were left out as asked.
     """
 
     kind: str
     title: str
     group: Group
     sentence: str
+    action: str
     cases: Mapping[str, str] = field(default_factory=dict)
     category: Category | None = None
     page: Place | None = None
@@ -99,6 +100,8 @@ _OVERLAP: Final = Place("/interleaving", "Overlap")
 _SHARDS: Final = Place("/shards", "All shards")
 _WORKERS: Final = Place("/shards", "Staleness and fairness")
 
+_OF_SERVERS: Final = ("ps_hot_shard", "ps_cpu_bound", "ps_network_bound", "ps_incast")
+
 _STRAGGLER: Final = (
     "{who} {course}, {steps}: +{extra} per step ({share} of the median step of {step}); {waiting}. "
     "Fixing {it} would shorten the job by {saving}{absorbed}."
@@ -129,6 +132,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         group="ranks",
         page=_RANKS,
         suppressed=Suppression(by=("stale_worker",)),
+        action="Look at what these ranks do in that phase, or move them to another host.",
         sentence=_STRAGGLER,
     ),
     FindingKind(
@@ -137,6 +141,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         group="ranks",
         page=_RANKS,
         names_hosts=True,
+        action="Take the host out of the job, or look for other load, heat and power limits on it.",
         sentence=_STRAGGLER,
     ),
     FindingKind(
@@ -146,6 +151,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         page=_STEPS,
         also_on=("/stragglers",),
         worst_of="forward",
+        action="Look for what all ranks share at that time: storage, power, a change of inputs.",
         sentence=(
             "All {ranks} ranks compute more slowly {when}, {steps}: +{extra} per step ({share} of "
             "the median step of {step}, most of it in {phase}), so no single rank is the cause: "
@@ -159,6 +165,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         group="network",
         category="fault",
         page=_CALLS,
+        action="Run a bandwidth test between these hosts; check cable, switch port and routing.",
         sentence=(
             "{who} slow, {steps}: a message takes {message}, {ratio}x what the same bytes take on "
             "other links, not counting the wait for late ranks. Collectives are as slow as their "
@@ -172,6 +179,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         category="fault",
         page=_CALLS,
         worst_of="transfer",
+        action="Look for other traffic on the network in that time.",
         sentence=(
             "Transfers are slow for all ranks, {steps}: they take {ratio}x as long as in the other "
             "steps for the same bytes, while compute time does not change; {link}. Fixing it would "
@@ -188,6 +196,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         suppressed=Suppression(
             by=("straggler", "slow_host", "gc_stall", "checkpoint_stall"), share=0.5, summed=True
         ),
+        action="Give ranks equal work: sort or bucket samples by length, or share by tokens.",
         sentence=(
             "In every step some rank computes {excess} of a step longer than most, each time "
             "another one: {why}; balancing it would shorten the job by up to {saving}."
@@ -199,6 +208,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         group="servers",
         category="fault",
         page=_SHARDS,
+        action="Place variables by bytes, or split the largest one over shards.",
         sentence=(
             "PS shard {shard} moves {ratio}x the mean bytes ({share} of all; {shards} shards, "
             "effective shards: {effective}), and workers spend {exposed} of the time in push/pull."
@@ -210,6 +220,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         group="servers",
         page=_SHARDS,
         needs_all_ranks=True,
+        action="Add shards, or cores to each shard.",
         sentence=_PS_ALIKE,
         cases={"slower": _PS_SLOWER},
     ),
@@ -219,6 +230,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         group="servers",
         page=_SHARDS,
         needs_all_ranks=True,
+        action="Add shards, or send less: compress or aggregate gradients.",
         sentence=_PS_ALIKE,
         cases={"slower": _PS_SLOWER},
     ),
@@ -229,6 +241,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         category="fault",
         page=_SHARDS,
         needs_all_ranks=True,
+        action="Stagger the pushes, or aggregate them on the way.",
         sentence=(
             "{who} {usual} while about {pushes} pushes share the link, and {best} when fewer do: "
             "incast. Staggering pushes, or aggregating them on the way, would shorten the job by "
@@ -242,6 +255,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         category="opportunity",
         page=_CALLS,
         worst_of="transfer",
+        action="Fuse reductions into larger buckets.",
         sentence=(
             "A step sends {calls} of {size} on average, latency-bound: {latency} per call "
             "independent of size, {share} of the transfer. Fused into {messages} per step, they "
@@ -257,17 +271,10 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         also_on=("/collectives", "/shards"),
         worst_of="transfer",
         suppressed=Suppression(
-            by=(
-                "slow_link",
-                "congestion",
-                "small_messages",
-                "ps_hot_shard",
-                "ps_cpu_bound",
-                "ps_network_bound",
-                "ps_incast",
-            ),
+            by=("slow_link", "congestion", "small_messages", *_OF_SERVERS),
             share=0.5,
         ),
+        action="Start reductions during backprop; then fewer bytes or faster links.",
         sentence=(
             "Exposed communication takes {exposed} of the time, and {overlap} of all communication "
             "overlaps with compute: started while backprop still runs, it could shorten the job by "
@@ -292,6 +299,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         group="overlap",
         category="opportunity",
         page=_OVERLAP,
+        action="Start the next step while the last gradients are still on their way.",
         sentence=(
             "Median gap between the optimizer updates of a step {median} (p90 {long}). Without "
             "these gaps the job would be shorter by up to {saving}, or background work could use "
@@ -305,6 +313,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         page=_STEPS,
         also_on=("/stragglers",),
         worst_of="data",
+        action="Load ahead: more workers and prefetching, or faster storage.",
         sentence=(
             "Every rank spends {share} of each step on data loading. Prefetched while the previous "
             "step computes, it would shorten the job by up to {saving}."
@@ -318,6 +327,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         page=_STEPS,
         also_on=("/stragglers", "/interleaving"),
         worst_of="checkpoint",
+        action="Write checkpoints in the background, or less often.",
         sentence=_STRAGGLER,
         cases={"phase": _ALL_SLOW},
     ),
@@ -328,6 +338,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         page=_STEPS,
         also_on=("/stragglers",),
         worst_of="gc",
+        action="Collect at the same steps on all ranks (gc.freeze, gc.disable and gc.collect).",
         sentence=_STRAGGLER,
         cases={
             "phase": _ALL_SLOW,
@@ -344,6 +355,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         group="trace",
         category="opportunity",
         needs_all_ranks=True,
+        action="Let the host's clock be slewed and not stepped (chrony, ntpd).",
         sentence=(
             "The clock of host {host} jumped during the run ({jumps}x); times are corrected for it."
         ),
@@ -354,6 +366,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         group="trace",
         category="fault",
         page=_CALLS,
+        action="Make all ranks call the same collectives in the same order.",
         sentence="{note}",
     ),
     FindingKind(
@@ -362,6 +375,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         group="trace",
         category="fault",
         page=_CALLS,
+        action="Look at what this rank did instead of the call that the others are in.",
         sentence=(
             "Rank {rank} completed its recording, but {blocked}: ranks do not make the same calls."
         ),
@@ -371,6 +385,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         title="Missing rank",
         group="trace",
         category="fault",
+        action="Add the files of the missing ranks, or record them too.",
         sentence=(
             "No trace of {ranks} (of {expected}): wait times and all shares are those of the ranks "
             "that are present."
@@ -381,6 +396,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         title="Truncated trace",
         group="trace",
         category="fault",
+        action="Look into the logs of that rank: killed, crashed, or out of memory.",
         sentence="{who}'s recording ends abruptly{where}: killed or crashed{elsewhere}{after}.",
         cases={
             "damaged": (
@@ -393,6 +409,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         kind="dropped_events",
         title="Dropped events",
         group="trace",
+        action="Record less (--detail, --keep), or give more room.",
         sentence="{lost} events were dropped ({reasons}): times there are lower bounds.",
     ),
     FindingKind(
@@ -400,6 +417,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         title="World size change",
         group="trace",
         category="fault",
+        action="Look at why ranks left; restart with all of them.",
         sentence=(
             "The job's ranks changed while it ran: {changes}. Ranks are compared only in steps "
             "that they share, and the time that joining and leaving took is outside steps."
@@ -412,6 +430,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         category="fault",
         page=_WORKERS,
         needs_all_ranks=True,
+        action="Give this worker as fast a machine as the others, or bound the staleness.",
         sentence=(
             "Updates of rank {rank} are {staleness} versions stale when they are applied, those of "
             "the others {others}: it makes {rate}x the mean number of updates{why}. No rank waits "
@@ -423,6 +442,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         title="Insufficient evidence",
         group="trace",
         category="opportunity",
+        action="Record what is missing.",
         sentence="{reason}",
     ),
 )

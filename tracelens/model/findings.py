@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Unpack
 
-__all__ = ["Details", "Finding", "Pattern", "healthy", "suppressed"]
+__all__ = ["Details", "Finding", "Pattern", "subject", "suppressed"]
 
 Pattern = Literal["persistent", "transient", "drifting", "sparse", "rotating"]
 
@@ -116,9 +116,15 @@ def suppressed(finding: Finding, findings: Iterable[Finding]) -> bool:
     return sum(savings) >= least if rule.summed else any(saving >= least for saving in savings)
 
 
-def healthy(findings: Iterable[Finding], part: str = "") -> str:
-    """Return the verdict on a run, or a part of it, without faults: how many opportunities are left."""
-    number = sum(finding.category == "opportunity" for finding in findings)
-    left = fmt.count(number, "optimization opportunity", "optimization opportunities")
-    none = f"Healthy: no straggler or fault{part and f' in {part}'}"
-    return f"{none}; {left}" if number else none
+def subject(finding: Finding) -> str:
+    """Name whom a finding is about: hosts, shards or ranks; nothing where it is about the whole job."""
+    entry = KINDS[finding.kind]
+    if entry.group in {"whole job", "overlap"} or not (finding.ranks or finding.shards):
+        return ""
+    if entry.names_hosts and finding.hosts:
+        return fmt.listing("host", finding.hosts)
+    if finding.shards:
+        return fmt.listing("PS", finding.shards)
+    if finding.pattern == "rotating":
+        return f"{fmt.count(len(finding.ranks), 'rank')} in turns"
+    return fmt.listing("rank", finding.ranks)

@@ -43,7 +43,7 @@ _PHASES: Final = {
     "ps_queue": "server queue",
     "transfer": "exposed communication",
     "idle": "idle (cause known)",
-    "unknown": "uninstrumented",
+    "uninstrumented": "uninstrumented code",
     "outside": "outside steps",
 }
 MOST_LISTED: Final = 6

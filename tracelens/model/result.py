@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Alignment, Note
+    from tracelens.model.verdict import Ledger, Verdict
 
-REPORT_FORMAT: Final = "tracelens.report/1"
+REPORT_FORMAT: Final = "tracelens.report/2"
 
 
 class Result(Protocol):
@@ -48,13 +49,15 @@ class Efficiency:
     """Where the time went; `achieved` + the shares of `waterfall` = 1 exactly (to rounding).
 
     `achieved` is POP parallel efficiency: useful computation / (ranks x job time). `pop` holds its
-    factors. `job_ns` is the job's length on the common clock.
+    factors. `job_ns` is the job's length on the common clock. Of `achieved`, the share `uninstrumented`
+    (of all, too) is code that no span covers.
     """
 
     achieved: float
     waterfall: tuple[Share, ...]
     pop: Mapping[str, float]
     job_ns: int
+    uninstrumented: float
 
 
 @dataclass(frozen=True)
@@ -81,11 +84,16 @@ class Summary:
 
 @dataclass(frozen=True)
 class Report:
-    """The verdict: findings (those that limit the trace first, then by saving) and what backs them."""
+    """Findings (those that limit the trace first, then by saving), their verdict, and what backs them.
 
+    `ledger` accounts for every loss; null where no worker recorded a step.
+    """
+
+    verdict: Verdict
     summary: Summary
     clock: Alignment
     efficiency: Efficiency | None
+    ledger: Ledger | None
     findings: tuple[Finding, ...]
     notes: tuple[Note, ...]
     results: Mapping[str, Result] = field(default_factory=dict)

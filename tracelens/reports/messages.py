@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import unicodedata
+from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 from tracelens.model import fmt
+from tracelens.model.finding_kinds import KINDS
+from tracelens.model.findings import subject
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tracelens.model.findings import Finding
     from tracelens.model.result import Report
     from tracelens.model.trace import Note
+    from tracelens.model.verdict import Ledger, Loss
 
-__all__ = ["CAUSES", "cause", "clean", "headline", "noted", "saving"]
+__all__ = ["CAUSES", "accounted", "cause", "clean", "headline", "lines_of", "noted", "saving"]
 
+_WORTH_NAMING: Final = 0.005  # of ranks x job time
+_MOST_NAMED: Final = 5
 CAUSES: Final = {
     "late_ranks": "wait at collectives",
     "wait": "wait at collectives",
@@ -26,7 +34,7 @@ CAUSES: Final = {
     "gc": "garbage collection",
     "idle": "idle (cause known)",
     "outside": "outside steps",
-    "unknown": "uninstrumented",
+    "uninstrumented": "uninstrumented",
 }
 
 
@@ -40,6 +48,42 @@ def clean(text: str) -> str:
 def cause(name: str) -> str:
     """Name a bar of the waterfall in words."""
     return CAUSES.get(name, name.replace("_", " "))
+
+
+def lines_of(report: Report) -> list[tuple[str, str]]:
+    """Return what stands below the headline of a verdict: a name and a line each."""
+    verdict = report.verdict
+    lines = [("Why", verdict.why), ("Next", verdict.action), ("Scope", verdict.scope)]
+    if report.ledger:
+        lines.append(("Time", f"{accounted(report.ledger, report.findings)}."))
+    return [(name, clean(line)) for name, line in lines]
+
+
+def accounted(ledger: Ledger, findings: Sequence[Finding]) -> str:
+    """Return in one line where the time went: useful, lost to whom or what, and unexplained."""
+    amounts: dict[str, float] = defaultdict(float)
+    for loss in ledger.losses:
+        if loss.cause != "unexplained":
+            amounts[_lost_to(loss, findings)] += loss.share
+    largest = sorted(amounts.items(), key=lambda entry: -entry[1])
+    named = [(label, share) for label, share in largest if share >= _WORTH_NAMING]
+    parts = [f"{fmt.percent(ledger.useful)} useful"]
+    parts += [f"{fmt.percent(share)} {label}" for label, share in named[:_MOST_NAMED]]
+    rest = sum(amounts.values()) - sum(share for _, share in named[:_MOST_NAMED])
+    parts += [f"{fmt.percent(rest)} other"] if rest >= _WORTH_NAMING else []
+    return "; ".join([*parts, f"{fmt.percent(ledger.unexplained)} unexplained"])
+
+
+def _lost_to(loss: Loss, findings: Sequence[Finding]) -> str:
+    if loss.finding is None:
+        return "jitter" if loss.cause == "jitter" else cause(loss.category)
+    finding = findings[loss.finding]
+    culprit = subject(finding)
+    if KINDS[finding.kind].group != "ranks" or not culprit:
+        return KINDS[finding.kind].title[:1].lower() + KINDS[finding.kind].title[1:]
+    where = [fmt.phase(finding.phase)] if finding.phase else []
+    where += [fmt.steps(*finding.steps)] if finding.steps else []
+    return f"lost to {culprit} ({', '.join(where)})" if where else f"lost to {culprit}"
 
 
 def saving(finding: Finding) -> str:

@@ -50,7 +50,7 @@ def problems(report: Any) -> list[str]:
         f"{error.json_path}: {error.message[:_SHOWN]}"
         for error in sorted(validator.iter_errors(report), key=lambda error: error.json_path)
     ]
-    return found or _sums(report["efficiency"])
+    return found or [*_sums(report["efficiency"]), *_losses(report["ledger"])]
 
 
 def _sums(efficiency: dict[str, Any] | None) -> list[str]:
@@ -63,6 +63,16 @@ def _sums(efficiency: dict[str, Any] | None) -> list[str]:
     return [
         f"$.efficiency: achieved and the shares of the waterfall sum to {total:.6f}, expected 1"
     ]
+
+
+def _losses(ledger: dict[str, Any] | None) -> list[str]:
+    """Check that every loss is accounted for once."""
+    if ledger is None:
+        return []
+    total = ledger["useful"] + sum(loss["share"] for loss in ledger["losses"])
+    if abs(total - 1) <= _SLACK:
+        return []
+    return [f"$.ledger: useful and the shares of losses sum to {total:.6f}, expected 1"]
 
 
 if __name__ == "__main__":

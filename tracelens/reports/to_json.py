@@ -1,4 +1,4 @@
-"""The report for programs: one JSON object, format `tracelens.report/1` (docs/report.md)."""
+"""The report for programs: one JSON object, format `tracelens.report/2` (docs/report.md)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tracelens.model.findings import Finding
     from tracelens.model.result import Efficiency, Report
     from tracelens.model.trace import Alignment
+    from tracelens.model.verdict import Ledger, Verdict
 
 __all__ = ["render", "to_object"]
 
@@ -27,6 +28,8 @@ def to_object(report: Report) -> dict[str, Any]:
     summary = report.summary
     return {
         "format": REPORT_FORMAT,
+        "verdict": report.verdict.state,
+        "summary": _lines(report.verdict),
         "trace": {
             "ranks_expected": summary.ranks_expected,
             "ranks_seen": summary.ranks_seen,
@@ -38,6 +41,7 @@ def to_object(report: Report) -> dict[str, Any]:
         },
         "clock": _clock(report.clock),
         "efficiency": _efficiency(report.efficiency),
+        "ledger": _ledger(report.ledger),
         "findings": [_finding(finding) for finding in report.findings],
         "tables": {name: _plain(table.to_dicts()) for name, table in report.tables.items()},
         "notes": [asdict(note) for note in report.notes],
@@ -64,11 +68,35 @@ def _efficiency(efficiency: Efficiency | None) -> dict[str, Any] | None:
     return {
         "definition": "POP parallel efficiency: useful computation / (ranks x job time)",
         "achieved": _plain(efficiency.achieved),
+        "uninstrumented": _plain(efficiency.uninstrumented),
         "job_ns": efficiency.job_ns,
         "pop": {name: _plain(value) for name, value in efficiency.pop.items()},
         "waterfall": [
             {"cause": bar.cause, "share": _plain(bar.share)} for bar in efficiency.waterfall
         ],
+    }
+
+
+def _lines(verdict: Verdict) -> dict[str, str | None]:
+    return {
+        "headline": verdict.headline,
+        "why": verdict.why,
+        "next": verdict.action,
+        "scope": verdict.scope,
+        "kind": verdict.kind,
+    }
+
+
+def _ledger(ledger: Ledger | None) -> dict[str, Any] | None:
+    if ledger is None:
+        return None
+    return {
+        "useful": _plain(ledger.useful),
+        "unexplained": _plain(ledger.unexplained),
+        "losses": [_plain(asdict(loss)) for loss in ledger.losses],
+        "startup_ns": ledger.startup_ns,
+        "awaited_rank": ledger.awaited_rank,
+        "awaited_share": _plain(ledger.awaited_share),
     }
 
 

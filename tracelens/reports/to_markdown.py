@@ -6,9 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from tracelens.model.finding_kinds import KINDS
-from tracelens.model.findings import healthy
 from tracelens.model.fmt import percent
-from tracelens.reports.messages import cause, clean, headline, noted, saving
+from tracelens.reports.messages import cause, clean, lines_of, noted, saving
 from tracelens.reports.tables import sections
 
 if TYPE_CHECKING:
@@ -24,16 +23,16 @@ _BACKSLASHED = r"\\\1"
 
 def render(report: Report) -> str:
     """Write the report as Markdown."""
-    lines = [f"**TraceLens**: {headline(report)}", ""]
+    lines = [f"**TraceLens**: {_escaped(report.verdict.headline)}", ""]
+    lines += [*(f"- {name}: {_escaped(line)}" for name, line in lines_of(report)), ""]
     for number, finding in enumerate(report.findings, 1):
         gain = saving(finding)
         price = f", {gain}" if gain else ""
         lines.append(f"{number}. **{KINDS[finding.kind].title}** ({finding.category}{price}):")
         lines.append(f"   {_escaped(finding.sentence)}")
-    if not report.findings:
-        lines.append(f"{healthy(report.findings, report.summary.part)}.")
     if report.efficiency:
         shares = [("useful computation (POP parallel efficiency)", report.efficiency.achieved)]
+        shares.append(("of it uninstrumented", report.efficiency.uninstrumented))
         shares += [(cause(bar.cause), bar.share) for bar in report.efficiency.waterfall]
         lines += ["", "| where the time went | share |", "|---|---:|"]
         lines += [f"| {name} | {percent(share, 1)} |" for name, share in shares]

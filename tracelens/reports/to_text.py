@@ -1,23 +1,25 @@
-"""The report for a terminal: findings first, then where the time went."""
+"""The report for a terminal: the verdict, findings, then where the time went."""
 
 from __future__ import annotations
 
 import io
 import shutil
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from rich.console import Console, Group
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
-from tracelens.model.findings import healthy
 from tracelens.model.fmt import duration, percent
-from tracelens.reports.messages import cause, clean, headline, noted, saving
+from tracelens.reports.messages import cause, clean, lines_of, noted, saving
 from tracelens.reports.tables import sections
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import RenderableType
 
     from tracelens.model.findings import Finding
@@ -25,43 +27,74 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Alignment
     from tracelens.reports.tables import Section
 
-__all__ = ["render"]
+__all__ = ["Length", "render", "summary"]
 
+Length = Literal["full", "brief", "verdict"]
 BAR: Final = 30
+MOST_LINES: Final = 30
+_WORTH_A_ROW: Final = 0.0005  # of ranks x job time
+_FOR_MORE: Final = 3  # lines, on what was left out
 STYLE: Final = {"fault": "bold red", "opportunity": "yellow"}
+VERDICT_STYLE: Final = {
+    "faults": "bold red",
+    "healthy": "bold green",
+    "inconclusive": "bold yellow",
+}
 
 
-def render(report: Report, *, width: int | None = None, color: bool = False) -> str:
-    """Write the report as text, `width` columns wide (default: the terminal's)."""
-    out = io.StringIO()
+def render(
+    report: Report, *, width: int | None = None, color: bool = False, length: Length = "full"
+) -> str:
+    """Write the report as text, `width` columns wide (default: the terminal's).
+
+    Unless it is ``full``, tables are left out, and findings beyond what `MOST_LINES` have room for; or
+    all but the ``verdict``.
+    """
     columns = width or shutil.get_terminal_size((100, 24)).columns
+    if length == "verdict":
+        return "\n".join(_lines([summary(report)], columns, color=color))
+    blocks = [summary(report), *(_finding(n, one) for n, one in enumerate(report.findings, 1))]
+    waterfall = [_waterfall(report.efficiency)] if report.efficiency else []
+    if length == "full":
+        blocks += [*waterfall, *map(_section, sections(report.tables)), _clock(report.clock)]
+        notes = [f"Note: {noted(note)}" for note in report.notes]
+        blocks += [Text("\n".join(notes))] if notes else []
+        return "\n".join(_lines(blocks, columns, color=color)).rstrip("\n") + "\n"
+    last = _lines(waterfall, columns, color=color)
+    first = _lines(blocks[:1], columns, color=color)
+    for number, block in enumerate(blocks[1:]):
+        lines = _lines([block], columns, color=color)
+        if len(first) + len(lines) + len(last) > MOST_LINES - _FOR_MORE:
+            first += [f"{fmt.count(len(blocks) - 1 - number, 'finding')} more.", ""]
+            break
+        first += lines
+    more = "Tables, notes and how clocks were aligned: tracelens analyze --full"
+    return "\n".join([*first, *last, more]) + "\n"
+
+
+def _lines(blocks: Sequence[RenderableType], width: int, *, color: bool) -> list[str]:
+    """Return blocks as lines, an empty one after each."""
+    out = io.StringIO()
     console = Console(
-        file=out, width=columns, force_terminal=color, no_color=not color, highlight=False
+        file=out, width=width, force_terminal=color, no_color=not color, highlight=False
     )
-    console.print(Text(headline(report), style="dim"))
-    console.print(_findings(report))
-    if report.efficiency:
-        console.print(_waterfall(report.efficiency))
-    console.print()
-    for section in sections(report.tables):
-        console.print(_section(section))
-    console.print(_clock(report.clock))
-    for note in report.notes:
-        console.print(Text(f"Note: {noted(note)}"))
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+    for block in blocks:
+        console.print(block)
+        console.print()
+    return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
-def _findings(report: Report) -> RenderableType:
-    faults = any(finding.category == "fault" for finding in report.findings)
-    parts: list[RenderableType] = [Text()]
-    if not faults:
-        parts += [
-            Text(f"{healthy(report.findings, report.summary.part)}.", style="bold green"),
-            Text(),
-        ]
-    for number, finding in enumerate(report.findings, 1):
-        parts += [_finding(number, finding), Text()]
-    return Group(*parts)
+def summary(report: Report) -> RenderableType:
+    """Return the verdict in its four lines, and where the time went in a fifth."""
+    verdict = report.verdict
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim")
+    table.add_column()
+    headline = Text(clean(verdict.headline), style=VERDICT_STYLE[verdict.state])
+    table.add_row("Verdict", headline)
+    for name, line in lines_of(report):
+        table.add_row(name, Text(line))
+    return table
 
 
 def _finding(number: int, finding: Finding) -> RenderableType:
@@ -80,9 +113,11 @@ def _waterfall(efficiency: Efficiency) -> RenderableType:
     table.add_column(justify="right")
     table.add_column()
     rows = [("useful computation", efficiency.achieved, "blue")]
+    if efficiency.uninstrumented >= _WORTH_A_ROW:
+        rows.append(("  of it uninstrumented", efficiency.uninstrumented, "cyan"))
     rows += [(cause(bar.cause), bar.share, "red") for bar in efficiency.waterfall]
     for name, share, style in rows:
-        if share >= 0.0005 or style == "blue":
+        if share >= _WORTH_A_ROW or style == "blue":
             bar = "█" * max(round(share * BAR), 1)
             table.add_row(f"  {name}", percent(share, 1), Text(bar, style=style))
     factors = "".join(

@@ -72,6 +72,8 @@ FULL_COLLECTIVES: Final = ("allreduce", "reduce_scatter", "all_gather", "all_to_
 
 # Work that a rank does by itself; whatever else fills its time is waiting, transfer or unknown.
 OWN_KINDS: Final = ("data", "forward", "backprop", "update", "checkpoint", "gc", "user")
+# What a step does before it updates the weights.
+BEFORE_UPDATE: Final = ("data", "forward", "backprop")
 # Work a rank gets paid for: POP's "useful" time.
 USEFUL_KINDS: Final = ("forward", "backprop", "update", "user")
 EXCHANGE_KINDS: Final = ("ps", "elastic")  # with servers, or the center of elastic averaging

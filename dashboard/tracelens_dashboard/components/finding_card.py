@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import dash_mantine_components as dmc
 from dash import dcc, html
 
-from tracelens.accounting.phases import COMPUTE_CATEGORIES
+from tracelens.accounting.phases import OWN_CATEGORIES
 from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
 from tracelens.reports.messages import clean
@@ -26,7 +26,7 @@ NOTHING: Final = 0.0005  # of the job's time: less than a tenth of a point
 def title(finding: Finding) -> str:
     """Return the finding in a few words: ``Straggler: rank 2, backprop, step 4``."""
     where = [text.steps(*finding.steps)] if finding.steps else []
-    if finding.phase in COMPUTE_CATEGORIES:
+    if finding.phase in OWN_CATEGORIES:
         where = [theme.name_of(finding.phase), *where]
     details = ", ".join(filter(None, (_subject(finding), *where)))
     return ": ".join(filter(None, (KINDS[finding.kind].title, details)))

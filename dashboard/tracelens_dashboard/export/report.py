@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from plotly.offline import get_plotlyjs
 
 from tracelens.errors import InvalidArgument
-from tracelens.lod.run_data import verdict
-from tracelens.reports.messages import clean, noted
+from tracelens.reports.messages import clean, lines_of, noted
 from tracelens.reports.tables import sections
 from tracelens_dashboard import text, theme
 from tracelens_dashboard.components import finding_card
@@ -65,7 +64,7 @@ def render(store: Store) -> str:
         "notes": notes_section(store.report),
         "name": escaped(store.name),
         "facts": escaped(current.facts(store)),
-        "verdict": escaped(verdict_sentence(store.report)),
+        "verdict": verdict_section(store.report),
         "style": _file("report.css"),
         "policy": _policy(library, script),
         "library": library,
@@ -126,11 +125,10 @@ def escaped(value: object) -> str:
     return escape(clean(str(value)))
 
 
-def verdict_sentence(report: Report) -> str:
-    """Return the parallel efficiency and the worst fault in a sentence or two."""
-    efficiency = report.efficiency
-    achieved = f"{text.percent(efficiency.achieved)} parallel efficiency. " if efficiency else ""
-    return achieved + verdict(report)
+def verdict_section(report: Report) -> str:
+    """Return the verdict as a heading, and below it why, what to do next, and what it is about."""
+    lines = "".join(f"<dt>{name}</dt><dd>{escaped(line)}</dd>" for name, line in lines_of(report))
+    return f"<h1>{escaped(report.verdict.headline)}</h1><dl>{lines}</dl>"
 
 
 def findings_section(found: Sequence[Finding]) -> str:

@@ -28,7 +28,7 @@ MOST_LANES: Final = 40
 STAGES: Final = (
     ("waiting_ns", "wait for communication", "ps_queue"),
     ("reducing_ns", "reduction", "transfer"),
-    ("until_update_ns", "wait for optimizer", "unknown"),
+    ("until_update_ns", "wait for optimizer", "uninstrumented"),
     ("updating_ns", "optimizer update", "update"),
     ("until_use_ns", "wait for next forward", "idle"),
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from plotly import graph_objects as go
 
-from tracelens.accounting.phases import COMPUTE_CATEGORIES
+from tracelens.accounting.phases import OWN_CATEGORIES
 from tracelens_dashboard import text
 from tracelens_dashboard.figures.axes import MOST_COLUMNS, MOST_ROWS, rank_label, ranks_and_steps
 from tracelens_dashboard.figures.drawing import Drawing, empty, figure
@@ -152,7 +152,7 @@ def by_category(
     """Draw the worst ranks; a bar's part is the mean residual per step in one category."""
     if not residuals.steps or len(residuals.ranks) < 2:
         return empty(theme, "A single rank has no peers to compare with.")
-    parts = {name: _mean_residual(in_category(name)) for name in COMPUTE_CATEGORIES}
+    parts = {name: _mean_residual(in_category(name)) for name in OWN_CATEGORIES}
     chosen = np.argsort(-residuals.total_ns)[:MOST_RANKS]
     labels = [f"rank {residuals.ranks[i]} " for i in chosen]
     bars = [

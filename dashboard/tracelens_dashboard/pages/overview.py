@@ -8,8 +8,7 @@ import dash_mantine_components as dmc
 from dash import html
 
 from tracelens.accounting.efficiency import CAUSES, SLOW_HOST
-from tracelens.lod import run_data
-from tracelens.reports.messages import clean, noted
+from tracelens.reports.messages import clean, lines_of, noted
 from tracelens_dashboard import text
 from tracelens_dashboard.components import chart, finding_card
 from tracelens_dashboard.figures import axes, overview, stragglers
@@ -131,15 +130,15 @@ def _map(store: Store, theme: Theme) -> Drawing:
 
 
 def _verdict(store: Store) -> Component:
-    efficiency = store.report.efficiency
-    achieved = f"{text.percent(efficiency.achieved)} parallel efficiency. " if efficiency else ""
-    reason = clean(run_data.verdict(store.report))
-    note = "Efficiency is POP parallel efficiency: useful computation over ranks times job time."
+    lines = [
+        part
+        for name, line in lines_of(store.report)
+        for part in (html.Dt(name), html.Dd(text.tied(line)))
+    ]
+    headline = text.tied(clean(store.report.verdict.headline))
+    state = f"verdict-{store.report.verdict.state}"
     return html.Div(
-        [
-            dmc.Title([html.Span(text.tied(achieved)), text.tied(reason)], order=1, id="verdict"),
-            html.P(note),
-        ],
+        [dmc.Title(headline, order=1, id="verdict", className=state), html.Dl(lines)],
         className="verdict",
     )
 

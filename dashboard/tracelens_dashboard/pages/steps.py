@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import dash_mantine_components as dmc
 from dash import Input, State, dcc, html
 
-from tracelens.accounting.phases import COMPUTE_CATEGORIES
+from tracelens.accounting.phases import OWN_CATEGORIES
 from tracelens.lod import regimes
 from tracelens.lod.step_times import StepGrid
 from tracelens_dashboard.components import chart, finding_card
@@ -153,7 +153,7 @@ def measured_categories(store: Store, chosen: str | None) -> tuple[str, ...]:
     """Return the categories that a choice stands for; all of them where it makes no sense."""
     known = store.times.categories
     if chosen == COMPUTE_TIME:
-        return tuple(name for name in known if name in COMPUTE_CATEGORIES)
+        return tuple(name for name in known if name in OWN_CATEGORIES)
     return (chosen,) if chosen in known else known
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import dash_mantine_components as dmc
 from dash import Input, dcc, html
 
-from tracelens.accounting.phases import COMPUTE_CATEGORIES
+from tracelens.accounting.phases import OWN_CATEGORIES
 from tracelens.model.finding_kinds import KINDS
 from tracelens_dashboard.components import chart, finding_card
 from tracelens_dashboard.figures import axes, stragglers
@@ -76,7 +76,7 @@ def _height(store: Store) -> int:
 
 
 def _map_card(store: Store) -> Component:
-    names = [name for name in COMPUTE_CATEGORIES if name in store.times.categories]
+    names = [name for name in OWN_CATEGORIES if name in store.times.categories]
     data = [{"value": ALL, "label": ALL}, *({"value": n, "label": name_of(n)} for n in names)]
     choice = dmc.Select(
         id=PHASE, data=data, value=ALL, size="xs", allowDeselect=False, **aria("phase")
@@ -89,6 +89,6 @@ def _bars(store: Store, theme: Theme) -> Drawing:
 
 
 def _map(store: Store, theme: Theme, phase: str | None, marked: list[int] | None) -> Drawing:
-    known = phase if phase in COMPUTE_CATEGORIES else None
+    known = phase if phase in OWN_CATEGORIES else None
     residuals = store.residuals_in(known) if known else store.residuals
     return stragglers.by_rank(residuals, theme, (marked[0], marked[1]) if marked else None)

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from support.runs.analysed import report, trace
 
-from tracelens.accounting.phases import COMPUTE_CATEGORIES
+from tracelens.accounting.categories import COMPUTE_CATEGORIES
 from tracelens.analyses.overlap import interleaving
 from tracelens.simulator.synthetic import Scenario
 

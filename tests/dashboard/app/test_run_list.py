@@ -84,13 +84,13 @@ def test_a_healthy_run_says_so(folder: Path) -> None:
     """No fault is a verdict, too."""
     seen = opening.glanced(folder / "healthy")
     assert seen
-    assert seen.verdict.startswith("Healthy: no straggler or fault")
+    assert seen.verdict.startswith("HEALTHY: no fault")
 
 
 def test_runs_are_found_by_name_and_by_verdict(app: Dash) -> None:
     """What one types is looked for in both, whatever its case."""
     assert shown(app, "HEALTH") == ["healthy"]
-    assert shown(app, "rank 1 is a straggler") == ["late"]
+    assert shown(app, "straggler rank 1") == ["late"]
     assert shown(app, "nothing is called so") == []
 
 

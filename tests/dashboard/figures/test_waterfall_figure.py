@@ -14,6 +14,7 @@ EFFICIENCY = Efficiency(
     waterfall=(Share("data", 0.1), Share("wait", 0.25), Share("gc", 0.0001), Share("x<b>", 0.0499)),
     pop={},
     job_ns=1,
+    uninstrumented=0.0,
 )
 
 

@@ -76,7 +76,7 @@ def test_steps_by_number_rows_or_updates() -> None:
     updates = Trace.from_table(table.filter(pl.col("kind") != "step"))
     assert faults(told) == faults(rows) == faults(updates)
     assert faults(told) == [("straggler", (2,), "forward", (20, 49))]
-    assert "counted from 0 by the updates" in sentences(updates)
+    assert "the updates that end them" in sentences(updates)
 
 
 def test_layered_updates_end_one_step() -> None:
@@ -87,8 +87,8 @@ def test_layered_updates_end_one_step() -> None:
 
 
 @pytest.mark.parametrize("missing", ["updates", "one rank's", "uneven"])
-def test_no_steps(missing: str) -> None:
-    """Without a way to tell steps, the run is one, and a sentence says so."""
+def test_steps_by_collectives(missing: str) -> None:
+    """Where updates do not say where steps begin, or not the same for all, the collectives do."""
     table = plain(Scenario(ranks=2, steps=12)).filter(pl.col("kind") != "step").drop("step")
     update, mine = pl.col("kind") == "update", pl.col("rank") == 1
     gone = {"updates": update, "one rank's": update & mine}.get(missing)
@@ -96,8 +96,11 @@ def test_no_steps(missing: str) -> None:
         last = table.filter(update & mine)["start_ns"].max()
         gone = update & mine & (pl.col("start_ns") == last)
     trace = Trace.from_table(table.filter(~gone))
-    assert trace.steps["step"].unique().to_list() == [0]
-    assert "the whole run counts as one" in sentences(trace)
+    assert trace.steps["step"].unique().to_list() == list(range(11))
+    assert "the collectives that they repeat (allreduce" in sentences(trace)
+    alone = Trace.from_table(table.filter(~gone & (pl.col("kind") != "reduction") & ~update))
+    assert alone.steps["step"].unique().to_list() == [0]
+    assert "the whole run counts as one" in sentences(alone)
 
 
 def test_order_matches_only_equal_counts() -> None:

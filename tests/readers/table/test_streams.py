@@ -60,7 +60,7 @@ def test_a_table_of_kernels(tmp_path: Path, suffix: str, without: tuple[str, ...
     assert spent(tracelens.open(path)) == {
         "user": WORK_NS,
         "transfer": TRANSFER_NS,
-        "unknown": LENGTH_NS - WORK_NS - TRANSFER_NS,
+        "uninstrumented": LENGTH_NS - WORK_NS - TRANSFER_NS,
     }
 
 

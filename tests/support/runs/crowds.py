@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
+from support.runs.verdicts import said
 
 from tracelens.lod import pyramid, residuals
 from tracelens.lod.lanes import Lane, Lanes
@@ -61,7 +62,7 @@ def crowd(ranks: int, steps: int, late_rank: int, late_step: int) -> Run:
 
 def _nothing_found(ranks: int, steps: int) -> Report:
     summary = Summary(ranks, ranks, 0, steps, ranks * steps, {})
-    return Report(summary, Alignment("same_clock"), None, (), ())
+    return Report(said(), summary, Alignment("same_clock"), None, None, (), ())
 
 
 def _scene(levels: Bytes) -> Scene:

@@ -131,4 +131,4 @@ def assert_same(found: Trace, expected: Trace) -> None:
 def own_time(trace: Trace, rank: int) -> pl.DataFrame:
     """Return the own work of one rank, which no other rank's file can change."""
     times = phases.run(trace).times.filter(pl.col("rank") == rank)
-    return times.filter(pl.col("category").cast(pl.String).is_in(phases.COMPUTE_CATEGORIES))
+    return times.filter(pl.col("category").cast(pl.String).is_in(phases.OWN_CATEGORIES))

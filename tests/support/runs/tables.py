@@ -60,8 +60,10 @@ def table_of(trace: Trace, *, beyond: bool = True) -> pl.DataFrame:
 
 
 def comparable(report: dict[str, Any]) -> dict[str, Any]:
-    """Leave out of a report what names its files, how clocks were told, and what reading met."""
+    """Leave out of a report what names its files, what follows from clocks, and what reading met."""
     kept = {name: value for name, value in report.items() if name not in {"notes", "clock"}}
+    if kept["ledger"]:  # who was awaited is counted beyond the clocks' uncertainty
+        kept["ledger"] = {k: v for k, v in kept["ledger"].items() if k != "awaited_share"}
     of_files = {"file", "broken_off"}
     kept["findings"] = [
         finding | {"evidence": {k: v for k, v in finding["evidence"].items() if k not in of_files}}

@@ -5,11 +5,14 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
+from support.runs.verdicts import said
+
 from tracelens.accounting import phases
 from tracelens.analyses import critical_path, imbalance
 from tracelens.load import prepare
 from tracelens.model.findings import Finding
 from tracelens.model.result import Efficiency, Report, Share, Summary
+from tracelens.model.verdict import Ledger, Loss
 from tracelens.simulator.synthetic import Fault, Scenario, generate
 from tracelens_dashboard.runs.store import Store
 
@@ -55,9 +58,13 @@ def report_of(trace: Trace, *findings: Finding) -> Report:
     lost = (Share("wait", 0.2), Share("transfer", 0.1), Share("data", 0.0001))
     achieved = 1 - sum(part.share for part in lost)
     return Report(
+        verdict=said(*findings),
         summary=summary,
         clock=trace.alignment,
-        efficiency=Efficiency(achieved=achieved, waterfall=lost, pop={}, job_ns=10**9),
+        efficiency=Efficiency(
+            achieved=achieved, waterfall=lost, pop={}, job_ns=10**9, uninstrumented=0.0
+        ),
+        ledger=Ledger(achieved, (Loss("wait", 1 - achieved, "known"),)),
         findings=findings,
         notes=trace.notes,
         results={

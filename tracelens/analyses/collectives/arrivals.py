@@ -79,11 +79,16 @@ _WHERE: Final = ("step", "first_ns", "over_ns", "last_rank")
 
 @dataclass(frozen=True)
 class Arrivals:
-    """`by_step` and `last` (a row a rank), and the `spread` of the skew by operation."""
+    """`by_step` and `last` (a row a rank), and the `spread` of the skew by operation.
+
+    `by_chance_ns` is by how much the time that all wait for one rank alone differs from one rank to the
+    next (standard deviation) if in each call any of them is the last one.
+    """
 
     by_step: pl.DataFrame
     last: pl.DataFrame
     spread: pl.DataFrame
+    by_chance_ns: float = 0.0
     findings: tuple[Finding, ...] = ()
 
 
@@ -97,7 +102,13 @@ def run(trace: Trace, phases: Phases) -> Arrivals:
         by_step=_by_step(seen, seen_calls, trace.workers.height),
         last=_last(_by_rank(seen), seen_calls, wait_caused_alone(seen_calls, phases)),
         spread=robust.log_histogram([calls], "skew_ns", "op", _WHERE),
+        by_chance_ns=_by_chance_ns(seen_calls["alone_ns"].to_numpy(), trace.workers.height),
     )
+
+
+def _by_chance_ns(alone: Ints, ranks: int) -> float:
+    fair = 1 / max(ranks, 1)
+    return float(np.sqrt(np.square(alone, dtype=np.float64).sum() * fair * (1 - fair)))
 
 
 @dataclass(frozen=True)

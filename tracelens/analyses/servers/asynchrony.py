@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from tracelens.accounting.phases import COMPUTE_CATEGORIES, job_ns
+from tracelens.accounting.phases import OWN_CATEGORIES, job_ns
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 
@@ -223,7 +223,7 @@ def _finding(stale: _Stale, trace: Trace, phases: Phases) -> Finding:
 def _slow_in(phases: Phases, process: int) -> tuple[str | None, float | None]:
     """Return the category in which a worker's step exceeds the others' most, and how many times."""
     usual = (
-        phases.times.filter(pl.col("category").cast(pl.String).is_in(COMPUTE_CATEGORIES))
+        phases.times.filter(pl.col("category").cast(pl.String).is_in(OWN_CATEGORIES))
         .group_by("process", "category", "step")
         .agg(pl.col("ns").sum())
         .group_by("category")

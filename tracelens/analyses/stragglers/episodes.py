@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from tracelens.replay.collectives import Pipeline
     from tracelens.replay.counterfactual import Episode, Price
 
-LEAST_SAVING: Final = 0.003  # of the job: what is not worth a sentence,
-LEAST_LOSS: Final = 0.005  # of a rank's own time: worth one, though others' noise may hide it
+LEAST_SAVING: Final = (
+    0.003  # of the job: what is not worth a sentence, if a rank loses less than `LEAST_LOSS`
+)
 OF_A_PAIR: Final = 0.02  # of the job: two ranks hardly tell what is usual,
 STALLS_OF_A_PAIR: Final = 0.03  # nor which stalls are
 
@@ -300,6 +301,9 @@ def _time_to_meeting(own: ComputeTime, late: Episode) -> Floats:
 
 def _least_saving(own: ComputeTime, late: Episode) -> float:
     if len(own.ranks) > 2:
-        loses = late.effect.sum(axis=0).max() >= LEAST_LOSS * own.length.shape[0] * own.step_ns
+        loses = (
+            late.effect.sum(axis=0).max()
+            >= compute_time.LEAST_LOSS * own.length.shape[0] * own.step_ns
+        )
         return 0.0 if loses else LEAST_SAVING
     return STALLS_OF_A_PAIR if late.pattern == "sparse" else OF_A_PAIR

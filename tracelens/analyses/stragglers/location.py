@@ -1,4 +1,4 @@
-"""Where in a phase a straggler's delay is: in which layers, and in which code.
+"""Where in a phase a straggler's delay is: in which layers, in which code, and between what.
 
 Layers, or other recorded parts of the phase, hold it if a few of them take most of it, or all alike.
 Samples of the stack tell which share of a phase each stack had, and the recorded spans how long the
@@ -15,22 +15,25 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 import polars as pl
 
+from tracelens.accounting.categories import CATEGORIES, NOTHING, TRANSFER, UNINSTRUMENTED
 from tracelens.accounting.pieces import spent_before
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from tracelens.accounting.phases import Phases
-    from tracelens.arrays import Ints
+    from tracelens.arrays import Floats, Ints
     from tracelens.model.trace import Trace
 
 __all__ = [
     "Culprit",
     "Parts",
+    "Place",
     "Stack",
     "by_stack",
     "culprit",
     "parts_of",
+    "place_of",
     "stack_residuals",
     "tree",
 ]
@@ -106,6 +109,48 @@ def parts_of(phases: Phases, ranks: tuple[int, ...], phase: str, steps: Ints) ->
     if rows["extra"].sum() <= 0:
         return None
     return Parts(rows.sort("extra", descending=True))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Between what time that no span covers lies, as categories; `share` of the delay is there."""
+
+    before: str
+    after: str
+    share: float
+
+
+def place_of(phases: Phases, ranks: tuple[int, ...], steps: Ints) -> Place | None:
+    """Find between what ranks spend more time than their peers that no span covers; None if nowhere."""
+    late, peers = (
+        np.mean([around for rank, around in found if (rank in ranks) == is_late], axis=0)
+        for found in [list(_around_uninstrumented(phases, steps))]
+        for is_late in (True, False)
+    )
+    extra = late - peers
+    if not extra.ndim or extra.max() <= 0:
+        return None
+    before, after = np.unravel_index(extra.argmax(), extra.shape)
+    share = float(extra.max() / np.maximum(extra, 0).sum())
+    return Place(CATEGORIES[before], CATEGORIES[after], share)
+
+
+def _around_uninstrumented(phases: Phases, steps: Ints) -> Iterator[tuple[int, Floats]]:
+    """Yield each rank, and how long it was in code that no span covers, [before, after] by category."""
+    count, wanted = len(CATEGORIES), np.isin(phases.pieces.steps["step"].to_numpy(), steps)
+    for rank, pieces in zip(phases.pieces.ranks, phases.pieces, strict=True):
+        category = np.where(_IS_COMMUNICATION[pieces.category], TRANSFER, pieces.category)
+        kept = np.flatnonzero(np.diff(category, prepend=NOTHING))  # one piece of what goes on
+        begins = pieces.bounds[kept]
+        rows = np.flatnonzero(category[kept] == UNINSTRUMENTED)
+        rows = rows[(rows > 0) & (rows < len(kept) - 1)]
+        rows = rows[wanted[pieces.step[kept[rows]] + pieces.offset]]
+        cells = category[kept[rows - 1]].astype(np.intp) * count + category[kept[rows + 1]]
+        lasted = np.bincount(cells, begins[rows + 1] - begins[rows], minlength=count**2)
+        yield rank, np.asarray(lasted.reshape(count, count), np.float64)
+
+
+_IS_COMMUNICATION: Final = np.isin(CATEGORIES, ("wait", "ps_queue", "transfer"))
 
 
 MOST_OF_IT: Final = 0.6  # of a call's excess is in one that it makes: go down to that

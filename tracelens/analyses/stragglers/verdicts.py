@@ -8,13 +8,14 @@ blocked by it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
 from tracelens.accounting import compute_time
+from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
 from tracelens.accounting.compute_time import (
     Workload,
     measure_workload,
@@ -24,7 +25,7 @@ from tracelens.accounting.compute_time import (
 from tracelens.accounting.phases import job_ns
 from tracelens.analyses.stragglers import episodes
 from tracelens.analyses.stragglers.episodes import priced
-from tracelens.analyses.stragglers.location import culprit, parts_of
+from tracelens.analyses.stragglers.location import MOST_OF_DELAY, culprit, parts_of, place_of
 from tracelens.model import fmt
 from tracelens.model.calls import NEVER
 from tracelens.model.findings import Finding
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     from tracelens.accounting.compute_time import ComputeTime
     from tracelens.accounting.phases import Phases
-    from tracelens.analyses.stragglers.location import Culprit, Parts
+    from tracelens.analyses.stragglers.location import Culprit, Parts, Place
     from tracelens.arrays import Int32s, Ints
     from tracelens.model.calls import CallGrid
     from tracelens.model.trace import Trace
@@ -137,7 +138,11 @@ def _finding(
     )
     seen = culprit(trace, phases, verdict.ranks, late.phase, steps=own.steps[rows], extra_ns=extra)
     parts = parts_of(phases, verdict.ranks, late.phase, own.steps[rows])
+    place = None
+    if late.phase == CATEGORIES[UNINSTRUMENTED]:
+        place = place_of(phases, verdict.ranks, own.steps[rows])
     more = workload_ratios(given, late.ranks, rows)
+    mine, usual = _beside_peers(own, late) or (None, None)
     return Finding.of(
         "slow_host" if verdict.hosts else _KINDS.get(late.phase, "straggler"),
         fields(verdict, own.step_ns) | (_at_best(verdict) if own.parted else {}),
@@ -146,12 +151,13 @@ def _finding(
             *([NO_BASELINE] if verdict.majority else []),
             *workload_sentences(more, several=len(verdict.ranks) > 1),
             *layer_sentences(late.phase, parts),
+            *(place_sentences(place, seen) if late.phase == CATEGORIES[UNINSTRUMENTED] else []),
             *code_sentences(seen),
         ],
         saving=cost.saving,
         interval=cost.interval,
         cost=None if own.parted else cost.cost,
-        slowdown=_slowdown(own, late),
+        slowdown=mine / usual if mine is not None and usual else None,
         confidence=1.0 - late.p,
         ranks=verdict.ranks,
         hosts=verdict.hosts or tuple(dict.fromkeys(own.hosts[rank] for rank in late.ranks)),
@@ -161,9 +167,12 @@ def _finding(
         function=seen.frame if seen else parts.slowest if parts else None,
         evidence=_evidence(trace, own, verdict)
         | {
+            "phase_ns": None if mine is None else round(mine),
+            "peers_phase_ns": None if usual is None else round(usual),
             "work": more,
             "parts": parts.evidence() if parts and len(parts.rows) > 1 else [],
             "samples": seen.evidence() if seen else None,
+            "place": asdict(place) if place else None,
         },
     )
 
@@ -211,15 +220,14 @@ def _whole_hosts(own: ComputeTime, late: Episode) -> tuple[str, ...]:
     return hosts if whole and len(members) > len(hosts) else ()
 
 
-def _slowdown(own: ComputeTime, late: Episode) -> float | None:
-    """Return how many times as long as its peers the latest rank takes for the phase."""
+def _beside_peers(own: ComputeTime, late: Episode) -> tuple[float, float] | None:
+    """Return how long the latest rank and the median one of its peers take for the phase, ns a step."""
     values = own.own[own.phases.index(late.phase)][late.touched]
     peers = np.delete(values, late.ranks, axis=1)
     if not peers.size or np.isnan(peers).all():
         return None
     usual = float(np.nanmedian(peers))
-    slow = float(np.nanmax(np.nanmean(values[:, late.ranks], axis=0)))
-    return slow / usual if usual > 0 else None
+    return float(np.nanmax(np.nanmedian(values[:, late.ranks], axis=0))), usual
 
 
 def complete_calls(trace: Trace, steps: Ints) -> tuple[CallGrid, ...]:
@@ -334,6 +342,23 @@ def layer_sentences(phase: str, parts: Parts | None) -> list[str]:
         return [f"{fmt.percent(share)} of the delay is in {fmt.series(list(where))}."]
     alike = f"All {len(parts.rows)} parts of {fmt.phase(phase)} are slower alike."
     return [alike] if parts.alike else []
+
+
+def place_sentences(place: Place | None, seen: Culprit | None) -> list[str]:
+    """Return that no span covers it, between what it is, and how to learn more of it."""
+    where = f", {_between(place)}" if place and place.share >= MOST_OF_DELAY else ""
+    how = "" if seen else ": wrap it in a span (tl.span), or record with --sample to see the code"
+    return [f"No span covers it{where}{how}."]
+
+
+def _between(place: Place) -> str:
+    before, after = (
+        "communication" if name == "transfer" else fmt.phase(name)
+        for name in (place.before, place.after)
+    )
+    if before == after == "communication":
+        return "between collective calls"
+    return f"between {before} and {after}"
 
 
 def code_sentences(seen: Culprit | None) -> list[str]:

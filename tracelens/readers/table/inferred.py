@@ -5,7 +5,7 @@ communication that crosses other work of its thread, since no thread does two th
 a table names no threads also what lies within other work, as gradient buckets do: it is moved to a track
 of its own.
 
-Steps without a number are counted by step rows, else by the updates that end them.
+Steps without a number are counted by step rows.
 
 Calls of different ranks are matched by number (`seq`). Where numbers restart in each step,
 step and number together are the number. Where there are none, calls are put together by their order
@@ -16,7 +16,7 @@ the status ``estimated``. Anything else stays unmatched.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -27,9 +27,6 @@ from tracelens.readers.table.columns import fitted
 from tracelens.readers.table.naming import quoted
 from tracelens.readers.table.streams import find_streams, level_of_thread
 from tracelens.schema.vocabulary import COLLECTIVES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 __all__ = [
     "WORLD",
@@ -47,7 +44,6 @@ _OVERLAP: Final = 0.05  # of an operation: less is the rounding of times
 _RARE: Final = 0.01  # of all operations: fewer are slips of a clock
 _PLACE: Final = ("process", "thread")
 _FOREVER: Final = 2**62
-_BEFORE_UPDATE: Final = ("data", "forward", "backprop")
 WORLD: Final = "world"
 _MOST_CALLS: Final = 2**32 - 1
 _SHOWN: Final = 8
@@ -172,90 +168,14 @@ def _overlap_notes(crossing: list[str], *, has_threads: bool) -> list[Note]:
     return [Note(file="", sentence=sentence, kind="table")]
 
 
-def number_steps(frame: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
-    """Fill `step` if no row has one; rows are in order of process and time."""
+def number_steps(frame: pl.DataFrame) -> pl.DataFrame:
+    """Fill `step` by rows for steps if no row has one; rows are in order of process and time."""
     if "step" in frame.columns and frame["step"].count():
-        return frame.with_columns(pl.col("step").fill_null(-1)), []
+        return frame.with_columns(pl.col("step").fill_null(-1))
     frame = frame.with_columns(step=pl.lit(-1, pl.Int32))
     marked = pl.col("kind") == "step"
-    if frame.select(marked.any()).item():
-        ordinal = marked.cum_sum().over("process").cast(pl.Int32) - 1
-        return frame.with_columns(step=pl.when(marked).then(ordinal).otherwise("step")), []
-    return _by_updates(frame)
-
-
-def _by_updates(frame: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
-    """End a step with the last update before other work begins again."""
-    workers = frame.filter(pl.col("role") == "worker")
-    ends = _ends(workers)
-    counts = dict(ends.group_by("process").len().iter_rows())
-    problem = _problem(workers, counts)
-    if problem:
-        sentence = (
-            f"Nothing says where steps begin ({problem}), so the whole run counts as one: add a column "
-            "'step' or rows of kind 'step'."
-        )
-        return frame, [_step_note(sentence)]
-    passed = (
-        frame.lazy()
-        .with_row_index("row")
-        .sort("start_ns")
-        .join_asof(
-            ends.lazy().sort("end_ns"),
-            left_on="start_ns",
-            right_on="end_ns",
-            by="process",
-            check_sortedness=False,
-        )
-        .sort("row")
-        .select("ordinal")
-        .collect()["ordinal"]
-    )
-    last = pl.col("process").replace_strict(
-        {process: count - 1 for process, count in counts.items()}, default=None
-    )
-    found = pl.min_horizontal(pl.Series("passed", passed).fill_null(-1) + 1, last)
-    numbered = frame.with_columns(step=found.fill_null(-1).cast(pl.Int32))
-    sentence = "Steps are counted from 0 by the updates that end them, for no row tells its step."
-    return numbered, [_step_note(sentence)]
-
-
-def _ends(workers: pl.DataFrame) -> pl.DataFrame:
-    """Return process, `end_ns` and `ordinal` of the updates that end a step."""
-    kinds = workers["kind"].unique().cast(pl.String).to_list()
-    work = _own(kinds)
-    rows = workers.filter(pl.col("kind").cast(pl.String).is_in(["update", *work])).sort(
-        "process", "start_ns"
-    )
-    updates = pl.col("kind") == "update"
-    following = updates.shift(-1).over("process")
-    ends = updates & (~following.fill_null(value=False) if work else pl.lit(value=True))
-    return (
-        rows.filter(ends & pl.col("end_ns").is_not_null())
-        .select("process", "end_ns")
-        .sort("process", "end_ns")
-        .with_columns(ordinal=pl.int_range(pl.len(), dtype=pl.Int32).over("process"))
-    )
-
-
-def _own(kinds: Iterable[str]) -> list[str]:
-    return [kind for kind in _BEFORE_UPDATE if kind in kinds]
-
-
-def _problem(workers: pl.DataFrame, counts: dict[int, int]) -> str:
-    """Return why steps cannot be derived from updates; empty if they can."""
-    processes = workers["process"].unique().to_list()
-    if any(counts.get(process, 0) < 2 for process in processes):
-        return "there are neither step numbers, nor rows of kind 'step', nor updates on every rank"
-    reduce_jointly = bool((workers["kind"] == "reduction").any())
-    if reduce_jointly and len(set(counts.values())) > 1:
-        fewest, most = min(counts.values()), max(counts.values())
-        return f"ranks update {fewest} to {most} times, though they reduce together"
-    return ""
-
-
-def _step_note(sentence: str) -> Note:
-    return Note(file="", sentence=sentence, kind="table")
+    ordinal = marked.cum_sum().over("process").cast(pl.Int32) - 1
+    return frame.with_columns(step=pl.when(marked).then(ordinal).otherwise("step"))
 
 
 def match_collectives(frame: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:

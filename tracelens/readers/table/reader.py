@@ -184,10 +184,9 @@ def build(table: pl.LazyFrame, renaming: Renaming, file: str, *, one_clock: bool
     rows, lost = usable_rows(translate_roles(rows, renaming, name), cells.unusable, name)
     rows, twice = without_repeats(number_processes(rows))
     rows, threads, beside = inferred.lay_out_threads(rows)
-    rows, stepped = inferred.number_steps(rows)
-    rows, matched = inferred.match_collectives(rows)
+    rows, matched = inferred.match_collectives(inferred.number_steps(rows))
     processes = process_table(rows, threads, lost, name, file, one_clock=one_clock)
-    notes = (*_unused(planned), *cells.notes, *words, *twice, *beside, *stepped, *matched)
+    notes = (*_unused(planned), *cells.notes, *words, *twice, *beside, *matched)
     return Trace(
         events=_events(rows).lazy(),
         processes=processes,

@@ -1,0 +1,104 @@
+"""Steps that nothing marks: a training loop makes the same collectives again and again.
+
+A step begins where the call returns that is followed by the work of the next step: before a call that
+comes after a long stretch without calls, and that comes back regularly. Of several such calls the one
+that comes most often counts. What was done before its second time is start-up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens.model import fmt
+from tracelens.model.columns import FOREVER
+from tracelens.schema.vocabulary import COLLECTIVES
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from tracelens.arrays import Flags, Floats, Indices, Ints
+    from tracelens.model.calls import CallGrid
+
+__all__ = ["Repeated", "find"]
+
+FEWEST_TIMES: Final = 4  # that a call comes back: less is no loop
+REGULAR: Final = 0.9  # of the times, equally many calls lie between
+MOST_LOOKED_AT: Final = 32  # ranks, which all make the same calls
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """Where the steps of each process begin, the end of the last one, and the call that says so."""
+
+    begins_ns: Mapping[int, Ints]
+    last_ns: Mapping[int, int]
+    call: str
+
+
+def find(calls: Sequence[CallGrid], processes: Collection[int]) -> Repeated | None:
+    """Look for a loop in the calls that all of some processes make; None without one."""
+    joint = [grid for grid in calls if set(processes) <= set(grid.processes.tolist())]
+    if not joint:
+        return None
+    grid = max(joint, key=lambda one: one.height)
+    rows = np.flatnonzero((grid.there & (grid.end_ns < FOREVER)).all(axis=1))
+    whole = grid.taken(rows)
+    begins = _begins(whole)
+    if begins is None:
+        return None
+    again = int(np.median(np.diff(begins)))
+    last = min(int(begins[-1]) + again, whole.height) - 1
+    found: dict[int, Ints] = {}
+    ends: dict[int, int] = {}
+    for process, _, end in whole.by_process():
+        if process in processes:
+            until = np.maximum.accumulate(end)
+            found[process], ends[process] = until[begins[1:] - 1], int(until[last])
+    return Repeated(found, ends, _named(whole, int(begins[0])))
+
+
+def _begins(grid: CallGrid) -> Indices | None:
+    """Return which calls are the first ones of a step."""
+    if grid.height < FEWEST_TIMES:
+        return None
+    start, end = (times[:, :MOST_LOOKED_AT] for times in (grid.start_ns, grid.end_ns))
+    kinds = np.stack([grid.first("op").astype(np.int64), grid.first("nbytes")])
+    _, kind = np.unique(kinds, axis=1, return_inverse=True)
+    for long in (_after_long(np.median(start[1:] - end[:-1], axis=1)), np.True_):
+        every = (np.flatnonzero((kind.ravel() == one) & long) for one in np.unique(kind))
+        regular = [places for places in every if _is_regular(places)]
+        if regular:
+            return max(regular, key=lambda places: (len(places), -places[0]))
+    return None
+
+
+def _after_long(apart: Floats) -> Flags:
+    """Return which calls come after a long time without one, if times are of two sorts.
+
+    That is where their logarithms are best divided in two (N. Otsu, A threshold selection method from
+    gray-level histograms, 1979): buckets of one pass follow each other sooner than the next pass.
+    """
+    length = np.log(np.maximum(apart, 1.0))
+    ordered = np.sort(length)
+    count = np.arange(1, len(ordered))
+    below = np.cumsum(ordered)[:-1]
+    above = ordered.sum() - below
+    contrast = count * count[::-1] * (below / count - above / count[::-1]) ** 2
+    return np.append(True, length > ordered[int(contrast.argmax())])
+
+
+def _is_regular(places: Indices) -> bool:
+    """Return whether a call comes back with equally many calls between, nearly always."""
+    if len(places) < FEWEST_TIMES:
+        return False
+    _, often = np.unique(np.diff(places), return_counts=True)
+    return bool(often.max() >= REGULAR * (len(places) - 1))
+
+
+def _named(grid: CallGrid, call: int) -> str:
+    nbytes = int(grid.first("nbytes")[call])
+    op = COLLECTIVES[int(grid.first("op")[call])]
+    return f"{op} of {fmt.size(nbytes)}" if nbytes >= 0 else op

@@ -1,0 +1,221 @@
+"""The verdict on a run, in four lines: what it is, why, what to do next, and what it is about.
+
+A run is healthy only if no fault was found and hardly any loss is left that nothing explains: else the
+verdict is inconclusive, and says who is waited for and what to record to know.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens.accounting.compute_time import measure_compute_time
+from tracelens.accounting.phases import job_ns
+from tracelens.model import fmt
+from tracelens.model.finding_kinds import KINDS
+from tracelens.model.findings import subject
+from tracelens.model.verdict import MOST_UNEXPLAINED, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelens.accounting.phases import Phases
+    from tracelens.model.findings import Finding
+    from tracelens.model.result import Summary
+    from tracelens.model.trace import Note, Trace
+    from tracelens.model.verdict import Ledger
+
+__all__ = ["conclude"]
+
+CRITICAL: Final = 0.1  # of the job's time
+MODERATE: Final = 0.02
+_STOPS: Final = ("hang", "desync")  # what a job does not go on after
+_IN_PHASE: Final = {
+    "data": "Look at the data loading of {ranks}: storage, number of workers, size of samples.",
+    "gc": KINDS["gc_stall"].action,
+    "checkpoint": KINDS["checkpoint_stall"].action,
+    "uninstrumented": "Wrap that code of {ranks} in a span (tl.span), or record with --sample.",
+}
+_MOST: Final = 0.5
+_WAITED: Final = {"wait": "waiting for other ranks", "ps_queue": "waiting in queues of servers"}
+
+
+def conclude(
+    trace: Trace,
+    phases: Phases,
+    *,
+    summary: Summary,
+    findings: Sequence[Finding],
+    ledger: Ledger | None,
+    notes: Sequence[Note],
+) -> Verdict:
+    """Return the verdict that findings and losses lead to."""
+    scope = _scope(trace, summary, ledger, notes)
+    faults = [finding for finding in findings if finding.category == "fault"]
+    if faults:
+        worst = max(faults, key=lambda one: (one.kind in _STOPS, one.saving or 0.0))
+        return Verdict("faults", _name(worst), _why(worst), _next(worst), scope, worst.kind)
+    if ledger is None:
+        return Verdict(
+            "inconclusive",
+            "INCONCLUSIVE: no steps",
+            "No worker recorded a step, so nothing can be compared.",
+            "Mark steps with tl.step(i), or record with the hooks of the framework.",
+            scope,
+        )
+    if summary.ranks_seen > 1 and not _communicates(trace, phases):
+        return Verdict(
+            "inconclusive",
+            "INCONCLUSIVE: no communication was recorded",
+            f"{fmt.count(summary.ranks_seen, 'rank')} ran, and no call of one to another is known.",
+            "Record with the hooks of what they communicate with, or put calls into spans (tl.span).",
+            scope,
+        )
+    if ledger.unexplained >= MOST_UNEXPLAINED:
+        lost = fmt.percent(ledger.unexplained)
+        return Verdict(
+            "inconclusive",
+            f"INCONCLUSIVE: {lost} of the time is lost, and nothing recorded says why",
+            _unexplained(trace, phases, ledger),
+            "Wrap more code in spans (tl.span), record with --sample, and mark steps (tl.step).",
+            scope,
+        )
+    best = max(
+        (one for one in findings if one.saving is not None),
+        key=lambda one: one.saving or 0.0,
+        default=None,
+    )
+    return Verdict(
+        "healthy",
+        f"HEALTHY{summary.part and f' in {summary.part}'}: no fault; bound by {_bound(ledger)}",
+        _shares(ledger),
+        f"{KINDS[best.kind].action} ({KINDS[best.kind].title}: up to {fmt.percent(best.saving or 0.0)}.)"
+        if best
+        else "Nothing to fix: compare later runs with this one (tracelens serve A B).",
+        scope,
+        best.kind if best else None,
+    )
+
+
+def _communicates(trace: Trace, phases: Phases) -> bool:
+    return bool(trace.calls) or bool(phases.of("wait", "ps_queue", "transfer").any())
+
+
+def _name(finding: Finding) -> str:
+    """Name a fault as one would search for it, with its severity."""
+    entry, culprit = KINDS[finding.kind], subject(finding)
+    where = (
+        f", {fmt.phase(finding.phase)}"
+        if finding.phase and culprit and entry.group == "ranks"
+        else ""
+    )
+    title = " ".join(filter(None, (entry.title.upper(), culprit)))
+    return f"{title}{where} \N{MIDDLE DOT} {_severity(finding)}"
+
+
+def _severity(finding: Finding) -> str:
+    if finding.kind in _STOPS:
+        return "critical"
+    if finding.saving is None:
+        return "limits what is known" if KINDS[finding.kind].group == "trace" else "cost not known"
+    if finding.saving >= CRITICAL:
+        return "critical"
+    return "moderate" if finding.saving >= MODERATE else "minor"
+
+
+def _why(finding: Finding) -> str:
+    """Hold the culprit beside its peers, where both are known, else give the finding's own words."""
+    mine, peers = (finding.evidence.get(name) for name in ("phase_ns", "peers_phase_ns"))
+    if mine is None or peers is None or not finding.phase:
+        return finding.sentence.split(". ")[0].removesuffix(".") + "."
+    when = f", {fmt.steps(*finding.steps)}" if finding.steps else ""
+    return (
+        f"{subject(finding)}: {fmt.duration(mine)} per step in {fmt.phase(finding.phase)}; "
+        f"the others: {fmt.duration(peers)}{when}."
+    )
+
+
+def _next(finding: Finding) -> str:
+    if finding.kind == "straggler" and finding.phase in _IN_PHASE:
+        return _IN_PHASE[finding.phase].format(ranks=subject(finding))
+    return KINDS[finding.kind].action
+
+
+def _unexplained(trace: Trace, phases: Phases, ledger: Ledger) -> str:
+    """Return what of the unexplained loss can be seen."""
+    parts = sorted(
+        (loss for loss in ledger.losses if loss.cause == "unexplained"), key=lambda one: -one.share
+    )
+    seen = [
+        f"{fmt.percent(loss.share)} {_WAITED.get(loss.category, 'in code that no span covers')}"
+        for loss in parts
+        if loss.share >= MOST_UNEXPLAINED / 10
+    ]
+    return f"{fmt.capital(fmt.series(seen))}{_awaited(trace, phases, ledger)}."
+
+
+def _awaited(trace: Trace, phases: Phases, ledger: Ledger) -> str:
+    """Return for whom all others wait most, and in which phase that rank is later than its peers."""
+    rank, share = ledger.awaited_rank, ledger.awaited_share
+    if rank is None or share is None:
+        return ""
+    own = measure_compute_time(trace, phases)
+    mine = own.ranks.index(rank)
+    beyond = np.nansum(
+        np.maximum(own.own - np.nanmedian(own.own, axis=2, keepdims=True), 0), axis=1
+    )
+    extra = beyond[:, mine] / max(len(own.steps), 1)
+    phase = own.phases[int(extra.argmax())]
+    most = "most of it" if share > _MOST else fmt.percent(share)
+    return (
+        f"; {most} for rank {rank} ({fmt.phase(phase)}: {fmt.duration(extra.max())} per step beyond "
+        "the others)"
+    )
+
+
+def _bound(ledger: Ledger) -> str:
+    """Return what takes most of the time."""
+    taken = {
+        "compute": ledger.useful,
+        "data loading": _of(ledger, "data"),
+        "communication": _of(ledger, "wait", "ps_queue", "transfer"),
+        "idle time": _of(ledger, "idle"),
+    }
+    return max(taken, key=taken.__getitem__)
+
+
+def _shares(ledger: Ledger) -> str:
+    waited = _of(ledger, "wait", "ps_queue", "transfer")
+    return (
+        f"{fmt.percent(ledger.useful)} of the time is computation, {fmt.percent(waited)} "
+        f"communication and waiting, {fmt.percent(_of(ledger, 'data'))} data loading; "
+        f"{fmt.percent(ledger.unexplained)} unexplained."
+    )
+
+
+def _of(ledger: Ledger, *categories: str) -> float:
+    return sum(loss.share for loss in ledger.losses if loss.category in categories)
+
+
+def _scope(trace: Trace, summary: Summary, ledger: Ledger | None, notes: Sequence[Note]) -> str:
+    """Return what was looked at, and what is not known of it."""
+    ranks = fmt.count(summary.ranks_seen, "rank")
+    if summary.ranks_seen < summary.ranks_expected:
+        ranks = f"{summary.ranks_seen} of {summary.ranks_expected} ranks"
+    shards = f", {fmt.count(summary.shards, 'PS shard')}" if summary.shards else ""
+    part = f" (only {summary.part}, as asked)" if summary.part else ""
+    lasted = f", {fmt.duration(job_ns(trace))}" if ledger else ""
+    startup = ledger.startup_ns if ledger else None
+    apart = f"; start-up of {fmt.duration(startup)} apart" if startup else ""
+    unknown = []
+    if trace.alignment.unaligned:
+        unknown.append("waits between hosts whose clocks are not aligned")
+    if summary.dropped:
+        unknown.append("what was dropped while recording")
+    if any(note.kind == "unjudged" for note in notes):
+        unknown.append("stragglers (too few steps or ranks)")
+    if trace.parted:
+        unknown.append("waits for ranks that were left out")
+    missing = f"; not known: {fmt.series(unknown)}" if unknown else ""
+    return f"{ranks}{shards}, {fmt.count(summary.steps, 'step')}{lasted}{part}{apart}{missing}."

@@ -16,6 +16,7 @@ from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import subject
 from tracelens.model.verdict import MOST_UNEXPLAINED, Verdict
+from tracelens.stats.robust import medians
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from tracelens.model.findings import Finding
     from tracelens.model.result import Summary
     from tracelens.model.trace import Note, Trace
-    from tracelens.model.verdict import Ledger
+    from tracelens.model.verdict import Ledger, Loss
 
 __all__ = ["conclude"]
 
@@ -38,6 +39,14 @@ _IN_PHASE: Final = {
     "uninstrumented": "Wrap that code of {ranks} in a span (tl.span), or record with --sample.",
 }
 _MOST: Final = 0.5
+_MORE_SPANS: Final = (
+    "Wrap more code in spans (tl.span), record with --sample, and mark steps (tl.step)."
+)
+_RECORD: Final = {
+    "wait": _MORE_SPANS,
+    "uninstrumented": _MORE_SPANS,
+    "ps_queue": "See which PS shard keeps requests waiting (tracelens serve, page PS shards).",
+}
 _WAITED: Final = {"wait": "waiting for other ranks", "ps_queue": "waiting in queues of servers"}
 
 
@@ -78,7 +87,7 @@ def conclude(
             "inconclusive",
             f"INCONCLUSIVE: {lost} of the time is lost, and nothing recorded says why",
             _unexplained(trace, phases, ledger),
-            "Wrap more code in spans (tl.span), record with --sample, and mark steps (tl.step).",
+            _RECORD[_largest_unexplained(ledger).category],
             scope,
         )
     best = max(
@@ -142,6 +151,11 @@ def _next(finding: Finding) -> str:
     return KINDS[finding.kind].action
 
 
+def _largest_unexplained(ledger: Ledger) -> Loss:
+    unexplained = (loss for loss in ledger.losses if loss.cause == "unexplained")
+    return max(unexplained, key=lambda loss: loss.share)
+
+
 def _unexplained(trace: Trace, phases: Phases, ledger: Ledger) -> str:
     """Return what of the unexplained loss can be seen."""
     parts = sorted(
@@ -160,18 +174,15 @@ def _awaited(trace: Trace, phases: Phases, ledger: Ledger) -> str:
     rank, share = ledger.awaited_rank, ledger.awaited_share
     if rank is None or share is None:
         return ""
-    own = measure_compute_time(trace, phases)
-    mine = own.ranks.index(rank)
-    beyond = np.nansum(
-        np.maximum(own.own - np.nanmedian(own.own, axis=2, keepdims=True), 0), axis=1
-    )
-    extra = beyond[:, mine] / max(len(own.steps), 1)
-    phase = own.phases[int(extra.argmax())]
     most = "most of it" if share > _MOST else fmt.percent(share)
-    return (
-        f"; {most} for rank {rank} ({fmt.phase(phase)}: {fmt.duration(extra.max())} per step beyond "
-        "the others)"
-    )
+    own = measure_compute_time(trace, phases)
+    column, where = own.ranks.index(rank), ""
+    beyond = [values[:, column] - medians(values, axis=1) for values in own.own]
+    extra = [float(np.nansum(np.maximum(by, 0))) / len(own.steps) for by in beyond]
+    if extra:
+        phase = fmt.phase(own.phases[int(np.argmax(extra))])
+        where = f" ({phase}: {fmt.duration(max(extra))} per step beyond the others)"
+    return f"; {most} for rank {rank}{where}"
 
 
 def _bound(ledger: Ledger) -> str:

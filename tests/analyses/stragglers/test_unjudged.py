@@ -35,6 +35,15 @@ def test_thirty_steps_are_enough() -> None:
     assert not [note for note in found.notes if note.kind == "unjudged"]
 
 
+def test_steps_that_cannot_be_compared_are_counted() -> None:
+    """Thirty steps are not too few, but those that are left of them."""
+    slow = Fault("forward", (0, 1, 2, 3), steps=(20, 29), factor=9)
+    found = report(Scenario(ranks=4, steps=30, faults=(slow,)))
+    (note,) = (note for note in found.notes if note.kind == "unjudged")
+    assert note.sentence.startswith("Only 15 of 30 steps can be compared: not the first 5")
+    assert note.sentence.endswith("straggler tests need 25.")
+
+
 def test_majority_is_told() -> None:
     """When most ranks are late the finding says that its reference is weak."""
     fault = Fault("forward", (0, 1, 2, 3), steps=(20, 39), factor=2)

@@ -86,15 +86,18 @@ def _insufficient(own: ComputeTime, *, chosen: bool) -> str | None:
     """Return why nothing can be judged, if so; `chosen` says that steps were left out as asked."""
     if len(own.ranks) < 2:
         return f"{len(own.ranks) or 'No'} worker rank: straggler tests compare ranks, so none was made."
-    if (
-        len(own.steps) < LEAST_STEPS
-        or np.count_nonzero(own.settled) < LEAST_STEPS - compute_time.WARM_UP
-    ):
-        usable = "" if len(own.steps) < LEAST_STEPS else " with too few ranks in most"
-        found = f"Only {fmt.count(len(own.steps), 'step')} found{usable}"
-        hint = ". Mark steps with tl.step(i)" if len(own.steps) < LEAST_STEPS else ""
-        hint = ". Choose more with --steps or --time" if chosen else hint
-        return f"{found}; straggler tests need {LEAST_STEPS}{hint}."
+    more = ". Choose more with --steps or --time" if chosen else ""
+    if len(own.steps) < LEAST_STEPS:
+        hint = more or ". Mark steps with tl.step(i)"
+        found = fmt.count(len(own.steps), "step")
+        return f"Only {found} found; straggler tests need {LEAST_STEPS}{hint}."
+    least, settled = LEAST_STEPS - compute_time.WARM_UP, int(np.count_nonzero(own.settled))
+    if settled < least:
+        return (
+            f"Only {settled} of {len(own.steps)} steps can be compared: not the first "
+            f"{compute_time.WARM_UP}, nor those in which half of the ranks take far longer than usual "
+            f"or are not there; straggler tests need {least}{more}."
+        )
     return None
 
 

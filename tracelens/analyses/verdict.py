@@ -197,12 +197,14 @@ def _bound(ledger: Ledger) -> str:
 
 
 def _shares(ledger: Ledger) -> str:
-    waited = _of(ledger, "wait", "ps_queue", "transfer")
-    return (
-        f"{fmt.percent(ledger.useful)} of the time is computation, {fmt.percent(waited)} "
-        f"communication and waiting, {fmt.percent(_of(ledger, 'data'))} data loading; "
-        f"{fmt.percent(ledger.unexplained)} unexplained."
-    )
+    """Return what the time went into; data loading only where it was recorded."""
+    parts = {
+        "communication and waiting": _of(ledger, "wait", "ps_queue", "transfer"),
+        "data loading": _of(ledger, "data"),
+    }
+    spent = [f"{fmt.percent(share)} {name}" for name, share in parts.items() if share]
+    computed = f"{fmt.percent(ledger.useful)} of the time is computation"
+    return f"{', '.join([computed, *spent])}; {fmt.percent(ledger.unexplained)} unexplained."
 
 
 def _of(ledger: Ledger, *categories: str) -> float:

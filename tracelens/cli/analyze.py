@@ -71,7 +71,9 @@ def run(arguments: argparse.Namespace) -> int:
     report, trace = _kept(arguments, places, choice), None
     if report is None:
         trace, report = _explained(arguments, places, choice)
-        if len(places) == 1 and not arguments.verdict:  # a recording that ends holds what it recorded
+        if (
+            len(places) == 1 and not arguments.verdict
+        ):  # a recording that ends holds what it recorded
             kept_report.keep(places[0], report, choice)
     sys.stdout.write(_written(report, arguments).rstrip("\n") + "\n")
     sys.stdout.flush()

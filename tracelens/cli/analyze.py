@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tracelens.model.result import Report
     from tracelens.model.trace import Trace
 
+_MOST_INDEXED: Final = (1 << 25, 1 << 10)  # spans and ranks
 NAME: Final = "analyze"
 HELP: Final = "report what costs time in a recorded run, findings first"
 EXAMPLES: Final = """\
@@ -126,11 +127,14 @@ def _explained(
 
 
 def _index(place: Path, trace: Trace, report: Report, *, again: bool) -> None:
+    """Keep an index as well; of a very large run it would take more than the report did."""
     from tracelens.lod import index, opening
 
     if again:
         index.remove(place)
-    opening.keep(place, trace, report, progress)
+    spans, ranks = _MOST_INDEXED
+    if report.summary.spans <= spans and report.summary.ranks_seen <= ranks:
+        opening.keep(place, trace, report, progress)
 
 
 def _write_page(file: Path, place: Path, trace: Trace | None, report: Report) -> None:

@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
         f"extra work in {arguments.slow_phase}, steps {SLOW_STEPS.replace(':', '-')}.",
         flush=True,
     )
-    code = _run(record, "--out", str(folder), "--", *_training(arguments))
+    code = _run(record, "--no-verdict", "--out", str(folder), "--", *_training(arguments))
     if code:
         return code
     _run(analyze, str(folder))

@@ -130,14 +130,14 @@ def test_a_run_without_devices_is_not_read_for_them(
 
 def test_a_full_disk_is_no_reason_for_no_report(trace: Path) -> None:
     """Neither report nor index is kept, whatever was begun is gone, and the report is printed."""
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", ON_A_SMALL_DISK, "512", "analyze", str(trace)],
         capture_output=True,
         check=False,
         text=True,
         timeout=PATIENCE_S,
     )
-    assert (told.returncode, told.stderr) == (0, "")
-    assert "Rank 1" in told.stdout
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Rank 1" in done.stdout
     assert kept_report.find(trace) is None
     assert index.find(trace) is None

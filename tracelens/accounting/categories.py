@@ -22,7 +22,7 @@ CATEGORIES: Final = (
     "idle",  # no work, with a recorded cause
     "uninstrumented",  # the thread's own time, which no span covers
 )
-COMPUTE_CATEGORIES: Final = CATEGORIES[:7]  # that spans tell
+COMPUTE_CATEGORIES: Final = CATEGORIES[:7]  # that spans name
 USER: Final = CATEGORIES.index("user")
 WAIT: Final = CATEGORIES.index("wait")
 PS_QUEUE: Final = CATEGORIES.index("ps_queue")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     OnProgress = Callable[[int, int], None]
     Progress = Callable[[str], AbstractContextManager[OnProgress]]
 
-MEMORY: Final = 1 << 30  # about how much explaining takes, where nobody says otherwise
+MEMORY: Final = 1 << 30  # about how much explaining takes, unless another amount is given
 
 
 @contextmanager

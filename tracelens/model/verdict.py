@@ -9,7 +9,7 @@ __all__ = ["MOST_UNEXPLAINED", "Ledger", "Loss", "State", "Verdict"]
 
 State = Literal["faults", "healthy", "inconclusive"]
 Cause = Literal["finding", "known", "jitter", "unexplained"]
-MOST_UNEXPLAINED: Final = 0.05  # of ranks x job time, or nobody may say that a run is healthy
+MOST_UNEXPLAINED: Final = 0.05  # of ranks x job time: from here on no run is called healthy
 
 
 @dataclass(frozen=True)

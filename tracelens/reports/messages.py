@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Note
     from tracelens.model.verdict import Ledger, Loss
 
-__all__ = ["CAUSES", "accounted", "cause", "clean", "headline", "lines_of", "noted", "saving"]
+__all__ = ["CAUSES", "accounted", "cause", "clean", "lines_of", "noted", "saving"]
 
 _WORTH_NAMING: Final = 0.005  # of ranks x job time
 _MOST_NAMED: Final = 5
@@ -102,19 +102,3 @@ def noted(note: Note) -> str:
     """Write a note, with its file if it does not name it itself."""
     named = not note.file or note.file in note.sentence
     return clean(note.sentence if named else f"{note.file}: {note.sentence}")
-
-
-def headline(report: Report) -> str:
-    """Return in one line what the trace holds."""
-    summary = report.summary
-    seen = fmt.count(summary.ranks_seen, "rank")
-    if summary.ranks_seen < summary.ranks_expected:
-        seen = f"{summary.ranks_seen} of {summary.ranks_expected} ranks"
-    parts = [seen, fmt.count(summary.steps, "step"), fmt.count(summary.spans, "span")]
-    if summary.shards:
-        parts.insert(1, fmt.count(summary.shards, "PS shard"))
-    if report.efficiency:
-        parts.append(fmt.duration(report.efficiency.job_ns))
-    if summary.part:
-        parts.append(f"only {summary.part}, as asked")
-    return ", ".join(parts)

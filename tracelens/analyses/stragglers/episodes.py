@@ -36,9 +36,7 @@ if TYPE_CHECKING:
     from tracelens.replay.collectives import Pipeline
     from tracelens.replay.counterfactual import Episode, Price
 
-LEAST_SAVING: Final = (
-    0.003  # of the job: what is not worth a sentence, if a rank loses less than `LEAST_LOSS`
-)
+LEAST_SAVING: Final = 0.003  # of the job, or of a rank's time `compute_time.LEAST_LOSS`
 OF_A_PAIR: Final = 0.02  # of the job: two ranks hardly tell what is usual,
 STALLS_OF_A_PAIR: Final = 0.03  # nor which stalls are
 

@@ -136,9 +136,8 @@ def _verdict(store: Store) -> Component:
         for part in (html.Dt(name), html.Dd(text.tied(line)))
     ]
     headline = text.tied(clean(store.report.verdict.headline))
-    state = f"verdict-{store.report.verdict.state}"
     return html.Div(
-        [dmc.Title(headline, order=1, id="verdict", className=state), html.Dl(lines)],
+        [dmc.Title(headline, order=1, id="verdict"), html.Dl(lines)],
         className="verdict",
     )
 

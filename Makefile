@@ -82,6 +82,9 @@ bench-peers-analysis: $(VENV)/test.stamp $(VENV)-hta/hta.stamp ## Holistic Trace
 bench-stragglers: $(VENV)/test.stamp ## false alarms and recall of the straggler tests
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/stragglers.py
 
+calibrate: $(VENV)/test.stamp ## how the straggler tests depend on each of their constants (PUBLISH=1: write docs/calibration.md)
+	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/calibrate.py $(if $(PUBLISH),--publish) $(ARGS)
+
 bench-dashboard: $(VENV)/test.stamp ## the dashboard on large runs: index, memory, zooms, also in a browser (SPANS=100000000: 15 minutes, 12 GB of memory, 20 of disk; PUBLISH=1: write docs/dashboard.md)
 	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/dashboard.py $(SPANS) $(if $(PUBLISH),--publish)
 
@@ -96,6 +99,9 @@ bench-accuracy: $(VENV)/test.stamp ## how right verdicts are, beside other tools
 
 bench-real: $(VENV)/test.stamp ## how often verdicts on real trainings are right, each fault recorded 10 times (half an hour; as root)
 	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/real_runs.py $(if $(PUBLISH),--publish) $(ARGS)
+
+bench-verdicts: $(VENV)/test.stamp $(VENV)-traceml/traceml.stamp ## rank and place of verdicts on plain programs, beside TraceML's (10 minutes; ARGS="--often": each often; PUBLISH=1: write docs/verdicts.md)
+	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/verdicts.py --traceml $(VENV)-traceml/bin/traceml $(if $(PUBLISH),--publish) $(ARGS)
 
 # TensorFlow needs seconds to be imported and a gigabyte, so it has an environment of its own.
 test-tensorflow: ## real parameter servers of TensorFlow, in an environment of their own
@@ -136,7 +142,7 @@ sample-gpu: ## record a training on this machine's GPUs into TRACE, check its de
 	$(ON_GPU) support.gpu_sample $(or $(TRACE),traces/ddp-gpu) $(ARGS)
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) .venv-tensorflow .venv-horovod .venv-trainers .venv-jax .venv-hta $(PEERS) traces .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-tensorflow .venv-horovod .venv-trainers .venv-jax .venv-hta .venv-traceml $(PEERS) traces .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 .PHONY: browser
 browser: # the browser tests use the system's Chromium
@@ -170,6 +176,14 @@ $(VENV)/mutate.stamp: $(VENV)/test.stamp
 $(VENV)-hta/hta.stamp: tests/benchmarks/analyzers/requirements.txt
 	$(PYTHON) -m venv $(VENV)-hta
 	$(VENV)-hta/bin/python -m pip install --quiet --disable-pip-version-check -r $< || echo "HTA cannot be installed here"
+	touch $@
+
+# With the PyTorch of the tests; if it cannot be installed, bench-verdicts says so.
+$(VENV)-traceml/traceml.stamp: tests/benchmarks/traceml.txt $(VENV)/test.stamp
+	$(BIN)/python -m venv $(VENV)-traceml
+	$(BIN)/python -c "import site; print('import site; site.addsitedir(%r)' % site.getsitepackages()[0])" \
+	  > "$$(echo $(VENV)-traceml/lib/python3*/site-packages)/with-tests.pth"
+	$(VENV)-traceml/bin/python -m pip install --quiet --disable-pip-version-check -r $< || echo "TraceML cannot be installed here"
 	touch $@
 
 # Beside what the tests use; a recorder that cannot be installed is left out, and bench-recorder says why.

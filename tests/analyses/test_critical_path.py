@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import polars as pl
 import pytest
 from support.runs.analysed import RUNS, report, trace
+from support.runs.traces import span, trace_of
 
+from tracelens.accounting import phases
 from tracelens.accounting.phases import job_ns
 from tracelens.analyses import critical_path
+from tracelens.load import prepare
 from tracelens.simulator.synthetic import Fault, Scenario, random_clocks
 
 if TYPE_CHECKING:
@@ -139,3 +142,22 @@ def test_neighbouring_steps_of_a_long_run_share_a_cell() -> None:
     assert cells["steps"].sum() == count
     assert cells["step"].to_list() == list(range(0, count, 2))
     assert cells["steps"][-1] == 1
+
+
+def test_the_path_goes_back_along_messages() -> None:
+    """To who sent late: of a chain of three, the first one is what the others waited for."""
+
+    def message(op: str, rank: int, peer: int, start_ns: int, end_ns: int) -> dict[str, Any]:
+        more: dict[str, Any] = {"op": op, "peer": peer, "seq": 0, "depth": 1}
+        return span(rank, "reduction", start_ns, end_ns, **more)
+
+    rows = [
+        *(span(rank, "step", 0, end, step=0) for rank, end in enumerate((80, 90, 100))),
+        message("send", 0, 1, 70, 72),
+        message("recv", 1, 0, 10, 71),
+        message("send", 1, 2, 85, 86),
+        message("recv", 2, 1, 10, 86),
+    ]
+    chained = prepare(trace_of(rows, ranks=3))
+    path = critical_path.walk_path(critical_path.Lanes(chained, phases.run(chained)))
+    assert path.rows() == [(2, 85, 100), (1, 70, 85), (0, 0, 70)]

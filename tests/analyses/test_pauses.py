@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from tracelens.model.findings import Finding
 
 
-def _told(length: float, paused: npt.NDArray[np.bool_]) -> list[Finding]:
-    """Return what is said of 64 ranks that pause so long, where another is later."""
+def _told(length: float, paused: npt.NDArray[np.bool_], *, meet: bool = True) -> list[Finding]:
+    """Return what is said of 64 ranks that pause so long, where another is later; do they `meet`?"""
     matrices = healthy(0, 64, 60)
     own = own_time(matrices)
     late = STEP_NS * (np.arange(60)[:, None] % 10 != 0) * (np.arange(64) == 0)
@@ -24,7 +24,7 @@ def _told(length: float, paused: npt.NDArray[np.bool_]) -> list[Finding]:
     table = np.stack([*own.own, gc])
     table[2] += late
     whole = table.sum(axis=0)
-    widest = np.broadcast_to(whole.max(axis=1, keepdims=True), whole.shape)
+    widest = np.broadcast_to(whole.max(axis=1, keepdims=True), whole.shape) if meet else whole
     own = replace(own, phases=(*own.phases, "gc"), own=table, length=widest, wait=widest - whole)
     return stalls.pause_findings(own, int(widest[:, 0].sum()))
 
@@ -44,3 +44,9 @@ def test_few_or_short_pauses_are_not() -> None:
     seldom = everywhere & (np.arange(60)[:, None] % 10 == 0)
     assert _told(0.05, everywhere) == []
     assert _told(0.4, seldom) == []
+
+
+def test_pauses_that_no_rank_waits_for_are_not() -> None:
+    """Ranks that never meet pause each for itself."""
+    everywhere = (np.arange(60)[:, None] + np.arange(64)) % 25 == 0
+    assert _told(0.4, everywhere, meet=False) == []

@@ -7,9 +7,10 @@ import pytest
 
 from tracelens.accounting.compute_time import WARM_UP, ComputeTime
 from tracelens.analyses import stalls
-from tracelens.analyses.stragglers import intermittent
+from tracelens.analyses.stragglers.evidence import find_stalls
 
 STEPS, RANKS = 105, 4
+RATE = 0.0002
 STEP_NS = 40e6
 STALLED = np.arange(14, STEPS, 10)  # ten of a hundred steps after the warm-up
 NOISE = np.resize([-0.10, -0.07, -0.03, 0.0, 0.03, 0.07, 0.10], STEPS)  # of a step
@@ -44,7 +45,7 @@ def test_steps_slow_on_all_ranks(deviations: float, found: bool) -> None:  # noq
     job = int(STEPS * STEP_NS)
     said = stalls._slow(own, "data", least, job)
     assert bool(said) == found
-    assert all(one.evidence["steps_slow"] == len(STALLED) for one in said)
+    assert all(one.finding.evidence["steps_slow"] == len(STALLED) for one in said)
 
 
 @pytest.mark.parametrize(("deviations", "found"), [(5.0, []), (7.0, [2])])
@@ -53,4 +54,4 @@ def test_steps_slow_on_one_rank(deviations: float, found: list[int]) -> None:
     above = 0.05
     excess = np.random.default_rng(7).normal(0.0, above, (STEPS, RANKS)).clip(-2 * above, 2 * above)
     excess[STALLED, 2] = deviations * above
-    assert [one.rank for one in intermittent.find_stalls(excess)] == found
+    assert [one.rank for one in find_stalls(excess, np.arange(len(excess)), RATE)] == found

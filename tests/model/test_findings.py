@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, get_args
 import pytest
 
 from tracelens.accounting.phases import CATEGORIES
-from tracelens.model.finding_kinds import KINDS, Category, FindingKind, Group, fields_of
+from tracelens.model.finding_entries import Category, FindingKind, Group, fields_of
+from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import Details, Finding, subject, suppressed
 from tracelens_dashboard.pages import PAGES
 
@@ -98,7 +99,12 @@ def test_a_sentence_is_filled_in() -> None:
     """The saving comes from the finding, with its interval."""
     made = Finding.of(
         "congestion",
-        {"steps": "steps 3 to 9", "ratio": "2.5", "link": "no link is the cause"},
+        {
+            "who": "all ranks",
+            "steps": "steps 3 to 9",
+            "ratio": "2.5",
+            "link": "no link is the cause",
+        },
         saving=0.07,
         interval=(0.068, 0.073),
     )
@@ -153,6 +159,6 @@ def test_whom_a_finding_is_about() -> None:
     host = replace(of("slow_host", 0.3, (2, 3)), hosts=("node7",))
     assert subject(host) == "host node7"
     assert subject(replace(of("ps_hot_shard", 0.3), shards=(4,))) == "PS 4"
-    wandering = replace(of("straggler", 0.3, (1, 2, 3)), pattern="rotating")
+    wandering = replace(of("straggler", 0.3, (1, 2, 3)), pattern="migrating")
     assert subject(wandering) == "3 ranks in turns"
     assert not subject(of("slow_all", 0.3, (0, 1)))

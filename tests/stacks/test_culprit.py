@@ -1,4 +1,4 @@
-"""A late rank is told the code that it spends its excess in; what all do alike is none."""
+"""A late rank is told the path of calls that its excess is in; what all do alike is none of it."""
 
 from __future__ import annotations
 
@@ -6,106 +6,318 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
-from support.runs.traces import span, trace_of
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.runs.traces import call, span, trace_of
 
+import tracelens as tl
 from tracelens.accounting import phases
-from tracelens.analyses.stragglers.location import Culprit, culprit
+from tracelens.analyses import stacks
+from tracelens.analyses.stacks import code_sentences, differing_path
 from tracelens.load import prepare
 from tracelens.model.trace import SAMPLE_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tracelens.analyses.stacks import Culprit, Stack
     from tracelens.model.trace import Trace
 
 MS = 10**6
 STEPS, STEP_MS, RANKS = 40, 50, 3
-ROOT, LOAD, READ, DECODE = "main (a:1)", "load (b:2)", "read (c:3)", "decode (c:9)"
+ROOT, TRAIN, LOAD = "<module> (a.py:1)", "train (a.py:7)", "load (b.py:2)"
+READ, DECODE, BICUBIC = "read (c.py:3)", "decode_image (c.py:9)", "resample_bicubic (c.py:12)"
+FORWARD = "forward (m.py:5)"
 Frames = tuple[str, ...]
+Samples = list[tuple[int, Frames]]
 
 
-def _run(
-    lasting: Callable[[int], int], sampled: Callable[[int, int], list[tuple[int, Frames]]]
-) -> Trace:
-    """Each step begins with data loading for `lasting(rank)` ms; `sampled` says what is seen."""
-    rows, samples = [], []
-    for rank in range(RANKS):
-        for step in range(STEPS):
-            begin = step * STEP_MS * MS
-            rows.append(span(rank, "step", begin, begin + STEP_MS * MS, step=step))
-            rows.append(span(rank, "data", begin, begin + lasting(rank) * MS, step=step, depth=1))
+def _run(lasting: Callable[[int, int], int], sampled: Callable[[int, int], Samples]) -> Trace:
+    """Each step is loading for `lasting(rank, step)` ms, then computing; ranks meet at its end.
+
+    `sampled` says what is seen in it, from its begin on.
+    """
+    rows, samples, begin = [], [], 0
+    for step in range(STEPS):
+        end = begin + (STEP_MS + max(lasting(rank, step) for rank in range(RANKS))) * MS
+        for rank in range(RANKS):
+            loaded = begin + lasting(rank, step) * MS
+            computed = loaded + (STEP_MS - 10) * MS
+            rows += [
+                span(rank, "step", begin, end, step=step),
+                span(rank, "data", begin, loaded, step=step, depth=1),
+                span(rank, "forward", loaded, computed, step=step, depth=1),
+                call(rank, step, computed, end, step=step, thread=0, depth=1),
+            ]
+            seen = begin
             for length, frames in sampled(rank, step):
-                samples.append((rank, 0, 100 + rank, "Main", begin, begin + length * MS, frames))
-                begin += length * MS
+                samples.append((rank, 0, 100 + rank, "Main", seen, seen + length * MS, frames))
+                seen += length * MS
+        begin = end
     table = pl.DataFrame(samples, schema=SAMPLE_COLUMNS, orient="row")
     return prepare(trace_of(rows, RANKS)).with_(samples=table)
 
 
+def _usual(rank: int, _: int = 0) -> int:
+    return 30 if rank == 1 else 10
+
+
 def _culprit(trace: Trace, extra_ms: float) -> Culprit | None:
-    return culprit(
-        trace, phases.run(trace), (1,), "data", steps=np.arange(STEPS), extra_ns=extra_ms * MS
+    steps = np.arange(STEPS)
+    return stacks.of_ranks(
+        trace, phases.run(trace), (1,), "data", steps=steps, extra_ns=extra_ms * MS
     )
 
 
-def test_the_innermost_call_with_most_of_the_excess() -> None:
-    """Rank 1 reads for 20 ms more; decoding takes all ranks the same."""
+def test_the_path_begins_where_ranks_differ_and_ends_where_most_of_it_is() -> None:
+    """All ranks load, decode and resample, below calls that hold all of every step."""
     trace = _run(
-        lambda rank: 30 if rank == 1 else 10,
+        _usual,
         lambda rank, _: [
-            (25 if rank == 1 else 5, (ROOT, LOAD, READ)),
-            (5, (ROOT, LOAD, DECODE)),
-            (10, (ROOT,)),
+            (22 if rank == 1 else 2, (ROOT, TRAIN, LOAD, DECODE, BICUBIC)),
+            (3, (ROOT, TRAIN, LOAD, DECODE)),
+            (5, (ROOT, TRAIN, LOAD)),
+            (STEP_MS - 10, (ROOT, TRAIN, FORWARD)),
         ],
     )
     found = _culprit(trace, 20)
     assert found
-    assert found.stack == (ROOT, LOAD, READ)
+    assert found.path == (LOAD, DECODE, BICUBIC)
+    assert found.callers == (ROOT, TRAIN)
+    assert found.frame == LOAD
     assert abs(found.extra_ns - 20 * MS) < 0.2 * MS
-    assert found.evidence()["stack"] == [ROOT, LOAD, READ]
+    assert found.evidence()["path"] == [LOAD, DECODE, BICUBIC]
+    assert found.evidence()["stack"] == [ROOT, TRAIN, LOAD, DECODE, BICUBIC]
+    assert code_sentences(found) == [
+        "Stack samples show where: load > decode_image > resample_bicubic (c.py:12), called at a.py:7."
+    ]
+
+
+def test_the_straggler_is_told_so() -> None:
+    """The finding's sentence has the path, its function the outermost call; the verdict says so."""
+    trace = _run(
+        _usual,
+        lambda rank, _: [
+            (25 if rank == 1 else 5, (ROOT, TRAIN, LOAD, DECODE, BICUBIC)),
+            (5, (ROOT, TRAIN, LOAD, READ)),
+            (STEP_MS - 10, (ROOT, TRAIN, FORWARD)),
+        ],
+    )
+    report = tl.analyze(trace)
+    found = report.findings[0]
+    assert (found.kind, found.ranks, found.function) == ("straggler", (1,), LOAD)
+    assert "load > decode_image > resample_bicubic (c.py:12)" in found.sentence
+    assert found.evidence["samples"]["path"] == [LOAD, DECODE, BICUBIC]
+    where = "load > decode_image > resample_bicubic (c.py:12)"
+    assert report.verdict.action == f"Look at this code of rank 1: {where}."
 
 
 def test_an_excess_that_is_spread_is_told_where_it_parts() -> None:
     """Half of it is in each of two calls: their caller is all that can be said."""
     trace = _run(
-        lambda rank: 30 if rank == 1 else 10,
+        _usual,
         lambda rank, _: [
             (15 if rank == 1 else 5, (ROOT, LOAD, READ)),
             (15 if rank == 1 else 5, (ROOT, LOAD, DECODE)),
+            (STEP_MS - 10, (ROOT, FORWARD)),
         ],
     )
     found = _culprit(trace, 20)
     assert found
-    assert found.stack == (ROOT, LOAD)
+    assert found.path == (LOAD,)
+
+
+def test_a_function_is_one_whatever_its_line() -> None:
+    """It was seen on many lines, none of which holds much; told is that with most of the excess."""
+    lines = [f"decode_image (c.py:{number})" for number in range(6)]
+    trace = _run(
+        _usual,
+        lambda rank, step: [
+            (30 if rank == 1 else 10, (ROOT, LOAD, lines[0 if step % 2 else step % 6])),
+            (STEP_MS - 10, (ROOT, FORWARD)),
+        ],
+    )
+    found = _culprit(trace, 20)
+    assert found
+    assert found.path == (LOAD, lines[0])
+
+
+def test_a_line_of_what_calls_all_else() -> None:
+    """The delay is in the main loop itself: it is its line that tells."""
+    waiting = "<module> (a.py:40)"
+    trace = _run(
+        _usual,
+        lambda rank, _: [
+            (20 if rank == 1 else 0, (waiting,)),
+            (10, (ROOT, LOAD)),
+            (STEP_MS - 10, (ROOT, FORWARD)),
+        ],
+    )
+    found = _culprit(trace, 20)
+    assert found
+    assert found.path == (waiting,)
+    assert code_sentences(found) == ["Stack samples show where: <module> (a.py:40)."]
 
 
 def test_missed_samples_cost_no_time() -> None:
     """Seen in every fourth step only, the share of a call is the same."""
     trace = _run(
-        lambda rank: 30 if rank == 1 else 10,
+        _usual,
         lambda rank, step: (
-            [] if step % 4 else [(25 if rank == 1 else 5, (ROOT, READ)), (5, (ROOT, DECODE))]
+            []
+            if step % 4
+            else [
+                (25 if rank == 1 else 5, (ROOT, READ)),
+                (5, (ROOT, DECODE)),
+                (STEP_MS - 10, (ROOT, FORWARD)),
+            ]
         ),
     )
     found = _culprit(trace, 20)
     assert found
-    assert found.stack == (ROOT, READ)
+    assert found.path == (READ,)
     assert abs(found.extra_ns - 20 * MS) < 0.2 * MS
 
 
 def test_what_the_samples_do_not_show_is_not_told() -> None:
     """All ranks were seen in the same code for the same time, whatever the spans say."""
-    trace = _run(lambda _: 10, lambda *_: [(10, (ROOT, LOAD, READ))])
+    trace = _run(lambda *_: 10, lambda *_: [(10, (ROOT, LOAD, READ))])
     assert _culprit(trace, 20) is None
 
 
 def test_few_samples_tell_nothing() -> None:
-    trace = _run(
-        lambda rank: 30 if rank == 1 else 10,
-        lambda _, step: [(10, (ROOT, READ))] if step < 5 else [],
-    )
+    trace = _run(_usual, lambda _, step: [(10, (ROOT, READ))] if step < 5 else [])
     assert _culprit(trace, 20) is None
 
 
 def test_without_samples_nothing_is_asked() -> None:
-    trace = _run(lambda _: 10, lambda *_: [])
+    trace = _run(lambda *_: 10, lambda *_: [])
     assert _culprit(trace, 20) is None
+
+
+def test_all_ranks_are_compared_with_their_other_steps() -> None:
+    """Loading is slow on all ranks for some steps: the code that then takes longer is reported."""
+    slow = range(15, 30)
+    trace = _run(
+        lambda _, step: 40 if step in slow else 10,
+        lambda _, step: [
+            (33 if step in slow else 3, (ROOT, TRAIN, LOAD, DECODE, BICUBIC)),
+            (7, (ROOT, TRAIN, LOAD, READ)),
+            (STEP_MS - 10, (ROOT, TRAIN, FORWARD)),
+        ],
+    )
+    found = tl.analyze(trace).findings[0]
+    assert (found.kind, found.ranks) == ("data_stall", (0, 1, 2))
+    assert "Stack samples show where: load > decode_image > resample_bicubic (" in found.sentence
+    assert found.function == LOAD
+    assert abs(found.evidence["samples"]["extra_ns"] - 30 * MS) < MS
+
+
+def test_where_all_always_load_it_is_what_loading_takes() -> None:
+    """There is nothing to compare with but the rest of the step."""
+    trace = _run(
+        lambda *_: 30,
+        lambda *_: [
+            (25, (ROOT, TRAIN, LOAD, DECODE, BICUBIC)),
+            (5, (ROOT, TRAIN, LOAD, READ)),
+            (STEP_MS - 10, (ROOT, TRAIN, FORWARD)),
+        ],
+    )
+    (found,) = (one for one in tl.analyze(trace).findings if one.kind == "data_stall")
+    assert found.category == "opportunity"
+    assert "load > decode_image > resample_bicubic (" in found.sentence
+
+
+def test_other_threads_do_not_count() -> None:
+    """What all of a thread is in says nothing, however much other threads do beside it."""
+    others: dict[Stack, float] = {(f"worker (w.py:{number})",): 100.0 for number in range(9)}
+    peer: dict[Stack, float] = {(ROOT, TRAIN): 90.0, (ROOT, LOAD): 10.0, **others}
+    late: dict[Stack, float] = {(ROOT, TRAIN): 90.0, (ROOT, LOAD): 40.0, **others}
+    found = differing_path([late], [peer], [late])
+    assert found
+    assert (found.callers, found.path) == ((ROOT,), (LOAD,))
+
+
+@pytest.mark.parametrize("length", [4, 5, 9])
+def test_a_long_path_is_shortened_in_its_middle(length: int) -> None:
+    """The call that differs stays, and the innermost ones."""
+    names = [f"f{number}" for number in range(length)]
+    path = tuple(f"{name} (x.py:{at})" for at, name in enumerate(names))
+    shown = " > ".join(names if length == 4 else ["f0", "…", *names[-3:]])
+    (sentence,) = code_sentences(stacks.Culprit(path, (), 1.0))
+    assert sentence == f"Stack samples show where: {shown} (x.py:{length - 1})."
+
+
+def test_recursion_is_printed_once() -> None:
+    """However deep it is, it is one function."""
+    path = ("load (b.py:2)", *["walk (c.py:3)"] * 9, "parse (d.py:4)")
+    assert stacks.path_text(path) == "load > walk > parse (d.py:4)"
+
+
+def test_calls_of_the_recorder_are_not_the_programs() -> None:
+    """They stand between the program's own, and are nothing to look at."""
+    ours = "_around_next (tracelens_instrument/hooks/torch/data_loaders.py:202)"
+    late = {(ROOT, ours, LOAD, ours): 30.0, (ROOT, FORWARD): 60.0}
+    peer = {(ROOT, ours, LOAD, ours): 5.0, (ROOT, FORWARD): 60.0}
+    found = differing_path([late], [peer], [late])
+    assert found
+    assert (found.callers, found.path) == ((ROOT,), (LOAD,))
+
+
+def test_code_that_is_slower_alike_has_no_place() -> None:
+    """A slow processor makes all of it longer: told is only what holds most of it, no path to that."""
+    shares: dict[Stack, float] = {
+        (ROOT, TRAIN, f"f{number} (x.py:{number})"): 10.0 for number in range(9)
+    }
+    slow = {stack: 1.3 * time for stack, time in shares.items()}
+    found = differing_path([slow], [shares], [slow])
+    assert found
+    assert found.path == (TRAIN,)
+
+
+FRAMES = [f"{name} (m.py:{line})" for name in "abcd" for line in (1, 2)]
+STACKS = st.lists(st.sampled_from(FRAMES), min_size=1, max_size=4).map(tuple)
+TREES = st.dictionaries(STACKS, st.floats(0.5, 20), min_size=1, max_size=8)
+
+
+@given(usual=TREES, planted=STACKS, more=st.floats(5, 500))
+def test_what_is_planted_is_found(
+    usual: dict[Stack, float], planted: tuple[str, ...], more: float
+) -> None:
+    """What one rank does in addition, in new calls, is on the path with its time; `main` never is."""
+    delayed = (ROOT, *planted, "new (n.py:1)", "newer (n.py:2)")
+    usual = {(ROOT, *stack): time for stack, time in usual.items()}
+    slow = {**usual, delayed: more}
+    found = differing_path([slow], [usual, usual], [slow])
+    assert found
+    assert ROOT not in found.path
+    assert found.path[-1] == delayed[-1]
+    assert [*map(_name, found.callers), *map(_name, found.path)] == list(map(_name, delayed))
+    assert found.extra_ns == pytest.approx(more)
+
+
+@given(usual=TREES, planted=STACKS, factor=st.floats(1e-3, 1e3))
+def test_units_do_not_matter(
+    usual: dict[Stack, float], planted: tuple[str, ...], factor: float
+) -> None:
+    """The same times in other units are reported alike."""
+    slow = {**usual, planted: usual.get(planted, 0.0) + 30.0}
+    found = differing_path([slow], [usual], [slow])
+    scaled, plain = ({s: factor * t for s, t in one.items()} for one in (slow, usual))
+    again = differing_path([scaled], [plain], [scaled])
+    assert found
+    assert again
+    assert (again.path, again.callers) == (found.path, found.callers)
+
+
+@given(usual=TREES)
+def test_without_an_excess_nothing_is_told(usual: dict[Stack, float]) -> None:
+    """Ranks that do the same, or less, have no code to name."""
+    less = {stack: time / 2 for stack, time in usual.items()}
+    assert differing_path([usual], [usual], [usual]) is None
+    assert differing_path([less], [usual], [less]) is None
+
+
+def _name(frame: str) -> str:
+    return frame.partition(" ")[0]

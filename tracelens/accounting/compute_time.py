@@ -6,7 +6,7 @@ tokens: whether who takes longer simply has more to do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
@@ -15,12 +15,15 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.categories import CATEGORIES, COMPUTE_CATEGORIES, UNINSTRUMENTED
+from tracelens.accounting.stages import stages_of
 from tracelens.accounting.workers import AMOUNTS
 from tracelens.model import fmt
 from tracelens.model.calls import stretch
+from tracelens.stats.robust import medians
 
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
+    from tracelens.accounting.stages import Stages
     from tracelens.arrays import Flags, Floats, Indices, Ints
     from tracelens.model.trace import Trace
 
@@ -41,7 +44,7 @@ class ComputeTime:
 
     `settled` says which rows (steps) statistics may use: not those of the warm-up, nor those that
     were extraordinarily long on every rank. `parted`: other ranks were left out as asked, so that it is
-    not known who waits for whom.
+    not known who waits for whom. `stages` separates ranks that play different parts.
     """
 
     ranks: tuple[int, ...]
@@ -53,6 +56,7 @@ class ComputeTime:
     wait: Floats
     settled: Flags
     parted: bool = False
+    stages: Stages | None = None
 
     @cached_property
     def total(self) -> Floats:
@@ -66,6 +70,40 @@ class ComputeTime:
         before = self.own[~after].sum(axis=0)
         following = np.concatenate([before[1:], np.zeros_like(before[:1])])
         return np.asarray(self.own[after].sum(axis=0) + following)
+
+    @cached_property
+    def levelled(self) -> ComputeTime:
+        """The same ranks as if all stages had equally much to do, so that any can be compared with any.
+
+        In each phase and step the median rank of every stage is moved to the mean of all stages. Of two
+        ranks, the slower one is not usual; of one alone it is not known what is, so only what it takes
+        beyond its own median step is left.
+        """
+        if self.stages is None:
+            return self
+        own = self.own.copy()
+        for values in own:
+            usual = [self._usual_of(values[:, members]) for members in self.stages.members]
+            mean = medians(np.stack(usual)[:, self.settled_rows], axis=1).mean()
+            for members, one in zip(self.stages.members, usual, strict=True):
+                values[:, members] += mean - one[:, None]
+        return replace(self, own=own, stages=None)
+
+    def _usual_of(self, peers: Floats) -> Floats:
+        """Return what the ranks of a stage usually take, [step]."""
+        if peers.shape[1] > 2:
+            return medians(peers, axis=1)
+        if peers.shape[1] == 2:
+            return np.asarray(np.fmin(*peers.T))
+        return np.full(len(peers), medians(peers[self.settled_rows, 0], axis=0))
+
+    def peers_of(self, ranks: tuple[int, ...]) -> Indices:
+        """Return the ranks (columns) that some are compared with: of the same stages, but not they."""
+        alike = np.ones(len(self.ranks), np.bool_)
+        if self.stages is not None:
+            alike = np.isin(self.stages.stage, self.stages.stage[list(ranks)])
+        alike[list(ranks)] = False
+        return np.flatnonzero(alike)
 
     @cached_property
     def settled_rows(self) -> slice | Indices:
@@ -130,6 +168,7 @@ def _measured(trace: Trace, phases: Phases) -> ComputeTime:
         wait=wait,
         settled=_settled(own.sum(axis=0)),
         parted=bool(trace.parted),
+        stages=stages_of(trace, phases),
     )
 
 

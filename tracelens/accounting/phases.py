@@ -2,13 +2,15 @@
 
 The innermost recorded phase wins; a user's span within a phase belongs to that phase. Communication on
 the thread, and unrecorded time while something of the rank is in flight, is split: ``wait`` while a
-collective of the rank has not been entered by all, ``ps_queue`` while a shard holds a request of the
-rank that it has not begun to serve, else ``transfer``. What is left is ``idle`` where another record
+collective of the rank has not been entered by all, or a message has not been sent that it awaits,
+``ps_queue`` while a shard holds a request of the rank that it has not begun to serve, else ``transfer``.
+What is left is ``idle`` where another record
 explains it, else ``uninstrumented``, the rank's own work that no span covers; what lies between steps
 that were left out as asked is no step's time.
 
-Where work was timed on a device, what the device did counts, for the thread only queued it. One process
-is read at a time, so that the events of all are never needed at once. Beside the phases stands
+Where work was timed on a device, what the device did counts, for the thread only queued it; and so does
+what threads of their own compute for a training thread that only directs them. One process is read at a
+time, so that the events of all are never needed at once. Beside the phases stands
 what they are shares of, the job's length (`job_ns`), and the transfer of each step that nothing hides.
 """
 
@@ -32,9 +34,7 @@ from tracelens.accounting.pieces import (
     Segments,
     categories,
 )
-from tracelens.accounting.thread_activity import (
-    collective_waits,
-)
+from tracelens.accounting.thread_activity import all_waits
 from tracelens.accounting.weight_updates import WeightUpdates, followed
 from tracelens.accounting.workers import Accounted, Amounts, Task, account
 from tracelens.distil.outline import in_flight_tracks, outlined
@@ -235,7 +235,7 @@ def _tasks(trace: Trace, steps: pl.DataFrame, words: tuple[str, ...]) -> Iterato
     training = dict(trace.workers.select("process", "training_thread").drop_nulls().iter_rows())
     queues = thread_activity.server_queues(trace).partition_by("process", as_dict=True)
     tracks, every = in_flight_tracks(trace), followed(trace)
-    waits = collective_waits(trace.calls, steps["process"].unique().sort().to_list())
+    waits = all_waits(trace, steps["process"].unique().sort().to_list())
     for (process, windows, gaps), wait in zip(_windows(steps), waits, strict=True):
         queue = queues.get((process,))
         yield Task(

@@ -25,6 +25,7 @@ from tracelens.accounting.categories import (
     USER,
 )
 from tracelens.accounting.partition import Intervals, Spans
+from tracelens.distil.outline import work_times
 from tracelens.memory import Known
 from tracelens.model.calls import NEVER
 from tracelens.model.columns import FOREVER, NULL
@@ -32,7 +33,7 @@ from tracelens.model.columns import FOREVER, NULL
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from tracelens.arrays import Array, Indices, Ints
+    from tracelens.arrays import Array, Flags, Indices, Ints
     from tracelens.model.calls import CallGrid
     from tracelens.model.columns import Columns
     from tracelens.model.trace import Trace
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ACTIVITY_COLUMNS",
     "ThreadActivity",
+    "all_waits",
     "collective_waits",
     "server_queues",
     "training_threads",
@@ -62,11 +64,16 @@ _MEANING_OF_OP: Final[dict[str, int]] = {
     "master_update": CATEGORIES.index("update"),
 }
 _KNOWN_ROWS: Final = 1 << 19  # of workers that others are compared with
+_PHASES_OF_TRAINING: Final = ("forward", "backprop", "update")
 _CAUSES: Final = ("gc", "device", "checkpoint")
 _IN_FLIGHT: Final = ("reduction", "ps", "elastic")
 _SERVICE: Final = ("aggregate", "apply", "reply")
 _QUEUE_COLUMNS: Final[dict[str, pl.DataType]] = {
     "process": pl.Int32(),
+    "shard": pl.Int32(),
+    "step": pl.Int32(),
+    "key": pl.Int32(),
+    "for_pushes": pl.Boolean(),
     "start_ns": pl.Int64(),
     "end_ns": pl.Int64(),
 }
@@ -107,7 +114,7 @@ class ThreadActivity:
 
     @property
     def device_spans(self) -> Spans:
-        """The rank's own work as its device timed it.
+        """The rank's own work elsewhere: as its device timed it, or on the threads that compute.
 
         A device's work of a phase that nobody told (kind ``device``: a kernel) counts as the user's.
         """
@@ -141,6 +148,11 @@ class ThreadActivity:
         """The rows of forward passes on any thread."""
         return self._rows.forward
 
+    @property
+    def passes(self) -> Indices:
+        """The rows of forward and backprop on the training thread."""
+        return self._rows.passes
+
     def _intervals(self, rows: Indices, on_device: Indices) -> Intervals:
         start, end = (self._columns.number(name).take(rows) for name in ("start_ns", "end_ns"))
         if not len(on_device):
@@ -149,8 +161,7 @@ class ThreadActivity:
         return Intervals(np.concatenate([start, begun]), np.concatenate([end, over]))
 
     def _on_device(self, rows: Indices) -> tuple[Ints, Ints]:
-        start = self._columns.number("device_start_ns")[rows]
-        return start, start + self._columns.number("device_duration_ns")[rows]
+        return work_times(self._columns, rows)
 
 
 @dataclass(frozen=True)
@@ -166,6 +177,7 @@ class _Rows:
     causes: tuple[Indices, Indices]
     updates: Indices
     forward: Indices
+    passes: Indices
 
 
 _KNOWN: Final[Known[_Rows]] = Known(_KNOWN_ROWS)
@@ -180,7 +192,9 @@ def _looked_up(columns: Columns, training: int | None, tracks: tuple[int, ...]) 
     timed = is_span & (columns.number("device_duration_ns") >= 0)
     # A reduction that a thread only queues: it is in flight on the device.
     reduced = timed & kind.among(("reduction",))
-    works = np.flatnonzero(timed & kind.among((*COMPUTE_CATEGORIES, "device")))
+    on_device = timed & kind.among((*COMPUTE_CATEGORIES, "device"))
+    computing = _on_computing_threads(columns, on_training, beside & ~np.isin(thread, tracks))
+    works = np.flatnonzero(on_device | computing)
     works = works[np.argsort(columns.number("depth")[works], kind="stable")]
     work = kind.taken(works).translated(_MEANING | {"device": USER}, USER)
     spans = np.flatnonzero(on_training & ~kind.among(("step",)) & ~reduced)
@@ -193,12 +207,35 @@ def _looked_up(columns: Columns, training: int | None, tracks: tuple[int, ...]) 
             np.flatnonzero(reduced),
         ),
         causes=(np.flatnonzero(causes), np.flatnonzero(timed)),
-        updates=np.flatnonzero(on_training & kind.among(("update",))),
+        updates=np.flatnonzero((on_training | computing) & kind.among(("update",))),
         forward=np.flatnonzero(is_span & kind.among(("forward",))),
+        passes=np.flatnonzero(on_training & kind.among(("forward", "backprop"))),
     )
-    for rows in (found.updates, found.forward):
+    for rows in (found.updates, found.forward, found.passes):
         rows.setflags(write=False)
     return found
+
+
+def _on_computing_threads(columns: Columns, on_training: Flags, beside: Flags) -> Flags:
+    """Return the work on threads of their own, where the training thread only directs it.
+
+    That are phases of training that the training thread does not have itself, with what else is done
+    there. If no thread has such phases, it is the thread with most other work, if that is more than the
+    training thread has.
+    """
+    kind, thread = columns.word("kind"), columns.number("thread")
+    phases = [name for name in _PHASES_OF_TRAINING if (kind.among((name,)) & beside).any()]
+    directed = [name for name in phases if not (kind.among((name,)) & on_training).any()]
+    if directed:
+        there = np.unique(thread[kind.among(directed) & beside])
+        return np.asarray(beside & kind.among((*directed, "user")) & np.isin(thread, there))
+    other, trains = kind.among(("user",)), kind.among(_PHASES_OF_TRAINING)
+    count = np.bincount(thread[other & beside])
+    if (trains & on_training).any() or not len(count):
+        return np.zeros(columns.height, np.bool_)
+    if count.max() <= np.count_nonzero(other & on_training):
+        return np.zeros(columns.height, np.bool_)
+    return np.asarray(beside & other & (thread == count.argmax()))
 
 
 def _meaning(columns: Columns, rows: Indices, work: Array) -> Array:
@@ -209,6 +246,20 @@ def _meaning(columns: Columns, rows: Indices, work: Array) -> Array:
     if len(work):  # spans that only give the device such work, or await it
         code = np.where(np.isin(code, [*np.unique(work), IDLE]), code + QUEUED, code)
     return code
+
+
+def all_waits(trace: Trace, processes: list[int]) -> Iterator[Intervals]:
+    """Yield when each process was blocked by others: in collectives, and in messages."""
+    process, start, end = (
+        trace.awaited[name].to_numpy() for name in ("process", "start_ns", "end_ns")
+    )
+    edges = np.searchsorted(process, processes), np.searchsorted(process, processes, "right")
+    for wait, first, after in zip(collective_waits(trace.calls, processes), *edges, strict=True):
+        if first == after:
+            yield wait
+            continue
+        begins = np.concatenate([wait.start, start[first:after]])
+        yield Intervals(begins, np.concatenate([wait.end, end[first:after]]))
 
 
 def collective_waits(calls: Iterable[CallGrid], processes: Iterable[int]) -> Iterator[Intervals]:
@@ -240,7 +291,11 @@ def _waits(grid: CallGrid) -> Iterator[tuple[int, Intervals]]:
 
 
 def server_queues(trace: Trace) -> pl.DataFrame:
-    """Return when a request of each worker was with a shard that had not begun to serve it."""
+    """Return when a request of each worker was with a shard that did not serve it.
+
+    That is until it begins to, and, if one request pushes and pulls, until it replies after that. Pulls
+    and such replies may wait for other workers' pushes (`for_pushes`); a key of -1 is none.
+    """
     if trace.shards.is_empty() or trace.alignment.unaligned:
         return pl.DataFrame(schema=_QUEUE_COLUMNS)
     requests = trace.requests.lazy().filter(
@@ -251,21 +306,39 @@ def server_queues(trace: Trace) -> pl.DataFrame:
         for part in (trace.shards, trace.workers)
     )
     begun = pl.col("start_ns").filter(pl.col("op").is_in(_SERVICE)).min()
+    of_op = {op: pl.col("op") == op for op in ("receive", "aggregate", "reply")}
     served = shards.group_by("request").agg(
-        received=pl.col("end_ns").filter(pl.col("op") == "receive").min(), begun=begun
+        received=pl.col("end_ns").filter(of_op["receive"]).min(),
+        begun=begun,
+        added=pl.col("end_ns").filter(of_op["aggregate"]).max(),
+        replied=pl.col("start_ns").filter(of_op["reply"]).min(),
+        held=pl.coalesce("shard", "rank").first(),
     )
     end = pl.col("end_ns").fill_null(FOREVER)
     # A pull carries nothing until its reply: before that it is in the queue, also unseen by a shard
     # that is too busy to take it in.
     asking = pl.col("op") == "pull"
     start = pl.when(asking).then("start_ns").otherwise(pl.max_horizontal("start_ns", "received"))
-    return (
+    # Of a part of a run: what a shard did before or after it is not there.
+    parted, replied = pl.lit(not trace.choice.is_all), pl.col("replied").is_not_null()
+    earlier = parted & pl.col("received").is_null() & replied
+    known = (
         workers.filter(pl.col("op").is_in(["push", "pull"]))
-        .join(served.filter(pl.col("received").is_not_null()), on="request")
-        .select("process", start_ns=start, end_ns=pl.min_horizontal(end, "begun"))
-        .filter(pl.col("start_ns") < pl.col("end_ns"))
-        .collect()
+        .join(served.filter(pl.col("received").is_not_null() | earlier), on="request")
+        .with_columns(pl.coalesce("shard", "held").alias("shard"), pl.col("key").fill_null(-1))
     )
+    about = ("process", "shard", "step", "key")
+    before = known.select(
+        *about, for_pushes=asking, start_ns=start, end_ns=pl.min_horizontal(end, "begun")
+    )
+    later = parted & ~asking & pl.col("added").is_not_null() & (~asking & replied).any()
+    after = known.filter(replied | later).select(
+        *about,
+        for_pushes=pl.lit(value=True),
+        start_ns="added",
+        end_ns=pl.min_horizontal(end, "replied"),
+    )
+    return pl.concat([before, after]).filter(pl.col("start_ns") < pl.col("end_ns")).collect()
 
 
 def training_threads(trace: Trace) -> Ints:

@@ -64,25 +64,48 @@ class Updates:
     used: tuple[Array, ...]
 
     @classmethod
-    def of(cls, columns: Columns, updates: Indices, forward: Indices, every: int) -> Self:
-        """Take the rows of a worker's updates on its training thread, and of its forward passes."""
+    def of(
+        cls, columns: Columns, updates: Indices, forward: Indices, passes: Indices, *, every: int
+    ) -> Self:
+        """Take the rows of a worker's updates, its forward passes, and of forward and backprop.
+
+        Updates are those of the training thread, and so are `passes`.
+        """
         open_ = columns.number("end_ns")[updates] == FOREVER
         updates = updates[~open_] if open_.any() else updates
         return cls(
-            _gaps(columns, updates),
+            _gaps(columns, updates, passes),
             _by_bucket(columns, updates, every),
             _used(columns, forward, every),
         )
 
 
-def _gaps(columns: Columns, rows: Indices) -> tuple[Array, ...]:
-    """Return what lies between each update and the next one."""
+def _gaps(columns: Columns, rows: Indices, passes: Indices) -> tuple[Array, ...]:
+    """Return what lies between each update and the next one.
+
+    Between two updates of one step that forward or backprop lie between is no gap, but a further pass:
+    of another optimizer, or of more samples.
+    """
     start, end, step = (columns.number(name).take(rows) for name in ("start_ns", "end_ns", "step"))
     over = np.maximum.accumulate(end)[:-1]  # an update may lie within another
     apart = np.flatnonzero(start[1:] > over)
+    inside = apart[step[:-1][apart] == step[1:][apart]]
+    passed = inside[_holds_pass(columns, passes, over[inside], start[1:][inside])]
+    if len(passed):
+        apart = np.setdiff1d(apart, passed, assume_unique=True)
     within, gap = step[:-1] == step[1:], (start[1:] - over)[apart]
     small = np.uint32 if gap.max(initial=0) < 1 << 32 else np.int64
     return step[:-1][apart], over[apart], gap.astype(small), within[apart]
+
+
+def _holds_pass(columns: Columns, passes: Indices, begin: Array, end: Array) -> Array:
+    """Return in which stretches of time there is forward or backprop."""
+    if not len(begin) or not len(passes):
+        return np.zeros(len(begin), np.bool_)
+    starts, ends = (columns.number(name).take(passes) for name in ("start_ns", "end_ns"))
+    until = np.maximum.accumulate(ends)
+    before = np.searchsorted(starts, end)  # so many begin earlier than the stretch ends
+    return np.asarray((before > 0) & (until[before - 1] > begin))
 
 
 def _by_bucket(columns: Columns, rows: Indices, every: int) -> tuple[Array, ...]:

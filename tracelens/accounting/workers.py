@@ -91,7 +91,7 @@ def _accounted_alone(task: Task, columns: Columns) -> Accounted:
     found = _partition(activity, task.wait, task.queue, task.windows, task.gaps)
     found = replace(found, name=_names(columns, task.words)[found.name])
     spans = int(np.count_nonzero(columns.is_span))
-    return _accounted(task, columns, found, (activity.updates, activity.forward), spans)
+    return _accounted(task, columns, found, _rows_of(activity), spans)
 
 
 def _accounted_joined(tasks: Sequence[Task], columns: Sequence[Columns]) -> list[Accounted]:
@@ -111,13 +111,13 @@ def _accounted_joined(tasks: Sequence[Task], columns: Sequence[Columns]) -> list
     left = [count - len(task.gaps) for count, task in zip(counts, tasks, strict=True)]
     apart, spans = places.apart(found, left), places.counts(joined.is_span)
     every = enumerate(zip(tasks, columns, apart, spans, strict=True))
-    names, updates, forward = _names(joined, tasks[0].words), activity.updates, activity.forward
+    names, rows = _names(joined, tasks[0].words), _rows_of(activity)
     return [
         _accounted(
             task,
             one,
             replace(pieces, name=names[pieces.name]),
-            (places.rows_of(place, updates), places.rows_of(place, forward)),
+            tuple(places.rows_of(place, some) for some in rows),
             count,
         )
         for place, (task, one, pieces, count) in every
@@ -137,15 +137,19 @@ def _partition(
     return partition(activity.thread_spans, around, windows).without(gaps)
 
 
+def _rows_of(activity: ThreadActivity) -> tuple[Indices, ...]:
+    """Return the rows of a worker that `Updates.of` asks for."""
+    return activity.updates, activity.forward, activity.passes
+
+
 def _accounted(
     task: Task,
     columns: Columns,
     found: Pieces,
-    rows: tuple[Indices, Indices],
+    rows: tuple[Indices, ...],
     spans: int,
 ) -> Accounted:
     """Put together what a worker's time came to; pieces have names as all workers number them."""
-    updates, forward = rows
     occurring = np.flatnonzero(found.spent.any(axis=0))
     spent = found.spent.T[occurring]
     most = max(spent.max(initial=0), found.hidden.max(initial=0))
@@ -155,7 +159,7 @@ def _accounted(
         occurring,
         spent.astype(small),
         found.hidden.astype(small),
-        Updates.of(columns, updates, forward, task.every),
+        Updates.of(columns, *rows, every=task.every),
         _amounts(columns),
         spans,
     )

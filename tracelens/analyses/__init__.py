@@ -18,6 +18,7 @@ from tracelens.analyses import (
     integrity,
     ledger,
     membership,
+    stage_imbalance,
     stalls,
     verdict,
 )
@@ -64,6 +65,7 @@ ANALYSES: Final = (
         verdicts.run,
     ),
     Analysis("stalls", "When are all ranks slow at the same time?", stalls.run),
+    Analysis("stages", "Have the stages of a pipeline equal work?", stage_imbalance.run),
     Analysis("imbalance", "Is the work spread evenly over ranks and PS shards?", imbalance.run),
     Analysis(
         "interleaving",

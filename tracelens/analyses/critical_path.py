@@ -2,9 +2,10 @@
 
 Shortening anything else changes nothing. It is walked backwards over the exact partition of every
 rank's time, from the job's end always to what had to be over before: on a rank that is what it did
-before; where it stood waiting for the last rank of a collective, it is that rank, at the moment when it
-arrived. So its parts, by rank and category, sum to the job; the slack of each rank is reported beside it
-(`replay/slack.py`). Where clocks are uncertain by more than a wait, either rank may have been last.
+before; where it stood waiting for the last rank of a collective, or the other side of a message, it is
+that rank, at the moment when it arrived. So its parts, by rank and category, sum to the job; the slack
+of each rank is reported beside it (`replay/slack.py`). Where clocks are uncertain by more than a wait,
+either rank may have been last.
 
 It is also cut where its rank, its step or what is done changes, and drawn as a line across ranks: where
 it has more stretches than a picture has room for, time is cut into equal bins, and the process with
@@ -169,6 +170,7 @@ class Lanes:
 
     def __init__(self, trace: Trace, phases: Phases) -> None:
         self._calls = trace.calls
+        self._messages = trace.awaited
         self._ranks, self._processes = trace.workers.select("rank", "process").to_numpy().T
         self._all = phases.pieces
         self._place = {process: place for place, process in enumerate(phases.pieces.processes)}
@@ -212,7 +214,8 @@ class Lanes:
 
     def _awaited(self, process: int) -> tuple[Ints, Int32s]:
         """Return when others came for whom a process waited, in order, and their ranks."""
-        moments, ranks = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
+        messages = self._messages.filter(process=process)
+        moments, ranks = [messages["end_ns"].to_numpy()], [messages["rank"].to_numpy()]
         for grid in self._calls:
             for column in np.flatnonzero(grid.processes == process).tolist():
                 there = (grid.last_ns != NEVER) & (grid.start_ns[:, column] != NEVER)

@@ -121,7 +121,7 @@ def _varying_work(phases: Phases, own: ComputeTime, rows: Flags, last: Floats) -
             "load_imbalance",
             {"excess": f"{100 * imbalance_share:.0f} %", "why": _why(reason)},
             saving=saving,
-            pattern="rotating",
+            pattern="migrating",
             evidence={
                 "excess": imbalance_share,
                 "last_rank_entropy": entropy,

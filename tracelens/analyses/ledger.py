@@ -4,18 +4,27 @@ Findings claim losses in the order of the report, each at most what it costs; of
 categories speak for themselves. Waiting does not: where ranks wait for each other in turns, as much for
 one as for another, it is jitter (of n ranks, some are always a little later than others); what they wait
 for one rank beyond that is unexplained, and so is time in code that no span covers, beyond the peers'.
+
+Of queues at parameter servers, a finding that names shards claims what workers were queued while these
+were at work (`servers/queues.py`), whatever fixing it would save: the rest may wait for them again. What
+workers wait for each other's pushes is jitter as it is at collectives.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import polars as pl
 
 from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
 from tracelens.accounting.efficiency import USEFUL
 from tracelens.accounting.phases import job_ns
+from tracelens.accounting.stages import stages_of
 from tracelens.analyses.collectives.arrivals import Arrivals
+from tracelens.analyses.imbalance import Imbalance
+from tracelens.analyses.servers.queues import NO_QUEUES, Queues
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.verdict import Ledger, Loss
 from tracelens.stats.robust import deviation
@@ -24,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from tracelens.accounting.phases import Phases
-    from tracelens.arrays import Floats
-    from tracelens.model.finding_kinds import Group
+    from tracelens.arrays import Floats, Ints
+    from tracelens.model.finding_entries import Group
     from tracelens.model.findings import Finding
     from tracelens.model.result import Result
     from tracelens.model.trace import Trace
@@ -59,8 +68,9 @@ def measure(
     total = trace.steps["process"].n_unique() * max(job_ns(trace), 1)
     spent = phases.spent.sum(axis=0) / total
     shares = dict(zip(CATEGORIES, spent.tolist(), strict=True))
+    part = _parts_of_ranks(trace, phases)
     beyond: dict[str, dict[int, float]] = {
-        name: dict(zip(phases.pieces.ranks, _beyond_peers(phases, name) / total, strict=True))
+        name: dict(zip(phases.pieces.ranks, _beyond_peers(phases, name, part) / total, strict=True))
         for name in CATEGORIES
         if name in _OWN_LOSSES
     }
@@ -70,17 +80,25 @@ def measure(
         _OUTSIDE: 1.0 - sum(shares.values()),
     }
     useful = 1.0 - sum(left.values())
-    losses = list(_claimed(findings, left, beyond))
-    last = _arrivals(results)
+    queues = _queues(results)
+    at_work = {shard: ns / total for shard, ns in queues.at_work_ns.items()}
+    losses = list(_claimed(findings, left, beyond, at_work))
+    found = _arrivals(results)
+    last = _Last(found.last, found.by_chance_ns) if found else None
+    pushed = _Last(queues.alone, queues.by_chance_ns) if queues.alone.height > 1 else None
     named = {rank for finding in findings if finding.category == "fault" for rank in finding.ranks}
-    in_turns = left["wait"] * _jitter(last, named)
-    left["wait"] -= in_turns
-    losses.append(Loss("wait", in_turns, "jitter"))
+    delayed = queues.missing_ns / total - _claimed_by_ranks(losses, findings)
+    awaited = {"wait": left["wait"], "ps_queue": min(max(delayed, 0.0), left["ps_queue"])}
+    for (name, share), alone in zip(awaited.items(), (last, pushed), strict=True):
+        in_turns = share * _jitter(alone, named, part)
+        left[name] -= in_turns
+        losses.append(Loss(name, in_turns, "jitter"))
     losses += [
         Loss(name, share, "unexplained" if name in _ASK_WHY else "known")
         for name, share in left.items()
     ]
-    rank, share = _most_awaited(last)
+    of_pushes = queues.missing_ns > phases.of("ps_queue").sum() / 2
+    rank, share = _most_awaited(last or (pushed if of_pushes else None))
     return Ledger(
         useful=useful,
         losses=tuple(loss for loss in losses if abs(loss.share) > _LEAST),
@@ -90,18 +108,30 @@ def measure(
     )
 
 
-def _beyond_peers(phases: Phases, category: str) -> Floats:
-    """Return each rank's time in a category beyond what is usual, ns."""
+def _parts_of_ranks(trace: Trace, phases: Phases) -> dict[int, int]:
+    """Return which part each rank plays: its stage, or the same one for all."""
+    ranks, stages = trace.workers["rank"].to_list(), stages_of(trace, phases)
+    parts = [0] * len(ranks) if stages is None else stages.stage.tolist()
+    return dict(zip(ranks, parts, strict=True))
+
+
+def _beyond_peers(phases: Phases, category: str, part: Mapping[int, int]) -> Floats:
+    """Return each rank's time in a category beyond what is usual for its part, ns."""
     spent = phases.by_worker(phases.of(category))
-    # Of the two in the middle the lower one: of two ranks, the slower one is not usual.
-    usual = np.sort(spent)[(len(spent) - 1) // 2]
-    return np.asarray(np.maximum(spent - usual, 0.0))
+    parts = np.array([part[rank] for rank in phases.pieces.ranks])
+    beyond = np.zeros(len(spent))
+    for one in np.unique(parts):
+        mine = np.sort(spent[parts == one])
+        # Of the two in the middle the lower one: of two ranks, the slower one is not usual.
+        beyond[parts == one] = np.maximum(spent[parts == one] - mine[(len(mine) - 1) // 2], 0.0)
+    return beyond
 
 
 def _claimed(
     findings: Sequence[Finding],
     left: dict[str, float],
     beyond: Mapping[str, Mapping[int, float]],
+    at_work: dict[int, float],
 ) -> Iterable[Loss]:
     """Yield what each finding claims, and take it off what is left."""
     for number, finding in enumerate(findings):
@@ -110,10 +140,12 @@ def _claimed(
         mine = sum(own.get(rank, 0.0) for rank in finding.ranks)
         for name in _explained_by(finding):
             is_own = bool(own) and name == finding.phase
-            claim = min(left[name], mine if is_own else rest)
+            at_shards = name == "ps_queue" and bool(finding.shards)
+            most = sum(at_work.pop(shard, 0.0) for shard in finding.shards) if at_shards else rest
+            claim = min(left[name], mine if is_own else most)
             if claim > 0:
                 left[name] -= claim
-                rest -= 0.0 if is_own else claim
+                rest = max(rest - (0.0 if is_own else claim), 0.0)
                 yield Loss(name, claim, "finding", number)
 
 
@@ -121,7 +153,31 @@ def _explained_by(finding: Finding) -> tuple[str, ...]:
     """Return which losses a finding can be the reason of, first the likeliest."""
     if finding.phase in _OWN_LOSSES:
         return (finding.phase, *_EXPLAINED["ranks"])
-    return _EXPLAINED.get(KINDS[finding.kind].group, ())
+    return _EXPLAINED.get("servers" if finding.shards else KINDS[finding.kind].group, ())
+
+
+def _claimed_by_ranks(losses: Iterable[Loss], findings: Sequence[Finding]) -> float:
+    """Return what was claimed of queues by findings that name no shard: waits for their ranks."""
+    return sum(
+        loss.share
+        for loss in losses
+        if loss.category == "ps_queue"
+        and loss.finding is not None
+        and not findings[loss.finding].shards
+    )
+
+
+@dataclass(frozen=True)
+class _Last:
+    """For how long others waited for each `rank` alone, and by how much that differs by chance."""
+
+    last: pl.DataFrame
+    by_chance_ns: float
+
+
+def _queues(results: Mapping[str, Result]) -> Queues:
+    found = results.get("imbalance")
+    return found.shards.queues if isinstance(found, Imbalance) else NO_QUEUES
 
 
 def _arrivals(results: Mapping[str, Result]) -> Arrivals | None:
@@ -130,24 +186,32 @@ def _arrivals(results: Mapping[str, Result]) -> Arrivals | None:
     return found if isinstance(found, Arrivals) and found.last.height > 1 else None
 
 
-def _jitter(found: Arrivals | None, named: set[int]) -> float:
-    """Return what share of waits would be if all ranks let the others wait as long as the usual one.
+def _jitter(found: _Last | None, named: set[int], part: Mapping[int, int]) -> float:
+    """Return what share of waits would be if all ranks let others wait as long as the usual peer.
 
     Ranks that a fault names are not asked: for them others waited for a reason.
     """
     if found is None:
         return 0.0
-    last = found.last
-    alone = np.sort(last["alone_ns"].filter(~last["rank"].is_in(named)).to_numpy())
+    last = found.last.filter(~pl.col("rank").is_in(named))
+    alone, parts = last["alone_ns"].to_numpy(), np.array([part[rank] for rank in last["rank"]])
     if len(alone) < 2 or not alone.any():
         return 1.0 if len(alone) else 0.0
+    in_turns = sum(_in_turns(alone[parts == one], found.by_chance_ns) for one in np.unique(parts))
+    return float(in_turns / alone.sum())
+
+
+def _in_turns(alone: Ints, by_chance_ns: float) -> float:
+    """Return for how long peers let others wait, of each no more than is usual."""
+    if len(alone) < 2:
+        return float(alone.sum())
+    alone = np.sort(alone)
     usual = alone[(len(alone) - 1) // 2]
     apart = deviation(alone - np.median(alone)) if len(alone) > 2 else 0.0
-    usual += BY_CHANCE * max(apart, found.by_chance_ns)
-    return float(np.minimum(alone, usual).sum() / alone.sum())
+    return float(np.minimum(alone, usual + BY_CHANCE * max(apart, by_chance_ns)).sum())
 
 
-def _most_awaited(found: Arrivals | None) -> tuple[int | None, float | None]:
+def _most_awaited(found: _Last | None) -> tuple[int | None, float | None]:
     """Return for which rank all others waited longest, and for what share of all such time."""
     alone = found.last["alone_ns"].to_numpy() if found else np.zeros(0)
     if found is None or not alone.any():

@@ -16,6 +16,7 @@ import numpy as np
 
 from tracelens.accounting import compute_time
 from tracelens.accounting.phases import job_ns
+from tracelens.analyses import stacks
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.replay.counterfactual import price
@@ -60,15 +61,36 @@ def run(trace: Trace, phases: Phases) -> Stalls:
     if len(own.ranks) < 2 or len(own.steps) < LEAST_STEPS or not own.step_ns:
         return Stalls()
     job = job_ns(trace)
-    found = []
+    found: list[_Found] = []
     for phase, name in enumerate(own.phases):
         least = np.nan_to_num(np.fmin.reduce(own.own[phase], axis=1), nan=0.0)
         found += _slow(own, name, least, job)
         if name == "data":
             found += _loading(own, least, job)
-    found += pause_findings(own, job)
-    found += slowdown_findings(own, job, found)
-    return Stalls(tuple(found))
+    found += slowdown_findings(own, job, [one.finding for one in found])
+    explained = (_with_code(trace, phases, own, one) for one in found)
+    return Stalls((*explained, *pause_findings(own, job)))
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A finding, the rows in which all ranks are slow (null: in all), and by how much."""
+
+    finding: Finding
+    rows: Indices | None
+    extra_ns: float
+
+
+def _with_code(trace: Trace, phases: Phases, own: ComputeTime, found: _Found) -> Finding:
+    """Add in which code the time is, where stacks were sampled: beside the other steps, if there are."""
+    phase, extra = found.finding.phase or "", found.extra_ns
+    if found.rows is None:
+        seen = stacks.of_always(trace, phases, phase, steps=own.steps, extra_ns=extra)
+    else:
+        settled = np.arange(compute_time.WARM_UP, len(own.steps))
+        steps, others = own.steps[found.rows], own.steps[np.setdiff1d(settled, found.rows)]
+        seen = stacks.of_steps(trace, phases, phase, steps=steps, others=others, extra_ns=extra)
+    return stacks.with_code(found.finding, seen)
 
 
 @dataclass(frozen=True)
@@ -81,7 +103,7 @@ class _Slow:
     saving: float
 
 
-def _slow(own: ComputeTime, phase: str, least: Floats, job: int) -> list[Finding]:
+def _slow(own: ComputeTime, phase: str, least: Floats, job: int) -> list[_Found]:
     """Return an interval, or scattered steps, in which the phase takes all ranks longer."""
     rows = np.arange(compute_time.WARM_UP, len(least))
     values = least[rows] / own.step_ns
@@ -93,7 +115,9 @@ def _slow(own: ComputeTime, phase: str, least: Floats, job: int) -> list[Finding
     saving = float(np.maximum(residual[chosen], 0).sum() * own.step_ns / job)
     if not FEWEST <= len(chosen) <= LONGEST * len(residual) or saving < NOTICEABLE:
         return []
-    return [_finding(own, phase, _Slow(rows[chosen], residual[chosen], pattern, saving))]
+    slow = _Slow(rows[chosen], residual[chosen], pattern, saving)
+    extra = float(slow.residual.mean()) * own.step_ns
+    return [_Found(_finding(own, phase, slow), slow.rows, extra)]
 
 
 def _lasting(residual: Floats, level: float) -> tuple[Indices, Pattern] | None:
@@ -142,7 +166,7 @@ def _is_usual(own: ComputeTime, phase: str, slow: _Slow) -> bool:
     return phase == "checkpoint" or (phase in COMPUTED and warming)
 
 
-def _loading(own: ComputeTime, least: Floats, job: int) -> list[Finding]:
+def _loading(own: ComputeTime, least: Floats, job: int) -> list[_Found]:
     """Return the opportunity of loading data ahead, where every rank always waits for it."""
     usual = float(np.median(least))
     saving = usual * len(least) / job
@@ -159,7 +183,7 @@ def _loading(own: ComputeTime, least: Floats, job: int) -> list[Finding]:
         steps=(int(own.steps[0]), int(own.steps[-1])),
         evidence={"data_ns": round(usual), "share_of_step": usual / own.step_ns},
     )
-    return [finding]
+    return [_Found(finding, None, usual)]
 
 
 NOTICEABLE_PAUSES: Final = 0.03  # of the job,
@@ -175,7 +199,9 @@ def pause_findings(own: ComputeTime, job_ns: int) -> list[Finding]:
         return []
     paused = np.nan_to_num(own.own[own.phases.index("gc")], nan=0.0)
     by_rank = paused.sum(axis=0)
-    cost = price(own.total, paused, own.wait, job_ns, waits_known=not own.parted)
+    cost = price(own.total, paused, own.wait, job_ns, waits_known=not own.parted, length=own.length)
+    if not (cost.waiting or cost.communicating or own.parted):
+        return []  # no rank waits for another
     hit = np.flatnonzero(paused.any(axis=1))
     length = float(paused[paused > 0].mean()) if hit.size else 0.0
     plain = len(hit) >= OFTEN_PAUSED * len(own.steps) and length >= LONG_PAUSE * own.step_ns
@@ -200,7 +226,7 @@ def pause_findings(own: ComputeTime, job_ns: int) -> list[Finding]:
             cost=cost.cost,
             ranks=ranks,
             phase="gc",
-            pattern="rotating",
+            pattern="migrating",
             steps=(int(own.steps[hit[0]]), int(own.steps[hit[-1]])),
             evidence={"pause_ns": round(length), "steps_paused": len(hit)},
         )
@@ -212,7 +238,7 @@ LEAST_SLOWDOWN: Final = 0.12  # of the faster one: how far the levels are apart,
 SHORTEST_LEVEL: Final = 0.15  # of the run: both levels last as long
 FEWEST_OF_LEVEL: Final = 16  # steps of each level
 APART: Final = 0.9  # of the steps of each level are on its side of the middle
-PRESENT: Final = 0.5  # of the ranks took a step, or it tells nothing of all
+PRESENT: Final = 0.5  # of the ranks took a step, or it says nothing of all
 SLOW_RANKS: Final = 0.9  # of the ranks are slower by half of it, or more
 NOTICEABLE_SLOWDOWN: Final = 0.03  # of the job
 _EXTREMES: Final = (0.1, 0.9)
@@ -279,7 +305,7 @@ def _longer(inside: Floats, outside: Floats) -> tuple[float, float]:
     return 1 - left, left * float(np.hypot(*errors))
 
 
-def slowdown_findings(own: ComputeTime, job_ns: int, known: list[Finding]) -> list[Finding]:
+def slowdown_findings(own: ComputeTime, job_ns: int, known: list[Finding]) -> list[_Found]:
     """Report a slowdown of all, unless one of `known` is the same."""
     slow = find_slowdown(own)
     if slow is None or any(_same_steps(own, slow, finding) for finding in known):
@@ -288,9 +314,11 @@ def slowdown_findings(own: ComputeTime, job_ns: int, known: list[Finding]) -> li
         _saved_by_speed(own, slow, slow.share + by * slow.uncertain) / job_ns
         for by in (-1.96, 0.0, 1.96)
     )
-    return (
-        [_slowdown_finding(own, slow, saving, (low, high))] if saving >= NOTICEABLE_SLOWDOWN else []
-    )
+    if saving < NOTICEABLE_SLOWDOWN:
+        return []
+    rows = np.arange(slow.first, slow.last + 1)
+    finding = _slowdown_finding(own, slow, saving, (low, high))
+    return [_Found(finding, rows, slow.level * own.step_ns)]
 
 
 def warms_up(first: int, last: int, steps: int) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 
 from tracelens.accounting.compute_time import measure_compute_time
 from tracelens.accounting.phases import job_ns
+from tracelens.analyses.stacks import path_text
 from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import subject
@@ -45,7 +46,10 @@ _MORE_SPANS: Final = (
 _RECORD: Final = {
     "wait": _MORE_SPANS,
     "uninstrumented": _MORE_SPANS,
-    "ps_queue": "See which PS shard keeps requests waiting (tracelens serve, page PS shards).",
+    "ps_queue": (
+        "Record what shards do beside requests (spans of receive, aggregate, apply, reply; "
+        "--sample), and at least 20 steps; page PS shards shows where requests wait."
+    ),
 }
 _WAITED: Final = {"wait": "waiting for other ranks", "ps_queue": "waiting in queues of servers"}
 
@@ -97,7 +101,7 @@ def conclude(
     )
     return Verdict(
         "healthy",
-        f"HEALTHY{summary.part and f' in {summary.part}'}: no fault; bound by {_bound(ledger)}",
+        _without_fault(summary, ledger, best),
         _shares(ledger),
         f"{KINDS[best.kind].action} ({KINDS[best.kind].title}: up to {fmt.percent(best.saving or 0.0)}.)"
         if best
@@ -105,6 +109,16 @@ def conclude(
         scope,
         best.kind if best else None,
     )
+
+
+def _without_fault(summary: Summary, ledger: Ledger, best: Finding | None) -> str:
+    """Return the headline: a run that computes for less than half of its time is not called healthy."""
+    where = summary.part and f" in {summary.part}"
+    if best is None or ledger.useful > _MOST:
+        return f"HEALTHY{where}: no fault; bound by {_bound(ledger)}"
+    lost = f"{fmt.percent(1 - ledger.useful)} of the time{where} is lost"
+    gained = f"up to {fmt.percent(best.saving or 0.0)}"
+    return f"{KINDS[best.kind].title.upper()} \N{MIDDLE DOT} {gained}: {lost}, bound by {_bound(ledger)}"
 
 
 def _communicates(trace: Trace, phases: Phases) -> bool:
@@ -146,6 +160,11 @@ def _why(finding: Finding) -> str:
 
 
 def _next(finding: Finding) -> str:
+    samples = finding.evidence.get("samples")
+    if samples:
+        return (
+            f"Look at this code of {subject(finding) or 'all ranks'}: {path_text(samples['path'])}."
+        )
     if finding.kind == "straggler" and finding.phase in _IN_PHASE:
         return _IN_PHASE[finding.phase].format(ranks=subject(finding))
     return KINDS[finding.kind].action
@@ -175,7 +194,7 @@ def _awaited(trace: Trace, phases: Phases, ledger: Ledger) -> str:
     if rank is None or share is None:
         return ""
     most = "most of it" if share > _MOST else fmt.percent(share)
-    own = measure_compute_time(trace, phases)
+    own = measure_compute_time(trace, phases).levelled
     column, where = own.ranks.index(rank), ""
     beyond = [values[:, column] - medians(values, axis=1) for values in own.own]
     extra = [float(np.nansum(np.maximum(by, 0))) / len(own.steps) for by in beyond]

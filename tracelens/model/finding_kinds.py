@@ -8,89 +8,15 @@ written from the table (`python -m tracelens.reports.schema`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from string import Formatter
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from tracelens.model.finding_entries import FindingKind, Place, Suppression
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["KINDS", "Category", "FindingKind", "Group", "Place", "Suppression", "fields_of"]
-
-Category = Literal["fault", "opportunity"]
-Group = Literal["ranks", "network", "servers", "overlap", "whole job", "trace"]
-
-
-class Place(NamedTuple):
-    """A page of the dashboard that shows what a finding speaks of, and the label of the link to it."""
-
-    path: str
-    label: str
-
-
-@dataclass(frozen=True)
-class Suppression:
-    """Kinds that explain the same loss, so that one of them is reported in place of this one.
-
-    One of them must save at least `share` of this one's own saving, or all of them together if they are
-    `summed`; without a share, they must name all its ranks.
-    """
-
-    by: tuple[str, ...]
-    share: float | None = None
-    summed: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class FindingKind:
-    """An entry of `KINDS`.
-
-    `sentence` is a `str.format` template with named fields, which the analysis gives as text, and
-    `cases` are the templates of sentences for other cases. A field named `saving` is filled in from the
-    finding. `action` is what to do next. `category` is null where it depends on the finding. `page`
-    shows the evidence, null where the timeline does; its card stands on that page and on those of
-    `also_on`. A finding that names neither rank nor shard leads to the step with most time of the
-    category `worst_of`. Of a kind that `names_hosts`, whole hosts are slow rather than ranks. One that
-    `needs_all_ranks` is not judged where ranks were left out as asked.
-    """
-
-    kind: str
-    title: str
-    group: Group
-    sentence: str
-    action: str
-    cases: Mapping[str, str] = field(default_factory=dict)
-    category: Category | None = None
-    page: Place | None = None
-    also_on: tuple[str, ...] = ()
-    worst_of: str | None = None
-    suppressed: Suppression | None = None
-    names_hosts: bool = False
-    needs_all_ranks: bool = False
-
-    def template(self, case: str = "") -> str:
-        """Return the sentence of a case; without one, the main one."""
-        return self.cases[case] if case else self.sentence
-
-    def message(self, case: str, fields: Mapping[str, str]) -> str:
-        """Fill in the sentence of a case; all its fields must be given, and no others."""
-        template = self.template(case)
-        named = fields_of(template)
-        if set(fields) != named:
-            raise ValueError(
-                f"the sentence of {self.kind!r} has the fields {sorted(named)}; "
-                f"given are {sorted(fields)}"
-            )
-        return template.format(**fields)
-
-    def on(self, path: str) -> bool:
-        """Return whether a page shows cards of this kind."""
-        return path in self.also_on or (self.page is not None and self.page.path == path)
-
-
-def fields_of(template: str) -> set[str]:
-    """Return the names of a template's fields."""
-    return {name for _, name, _, _ in Formatter().parse(template) if name is not None}
+__all__ = ["KINDS"]
 
 
 _RANKS: Final = Place("/stragglers", "All ranks")
@@ -118,6 +44,19 @@ _PS_SLOWER: Final = (
 _PS_ALIKE: Final = (
     "{who} {bound}-bound ({part} busy {busy} of {window} time). With {more}, or twice the shards, "
     "the job would be shorter by up to {saving}."
+)
+
+_BOUND: Final = "{bound}-bound"  # a part that is not at work all the time is so at times
+_PS_CASES: Final = {
+    "slower": _PS_SLOWER,
+    "slower at times": _PS_SLOWER.replace(_BOUND, f"{_BOUND} at times"),
+    "at times": _PS_ALIKE.replace(_BOUND, f"{_BOUND} at times"),
+}
+
+
+_at_servers: Final = partial(FindingKind, group="servers", page=_SHARDS)
+_bound_servers: Final = partial(
+    _at_servers, needs_all_ranks=True, sentence=_PS_ALIKE, cases=_PS_CASES
 )
 
 
@@ -165,7 +104,10 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         group="network",
         category="fault",
         page=_CALLS,
-        action="Run a bandwidth test between these hosts; check cable, switch port and routing.",
+        action=(
+            "Run a bandwidth test between these ranks; check cable, switch port and routing, or, "
+            "inside a host, slots and peer access."
+        ),
         sentence=(
             "{who} slow, {steps}: a message takes {message}, {ratio}x what the same bytes take on "
             "other links, not counting the wait for late ranks. Collectives are as slow as their "
@@ -181,7 +123,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         worst_of="transfer",
         action="Look for other traffic on the network in that time.",
         sentence=(
-            "Transfers are slow for all ranks, {steps}: they take {ratio}x as long as in the other "
+            "Transfers are slow for {who}, {steps}: they take {ratio}x as long as in the other "
             "steps for the same bytes, while compute time does not change; {link}. Fixing it would "
             "shorten the job by {saving}."
         ),
@@ -203,48 +145,49 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         ),
     ),
     FindingKind(
+        kind="stage_imbalance",
+        title="Stage imbalance",
+        group="ranks",
+        category="opportunity",
+        page=_RANKS,
+        worst_of="wait",
+        needs_all_ranks=True,
+        action="Move layers from the longest stage to others, or give it more ranks.",
+        sentence=(
+            "Stage {stage} of {stages} ({ranks}) computes {own} per step, the mean stage {mean}: the "
+            "others wait for it in every step. With as much work for each stage the job would be "
+            "shorter by up to {saving}."
+        ),
+    ),
+    _at_servers(
         kind="ps_hot_shard",
         title="Hot shard",
-        group="servers",
         category="fault",
-        page=_SHARDS,
         action="Place variables by bytes, or split the largest one over shards.",
         sentence=(
             "PS shard {shard} moves {ratio}x the mean bytes ({share} of all; {shards} shards, "
             "effective shards: {effective}), and workers spend {exposed} of the time in push/pull."
         ),
     ),
-    FindingKind(
+    _bound_servers(
         kind="ps_cpu_bound",
         title="CPU-bound shards",
-        group="servers",
-        page=_SHARDS,
-        needs_all_ranks=True,
         action="Add shards, or cores to each shard.",
-        sentence=_PS_ALIKE,
-        cases={"slower": _PS_SLOWER},
     ),
-    FindingKind(
+    _bound_servers(
         kind="ps_network_bound",
         title="Network-bound shards",
-        group="servers",
-        page=_SHARDS,
-        needs_all_ranks=True,
         action="Add shards, or send less: compress or aggregate gradients.",
-        sentence=_PS_ALIKE,
-        cases={"slower": _PS_SLOWER},
     ),
-    FindingKind(
+    _at_servers(
         kind="ps_incast",
         title="Incast",
-        group="servers",
         category="fault",
-        page=_SHARDS,
         needs_all_ranks=True,
         action="Stagger the pushes, or aggregate them on the way.",
         sentence=(
-            "{who} {usual} while about {pushes} pushes share the link, and {best} when fewer do: "
-            "incast. Staggering pushes, or aggregating them on the way, would shorten the job by "
+            "{who} {usual} while about {pushes} pushes share the link, and {best}: incast. "
+            "Staggering pushes, or aggregating them on the way, would shorten the job by "
             "{saving}."
         ),
     ),
@@ -255,7 +198,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         category="opportunity",
         page=_CALLS,
         worst_of="transfer",
-        action="Fuse reductions into larger buckets.",
+        action="Fuse them: into larger buckets, or the variables of a PS shard into one message.",
         sentence=(
             "A step sends {calls} of {size} on average, latency-bound: {latency} per call "
             "independent of size, {share} of the transfer. Fused into {messages} per step, they "
@@ -274,7 +217,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
             by=("slow_link", "congestion", "small_messages", *_OF_SERVERS),
             share=0.5,
         ),
-        action="Start reductions during backprop; then fewer bytes or faster links.",
+        action="Start reductions during backprop; for the rest, see if calls or bytes take the time.",
         sentence=(
             "Exposed communication takes {exposed} of the time, and {overlap} of all communication "
             "overlaps with compute: started while backprop still runs, it could shorten the job by "
@@ -283,8 +226,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         cases={
             "bound": (
                 "Exposed communication takes {exposed} of every rank's time, and little of it "
-                "could start earlier: fewer bytes or faster links could shorten the job by up to "
-                "{saving}.{link}"
+                "could start earlier: {remedy} could shorten the job by up to {saving}.{link}"
             ),
             "turns": (
                 "Workers spend {share} of the time waiting for their turn, serialized at the "

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from tracelens.model import fmt
-from tracelens.model.finding_kinds import KINDS, Category, fields_of
+from tracelens.model.finding_entries import Category, fields_of
+from tracelens.model.finding_kinds import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Details", "Finding", "Pattern", "subject", "suppressed"]
 
-Pattern = Literal["persistent", "transient", "drifting", "sparse", "rotating"]
+Pattern = Literal["persistent", "transient", "intermittent", "drifting", "sparse", "migrating"]
 
 
 class Details(TypedDict, total=False):
@@ -125,6 +126,6 @@ def subject(finding: Finding) -> str:
         return fmt.listing("host", finding.hosts)
     if finding.shards:
         return fmt.listing("PS", finding.shards)
-    if finding.pattern == "rotating":
+    if finding.pattern == "migrating":
         return f"{fmt.count(len(finding.ranks), 'rank')} in turns"
     return fmt.listing("rank", finding.ranks)

@@ -16,6 +16,7 @@ import polars as pl
 from tracelens.model.calls import arrivals_of, grids_of
 from tracelens.model.choice import EVERYTHING
 from tracelens.model.events import Source, completed, source_of
+from tracelens.model.messages import awaited, ends, matched, with_hops
 from tracelens.model.notes import Note as Note  # noqa: PLC0414, TC001 - for who reads a trace
 from tracelens.schema.vocabulary import EVENT_TYPES, EXCHANGE_KINDS, POINT_TO_POINT, STATUSES
 
@@ -283,6 +284,27 @@ class Trace:
         """The spans of messages between two ranks."""
         between = pl.col("op").is_in(POINT_TO_POINT)
         return self._spans_where("messages", (pl.col("kind") == "reduction") & between)
+
+    @property
+    def sent(self) -> pl.DataFrame:
+        """The spans of messages that the program sent, which are no hops of a collective."""
+        return self._sides.filter(~pl.col("hop"))
+
+    @cached_property
+    def _sides(self) -> pl.DataFrame:
+        return with_hops(self.messages, self.calls)
+
+    @cached_property
+    def exchanged(self) -> pl.DataFrame:
+        """Both sides of each message, as far as both are known."""
+        clocks = self.workers, self.alignment.unaligned
+        sends, received = (ends(self._sides, *clocks, op) for op in ("send", "recv"))
+        return matched(sends, received)
+
+    @cached_property
+    def awaited(self) -> pl.DataFrame:
+        """The waits for the other side of a message, in `messages.AWAITED_COLUMNS`."""
+        return awaited(self.exchanged)
 
     @cached_property
     def opened(self) -> pl.DataFrame:

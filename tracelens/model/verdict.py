@@ -34,8 +34,8 @@ class Ledger:
 
     Every loss is claimed by at most one finding. `startup_ns` is the time from the first record to the
     first step, which is in no share; null where it is not known. For `awaited_rank` all others waited
-    longest at collectives, a share `awaited_share` of the time in which they waited for one rank alone;
-    null without collectives.
+    longest at collectives, or, without these, for its pushes at servers, a share `awaited_share` of the
+    time in which they waited for one rank alone; null without either.
     """
 
     useful: float

@@ -26,7 +26,7 @@ from tracelens.model.calls import NEVER, distinct, taken
 from tracelens.model.columns import FOREVER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from tracelens.accounting.compute_time import ComputeTime
     from tracelens.accounting.phases import Phases
@@ -114,32 +114,82 @@ def _fused(calls: StepCalls, messages: int, latency_ns: float) -> Floats:
 
 
 def saved_by_faster_transfer(
-    calls: pl.DataFrame, steps: Ints, takes: Floats, phases: Phases
+    trace: Trace, calls: pl.DataFrame, steps: Ints, takes: Mapping[str, Floats], phases: Phases
 ) -> Floats:
     """Return by how many nanoseconds each of `steps` is shorter, as far as nothing hides the transfer.
 
     Args:
+        trace: Whose calls these are.
         calls: Collectives (`transfers.CALL_COLUMNS`).
         steps: Which are changed, ascending.
-        takes: What share of its time on the wire each call of the step then takes.
+        takes: What share of its time on the wire each call of the step then takes, by communicator;
+            calls of others are as they were.
         phases: What each step has of transfer that nothing hides.
     """
+    gains = {
+        uid: gain
+        for (uid,), part in calls.partition_by("communicator", as_dict=True).items()
+        if uid in takes and (gain := _gain(part, steps, takes[uid])).any()
+    }
+    ranks = {grid.uid: grid.ranks for grid in trace.calls if grid.uid in gains}
+    if all(len(members) == trace.workers.height for members in ranks.values()):
+        total = sum(gains.values(), np.zeros(len(steps)))
+        return np.minimum(total, exposed_transfer(phases, steps))
+    return _gain_where_groups_meet(trace, gains, ranks, steps, phases)
+
+
+def _gain(calls: pl.DataFrame, steps: Ints, takes: Floats) -> Floats:
+    """Return by how much earlier the last call of a communicator is through, [step]."""
     total = np.zeros(len(steps))
-    for part in calls.partition_by("communicator", maintain_order=True):
-        for same in StepCalls.of(part):
-            here = np.isin(same.steps, steps)
-            rows = np.searchsorted(steps, same.steps[here])
-            gain = end_of_calls(same, same.wire) - end_of_calls(
-                same, same.wire * _transfer_factors(same, here, takes, rows)
-            )
-            total[rows] += np.maximum(gain[here], 0)
-    return np.minimum(total, exposed_transfer(phases, steps))
+    for same in StepCalls.of(calls):
+        here = np.isin(same.steps, steps)
+        rows = np.searchsorted(steps, same.steps[here])
+        gain = end_of_calls(same, same.wire) - end_of_calls(
+            same, same.wire * _transfer_factors(same, here, takes, rows)
+        )
+        total[rows] += np.maximum(gain[here], 0)
+    return total
 
 
 def _transfer_factors(calls: StepCalls, here: Flags, takes: Floats, rows: Indices) -> Floats:
     share = np.ones((len(calls.steps), 1))
     share[here, 0] = takes[rows]
     return share
+
+
+_LATER: Final = 2.0  # times what is seen in the same step, where groups meet in the next one
+
+
+def _gain_where_groups_meet(
+    trace: Trace,
+    gains: Mapping[str, Floats],
+    ranks: Mapping[str, Ints],
+    steps: Ints,
+    phases: Phases,
+) -> Floats:
+    """Return by how much each step is shorter if some groups of ranks are through with calls earlier.
+
+    A rank leaves the next meeting earlier by what its own calls gain and what it waits for others; all
+    leave at once, so what the rank gains that gains least is the step's. They meet in this step, or in
+    the one after it where that explains far more.
+    """
+    known = trace.workers.select("process", "rank").sort("process")
+    own = np.zeros((len(steps), known.height))
+    for uid, gain in gains.items():
+        own[:, np.isin(known["rank"].to_numpy(), ranks[uid])] += gain[:, None]
+    processes = known["process"].to_numpy().astype(np.int64)
+    windows, after = (
+        phases.windows_of(processes, np.broadcast_to((steps + by)[:, None], own.shape))
+        for by in (0, 1)
+    )
+    transfer, wait = phases.of("transfer"), phases.of("wait")
+    own = np.minimum(own, transfer[windows])
+    same, later = (
+        np.where(windows >= 0, own + wait[where] * (where >= 0), np.inf).min(axis=1)
+        for where in (windows, after)
+    )
+    found = later if later.sum() > _LATER * same.sum() else same
+    return np.asarray(np.where(np.isfinite(found), found, 0.0))
 
 
 def hideable_transfer(trace: Trace, phases: Phases) -> int:
@@ -279,7 +329,7 @@ class Pipeline:
         delayed = np.flatnonzero(late.effect.any(axis=0))
         for part in self.calls:
             whole = effect[np.ix_(part.rows, delayed)]
-            if late.pattern in ("sparse", "rotating"):
+            if late.pattern in ("sparse", "migrating"):
                 sooner = _beyond_peers(part, delayed, whole)
             else:
                 sooner = whole[:, None, :] * self._done(part, delayed, (late.phase, *late.also))

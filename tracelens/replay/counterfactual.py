@@ -1,8 +1,10 @@
 """What a straggler episode costs: the same run again, without it.
 
 All ranks meet in every step, so a step takes as long as its slowest rank's compute time. Taking a delay
-away shortens the step by what the maximum over ranks falls; where nobody was seen waiting for the late
-ranks, they only delay the end of the run.
+away shortens the step by what the maximum over ranks falls, or over chains of stages that hand work on.
+That they meet is seen in waits; where these look like transfer, in communication that takes
+the others as much longer. Where neither is seen, late ranks delay the end of the run only, as far as
+they are the last to end.
 """
 
 from __future__ import annotations
@@ -15,8 +17,14 @@ import numpy as np
 from tracelens.stats.robust import bootstrap_interval, medians
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeAlias
+
+    from tracelens.accounting.stages import Stages
     from tracelens.arrays import Flags, Floats, Indices
     from tracelens.model.findings import Pattern
+
+    _Meet: TypeAlias = Callable[[Floats], Floats]
 
 
 ALL_PHASES: Final = ""  # stands for all phases together
@@ -49,12 +57,14 @@ class Episode:
 
 TWO_SIDED: Final = 1.96  # standard errors, for 95 %
 _SEEN_AS_WAIT: Final = 0.2  # of the lateness is seen again as waiting, if ranks meet in every step
+_SEEN_AS_TRANSFER: Final = 0.5  # of it, for transfer varies by itself
 
 
 @dataclass(frozen=True)
 class Price:
     """`saving` and `cost` as shares of the job; `waiting` ranks were seen waiting for the late ones.
 
+    If none was, so many as `communicating` communicate for longer meanwhile, in which they may wait.
     `absorbed` is the share of the lateness that costs nothing: 1 - lost / late; of it, `in_flight` is
     absorbed by reductions under way, the rest by others who are late in the same steps.
     """
@@ -65,6 +75,7 @@ class Price:
     waiting: int
     absorbed: float = 0.0
     in_flight: float = 0.0
+    communicating: int = 0
 
 
 def price(
@@ -76,31 +87,40 @@ def price(
     unsure: float = 0.0,
     further: Floats | None = None,
     waits_known: bool = True,
+    length: Floats | None = None,
+    stages: Stages | None = None,
 ) -> Price:
     """Price `effect` (nanoseconds that a mend takes away), [step, rank] like `total` and `wait`.
 
     `unsure` is the standard error of `effect`, as a share of it; `further` says by how much more each
     step is shorter than own times tell. Without `waits_known`, ranks are taken to meet in every step,
-    and the saving is one at best: ranks that are not here may be as late.
+    and the saving is one at best: ranks that are not here may be as late. `length` is how long each
+    rank's steps were; without it, as long as it computed. Ranks of `stages` hand work on in a step.
     """
     total = np.nan_to_num(total, nan=0.0)
     further = np.zeros(len(total)) if further is None else further
-    lost = _lost_of(total, effect, further)
+    meet = _longest if stages is None else stages.time_to_meet
+    lost = _lost_of(meet, total, effect, further)
     touched = np.asarray(effect.any(axis=1))
     late = effect > 0
-    late[1:] |= late[:-1]  # what follows is not for itself
-    waited = _waited(np.where(late, 0.0, wait), touched)
+    after = late.copy()
+    after[1:] |= late[:-1]  # what follows is not for itself
+    waited = _waited(np.where(after, 0.0, wait), touched)
     caused = np.minimum(waited, lost.sum())
     cost = float(caused.sum() / (total.shape[1] * job_ns))
     waiting = int(np.count_nonzero(caused > _SEEN_AS_WAIT * lost.sum()))
     swings = [
-        _lost_of(total, effect * (1 + by), further * (1 + by)).sum()
+        _lost_of(meet, total, effect * (1 + by), further * (1 + by)).sum()
         for by in (-TWO_SIDED * unsure, TWO_SIDED * unsure)
     ]
+    communicating = 0
     if waits_known and not waiting and lost.any():
-        ends, mended = total.sum(axis=0), (total - effect).sum(axis=0)
-        counts = (ends.max() - mended.max()) / lost.sum()
-        lost, swings = lost * counts, [swing * counts for swing in swings]
+        whole = total if length is None else np.nan_to_num(length, nan=0.0)
+        beside = _longer_than_late(whole - total, late)
+        communicating = int(np.count_nonzero(beside > _SEEN_AS_TRANSFER * lost.sum()))
+        if not communicating:
+            counts = _at_the_end(whole, effect) / lost.sum()
+            lost, swings = lost * counts, [swing * counts for swing in swings]
     drawn = _drawn(lost[touched], effect[touched].max(axis=1), job_ns)
     low, high = _joined(lost, drawn, [swing / job_ns for swing in swings], job_ns)
     return Price(
@@ -109,7 +129,8 @@ def price(
         cost=cost,
         waiting=waiting,
         absorbed=_absorbed(lost, effect),
-        in_flight=max(_absorbed(lost, effect) - _absorbed(_lost(total, effect), effect), 0.0),
+        in_flight=max(_absorbed(lost, effect) - _absorbed(_lost(meet, total, effect), effect), 0.0),
+        communicating=communicating,
     )
 
 
@@ -157,14 +178,32 @@ def _joined(
     return max(saving - float(below), 0.0), saving + float(above)
 
 
-def _lost_of(total: Floats, effect: Floats, further: Floats) -> Floats:
+def _lost_of(meet: _Meet, total: Floats, effect: Floats, further: Floats) -> Floats:
     """Return by how much each step is shorter without `effect`: not at all at least, nor by more."""
-    return np.clip(_lost(total, effect) + further, 0.0, effect.max(axis=1))
+    return np.clip(_lost(meet, total, effect) + further, 0.0, effect.max(axis=1))
 
 
-def _lost(total: Floats, effect: Floats) -> Floats:
+def _lost(meet: _Meet, total: Floats, effect: Floats) -> Floats:
     """Return by how much each step is shorter without `effect`."""
-    return np.asarray(total.max(axis=1) - (total - effect).max(axis=1))
+    return np.asarray(meet(total) - meet(total - effect))
+
+
+def _longest(total: Floats) -> Floats:
+    """Return what ranks take to meet that work side by side."""
+    return np.asarray(total.max(axis=1))
+
+
+def _at_the_end(length: Floats, effect: Floats) -> float:
+    """Return by how much the last rank ends earlier without `effect`, if no rank waits for another."""
+    ends = length.sum(axis=0)
+    return float(ends.max() - (ends - effect.sum(axis=0)).max())
+
+
+def _longer_than_late(beside: Floats, late: Flags) -> Floats:
+    """Return how much longer each rank did something than the late ranks of the same steps, [rank]."""
+    rows = np.flatnonzero(late.any(axis=1))
+    theirs = np.where(late[rows], beside[rows], np.inf).min(axis=1, keepdims=True)
+    return np.asarray(np.where(late[rows], 0.0, beside[rows] - theirs).sum(axis=0))
 
 
 def _waited(wait: Floats, touched: Flags) -> Floats:

@@ -1,15 +1,15 @@
 """What parameter servers did in each step, and how long it takes with other processors, links, loads.
 
 Where all workers go through alike rounds of pushes and pulls, these are replayed
-(`parameter_servers.py`). Else (asynchronous, or with requests that overlap in ways of their own) an
-exchange is taken to last as long as its busiest shard works, and what workers give to the servers to
-shrink with that.
+(`parameter_servers.py`). Else (asynchronous, or with requests that overlap in ways of their own) what
+workers give to the servers shrinks by the part of the time with open requests in which the busiest shard
+would no longer be at work; what other loads would save is not known there.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
@@ -22,14 +22,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Exchange"]
 
-SUMS: Final = ("cpu", "wire", "received", "push_window", "pull_window")
+SUMS: Final = ("cpu", "wire", "received", "push_window", "pull_window", "open")
 
 
 @dataclass(frozen=True)
 class Exchange:
     """What shards did, [step, shard], nanoseconds; `exposed` is what a worker gave them, [step].
 
-    `moved` are the bytes of all workers by shard, `hosts` the shards' machines.
+    `moved` are the bytes of all workers by shard, None where requests do not tell; `hosts` are the
+    shards' machines. `message_ns` is what a push, and a reply, takes however few its bytes, and
+    `message_share` what that is of the links' work.
     """
 
     shards: tuple[int, ...]
@@ -39,14 +41,22 @@ class Exchange:
     received: Floats
     push_window: Floats
     pull_window: Floats
+    open: Floats
     exposed: Floats
-    moved: Floats
+    moved: Floats | None
     job_ns: float
     rounds: Rounds | None
+    message_ns: tuple[float, float] = (0.0, 0.0)
+    message_share: float = 0.0
 
     @classmethod
     def of(
-        cls, sums: pl.DataFrame, exposed: pl.DataFrame, loads: pl.DataFrame, rounds: Rounds | None
+        cls,
+        sums: pl.DataFrame,
+        exposed: pl.DataFrame,
+        loads: pl.DataFrame,
+        rounds: Rounds | None,
+        job_ns: float,
     ) -> Exchange:
         """Put sums by shard and step into matrices; `exposed` is by step."""
         steps, shards = exposed["step"].sort(), loads["shard"]
@@ -56,15 +66,17 @@ class Exchange:
             steps.search_sorted(sums["step"]).to_numpy(),
             shards.search_sorted(sums["shard"]).to_numpy(),
         )
-        matrices = {name: np.zeros((len(steps), len(shards))) for name in SUMS}
+        matrices: dict[str, Any] = {name: np.zeros((len(steps), len(shards))) for name in SUMS}
         for name, matrix in matrices.items():
             matrix[cells] = sums[name].to_numpy()
         return cls(
             shards=tuple(shards.to_list()),
             hosts=tuple(loads["host"].fill_null("").to_list()),
             exposed=exposed.sort("step")["exposed"].to_numpy().astype(np.float64),
-            moved=loads["bytes"].to_numpy().astype(np.float64),
-            job_ns=float(exposed["total"].sum()) or 1.0,
+            moved=None
+            if loads["bytes"].null_count()
+            else loads["bytes"].to_numpy().astype(np.float64),
+            job_ns=job_ns or 1.0,
             rounds=rounds,
             **matrices,
         )
@@ -73,18 +85,26 @@ class Exchange:
         self, columns: list[int], cpu: Floats | float = 1.0, wire: Floats | float = 1.0
     ) -> Change:
         """Return a change of some shards, by their columns."""
-        change = Change.none(len(self.shards))
+        change = self._unchanged()
         change.cpu[columns], change.wire[columns] = cpu, wire
         return change
 
-    def loaded(self, then: Floats) -> Change:
-        """Return what other bytes by shard, in place of `moved`, change for processors and links.
+    def fused(self, messages: float) -> Change:
+        """Return a change that sends so many times as many messages, of the same bytes in all."""
+        return replace(self._unchanged(), messages=messages)
+
+    def _unchanged(self) -> Change:
+        none = Change.none(len(self.shards))
+        return replace(none, message_ns=self.message_ns, message_share=self.message_share)
+
+    def loaded(self, moved: Floats, then: Floats) -> Change:
+        """Return what other bytes by shard, in place of those `moved`, change for processors and links.
 
         What a shard is rid of was as dear as the rest of its bytes; what it gets is as dear as bytes are
         on all shards together, for part of what few bytes cost is not for their number.
         """
-        change = Change.none(len(self.shards))
-        now, more = np.maximum(self.moved, 1), np.maximum(then - self.moved, 0)
+        change = self._unchanged()
+        now, more = np.maximum(moved, 1), np.maximum(then - moved, 0)
         for factors, work in ((change.cpu, self.cpu), (change.wire, self.wire)):
             own = np.maximum(work.sum(axis=0), 1)
             added = 1 + more * own.sum() / now.sum() / own
@@ -100,10 +120,12 @@ class Exchange:
 
     def _lost(self, change: Change) -> tuple[Floats, float]:
         """Return what each part of the run loses, and how long all of them take."""
-        if self.rounds is not None and self.rounds.length_ns > 0:
+        if self.rounds is not None:
             return self.rounds.lost(change), self.rounds.length_ns
-        pace = np.where(np.isnan(change.ns_per_byte), change.wire, 1.0)
+        fixed = change.message_share
+        links = fixed * change.messages + (1 - fixed) * change.wire
+        pace = np.where(np.isnan(change.ns_per_byte), links, 1.0)
         usual = (self.cpu + self.wire).max(axis=1)
         mended = (self.cpu * change.cpu + self.wire * pace).max(axis=1)
-        shrinks = np.where(usual > 0, 1 - mended / np.maximum(usual, 1), 0.0)
-        return self.exposed * np.maximum(shrinks, 0), self.job_ns
+        shrinks = np.clip((usual - mended) / np.maximum(self.open.max(axis=1), 1), 0.0, 1.0)
+        return self.exposed * shrinks, self.job_ns

@@ -5,7 +5,9 @@ as it did. A request reaches its shard after the time it took to, less what the 
 meanwhile, for a shard at work may not look who asks. Pushes on a shard's link share it evenly; the
 shard serves one request after the other as they come (all at once, if it was seen to), those that wait
 already in the order that it was seen to take, applies the sum after the last push, and answers pulls
-from then on. So what a worker waits for follows from what all of them do.
+from then on. So what a worker waits for follows from what all of them do. Where pulls were answered
+before the pushes of the round before were served (asynchronous servers), it does not, and nothing is
+replayed.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
     from tracelens.arrays import Floats, Indices, Ints
 
-__all__ = ["PROCESSOR", "Change", "Rounds", "in_turn", "link_time", "shared"]
+__all__ = ["PROCESSOR", "Change", "Rounds", "in_turn", "link_time", "shared", "worked_until"]
 
 
 PROCESSOR: Final = ("aggregate", "apply")
@@ -83,17 +85,27 @@ _TIMES: Final = ("start_ns", "end_ns", "arrived", "got", "begun", "done", "busy"
 class Change:
     """How many times as long each shard's processor and link take.
 
-    `ns_per_byte`, where not nan, lets a link receive at that pace, however many push at once.
+    `ns_per_byte`, where not nan, lets a link receive at that pace, however many push at once. Of what a
+    link does for a push and for a reply, `message_ns` is for the message itself: that part takes
+    `messages` times as long, and is `message_share` of the link's work.
     """
 
     cpu: Floats
     wire: Floats
     ns_per_byte: Floats
+    message_ns: tuple[float, float] = (0.0, 0.0)
+    message_share: float = 0.0
+    messages: float = 1.0
 
     @classmethod
     def none(cls, shards: int) -> Change:
         """Everything as it was."""
         return cls(np.ones(shards), np.ones(shards), np.full(shards, np.nan))
+
+    def of_link(self, work: Floats, shard: int, *, push: bool) -> Floats:
+        """Return how long a shard's link works for messages."""
+        fixed = np.minimum(work, self.message_ns[0 if push else 1])
+        return np.asarray(fixed * self.messages + (work - fixed) * self.wire[shard])
 
 
 @dataclass(frozen=True)
@@ -126,25 +138,37 @@ class _Round:
 
 
 class Rounds:
-    """The rounds of a run in which all workers have alike ones; `length_ns` is what was played."""
+    """The rounds of a run in which all workers have alike ones.
 
-    def __init__(self, rounds: list[_Round], first: Floats, shards: int) -> None:
+    Of a long run only the first ones are played: `length_ns` is the job's part that they stand for.
+    """
+
+    def __init__(
+        self, rounds: list[_Round], first: Floats, shards: int, length_ns: float = 1.0
+    ) -> None:
         self._rounds = rounds
         self._first = first
         self._shards = shards
         self._usual = self._ends(Change.none(shards))
-        self.length_ns = float(self._usual[-1] - first.min()) if rounds else 0.0
+        self.length_ns = length_ns
 
     @classmethod
-    def of(cls, asked: pl.DataFrame, served: pl.DataFrame, shards: pl.Series) -> Rounds | None:
-        """Join both sides of the requests; None where workers' rounds are not alike."""
-        table = _joined(asked, served, shards)
+    def of(
+        cls, asked: pl.DataFrame, served: pl.DataFrame, shards: pl.Series, job_ns: float
+    ) -> Rounds | None:
+        """Join both sides of the requests; None where workers' rounds are not alike, or not in turn."""
+        wanted = _in_rounds(asked, shards)
+        every = max(int(wanted["round"].n_unique()), 1)
+        per_round = max(wanted.height // every, 1)
+        few = wanted.filter(pl.col("round") <= max(MOST_REQUESTS // per_round, 2))
+        table = _joined(few, served, shards)
         workers = table["rank"].n_unique()
         if table.is_empty() or table.select(_TIMES).null_count().sum_horizontal()[0]:
             return None
         rounds: list[_Round] = []
         ended: Floats | None = None
         first = np.zeros(workers)
+        applying = np.full(len(shards), -np.inf)
         for part in _parts(table):
             if part.height % workers or part["rank"].n_unique() < workers:
                 return None
@@ -155,9 +179,17 @@ class Rounds:
             begin = times["start_ns"].min(axis=1)
             if ended is None:
                 first = ended = begin
-            rounds.append(_round(ordered, times, begin - ended, len(shards)))
+            one = _round(ordered, times, begin - ended, len(shards))
+            for there in one.shards:
+                if one.push:
+                    applying[there.shard] = (there.begun + there.serving).max()
+                elif there.begun.min() < applying[there.shard]:
+                    return None
+            rounds.append(one)
             ended = times["end_ns"].max(axis=1)
-        return cls(rounds, first, len(shards)) if len(rounds) > 1 else None
+        if len(rounds) < 2 or job_ns <= 0:
+            return None
+        return cls(rounds, first, len(shards), job_ns * len(rounds) / every)
 
     def lost(self, change: Change) -> Floats:
         """Return by how many nanoseconds each round is over earlier, seen from the one before."""
@@ -170,7 +202,7 @@ class Rounds:
         return len(self._first)
 
     def relieved(self, steps: Ints, effect: Floats) -> float:
-        """Return what share is saved if workers work so many nanoseconds less, [step, worker]."""
+        """Return what share of the job is saved if workers work less by `effect`, [step, worker]."""
         earlier = np.zeros((len(self._rounds), self.workers))
         first = {one.step: row for row, one in reversed([*enumerate(self._rounds)])}
         for row, step in enumerate(steps.tolist()):
@@ -201,12 +233,15 @@ def _serve(
     served = np.empty(asked.size)
     for part in one.shards:
         shard, come = part.shard, asked.reshape(-1)[part.mine]
-        factor = change.cpu[shard] if one.push else change.wire[shard]
         if one.push:
             come = _received(part, come, change)
         able = np.maximum(come, free[shard] if one.push else max(free[shard], applied[shard]))
         order = np.lexsort((part.begun, able))  # who waits already is served as it was
-        able, work = able[order], part.serving[order] * factor
+        serving = part.serving[order]
+        able, work = (
+            able[order],
+            serving * change.cpu[shard] if one.push else change.of_link(serving, shard, push=False),
+        )
         ended = able + work if part.at_once else in_turn(able, work)
         served[part.mine[order]] = ended
         free[shard] = ended.max()
@@ -217,12 +252,21 @@ def _serve(
 
 def _received(part: _AtShard, come: Floats, change: Change) -> Floats:
     pace = change.ns_per_byte[part.shard]
-    work = part.receiving * change.wire[part.shard] if np.isnan(pace) else part.nbytes * pace
-    return shared(come, work)
+    if np.isnan(pace):
+        return shared(come, change.of_link(part.receiving, part.shard, push=True))
+    return shared(come, part.nbytes * pace)
 
 
-def _joined(asked: pl.DataFrame, served: pl.DataFrame, shards: pl.Series) -> pl.DataFrame:
-    """Put the shard's times beside each request, and number the rounds of each worker."""
+def _in_rounds(asked: pl.DataFrame, shards: pl.Series) -> pl.DataFrame:
+    """Number the rounds of each worker: a push after pulls, or a pull after pushes, begins one."""
+    op = pl.col("op")
+    turn = (op != op.shift(1).over("rank")).fill_null(value=True)
+    wanted = asked.filter(op.is_in(["push", "pull"]), pl.col("shard").is_in(shards.implode()))
+    return wanted.sort("rank", "start_ns").with_columns(round=turn.cum_sum().over("rank"))
+
+
+def _joined(few: pl.DataFrame, served: pl.DataFrame, shards: pl.Series) -> pl.DataFrame:
+    """Put the shard's times beside each request."""
     op, same = pl.col("op"), ["shard", "request"]
     received = (
         served.filter(op == "receive")
@@ -237,11 +281,6 @@ def _joined(asked: pl.DataFrame, served: pl.DataFrame, shards: pl.Series) -> pl.
     applied = (
         served.filter(op == "apply").group_by("shard", "step").agg(applied=pl.col("end_ns").max())
     )
-    turn = (op != op.shift(1).over("rank")).fill_null(value=True)
-    wanted = asked.filter(op.is_in(["push", "pull"]), pl.col("shard").is_in(shards.implode()))
-    few = wanted.sort("rank", "start_ns").with_columns(round=turn.cum_sum().over("rank"))
-    per_round = max(few.height // max(int(few["round"].n_unique()), 1), 1)
-    few = few.filter(pl.col("round") <= max(MOST_REQUESTS // per_round, 2))
     column = shards.search_sorted(few["shard"])
     return (
         few.with_columns(column=column.cast(pl.Int64))
@@ -261,12 +300,12 @@ def _less_busy(table: pl.DataFrame, served: pl.DataFrame) -> pl.DataFrame:
     working = served.filter(pl.col("op") != "receive").sort("start_ns")
     for (shard,), work in working.partition_by("shard", as_dict=True).items():
         mine = np.flatnonzero((table["shard"] == shard).to_numpy())
-        worked = _worked(work["start_ns"].to_numpy(), work["end_ns"].to_numpy())
+        worked = worked_until(work["start_ns"].to_numpy(), work["end_ns"].to_numpy())
         busy[mine] = worked(arrived[mine]) - worked(begin[mine])
     return table.with_columns(busy=pl.Series(np.maximum(busy, 0.0)))
 
 
-def _worked(start: Ints, end: Ints) -> Callable[[Ints], Floats]:
+def worked_until(start: Ints, end: Ints) -> Callable[[Ints], Floats]:
     """Return how long a shard has been at work until a moment; work is sorted by its start."""
     reached = np.maximum.accumulate(end)
     begin = np.maximum(start, np.concatenate([start[:1], reached[:-1]]))

@@ -80,7 +80,8 @@ def _lost_to(loss: Loss, findings: Sequence[Finding]) -> str:
     finding = findings[loss.finding]
     culprit = subject(finding)
     if KINDS[finding.kind].group != "ranks" or not culprit:
-        return KINDS[finding.kind].title[:1].lower() + KINDS[finding.kind].title[1:]
+        title = KINDS[finding.kind].title
+        return title if title[:2].isupper() else title[:1].lower() + title[1:]
     where = [fmt.phase(finding.phase)] if finding.phase else []
     where += [fmt.steps(*finding.steps)] if finding.steps else []
     return f"lost to {culprit} ({', '.join(where)})" if where else f"lost to {culprit}"

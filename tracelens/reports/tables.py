@@ -19,6 +19,8 @@ MOST_ROWS: Final = 8
 _ALPHA_BETA: Final = "\N{GREEK SMALL LETTER ALPHA}\N{EN DASH}\N{GREEK SMALL LETTER BETA}"
 FEWEST_ROWS: Final = {"epochs": 2}  # a run without changes has one, which is left out
 
+OPTIONAL: Final = ("algorithm",)  # left out where no row has one
+
 
 def _number(value: float) -> str:
     return f"{value:.1f}"
@@ -31,6 +33,7 @@ SHOWN: Final[dict[str, tuple[str, tuple[Column, ...]]]] = {
         (
             ("operation", "op", str),
             ("ranks", "ranks", str),
+            ("algorithm", "algorithm", str),
             ("size", "bytes", size),
             ("calls", "calls", str),
             ("time", "wire_ns", duration),
@@ -120,12 +123,23 @@ SHOWN: Final[dict[str, tuple[str, tuple[Column, ...]]]] = {
         (
             ("operation", "op", str),
             ("ranks", "ranks", str),
+            ("algorithm", "algorithm", str),
             ("latency", "latency_ns", duration),
             ("from", "latency_low_ns", duration),
             ("to", "latency_high_ns", duration),
             ("bus bandwidth", "bus_bandwidth", bandwidth),
             ("n\N{VULGAR FRACTION ONE HALF} (half-bandwidth size)", "half_bandwidth_bytes", size),
             ("latency fraction", "latency_share", percent),
+        ),
+    ),
+    "algorithms": (
+        "Fastest algorithm by size, by the cost model",
+        (
+            ("operation", "op", str),
+            ("ranks", "ranks", str),
+            ("from size", "from_bytes", size),
+            ("algorithm", "algorithm", str),
+            ("its latency", "latency_ns", duration),
         ),
     ),
 }
@@ -151,8 +165,13 @@ def sections(tables: Mapping[str, pl.DataFrame]) -> list[Section]:
         if table is None or table.height < FEWEST_ROWS.get(name, 1):
             continue
         more = f" ({MOST_ROWS} of {table.height})" if table.height > MOST_ROWS else ""
-        rows = tuple(_row(row, columns) for row in table.head(MOST_ROWS).iter_rows(named=True))
-        found.append(Section(title + more, tuple(heading for heading, _, _ in columns), rows))
+        shown = [
+            column
+            for column in columns
+            if column[1] not in OPTIONAL or table[column[1]].null_count() < table.height
+        ]
+        rows = tuple(_row(row, shown) for row in table.head(MOST_ROWS).iter_rows(named=True))
+        found.append(Section(title + more, tuple(heading for heading, _, _ in shown), rows))
     return found
 
 

@@ -92,11 +92,11 @@ def _exchange(
     `takes` are each shard's time to aggregate all that it holds, and its link's ns per byte. `free` says
     from when on each shard can serve; it is moved on.
     """
-    latency = round(scenario.latency_us * 1_000)
+    latency, each = round(scenario.latency_us * 1_000), scenario.message_ms * MILLISECOND
     service, per_byte = takes
     held = [(shard, *scenario.pieces_of(shard)) for shard in _used(scenario)]
     for shard, columns, sizes in held:
-        wire = np.rint(sizes * per_byte[shard]).astype(np.int64)
+        wire = np.rint(each + sizes * per_byte[shard]).astype(np.int64)
         arrive = np.repeat((ready + latency)[:, None], len(sizes), axis=1)
         received = _received(scenario, arrive, wire)
         work = np.rint(service[shard] * sizes / max(int(sizes.sum()), 1)).astype(np.int64)
@@ -107,7 +107,7 @@ def _exchange(
         out["push_end"][:, columns] = served + latency
     pull = out["push_end"].max(axis=1)
     for shard, columns, sizes in held:
-        wire = np.rint(sizes * per_byte[shard]).astype(np.int64)
+        wire = np.rint(each + sizes * per_byte[shard]).astype(np.int64)
         applied = out["served"][:, columns].max() + round(scenario.apply_ms * MILLISECOND)
         asked = np.repeat((pull + latency)[:, None], len(sizes), axis=1)
         reply, replied, _ = _queue(asked, wire, applied)

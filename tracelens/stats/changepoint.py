@@ -1,4 +1,10 @@
-"""Change points of a series: where a delay begins and ends, and what course it takes in between."""
+"""Change points of a series: in which rows it is at an upper level, and what course it takes there.
+
+Two levels are fitted. Whoever is nearer to the upper one is in it, for as many runs of rows as are worth
+their edges (Schwarz 1978: each costs the logarithm of the number of rows); what is far beyond a level
+says nothing more about where it begins, so single spikes neither make an edge nor hide one (bounded
+loss: Fearnhead & Rigaill 2019).
+"""
 
 from __future__ import annotations
 
@@ -10,75 +16,154 @@ import numpy as np
 from tracelens.stats.robust import block_edges, block_medians, deviation, deviation_of_steps
 
 if TYPE_CHECKING:
-    from tracelens.arrays import Floats
+    from tracelens.arrays import Flags, Floats
     from tracelens.model.findings import Pattern
 
 PERSISTENT: Final = 0.6  # of the run
+SHORT: Final = 3  # rows: a stall lasts no longer
 _ROUNDS: Final = 4
 _FEW: Final = 8  # steps: too few to say what is normal outside
 _ENOUGH: Final = 0.25  # of the run: so many say that a rank is normally faster than others
-_TAIL: Final = 0.5  # deviations beyond a level: more tells nothing more about where it begins
+_TAIL: Final = 0.5  # deviations beyond a level: more says nothing more about where it begins
 _BETTER: Final = 0.9
+_OF_SEVERAL: Final = 2.0  # times the price of an edge, where there may be any number of them
 
 
 @dataclass(frozen=True)
 class Course:
-    """Rows `first` to `last`, inclusive; `effect` is the delay of every row, 0 outside."""
+    """Runs of rows at the upper level (first and last, inclusive); `effect` is the delay of every row.
 
-    first: int
-    last: int
+    It is 0 outside. `cost` is the sum of squares that it leaves, and what its edges cost.
+    """
+
+    runs: tuple[tuple[int, int], ...]
     effect: Floats
     pattern: Pattern
+    cost: float = 0.0
+
+    @property
+    def first(self) -> int:
+        """Its first row."""
+        return self.runs[0][0]
+
+    @property
+    def last(self) -> int:
+        """Its last row."""
+        return self.runs[-1][1]
+
+    @property
+    def inside(self) -> Flags:
+        """Which rows are at the upper level."""
+        return within(self.runs, len(self.effect))
+
+    @property
+    def stalls(self) -> bool:
+        """Whether most of the delay is in short runs, of which there are several."""
+        lengths = np.array([last - first + 1 for first, last in self.runs])
+        return len(lengths) > 1 and bool(lengths[lengths <= SHORT].sum() > lengths.sum() / 2)
 
     @property
     def level(self) -> float:
         """Mean delay inside."""
-        return float(self.effect[self.first : self.last + 1].mean())
+        return float(self.effect[self.inside].mean())
+
+
+def within(runs: tuple[tuple[int, int], ...], count: int) -> Flags:
+    """Return which of `count` rows runs hold."""
+    inside = np.zeros(count, np.bool_)
+    for first, last in runs:
+        inside[first : last + 1] = True
+    return inside
 
 
 def course(residuals: Floats, first: int, last: int, better: float = _BETTER) -> Course:
-    """Follow one rank's excess from a window found in it to its edges and shape.
+    """Follow one rank's excess from a window found in it to the edges and shape of one run.
 
     It rises if a line leaves less than `better` times the misfit of two levels.
     """
-    flat = _flat(residuals, first, last)
+    inside = within(((first, last),), len(residuals))
+    return _or_rising(residuals, _two_levels(residuals, inside), better)
+
+
+def courses(residuals: Floats, inside: Flags, *, scattered: bool = False) -> Course:
+    """Follow one rank's excess from rows in which it was found to all runs at about that level.
+
+    `scattered` rows may be short runs; where most of the excess lasts for longer than `SHORT` rows, what
+    is shorter is noise.
+    """
+    if scattered:
+        short = _two_levels(residuals, inside, shortest=0)
+        if short.stalls:
+            return short
+    one = _or_rising(residuals, _two_levels(residuals, inside), _BETTER)
+    if one.pattern == "drifting":
+        return one
+    several = _two_levels(residuals, one.inside, shortest=SHORT + 1)
+    return several if len(several.runs) > 1 else one
+
+
+def _or_rising(residuals: Floats, flat: Course, better: float) -> Course:
     rising = _rising(residuals, flat.last)
     if rising is not None and _deviation(residuals, rising) < better * _deviation(residuals, flat):
         return rising
     return flat
 
 
-def _flat(residuals: Floats, first: int, last: int) -> Course:
-    """Fit two levels: rows closer to the upper one form the interval (maximum-sum run of rows)."""
-    level, tail = 0.0, _TAIL * deviation_of_steps(residuals)
+def _two_levels(residuals: Floats, inside: Flags, shortest: int | None = None) -> Course:
+    """Fit two levels: rows closer to the upper one form the runs; one run if nothing says how short."""
+    tail = _TAIL * deviation_of_steps(residuals)
     for _ in range(_ROUNDS):
-        inside = np.zeros(len(residuals), np.bool_)
-        inside[first : last + 1] = True
-        upper = float(np.median(residuals[inside]))
-        rest = residuals[~inside]
-        lower = float(np.median(rest)) if len(rest) >= _FEW else 0.0
-        least = -upper / 2 if len(rest) >= _ENOUGH * len(residuals) else 0.0
-        lower = min(max(lower, least), upper / 2)
+        lower, upper = _levels(residuals, inside)
         level = upper - lower
         gains = np.clip(residuals, lower - tail, upper + tail) - (lower + upper) / 2
-        first, last = greatest_run(gains)
-    if level > 0:
-        rows = np.arange(len(residuals))
-        fitted = np.where((rows >= first) & (rows <= last), upper, lower)
-        first, last = _to_the_ends(gains, first, last, _variance(residuals - fitted) / level)
-    effect = np.zeros(len(residuals))
-    effect[first : last + 1] = level
-    lasting = (last - first + 1) >= PERSISTENT * len(residuals)
-    return Course(first, last, effect, "persistent" if lasting else "transient")
+        if shortest is None:
+            runs: tuple[tuple[int, int], ...] = (greatest_run(gains),)
+        else:
+            price = max(_OF_SEVERAL * _price(residuals, inside), shortest * level / 4)
+            runs = runs_of(best_runs(gains, price)) or (greatest_run(gains),)
+        inside = within(runs, len(residuals))
+    if shortest is None and level > 0:
+        runs = (_to_the_ends(gains, *runs[0], _price(residuals, inside)),)
+        inside = within(runs, len(residuals))
+    lower, upper = _levels(residuals, inside)
+    level = upper - lower
+    effect = np.where(inside, level, 0.0)
+    left = float(((residuals - effect - lower) ** 2).sum())
+    edges = _edges(runs, len(gains)) * _price(residuals, inside) * 2 * level
+    return Course(runs, effect, _pattern(runs, inside), left + edges)
 
 
-def _to_the_ends(gains: Floats, first: int, last: int, worth: float) -> tuple[int, int]:
-    """Extend an episode to the run's begin, or to its end, unless the steps clearly speak against it.
+def _price(residuals: Floats, inside: Flags) -> float:
+    """Return what gains an edge must be worth: two levels are so many times likelier by them."""
+    lower, upper = _levels(residuals, inside)
+    if upper <= lower:
+        return 0.0
+    noise = _variance(residuals - np.where(inside, upper, lower))
+    return float(noise / (upper - lower) * np.log(len(residuals)))
 
-    An edge is one parameter more, which the steps beyond it must be worth (Schwarz 1978); the logarithm
-    of how much likelier a row is within is `gains / worth`.
-    """
-    price = worth * np.log(len(gains))
+
+def _edges(runs: tuple[tuple[int, int], ...], count: int) -> int:
+    """Return how many edges runs have within the series."""
+    return 2 * len(runs) - (runs[0][0] == 0) - (runs[-1][1] == count - 1)
+
+
+def _levels(residuals: Floats, inside: Flags) -> tuple[float, float]:
+    """Return the lower and the upper level."""
+    upper = float(np.median(residuals[inside]))
+    rest = residuals[~inside]
+    lower = float(np.median(rest)) if len(rest) >= _FEW else 0.0
+    least = -upper / 2 if len(rest) >= _ENOUGH * len(residuals) else 0.0
+    return min(max(lower, least), upper / 2), upper
+
+
+def _pattern(runs: tuple[tuple[int, int], ...], inside: Flags) -> Pattern:
+    if len(runs) > 1:
+        return "intermittent"
+    return "persistent" if np.mean(inside) >= PERSISTENT else "transient"
+
+
+def _to_the_ends(gains: Floats, first: int, last: int, price: float) -> tuple[int, int]:
+    """Extend a run to the begin, or to the end, unless the steps beyond are worth an edge."""
     if gains[:first].sum() > -price:
         first = 0
     if gains[last + 1 :].sum() > -price:
@@ -101,6 +186,52 @@ def greatest_run(gains: Floats) -> tuple[int, int]:
     return int(np.argmin(sums[: last + 1])), last
 
 
+def best_runs(gains: Floats, price: float) -> Flags:
+    """Return which rows are in the runs whose sum, less `price` for each edge, is greatest.
+
+    The begin and the end of the series are no edges. Of each column for itself, [row] or [row, column]
+    (Viterbi 1967, of two states).
+    """
+    if gains.ndim == 1:
+        return _best_runs_of_one(gains.tolist(), price)
+    lower, upper = np.zeros(gains.shape[1]), np.zeros(gains.shape[1])
+    ended = np.zeros(gains.shape, np.bool_)  # who is at the lower level came from the upper one,
+    stayed = np.zeros(gains.shape, np.bool_)  # and who is at the upper one was there before, too
+    for row, gain in enumerate(gains):
+        edge = price if row else 0.0
+        ended[row], stayed[row] = upper - edge > lower, upper >= lower - edge
+        lower, upper = np.maximum(lower, upper - edge), np.maximum(upper, lower - edge) + gain
+    inside = np.zeros(gains.shape, np.bool_)
+    state = upper > lower
+    for row in range(len(gains) - 1, -1, -1):
+        inside[row] = state
+        state = np.where(state, stayed[row], ended[row])
+    return inside
+
+
+def _best_runs_of_one(gains: list[float], price: float) -> Flags:
+    """Return the same of one series: numbers of Python are quicker one by one."""
+    lower = upper = edge = 0.0
+    before: list[tuple[bool, bool]] = []  # whether it was at the upper level then, by where it is
+    for gain in gains:
+        ended, lasts = upper - edge > lower, upper >= lower - edge
+        before.append((ended, lasts))
+        lower, upper = upper - edge if ended else lower, (upper if lasts else lower - edge) + gain
+        edge = price
+    inside = np.zeros(len(gains), np.bool_)
+    state = upper > lower
+    for row in range(len(gains) - 1, -1, -1):
+        inside[row] = state
+        state = before[row][state]
+    return inside
+
+
+def runs_of(inside: Flags) -> tuple[tuple[int, int], ...]:
+    """Return the first and the last row of each run."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], inside, [False]]).astype(np.int8)))
+    return tuple(zip(edges[::2].tolist(), (edges[1::2] - 1).tolist(), strict=True))
+
+
 def _rising(residuals: Floats, last: int) -> Course | None:
     """Fit a line that rises from 0 to row `last`, over all rows where it may begin."""
     edges = block_edges(len(residuals))
@@ -112,14 +243,16 @@ def _rising(residuals: Floats, last: int) -> Course | None:
         if np.count_nonzero(line) < 3:
             break
         slope = float(line @ blocks / (line @ line))
-        deviation = float(np.abs(blocks - slope * line).sum())
-        if slope > 0 and deviation < lowest:
-            best, lowest = (int(begin), slope), deviation
+        left = float(np.abs(blocks - slope * line).sum())
+        if slope > 0 and left < lowest:
+            best, lowest = (int(begin), slope), left
     if best is None:
         return None
     rows = np.arange(len(residuals))
     line = np.where(rows <= last, np.maximum(rows - best[0], 0), 0)
-    return Course(best[0], last, best[1] * line, "drifting")
+    effect = best[1] * line
+    left = float(((residuals - effect) ** 2).sum())
+    return Course(((best[0], last),), effect, "drifting", left)
 
 
 def _deviation(residuals: Floats, fitted: Course) -> float:

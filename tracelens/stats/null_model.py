@@ -175,7 +175,8 @@ class Noise:
         limit = _FAR_FROM_LEVEL * deviation(centred)
         centred = np.clip(centred, -limit, limit)
         alone = float(np.median((centred**2).mean(axis=0)))
-        with_next = float(np.median((centred[1:] * centred[:-1]).mean(axis=0)))
+        pairs = centred[1:] * centred[:-1]
+        with_next = float(np.median(pairs.mean(axis=0))) if len(pairs) else 0.0
         rho = max(with_next / alone, 0.0) if alone else 0.0
         rho = min(rho + (1 + 4 * rho) / len(blocks), _MOST_ALIKE)
         return cls(wider * max(alone - with_next, 0.0) / (1 - rho), rho)

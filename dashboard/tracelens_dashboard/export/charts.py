@@ -33,7 +33,7 @@ from tracelens_dashboard.view import peer_stacks, viewport
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tracelens.model.finding_kinds import Group
+    from tracelens.model.finding_entries import Group
     from tracelens_dashboard.figures.timeline.frame import Frame
     from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.theme import Theme

@@ -30,7 +30,7 @@ NO_MESSAGES: Final = (
     "No messages between two ranks were recorded. Collectives alone do not identify a slow link; "
     "point-to-point calls do: with MPI, tl.attach(comm) records them."
 )
-_BY: Final = ("op", "ranks")
+_BY: Final = ("op", "ranks", "algorithm")
 ALPHA: Final = "\N{GREEK SMALL LETTER ALPHA}"
 
 
@@ -47,12 +47,14 @@ def by_size(
     """
     if bandwidths.is_empty():
         return empty(theme, NO_BYTES)
-    rows = bandwidths.join(slowest, on=[*_BY, "from_bytes"], how="left", suffix="_slowest")
+    rows = bandwidths.join(
+        slowest, on=[*_BY, "from_bytes"], how="left", suffix="_slowest", nulls_equal=True
+    )
     most = rows.group_by(_BY).agg(pl.col("calls").sum()).sort("calls", *_BY, descending=True)
     shown = most.head(MOST_SERIES).sort(_BY)
     traces: list[go.Scatter] = []
     for row, colour in zip(shown.iter_rows(named=True), _colours(theme), strict=False):
-        mine = [pl.col(name) == row[name] for name in _BY]
+        mine = [pl.col(name).eq_missing(pl.lit(row[name])) for name in _BY]
         traces += _series(rows.filter(mine), lines.filter(mine), colour)
     _name_once(traces)
     drawn = figure(theme, *traces, **_axes(rows))
@@ -71,7 +73,7 @@ def sizes_summary(bandwidths: pl.DataFrame, lines: pl.DataFrame) -> str:
         f"{fmt.capital(_operation(most))} reaches {fmt.bandwidth(most['bus_bandwidth'])} of bus "
         f"bandwidth with {text.size(most['bytes'])}{share}."
     )
-    line = lines.filter(pl.col("op") == most["op"], pl.col("ranks") == most["ranks"])
+    line = lines.filter([pl.col(name).eq_missing(pl.lit(most[name])) for name in _BY])
     if line.is_empty():
         return f"{reached} With a single size, latency ({ALPHA}) and bandwidth (β) cannot be separated."
     cost = line.row(0, named=True)
@@ -88,6 +90,7 @@ def sizes_table(bandwidths: pl.DataFrame) -> list[dict[str, Any]]:
         {
             "operation": text.safe(row["op"]),
             "ranks": row["ranks"],
+            **({"algorithm": text.safe(row["algorithm"])} if row["algorithm"] else {}),
             "size": text.size(row["bytes"]),
             "calls": row["calls"],
             "time": text.duration(row["wire_ns"]),
@@ -199,7 +202,8 @@ def _colours(theme: Theme) -> list[str]:
 
 
 def _operation(row: dict[str, Any]) -> str:
-    return f"{text.safe(row['op'])} of {row['ranks']} ranks"
+    how = f" ({text.safe(row['algorithm'])})" if row["algorithm"] else ""
+    return f"{text.safe(row['op'])} of {row['ranks']} ranks{how}"
 
 
 def by_link(links: pl.DataFrame, theme: Theme) -> Drawing:

@@ -319,6 +319,8 @@ def placement_sentence(placements: pl.DataFrame) -> str:
     now = rows.pop("now")
     shards = round(now["effective_shards"] * now["most_bytes"] / max(now["mean_bytes"], 1))
     current = f"Effective shards: {now['effective_shards']:.1f} of {shards}"
+    if any(row["saving"] is None for row in rows.values()):
+        return f"{current}; its requests cannot be replayed: what a placement saves is not known."
     best = max(rows.values(), key=lambda row: row["saving"], default=now)
     if best["saving"] < WORTH_IT:
         return f"{current}; no other placement would shorten the job."
@@ -332,6 +334,8 @@ def placement_sentence(placements: pl.DataFrame) -> str:
 def _gain(row: dict[str, Any]) -> str:
     if row["placement"] == "now":
         return ""
+    if row["saving"] is None:
+        return f"{BESIDE}saving not known"
     if row["saving"] < WORTH_IT:
         return f"{BESIDE}no saving"
     return f"{BESIDE}saves {text.percent(row['saving'])}"

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from support.runs.analysed import faults, report, trace
+from support.runs.traces import WORLD, call, span, trace_of
 
 from tracelens.accounting.phases import job_ns
+from tracelens.analyses import analyze
+from tracelens.load import prepare
 from tracelens.simulator.synthetic import Fault, Scenario
 
 if TYPE_CHECKING:
     from tracelens.analyses.collectives.links import Links
     from tracelens.model.findings import Finding
+    from tracelens.model.trace import Trace
 
+MS = 1_000_000
 RING = Scenario(ranks=4, ranks_per_host=1, steps=60, hops=True, transfer_ms=2.0)
 SLOW = Fault("link", (1,), factor=4.0)
 BRIEF = Fault("link", (2,), steps=(20, 44), factor=5.0)
@@ -81,9 +87,98 @@ def test_links_between_hosts_are_no_fault() -> None:
     assert faults(report(scenario)) == []
 
 
-def test_within_a_host_there_are_no_links() -> None:
-    """Messages go through memory there: long ones mean that ranks share cores."""
-    assert faults(report(replace(RING, ranks_per_host=4, faults=(SLOW,)))) == []
+@pytest.mark.parametrize("ranks_per_host", [2, 4, 8])
+def test_a_link_inside_a_host_is_named(ranks_per_host: int) -> None:
+    """It is compared with other links inside hosts, and no late rank at its ends explains it."""
+    inside = Fault("link", (4,), factor=4.0)
+    scenario = replace(RING, ranks=8, ranks_per_host=ranks_per_host, faults=(inside,))
+    found = only(scenario)
+    assert (found.kind, found.ranks) == ("slow_link", (4, 5))
+    assert found.slowdown == pytest.approx(4.0, rel=0.15)
+    assert found.saving == pytest.approx(saved(scenario), rel=0.1, abs=0.005)
+
+
+def test_a_rank_that_shares_its_cores_is_no_slow_link() -> None:
+    """Inside a host, all messages of such a rank are long; no link between hosts is."""
+    both = Fault("link", (2, 3), factor=4.0)
+    assert faults(report(replace(RING, ranks=8, ranks_per_host=8, faults=(both,)))) == []
+
+
+def test_a_rank_that_computes_slowly_is_no_slow_link() -> None:
+    """Its messages inside the host are long for the same reason."""
+    starved = (Fault("link", (2,), factor=4.0), Fault("backprop", (2,), factor=1.5))
+    found = faults(report(replace(RING, ranks=8, ranks_per_host=8, faults=starved)))
+    assert {one.kind for one in found} == {"straggler"}
+
+
+ACROSS = ((0, 2), (1, 3))
+INSIDE = ((0, 1), (2, 3))
+
+
+def messages(
+    links: dict[tuple[int, int], float], hosts: str = "aabb", seed: int = 0
+) -> tuple[Trace, int]:
+    """Let messages go at once, so many times as slowly, and all ranks meet; how long that takes."""
+    noise, now = random.Random(seed), 0
+    rows: list[dict[str, Any]] = []
+    for step in range(80):
+        begin, sent = now, now + 20 * MS
+        rows += [span(rank, "backprop", begin, sent, step=step) for rank in range(4)]
+        for (sender, receiver), times in links.items():
+            end = sent + int(2 * times * noise.lognormvariate(0, 0.1) * MS)
+            rows += [_side("send", step, (sent, end), sender, receiver)]
+            rows += [_side("recv", step, (sent, end), receiver, sender)]
+            now = max(now, end)
+        for rank in range(4):
+            rows += [
+                call(rank, step, sent, now, thread=2, step=step),
+                span(rank, "update", now, now + MS, step=step),
+                span(rank, "step", begin, now + MS, step=step),
+            ]
+        now += MS
+    ordered = sorted(rows, key=lambda row: (row["process"], row["start_ns"], -row["end_ns"]))
+    return prepare(trace_of(ordered, 4, host=list(hosts))), now
+
+
+def _side(op: str, step: int, times: tuple[int, int], rank: int, peer: int) -> dict[str, Any]:
+    """Write one side of a message, beside the training thread."""
+    return span(
+        rank,
+        "reduction",
+        *times,
+        op=op,
+        communicator=WORLD,
+        step=step,
+        peer=peer,
+        seq=step,
+        key=0,
+        bytes=1 << 20,
+        thread=1,
+    )
+
+
+@pytest.mark.parametrize("slow", [(1, 3), (2, 3)], ids=["between hosts", "inside a host"])
+def test_of_two_links_the_slow_one_is_named(slow: tuple[int, int]) -> None:
+    """Two links of a sort, between hosts or inside them, say of each other what is normal."""
+    links = dict.fromkeys(ACROSS + INSIDE, 1.0)
+    run, took = messages(links | {slow: 5.0})
+    (found,) = faults(analyze(run))
+    assert (found.kind, found.ranks) == ("slow_link", slow)
+    assert found.slowdown == pytest.approx(5.0, rel=0.1)
+    assert found.saving == pytest.approx(1 - messages(links)[1] / took, rel=0.1)
+
+
+def test_inside_a_host_others_must_say_that_it_is_no_rank() -> None:
+    """Where ranks use no other link, a slow one may be a rank that shares its cores."""
+    run, _ = messages({(0, 2): 1.0, (1, 3): 5.0}, "aaaa")
+    assert faults(analyze(run)) == []
+
+
+def test_two_links_are_left_alone() -> None:
+    """Of 12 healthy runs with two links of each sort none has a slow one."""
+    for seed in range(12):
+        healthy, _ = messages(dict.fromkeys(ACROSS + INSIDE, 1.0), seed=seed)
+        assert faults(analyze(healthy)) == []
 
 
 def test_both_links_of_a_rank_are_one_finding() -> None:

@@ -111,3 +111,80 @@ def test_a_run_without_updates_has_no_chains() -> None:
     (row,) = result.chains.to_dicts()
     assert (row["reducing_ns"], row["updating_ns"], row["whole_ns"]) == (MS, None, None)
     assert result.background.is_empty()
+
+
+WORKER, SHARD = 0, 2  # processes of a run of two workers and one shard
+
+
+def exchanged(worker: int, step: int, at: int, pull_end: int, apply: Any) -> list[Any]:
+    """Return a worker's push of 10 ms, its aggregation after 2 ms, an apply, and a pull; at in ms."""
+    number = (worker << 40) + 2 * step + 1
+    asked: dict[str, Any] = {"thread": 1, "shard": 0, "step": step, "key": 0}
+    at_shard: dict[str, Any] = {"role": "ps", "process": SHARD, "shard": 0, "step": step, "key": 0}
+    return [
+        span(worker, "ps", at * MS, (at + 10) * MS, op="push", request=number, **asked),
+        span(0, "ps", (at + 2) * MS, (at + 3) * MS, op="aggregate", request=number, **at_shard),
+        span(0, "ps", op="apply", **(at_shard | apply)),
+        span(worker, "ps", (at + 10) * MS, pull_end * MS, op="pull", request=number + 1, **asked),
+    ]
+
+
+def steps_of(worker: int, begins: list[int]) -> list[Any]:
+    """Return steps, each with a forward pass of 1 ms at its begin, ms."""
+    return [
+        row
+        for step, at in enumerate(begins)
+        for row in (
+            span(worker, "step", at * MS, (at + 50) * MS, step=step),
+            span(worker, "forward", at * MS, (at + 1) * MS, step=step, depth=1),
+        )
+    ]
+
+
+def test_updates_of_asynchronous_servers_are_those_of_the_request() -> None:
+    """Another worker is at the same step much later: its update is not this push's."""
+    early = {"start_ns": 14 * MS, "end_ns": 16 * MS, "request": 1}
+    late = {"start_ns": 1014 * MS, "end_ns": 1016 * MS, "request": (1 << 40) + 1}
+    spans = [
+        *steps_of(0, [0, 50]),
+        *steps_of(1, [1000, 1050]),
+        *exchanged(0, 0, 10, 30, early),
+        *exchanged(1, 0, 1010, 1030, late),
+    ]
+    result = analyze(prepare(trace_of(spans, ranks=2, shards=1))).results["chains"]
+    (row,) = cast("GradientLatency", result).chains.to_dicts()
+    assert [row[name] for name in STAGES] == [2 * MS, MS, MS, 2 * MS, 34 * MS]
+    assert (row["whole_ns"], row["whole_p90_ns"]) == (40 * MS, 40 * MS)
+
+
+def test_weights_that_come_after_the_forward_pass_began_are_used_when_they_are_there() -> None:
+    """As pipelined servers send them: a layer waits for its own weights only."""
+    applied = {"start_ns": 40 * MS, "end_ns": 55 * MS}
+    spans = [*steps_of(0, [0, 50]), *exchanged(0, 0, 10, 60, applied)]
+    result = analyze(prepare(trace_of(spans, shards=1, process=[WORKER, SHARD]))).results["chains"]
+    (row,) = cast("GradientLatency", result).chains.to_dicts()
+    assert (row["updating_ns"], row["until_use_ns"]) == (15 * MS, 5 * MS)
+
+
+def test_an_update_before_its_gradient_is_not_that_of_it() -> None:
+    """What is not known is null, and the whole with it."""
+    applied = {"start_ns": 5 * MS, "end_ns": 6 * MS}
+    spans = [*steps_of(0, [0, 50]), *exchanged(0, 0, 10, 30, applied)]
+    result = analyze(prepare(trace_of(spans, shards=1, process=[WORKER, SHARD]))).results["chains"]
+    (row,) = cast("GradientLatency", result).chains.to_dicts()
+    assert (row["until_update_ns"], row["whole_ns"]) == (None, None)
+
+
+def test_an_update_round_the_whole_step_takes_gradients_up_when_they_are_reduced() -> None:
+    """As where the optimizer calls forward and backprop itself; and ends may be noticed late."""
+    around = [
+        *steps_of(0, [0, 50]),
+        span(0, "update", 2 * MS, 40 * MS, step=0),
+        call(0, 0, 10 * MS, 20 * MS, step=0, bucket=0),
+        call(0, 1, 60 * MS, 95 * MS, step=1, bucket=0),
+        span(0, "update", 80 * MS, 90 * MS, step=1),
+    ]
+    result = analyze(prepare(trace_of(around))).results["chains"]
+    (row,) = cast("GradientLatency", result).chains.to_dicts()
+    assert (row["until_update_ns"], row["chains"]) == (0, 2)
+    assert (row["reducing_ns"], row["updating_ns"]) == (15 * MS, 15 * MS)

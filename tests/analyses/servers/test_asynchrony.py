@@ -138,6 +138,7 @@ def test_turns_are_priced() -> None:
     (finding,) = found.findings
     assert (finding.kind, finding.category) == ("exposed_communication", "opportunity")
     assert finding.saving == pytest.approx(0.74, abs=0.02)
+    assert finding.cost == pytest.approx(0.74, abs=0.02)  # which it claims of the ledger
     assert "74 % of the time waiting for their turn" in finding.sentence
     assert found.workers["turn_share"].to_list() == pytest.approx([0.74] * 4, abs=0.02)
 

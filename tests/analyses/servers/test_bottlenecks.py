@@ -16,9 +16,12 @@ from tracelens.analyses.servers import utilisation
 from tracelens.simulator.synthetic import Fault, Scenario
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tracelens.analyses.imbalance import Imbalance
     from tracelens.analyses.servers.shards import Shards
     from tracelens.model.findings import Finding
+    from tracelens.model.trace import Trace
 
 SERVERS = Scenario(ranks=4, steps=40, shards=3, bucket_bytes=1 << 20)
 SHARED = replace(SERVERS, ranks=8, shared_links=True, bucket_bytes=4 << 20)
@@ -128,6 +131,33 @@ def test_goodput_follows_the_number_of_messages() -> None:
     assert utilisation.measure_goodput(rows.head(10)) == {}
 
 
+@pytest.mark.parametrize(("reply_ns", "best"), [(1_000, 4.0), (40_000, 1.0)])
+def test_what_a_link_sends_it_could_receive(reply_ns: int, best: float) -> None:
+    """Four pushes always come at once, 4 x 4 kB in 16 us; only replies tell if more gets through."""
+    at = range(0, 10**7, 100_000)
+    pushes = [
+        {"start_ns": n, "end_ns": n + 16_000, "request": n + row} for n in at for row in range(4)
+    ]
+    replies = [
+        {"start_ns": n, "end_ns": n + 500, "request": n + 10 + row}
+        for row in range(4)
+        for n in range(50_000 + row * reply_ns, 10**7, 100_000)
+    ]
+    about = {"bytes": 4_000, "shard": 0}
+    served = pl.DataFrame(
+        [one | about | {"op": "receive"} for one in pushes]
+        + [one | about | {"op": "reply"} for one in replies]
+    ).sort("start_ns")
+    pulls = [
+        {"op": "pull", "request": one["request"], "end_ns": one["start_ns"] + reply_ns}
+        for one in replies
+    ]
+    link = utilisation.measure_goodput(served, pl.DataFrame(pulls))[0]
+    assert link.usual == pytest.approx(1.0)
+    assert link.best == pytest.approx(best, rel=0.01)
+    assert link.falls == (best > 1)
+
+
 @pytest.mark.parametrize(
     "scenario",
     [
@@ -168,3 +198,41 @@ def test_rounds_that_differ_are_not_played_again() -> None:
     truth = saved(slow, replace(slow, faults=()))
     assert told.saving == pytest.approx(truth, rel=0.3)
     assert np.isfinite(told.saving or 0.0)
+
+
+def missing_pull(scenario: Scenario) -> Trace:
+    """Return a run in which one worker misses a request, so that rounds cannot be replayed."""
+    whole = trace(scenario)
+    lost = (pl.col("step") == 20) & (pl.col("rank") == 2) & (pl.col("op") == "pull")
+    return whole.with_(events=whole.events.filter(~lost.fill_null(value=False)))
+
+
+@pytest.mark.parametrize("made", [trace, missing_pull], ids=["replayed", "not replayed"])
+def test_servers_that_hardly_work_bind_nothing(made: Callable[[Scenario], Trace]) -> None:
+    """Requests are on their way for long: neither processors nor bandwidth would help."""
+    found = analyze(made(replace(SERVERS, latency_us=5_000.0))).findings
+    assert [one.kind for one in found if one.kind in KINDS] == []
+
+
+def test_no_part_saves_more_than_it_works() -> None:
+    """Whatever binds the servers, and whether or not rounds are replayed."""
+    slow = Fault("aggregate", (1,), factor=10.0)
+    for scenario in (
+        replace(SERVERS, aggregate_gbytes_per_s=0.2, apply_ms=0.4),
+        replace(SERVERS, ranks=16, noise=0.4, faults=(slow,)),
+        replace(SHARED, link_gbytes_per_s=0.5),
+    ):
+        for run in (trace(scenario), missing_pull(scenario)):
+            found = analyze(run)
+            assert found.ledger
+            lost = 1 - found.ledger.useful
+            (one,) = (one for one in found.findings if one.kind in KINDS)
+            assert (one.saving or 0.0) <= one.evidence["share_of_window"] * lost
+
+
+def test_a_processor_that_idles_is_not_called_busy() -> None:
+    """Where pushes come far apart, what is waited for is said with how little it is at work."""
+    slow = Fault("aggregate", (1,), factor=10.0)
+    found = only(replace(SERVERS, ranks=16, noise=0.4, faults=(slow,)))
+    assert found.evidence["share_of_window"] < 0.8
+    assert found.sentence.startswith("PS shard 1 is CPU-bound at times (processor busy ")

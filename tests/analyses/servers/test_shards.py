@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+import polars as pl
 import pytest
-from support.runs.analysed import faults, report
+from support.runs.analysed import faults, report, trace
 
+from tracelens.analyses import analyze
+from tracelens.model.trace import EVENT_COLUMNS
+from tracelens.reports import to_text
 from tracelens.simulator.synthetic import Scenario
 
 if TYPE_CHECKING:
     from tracelens.analyses.imbalance import Imbalance
+    from tracelens.model.result import Report
 
 MIB = 1 << 20
 HOT = Scenario(ranks=4, steps=40, shards=3, shard_bytes=(4 * MIB, 24 * MIB, 4 * MIB))
@@ -51,3 +56,35 @@ def test_a_run_without_servers_has_no_shards() -> None:
     shards = cast("Imbalance", report(Scenario()).results["imbalance"]).shards
     assert shards.loads.is_empty()
     assert shards.findings == ()
+
+
+def without(scenario: Scenario, *columns: str) -> Report:
+    """Return the report where workers do not record some columns of their requests."""
+    run = trace(scenario)
+    asked = pl.col("op").is_in(["push", "pull"])
+    lost = [
+        pl.when(asked).then(None).otherwise(pl.col(name)).cast(EVENT_COLUMNS[name]).alias(name)
+        for name in columns
+    ]
+    return analyze(run.with_(events=run.events.with_columns(lost)))
+
+
+def test_shards_are_known_by_the_requests_that_they_serve() -> None:
+    """Workers need not record which shard they ask."""
+    found = without(HOT, "shard")
+    loads = cast("Imbalance", found.results["imbalance"]).shards.loads
+    assert loads["bytes"].to_list() == [2 * 4 * 40 * size * MIB for size in (4, 24, 4)]
+    assert [one.kind for one in faults(found)] == ["ps_hot_shard"]
+
+
+@pytest.mark.parametrize("columns", [("shard", "request"), ("bytes",)])
+def test_bytes_that_nobody_measured_are_null(columns: tuple[str, ...]) -> None:
+    """No shard has 0 bytes because workers did not say which they ask, or how much."""
+    found = without(HOT, *columns)
+    shards = cast("Imbalance", found.results["imbalance"]).shards
+    assert shards.loads.select("bytes", "bytes_share").null_count().row(0) == (3, 3)
+    assert shards.placements.is_empty()
+    assert [one.kind for one in found.findings if one.kind == "ps_hot_shard"] == []
+    shown = to_text.render(found, width=120)
+    assert "Parameter-server shards" in shown
+    assert " 0 B" not in shown

@@ -5,15 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
+import polars as pl
 import pytest
 from support.runs.analysed import report, trace
 
 from tracelens.accounting.phases import job_ns
+from tracelens.analyses import analyze
+from tracelens.replay import parameter_servers
 from tracelens.reports import to_markdown, to_text
 from tracelens.simulator.synthetic import Scenario
 
 if TYPE_CHECKING:
     from tracelens.analyses.imbalance import Imbalance
+    from tracelens.model.trace import Trace
 
 MIB = 1 << 20
 VARIABLES = (9 * MIB, MIB, 6 * MIB, MIB, 2 * MIB, 3 * MIB, MIB // 16, MIB // 4)
@@ -77,3 +81,34 @@ def test_one_shard_has_nothing_to_even_out() -> None:
     alone = Scenario(ranks=4, steps=40, shards=1)
     assert placements(alone)["chunked"]["saving"] == 0
     assert [one.kind for one in report(alone).findings if one.kind == "ps_hot_shard"] == []
+
+
+def changed(run: Trace, *, keep: pl.Expr) -> dict[str, dict[str, float | None]]:
+    """Return the table of a run without some of its events."""
+    found = analyze(run.with_(events=run.events.filter(keep.fill_null(value=True))))
+    table = cast("Imbalance", found.results["imbalance"]).shards.placements
+    return {row["placement"]: row for row in table.to_dicts()}
+
+
+def test_what_cannot_be_replayed_has_no_saving() -> None:
+    """A worker misses a pull: loads are known, what others would save is not."""
+    lost = (pl.col("step") == 20) & (pl.col("rank") == 2) & (pl.col("op") == "pull")
+    table = changed(trace(DEALT), keep=~lost)
+    assert table["chunked"]["effective_shards"] == pytest.approx(4.0, rel=0.05)
+    assert {row["saving"] for name, row in table.items() if name != "now"} == {None}
+
+
+def test_savings_are_shares_of_the_job() -> None:
+    """Not of the part with requests: of a run that asks servers in half of its steps only."""
+    whole = placements(DEALT)["chunked"]["saving"]
+    asks = pl.col("kind") == "ps"
+    half = changed(trace(DEALT), keep=~(asks & (pl.col("step") >= 20)))["chunked"]["saving"]
+    assert half == pytest.approx(whole / 2, rel=0.1)
+
+
+def test_the_first_rounds_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a long run only some are replayed."""
+    whole = placements(DEALT)["chunked"]["saving"]
+    monkeypatch.setattr(parameter_servers, "MOST_REQUESTS", 500)
+    some = changed(trace(DEALT), keep=pl.lit(value=True))["chunked"]["saving"]
+    assert some == pytest.approx(whole, rel=0.1)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 from support.runs.matrices import healthy, own_time
 
-from tracelens.analyses.stragglers import detection, intermittent
+from tracelens.analyses.stragglers import detection
+from tracelens.analyses.stragglers.evidence import find_stalls
 from tracelens.stats.window_scan import discoveries
+
+RATE = 0.0002
 
 
 def test_many_certain_findings_make_no_room_for_a_doubtful_one() -> None:
@@ -19,7 +22,7 @@ def test_many_certain_findings_make_no_room_for_a_doubtful_one() -> None:
 
 
 def test_a_rank_late_in_every_phase_is_alone() -> None:
-    """Noise that lasts for steps accuses nobody beside the rank that is slow in all it does."""
+    """Noise that lasts for steps accuses no rank beside the rank that is slow in all it does."""
     for seed in range(8):
         matrices = healthy(seed, 16, 120, noise=0.04, memory=0.8)
         for values in matrices:
@@ -39,7 +42,7 @@ def test_lateness_wanders_among_spikes() -> None:
         matrices[2][8 + 8 * stay : 16 + 8 * stay, rank] += 0.4
     matrices[2] += (draw.random((120, 64)) < 0.08) * draw.lognormal(-0.9, 0.7, (120, 64))
     (late,) = detection.find_episodes(own_time(matrices))
-    assert late.pattern == "rotating"
+    assert late.pattern == "migrating"
     assert set(late.ranks) <= set(visited.tolist())
     assert len(late.ranks) >= 12
 
@@ -50,7 +53,7 @@ def test_rare_spikes_are_no_stalls() -> None:
         draw = np.random.default_rng(seed)
         excess = 0.005 * draw.standard_normal((115, 64))
         excess += 0.3 * (draw.random((115, 64)) < 0.0025)
-        assert intermittent.find_stalls(excess) == [], f"seed {seed}"
+        assert find_stalls(excess, np.arange(len(excess)), RATE) == [], f"seed {seed}"
 
 
 def test_a_disturbance_of_some_steps_is_one_stall() -> None:
@@ -60,4 +63,4 @@ def test_a_disturbance_of_some_steps_is_one_stall() -> None:
         excess = 0.03 * draw.standard_normal((120, 64))
         for step, rank in np.argwhere(draw.random((120, 64)) < 0.005):
             excess[step : step + draw.integers(1, 5), rank] += 0.3
-        assert intermittent.find_stalls(excess) == [], f"seed {seed}"
+        assert find_stalls(excess, np.arange(len(excess)), RATE) == [], f"seed {seed}"

@@ -28,7 +28,7 @@ def test_turns_are_one_finding(ranks: int) -> None:
     for seed in range(3):
         matrices, visited = turns(healthy(seed, ranks, 160), 0.4, seed)
         (late,) = detection.find_episodes(own_time(matrices))
-        assert (set(late.ranks), late.phase, late.pattern) == (visited, "backprop", "rotating")
+        assert (set(late.ranks), late.phase, late.pattern) == (visited, "backprop", "migrating")
         assert late.effect.sum(axis=1)[STAY:-STAY].mean() == pytest.approx(0.4 * 2e7, rel=0.3)
 
 
@@ -46,7 +46,7 @@ def test_noise_does_not_wander(*, spiky: bool) -> None:
     """Spikes hit each rank in turn, too, but do not stay."""
     for seed in range(4):
         found = detection.find_episodes(own_time(healthy(seed, 64, 160, spiky=spiky)))
-        assert [late for late in found if late.pattern == "rotating"] == []
+        assert [late for late in found if late.pattern == "migrating"] == []
 
 
 def test_it_is_told_where_others_disturbances_hide_it() -> None:
@@ -56,7 +56,7 @@ def test_it_is_told_where_others_disturbances_hide_it() -> None:
     matrices[2] += (draw.random((160, 256)) < 0.03) * 1.5
     own = own_time(matrices)
     ((late, cost),) = episodes.priced(own, float(own.total.max(axis=1).sum()))
-    assert (late.pattern, set(late.ranks) <= visited) == ("rotating", True)
+    assert (late.pattern, set(late.ranks) <= visited) == ("migrating", True)
     assert cost.saving < 0.01
 
 
@@ -72,4 +72,4 @@ def test_it_is_told_in_noise_that_does_not_last() -> None:
     """Single steps are far out among many, but never so many in a row."""
     matrices, visited = turns(healthy(0, 256, 160, 0.12, 0.0), 0.4)
     (late,) = detection.find_episodes(own_time(matrices))
-    assert (set(late.ranks), late.pattern) == (visited, "rotating")
+    assert (set(late.ranks), late.pattern) == (visited, "migrating")

@@ -93,7 +93,7 @@ def test_lateness_that_wanders_is_one_finding() -> None:
         for rank in range(6)
     )
     (found,) = faults(report(Scenario(ranks=8, steps=200, faults=hops)))
-    assert (found.pattern, found.ranks) == ("rotating", (0, 1, 2, 3, 4, 5))
+    assert (found.pattern, found.ranks) == ("migrating", (0, 1, 2, 3, 4, 5))
     assert found.steps == (10, 129)
 
 

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks.labelled import kinds_of_files as files
 from benchmarks.labelled import kinds_of_network as network
+from benchmarks.labelled import kinds_of_pipelines as pipelines
 from benchmarks.labelled import kinds_of_ranks as ranks
 from benchmarks.labelled import kinds_of_servers as on_servers
+from benchmarks.labelled import kinds_of_streams as streams
 from benchmarks.labelled import training
 from benchmarks.labelled.clocks import HostClock, skewed
 from benchmarks.labelled.label import Case, Label
@@ -25,11 +27,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of run; `asked` says that its verdict must be right in 95 of 100."""
+    """A kind of run; `asked` says that its verdict must be right in 95 of 100.
+
+    `published` says that docs/accuracy.json has it: a new kind is measured alone until all are again.
+    """
 
     name: str
     make: Callable[[Setting], Case]
     asked: bool = True
+    published: bool = True
 
 
 def _stronger(**changes: float) -> Callable[[Setting], Work]:
@@ -132,4 +138,34 @@ KINDS: Final = (
     ),
     Kind("PS incast", with_servers(on_servers.incast, on_servers.fair)),
     Kind("stale elastic worker", averaging(on_servers.stale)),
+    Kind("link inside a host", synchronous(network.link_inside_a_host), published=False),
+    Kind(
+        "equal small buckets",
+        synchronous(network.equal_small_buckets, mend=network.fewer_messages),
+        published=False,
+    ),
+    Kind(
+        "PS incast with a receive phase",
+        with_servers(on_servers.incast_at_once, on_servers.fair),
+        published=False,
+    ),
+    Kind("pipeline healthy", pipelines.staged(ranks.nothing), published=False),
+    Kind("pipeline straggler", pipelines.staged(pipelines.straggler), published=False),
+    Kind(
+        "pipeline straggler, one communicator",
+        pipelines.staged(pipelines.straggler, by_stage=False),
+        published=False,
+    ),
+    Kind("stage imbalance", pipelines.staged(pipelines.unequal_stages), published=False),
+    Kind(
+        "straggler, unequal stages",
+        pipelines.staged(pipelines.straggler, pipelines.uneven),
+        published=False,
+    ),
+    Kind("streams healthy", streams.handed_over(synchronous(ranks.nothing)), published=False),
+    Kind(
+        "streams straggler",
+        streams.handed_over(synchronous(partial(ranks.persistent, by=0.2))),
+        published=False,
+    ),
 )

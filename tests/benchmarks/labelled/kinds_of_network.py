@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 MESSAGES: Final = 24
 LATENCY_MS: Final = 4.0
+SMALL_BYTES: Final = 84
 
 
 def hops(setting: Setting, work: Work) -> None:
@@ -35,6 +36,17 @@ def slow_link(setting: Setting, work: Work) -> Label:
     return Label("slow_link", ranks=ranks, anyone=True)
 
 
+def link_inside_a_host(setting: Setting, work: Work) -> Label:
+    """Make one link between two ranks of a host slow, and so all reductions."""
+    hops(setting, work)
+    assert work.hop is not None
+    chosen = pick(setting)[0]
+    rank = chosen - (chosen % setting.per_host == setting.per_host - 1)
+    work.transfer *= 5
+    work.hop[:, rank] *= 5
+    return Label("slow_link", ranks=(rank, rank + 1), anyone=True)
+
+
 def congestion(setting: Setting, work: Work) -> Label:
     """Make every transfer slow for a while."""
     steps = interval(setting, 0.25, 0.4)
@@ -47,6 +59,15 @@ def small_messages(_setting: Setting, work: Work) -> Label:
     share = np.linspace(0.2, 1.8, MESSAGES) / MESSAGES
     work.sizes = tuple((share * work.bucket_bytes * 2).astype(int).tolist())
     work.transfer = work.transfer.sum(axis=1, keepdims=True) * share + LATENCY_MS
+    work.lag = np.repeat(work.lag[:, :1], MESSAGES, axis=1)
+    return Label("small_messages", opportunity=True, also=("exposed_communication",))
+
+
+def equal_small_buckets(setting: Setting, work: Work) -> Label:
+    """Send a few bytes in 24 small messages of one size, each with its latency."""
+    work.sizes = (SMALL_BYTES,) * MESSAGES
+    work.transfer = np.full((len(work.transfer), MESSAGES), LATENCY_MS)
+    work.transfer *= np.exp(0.05 * setting.stream("calls").standard_normal(work.transfer.shape))
     work.lag = np.repeat(work.lag[:, :1], MESSAGES, axis=1)
     return Label("small_messages", opportunity=True, also=("exposed_communication",))
 

@@ -130,7 +130,7 @@ def rotating(setting: Setting, work: Work, by: float = 0.4) -> Label:
     for begin, rank in zip(begins, ranks, strict=True):
         work.slow(1 + by, [rank], slice(begin, begin + length))
     visited = tuple(sorted(set(ranks)))
-    return Label("straggler", ranks=visited, anyone=True, phases=_COMPUTE, patterns=("rotating",))
+    return Label("straggler", ranks=visited, anyone=True, phases=_COMPUTE, patterns=("migrating",))
 
 
 def slow_all(setting: Setting, work: Work, by: float = 0.25) -> Label:

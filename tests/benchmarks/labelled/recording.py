@@ -26,6 +26,7 @@ from tracelens.schema.side import ClockReading, Communicator, Process, SideTable
 from tracelens.schema.vocabulary import TRACE_SUFFIX, stem
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from benchmarks.labelled.clocks import HostClock
@@ -56,7 +57,8 @@ class Member:
 class Recording:
     """A run as recorded: `events` carry true times until `trace` or `write` puts them on clocks.
 
-    `groups` are the ranks that reduce together, in each life of the job; empty where none do.
+    `groups` are the ranks that reduce together, in each life of the job; empty where none do. Of
+    `subgroups`, the communicators of some of them by id, only `trace` tells.
     """
 
     events: pl.DataFrame
@@ -64,6 +66,7 @@ class Recording:
     clocks: tuple[HostClock, ...]
     groups: tuple[tuple[int, ...], ...] = ()
     lost: tuple[int, ...] = field(default=())  # processes whose file is missing
+    subgroups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def trace(self) -> Trace:
         """Return what a reader would."""
@@ -139,9 +142,13 @@ class Recording:
         return table.join(seen, on="process").select(*PROCESS_COLUMNS).sort("process")
 
     def _groups(self) -> list[dict[str, Any]]:
-        return [
+        worlds = [
             {"communicator": world(life), "name": "world", "ranks": list(group)}
             for life, group in enumerate(self.groups)
+        ]
+        return worlds + [
+            {"communicator": uid, "name": uid, "ranks": list(group)}
+            for uid, group in self.subgroups.items()
         ]
 
     def _threads(self, here: list[int]) -> list[dict[str, Any]]:

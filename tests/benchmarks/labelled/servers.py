@@ -2,8 +2,8 @@
 
 A worker pushes its gradients to all shards at once. Requests on a shard's wire share it; each takes its
 turn on the shard's processor in the order in which it came through. When all have pushed, the shard
-applies the sum and answers pulls one after the other. With `collapse`, the wire gets less done the more
-requests are on it (incast).
+applies the sum and answers pulls one after the other, or `at_once`, sharing the wire. With `collapse`,
+the wire gets less done the more requests come in on it (incast).
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ class Servers:
     apply: Floats
     share: Floats
     collapse: float = 0.0
+    at_once: bool = False
 
     def copied(self) -> Servers:
         """Return a copy that can be changed alone."""
@@ -135,7 +136,11 @@ def _exchange(work: Servers, out: Served, step: int) -> None:
     for shard in range(SHARDS):
         applied = at["served"][:, shard].max() + round(work.apply[shard] * 1e6)
         asked = asking + LATENCY_NS
-        reply, replied, _ = _in_turn(asked, round(work.wire[shard] * 1e6), applied)
+        if work.at_once:
+            reply = np.maximum(asked, applied)
+            replied = _shared(reply, work.wire[shard] * 1e6, 0.0)
+        else:
+            reply, replied, _ = _in_turn(asked, round(work.wire[shard] * 1e6), applied)
         at["asked"][:, shard] = asked
         at["reply"][:, shard], at["replied"][:, shard] = reply, replied
         at["pulled"][:, shard] = replied + LATENCY_NS

@@ -101,6 +101,7 @@ def test_bandwidths_carry_their_fit() -> None:
         {
             "op": "allreduce",
             "ranks": 4,
+            "algorithm": pl.Series([None] * 3, dtype=pl.String),
             "from_bytes": [1 << 10, 1 << 16, 1 << 20],
             "calls": 20,
             "bytes": [1024.0, 65536.0, 1048576.0],
@@ -112,8 +113,8 @@ def test_bandwidths_carry_their_fit() -> None:
     )
     line = pl.DataFrame(
         {"op": "allreduce", "ranks": 4, "latency_ns": 1e4, "bus_bandwidth": 1.5}
-    ).with_columns(half_bandwidth_bytes=pl.lit(1e4))
-    slowest = table.select("op", "ranks", "from_bytes").with_columns(
+    ).with_columns(half_bandwidth_bytes=pl.lit(1e4), algorithm=pl.lit(None, pl.String))
+    slowest = table.select("op", "ranks", "algorithm", "from_bytes").with_columns(
         ready_ns=pl.lit(5, pl.Int64), wire_ns=pl.lit(7, pl.Int64)
     )
     drawing = bandwidth.by_size(table, line, slowest, LIGHT)

@@ -189,3 +189,27 @@ def test_open_rows() -> None:
     report = analyze(Trace.from_table(cut))
     broken = [f for f in report.findings if f.kind == "truncated_trace"]
     assert [(f.ranks, f.phase, f.steps) for f in broken] == [((1,), "forward", (11, 11))]
+
+
+@pytest.mark.parametrize(("received", "waits"), [(3, [8_000, 8_000, 8_000]), (2, [])])
+def test_messages_without_a_number(received: int, waits: list[int]) -> None:
+    """They are counted in order, if sender and receiver have equally many; else none is matched."""
+    rows: list[dict[str, Any]] = []
+    for turn in range(3):
+        at = 100 * turn
+        both = {"kind": "reduction", "step": turn, "host": "a"}
+        rows += [
+            {"rank": rank, "start_us": at, "end_us": at + 90, "kind": "step", "step": turn}
+            | {"host": "a", "op": None, "peer": None}
+            for rank in (0, 1)
+        ]
+        rows.append(
+            {"rank": 0, "start_us": at + 18, "end_us": at + 19, "op": "send", "peer": 1} | both
+        )
+        if turn < received:
+            rows.append(
+                {"rank": 1, "start_us": at + 10, "end_us": at + 20, "op": "recv", "peer": 0} | both
+            )
+    trace = Trace.from_table(pl.DataFrame(rows, infer_schema_length=None))
+    waited = trace.awaited.select(ns=pl.col("end_ns") - pl.col("start_ns"))
+    assert waited["ns"].to_list() == waits

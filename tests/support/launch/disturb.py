@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 PATIENCE_S: Final = 60
 LOOK_EVERY_S: Final = 0.05
 STOPPED_S, RUNNING_S = 0.06, 0.09
+LONG_STOP_S, LONG_RUN_S = 0.6, 2.4
 GROUPS: Final = Path("/sys/fs/cgroup/cpu")
 PERIOD_US: Final = 50_000
 QUOTA: Final = 0.2  # of a processor
@@ -68,19 +69,26 @@ def _pid_of(folder: Path, rank: int) -> int | None:
     return None
 
 
-def stopped(pid: int, for_s: float) -> list[int]:
+def stopped(
+    pid: int, for_s: float, stop_s: float = STOPPED_S, run_s: float = RUNNING_S
+) -> list[int]:
     """Stop a process for 60 ms again and again, as by a hypervisor that gives its processor away."""
     end, moments = time.monotonic() + for_s, []
     try:
         while time.monotonic() < end:
             moments.append(time.monotonic_ns())
             os.kill(pid, signal.SIGSTOP)
-            time.sleep(STOPPED_S)
+            time.sleep(stop_s)
             os.kill(pid, signal.SIGCONT)
-            time.sleep(RUNNING_S)
+            time.sleep(run_s)
     finally:
         os.kill(pid, signal.SIGCONT)
     return moments
+
+
+def stopped_long(pid: int, for_s: float) -> list[int]:
+    """Stop a process for 0.6 s of every 3 s, until it ends."""
+    return stopped(pid, for_s, LONG_STOP_S, LONG_RUN_S)
 
 
 def throttled(pid: int, for_s: float) -> list[int]:

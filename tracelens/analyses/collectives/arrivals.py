@@ -9,6 +9,8 @@ waited.
 Of the wait that a rank caused alone, moments count once, however many calls wait in them: who is delayed
 is so for all calls that follow, as long as nothing brings the ranks together. And who is delayed because
 it was blocked itself, in a call of other ranks, did not cause that: there, another rank was waited for.
+So blame goes back along chains of messages, too: in each, one rank waits for another, who caused of it
+what it was not blocked itself.
 """
 
 from __future__ import annotations
@@ -33,7 +35,14 @@ if TYPE_CHECKING:
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
 
-__all__ = ["LAST_COLUMNS", "STEP_COLUMNS", "Arrivals", "run", "wait_caused_alone"]
+__all__ = [
+    "LAST_COLUMNS",
+    "STEP_COLUMNS",
+    "Arrivals",
+    "awaited_messages",
+    "run",
+    "wait_caused_alone",
+]
 
 
 BY_CHANCE: Final = 0.05  # of runs, in which any rank goes beyond
@@ -97,12 +106,21 @@ def run(trace: Trace, phases: Phases) -> Arrivals:
     uncertain = SIGMAS * trace.uncertainty_ns
     seen = [one for grid in trace.calls if (one := _Seen.of(grid, uncertain)) is not None]
     calls = pl.concat([pl.DataFrame(schema=_CALL_COLUMNS), *(_calls(one) for one in seen)])
-    seen_calls = _seen_gaps(calls, uncertain)
+    seen_calls, messages = _seen_gaps(calls, uncertain), awaited_messages(trace)
+    alone = pl.concat([seen_calls.select(messages.columns), messages])
     return Arrivals(
         by_step=_by_step(seen, seen_calls, trace.workers.height),
-        last=_last(_by_rank(seen), seen_calls, wait_caused_alone(seen_calls, phases)),
+        last=_last(_by_rank(seen), seen_calls, wait_caused_alone(alone, phases)),
         spread=robust.log_histogram([calls], "skew_ns", "op", _WHERE),
-        by_chance_ns=_by_chance_ns(seen_calls["alone_ns"].to_numpy(), trace.workers.height),
+        by_chance_ns=_by_chance_ns(alone["alone_ns"].to_numpy(), trace.workers.height),
+    )
+
+
+def awaited_messages(trace: Trace) -> pl.DataFrame:
+    """Return the waits in messages that the clocks can tell, each of one rank for another alone."""
+    lasted = pl.col("end_ns") - pl.col("start_ns")
+    return trace.awaited.filter(lasted > SIGMAS * trace.uncertainty_ns).select(
+        step="step", last_rank="rank", last_ns="end_ns", alone_ns=lasted
     )
 
 
@@ -282,10 +300,12 @@ def _last(took: pl.DataFrame, calls: pl.DataFrame, caused: pl.DataFrame) -> pl.D
     )
     deviations = NormalDist().inv_cdf(1 - BY_CHANCE / max(took.height, 1))
     wide = (pl.col("variance") * pl.col("calls") / pl.col("steps")).sqrt() * deviations
+    counted = [name for name, kind in took.schema.items() if kind != took.schema["rank"]]
     table = (
-        took.join(delayed, on="rank", how="left")
-        .join(caused, on="rank", how="left")
-        .with_columns(pl.col("last", "alone_ns").fill_null(0), expected="fair")
+        took.join(caused, on="rank", how="full", coalesce=True)
+        .join(delayed, on="rank", how="left")
+        .with_columns(pl.col("last", "alone_ns", *counted).fill_null(0))
+        .with_columns(expected="fair")
         .with_columns(chance=pl.min_horizontal(pl.col("fair") + wide, "calls"))
         .sort("rank")
     )

@@ -4,11 +4,7 @@ Algorithm bandwidth is payload / time; bus bandwidth multiplies it by what the s
 (nccl-tests, PERFORMANCE.md), so that operations and numbers of ranks compare. Messages are **small** if
 joining them saves time when the steps are replayed (`replay/collectives.py`).
 
-The cost model latency + bytes / bandwidth is Hockney's (1994, "The communication challenge for MPP"),
-by operation and number of ranks. It is fitted to the median time of each size, by least absolute
-*relative* errors (iteratively reweighted least squares), since times vary by a share of themselves:
-small messages then decide the latency, large ones the bandwidth, and a few disturbed sizes decide
-nothing. The interval resamples the calls of every size.
+What a message costs is fitted where sizes differ, and bounded where they do not (`cost_model.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.phases import exposed_transfer, job_ns
-from tracelens.analyses.collectives import transfers
+from tracelens.analyses.collectives import cost_model, transfers
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.replay import collectives
@@ -28,7 +24,7 @@ from tracelens.stats.robust import bootstrap_interval
 
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
-    from tracelens.arrays import Floats, Ints
+    from tracelens.analyses.collectives.cost_model import CostModel, Costs
     from tracelens.model.trace import Trace
     from tracelens.replay.collectives import Fused
 
@@ -36,8 +32,6 @@ __all__ = [
     "BANDWIDTH_COLUMNS",
     "LINE_COLUMNS",
     "Communication",
-    "CostModel",
-    "fit_cost_model",
     "run",
 ]
 
@@ -45,12 +39,13 @@ __all__ = [
 WORTH_REPORTING: Final = 0.03  # of the job
 FEWEST_CALLS: Final = 8  # of a size class, to speak of its best
 _BEST: Final = 0.9  # quantile: a single lucky call is no best
-_BY: Final = ("op", "ranks", "from_bytes")
+_BY: Final = (*cost_model.BY, "from_bytes")
 _CLASS: Final = 4  # a size class reaches from one power of 4 to the next
 
 BANDWIDTH_COLUMNS: Final[dict[str, pl.DataType]] = {
     "op": pl.String(),
     "ranks": pl.Int32(),
+    "algorithm": pl.String(),  # how it was carried out; null where that was not recorded
     "from_bytes": pl.Int64(),  # the size class: up to four times that
     "calls": pl.Int64(),
     "bytes": pl.Float64(),  # median
@@ -62,6 +57,7 @@ BANDWIDTH_COLUMNS: Final[dict[str, pl.DataType]] = {
 LINE_COLUMNS: Final[dict[str, pl.DataType]] = {
     "op": pl.String(),
     "ranks": pl.Int32(),
+    "algorithm": pl.String(),
     "latency_ns": pl.Float64(),
     "latency_low_ns": pl.Float64(),
     "latency_high_ns": pl.Float64(),
@@ -78,6 +74,8 @@ LINE_COLUMNS: Final[dict[str, pl.DataType]] = {
 class Communication:
     """`calls` is one row a collective, `bandwidths` by size class, `lines` the fits.
 
+    `choices` says which of several algorithms is fastest from which size on.
+
     `slowest` is, of every row of `bandwidths`, the call that took longest for its bytes.
     """
 
@@ -85,24 +83,35 @@ class Communication:
     bandwidths: pl.DataFrame
     slowest: pl.DataFrame
     lines: pl.DataFrame
+    choices: pl.DataFrame
     findings: tuple[Finding, ...]
 
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
         """What a report shows."""
-        return {"bandwidths": self.bandwidths, "message_costs": self.lines}
+        return {
+            "bandwidths": self.bandwidths,
+            "message_costs": self.lines,
+            "algorithms": self.choices,
+        }
 
 
 def run(trace: Trace, phases: Phases) -> Communication:
     """Measure the collectives of all communicators."""
-    calls = transfers.collective_calls(trace)
+    calls = transfers.with_algorithms(trace, transfers.collective_calls(trace))
     sized = calls.filter(pl.col("bytes") > 0, pl.col("wire_ns") > 0, pl.col("ranks") > 1)
-    lines = _fits(sized)
+    lines = cost_model.fits(sized)
     job = job_ns(trace)
-    small = _small(sized, lines, phases, job) if job else []
+    costs = lines | cost_model.bounds(trace, sized, lines)
+    small = _small(sized, costs, phases, job) if job else []
     each = _classed(sized)
     return Communication(
-        calls, _bandwidths(each), _slowest(each), _table(sized, lines), tuple(small)
+        calls=calls,
+        bandwidths=_bandwidths(each),
+        slowest=_slowest(each),
+        lines=_table(sized, lines),
+        choices=cost_model.choices(lines),
+        findings=tuple(small),
     )
 
 
@@ -131,7 +140,7 @@ def _bandwidths(each: pl.DataFrame) -> pl.DataFrame:
     return (
         table.with_columns(of_best=(pl.col("bus_bandwidth") / best).clip(upper_bound=1.0))
         .select(pl.col(name).cast(kind) for name, kind in BANDWIDTH_COLUMNS.items())
-        .sort("ranks", "op", "from_bytes")
+        .sort("ranks", "op", "algorithm", "from_bytes")
     )
 
 
@@ -140,41 +149,33 @@ def _slowest(each: pl.DataFrame) -> pl.DataFrame:
     return (
         each.group_by(_BY)
         .agg(pl.col("ready_ns", "wire_ns").get(slowest))
-        .sort("ranks", "op", "from_bytes")
+        .sort("ranks", "op", "algorithm", "from_bytes")
     )
 
 
-def _fits(calls: pl.DataFrame) -> dict[tuple[str, int], CostModel]:
-    found = {}
-    for (op, ranks), part in calls.partition_by("op", "ranks", as_dict=True).items():
-        line = fit_cost_model(part["bytes"].to_numpy(), part["wire_ns"].to_numpy())
-        if line:
-            found[str(op), int(ranks)] = line
-    return found
-
-
-def _table(calls: pl.DataFrame, lines: dict[tuple[str, int], CostModel]) -> pl.DataFrame:
+def _table(calls: pl.DataFrame, lines: Costs) -> pl.DataFrame:
     rows = []
-    for (op, ranks), line in sorted(lines.items()):
+    for (op, ranks, algorithm), line in sorted(
+        lines.items(), key=lambda item: (*item[0][:2], item[0][2] or "")
+    ):
         factor = transfers.bus_factor(op, ranks)
         slow, fast = line.ns_per_byte_interval[::-1]
         bandwidths = [factor / ns if ns > 0 else None for ns in (line.ns_per_byte, slow, fast)]
-        wire = calls.filter(pl.col("op") == op, pl.col("ranks") == ranks)["wire_ns"]
+        alike = pl.col("algorithm").eq_missing(pl.lit(algorithm))
+        wire = calls.filter(pl.col("op") == op, pl.col("ranks") == ranks, alike)["wire_ns"]
         half = line.half_bandwidth_bytes
         latency = (line.latency_ns, *line.latency_interval)
         share = min(line.latency_ns * len(wire) / max(int(wire.sum()), 1), 1.0)
         known = half if np.isfinite(half) else None
-        rows.append((op, ranks, *latency, *bandwidths, known, share, line.deviation))
+        rows.append((op, ranks, algorithm, *latency, *bandwidths, known, share, line.deviation))
     return pl.DataFrame(rows, schema=LINE_COLUMNS, orient="row")
 
 
-def _small(
-    calls: pl.DataFrame, lines: dict[tuple[str, int], CostModel], phases: Phases, job: int
-) -> list[Finding]:
+def _small(calls: pl.DataFrame, lines: Costs, phases: Phases, job: int) -> list[Finding]:
     """Report each communicator whose messages are worth joining."""
     found = []
-    for part in calls.partition_by("communicator", "op", maintain_order=True):
-        line = lines.get((part["op"][0], part["ranks"][0]))
+    for part in calls.partition_by("communicator", "op", "algorithm", maintain_order=True):
+        line = lines.get((part["op"][0], part["ranks"][0], part["algorithm"][0]))
         if line is None or line.latency_interval[0] <= 0 or part["step"].min() == -1:
             continue
         fused = [_fused(same, line.latency_ns, phases) for same in collectives.StepCalls.of(part)]
@@ -233,111 +234,3 @@ def _finding(
             "half_bandwidth_bytes": line.half_bandwidth_bytes,
         },
     )
-
-
-FEWEST_TO_FIT: Final = 16  # calls
-LEAST_SIZE_RATIO: Final = 2.0  # times the smallest size is the largest, at least
-_MOST_SIZES: Final = 64
-_MOST_CALLS: Final = 256  # of a size, for the interval
-_SAMPLES: Final = 200
-_ROUNDS: Final = 40
-_TINY: Final = 1e-3  # relative error below which a point weighs no more
-
-
-@dataclass(frozen=True)
-class CostModel:
-    """`latency_ns` + bytes x `ns_per_byte`, each with its 95 % interval.
-
-    `misfit` is the median relative error of a size; `smallest` and `largest` bound what was seen.
-    """
-
-    latency_ns: float
-    ns_per_byte: float
-    latency_interval: tuple[float, float]
-    ns_per_byte_interval: tuple[float, float]
-    deviation: float
-    smallest: int
-    largest: int
-
-    @property
-    def half_bandwidth_bytes(self) -> float:
-        """The size at which latency takes as long as the bytes: smaller messages are latency-bound."""
-        return self.latency_ns / self.ns_per_byte if self.ns_per_byte > 0 else np.inf
-
-
-def fit_cost_model(nbytes: Ints, ns: Ints) -> CostModel | None:
-    """Fit the line; None where too few calls, or too little difference in size, tell it.
-
-    Args:
-        nbytes: Payload of each call, positive.
-        ns: What each took.
-    """
-    if len(nbytes) < FEWEST_TO_FIT or nbytes.max() < LEAST_SIZE_RATIO * nbytes.min():
-        return None
-    sizes, groups = _by_size(nbytes, ns)
-    middles = np.array([np.median(group) for group in groups])
-    latency, slope = (float(part[0]) for part in _lines(sizes, middles[None]))
-    latencies, slopes = _lines(sizes, _bootstrap_medians(groups))
-    errors = np.abs(latency + slope * sizes - middles) / np.maximum(middles, 1)
-    return CostModel(
-        latency_ns=latency,
-        ns_per_byte=slope,
-        latency_interval=_quantile_interval(latency, latencies),
-        ns_per_byte_interval=_quantile_interval(slope, slopes),
-        deviation=float(np.median(errors)),
-        smallest=int(nbytes.min()),
-        largest=int(nbytes.max()),
-    )
-
-
-def _by_size(nbytes: Ints, ns: Ints) -> tuple[Floats, list[Floats]]:
-    """Put calls of one size together; of very many sizes, those within a sixteenth of a doubling."""
-    keys = nbytes
-    if len(np.unique(nbytes)) > _MOST_SIZES:
-        keys = np.round(np.log2(nbytes) * _MOST_SIZES / 4).astype(np.int64)
-    order = np.argsort(keys, kind="stable")
-    cuts = np.flatnonzero(np.diff(keys[order])) + 1
-    groups = np.split(ns[order].astype(np.float64), cuts)
-    sizes = np.array([part.mean() for part in np.split(nbytes[order], cuts)])
-    return sizes, groups
-
-
-def _bootstrap_medians(groups: list[Floats]) -> Floats:
-    """Return medians of resampled calls, [sample, size]."""
-    random = np.random.default_rng(0)
-    thinned = [group[:: -(-len(group) // _MOST_CALLS)] for group in groups]
-    drawn = [
-        np.median(group[random.integers(0, len(group), (_SAMPLES, len(group)))], axis=1)
-        for group in thinned
-    ]
-    return np.stack(drawn, axis=1)
-
-
-def _lines(sizes: Floats, times: Floats) -> tuple[Floats, Floats]:
-    """Fit a line with no negative part to each row of times: latencies, and ns per byte."""
-    scale = np.maximum(times, 1.0)
-    weight = 1 / scale**2
-    latency = slope = np.zeros(len(times))
-    for _ in range(_ROUNDS):
-        latency, slope = _weighted(sizes, times, weight)
-        error = np.abs(latency[:, None] + slope[:, None] * sizes - times) / scale
-        weight = 1 / scale**2 / np.maximum(error, _TINY)
-    return latency, slope
-
-
-def _weighted(sizes: Floats, times: Floats, weight: Floats) -> tuple[Floats, Floats]:
-    """Return the weighted least-squares line of each row, with neither part below zero."""
-    total = weight.sum(axis=1)
-    x, y = (weight * sizes).sum(axis=1) / total, (weight * times).sum(axis=1) / total
-    away = sizes - x[:, None]
-    slope = (weight * away * times).sum(axis=1) / (weight * away**2).sum(axis=1)
-    latency = y - slope * x
-    through_zero = (weight * sizes * times).sum(axis=1) / (weight * sizes**2).sum(axis=1)
-    slope = np.where(latency < 0, through_zero, slope)
-    flat = slope < 0
-    return np.where(flat, y, np.maximum(latency, 0)), np.maximum(slope, 0)
-
-
-def _quantile_interval(value: float, drawn: Floats) -> tuple[float, float]:
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return min(float(low), value), max(float(high), value)

@@ -1,8 +1,10 @@
-"""Congestion: transfers that are slow for all ranks in a part of the run, against the run's own best.
+"""Congestion: transfers that are slow for all ranks in parts of the run, against the run's own best.
 
 Each collective's time on the wire is compared with what calls of the same operation and payload usually
-take. Two levels are fitted to the sum of a step; they must be far apart and keep apart step by step,
-and computation must not slow down with them, or it is the machine and not the network.
+take, and each step's sum with the lowest level of the run that lasts. Steps that are slow follow each
+other in episodes; outside of these few are, and computation must not slow down with them, or it is the
+machine and not the network. Each step loses by its own slowness, however that varies in an episode and
+from one to the next.
 """
 
 from __future__ import annotations
@@ -18,13 +20,17 @@ from tracelens.accounting.phases import job_ns
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.replay.collectives import saved_by_faster_transfer
+from tracelens.replay.counterfactual import TWO_SIDED
 from tracelens.schema.vocabulary import USEFUL_KINDS
 from tracelens.stats.changepoint import PERSISTENT, greatest_run
 from tracelens.stats.robust import bootstrap_interval, deviation
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tracelens.accounting.phases import Phases
     from tracelens.arrays import Flags, Floats, Ints
+    from tracelens.model.findings import Pattern
     from tracelens.model.trace import Trace
 
 __all__ = ["findings"]
@@ -32,65 +38,170 @@ __all__ = ["findings"]
 WORTH_REPORTING: Final = 0.01  # of the job
 SLOWER: Final = 1.6  # times as long as outside
 DEVIATIONS: Final = 6  # of the steps outside
-FEWEST: Final = 16  # steps, inside and outside
-APART: Final = 0.9  # of the steps of each level lie on its side of the middle
+FEWEST: Final = 16  # steps of an episode, and outside of all
+APART: Final = 0.9  # of an episode's steps are slow, and of the others are not
 ALONE: Final = 1 / 3  # of what transfer slows by, computation may
-_EXTREMES: Final = (0.1, 0.9)
+_TWO_LEVELS: Final = 0.7  # of the variance is between them; of normal noise it is 2 / pi at most
+_ALIKE: Final = 3  # neighbouring steps are correlated: so many count as one
 
 
 @dataclass(frozen=True)
 class _Slow:
-    """Rows of steps with slow transfer, and how many times as long it takes in each."""
+    """Rows of steps with slow transfer, of which a typical one takes `level` times as long as usual.
+
+    `episodes` are the first and last rows of those that follow each other, `uncertainty` the standard
+    error of what is usual, as a share of it.
+    """
 
     inside: Flags
-    ratio: Floats
     level: float
+    episodes: tuple[tuple[int, int], ...]
+    uncertainty: float
+
+
+@dataclass(frozen=True)
+class _Cost:
+    """Whose transfers are slow (no ranks: all of them), how many times as long, and what that costs."""
+
+    ranks: tuple[int, ...]
+    level: float
+    saving: float
+    interval: tuple[float, float]
 
 
 def findings(trace: Trace, calls: pl.DataFrame, phases: Phases, *, recorded: bool) -> list[Finding]:
     """Search the run for congestion; `recorded` says whether messages between ranks were."""
     job = job_ns(trace)
-    relative = _relative(calls)
+    taken = _beside_usual(calls)
+    relative = taken.group_by("step").agg(pl.col("wire_ns", "usual").sum()).sort("step")
     steps = relative["step"].to_numpy().astype(np.int64)
-    slow = _find(relative["ratio"].to_numpy())
-    if slow is None or _compute_slowdown(phases, steps, slow):
+    slow = _find((relative["wire_ns"] / relative["usual"]).to_numpy())
+    groups = _slow_groups(taken, steps, slow) if slow else {}
+    if slow is None or not groups or _compute_slowdown(phases, steps, slow):
         return []
-    lost = saved_by_faster_transfer(
-        calls, steps[slow.inside], 1 / np.maximum(slow.ratio[slow.inside], 1), phases
+    hit = steps[slow.inside]
+    lost, less, more = (
+        saved_by_faster_transfer(trace, calls, hit, _takes(groups, usual), phases)
+        for usual in (1.0, 1 + TWO_SIDED * slow.uncertainty, 1 - TWO_SIDED * slow.uncertainty)
     )
     saving = float(lost.sum()) / job
     if saving < WORTH_REPORTING:
         return []
-    return [_finding(steps, slow, saving, bootstrap_interval(lost, job), recorded=recorded)]
+    limits = [float(limit.sum()) / job for limit in (less, more)]
+    interval = _joined(saving, bootstrap_interval(lost, job), limits)
+    cost = _Cost(
+        ranks=_ranks_of(trace, groups),
+        level=float(np.median(np.concatenate([*groups.values()]))),
+        saving=saving,
+        interval=interval,
+    )
+    return [_finding(steps, slow, cost, recorded=recorded)]
 
 
-def _relative(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return of each step how many times as long as usual its transfer takes."""
-    same = ("communicator", "op", "bytes")
-    usual = calls.with_columns(usual=pl.col("wire_ns").median().over(same))
-    sums = usual.filter(pl.col("step") >= 0).group_by("step").agg(pl.col("wire_ns", "usual").sum())
-    return sums.select("step", ratio=pl.col("wire_ns") / pl.col("usual")).sort("step")
+def _slow_groups(taken: pl.DataFrame, steps: Ints, slow: _Slow) -> dict[str, Floats]:
+    """Return of each communicator that is slow how many times as long as usual, [slow step]."""
+    found = {}
+    for (uid,), part in taken.partition_by("communicator", as_dict=True).items():
+        ratio = np.full(len(steps), np.nan)
+        ratio[np.searchsorted(steps, part["step"])] = part["wire_ns"] / part["usual"]
+        usual, level = (_middle(ratio[rows]) for rows in (~slow.inside, slow.inside))
+        if level >= SLOWER * usual:
+            found[str(uid)] = np.nan_to_num(ratio[slow.inside] / usual, nan=1.0)
+    return found
+
+
+def _middle(values: Floats) -> float:
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) else np.nan
+
+
+def _takes(groups: dict[str, Floats], usual: float) -> dict[str, Floats]:
+    """Return what share of its time each slow call takes, if `usual` times what is usual were so."""
+    return {uid: np.minimum(usual / np.maximum(ratio, 1.0), 1.0) for uid, ratio in groups.items()}
+
+
+def _joined(saving: float, drawn: tuple[float, float], limits: list[float]) -> tuple[float, float]:
+    """Join the doubt about single steps with that about what is usual."""
+    below, above = (
+        np.hypot(one - saving, two - saving) for one, two in zip(drawn, limits, strict=True)
+    )
+    return max(saving - float(below), 0.0), min(saving + float(above), 1.0)
+
+
+def _beside_usual(calls: pl.DataFrame) -> pl.DataFrame:
+    """Return what the calls of each communicator and step take, and what they usually do.
+
+    Calls of a size that is rare are compared with those of about its size, within a factor of 1.4.
+    """
+    of = ("communicator", "op")
+    rare = pl.len().over(*of, "bytes") < FEWEST
+    size = pl.col("bytes").fill_null(-1)
+    about = -2 - (pl.col("bytes") + 1).log(2).mul(2).round().cast(pl.Int64)
+    usual = calls.with_columns(size=pl.when(rare & (size >= 0)).then(about).otherwise(size))
+    usual = usual.with_columns(usual=pl.col("wire_ns").median().over(*of, "size"))
+    return (
+        usual.filter(pl.col("step") >= 0)
+        .group_by(pl.col("communicator").cast(pl.String), "step")
+        .agg(pl.col("wire_ns", "usual").sum())
+    )
 
 
 def _find(ratio: Floats) -> _Slow | None:
-    """Fit two levels."""
+    """Look for episodes beyond what is usual."""
     if len(ratio) < 2 * FEWEST + WARM_UP:
         return None
-    settled = ratio[WARM_UP:]
-    first, last = greatest_run(settled - np.mean(np.quantile(settled, _EXTREMES)))
+    usual, spread = _lowest_level(ratio[WARM_UP:])
+    beyond = max((SLOWER - 1) * usual, DEVIATIONS * spread)
+    slow = ratio > usual + beyond / 2
+    slow[:WARM_UP] = False
+    episodes = _episodes(slow)
     inside = np.zeros(len(ratio), np.bool_)
-    inside[first + WARM_UP : last + WARM_UP + 1] = True
+    for first, last in episodes:
+        inside[first : last + 1] = True
     outside = ~inside
     outside[:WARM_UP] = False
-    if min(inside.sum(), outside.sum()) < FEWEST:
+    if not episodes or outside.sum() < FEWEST or np.mean(slow[outside]) > 1 - APART:
         return None
-    upper, lower = float(np.median(ratio[inside])), float(np.median(ratio[outside]))
-    spread = deviation(ratio[outside] - lower)
-    middle = (upper + lower) / 2
-    apart = min(np.mean(ratio[inside] > middle), np.mean(ratio[outside] < middle))
-    if upper < SLOWER * lower or upper - lower < DEVIATIONS * spread or apart < APART:
+    if np.median(ratio[inside]) < usual + beyond:
         return None
-    return _Slow(inside, ratio / lower, upper / lower)
+    usual = float(np.median(ratio[outside]))
+    level = float(np.median(ratio[inside])) / usual
+    uncertainty = deviation(ratio[outside] - usual) / usual / np.sqrt(outside.sum() / _ALIKE)
+    return _Slow(inside, level, episodes, float(uncertainty))
+
+
+def _lowest_level(ratio: Floats) -> tuple[float, float]:
+    """Return the lowest level that lasts for `FEWEST` steps, and how far its steps deviate.
+
+    Steps are divided in two where logarithms differ most (N. Otsu, A threshold selection method from
+    gray-level histograms, 1979), and the lower ones again, as long as there are two levels.
+    """
+    ordered = np.sort(np.log(ratio))
+    while len(ordered) > FEWEST:
+        count = np.arange(1, len(ordered))
+        below = np.cumsum(ordered)[:-1]
+        apart = below / count - (ordered.sum() - below) / count[::-1]
+        between = count * count[::-1] * apart**2 / len(ordered) ** 2
+        lower = int(between.argmax()) + 1
+        far = np.median(ordered[lower:]) - np.median(ordered[:lower]) >= np.log(SLOWER)
+        if lower < FEWEST or not far or between.max() < _TWO_LEVELS * np.var(ordered):
+            break
+        ordered = ordered[:lower]
+    values = np.exp(ordered)
+    level = float(np.median(values))
+    return level, deviation(values - level)
+
+
+def _episodes(slow: Flags) -> tuple[tuple[int, int], ...]:
+    """Return runs of rows, the most of which are slow, in order."""
+    gains = np.where(slow, 1 - APART, -APART)
+    found: list[tuple[int, int]] = []
+    while True:
+        first, last = greatest_run(gains)
+        if last - first + 1 < FEWEST or not slow[first]:
+            return tuple(sorted(found))
+        found.append((first, last))
+        gains[first : last + 1] = -APART
 
 
 def _compute_slowdown(phases: Phases, steps: Ints, slow: _Slow) -> bool:
@@ -110,26 +221,40 @@ def _compute_slowdown(phases: Phases, steps: Ints, slow: _Slow) -> bool:
     return bool(growth - 1 > ALONE * (slow.level - 1))
 
 
-def _finding(
-    steps: Ints,
-    slow: _Slow,
-    saving: float,
-    interval: tuple[float, float],
-    *,
-    recorded: bool,
-) -> Finding:
+def _ranks_of(trace: Trace, groups: Iterable[str]) -> tuple[int, ...]:
+    """Return the ranks of some communicators; none where these are all."""
+    slow = {rank for grid in trace.calls if grid.uid in groups for rank in grid.ranks.tolist()}
+    return () if len(slow) == trace.workers.height else tuple(sorted(slow))
+
+
+def _finding(steps: Ints, slow: _Slow, cost: _Cost, *, recorded: bool) -> Finding:
     hit = steps[slow.inside]
-    link = "no single link is the cause" if recorded else "collectives do not tell which link"
-    lasting = len(hit) >= PERSISTENT * len(steps)
     first, last = int(hit[0]), int(hit[-1])
+    episodes = [[int(steps[row]) for row in edges] for edges in slow.episodes]
+    lasting: Pattern = "persistent" if len(hit) >= PERSISTENT * len(steps) else "transient"
+    when = fmt.steps(first, last)
+    if len(episodes) > 1:
+        when = f"{len(hit)} of {when} (in {len(episodes)} episodes)"
+    fields = {
+        "who": fmt.listing("rank", cost.ranks) if cost.ranks else "all ranks",
+        "steps": when,
+        "ratio": f"{cost.level:.1f}",
+        "link": "no single link is the cause" if recorded else "collectives do not tell which link",
+    }
     return Finding.of(
         "congestion",
-        {"steps": fmt.steps(first, last), "ratio": f"{slow.level:.1f}", "link": link},
+        fields,
         phase="reduction",
-        pattern="persistent" if lasting else "transient",
+        pattern="sparse" if len(episodes) > 1 else lasting,
         steps=(first, last),
-        slowdown=slow.level,
-        saving=saving,
-        interval=interval,
-        evidence={"times_as_long": slow.level, "steps_slow": len(hit), "link_identifiable": False},
+        ranks=cost.ranks,
+        slowdown=cost.level,
+        saving=cost.saving,
+        interval=cost.interval,
+        evidence={
+            "times_as_long": cost.level,
+            "steps_slow": len(hit),
+            "episodes": episodes,
+            "link_identifiable": False,
+        },
     )

@@ -6,10 +6,11 @@ exposed communication is reported (`overlap/interleaving.py`), or, where it is s
 congestion (`congestion.py`). What fixing it saves is found by replaying the collectives
 (`replay/collectives.py`).
 
-Links between hosts are compared with each other; within a host messages go through memory, and slow
-ones mean ranks that share cores. Each message is expected to take what messages of its size take; what
-a link takes beyond the median link of the step, in shares of a step, is scanned for windows that chance
-does not explain (`stats/window_scan.py`).
+Links between hosts are compared with each other, and links inside hosts with each other. Each message is
+expected to take what messages of its size take; what a link takes beyond the median link of the step, in
+shares of a step, is scanned for windows that chance does not explain; of two links, the one beyond the
+other (`stats/window_scan.py`). Inside a host, a rank that shares its cores has long messages, too: there
+a link is slow only if other links of both its ranks are not, and both compute as fast as others.
 """
 
 from __future__ import annotations
@@ -26,11 +27,14 @@ from tracelens.analyses.collectives import congestion, transfers
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.replay.collectives import saved_by_faster_transfer
+from tracelens.schema.vocabulary import USEFUL_KINDS
 from tracelens.stats import window_scan
 from tracelens.stats.changepoint import course
-from tracelens.stats.robust import bootstrap_interval
+from tracelens.stats.robust import bootstrap_interval, medians
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tracelens.accounting.phases import Phases
     from tracelens.arrays import Floats, Ints
     from tracelens.model.findings import Pattern
@@ -74,7 +78,7 @@ def run(trace: Trace, phases: Phases) -> Links:
     if not job:
         return Links(pl.DataFrame(schema=LINK_COLUMNS), ())
     calls = transfers.collective_calls(trace).filter(pl.col("ranks") > 1, pl.col("wire_ns") > 0)
-    slow = find_slow_links(trace, hops)
+    slow = find_slow_links(trace, hops, phases)
     found = [_finding(trace, calls, hops, group, phases) for group in _by_rank(slow)]
     reported = [finding for finding in found if (finding.saving or 0.0) >= WORTH_REPORTING]
     if not reported:
@@ -117,7 +121,7 @@ def _finding(
     trace: Trace, calls: pl.DataFrame, hops: pl.DataFrame, group: list[SlowLink], phases: Phases
 ) -> Finding:
     main = max(group, key=lambda one: float(one.residual_ns.sum()))
-    lost = _lost(calls, main, phases)
+    lost = _lost(trace, calls, main, phases)
     job = job_ns(trace)
     steps = int(main.steps[0]), int(main.steps[-1])
     inside = hops.filter(pl.col("step").is_between(*steps))
@@ -155,7 +159,7 @@ def _finding(
     )
 
 
-def _lost(calls: pl.DataFrame, slow: SlowLink, phases: Phases) -> Floats:
+def _lost(trace: Trace, calls: pl.DataFrame, slow: SlowLink, phases: Phases) -> Floats:
     """Return what the slow link costs each of its steps.
 
     Where its messages make up the collectives' transfer, these take as many times less as it would;
@@ -171,7 +175,8 @@ def _lost(calls: pl.DataFrame, slow: SlowLink, phases: Phases) -> Floats:
     takes = 1 / np.maximum(slow.ratio, 1)
     if np.median(own / np.maximum(whole, 1)) < SETS_THE_PACE:
         takes = np.maximum(takes, 1 - slow.residual_ns / np.maximum(whole, 1))
-    return saved_by_faster_transfer(calls, slow.steps, takes, phases)
+    every = dict.fromkeys(calls["communicator"].cast(pl.String).unique(), takes)
+    return saved_by_faster_transfer(trace, calls, slow.steps, every, phases)
 
 
 def _typical(hops: pl.DataFrame) -> float:
@@ -188,12 +193,15 @@ def _subject(group: list[SlowLink], ranks: list[int]) -> str:
 
 
 FEWEST_STEPS: Final = 30
-FEWEST_LINKS: Final = 3  # fewer do not say what is normal
+FEWEST_LINKS: Final = 2  # one does not say what is normal
 ENOUGH: Final = 0.25  # of the messages that the median link has in a step, for a link to be judged
 FALSE_RATE: Final = 0.005
 LEAST_EFFECT: Final = 0.02  # of a step
 LEAST_RATIO: Final = 1.5  # times what others take
 SIGMAS: Final = 3  # of the clocks' uncertainty, by message
+SLOW_RANK: Final = (
+    1.1  # times as long as others a rank computes, to be what is slow inside its host
+)
 _LINK: Final = ("sender", "receiver")
 
 
@@ -214,29 +222,74 @@ class SlowLink:
     p: float
 
 
-def find_slow_links(trace: Trace, hops: pl.DataFrame) -> list[SlowLink]:
-    """Search all links."""
-    if hops.is_empty():
+def find_slow_links(trace: Trace, hops: pl.DataFrame, phases: Phases) -> list[SlowLink]:
+    """Search all links: those between hosts, then those inside of them."""
+    length = (trace.steps["end_ns"] - trace.steps["start_ns"]).median()
+    if hops.is_empty() or not isinstance(length, float):
         return []
     host = trace.workers.select("rank", "host")
     ends = hops.join(host, left_on="sender", right_on="rank").join(
         host, left_on="receiver", right_on="rank", suffix="_there"
     )
-    sheet = _LinkTimes.of(ends.filter(pl.col("host").ne_missing(pl.col("host_there"))))
-    length = (trace.steps["end_ns"] - trace.steps["start_ns"]).median()
+    apart = pl.col("host").ne_missing(pl.col("host_there"))
+    parts = [ends.filter(where) for where in (apart, ~apart)]
+    sheets = [_LinkTimes.of(part) for part in parts if not part.is_empty()]
+    found = [link for one in sheets for link in _slow_of(one, length, trace.uncertainty_ns)]
+    host_of, ranks = dict(host.iter_rows()), _Ranks(phases, tuple(sheets))
+    return [
+        link
+        for link in found
+        if host_of[link.sender] != host_of[link.receiver] or not ranks.explain(link)
+    ]
+
+
+def _slow_of(sheet: _LinkTimes, length_ns: float, uncertainty_ns: int) -> list[SlowLink]:
+    """Search links that are alike."""
     steps, links = sheet.taken.shape
-    if steps < FEWEST_STEPS + WARM_UP or links < FEWEST_LINKS or not isinstance(length, float):
+    if steps < FEWEST_STEPS + WARM_UP or links < FEWEST_LINKS:
         return []
-    residual = sheet.residual / max(length, 1.0)
-    scan = window_scan.scan_ranks(residual[WARM_UP:])
+    residual = sheet.residual / max(length_ns, 1.0)
+    if links == 2:
+        scan = window_scan.scan_pair((residual[WARM_UP:, 1] - residual[WARM_UP:, 0]) / 2)
+    else:
+        scan = window_scan.scan_ranks(residual[WARM_UP:])
     holds = window_scan.discoveries(scan.p, FALSE_RATE) & (scan.mean >= LEAST_EFFECT)
     found = []
     for link in np.flatnonzero(holds):
         window = int(scan.first[link]), int(scan.last[link])
         slow = _followed(sheet, residual, int(link), window, float(scan.p[link]))
-        if slow and _visible(sheet, int(link), slow, trace.uncertainty_ns):
+        if slow and _visible(sheet, int(link), slow, uncertainty_ns):
             found.append(slow)
     return found
+
+
+@dataclass(frozen=True)
+class _Ranks:
+    """What ranks do beside a link inside their host: they compute, and use other links."""
+
+    phases: Phases
+    sheets: tuple[_LinkTimes, ...]
+
+    def explain(self, link: SlowLink) -> bool:
+        """Return whether what is slow may be a rank at one of its ends, and not the link."""
+        return any(self._is_slow(rank, link) for rank in (link.sender, link.receiver))
+
+    def _is_slow(self, rank: int, link: SlowLink) -> bool:
+        """Return whether a rank is slow otherwise, or nothing says that it is not."""
+        others = [
+            ratio
+            for sheet in self.sheets
+            for ends, ratio in sheet.ratios_in(link.steps)
+            if rank in ends and ends != (link.sender, link.receiver)
+        ]
+        return not others or max(others) >= LEAST_RATIO or self._computes_longer(rank, link.steps)
+
+    def _computes_longer(self, rank: int, steps: Ints) -> bool:
+        computed = self.phases.of(*USEFUL_KINDS)
+        ranks = self.phases.pieces.steps["rank"].to_numpy()
+        among = self.phases.there & np.isin(self.phases.steps[self.phases.step_places], steps)
+        mine, others = computed[among & (ranks == rank)], computed[among & (ranks != rank)]
+        return bool(len(mine) and np.median(mine) > SLOW_RANK * np.median(others))
 
 
 @dataclass(frozen=True)
@@ -272,10 +325,21 @@ class _LinkTimes:
 
     @property
     def residual(self) -> Floats:
-        """What each link takes beyond the step's median link, nanoseconds."""
+        """What each link takes beyond the step's median link, nanoseconds; of two, beyond the other."""
         ratio = self.ratio
-        typical = np.nan_to_num(np.nanmedian(ratio, axis=1, keepdims=True), nan=1.0)
+        if ratio.shape[1] == 2:
+            typical = ratio[:, ::-1]
+        else:
+            typical = np.nan_to_num(medians(ratio, axis=1)[:, None], nan=1.0)
         return np.nan_to_num((ratio - typical) * self.expected, nan=0.0)
+
+    def ratios_in(self, steps: Ints) -> Iterator[tuple[tuple[int, int], float]]:
+        """Yield links, and how many times as long as the others of some steps their messages take."""
+        ratio = self.ratio[np.isin(self.steps, steps)]
+        usual = np.nanmedian(ratio) if np.isfinite(ratio).any() else np.nan
+        for link, own in zip(self.links, ratio.T, strict=True):
+            if np.isfinite(own).any():
+                yield link, float(np.nanmedian(own) / usual)
 
 
 def _followed(
@@ -288,7 +352,7 @@ def _followed(
         first = 0
     rows = slice(first, last + 1)
     others = np.delete(sheet.ratio[rows], link, axis=1)
-    ratio = sheet.ratio[rows, link] / np.nanmedian(others, axis=1)
+    ratio = sheet.ratio[rows, link] / medians(others, axis=1)
     if np.nanmedian(ratio) < LEAST_RATIO:
         return None
     lost = np.maximum(sheet.residual[rows, link], 0)

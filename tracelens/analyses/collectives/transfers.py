@@ -37,6 +37,7 @@ __all__ = [
     "bus_factor",
     "collective_calls",
     "point_to_point_messages",
+    "with_algorithms",
 ]
 
 
@@ -71,6 +72,49 @@ def collective_calls(trace: Trace) -> pl.DataFrame:
     training = training_threads(trace)
     parts = [_of_communicator(grid, training) for grid in trace.calls]
     return pl.concat([pl.DataFrame(schema=CALL_COLUMNS), *parts])
+
+
+def with_algorithms(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
+    """Add how each call was carried out (`algorithm`), as one of its ranks recorded it; else null."""
+    firsts: dict[int, list[str]] = {}
+    for grid in trace.calls:
+        firsts.setdefault(int(grid.processes[0]), []).append(grid.uid)
+    parts = [_recorded_algorithms(trace, process, uids) for process, uids in firsts.items()]
+    known = pl.concat([pl.DataFrame(schema=_ALGORITHM_COLUMNS), *parts])
+    keys = [pl.col(name).cast(kind) for name, kind in list(_ALGORITHM_COLUMNS.items())[:2]]
+    return (
+        calls.with_columns(keys)
+        .join(known, on=["communicator", "seq"], how="left", maintain_order="left")
+        .with_columns(pl.col("communicator").cast(CALL_COLUMNS["communicator"]))
+    )
+
+
+def _recorded_algorithms(trace: Trace, process: int, uids: list[str]) -> pl.DataFrame:
+    """Return the algorithm of each call that a process recorded one of."""
+    columns = trace.source.columns(process, _OF_ALGORITHM)
+    if "algorithm" not in columns or "communicator" not in columns:
+        return pl.DataFrame(schema=_ALGORITHM_COLUMNS)
+    words, uid = columns.word("algorithm"), columns.number("communicator")
+    mine = [number for number, name in enumerate(columns.uids) if name in uids]
+    rows = np.flatnonzero((words.codes >= 0) & np.isin(uid, mine) & columns.is_span)
+    rows = rows[columns.number("seq")[rows] >= 0]
+    found = {
+        "communicator": np.array(columns.uids, object)[uid[rows]],
+        "seq": columns.number("seq")[rows],
+        "algorithm": np.array(words.known, object)[words.codes[rows]],
+    }
+    table = pl.DataFrame(
+        [pl.Series(name, found[name].tolist(), kind) for name, kind in _ALGORITHM_COLUMNS.items()]
+    )
+    return table.unique(["communicator", "seq"], keep="first")
+
+
+_OF_ALGORITHM: Final = ("type", "communicator", "seq", "algorithm")
+_ALGORITHM_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "communicator": pl.String(),
+    "seq": pl.UInt32(),
+    "algorithm": pl.String(),
+}
 
 
 def _of_communicator(whole: CallGrid, training: Ints) -> pl.DataFrame:
@@ -126,58 +170,36 @@ CLEARLY_EARLIER: Final = (
     0.5  # of a message's time: by so much others of its call must be through before
 )
 ONE_CALL_NS: Final = 10_000  # messages of a rank that end within this end with one call
-_MESSAGE: Final = ("communicator", "key", "seq", "sender", "receiver")
 
 
 def point_to_point_messages(trace: Trace) -> pl.DataFrame:
     """Return every message of the workers whose time on the link is known."""
-    sends = _ends(trace, "send", "rank", "peer")
-    if sends.is_empty():
-        return pl.DataFrame(schema=MESSAGE_COLUMNS)
-    received = _ends(trace, "recv", "peer", "rank")
-    if received.is_empty():
-        hops = sends.with_columns(ns=pl.col("end_ns") - pl.col("start_ns"))
+    over = pl.col("end_ns").is_not_null() & (pl.col("peer") >= 0) & (pl.col("step") >= 0)
+    mine = trace.workers.lazy().select("process")
+    messages = trace.messages.lazy().filter(over).join(mine, on="process", how="semi")
+    sends, received = (messages.filter(pl.col("op") == op) for op in ("send", "recv"))
+    if received.head(1).collect().is_empty():
+        hops = sends.select(
+            "step",
+            "bytes",
+            sender="rank",
+            receiver="peer",
+            ns=pl.col("end_ns") - pl.col("start_ns"),
+        ).collect()
     else:
-        hops = _plausible(_joined(sends, received), trace.uncertainty_ns)
+        both = trace.exchanged.filter(pl.col("step") >= 0, pl.col("step_there") >= 0)
+        hops = _plausible(_timed(both), trace.uncertainty_ns)
     return hops.select(pl.col(name).cast(kind) for name, kind in MESSAGE_COLUMNS.items())
 
 
-def _ends(trace: Trace, op: str, sender: str, receiver: str) -> pl.DataFrame:
-    """Return one side of the messages."""
-    clocks = trace.workers.select("process", clock="clock_domain")
-    loose = list(trace.alignment.unaligned)
-    spans = trace.messages.lazy().filter(
-        pl.col("op") == op,
-        pl.col("end_ns").is_not_null(),
-        pl.col("peer") >= 0,
-        pl.col("step") >= 0,
-    )
-    return (
-        spans.join(clocks.lazy(), on="process", how="inner")
-        .select(
-            *_MESSAGE[:3], "step", "bytes", "start_ns", "end_ns",
-            sender=sender, receiver=receiver,
-            clock=pl.when(pl.col("clock").is_in(loose)).then("clock"),
-        )
-        .collect()
-    )  # fmt: skip
-
-
-def _joined(sends: pl.DataFrame, received: pl.DataFrame) -> pl.DataFrame:
-    """Match both sides; a pair on clocks that nothing ties together shows nothing."""
-    both = sends.unique(_MESSAGE).join(
-        received.unique(_MESSAGE), on=_MESSAGE, how="inner", nulls_equal=True, suffix="_there"
-    )
-    tied = pl.col("clock").eq_missing(pl.col("clock_there"))
+def _timed(messages: pl.DataFrame) -> pl.DataFrame:
+    """Return matched messages with their time on the link."""
     buffered = pl.col("end_ns") < pl.col("start_ns_there")
     both_on = pl.min_horizontal("end_ns", "end_ns_there")
     through = pl.when(buffered).then("end_ns_there").otherwise(both_on)
     begun = pl.max_horizontal("start_ns", "start_ns_there")
-    return (
-        both.filter(tied)
-        .with_columns(through=through, ns=through - begun)
-        .filter(pl.col("ns") >= 0)
-    )
+    timed = messages.with_columns(through=through, ns=through - begun)
+    return timed.filter(pl.col("ns") >= 0)
 
 
 def _plausible(hops: pl.DataFrame, uncertainty_ns: int) -> pl.DataFrame:

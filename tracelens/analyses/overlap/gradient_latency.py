@@ -4,7 +4,10 @@ Gradients are followed call by call. A bucket is ready when its rank arrives at 
 reduced from when the last rank has arrived and the call before is over; its weights are updated by the
 update of its number, or, without numbers, by those of the step; they are first used by the next step's
 forward pass. With parameter servers a shard's part is ready when it is pushed, reduced while the shard
-aggregates, updated when that applies.
+aggregates, updated when that applies: the update that carries the push's request, or that of the other
+workers' push of the same number, of this step and variable, or else the shard's update of the step.
+Where that pass begins before the weights are back (servers that are pipelined or asynchronous), they are
+first used when they are. A stage that would end before it begins was not recorded, and is null.
 
 Also reported is the idle time between optimizer steps that background work, such as checkpoints,
 could use without delaying any rank. Between a step's first and last weight update, weights are a mixture
@@ -139,7 +142,18 @@ _ROW: Final[dict[str, pl.DataType]] = {
     "ready": pl.Int64(),  # when the gradient was ready
     **dict.fromkeys(STAGES[:-1], pl.Int64()),
     "updated": pl.Int64(),  # when the update ended
+    "back": pl.Int64(),  # when a server's new weights were with the worker
 }
+
+
+# A reduction is over when the update begins that needs it, though its end may have been noticed later;
+# an update that began before the reduction did (around other work) takes it up when it is reduced.
+_DONE: Final = (
+    pl.when(pl.col("begin") >= pl.col("begun"))
+    .then(pl.min_horizontal("begin", "done"))
+    .otherwise("done")
+)
+_TAKEN_UP: Final = pl.when(pl.col("end") >= _DONE).then(pl.max_horizontal("begin", _DONE))
 
 
 def follow_gradients(trace: Trace, phases: Phases) -> pl.DataFrame:
@@ -147,10 +161,14 @@ def follow_gradients(trace: Trace, phases: Phases) -> pl.DataFrame:
     parts = (_buckets(trace, phases.updates.updates, followed(trace)), _shards(trace))
     columns = [pl.col(name).cast(kind) for name, kind in _ROW.items()]
     rows = pl.concat([part.select(columns) for part in parts])
+    used = pl.max_horizontal("used", "back")
     return (
         rows.join(phases.updates.used, on=_AT, how="left")
-        .with_columns(until_use_ns=pl.col("used") - pl.col("updated"))
-        .drop("used", "updated")
+        .with_columns(
+            until_use_ns=pl.when(pl.col("used").is_not_null()).then(used) - pl.col("updated")
+        )
+        .with_columns(pl.when(pl.col(name) >= 0).then(name) for name in STAGES)
+        .drop("used", "updated", "back")
     )
 
 
@@ -168,10 +186,11 @@ def _buckets(trace: Trace, updates: pl.DataFrame, every: int) -> pl.DataFrame:
         number="bucket",
         ready="ready",
         waiting_ns=pl.col("begun") - pl.col("ready"),
-        reducing_ns=pl.col("done") - pl.col("begun"),
-        until_update_ns=pl.col("begin") - pl.col("done"),
-        updating_ns=pl.col("end") - pl.col("begin"),
+        reducing_ns=_DONE - pl.col("begun"),
+        until_update_ns=_TAKEN_UP - _DONE,
+        updating_ns=pl.col("end") - _TAKEN_UP,
         updated="end",
+        back=None,
     )
 
 
@@ -201,36 +220,84 @@ def _reduced(grid: CallGrid, every: int) -> pl.DataFrame:
     return pl.DataFrame(dict(zip(_NO_CALLS.columns, columns, strict=True))).cast(_NO_CALLS.schema)
 
 
+_SAME: Final = ("shard", "step", "key", "number")
+
+
 def _shards(trace: Trace) -> pl.DataFrame:
     """Return the way of pushes; times of workers and shards are on one clock."""
     op = pl.col("op").cast(pl.String)
-    spans = trace.requests.lazy().filter((pl.col("kind") == "ps") & pl.col("end_ns").is_not_null())
-    pushes = (
-        spans.filter(op == "push")
-        .join(trace.workers.select("process").lazy(), on="process", how="semi")
-        .select(*_AT, "shard", "request", ready="start_ns")
+    spans = (
+        trace.requests.lazy()
+        .filter((pl.col("kind") == "ps") & pl.col("end_ns").is_not_null())
+        .with_columns(pl.col("key").fill_null(-1))
+    )
+    asked = spans.join(trace.workers.select("process").lazy(), on="process", how="semi")
+    pushes = asked.filter(op == "push").with_columns(
+        number=pl.col("start_ns").rank("ordinal").over("process", "shard", "step", "key")
     )
     served = spans.filter(op == "aggregate").select("request", begun="start_ns", done="end_ns")
-    applied = (
-        spans.filter(op == "apply")
-        .group_by("shard", "step")
-        .agg(begin=pl.col("start_ns").min(), end=pl.col("end_ns").max())
-    )
+    followed_pushes = pushes.join(served, on="request", how="inner")
     return (
-        pushes.join(served, on="request", how="inner")
-        .join(applied, on=["shard", "step"], how="left")
+        _with_updates(followed_pushes, spans.filter(op == "apply"))
+        .pipe(_with_return, spans.filter(op == "reply"), asked.filter(op == "pull"))
         .select(
             *_AT,
             of=pl.lit("shard"),
             number="shard",
-            ready="ready",
-            waiting_ns=pl.col("begun") - pl.col("ready"),
-            reducing_ns=pl.col("done") - pl.col("begun"),
-            until_update_ns=(pl.col("begin") - pl.col("done")).clip(lower_bound=0),
-            updating_ns=pl.col("end") - pl.col("begin"),
+            ready="start_ns",
+            # Nothing comes before it was sent: what clocks are apart by is no time.
+            waiting_ns=(pl.col("begun") - pl.col("start_ns")).clip(lower_bound=0),
+            reducing_ns=_DONE - pl.col("begun"),
+            until_update_ns=_TAKEN_UP - _DONE,
+            updating_ns=pl.col("end") - _TAKEN_UP,
             updated="end",
+            back="back",
         )
         .collect()
+    )
+
+
+def _with_updates(pushes: pl.LazyFrame, applied: pl.LazyFrame) -> pl.LazyFrame:
+    """Add `begin` and `end` of the update that each push went into."""
+    bounds = {"begin": pl.col("start_ns").min(), "end": pl.col("end_ns").max()}
+    own = applied.filter(pl.col("request").is_not_null()).group_by("request").agg(**bounds)
+    numbers = pushes.select("request", *_SAME)
+    named = own.join(numbers, on="request", how="inner")
+    alike = named.group_by(_SAME).agg(
+        other_begin=pl.col("begin").min(), other_end=pl.col("end").min()
+    )
+    of_step = (
+        applied.filter(pl.col("request").is_null())
+        .group_by("shard", "step")
+        .agg(step_begin=bounds["begin"], step_end=bounds["end"])
+    )
+    return (
+        pushes.join(own, on="request", how="left")
+        .join(alike, on=_SAME, how="left")
+        .join(of_step, on=["shard", "step"], how="left")
+        .with_columns(
+            pl.coalesce(name, f"other_{name}", f"step_{name}").alias(name)
+            for name in ("begin", "end")
+        )
+    )
+
+
+def _with_return(pushes: pl.LazyFrame, replies: pl.LazyFrame, pulls: pl.LazyFrame) -> pl.LazyFrame:
+    """Add when the worker had the new weights: with the push's own reply, or with the next pull."""
+    answered = replies.select("request", answered=True).unique("request")
+    pulled = pulls.select("process", "shard", "key", pulled="end_ns").sort("pulled")
+    return (
+        pushes.join(answered, on="request", how="left")
+        .sort("end")
+        .join_asof(
+            pulled,
+            left_on="end",
+            right_on="pulled",
+            by=["process", "shard", "key"],
+            strategy="forward",
+            check_sortedness=False,
+        )
+        .with_columns(back=pl.when("answered").then("end_ns").otherwise("pulled"))
     )
 
 

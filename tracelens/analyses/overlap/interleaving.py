@@ -21,6 +21,7 @@ import polars as pl
 
 from tracelens.accounting.categories import CATEGORIES, COMPUTE_CATEGORIES
 from tracelens.accounting.phases import exposed_transfer, job_ns
+from tracelens.analyses.collectives import cost_model
 from tracelens.model import fmt
 from tracelens.model.calls import NEVER, distinct, is_uniform
 from tracelens.model.columns import FOREVER, NULL
@@ -46,6 +47,7 @@ __all__ = [
 
 
 WORTH_REPORTING: Final = 0.05  # share of job time
+LATENCY_BOUND: Final = 0.5  # of the transfer is latency: fewer bytes hardly help
 BOUND: Final = 0.2  # share of job time that no rank hides, whatever it does
 WITHIN: Final = "within a step"
 BETWEEN: Final = "from step to step"
@@ -174,19 +176,41 @@ def _bound(trace: Trace, phases: Phases, job: int) -> list[Finding]:
             " If one link is slow, collectives alone do not tell which; messages between ranks would."
         )
     )
+    latency = cost_model.latency_share(trace)
     finding = Finding.of(
         "exposed_communication",
-        {"exposed": fmt.percent(share), "link": unknown},
+        {"exposed": fmt.percent(share), "remedy": _remedy(latency), "link": unknown},
         case="bound",
         saving=share,
         phase="reduction",
-        evidence={"exposed_transfer": share, "link_identifiable": identifiable},
+        evidence={
+            "exposed_transfer": share,
+            "latency_share": latency,
+            "link_identifiable": identifiable,
+        },
     )
     return [finding]
 
 
+def _remedy(latency: float | None) -> str:
+    """Return what could make transfers shorter, of which so much is latency."""
+    if latency is None:
+        return (
+            "fewer calls, fewer bytes or faster links (latency and bandwidth cannot be separated: "
+            "sizes are equal or were not recorded)"
+        )
+    if latency >= LATENCY_BOUND:
+        return f"fewer calls or lower latency (latency is {fmt.percent(latency)} of the transfer)"
+    return "fewer bytes or faster links"
+
+
 def _between_updates(trace: Trace, updates: WeightUpdates, job: int) -> list[Finding]:
-    """Return what lies between the updates of one step; a step is shorter only if all ranks close it."""
+    """Return what lies between the updates of one step; a step is shorter only if all ranks close it.
+
+    A run whose steps are not known counts as one step, in which updates tell nothing.
+    """
+    if trace.steps["step"].n_unique() < 2:
+        return []
     within = pl.concat(some.filter("within") for some in updates.some_gaps())
     by_step = (
         within.group_by("step", "rank")

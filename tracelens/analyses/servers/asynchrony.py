@@ -137,6 +137,7 @@ def _serialised(table: pl.DataFrame, trace: Trace, job: int) -> list[Finding]:
             "exposed_communication",
             {"share": f"{100 * share:.0f} %"},
             case="turns",
+            cost=share * waiting.height / table.height,
             saving=saving,
             phase="elastic",
             evidence={"turn_share": share, "workers": waiting.height},

@@ -11,19 +11,23 @@ is found by replaying the exchange (`replay/exchange.py`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
+from tracelens.analyses.servers import small_messages
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
+from tracelens.replay.counterfactual import TWO_SIDED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tracelens.analyses.servers.small_messages import Messages
     from tracelens.analyses.servers.utilisation import Goodput
     from tracelens.arrays import Floats
+    from tracelens.model.findings import Pattern
     from tracelens.replay.exchange import Exchange
     from tracelens.replay.parameter_servers import Change
 
@@ -37,6 +41,7 @@ COLLAPSED: Final = 1.5
 RECEIVING: Final = 0.5  # of the push window, or the incoming link is not what holds it up
 SLOWER: Final = 2.0  # times as long per byte as the other shards
 STEADY: Final = 0.8  # of the steps show it, half as clearly
+FEWEST_PAUSES: Final = 3  # steps, where fewer do; without the longest it must be so, too
 FAULT: Final = 0.03  # of the job
 CHANCE: Final = 0.03
 CLEAR: Final = 0.05  # of the job, where only the gain speaks for it
@@ -62,6 +67,8 @@ class _Case:
     fields: Mapping[str, str]  # of the sentence
     evidence: Mapping[str, Any]
     slowdown: float | None = None
+    how: str = ""  # that workers wait though it is not at work all the time
+    pattern: Pattern = "persistent"
 
 
 def classify(exchange: Exchange, goodput: dict[int, Goodput]) -> dict[int, Bound]:
@@ -73,7 +80,9 @@ def classify(exchange: Exchange, goodput: dict[int, Goodput]) -> dict[int, Bound
     receiving = exchange.received.sum(axis=0) / push
     for column, shard in enumerate(exchange.shards):
         link = goodput.get(shard)
-        collapsed = link is not None and link.falls and link.collapse >= COLLAPSED
+        # What messages cost by themselves is lost however few share the link.
+        lost = link.collapse * (1 - exchange.message_share) if link else 1.0
+        collapsed = link is not None and link.falls and lost >= COLLAPSED
         if collapsed and receiving[column] >= RECEIVING:
             found[column] = "incast"
         elif cpu[column] >= SATURATED:
@@ -84,9 +93,24 @@ def classify(exchange: Exchange, goodput: dict[int, Goodput]) -> dict[int, Bound
 
 
 def findings(
+    exchange: Exchange, bound: dict[int, Bound], goodput: dict[int, Goodput], messages: Messages
+) -> list[Finding]:
+    """Report what binds, each kind once; of a kind, shards slower than others first.
+
+    Instead of more bandwidth, fewer messages are advised where they save more.
+    """
+    found = _what_binds(exchange, bound, goodput)
+    alike = [one for one in found if one.kind != _KINDS["network"] or one.category == "fault"]
+    if found and len(alike) == len(found):
+        return found
+    fused = small_messages.find(exchange, messages)
+    best = max((one.saving or 0.0 for one in found), default=0.0)
+    return [*alike, *fused] if fused and (fused[0].saving or 0.0) > best else found
+
+
+def _what_binds(
     exchange: Exchange, bound: dict[int, Bound], goodput: dict[int, Goodput]
 ) -> list[Finding]:
-    """Report what binds, each kind once; of a kind, shards slower than others first."""
     if len(exchange.exposed) < FEWEST_STEPS:
         return []
     found = []
@@ -103,7 +127,7 @@ def findings(
 def _by_gain(exchange: Exchange) -> list[Finding]:
     """Report shards that are slow per byte, where pushes are too far apart to fill a window.
 
-    If all are alike, report which of both would help clearly more.
+    If all are alike, report which of both would help more, or both if they help about as much.
     """
     everywhere = list(range(len(exchange.shards)))
     kinds: tuple[Bound, ...] = ("cpu", "network")
@@ -112,9 +136,10 @@ def _by_gain(exchange: Exchange) -> list[Finding]:
         return slower
     gains = {kind: exchange.saving(_faster(exchange, everywhere, kind, 0.5))[0] for kind in kinds}
     best = max(kinds, key=lambda kind: gains[kind])
-    if gains[best] < CLEAR or min(gains.values()) > gains[best] / 2:
+    if gains[best] < CLEAR:
         return []
-    return _all_alike(exchange, everywhere, best)
+    helping = [kind for kind in kinds if gains[kind] > gains[best] / 2]
+    return [one for kind in helping for one in _all_alike(exchange, everywhere, kind)]
 
 
 def _incast(exchange: Exchange, columns: list[int], goodput: dict[int, Goodput]) -> list[Finding]:
@@ -126,39 +151,71 @@ def _incast(exchange: Exchange, columns: list[int], goodput: dict[int, Goodput])
         "who": f"{_subject(exchange, columns)} {'receives' if len(columns) == 1 else 'receive'}",
         "usual": fmt.bandwidth(worst.usual),
         "pushes": f"{worst.crowd:.0f}",
-        "best": fmt.bandwidth(worst.best),
+        "best": f"{fmt.bandwidth(worst.best)} {'in replies' if worst.sent else 'when fewer do'}",
     }
     evidence = {
         "goodput": worst.usual,
         "best_goodput": worst.best,
         "pushes_at_once": worst.crowd,
+        "sent_goodput": worst.sent,
         "goodput_by_pushes": dict(zip(map(str, worst.counts), worst.rates, strict=True)),
     }
-    return _reported(exchange, _Case(columns, "incast", change, fields, evidence, worst.collapse))
+    case = _Case(columns, "incast", change, fields, evidence, worst.collapse)
+    doubtful = []
+    for sign in (-TWO_SIDED, TWO_SIDED):
+        other = exchange.change(columns)
+        other.ns_per_byte[columns] = [1 / link.best / (1 + sign * link.doubt) for link in links]
+        doubtful.append(exchange.saving(other)[0])
+    return [_widened(found, *doubtful) for found in _reported(exchange, case)]
+
+
+def _widened(found: Finding, least: float, most: float) -> Finding:
+    """Join the doubt about single rounds with that about the goodput."""
+    saving, (low, high) = found.saving or 0.0, found.interval or (0.0, 0.0)
+    below, above = np.hypot(saving - low, saving - least), np.hypot(high - saving, most - saving)
+    return replace(
+        found, interval=(max(saving - float(below), 0.0), min(saving + float(above), 1.0))
+    )
 
 
 def _slower(exchange: Exchange, columns: list[int], kind: Bound) -> list[Finding]:
     """Report shards that take longer per byte than the others."""
     work: Floats = getattr(exchange, _PARTS[kind])
-    per_byte = work / np.maximum(exchange.moved, 1)
-    if len(exchange.shards) < 2:
+    if len(exchange.shards) < 2 or exchange.moved is None:
         return []
-    slow, usual = [], np.ones(len(exchange.shards))
+    per_byte = work / np.maximum(exchange.moved, 1)
+    usual, patterns = np.ones(len(exchange.shards)), {}
     for column in columns:
         others = np.median(np.delete(per_byte, column, axis=1), axis=1)
-        ratio = per_byte[:, column].sum() / max(float(others.sum()), 1e-12)
-        steady = np.mean(per_byte[:, column] > (1 + SLOWER) / 2 * others)
-        if ratio >= SLOWER and steady >= STEADY:
-            slow.append(column)
-            usual[column] = ratio
-    if not slow:
+        pattern = _pattern(per_byte[:, column], others)
+        if pattern is not None:
+            patterns[column] = pattern
+            usual[column] = per_byte[:, column].sum() / max(float(others.sum()), 1e-12)
+    if not patterns:
         return []
+    slow = [*patterns]
     ratio = float(usual[slow].max())
+    pattern = patterns[int(np.argmax(usual))]
     share = _share(exchange, slow, kind)
     fields = _busy(exchange, slow, kind, share) | {"ratio": f"{ratio:.1f}"}
     evidence = {"share_of_window": share, "times_per_byte": ratio}
     change = _faster(exchange, slow, kind, 1 / usual[slow])
-    return _reported(exchange, _Case(slow, kind, change, fields, evidence, ratio))
+    how = _how(share if pattern == "persistent" else 0.0)
+    return _reported(exchange, _Case(slow, kind, change, fields, evidence, ratio, how, pattern))
+
+
+def _pattern(mine: Floats, others: Floats) -> Pattern | None:
+    """Return when a shard takes longer than the others, [step]; None where by chance or not at all."""
+    if mine.sum() < SLOWER * others.sum() or not mine.any():
+        return None
+    if np.mean(mine > (1 + SLOWER) / 2 * others) >= STEADY:
+        return "persistent"
+    slow = np.flatnonzero(mine > SLOWER * others)
+    longest = int(np.argmax(mine - others))
+    rest = np.delete(mine, longest).sum() >= SLOWER * np.delete(others, longest).sum()
+    if len(slow) < FEWEST_PAUSES or not rest:
+        return None
+    return "transient" if len(slow) >= STEADY * (slow[-1] - slow[0] + 1) else "sparse"
 
 
 def _all_alike(exchange: Exchange, columns: list[int], kind: Bound) -> list[Finding]:
@@ -167,7 +224,13 @@ def _all_alike(exchange: Exchange, columns: list[int], kind: Bound) -> list[Find
     more = {"cpu": "twice the processors", "network": "twice the bandwidth"}[kind]
     fields = _busy(exchange, columns, kind, share) | {"more": more}
     change = _faster(exchange, columns, kind, 0.5)
-    return _reported(exchange, _Case(columns, kind, change, fields, {"share_of_window": share}))
+    evidence = {"share_of_window": share}
+    return _reported(exchange, _Case(columns, kind, change, fields, evidence, how=_how(share)))
+
+
+def _how(share: float) -> str:
+    """Return the case of the sentence for a share of the window: no part that idles is bound."""
+    return "" if share >= SATURATED else "at times"
 
 
 def _faster(exchange: Exchange, columns: list[int], kind: Bound, takes: Floats | float) -> Change:
@@ -198,12 +261,12 @@ def _reported(exchange: Exchange, case: _Case) -> list[Finding]:
     finding = Finding.of(
         _KINDS[case.kind],
         case.fields,
-        case="slower" if "ratio" in case.fields else "",
+        case=" ".join(filter(None, ("slower" * ("ratio" in case.fields), case.how))),
         category="opportunity" if case.slowdown is None else "fault",
         shards=tuple(exchange.shards[column] for column in case.columns),
         hosts=tuple(dict.fromkeys(exchange.hosts[column] for column in case.columns)),
         phase="ps",
-        pattern="persistent",
+        pattern=case.pattern,
         saving=saving,
         interval=interval,
         slowdown=case.slowdown,

@@ -1,23 +1,27 @@
 """Parameter-server shards: who holds the bytes, who serves longest, where requests are queued.
 
-Worker and shard records of one request are joined by the request id that its message carried. Load is
-judged by bytes: a synchronous step's PS part lasts as long as its busiest shard. What even placement
-would save is found by replaying the exchange (`replay/exchange.py`); the effective number of shards is
-total / max (Mathuriya et al. 2017). What else may block servers is reported by `bottleneck.py`, where
-variables should lie by `variable_placement.py`.
+Worker and shard records of one request are joined by the request id that its message carried, which
+also gives the shard where a worker does not. Where some request's shard or bytes are not known, no
+shard's bytes are. Load is judged by bytes: a synchronous step's PS part lasts as long as its busiest
+shard. What even placement would save is found by replaying the exchange (`replay/exchange.py`); the
+effective number of shards is total / max (Mathuriya et al. 2017). What else may block servers is
+reported by `bottleneck.py`, where variables should lie by `variable_placement.py`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
 
-from tracelens.analyses.servers import utilisation, variable_placement
+from tracelens.accounting.phases import job_ns
+from tracelens.analyses import stacks
+from tracelens.analyses.servers import small_messages, utilisation, variable_placement
 from tracelens.analyses.servers.bottleneck import classify, findings
+from tracelens.analyses.servers.queues import NO_QUEUES, Queues, measure_queues
 from tracelens.analyses.servers.variable_placement import PLACEMENT_COLUMNS, TENSOR_COLUMNS
 from tracelens.model.findings import Finding
 from tracelens.replay.exchange import Exchange
@@ -36,6 +40,9 @@ __all__ = ["SHARD_COLUMNS", "Shards", "measure", "replayable_rounds"]
 
 HOT: Final = 1.25  # times the mean bytes; bytes are exact, only a gain that matters is in doubt
 WORTH_REPORTING: Final = 0.03  # of job time
+QUEUED: Final = (
+    0.3  # of the push/pull window: who is at work for less keeps hardly any request waiting
+)
 EXPOSED: Final = 0.10  # of the workers' time: below, the servers are hidden and harmless
 SERVICE: Final = ("aggregate", "apply", "reply")
 
@@ -70,13 +77,17 @@ TRAFFIC_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 @dataclass(frozen=True)
 class Shards:
-    """Load per shard, per worker and shard, by placement and by tensor; empty where a run has no PS."""
+    """Load per shard, per worker and shard, by placement and by tensor; empty where a run has no PS.
+
+    `queues` says why workers are queued.
+    """
 
     loads: pl.DataFrame
     traffic: pl.DataFrame
     placements: pl.DataFrame
     tensors: pl.DataFrame
     findings: tuple[Finding, ...]
+    queues: Queues = NO_QUEUES
 
 
 NOTHING: Final = Shards(
@@ -90,11 +101,16 @@ NOTHING: Final = Shards(
 
 def measure(trace: Trace, phases: Phases) -> Shards:
     """Measure the shards' load, and look for a hot one and for what else holds servers up."""
-    asked = _asked(trace)
+    served = utilisation.served_requests(trace).with_columns(
+        ns=pl.col("end_ns") - pl.col("start_ns")
+    )
+    every = _asked(trace, served)
+    asked = every.filter(pl.col("shard").is_not_null())
+    sized = _sized(every)
     traffic = (
         asked.group_by("rank", "shard", "op")
         .agg(
-            pl.col("bytes").sum(),
+            _known_sum("bytes"),
             requests=pl.len().cast(pl.Int64),
             ns=pl.col("ns").sum(),
             longest_start_ns=pl.col("start_ns").get(pl.col("ns").arg_max()),
@@ -103,65 +119,90 @@ def measure(trace: Trace, phases: Phases) -> Shards:
         .select(*TRAFFIC_COLUMNS)
         .sort("rank", "shard", "op")
     )
-    if traffic.is_empty() or trace.shards.is_empty():
+    if every.is_empty() or trace.shards.is_empty():
         return NOTHING
-    served = utilisation.served_requests(trace).with_columns(
-        ns=pl.col("end_ns") - pl.col("start_ns")
-    )
     loads = _loads(trace.shards, traffic, asked, served)
-    exposed = _exposed(phases)
-    again = Rounds.of(asked, served, loads["shard"])
-    exchange = Exchange.of(utilisation.utilisation_by_step(served), exposed, loads, again)
-    goodput = utilisation.measure_goodput(served)
+    if asked.height < every.height:
+        loads = loads.with_columns(requests=pl.lit(None, pl.Int64))
+    if not sized:
+        loads = loads.with_columns(
+            bytes=pl.lit(None, pl.Int64), bytes_share=pl.lit(None, pl.Float64)
+        )
+    job = float(job_ns(trace))
+    again = Rounds.of(asked, served, loads["shard"], job)
+    by_step = utilisation.utilisation_by_step(served, asked)
+    by_step = utilisation.open_windows(by_step, asked) if again is None else by_step
+    message_ns, message_share = small_messages.message_costs(served)
+    exchange = replace(
+        Exchange.of(by_step, _exposed(phases), loads, again, job),
+        message_ns=message_ns,
+        message_share=message_share,
+    )
+    known = None if trace.alignment.unaligned else asked
+    goodput = utilisation.measure_goodput(served, known)
     bound = classify(exchange, goodput)
     one_way, turns = variable_placement.one_way_requests(asked)
-    now = _placed(one_way, turns, loads)
-    sizes = variable_placement.tensor_sizes(one_way, turns)
-    advice = variable_placement.advise(now, sizes, partial(_gain, exchange, now))
-    found = _findings(loads, exchange, bound, goodput, advice)
+    advice = _advice(one_way, turns, loads, exchange) if sized else None
+    found: list[Finding] = []
+    if exchange.exposed.sum() >= EXPOSED * exchange.job_ns:
+        hot = [] if advice is None else _hot_shard(loads, exchange, advice)
+        others = findings(exchange, bound, goodput, small_messages.Messages.of(asked))
+        named = {shard for finding in hot for shard in finding.shards}
+        # What else binds shards is reported of others only.
+        found = [*hot, *(one for one in others if not named & set(one.shards))]
     return Shards(
         _with_bounds(loads, exchange, bound, goodput),
         traffic,
-        advice.table,
+        NOTHING.placements if advice is None else advice.table,
         variable_placement.largest_tensors(asked, one_way, turns),
-        tuple(found),
+        tuple(stacks.with_code(one, stacks.of_shards(trace, one.shards)) for one in found),
+        measure_queues(trace, phases, asked, served),
     )
+
+
+def _sized(every: pl.DataFrame) -> bool:
+    """Return whether all shards are known, and the bytes of all pushes, of all pulls, or of both."""
+    missing = every.group_by("op").agg(null=pl.col("bytes").null_count(), all=pl.len())
+    known = (missing["null"] == 0).any() and (
+        (missing["null"] == 0) | (missing["null"] == missing["all"])
+    ).all()
+    return bool(known) and not every["shard"].null_count()
+
+
+def _known_sum(name: str) -> pl.Expr:
+    """Sum up a column; null where a value was not measured."""
+    column = pl.col(name)
+    return pl.when(column.null_count() == 0).then(column.sum()).alias(name)
+
+
+def _advice(one_way: pl.DataFrame, turns: int, loads: pl.DataFrame, exchange: Exchange) -> Advice:
+    """Try other placements; what they save is known where rounds can be replayed."""
+    now = _placed(one_way, turns, loads)
+    sizes = variable_placement.tensor_sizes(one_way, turns)
+    return variable_placement.advise(now, sizes, partial(_gain, exchange, now))
 
 
 def replayable_rounds(trace: Trace) -> Rounds | None:
     """Return the rounds of requests that can be replayed, if workers have alike ones."""
     numbers = trace.shards.select(shard=pl.coalesce("shard", "rank"))["shard"].sort()
-    asked = _asked(trace)
-    return (
-        None if asked.is_empty() else Rounds.of(asked, utilisation.served_requests(trace), numbers)
-    )
+    served = utilisation.served_requests(trace)
+    asked = _asked(trace, served)
+    return None if asked.is_empty() else Rounds.of(asked, served, numbers, job_ns(trace))
 
 
-def _asked(trace: Trace) -> pl.DataFrame:
-    """Return the requests as the workers recorded them."""
+def _asked(trace: Trace, served: pl.DataFrame) -> pl.DataFrame:
+    """Return the requests as the workers recorded them; their shard also as shards did."""
     spans = trace.requests.lazy().filter((pl.col("kind") == "ps") & pl.col("end_ns").is_not_null())
+    by = served.lazy().filter(pl.col("request").is_not_null()).select("request", by="shard")
     return (
         spans.join(trace.workers.select("process").lazy(), on="process", how="semi")
+        .join(by.unique("request"), on="request", how="left", maintain_order="left")
+        .with_columns(pl.coalesce("shard", "by").alias("shard"))
+        .drop("by")
         .with_columns(ns=pl.col("end_ns") - pl.col("start_ns"), op=pl.col("op").cast(pl.String))
         .collect()
         .pipe(variable_placement.label_tensors)
     )
-
-
-def _findings(
-    loads: pl.DataFrame,
-    exchange: Exchange,
-    bound: dict[int, Bound],
-    goodput: dict[int, Goodput],
-    advice: Advice,
-) -> list[Finding]:
-    """Look for a hot shard; what else binds shards is reported of others only."""
-    if exchange.exposed.sum() < EXPOSED * exchange.job_ns:
-        return []
-    hot = _hot_shard(loads, exchange, advice)
-    named = {shard for finding in hot for shard in finding.shards}
-    others = findings(exchange, bound, goodput)
-    return [*hot, *(one for one in others if not named & set(one.shards))]
 
 
 def _with_bounds(
@@ -187,9 +228,12 @@ def _placed(one_way: pl.DataFrame, turns: int, loads: pl.DataFrame) -> list[int]
     return [max(round(size), 1) for size in shards["bytes"].fill_null(0).to_list()]
 
 
-def _gain(exchange: Exchange, now: Sequence[int], then: Sequence[int]) -> float:
-    """Return what other loads save."""
-    return exchange.saving(exchange.loaded(exchange.moved * np.array(then) / np.array(now)))[0]
+def _gain(exchange: Exchange, now: Sequence[int], then: Sequence[int]) -> float | None:
+    """Return what other loads save, where that can be replayed."""
+    if exchange.rounds is None or exchange.moved is None:
+        return None
+    moved = exchange.moved
+    return exchange.saving(exchange.loaded(moved, moved * np.array(then) / np.array(now)))[0]
 
 
 def _exposed(phases: Phases) -> pl.DataFrame:
@@ -248,6 +292,10 @@ def _queues(served: pl.DataFrame) -> pl.DataFrame:
 
 
 def _hot_shard(loads: pl.DataFrame, exchange: Exchange, advice: Advice) -> list[Finding]:
+    """Look for a shard with far more bytes than the mean that the job would be shorter without.
+
+    Where that cannot be replayed, it must be at work for so long that requests are queued for it.
+    """
     mean = loads["bytes"].mean()
     if loads.height < 2 or not isinstance(mean, float) or mean <= 0:
         return []
@@ -255,7 +303,10 @@ def _hot_shard(loads: pl.DataFrame, exchange: Exchange, advice: Advice) -> list[
     ratio = hottest["bytes"] / mean
     if ratio < HOT and hottest["bytes_share"] <= 2 / loads.height:
         return []
-    saving, interval = exchange.saving(exchange.loaded(np.full(loads.height, mean)))
+    if exchange.rounds is None and (hottest["busy_share"] or 0.0) < QUEUED:
+        return []
+    moved = loads["bytes"].to_numpy().astype(np.float64)
+    saving, interval = exchange.saving(exchange.loaded(moved, np.full(loads.height, mean)))
     if saving < WORTH_REPORTING:
         return []
     exposed = float(exchange.exposed.sum()) / exchange.job_ns

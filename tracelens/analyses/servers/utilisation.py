@@ -3,17 +3,20 @@
 All times of a shard are on its own clock. The processor works while it aggregates or applies, the link
 while it receives a push or sends a reply; the window of pushes reaches from the first one's arrival to
 the last update, that of pulls from the first reply's begin to the last one's end. Utilisation is judged
-inside these windows: a synchronous job leaves its servers idle while workers compute.
+inside these windows: a synchronous job leaves its servers idle while workers compute. Asynchronous
+workers are at the same step at different times, so that theirs are as long as requests are open.
 
 Goodput is what gets through by how many messages share the link: what incast collapses. Messages on a
 link at once get equal parts of it, so a message's bytes are the sum, over the numbers n of messages
 that it met, of the time with n / n x goodput(n). Each message is one such equation; goodputs are their
-least-squares solution without negative values. A fair link has the same goodput for any n.
+least-squares solution without negative values. A fair link has the same goodput for any n. Where pushes
+come so much at once that fewer never share the link, what it sends is what it could receive: replies,
+each from its begin until the worker has it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -32,6 +35,7 @@ __all__ = [
     "Goodput",
     "busy_time",
     "measure_goodput",
+    "open_windows",
     "served_requests",
     "utilisation_by_step",
 ]
@@ -46,6 +50,7 @@ SERVED_COLUMNS: Final[dict[str, pl.DataType]] = {
     "received": pl.Int64(),  # the part of wire that pushes take
     "push_window": pl.Int64(),
     "pull_window": pl.Int64(),
+    "open": pl.Int64(),  # any worker had a request with it
 }
 _GROUP: Final = ("shard", "step")
 
@@ -66,8 +71,8 @@ def served_requests(trace: Trace) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def utilisation_by_step(served: pl.DataFrame) -> pl.DataFrame:
-    """Sum up each shard's steps."""
+def utilisation_by_step(served: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
+    """Sum up each shard's steps; `asked` are the workers' requests."""
     op, moved = pl.col("op"), pl.col("bytes").fill_null(0) > 0
     received = (op == "receive") & moved
     wire = received | (op == "reply")
@@ -75,6 +80,8 @@ def utilisation_by_step(served: pl.DataFrame) -> pl.DataFrame:
     whole = busy_time(served, pl.lit(value=True), "busy")
     for part, name in ((cpu, "cpu"), (wire, "wire"), (received, "received")):
         whole = whole.join(busy_time(served, part, name), on=_GROUP, how="left")
+    requests = asked.sort(*_GROUP, "start_ns")
+    whole = whole.join(busy_time(requests, pl.lit(value=True), "open"), on=_GROUP, how="left")
     for part, name in ((cpu | received, "push_window"), (op == "reply", "pull_window")):
         extent = served.filter(part).group_by(_GROUP)
         window = extent.agg((pl.col("end_ns").max() - pl.col("start_ns").min()).alias(name))
@@ -92,28 +99,52 @@ def busy_time(spans: pl.DataFrame, part: pl.Expr, name: str) -> pl.DataFrame:
     )
 
 
+def open_windows(sums: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
+    """Make the windows of each shard as long together as any worker has a request open with it."""
+    reached = pl.col("end_ns").cum_max().shift(1).over("shard").fill_null(0)
+    lasting = (pl.col("end_ns") - pl.max_horizontal("start_ns", reached)).clip(lower_bound=0)
+    for op in ("push", "pull"):
+        open_ = asked.filter(pl.col("op") == op).sort("start_ns").select("shard", ns=lasting)
+        whole, now = pl.col("ns").sum().alias("asked"), f"{op}_window"
+        scale = pl.col("asked") / pl.col(now).sum().over("shard").clip(lower_bound=1)
+        sums = sums.join(open_.group_by("shard").agg(whole), on="shard", how="left").with_columns(
+            (pl.col(now) * scale.fill_null(1)).round().cast(pl.Int64).alias(now)
+        )
+        sums = sums.drop("asked")
+    return sums
+
+
 FEWEST_MESSAGES: Final = 64  # messages
 ENOUGH: Final = 0.02  # of the time on the link, for a number of messages to have a goodput
 _ROUNDS: Final = 500
+_PARTS: Final = 8  # of a run
 
 
 @dataclass(frozen=True)
 class Goodput:
     """Bytes per nanosecond by the least number of messages in a class: 1, 2, 4, 8 ...
 
-    `usual` is what got through on average, `best` the highest of `rates`, `crowd` how many messages were
-    on the link on average.
+    `usual` is what got through on average, `crowd` how many messages were on the link on average. `sent`
+    is the best that it sends, where fewer messages never come in at once, else null. `doubt` is the
+    standard error of the best, as a share of it: from parts of the run by themselves.
     """
 
     counts: tuple[int, ...]
     rates: tuple[float, ...]
     usual: float
     crowd: float
+    sent: float | None = None
+    doubt: float = 0.0
 
     @property
     def best(self) -> float:
         """The link's own best."""
-        return max(self.rates)
+        return max(*self.rates, self.sent or 0.0)
+
+    @property
+    def always_crowded(self) -> bool:
+        """Whether neither one message alone nor half as many as usual were seen on the link."""
+        return self.counts[0] > max(self.crowd / 2, 1)
 
     @property
     def collapse(self) -> float:
@@ -122,19 +153,49 @@ class Goodput:
 
     @property
     def falls(self) -> bool:
-        """Whether the best is reached by fewer messages than there usually are."""
-        return self.counts[int(np.argmax(self.rates))] < self.crowd
+        """Whether the best is reached by fewer messages than there usually are, or by replies."""
+        return self.best == self.sent or self.counts[int(np.argmax(self.rates))] < self.crowd
 
 
-def measure_goodput(served: pl.DataFrame) -> dict[int, Goodput]:
-    """Measure the incoming link of every shard that received enough."""
+def measure_goodput(served: pl.DataFrame, asked: pl.DataFrame | None = None) -> dict[int, Goodput]:
+    """Measure the incoming link of every shard that received enough; `asked` are workers' requests."""
     incoming = served.filter(pl.col("op") == "receive", pl.col("bytes") > 0)
     found = {}
     for (shard,), part in incoming.partition_by("shard", as_dict=True).items():
-        goodput = _of_link(part) if part.height >= FEWEST_MESSAGES else None
-        if goodput:
-            found[int(shard)] = goodput
+        goodput = _of_enough(part)
+        if goodput and goodput.always_crowded and asked is not None:
+            replies = _replies(served.filter(shard=int(shard)), asked)
+            link = _of_enough(replies)
+            sent, doubt = (max(link.rates), _doubt(replies)) if link else (None, 0.0)
+            found[int(shard)] = replace(goodput, sent=sent, doubt=doubt)
+        elif goodput:
+            found[int(shard)] = replace(goodput, doubt=_doubt(part))
     return found
+
+
+def _of_enough(messages: pl.DataFrame) -> Goodput | None:
+    return _of_link(messages) if messages.height >= FEWEST_MESSAGES else None
+
+
+def _doubt(messages: pl.DataFrame) -> float:
+    """Return the relative standard error of the best goodput, from parts of the run."""
+    size = messages.height // _PARTS
+    parts = (messages.slice(row * size, size) for row in range(_PARTS))
+    best = [link.best for part in parts if (link := _of_link(part)) is not None]
+    if size < FEWEST_MESSAGES or len(best) < 2:
+        return 0.0
+    return float(np.std(best, ddof=1) / np.mean(best) / np.sqrt(len(best)))
+
+
+def _replies(served: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
+    """Return a shard's replies with bytes, until the worker has them."""
+    returned = asked.filter(pl.col("op") == "pull").select("request", returned="end_ns")
+    return (
+        served.filter(pl.col("op") == "reply", pl.col("bytes") > 0)
+        .join(returned, on="request")
+        .with_columns(end_ns=pl.max_horizontal("end_ns", "returned"))
+        .sort("start_ns")
+    )
 
 
 def _of_link(part: pl.DataFrame) -> Goodput | None:

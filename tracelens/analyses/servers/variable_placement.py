@@ -3,7 +3,7 @@
 A tensor is known by the `key` of its requests, or by their name (``push dense/kernel``); requests that
 carry neither do not tell what a shard's bytes consist of, and only the loads are known. A placement's
 most loaded shard holds at least the mean, and at least the largest variable, unless that one is split.
-The gain is found by replaying the exchange with the new loads.
+The gain is found by replaying the exchange with the new loads; where it cannot be replayed, it is null.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PLACEMENT_COLUMNS: Final[dict[str, pl.DataType]] = {
     "mean_bytes": pl.Int64(),
     "effective_shards": pl.Float64(),  # total / max
     "least_bytes": pl.Int64(),  # no placement of whole variables (or of chunks) has less on its fullest
-    "saving": pl.Float64(),  # share of the job
+    "saving": pl.Float64(),  # share of the job, null where rounds cannot be replayed
 }
 ADVISED: Final = ("greedy", "largest_first", "chunked")
 WORTH_SPLITTING: Final = 1.1  # times the load that whole variables could have at best
@@ -57,18 +57,18 @@ class Advice:
 
 
 def advise(
-    now: Sequence[int], sizes: Mapping[str, int], gain: Callable[[Sequence[int]], float]
+    now: Sequence[int], sizes: Mapping[str, int], gain: Callable[[Sequence[int]], float | None]
 ) -> Advice:
     """Try the placements.
 
     Args:
         now: What a worker moves to each shard in a step, bytes in one direction.
         sizes: Bytes of each variable in order of creation, by name; empty where they are unknown.
-        gain: What share of the job other bytes by shard save.
+        gain: What share of the job other bytes by shard save; None = that is not known.
     """
     shards, total, most = len(now), sum(now), max(now)
     largest = max(sizes.values(), default=0)
-    rows = [
+    rows: list[tuple[str, int, int, float, int, float | None]] = [
         ("now", most, total // shards, _balance(total, most), max(total // shards, largest), 0.0)
     ]
     for name in ADVISED if sizes else ("chunked",):
@@ -90,6 +90,10 @@ def _sentence(table: pl.DataFrame, key: str | None, largest: int) -> str:
     gains = dict(table.select("placement", "saving").iter_rows())
     loaded = dict(table.select("placement", "most_bytes").iter_rows())
     chunks = f"into {fmt.size(CHUNK_BYTES)} chunks across shards would shorten the job by"
+    if gains["chunked"] is None:
+        return (
+            "Its rounds of requests cannot be replayed: what another placement saves is not known."
+        )
     if gains["chunked"] <= 0:
         return "Balancing them would save nothing."
     if key is None:

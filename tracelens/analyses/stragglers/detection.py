@@ -1,57 +1,61 @@
-"""Detection: from matrices to stragglers, each rank and phase for itself, and the delay told by phases.
+"""Detection: which ranks are late by their own work, in which phases and steps, and in what pattern.
 
-Each phase alone may be too little to stand out of its noise, so ranks are also searched by all phases
-together; and once a rank is late for sure, what it loses in its other phases in the same steps belongs
-to the same cause: a slow device slows all that it computes.
+What is found as evidence is only where to look: the course of a rank's delay is then followed through
+all steps (`stats/changepoint.py`), the greatest evidence first; what an episode explains is no evidence
+of another one. Its pattern is read off: one run of steps or several, short or long.
+
+A delay that migrates stands out on no rank: nearly always some rank is late for some steps, each time
+another one. So before, it is asked whether noise alone is ever late so far for so many steps in a row:
+noise that lasts migrates, too, but does not go as far.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens.analyses.stragglers import intermittent, migrating
-from tracelens.replay.counterfactual import ALL_PHASES, Episode
+from tracelens.analyses.stragglers.evidence import find_evidence
+from tracelens.replay.counterfactual import Episode
 from tracelens.stats import window_scan
-from tracelens.stats.changepoint import course
-from tracelens.stats.null_model import BETWEEN_RANK_SIGMA
-from tracelens.stats.robust import LEAST_BLOCK, block_edges, block_medians, deviation
+from tracelens.stats.changepoint import Course, best_runs, courses
+from tracelens.stats.null_model import BETWEEN_RANK_SIGMA, student_tail
+from tracelens.stats.robust import LEAST_BLOCK, block_edges, block_medians, deviation, medians
 
 if TYPE_CHECKING:
     from tracelens.accounting.compute_time import ComputeTime
-    from tracelens.arrays import Flags, Floats
-    from tracelens.model.findings import Pattern
-    from tracelens.stats.window_scan import Scan
+    from tracelens.analyses.stragglers.evidence import Evidence
+    from tracelens.arrays import Flags, Floats, Indices, Ints
 
 
-FALSE_RATE: Final = 0.003  # the chance that anybody is accused wrongly
-_MATTER: Final = 16  # ranks: one late one of more hardly moves what is normal
-_FEWEST: Final = 3  # ranks tell what is normal
-_MAJORITY: Final = 0.6  # of the ranks must be left to compare with
-_OF_A_VISIT: Final = 0.3  # of its steps
+_MOSTLY: Final = 0.5  # of a delay is in phases that are clearly longer
+_SAME_STEPS: Final = 0.5  # overlap, of the shorter one
+_MOST: Final = 0.7  # of a delay: phases that hold so much of it are what is late
+_STILL_THERE: Final = 0.5  # of a delay is left: it is not yet explained
+_CLEAR: Final = 3.0  # standard errors
+_MEDIAN: Final = 1.25  # a median's standard error, as a multiple of a mean's
+_REGULAR: Final = 0.8  # of the stalls keep their period
 
 
 def find_episodes(own: ComputeTime) -> list[Episode]:
     """Return every rank that is late in a phase, lastingly or now and then."""
-    if not own.phases:
+    if not own.phases or not own.settled.any():
         return []
-    excess = [_residuals(own, values) for values in own.own]
-    whole = _residuals(own, own.total)
-    lasting = _lasting(own, excess, whole)
-    wandering = migrating.find_migrating(own, whole, excess)
-    found = intermittent.with_stalls(own, excess, whole, lasting)
-    if wandering is None:
-        return found
-    return [wandering, *(late for late in found if not _is_visit(late, wandering))]
-
-
-def _is_visit(late: Episode, wandering: Episode) -> bool:
-    """Return whether a lateness is, for the most part, one stay of a wandering one."""
-    rank = late.ranks[0]
-    common = np.count_nonzero(wandering.effect[late.touched, rank])
-    return bool(common >= _OF_A_VISIT * len(late.touched))
+    searched = [_residuals(own, values) for values in own.own]
+    if len(own.phases) > 1:
+        searched.append(_residuals(own, own.total))
+    migrating = find_migrating(own, searched[-1], searched[: len(own.phases)])
+    if migrating:
+        for values in searched:
+            values[migrating.effect > 0] = 0.0
+    settled = [values[own.settled_rows] for values in searched]
+    evidence = find_evidence(settled, np.flatnonzero(own.settled))
+    found = [migrating] if migrating else []
+    for rank in sorted({one.rank for one in evidence}):
+        mine = [one for one in evidence if one.rank == rank]
+        found += _Rank(own, np.stack([values[:, rank] for values in searched]), rank).explain(mine)
+    return found
 
 
 def _residuals(own: ComputeTime, values: Floats) -> Floats:
@@ -62,209 +66,245 @@ def _residuals(own: ComputeTime, values: Floats) -> Floats:
     return np.stack([-difference, difference], axis=1)
 
 
-def _lasting(own: ComputeTime, excess: list[Floats], whole: Floats) -> list[Episode]:
-    """Return ranks that are late for a while: in a phase, or in all of them together."""
-    names = [*own.phases, *([ALL_PHASES] if len(own.phases) > 1 else [])]
-    searched = [*excess, whole][: len(names)]
-    settled = [values[own.settled_rows] for values in searched]
-    if len(own.ranks) > 2:
-        scans, chance, holds = _among_many(settled)
-        shortest = LEAST_BLOCK
-    else:
-        scans, chance, holds = _of_two(settled)
-        shortest = window_scan.least_window_of_pair(len(settled[0]))
-    found = []
-    for row, rank in np.argwhere(holds):
-        late = _followed(own, searched[row], scans[row], int(rank))
-        if late.last - late.first + 1 >= shortest:
-            found.append(late.named(names[row], float(chance[row, rank])))
-    return spread_over_phases(own, excess, found)
+@dataclass
+class _Rank:
+    """What of a rank's delays is not yet explained: shares of the step, [series, step]."""
 
-
-def _among_many(excess: list[Floats]) -> tuple[list[Scan], Floats, Flags]:
-    """Judge three ranks or more: scans, p-values and what holds, [phase, rank].
-
-    Ranks that are late for sure must not be what others are held against, so these are judged again
-    without them, as long as a majority is left (step down: Marcus, Peritz & Gabriel 1976).
-    """
-    scans, p, holds = _judged(excess, np.zeros(excess[0].shape[1], np.bool_))
-    known = np.asarray(holds.any(axis=0))
-    while _worth_again(known):
-        scans, p, holds = _judged(excess, known)
-        now = np.asarray(known | holds.any(axis=0))
-        if (now == known).all():
-            break
-        known = now
-    return scans, p, holds
-
-
-def _worth_again(known: Flags) -> bool:
-    """Return whether it matters, and those who are not late still tell what is normal."""
-    late, left = np.count_nonzero(known), np.count_nonzero(~known)
-    return bool(late * _MATTER >= len(known) and left >= max(_FEWEST, _MAJORITY * len(known)))
-
-
-def _judged(excess: list[Floats], known: Flags) -> tuple[list[Scan], Floats, Flags]:
-    """Judge every rank by those that are not `known` to be late."""
-    scans = [window_scan.scan_ranks(values, known) for values in excess]
-    p = np.minimum(np.stack([scan.p for scan in scans]) * _tried(len(scans)), 1.0)
-    large = np.stack([scan.mean for scan in scans]) >= window_scan.least_effect(p.shape[1])
-    worst = np.where(large, p, 1.0).min(axis=0)
-    late = window_scan.discoveries(worst, FALSE_RATE)
-    return scans, p, large & late & (p <= worst[late].max(initial=0.0))
-
-
-def _tried(searches: int) -> Floats:
-    """Return by how much p-values rise: half of the chance is for all phases together, the last."""
-    if searches == 1:
-        return np.ones((1, 1))
-    return np.array([[2.0 * (searches - 1)]] * (searches - 1) + [[2.0]])
-
-
-def _of_two(excess: list[Floats]) -> tuple[list[Scan], Floats, Flags]:
-    """Judge two ranks: as `_among_many`."""
-    scans = [window_scan.scan_pair(values[:, 1]) for values in excess]
-    chance = np.minimum(np.stack([scan.p for scan in scans]) * len(scans), 1.0)
-    large = np.stack([scan.mean for scan in scans]) >= window_scan.LEAST_EFFECT_OF_PAIR
-    return scans, chance, (chance < FALSE_RATE) & large
-
-
-@dataclass(frozen=True)
-class _Followed:
-    """A lateness from edge to edge, not yet said of which phase."""
-
+    own: ComputeTime
+    left: Floats
     rank: int
-    first: int
-    last: int
-    effect: Floats
-    pattern: Pattern
-    unsure: float = 0.0
 
-    def named(self, phase: str, p: float) -> Episode:
+    def explain(self, evidence: list[Evidence]) -> list[Episode]:
+        """Return the episodes that there is evidence for, the greatest first."""
+        rows = np.flatnonzero(self.own.settled)
+        before = self.left[:, rows].copy()
+        found = []
+        while evidence:
+            one = max(evidence, key=lambda seen: self._gain(seen, rows))
+            same = [other for other in evidence if _overlap(one.rows, other.rows) >= _SAME_STEPS]
+            followed = self._followed(same, rows)
+            evidence = [other for other in evidence if other is not one]
+            if followed is not None:
+                episode, level = followed
+                found.append(episode)
+                evidence = [
+                    other
+                    for other in evidence
+                    if self._is_left(other, before, rows, level * _same_steps(other, episode, rows))
+                ]
+        return found
+
+    def _gain(self, seen: Evidence, rows: Indices) -> float:
+        """Return how much of the sum of squares a delay explains."""
+        values = self.left[seen.series, rows]
+        return float((values**2).sum()) - _best_course(values, [seen]).cost
+
+    def _is_left(self, seen: Evidence, before: Floats, rows: Indices, least: float) -> bool:
+        """Return whether a good part of what was seen is not yet explained, and it is the `least`."""
+        was = np.median(before[seen.series, seen.rows])
+        left = np.median(self.left[seen.series, rows[seen.rows]])
+        return bool(left >= max(_STILL_THERE * was, least))
+
+    def _followed(self, seen: list[Evidence], rows: Indices) -> tuple[Episode, float] | None:
+        """Follow a delay through all steps, in the phases that it is a delay in, and take it away."""
+        values = self.left[:, rows]
+        phases = len(self.own.phases)
+        sure = sorted({one.series for one in seen if one.series < phases})
+        shape = _best_course(values[-1], seen)
+        if len(sure) == 1:
+            named = _best_course(values[sure[0]], seen)
+            if named.effect.sum() >= _MOST * shape.effect.sum():
+                shape = named
+        parts = _parts(values[:phases], shape, sure)
+        chosen = [int(phase) for phase in np.argsort(parts)[::-1] if parts[phase] > 0]
+        if parts.sum() < _MOSTLY * shape.level:  # too little in each phase to tell which
+            chosen = [int(np.argmax(_heights(values[:phases], shape)))]
+        elif sorted(chosen) != sure:
+            shape = _best_course(values[chosen].sum(axis=0), seen)
+        line = self._line(shape, rows, self.left[chosen, : rows[0]].sum(axis=0))
+        if shape.level <= 0 or not self._is_sort_of(shape, seen, int(np.count_nonzero(line))):
+            return None
+        if shape.stalls:
+            line[rows] = np.where(shape.inside, np.maximum(values[chosen].sum(axis=0), 0.0), 0.0)
+            self.left[:, line > 0] = 0.0
+        else:
+            heights = np.maximum(_heights(values[:phases], shape), 0.0)
+            self.left[:phases] -= line * (heights / max(heights.sum(), shape.level))[:, None]
+            self.left[phases:] -= line
+        return self._episode(shape, seen, chosen, line), shape.level
+
+    def _is_sort_of(self, shape: Course, seen: list[Evidence], steps: int) -> bool:
+        """Return whether a delay is of the sort that it was taken for: stalls, or lasts long enough."""
+        if shape.stalls:
+            return any(one.stalls for one in seen)
+        count = int(np.count_nonzero(self.own.settled))
+        pair = len(self.own.ranks) == 2
+        least = window_scan.least_window_of_pair(count) if pair else LEAST_BLOCK
+        lasting = not all(one.stalls for one in seen)
+        return lasting and steps >= least
+
+    def _line(self, shape: Course, rows: Indices, warm_up: Floats) -> Floats:
+        """Return the delay in all steps: also in those within a run that could not be compared."""
+        line = np.zeros(len(self.own.steps))
+        line[rows] = shape.effect
+        if shape.pattern == "drifting" or shape.stalls:
+            return line
+        for first, last in shape.runs:
+            line[rows[first] : rows[last] + 1] = shape.level
+        if shape.first == 0 and len(warm_up) and np.median(warm_up) > shape.level / 2:
+            line[: rows[0]] = shape.level
+        return line
+
+    def _episode(
+        self, shape: Course, seen: list[Evidence], chosen: list[int], line: Floats
+    ) -> Episode:
+        touched = np.flatnonzero(line)
+        effect = np.zeros(self.own.total.shape)
+        effect[:, self.rank] = line * self.own.step_ns
+        names = [self.own.phases[phase] for phase in chosen]
+        stalls = shape.stalls
         return Episode(
-            (self.rank,), phase, self.first, self.last, self.effect, self.pattern, p, self.unsure
+            (self.rank,),
+            names[0],
+            int(touched[0]),
+            int(touched[-1]),
+            effect,
+            "sparse" if stalls else shape.pattern,
+            min(one.p for one in seen),
+            0.0 if stalls else max(one.unsure for one in seen),
+            period=_period(touched) if stalls else None,
+            also=tuple(names[1:]),
         )
 
 
-def _followed(own: ComputeTime, excess: Floats, scan: Scan, rank: int) -> _Followed:
-    """Follow what was found in a window to its edges, in rows of all steps."""
-    rows = np.flatnonzero(own.settled)
-    shape = course(excess[rows, rank], int(scan.first[rank]), int(scan.last[rank]))
-    first, last = int(rows[shape.first]), int(rows[shape.last])
-    if shape.first == 0 and _since_the_start(excess[:first, rank], shape.level):
-        first = 0
-    line = np.zeros(len(own.steps))
-    line[first : last + 1] = shape.level
-    if shape.pattern == "drifting":
-        line[rows] = shape.effect
-    effect = np.zeros(own.total.shape)
-    effect[:, rank] = line * own.step_ns
-    unsure = float(scan.scale[rank]) / shape.level if shape.level > 0 else 0.0
-    return _Followed(rank, first, last, effect, shape.pattern, unsure)
+def _same_steps(seen: Evidence, episode: Episode, rows: Indices) -> bool:
+    """Return whether evidence is of the steps of an episode, by and large."""
+    return _overlap(rows[seen.rows], episode.touched) >= _SAME_STEPS
 
 
-def _since_the_start(warm_up: Floats, level: float) -> bool:
-    """Return whether a lateness began with the run, by all that the warm-up shows."""
-    return bool(len(warm_up)) and float(np.median(warm_up)) > level / 2
+def _overlap(one: Indices, other: Indices) -> float:
+    """Return what share of the shorter of two sets of rows is in both."""
+    return len(np.intersect1d(one, other)) / min(len(one), len(other))
 
 
-SAME_STEPS: Final = 0.5  # overlap, of the shorter one, of two intervals
-_CLEAR: Final = 3.0  # standard errors
-_ENOUGH_OUTSIDE: Final = 0.25  # of the run: so many steps outside say what is normal for the rank
-_MEDIAN: Final = 1.25  # a median's standard error, as a multiple of a mean's
+def _best_course(values: Floats, seen: list[Evidence]) -> Course:
+    """Follow a delay from the steps of each evidence of it; return what explains most."""
+    return min((_course(values, one) for one in seen), key=lambda shape: shape.cost)
 
 
-def spread_over_phases(
-    own: ComputeTime, excess: list[Floats], found: list[Episode]
-) -> list[Episode]:
-    """Return `found` by phases only, each with what the rank loses in further phases meanwhile."""
-    named = [late for late in found if late.phase != ALL_PHASES]
-    whole = [late for late in found if late.phase == ALL_PHASES and not _explained(late, named)]
-    known = {(late.ranks[0], late.phase) for late in named}
-    completed = [
-        _completed(own, excess, late, known) if late is _largest(late, named) else late
-        for late in named
-    ]
-    return completed + [_named(own, excess, late) for late in whole]
+def _course(values: Floats, seen: Evidence) -> Course:
+    inside = np.zeros(len(values), np.bool_)
+    inside[seen.rows] = True
+    return courses(values, inside, scattered=seen.stalls)
 
 
-def _explained(late: Episode, named: list[Episode]) -> bool:
-    return any(same_rank(late, other) for other in named)
+def _period(touched: Indices) -> int | None:
+    """Return the step between stalls if nearly all keep it."""
+    gaps = np.diff(touched)
+    gaps = gaps[gaps > 1]
+    period = int(np.median(gaps)) if len(gaps) else 0
+    regular = np.mean(np.abs(gaps - np.maximum(np.rint(gaps / max(period, 1)), 1) * period) <= 1)
+    return period if period > 2 and regular >= _REGULAR else None
 
 
-def same_rank(one: Episode, other: Episode) -> bool:
-    """Return whether two entries are of the same rank, in the same steps by and large."""
-    common = len(np.intersect1d(one.touched, other.touched))
-    return one.ranks == other.ranks and common >= SAME_STEPS * min(
-        len(one.touched), len(other.touched)
+def _heights(values: Floats, shape: Course) -> Floats:
+    """Return by how much each phase is longer where a rank is late, [phase]."""
+    inside = shape.inside
+    upper = (np.mean if shape.stalls else np.median)(values[:, inside], axis=1)
+    return np.asarray(upper - (np.median(values[:, ~inside], axis=1) if _enough(inside) else 0.0))
+
+
+def _enough(inside: Flags) -> bool:
+    """Return whether there is enough outside to say what is usual."""
+    return bool(np.mean(~inside) >= 0.25)
+
+
+def _parts(values: Floats, shape: Course, sure: list[int]) -> Floats:
+    """Return those heights, 0 where a phase is hardly longer; those that are `sure` always are."""
+    heights = _heights(values, shape)
+    errors = np.array([_error(line, shape.inside) for line in values])
+    clear = (heights > errors) | np.isin(np.arange(len(values)), sure)
+    return np.where(clear, np.maximum(heights, 0.0), 0.0)
+
+
+def _error(line: Floats, inside: Flags) -> float:
+    """Return what a phase's delay must exceed to be clear."""
+    edges = block_edges(len(line))
+    noise = deviation(np.diff(block_medians(line[:, None], edges)[:, 0])) / np.sqrt(2)
+    size = len(line) / (len(edges) - 1)
+    count, enough = np.count_nonzero(inside), _enough(inside)
+    parts = 1 / count + (1 / (len(line) - count) if enough else 0.0)
+    return (
+        _CLEAR
+        * _MEDIAN
+        * float(np.sqrt(noise**2 * size * parts + (0.0 if enough else BETWEEN_RANK_SIGMA**2)))
     )
 
 
-def joined_by_rank(found: list[Episode]) -> list[Episode]:
-    """Join the phases in which a rank is late at the same time; the largest gives the name."""
-    merged: list[Episode] = []
-    for late in sorted(found, key=lambda late: -float(late.effect.sum())):
-        same = (i for i, main in enumerate(merged) if same_rank(main, late))
-        index = next(same, None)
-        if index is None:
-            merged.append(late)
-            continue
-        main = merged[index]
-        also = tuple(dict.fromkeys((*main.also, late.phase, *late.also)))
-        merged[index] = replace(main, effect=main.effect + late.effect, also=also)
-    return merged
+LEAST: Final = 0.05  # of the step
+SHORTEST: Final = 5  # steps in a row
+BUSY: Final = 0.4  # of the steps have a rank that is late for a while
+MOST_OF_ONE: Final = 0.4  # of all that is late: beyond, that rank is the finding
+AT_A_TIME: Final = 1.5  # ranks: more are late together, whoever they are
+VISITED: Final = (3, 1 / 8)  # ranks: so many, and such a share of all (or of the visits there are)
+SURE: Final = 1e-4  # the chance that noise which lasts is as late anywhere
+_FREEDOM: Final = 60  # degrees of it: how noise is distributed is known from what was seen only
+_DEVIATIONS: Final = 3.0
+_LEAST_SPREAD: Final = 0.001  # of the step
+_ROUNDS: Final = 3
 
 
-def _largest(late: Episode, named: list[Episode]) -> Episode:
-    same = [other for other in named if same_rank(late, other)]
-    return max(same, key=lambda other: float(other.effect.sum()))
-
-
-def _completed(
-    own: ComputeTime, excess: list[Floats], late: Episode, known: set[tuple[int, str]]
-) -> Episode:
-    """Add the phases that are not told apart but clearly longer in the same steps."""
-    rank, shape = late.ranks[0], _shape(late)
-    effect, also = late.effect, []
-    for phase, values in zip(own.phases, excess, strict=True):
-        level = _level(own, values, late)
-        if (rank, phase) not in known and level.clear:
-            effect = effect + shape * level.height * own.step_ns
-            also.append(phase)
-    return replace(late, effect=effect, also=(*late.also, *also))
-
-
-def _named(own: ComputeTime, excess: list[Floats], late: Episode) -> Episode:
-    """Name a lateness of all phases together by the one that grew most."""
-    heights = [_level(own, values, late).height for values in excess]
-    order = np.argsort(heights)[::-1]
-    also = tuple(own.phases[row] for row in order[1:] if _level(own, excess[row], late).clear)
-    return replace(late, phase=own.phases[order[0]], also=also)
-
-
-def _shape(late: Episode) -> Floats:
-    """Return the course of a lateness with a mean of one while it lasts."""
-    return np.asarray(late.effect / late.effect[late.touched].max(axis=1).mean())
-
-
-@dataclass(frozen=True)
-class _Level:
-    height: float
-    clear: bool
-
-
-def _level(own: ComputeTime, values: Floats, late: Episode) -> _Level:
-    """Return by how much a phase is longer while a rank is late, as a share of the step."""
+def find_migrating(own: ComputeTime, excess: Floats, by_phase: list[Floats]) -> Episode | None:
+    """Search all phases together, `excess` as shares of the step, [step, rank]."""
     rows = np.flatnonzero(own.settled)
-    line = values[rows, late.ranks[0]]
-    inside = (rows >= late.first) & (rows <= late.last)
-    rest = line[~inside]
-    enough = len(rest) >= _ENOUGH_OUTSIDE * len(rows)
-    height = float(np.median(line[inside]) - (np.median(rest) if enough else 0.0))
-    edges = block_edges(len(rows))
-    change = np.diff(block_medians(values[own.settled_rows], edges), axis=0)
-    noise = deviation(change) / np.sqrt(2)
-    size = len(rows) / (len(edges) - 1)
-    parts = 1 / np.count_nonzero(inside) + (1 / len(rest) if enough else 0.0)
-    error = np.sqrt(noise**2 * size * parts + (0.0 if enough else BETWEEN_RANK_SIGMA**2))
-    return _Level(height, height > _CLEAR * _MEDIAN * error)
+    values = excess[own.settled_rows]
+    if values.shape[1] < VISITED[0] or len(rows) < 2 * SHORTEST:
+        return None
+    stays = block_medians(values, _edges(len(values)))
+    apart = (stays - medians(stays, axis=0))[stays != 0]  # who is not there deviates by nothing
+    spread = max(deviation(apart) if apart.size else 0.0, _LEAST_SPREAD)
+    far = stays[stays > max(LEAST, _DEVIATIONS * spread)]
+    if not far.size:
+        return None
+    level = float(np.median(far))
+    for _ in range(_ROUNDS):
+        gains = np.minimum(values, level + spread) - level / 2
+        late = best_runs(gains, SHORTEST * level / 4)
+        if not _migrates(late):
+            return None
+        level = float(np.median(values[late]))
+    chance = min(float(student_tail(level / spread, _FREEDOM)) * stays.size, 1.0)
+    if chance > SURE:
+        return None
+    visited = np.flatnonzero(late.any(axis=0))
+    effect = np.zeros_like(excess)
+    effect[rows] = late * level * own.step_ns
+    touched = rows[late.any(axis=1)]
+    grown = [float(phase[rows][late].mean()) for phase in by_phase]
+    return Episode(
+        ranks=tuple(int(rank) for rank in visited),
+        phase=own.phases[int(np.argmax(grown))],
+        first=int(touched[0]),
+        last=int(touched[-1]),
+        effect=effect,
+        pattern="migrating",
+        p=chance,
+    )
+
+
+def _migrates(late: Flags) -> bool:
+    """Return whether nearly always one rank is late, and each time another one."""
+    counts, busy = late.sum(axis=0), late.any(axis=1)
+    least, share = VISITED
+    enough = max(least, share * min(late.shape[1], len(late) / SHORTEST))
+    return bool(
+        np.count_nonzero(counts) >= enough
+        and busy.mean() >= BUSY
+        and counts.max() <= MOST_OF_ONE * counts.sum()
+        and counts.sum() <= AT_A_TIME * busy.sum()
+    )
+
+
+def _edges(steps: int) -> Ints:
+    """Return where stays as short as one can be begin, and the end."""
+    return np.append(np.arange(0, steps - SHORTEST, SHORTEST), steps)

@@ -20,7 +20,6 @@ import numpy as np
 from tracelens.accounting import compute_time
 from tracelens.analyses.servers import shards
 from tracelens.analyses.stragglers import detection
-from tracelens.analyses.stragglers.detection import joined_by_rank
 from tracelens.memory import give_back
 from tracelens.replay.counterfactual import as_work_varies, price
 from tracelens.stats.null_model import Noise
@@ -41,18 +40,17 @@ OF_A_PAIR: Final = 0.02  # of the job: two ranks hardly tell what is usual,
 STALLS_OF_A_PAIR: Final = 0.03  # nor which stalls are
 
 _SAME_TIME: Final = 0.6  # overlap of two intervals, of both together, that makes them one
-_SHORT: Final = 0.25  # of the run: how long a wandering lateness stays on a rank
-_VISITED: Final = (3, 1 / 8)  # ranks that it visits: so many, and such a share of all
 
 
 def group_episodes(own: ComputeTime, found: list[Episode]) -> list[Episode]:
     """Return one entry for what is likely one cause."""
-    merged = joined_by_rank(found)
-    wandering = _migrating(own, merged)
-    if wandering:
-        return [wandering]
     hosts = find_slow_hosts(own)
-    return _by_time([*hosts, *(late for late in merged if not explained_by_host(late, hosts))])
+    alone = [late for late in found if late.pattern == "migrating"]
+    rest = [late for late in found if late.pattern != "migrating"]
+    return [
+        *alone,
+        *_by_time([*hosts, *(one for one in rest if not explained_by_host(one, hosts))]),
+    ]
 
 
 def _by_time(found: list[Episode]) -> list[Episode]:
@@ -95,30 +93,12 @@ def _alike(one: Episode, other: Episode) -> bool:
     return both >= _SAME_TIME * len(np.union1d(one.touched, other.touched))
 
 
-def _migrating(own: ComputeTime, found: list[Episode]) -> Episode | None:
-    """Return one entry for a lateness that wanders from rank to rank, if it does."""
-    short = _SHORT * np.count_nonzero(own.settled)
-    least, share = _VISITED
-    phases = {late.phase for late in found}
-    many = len({late.ranks[0] for late in found}) >= max(least, share * len(own.ranks))
-    brief = all(
-        late.pattern == "transient" and late.last - late.first + 1 < short for late in found
-    )
-    apart = not any(_alike(one, two) for i, one in enumerate(found) for two in found[:i])
-    if not (many and brief and apart and len(phases) == 1):
-        return None
-    whole = found[0]
-    for late in found[1:]:
-        whole = _joined(whole, late)
-    return replace(whole, pattern="rotating")
-
-
 WHOLE_HOST: Final = 0.75  # of a host's ranks
 FALSE_RATE: Final = 0.001  # the chance that any host is accused wrongly
 _SLOW_RANK: Final = 0.5  # of what a host's ranks usually lose: nearer to that than to nothing
 _SAME_STEPS: Final = 0.5  # overlap, of the shorter one, of two intervals
 _ENOUGH: Final = 0.25  # of the run: so many steps outside say what is normal for a rank
-_NOT_LASTING: Final = ("sparse", "rotating")
+_NOT_LASTING: Final = ("sparse", "migrating")
 _FEWEST: Final = 3  # hosts: of two, nobody says which is normal
 
 
@@ -139,7 +119,7 @@ def find_slow_hosts(own: ComputeTime) -> list[Episode]:
         return []
     hosts = _as_ranks(own, alike)
     lasting = [late for late in detection.find_episodes(hosts) if late.pattern not in _NOT_LASTING]
-    sure = [late for late in joined_by_rank(lasting) if late.p * len(alike) <= FALSE_RATE]
+    sure = [late for late in lasting if late.p * len(alike) <= FALSE_RATE]
     found = (_with_ranks(own, late, alike[late.ranks[0]]) for late in sure)
     return [late for late in found if late is not None]
 
@@ -254,7 +234,8 @@ def priced(
 
     `pipeline` tells, if somebody is late, what of it reductions under way absorb.
     """
-    found = against_unaffected_ranks(own, group_episodes(own, detection.find_episodes(own)))
+    level = own.levelled
+    found = against_unaffected_ranks(level, group_episodes(level, detection.find_episodes(level)))
     give_back()  # what each phase's search left is as large as what pricing takes
     played = pipeline() if found else None
     costs = [(entry, _price_of(own, entry, job_ns, played)) for entry in found]
@@ -273,6 +254,8 @@ def _price_of(own: ComputeTime, late: Episode, job_ns: float, pipeline: Pipeline
         unsure=late.unsure,
         further=further,
         waits_known=not own.parted,
+        length=own.length,
+        stages=own.stages,
     )
 
 
@@ -281,7 +264,7 @@ def _removable_delay(own: ComputeTime, late: Episode) -> Floats:
 
     Steps that were chosen one by one for being late tell by themselves what was lost in them.
     """
-    if late.pattern in ("sparse", "rotating"):
+    if late.pattern in ("sparse", "migrating"):
         return late.effect
     names = {late.phase, *late.also}
     values = own.own[[name in names for name in own.phases]].sum(axis=0)

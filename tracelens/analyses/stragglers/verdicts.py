@@ -2,17 +2,18 @@
 
 Compute time is compared, never how long communication lasts: waiting is the victim's symptom. Three
 ranks or more are judged against each other, two by permutations (`stats/window_scan.py`), and of one
-rank nothing can be said. What corroborates a straggler beside its compute time is that others were
-blocked by it.
+rank nothing can be said; where ranks are stages of pipelines, each is compared with those of its stage.
+What corroborates a straggler beside its compute time is that others were blocked by it, in collectives
+or in messages; of who was blocked meanwhile itself, others down the chain are the victims, too.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
+import polars as pl
 
 from tracelens.accounting import compute_time
 from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
@@ -23,9 +24,11 @@ from tracelens.accounting.compute_time import (
     workload_sentences,
 )
 from tracelens.accounting.phases import job_ns
+from tracelens.analyses import stacks
+from tracelens.analyses.collectives.arrivals import awaited_messages, wait_caused_alone
 from tracelens.analyses.stragglers import episodes
 from tracelens.analyses.stragglers.episodes import priced
-from tracelens.analyses.stragglers.location import MOST_OF_DELAY, culprit, parts_of, place_of
+from tracelens.analyses.stragglers.location import MOST_OF_DELAY, parts_of, place_of
 from tracelens.model import fmt
 from tracelens.model.calls import NEVER
 from tracelens.model.findings import Finding
@@ -38,7 +41,8 @@ if TYPE_CHECKING:
 
     from tracelens.accounting.compute_time import ComputeTime
     from tracelens.accounting.phases import Phases
-    from tracelens.analyses.stragglers.location import Culprit, Parts, Place
+    from tracelens.analyses.stacks import Culprit
+    from tracelens.analyses.stragglers.location import Parts, Place
     from tracelens.arrays import Int32s, Ints
     from tracelens.model.calls import CallGrid
     from tracelens.model.trace import Trace
@@ -71,13 +75,13 @@ def run(trace: Trace, phases: Phases) -> Stragglers:
     job = job_ns(trace)
     worth = priced(own, job, lambda: Pipeline.of(trace, phases, own))
     worth = episodes.priced_by_exchange(trace, own, worth)
-    late = {rank for entry, _ in worth for rank in entry.ranks if entry.pattern != "rotating"}
+    late = {rank for entry, _ in worth for rank in entry.ranks if entry.pattern != "migrating"}
     majority = len(own.ranks) > 2 and len(late) > MAJORITY * len(own.ranks)
     given = measure_workload(phases, own) if worth else {}
     findings = [
         _finding(trace, phases, own, entry, cost, given=given, majority=majority)
         for entry, cost in worth
-        if _corroborated(trace, own, entry, cost.interval[0] * job)
+        if _corroborated(trace, phases, own, entry, lost_ns=cost.interval[0] * job)
     ]
     return Stragglers(tuple(findings))
 
@@ -101,20 +105,37 @@ def _insufficient(own: ComputeTime, *, chosen: bool) -> str | None:
     return None
 
 
-def _corroborated(trace: Trace, own: ComputeTime, late: Episode, lost_ns: float) -> bool:
-    """Return whether these ranks delayed collectives, as they must if steps are longer for it.
+def _corroborated(
+    trace: Trace, phases: Phases, own: ComputeTime, late: Episode, *, lost_ns: float
+) -> bool:
+    """Return whether these ranks delayed others, as they must if steps are longer for it.
 
     `lost_ns` is what is lost at least. Only what is clearly too little speaks against it, for others
-    hold up collectives, too, each as noise has it. An update is felt in the step after. Not asked where
-    arrivals cannot tell: without collectives, within the clocks' uncertainty, and where the lateness
+    hold up ranks, too, each as noise has it. An update is felt in the step after. Not asked where
+    arrivals cannot tell: without communication, within the clocks' uncertainty, and where the lateness
     wanders.
     """
     rows = np.union1d(late.touched, np.minimum(late.touched + 1, len(own.steps) - 1))
     ranks = tuple(own.ranks[rank] for rank in late.ranks)
-    if late.pattern == "rotating" or lost_ns < SIGMAS * trace.uncertainty_ns * len(rows):
+    if late.pattern == "migrating" or lost_ns < SIGMAS * trace.uncertainty_ns * len(rows):
         return True
+    messages = awaited_messages(trace).filter(pl.col("step").is_in(own.steps[rows]))
+    if messages.height:
+        peers = tuple(own.ranks[rank] for rank in own.peers_of(late.ranks))
+        caused = dict(wait_caused_alone(messages, phases).iter_rows())
+        return _beyond(caused, ranks, peers) >= BLOCKED_SHARE * lost_ns
     held = blocked_by(complete_calls(trace, own.steps[rows]), ranks)
     return held is None or held[0] + BY_CHANCE * held[1] >= BLOCKED_SHARE * lost_ns
+
+
+def _beyond(caused: dict[int, int], ranks: tuple[int, ...], peers: tuple[int, ...]) -> float:
+    """Return for how long others waited for ranks alone in messages, beyond what they do for a peer."""
+    mine = sum(caused.get(rank, 0) for rank in ranks)
+    theirs = np.array([caused.get(rank, 0) for rank in peers], np.float64)
+    if not len(theirs):
+        return float(mine)
+    typical = float(np.median(theirs))
+    return mine - len(ranks) * typical + BY_CHANCE * deviation(theirs - typical)
 
 
 def _finding(
@@ -139,7 +160,8 @@ def _finding(
         share=extra / own.step_ns,
         majority=majority,
     )
-    seen = culprit(trace, phases, verdict.ranks, late.phase, steps=own.steps[rows], extra_ns=extra)
+    steps = own.steps[rows]
+    seen = stacks.of_ranks(trace, phases, verdict.ranks, late.phase, steps=steps, extra_ns=extra)
     parts = parts_of(phases, verdict.ranks, late.phase, own.steps[rows])
     place = None
     if late.phase == CATEGORIES[UNINSTRUMENTED]:
@@ -155,11 +177,11 @@ def _finding(
             *workload_sentences(more, several=len(verdict.ranks) > 1),
             *layer_sentences(late.phase, parts),
             *(place_sentences(place, seen) if late.phase == CATEGORIES[UNINSTRUMENTED] else []),
-            *code_sentences(seen),
+            *stacks.code_sentences(seen),
         ],
         saving=cost.saving,
         interval=cost.interval,
-        cost=None if own.parted else cost.cost,
+        cost=None if own.parted or cost.communicating else cost.cost,
         slowdown=mine / usual if mine is not None and usual else None,
         confidence=1.0 - late.p,
         ranks=verdict.ranks,
@@ -181,7 +203,7 @@ def _finding(
 
 
 def _evidence(trace: Trace, own: ComputeTime, verdict: Verdict) -> dict[str, Any]:
-    """Return the numbers of the lateness itself and of its price."""
+    """Return the numbers of the delay itself and of its price."""
     late, cost, extra = verdict.late, verdict.cost, verdict.extra_ns
     rows, swing = late.touched, TWO_SIDED * late.unsure * extra
     return {
@@ -211,7 +233,7 @@ def _whole_hosts(own: ComputeTime, late: Episode) -> tuple[str, ...]:
 
     A lateness that wanders from rank to rank visits whole hosts only by chance.
     """
-    if late.pattern == "rotating":
+    if late.pattern == "migrating":
         return ()
     members = episodes.ranks_of_hosts(own.hosts)
     hosts = tuple(dict.fromkeys(own.hosts[rank] for rank in late.ranks))
@@ -226,7 +248,7 @@ def _whole_hosts(own: ComputeTime, late: Episode) -> tuple[str, ...]:
 def _beside_peers(own: ComputeTime, late: Episode) -> tuple[float, float] | None:
     """Return how long the latest rank and the median one of its peers take for the phase, ns a step."""
     values = own.own[own.phases.index(late.phase)][late.touched]
-    peers = np.delete(values, late.ranks, axis=1)
+    peers = values[:, own.peers_of(late.ranks)]
     if not peers.size or np.isnan(peers).all():
         return None
     usual = float(np.nanmedian(peers))
@@ -364,16 +386,6 @@ def _between(place: Place) -> str:
     return f"between {before} and {after}"
 
 
-def code_sentences(seen: Culprit | None) -> list[str]:
-    """Return where in the code a rank was seen for longer than its peers."""
-    if seen is None:
-        return []
-    function, _, place = seen.frame.removesuffix(")").rpartition(" (")
-    file, _, line = place.rpartition(":")
-    name = f"{function} ({PurePath(file).name}:{line})"
-    return [f"Stack samples show where: {name}."]
-
-
 def _absorbed(cost: Price) -> str:
     if cost.in_flight < WORTH_MENTIONING:
         return ""
@@ -391,15 +403,22 @@ def _course(verdict: Verdict, *, several: bool) -> str:
         slow = "are slow" if several else "is slow"
     else:
         slow = "are stragglers" if several else "is a straggler"
-    if late.pattern == "rotating":
+    if late.pattern == "migrating":
         return f"{slow} in {phase}, one after the other"
+    if late.pattern == "intermittent":
+        return f"{slow} in {phase}, on and off ({len(late.touched)} steps)"
     if late.pattern == "drifting":
         return f"{slow} in {phase}, with growing delay"
     return f"{slow} in {phase}"
 
 
 def _waiting(verdict: Verdict, *, several: bool) -> str:
-    whom, count = "them" if several else "it", verdict.cost.waiting
-    if not count:
-        return f"no rank was seen waiting for {whom}"
-    return f"1 rank waits for {whom}" if count == 1 else f"{count} ranks wait for {whom}"
+    whom, cost = "them" if several else "it", verdict.cost
+    if cost.waiting:
+        return f"{fmt.count(cost.waiting, 'rank')} {'waits' if cost.waiting == 1 else 'wait'} for {whom}"
+    if cost.communicating:
+        rank = fmt.count(cost.communicating, "rank")
+        takes = "communicates" if cost.communicating == 1 else "communicate"
+        return f"{rank} {takes} longer meanwhile (waits not recorded)"
+    ends = f", but {'they end' if several else 'it ends'} last" if cost.saving > 0 else ""
+    return f"no rank was seen waiting for {whom}{ends}"

@@ -7,6 +7,7 @@ of its own.
 
 Steps without a number are counted by step rows.
 
+Messages without a number are counted between each two ranks, if both record equally many.
 Calls of different ranks are matched by number (`seq`). Where numbers restart in each step,
 step and number together are the number. Where there are none, calls are put together by their order
 within communicator, name and step, and only if all ranks make equally many of each: such calls have
@@ -26,13 +27,14 @@ from tracelens.model.trace import COMMUNICATOR_COLUMNS, THREAD_COLUMNS, Note
 from tracelens.readers.table.columns import fitted
 from tracelens.readers.table.naming import quoted
 from tracelens.readers.table.streams import find_streams, level_of_thread
-from tracelens.schema.vocabulary import COLLECTIVES
+from tracelens.schema.vocabulary import COLLECTIVES, POINT_TO_POINT
 
 __all__ = [
     "WORLD",
     "communicator_table",
     "lay_out_threads",
     "match_collectives",
+    "number_messages",
     "number_steps",
 ]
 
@@ -73,11 +75,12 @@ def lay_out_threads(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, li
     track = pl.col("thread").max().over("process") + 1
     frame = frame.with_columns(thread=pl.when(moved).then(track).otherwise("thread"))
     threads = _threads(frame, names)
+    recognised = _recognised(frame, threads)
     frame = frame.with_columns(pl.col("thread").cast(pl.UInt16))
     return (
         frame.with_columns(depth=_depths(frame)),
         threads,
-        _overlap_notes(crossing, has_threads=has_threads),
+        [*_overlap_notes(crossing, has_threads=has_threads), *recognised],
     )
 
 
@@ -168,6 +171,33 @@ def _overlap_notes(crossing: list[str], *, has_threads: bool) -> list[Note]:
     return [Note(file="", sentence=sentence, kind="table")]
 
 
+def _recognised(frame: pl.DataFrame, threads: pl.DataFrame) -> list[Note]:
+    """Note what each thread or stream of a worker was taken for, if there are several."""
+    kinds = (
+        frame.filter(pl.col("role") == "worker")
+        .group_by("process", "thread", pl.col("kind").cast(pl.String))
+        .agg(rows=pl.len(), first=pl.col("start_ns").min())
+        .join(threads.with_columns(pl.col("thread").cast(pl.Int64)), on=["process", "thread"])
+    )
+    if kinds.select(pl.col("thread").n_unique().over("process").max()).item() in {None, 1}:
+        return []
+    named = (
+        kinds.group_by("name", "kind")
+        .agg(pl.col("rows").sum(), pl.col("in_flight").all(), pl.col("first").min())
+        .sort("rows", "kind", descending=[True, False])
+        .group_by("name", maintain_order=True)
+        .agg("kind", pl.col("in_flight").all(), pl.col("first").min())
+        .sort("first", "name")
+    )
+    shown = [
+        f"{quoted(name)} ({', '.join(kinds)}{'; beside the code' if beside else ''})"
+        for name, kinds, beside in named.head(_SHOWN).select("name", "kind", "in_flight").rows()
+    ]
+    more = f" and {named.height - _SHOWN} more" if named.height > _SHOWN else ""
+    sentence = f"Recognised as threads and streams of ranks: {', '.join(shown)}{more}."
+    return [Note(file="", sentence=sentence, kind="table")]
+
+
 def number_steps(frame: pl.DataFrame) -> pl.DataFrame:
     """Fill `step` by rows for steps if no row has one; rows are in order of process and time."""
     if "step" in frame.columns and frame["step"].count():
@@ -209,6 +239,48 @@ def match_collectives(frame: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
         seq=pl.when(called).then("number").otherwise("seq"),
         status=estimated.then(pl.lit("estimated")).otherwise(pl.col("status").cast(pl.String)),
     ).drop("row", "number", "estimated"), notes
+
+
+def number_messages(frame: pl.DataFrame) -> pl.DataFrame:
+    """Count the messages without a number between two ranks, which overtake each other nowhere.
+
+    Only where both record equally many; others stay without one, and are not matched.
+    """
+    if "peer" not in frame.columns or "seq" not in frame.columns:
+        return frame
+    op = pl.col("op").cast(pl.String)
+    counted = (
+        op.is_in(POINT_TO_POINT)
+        & (pl.col("kind") == "reduction")
+        & (pl.col("role") == "worker")
+        & (pl.col("peer") >= 0)
+    )
+    if not frame.select((counted & pl.col("seq").is_null()).any()).item():
+        return frame
+    pair = ["communicator", *(name for name in ("key",) if name in frame.columns), "from", "to"]
+    sends = op == "send"
+    messages = (
+        frame.with_row_index("row")
+        .filter(counted)
+        .with_columns(
+            pl.when(sends).then("rank").otherwise("peer").cast(pl.Int64).alias("from"),
+            pl.when(sends).then("peer").otherwise("rank").cast(pl.Int64).alias("to"),
+            sends=sends,
+        )
+        .with_columns(
+            number=pl.int_range(pl.len()).over(*pair, "sends", order_by="start_ns"),
+            even=(pl.col("sends").sum() * 2 == pl.len()).over(pair),
+            silent=pl.col("seq").is_null().all().over(pair),
+        )
+        .filter("even", "silent")
+    )
+    numbered = frame.with_row_index("row").join(
+        messages.select("row", number=pl.col("number").cast(pl.Int64)),
+        on="row",
+        how="left",
+        maintain_order="left",
+    )
+    return numbered.with_columns(seq=pl.coalesce("seq", "number")).drop("row", "number")
 
 
 def communicator_table(frame: pl.DataFrame) -> pl.DataFrame:

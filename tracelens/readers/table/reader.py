@@ -185,6 +185,7 @@ def build(table: pl.LazyFrame, renaming: Renaming, file: str, *, one_clock: bool
     rows, twice = without_repeats(number_processes(rows))
     rows, threads, beside = inferred.lay_out_threads(rows)
     rows, matched = inferred.match_collectives(inferred.number_steps(rows))
+    rows = inferred.number_messages(rows)
     processes = process_table(rows, threads, lost, name, file, one_clock=one_clock)
     notes = (*_unused(planned), *cells.notes, *words, *twice, *beside, *matched)
     return Trace(

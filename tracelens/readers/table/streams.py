@@ -1,10 +1,11 @@
 """What of a table ran on a device: kernels and copies, each on a stream.
 
-A row of kind ``device`` says that a device worked, or that a thread waited for one. It is the first, if
-it has a `stream`; if its thread is a stream, where at least every second row is of that kind and none
-is a phase of training; or if the table tells neither threads nor streams. Such rows, and communication
-on the same streams, get their own times as device times: in the partition of time they are work of the
-rank, of a phase that nobody told, or communication in flight. Each stream is a track beside the threads.
+A row of kind ``device`` says that a device worked, or that a thread waited for one. It is the first,
+if it has a `stream`; if its thread is a stream, which is called so, or where at least every second row
+is of that kind and none is a phase of training; or if the table names neither threads nor streams. Such
+rows, and phases of training and communication on the same streams, get their own times as device times:
+in the partition of time they are work of the rank, of a phase that is not known where the row does not
+tell it, or communication in flight. Each stream is a track beside the threads.
 
 Rows that have device times are left alone: their own times say when a thread queued the work.
 """
@@ -24,7 +25,8 @@ __all__ = ["find_streams", "level_of_thread"]
 
 
 _DEVICE: Final = "device"
-_MAY_RUN_THERE: Final = (_DEVICE, "reduction")
+_MAY_RUN_THERE: Final = (_DEVICE, "forward", "backprop", "update", "reduction")
+_CALLED_SO: Final = r"(?i)\bstream\b|stream[ _#]*\d"
 _OF_THREADS: Final = ("step", "data", "forward", "backprop", "update")
 _LEAST_SHARE: Final = 0.5  # of a thread's rows; a profiler's annotations stand on streams, too
 _OPTIONAL: Final[dict[str, pl.DataType]] = {
@@ -85,7 +87,8 @@ def _is_stream(kind: pl.Expr) -> pl.Expr:
     """Return whether the thread of a row is a device's stream."""
     place = ("process", "thread")
     works = (kind == _DEVICE).mean().over(place) >= _LEAST_SHARE
-    return works & ~kind.is_in(_OF_THREADS).any().over(place)
+    named = pl.col("thread").cast(pl.String).str.contains(_CALLED_SO).fill_null(value=False)
+    return named | (works & ~kind.is_in(_OF_THREADS).any().over(place))
 
 
 def level_of_thread(communicates: pl.Expr) -> pl.Expr:

@@ -1,7 +1,7 @@
 """A data-parallel loop over MPI as people write it, with a fault in rank 1 or without.
 
-Usage: plain_mpi.py FAULT MARKS, where FAULT is none, work (2.5 times the work), stalls (250 ms every
-ninth step) or apart (40 ms that belong to no phase), and MARKS is none, step (tl.step) or phases
+Usage: plain_mpi.py FAULT MARKS [STEPS], where FAULT is none, work (2.5 times the work), stalls (250 ms
+every ninth step) or apart (40 ms that belong to no phase), and MARKS is none, step (tl.step) or phases
 (decorators).
 """
 
@@ -18,10 +18,10 @@ from mpi4py import MPI
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-STEPS = 60
 WORK_S = 0.01
 comm = MPI.COMM_WORLD
 fault, marks = sys.argv[1:3]
+steps = int(sys.argv[3]) if sys.argv[3:] else 60
 late = comm.rank == 1
 gradient, total = np.ones(20_000), np.empty(20_000)
 
@@ -47,7 +47,7 @@ if marks == "phases":
     backward = tl.traced(kind="backprop")(backward)
     update = tl.traced(kind="update")(update)
 
-for number in range(STEPS):
+for number in range(steps):
     with marked(number):
         backward()
         if late and fault == "apart":

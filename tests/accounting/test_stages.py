@@ -1,0 +1,139 @@
+"""Ranks are peers if they play the same part: the stages of pipelines, by messages and communicators."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+import pytest
+from benchmarks.labelled import kinds_of_pipelines, kinds_of_ranks, pipeline
+from benchmarks.labelled.setting import Setting
+from support.runs.matrices import healthy, own_time
+from support.runs.traces import span, trace_of
+
+from tracelens.accounting.stages import Stages, find_stages
+from tracelens.load import prepare
+
+if TYPE_CHECKING:
+    from benchmarks.labelled.recording import Recording
+
+    from tracelens.model.trace import Trace
+
+RANKS, STAGES = 64, pipeline.STAGES[64]
+
+
+@cache
+def recording(*, by_stage: bool = True) -> Recording:
+    setting = Setting(RANKS, 8, 8, "mild", "lognormal", 0)
+    case = kinds_of_pipelines.staged(kinds_of_ranks.nothing, by_stage=by_stage)(setting)
+    return case.recording
+
+
+def found(trace: Trace) -> Stages | None:
+    return find_stages(prepare(trace))
+
+
+@pytest.mark.parametrize("by_stage", [True, False])
+def test_the_stages_of_a_pipeline(*, by_stage: bool) -> None:
+    """Known by the communicators of replicas, and by the order of messages where there are none."""
+    stages = found(recording(by_stage=by_stage).trace())
+    assert stages is not None
+    assert stages.stage.tolist() == [rank * STAGES // RANKS for rank in range(RANKS)]
+    assert len(set(stages.chain.tolist())) == RANKS // STAGES
+    assert stages.messages == pipeline.MICRO_BATCHES
+
+
+def test_a_communicator_of_first_and_last_stage_joins_none() -> None:
+    """As of embeddings that both share: its ranks are in one chain."""
+    whole = recording()
+    first = whole.events.filter(pl.col("communicator") == pipeline.replicas(0)).head(0)
+    ends = [rank for rank in range(RANKS) if rank % 16 == 0 and rank // 16 in {0, STAGES - 1}]
+    rows = whole.events.filter(
+        (pl.col("op") == "allreduce") & pl.col("rank").is_in(ends)
+    ).with_columns(communicator=pl.lit("embeddings").cast(first["communicator"].dtype))
+    events = pl.concat([whole.events, rows.unique(["rank", "step"])]).sort("process", "start_ns")
+    stages = found(replace(whole, events=events).trace())
+    assert stages is not None
+    assert len(stages.members) == STAGES
+
+
+def exchange(ranks: int, *, together: bool) -> Trace:
+    """Let neighbours exchange borders in each step: all at once, or each after the one before."""
+    rows = []
+    for step in range(4):
+        for rank in range(ranks):
+            begin = 100 * step
+            at = begin + (10 if together else 10 * rank + 10)
+            rows.append(span(rank, "step", begin, begin + 100, step=step))
+            sides = [("send", rank + 1), ("recv", rank - 1)]
+            for op, peer in sides:
+                if 0 <= peer < ranks:
+                    more: dict[str, Any] = {
+                        "op": op,
+                        "peer": peer,
+                        "seq": step,
+                        "depth": 1,
+                        "step": step,
+                    }
+                    length = 15 if together else 8
+                    start = at + (9 if op == "send" and not together else 0)
+                    rows.append(span(rank, "reduction", start, start + length, **more))
+    return trace_of(rows, ranks=ranks)
+
+
+def test_neighbours_that_exchange_borders_are_all_peers() -> None:
+    """All send at once, so that no work is handed on within a step."""
+    assert found(exchange(6, together=True)) is None
+
+
+def test_work_that_is_handed_on_makes_stages() -> None:
+    """Each receives before it sends, and no communicator joins any two."""
+    stages = found(exchange(6, together=False))
+    assert stages is not None
+    assert stages.stage.tolist() == list(range(6))
+
+
+def test_ranks_that_send_nothing_are_all_peers() -> None:
+    """Whatever their communicators are."""
+    trace = recording().trace()
+    events = trace.events.filter(pl.col("op").is_in(["send", "recv"]).not_().fill_null(value=True))
+    assert found(trace.with_(events=events)) is None
+
+
+def test_the_slowest_stage_sets_the_pace() -> None:
+    """The others are waited for once, and of several chains the longest one."""
+    stages = Stages(np.array([0, 1, 0, 1]), np.array([0, 0, 1, 1]), messages=4.0)
+    work = np.array([[40.0, 80.0, 60.0, 60.0]])
+    assert stages.time_to_meet(work).tolist() == [0.75 * 80 + 0.25 * 120]
+    at_once = replace(stages, messages=1.0)
+    assert at_once.time_to_meet(work).tolist() == [120.0]
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 4])
+def test_stages_are_levelled(replicas: int) -> None:
+    """A stage with twice the work is as usual as any; a slow rank of it still stands out."""
+    count = 3
+    ranks = count * replicas
+    matrices = [values.copy() for values in healthy(1, ranks, 80)]
+    stage = np.arange(ranks) // replicas
+    for values in matrices:
+        values[:, stage == 1] *= 2
+        values[60:, ranks - 1] *= 1.5
+    own = replace(own_time(matrices), stages=Stages(stage, np.arange(ranks) % replicas, 4.0))
+    level = own.levelled
+    assert level.stages is None
+    early, late = (np.median(level.total[rows], axis=0) for rows in (slice(5, 60), slice(60, None)))
+    usual = np.median(early)
+    assert np.all(np.abs(early / usual - 1) < 0.15)
+    assert late[-1] > 1.2 * usual
+    assert np.all(late[:-1] < 1.1 * usual)
+
+
+def test_without_stages_nothing_is_levelled() -> None:
+    """All ranks are peers, and the matrices are the same."""
+    own = own_time(healthy(1, 4, 40))
+    assert own.levelled is own
+    assert own.peers_of((1,)).tolist() == [0, 2, 3]

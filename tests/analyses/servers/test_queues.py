@@ -1,0 +1,113 @@
+"""Time in queues at servers is for a shard at work, for another worker's push, or for nothing known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from support.runs.analysed import report
+from support.runs.traces import span, trace_of
+
+from tracelens.analyses import analyze
+from tracelens.load import prepare
+from tracelens.simulator.synthetic import Fault, Scenario
+
+if TYPE_CHECKING:
+    from tracelens.analyses.imbalance import Imbalance
+    from tracelens.analyses.servers.queues import Queues
+    from tracelens.model.result import Report
+
+MS = 10**6
+MIB = 1 << 20
+SERVERS = Scenario(ranks=4, steps=40, shards=2, noise=0.02)
+HOT = replace(SERVERS, shard_bytes=(4 * MIB, 40 * MIB))
+
+
+def queues(found: Report) -> Queues:
+    """Return what is known of queues."""
+    return cast("Imbalance", found.results["imbalance"]).shards.queues
+
+
+def exchanged(worker: int, push: int, pull: tuple[int, int]) -> list[dict[str, Any]]:
+    """Return a worker's step of 100 ms with a push and a pull, and what shard 0 did for it; in ms."""
+    number = (worker << 40) + 1
+    asked: dict[str, Any] = {"thread": 1, "shard": 0, "step": 0}
+    served: dict[str, Any] = {"process": 2, "role": "ps", "shard": 0, "step": 0, "thread": 0}
+    push_end = push + 5
+    return [
+        span(worker, "step", 0, 100 * MS, step=0),
+        span(worker, "forward", 0, push * MS, step=0, depth=1),
+        span(worker, "wait", push * MS, 100 * MS, step=0, depth=1),
+        span(worker, "ps", push * MS, push_end * MS, op="push", request=number, **asked),
+        span(worker, "ps", pull[0] * MS, pull[1] * MS, op="pull", request=number + 1, **asked),
+        span(
+            0,
+            "ps",
+            (push + 1) * MS,
+            (push + 2) * MS,
+            op="receive",
+            request=number,
+            bytes=8,
+            **served,
+        ),
+        span(0, "ps", (push + 2) * MS, (push + 4) * MS, op="aggregate", request=number, **served),
+        span(
+            0, "ps", pull[0] * MS, pull[0] * MS, op="receive", request=number + 1, bytes=0, **served
+        ),
+        span(0, "ps", (pull[1] - 1) * MS, pull[1] * MS, op="reply", request=number + 1, **served),
+    ]
+
+
+def test_a_pull_waits_for_the_last_push_and_then_for_its_shard() -> None:
+    """Worker 0 pulls at 15 ms, worker 1 pushes at 60; the shard applies that until 80, and idles."""
+    applied = span(
+        0, "ps", 64 * MS, 80 * MS, op="apply", process=2, role="ps", shard=0, step=0, thread=0
+    )
+    rows = [*exchanged(0, 10, (15, 90)), *exchanged(1, 60, (65, 91)), applied]
+    found = queues(analyze(prepare(trace_of(rows, ranks=2, shards=1))))
+    assert found.missing_ns == 45 * MS  # from 15 to 60
+    # Worker 0 from 60 to 89: 61 to 80. Worker 1 from 65 to 90: to 80, and the other's reply.
+    assert found.at_work_ns == {0: pytest.approx((19 + 15 + 1) * MS)}
+    assert found.alone.to_dicts() == [{"rank": 0, "alone_ns": 0}, {"rank": 1, "alone_ns": 50 * MS}]
+
+
+def test_a_hot_shard_claims_what_is_queued_while_it_works() -> None:
+    """All of it, though even placement would not save as much; nothing is left to be explained."""
+    found = report(HOT)
+    assert found.ledger
+    claimed = sum(
+        loss.share
+        for loss in found.ledger.losses
+        if loss.finding is not None and loss.category == "ps_queue"
+    )
+    (fault,) = (one for one in found.findings if one.kind == "ps_hot_shard")
+    assert claimed > (fault.saving or 0.0)
+    assert found.ledger.unexplained < 0.05
+
+
+def test_queues_that_no_finding_explains_stay_unexplained() -> None:
+    """Of so few steps that nothing is judged, though the shard was at work."""
+    few = report(replace(SERVERS, steps=10, aggregate_gbytes_per_s=0.2, apply_ms=0.4))
+    assert [one.kind for one in few.findings if one.shards] == []
+    assert few.verdict.state == "inconclusive"
+    assert "waiting in queues of servers" in few.verdict.why
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.1])
+def test_workers_that_wait_for_each_other_in_turns_are_jitter(noise: float) -> None:
+    """As at collectives: a noisy run with servers is healthy."""
+    found = report(replace(SERVERS, ranks=8, steps=60, noise=noise, bucket_bytes=MIB // 8))
+    assert found.ledger
+    assert found.ledger.of("jitter") > 0.02
+    assert found.verdict.state == "healthy"
+
+
+def test_what_others_wait_for_a_late_worker_is_its_own() -> None:
+    """Claimed by the straggler, and no shard's."""
+    late = Fault("backprop", (2,), extra_ms=6.0)
+    found = report(replace(SERVERS, ranks=4, faults=(late,)))
+    assert found.ledger
+    assert found.verdict.kind == "straggler"
+    assert found.ledger.unexplained < 0.05
+    assert found.ledger.awaited_rank == 2

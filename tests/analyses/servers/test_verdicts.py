@@ -1,0 +1,95 @@
+"""A run that loses nine tenths of its time to servers is not healthy, whatever they lose it by."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support.runs.analysed import report, trace
+
+from tracelens.accounting.phases import job_ns
+from tracelens.simulator.synthetic import Fault, Scenario
+
+MIB = 1 << 20
+SERVERS = Scenario(ranks=8, steps=40, shards=3, shared_links=True, noise=0.05, bucket_bytes=MIB)
+ONE = {
+    "slow processor": (Fault("aggregate", (1,), factor=300.0), "ps_cpu_bound", "persistent"),
+    "slow link": (Fault("wire", (1,), factor=200.0), "ps_network_bound", "persistent"),
+    "pauses": (Fault("aggregate", (1,), factor=2000.0, every=5), "ps_cpu_bound", "sparse"),
+    "pauses of its link": (Fault("wire", (1,), factor=2000.0, every=5), "ps_network_bound", "sparse"),
+    "for a while": (
+        Fault("aggregate", (1,), factor=1000.0, steps=(10, 19)), "ps_cpu_bound", "transient",
+    ),
+}  # fmt: skip
+ALL = {
+    "slow links": (replace(SERVERS, link_gbytes_per_s=0.02), "NETWORK-BOUND SHARDS"),
+    "slow processors": (replace(SERVERS, aggregate_gbytes_per_s=0.01), "CPU-BOUND SHARDS"),
+    "slow updates": (replace(SERVERS, apply_ms=150.0), "CPU-BOUND SHARDS"),
+    "both": (
+        replace(SERVERS, aggregate_gbytes_per_s=0.04, link_gbytes_per_s=0.03),
+        "NETWORK-BOUND SHARDS",
+    ),
+    "one server for all": (replace(SERVERS, shards=1, aggregate_gbytes_per_s=0.02), "CPU-BOUND"),
+}
+
+
+@pytest.mark.parametrize("name", ONE)
+def test_one_server_is_the_fault(name: str) -> None:
+    """Slow all the time, at times, or for a while; what it costs is what goes away."""
+    fault, kind, pattern = ONE[name]
+    scenario = replace(SERVERS, faults=(fault,))
+    found = report(scenario)
+    assert found.verdict.state == "faults"
+    first = found.findings[0]
+    assert (first.kind, first.shards, first.pattern) == (kind, (1,), pattern)
+    truth = 1 - job_ns(trace(SERVERS)) / job_ns(trace(scenario))
+    assert first.saving == pytest.approx(truth, rel=0.1)
+    assert found.ledger
+    assert found.ledger.unexplained < 0.05
+
+
+def test_the_server_with_most_bytes_is_the_fault() -> None:
+    """It holds 97 % of them."""
+    found = report(replace(SERVERS, shard_bytes=(MIB, 64 * MIB, MIB)))
+    assert (found.verdict.state, found.verdict.kind) == ("faults", "ps_hot_shard")
+    assert found.ledger
+    assert found.ledger.unexplained < 0.05
+
+
+def test_a_slow_worker_is_no_fault_of_servers() -> None:
+    """Though workers wait in their queues."""
+    late = Fault("backprop", (3,), factor=12.0)
+    found = report(replace(SERVERS, faults=(late,)))
+    assert (found.verdict.kind, found.findings[0].ranks) == ("straggler", (3,))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_servers_that_are_all_too_slow_are_not_healthy(name: str) -> None:
+    """No server is worse than the others, but the headline is what would help, and what is lost."""
+    scenario, title = ALL[name]
+    found = report(scenario)
+    assert found.ledger
+    assert found.ledger.useful < 0.1
+    assert found.verdict.headline.startswith(title)
+    assert "of the time is lost, bound by communication" in found.verdict.headline
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        replace(SERVERS, latency_us=60_000.0),
+        replace(SERVERS, steps=12, aggregate_gbytes_per_s=0.01),
+    ],
+    ids=["messages are long on the way", "too few steps"],
+)
+def test_what_no_finding_explains_is_inconclusive(scenario: Scenario) -> None:
+    """With what to record."""
+    found = report(scenario)
+    assert (found.verdict.state, found.findings) == ("inconclusive", ())
+    assert "at least 20 steps" in found.verdict.action
+
+
+def test_one_long_pause_is_no_fault() -> None:
+    """It may be anything."""
+    once = Fault("aggregate", (1,), factor=2000.0, steps=(20, 20))
+    assert report(replace(SERVERS, faults=(once,))).verdict.state != "faults"

@@ -1,0 +1,55 @@
+"""A rank that stalls is named by how long it stalls, and by how regularly, where counts say little."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.runs.matrices import healthy, own_time
+
+from tracelens.analyses.stragglers import detection
+from tracelens.analyses.stragglers.evidence import find_stalls
+
+RATE = 0.0002
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_six_regular_stalls_among_three_ranks(seed: int) -> None:
+    """One of three would have all six in one of 243 runs; but every ninth step, too?"""
+    matrices = healthy(seed, 3, 60)
+    matrices[1][6::9, 1] += 8.0
+    (late,) = detection.find_episodes(own_time(matrices))
+    assert (late.ranks, late.phase, late.pattern, late.period) == ((1,), "forward", "sparse", 9)
+    assert late.touched.tolist() == list(range(6, 60, 9))
+
+
+def test_six_irregular_stalls_among_three_ranks_may_be_chance() -> None:
+    """Some rank has them all often enough."""
+    excess = 0.01 * np.random.default_rng(0).standard_normal((60, 3))
+    excess[[6, 11, 25, 31, 47, 52], 1] += 8.0
+    assert find_stalls(excess, np.arange(len(excess)), RATE) == []
+
+
+@pytest.mark.parametrize("ranks", [4, 8, 64])
+def test_small_disturbances_hide_no_long_stalls(ranks: int) -> None:
+    """All ranks are disturbed a little now and then; one stalls as often, ten times as long."""
+    draw = np.random.default_rng(ranks)
+    excess = 0.01 * draw.standard_normal((300, ranks))
+    for rank in range(ranks):
+        excess[draw.choice(300, 12, replace=False), rank] += 0.12
+    rows = np.sort(draw.choice(np.arange(0, 300, 5), 12, replace=False))
+    excess[rows, 2] += 1.2
+    assert [one.rank for one in find_stalls(excess, np.arange(len(excess)), RATE)] == [2]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_delay_that_comes_and_goes_has_its_own_steps(seed: int) -> None:
+    """On for thirty steps, off for thirty: each while is found, and what lies between is no loss."""
+    matrices = healthy(seed, 8, 245)
+    on = np.zeros(245, np.bool_)
+    for first in (35, 95, 155, 215):
+        on[first : first + 30] = True
+    matrices[2][on, 5] += 0.3
+    (late,) = detection.find_episodes(own_time(matrices))
+    assert (late.ranks, late.phase, late.pattern) == ((5,), "backprop", "intermittent")
+    assert np.count_nonzero((late.effect[:, 5] > 0) != on) <= 8
+    assert late.effect[:, 5].sum() == pytest.approx(120 * 0.3 * 2e7, rel=0.15)

@@ -1,0 +1,65 @@
+"""Time that no span covers lies between phases; communication that is of one is not between them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from support.runs.traces import call, span, trace_of
+
+import tracelens as tl
+from tracelens.load import prepare
+
+if TYPE_CHECKING:
+    from tracelens.model.trace import Trace
+
+MS, US = 10**6, 10**3
+STEPS, RANKS, DELAY_MS = 40, 3, 20
+
+
+def _run(*, in_flight: bool) -> Trace:
+    """Rank 1 is late between a reduction and the update.
+
+    The reduction begins beside backprop and is waited for at its end, or begins as a call after it.
+    """
+    rows, begin = [], 0
+    for step in range(STEPS):
+        end = begin + (40 + DELAY_MS) * MS
+        for rank in range(RANKS):
+            computed, reduced = begin + 20 * MS, begin + 24 * MS
+            late = reduced + (DELAY_MS if rank == 1 else 0) * MS
+            asked = computed - 5 * MS if in_flight else computed + 50 * US
+            where = {} if in_flight else {"thread": 0, "depth": 1}
+            rows += [
+                span(rank, "step", begin, end, step=step),
+                span(rank, "backprop", begin, computed, step=step, depth=1),
+                call(rank, step, asked, reduced, step=step, **where),
+                span(rank, "update", late, late + 5 * MS, step=step, depth=1),
+                call(rank, STEPS + step, late + 5 * MS, end, step=step, thread=0, depth=1),
+            ]
+            if in_flight:
+                rows.append(span(rank, "wait", computed, reduced, step=step, depth=1))
+        begin = end
+    return prepare(trace_of(rows, RANKS))
+
+
+@pytest.mark.parametrize(
+    ("in_flight", "before", "words"),
+    [
+        (True, "backprop", "between backprop and optimizer update"),
+        (False, "transfer", "between communication and optimizer update"),
+    ],
+)
+def test_what_was_in_flight_when_a_phase_ended_is_of_it(
+    in_flight: bool,  # noqa: FBT001
+    before: str,
+    words: str,
+) -> None:
+    """DDP waits for reductions that began in backprop; a call of its own is communication."""
+    first = tl.analyze(_run(in_flight=in_flight)).findings[0]
+    assert (first.kind, first.ranks, first.phase) == ("straggler", (1,), "uninstrumented")
+    assert (first.evidence["place"]["before"], first.evidence["place"]["after"]) == (
+        before,
+        "update",
+    )
+    assert f"No span covers it, {words}" in first.sentence

@@ -1,0 +1,85 @@
+"""What a straggler costs where no wait was recorded: how it is known is told, or nothing claimed."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.runs.analysed import faults
+from support.runs.traces import call, span, trace_of
+
+from tracelens.analyses import analyze
+from tracelens.load import prepare
+
+if TYPE_CHECKING:
+    from tracelens.model.findings import Finding
+
+MS = 1_000_000
+RANKS, STEPS, LATE = 4, 40, 1
+WORK_MS, DELAY_MS, WIRE_MS = 15.0, 8.0, 1.0
+
+
+def communication(how: str, rank: int, step: int, start: int, end: int) -> dict[str, Any]:
+    """Write the exchange of a rank in a step, by what is known of it."""
+    if how == "matched":
+        return call(rank, step, start, end, thread=0, step=step)
+    if how == "a server":
+        return span(rank, "ps", start, end, "pull", op="pull", step=step)
+    if how == "unmatched":
+        return span(rank, "reduction", start, end, "reduce", op="allreduce", step=step)
+    return span(rank, "user", start, end, "something", step=step)
+
+
+def straggler(how: str, *, meet: bool = True) -> Finding:
+    """Analyze a run with a late rank, for which the others wait in their exchange if they `meet`."""
+    noise = random.Random(3)
+    now, rows = [0] * RANKS, []
+    for step in range(STEPS):
+        begin, came = list(now), []
+        for rank in range(RANKS):
+            worked = WORK_MS + noise.gauss(0, 0.2) + DELAY_MS * (rank == LATE)
+            came.append(now[rank] + int(worked * MS))
+            rows.append(span(rank, "backprop", now[rank], came[rank], step=step))
+        for rank in range(RANKS):
+            left = (max(came) if meet else came[rank]) + int(WIRE_MS * MS)
+            rows.append(communication(how, rank, step, came[rank], left))
+            now[rank] = left + 2 * MS
+            rows.append(span(rank, "update", left, now[rank], step=step))
+            rows.append(span(rank, "step", begin[rank], now[rank], step=step))
+    ordered = sorted(rows, key=lambda row: (row["process"], row["start_ns"], -row["end_ns"]))
+    (found,) = faults(analyze(prepare(trace_of(ordered, RANKS))))
+    assert (found.kind, found.ranks) == ("straggler", (LATE,))
+    return found
+
+
+def test_waits_that_were_seen_are_told() -> None:
+    """Calls that are matched show who waits, and for how long."""
+    found = straggler("matched")
+    assert "; 3 ranks wait for it." in found.sentence
+    assert found.saving == pytest.approx(DELAY_MS / 26, rel=0.05)
+    assert found.cost == pytest.approx(3 / 4 * DELAY_MS / 26, rel=0.05)
+
+
+@pytest.mark.parametrize("how", ["unmatched", "a server"])
+def test_waits_within_communication_are_what_the_others_communicate_longer(how: str) -> None:
+    """That ranks meet is seen, for how long they wait is not; nothing says that no rank waits."""
+    found = straggler(how)
+    assert "no rank" not in found.sentence
+    assert "; 3 ranks communicate longer meanwhile (waits not recorded)." in found.sentence
+    assert found.saving == pytest.approx(DELAY_MS / 26, rel=0.05)
+    assert found.cost is None
+
+
+def test_who_is_not_waited_for_ends_last() -> None:
+    """Ranks that never meet are later and later: what is saved is the end of the last one."""
+    found = straggler("unmatched", meet=False)
+    assert "; no rank was seen waiting for it, but it ends last." in found.sentence
+    assert found.saving == pytest.approx(DELAY_MS / 26, rel=0.05)
+
+
+def test_nothing_is_claimed_where_neither_is_seen() -> None:
+    """Ranks that end at once, and do something else meanwhile, do not show that they wait."""
+    found = straggler("something else")
+    assert "; no rank was seen waiting for it." in found.sentence
+    assert found.saving == pytest.approx(0.0, abs=0.01)

@@ -1,0 +1,64 @@
+"""Real runs whose ranks exchange messages: who is slow is named, however few wait for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.launch.mpi import launch
+from support.launch.patience import PATIENCE_S
+from support.launch.recording import clean_environment
+
+import tracelens as tl
+from tracelens.accounting.stages import find_stages
+
+pytestmark = pytest.mark.end_to_end
+
+SCRIPT = Path(__file__).parents[1] / "support" / "launch" / "programs" / "neighbours_mpi.py"
+RANKS = 4
+PATTERNS = ("halo", "pipeline")
+
+
+def recorded(folder: Path, pattern: str, fault: str) -> tl.Trace:
+    """Record a run, and open it."""
+    tracelens = str(Path(sys.executable).with_name("tracelens"))
+    command = [*launch(SCRIPT, RANKS), pattern, fault]
+    subprocess.run(
+        [tracelens, "record", "--out", str(folder), "--", *command],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    return tl.open(folder)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_the_slow_rank_is_named(pattern: str, tmp_path: Path) -> None:
+    """Others wait for it down the chain; most of what is lost is put down to it."""
+    trace = recorded(tmp_path / "t", pattern, "work")
+    report = tl.analyze(trace)
+    faults = [finding for finding in report.findings if finding.category == "fault"]
+    assert [(finding.kind, finding.ranks) for finding in faults] == [("straggler", (1,))]
+    assert report.verdict.headline.startswith("STRAGGLER rank 1")
+    assert faults[0].evidence["ranks_waiting"] == RANKS - 1
+    assert report.ledger
+    assert report.ledger.awaited_rank == 1
+    waits = [loss for loss in report.ledger.losses if loss.category == "wait"]
+    claimed = sum(loss.share for loss in waits if loss.finding == report.findings.index(faults[0]))
+    assert claimed > 0.5 * sum(loss.share for loss in waits)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_no_rank_is_accused_without_a_fault(pattern: str, tmp_path: Path) -> None:
+    """The same program without a fault; its stages are distinguished."""
+    trace = recorded(tmp_path / "t", pattern, "none")
+    report = tl.analyze(trace)
+    assert [finding.sentence for finding in report.findings if finding.category == "fault"] == []
+    stages = find_stages(trace)
+    assert (None if stages is None else stages.stage.tolist()) == (
+        None if pattern == "halo" else [0, 1, 0, 1]
+    )

@@ -1,0 +1,115 @@
+"""A stranger's table whose compute is on a thread or stream of its own, from the file to the report."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import polars as pl
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.end_to_end
+
+RANKS, STEPS, SLOW = 4, 60, 2
+WORK_US: Final = {"forward": 9_000, "backward": 18_000, "optimizer": 3_000}
+MAIN, COMPUTE, COMM = "main", "compute", "comm"
+SAMPLE: Final = np.random.default_rng(5).lognormal(0.0, 0.03, (STEPS, RANKS, len(WORK_US)))
+
+
+def rows(factor: float) -> list[dict[str, Any]]:
+    """Write a training whose main thread marks steps, and waits for what it has queued elsewhere."""
+    found: list[dict[str, Any]] = []
+    work = SAMPLE * [*WORK_US.values()]
+    work[:, SLOW] *= factor
+    begin = np.zeros(RANKS)
+    for step in range(STEPS):
+        forward = begin + 200 + work[step, :, 0]
+        arrived = forward + work[step, :, 1]
+        reduced = np.full(RANKS, arrived.max() + 2_500)
+        end = reduced + work[step, :, 2]
+        for lane, name, first, last in (
+            (MAIN, "step", begin, end),
+            (MAIN, "synchronize", begin + 50, end),
+            (COMPUTE, "forward", begin + 200, forward),
+            (COMPUTE, "backward", forward, arrived),
+            (COMM, "allreduce", arrived, reduced),
+            (COMPUTE, "optimizer", reduced, end),
+        ):
+            starts, lengths = first.round(), (last - first).round()
+            found += [
+                {"rank": rank, "lane": lane, "name": name, "step": step, "ts_us": ts, "dur_us": dur}
+                for rank, ts, dur in zip(
+                    range(RANKS),
+                    starts.astype(int).tolist(),
+                    lengths.astype(int).tolist(),
+                    strict=True,
+                )
+            ]
+        begin = end
+    return found
+
+
+def threads(frame: pl.DataFrame) -> pl.DataFrame:
+    """Name threads as people do."""
+    return frame.rename({"lane": "tid"})
+
+
+def streams(frame: pl.DataFrame) -> pl.DataFrame:
+    """Number streams, in a column that is empty for what a thread did."""
+    number = pl.col("lane").replace_strict({COMPUTE: 7, COMM: 20}, default=None)
+    return frame.with_columns(stream=number).drop("lane")
+
+
+def launches(frame: pl.DataFrame) -> pl.DataFrame:
+    """Let the main thread queue work under the names that it has on the streams."""
+    named = frame.with_columns(pl.col("lane").replace({COMPUTE: "stream 7", COMM: "stream 20"}))
+    queued = named.filter(pl.col("lane") == "stream 7").with_columns(
+        lane=pl.lit(MAIN), ts_us=pl.col("ts_us") - 100, dur_us=pl.lit(80, pl.Int64)
+    )
+    return pl.concat([named, queued]).rename({"lane": "tid"})
+
+
+def explained(place: Path) -> dict[str, Any]:
+    tracelens = str(Path(sys.executable).with_name("tracelens"))
+    command = [
+        tracelens,
+        "analyze",
+        str(place),
+        "--map",
+        "kind:synchronize=wait",
+        "--format",
+        "json",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+@pytest.mark.parametrize("shape", [threads, streams, launches])
+def test_work_elsewhere_counts(
+    shape: Callable[[pl.DataFrame], pl.DataFrame], suffix: str, tmp_path: Path
+) -> None:
+    """It is useful time, the straggler is named by phase, and the report says who did what."""
+    for factor, slow in ((1.6, True), (1.0, False)):
+        frame, place = shape(pl.DataFrame(rows(factor))), tmp_path / f"spans-{slow}{suffix}"
+        if suffix == ".csv":
+            frame.write_csv(place)
+        else:
+            frame.write_parquet(place)
+        report = explained(place)
+        faults = [one for one in report["findings"] if one["category"] == "fault"]
+        named = [(one["kind"], one["ranks"], one["phase"]) for one in faults]
+        assert named == ([("straggler", [SLOW], "backprop")] if slow else [])
+        pop = report["efficiency"]["pop"]
+        assert pop["load_balance"] * pop["communication_efficiency"] > (0.65 if slow else 0.85)
+        recognised = [one for one in report["notes"] if "Recognised as threads" in one["sentence"]]
+        assert len(recognised) == 1
+        assert "forward" in recognised[0]["sentence"]

@@ -1,0 +1,77 @@
+"""Both sides of messages, and how long one rank waited in them for the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.runs.traces import call, span, trace_of
+
+from tracelens.accounting import phases
+from tracelens.load import prepare
+
+if TYPE_CHECKING:
+    from tracelens.model.trace import Trace
+
+RING = {"algorithm": "ring", "thread": 0}
+
+
+def message(op: str, rank: int, peer: int, start_ns: int, end_ns: int, **more: Any) -> Any:
+    """Write one side of a message on the training thread."""
+    usual: dict[str, Any] = {"op": op, "peer": peer, "seq": 0, "communicator": "pairs", "depth": 1}
+    return span(rank, "reduction", start_ns, end_ns, **(usual | more))
+
+
+def run(*rows: dict[str, Any], ranks: int = 2) -> Trace:
+    steps = [span(rank, "step", 0, 100, step=0) for rank in range(ranks)]
+    return prepare(trace_of([*steps, *rows], ranks=ranks))
+
+
+def awaited(trace: Trace) -> list[tuple[Any, ...]]:
+    return trace.awaited.select("process", "start_ns", "end_ns", "rank").rows()
+
+
+def test_a_receive_waits_until_the_message_is_sent() -> None:
+    """And then it is transfer: a late sender (Scalasca)."""
+    trace = run(message("recv", 0, 1, 20, 80), message("send", 1, 0, 60, 65))
+    assert awaited(trace) == [(0, 20, 60, 1)]
+    mine = [row for row in phases.run(trace).segments.iter_rows(named=True) if row["rank"] == 0]
+    found = [(str(row["category"]), row["start_ns"], row["end_ns"]) for row in mine]
+    assert found[1:3] == [("wait", 20, 60), ("transfer", 60, 80)]
+
+
+@pytest.mark.parametrize(("ends", "waits"), [(70, [(0, 20, 60, 1)]), (30, [])])
+def test_a_send_waits_only_if_it_is_not_buffered(ends: int, waits: list[Any]) -> None:
+    """One that ends before its receive begins stopped no rank."""
+    trace = run(message("send", 0, 1, 20, ends), message("recv", 1, 0, 60, 75))
+    assert awaited(trace) == waits
+
+
+def test_a_send_in_flight_waits_for_nobody() -> None:
+    """The thread goes on beside it, whenever it is found to have ended."""
+    trace = run(message("send", 0, 1, 20, 90, thread=1), message("recv", 1, 0, 60, 75))
+    assert awaited(trace) == []
+
+
+def test_messages_that_belong_together() -> None:
+    """By tag and number; the second message is not the first one's other side."""
+    rows = [
+        message("recv", 0, 1, 10, 50, seq=0),
+        message("recv", 0, 1, 60, 95, seq=1),
+        message("send", 1, 0, 40, 45, seq=0),
+        message("send", 1, 0, 90, 92, seq=1),
+    ]
+    assert awaited(run(*rows)) == [(0, 10, 40, 1), (0, 60, 90, 1)]
+
+
+def test_hops_of_a_collective_are_no_messages_of_the_program() -> None:
+    """Who is waited for there is what the collective shows."""
+    rows = [
+        call(0, 0, 20, 80, **RING),
+        call(1, 0, 50, 80, **RING),
+        message("recv", 0, 1, 22, 78),
+        message("send", 1, 0, 60, 65),
+    ]
+    trace = run(*rows)
+    assert trace.sent.is_empty()
+    assert awaited(trace) == []

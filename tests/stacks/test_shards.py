@@ -1,0 +1,69 @@
+"""A PS shard that takes longer than the others is told the path of calls that it does so in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import polars as pl
+from support.runs.analysed import trace
+
+import tracelens as tl
+from tracelens.analyses import stacks
+from tracelens.model.trace import SAMPLE_COLUMNS
+from tracelens.simulator.synthetic import Fault, Scenario
+
+if TYPE_CHECKING:
+    from tracelens.model.trace import Trace
+
+SERVERS = Scenario(ranks=4, steps=60, shards=3, bucket_bytes=1 << 20)
+SLOW = replace(SERVERS, faults=(Fault("aggregate", (1,), factor=40.0),))
+MAIN, WAIT, SERVE = "<module> (ps.py:90)", "wait (ps.py:5)", "serve (ps.py:10)"
+ADD, CHECKED = "aggregate (ps.py:20)", "checked_sum (sums.py:4)"
+FRAMES = {
+    "aggregate": (MAIN, SERVE, ADD, CHECKED),
+    "apply": (MAIN, SERVE, "apply (ps.py:40)"),
+    "reply": (MAIN, SERVE, "reply (ps.py:50)"),
+}
+
+
+def sampled(scenario: Scenario, shards: tuple[int, ...] = (0, 1, 2)) -> Trace:
+    """Return the run with samples of all that its shards' threads did, and of their waiting."""
+    run = trace(scenario)
+    held = run.shards.select("process", held="shard")
+    served = run.requests.filter(pl.col("thread") == 0).join(held, on="process").sort("start_ns")
+    free = dict.fromkeys(shards, 0)
+    rows: list[tuple[object, ...]] = []
+    for row in served.iter_rows(named=True):
+        if row["held"] not in shards:
+            continue
+        about = (row["process"], 0, 100, "Main")
+        rows.append((*about, free[row["held"]], row["start_ns"], (MAIN, WAIT)))
+        rows.append((*about, row["start_ns"], row["end_ns"], FRAMES[row["op"]]))
+        free[row["held"]] = row["end_ns"]
+    return run.with_(samples=pl.DataFrame(rows, schema=SAMPLE_COLUMNS, orient="row"))
+
+
+def test_the_code_of_a_slow_shard_is_in_its_finding() -> None:
+    """All shards add up gradients, below calls that hold all that they do."""
+    (found,) = (one for one in tl.analyze(sampled(SLOW)).findings if one.kind == "ps_cpu_bound")
+    assert found.shards == (1,)
+    assert found.function == SERVE
+    assert "Stack samples show where: serve > aggregate > checked_sum (sums.py:4)" in found.sentence
+    assert found.evidence["samples"]["path"] == [SERVE, ADD, CHECKED]
+
+
+def test_a_shard_that_does_no_more_than_others_has_none() -> None:
+    """Nor has one of which no stacks were sampled, nor one without others to compare with."""
+    run = sampled(SLOW)
+    assert stacks.of_shards(run, (0,)) is None
+    assert stacks.of_shards(sampled(SLOW, (0, 2)), (1,)) is None
+    assert stacks.of_shards(sampled(SLOW, (1,)), (1, 2)) is not None
+    assert stacks.of_shards(trace(SLOW), (1,)) is None
+
+
+def test_of_all_shards_it_is_what_serving_takes() -> None:
+    """There are none to compare with."""
+    found = stacks.of_shards(sampled(SERVERS), (0, 1, 2))
+    assert found
+    assert found.path == (SERVE, FRAMES["reply"][-1])

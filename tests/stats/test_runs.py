@@ -1,0 +1,41 @@
+"""The best runs of a series are those that trying all gives."""
+
+from __future__ import annotations
+
+from itertools import pairwise, product
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracelens.stats.changepoint import best_runs, runs_of
+
+GAINS = st.lists(st.integers(-4, 4), min_size=1, max_size=9)
+
+
+def worth(gains: list[int], inside: tuple[bool, ...], price: float) -> float:
+    """Return what runs gain, less their edges within the series."""
+    edges = sum(a != b for a, b in pairwise(inside))
+    return sum(gain for gain, late in zip(gains, inside, strict=True) if late) - price * edges
+
+
+@given(gains=GAINS, price=st.sampled_from([0.0, 0.5, 2.0, 7.0]))
+def test_no_other_runs_are_worth_more(gains: list[int], price: float) -> None:
+    """Of all ways to say of each row whether it is in one."""
+    found = best_runs(np.array(gains, float), price)
+    best = max(worth(gains, one, price) for one in product((False, True), repeat=len(gains)))
+    assert worth(gains, tuple(found.tolist()), price) == best
+
+
+@given(columns=st.lists(GAINS.map(lambda some: (some * 9)[:9]), min_size=1, max_size=4))
+def test_many_series_at_once_are_the_same(columns: list[list[int]]) -> None:
+    """Each column as if it were alone."""
+    matrix = np.array(columns, float).T
+    alone = [best_runs(column, 1.5) for column in matrix.T]
+    assert (best_runs(matrix, 1.5) == np.stack(alone, axis=1)).all()
+
+
+def test_runs_are_first_and_last_rows() -> None:
+    """Also at the begin and at the end."""
+    assert runs_of(np.array([1, 1, 0, 1, 0, 0, 1], bool)) == ((0, 1), (3, 3), (6, 6))
+    assert runs_of(np.zeros(3, bool)) == ()

@@ -1,0 +1,57 @@
+"""Ranks that exchange messages with their neighbours only, with a fault in rank 1 or without.
+
+Usage: neighbours_mpi.py PATTERN FAULT. PATTERN is halo (every rank works, then exchanges its borders
+with the ranks beside it, without any collective) or pipeline (in both halves of the ranks each
+micro-batch goes from rank to rank and its gradient back, and then the replicas of a stage reduce). FAULT
+is none or work (2.5 times the work). Only steps are marked.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import numpy as np
+from mpi4py import MPI
+
+import tracelens as tl
+
+STEPS = 60
+MICRO_BATCHES = 3
+WORK_S = 0.008
+comm = MPI.COMM_WORLD
+pattern, fault = sys.argv[1:3]
+factor = 2.5 if comm.rank == 1 and fault == "work" else 1.0
+length = comm.size if pattern == "halo" else comm.size // 2
+place = comm.rank % length
+before = comm.rank - 1 if place else MPI.PROC_NULL
+after = comm.rank + 1 if place + 1 < length else MPI.PROC_NULL
+replicas = comm.Split(place) if pattern == "pipeline" else comm
+border, ghost = np.ones(4_000), np.empty(4_000)
+
+
+def work() -> None:
+    """Take as long as the fault says; asleep, so that ranks do not share the cores."""
+    time.sleep(factor * WORK_S)
+
+
+def halo() -> None:
+    """Work, and exchange borders in both directions."""
+    work()
+    comm.Sendrecv(border, dest=after, recvbuf=ghost, source=before)
+    comm.Sendrecv(border, dest=before, recvbuf=ghost, source=after)
+
+
+def pipeline() -> None:
+    """Let micro-batches through, and then their gradients back."""
+    for source, dest in ((before, after), (after, before)):
+        for _ in range(MICRO_BATCHES):
+            comm.Recv(ghost, source=source)
+            work()
+            comm.Send(border, dest=dest)
+    replicas.Allreduce(border, ghost)
+
+
+for number in range(STEPS):
+    with tl.step(number):
+        {"halo": halo, "pipeline": pipeline}[pattern]()

@@ -1,0 +1,187 @@
+"""Which ranks play the same part: the stages of pipelines, by messages and communicators.
+
+Ranks that hand work on by messages form a chain. A communicator no two of whose ranks are in one chain
+joins ranks at the same place of different chains: replicas of a stage, or the ranks that share its
+layers. These are peers. Where no communicator does so, ranks are stages if messages pass through three
+of them or more, each of which receives before it sends; in an exchange of borders all send at once, and
+all are peers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import polars as pl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from tracelens.accounting.phases import Phases
+    from tracelens.arrays import Floats, Indices, Ints
+    from tracelens.model.trace import Trace
+
+__all__ = ["Stages", "find_stages", "stages_of"]
+
+_ENOUGH_STEPS: Final = 64  # tell in which order ranks send and receive
+_LEAST_DEPTH: Final = 2  # messages one after the other: an exchange of borders may take turns once
+
+
+@dataclass(frozen=True, eq=False)
+class Stages:
+    """The stage of every rank, 0 = where a step begins, and its chain; and how pipelines are filled.
+
+    `messages` is how often a stage hands on in a step, so that others can begin meanwhile.
+    """
+
+    stage: Ints
+    chain: Ints
+    messages: float
+
+    @cached_property
+    def members(self) -> tuple[Indices, ...]:
+        """The ranks (columns) of each stage."""
+        return tuple(np.flatnonzero(self.stage == one) for one in np.unique(self.stage))
+
+    @cached_property
+    def _by_chain(self) -> tuple[Indices, Indices]:
+        order = np.argsort(self.chain, kind="stable")
+        return order, np.flatnonzero(np.diff(self.chain[order], prepend=-1))
+
+    def time_to_meet(self, work: Floats) -> Floats:
+        """Return how long the longest chain takes for a step, [step], by the work of each rank in it.
+
+        The slowest stage of a chain sets the pace; the others are waited for once, to fill and drain it.
+        """
+        order, begins = self._by_chain
+        slowest = np.maximum.reduceat(work[:, order], begins, axis=1)
+        whole = np.add.reduceat(work[:, order], begins, axis=1)
+        ahead = 1 / max(self.messages, 1.0)
+        return np.asarray(((1 - ahead) * slowest + ahead * whole).max(axis=1))
+
+
+def stages_of(trace: Trace, phases: Phases) -> Stages | None:
+    """Return the stages of the workers, in order of ranks; None where all play the same part."""
+    if phases not in _FOUND:
+        _FOUND[phases] = find_stages(trace)
+    return _FOUND[phases]
+
+
+# Several analyses ask for the same stages.
+_FOUND: Final[WeakKeyDictionary[Phases, Stages | None]] = WeakKeyDictionary()
+
+
+def find_stages(trace: Trace) -> Stages | None:
+    """Look for them, in messages and communicators."""
+    sent = trace.sent
+    ranks = trace.workers["rank"].to_list()
+    if sent.is_empty() or len(ranks) < 2:
+        return None
+    column = {rank: at for at, rank in enumerate(ranks)}
+    pairs = sent.select("rank", "peer").unique().rows()
+    edges = [(column[a], column[b]) for a, b in pairs if a in column and b in column]
+    chain = _components(len(ranks), edges)
+    depth = _depths(sent, column)
+    stage = _joined_by_communicators(trace, column, chain)
+    if stage is None:
+        if max(depth.values(), default=0) < _LEAST_DEPTH:
+            return None
+        stage = np.array([depth.get(at, 0) for at in range(len(ranks))], np.int64)
+    return Stages(_in_order(stage, depth), chain, _messages_per_step(sent))
+
+
+def _joined_by_communicators(trace: Trace, column: Mapping[int, int], chain: Ints) -> Ints | None:
+    """Join the ranks of each communicator that has one rank of a chain at most; None if none has."""
+    edges: list[tuple[int, int]] = []
+    for grid in trace.calls:
+        mine = [column[rank] for rank in grid.ranks.tolist() if rank in column]
+        if len(set(chain[mine].tolist())) == len(mine):
+            edges += [(mine[0], other) for other in mine[1:]]
+    stage = _components(len(chain), edges)
+    parts = set(zip(stage.tolist(), chain.tolist(), strict=True))
+    # What joins two ranks of a chain by a detour gives no stages.
+    return stage if edges and len(parts) == len(chain) else None
+
+
+def _components(count: int, edges: Iterable[tuple[int, int]]) -> Ints:
+    """Return for each of some nodes the number of what it hangs together with."""
+    above = list(range(count))
+
+    def root(node: int) -> int:
+        while above[node] != node:
+            above[node] = above[above[node]]
+            node = above[node]
+        return node
+
+    for one, other in edges:
+        above[root(one)] = root(other)
+    return np.unique([root(node) for node in range(count)], return_inverse=True)[1]
+
+
+def _depths(sent: pl.DataFrame, column: Mapping[int, int]) -> dict[int, int]:
+    """Return how many messages, one after the other, come before a rank's first one in most steps."""
+    end = pl.col("end_ns")
+    some = sent["step"].unique().sort().head(_ENOUGH_STEPS)
+    first = (
+        sent.lazy()
+        .filter(pl.col("step").is_in(some.implode()))
+        .with_columns(pl.col("op").cast(pl.String))
+        .sort("rank", "step", "end_ns", nulls_last=True)
+        .group_by("rank", "step", maintain_order=True)
+        .agg(
+            sends=pl.col("start_ns").filter(pl.col("op") == "send").min(),
+            received=end.filter(pl.col("op") == "recv").first(),
+            sender=pl.col("peer").filter(pl.col("op") == "recv").first(),
+        )
+        .with_columns(
+            after=pl.when(pl.col("received") <= pl.col("sends").fill_null(pl.col("received")))
+            .then("sender")
+            .otherwise(-1)
+        )
+        .group_by("rank")
+        .agg(pl.col("after").fill_null(-1).mode().max())
+        .collect()
+    )
+    before = {
+        column[rank]: column.get(peer)
+        for rank, peer in first.select("rank", "after").iter_rows()
+        if rank in column
+    }
+    found = {}
+    for node, sender in before.items():
+        depth, at = 0, sender
+        while at is not None and depth <= len(before):
+            depth, at = depth + 1, before.get(at)
+        found[node] = depth if depth <= len(before) else 0
+    return found
+
+
+def _in_order(stage: Ints, depth: Mapping[int, int]) -> Ints:
+    """Number stages in the order in which a step goes through them."""
+    usual = {
+        one: Counter(depth.get(at, 0) for at in np.flatnonzero(stage == one).tolist()).most_common(
+            1
+        )
+        for one in np.unique(stage).tolist()
+    }
+    ordered = sorted(usual, key=lambda one: (usual[one][0][0], one))
+    place = {one: number for number, one in enumerate(ordered)}
+    return np.array([place[one] for one in stage.tolist()], np.int64)
+
+
+def _messages_per_step(sent: pl.DataFrame) -> float:
+    """Return how many messages a rank sends to another in a step, as usual."""
+    count = (
+        sent.lazy()
+        .filter(pl.col("op") == "send", pl.col("step") >= 0)
+        .group_by("rank", "peer", "step")
+        .len()
+        .select(pl.col("len").median())
+        .collect()
+        .item()
+    )
+    return float(count or 1.0)

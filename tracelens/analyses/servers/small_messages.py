@@ -1,0 +1,117 @@
+"""Messages to servers that cost their links more than their bytes do.
+
+What a push, and a reply, costs a link is latency + bytes x pace (`fit_cost_model`), fitted to each
+message's part of the link's time. Twice the bandwidth halves what is for bytes; fewer messages save what
+is for messages. Where all sizes are much alike nothing tells the two apart, and all counts as for bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+import numpy as np
+import polars as pl
+
+from tracelens.analyses.collectives.cost_model import fit_cost_model
+from tracelens.model import fmt
+from tracelens.model.findings import Finding
+from tracelens.replay.parameter_servers import link_time
+
+if TYPE_CHECKING:
+    from tracelens.replay.exchange import Exchange
+
+__all__ = ["Messages", "find", "message_costs"]
+
+FEWEST_STEPS: Final = 20
+MOSTLY: Final = 0.5  # of the links' work is for messages, however few their bytes
+CHANCE: Final = 0.03  # of the job
+
+
+def message_costs(served: pl.DataFrame) -> tuple[tuple[float, float], float]:
+    """Return what a push, and a reply, costs a link however few its bytes, and what share that is.
+
+    0 where sizes do not tell, or where it may be none.
+    """
+    costs, fixed, whole = [], 0.0, 0.0
+    for op in ("receive", "reply"):
+        messages = served.filter(pl.col("op") == op, pl.col("bytes") > 0)
+        parts = [
+            link_time(part["start_ns"].to_numpy(), part["end_ns"].to_numpy())
+            for part in messages.partition_by("shard", maintain_order=True)
+        ]
+        ns = np.concatenate([np.zeros(0), *parts])
+        nbytes = pl.concat([messages.head(0), *messages.partition_by("shard", maintain_order=True)])
+        model = fit_cost_model(nbytes["bytes"].to_numpy(), ns) if len(ns) else None
+        cost = model.latency_ns if model and model.latency_interval[0] > 0 else 0.0
+        costs.append(cost)
+        fixed, whole = fixed + float(np.minimum(ns, cost).sum()), whole + float(ns.sum())
+    return (costs[0], costs[1]), fixed / max(whole, 1.0)
+
+
+@dataclass(frozen=True)
+class Messages:
+    """How many a worker exchanges with servers in a step, with how many shards, and their mean bytes."""
+
+    per_step: float
+    shards: int
+    mean_bytes: float
+
+    @classmethod
+    def of(cls, asked: pl.DataFrame) -> Self:
+        """Count requests that move bytes."""
+        moving = asked.filter(pl.col("bytes") > 0)
+        turns = max(moving.select("rank", "step").n_unique(), 1)
+        mean = moving["bytes"].mean()
+        return cls(
+            moving.height / turns,
+            moving["shard"].n_unique(),
+            float(mean) if isinstance(mean, float) else 0.0,
+        )
+
+    @property
+    def fused(self) -> float:
+        """How many times as many if each shard got one each way; if it does, every other step."""
+        return min(2 * self.shards / max(self.per_step, 1.0), 1.0) if self.several else 0.5
+
+    @property
+    def several(self) -> bool:
+        """Whether some shard has more than one message a step, each way."""
+        return self.per_step > 2 * self.shards
+
+
+def find(exchange: Exchange, messages: Messages) -> list[Finding]:
+    """Report messages that cost the links more than their bytes do."""
+    if exchange.message_share < MOSTLY or len(exchange.exposed) < FEWEST_STEPS:
+        return []
+    saving, interval = exchange.saving(exchange.fused(messages.fused))
+    if saving < CHANCE:
+        return []
+    cost = float(np.mean(exchange.message_ns))
+    fields = {
+        "calls": fmt.count(round(messages.per_step), "push or pull", "pushes and pulls"),
+        "size": fmt.size(messages.mean_bytes),
+        "latency": fmt.duration(cost),
+        "share": fmt.percent(exchange.message_share),
+        "messages": fmt.count(max(round(messages.per_step * messages.fused), 1), "message"),
+    }
+    evidence = {
+        "calls_per_step": messages.per_step,
+        "messages_per_step": messages.per_step * messages.fused,
+        "mean_bytes": messages.mean_bytes,
+        "latency_ns": cost,
+        "latency_share": exchange.message_share,
+    }
+    return [
+        Finding.of(
+            "small_messages",
+            fields,
+            shards=exchange.shards,
+            hosts=tuple(dict.fromkeys(exchange.hosts)),
+            phase="ps",
+            pattern="persistent",
+            saving=saving,
+            interval=interval,
+            evidence=evidence,
+        )
+    ]

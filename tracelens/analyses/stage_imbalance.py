@@ -1,0 +1,145 @@
+"""Stage imbalance: stages of a pipeline that have unequal work, by how the run is built.
+
+Ranks of a stage play the same part, so a slow one of them is a straggler (`stragglers/`). Whole stages
+that take longer than others are no fault: layers are spread unevenly, and the stages with less wait for
+the one with most. What an even spread would save is computed on the same steps, in which the usual rank
+of every stage takes what stages take on average, and all else stays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import polars as pl
+
+from tracelens.accounting.compute_time import measure_compute_time
+from tracelens.accounting.phases import job_ns
+from tracelens.model import fmt
+from tracelens.model.findings import Finding
+from tracelens.stats.robust import bootstrap_interval, medians
+
+if TYPE_CHECKING:
+    from tracelens.accounting.compute_time import ComputeTime
+    from tracelens.accounting.phases import Phases
+    from tracelens.accounting.stages import Stages
+    from tracelens.arrays import Floats
+    from tracelens.model.trace import Trace
+
+__all__ = ["STAGE_COLUMNS", "StageImbalance", "run"]
+
+FEWEST_STEPS: Final = 30
+LEAST_BEYOND: Final = 0.05  # of a step: what the slowest stage takes beyond the mean of all
+CONSISTENT: Final = 0.75  # of the steps: else it is noise, or a change
+WORTH: Final = 0.01  # of the job
+STAGE_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "stage": pl.Int32(),  # 0 = where a step begins
+    "ranks": pl.Int32(),
+    "first_rank": pl.Int32(),
+    "own_ns": pl.Float64(),  # of the usual rank, median over steps
+    "over_mean": pl.Float64(),  # own / mean of stages - 1
+}
+
+
+@dataclass(frozen=True)
+class StageImbalance:
+    """`stages` has a row a stage; none where all ranks play the same part."""
+
+    stages: pl.DataFrame
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """What a report shows."""
+        return {"stages": self.stages} if self.stages.height else {}
+
+
+def run(trace: Trace, phases: Phases) -> StageImbalance:
+    """Compare the stages."""
+    own = measure_compute_time(trace, phases)
+    if own.stages is None or not own.settled.any():
+        return StageImbalance(pl.DataFrame(schema=STAGE_COLUMNS))
+    usual = _by_stage(own, own.stages, own.total)
+    if not len(usual):
+        return StageImbalance(pl.DataFrame(schema=STAGE_COLUMNS))
+    table = _table(own, own.stages, usual)
+    found = _finding(own, own.stages, usual, job_ns(trace))
+    return StageImbalance(table, () if found is None else (found,))
+
+
+def _by_stage(own: ComputeTime, stages: Stages, values: Floats) -> Floats:
+    """Return what the median rank of each stage takes, [step, stage], in steps that all stages took."""
+    found = [medians(values[own.settled_rows][:, one], axis=1) for one in stages.members]
+    whole = np.stack(found, axis=1)
+    return np.asarray(whole[~np.isnan(whole).any(axis=1)])
+
+
+def _table(own: ComputeTime, stages: Stages, usual: Floats) -> pl.DataFrame:
+    middle = np.median(usual, axis=0)
+    columns: dict[str, Any] = {
+        "stage": np.arange(len(middle)),
+        "ranks": [len(members) for members in stages.members],
+        "first_rank": [own.ranks[members[0]] for members in stages.members],
+        "own_ns": middle,
+        "over_mean": middle / max(float(middle.mean()), 1.0) - 1,
+    }
+    return pl.DataFrame(
+        [pl.Series(name, columns[name]).cast(kind) for name, kind in STAGE_COLUMNS.items()]
+    )
+
+
+def _finding(own: ComputeTime, stages: Stages, usual: Floats, job: int) -> Finding | None:
+    """Return what is said of the stage that takes longest, if it takes clearly longer for good."""
+    middle = np.median(usual, axis=0)
+    slowest = int(middle.argmax())
+    beyond = (usual[:, slowest] - usual.mean(axis=1)) / max(own.step_ns, 1.0)
+    clear = beyond > LEAST_BEYOND
+    if len(beyond) < FEWEST_STEPS or clear.mean() < CONSISTENT:
+        return None
+    lost = _lost(own, stages)
+    saving = float(lost.sum()) / max(job, 1)
+    if saving < WORTH:
+        return None
+    members = stages.members[slowest]
+    ranks = tuple(own.ranks[rank] for rank in members)
+    return Finding.of(
+        "stage_imbalance",
+        {
+            "stage": str(slowest),
+            "stages": str(len(middle)),
+            "ranks": fmt.listing("rank", ranks),
+            "own": fmt.duration(float(middle[slowest])),
+            "mean": fmt.duration(float(middle.mean())),
+        },
+        more=[ALONE] if max(map(len, stages.members)) == 1 else [],
+        ranks=ranks,
+        phase=_phase(own, stages, slowest),
+        pattern="persistent",
+        slowdown=float(middle[slowest] / max(float(middle.mean()), 1.0)),
+        saving=saving,
+        interval=bootstrap_interval(lost, job),
+        evidence={
+            "stage": slowest,
+            "stage_ns": [round(one) for one in middle.tolist()],
+            "messages_per_step": stages.messages,
+        },
+    )
+
+
+ALONE: Final = (
+    "No two ranks play the same part: one that is slow looks like a stage with more work."
+)
+
+
+def _lost(own: ComputeTime, stages: Stages) -> Floats:
+    """Return by how much each step would be shorter if all stages had as much work, ns."""
+    rows = own.settled_rows
+    work, even = (np.nan_to_num(one.total[rows]) for one in (own, own.levelled))
+    return np.maximum(stages.time_to_meet(work) - stages.time_to_meet(even), 0.0)
+
+
+def _phase(own: ComputeTime, stages: Stages, slowest: int) -> str:
+    """Return the phase in which the slowest stage takes most beyond the mean of all."""
+    usual = [np.median(_by_stage(own, stages, values), axis=0) for values in own.own]
+    return own.phases[int(np.argmax([one[slowest] - one.mean() for one in usual]))]

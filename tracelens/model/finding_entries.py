@@ -1,0 +1,87 @@
+"""What a kind of finding is: an entry of the table of all kinds, `finding_kinds.KINDS`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from string import Formatter
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Category", "FindingKind", "Group", "Place", "Suppression", "fields_of"]
+
+Category = Literal["fault", "opportunity"]
+Group = Literal["ranks", "network", "servers", "overlap", "whole job", "trace"]
+
+
+class Place(NamedTuple):
+    """A page of the dashboard that shows what a finding speaks of, and the label of the link to it."""
+
+    path: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Suppression:
+    """Kinds that explain the same loss, so that one of them is reported in place of this one.
+
+    One of them must save at least `share` of this one's own saving, or all of them together if they are
+    `summed`; without a share, they must name all its ranks.
+    """
+
+    by: tuple[str, ...]
+    share: float | None = None
+    summed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindingKind:
+    """An entry of `KINDS`.
+
+    `sentence` is a `str.format` template with named fields, which the analysis gives as text, and
+    `cases` are the templates of sentences for other cases. A field named `saving` is filled in from the
+    finding. `action` is what to do next. `category` is null where it depends on the finding. `page`
+    shows the evidence, null where the timeline does; its card stands on that page and on those of
+    `also_on`. A finding that names neither rank nor shard leads to the step with most time of the
+    category `worst_of`. Of a kind that `names_hosts`, whole hosts are slow rather than ranks. One that
+    `needs_all_ranks` is not judged where ranks were left out as asked.
+    """
+
+    kind: str
+    title: str
+    group: Group
+    sentence: str
+    action: str
+    cases: Mapping[str, str] = field(default_factory=dict)
+    category: Category | None = None
+    page: Place | None = None
+    also_on: tuple[str, ...] = ()
+    worst_of: str | None = None
+    suppressed: Suppression | None = None
+    names_hosts: bool = False
+    needs_all_ranks: bool = False
+
+    def template(self, case: str = "") -> str:
+        """Return the sentence of a case; without one, the main one."""
+        return self.cases[case] if case else self.sentence
+
+    def message(self, case: str, fields: Mapping[str, str]) -> str:
+        """Fill in the sentence of a case; all its fields must be given, and no others."""
+        template = self.template(case)
+        named = fields_of(template)
+        if set(fields) != named:
+            raise ValueError(
+                f"the sentence of {self.kind!r} has the fields {sorted(named)}; "
+                f"given are {sorted(fields)}"
+            )
+        return template.format(**fields)
+
+    def on(self, path: str) -> bool:
+        """Return whether a page shows cards of this kind."""
+        return path in self.also_on or (self.page is not None and self.page.path == path)
+
+
+def fields_of(template: str) -> set[str]:
+    """Return the names of a template's fields."""
+    return {name for _, name, _, _ in Formatter().parse(template) if name is not None}

@@ -1,0 +1,130 @@
+"""Messages between two ranks, both sides of each, and how long one rank waited in them for the other.
+
+Sides belong together if communicator, tag and number are equal. Messages within a collective are hops of
+its algorithm, and no calls of the program: who is waited for there is what the collective shows.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import polars as pl
+
+from tracelens.model.calls import NEVER
+from tracelens.model.columns import FOREVER
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelens.arrays import Flags, Ints
+    from tracelens.model.calls import CallGrid
+
+__all__ = ["AWAITED_COLUMNS", "awaited", "ends", "matched", "with_hops"]
+
+# One row a wait in a message, by begin.
+AWAITED_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "process": pl.Int32(),  # who waited
+    "start_ns": pl.Int64(),
+    "end_ns": pl.Int64(),
+    "step": pl.Int32(),
+    "to": pl.Int32(),  # the process, and its rank, for whom it waited
+    "rank": pl.Int32(),
+}
+_MESSAGE: Final = ("communicator", "key", "seq", "sender", "receiver")
+
+
+def ends(
+    messages: pl.DataFrame, workers: pl.DataFrame, unaligned: Sequence[str], op: str
+) -> pl.DataFrame:
+    """Return one side of some messages; `clock` is set where nothing ties it to other clocks."""
+    clocks = workers.select("process", "training_thread", clock="clock_domain")
+    loose = list(unaligned)
+    sender, receiver = ("rank", "peer") if op == "send" else ("peer", "rank")
+    return (
+        messages.lazy()
+        .filter(pl.col("op") == op, pl.col("end_ns").is_not_null(), pl.col("seq").is_not_null())
+        .join(clocks.lazy(), on="process", how="inner")
+        .select(
+            *_MESSAGE[:3], "step", "bytes", "start_ns", "end_ns", "process",
+            "hop", sender=sender, receiver=receiver,
+            stops=pl.col("thread") == pl.col("training_thread"),
+            clock=pl.when(pl.col("clock").is_in(loose)).then("clock"),
+        )
+        .collect()
+    )  # fmt: skip
+
+
+def matched(sends: pl.DataFrame, received: pl.DataFrame) -> pl.DataFrame:
+    """Match both sides; a pair on clocks that nothing ties together shows nothing."""
+    both = sends.unique(_MESSAGE).join(
+        received.unique(_MESSAGE), on=_MESSAGE, how="inner", nulls_equal=True, suffix="_there"
+    )
+    return both.filter(pl.col("clock").eq_missing(pl.col("clock_there")))
+
+
+def with_hops(messages: pl.DataFrame, calls: Sequence[CallGrid]) -> pl.DataFrame:
+    """Return the sides of messages whose peer is known; `hop` marks those within a collective."""
+    messages = messages.filter(pl.col("peer") >= 0)
+    hops = np.zeros(messages.height, np.bool_)
+    process, start, end = (
+        messages[name].fill_null(FOREVER).to_numpy() for name in ("process", "start_ns", "end_ns")
+    )
+    bounds = np.flatnonzero(np.diff(process, prepend=-1, append=-1))
+    for first, after in pairwise(bounds.tolist()):
+        begins, over = _calls_of(calls, int(process[first]))
+        hops[first:after] = _within(begins, over, start[first:after], end[first:after])
+    return messages.with_columns(hop=pl.Series(hops, dtype=pl.Boolean))
+
+
+def _calls_of(calls: Sequence[CallGrid], process: int) -> tuple[Ints, Ints]:
+    """Return begins and ends of the collectives of a process, by begin."""
+    starts, last = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for grid in calls:
+        for column in np.flatnonzero(grid.processes == process).tolist():
+            there = grid.start_ns[:, column] != NEVER
+            starts.append(grid.start_ns[there, column])
+            last.append(grid.end_ns[there, column])
+    start, end = np.concatenate(starts), np.concatenate(last)
+    order = np.argsort(start, kind="stable")
+    return start[order], end[order]
+
+
+def _within(begins: Ints, over: Ints, start: Ints, end: Ints) -> Flags:
+    """Return which intervals lie within one of some others, which are in order of begin."""
+    place = np.searchsorted(begins, start, side="right")
+    latest = np.concatenate([[NEVER], np.maximum.accumulate(over)])
+    return np.asarray(latest[place] >= end)
+
+
+def awaited(exchanged: pl.DataFrame) -> pl.DataFrame:
+    """Return all waits for the other side of matched messages, in `AWAITED_COLUMNS`.
+
+    A receive waits until the message is sent. A send waits for its receive only where it stops the
+    training thread until that has begun; a shorter one was buffered.
+    """
+    both = exchanged.filter(~pl.col("hop"), ~pl.col("hop_there"))
+    for_sender = both.select(
+        process="process_there",
+        start_ns="start_ns_there",
+        end_ns=pl.min_horizontal("end_ns_there", "start_ns"),
+        step="step_there",
+        to="process",
+        rank="sender",
+    )
+    blocked = pl.col("stops") & (pl.col("end_ns") > pl.col("start_ns_there"))
+    for_receiver = both.filter(blocked).select(
+        "process",
+        "start_ns",
+        "step",
+        end_ns="start_ns_there",
+        to="process_there",
+        rank="receiver",
+    )
+    found = pl.concat([for_sender, for_receiver.select(for_sender.columns)])
+    return (
+        found.filter(pl.col("end_ns") > pl.col("start_ns"))
+        .select(pl.col(name).cast(kind) for name, kind in AWAITED_COLUMNS.items())
+        .sort("process", "start_ns")
+    )

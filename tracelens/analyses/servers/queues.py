@@ -83,7 +83,11 @@ def measure_queues(
 def _apart(queued: pl.DataFrame) -> pl.DataFrame:
     """Leave every moment of a worker to the request that is served last of those queued in it."""
     ordered = queued.filter(pl.col("shard").is_not_null()).sort(
-        "process", "end_ns", "start_ns", descending=[False, True, True]
+        "process",
+        "end_ns",
+        "start_ns",
+        "shard",
+        descending=[False, True, True, False],
     )
     later = pl.col("start_ns").cum_min().shift(1).over("process")
     return ordered.with_columns(end_ns=pl.min_horizontal("end_ns", later)).filter(
@@ -116,7 +120,7 @@ def _with_sent(queued: pl.DataFrame, pushes: pl.DataFrame) -> pl.DataFrame:
         check_sortedness=False,
     )
     waits = pl.when("for_pushes").then(pl.col("last").fill_null(0)).otherwise(0)
-    return joined.with_columns(sent_ns=waits.clip("start_ns", "end_ns")).sort("process")
+    return joined.with_columns(sent_ns=waits.clip("start_ns", "end_ns")).sort("process", "start_ns")
 
 
 def _spent(queued: pl.DataFrame, phases: Phases) -> Floats:
@@ -149,7 +153,7 @@ def _share_at_work(queued: pl.DataFrame, served: pl.DataFrame) -> Floats:
 
 def _alone(pushes: pl.DataFrame) -> pl.DataFrame:
     """Return who sent last in each step, and how much later than the others."""
-    ready = pushes.group_by("step", "rank").agg(pl.col("sent").max()).sort("sent")
+    ready = pushes.group_by("step", "rank").agg(pl.col("sent").max()).sort("sent", "rank")
     ends = ready.group_by("step", maintain_order=True).agg(
         pl.col("rank").last(),
         alone_ns=pl.col("sent").last() - pl.col("sent").slice(-2, 1).first(),

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from tracelens_dashboard.runs.store import Store
 
 NAME: Final = "serve"
-HELP: Final = "show recorded runs in the browser (to this machine; to a network by token)"
+HELP: Final = "show recorded runs in the browser, to whoever has the address that is printed"
 EXAMPLES: Final = """\
   tracelens serve traces/today
   tracelens serve traces/today --port 8060
-  tracelens serve traces/today --host 0.0.0.0    # to the network: prints an address with a token
+  tracelens serve traces/today --host 0.0.0.0    # to the network
   tracelens serve events.parquet
   tracelens serve s3://bucket/run     # fetched first (docs/remote.md)
   tracelens serve traces              # a folder of runs: a list of them first
@@ -32,16 +32,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--host",
         default="127.0.0.1",
-        help="address to listen on; any but this machine's loopback asks visitors for a token",
+        help="address to listen on; 0.0.0.0 shows the run to the network",
     )
     parser.add_argument("--port", type=int, default=8050, help="0 picks a free one")
+    parser.add_argument(
+        "--no-token",
+        action="store_true",
+        help="ask visitors for no token: whoever has an account on this machine can see the run",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Open, analyze and serve until Ctrl-C or SIGTERM, which are normal ends."""
     from tracelens_dashboard.app.server import serve
 
-    serve(_served(arguments), host=arguments.host, port=arguments.port)
+    token = not arguments.no_token
+    serve(_served(arguments), host=arguments.host, port=arguments.port, token=token)
     return 0
 
 

@@ -12,12 +12,15 @@ from urllib.parse import urlencode, urlsplit
 
 from flask import Response, abort, request
 
+from tracelens.errors import InvalidArgument
+from tracelens_dashboard.app import posted
+
 if TYPE_CHECKING:
     from dash import Dash
 
 LOOPBACK: Final = "127.0.0.1"
-TRUSTED_HOSTS: Final = (LOOPBACK, "localhost")
-EVERYWHERE: Final = "0.0.0.0"  # noqa: S104 - served there with a token only
+TRUSTED_HOSTS: Final = (LOOPBACK, "localhost", "::1")
+EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - served there with a token only
 TOKEN_BYTES: Final = 32
 READING: Final = {"GET", "HEAD", "OPTIONS"}
 # What the pages themselves send is far below; a longer address or body is no view of ours.
@@ -29,23 +32,42 @@ LOCKED: Final = "This run is shown with its token only: open the address that th
 
 @dataclass(frozen=True)
 class Access:
-    """Names in `Host` that are answered, and the token to be shown first; null = this machine only."""
+    """Names in `Host` that are answered, and the token to be shown first; null = none is asked for."""
 
     hosts: tuple[str, ...] = TRUSTED_HOSTS
     token: str | None = None
 
     @classmethod
-    def of(cls, host: str) -> Access:
-        """Return what listening on an address asks for: a fresh token, unless only we can reach it."""
-        if host in TRUSTED_HOSTS:
-            return cls()
-        names = _own_names() if host == EVERYWHERE else (host,)
-        return cls((*TRUSTED_HOSTS, *names), secrets.token_urlsafe(TOKEN_BYTES))
+    def of(cls, host: str, *, token: bool = True) -> Access:
+        """Return what listening on an address asks for: a fresh token, unless none is wanted.
+
+        Raises:
+            InvalidArgument: none is wanted, and others than this machine can reach the address.
+        """
+        if is_this_machine(host):
+            return cls(token=_fresh() if token else None)
+        if not token:
+            raise InvalidArgument(
+                f"Without a token whoever can reach '{host}' would see the run: leave --no-token out, "
+                "or --host."
+            )
+        names = _own_names() if host in EVERYWHERE else (host,)
+        return cls((*TRUSTED_HOSTS, *names), _fresh())
 
     def address(self, host: str, port: int) -> str:
         """Return the address to open; with a token in it, it is a key."""
-        shown = self.hosts[len(TRUSTED_HOSTS)] if host == EVERYWHERE else host
-        return f"http://{shown}:{port}/" + (f"?token={self.token}" if self.token else "")
+        shown = self.hosts[len(TRUSTED_HOSTS)] if host in EVERYWHERE else host
+        named = f"[{shown}]" if ":" in shown else shown
+        return f"http://{named}:{port}/" + (f"?token={self.token}" if self.token else "")
+
+
+def is_this_machine(host: str) -> bool:
+    """Return whether an address is reached from this machine only."""
+    return host in TRUSTED_HOSTS
+
+
+def _fresh() -> str:
+    return secrets.token_urlsafe(TOKEN_BYTES)
 
 
 def _own_names() -> tuple[str, ...]:
@@ -72,16 +94,17 @@ def _outward_address() -> tuple[str, ...]:
 def protect(app: Dash, access: Access | None = None) -> None:
     """Refuse foreign hosts, foreign pages, strangers and floods; load nothing from elsewhere."""
     known = access or Access()
-    app.server.config["TRUSTED_HOSTS"] = list(known.hosts)
     app.server.config["MAX_CONTENT_LENGTH"] = MOST_BYTES
 
     @app.server.before_request
     def check() -> Response | None:
-        if not request.host:  # reading it refuses hosts that are not ours
-            abort(400)
+        _check_host(known.hosts)
         _check_size()
         _check_origin()
-        return _check_token(known.token) if known.token else None
+        refused = _check_token(known.token) if known.token else None
+        if refused is None:
+            posted.check(app)
+        return refused
 
     @app.server.after_request
     def restrict(response: Response) -> Response:
@@ -91,6 +114,12 @@ def protect(app: Dash, access: Access | None = None) -> None:
         if response.mimetype == "text/html":
             response.headers["Content-Security-Policy"] = _policy(app)
         return response
+
+
+def _check_host(hosts: tuple[str, ...]) -> None:
+    """Refuse other names than ours; Werkzeug's own check knows no IPv6 address."""
+    if urlsplit(f"//{request.host}").hostname not in hosts:
+        abort(400)
 
 
 def _check_size() -> None:

@@ -8,7 +8,6 @@ compiles them while the script arrives, on another thread (https://v8.dev/blog/e
 
 from __future__ import annotations
 
-import errno
 import logging
 import signal
 import socket
@@ -23,13 +22,13 @@ import dash
 from dash import Dash, set_props
 from flask import Response
 from plotly.offline import get_plotlyjs, get_plotlyjs_version
-from waitress import create_server
 
-from tracelens.errors import InvalidArgument, TraceLensError
+from tracelens.errors import TraceLensError
 from tracelens.load import open as open_trace
 from tracelens_dashboard import ids
 from tracelens_dashboard.app import guards, loading, run_list, shell
 from tracelens_dashboard.app.guards import LOOPBACK, Access
+from tracelens_dashboard.app.listening import listen
 from tracelens_dashboard.components import chart
 from tracelens_dashboard.export import downloads
 from tracelens_dashboard.pages import PAGES
@@ -46,8 +45,6 @@ if TYPE_CHECKING:
 
     from tracelens_dashboard.pages import Page
 
-THREADS: Final = 8
-PORT_TAKEN: Final = {errno.EADDRINUSE, errno.EACCES}
 LIBRARY_PATH: Final = "/plotly.js"
 LIBRARY_ADDRESS: Final = f"{LIBRARY_PATH}?v={get_plotlyjs_version()}"
 COMPILE_HINT: Final = "//# allFunctionsCalledOnLoad\n"
@@ -162,25 +159,28 @@ def serve(
     host: str = LOOPBACK,
     port: int = 8050,
     *,
+    token: bool = True,
     open_browser: bool = False,
     ready: Callable[[str], None] | None = None,
 ) -> None:
     """Serve several runs, or one, opened or to be opened; returns on Ctrl-C, or on SIGTERM.
 
-    Another `host` than this machine's loopback makes a token, which is part of the address.
-    `port` 0 picks a free one; `ready` is called with the address once requests are accepted.
+    Visitors show a token, which is part of the address: others have accounts on this machine, too.
+    Without one (`token`), whoever has an account here sees the run. `port` 0 picks a free one;
+    `ready` is called with the address once requests are accepted.
 
     Raises:
-        InvalidArgument: `host` is no IPv4 address of this machine, or the port is taken.
+        InvalidArgument: `host` is no address of this machine, the port is taken, or the run would be
+            shown to a network without a token.
         UnusableInput: the trace cannot be read.
     """
-    access = Access.of(host)
+    access = Access.of(host, token=token)
     runs = source if isinstance(source, Runs) else Runs.of(_opened(source))
-    server = _listen(create_app(runs, access).server, host, port)
+    server = listen(create_app(runs, access).server, host, port)
     url = access.address(host, server.effective_port)
     # The server's loop returns when it is interrupted; it may be before it or after it, too.
     with closing(server), suppress(KeyboardInterrupt), _interrupted_by_sigterm():
-        _announce(url, access, server.effective_port)
+        _announce(url, host, server.effective_port)
         if ready:
             ready(url)
         if open_browser:
@@ -188,9 +188,9 @@ def serve(
         server.run()
 
 
-def _announce(url: str, access: Access, port: int) -> None:
+def _announce(url: str, host: str, port: int) -> None:
     sys.stdout.write(f"TraceLens is at {url} (Ctrl-C ends)\n")
-    if access.token:
+    if not guards.is_this_machine(host):
         sys.stdout.write(NETWORK.format(port=port, name=socket.gethostname()))
     sys.stdout.flush()
 
@@ -216,24 +216,3 @@ def _opened(source: Store | str | os.PathLike[str]) -> Store:
         return _opened(Store.open(Path(source), lambda: open_trace(source)))
     source.refine()
     return source
-
-
-def _listen(application: Any, host: str, port: int) -> Any:
-    if not host:  # the system would take it for all addresses
-        raise InvalidArgument(_no_address(host))
-    try:
-        listening = socket.create_server((host, port))
-    except (OSError, OverflowError) as error:
-        if isinstance(error, OSError) and error.errno not in PORT_TAKEN:
-            raise InvalidArgument(_no_address(host)) from error
-        raise InvalidArgument(
-            f"Port {port} cannot be used ({error}): choose another one with --port, 0 picks one."
-        ) from error
-    return create_server(application, sockets=[listening], threads=THREADS, ident=None)
-
-
-def _no_address(host: str) -> str:
-    return (
-        f"'{host}' is no IPv4 address of this machine: leave --host out to show it on this machine "
-        "only, or give 0.0.0.0 to show it to the network, by token."
-    )

@@ -32,7 +32,9 @@ def test_a_foreign_host_is_refused(app: Dash, path: str, host: str) -> None:
     assert "TraceLens" not in answer.text
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1:8050", "localhost:1234", "localhost"])
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1:8050", "localhost:1234", "localhost", "[::1]", "[::1]:8050"]
+)
 def test_this_machine_is_served(app: Dash, host: str) -> None:
     """Loopback names are served, with any port."""
     assert app.server.test_client().get("/", headers={"Host": host}).status_code == 200

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize("host", ["192.0.2.7", "::", "host.invalid", ""])
+@pytest.mark.parametrize("host", ["192.0.2.7", "2001:db8::7", "host.invalid", ""])
 def test_an_address_that_is_not_ours_is_one_sentence(host: str) -> None:
     """What cannot be listened on is refused with what can be said instead."""
     with pytest.raises(InvalidArgument, match="leave --host out"):

@@ -1,15 +1,16 @@
-"""Whoever reaches the dashboard over a network shows the token first; on this machine none is needed."""
+"""Whoever opens the dashboard shows the token first, also on this machine, unless none is wanted."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import pytest
 from support.web.callbacks import URL
 from support.web.stores import slow_rank
 
+from tracelens.errors import InvalidArgument
 from tracelens_dashboard.app.guards import EVERYWHERE, LOOPBACK, Access
 from tracelens_dashboard.app.server import create_app
 
@@ -77,7 +78,7 @@ def test_a_wrong_host_is_refused_before_the_token_is_looked_at(visitor: FlaskCli
         assert "Set-Cookie" not in answer.headers
 
 
-@pytest.mark.parametrize("host", [EVERYWHERE, "10.1.2.3", "box.example"])
+@pytest.mark.parametrize("host", [*EVERYWHERE, "10.1.2.3", "box.example"])
 def test_every_network_address_has_a_token_of_its_own(host: str) -> None:
     """The address that is printed holds it; two runs never share one."""
     first, second = Access.of(host), Access.of(host)
@@ -86,13 +87,23 @@ def test_every_network_address_has_a_token_of_its_own(host: str) -> None:
     assert first.token != second.token
     address = first.address(host, 8050)
     assert address.endswith(f":8050/?token={first.token}")
-    assert EVERYWHERE not in address
-    assert address.split("/")[2].split(":")[0] in first.hosts
+    assert urlsplit(address).hostname in set(first.hosts) - {*EVERYWHERE}
 
 
-def test_this_machine_needs_none() -> None:
-    """Loopback is the default, and is served without a token under its own names only."""
-    access = Access.of(LOOPBACK)
-    assert access == Access()
-    assert access.token is None
-    assert access.address(LOOPBACK, 1) == "http://127.0.0.1:1/"
+@pytest.mark.parametrize(
+    ("host", "shown"), [(LOOPBACK, LOOPBACK), ("localhost", "localhost"), ("::1", "[::1]")]
+)
+def test_this_machine_has_other_users(host: str, shown: str) -> None:
+    """So there is a token, too, unless none is wanted; names of other machines are not answered."""
+    access = Access.of(host)
+    assert access.token
+    assert access.hosts == Access().hosts
+    assert access.address(host, 1) == f"http://{shown}:1/?token={access.token}"
+    assert Access.of(host, token=False).address(host, 1) == f"http://{shown}:1/"
+
+
+@pytest.mark.parametrize("host", [*EVERYWHERE, "10.1.2.3"])
+def test_a_network_is_not_shown_a_run_without_a_token(host: str) -> None:
+    """Who wants no token is asked to stay on this machine."""
+    with pytest.raises(InvalidArgument, match="leave --no-token out"):
+        Access.of(host, token=False)

@@ -95,7 +95,11 @@ def served(trace: Path, *options: str) -> Iterator[str]:
 
 @contextmanager
 def serving(trace: Path, *options: str) -> Iterator[tuple[str, int]]:
-    """Do as `served`; yields the address and the process."""
+    """Do as `served`; yields the address and the process.
+
+    Without a token, so that the address can be continued, unless a `--host` is given.
+    """
+    options = options if "--host" in options else (*options, "--no-token")
     command = [sys.executable, "-m", "tracelens", "serve", str(trace), "--port", "0", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:

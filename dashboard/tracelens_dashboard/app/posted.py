@@ -1,0 +1,86 @@
+"""What a browser may post to callbacks: what they declare, with values of the types that these have.
+
+Dash itself answers anything else with a traceback in the log and status 500.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from flask import abort, request
+
+if TYPE_CHECKING:
+    from dash import Dash
+
+PATH: Final = "/_dash-update-component"
+_ALIKE: Final = "This request is none that a page of this server sends."
+# By property; whatever has no value yet is null.
+TYPES: Final[dict[str, tuple[type, ...]]] = {
+    "cellClicked": (dict,),
+    "checked": (bool,),
+    "clickData": (dict,),
+    "computedColorScheme": (str,),
+    "data": (str, int, float, bool, list, dict),
+    "hoverData": (dict,),
+    "n_clicks": (int,),
+    "n_intervals": (int,),
+    "navbar": (dict,),
+    "opened": (bool,),
+    "pathname": (str,),
+    "relayoutData": (dict,),
+    "rowData": (list,),
+    "search": (str,),
+    "selectedData": (dict,),
+    "value": (str, int, float, list),
+}
+
+
+def check(app: Dash) -> None:
+    """Answer a request with 400 if its body is none of a callback's."""
+    if request.path != PATH or request.method != "POST":
+        return
+    try:
+        body = json.loads(request.get_data())
+    except (ValueError, RecursionError):
+        abort(400, _ALIKE)
+    if not _is_asked(app, body):
+        abort(400, _ALIKE)
+
+
+def _is_asked(app: Dash, body: Any) -> bool:
+    if not isinstance(body, dict) or not isinstance(body.get("output"), str):
+        return False
+    declared = app.callback_map.get(body["output"])
+    changed = body.get("changedPropIds", [])
+    return (
+        declared is not None
+        and _is_alike(body.get("inputs", []), declared["inputs"])
+        and _is_alike(body.get("state", []), declared["state"])
+        and isinstance(body.get("outputs"), list | dict)
+        and isinstance(changed, list)
+        and all(isinstance(name, str) for name in changed)
+    )
+
+
+def _is_alike(given: Any, declared: list[dict[str, Any]]) -> bool:
+    """Return whether there is a value for all that is declared; for a pattern there are several."""
+    return (
+        isinstance(given, list)
+        and len(given) == len(declared)
+        and all(
+            _is_value(one, wanted["property"])
+            for each, wanted in zip(given, declared, strict=True)
+            for one in (each if isinstance(each, list) else [each])
+        )
+    )
+
+
+def _is_value(given: Any, name: str) -> bool:
+    if not isinstance(given, dict) or given.get("property") != name or "id" not in given:
+        return False
+    value = given.get("value")
+    kinds = TYPES[name]
+    return value is None or (
+        isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+    )

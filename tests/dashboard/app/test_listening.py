@@ -1,0 +1,95 @@
+"""Connections without a whole request on them keep nobody out."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from contextlib import ExitStack, closing, contextmanager
+from http.client import HTTPConnection
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.launch.patience import PATIENCE_S
+
+from tracelens_dashboard.app import listening
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+HALF = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
+LIMIT = 16
+
+
+def answered(_: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    start_response("200 OK", [("Content-Length", "2")])
+    return [b"ok"]
+
+
+@contextmanager
+def serving() -> Iterator[int]:
+    server = listening.listen(answered, "127.0.0.1", 0)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    yield server.effective_port
+    server.close()
+
+
+def connected(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+
+
+def status_of(port: int) -> int:
+    with closing(HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)) as connection:
+        connection.request("GET", "/")
+        return connection.getresponse().status
+
+
+def is_closed(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_those_that_say_half_of_it_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many more connections than are kept, each with half a request: others are answered."""
+    monkeypatch.setattr(listening, "MOST_CONNECTIONS", LIMIT)
+    with serving() as port, ExitStack() as open_:
+        held = []
+        for _ in range(4 * LIMIT):
+            held.append(open_.enter_context(connected(port)))
+            held[-1].sendall(HALF)
+        assert [status_of(port) for _ in range(8)] == [200] * 8
+        assert is_closed(held[0])
+
+
+def test_a_request_has_so_long_to_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However it drips: each byte is no new beginning."""
+    monkeypatch.setattr(listening, "ARRIVAL_S", 1)
+    monkeypatch.setattr(listening, "BETWEEN_CHECKS_S", 0)
+    with serving() as port, connected(port) as slow:
+        until = time.monotonic() + PATIENCE_S
+        slow.sendall(HALF + b"X: ")
+        slow.settimeout(0.2)
+        while time.monotonic() < until:
+            try:
+                slow.sendall(b"x")
+                if is_closed(slow):
+                    break
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+        else:
+            pytest.fail("the connection stayed open")
+        assert status_of(port) == 200
+
+
+def test_a_connection_is_used_again() -> None:
+    """What asks, waits and asks again on one connection is answered each time."""
+    with serving() as port, closing(HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)) as one:
+        for _ in range(3):
+            one.request("GET", "/")
+            answer = one.getresponse()
+            assert (answer.status, answer.read()) == (200, b"ok")

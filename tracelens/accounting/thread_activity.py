@@ -43,6 +43,7 @@ __all__ = [
     "ThreadActivity",
     "all_waits",
     "collective_waits",
+    "has_waits",
     "server_queues",
     "training_threads",
 ]
@@ -139,6 +140,11 @@ class ThreadActivity:
         return self._intervals(*self._rows.causes)
 
     @property
+    def waits(self) -> bool:
+        """Whether the training thread's waiting for what is in flight is recorded."""
+        return self._rows.waits
+
+    @property
     def updates(self) -> Indices:
         """The rows of updates on the training thread."""
         return self._rows.updates
@@ -178,6 +184,7 @@ class _Rows:
     updates: Indices
     forward: Indices
     passes: Indices
+    waits: bool
 
 
 _KNOWN: Final[Known[_Rows]] = Known(_KNOWN_ROWS)
@@ -210,10 +217,19 @@ def _looked_up(columns: Columns, training: int | None, tracks: tuple[int, ...]) 
         updates=np.flatnonzero((on_training | computing) & kind.among(("update",))),
         forward=np.flatnonzero(is_span & kind.among(("forward",))),
         passes=np.flatnonzero(on_training & kind.among(("forward", "backprop"))),
+        waits=has_waits(columns, training),
     )
     for rows in (found.updates, found.forward, found.passes):
         rows.setflags(write=False)
     return found
+
+
+def has_waits(columns: Columns, training: int | None) -> bool:
+    """Return whether the training thread's waiting for what is in flight is in spans of its own."""
+    if training is None or not columns.word("kind").places(("wait",)):
+        return False
+    waiting = columns.word("kind").among(("wait",)) & (columns.word("op").codes < 0)
+    return bool((columns.is_span & waiting & (columns.number("thread") == training)).any())
 
 
 def _on_computing_threads(columns: Columns, on_training: Flags, beside: Flags) -> Flags:

@@ -64,6 +64,7 @@ _MEANING_OF_OP: Final[dict[str, int]] = {
     "worker_update": CATEGORIES.index("update"),
     "master_update": CATEGORIES.index("update"),
 }
+_ALL_WAITS: Final = "request_wait"  # who records these records all waiting for what is in flight
 _KNOWN_ROWS: Final = 1 << 19  # of workers that others are compared with
 _PHASES_OF_TRAINING: Final = ("forward", "backprop", "update")
 _CAUSES: Final = ("gc", "device", "checkpoint")
@@ -225,11 +226,12 @@ def _looked_up(columns: Columns, training: int | None, tracks: tuple[int, ...]) 
 
 
 def has_waits(columns: Columns, training: int | None) -> bool:
-    """Return whether the training thread's waiting for what is in flight is in spans of its own."""
-    if training is None or not columns.word("kind").places(("wait",)):
+    """Return whether all waiting of the training thread for what is in flight is in spans of its own."""
+    op = columns.word("op")
+    if training is None or not op.places((_ALL_WAITS,)):
         return False
-    waiting = columns.word("kind").among(("wait",)) & (columns.word("op").codes < 0)
-    return bool((columns.is_span & waiting & (columns.number("thread") == training)).any())
+    here = columns.is_span & (columns.number("thread") == training)
+    return bool((here & op.among((_ALL_WAITS,))).any())
 
 
 def _on_computing_threads(columns: Columns, on_training: Flags, beside: Flags) -> Flags:

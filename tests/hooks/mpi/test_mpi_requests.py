@@ -80,7 +80,7 @@ def test_waiting_is_a_span_of_the_thread_and_testing_is_none(
     waits = run[1].named(name)
     if name.lower().startswith("wait"):
         (wait,) = waits
-        assert (wait["kind"], wait["op"], wait["status"]) == ("wait", None, "closed")
+        assert (wait["kind"], wait["op"], wait["status"]) == ("wait", "request_wait", "closed")
         barrier = run[1].named("Ibarrier")[NAMES.index(name)]
         assert wait["start_ns"] < _end(barrier) <= _end(wait)
     else:

@@ -68,7 +68,7 @@ def span_of(name: str, kind: str | None) -> AbstractContextManager[object]:
 
 @functools.cache
 def _span_of(name: str, kind: str) -> AbstractContextManager[object]:
-    return recorder.span(name, kind=kind)
+    return recorder.span(name, kind=kind, op="request_wait" if kind == "wait" else None)
 
 
 @dataclass(frozen=True)

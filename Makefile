@@ -94,6 +94,10 @@ bench-ddp: $(VENV)/test.stamp ## what recording costs a real DDP training, with 
 bench-easgd: $(VENV)/test.stamp ## how much the methods of the EASGD family communicate, in real runs (PUBLISH=1: write docs/easgd.md)
 	PYTHONPATH=.:instrument:tests $(BIN)/python tests/benchmarks/easgd.py $(if $(PUBLISH),--publish) $(ARGS)
 
+# With Open MPI as well where it is installed: apt-get install openmpi-bin.
+suites: $(VENV)/test.stamp ## mpi4py's own tests at 2 and 4 ranks, without and under `tracelens record` (PUBLISH=1: write docs/harmless.md)
+	PYTHONPATH=.:tests $(BIN)/python tests/suites/mpi4py_suite.py $(if $(PUBLISH),--publish) $(ARGS)
+
 bench-accuracy: $(VENV)/test.stamp ## how right verdicts are, beside other tools' rules (hours; QUICK=1: a minute)
 	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/accuracy.py $(if $(QUICK),--quick)
 

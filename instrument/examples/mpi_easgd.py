@@ -75,8 +75,8 @@ def main() -> None:
     parser.add_argument("--save", metavar="FILE.npy", help="save the final centre here")
     faults.add_arguments(parser)
     arguments = parser.parse_args()
-    # The plain communicator: transfers are recorded as such, the calls beneath would say it twice.
-    comm = MPI.Intracomm(MPI.COMM_WORLD)
+    # Transfers are recorded as such; the calls beneath would say it twice.
+    comm = tl.attach(MPI.COMM_WORLD, record=False)
     master = 0 if arguments.method in WITHOUT_MASTER else FIRST_WORKER
     workers = comm.size - master
     if workers < 1:

@@ -48,8 +48,8 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=1024)
     faults.add_arguments(parser)
     arguments = parser.parse_args()
-    # The plain communicator: requests are recorded as such, the sends beneath would say it twice.
-    comm = MPI.Intracomm(MPI.COMM_WORLD)
+    # Requests are recorded as such; the sends beneath would say it twice.
+    comm = tl.attach(MPI.COMM_WORLD, record=False)
     shards, workers = arguments.shards, comm.size - arguments.shards
     if workers < 1 or shards < 1:
         parser.error(f"{comm.size} MPI ranks cannot be {shards} shards and at least one worker")

@@ -51,6 +51,7 @@ __all__ = [
     "keep",
     "learn_identity",
     "note_detail",
+    "on_start",
     "on_stop",
     "under_way",
     "wait_for_first_use",
@@ -102,6 +103,7 @@ class _Guard:
 
 
 _GUARD: Final = _Guard()
+_beginnings: list[Callable[[], object]] = []
 _callbacks: list[Callable[[], object]] = []
 _learned: dict[str, int | None] = {}
 _details: list[str] = []  # details asked for before the recording began
@@ -181,16 +183,22 @@ def end() -> None:
     with _GUARD.lock:
         STATE.waiting = None
         recording = under_way()
+        _run(_callbacks, "stopped")
+        _callbacks.clear()
         if recording is None:
             return
-        _run_callbacks()
         for last in (recording.close, environment.restore):
             contained(last)()
     _convert(recording)
 
 
+def on_start(callback: Callable[[], object]) -> None:
+    """Call `callback` when a recording has begun, each time."""
+    _beginnings.append(callback)
+
+
 def on_stop(callback: Callable[[], object]) -> None:
-    """Call `callback` before the recording ends, while it still records."""
+    """Call `callback` before the recording ends, while it still records, or nothing is recorded yet."""
     _callbacks.append(callback)
 
 
@@ -226,6 +234,7 @@ def _prepare(recording: Recording) -> None:
         _begin_sampling(recording)
     _end_with_multiprocessing()
     UNRECORDED.warn()
+    _run(_beginnings, "began")
 
 
 def _mark_environment(recording: Recording) -> None:
@@ -280,16 +289,15 @@ def _end_with_multiprocessing() -> None:
         util.Finalize(None, end, exitpriority=-100)
 
 
-def _run_callbacks() -> None:
-    for callback in _callbacks:
+def _run(callbacks: list[Callable[[], object]], moment: str) -> None:
+    for callback in callbacks:
         try:
             callback()
         except Exception as error:  # noqa: BLE001 - a hook's failure must not reach the training
             reraise_if_handlers(error)
             warn_once(
-                f"a hook failed when recording stopped ({short_repr(error)})", "hook at the end"
+                f"a hook failed when recording {moment} ({short_repr(error)})", f"hook {moment}"
             )
-    _callbacks.clear()
 
 
 def _convert(recording: Recording) -> None:

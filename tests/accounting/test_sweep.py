@@ -49,7 +49,7 @@ def spans(draw: st.DrawFn, codes: tuple[int, ...]) -> Spans:
 @st.composite
 def surroundings(draw: st.DrawFn) -> Surroundings:
     sets = {name: draw(intervals()) for name in ("wait", "queue", "flying", "cause")}
-    return Surroundings(**sets, device=draw(spans(WORK)))
+    return Surroundings(**sets, device=draw(spans(WORK)), waits=draw(st.booleans()))
 
 
 @st.composite
@@ -114,7 +114,7 @@ def cut(given: list[Array], room: int = 8) -> int:
     kinds = (np.int64, np.int32, np.int8, np.int32, np.int64, np.int64)
     arrays = tuple(np.zeros(size, kind) for size, kind in zip(sizes, kinds, strict=True))
     assert sweep._NATIVE is not None
-    return int(sweep._NATIVE.cut(tuple(given), arrays))
+    return int(sweep._NATIVE.cut(tuple(given), arrays, False))
 
 
 def no_spans() -> list[Array]:

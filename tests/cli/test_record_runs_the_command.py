@@ -81,6 +81,24 @@ def test_a_command_that_records_nothing_is_told_so(tmp_path: Path) -> None:
     assert not (tmp_path / "t").exists()
 
 
+@pytest.mark.parametrize("options", [(), ("--detail", "step")])
+def test_a_framework_that_did_nothing_is_named(options: tuple[str, ...], tmp_path: Path) -> None:
+    """It is not said that the command did not use it."""
+    pytest.importorskip("mpi4py")
+    program = "from mpi4py import MPI; assert MPI.COMM_WORLD.size == 1"
+    if options:
+        program += "; MPI.COMM_WORLD.Barrier()"
+    done = run_record(*options, "--out", tmp_path / "t", "--", sys.executable, "-c", program)
+    assert "nothing was recorded: the command used mpi4py" in _line(done.stderr)
+    assert done.returncode == 0
+
+
+def test_a_python_that_keeps_us_out_is_not_said_to_use_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-I", "-c", "from mpi4py import MPI; MPI.COMM_WORLD.Barrier()"]
+    done = run_record("--out", tmp_path / "t", "--", *command)
+    assert "python -I" in _line(done.stderr)
+
+
 def test_arguments_after_the_dashes_belong_to_the_command(tmp_path: Path) -> None:
     show = "import sys; print(sys.argv[1:])"
     done = run_record("--", sys.executable, "-c", show, "--out", "x", "--", "y", cwd=tmp_path)

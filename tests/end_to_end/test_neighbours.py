@@ -6,12 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import polars as pl
 import pytest
 from support.launch.mpi import launch
 from support.launch.patience import PATIENCE_S
 from support.launch.recording import clean_environment
 
 import tracelens as tl
+from tracelens.accounting.phases import run
 from tracelens.accounting.stages import find_stages
 
 pytestmark = pytest.mark.end_to_end
@@ -19,12 +21,13 @@ pytestmark = pytest.mark.end_to_end
 SCRIPT = Path(__file__).parents[1] / "support" / "launch" / "programs" / "neighbours_mpi.py"
 RANKS = 4
 PATTERNS = ("halo", "pipeline")
+STEPS, WORK_NS = 60, 20_000_000  # where work overlaps with messages
 
 
-def recorded(folder: Path, pattern: str, fault: str) -> tl.Trace:
+def recorded(folder: Path, pattern: str, fault: str, ranks: int = RANKS) -> tl.Trace:
     """Record a run, and open it."""
     tracelens = str(Path(sys.executable).with_name("tracelens"))
-    command = [*launch(SCRIPT, RANKS), pattern, fault]
+    command = [*launch(SCRIPT, ranks), pattern, fault]
     subprocess.run(
         [tracelens, "record", "--out", str(folder), "--", *command],
         env=clean_environment(),
@@ -62,3 +65,14 @@ def test_no_rank_is_accused_without_a_fault(pattern: str, tmp_path: Path) -> Non
     assert (None if stages is None else stages.stage.tolist()) == (
         None if pattern == "halo" else [0, 1, 0, 1]
     )
+
+
+@pytest.mark.parametrize("fault", ["work", "none"])
+def test_work_while_messages_are_in_flight_is_work(fault: str, tmp_path: Path) -> None:
+    """Only the waits are communication, so who works longest is named, and nobody without a fault."""
+    trace = recorded(tmp_path / "t", "overlap", fault, ranks=3)
+    named = [f.ranks for f in tl.analyze(trace).findings if f.kind == "straggler"]
+    assert named == ([(1,)] if fault == "work" else [])
+    mine = (pl.col("rank") == 1) & (pl.col("category") == "uninstrumented")
+    slept_ns = STEPS * WORK_NS * (2.5 if fault == "work" else 1)
+    assert run(trace).times.filter(mine)["ns"].sum() > 0.95 * slept_ns

@@ -28,6 +28,17 @@ def test_each_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert asking.read_text() == "a model\na communicator\n"
 
 
+def test_a_framework_that_is_used_is_told_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asking = tmp_path / "asking"
+    asking.touch()
+    monkeypatch.setenv(attachments.ATTACHED_VARIABLE, str(asking))
+    attachments.note_used("mpi4py")
+    assert asking.read_text() == f"{attachments.USED}mpi4py\n"
+    assert attached() == []
+
+
 def test_nobody_asks() -> None:
     attachments.note_attached("a model")
     assert attached() == ["a model"]

@@ -102,7 +102,8 @@ def _no_spans() -> Spans:
 class Surroundings:
     """Concurrent activity of the rank: waits, shard queues, communication, other causes.
 
-    `device` is the own work that was timed on a device.
+    `device` is the own work that was timed on a device. `waits`: waiting is in spans of its own, so that
+    communication in flight does not stop the thread elsewhere.
     """
 
     wait: Intervals
@@ -110,12 +111,14 @@ class Surroundings:
     flying: Intervals
     cause: Intervals
     device: Spans = field(default_factory=_no_spans)
+    waits: bool = False
 
     def within(self, first: int, last: int) -> Surroundings:
         """Cut to a window."""
         parts = (self.wait, self.queue, self.flying, self.cause)
         wait, queue, flying, cause = (part.within(first, last) for part in parts)
-        return Surroundings(wait, queue, flying, cause, self.device.within(first, last))
+        device = self.device.within(first, last)
+        return Surroundings(wait, queue, flying, cause, device, self.waits)
 
 
 @dataclass(frozen=True)
@@ -155,5 +158,6 @@ def partition(spans: Spans, around: Surroundings, windows: Ints) -> Pieces:
     parts = (around.wait, around.queue, around.flying, around.cause)
     covers = Covers(*(part.edges() for part in parts))
     busy = (covers.wait, covers.queue, covers.flying)
-    found = cut(windows, spans.layers(*busy), covers, around.device.layers(covers.flying))
+    layers = spans.layers(*busy), covers, around.device.layers(covers.flying)
+    found = cut(windows, *layers, waits=around.waits)
     return Pieces(**found._asdict())

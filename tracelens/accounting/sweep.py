@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["Covers", "Cut", "Edges", "Layers", "cut", "cut_in_numpy"]
 
 _Code: TypeAlias = Array | int
-_REVISION: Final = 1  # of what both parts expect of each other, as in _sweep.c
+_REVISION: Final = 2  # of what both parts expect of each other, as in _sweep.c
 _HALF_BITS: Final = 31
 _HALF: Final = (1 << _HALF_BITS) - 1
 
@@ -95,10 +95,14 @@ def _native() -> ModuleType | None:
 _NATIVE: Final = _native()
 
 
-def cut(windows: Ints, thread: Layers, covers: Covers, device: Layers) -> Cut:
-    """Cut the time from ``windows[0]`` to ``windows[-1]``, within which all else lies."""
+def cut(windows: Ints, thread: Layers, covers: Covers, device: Layers, *, waits: bool) -> Cut:
+    """Cut the time from ``windows[0]`` to ``windows[-1]``, within which all else lies.
+
+    `waits`: waiting is in spans of its own, so that communication in flight does not stop the thread
+    elsewhere.
+    """
     if _NATIVE is None:
-        return cut_in_numpy(windows, thread, covers, device)
+        return cut_in_numpy(windows, thread, covers, device, waits=waits)
     edges = [side for cover in covers for side in cover]
     parts = [(*part.edges, part.end, part.code, part.name) for part in (thread, device)]
     most = sum(map(len, (windows, *edges, *parts[0][:2], *parts[1][:2])))
@@ -112,7 +116,7 @@ def cut(windows: Ints, thread: Layers, covers: Covers, device: Layers) -> Cut:
         hidden=np.zeros(steps, np.int64),
     )
     given = (windows, *parts[0], *parts[1], *edges)
-    count = _NATIVE.cut(tuple(map(np.ascontiguousarray, given)), tuple(room))
+    count = _NATIVE.cut(tuple(map(np.ascontiguousarray, given)), tuple(room), waits)
     return room._replace(
         bounds=room.bounds[: count + 1],
         step=room.step[:count],
@@ -121,7 +125,9 @@ def cut(windows: Ints, thread: Layers, covers: Covers, device: Layers) -> Cut:
     )
 
 
-def cut_in_numpy(windows: Ints, thread: Layers, covers: Covers, device: Layers) -> Cut:
+def cut_in_numpy(
+    windows: Ints, thread: Layers, covers: Covers, device: Layers, *, waits: bool
+) -> Cut:
     """Do the same without the part in C."""
     sets = [(part.begins, part.ends) for part in covers]
     spans = [(part.start, part.end) for part in (thread, device)]
@@ -130,7 +136,8 @@ def cut_in_numpy(windows: Ints, thread: Layers, covers: Covers, device: Layers) 
     wait, queue, flying, cause = (_covered(len(bounds), part) for part in of_sets)
     code, user, name = _innermost(len(bounds), thread, of_thread)
     split = _either(wait, WAIT, _either(queue, PS_QUEUE, TRANSFER))
-    unrecorded = _either(user, USER, _either(flying, split, _either(cause, IDLE, UNINSTRUMENTED)))
+    idle = _either(cause, IDLE, UNINSTRUMENTED)
+    unrecorded = _either(user, USER, idle if waits else _either(flying, split, idle))
     category = _either(code == NOTHING, unrecorded, _either(code == COMMUNICATION, split, code))
     queued = code >= QUEUED
     if queued.any():
@@ -143,7 +150,8 @@ def cut_in_numpy(windows: Ints, thread: Layers, covers: Covers, device: Layers) 
         name = np.where(works != NOTHING, work, name)
     count = len(windows) - 1
     step = np.repeat(np.arange(count, dtype=np.int32), np.diff(of_steps))
-    beside = np.flatnonzero(flying & (category <= USER))
+    own = (category <= USER) | (waits & (category == UNINSTRUMENTED))
+    beside = np.flatnonzero(flying & own)
     hidden = _sums(step[beside], bounds[beside + 1] - bounds[beside], count)
     kept = np.flatnonzero(_differs(step, category, name))
     step, category = step[kept], category[kept]

@@ -43,6 +43,7 @@ __all__ = [
     "ThreadActivity",
     "all_waits",
     "collective_waits",
+    "has_waits",
     "server_queues",
     "training_threads",
 ]
@@ -63,6 +64,7 @@ _MEANING_OF_OP: Final[dict[str, int]] = {
     "worker_update": CATEGORIES.index("update"),
     "master_update": CATEGORIES.index("update"),
 }
+_ALL_WAITS: Final = "request_wait"  # who records these records all waiting for what is in flight
 _KNOWN_ROWS: Final = 1 << 19  # of workers that others are compared with
 _PHASES_OF_TRAINING: Final = ("forward", "backprop", "update")
 _CAUSES: Final = ("gc", "device", "checkpoint")
@@ -139,6 +141,11 @@ class ThreadActivity:
         return self._intervals(*self._rows.causes)
 
     @property
+    def waits(self) -> bool:
+        """Whether the training thread's waiting for what is in flight is recorded."""
+        return self._rows.waits
+
+    @property
     def updates(self) -> Indices:
         """The rows of updates on the training thread."""
         return self._rows.updates
@@ -178,6 +185,7 @@ class _Rows:
     updates: Indices
     forward: Indices
     passes: Indices
+    waits: bool
 
 
 _KNOWN: Final[Known[_Rows]] = Known(_KNOWN_ROWS)
@@ -210,10 +218,20 @@ def _looked_up(columns: Columns, training: int | None, tracks: tuple[int, ...]) 
         updates=np.flatnonzero((on_training | computing) & kind.among(("update",))),
         forward=np.flatnonzero(is_span & kind.among(("forward",))),
         passes=np.flatnonzero(on_training & kind.among(("forward", "backprop"))),
+        waits=has_waits(columns, training),
     )
     for rows in (found.updates, found.forward, found.passes):
         rows.setflags(write=False)
     return found
+
+
+def has_waits(columns: Columns, training: int | None) -> bool:
+    """Return whether all waiting of the training thread for what is in flight is in spans of its own."""
+    op = columns.word("op")
+    if training is None or not op.places((_ALL_WAITS,)):
+        return False
+    here = columns.is_span & (columns.number("thread") == training)
+    return bool((here & op.among((_ALL_WAITS,))).any())
 
 
 def _on_computing_threads(columns: Columns, on_training: Flags, beside: Flags) -> Flags:

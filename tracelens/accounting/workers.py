@@ -14,7 +14,7 @@ from tracelens.accounting.categories import NOTHING
 from tracelens.accounting.joined import Joined, grouped
 from tracelens.accounting.partition import Surroundings, partition
 from tracelens.accounting.pieces import PackedPieces
-from tracelens.accounting.thread_activity import ACTIVITY_COLUMNS, ThreadActivity
+from tracelens.accounting.thread_activity import ACTIVITY_COLUMNS, ThreadActivity, has_waits
 from tracelens.accounting.weight_updates import Updates
 from tracelens.memory import Known
 
@@ -78,9 +78,11 @@ def account(tasks: Sequence[Task]) -> list[Accounted]:
 
 
 def _accounted_some(tasks: Sequence[Task], columns: Sequence[Columns]) -> list[Accounted]:
-    joinable = len({(task.training, task.tracks) for task in tasks}) == 1 and not any(
-        "device_duration_ns" in one for one in columns
-    )
+    alike = {
+        (task.training, task.tracks, has_waits(one, task.training))
+        for task, one in zip(tasks, columns, strict=True)
+    }
+    joinable = len(alike) == 1 and not any("device_duration_ns" in one for one in columns)
     if joinable and len(tasks) > 1:
         return _accounted_joined(tasks, columns)
     return [_accounted_alone(task, one) for task, one in zip(tasks, columns, strict=True)]
@@ -133,6 +135,7 @@ def _partition(
         flying=activity.in_flight,
         cause=activity.idle_causes,
         device=activity.device_spans,
+        waits=activity.waits,
     )
     return partition(activity.thread_spans, around, windows).without(gaps)
 

@@ -86,11 +86,11 @@ def run(arguments: argparse.Namespace) -> int:
     rank = launcher_rank()
     if rank is None:
         files = _recorded(folder) - before
-        _print(_summary(folder, files, attached), code)
+        _print(_summary(folder, files, attached) if files else _nothing(attached), code)
         if files and not arguments.no_verdict:
             _explain(folder)
     elif rank == 0:
-        _print(_invitation(folder), code)
+        _print(_invitation(folder, attached), code)
     return code
 
 
@@ -255,14 +255,29 @@ def _may_grow(place: Path) -> bool:
         return among_ranks or place.suffix == ELSEWHERE_SUFFIX
 
 
-def _summary(folder: Path, files: Collection[Path], attached: Sequence[str] = ()) -> str:
-    if not files:
+def _nothing(attached: Sequence[str]) -> str:
+    """Say that nothing was recorded, and why, as far as it is known."""
+    from tracelens_instrument.core.attachments import USED
+
+    used = [words.removeprefix(USED) for words in attached if words.startswith(USED)]
+    if used:
         return (
-            "nothing was recorded: the command ran no Python that uses torch DDP, mpi4py or "
-            "tracelens with this TraceLens installed."
+            f"nothing was recorded: the command used {', '.join(used)}, but did nothing with it that "
+            "is recorded (at --detail step that is only what tl.step marks)."
         )
+    return (
+        "nothing was recorded: no Python of the command loaded torch, mpi4py or another framework "
+        "that is recorded, nor tracelens, where this TraceLens is installed (and is not kept out "
+        "by python -I, -E or -S)."
+    )
+
+
+def _summary(folder: Path, files: Collection[Path], attached: Sequence[str]) -> str:
+    from tracelens_instrument.core.attachments import USED
+
     events = sum(map(_events, files))
     what = f"{_count(files, 'process', 'processes')} with {events:,} events"
+    attached = [words for words in attached if not words.startswith(USED)]
     attachments = f" ({', '.join(attached)})" if attached else ""
     shown = _shown(folder)
     return f"recorded {what}{attachments} to {shown}; next: tracelens analyze {shown}"
@@ -278,10 +293,10 @@ def _explain(folder: Path) -> None:
         sys.stderr.write(found.stdout)
 
 
-def _invitation(folder: Path) -> str:
+def _invitation(folder: Path, attached: Sequence[str]) -> str:
     """Return where the ranks of our launcher record to; they may not all have ended yet."""
     if not _unfinished(folder) and not _recorded(folder):
-        return _summary(folder, ())
+        return _nothing(attached)
     shown = _shown(folder)
     return f"the ranks record to {shown}; when all have ended: tracelens analyze {shown}"
 

@@ -48,7 +48,9 @@ OPS: Final[dict[str, tuple[str, ...]]] = {
     "reduction": (*COLLECTIVES, *POINT_TO_POINT),
     "ps": ("push", "pull", "receive", "aggregate", "apply", "reply"),
     "elastic": ("turn_wait", "weights_down", "weights_up", "worker_update", "master_update"),
-    "wait": ("launch",),  # to be given work, by a coordinator or a host: not for other ranks
+    # To be given work, by a coordinator or a host: not for other ranks. For requests in flight, of which
+    # a thread that has such waits records all.
+    "wait": ("launch", "request_wait"),
 }
 
 # What a span may tell beside its name, kind and times, in the order in which people read it.

@@ -1,4 +1,4 @@
-"""What is attached in this process, for whoever asks what is recorded."""
+"""What is attached in this process, and which frameworks it uses, for whoever asks what is recorded."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import Final
 
-__all__ = ["ATTACHED_VARIABLE", "attached", "note_attached"]
+__all__ = ["ATTACHED_VARIABLE", "USED", "attached", "note_attached", "note_used"]
 
 ATTACHED_VARIABLE: Final = "TRACELENS_ATTACHED"
+USED: Final = "used: "  # how a line begins that names a framework, attached or not
 
 _ATTACHED: Final[list[str]] = []
 
@@ -22,6 +23,15 @@ def note_attached(words: str) -> None:
     `tracelens record` asks by a file that it names in the environment.
     """
     _ATTACHED.append(words)
+    _report(words)
+
+
+def note_used(framework: str) -> None:
+    """Tell `tracelens record` that the program has loaded a framework, whatever it will do with it."""
+    _report(f"{USED}{framework}")
+
+
+def _report(words: str) -> None:
     asking = os.environ.get(ATTACHED_VARIABLE)
     if asking:
         with contextlib.suppress(OSError):  # on another host there is no such file

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
 
+from tracelens_instrument.core.attachments import note_used
 from tracelens_instrument.core.failures import reraise_if_handlers, short_repr, warn_once
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class Hook:
 
     def install(self, framework: Any) -> None:
         """Install the hook; a failure costs the recording of this framework, never the program."""
+        note_used(self.name)
         try:
             self.load().install(framework)
         except Exception as error:  # noqa: BLE001 - the user's import of the framework must succeed

@@ -42,7 +42,7 @@ def test_it_waits_until_mpi_runs(tmp_path: Path, beginning: str) -> None:
     run_child(program, TRACELENS_DIR=str(tmp_path / "trace"))
     events = read_one(tmp_path / "trace").events
     found = [(event["name"], event["status"]) for event in events]
-    assert found == [("Barrier", "closed"), ("Ibarrier", "closed")]
+    assert found == [("Barrier", "closed"), ("Ibarrier", "closed"), ("Waitall", "closed")]
 
 
 def test_operations_that_outlive_the_recording_do_no_harm(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def exchange(name, tag):
         result = call(b, **arguments) if upper else call(None, **arguments)
     elif "recv" in name.lower():
         other = None
-        if name == "Sendrecv_replace":
+        if name.endswith("_replace"):
             b = a.copy()
             result = call(b, 0, tag, 0, tag)
         else:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from support.launch.patience import PATIENCE_S
-from support.launch.recording import Recorded, clean_environment, read_one
+from support.launch.recording import Recorded, clean_environment, read_all, read_one
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,13 +20,32 @@ if TYPE_CHECKING:
 MPIEXEC = Path(sys.executable).parent / "mpiexec"
 
 PRELUDE = """
+import functools
 import json
 import numpy as np
 import tracelens as tl
 from mpi4py import MPI
 
-plain = MPI.COMM_WORLD
-comm = tl.attach(plain)
+comm = tl.attach(MPI.COMM_WORLD)
+
+class Plain:
+    '''The methods of `comm` as they are where nothing records.'''
+    def __getattr__(self, name):
+        found = getattr(comm, name)
+        original = getattr(getattr(found, "__func__", None), "__wrapped__", None)
+        return found if original is None else functools.partial(original, comm)
+
+plain = Plain()
+"""
+
+# As under `tracelens record`.
+HOOKED = """
+from tracelens_instrument import hooks
+hooks.install()
+import numpy as np
+from mpi4py import MPI
+
+world = MPI.COMM_WORLD
 """
 
 CALLING = """
@@ -75,6 +94,14 @@ def run_apart(code: str, trace: Path, wrappers: Sequence[Sequence[str]]) -> str:
 def run_ranks(code: str, trace: Path, ranks: int = 3) -> str:
     """Run code after PRELUDE as several ranks that record; return what they print."""
     return _run(launch(_script(code, trace), ranks), trace)
+
+
+def run_recorded(code: str, trace: Path, ranks: int) -> list[Recorded]:
+    """Run code as several ranks of which everything is recorded; return what of each."""
+    script = trace.parent / "ranks.py"
+    script.write_text(HOOKED + textwrap.dedent(code))
+    _run(launch(script, ranks), trace)
+    return read_all(trace)
 
 
 def launch(script: Path, ranks: int) -> list[str]:

@@ -123,9 +123,12 @@ def _corroborated(
     if messages.height:
         peers = tuple(own.ranks[rank] for rank in own.peers_of(late.ranks))
         caused = dict(wait_caused_alone(messages, phases).iter_rows())
-        return _beyond(caused, ranks, peers) >= BLOCKED_SHARE * lost_ns
+        if _beyond(caused, ranks, peers) >= BLOCKED_SHARE * lost_ns:
+            return True
     held = blocked_by(complete_calls(trace, own.steps[rows]), ranks)
-    return held is None or held[0] + BY_CHANCE * held[1] >= BLOCKED_SHARE * lost_ns
+    if held is None:
+        return not messages.height
+    return held[0] + BY_CHANCE * held[1] >= BLOCKED_SHARE * lost_ns
 
 
 def _beyond(caused: dict[int, int], ranks: tuple[int, ...], peers: tuple[int, ...]) -> float:

@@ -82,6 +82,7 @@ _OP_SYNONYMS: Final[dict[str, str]] = {
     "weights_up": "upload_weights",
     "worker_update": "elastic_worker_update local_elastic_update",
     "launch": "kernel_launch wait_for_work",
+    "request_wait": "wait_for_requests",
     "master_update": "center_update elastic_master_update",
 }
 _ROLE_SYNONYMS: Final[dict[str, str]] = {

@@ -1,107 +1,115 @@
-"""Communicators that record themselves: classes made from the table, with MPI's own as their base.
+"""Functions in the place of methods of communicators, windows and messages, which record the call.
 
-They are real subclasses with the same handle, so they pass wherever mpi4py wants a communicator. Each
-method asks the communicator's log to begin a span, calls MPI's method once with what it was given, and
-ends the span. If the log fails nothing is recorded, and the call is made all the same.
+Each asks the log of its communicator to begin a span, calls MPI's method once with what it was given,
+and ends the span. If the log fails nothing is recorded, and the call is made all the same. Logs are
+found by handle: all objects that stand for a communicator share its log.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from mpi4py import MPI
 
-from tracelens_instrument.hooks.base import guarded
-from tracelens_instrument.hooks.mpi import requests
-from tracelens_instrument.hooks.mpi.log import Flight, Log
+from tracelens_instrument.hooks.base import Switch, guarded
+from tracelens_instrument.hooks.mpi.log import Flight, Log, members
+from tracelens_instrument.hooks.mpi.requests import FLIGHTS, STARTS, ByObject, span_of
 from tracelens_instrument.hooks.mpi.table import (
-    COLLECTIVES,
+    BLOCKING,
     DERIVING,
+    MATCHED,
+    MESSAGE_PROBES,
+    NON_BLOCKING,
     PERSISTENT,
     PERSISTENT_MESSAGES,
     POINT_TO_POINT,
+    PROBES,
+    WINDOW_CALLS,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Mapping
 
-    from tracelens_instrument.hooks.mpi.table import Collective, PointToPoint
+    from tracelens_instrument.hooks.mpi.log import Claim
+    from tracelens_instrument.hooks.mpi.replaced import Function, Make, Replaced
+    from tracelens_instrument.hooks.mpi.table import Collective, PointToPoint, Probe
 
-__all__ = ["known_communicator", "record_communicator"]
+    Row = TypeVar("Row")
 
-_CLASSES: Final[dict[type, type]] = {}
-_KNOWN: Final[dict[int, MPI.Intracomm]] = {}
+__all__ = ["EVERYTHING", "is_known", "leave_out", "record_communicator", "replace"]
 
-
-def known_communicator(comm: MPI.Intracomm) -> MPI.Intracomm | None:
-    """Return the communicator that already records this handle."""
-    return comm if getattr(comm, "_log", None) is not None else _KNOWN.get(comm.handle)
-
-
-def record_communicator(comm: MPI.Intracomm, name: str) -> MPI.Intracomm:
-    """Return a communicator with the same handle that records itself under this name."""
-    log = Log(comm, name)
-    found: MPI.Intracomm = _class_for(type(comm))(comm)
-    found._log = log  # type: ignore[attr-defined] # noqa: SLF001 - of the class made below
-    _KNOWN[comm.handle] = found
-    return found
+EVERYTHING: Final = Switch()  # on: also communicators that nobody has attached
+_NULL: Final = MPI.COMM_NULL.handle
+_LOGS: Final[dict[int, Log | None]] = {_NULL: None}  # None: it is not recorded
+_CLAIMS: Final[ByObject[tuple[Log, Claim]]] = ByObject()
+_CLASSES: Final = (
+    MPI.Comm, MPI.Intracomm, MPI.Intercomm, MPI.Topocomm, MPI.Cartcomm, MPI.Graphcomm,
+    MPI.Distgraphcomm,
+)  # fmt: skip
 
 
-def _class_for(base: type) -> type:
-    if hasattr(base, "_log"):
-        return base
-    if base not in _CLASSES:
-        _CLASSES[base] = type(f"Recording{base.__name__}", (base,), _namespace(base))
-    return _CLASSES[base]
+def is_known(comm: MPI.Comm) -> bool:
+    """Return whether this communicator records itself already."""
+    return _LOGS.get(comm.handle) is not None
 
 
-def _namespace(base: type) -> dict[str, Any]:
-    methods: dict[str, Any] = {"_log": None, "__doc__": f"A {base.__name__} that records itself."}
-    for name, row in COLLECTIVES.items():
-        if hasattr(base, name):
-            make = _issuing if name[0] == "I" else _blocking
-            methods[name] = make(name, getattr(base, name), row)
-    for name, begin, row in _persistent_rows():
-        if hasattr(base, name):
-            methods[name] = _persisting(name, getattr(base, name), begin, row)
-    for name, message in POINT_TO_POINT.items():
-        methods[name] = _messaging(name, getattr(base, name), message)
-    for name in DERIVING:
-        if hasattr(base, name):
-            methods[name] = _deriving(name, getattr(base, name))
-    for name in ("Free", "free", "Disconnect"):
-        methods[name] = _forgetting(getattr(base, name))
-    methods["__reduce__"] = _reducing(base)
-    return methods
+def leave_out(comm: MPI.Comm) -> None:
+    """Record nothing of this communicator, nor of those that are made from it from now on."""
+    _LOGS[comm.handle] = None
 
 
-def _persistent_rows() -> Iterator[tuple[str, Callable[..., Flight | None], Any]]:
-    for name, row in PERSISTENT.items():
-        yield name, _begin_flight, row
-    for name, message in PERSISTENT_MESSAGES.items():
-        yield name, _begin_messages, message
+def record_communicator(comm: MPI.Comm, name: str) -> None:
+    """Record what this communicator does from now on, under this name."""
+    _LOGS[comm.handle] = Log(name, *members(comm))
 
 
-def _persisting(
-    name: str, original: Callable[..., Any], begin: Callable[..., Flight | None], row: Any
-) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        request = original(self, *args, **kwargs)
-        if self._log is None:
-            return request
-        return requests.persistent(
-            request, functools.partial(begin, self._log, name, row, args, kwargs)
-        )
+def replace(replaced: Replaced) -> None:
+    """Put functions that record in the place of all methods of the table."""
+    replaced.replace(
+        _CLASSES,
+        _each(_blocking, BLOCKING)
+        | _each(_issuing, NON_BLOCKING)
+        | _each(_messaging, POINT_TO_POINT)
+        | _each(_persisting_collective, PERSISTENT)
+        | _each(_persisting_message, PERSISTENT_MESSAGES)
+        | _each(_deriving, DERIVING)
+        | _each(_probing, PROBES)
+        | dict.fromkeys(("Free", "free", "Disconnect"), _forgetting),
+    )
+    replaced.replace([MPI.Message], _each(_receiving, MATCHED) | _each(_probing, MESSAGE_PROBES))
+    if EVERYTHING.on:  # a window does not tell its communicator
+        replaced.replace([MPI.Win], dict.fromkeys(WINDOW_CALLS, _synchronizing))
 
-    return method
+
+def _each(
+    make: Callable[[Row, str, Function], Function], rows: Mapping[str, Row]
+) -> dict[str, Make]:
+    return {name: functools.partial(make, row) for name, row in rows.items()}
 
 
-def _blocking(name: str, original: Callable[..., Any], row: Collective) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        token = _begin_collective(self._log, name, row, args, kwargs)
+def _log_of(comm: Any) -> Log | None:
+    try:
+        return _LOGS[comm.handle]
+    except KeyError:
+        return _met(comm) if EVERYTHING.on else None
+    except AttributeError:  # it is no communicator, which MPI's method will say
+        return None
+
+
+@guarded
+def _met(comm: MPI.Comm) -> Log | None:
+    """Record a communicator that was not seen when it was made."""
+    leave_out(comm)  # unless it turns out well
+    if MPI.Is_finalized():
+        return None
+    record_communicator(comm, comm.name or f"MPI communicator of {comm.size}")
+    return _LOGS[comm.handle]
+
+
+def _blocking(row: Collective, name: str, original: Function) -> Function:
+    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        token = _begin_collective(_log_of(self), name, row, args, kwargs)
         if token is None:
             return original(self, *args, **kwargs)
         with token:
@@ -110,86 +118,165 @@ def _blocking(name: str, original: Callable[..., Any], row: Collective) -> Calla
     return method
 
 
-def _issuing(name: str, original: Callable[..., Any], row: Collective) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        flight = _begin_flight(self._log, name, row, args, kwargs)
-        if flight is None:
-            return original(self, *args, **kwargs)
-        try:
-            request = original(self, *args, **kwargs)
-        except BaseException:
-            flight.end(failed=True)
-            raise
-        return requests.recording(request, flight)
+def _issuing(row: Collective, name: str, original: Function) -> Function:
+    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        flight = _begin_flight(_log_of(self), name, row, args, kwargs)
+        return _issued(flight, original, self, args, kwargs)
 
     return method
 
 
-def _messaging(name: str, original: Callable[..., Any], row: PointToPoint) -> Callable[..., Any]:
+def _messaging(row: PointToPoint, name: str, original: Function) -> Function:
     immediate = name[0] in "Ii"
 
-    @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        flight = _begin_messages(self._log, name, row, args, kwargs)
-        if flight is None:
-            return original(self, *args, **kwargs)
-        if flight.receipt is not None and not immediate:
-            args, kwargs = _with_status(flight, row, args, kwargs)
+    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        flight = _begin_messages(_log_of(self), name, row, args, kwargs)
+        if immediate or flight is None:
+            return _issued(flight, original, self, args, kwargs)
+        if flight.receipt is not None:
+            args, kwargs, flight.status = _with_status(row.parameters, args, kwargs)
         try:
             result = original(self, *args, **kwargs)
         except BaseException:
             flight.end(failed=True)
             raise
-        if immediate:
-            return requests.recording(result, flight)
         flight.end()
         return result
 
     return method
 
 
-def _with_status(
-    flight: Flight, row: PointToPoint, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Ask MPI for the status, if the program has not."""
-    if flight.status is None:
-        flight.status = MPI.Status()
-        kwargs = dict(zip(row.parameters, args, strict=False)) | kwargs | {"status": flight.status}
-        args = ()
-    return args, kwargs
+def _issued(
+    flight: Flight | None, original: Function, owner: Any, args: Any, kwargs: dict[str, Any]
+) -> Any:
+    """Call a method that returns a request, which ends the flight."""
+    if flight is None:
+        return original(owner, *args, **kwargs)
+    try:
+        request = original(owner, *args, **kwargs)
+    except BaseException:
+        flight.end(failed=True)
+        raise
+    FLIGHTS.put(request, flight)
+    return request
 
 
-def _deriving(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        made = original(self, *args, **kwargs)
-        return made if self._log is None else _derived(made, f"{self._log.name}.{name}") or made
+def _persisting_collective(row: Collective, name: str, original: Function) -> Function:
+    return _persisting(_begin_flight, row, name, original)
+
+
+def _persisting_message(row: PointToPoint, name: str, original: Function) -> Function:
+    return _persisting(_begin_messages, row, name, original)
+
+
+def _persisting(
+    begin: Callable[..., Flight | None], row: Any, name: str, original: Function
+) -> Function:
+    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        request = original(self, *args, **kwargs)
+        log = _log_of(self)
+        if log is not None:
+            STARTS.put(request, functools.partial(begin, log, name, row, args, kwargs))
+        return request
 
     return method
 
 
-def _forgetting(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _KNOWN.pop(self.handle, None)
-        return original(self, *args, **kwargs)
+def _deriving(row: Collective, name: str, original: Function) -> Function:
+    calling = _blocking(row, name, original)
+
+    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        made = calling(self, *args, **kwargs)
+        _derive(_log_of(self), made, name)
+        return made
 
     return method
-
-
-def _reducing(base: type) -> Callable[..., Any]:
-    """Pickle what it stands for, which mpi4py can do with the communicators that all processes have."""
-    return lambda self: (_unpickled, (base(self),))
-
-
-def _unpickled(comm: MPI.Intracomm) -> MPI.Intracomm:
-    return known_communicator(comm) or comm
 
 
 @guarded
-def _derived(made: MPI.Intracomm, name: str) -> MPI.Intracomm | None:
-    return None if made == MPI.COMM_NULL else record_communicator(made, name)
+def _derive(log: Log | None, made: Any, name: str) -> None:
+    """Record a new communicator under a name that says where it comes from."""
+    pending = isinstance(
+        made, tuple
+    )  # with a request: until it is complete, it can be asked nothing
+    comm = made[0] if pending else made
+    leave_out(comm)  # unless it turns out well
+    if log is None or not comm:
+        return
+    name = f"{log.name}.{name}"
+    if pending:
+        _LOGS[comm.handle] = Log(name, log.ranks, log.peers)
+    else:
+        record_communicator(comm, name)
+
+
+def _forgetting(_name: str, original: Function) -> Function:
+    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        handle = getattr(self, "handle", _NULL)
+        there = handle in _LOGS and handle != _NULL
+        log = _LOGS.pop(handle) if there else None  # before another one gets this handle
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            if there and self:  # it was none that can be freed
+                _LOGS[handle] = log
+
+    return method
+
+
+def _probing(row: Probe, name: str, original: Function) -> Function:
+    def method(owner: Any, /, *args: Any, **kwargs: Any) -> Any:
+        log = _log_of((dict(zip(row.parameters, args, strict=False)) | kwargs).get("comm", owner))
+        if log is None:
+            return original(owner, *args, **kwargs)
+        args, kwargs, status = _with_status(row.parameters, args, kwargs)
+        with span_of(name, "wait" if row.waits else None):
+            message = original(owner, *args, **kwargs)
+        if isinstance(message, MPI.Message):
+            _claim(log, message, status)
+        return message
+
+    return method
+
+
+@guarded
+def _claim(log: Log, message: MPI.Message, status: MPI.Status) -> None:
+    """Count a message where it is taken out of the queue, which may be in another order."""
+    if status.source != MPI.PROC_NULL:
+        _CLAIMS.put(message, (log, log.claim(status)))
+
+
+def _receiving(_row: None, name: str, original: Function) -> Function:
+    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        flight = _begin_claimed(_CLAIMS.pop(self), name)
+        if name[0] in "Ii" or flight is None:
+            return _issued(flight, original, self, args, kwargs)
+        with flight.tokens[0]:
+            return original(self, *args, **kwargs)
+
+    return method
+
+
+def _synchronizing(name: str, original: Function) -> Function:
+    name = f"Win.{name}"
+
+    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        with span_of(name, "reduction"):
+            return original(self, *args, **kwargs)
+
+    return method
+
+
+def _with_status(
+    parameters: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any], MPI.Status]:
+    """Ask MPI for the status, if the program has not."""
+    place = parameters.index("status")
+    given = args[place] if len(args) > place else kwargs.get("status")
+    status = MPI.Status() if given is None else given
+    if len(args) > place:
+        return (*args[:place], status, *args[place + 1 :]), kwargs, status
+    return args, kwargs | {"status": status}, status
 
 
 @guarded
@@ -213,11 +300,7 @@ def _begin_flight(
     kwargs: dict[str, Any],
 ) -> Flight | None:
     token = _begin_collective(log, name, row, args, kwargs)
-    if token is None:
-        return None
-    flight = Flight()
-    flight.tokens.append(token)
-    return flight
+    return None if token is None else Flight([token])
 
 
 @guarded
@@ -231,3 +314,8 @@ def _begin_messages(
     if log is None:
         return None
     return log.messages(name, row, dict(zip(row.parameters, args, strict=False)) | kwargs)
+
+
+@guarded
+def _begin_claimed(claimed: tuple[Log, Claim] | None, name: str) -> Flight | None:
+    return None if claimed is None else claimed[0].claimed(name, claimed[1])

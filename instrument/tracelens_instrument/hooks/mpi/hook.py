@@ -2,48 +2,68 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from mpi4py import MPI
 
 from tracelens_instrument import recorder
 from tracelens_instrument.core.attachments import note_attached
 from tracelens_instrument.core.environment import ALL_RANKS_VARIABLE
-from tracelens_instrument.hooks.base import attempt
-from tracelens_instrument.hooks.mpi import requests
+from tracelens_instrument.hooks.base import Switch, attempt
+from tracelens_instrument.hooks.mpi import communicators, requests
 from tracelens_instrument.hooks.mpi.clock_offsets import compare_clocks
-from tracelens_instrument.hooks.mpi.communicators import known_communicator, record_communicator
-from tracelens_instrument.hooks.mpi.log import global_ranks
+from tracelens_instrument.hooks.mpi.log import members
+from tracelens_instrument.hooks.mpi.replaced import Replaced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from tracelens_instrument.hooks.mpi.replaced import Function
 
 __all__ = ["attach", "install", "matches"]
+_METHODS: Final = Replaced()
+_INITIALIZERS: Final = Replaced()
+_RESUMES: Final = Switch()
 
 
 def matches(obj: object) -> bool:
-    """Return whether this is a communicator, other than one between two groups."""
-    return isinstance(obj, MPI.Intracomm)
+    """Return whether this is a communicator."""
+    return isinstance(obj, MPI.Comm)
 
 
-def attach(comm: MPI.Intracomm) -> MPI.Intracomm:
-    """Return a communicator with the same handle that records itself; all its members must call this.
+def attach(comm: MPI.Comm, *, record: bool = True) -> MPI.Comm:
+    """Record what a communicator does, and those made from it; all its members must call this.
 
-    Communicators made from it record themselves, too. While nothing records, or steps alone do, it is
-    returned as it is.
+    It is returned. While nothing records, or steps alone do, nothing is done.
+
+    Args:
+        comm: The communicator.
+        record: False: leave it, and those made from it, out of what is recorded.
     """
-    return _attached(comm, compare=True)
+    if not record:
+        communicators.leave_out(comm)
+    else:
+        _attach(comm, compare=True)
+    return comm
 
 
 def install(framework: Any) -> None:
-    """Record COMM_WORLD, and whatever is made from it, as soon as MPI runs."""
+    """Record all communicators as soon as MPI runs."""
     if framework.Is_initialized():
-        framework.COMM_WORLD = _attached(framework.COMM_WORLD, compare=_all_ranks_record())
-        return
-    for name in ("Init", "Init_thread"):
-        setattr(framework, name, _then_install(getattr(framework, name), framework))
+        communicators.EVERYTHING.turn_on()
+        _attach(framework.COMM_WORLD, compare=_all_ranks_record())
+    else:
+        _INITIALIZERS.replace([framework], dict.fromkeys(("Init", "Init_thread"), _initializing))
+        recorder.on_stop(_INITIALIZERS.restore)
+
+
+def _initializing(_name: str, original: Function) -> Function:
+    def initialize(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        _INITIALIZERS.restore()
+        install(MPI)
+        return result
+
+    return initialize
 
 
 def _all_ranks_record() -> bool:
@@ -54,33 +74,44 @@ def _all_ranks_record() -> bool:
     return ALL_RANKS_VARIABLE in os.environ
 
 
-def _attached(comm: MPI.Intracomm, *, compare: bool) -> MPI.Intracomm:
-    if not recorder.active() or recorder.detail() == "step":
-        return comm
-    return attempt(_attach, comm, compare=compare) or comm
+def _attach(comm: MPI.Comm, *, compare: bool) -> None:
+    if not _wanted():
+        return
+    if not communicators.is_known(comm):
+        attempt(_record, comm, compare=compare)
+    _resume()
+    if _RESUMES.turn_on():
+        recorder.on_start(_resume)
 
 
-def _attach(comm: MPI.Intracomm, *, compare: bool) -> MPI.Intracomm:
-    already = known_communicator(comm)
-    if already is not None:
-        return already
+def _wanted() -> bool:
+    return recorder.active() and recorder.detail() != "step"
+
+
+def _record(comm: MPI.Comm, *, compare: bool) -> None:
     if comm == MPI.COMM_WORLD:
         recorder.identify(comm.rank, comm.size)
-    ranks = global_ranks(comm)
-    if compare:
-        attempt(compare_clocks, comm, ranks)
+    communicators.leave_out(comm)  # while we use it ourselves
+    if compare and isinstance(comm, MPI.Intracomm):
+        attempt(compare_clocks, comm, members(comm)[0])
     name = comm.name or f"MPI communicator of {comm.size}"
-    found = record_communicator(comm, name)
-    requests.install()
+    communicators.record_communicator(comm, name)
     note_attached(f"{name} with {comm.size} ranks")
-    return found
 
 
-def _then_install(original: Callable[..., Any], framework: Any) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def initialize(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        install(framework)
-        return result
+def _resume() -> None:
+    """Put our functions in the place of MPI's methods, until the recording stops."""
+    if _wanted():
+        recorder.on_stop(_restore)
+        if not _METHODS:
+            attempt(_replace)
 
-    return initialize
+
+def _replace() -> None:
+    communicators.replace(_METHODS)
+    requests.replace(_METHODS)
+
+
+def _restore() -> None:
+    _METHODS.restore()
+    requests.FLIGHTS.clear()

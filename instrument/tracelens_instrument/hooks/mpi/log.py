@@ -7,7 +7,7 @@ is in the status at the end.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mpi4py import MPI
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tracelens_instrument.core.spans import Span, Token
     from tracelens_instrument.hooks.mpi.table import Collective, Leg, PointToPoint
 
-__all__ = ["Flight", "Log", "Receipt", "global_ranks", "payload_of_buffer", "payload_of_call"]
+__all__ = ["Claim", "Flight", "Log", "Receipt", "members", "payload_of_buffer", "payload_of_call"]
 _TRACK: Final = "non-blocking"
 
 
@@ -117,8 +117,8 @@ class Receipt:
 class Flight:
     """What one call has under way; ended once, by whoever first sees it complete."""
 
-    def __init__(self, status: MPI.Status | None = None) -> None:
-        self.tokens: list[Token] = []
+    def __init__(self, tokens: list[Token], status: MPI.Status | None = None) -> None:
+        self.tokens = tokens
         self.receipt: Receipt | None = None
         self.status = status
         self._cancelled = False
@@ -154,23 +154,53 @@ def _discard(tokens: list[Token], receipt: Receipt | None) -> None:
         receipt.token.discard()
 
 
-def global_ranks(comm: MPI.Intracomm) -> list[int]:
-    """Return the members' ranks in COMM_WORLD."""
-    mine, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
+class Claim(NamedTuple):
+    """A message that a probe has taken out of the queue: its number, sender, tag and size."""
+
+    seq: int
+    peer: int
+    tag: int
+    nbytes: int
+
+
+def members(comm: MPI.Comm) -> tuple[list[int], list[int]]:
+    """Return the global ranks of a communicator's members, and of those whom its messages are for.
+
+    These are others only if it is one between two groups.
+    """
+    mine = _global_ranks(comm.Get_group())
+    if not isinstance(comm, MPI.Intercomm):
+        return mine, mine
+    peers = _global_ranks(comm.Get_remote_group())
+    return sorted({*mine, *peers}), peers
+
+
+def _global_ranks(group: MPI.Group) -> list[int]:
+    """Return ranks in COMM_WORLD; `NO_INDEX` for processes of another one."""
+    world = MPI.COMM_WORLD.Get_group()
     try:
-        return [int(rank) for rank in mine.Translate_ranks(None, world)]
+        ranks = group.Translate_ranks(None, world)
+        return [NO_INDEX if rank == MPI.UNDEFINED else int(rank) for rank in ranks]
     finally:
-        mine.Free()
+        group.Free()
         world.Free()
 
 
 class Log:
-    """Records what one communicator does; collectives and messages are counted apart."""
+    """Records what one communicator does; collectives and messages are counted apart.
 
-    def __init__(self, comm: MPI.Intracomm, name: str) -> None:
-        self.name = name
-        self.ranks = global_ranks(comm)
-        self._index = recorder.communicator(self.ranks, name)
+    Args:
+        name: What it is called.
+        ranks: The global ranks of its members.
+        peers: Those of whom its messages are for, by their rank there.
+    """
+
+    def __init__(self, name: str, ranks: list[int], peers: list[int]) -> None:
+        self.name, self.ranks, self.peers = name, ranks, peers
+        self._index = recorder.communicator([rank for rank in ranks if rank != NO_INDEX], name)
+        # Between two groups a rank waits for the other one; processes that another job started have
+        # ranks of their own.
+        self._matched = ranks is peers and NO_INDEX not in ranks
         self._spans: dict[tuple[str, str | None], Span] = {}
         self._next_collective = itertools.count().__next__
         self._messages = MessageNumbers()
@@ -178,8 +208,9 @@ class Log:
     def collective(self, name: str, row: Collective, values: Mapping[str, Any]) -> Token:
         """Begin a collective on this thread, or on the track if it does not block."""
         nbytes = payload_of_call(row, values, len(self.ranks))
-        track, span = _track(name), self.span(name, row.op)
-        if row.op is None:
+        op = row.op if self._matched else None
+        track, span = _track(name), self.span(name, op)
+        if op is None:
             return span.begin(track, nbytes=nbytes)
         seq = self._next_collective()
         if row.rooted:
@@ -191,15 +222,26 @@ class Log:
             write_pending()
         return token
 
-    def messages(self, name: str, row: PointToPoint, values: Mapping[str, Any]) -> Flight:
-        """Begin the messages of a call."""
+    def claim(self, status: MPI.Status) -> Claim:
+        """Count a message that was taken out of the queue, to be received later."""
+        source, tag = status.source, status.tag
+        seq = self._messages.next("recv", source, tag)
+        return Claim(seq, self.global_rank(source), tag, status.Get_count(MPI.BYTE))
+
+    def claimed(self, name: str, claim: Claim) -> Flight:
+        """Begin to receive such a message."""
+        values = {"seq": claim.seq, "peer": claim.peer, "key": claim.tag, "nbytes": claim.nbytes}
+        return Flight([self.span(name, "recv").begin(_track(name), **values)])
+
+    def messages(self, name: str, row: PointToPoint, values: Mapping[str, Any]) -> Flight | None:
+        """Begin the messages of a call; None if it sends and receives nothing."""
         track = _track(name)
-        found = Flight(values.get("status"))
+        found = Flight([], values.get("status"))
         for leg in row.legs:
             self._message(found, name, leg, values, track)
         if PENDING:
             write_pending()
-        return found
+        return found if found.tokens or found.receipt is not None else None
 
     def _message(
         self,
@@ -224,8 +266,8 @@ class Log:
             found.tokens.append(token)
 
     def global_rank(self, rank: int) -> int:
-        """Return a member's rank in COMM_WORLD; `NO_INDEX` for what is no member."""
-        return self.ranks[rank] if 0 <= rank < len(self.ranks) else NO_INDEX
+        """Return a rank in COMM_WORLD by its rank here; `NO_INDEX` for what is no member."""
+        return self.peers[rank] if 0 <= rank < len(self.peers) else NO_INDEX
 
     def next_message(self, op: str, peer: int, tag: int) -> int:
         """Count the messages to or from a peer with a tag."""

@@ -1,35 +1,74 @@
-"""Requests that record when they complete, one by one or several at once.
+"""Functions in the place of methods of requests, which record waiting, and what completes.
 
-mpi4py's types are compiled and cannot be changed, so what a non-blocking call returns is turned into
-an instance of our subclass of `MPI.Request` with the same handle. Its own methods see its completion;
-but programs also write ``MPI.Request.Waitall(requests)``, which names the class, not our objects.
-Therefore `install` puts the subclass in the place of `MPI.Request`. To the program nothing changes:
-requests that others made pass `isinstance` and `issubclass` as before, and all else is inherited.
-A table says of such class methods which requests are complete when they return.
+What a non-blocking call has under way (`FLIGHTS`) belongs to the request that it returned, for as long
+as the program holds that, and ends when any of MPI's ways shows the program that it is complete. A table
+says of the methods for several requests which of them are complete when they return. Waiting for any
+of them is a span of the thread; testing is not, for nothing waits there.
 """
 
 from __future__ import annotations
 
 import functools
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from weakref import ref
 
 from mpi4py import MPI
 
-from tracelens_instrument.hooks.base import guarded
+from tracelens_instrument import recorder
+from tracelens_instrument.hooks.base import attempt, guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from contextlib import AbstractContextManager
 
-__all__ = [
-    "COMPLETIONS",
-    "Completion",
-    "RecordingPrequest",
-    "RecordingRequest",
-    "install",
-    "persistent",
-    "recording",
-]
+    from tracelens_instrument.hooks.mpi.log import Flight
+    from tracelens_instrument.hooks.mpi.replaced import Function, Replaced
+
+__all__ = ["COMPLETIONS", "FLIGHTS", "STARTS", "ByObject", "Completion", "replace", "span_of"]
+T = TypeVar("T")
+_NO_SPAN: Final = nullcontext()
+
+
+class ByObject(Generic[T]):
+    """What belongs to objects that can neither be hashed nor be given attributes, while they live."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[ref[Any], T]] = {}
+
+    def put(self, owner: object, value: T) -> None:
+        """Let a value belong to an object."""
+        key, known = id(owner), self._known
+        known[key] = ref(owner, lambda _: known.pop(key, None)), value
+
+    def get(self, owner: object) -> T | None:
+        """Return what belongs to an object."""
+        found = self._known.get(id(owner))
+        return None if found is None else found[1]
+
+    def pop(self, owner: object) -> T | None:
+        """Return what belongs to an object, for the last time."""
+        found = self._known.pop(id(owner), None)
+        return None if found is None else found[1]
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._known.clear()
+
+
+FLIGHTS: Final[ByObject[Flight]] = ByObject()
+STARTS: Final[ByObject[Callable[[], Flight | None]]] = ByObject()  # of persistent requests
+
+
+def span_of(name: str, kind: str | None) -> AbstractContextManager[object]:
+    """Return the span of a method that belongs to no communicator; None: it is not recorded."""
+    return (kind and attempt(_span_of, name, kind)) or _NO_SPAN
+
+
+@functools.cache
+def _span_of(name: str, kind: str) -> AbstractContextManager[object]:
+    return recorder.span(name, kind=kind, op="request_wait" if kind == "wait" else None)
 
 
 @dataclass(frozen=True)
@@ -53,15 +92,13 @@ class Completion:
     def finish(self, result: Any, requests: Sequence[MPI.Request], statuses: Any) -> None:
         """End what the complete requests had under way."""
         for position, index in enumerate(self.completed(result, len(requests))):
-            _end_request(
-                requests[index], self._status(statuses, position if self.packed else index)
-            )
+            _end(requests[index], self._status(statuses, position if self.packed else index))
 
     @guarded
     def fail(self, requests: Sequence[MPI.Request]) -> None:
         """End, as failed, what all the requests had under way."""
         for request in requests if self.all_fail else ():
-            _end_request(request, None, failed=True)
+            _end(request, failed=True)
 
     def _status(self, statuses: Any, index: int) -> MPI.Status | None:
         if isinstance(statuses, list):
@@ -69,10 +106,10 @@ class Completion:
         return statuses if isinstance(statuses, MPI.Status) else None
 
 
-def _end_request(request: Any, status: MPI.Status | None, *, failed: bool = False) -> None:
-    end = getattr(request, "_end", None)
-    if end is not None:
-        end(status, failed=failed)
+def _end(request: Any, status: MPI.Status | None = None, *, failed: bool = False) -> None:
+    flight = FLIGHTS.pop(request)
+    if flight is not None:
+        flight.end(status, failed)
 
 
 def _every(_result: Any, count: int) -> Iterable[int]:
@@ -115,178 +152,138 @@ COMPLETIONS: Final[dict[str, Completion]] = {
     "Testsome": Completion(_some, packed=True),
     "testsome": Completion(_of_first(_some), packed=True),
 }
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tracelens_instrument.hooks.mpi.log import Flight
-
-    _Request = MPI.Request
-else:
-    _Request = object  # what follows goes before either kind of request
-
-_Plain: Final = MPI.Request
-_PlainPersistent: Final = MPI.Prequest
+_SINGLE: Final[dict[str, Callable[[Any], bool]]] = {  # whether what they return says "complete"
+    "Wait": lambda _: True,
+    "wait": lambda _: True,
+    "Test": bool,
+    "test": lambda result: bool(result[0]),
+}
 
 
-class _LikePlain(type):
-    """Lets any request pass as an instance of `RecordingRequest`, which stands for `MPI.Request`."""
-
-    def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, _Plain)
-
-    def __subclasscheck__(cls, subclass: type) -> bool:
-        return issubclass(subclass, _Plain)
-
-
-class _LikePersistent(type):
-    """The same for `MPI.Prequest`."""
-
-    def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, _PlainPersistent)
-
-    def __subclasscheck__(cls, subclass: type) -> bool:
-        return issubclass(subclass, _PlainPersistent)
+def replace(replaced: Replaced) -> None:
+    """Put functions that record in the place of the methods of requests."""
+    replaced.replace(
+        (MPI.Request, MPI.Prequest, MPI.Grequest),
+        dict.fromkeys(_SINGLE, _completing)
+        | dict.fromkeys(COMPLETIONS, _completing_several)
+        | dict.fromkeys(("Cancel", "cancel"), _cancelling)
+        | dict.fromkeys(("Free", "free"), _freeing),
+    )
+    replaced.replace([MPI.Prequest], {"Start": _starting, "Startall": _starting_all})
 
 
-class _Recording(_Request):
-    """Ends what a call has under way when its request is seen to complete."""
+def _kind(name: str) -> str | None:
+    return "wait" if name[0] in "Ww" else None
 
-    _flight: Flight | None = None
-    _begin: Callable[[], Flight | None] | None = None
 
-    def Wait(self, status: MPI.Status | None = None) -> Any:  # noqa: N802 - MPI's
-        return self._single(super().Wait, status)
+def _completing(name: str, original: Function) -> Function:
+    done, kind = _SINGLE[name], _kind(name)
 
-    def wait(self, status: MPI.Status | None = None) -> Any:
-        return self._single(super().wait, status)
-
-    def Test(self, status: MPI.Status | None = None) -> Any:  # noqa: N802 - MPI's
-        return self._single(super().Test, status, bool)
-
-    def test(self, status: MPI.Status | None = None) -> Any:
-        return self._single(super().test, status, _completed)
-
-    def Cancel(self) -> None:  # noqa: N802 - MPI's
-        super().Cancel()
-        if self._flight is not None:
-            self._flight.cancel()
-
-    def cancel(self) -> None:
-        self.Cancel()
-
-    def Free(self) -> None:  # noqa: N802 - MPI's
-        super().Free()
-        self._end(None)  # the last moment at which anybody can say something of it
-
-    def _single(
-        self,
-        call: Callable[..., Any],
-        status: MPI.Status | None,
-        done: Callable[[Any], bool] = lambda _: True,
-    ) -> Any:
-        flight = self._flight
+    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        flight = FLIGHTS.get(self)
         if flight is None:
-            return call(status)
+            return original(self, *args, **kwargs)
+        status = args[0] if args else kwargs.get("status")
         if status is None and flight.needs_status:
-            status = MPI.Status()
-        try:
-            result = call(status)
-        except BaseException:
-            self._end(status, failed=True)
-            raise
-        if done(result):
-            self._end(status)
+            status, kwargs = MPI.Status(), {}
+            args = (status,)
+        with span_of(name, kind):
+            try:
+                result = original(self, *args, **kwargs)
+            except BaseException:
+                _end(self, status, failed=True)
+                raise
+            if done(result):
+                _end(self, status)
         return result
 
-    def _go(self) -> None:
-        if self._begin is not None:
-            self._flight = self._begin()
-
-    def _end(self, status: MPI.Status | None, *, failed: bool = False) -> None:
-        flight, self._flight = self._flight, None
-        if flight is not None:
-            flight.end(status, failed)
+    return method
 
 
-def _completed(result: Any) -> bool:
-    return bool(result[0])
+def _completing_several(name: str, original: Function) -> Function:
+    row, kind = COMPLETIONS[name], _kind(name)
 
-
-class RecordingRequest(_Recording, MPI.Request, metaclass=_LikePlain):
-    """A request that is complete once."""
-
-
-class RecordingPrequest(_Recording, MPI.Prequest, metaclass=_LikePersistent):
-    """A persistent request: each start begins a new operation."""
-
-    def Start(self) -> None:  # noqa: D102, N802 - MPI's
-        self._go()
-        try:
-            super().Start()
-        except BaseException:
-            self._end(None, failed=True)
-            raise
-
-    @classmethod
-    def Startall(cls, requests: list[MPI.Prequest]) -> None:  # noqa: D102, N802 - MPI's
-        ours = [request for request in requests if isinstance(request, _Recording)]
-        for request in ours:
-            request._go()  # noqa: SLF001 - this module's own class
-        try:
-            _PlainPersistent.Startall(requests)
-        except BaseException:
-            for request in ours:
-                request._end(None, failed=True)  # noqa: SLF001
-            raise
-
-
-def persistent(request: MPI.Prequest, begin: Callable[[], Flight | None]) -> MPI.Prequest:
-    """Return a persistent request with the same handle that calls `begin` at each start."""
-    found = RecordingPrequest(request)
-    found._begin = begin  # noqa: SLF001 - this module's own class
-    return found
-
-
-def recording(request: MPI.Request, flight: Flight) -> MPI.Request:
-    """Return a request with the same handle that ends `flight`."""
-    found = RecordingRequest(request)
-    found._flight = flight  # noqa: SLF001 - this module's own class
-    return found
-
-
-def install() -> None:
-    """Record completions through class methods such as ``MPI.Request.Waitall(requests)``."""
-    MPI.Request = RecordingRequest  # type: ignore[misc] # see the module's docstring
-    MPI.Prequest = RecordingPrequest  # type: ignore[misc]
-
-
-def _watching(name: str, row: Completion) -> classmethod[RecordingRequest, ..., Any]:
-    """Make a class method that looks which requests a call of MPI's has completed."""
-    original = getattr(_Plain, name)
-
-    @functools.wraps(original)
-    def method(
-        _cls: type, requests: Sequence[MPI.Request], statuses: Any = None, **named: Any
-    ) -> Any:
-        statuses = named.pop(row.argument, statuses)
-        if statuses is None and any(_needs_status(request) for request in requests):
+    def method(cls: type, /, *args: Any, **kwargs: Any) -> Any:
+        requests: Any = args[0] if args else kwargs.get("requests")
+        flights = _flights(requests)
+        if not flights:
+            return original(cls, *args, **kwargs)
+        statuses = args[1] if len(args) > 1 else kwargs.get(row.argument)
+        if statuses is None and any(flight.needs_status for flight in flights):
             statuses = row.room()
-        try:
-            result = original(requests, statuses, **named)
-        except BaseException:
-            row.fail(requests)
-            raise
-        row.finish(result, requests, statuses)
+            args, kwargs = (requests, statuses), {}
+        with span_of(name, kind):
+            try:
+                result = original(cls, *args, **kwargs)
+            except BaseException:
+                row.fail(requests)
+                raise
+            row.finish(result, requests, statuses)
         return result
 
-    return classmethod(method)
+    return method
 
 
-def _needs_status(request: MPI.Request) -> bool:
-    flight = getattr(request, "_flight", None)
-    return flight is not None and flight.needs_status
+def _flights(requests: Any) -> list[Flight]:
+    """Return what requests have under way; nothing of what MPI does not take for requests."""
+    if not hasattr(requests, "__len__"):
+        return []
+    return [flight for flight in map(FLIGHTS.get, requests) if flight is not None]
 
 
-for _name, _row in COMPLETIONS.items():
-    setattr(_Recording, _name, _watching(_name, _row))
+def _cancelling(_name: str, original: Function) -> Function:
+    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        flight = FLIGHTS.get(self)
+        if flight is not None:
+            flight.cancel()
+        return result
+
+    return method
+
+
+def _freeing(_name: str, original: Function) -> Function:
+    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        STARTS.pop(self)
+        _end(self)  # the last moment at which anybody can say something of it
+        return result
+
+    return method
+
+
+def _starting(_name: str, original: Function) -> Function:
+    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        _start([self])
+        try:
+            return original(self, *args, **kwargs)
+        except BaseException:
+            _end(self, failed=True)
+            raise
+
+    return method
+
+
+def _starting_all(_name: str, original: Function) -> Function:
+    def method(cls: type, /, *args: Any, **kwargs: Any) -> Any:
+        requests: Any = args[0] if args else kwargs.get("requests")
+        started = list(requests) if hasattr(requests, "__len__") else []
+        _start(started)
+        try:
+            return original(cls, *args, **kwargs)
+        except BaseException:
+            for request in started:
+                _end(request, failed=True)
+            raise
+
+    return method
+
+
+@guarded
+def _start(requests: Sequence[Any]) -> None:
+    """Begin what persistent requests stand for."""
+    for request in requests:
+        begin = STARTS.get(request)
+        flight = None if begin is None else begin()
+        if flight is not None:
+            FLIGHTS.put(request, flight)

@@ -2,7 +2,7 @@
 
 The names of the parameters stand here because mpi4py's methods are compiled and the values that a
 record holds (payload, root, peer, tag) may be given by position or by name. Methods whose name begins
-with an ``I`` (``i``) return a request; `collectives` derives those of collectives.
+with an ``I`` (``i``) return a request; those of collectives follow from the blocking ones.
 """
 
 from __future__ import annotations
@@ -11,32 +11,24 @@ from dataclasses import dataclass
 from typing import Final
 
 __all__ = [
+    "BLOCKING",
     "COLLECTIVES",
     "DERIVING",
+    "MATCHED",
+    "MESSAGE_PROBES",
+    "NON_BLOCKING",
     "PERSISTENT",
     "PERSISTENT_MESSAGES",
     "POINT_TO_POINT",
+    "PROBES",
+    "WINDOW_CALLS",
     "Collective",
     "Leg",
     "PointToPoint",
+    "Probe",
 ]
 _BOTH: Final = ("sendbuf", "recvbuf")
 _ROOTED: Final = ("sendbuf", "recvbuf", "root")
-# They return a communicator, which records itself if the one it comes from does.
-DERIVING: Final = (
-    "Clone",
-    "Create",
-    "Create_cart",
-    "Create_dist_graph",
-    "Create_dist_graph_adjacent",
-    "Create_graph",
-    "Create_group",
-    "Dup",
-    "Dup_with_info",
-    "Split",
-    "Split_type",
-    "Sub",
-)
 
 
 @dataclass(frozen=True)
@@ -85,7 +77,7 @@ def _of_buffers(
     return Collective(op, parameters, send, receive, shared)
 
 
-_BLOCKING: Final = {
+_MATCHED_COLLECTIVES: Final = {
     "Barrier": Collective("barrier"),
     "Bcast": Collective("broadcast", ("buf", "root"), "buf"),
     "Reduce": _of_buffers("reduce", ("sendbuf", "recvbuf", "op", "root")),
@@ -132,18 +124,47 @@ _LOOSE_PICKLING: Final = {
     "neighbor_alltoall": Collective(None, ("sendobj",)),
 }
 
-_OF_BUFFERS: Final = {**_BLOCKING, **_LOOSE}
-_NON_BLOCKING: Final = {f"I{name.lower()}": row for name, row in _OF_BUFFERS.items()}
+_OF_BUFFERS: Final = {**_MATCHED_COLLECTIVES, **_LOOSE}
+BLOCKING: Final[dict[str, Collective]] = {**_OF_BUFFERS, **_PICKLING, **_LOOSE_PICKLING}
+NON_BLOCKING: Final = {f"I{name.lower()}": row for name, row in _OF_BUFFERS.items()}
+COLLECTIVES: Final = {**BLOCKING, **NON_BLOCKING}
 
-COLLECTIVES: Final[dict[str, Collective]] = {
-    **_OF_BUFFERS,
-    **_PICKLING,
-    **_LOOSE_PICKLING,
-    **_NON_BLOCKING,
+# They return a request that can be started again and again. Messages in parts are matched by
+# their own order, so they are not counted among the others.
+PERSISTENT: Final = {
+    **{f"{name}_init": row for name, row in _OF_BUFFERS.items()},
+    **dict.fromkeys(("Psend_init", "Precv_init"), Collective(None, ("buf",), "buf")),
 }
 
-# They return a request that can be started again and again.
-PERSISTENT: Final = {f"{name}_init": row for name, row in _OF_BUFFERS.items()}
+# They return a communicator, recorded if the one it comes from is; ranks wait for each other in it.
+DERIVING: Final = dict.fromkeys(
+    (
+        "Clone",
+        "Create",
+        "Create_cart",
+        "Create_dist_graph",
+        "Create_dist_graph_adjacent",
+        "Create_graph",
+        "Create_group",
+        "Create_intercomm",
+        "Dup",
+        "Dup_with_info",
+        "Idup",
+        "Idup_with_info",
+        "Merge",
+        "Split",
+        "Split_type",
+        "Sub",
+    ),
+    Collective(None),
+)
+
+# One-sided communication: the calls in which a rank may wait for others.
+WINDOW_CALLS: Final = (
+    *("Create", "Allocate", "Allocate_shared", "Create_dynamic", "Free", "Fence"),
+    *("Start", "Complete", "Post", "Wait", "Lock", "Unlock", "Lock_all", "Unlock_all"),
+    *("Flush", "Flush_all", "Flush_local", "Flush_local_all"),
+)
 
 _SEND: Final = PointToPoint(("buf", "dest", "tag"), (Leg("send", "buf", "dest", "tag"),))
 _SEND_OBJECT: Final = PointToPoint(("obj", "dest", "tag"), (Leg("send", "obj", "dest", "tag"),))
@@ -166,9 +187,33 @@ POINT_TO_POINT: Final[dict[str, PointToPoint]] = {
     "Sendrecv": _exchange("sendbuf", "recvbuf"),
     "Sendrecv_replace": _exchange("buf", "buf"),
     "sendrecv": _exchange("sendobj", "recvbuf"),
+    "Isendrecv": _exchange("sendbuf", "recvbuf"),
+    "Isendrecv_replace": _exchange("buf", "buf"),
 }
 
 PERSISTENT_MESSAGES: Final = {
     **dict.fromkeys(("Send_init", "Ssend_init", "Bsend_init", "Rsend_init"), _SEND),
     "Recv_init": _IRECV,
 }
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A call that looks for a message; it may wait for one."""
+
+    waits: bool
+    parameters: tuple[str, ...] = ("source", "tag", "status")
+
+
+_OF_MESSAGE: Final = ("comm", "source", "tag", "status")
+PROBES: Final = {
+    **dict.fromkeys(("Probe", "Mprobe", "probe", "mprobe"), Probe(waits=True)),
+    **dict.fromkeys(("Improbe", "improbe"), Probe(waits=False)),
+}
+MESSAGE_PROBES: Final = {
+    **dict.fromkeys(("Probe", "probe"), Probe(waits=True, parameters=_OF_MESSAGE)),
+    **dict.fromkeys(("Iprobe", "iprobe"), Probe(waits=False, parameters=_OF_MESSAGE)),
+}
+
+# They receive a message that a probe has taken out of the queue.
+MATCHED: Final = dict.fromkeys(("Recv", "recv", "Irecv", "irecv"))

@@ -1,0 +1,70 @@
+"""Methods of compiled classes, replaced where they are by functions that record, and put back.
+
+mpi4py's classes are compiled, and Python refuses to assign to them. But their methods lie in a
+dictionary, as those of any class do, and what is replaced there is replaced for every object, however it
+was made, for subclasses and for calls by way of the class. Objects, types, handles and identities stay
+the program's own: nothing stands for a communicator or a request but itself.
+
+The dictionary is behind a view, so it is asked of the garbage collector; the interpreter is told
+that the class has changed, as whoever changes one in C does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import gc
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    Function = Callable[..., Any]
+    Make = Callable[[str, Function], Function]
+
+__all__ = ["Replaced"]
+
+_changed: Final = ctypes.pythonapi.PyType_Modified
+_changed.argtypes, _changed.restype = [ctypes.py_object], None
+
+
+class Replaced:
+    """What was replaced, and can be put back."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[Any, str, Any, Any]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._before)
+
+    def replace(self, owners: Iterable[Any], make: Mapping[str, Make]) -> None:
+        """Replace functions by what is made of them, wherever these classes or modules define them.
+
+        What is made passes for the original: it has its name, documentation and signature.
+        """
+        for owner in owners:
+            for name in make.keys() & vars(owner).keys():
+                original = vars(owner)[name]
+                if isinstance(original, classmethod):
+                    function = original.__func__
+                    now: Any = classmethod(functools.wraps(function)(make[name](name, function)))
+                else:
+                    now = functools.wraps(original)(make[name](name, original))
+                self._before.append((owner, name, original, now))
+                _put(owner, name, now)
+
+    def restore(self) -> None:
+        """Put everything back that is still there."""
+        while self._before:
+            owner, name, original, now = self._before.pop()
+            if vars(owner).get(name) is now:
+                _put(owner, name, original)
+
+
+def _put(owner: Any, name: str, value: Any) -> None:
+    if not isinstance(owner, type):
+        setattr(owner, name, value)
+        return
+    (methods,) = gc.get_referents(vars(owner))
+    methods[name] = value
+    _changed(owner)

@@ -66,7 +66,7 @@ def _usual(rank: int, _: int = 0) -> int:
 def _culprit(trace: Trace, extra_ms: float) -> Culprit | None:
     steps = np.arange(STEPS)
     return stacks.of_ranks(
-        trace, phases.run(trace), (1,), "data", steps=steps, extra_ns=extra_ms * MS
+        trace, phases.run(trace), (1,), (0, 2), "data", steps=steps, extra_ns=extra_ms * MS
     )
 
 

@@ -5,11 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-__all__ = ["MOST_UNEXPLAINED", "Ledger", "Loss", "State", "Verdict"]
+__all__ = [
+    "MOST_UNEXPLAINED",
+    "Lead",
+    "Ledger",
+    "Loss",
+    "State",
+    "Verdict",
+    "lead_of",
+    "leads_with_opportunity",
+]
 
 State = Literal["faults", "healthy", "inconclusive"]
+Lead = Literal["fault", "opportunity", "healthy", "inconclusive"]
 Cause = Literal["finding", "known", "jitter", "unexplained"]
 MOST_UNEXPLAINED: Final = 0.05  # of ranks x job time: from here on no run is called healthy
+_LEAST_USEFUL: Final = 0.5  # of it: what computes for less is not called healthy in its headline
 
 
 @dataclass(frozen=True)
@@ -69,3 +80,15 @@ class Verdict:
     action: str
     scope: str
     kind: str | None = None
+
+
+def leads_with_opportunity(kind: str | None, ledger: Ledger | None) -> bool:
+    """Return whether the headline of a run without faults names an opportunity, `kind`, instead."""
+    return bool(kind) and ledger is not None and ledger.useful <= _LEAST_USEFUL
+
+
+def lead_of(verdict: Verdict, ledger: Ledger | None) -> Lead:
+    """Return what the headline names first, which pages give its colour."""
+    if verdict.state == "healthy":
+        return "opportunity" if leads_with_opportunity(verdict.kind, ledger) else "healthy"
+    return "fault" if verdict.state == "faults" else "inconclusive"

@@ -160,17 +160,18 @@ def _clues(
 ) -> Clues:
     """Return what points to the cause: work, parts of the phase, neighbouring spans, sampled code."""
     late, ranks = found.late, found.ranks
-    steps = own.steps[late.touched]
+    others = own.compared_with(late.ranks)
+    peers, steps = tuple(own.ranks[rank] for rank in others), own.steps[late.touched]
     mine, usual = _beside_peers(own, late) or (None, None)
     uncovered = late.phase == CATEGORIES[UNINSTRUMENTED]
     return Clues(
         mine_ns=mine,
         usual_ns=usual,
-        work=workload_ratios(given, late.ranks, late.touched),
-        parts=parts_of(phases, ranks, late.phase, steps),
-        place=place_of(phases, ranks, steps) if uncovered else None,
+        work=workload_ratios(given, late.ranks, others, late.touched),
+        parts=parts_of(phases, ranks, peers, late.phase, steps),
+        place=place_of(phases, ranks, peers, steps) if uncovered else None,
         samples=stacks.of_ranks(
-            trace, phases, ranks, late.phase, steps=steps, extra_ns=found.extra_ns
+            trace, phases, ranks, peers, late.phase, steps=steps, extra_ns=found.extra_ns
         ),
     )
 

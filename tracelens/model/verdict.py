@@ -12,15 +12,15 @@ __all__ = [
     "Loss",
     "State",
     "Verdict",
+    "is_mostly_lost",
     "lead_of",
-    "leads_with_opportunity",
 ]
 
 State = Literal["faults", "healthy", "inconclusive"]
 Lead = Literal["fault", "opportunity", "healthy", "inconclusive"]
 Cause = Literal["finding", "known", "jitter", "unexplained"]
 MOST_UNEXPLAINED: Final = 0.05  # of ranks x job time: from here on no run is called healthy
-_LEAST_USEFUL: Final = 0.5  # of it: what computes for less is not called healthy in its headline
+_LEAST_USEFUL: Final = 0.5  # of it: with less, the headline says what is lost instead of healthy
 
 
 @dataclass(frozen=True)
@@ -82,13 +82,13 @@ class Verdict:
     kind: str | None = None
 
 
-def leads_with_opportunity(kind: str | None, ledger: Ledger | None) -> bool:
-    """Return whether the headline of a run without faults names an opportunity, `kind`, instead."""
-    return bool(kind) and ledger is not None and ledger.useful <= _LEAST_USEFUL
+def is_mostly_lost(ledger: Ledger | None) -> bool:
+    """Return whether so little of the time is computed in that the headline says how much is lost."""
+    return ledger is not None and ledger.useful <= _LEAST_USEFUL
 
 
 def lead_of(verdict: Verdict, ledger: Ledger | None) -> Lead:
     """Return what the headline names first, which pages give its colour."""
     if verdict.state == "healthy":
-        return "opportunity" if leads_with_opportunity(verdict.kind, ledger) else "healthy"
+        return "opportunity" if is_mostly_lost(ledger) else "healthy"
     return "fault" if verdict.state == "faults" else "inconclusive"

@@ -380,13 +380,13 @@ def blocked_by(calls: Sequence[CallGrid], ranks: tuple[int, ...]) -> tuple[float
     there = (rank for grid in calls for rank in grid.ranks[grid.there.any(axis=0)].tolist())
     alone, held = 0, dict.fromkeys(there, 0)
     for grid in calls:
-        late = np.isin(grid.ranks, ranks)
-        if late.any() and not late.all():
+        named = np.isin(grid.ranks, ranks)
+        if named.any() and not named.all():
             for _, some in grid.blocks():
-                here, others = (some.start_ns[:, who].max(axis=1) for who in (late, ~late))
-                both = (here != NEVER) & (others != NEVER)
-                alone += int(np.maximum(here - others, 0)[both].sum())
-        if len(late) > 1:
+                mine, others = (some.start_ns[:, part].max(axis=1) for part in (named, ~named))
+                both = (mine != NEVER) & (others != NEVER)
+                alone += int(np.maximum(mine - others, 0)[both].sum())
+        if len(named) > 1:
             sums = _sums_by_last(grid.last_rank, grid.alone_ns)
             held |= {rank: held.get(rank, 0) + ns for rank, ns in sums.items()}
     theirs = np.array([ns for rank, ns in held.items() if rank not in ranks], np.float64)

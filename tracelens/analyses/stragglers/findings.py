@@ -201,10 +201,10 @@ def _finding(trace: Trace, own: ComputeTime, found: Straggler, clues: Clues) -> 
 def _evidence(trace: Trace, own: ComputeTime, found: Straggler) -> dict[str, Any]:
     """Return the numbers of the delay itself and of its price."""
     late, cost, extra = found.late, found.cost, found.extra_ns
-    rows, swing = late.touched, TWO_SIDED * late.unsure * extra
+    rows, spread = late.touched, TWO_SIDED * late.unsure * extra
     return {
         "extra_ns": round(extra),
-        "extra_interval_ns": [round(extra - swing), round(extra + swing)] if swing else None,
+        "extra_interval_ns": [round(extra - spread), round(extra + spread)] if spread else None,
         "share_of_step": found.share,
         "steps_late": len(rows),
         "last_share": last_share(complete_calls(trace, own.steps[rows]), found.ranks),
@@ -327,10 +327,10 @@ def _more_sentences(found: Straggler, clues: Clues) -> list[str]:
 def fields(found: Straggler, step_ns: float) -> dict[str, str]:
     """Return what is filled into the sentence of a straggler or slow host."""
     named = found.hosts or found.ranks
-    who = fmt.listing("host" if found.hosts else "rank", named)
+    subject = fmt.listing("host" if found.hosts else "rank", named)
     several = len(named) > 1
     return {
-        "who": fmt.capital(who),
+        "who": fmt.capital(subject),
         "course": _course(found, several=several),
         "steps": fmt.steps(*found.steps),
         "extra": fmt.duration(found.extra_ns),
@@ -406,12 +406,13 @@ def _course(found: Straggler, *, several: bool) -> str:
 
 
 def _waiting(found: Straggler, *, several: bool) -> str:
-    whom, cost = "them" if several else "it", found.cost
+    pronoun, cost = "them" if several else "it", found.cost
     if cost.waiting:
-        return f"{fmt.count(cost.waiting, 'rank')} {'waits' if cost.waiting == 1 else 'wait'} for {whom}"
+        wait = "waits" if cost.waiting == 1 else "wait"
+        return f"{fmt.count(cost.waiting, 'rank')} {wait} for {pronoun}"
     if cost.communicating:
         rank = fmt.count(cost.communicating, "rank")
         takes = "communicates" if cost.communicating == 1 else "communicate"
         return f"{rank} {takes} longer meanwhile (waits not recorded)"
     ends = f", but {'they end' if several else 'it ends'} last" if cost.saving > 0 else ""
-    return f"no rank was seen waiting for {whom}{ends}"
+    return f"no rank was seen waiting for {pronoun}{ends}"

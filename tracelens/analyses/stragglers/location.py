@@ -43,7 +43,7 @@ class Parts:
 
     @property
     def slowest(self) -> str | None:
-        """The one part in which most of the lateness is."""
+        """The one part in which most of the delay is."""
         name, share = self.rows["name"][0], self._shares[0]
         return str(name) if name is not None and share >= MOST_OF_DELAY else None
 
@@ -85,13 +85,13 @@ def parts_of(
     """Hold the late ranks' spans within a phase against their peers'; None if they are not longer."""
     inside = phases.pieces.by_name(phase, steps).filter(pl.col("rank").is_in([*ranks, *peers]))
     late = pl.col("rank").is_in(list(ranks))
-    here, everywhere = inside.select(
+    slow, everywhere = inside.select(
         late=pl.col("rank").filter(late).n_unique(), all=pl.col("rank").n_unique()
     ).row(0)
-    if not here or here == everywhere:
+    if not slow or slow == everywhere:
         return None
-    usual = pl.col("ns").filter(~late).sum() / (everywhere - here) / len(steps)
-    taken = pl.col("ns").filter(late).sum() / here / len(steps)
+    usual = pl.col("ns").filter(~late).sum() / (everywhere - slow) / len(steps)
+    taken = pl.col("ns").filter(late).sum() / slow / len(steps)
     rows = inside.group_by("name").agg(extra=taken - usual, usual=usual)
     if rows["extra"].sum() <= 0:
         return None

@@ -271,7 +271,8 @@ def by_stack(samples: pl.DataFrame, inside: pl.DataFrame) -> dict[Stack, float]:
         return {(): total}
     scale = total / seen.sum()
     summed = samples.select("frames", time=pl.Series(seen * scale)).filter(pl.col("time") > 0)
-    rows = summed.group_by("frames").agg(pl.col("time").sum()).iter_rows()
+    # In the order of samples, in which callers then add them up: floats differ by it in the last digit.
+    rows = summed.group_by("frames", maintain_order=True).agg(pl.col("time").sum()).iter_rows()
     return {tuple(frames): time for frames, time in rows}
 
 

@@ -95,7 +95,8 @@ def parts_of(
     rows = inside.group_by("name").agg(extra=taken - usual, usual=usual)
     if rows["extra"].sum() <= 0:
         return None
-    return Parts(rows.sort("extra", descending=True))
+    by_name = pl.col("name").cast(pl.String)
+    return Parts(rows.sort("extra", by_name, descending=[True, False]))
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def test_faults_are_the_planted_ones(run: str) -> None:
 
 @runs
 def test_findings_are_in_order(run: str) -> None:
-    """Faults come before opportunities, each by what mending saves."""
+    """Faults come before opportunities, each by what fixing it saves."""
     found = report(RUNS[run][0]).findings
     places = [(finding.category, -(finding.saving or 0.0)) for finding in found]
     assert places == sorted(places)

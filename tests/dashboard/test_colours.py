@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 
+import tracelens_dashboard
 from tracelens.lod.lanes import CODES, FIRST_LEVEL, LABELS, LEVELS
 from tracelens_dashboard.theme import (
     DARK,
@@ -20,6 +23,8 @@ from tracelens_dashboard.theme import (
 )
 
 THEMES = pytest.mark.parametrize("theme", [LIGHT, DARK], ids=lambda theme: theme.name)
+HERE = Path(tracelens_dashboard.__file__).parent
+PAGES_STYLE, REPORT_STYLE = HERE / "assets" / "app.css", HERE / "export" / "report.css"
 CULPRITS = ("data", "forward", "backprop", "update", "checkpoint", "gc", "transfer")
 
 
@@ -28,6 +33,24 @@ def test_all_text_can_be_read(theme: Theme) -> None:
     """Primary, secondary and loss text have a contrast of at least 4.5 on a card."""
     for colour in (theme.text, theme.secondary, theme.loss):
         assert contrast(rgb(colour), rgb(theme.surface)) >= 4.5
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_what_verdicts_name_has_colours_of_its_own(scheme: str) -> None:
+    """Each stands out from a card and from the others, and is the same in a report that is sent."""
+    page, report = (_variables(file)[scheme] for file in (PAGES_STYLE, REPORT_STYLE))
+    names = ("loss", "opportunity", "healthy", "secondary")
+    assert [page[name] for name in names] == [report[name] for name in names]
+    assert len({page[name] for name in names}) == len(names)
+    for name in names:
+        assert contrast(rgb(page[name]), rgb(page["surface"])) >= 3
+
+
+def _variables(file: Path) -> dict[str, dict[str, str]]:
+    """Return the colours that a style sheet names, first in the light scheme, then in the dark one."""
+    blocks = re.findall(r":root[^{]*{([^}]*)}", file.read_text())
+    found = [dict(re.findall(r"--([\w-]+): (#\w{6})", block)) for block in blocks]
+    return dict(zip(("light", "dark"), found, strict=True))
 
 
 @THEMES

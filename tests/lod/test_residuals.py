@@ -38,6 +38,24 @@ def test_a_single_rank_is_compared_with_its_own_steps() -> None:
     assert late.residual_ns.tolist() == [[0, 0, 30]]
 
 
+def test_ranks_are_compared_with_those_of_their_stage() -> None:
+    """A stage with more work is not late; a rank of it that is late is, by the stage's measure."""
+    own = np.full((6, 8), 100.0)
+    own[3:] += 50
+    own[4, 6] += 30
+    late = residuals.compare(own, tuple(range(6)), tuple(range(8)), stage=np.repeat([0, 1], 3))
+    assert late.residual_ns[4, 6] == 30
+    assert np.count_nonzero(late.residual_ns) == 1
+    assert late.peers_ns.tolist() == [[100.0] * 8, [150.0] * 8]
+
+
+def test_a_stage_of_one_rank_is_compared_with_its_own_steps() -> None:
+    """As a run of one rank is."""
+    own = np.array([[10.0, 10.0, 10.0], [20.0, 20.0, 29.0]])
+    late = residuals.compare(own, (0, 1), (0, 1, 2), stage=np.array([0, 1]))
+    assert late.residual_ns.tolist() == [[0, 0, 0], [0, 0, 9]]
+
+
 def test_a_rank_that_was_not_there_is_blank() -> None:
     """A killed rank's missing steps are drawn as nothing, not as punctual, and hide nobody else."""
     run = run_of(4, 6, {(2, 5): 20})

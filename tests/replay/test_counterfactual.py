@@ -1,4 +1,4 @@
-"""What mending is said to save is what the same run without the fault really saves."""
+"""What a fix is said to save is what the same run without the fault really saves."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class SecondTries:
         for test in self._all:
             terminalreporter.line(test if test in self._here else f"{test} (an earlier run)")
         verdict = (
-            "too many: this run fails" if len(self._all) > MOST else "to be mended all the same"
+            "too many: this run fails" if len(self._all) > MOST else "to be fixed all the same"
         )
         terminalreporter.line(f"{len(self._all)} of at most {MOST}; {verdict}")
 

@@ -105,6 +105,11 @@ class ComputeTime:
         alike[list(ranks)] = False
         return np.flatnonzero(alike)
 
+    def compared_with(self, ranks: tuple[int, ...]) -> Indices:
+        """Return the peers of some ranks (columns); where their stages have no others, all others."""
+        peers = self.peers_of(ranks)
+        return peers if len(peers) else np.delete(np.arange(len(self.ranks)), ranks)
+
     @cached_property
     def settled_rows(self) -> slice | Indices:
         """The rows that statistics may use: of most runs a stretch, so that to take them is no copy."""
@@ -250,14 +255,16 @@ def measure_workload(phases: Phases, own: ComputeTime) -> Workload:
     return found
 
 
-def workload_ratios(given: Workload, ranks: tuple[int, ...], rows: Indices) -> dict[str, float]:
+def workload_ratios(
+    given: Workload, ranks: tuple[int, ...], others: Indices, rows: Indices
+) -> dict[str, float]:
     """Return how many times the others' amounts some ranks (columns) have, in some steps (rows)."""
     found = {}
     for name, values in given.items():
-        mine, others = values[rows][:, ranks], np.delete(values[rows], ranks, axis=1)
-        if np.isnan(mine).any() or np.isnan(others).any() or not others.size:
+        mine, theirs = values[rows][:, ranks], values[rows][:, others]
+        if np.isnan(mine).any() or np.isnan(theirs).any() or not theirs.size:
             continue
-        usual = float(np.median(others.mean(axis=0)))
+        usual = float(np.median(theirs.mean(axis=0)))
         if usual > 0:
             found[name] = float(mine.mean()) / usual
     return found

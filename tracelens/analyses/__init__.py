@@ -25,7 +25,7 @@ from tracelens.analyses import (
 from tracelens.analyses.collectives import arrivals, communication, links
 from tracelens.analyses.overlap import gradient_latency, interleaving
 from tracelens.analyses.servers import asynchrony
-from tracelens.analyses.stragglers import verdicts
+from tracelens.analyses.stragglers import findings as stragglers
 from tracelens.distil.outline import outlined
 from tracelens.memory import give_back
 from tracelens.model.finding_kinds import KINDS
@@ -62,7 +62,7 @@ ANALYSES: Final = (
     Analysis(
         "stragglers",
         "Which ranks are stragglers, in what, and at which cost?",
-        verdicts.run,
+        stragglers.run,
     ),
     Analysis("stalls", "When are all ranks slow at the same time?", stalls.run),
     Analysis("stages", "Have the stages of a pipeline equal work?", stage_imbalance.run),
@@ -163,10 +163,8 @@ def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 def _unjudged(results: Mapping[str, Result]) -> tuple[Note, ...]:
     """Return what could not be judged, as a note of the report."""
-    straggler_result = results["stragglers"]
-    statement = (
-        straggler_result.statement if isinstance(straggler_result, verdicts.Stragglers) else None
-    )
+    found = results["stragglers"]
+    statement = found.statement if isinstance(found, stragglers.Stragglers) else None
     return (Note(file="", sentence=statement, kind="unjudged"),) if statement else ()
 
 

@@ -122,17 +122,19 @@ def of_ranks(
     trace: Trace,
     phases: Phases,
     ranks: tuple[int, ...],
+    peers: tuple[int, ...],
     phase: str,
     *,
     steps: Ints,
     extra_ns: float,
 ) -> Culprit | None:
-    """Look for what the late ranks do longer than the others.
+    """Look for what the late ranks do longer than their peers.
 
     Args:
         trace: With samples, or there is nothing to find.
         phases: The partition of its time.
         ranks: The late ones.
+        peers: Those with which they are compared.
         phase: The phase that they are late in.
         steps: The steps in which they are.
         extra_ns: How late a step, as own time tells.
@@ -141,12 +143,12 @@ def of_ranks(
         return None
     spent = _by_rank(trace, phases, [phase], steps)
     slow = {rank: spent[rank] for rank in ranks if any(spent.get(rank, ()))}
-    peers = [found for rank, found in spent.items() if rank not in ranks]
-    if not slow or not peers:
+    usual = [spent[rank] for rank in peers if rank in spent]
+    if not slow or not usual:
         return None
     whole = _by_rank(trace, phases, OWN_CATEGORIES, steps)
     return _enough(
-        differing_path(list(slow.values()), peers, [whole[rank] for rank in slow]), extra_ns
+        differing_path(list(slow.values()), usual, [whole[rank] for rank in slow]), extra_ns
     )
 
 
@@ -269,7 +271,8 @@ def by_stack(samples: pl.DataFrame, inside: pl.DataFrame) -> dict[Stack, float]:
         return {(): total}
     scale = total / seen.sum()
     summed = samples.select("frames", time=pl.Series(seen * scale)).filter(pl.col("time") > 0)
-    rows = summed.group_by("frames").agg(pl.col("time").sum()).iter_rows()
+    # In the order of samples, in which callers then add them up: floats differ by it in the last digit.
+    rows = summed.group_by("frames", maintain_order=True).agg(pl.col("time").sum()).iter_rows()
     return {tuple(frames): time for frames, time in rows}
 
 

@@ -16,7 +16,7 @@ from tracelens.analyses.stacks import path_text
 from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import subject
-from tracelens.model.verdict import MOST_UNEXPLAINED, Verdict
+from tracelens.model.verdict import MOST_UNEXPLAINED, Verdict, is_mostly_lost
 from tracelens.stats.robust import medians
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ _IN_PHASE: Final = {
     "uninstrumented": "Wrap that code of {ranks} in a span (tl.span), or record with --sample.",
 }
 _MOST: Final = 0.5
+_WORTH_NAMING: Final = 0.005  # of the time
 _MORE_SPANS: Final = (
     "Wrap more code in spans (tl.span), record with --sample, and mark steps (tl.step)."
 )
@@ -112,13 +113,18 @@ def conclude(
 
 
 def _without_fault(summary: Summary, ledger: Ledger, best: Finding | None) -> str:
-    """Return the headline: a run that computes for less than half of its time is not called healthy."""
+    """Return the headline: a run that computes for less than half of its time is not called healthy.
+
+    Then it names what would help, if that is a good part of it.
+    """
     where = summary.part and f" in {summary.part}"
-    if best is None or ledger.useful > _MOST:
-        return f"HEALTHY{where}: no fault; bound by {_bound(ledger)}"
-    lost = f"{fmt.percent(1 - ledger.useful)} of the time{where} is lost"
+    if not is_mostly_lost(ledger):
+        return f"HEALTHY{where}: no fault; bound by compute"
+    lost = f"{fmt.percent(1 - ledger.useful)} of the time{where} is lost, bound by {_bound(ledger)}"
+    if best is None or (best.saving or 0.0) < CRITICAL:
+        return f"NO FAULT: {lost}"
     gained = f"up to {fmt.percent(best.saving or 0.0)}"
-    return f"{KINDS[best.kind].title.upper()} \N{MIDDLE DOT} {gained}: {lost}, bound by {_bound(ledger)}"
+    return f"{KINDS[best.kind].title.upper()} \N{MIDDLE DOT} {gained}: {lost}"
 
 
 def _communicates(trace: Trace, phases: Phases) -> bool:
@@ -204,24 +210,28 @@ def _awaited(trace: Trace, phases: Phases, ledger: Ledger) -> str:
     return f"; {most} for rank {rank}{where}"
 
 
+_LOST_TO: Final = {
+    "communication": ("wait", "ps_queue", "transfer"),  # and waiting in it
+    "data loading": ("data",),
+    "idle time": ("idle",),
+    "checkpoints": ("checkpoint",),
+    "garbage collection": ("gc",),
+    "time outside steps": ("outside",),
+    "uninstrumented time": ("uninstrumented",),
+}
+
+
 def _bound(ledger: Ledger) -> str:
-    """Return what takes most of the time."""
-    taken = {
-        "compute": ledger.useful,
-        "data loading": _of(ledger, "data"),
-        "communication": _of(ledger, "wait", "ps_queue", "transfer"),
-        "idle time": _of(ledger, "idle"),
-    }
-    return max(taken, key=taken.__getitem__)
+    """Return what most is lost to."""
+    return max(_LOST_TO, key=lambda name: _of(ledger, *_LOST_TO[name]))
 
 
 def _shares(ledger: Ledger) -> str:
-    """Return what the time went into; data loading only where it was recorded."""
-    parts = {
-        "communication and waiting": _of(ledger, "wait", "ps_queue", "transfer"),
-        "data loading": _of(ledger, "data"),
-    }
-    spent = [f"{fmt.percent(share)} {name}" for name, share in parts.items() if share]
+    """Return what the time went into, but for what is hardly any."""
+    parts = {name: _of(ledger, *categories) for name, categories in _LOST_TO.items()}
+    spent = [
+        f"{fmt.percent(share)} {name}" for name, share in parts.items() if share >= _WORTH_NAMING
+    ]
     computed = f"{fmt.percent(ledger.useful)} of the time is computation"
     return f"{', '.join([computed, *spent])}; {fmt.percent(ledger.unexplained)} unexplained."
 

@@ -108,17 +108,19 @@ def load_run(folder: Path) -> Run:
     )
     times = _load_times(folder, facts["times"])
     peers_ns, ceiling_ns = loaded(folder / _PEERS), facts["times"]["ceiling_ns"]
+    tables = {name: pl.read_ipc(folder / f"{name}.arrow") for name in TABLES}
+    stage = tables["workers"]["stage"].to_numpy()
     (folder / _CALLS).stat()
     return Run(
         name=facts["name"],
         report=load_report(folder / _REPORT),
         tables=_Tables(folder),
         times=times,
-        measured=lambda: residuals.measured(times, peers_ns, ceiling_ns),
+        measured=lambda: residuals.measured(times, peers_ns, ceiling_ns, stage),
         scene=scene,
         moved=_Moved(folder / _MOVED),
         calls=pl.scan_parquet(folder / _CALLS),
-        **{name: pl.read_ipc(folder / f"{name}.arrow") for name in TABLES},
+        **tables,
     )
 
 

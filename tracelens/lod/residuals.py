@@ -15,7 +15,7 @@ from tracelens.lod.lanes import BLANK, FIRST_LEVEL, LEVELS, Lane, Lanes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tracelens.arrays import Array, Bytes, Floats
+    from tracelens.arrays import Array, Bytes, Floats, Ints
     from tracelens.lod.step_times import Times
 
 # The ramp ends at the residual of the worst steps, leaving out a few (a first step loads libraries),
@@ -28,8 +28,9 @@ SMALLEST_CEILING: Final = 0.1
 class Residuals:
     """Compute time of every rank in every step, [rank, step] in ns; NaN where the rank was absent.
 
-    `peers_ns` is the compute time of the peers: the lower median over the ranks of a step, [1, step],
-    or, where there is one rank, its own median over the steps, [rank, 1].
+    Peers are the ranks of the same `stage`, [rank] (of pipelines; elsewhere all are of stage 0), as for
+    the analyses. `peers_ns`, [stage, step], is their compute time: the lower median over those of a
+    step, or, where a stage is one rank, its own median over the steps.
     """
 
     ranks: tuple[int, ...]
@@ -37,11 +38,12 @@ class Residuals:
     compute_ns: Floats
     peers_ns: Floats
     ceiling_ns: float
+    stage: Ints
 
     @cached_property
     def residual_ns(self) -> Floats:
         """Compute time less that of the peers, [rank, step]."""
-        return np.asarray(self.compute_ns - self.peers_ns)
+        return _beyond(self.compute_ns, self.peers_ns, self.stage)
 
     @cached_property
     def total_ns(self) -> Floats:
@@ -56,24 +58,34 @@ class Residuals:
         return np.where(np.isnan(self.residual_ns), BLANK, levels).astype(np.uint8)
 
 
-def measure(times: Times, categories: Iterable[str] = OWN_CATEGORIES) -> Residuals:
-    """Compare the ranks' time in `categories`, step by step."""
-    return compare(times.spent(categories), times.ranks, times.steps, times.usual_ns)
+def measure(
+    times: Times, categories: Iterable[str] = OWN_CATEGORIES, stage: Ints | None = None
+) -> Residuals:
+    """Compare the ranks' time in `categories`, step by step; `stage` as in `Residuals`."""
+    return compare(times.spent(categories), times.ranks, times.steps, times.usual_ns, stage)
 
 
 def compare(
-    compute: Floats, ranks: tuple[int, ...], steps: tuple[int, ...], step_ns: float = 0.0
+    compute: Floats,
+    ranks: tuple[int, ...],
+    steps: tuple[int, ...],
+    step_ns: float = 0.0,
+    stage: Ints | None = None,
 ) -> Residuals:
     """Compare rows of time, [rank, step], with each other; `step_ns` is how long a step usually is."""
-    axis = 0 if len(ranks) > 1 else 1
-    peers = _lower_median(compute, axis) if compute.size else np.zeros((1, 1))
-    ceiling = _ceiling(compute, compute - peers, step_ns)
-    return Residuals(ranks, steps, compute, peers, ceiling)
+    stage = np.zeros(len(ranks), np.int64) if stage is None else stage
+    peers = np.zeros((int(stage.max(initial=0)) + 1, len(steps)))
+    if compute.size:
+        for one, row in enumerate(peers):
+            row[:] = _usual(compute[stage == one] if len(peers) > 1 else compute)
+    ceiling = _ceiling(compute, _beyond(compute, peers, stage), step_ns)
+    return Residuals(ranks, steps, compute, peers, ceiling, stage)
 
 
-def measured(times: Times, peers_ns: Floats, ceiling_ns: float) -> Residuals:
+def measured(times: Times, peers_ns: Floats, ceiling_ns: float, stage: Ints) -> Residuals:
     """Return what `measure` did, by what was kept of it: nothing is sorted again."""
-    return Residuals(times.ranks, times.steps, times.spent(OWN_CATEGORIES), peers_ns, ceiling_ns)
+    compute = times.spent(OWN_CATEGORIES)
+    return Residuals(times.ranks, times.steps, compute, peers_ns, ceiling_ns, stage)
 
 
 def step_lanes(residuals: Residuals, steps: pl.DataFrame, lanes: Sequence[Lane]) -> Lanes:
@@ -137,6 +149,16 @@ def _busy(lanes: Lanes, lane: int, starts: Array) -> Floats:
     duration = lanes.ends[part] - lanes.starts[part]
     within = step >= 0
     return np.bincount(step[within], duration[within], minlength=len(starts)).astype(float)
+
+
+def _usual(peers: Floats) -> Floats:
+    """Return what peers usually take, [step]; one alone has none but its own other steps."""
+    return np.asarray(_lower_median(peers, axis=0 if len(peers) > 1 else 1)[0])
+
+
+def _beyond(compute: Floats, peers: Floats, stage: Ints) -> Floats:
+    """Return compute time less that of the peers; of one stage without a copy as large as all of it."""
+    return np.asarray(compute - (peers[stage] if len(peers) > 1 else peers))
 
 
 def _lower_median(values: Floats, axis: int) -> Floats:

@@ -21,12 +21,14 @@ from typing import TYPE_CHECKING, Final, cast
 import numpy as np
 import polars as pl
 
+from tracelens.accounting.stages import stages_of
 from tracelens.lod import lanes, pyramid, residuals, search
 from tracelens.lod.lanes import Lane
 from tracelens.lod.query import Scene
 from tracelens.lod.step_times import Times, parts
 from tracelens.lod.viewport import Window
 from tracelens.model.fmt import shown_name
+from tracelens.model.verdict import lead_of
 from tracelens.schema.json_text import loads
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from tracelens.lod.residuals import Residuals
     from tracelens.model.result import Report
     from tracelens.model.trace import Moved, Trace
+    from tracelens.model.verdict import Lead
 
 
 MOST_TABLE_ROWS: Final = 1 << 17  # such as steps of a long run; of pairs of ranks, the first
@@ -94,9 +97,9 @@ class Run:
     """A run as pages see it; nothing in it changes.
 
     `workers` and `shards` list process, rank, host and file of the main processes, in order, and workers
-    their training thread; `rank_detail` names threads and devices' streams (process, thread, name,
-    device); `windows` each step's usual window (step, start_ns, end_ns); `loads` and `traffic` are as in
-    `analyses.shards`, `moved` as in `Trace`. `tables` are results of analyses, by name
+    their training thread and stage; `rank_detail` names threads and devices' streams (process, thread,
+    name, device); `windows` each step's usual window (step, start_ns, end_ns); `loads` and `traffic` are
+    as in `analyses.shards`, `moved` as in `Trace`. `tables` are results of analyses, by name
     (`tracelens.lod.run_data`).
     """
 
@@ -131,14 +134,19 @@ def outlined(trace: Trace, report: Report) -> tuple[Run, Iterator[Lanes]]:
     """Make a run whose lanes are empty, and an iterator over their parts, from top to bottom."""
     phases = cast("Phases", report.results["phases"])
     times = Times.of(phases.spent, phases.pieces.steps, trace.workers["rank"].to_list())
-    rank_residuals, windows = residuals.measure(times), residuals.boundaries(trace.steps)
+    stages = stages_of(trace, phases)
+    stage = stages.stage if stages else np.zeros(trace.workers.height, np.int64)
+    rank_residuals = residuals.measure(times, stage=stage)
+    windows = residuals.boundaries(trace.steps)
     loads: Shards = cast("Imbalance", report.results["imbalance"]).shards
     workers = trace.workers.select("process", "rank").rows()
     others = _other_lanes(trace)
     run = Run(
         name=shown_name(trace.path.resolve().name) if trace.path else "run",
         report=report,
-        workers=trace.workers.select("process", "rank", "host", "file", "training_thread"),
+        workers=trace.workers.select(
+            "process", "rank", "host", "file", "training_thread", stage=pl.Series(stage)
+        ),
         shards=trace.shards.select("process", _SHARD, "host", "file"),
         threads=trace.threads.select("process", "thread", "name", "device"),
         windows=windows,
@@ -222,7 +230,7 @@ def with_pyramid(run: Run) -> Run:
 
 @dataclass(frozen=True)
 class Glance:
-    """Sizes of a run, its usual step, its efficiency and the worst that was found in it.
+    """Sizes of a run, its usual step, its efficiency and its verdict.
 
     `pace_ns` is how long steps took over the run: of neighbouring steps, the longest.
     """
@@ -235,6 +243,7 @@ class Glance:
     efficiency: float | None
     faults: int
     verdict: str
+    lead: Lead
     pace_ns: tuple[int, ...]
 
     @classmethod
@@ -251,6 +260,7 @@ class Glance:
             efficiency=efficiency.achieved if efficiency else None,
             faults=sum(finding.category == "fault" for finding in run.report.findings),
             verdict=run.report.verdict.headline,
+            lead=lead_of(run.report.verdict, run.report.ledger),
             pace_ns=tuple(int(lengths[part].max()) for part in parts(len(lengths), MOST_POINTS)),
         )
 

@@ -297,7 +297,10 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         group="trace",
         category="opportunity",
         needs_all_ranks=True,
-        action="Let the host's clock be slewed and not stepped (chrony, ntpd).",
+        action=(
+            "Look for what paused or moved that host (suspend, migration), or, where times are a "
+            "wall clock's, what set it."
+        ),
         sentence=(
             "The clock of host {host} jumped during the run ({jumps}x); times are corrected for it."
         ),
@@ -378,13 +381,5 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
             "the others {others}: it makes {rate}x the mean number of updates{why}. No rank waits "
             "for it{cost}, but its steps start from outdated weights."
         ),
-    ),
-    FindingKind(
-        kind="insufficient_evidence",
-        title="Insufficient evidence",
-        group="trace",
-        category="opportunity",
-        action="Record what is missing.",
-        sentence="{reason}",
     ),
 )

@@ -5,11 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-__all__ = ["MOST_UNEXPLAINED", "Ledger", "Loss", "State", "Verdict"]
+__all__ = [
+    "MOST_UNEXPLAINED",
+    "Lead",
+    "Ledger",
+    "Loss",
+    "State",
+    "Verdict",
+    "is_mostly_lost",
+    "lead_of",
+]
 
 State = Literal["faults", "healthy", "inconclusive"]
+Lead = Literal["fault", "opportunity", "healthy", "inconclusive"]
 Cause = Literal["finding", "known", "jitter", "unexplained"]
 MOST_UNEXPLAINED: Final = 0.05  # of ranks x job time: from here on no run is called healthy
+_LEAST_USEFUL: Final = 0.5  # of it: with less, the headline says what is lost instead of healthy
 
 
 @dataclass(frozen=True)
@@ -69,3 +80,15 @@ class Verdict:
     action: str
     scope: str
     kind: str | None = None
+
+
+def is_mostly_lost(ledger: Ledger | None) -> bool:
+    """Return whether so little of the time is computed in that the headline says how much is lost."""
+    return ledger is not None and ledger.useful <= _LEAST_USEFUL
+
+
+def lead_of(verdict: Verdict, ledger: Ledger | None) -> Lead:
+    """Return what the headline names first, which pages give its colour."""
+    if verdict.state == "healthy":
+        return "opportunity" if is_mostly_lost(ledger) else "healthy"
+    return "fault" if verdict.state == "faults" else "inconclusive"

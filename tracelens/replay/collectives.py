@@ -318,7 +318,7 @@ class Pipeline:
 
         Args:
             late: Who is late, and in what.
-            effect: Nanoseconds that mending takes away, [step, rank].
+            effect: Nanoseconds that a fix takes away, [step, rank].
 
         Returns:
             Nanoseconds, [step]; negative where reductions under way absorb the lateness.

@@ -90,7 +90,7 @@ def price(
     length: Floats | None = None,
     stages: Stages | None = None,
 ) -> Price:
-    """Price `effect` (nanoseconds that a mend takes away), [step, rank] like `total` and `wait`.
+    """Price `effect` (nanoseconds that a fix takes away), [step, rank] like `total` and `wait`.
 
     `unsure` is the standard error of `effect`, as a share of it; `further` says by how much more each
     step is shorter than own times tell. Without `waits_known`, ranks are taken to meet in every step,
@@ -147,9 +147,9 @@ def as_work_varies(values: Floats, effect: Floats) -> Floats:
     what ranks took for what is late, and `effect` what they usually lose.
     """
     values, late = np.nan_to_num(values, nan=0.0), effect > 0
-    mended = np.where(late, values - effect, np.nan)
+    fixed = np.where(late, values - effect, np.nan)
     ranks = np.flatnonzero(late.any(axis=0))
-    usual = np.maximum(medians(mended[:, ranks], axis=0), 0.0)
+    usual = np.maximum(medians(fixed[:, ranks], axis=0), 0.0)
     each = np.zeros_like(effect)
     whole = np.maximum(usual + effect[:, ranks], 1.0)
     each[:, ranks] = values[:, ranks] * effect[:, ranks] / whole

@@ -126,6 +126,6 @@ class Exchange:
         links = fixed * change.messages + (1 - fixed) * change.wire
         pace = np.where(np.isnan(change.ns_per_byte), links, 1.0)
         usual = (self.cpu + self.wire).max(axis=1)
-        mended = (self.cpu * change.cpu + self.wire * pace).max(axis=1)
-        shrinks = np.clip((usual - mended) / np.maximum(self.open.max(axis=1), 1), 0.0, 1.0)
+        fixed = (self.cpu * change.cpu + self.wire * pace).max(axis=1)
+        shrinks = np.clip((usual - fixed) / np.maximum(self.open.max(axis=1), 1), 0.0, 1.0)
         return self.exposed * shrinks, self.job_ns

@@ -208,8 +208,8 @@ class Rounds:
         for row, step in enumerate(steps.tolist()):
             if step in first:
                 earlier[first[step]] = effect[row]
-        mended = self._ends(Change.none(self._shards), earlier)
-        return float(max(self._usual[-1] - mended[-1], 0.0) / self.length_ns)
+        fixed = self._ends(Change.none(self._shards), earlier)
+        return float(max(self._usual[-1] - fixed[-1], 0.0) / self.length_ns)
 
     def _ends(self, change: Change, earlier: Floats | None = None) -> Floats:
         """Return when the last worker ends each round."""

@@ -213,7 +213,8 @@ def _verdict(row: Row) -> Component:
         return html.Span("It is read and analyzed when first opened.", className="fact-name")
     more = f" and {row.glance.faults - 1} more" if row.glance.faults > 1 else ""
     worst = html.Span(clean(row.glance.verdict))
-    return html.Span([worst, html.Span(more, className="fact-name")])
+    line = [worst, html.Span(more, className="fact-name")]
+    return html.Div(line, className=f"lead lead-{row.glance.lead}")
 
 
 def label_of(row: Row) -> Component:

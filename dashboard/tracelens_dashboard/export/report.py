@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from plotly.offline import get_plotlyjs
 
 from tracelens.errors import InvalidArgument
+from tracelens.model.verdict import lead_of
 from tracelens.reports.messages import clean, lines_of, noted
 from tracelens.reports.tables import sections
 from tracelens_dashboard import text, theme
@@ -128,7 +129,8 @@ def escaped(value: object) -> str:
 def verdict_section(report: Report) -> str:
     """Return the verdict as a heading, and below it why, what to do next, and what it is about."""
     lines = "".join(f"<dt>{name}</dt><dd>{escaped(line)}</dd>" for name, line in lines_of(report))
-    return f"<h1>{escaped(report.verdict.headline)}</h1><dl>{lines}</dl>"
+    head = f"<h1>{escaped(report.verdict.headline)}</h1><dl>{lines}</dl>"
+    return f'<div class="lead lead-{lead_of(report.verdict, report.ledger)}">{head}</div>'
 
 
 def findings_section(found: Sequence[Finding]) -> str:

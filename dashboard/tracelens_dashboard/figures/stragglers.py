@@ -69,7 +69,17 @@ def summary(residuals: Residuals) -> str:
         f"Largest residual over the run: {subject}, "
         f"{text.duration(float(residuals.total_ns[worst]))} in total "
         f"and at most {text.duration(float(row[step]))}, in step {residuals.steps[step]}."
+        f"{_compared_with(residuals)}"
     )
+
+
+def _compared_with(residuals: Residuals) -> str:
+    """Return who the peers are, where they are not all others."""
+    stages = len(residuals.peers_ns)
+    if stages == 1:
+        return ""
+    alone = "; one alone with its own other steps" if len(residuals.ranks) < 2 * stages else ""
+    return f" Ranks are compared with those of the same stage (of {stages}){alone}."
 
 
 def _draw(
@@ -109,6 +119,7 @@ def table(residuals: Residuals) -> list[dict[str, Any]]:
     worst = values.argmax(axis=1)
     columns = {
         "rank": np.array(residuals.ranks),
+        **({"stage": residuals.stage} if len(residuals.peers_ns) > 1 else {}),
         "compute time, median (ms)": np.round(_medians(residuals.compute_ns) / MS, 3),
         "residual, median (ms)": np.round(_medians(residuals.residual_ns) / MS, 3),
         "residual, max (ms)": np.round(values.max(axis=1) / MS, 3),

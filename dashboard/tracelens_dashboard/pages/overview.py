@@ -8,6 +8,7 @@ import dash_mantine_components as dmc
 from dash import html
 
 from tracelens.accounting.efficiency import CAUSES, SLOW_HOST
+from tracelens.model.verdict import lead_of
 from tracelens.reports.messages import clean, lines_of, noted
 from tracelens_dashboard import text
 from tracelens_dashboard.components import chart, finding_card
@@ -138,7 +139,7 @@ def _verdict(store: Store) -> Component:
     headline = text.tied(clean(store.report.verdict.headline))
     return html.Div(
         [dmc.Title(headline, order=1, id="verdict"), html.Dl(lines)],
-        className="verdict",
+        className=f"verdict lead lead-{lead_of(store.report.verdict, store.report.ledger)}",
     )
 
 

@@ -18,7 +18,7 @@ from tracelens.lod.step_times import StepTimes
 from tracelens.lod.viewport import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from tracelens.arrays import Array
     from tracelens.lod.opening import Progress
@@ -130,7 +130,16 @@ class Store:
 
     def residuals_in(self, category: str) -> Residuals:
         """Return every rank's residual in every step, of one category of its compute time."""
-        return residuals.measure(self.times, [category])
+        return residuals.measure(self.times, [category], self.residuals.stage)
+
+    def peers_of(self, rank: int, among: Iterable[int]) -> list[int]:
+        """Return the ranks of the same stage; where it has no other, all others, as findings do."""
+        others = sorted(set(among) - {rank})
+        return [one for one in others if self._stages[one] == self._stages[rank]] or others
+
+    @cached_property
+    def _stages(self) -> dict[int, int]:
+        return dict(self.run.workers.select("rank", "stage").iter_rows())
 
     def _step_times(self, categories: tuple[str, ...]) -> StepTimes:
         """Return how long steps took in some categories."""

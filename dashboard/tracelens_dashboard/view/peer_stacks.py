@@ -53,7 +53,8 @@ def read(store: Store, rank: Any, phase: Any, seen: Any) -> Comparison:
     """Read what the browser says; all of it may be anything."""
     first = next(iter(store.sampled), -1)
     mine = int(rank) if str(rank).isdecimal() and int(rank) in store.sampled else first
-    others = sorted(set(store.sampled) - {mine}, key=lambda one: (one in store.flagged, one))
+    others = store.peers_of(mine, store.sampled)
+    others.sort(key=lambda one: (one in store.flagged, one))
     sane = isinstance(seen, list) and len(seen) == 2 and all(isinstance(v, int) for v in seen)
     return Comparison(
         rank=mine,

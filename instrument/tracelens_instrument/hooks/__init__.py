@@ -8,6 +8,7 @@ import wrapt
 
 from tracelens.errors import InvalidArgument
 from tracelens_instrument.core.attachments import attached
+from tracelens_instrument.hooks import garbage
 from tracelens_instrument.hooks.base import Hook
 
 __all__ = ["HOOKS", "attach", "attached", "install"]
@@ -53,7 +54,11 @@ def attach(obj: Any, **options: Any) -> Any:
 
 
 def install() -> None:
-    """Record every framework in HOOKS as soon as the program imports it, or at once if it has."""
+    """Record every framework in HOOKS as soon as the program imports it, or at once if it has.
+
+    And Python itself, where it pauses to collect garbage.
+    """
+    garbage.install()
     for hook in HOOKS:
         if hook.name not in _installed:
             _installed.add(hook.name)

@@ -113,7 +113,8 @@ class Background:
         self._send(b"%d\n" % number)
 
     def end(self) -> bool:
-        """Hand over the rest for conversion; False if no converter runs any more."""
+        """Hand over the rest for conversion; False if no converter runs any more. None starts now."""
+        self._left = 0
         self._send(b"end\n")
         line, self._line = self._line, None
         return line is not None and not line.broken_off(_PATIENCE_MS)
@@ -163,9 +164,9 @@ class _Channel:
 
     def let_go(self) -> None:
         """Close the socket, unless the training has done so: the number may be another file's now."""
+        self._socket.detach()
         with Tolerated(OSError):
             self._descriptor.close()
-            self._socket.detach()
 
 
 def _start_converter(place: Path) -> _Channel:

@@ -67,7 +67,7 @@ def test_two_hosts() -> None:
 
 
 def test_jump() -> None:
-    """A clock that jumps is mended on both sides, and the jump is named where it was."""
+    """A clock that jumps is corrected on both sides, and the jump is named where it was."""
     jumping = replace(RUN.clocks[5], jump_ns=500_000, jump_after_ms=3_000.0)
     scenario = replace(RUN, clocks=(*RUN.clocks[:5], jumping, *RUN.clocks[6:]))
     # Only between two collectives can one not know when it jumped.

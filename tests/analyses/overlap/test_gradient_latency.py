@@ -27,6 +27,11 @@ def found(scenario: Scenario) -> GradientLatency:
     return cast("GradientLatency", report(scenario).results["chains"])
 
 
+def written(spans: list[dict[str, Any]], **more: Any) -> GradientLatency:
+    """Return the chains of a run whose spans are written by hand."""
+    return cast("GradientLatency", analyze(prepare(trace_of(spans, **more))).results["chains"])
+
+
 def rows(scenario: Scenario) -> list[dict[str, Any]]:
     """Return them as rows, by number."""
     return found(scenario).chains.to_dicts()
@@ -99,15 +104,14 @@ def test_time_within_the_update_is_not_usable() -> None:
             span(0, "wait", at + 30 * MS, at + 60 * MS, depth=1, step=step),
             span(0, "update", at + 60 * MS, at + 100 * MS, depth=1, step=step),
         ]
-    result = analyze(prepare(trace_of(spans))).results["chains"]
-    (row,) = cast("GradientLatency", result).background.to_dicts()
+    (row,) = written(spans).background.to_dicts()
     assert (row["gap_ns"], row["usable_ns"]) == (20 * MS, 10 * MS)
 
 
 def test_a_run_without_updates_has_no_chains() -> None:
     """Nothing is invented: stages that were not recorded are unknown."""
     lone = [span(0, "step", 0, MS, step=0), call(0, 0, 0, MS, step=0, bucket=0)]
-    result = cast("GradientLatency", analyze(prepare(trace_of(lone))).results["chains"])
+    result = written(lone)
     (row,) = result.chains.to_dicts()
     assert (row["reducing_ns"], row["updating_ns"], row["whole_ns"]) == (MS, None, None)
     assert result.background.is_empty()
@@ -151,8 +155,7 @@ def test_updates_of_asynchronous_servers_are_those_of_the_request() -> None:
         *exchanged(0, 0, 10, 30, early),
         *exchanged(1, 0, 1010, 1030, late),
     ]
-    result = analyze(prepare(trace_of(spans, ranks=2, shards=1))).results["chains"]
-    (row,) = cast("GradientLatency", result).chains.to_dicts()
+    (row,) = written(spans, ranks=2, shards=1).chains.to_dicts()
     assert [row[name] for name in STAGES] == [2 * MS, MS, MS, 2 * MS, 34 * MS]
     assert (row["whole_ns"], row["whole_p90_ns"]) == (40 * MS, 40 * MS)
 
@@ -161,8 +164,7 @@ def test_weights_that_come_after_the_forward_pass_began_are_used_when_they_are_t
     """As pipelined servers send them: a layer waits for its own weights only."""
     applied = {"start_ns": 40 * MS, "end_ns": 55 * MS}
     spans = [*steps_of(0, [0, 50]), *exchanged(0, 0, 10, 60, applied)]
-    result = analyze(prepare(trace_of(spans, shards=1, process=[WORKER, SHARD]))).results["chains"]
-    (row,) = cast("GradientLatency", result).chains.to_dicts()
+    (row,) = written(spans, shards=1, process=[WORKER, SHARD]).chains.to_dicts()
     assert (row["updating_ns"], row["until_use_ns"]) == (15 * MS, 5 * MS)
 
 
@@ -170,8 +172,7 @@ def test_an_update_before_its_gradient_is_not_that_of_it() -> None:
     """What is not known is null, and the whole with it."""
     applied = {"start_ns": 5 * MS, "end_ns": 6 * MS}
     spans = [*steps_of(0, [0, 50]), *exchanged(0, 0, 10, 30, applied)]
-    result = analyze(prepare(trace_of(spans, shards=1, process=[WORKER, SHARD]))).results["chains"]
-    (row,) = cast("GradientLatency", result).chains.to_dicts()
+    (row,) = written(spans, shards=1, process=[WORKER, SHARD]).chains.to_dicts()
     assert (row["until_update_ns"], row["whole_ns"]) == (None, None)
 
 
@@ -184,7 +185,6 @@ def test_an_update_round_the_whole_step_takes_gradients_up_when_they_are_reduced
         call(0, 1, 60 * MS, 95 * MS, step=1, bucket=0),
         span(0, "update", 80 * MS, 90 * MS, step=1),
     ]
-    result = analyze(prepare(trace_of(around))).results["chains"]
-    (row,) = cast("GradientLatency", result).chains.to_dicts()
+    (row,) = written(around).chains.to_dicts()
     assert (row["until_update_ns"], row["chains"]) == (0, 2)
     assert (row["reducing_ns"], row["updating_ns"]) == (15 * MS, 15 * MS)

@@ -1,4 +1,4 @@
-"""Servers held up by processors, by links and by incast are told apart, with what mending each saves."""
+"""Servers held up by processors, by links and by incast are told apart, with what fixing each saves."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def only(scenario: Scenario) -> Finding:
     return found
 
 
-def saved(scenario: Scenario, mended: Scenario) -> float:
+def saved(scenario: Scenario, fixed: Scenario) -> float:
     """Return the share of the job that goes away."""
-    return 1 - job_ns(trace(mended)) / job_ns(trace(scenario))
+    return 1 - job_ns(trace(fixed)) / job_ns(trace(scenario))
 
 
 @pytest.mark.parametrize("noise", [0.02, 0.1])

@@ -18,9 +18,9 @@ BYTES = replace(MESSAGES, message_ms=0.0, variables=tuple(64 * size for size in 
 OF_LINKS = ("small_messages", "ps_network_bound", "ps_incast")
 
 
-def saved(scenario: Scenario, mended: Scenario) -> float:
+def saved(scenario: Scenario, fixed: Scenario) -> float:
     """Return the share of the job that goes away."""
-    return 1 - job_ns(trace(mended)) / job_ns(trace(scenario))
+    return 1 - job_ns(trace(fixed)) / job_ns(trace(scenario))
 
 
 def test_where_messages_cost_more_than_bytes_fewer_are_advised() -> None:

@@ -58,7 +58,7 @@ def test_skewed_clocks_do_not_matter() -> None:
 
 
 def test_ranks_late_together_are_one_finding() -> None:
-    """Mending one of two equally late ranks saves nothing, so they are told and priced as one."""
+    """Fixing one of two equally late ranks saves nothing, so they are told and priced as one."""
     scenario = Scenario(
         ranks=8, steps=80, faults=(Fault("forward", (2, 5), steps=(20, 59), factor=1.6),)
     )

@@ -118,11 +118,11 @@ KINDS: Final = (
     Kind("all slow", synchronous(ranks.slow_all)),
     Kind("loader stall of all", synchronous(ranks.loader_stall_of_all)),
     Kind("gc pauses, all ranks", synchronous(ranks.gc_of_all)),
-    Kind("sequence lengths", synchronous(ranks.sequence_lengths, mend=ranks.evened)),
+    Kind("sequence lengths", synchronous(ranks.sequence_lengths, fix=ranks.evened)),
     Kind("checkpoint on rank 0", synchronous(ranks.checkpoint)),
     Kind("slow link", synchronous(network.slow_link)),
     Kind("congestion", synchronous(network.congestion)),
-    Kind("small messages", synchronous(network.small_messages, mend=network.fewer_messages)),
+    Kind("small messages", synchronous(network.small_messages, fix=network.fewer_messages)),
     Kind("no overlap", synchronous(network.no_overlap, base=_many_buckets)),
     Kind("communication-bound", synchronous(network.communication_bound, base=_many_buckets)),
     Kind("update gaps", synchronous(network.update_gap)),
@@ -141,7 +141,7 @@ KINDS: Final = (
     Kind("link inside a host", synchronous(network.link_inside_a_host), published=False),
     Kind(
         "equal small buckets",
-        synchronous(network.equal_small_buckets, mend=network.fewer_messages),
+        synchronous(network.equal_small_buckets, fix=network.fewer_messages),
         published=False,
     ),
     Kind(

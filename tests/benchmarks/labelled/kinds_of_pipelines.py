@@ -49,8 +49,8 @@ def staged(
         label = plant(setting, planted)
         played = pipeline.play(setting, planted)
         if label.verdict != HEALTHY:
-            mended = _even(setting, planted) if label.opportunity else healthy
-            least = pipeline.play(setting, mended).job_ns
+            fixed = _even(setting, planted) if label.opportunity else healthy
+            least = pipeline.play(setting, fixed).job_ns
             label = replace(label, saving=1 - least / played.job_ns)
         hosts = skewed(setting)
         recording = pipeline.tell(setting, played, hosts, by_stage=by_stage)

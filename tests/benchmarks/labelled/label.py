@@ -18,7 +18,7 @@ class Label:
 
     Empty fields are not asked for. `saving` is what the same run without it is shorter by, as a share
     of the job. `also` are further kinds that would be true; `anyone` lets a finding name some of `ranks`
-    only; not `priced` means that what mending saves depends on how.
+    only; not `priced` means that what fixing it saves depends on how.
     """
 
     verdict: str = HEALTHY

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Plant = Callable[[Setting, Work], Label]
     Clocks = Callable[[Setting], list[HostClock]]
-    Mend = Callable[[Setting, Work], list[Work]]
+    Fix = Callable[[Setting, Work], list[Work]]
 
 COSTS: Final = 0.05  # of the job
 MOST_TURNS: Final = 40_960  # steps of workers with servers, each of which is many requests
@@ -29,11 +29,11 @@ def synchronous(
     plant: Plant,
     clocks: Clocks = skewed,
     base: Callable[[Setting], Work] = draw,
-    mend: Mend | None = None,
+    fix: Fix | None = None,
 ) -> Callable[[Setting], Case]:
     """Make an allreduce training with and without what is planted.
 
-    The true saving is the difference to the run before planting, or to the best of what `mend` makes of
+    The true saving is the difference to the run before planting, or to the best of what `fix` makes of
     the planted one.
     """
 
@@ -43,7 +43,7 @@ def synchronous(
         label = plant(setting, planted)
         played = training.play(planted)
         if label.priced and label.verdict != HEALTHY:
-            ways = mend(setting, planted) if mend else [healthy]
+            ways = fix(setting, planted) if fix else [healthy]
             least = min(training.play(way).job_ns for way in ways)
             label = replace(label, saving=1 - least / played.job_ns)
         hosts = clocks(setting)
@@ -62,13 +62,13 @@ def synchronous(
 
 def with_servers(
     plant: Callable[[Setting, servers.Servers, float], Label],
-    mend: Callable[[servers.Servers], None] | None = None,
+    fix: Callable[[servers.Servers], None] | None = None,
 ) -> Callable[[Setting], Case]:
     """Make a training with parameter servers, each on a host of its own.
 
     What is planted is twice as strong again until it costs `COSTS`: among many workers, or under harsh
     noise, requests come so far apart that a weak one costs nothing. The true saving is the difference
-    to the run before planting, or to the planted one after `mend`.
+    to the run before planting, or to the planted one after `fix`.
     """
 
     def make(setting: Setting) -> Case:
@@ -80,10 +80,10 @@ def with_servers(
             played = servers.play(planted)
             if label.verdict == HEALTHY:
                 break
-            mended = planted.copied() if mend else healthy
-            if mend:
-                mend(mended)
-            label = replace(label, saving=1 - servers.play(mended).job_ns / played.job_ns)
+            fixed = planted.copied() if fix else healthy
+            if fix:
+                fix(fixed)
+            label = replace(label, saving=1 - servers.play(fixed).job_ns / played.job_ns)
             if (label.saving or 0.0) >= COSTS:
                 break
         clocks = [*skewed(setting), *(HostClock() for _ in range(servers.SHARDS))]

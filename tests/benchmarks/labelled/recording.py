@@ -57,8 +57,8 @@ class Member:
 class Recording:
     """A run as recorded: `events` carry true times until `trace` or `write` puts them on clocks.
 
-    `groups` are the ranks that reduce together, in each life of the job; empty where none do. Of
-    `subgroups`, the communicators of some of them by id, only `trace` tells.
+    `groups` are the ranks that reduce together, in each life of the job; empty where none do;
+    `subgroups` are the communicators of some of them, by id.
     """
 
     events: pl.DataFrame
@@ -86,8 +86,9 @@ class Recording:
         local = self._local().partition_by("process", as_dict=True)
         for index, member in enumerate(self.members):
             if index not in self.lost:
-                table = _table(local[index,])
-                write_events(folder / _file(member, index), table, self._side(index))
+                side = self._side(index)
+                table = _table(local[index,], {one.uid: one.index for one in side.communicators})
+                write_events(folder / _file(member, index), table, side)
 
     def without(self, *processes: int) -> Recording:
         """Lose the files of some processes."""
@@ -176,13 +177,16 @@ class Recording:
         member = self.members[index]
         readings = [row for row in self._readings([index]) if row.pop("process") == index]
         named = enumerate(("MainThread", *member.tracks))
+        mine = {world(member.life)} | {
+            uid for uid, group in self.subgroups.items() if member.rank in group
+        }
         return SideTables(
             process=self._process(index),
             threads=tuple(Thread(number, name, in_flight=number > 0) for number, name in named),
             communicators=tuple(
-                Communicator(0, world(life), "world", list(group))
-                for life, group in enumerate(self.groups)
-                if life == member.life
+                Communicator(number, row["communicator"], row["name"], row["ranks"])
+                for number, row in enumerate(self._groups())
+                if row["communicator"] in mine
             ),
             clocks=tuple(ClockReading(**row) for row in readings),
             complete=member.complete,
@@ -209,11 +213,11 @@ def _file(member: Member, index: int) -> str:
     return stem(member.role, member.rank, 2000 + index) + TRACE_SUFFIX
 
 
-def _table(events: pl.DataFrame) -> pa.Table:
-    """Turn a process's events into the columns of the file format."""
+def _table(events: pl.DataFrame, numbers: Mapping[str, int]) -> pa.Table:
+    """Turn a process's events into the columns of the file format, communicators into their numbers."""
     events = events.with_columns(
         duration_ns=pl.col("end_ns") - pl.col("start_ns"),
-        communicator=pl.when(pl.col("communicator").is_not_null()).then(0),
+        communicator=pl.col("communicator").cast(pl.String).replace_strict(numbers, default=None),
     )
     arrays = []
     for column in EVENT_SCHEMA:

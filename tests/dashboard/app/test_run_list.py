@@ -16,7 +16,10 @@ from tracelens.lod.run_data import Glance
 from tracelens.simulator.synthetic import Fault, Scenario
 from tracelens_dashboard.app import run_list
 from tracelens_dashboard.app.server import create_app
+from tracelens_dashboard.export.report import verdict_section
+from tracelens_dashboard.pages import overview
 from tracelens_dashboard.runs.catalog import Runs
+from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.view.state import ViewState
 
 if TYPE_CHECKING:
@@ -85,6 +88,18 @@ def test_a_healthy_run_says_so(folder: Path) -> None:
     seen = opening.glanced(folder / "healthy")
     assert seen
     assert seen.verdict.startswith("HEALTHY: no fault")
+
+
+def test_a_verdict_has_the_colour_of_what_it_names(app: Dash, folder: Path) -> None:
+    """The list gives each verdict that was reached its colour, the overview the same one."""
+    page = call(app, "run-list.children", {"run-sort.value": "by name"}).text
+    assert page.count("lead lead-healthy") == page.count("lead lead-fault") == 1
+    for name, lead in {"healthy": "healthy", "late": "fault"}.items():
+        store = Store.indexed(folder / name)
+        assert store
+        layout = json.dumps(overview.layout(store, ViewState()), cls=PlotlyJSONEncoder)
+        assert f"verdict lead lead-{lead}" in layout
+        assert f'class="lead lead-{lead}"' in verdict_section(store.report)
 
 
 def test_runs_are_found_by_name_and_by_verdict(app: Dash) -> None:

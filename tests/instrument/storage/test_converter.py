@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import suppress
@@ -17,6 +19,7 @@ from support.launch.recording import clean_environment, read_one, run_child
 
 import tracelens as tl
 from tracelens.conversion.folder import load_progress
+from tracelens.schema.side import Retention
 from tracelens_instrument.lifecycle import under_way
 from tracelens_instrument.storage import conversion
 
@@ -221,3 +224,30 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert [path.suffix for path in tmp_path.iterdir()] == [".arrow"]
     check_whole(tmp_path, STEPS)
     assert not read_one(tmp_path).side.complete
+
+
+def test_no_converter_is_started_after_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that still fills a segment when recording ends would start one that nothing ends."""
+    monkeypatch.setattr(conversion, "_start_converter", pytest.fail)
+    background = conversion.Background(tmp_path, Retention())
+    assert not background.end()
+    background.inform(1 << 20)
+
+
+def test_a_line_that_cannot_be_closed_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its number, which may be another file's by then, would be closed when it is collected."""
+    ours, theirs = socket.socketpair()
+    number = ours.fileno()
+
+    def refused(_number: int) -> None:
+        raise OSError(errno.EIO, "cannot be closed")
+
+    with theirs:
+        line = conversion._Channel(ours)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "close", refused)
+            line.let_go()
+        assert ours.fileno() == -1
+        os.close(number)

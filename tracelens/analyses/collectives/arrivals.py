@@ -29,6 +29,8 @@ from tracelens.schema.vocabulary import COLLECTIVES
 from tracelens.stats import robust
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tracelens.accounting.phases import Phases
     from tracelens.arrays import Flags, Floats, Int32s, Ints
     from tracelens.model.calls import CallGrid
@@ -40,6 +42,9 @@ __all__ = [
     "STEP_COLUMNS",
     "Arrivals",
     "awaited_messages",
+    "blocked_by",
+    "complete_calls",
+    "last_share",
     "run",
     "wait_caused_alone",
 ]
@@ -344,3 +349,54 @@ def _once(calls: pl.DataFrame) -> pl.DataFrame:
         .with_columns(start_ns=pl.max_horizontal("start_ns", reached))
         .filter(pl.col("start_ns") < pl.col("end_ns"))
     )
+
+
+def complete_calls(trace: Trace, steps: Ints) -> tuple[CallGrid, ...]:
+    """Return the collectives of some steps that every rank came to."""
+    found = (
+        grid.taken(np.flatnonzero((grid.last_ns != NEVER) & np.isin(grid.first("step"), steps)))
+        for grid in trace.calls
+    )
+    return tuple(grid for grid in found if grid.height)
+
+
+def last_share(calls: Sequence[CallGrid], ranks: tuple[int, ...]) -> float | None:
+    """Return in what share of collectives one of `ranks` came last; null without any."""
+    if not calls:
+        return None
+    last = np.concatenate([grid.last_rank for grid in calls])
+    return float(np.mean(np.isin(last, ranks)))
+
+
+def blocked_by(calls: Sequence[CallGrid], ranks: tuple[int, ...]) -> tuple[float, float] | None:
+    """Return how long collectives had to wait for `ranks` alone, beyond what they do for any rank.
+
+    That is the time between the last arrival of the others and that of `ranks`, less what a typical
+    other rank holds up; and by how much that differs from one other rank to the next (its standard
+    deviation), in nanoseconds. Null without collectives.
+    """
+    if not calls:
+        return None
+    there = (rank for grid in calls for rank in grid.ranks[grid.there.any(axis=0)].tolist())
+    alone, held = 0, dict.fromkeys(there, 0)
+    for grid in calls:
+        named = np.isin(grid.ranks, ranks)
+        if named.any() and not named.all():
+            for _, some in grid.blocks():
+                mine, others = (some.start_ns[:, part].max(axis=1) for part in (named, ~named))
+                both = (mine != NEVER) & (others != NEVER)
+                alone += int(np.maximum(mine - others, 0)[both].sum())
+        if len(named) > 1:
+            sums = _sums_by_last(grid.last_rank, grid.alone_ns)
+            held |= {rank: held.get(rank, 0) + ns for rank, ns in sums.items()}
+    theirs = np.array([ns for rank, ns in held.items() if rank not in ranks], np.float64)
+    if not len(theirs):
+        return float(alone), 0.0
+    typical = float(np.median(theirs))
+    return float(alone) - typical, robust.deviation(theirs - typical)
+
+
+def _sums_by_last(ranks: Int32s, values: Ints) -> dict[int, int]:
+    known, place = np.unique(ranks, return_inverse=True)
+    sums = np.bincount(place, values).astype(np.int64)
+    return dict(zip(known.tolist(), sums.tolist(), strict=True))

@@ -233,7 +233,11 @@ def _slow_in(phases: Phases, process: int) -> tuple[str | None, float | None]:
             others=pl.col("ns").filter(pl.col("process") != process).median(),
         )
         .filter(pl.col("own") > pl.col("others"))
-        .sort(pl.col("own") - pl.col("others"), descending=True)
+        .sort(
+            pl.col("own") - pl.col("others"),
+            pl.col("category").cast(pl.String),
+            descending=[True, False],
+        )
     )
     if usual.is_empty():
         return None, None

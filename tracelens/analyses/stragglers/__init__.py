@@ -1,1 +1,1 @@
-"""Stragglers: detection, episodes of one cause and their price, location in the code, verdicts."""
+"""Stragglers: detection, episodes of one cause and their price, location in the code, findings."""

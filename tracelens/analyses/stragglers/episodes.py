@@ -260,7 +260,7 @@ def _price_of(own: ComputeTime, late: Episode, job_ns: float, pipeline: Pipeline
 
 
 def _removable_delay(own: ComputeTime, late: Episode) -> Floats:
-    """Return what mending takes away: of what lasts, by what there was to do in each step.
+    """Return what a fix takes away: of what lasts, by what there was to do in each step.
 
     Steps that were chosen one by one for being late tell by themselves what was lost in them.
     """

@@ -43,7 +43,7 @@ class Parts:
 
     @property
     def slowest(self) -> str | None:
-        """The one part in which most of the lateness is."""
+        """The one part in which most of the delay is."""
         name, share = self.rows["name"][0], self._shares[0]
         return str(name) if name is not None and share >= MOST_OF_DELAY else None
 
@@ -79,21 +79,24 @@ class Parts:
         ).to_dicts()
 
 
-def parts_of(phases: Phases, ranks: tuple[int, ...], phase: str, steps: Ints) -> Parts | None:
+def parts_of(
+    phases: Phases, ranks: tuple[int, ...], peers: tuple[int, ...], phase: str, steps: Ints
+) -> Parts | None:
     """Hold the late ranks' spans within a phase against their peers'; None if they are not longer."""
-    inside = phases.pieces.by_name(phase, steps)
+    inside = phases.pieces.by_name(phase, steps).filter(pl.col("rank").is_in([*ranks, *peers]))
     late = pl.col("rank").is_in(list(ranks))
-    here, everywhere = inside.select(
+    slow, everywhere = inside.select(
         late=pl.col("rank").filter(late).n_unique(), all=pl.col("rank").n_unique()
     ).row(0)
-    if not here or here == everywhere:
+    if not slow or slow == everywhere:
         return None
-    usual = pl.col("ns").filter(~late).sum() / (everywhere - here) / len(steps)
-    taken = pl.col("ns").filter(late).sum() / here / len(steps)
+    usual = pl.col("ns").filter(~late).sum() / (everywhere - slow) / len(steps)
+    taken = pl.col("ns").filter(late).sum() / slow / len(steps)
     rows = inside.group_by("name").agg(extra=taken - usual, usual=usual)
     if rows["extra"].sum() <= 0:
         return None
-    return Parts(rows.sort("extra", descending=True))
+    by_name = pl.col("name").cast(pl.String)
+    return Parts(rows.sort("extra", by_name, descending=[True, False]))
 
 
 @dataclass(frozen=True)
@@ -105,14 +108,16 @@ class Place:
     share: float
 
 
-def place_of(phases: Phases, ranks: tuple[int, ...], steps: Ints) -> Place | None:
+def place_of(
+    phases: Phases, ranks: tuple[int, ...], peers: tuple[int, ...], steps: Ints
+) -> Place | None:
     """Find between what ranks spend more time than their peers that no span covers; None if nowhere."""
-    late, peers = (
-        np.mean([around for rank, around in found if (rank in ranks) == is_late], axis=0)
-        for found in [list(_around_uninstrumented(phases, steps))]
-        for is_late in (True, False)
+    found = list(_around_uninstrumented(phases, steps))
+    late, usual = (
+        np.mean([around for rank, around in found if rank in some], axis=0)
+        for some in (ranks, peers)
     )
-    extra = late - peers
+    extra = late - usual
     if not extra.ndim or extra.max() <= 0:
         return None
     before, after = np.unravel_index(extra.argmax(), extra.shape)

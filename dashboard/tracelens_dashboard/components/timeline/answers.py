@@ -168,7 +168,7 @@ def _compared(store: Store, rank: int, step: int, category: str) -> str:
     mine = spent.pop(rank, 0)
     if not spent:
         return f"{text.duration(mine)} of {name_of(category)}"
-    usual = float(np.median(list(spent.values())))
+    usual = float(np.median([spent[peer] for peer in store.peers_of(rank, spent)]))
     return f"{text.duration(mine)} (peers' median: {text.duration(usual)})"
 
 

@@ -25,26 +25,27 @@ from tracelens.accounting.compute_time import (
 )
 from tracelens.accounting.phases import job_ns
 from tracelens.analyses import stacks
-from tracelens.analyses.collectives.arrivals import awaited_messages, wait_caused_alone
+from tracelens.analyses.collectives.arrivals import (
+    awaited_messages,
+    blocked_by,
+    complete_calls,
+    last_share,
+    wait_caused_alone,
+)
 from tracelens.analyses.stragglers import episodes
 from tracelens.analyses.stragglers.episodes import priced
 from tracelens.analyses.stragglers.location import MOST_OF_DELAY, parts_of, place_of
 from tracelens.model import fmt
-from tracelens.model.calls import NEVER
 from tracelens.model.findings import Finding
 from tracelens.replay.collectives import Pipeline
 from tracelens.replay.counterfactual import TWO_SIDED, Price
 from tracelens.stats.robust import deviation
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tracelens.accounting.compute_time import ComputeTime
     from tracelens.accounting.phases import Phases
     from tracelens.analyses.stacks import Culprit
     from tracelens.analyses.stragglers.location import Parts, Place
-    from tracelens.arrays import Int32s, Ints
-    from tracelens.model.calls import CallGrid
     from tracelens.model.trace import Trace
     from tracelens.replay.counterfactual import Episode
 
@@ -79,9 +80,10 @@ def run(trace: Trace, phases: Phases) -> Stragglers:
     majority = len(own.ranks) > 2 and len(late) > MAJORITY * len(own.ranks)
     given = measure_workload(phases, own) if worth else {}
     findings = [
-        _finding(trace, phases, own, entry, cost, given=given, majority=majority)
+        _finding(trace, own, found, _clues(trace, phases, own, found, given))
         for entry, cost in worth
         if _corroborated(trace, phases, own, entry, lost_ns=cost.interval[0] * job)
+        for found in [_straggler(own, entry, cost, majority=majority)]
     ]
     return Stragglers(tuple(findings))
 
@@ -141,19 +143,10 @@ def _beyond(caused: dict[int, int], ranks: tuple[int, ...], peers: tuple[int, ..
     return mine - len(ranks) * typical + BY_CHANCE * deviation(theirs - typical)
 
 
-def _finding(
-    trace: Trace,
-    phases: Phases,
-    own: ComputeTime,
-    late: Episode,
-    cost: Price,
-    *,
-    given: Workload,
-    majority: bool,
-) -> Finding:
-    rows = late.touched
-    extra = float(late.effect[rows].max(axis=1).mean())
-    verdict = Verdict(
+def _straggler(own: ComputeTime, late: Episode, cost: Price, *, majority: bool) -> Straggler:
+    """Return the episode as it is reported: ranks, hosts and steps of the run, delay per step."""
+    extra = float(late.effect[late.touched].max(axis=1).mean())
+    return Straggler(
         late=late,
         cost=cost,
         ranks=tuple(own.ranks[rank] for rank in late.ranks),
@@ -163,72 +156,75 @@ def _finding(
         share=extra / own.step_ns,
         majority=majority,
     )
-    steps = own.steps[rows]
-    seen = stacks.of_ranks(trace, phases, verdict.ranks, late.phase, steps=steps, extra_ns=extra)
-    parts = parts_of(phases, verdict.ranks, late.phase, own.steps[rows])
-    place = None
-    if late.phase == CATEGORIES[UNINSTRUMENTED]:
-        place = place_of(phases, verdict.ranks, own.steps[rows])
-    more = workload_ratios(given, late.ranks, rows)
+
+
+def _clues(
+    trace: Trace, phases: Phases, own: ComputeTime, found: Straggler, given: Workload
+) -> Clues:
+    """Return what points to the cause: work, parts of the phase, neighbouring spans, sampled code."""
+    late, ranks = found.late, found.ranks
+    others = own.compared_with(late.ranks)
+    peers, steps = tuple(own.ranks[rank] for rank in others), own.steps[late.touched]
     mine, usual = _beside_peers(own, late) or (None, None)
-    return Finding.of(
-        "slow_host" if verdict.hosts else _KINDS.get(late.phase, "straggler"),
-        fields(verdict, own.step_ns) | (_at_best(verdict) if own.parted else {}),
-        category=_category(own, verdict),
-        more=[
-            *([NO_BASELINE] if verdict.majority else []),
-            *workload_sentences(more, several=len(verdict.ranks) > 1),
-            *layer_sentences(late.phase, parts),
-            *(place_sentences(place, seen) if late.phase == CATEGORIES[UNINSTRUMENTED] else []),
-            *stacks.code_sentences(seen),
-        ],
-        saving=cost.saving,
-        interval=cost.interval,
-        cost=None if own.parted or cost.communicating else cost.cost,
-        slowdown=mine / usual if mine is not None and usual else None,
-        confidence=1.0 - late.p,
-        ranks=verdict.ranks,
-        hosts=verdict.hosts or tuple(dict.fromkeys(own.hosts[rank] for rank in late.ranks)),
-        phase=late.phase,
-        pattern=late.pattern,
-        steps=verdict.steps,
-        function=seen.frame if seen else parts.slowest if parts else None,
-        evidence=_evidence(trace, own, verdict)
-        | {
-            "phase_ns": None if mine is None else round(mine),
-            "peers_phase_ns": None if usual is None else round(usual),
-            "work": more,
-            "parts": parts.evidence() if parts and len(parts.rows) > 1 else [],
-            "samples": seen.evidence() if seen else None,
-            "place": asdict(place) if place else None,
-        },
+    uncovered = late.phase == CATEGORIES[UNINSTRUMENTED]
+    return Clues(
+        mine_ns=mine,
+        usual_ns=usual,
+        work=workload_ratios(given, late.ranks, others, late.touched),
+        parts=parts_of(phases, ranks, peers, late.phase, steps),
+        place=place_of(phases, ranks, peers, steps) if uncovered else None,
+        samples=stacks.of_ranks(
+            trace, phases, ranks, peers, late.phase, steps=steps, extra_ns=found.extra_ns
+        ),
     )
 
 
-def _evidence(trace: Trace, own: ComputeTime, verdict: Verdict) -> dict[str, Any]:
+def _finding(trace: Trace, own: ComputeTime, found: Straggler, clues: Clues) -> Finding:
+    late, cost = found.late, found.cost
+    return Finding.of(
+        "slow_host" if found.hosts else _KINDS.get(late.phase, "straggler"),
+        fields(found, own.step_ns) | (_at_best(found) if own.parted else {}),
+        category=_category(own, found),
+        more=_more_sentences(found, clues),
+        saving=cost.saving,
+        interval=cost.interval,
+        cost=None if own.parted or cost.communicating else cost.cost,
+        slowdown=clues.slowdown,
+        confidence=1.0 - late.p,
+        ranks=found.ranks,
+        hosts=found.hosts or tuple(dict.fromkeys(own.hosts[rank] for rank in late.ranks)),
+        phase=late.phase,
+        pattern=late.pattern,
+        steps=found.steps,
+        function=clues.function,
+        evidence=_evidence(trace, own, found) | clues.evidence(),
+    )
+
+
+def _evidence(trace: Trace, own: ComputeTime, found: Straggler) -> dict[str, Any]:
     """Return the numbers of the delay itself and of its price."""
-    late, cost, extra = verdict.late, verdict.cost, verdict.extra_ns
-    rows, swing = late.touched, TWO_SIDED * late.unsure * extra
+    late, cost, extra = found.late, found.cost, found.extra_ns
+    rows, spread = late.touched, TWO_SIDED * late.unsure * extra
     return {
         "extra_ns": round(extra),
-        "extra_interval_ns": [round(extra - swing), round(extra + swing)] if swing else None,
-        "share_of_step": verdict.share,
+        "extra_interval_ns": [round(extra - spread), round(extra + spread)] if spread else None,
+        "share_of_step": found.share,
         "steps_late": len(rows),
-        "last_share": last_share(complete_calls(trace, own.steps[rows]), verdict.ranks),
+        "last_share": last_share(complete_calls(trace, own.steps[rows]), found.ranks),
         "ranks_waiting": None if own.parted else cost.waiting,
         "absorbed": cost.absorbed,
         "absorbed_in_flight": cost.in_flight,
         "p_value": late.p,
         "period": late.period,
         "also_late_in": list(late.also),
-        "majority_late": verdict.majority,
+        "majority_late": found.majority,
     }
 
 
-def _category(own: ComputeTime, verdict: Verdict) -> Literal["fault", "opportunity"]:
+def _category(own: ComputeTime, found: Straggler) -> Literal["fault", "opportunity"]:
     """Return whether something is wrong, or merely could be better."""
-    alike = len(own.ranks) == 2 and verdict.share < FAULT_OF_A_PAIR
-    return "opportunity" if alike or verdict.late.phase == "checkpoint" else "fault"
+    alike = len(own.ranks) == 2 and found.share < FAULT_OF_A_PAIR
+    return "opportunity" if alike or found.late.phase == "checkpoint" else "fault"
 
 
 def _whole_hosts(own: ComputeTime, late: Episode) -> tuple[str, ...]:
@@ -258,62 +254,6 @@ def _beside_peers(own: ComputeTime, late: Episode) -> tuple[float, float] | None
     return float(np.nanmax(np.nanmedian(values[:, late.ranks], axis=0))), usual
 
 
-def complete_calls(trace: Trace, steps: Ints) -> tuple[CallGrid, ...]:
-    """Return the collectives of some steps that every rank came to."""
-    found = (
-        grid.taken(np.flatnonzero((grid.last_ns != NEVER) & np.isin(grid.first("step"), steps)))
-        for grid in trace.calls
-    )
-    return tuple(grid for grid in found if grid.height)
-
-
-def last_share(calls: Sequence[CallGrid], ranks: tuple[int, ...]) -> float | None:
-    """Return in what share of collectives one of `ranks` came last; null without any."""
-    if not calls:
-        return None
-    last = np.concatenate([grid.last_rank for grid in calls])
-    return float(np.mean(np.isin(last, ranks)))
-
-
-def blocked_by(calls: Sequence[CallGrid], ranks: tuple[int, ...]) -> tuple[float, float] | None:
-    """Return how long collectives had to wait for `ranks` alone, beyond what they do for any rank.
-
-    That is the time between the last arrival of the others and that of `ranks`, less what a typical
-    other rank holds up; and by how much that differs from one other rank to the next (its standard
-    deviation), in nanoseconds. Null without collectives.
-    """
-    if not calls:
-        return None
-    alone, held = (
-        0,
-        dict.fromkeys(
-            (rank for grid in calls for rank in grid.ranks[grid.there.any(axis=0)].tolist()), 0
-        ),
-    )
-    for grid in calls:
-        late = np.isin(grid.ranks, ranks)
-        if late.any() and not late.all():
-            for _, some in grid.blocks():
-                here, others = (some.start_ns[:, who].max(axis=1) for who in (late, ~late))
-                both = (here != NEVER) & (others != NEVER)
-                alone += int(np.maximum(here - others, 0)[both].sum())
-        if len(late) > 1:
-            sums = _by_rank(grid.last_rank, grid.alone_ns)
-            held |= {rank: held.get(rank, 0) + ns for rank, ns in sums.items()}
-    theirs = np.array([ns for rank, ns in held.items() if rank not in ranks], np.float64)
-    if not len(theirs):
-        return float(alone), 0.0
-    typical = float(np.median(theirs))
-    spread = deviation(theirs - typical)
-    return float(alone) - typical, spread
-
-
-def _by_rank(ranks: Int32s, values: Ints) -> dict[int, int]:
-    known, place = np.unique(ranks, return_inverse=True)
-    sums = np.bincount(place, values).astype(np.int64)
-    return dict(zip(known.tolist(), sums.tolist(), strict=True))
-
-
 LAYERED: Final = ("forward", "backprop", "update")
 FEWEST_PARTS: Final = 3
 WORTH_MENTIONING: Final = 0.1  # of the delay, absorbed
@@ -321,8 +261,8 @@ NO_BASELINE: Final = "So many ranks are stragglers that the median rank is no re
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What the sentence tells; `ranks` and `steps` are those of the run, `hosts` only if whole."""
+class Straggler:
+    """An episode as it is reported; `ranks` and `steps` are those of the run, `hosts` only if whole."""
 
     late: Episode
     cost: Price
@@ -334,30 +274,83 @@ class Verdict:
     majority: bool
 
 
-def fields(verdict: Verdict, step_ns: float) -> dict[str, str]:
+@dataclass(frozen=True)
+class Clues:
+    """What points to the cause; null is what cannot be known of this straggler.
+
+    `mine_ns` is how long the latest rank takes for the phase and `usual_ns` its median peer, per step;
+    `work` is how many times the peers' amounts it has.
+    """
+
+    mine_ns: float | None
+    usual_ns: float | None
+    work: dict[str, float]
+    parts: Parts | None
+    place: Place | None
+    samples: Culprit | None
+
+    @property
+    def slowdown(self) -> float | None:
+        """How many times as long as its peers it takes."""
+        return self.mine_ns / self.usual_ns if self.mine_ns is not None and self.usual_ns else None
+
+    @property
+    def function(self) -> str | None:
+        """The code that was sampled, else the part of the phase, that takes longer."""
+        if self.samples:
+            return self.samples.frame
+        return self.parts.slowest if self.parts else None
+
+    def evidence(self) -> dict[str, Any]:
+        """Return it as numbers."""
+        parts = self.parts
+        return {
+            "phase_ns": None if self.mine_ns is None else round(self.mine_ns),
+            "peers_phase_ns": None if self.usual_ns is None else round(self.usual_ns),
+            "work": self.work,
+            "parts": parts.evidence() if parts and len(parts.rows) > 1 else [],
+            "samples": self.samples.evidence() if self.samples else None,
+            "place": asdict(self.place) if self.place else None,
+        }
+
+
+def _more_sentences(found: Straggler, clues: Clues) -> list[str]:
+    """Return what is said beside who is late, when and at what price."""
+    phase = found.late.phase
+    uncovered = phase == CATEGORIES[UNINSTRUMENTED]
+    return [
+        *([NO_BASELINE] if found.majority else []),
+        *workload_sentences(clues.work, several=len(found.ranks) > 1),
+        *layer_sentences(phase, clues.parts),
+        *(place_sentences(clues.place, clues.samples) if uncovered else []),
+        *stacks.code_sentences(clues.samples),
+    ]
+
+
+def fields(found: Straggler, step_ns: float) -> dict[str, str]:
     """Return what is filled into the sentence of a straggler or slow host."""
-    named = verdict.hosts or verdict.ranks
-    who = fmt.listing("host" if verdict.hosts else "rank", named)
+    named = found.hosts or found.ranks
+    subject = fmt.listing("host" if found.hosts else "rank", named)
     several = len(named) > 1
     return {
-        "who": fmt.capital(who),
-        "course": _course(verdict, several=several),
-        "steps": fmt.steps(*verdict.steps),
-        "extra": fmt.duration(verdict.extra_ns),
-        "share": fmt.percent(verdict.share),
+        "who": fmt.capital(subject),
+        "course": _course(found, several=several),
+        "steps": fmt.steps(*found.steps),
+        "extra": fmt.duration(found.extra_ns),
+        "share": fmt.percent(found.share),
         "step": fmt.duration(step_ns),
-        "waiting": _waiting(verdict, several=several),
+        "waiting": _waiting(found, several=several),
         "it": "them" if several else "it",
-        "absorbed": _absorbed(verdict.cost),
+        "absorbed": _absorbed(found.cost),
     }
 
 
-def _at_best(verdict: Verdict) -> dict[str, str]:
+def _at_best(found: Straggler) -> dict[str, str]:
     """Return what the sentence says instead where ranks were left out as asked."""
-    pronoun = "it" if len(verdict.ranks) == 1 else "them"
+    pronoun = "it" if len(found.ranks) == 1 else "them"
     return {
         "waiting": f"who waits for {pronoun} is not known",
-        "saving": f"at most {fmt.percent(verdict.cost.interval[1], 1)}",
+        "saving": f"at most {fmt.percent(found.cost.interval[1], 1)}",
     }
 
 
@@ -395,14 +388,14 @@ def _absorbed(cost: Price) -> str:
     return f"; reductions in flight absorb {fmt.percent(cost.in_flight)} of the delay"
 
 
-def _course(verdict: Verdict, *, several: bool) -> str:
-    late = verdict.late
+def _course(found: Straggler, *, several: bool) -> str:
+    late = found.late
     phase = fmt.phase(late.phase)
     if late.pattern == "sparse":
         often = f"every {late.period} steps" if late.period else f"in {len(late.touched)} steps"
         stalling = fmt.series([fmt.phase(name) for name in (late.phase, *late.also)])
         return f"{'stall' if several else 'stalls'} in {stalling} {often}"
-    if verdict.hosts:
+    if found.hosts:
         slow = "are slow" if several else "is slow"
     else:
         slow = "are stragglers" if several else "is a straggler"
@@ -415,13 +408,14 @@ def _course(verdict: Verdict, *, several: bool) -> str:
     return f"{slow} in {phase}"
 
 
-def _waiting(verdict: Verdict, *, several: bool) -> str:
-    whom, cost = "them" if several else "it", verdict.cost
+def _waiting(found: Straggler, *, several: bool) -> str:
+    pronoun, cost = "them" if several else "it", found.cost
     if cost.waiting:
-        return f"{fmt.count(cost.waiting, 'rank')} {'waits' if cost.waiting == 1 else 'wait'} for {whom}"
+        wait = "waits" if cost.waiting == 1 else "wait"
+        return f"{fmt.count(cost.waiting, 'rank')} {wait} for {pronoun}"
     if cost.communicating:
         rank = fmt.count(cost.communicating, "rank")
         takes = "communicates" if cost.communicating == 1 else "communicate"
         return f"{rank} {takes} longer meanwhile (waits not recorded)"
     ends = f", but {'they end' if several else 'it ends'} last" if cost.saving > 0 else ""
-    return f"no rank was seen waiting for {whom}{ends}"
+    return f"no rank was seen waiting for {pronoun}{ends}"

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tracelens.accounting.compute_time import ComputeTime
+    from tracelens.accounting.phases import Phases
     from tracelens.arrays import Floats
     from tracelens.model.trace import Trace
     from tracelens.replay.collectives import Pipeline
@@ -205,12 +206,12 @@ def _corrected(entry: Episode, hidden_ns: float) -> Episode:
 
 
 def priced_by_exchange(
-    trace: Trace, own: ComputeTime, worth: list[tuple[Episode, Price]]
+    trace: Trace, phases: Phases, own: ComputeTime, worth: list[tuple[Episode, Price]]
 ) -> list[tuple[Episode, Price]]:
     """Price late workers that others wait for by the exchange, where it can be played again."""
     if trace.shards.is_empty() or not any(cost.waiting for _, cost in worth):
         return worth
-    rounds = shards.replayable_rounds(trace)
+    rounds = shards.replayable_rounds(trace, phases)
     if rounds is None or rounds.workers != len(own.ranks):
         return worth
     return [

@@ -74,7 +74,7 @@ def run(trace: Trace, phases: Phases) -> Stragglers:
         return Stragglers(statement=statement)
     job = job_ns(trace)
     worth = priced(own, job, lambda: Pipeline.of(trace, phases, own))
-    worth = episodes.priced_by_exchange(trace, own, worth)
+    worth = episodes.priced_by_exchange(trace, phases, own, worth)
     late = {rank for entry, _ in worth for rank in entry.ranks if entry.pattern != "migrating"}
     majority = len(own.ranks) > 2 and len(late) > MAJORITY * len(own.ranks)
     given = measure_workload(phases, own) if worth else {}

@@ -169,9 +169,9 @@ def held_requests(exchange: Exchange, held_ns: Mapping[int, float], workers: int
     """Report the shards that hold requests most, if that takes enough of the workers' time.
 
     A shard that has all that a request waits for, and neither aggregates, applies nor replies, does what
-    it did not record, or does not run: a lock, other work of its process, too few cores. As a rank's time
-    without a span is the rank's own, that time is the shard's. Which of these it is nothing tells, so it
-    is an opportunity, at best as large as the time itself.
+    it did not record, or does not run: a lock, other work of its process, too few cores. As time without
+    a span is a rank's own, that time is the shard's. Which of these it is nothing tells, so it is an
+    opportunity, at best as large as the time itself.
     """
     held = np.array([held_ns.get(shard, 0.0) for shard in exchange.shards])
     share = held / (workers * exchange.job_ns)

@@ -34,6 +34,7 @@ from tracelens.model.calls import NEVER
 from tracelens.model.findings import Finding
 from tracelens.replay.collectives import Pipeline
 from tracelens.replay.counterfactual import TWO_SIDED, Price
+from tracelens.replay.dependencies import Dependencies
 from tracelens.stats.robust import deviation
 
 if TYPE_CHECKING:
@@ -73,7 +74,12 @@ def run(trace: Trace, phases: Phases) -> Stragglers:
     if statement:
         return Stragglers(statement=statement)
     job = job_ns(trace)
-    worth = priced(own, job, lambda: Pipeline.of(trace, phases, own))
+    worth = priced(
+        own,
+        job,
+        lambda: Pipeline.of(trace, phases, own),
+        lambda: Dependencies.of(trace, phases, own.steps),
+    )
     worth = episodes.priced_by_exchange(trace, phases, own, worth)
     late = {rank for entry, _ in worth for rank in entry.ranks if entry.pattern != "migrating"}
     majority = len(own.ranks) > 2 and len(late) > MAJORITY * len(own.ranks)

@@ -119,9 +119,12 @@ def measure(
 
 
 def _parts_of_ranks(trace: Trace, phases: Phases) -> dict[int, int]:
-    """Return which part each rank plays: its stage, or the same one for all."""
+    """Return which part each rank plays: its stage, or the same one for all who have no peer."""
     ranks, stages = trace.workers["rank"].to_list(), stages_of(trace, phases)
-    parts = [0] * len(ranks) if stages is None else stages.stage.tolist()
+    parts = [0] * len(ranks)
+    for number, members in enumerate(stages.members if stages else (), 1):
+        for rank in members.tolist() if len(members) > 1 else ():
+            parts[rank] = number
     return dict(zip(ranks, parts, strict=True))
 
 

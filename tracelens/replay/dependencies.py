@@ -136,8 +136,8 @@ class _Thread:
             np.concatenate([getattr(side, name) for side in sides])
             for name in ("begin", "end", "stops")
         )
-        blocked = np.diff(pieces.spent_before(_IS_BLOCKED, np.stack([end - 1, end])), axis=0)[0] > 0
-        arrived, ends = end[~stops & blocked], steps["end_ns"].to_numpy()
+        arrived = end[~stops & (_waits_since(pieces, end) < end)]
+        ends = steps["end_ns"].to_numpy()
         first = steps["start_ns"].to_numpy()[:1]
         moments = np.unique(np.concatenate([first, ends, begin, end[stops], arrived]))
         inside = np.zeros(len(moments), np.int64)
@@ -152,11 +152,13 @@ class _Thread:
             ends=ends,
         )
 
-    @property
-    def lags(self) -> Ints:
-        """How long after one moment the next one comes, if it follows nothing else."""
+    def lags(self, caused: Flags) -> Ints:
+        """Return how long after one moment the next one comes, if it follows nothing else.
+
+        What it was blocked before one that is `caused`, [moment], it is as long as that takes.
+        """
         passed = self.spent(~_IS_BLOCKED)
-        lags = np.where(self.arrives[1:], passed, np.diff(self.moments))
+        lags = np.where((self.arrives & caused)[1:], passed, np.diff(self.moments))
         return np.where(self.stopped, 0, lags).astype(np.int64)
 
     def spent(self, counts: Flags) -> Floats:
@@ -195,18 +197,18 @@ class Dependencies:
         calls, met = _calls(trace, first, last)
         if not len(sent.worker):
             return None
-        place = {process: at for at, process in enumerate(phases.pieces.processes)}
         threads = []
         for worker, process in enumerate(processes):
             sides = [side.taken(side.worker == worker) for side in (sent, received, calls)]
-            pieces = phases.pieces.of_worker(place[process])
-            threads.append(_Thread.of(pieces, mine[worker], sides))
+            threads.append(_Thread.of(_pieces_of(phases, process), mine[worker], sides))
         numbers = _Numbers(threads)
-        edges = [numbers.in_order(), *_of_messages(sent, received, numbers)]
+        since = _all_waits_since(received, phases, processes)
+        edges = _of_messages(sent, received, since, numbers)
         last_ns = np.full(int(met.max(initial=-1)) + 1, NEVER)
         np.maximum.at(last_ns, met, calls.begin)
         edges += _of_calls(calls, met, last_ns, numbers)
         recorded = np.concatenate([*(thread.moments for thread in threads), last_ns])
+        edges = [numbers.in_order(_held_by(recorded, edges)), *edges]
         source, target, lag = (np.concatenate([edge[part] for edge in edges]) for part in range(3))
         graph = Graph.of(recorded.astype(np.float64), source, target, lag.astype(np.float64))
         rows = tuple(_rows(thread, steps) for thread in threads)
@@ -240,6 +242,33 @@ class Dependencies:
                 np.where(thread.stopped, 0.0, thread.spent(counts)) for thread in self.threads
             ]
         return self._spent[names]
+
+
+def _held_by(recorded: Ints, edges: Sequence[Edges]) -> Ints:
+    """Return the moments that did not come earlier for what they follow on other threads."""
+    source, target, lag = (np.concatenate([edge[part] for edge in edges]) for part in range(3))
+    return np.asarray(target[recorded[source] + lag >= recorded[target]])
+
+
+def _pieces_of(phases: Phases, process: int) -> WorkerPieces:
+    return phases.pieces.of_worker(phases.pieces.processes.index(process))
+
+
+def _waits_since(pieces: WorkerPieces, moments: Ints) -> Ints:
+    """Return since when a thread was blocked until some moments; the moment itself where it was not."""
+    inside = np.concatenate([[False], _IS_BLOCKED[pieces.category], [False]])
+    edges = pieces.bounds[np.flatnonzero(inside[1:] != inside[:-1])]
+    number = np.searchsorted(edges, moments)  # odd after the begin of a stretch, up to its end
+    return np.where(number % 2 == 1, np.append(edges, 0)[number - 1], moments)
+
+
+def _all_waits_since(received: _Sides, phases: Phases, processes: Sequence[int]) -> Ints:
+    """Return since when threads waited for messages; receives in flight were begun before."""
+    since = received.begin.copy()
+    for worker, process in enumerate(processes):
+        rows = np.flatnonzero((received.worker == worker) & ~received.stops)
+        since[rows] = _waits_since(_pieces_of(phases, process), received.end[rows])
+    return since
 
 
 def _shared_out(effect: Floats, rows: Ints, spent: Floats) -> Floats:
@@ -279,13 +308,18 @@ class _Numbers:
             found[rows] = np.where(there, self._first[number] + at, -1)
         return found
 
-    def in_order(self) -> Edges:
-        """Return that each moment of a thread follows the one before it."""
+    def in_order(self, caused: Ints) -> Edges:
+        """Return that each moment of a thread follows the one before it; `caused` follow others, too."""
+        flags = np.zeros(self.count, np.bool_)
+        flags[caused[caused < self.count]] = True
         source = [
             np.arange(first, first + len(thread.moments) - 1)
             for first, thread in zip(self._first.tolist(), self._threads, strict=False)
         ]
-        lags = [thread.lags for thread in self._threads]
+        lags = [
+            thread.lags(flags[first : first + len(thread.moments)])
+            for first, thread in zip(self._first.tolist(), self._threads, strict=False)
+        ]
         return np.concatenate(source), np.concatenate(source) + 1, np.concatenate(lags)
 
     def ends(self, steps: Ints) -> Ints:
@@ -341,11 +375,11 @@ def _calls(trace: Trace, first: Ints, last: Ints) -> tuple[_Sides, Ints]:
     return _Sides(worker, begin, end, stops.astype(np.bool_)), np.concatenate([none, *numbers])
 
 
-def _of_messages(sent: _Sides, received: _Sides, numbers: _Numbers) -> list[Edges]:
-    """Return what ends of sends and receives follow.
+def _of_messages(sent: _Sides, received: _Sides, since: Ints, numbers: _Numbers) -> list[Edges]:
+    """Return what ends of sends and receives follow; `since` is when receivers began to wait.
 
-    A message that is there before its receive is begun came sooner than the receive tells: as soon as
-    those between the same workers for which one waited.
+    A message that is there before came sooner than the receive tells: as soon as those between the same
+    workers for which one waited.
     """
     send, sent_by = numbers.of(sent.worker, sent.begin), numbers.of(sent.worker, sent.end)
     receive, got = (
@@ -353,8 +387,8 @@ def _of_messages(sent: _Sides, received: _Sides, numbers: _Numbers) -> list[Edge
         numbers.of(received.worker, received.end),
     )
     way = received.end - sent.begin
-    usual = _usual(sent.worker, received.worker, way, sent.begin >= received.begin)
-    awaited = (way > 0) & (sent.begin + usual >= received.begin)
+    usual = _usual(sent.worker, received.worker, way, sent.begin >= since)
+    awaited = (way > 0) & (sent.begin + usual >= since)
     takes = np.where(awaited, 0, received.end - received.begin)
     blocked = (received.begin > sent.begin) & (sent.end > received.begin)
     # What is sent and received in one call lasts as long as its receive.

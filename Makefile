@@ -107,6 +107,9 @@ bench-real: $(VENV)/test.stamp ## how often verdicts on real trainings are right
 bench-verdicts: $(VENV)/test.stamp $(VENV)-traceml/traceml.stamp ## rank and place of verdicts on plain programs, beside TraceML's (10 minutes; ARGS="--often": each often; PUBLISH=1: write docs/verdicts.md)
 	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/verdicts.py --traceml $(VENV)-traceml/bin/traceml $(if $(PUBLISH),--publish) $(ARGS)
 
+bench-savings: $(VENV)/test.stamp ## what fixing real faults saves, beside what reports state (15 minutes; PUBLISH=1: write docs/accuracy.md)
+	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/savings.py $(if $(PUBLISH),--publish) $(ARGS)
+
 # TensorFlow needs seconds to be imported and a gigabyte, so it has an environment of its own.
 test-tensorflow: ## real parameter servers of TensorFlow, in an environment of their own
 	$(PYTHON) -m venv .venv-tensorflow

@@ -43,7 +43,6 @@ def test_the_stages_of_a_pipeline(*, by_stage: bool) -> None:
     assert stages is not None
     assert stages.stage.tolist() == [rank * STAGES // RANKS for rank in range(RANKS)]
     assert len(set(stages.chain.tolist())) == RANKS // STAGES
-    assert stages.messages == pipeline.MICRO_BATCHES
 
 
 def test_a_communicator_of_first_and_last_stage_joins_none() -> None:
@@ -103,15 +102,6 @@ def test_ranks_that_send_nothing_are_all_peers() -> None:
     assert found(trace.with_(events=events)) is None
 
 
-def test_the_slowest_stage_sets_the_pace() -> None:
-    """The others are waited for once, and of several chains the longest one."""
-    stages = Stages(np.array([0, 1, 0, 1]), np.array([0, 0, 1, 1]), messages=4.0)
-    work = np.array([[40.0, 80.0, 60.0, 60.0]])
-    assert stages.time_to_meet(work).tolist() == [0.75 * 80 + 0.25 * 120]
-    at_once = replace(stages, messages=1.0)
-    assert at_once.time_to_meet(work).tolist() == [120.0]
-
-
 @pytest.mark.parametrize("replicas", [1, 2, 4])
 def test_stages_are_levelled(replicas: int) -> None:
     """A stage with twice the work is as usual as any; a slow rank of it still stands out."""
@@ -122,7 +112,7 @@ def test_stages_are_levelled(replicas: int) -> None:
     for values in matrices:
         values[:, stage == 1] *= 2
         values[60:, ranks - 1] *= 1.5
-    own = replace(own_time(matrices), stages=Stages(stage, np.arange(ranks) % replicas, 4.0))
+    own = replace(own_time(matrices), stages=Stages(stage, np.arange(ranks) % replicas))
     level = own.levelled
     assert level.stages is None
     early, late = (np.median(level.total[rows], axis=0) for rows in (slice(5, 60), slice(60, None)))

@@ -29,14 +29,14 @@ def made(plant: Callable[[Setting, Work], Label]) -> Case:
 
 
 def test_the_longest_stage_is_named() -> None:
-    """With its ranks, what it takes, and about what an even spread would save; no rank is accused."""
+    """With its ranks, what it takes, and what an even spread would save; no rank is accused."""
     case = made(kinds_of_pipelines.unequal_stages)
     found = report(case)
     (finding,) = [one for one in found.findings if one.kind == "stage_imbalance"]
     assert not [one for one in found.findings if one.category == "fault"]
     assert (finding.category, finding.ranks, finding.phase) == ("opportunity", LAST, "backprop")
     assert finding.slowdown == pytest.approx((0.2 + 0.8 * 1.4) / (0.2 + 0.8 * 1.1), abs=0.03)
-    assert finding.saving == pytest.approx(case.label.saving, rel=0.25)
+    assert finding.saving == pytest.approx(case.label.saving, rel=0.05)
     assert finding.sentence.startswith("Stage 3 of 4 (ranks 48, 49")
     assert ALONE not in finding.sentence
     table = found.results["stages"]
@@ -82,5 +82,5 @@ def test_a_straggler_whose_neighbours_arrive_last(seed: int) -> None:
 
 def test_stages_number_their_members() -> None:
     """In the order of ranks."""
-    stages = Stages(np.array([1, 0, 1, 0]), np.zeros(4, np.int64), 1.0)
+    stages = Stages(np.array([1, 0, 1, 0]), np.zeros(4, np.int64))
     assert [members.tolist() for members in stages.members] == [[1, 3], [0, 2]]

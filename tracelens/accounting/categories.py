@@ -17,7 +17,7 @@ CATEGORIES: Final = (
     "gc",
     "user",
     "wait",  # in a collective (or blocked on one in flight) that not all ranks have entered
-    "ps_queue",  # a request is in a parameter server's queue, or waits for later pushes
+    "ps_queue",  # a request is in a parameter server's queue, or waits for later pushes; or a barrier
     "transfer",  # communication that all have entered and nothing hides
     "idle",  # no work, with a recorded cause
     "uninstrumented",  # the thread's own time, which no span covers

@@ -3,7 +3,8 @@
 The innermost recorded phase wins; a user's span within a phase belongs to that phase. Communication on
 the thread, and unrecorded time while something of the rank is in flight, is split: ``wait`` while a
 collective of the rank has not been entered by all, or a message has not been sent that it awaits,
-``ps_queue`` while a shard holds a request of the rank that it has not begun to serve, else ``transfer``.
+``ps_queue`` while a shard holds a request of the rank that it has not begun to serve, or the rank stands
+at a barrier for its update, else ``transfer``.
 What is left is ``idle`` where another record
 explains it, else ``uninstrumented``, the rank's own work that no span covers; what lies between steps
 that were left out as asked is no step's time.
@@ -24,7 +25,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.accounting import thread_activity
 from tracelens.accounting.categories import CATEGORIES, OWN_CATEGORIES, UNINSTRUMENTED
 from tracelens.accounting.joined import grouped
 from tracelens.accounting.partition import Intervals, Pieces
@@ -34,6 +34,7 @@ from tracelens.accounting.pieces import (
     Segments,
     categories,
 )
+from tracelens.accounting.server_queues import server_queues
 from tracelens.accounting.thread_activity import all_waits
 from tracelens.accounting.weight_updates import WeightUpdates, followed
 from tracelens.accounting.workers import Accounted, Amounts, Task, account
@@ -233,7 +234,7 @@ def _words(trace: Trace, steps: pl.DataFrame) -> tuple[str, ...]:
 
 def _tasks(trace: Trace, steps: pl.DataFrame, words: tuple[str, ...]) -> Iterator[Task]:
     training = dict(trace.workers.select("process", "training_thread").drop_nulls().iter_rows())
-    queues = thread_activity.server_queues(trace).partition_by("process", as_dict=True)
+    queues = server_queues(trace).partition_by("process", as_dict=True)
     tracks, every = in_flight_tracks(trace), followed(trace)
     waits = all_waits(trace, steps["process"].unique().sort().to_list())
     for (process, windows, gaps), wait in zip(_windows(steps), waits, strict=True):

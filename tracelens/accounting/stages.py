@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from tracelens.accounting.phases import Phases
-    from tracelens.arrays import Floats, Indices, Ints
+    from tracelens.arrays import Indices, Ints
     from tracelens.model.trace import Trace
 
 __all__ = ["Stages", "find_stages", "stages_of"]
@@ -33,35 +33,15 @@ _LEAST_DEPTH: Final = 2  # messages one after the other: an exchange of borders 
 
 @dataclass(frozen=True, eq=False)
 class Stages:
-    """The stage of every rank, 0 = where a step begins, and its chain; and how pipelines are filled.
-
-    `messages` is how often a stage hands on in a step, so that others can begin meanwhile.
-    """
+    """The stage of every rank, 0 = where a step begins, and its chain."""
 
     stage: Ints
     chain: Ints
-    messages: float
 
     @cached_property
     def members(self) -> tuple[Indices, ...]:
         """The ranks (columns) of each stage."""
         return tuple(np.flatnonzero(self.stage == one) for one in np.unique(self.stage))
-
-    @cached_property
-    def _by_chain(self) -> tuple[Indices, Indices]:
-        order = np.argsort(self.chain, kind="stable")
-        return order, np.flatnonzero(np.diff(self.chain[order], prepend=-1))
-
-    def time_to_meet(self, work: Floats) -> Floats:
-        """Return how long the longest chain takes for a step, [step], by the work of each rank in it.
-
-        The slowest stage of a chain sets the pace; the others are waited for once, to fill and drain it.
-        """
-        order, begins = self._by_chain
-        slowest = np.maximum.reduceat(work[:, order], begins, axis=1)
-        whole = np.add.reduceat(work[:, order], begins, axis=1)
-        ahead = 1 / max(self.messages, 1.0)
-        return np.asarray(((1 - ahead) * slowest + ahead * whole).max(axis=1))
 
 
 def stages_of(trace: Trace, phases: Phases) -> Stages | None:
@@ -91,7 +71,7 @@ def find_stages(trace: Trace) -> Stages | None:
         if max(depth.values(), default=0) < _LEAST_DEPTH:
             return None
         stage = np.array([depth.get(at, 0) for at in range(len(ranks))], np.int64)
-    return Stages(_in_order(stage, depth), chain, _messages_per_step(sent))
+    return Stages(_in_order(stage, depth), chain)
 
 
 def _joined_by_communicators(trace: Trace, column: Mapping[int, int], chain: Ints) -> Ints | None:
@@ -171,17 +151,3 @@ def _in_order(stage: Ints, depth: Mapping[int, int]) -> Ints:
     ordered = sorted(usual, key=lambda one: (usual[one][0][0], one))
     place = {one: number for number, one in enumerate(ordered)}
     return np.array([place[one] for one in stage.tolist()], np.int64)
-
-
-def _messages_per_step(sent: pl.DataFrame) -> float:
-    """Return how many messages a rank sends to another in a step, as usual."""
-    count = (
-        sent.lazy()
-        .filter(pl.col("op") == "send", pl.col("step") >= 0)
-        .group_by("rank", "peer", "step")
-        .len()
-        .select(pl.col("len").median())
-        .collect()
-        .item()
-    )
-    return float(count or 1.0)

@@ -12,7 +12,6 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import polars as pl
 
 from tracelens.accounting.categories import (
     BLOCKED,
@@ -28,7 +27,7 @@ from tracelens.accounting.partition import Intervals, Spans
 from tracelens.distil.outline import work_times
 from tracelens.memory import Known
 from tracelens.model.calls import NEVER
-from tracelens.model.columns import FOREVER, NULL
+from tracelens.model.columns import NULL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -44,7 +43,6 @@ __all__ = [
     "all_waits",
     "collective_waits",
     "has_waits",
-    "server_queues",
     "training_threads",
 ]
 
@@ -69,16 +67,6 @@ _KNOWN_ROWS: Final = 1 << 19  # of workers that others are compared with
 _PHASES_OF_TRAINING: Final = ("forward", "backprop", "update")
 _CAUSES: Final = ("gc", "device", "checkpoint")
 _IN_FLIGHT: Final = ("reduction", "ps", "elastic")
-_SERVICE: Final = ("aggregate", "apply", "reply")
-_QUEUE_COLUMNS: Final[dict[str, pl.DataType]] = {
-    "process": pl.Int32(),
-    "shard": pl.Int32(),
-    "step": pl.Int32(),
-    "key": pl.Int32(),
-    "for_pushes": pl.Boolean(),
-    "start_ns": pl.Int64(),
-    "end_ns": pl.Int64(),
-}
 # What is read of a process for this.
 ACTIVITY_COLUMNS: Final = (
     "start_ns",
@@ -306,57 +294,6 @@ def _waits(grid: CallGrid) -> Iterator[tuple[int, Intervals]]:
         until[missing] = grid.end_ns[missing, column]
         there = (known | missing) & (start != NEVER)
         yield int(grid.processes[column]), Intervals(start[there], until[there])
-
-
-def server_queues(trace: Trace) -> pl.DataFrame:
-    """Return when a request of each worker was with a shard that did not serve it.
-
-    That is until it begins to, and, if one request pushes and pulls, until it replies after that. Pulls
-    and such replies may wait for other workers' pushes (`for_pushes`); a key of -1 is none.
-    """
-    if trace.shards.is_empty() or trace.alignment.unaligned:
-        return pl.DataFrame(schema=_QUEUE_COLUMNS)
-    requests = trace.requests.lazy().filter(
-        (pl.col("kind") == "ps") & pl.col("request").is_not_null()
-    )
-    shards, workers = (
-        requests.join(part.select("process").lazy(), on="process", how="semi")
-        for part in (trace.shards, trace.workers)
-    )
-    begun = pl.col("start_ns").filter(pl.col("op").is_in(_SERVICE)).min()
-    of_op = {op: pl.col("op") == op for op in ("receive", "aggregate", "reply")}
-    served = shards.group_by("request").agg(
-        received=pl.col("end_ns").filter(of_op["receive"]).min(),
-        begun=begun,
-        added=pl.col("end_ns").filter(of_op["aggregate"]).max(),
-        replied=pl.col("start_ns").filter(of_op["reply"]).min(),
-        held=pl.coalesce("shard", "rank").first(),
-    )
-    end = pl.col("end_ns").fill_null(FOREVER)
-    # A pull carries nothing until its reply: before that it is in the queue, also unseen by a shard
-    # that is too busy to take it in.
-    asking = pl.col("op") == "pull"
-    start = pl.when(asking).then("start_ns").otherwise(pl.max_horizontal("start_ns", "received"))
-    # Of a part of a run: what a shard did before or after it is not there.
-    parted, replied = pl.lit(not trace.choice.is_all), pl.col("replied").is_not_null()
-    earlier = parted & pl.col("received").is_null() & replied
-    known = (
-        workers.filter(pl.col("op").is_in(["push", "pull"]))
-        .join(served.filter(pl.col("received").is_not_null() | earlier), on="request")
-        .with_columns(pl.coalesce("shard", "held").alias("shard"), pl.col("key").fill_null(-1))
-    )
-    about = ("process", "shard", "step", "key")
-    before = known.select(
-        *about, for_pushes=asking, start_ns=start, end_ns=pl.min_horizontal(end, "begun")
-    )
-    later = parted & ~asking & pl.col("added").is_not_null() & (~asking & replied).any()
-    after = known.filter(replied | later).select(
-        *about,
-        for_pushes=pl.lit(value=True),
-        start_ns="added",
-        end_ns=pl.min_horizontal(end, "replied"),
-    )
-    return pl.concat([before, after]).filter(pl.col("start_ns") < pl.col("end_ns")).collect()
 
 
 def training_threads(trace: Trace) -> Ints:

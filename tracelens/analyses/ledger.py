@@ -6,8 +6,10 @@ one as for another, it is jitter (of n ranks, some are always a little later tha
 for one rank beyond that is unexplained, and so is time in code that no span covers, beyond the peers'.
 
 Of queues at parameter servers, a finding that names shards claims what workers were queued while these
-were at work (`servers/queues.py`), whatever fixing it would save: the rest may wait for them again. What
-workers wait for each other's pushes is jitter as it is at collectives.
+were at work, or, if it is about that, held requests without a span (`servers/queues.py`), whatever
+fixing it would save: the rest may wait for them again. What no finding claims of the time in which
+shards were at work is what service takes. What workers wait for each other's pushes is jitter as it is
+at collectives.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from tracelens.accounting.phases import job_ns
 from tracelens.accounting.stages import stages_of
 from tracelens.analyses.collectives.arrivals import Arrivals
 from tracelens.analyses.imbalance import Imbalance
+from tracelens.analyses.servers.bottleneck import FEWEST_STEPS
 from tracelens.analyses.servers.queues import NO_QUEUES, Queues
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.verdict import Ledger, Loss
@@ -81,8 +84,11 @@ def measure(
     }
     useful = 1.0 - sum(left.values())
     queues = _queues(results)
-    at_work = {shard: ns / total for shard, ns in queues.at_work_ns.items()}
-    losses = list(_claimed(findings, left, beyond, at_work))
+    at_shards = {
+        kind: {shard: ns / total for shard, ns in spent.items()}
+        for kind, spent in (("", queues.at_work_ns), ("ps_uninstrumented", queues.held_ns))
+    }
+    losses = list(_claimed(findings, left, beyond, at_shards))
     found = _arrivals(results)
     last = _Last(found.last, found.by_chance_ns) if found else None
     pushed = _Last(queues.alone, queues.by_chance_ns) if queues.alone.height > 1 else None
@@ -93,6 +99,10 @@ def measure(
         in_turns = share * _jitter(alone, named, part)
         left[name] -= in_turns
         losses.append(Loss(name, in_turns, "jitter"))
+    if trace.steps["step"].n_unique() >= FEWEST_STEPS:  # else it was not judged what shards do
+        served = min(sum(at_shards[""].values()), left["ps_queue"])
+        left["ps_queue"] -= served
+        losses.append(Loss("ps_queue", served, "known"))
     losses += [
         Loss(name, share, "unexplained" if name in _ASK_WHY else "known")
         for name, share in left.items()
@@ -109,9 +119,12 @@ def measure(
 
 
 def _parts_of_ranks(trace: Trace, phases: Phases) -> dict[int, int]:
-    """Return which part each rank plays: its stage, or the same one for all."""
+    """Return which part each rank plays: its stage, or the same one for all who have no peer."""
     ranks, stages = trace.workers["rank"].to_list(), stages_of(trace, phases)
-    parts = [0] * len(ranks) if stages is None else stages.stage.tolist()
+    parts = [0] * len(ranks)
+    for number, members in enumerate(stages.members if stages else (), 1):
+        for rank in members.tolist() if len(members) > 1 else ():
+            parts[rank] = number
     return dict(zip(ranks, parts, strict=True))
 
 
@@ -131,17 +144,22 @@ def _claimed(
     findings: Sequence[Finding],
     left: dict[str, float],
     beyond: Mapping[str, Mapping[int, float]],
-    at_work: dict[int, float],
+    at_shards: Mapping[str, dict[int, float]],
 ) -> Iterable[Loss]:
-    """Yield what each finding claims, and take it off what is left."""
+    """Yield what each finding claims, and take it off what is left.
+
+    `at_shards` is what workers were queued in at each shard, for a kind of finding, or for all others.
+    """
     for number, finding in enumerate(findings):
         rest = (finding.saving if finding.cost is None else finding.cost) or 0.0
         own = beyond.get(finding.phase or "", {}) if finding.ranks else {}
         mine = sum(own.get(rank, 0.0) for rank in finding.ranks)
         for name in _explained_by(finding):
             is_own = bool(own) and name == finding.phase
-            at_shards = name == "ps_queue" and bool(finding.shards)
-            most = sum(at_work.pop(shard, 0.0) for shard in finding.shards) if at_shards else rest
+            most = rest
+            if name == "ps_queue" and finding.shards:
+                queued = at_shards.get(finding.kind, at_shards[""])
+                most = sum(queued.pop(shard, 0.0) for shard in finding.shards)
             claim = min(left[name], mine if is_own else most)
             if claim > 0:
                 left[name] -= claim

@@ -2,8 +2,9 @@
 
 Ranks of a stage play the same part, so a slow one of them is a straggler (`stragglers/`). Whole stages
 that take longer than others are no fault: layers are spread unevenly, and the stages with less wait for
-the one with most. What an even spread would save is computed on the same steps, in which the usual rank
-of every stage takes what stages take on average, and all else stays.
+the one with most. What an even spread would save is found by a replay of the same messages
+(`replay/dependencies.py`), in which each stage takes as many times longer or shorter, phase by phase, as
+makes its usual rank take what stages take on average.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tracelens.accounting.compute_time import measure_compute_time
 from tracelens.accounting.phases import job_ns
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
+from tracelens.replay.dependencies import Dependencies
 from tracelens.stats.robust import bootstrap_interval, medians
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ def run(trace: Trace, phases: Phases) -> StageImbalance:
     if not len(usual):
         return StageImbalance(pl.DataFrame(schema=STAGE_COLUMNS))
     table = _table(own, own.stages, usual)
-    found = _finding(own, own.stages, usual, job_ns(trace))
+    found = _finding(trace, phases, own, own.stages, usual)
     return StageImbalance(table, () if found is None else (found,))
 
 
@@ -89,7 +91,9 @@ def _table(own: ComputeTime, stages: Stages, usual: Floats) -> pl.DataFrame:
     )
 
 
-def _finding(own: ComputeTime, stages: Stages, usual: Floats, job: int) -> Finding | None:
+def _finding(
+    trace: Trace, phases: Phases, own: ComputeTime, stages: Stages, usual: Floats
+) -> Finding | None:
     """Return what is said of the stage that takes longest, if it takes clearly longer for good."""
     middle = np.median(usual, axis=0)
     slowest = int(middle.argmax())
@@ -97,7 +101,7 @@ def _finding(own: ComputeTime, stages: Stages, usual: Floats, job: int) -> Findi
     clear = beyond > LEAST_BEYOND
     if len(beyond) < FEWEST_STEPS or clear.mean() < CONSISTENT:
         return None
-    lost = _lost(own, stages)
+    lost, job = _lost(trace, phases, own, stages), job_ns(trace)
     saving = float(lost.sum()) / max(job, 1)
     if saving < WORTH:
         return None
@@ -122,7 +126,6 @@ def _finding(own: ComputeTime, stages: Stages, usual: Floats, job: int) -> Findi
         evidence={
             "stage": slowest,
             "stage_ns": [round(one) for one in middle.tolist()],
-            "messages_per_step": stages.messages,
         },
     )
 
@@ -132,11 +135,18 @@ ALONE: Final = (
 )
 
 
-def _lost(own: ComputeTime, stages: Stages) -> Floats:
+def _lost(trace: Trace, phases: Phases, own: ComputeTime, stages: Stages) -> Floats:
     """Return by how much each step would be shorter if all stages had as much work, ns."""
-    rows = own.settled_rows
-    work, even = (np.nan_to_num(one.total[rows]) for one in (own, own.levelled))
-    return np.maximum(stages.time_to_meet(work) - stages.time_to_meet(even), 0.0)
+    played = Dependencies.of(trace, phases, own.steps)
+    if played is None:
+        return np.zeros(0)
+    changes = []
+    for name, values in zip(own.phases, own.own, strict=True):
+        usual = np.median(_by_stage(own, stages, values), axis=0)
+        # What one stage alone does (data loading, say) is nothing that could be spread.
+        beyond = 1 - usual.mean() / usual if usual.all() else np.zeros(len(usual))
+        changes.append(((name,), np.nan_to_num(values * beyond[stages.stage])))
+    return np.maximum(played.lost(*changes), 0.0)
 
 
 def _phase(own: ComputeTime, stages: Stages, slowest: int) -> str:

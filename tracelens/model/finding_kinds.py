@@ -191,6 +191,20 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
             "{saving}."
         ),
     ),
+    _at_servers(
+        kind="ps_uninstrumented",
+        title="Uninstrumented shards",
+        category="opportunity",
+        needs_all_ranks=True,
+        action=(
+            "Record the shards with --sample, or wrap what they do beside requests in spans "
+            "(tl.span); see that their threads have cores to run on."
+        ),
+        sentence=(
+            "{who} requests for {held} of the workers' time, and no span covers what {they} in it. "
+            "Served as they come, they could shorten the job by up to {saving}."
+        ),
+    ),
     FindingKind(
         kind="small_messages",
         title="Small messages",

@@ -1,15 +1,16 @@
 """What a straggler episode costs: the same run again, without it.
 
 All ranks meet in every step, so a step takes as long as its slowest rank's compute time. Taking a delay
-away shortens the step by what the maximum over ranks falls, or over chains of stages that hand work on.
-That they meet is seen in waits; where these look like transfer, in communication that takes
-the others as much longer. Where neither is seen, late ranks delay the end of the run only, as far as
-they are the last to end.
+away shortens the step by what the maximum over ranks falls; where ranks exchange messages, by what a
+replay of these says (`dependencies.py`). That they meet is seen in waits; where these look like
+transfer, in communication that takes the others as much longer. Where neither is seen, late ranks delay
+the end of the run only, as far as they are the last to end.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -20,11 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
-    from tracelens.accounting.stages import Stages
     from tracelens.arrays import Flags, Floats, Indices
     from tracelens.model.findings import Pattern
 
-    _Meet: TypeAlias = Callable[[Floats], Floats]
+    _Lost: TypeAlias = Callable[[Floats], Floats]  # effect, [step, rank] -> [step]
 
 
 ALL_PHASES: Final = ""  # stands for all phases together
@@ -88,19 +88,20 @@ def price(
     further: Floats | None = None,
     waits_known: bool = True,
     length: Floats | None = None,
-    stages: Stages | None = None,
+    lost_of: _Lost | None = None,
 ) -> Price:
     """Price `effect` (nanoseconds that a fix takes away), [step, rank] like `total` and `wait`.
 
     `unsure` is the standard error of `effect`, as a share of it; `further` says by how much more each
     step is shorter than own times tell. Without `waits_known`, ranks are taken to meet in every step,
     and the saving is one at best: ranks that are not here may be as late. `length` is how long each
-    rank's steps were; without it, as long as it computed. Ranks of `stages` hand work on in a step.
+    rank's steps were; without it, as long as it computed. `lost_of` says by how much an effect makes
+    each step longer; without it, that is what the slowest rank takes longer.
     """
     total = np.nan_to_num(total, nan=0.0)
     further = np.zeros(len(total)) if further is None else further
-    meet = _longest if stages is None else stages.time_to_meet
-    lost = _lost_of(meet, total, effect, further)
+    by = lost_of or partial(_lost, total)
+    lost = _at_most(by, effect, further)
     touched = np.asarray(effect.any(axis=1))
     late = effect > 0
     after = late.copy()
@@ -110,8 +111,8 @@ def price(
     cost = float(caused.sum() / (total.shape[1] * job_ns))
     waiting = int(np.count_nonzero(caused > _SEEN_AS_WAIT * lost.sum()))
     swings = [
-        _lost_of(meet, total, effect * (1 + by), further * (1 + by)).sum()
-        for by in (-TWO_SIDED * unsure, TWO_SIDED * unsure)
+        _at_most(by, effect * (1 + swing), further * (1 + swing)).sum()
+        for swing in (-TWO_SIDED * unsure, TWO_SIDED * unsure)
     ]
     communicating = 0
     if waits_known and not waiting and lost.any():
@@ -129,7 +130,7 @@ def price(
         cost=cost,
         waiting=waiting,
         absorbed=_absorbed(lost, effect),
-        in_flight=max(_absorbed(lost, effect) - _absorbed(_lost(meet, total, effect), effect), 0.0),
+        in_flight=max(_absorbed(lost, effect) - _absorbed(by(effect), effect), 0.0),
         communicating=communicating,
     )
 
@@ -178,19 +179,14 @@ def _joined(
     return max(saving - float(below), 0.0), saving + float(above)
 
 
-def _lost_of(meet: _Meet, total: Floats, effect: Floats, further: Floats) -> Floats:
+def _at_most(by: _Lost, effect: Floats, further: Floats) -> Floats:
     """Return by how much each step is shorter without `effect`: not at all at least, nor by more."""
-    return np.clip(_lost(meet, total, effect) + further, 0.0, effect.max(axis=1))
+    return np.clip(by(effect) + further, 0.0, effect.max(axis=1))
 
 
-def _lost(meet: _Meet, total: Floats, effect: Floats) -> Floats:
-    """Return by how much each step is shorter without `effect`."""
-    return np.asarray(meet(total) - meet(total - effect))
-
-
-def _longest(total: Floats) -> Floats:
-    """Return what ranks take to meet that work side by side."""
-    return np.asarray(total.max(axis=1))
+def _lost(total: Floats, effect: Floats) -> Floats:
+    """Return by how much each step is shorter without `effect`, if ranks work side by side and meet."""
+    return np.asarray(total.max(axis=1) - (total - effect).max(axis=1))
 
 
 def _at_the_end(length: Floats, effect: Floats) -> float:

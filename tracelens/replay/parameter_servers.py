@@ -5,14 +5,14 @@ as it did. A request reaches its shard after the time it took to, less what the 
 meanwhile, for a shard at work may not look who asks. Pushes on a shard's link share it evenly; the
 shard serves one request after the other as they come (all at once, if it was seen to), those that wait
 already in the order that it was seen to take, applies the sum after the last push, and answers pulls
-from then on. So what a worker waits for follows from what all of them do. Where pulls were answered
-before the pushes of the round before were served (asynchronous servers), it does not, and nothing is
-replayed.
+from then on. Where workers wait at a barrier, they go on after the last update. So what a worker waits
+for follows from what all of them do. Where pulls were answered before the pushes of the round before
+were served (asynchronous servers), it does not, and nothing is replayed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
@@ -135,6 +135,7 @@ class _Round:
     there: Floats  # from the worker's begin to the shard
     back: Floats  # from the end of service to the worker's end
     shards: tuple[_AtShard, ...]
+    joins: bool = False  # workers go on when all updates are made
 
 
 class Rounds:
@@ -154,9 +155,18 @@ class Rounds:
 
     @classmethod
     def of(
-        cls, asked: pl.DataFrame, served: pl.DataFrame, shards: pl.Series, job_ns: float
+        cls,
+        asked: pl.DataFrame,
+        served: pl.DataFrame,
+        shards: pl.Series,
+        job_ns: float,
+        *,
+        at_barriers: bool = False,
     ) -> Rounds | None:
-        """Join both sides of the requests; None where workers' rounds are not alike, or not in turn."""
+        """Join both sides of the requests; None where workers' rounds are not alike, or not in turn.
+
+        `at_barriers` says that workers go on after a round of pushes when all its updates are made.
+        """
         wanted = _in_rounds(asked, shards)
         every = max(int(wanted["round"].n_unique()), 1)
         per_round = max(wanted.height // every, 1)
@@ -180,13 +190,12 @@ class Rounds:
             if ended is None:
                 first = ended = begin
             one = _round(ordered, times, begin - ended, len(shards))
-            for there in one.shards:
-                if one.push:
-                    applying[there.shard] = (there.begun + there.serving).max()
-                elif there.begun.min() < applying[there.shard]:
-                    return None
-            rounds.append(one)
+            if not _in_turn_with_updates(one, applying):
+                return None
+            rounds.append(replace(one, joins=at_barriers and one.push))
             ended = times["end_ns"].max(axis=1)
+            if rounds[-1].joins:
+                ended = np.maximum(ended, times["applied"].max())
         if len(rounds) < 2 or job_ns <= 0:
             return None
         return cls(rounds, first, len(shards), job_ns * len(rounds) / every)
@@ -203,11 +212,16 @@ class Rounds:
 
     def relieved(self, steps: Ints, effect: Floats) -> float:
         """Return what share of the job is saved if workers work less by `effect`, [step, worker]."""
-        earlier = np.zeros((len(self._rounds), self.workers))
-        first = {one.step: row for row, one in reversed([*enumerate(self._rounds)])}
+        own = np.stack([one.own for one in self._rounds])
+        earlier = np.zeros_like(own)
+        rows: dict[int, list[int]] = {}
+        for row, one in enumerate(self._rounds):
+            rows.setdefault(one.step, []).append(row)
         for row, step in enumerate(steps.tolist()):
-            if step in first:
-                earlier[first[step]] = effect[row]
+            # Before which round of its step a worker loses it is not known: before that it works most.
+            here = np.array(rows.get(step, []), np.int64)
+            if len(here):
+                earlier[here[own[here].argmax(axis=0)], np.arange(self.workers)] = effect[row]
         fixed = self._ends(Change.none(self._shards), earlier)
         return float(max(self._usual[-1] - fixed[-1], 0.0) / self.length_ns)
 
@@ -217,10 +231,14 @@ class Rounds:
         free = applied = np.full(self._shards, -np.inf)
         ends = []
         for row, one in enumerate(self._rounds):
-            own = one.own if earlier is None else np.maximum(one.own - earlier[row], 0.0)
+            own = one.own
+            if earlier is not None:
+                own = np.where(earlier[row] > 0, np.maximum(own - earlier[row], 0.0), own)
             asked = (now + own)[:, None] + one.there
             served, free, applied = _serve(one, asked, (free, applied), change)
             now = (served + one.back).max(axis=1)
+            if one.joins:
+                now = np.maximum(now, applied[[there.shard for there in one.shards]].max())
             ends.append(now.max())
         return np.array(ends)
 
@@ -255,6 +273,16 @@ def _received(part: _AtShard, come: Floats, change: Change) -> Floats:
     if np.isnan(pace):
         return shared(come, change.of_link(part.receiving, part.shard, push=True))
     return shared(come, part.nbytes * pace)
+
+
+def _in_turn_with_updates(one: _Round, applying: Floats) -> bool:
+    """Return whether no pull is answered before the pushes before it; notes when these are served."""
+    for there in one.shards:
+        if one.push:
+            applying[there.shard] = (there.begun + there.serving).max()
+        elif there.begun.min() < applying[there.shard]:
+            return False
+    return True
 
 
 def _in_rounds(asked: pl.DataFrame, shards: pl.Series) -> pl.DataFrame:

@@ -9,6 +9,7 @@ import pytest
 from support.runs.analysed import report
 from support.runs.traces import span, trace_of
 
+from tracelens.accounting import phases
 from tracelens.analyses import analyze
 from tracelens.load import prepare
 from tracelens.simulator.synthetic import Fault, Scenario
@@ -70,6 +71,56 @@ def test_a_pull_waits_for_the_last_push_and_then_for_its_shard() -> None:
     # Worker 0 from 60 to 89: 61 to 80. Worker 1 from 65 to 90: to 80, and the other's reply.
     assert found.at_work_ns == {0: pytest.approx((19 + 15 + 1) * MS)}
     assert found.alone.to_dicts() == [{"rank": 0, "alone_ns": 0}, {"rank": 1, "alone_ns": 50 * MS}]
+
+
+def at_a_barrier(worker: int, push: int, applied: tuple[int, ...]) -> list[dict[str, Any]]:
+    """Return a worker's step of 100 ms that ends at a barrier: its push is over when it is received."""
+    number = (worker << 40) + 1
+    served: dict[str, Any] = {"process": 2, "role": "ps", "shard": 0, "step": 0, "thread": 0}
+    served |= {"request": number}
+    return [
+        span(worker, "step", 0, 100 * MS, step=0),
+        span(worker, "forward", 0, push * MS, step=0, depth=1),
+        span(worker, "wait", push * MS, 100 * MS, step=0, depth=1),
+        span(
+            worker, "ps", push * MS, (push + 5) * MS, op="push", request=number, thread=1, shard=0,
+            step=0,
+        ),
+        span(0, "ps", (push + 1) * MS, (push + 2) * MS, op="receive", bytes=8, **served),
+        span(0, "ps", (push + 2) * MS, (push + 4) * MS, op="aggregate", **served),
+        *([span(0, "ps", *(at * MS for at in applied), op="apply", **served)] if applied else []),
+    ]  # fmt: skip
+
+
+def test_a_barrier_is_for_the_last_push_and_then_for_the_update() -> None:
+    """Nothing is asked for meanwhile: workers 0 and 1 push at 10 and 60 ms, the update is made at 90."""
+    rows = [*at_a_barrier(0, 10, ()), *at_a_barrier(1, 60, (64, 90))]
+    trace = prepare(trace_of(rows, ranks=2, shards=1))
+    report = analyze(trace)
+    found = queues(report)
+    assert found.at_barriers
+    assert found.missing_ns == 45 * MS  # from 15 to 60
+    # Worker 0 from 61, before that the push is on its way to an idle shard; worker 1 from 65.
+    assert found.at_work_ns == {0: pytest.approx((29 + 25) * MS)}
+    assert sum(found.held_ns.values()) == 0
+    spent = phases.run(trace)
+    assert spent.of("wait").sum() == 0
+    assert spent.of("ps_queue").sum() == (45 + 29 + 25) * MS
+
+
+def test_a_shard_holds_what_it_has_and_does_not_serve() -> None:
+    """The update begins 20 ms after all is there, and no span says why."""
+    rows = [*at_a_barrier(0, 10, ()), *at_a_barrier(1, 60, (84, 90))]
+    found = queues(analyze(prepare(trace_of(rows, ranks=2, shards=1))))
+    assert found.held_ns == {0: pytest.approx((20 + 19) * MS)}
+
+
+def test_nobody_waits_for_updates_of_single_pushes() -> None:
+    """Each push makes one, so that a worker that is blocked afterwards waits for something else."""
+    rows = [*at_a_barrier(0, 10, (14, 40)), *at_a_barrier(1, 60, (64, 90))]
+    trace = prepare(trace_of(rows, ranks=2, shards=1))
+    assert not queues(analyze(trace)).at_barriers
+    assert phases.run(trace).of("ps_queue").sum() == 0
 
 
 def test_a_hot_shard_claims_what_is_queued_while_it_works() -> None:

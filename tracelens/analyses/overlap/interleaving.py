@@ -163,12 +163,12 @@ def _exposed(trace: Trace, phases: Phases, overlap: pl.DataFrame, saving: float)
 
 
 def _bound(trace: Trace, phases: Phases, job: int) -> list[Finding]:
-    """Report collectives that are too slow for the compute that they could overlap with."""
+    """Report communication that is too slow for the compute that it could overlap with."""
     steps = trace.steps["step"].unique().sort().to_numpy().astype(np.int64)
     share = float(exposed_transfer(phases, steps).sum()) / job
-    if share < BOUND or not trace.calls:
+    if share < BOUND or not (trace.calls or trace.shards.height):
         return []
-    identifiable = bool((trace.messages["op"] == "send").any())
+    identifiable = not trace.calls or bool((trace.messages["op"] == "send").any())
     unknown = (
         ""
         if identifiable
@@ -179,7 +179,11 @@ def _bound(trace: Trace, phases: Phases, job: int) -> list[Finding]:
     latency = cost_model.latency_share(trace)
     finding = Finding.of(
         "exposed_communication",
-        {"exposed": fmt.percent(share), "remedy": _remedy(latency), "link": unknown},
+        {
+            "exposed": fmt.percent(share),
+            "remedy": _remedy(latency) if trace.calls else _OF_SERVERS,
+            "link": unknown,
+        },
         case="bound",
         saving=share,
         phase="reduction",
@@ -190,6 +194,9 @@ def _bound(trace: Trace, phases: Phases, job: int) -> list[Finding]:
         },
     )
     return [finding]
+
+
+_OF_SERVERS: Final = "fewer and larger messages, fewer bytes or faster links"
 
 
 def _remedy(latency: float | None) -> str:

@@ -1,9 +1,9 @@
 """Why workers are queued at servers: a shard is at work, or another worker's push is not sent yet.
 
-A pull waits until the last push of its step (and variable) is sent, as ranks wait in a collective for
-the last one; from then on for the shard: its link, its processor, requests before this one. What of that
-time the shard was not at work in, nothing recorded explains. Only time counts that is a worker's
-``ps_queue`` (`accounting/phases.py`), each moment once: that of the request that is served last.
+What a worker waits for is known of each stretch of a queue (`accounting/server_queues.py`): a push that
+is not sent yet, and from then on its shard: its processor, requests before this one. What of that time
+the shard was not at work in, no span of it covers: it held the request. Only time counts that is a
+worker's ``ps_queue`` (`accounting/phases.py`).
 """
 
 from __future__ import annotations
@@ -15,17 +15,21 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.categories import CATEGORIES
-from tracelens.accounting.thread_activity import server_queues
+from tracelens.accounting.server_queues import server_queues
+from tracelens.analyses.servers.bottleneck import CHANCE, FEWEST_STEPS
+from tracelens.model import fmt
+from tracelens.model.findings import Finding
 from tracelens.replay.parameter_servers import worked_until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tracelens.accounting.phases import Phases
-    from tracelens.arrays import Floats
+    from tracelens.arrays import Floats, Ints
     from tracelens.model.trace import Trace
+    from tracelens.replay.exchange import Exchange
 
-__all__ = ["NO_QUEUES", "Queues", "measure_queues"]
+__all__ = ["NO_QUEUES", "Queues", "held_requests", "measure_queues", "waits_at_barriers"]
 
 IS_QUEUE: Final = np.array(CATEGORIES) == "ps_queue"
 _SAME: Final = ("shard", "step", "key")
@@ -34,19 +38,23 @@ _ALONE: Final[dict[str, pl.DataType]] = {"rank": pl.Int32(), "alone_ns": pl.Int6
 
 @dataclass(frozen=True)
 class Queues:
-    """Summed over workers, nanoseconds: queued while a shard was at work, and for pushes not yet sent.
+    """Summed over workers, nanoseconds: for shards at work, that hold requests, for pushes not yet sent.
 
+    A shard that is not at work holds them in code that no span covers.
     `alone` says for how long each rank's push was the only one that was missing, `by_chance_ns` by how
     much that differs from one rank to the next if any of them may be the last one in each step.
+    `at_barriers` says that workers wait for updates without a request, before they go on.
     """
 
     at_work_ns: Mapping[int, float]
+    held_ns: Mapping[int, float]
     missing_ns: float
     alone: pl.DataFrame
     by_chance_ns: float
+    at_barriers: bool = False
 
 
-NO_QUEUES: Final = Queues({}, 0.0, pl.DataFrame(schema=_ALONE), 0.0)
+NO_QUEUES: Final = Queues({}, {}, 0.0, pl.DataFrame(schema=_ALONE), 0.0)
 
 
 def measure_queues(
@@ -60,39 +68,41 @@ def measure_queues(
         asked: The requests as workers recorded them, with their shards.
         served: What shards recorded of them.
     """
-    queued = _apart(server_queues(trace))
+    queued = server_queues(trace)
     if queued.is_empty():
         return NO_QUEUES
     pushes = _sent(asked, served)
-    queued = _with_sent(queued, pushes)
     spent = _spent(queued, phases)
     share = _share_at_work(queued, served)
-    missing, rest = spent[:, 0], spent[:, 1] * share
-    by_shard = np.bincount(queued["shard"].to_numpy(), rest)
+    missing, rest = spent[:, 0], spent[:, 1]
+    shard = queued["shard"].to_numpy()
     alone = _alone(pushes)
     caused = alone.group_by("rank").agg(pl.col("alone_ns").sum())
     ranks = pushes.select("rank").unique().sort("rank")
     return Queues(
-        at_work_ns={shard: float(ns) for shard, ns in enumerate(by_shard) if ns > 0},
+        at_work_ns=_by_shard(shard, rest * share),
+        held_ns=_by_shard(shard, rest * (1 - share)),
         missing_ns=float(missing.sum()),
         alone=ranks.join(caused, on="rank", how="left").fill_null(0).sort("rank"),
         by_chance_ns=_by_chance_ns(alone),
+        at_barriers=_wait_at_barriers(queued, phases),
     )
 
 
-def _apart(queued: pl.DataFrame) -> pl.DataFrame:
-    """Leave every moment of a worker to the request that is served last of those queued in it."""
-    ordered = queued.filter(pl.col("shard").is_not_null()).sort(
-        "process",
-        "end_ns",
-        "start_ns",
-        "shard",
-        descending=[False, True, True, False],
-    )
-    later = pl.col("start_ns").cum_min().shift(1).over("process")
-    return ordered.with_columns(end_ns=pl.min_horizontal("end_ns", later)).filter(
-        pl.col("start_ns") < pl.col("end_ns")
-    )
+def _by_shard(shard: Ints, values: Floats) -> dict[int, float]:
+    return {one: float(ns) for one, ns in enumerate(np.bincount(shard, values)) if ns > 0}
+
+
+def waits_at_barriers(trace: Trace, phases: Phases) -> bool:
+    """Return whether workers wait for updates without a request, before they go on."""
+    return _wait_at_barriers(server_queues(trace), phases)
+
+
+def _wait_at_barriers(queued: pl.DataFrame, phases: Phases) -> bool:
+    """Return whether most of the time until updates is waited for; else workers do something else."""
+    pending = queued.filter("for_update").sort("process", "start_ns")
+    whole = (pending["end_ns"] - pending["start_ns"]).sum()
+    return bool(_spent(pending, phases).sum() > whole / 2)
 
 
 def _sent(asked: pl.DataFrame, served: pl.DataFrame) -> pl.DataFrame:
@@ -106,21 +116,6 @@ def _sent(asked: pl.DataFrame, served: pl.DataFrame) -> pl.DataFrame:
     return pushes.select(*_SAME, "rank", "got", sent="start_ns").with_columns(
         pl.col("key").fill_null(-1)
     )
-
-
-def _with_sent(queued: pl.DataFrame, pushes: pl.DataFrame) -> pl.DataFrame:
-    """Add when the last push was sent that a request waits for; its own begin where there is none."""
-    received = pushes.sort("got").with_columns(last=pl.col("sent").cum_max().over(_SAME))
-    joined = queued.sort("end_ns").join_asof(
-        received.select(*_SAME, "got", "last"),
-        left_on="end_ns",
-        right_on="got",
-        by=_SAME,
-        strategy="backward",
-        check_sortedness=False,
-    )
-    waits = pl.when("for_pushes").then(pl.col("last").fill_null(0)).otherwise(0)
-    return joined.with_columns(sent_ns=waits.clip("start_ns", "end_ns")).sort("process", "start_ns")
 
 
 def _spent(queued: pl.DataFrame, phases: Phases) -> Floats:
@@ -168,3 +163,37 @@ def _by_chance_ns(alone: pl.DataFrame) -> float:
     fair = 1 / alone["ranks"].to_numpy()
     each = np.square(alone["alone_ns"].to_numpy(), dtype=np.float64)
     return float(np.sqrt((each * fair * (1 - fair)).sum()))
+
+
+def held_requests(exchange: Exchange, held_ns: Mapping[int, float], workers: int) -> list[Finding]:
+    """Report the shards that hold requests most, if that takes enough of the workers' time.
+
+    A shard that has all that a request waits for, and neither aggregates, applies nor replies, does what
+    it did not record, or does not run: a lock, other work of its process, too few cores. As time without
+    a span is a rank's own, that time is the shard's. Which of these it is nothing tells, so it is an
+    opportunity, at best as large as the time itself.
+    """
+    held = np.array([held_ns.get(shard, 0.0) for shard in exchange.shards])
+    share = held / (workers * exchange.job_ns)
+    columns = np.flatnonzero(share > share.mean() / 2).tolist()
+    saving = float(share[columns].sum())
+    if saving < CHANCE or len(exchange.exposed) < FEWEST_STEPS:
+        return []
+    shards = [exchange.shards[column] for column in columns]
+    one = len(shards) == 1
+    return [
+        Finding.of(
+            "ps_uninstrumented",
+            {
+                "who": f"{fmt.listing('PS shard', shards)} {'holds' if one else 'hold'}",
+                "held": fmt.percent(saving),
+                "they": "it does" if one else "they do",
+            },
+            shards=tuple(shards),
+            hosts=tuple(dict.fromkeys(exchange.hosts[column] for column in columns)),
+            phase="ps",
+            saving=saving,
+            cost=saving,
+            evidence={"held": dict(zip(map(str, exchange.shards), share.tolist(), strict=True))},
+        )
+    ]

@@ -19,13 +19,24 @@ import polars as pl
 
 from tracelens.accounting.phases import job_ns
 from tracelens.analyses import stacks
-from tracelens.analyses.servers import small_messages, utilisation, variable_placement
+from tracelens.analyses.servers import (
+    small_messages,
+    utilisation,
+    variable_placement,
+)
 from tracelens.analyses.servers.bottleneck import classify, findings
-from tracelens.analyses.servers.queues import NO_QUEUES, Queues, measure_queues
+from tracelens.analyses.servers.queues import (
+    NO_QUEUES,
+    Queues,
+    held_requests,
+    measure_queues,
+    waits_at_barriers,
+)
 from tracelens.analyses.servers.variable_placement import PLACEMENT_COLUMNS, TENSOR_COLUMNS
+from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.replay.exchange import Exchange
-from tracelens.replay.parameter_servers import Rounds
+from tracelens.replay.parameter_servers import PROCESSOR, Rounds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -129,7 +140,8 @@ def measure(trace: Trace, phases: Phases) -> Shards:
             bytes=pl.lit(None, pl.Int64), bytes_share=pl.lit(None, pl.Float64)
         )
     job = float(job_ns(trace))
-    again = Rounds.of(asked, served, loads["shard"], job)
+    queues = measure_queues(trace, phases, asked, served)
+    again = Rounds.of(asked, served, loads["shard"], job, at_barriers=queues.at_barriers)
     by_step = utilisation.utilisation_by_step(served, asked)
     by_step = utilisation.open_windows(by_step, asked) if again is None else by_step
     message_ns, message_share = small_messages.message_costs(served)
@@ -150,13 +162,35 @@ def measure(trace: Trace, phases: Phases) -> Shards:
         named = {shard for finding in hot for shard in finding.shards}
         # What else binds shards is reported of others only.
         found = [*hot, *(one for one in others if not named & set(one.shards))]
+        found += held_requests(exchange, queues.held_ns, trace.workers.height)
+    found = [
+        stacks.with_code(_with_work(one, served), stacks.of_shards(trace, one.shards))
+        for one in found
+    ]
     return Shards(
         _with_bounds(loads, exchange, bound, goodput),
         traffic,
         NOTHING.placements if advice is None else advice.table,
         variable_placement.largest_tensors(asked, one_way, turns),
-        tuple(stacks.with_code(one, stacks.of_shards(trace, one.shards)) for one in found),
-        measure_queues(trace, phases, asked, served),
+        tuple(found),
+        queues,
+    )
+
+
+def _with_work(finding: Finding, served: pl.DataFrame) -> Finding:
+    """Add what the processors of shards that they bind are at work with."""
+    if finding.kind != "ps_cpu_bound":
+        return finding
+    mine = served.filter(pl.col("shard").is_in(finding.shards), pl.col("op").is_in(PROCESSOR))
+    spent = dict(mine.group_by("op").agg(pl.col("ns").sum()).iter_rows())
+    share = spent.get("apply", 0) / max(sum(spent.values()), 1)
+    applies = share > 1 / 2
+    what = "applying updates" if applies else "adding up gradients"
+    more = f"{fmt.percent(share if applies else 1 - share)} of that work is {what}."
+    return replace(
+        finding,
+        sentence=f"{finding.sentence} {more}",
+        evidence={**finding.evidence, "apply_share": share},
     )
 
 
@@ -182,12 +216,15 @@ def _advice(one_way: pl.DataFrame, turns: int, loads: pl.DataFrame, exchange: Ex
     return variable_placement.advise(now, sizes, partial(_gain, exchange, now))
 
 
-def replayable_rounds(trace: Trace) -> Rounds | None:
+def replayable_rounds(trace: Trace, phases: Phases) -> Rounds | None:
     """Return the rounds of requests that can be replayed, if workers have alike ones."""
     numbers = trace.shards.select(shard=pl.coalesce("shard", "rank"))["shard"].sort()
     served = utilisation.served_requests(trace)
     asked = _asked(trace, served)
-    return None if asked.is_empty() else Rounds.of(asked, served, numbers, job_ns(trace))
+    if asked.is_empty():
+        return None
+    at_barriers = waits_at_barriers(trace, phases)
+    return Rounds.of(asked, served, numbers, job_ns(trace), at_barriers=at_barriers)
 
 
 def _asked(trace: Trace, served: pl.DataFrame) -> pl.DataFrame:

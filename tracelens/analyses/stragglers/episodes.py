@@ -30,10 +30,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tracelens.accounting.compute_time import ComputeTime
+    from tracelens.accounting.phases import Phases
     from tracelens.arrays import Floats
     from tracelens.model.trace import Trace
     from tracelens.replay.collectives import Pipeline
     from tracelens.replay.counterfactual import Episode, Price
+    from tracelens.replay.dependencies import Dependencies
 
 LEAST_SAVING: Final = 0.003  # of the job, or of a rank's time `compute_time.LEAST_LOSS`
 OF_A_PAIR: Final = 0.02  # of the job: two ranks hardly tell what is usual,
@@ -205,12 +207,12 @@ def _corrected(entry: Episode, hidden_ns: float) -> Episode:
 
 
 def priced_by_exchange(
-    trace: Trace, own: ComputeTime, worth: list[tuple[Episode, Price]]
+    trace: Trace, phases: Phases, own: ComputeTime, worth: list[tuple[Episode, Price]]
 ) -> list[tuple[Episode, Price]]:
     """Price late workers that others wait for by the exchange, where it can be played again."""
     if trace.shards.is_empty() or not any(cost.waiting for _, cost in worth):
         return worth
-    rounds = shards.replayable_rounds(trace)
+    rounds = shards.replayable_rounds(trace, phases)
     if rounds is None or rounds.workers != len(own.ranks):
         return worth
     return [
@@ -228,23 +230,34 @@ def _scaled(cost: Price, saving: float) -> Price:
 
 
 def priced(
-    own: ComputeTime, job_ns: float, pipeline: Callable[[], Pipeline | None] = lambda: None
+    own: ComputeTime,
+    job_ns: float,
+    pipeline: Callable[[], Pipeline | None] = lambda: None,
+    messages: Callable[[], Dependencies | None] = lambda: None,
 ) -> list[tuple[Episode, Price]]:
     """Return who is late by own time, and what that costs, where it is worth a sentence.
 
-    `pipeline` tells, if somebody is late, what of it reductions under way absorb.
+    If somebody is late, `pipeline` tells what of it reductions under way absorb, and `messages` what
+    comes of it where ranks hand work on.
     """
     level = own.levelled
     found = against_unaffected_ranks(level, group_episodes(level, detection.find_episodes(level)))
     give_back()  # what each phase's search left is as large as what pricing takes
-    played = pipeline() if found else None
-    costs = [(entry, _price_of(own, entry, job_ns, played)) for entry in found]
+    played, chains = (pipeline(), messages()) if found else (None, None)
+    costs = [(entry, _price_of(own, entry, job_ns, played, chains)) for entry in found]
     return [(entry, cost) for entry, cost in costs if cost.saving >= _least_saving(own, entry)]
 
 
-def _price_of(own: ComputeTime, late: Episode, job_ns: float, pipeline: Pipeline | None) -> Price:
+def _price_of(
+    own: ComputeTime,
+    late: Episode,
+    job_ns: float,
+    pipeline: Pipeline | None,
+    chains: Dependencies | None,
+) -> Price:
     effect = _removable_delay(own, late)
-    further = pipeline.further(late, effect) if pipeline else None
+    further = pipeline.further(late, effect) if pipeline and not chains else None
+    names = (late.phase, *late.also)
     met = _time_to_meeting(own, late)
     return price(
         met,
@@ -255,7 +268,7 @@ def _price_of(own: ComputeTime, late: Episode, job_ns: float, pipeline: Pipeline
         further=further,
         waits_known=not own.parted,
         length=own.length,
-        stages=own.stages,
+        lost_of=(lambda by: chains.lost((names, by))) if chains else None,
     )
 
 

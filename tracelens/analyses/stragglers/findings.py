@@ -39,6 +39,7 @@ from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.replay.collectives import Pipeline
 from tracelens.replay.counterfactual import TWO_SIDED, Price
+from tracelens.replay.dependencies import Dependencies
 from tracelens.stats.robust import deviation
 
 if TYPE_CHECKING:
@@ -74,8 +75,13 @@ def run(trace: Trace, phases: Phases) -> Stragglers:
     if statement:
         return Stragglers(statement=statement)
     job = job_ns(trace)
-    worth = priced(own, job, lambda: Pipeline.of(trace, phases, own))
-    worth = episodes.priced_by_exchange(trace, own, worth)
+    worth = priced(
+        own,
+        job,
+        lambda: Pipeline.of(trace, phases, own),
+        lambda: Dependencies.of(trace, phases, own.steps),
+    )
+    worth = episodes.priced_by_exchange(trace, phases, own, worth)
     late = {rank for entry, _ in worth for rank in entry.ranks if entry.pattern != "migrating"}
     majority = len(own.ranks) > 2 and len(late) > MAJORITY * len(own.ranks)
     given = measure_workload(phases, own) if worth else {}

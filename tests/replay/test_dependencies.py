@@ -1,0 +1,117 @@
+"""A replay of messages is the run itself; with less work, it is the run that would have been."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from benchmarks.labelled import kinds_of_pipelines, kinds_of_ranks
+from benchmarks.labelled.endtoend import report
+from benchmarks.labelled.setting import Setting
+from support.runs.traces import span, trace_of
+
+from tracelens.accounting import phases
+from tracelens.accounting.compute_time import measure_compute_time
+from tracelens.load import prepare
+from tracelens.replay.dependencies import Dependencies, Graph
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from tracelens.arrays import Floats
+    from tracelens.model.trace import Trace
+
+MS = 10**6
+SETTING = Setting(8, 80, 2, "harsh", "lognormal", 5)
+
+
+def played(trace: Trace) -> tuple[Dependencies, Floats]:
+    """Return the replay, and compute time [step, rank]."""
+    spent = phases.run(trace)
+    own = measure_compute_time(trace, spent)
+    found = Dependencies.of(trace, spent, own.steps)
+    assert found
+    return found, np.nan_to_num(own.total)
+
+
+def test_moments_follow_the_last_that_they_wait_for() -> None:
+    """Two ways to the same moment: the longer one counts, and another one with other lags."""
+    recorded, source, target = np.array([0.0, 3.0, 5.0, 9.0]), [0, 0, 1, 2], [1, 2, 3, 3]
+    lag = np.array([3.0, 5.0, 2.0, 4.0])
+    graph = Graph.of(recorded, np.array(source), np.array(target), lag)
+    assert graph.play(lag).tolist() == recorded.tolist()
+    assert graph.play(np.array([3.0, 1.0, 2.0, 1.0])).tolist() == [0.0, 3.0, 1.0, 5.0]
+
+
+def test_the_unchanged_replay_is_the_run() -> None:
+    """To the nanosecond, clocks that were aligned included."""
+    trace = prepare(kinds_of_pipelines.staged(kinds_of_ranks.nothing)(SETTING).recording.trace())
+    found, total = played(trace)
+    assert found.graph.play(found.graph.lag) == pytest.approx(found.graph.recorded, abs=1)
+    assert not found.lost((("forward", "backprop"), np.zeros_like(total))).any()
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("by_stage", [True, False])
+def test_a_straggler_of_a_pipeline_costs_what_removing_it_saves(
+    seed: int, *, by_stage: bool
+) -> None:
+    make = kinds_of_pipelines.staged(kinds_of_pipelines.straggler, by_stage=by_stage)
+    case = make(Setting(8, 120, 2, "mild", "lognormal", seed))
+    (finding,) = (one for one in report(case).findings if one.category == "fault")
+    assert finding.saving == pytest.approx(case.label.saving, rel=0.03)
+
+
+def handed_on(*, at_once: bool = False) -> Trace:
+    """Two steps of 100 ms: rank 0 works 60 ms and sends, rank 1 receives after 20 ms and works 30.
+
+    `at_once` says that it posts the receive before, in flight, and waits for it.
+    """
+    rows = []
+    for step in range(2):
+        begin = 100 * step * MS
+        at: dict[str, Any] = {"step": step, "depth": 1}
+        one = at | {"seq": step}
+        rows += [
+            *(span(rank, "step", begin, begin + 100 * MS, step=step) for rank in range(2)),
+            span(0, "backprop", begin, begin + 60 * MS, **at),
+            span(0, "reduction", begin + 60 * MS, begin + 61 * MS, op="send", peer=1, **one),
+            span(1, "backprop", begin, begin + 20 * MS, **at),
+            span(1, "backprop", begin + 65 * MS, begin + 95 * MS, **at),
+        ]
+        receive = {"op": "recv", "peer": 0, **one}
+        if at_once:
+            rows.append(span(1, "wait", begin + 20 * MS, begin + 65 * MS, **at))
+            rows.append(
+                span(1, "reduction", begin + MS, begin + 65 * MS, **receive | {"thread": 1})
+            )
+        else:
+            rows.append(span(1, "reduction", begin + 20 * MS, begin + 65 * MS, **receive))
+    return prepare(trace_of(rows, ranks=2))
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_receive_waits_for_its_message_and_no_longer(*, at_once: bool) -> None:
+    """Rank 1 gains what rank 0 does not work, until it has itself to do; in flight as well."""
+    found, total = played(handed_on(at_once=at_once))
+    for less, gained in ((10.0, 10.0), (50.0, 45.0)):
+        effect = np.zeros_like(total)
+        effect[0, 0] = less * MS
+        ends = found.graph.play(_less(found, effect))[found.ends[0]]
+        assert (100 * MS - ends).tolist() == [less * MS, gained * MS]
+
+
+def _less(found: Dependencies, effect: Floats) -> Floats:
+    """Return the lags if the first step's work of rank 0 takes less."""
+    thread = found.threads[0]
+    lag = found.graph.lag.copy()
+    (first,) = np.flatnonzero(thread.moments[1:] == 60 * MS)
+    lag[first] -= effect[0, 0]
+    return lag
+
+
+def test_without_messages_there_is_nothing_to_replay() -> None:
+    rows = [span(rank, "step", 0, 100 * MS, step=0) for rank in range(2)]
+    trace = prepare(trace_of(rows, ranks=2))
+    assert Dependencies.of(trace, phases.run(trace), np.array([0])) is None

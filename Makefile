@@ -82,8 +82,8 @@ bench-peers-analysis: $(VENV)/test.stamp $(VENV)-hta/hta.stamp ## Holistic Trace
 bench-stragglers: $(VENV)/test.stamp ## false alarms and recall of the straggler tests
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/stragglers.py
 
-calibrate: $(VENV)/test.stamp ## how the straggler tests depend on each of their constants (PUBLISH=1: write docs/calibration.md)
-	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/calibrate.py $(if $(PUBLISH),--publish) $(ARGS)
+calibrate: $(VENV)/test.stamp ## set the constants of the analyses by runs whose truth is known (ARGS=--dry: only print)
+	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/calibrate.py $(ARGS)
 
 bench-dashboard: $(VENV)/test.stamp ## the dashboard on large runs: index, memory, zooms, also in a browser (SPANS=100000000: 15 minutes, 12 GB of memory, 20 of disk; PUBLISH=1: write docs/dashboard.md)
 	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/dashboard.py $(SPANS) $(if $(PUBLISH),--publish)

@@ -15,6 +15,7 @@ from tracelens.accounting.phases import job_ns
 from tracelens.analyses import critical_path
 from tracelens.load import prepare
 from tracelens.simulator.synthetic import Fault, Scenario, random_clocks
+from tracelens.stats.constants import MOST_STEPS
 
 if TYPE_CHECKING:
     from tracelens.analyses.critical_path import CriticalPath
@@ -134,7 +135,7 @@ def test_the_longest_pieces_are_the_planted_ones() -> None:
 
 def test_neighbouring_steps_of_a_long_run_share_a_cell() -> None:
     """Nothing gets lost: the sum stays, and each cell says how many steps it stands for."""
-    count = critical_path.MOST_STEP_BLOCKS + 501
+    count = MOST_STEPS + 501
     rows = [(0, step, "forward", None, 10 * step, 10 * step + 7) for step in range(count)]
     segments = pl.DataFrame(rows, schema=critical_path.PATH_SEGMENT_COLUMNS, orient="row")
     cells = critical_path.path_cells(segments)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from support.runs.matrices import STEP_NS, healthy, own_time
 
 from tracelens.analyses import stalls
+from tracelens.stats.constants import NOTICEABLE, WORTH_WITH_PEERS
 
 if TYPE_CHECKING:
     from tracelens.model.findings import Finding
@@ -35,7 +36,7 @@ def test_long_pauses_in_most_steps_are_told() -> None:
     (found,) = _told(0.4, everywhere)
     assert found.kind == "gc_stall"
     assert found.saving is not None
-    assert 0.005 < found.saving < stalls.NOTICEABLE_PAUSES
+    assert WORTH_WITH_PEERS < found.saving < NOTICEABLE
 
 
 def test_few_or_short_pauses_are_not() -> None:

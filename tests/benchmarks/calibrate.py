@@ -1,277 +1,299 @@
-"""How false alarms and recall of the detector of stragglers depend on each of its constants.
+"""Set each constant of the analyses by runs whose truth is known, and say how much depends on it.
 
-Every number that the detector rests on is made 30 % less and 30 % more, each alone (counts by one at
-least), and the same generated runs are judged again: healthy ones with four families of noise (normal,
-AR(1) of 0.8, spikes with a Pareto tail, Student's t of 3 degrees of freedom), and ones with a rank late
-for the whole run, for a while, on and off, by stalls, or each rank in turn. A run counts as found if the
-ranks are right and no other is named.
+Of each constant of `tracelens/stats/constants.py` that is no policy a few values are tried, the others
+as they are: a share by its odds, what else there is by a factor. All values judge the same runs
+(`planted.py`): the straggler detector's constants tables of own time, those of another analysis the
+labelled kinds of run that it has to tell, and the healthy ones.
 
-Run: make calibrate [PUBLISH=1] [ARGS="--runs 4"]
+A value is as good as the best one if it accuses nobody more, and if chance explains that it is right
+less often (McNemar 1947, exact, of the runs in which the two differ). If not all that were tried are as
+good, the constant is set to the middle one of those that are; if all are, nothing can be told, and it
+stays.
+
+Run: make calibrate [ARGS="--runs 1 --only BLOCK,CUT --dry"]
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import math
+import pkgutil
+import re
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from functools import cache
+from inspect import get_annotations
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
+from benchmarks.planted import labelled_runs, tables
 from benchmarks.published import publish, table
-from scipy.signal import lfilter
-from support.runs.matrices import PHASES, own_time
 
-from tracelens.analyses.stragglers import detection
+import tracelens.analyses
+import tracelens.stats
+from tracelens.stats import constants
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+    from types import ModuleType
 
-    from support.runs.matrices import Floats
+    from benchmarks.planted import Outcome, Run
 
 SCRIPT: Final = "tests/benchmarks/calibrate.py"
 PAGE: Final = "calibration.md"
-MODULES: Final = (
-    "tracelens.analyses.stragglers.detection",
-    "tracelens.analyses.stragglers.evidence",
-    "tracelens.stats.changepoint",
-    "tracelens.stats.null_model",
-    "tracelens.stats.robust",
-    "tracelens.stats.window_scan",
-)
-FACTORS: Final = (0.7, 1.3)
-RANKS: Final = (3, 8)
-STEPS: Final = 160
-LATE: Final = 1  # the rank
-# What is known (how many rows are handled at once, variances of medians) is no choice.
-NO_CHOICE: Final = ("_AT_ONCE", "_MEDIANS", "_TO_SIGMA", "BINS_PER_DECADE", "_MEDIAN", "_ONE_SIGMA")
-# Of two ranks, which are not drawn here, and of intervals.
-NOT_ASKED: Final = (
-    "LEAST_EFFECT_OF_PAIR",
-    "LEAST_WINDOW_OF_PAIR",
-    "PERMUTATIONS",
-    "CONSISTENT",
-    "_CLEARLY_BETTER",
-    "_LONGEST_CORRELATION",
-    "_TAKEN_AWAY",
-    "_BOOTSTRAP_BLOCK",
-    "_FEWEST_BLOCKS",
-    "_BOOTSTRAP_SAMPLES",
-)
-_SIGMA: Final = 0.03
-
-
-def _normal(draw: np.random.Generator, shape: tuple[int, int]) -> Floats:
-    return _SIGMA * draw.standard_normal(shape)
-
-
-def _correlated(draw: np.random.Generator, shape: tuple[int, int]) -> Floats:
-    white = draw.standard_normal(shape)
-    white[1:] *= 0.6
-    alike: Floats = lfilter([1.0], [1.0, -0.8], white, axis=0)
-    return _SIGMA * alike
-
-
-def _spiky(draw: np.random.Generator, shape: tuple[int, int]) -> Floats:
-    spikes = np.minimum(0.1 * (1 + draw.pareto(2.2, shape)), 2.0)
-    return _normal(draw, shape) + (draw.random(shape) < 0.05) * spikes
-
-
-def _student(draw: np.random.Generator, shape: tuple[int, int]) -> Floats:
-    return _SIGMA * draw.standard_t(3, shape) / 3**0.5
-
-
-FAMILIES: Final = (_normal, _correlated, _spiky, _student)
-
-
-def _healthy(_values: Floats) -> set[int]:
-    return set()
-
-
-def _persistent(values: Floats) -> set[int]:
-    values[:, LATE] += 0.1
-    return {LATE}
-
-
-def _transient(values: Floats) -> set[int]:
-    values[50:100, LATE] += 0.15
-    return {LATE}
-
-
-def _intermittent(values: Floats) -> set[int]:
-    for first in range(20, STEPS, 50):
-        values[first : first + 25, LATE] += 0.3
-    return {LATE}
-
-
-def _stalls(values: Floats) -> set[int]:
-    values[8::11, LATE] += 1.0
-    return {LATE}
-
-
-def _migrating(values: Floats) -> set[int]:
-    ranks = values.shape[1]
-    visits = [(first, (first // 8) % ranks) for first in range(8, STEPS - 8, 8)]
-    for first, rank in visits:
-        values[first : first + 8, rank] += 0.5
-    return {rank for _, rank in visits}
-
-
-FAULTS: Final[tuple[Callable[[Floats], set[int]], ...]] = (
-    _healthy,
-    _persistent,
-    _transient,
-    _intermittent,
-    _stalls,
-    _migrating,
-)
+PAGES: Final = Path(__file__).parents[2] / "docs" / "analyses"
+POLICY: Final = "Policy"
+FACTORS: Final = (1 / 2, 2 / 3, 1.0, 3 / 2, 2.0)
+CHANCE: Final = 0.05  # that values which differ by nothing are told apart
+DETECTOR: Final = ("stragglers.", "changepoint", "null_model", "window_scan", "robust")
+# What the other analyses have to tell, by module.
+VERDICTS: Final = {
+    "stalls": ("slow_all", "data_stall", "gc_stall"),
+    "imbalance": ("load_imbalance",),
+    "stage_imbalance": ("stage_imbalance", "straggler"),
+    "membership": ("world_change",),
+    "collectives.congestion": ("congestion",),
+    "collectives.links": ("slow_link",),
+    "collectives.communication": ("small_messages",),
+    "collectives.cost_model": ("small_messages", "exposed_communication"),
+    "overlap.interleaving": ("exposed_communication", "update_gap"),
+    "servers.asynchrony": ("stale_worker",),
+    "servers.bottleneck": ("ps_cpu_bound", "ps_network_bound", "ps_incast"),
+    "servers.shards": ("ps_hot_shard",),
+    "servers.small_messages": ("small_messages",),
+    "servers.utilisation": ("ps_incast",),
+}
+Number = int | float
 
 
 @dataclass(frozen=True)
-class Change:
-    """A constant of a module with another value."""
+class Constant:
+    """A line of the table: name, value, unit, what it means, and whether it is policy."""
 
-    module: str
     name: str
-    value: Any
+    value: Number
+    unit: str
+    meaning: str
+    policy: bool
 
-    @contextmanager
-    def made(self) -> Iterator[None]:
-        """Put it into every module that uses the constant."""
-        before = getattr(importlib.import_module(self.module), self.name)
-        users = [
-            module
-            for module in map(importlib.import_module, MODULES)
-            if getattr(module, self.name, None) is before
-        ]
-        for module in users:
-            setattr(module, self.name, self.value)
-        try:
-            yield
-        finally:
-            for module in users:
-                setattr(module, self.name, before)
+    def grid(self) -> tuple[Number, ...]:
+        """Return the values that are tried, in order."""
+        return tuple(sorted({self._times(factor) for factor in FACTORS}))
+
+    def _times(self, factor: float) -> Number:
+        if isinstance(self.value, int):
+            return max(round(self.value * factor), 1)
+        if factor == 1.0:
+            return self.value
+        if self.unit == "share":
+            odds = self.value / (1 - self.value) * factor
+            return float(f"{odds / (1 + odds):.2g}")
+        return float(f"{self.value * factor:.2g}")
 
 
-def constants() -> list[tuple[str, str, Any]]:
-    """Return module, name and value of every number that was chosen, where it is defined."""
-    found = []
-    for path in MODULES:
-        module = importlib.import_module(path)
-        annotated = module.__annotations__
-        found += [
-            (path, name, getattr(module, name))
-            for name in annotated
-            if name.isupper()
-            and name not in NO_CHOICE + NOT_ASKED
-            and _is_number(getattr(module, name))
-        ]
+_LINE: Final = re.compile(r"([A-Z_]+): Final = (\S+(?: << \d+)?)  # ([^:]+): (.*)")
+
+
+def read(text: str) -> list[Constant]:
+    """Return the table as its source has it; a heading says what is policy."""
+    found, policy = [], False
+    for line in text.splitlines():
+        if line.startswith("# "):
+            policy = line.startswith(f"# {POLICY}")
+        row = _LINE.fullmatch(line)
+        if row:
+            name, unit, meaning = row[1], row[3], row[4]
+            found.append(Constant(name, getattr(constants, name), unit, meaning, policy))
     return found
 
 
-def _is_number(value: object) -> bool:
-    parts = value if isinstance(value, tuple) else (value,)
-    return all(isinstance(part, int | float) for part in parts)
+def written(text: str, name: str, value: Number) -> str:
+    """Return the table with another value of a constant."""
+    return re.sub(
+        rf"^({name}: Final = )\S+(?: << \d+)?", rf"\g<1>{value!r}", text, flags=re.MULTILINE
+    )
 
 
-def changed(value: Any, factor: float) -> Any:
-    """Return a value, or each of several, by a factor; what counts moves by one at least."""
-    if isinstance(value, tuple):
-        return tuple(changed(part, factor) for part in value)
-    if isinstance(value, int):
-        return (
-            max(round(value * factor), 0)
-            if value > 3
-            else max(value + (1 if factor > 1 else -1), 0)
-        )
-    return min(value * factor, 1.0) if value < 1 else value * factor
+@cache
+def modules() -> tuple[ModuleType, ...]:
+    """Return all modules that may have the constants by name."""
+    found: list[ModuleType] = [constants]
+    for package in (tracelens.stats, tracelens.analyses):
+        walked = pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+        found += [importlib.import_module(one.name) for one in walked]
+    return (*dict.fromkeys(found), tracelens.analyses)
 
 
-def judged(task: tuple[Change | None, int]) -> tuple[int, int, int, int]:
-    """Return healthy runs, of these accused, runs with a fault, of these right."""
-    change, runs = task
-    if change is None:
-        return _counts(runs)
-    with change.made():
-        return _counts(runs)
+def users(name: str) -> list[ModuleType]:
+    """Return the modules that import a constant of the table."""
+    return [
+        module
+        for module in modules()
+        if hasattr(module, name) and name not in get_annotations(module)
+    ]
 
 
-def _counts(runs: int) -> tuple[int, int, int, int]:
-    healthy = accused = faulty = right = 0
-    for ranks in RANKS:
-        for number, family in enumerate(FAMILIES):
-            for plant in FAULTS:
-                for seed in range(runs):
-                    truth, found = _run(ranks, (number, seed), family, plant)
-                    healthy, faulty = healthy + (not truth), faulty + bool(truth)
-                    accused += bool(not truth and found)
-                    right += bool(truth and found == truth)
-    return healthy, accused, faulty, right
-
-
-def _run(
-    ranks: int,
-    seed: tuple[int, int],
-    family: Callable[[np.random.Generator, tuple[int, int]], Floats],
-    plant: Callable[[Floats], set[int]],
-) -> tuple[set[int], set[int]]:
-    """Return which ranks are late, and which are said to be."""
-    draw = np.random.default_rng([ranks, *seed])
-    matrices = [share * (1 + family(draw, (STEPS, ranks))) for share in PHASES]
-    truth = plant(matrices[-1])
+@contextmanager
+def changed(name: str, value: Number) -> Iterator[None]:
+    """Let a constant have another value wherever it is used."""
+    before, places = getattr(constants, name), users(name)
+    for module in places:
+        setattr(module, name, value)
     try:
-        found = detection.find_episodes(own_time(matrices))
-    except (ArithmeticError, LookupError, ValueError):
-        return truth, {-1}  # a value that the code cannot bear
-    return truth, {rank for late in found for rank in late.ranks}
+        yield
+    finally:
+        for module in places:
+            setattr(module, name, before)
+
+
+def runs_for(name: str, runs: int, kinds: int) -> list[Run]:
+    """Return what a constant is judged by: tables, kinds of run, or both."""
+    used_by = [
+        module.__name__.removeprefix("tracelens.analyses.").removeprefix("tracelens.stats.")
+        for module in users(name)
+    ]
+    found = tables(runs) if any(each.startswith(DETECTOR) for each in used_by) else []
+    verdicts = frozenset(verdict for each in used_by for verdict in VERDICTS.get(each, ()))
+    return found + (labelled_runs(verdicts, kinds) if verdicts else [])
+
+
+def judged(task: tuple[str, Number, list[Run]]) -> list[Outcome]:
+    """Judge runs with another value of a constant."""
+    name, value, runs = task
+    with changed(name, value):
+        return [run.judged() for run in runs]
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What came out for each value of a constant, in the order of its grid."""
+
+    constant: Constant
+    values: tuple[Number, ...]
+    outcomes: tuple[list[Outcome], ...]
+
+    @property
+    def as_good(self) -> tuple[Number, ...]:
+        """The values that cannot be told from the best."""
+        least = min(self.accused)
+        fair = [at for at, accused in enumerate(self.accused) if accused == least]
+        best = max(fair, key=lambda at: (self.right[at], -abs(at - len(self.values) // 2)))
+        return tuple(
+            self.values[at] for at in fair if not worse(self.outcomes[at], self.outcomes[best])
+        )
+
+    @property
+    def accused(self) -> list[int]:
+        """In how many runs somebody is accused wrongly, by value."""
+        return [sum(one.accused for one in outcomes) for outcomes in self.outcomes]
+
+    @property
+    def right(self) -> list[int]:
+        """How many runs are right, by value."""
+        return [sum(one.right for one in outcomes) for outcomes in self.outcomes]
+
+    @property
+    def set_to(self) -> Number:
+        """The middle of what is as good as the best; what it was, where nothing can be told."""
+        good = self.as_good
+        return self.constant.value if len(good) == len(self.values) else good[len(good) // 2]
+
+
+def worse(one: list[Outcome], other: list[Outcome]) -> bool:
+    """Return whether chance hardly explains that `one` is right less often than `other`."""
+    lost = sum(b.right and not a.right for a, b in zip(one, other, strict=True))
+    won = sum(a.right and not b.right for a, b in zip(one, other, strict=True))
+    differ = lost + won
+    tail = sum(math.comb(differ, count) for count in range(lost, differ + 1)) / 2**differ
+    return lost > won and tail <= CHANCE
 
 
 def main() -> int:
-    """Judge with all changes, and print a table."""
+    """Try all values, and write the table and the page unless it is a dry run."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=2, help="of each kind, size and family")
-    parser.add_argument("--publish", action="store_true", help="write docs/calibration.md")
+    parser.add_argument("--runs", type=int, default=4, help="tables of each size, noise and fault")
+    parser.add_argument("--kinds", type=int, default=1, help="runs of each kind and level")
+    parser.add_argument("--only", default="", help="some constants, with commas between")
+    parser.add_argument("--dry", action="store_true", help="print, and write nothing")
     given = parser.parse_args()
-    numbers = constants()
-    changes = [
-        Change(path, name, changed(value, factor))
-        for path, name, value in numbers
-        for factor in FACTORS
+    path = Path(constants.__file__)
+    text = path.read_text(encoding="utf-8")
+    rows = read(text)
+    asked = [
+        one for one in rows if given.only in ("", one.name) or one.name in given.only.split(",")
     ]
-    with ProcessPoolExecutor() as pool:
-        now, *rest = pool.map(judged, [(change, given.runs) for change in (None, *changes)])
-    text = tables(numbers, now, rest)
-    sys.stdout.write(text + "\n")
-    if given.publish:
-        publish(PAGE, SCRIPT, text)
+    tried = _tried([one for one in asked if not one.policy], given.runs, given.kinds)
+    for each in tried:
+        if each.set_to != each.constant.value:
+            text = written(text, each.constant.name, each.set_to)
+    told = _told(tried, [one for one in rows if one.policy], given.runs, given.kinds)
+    sys.stdout.write(told + "\n")
+    if not given.dry:
+        path.write_text(text, encoding="utf-8")
+        publish(PAGE, SCRIPT, told)
+        _into_pages(tried)
     return 0
 
 
-def tables(
-    numbers: list[tuple[str, str, Any]],
-    now: tuple[int, int, int, int],
-    rest: list[tuple[int, int, int, int]],
-) -> str:
-    """Return a row for each constant: false alarms and recall with less, as it is, and with more."""
-    rows = []
-    for (path, name, value), less, more in zip(numbers, rest[::2], rest[1::2], strict=True):
-        alarms = " / ".join(str(one[1]) for one in (less, now, more))
-        recall = " / ".join(f"{one[3] / one[2]:.0%}" for one in (less, now, more))
-        rows.append((path.removeprefix("tracelens."), name, str(value).strip("()"), alarms, recall))
-    rows.sort(key=lambda row: row[:2])
-    head = (
-        "module",
-        "constant",
-        "value",
-        "false alarms: less / now / more",
-        "right: less / now / more",
+def _tried(asked: list[Constant], runs: int, kinds: int) -> list[Tried]:
+    """Judge all values of all constants, a value in a process at a time."""
+    judging = {one.name: runs_for(one.name, runs, kinds) for one in asked}
+    tasks = [(one.name, value, judging[one.name]) for one in asked for value in one.grid()]
+    with ProcessPoolExecutor() as pool:
+        outcomes = dict(zip([task[:2] for task in tasks], pool.map(judged, tasks), strict=True))
+    return [
+        Tried(one, one.grid(), tuple(outcomes[one.name, value] for value in one.grid()))
+        for one in asked
+    ]
+
+
+def _into_pages(tried: list[Tried]) -> None:
+    """Write the values into the tables of docs/analyses, too."""
+    for page in sorted(PAGES.glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        for each in tried:
+            shown = rf"^(\| `{each.constant.name}` \| )[^|]+( \|)"
+            text = re.sub(shown, rf"\g<1>{each.set_to!r}\g<2>", text, flags=re.MULTILINE)
+        page.write_text(text, encoding="utf-8")
+
+
+def _told(tried: list[Tried], policy: list[Constant], runs: int, kinds: int) -> str:
+    """Return both tables: what was tried, and what is policy."""
+    rows = [
+        (
+            f"`{each.constant.name}`",
+            each.constant.unit,
+            _each(each.values),
+            str(len(each.outcomes[0])),
+            _each(each.right),
+            _each(each.accused),
+            _set(each),
+        )
+        for each in tried
+    ]
+    head = ("constant", "unit", "values tried", "runs", "right", "wrongly accused", "set to")
+    title = f"{len(tried)} constants, {runs} tables of each sort and {kinds} runs of each kind and level"
+    chosen = [(f"`{one.name}`", f"{one.value!r}", one.unit, one.meaning) for one in policy]
+    return "\n\n".join(
+        (
+            table(title, head, rows),
+            table("Policy: no run can tell", ("constant", "value", "unit", "meaning"), chosen),
+        )
     )
-    title = (
-        f"{len(numbers)} constants, {now[0]} healthy runs and {now[2]} with a fault for each value"
-    )
-    return table(title, head, rows)
+
+
+def _each(values: tuple[Number, ...] | list[int]) -> str:
+    return " / ".join(f"{value!r}" for value in values)
+
+
+def _set(each: Tried) -> str:
+    now = f"{each.set_to!r}"
+    if len(each.as_good) == len(each.values):
+        return f"{now}, as before: nothing can be told apart"
+    return now if each.set_to != each.constant.value else f"{now}, as before"
 
 
 if __name__ == "__main__":

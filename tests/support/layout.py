@@ -235,6 +235,16 @@ def constants(of: Mapping[str, Module]) -> list[tuple[str, str]]:
     ]
 
 
+def imported_names(module: Module, of: str) -> list[str]:
+    """Return what a module imports by name from another one."""
+    return [
+        alias.name
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ImportFrom) and node.module == of
+        for alias in node.names
+    ]
+
+
 def _assigned(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     if isinstance(node, ast.Assign):
         targets, value = node.targets, node.value
@@ -251,6 +261,8 @@ def _is_numeric(value: ast.expr) -> bool:
         return isinstance(value.value, int | float) and not isinstance(value.value, bool)
     if isinstance(value, ast.Tuple):
         return bool(value.elts) and all(map(_is_numeric, value.elts))
+    if isinstance(value, ast.Dict):
+        return bool(value.values) and all(map(_is_numeric, value.values))
     if isinstance(value, ast.BinOp):
         return _is_numeric(value.left) and _is_numeric(value.right)
     return isinstance(value, ast.UnaryOp) and _is_numeric(value.operand)

@@ -32,6 +32,7 @@ from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import Finding, suppressed
 from tracelens.model.result import Report, Result, Summary
 from tracelens.model.trace import Note
+from tracelens.stats.constants import PIECES_OF_MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -42,9 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ANALYSES", "Analysis", "Finding", "Report", "Result", "analyze"]
 
-_FOR_PIECES: Final = 32  # one part of so many of the memory
 _LAST_OF_COMPUTE_TIME: Final = "imbalance"  # of the analyses that ask for its matrices
-_OF_PHASES: Final = 50  # of hundred: cutting time into phases takes as long as all that follows
 
 
 @dataclass(frozen=True)
@@ -109,11 +108,12 @@ def analyze(
     """
     on_progress = progress or (lambda _done, _total: None)
     on_progress(0, 100)
+    half = 100 // 2  # cutting time into phases takes as long as all that follows
     parts = phases.run(
         trace,
-        lambda done, all_: on_progress(_OF_PHASES * done // all_, 100),
+        lambda done, all_: on_progress(half * done // all_, 100),
         executor,
-        None if memory is None else memory // _FOR_PIECES,
+        None if memory is None else memory // PIECES_OF_MEMORY,
     )
     give_back()
     results: dict[str, Result] = {"phases": parts}
@@ -122,7 +122,7 @@ def analyze(
         if analysis.name == _LAST_OF_COMPUTE_TIME:
             compute_time.forget(parts)
         give_back()
-        on_progress(_OF_PHASES + (100 - _OF_PHASES) * done // len(ANALYSES), 100)
+        on_progress(half + half * done // len(ANALYSES), 100)
     found = (finding for result in results.values() for finding in result.findings)
     parted = trace.choice.ranks is not None
     findings = ranked(f for f in found if not (parted and KINDS[f.kind].needs_all_ranks))

@@ -25,6 +25,7 @@ from tracelens.accounting.phases import after_steps, job_ns
 from tracelens.accounting.pieces import categories, covered_before
 from tracelens.model.calls import NEVER
 from tracelens.replay import slack
+from tracelens.stats.constants import MOST_OF_A_KIND, MOST_STEPS, MOST_STRETCHES, SHOWN_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,8 +54,6 @@ __all__ = [
 ]
 
 
-MOST_ROWS: Final = 64  # in a report: the largest
-MOST_SEGMENTS: Final = 256
 SHARE_COLUMNS: Final[dict[str, pl.DataType]] = {
     "rank": pl.Int32(),
     "category": pl.String(),  # of the partition, or outside: before a rank's first step
@@ -84,8 +83,8 @@ class CriticalPath:
     def tables(self) -> dict[str, pl.DataFrame]:
         """What a report shows: of ranks those that can spare least."""
         return {
-            "critical_path": self.shares.head(MOST_ROWS),
-            "slack": self.slack.sort("slack_ns", "rank").head(MOST_ROWS),
+            "critical_path": self.shares.head(SHOWN_ROWS),
+            "slack": self.slack.sort("slack_ns", "rank").head(SHOWN_ROWS),
         }
 
 
@@ -102,7 +101,7 @@ def run(trace: Trace, phases: Phases) -> CriticalPath:
         shares=_shares(path, pieces, phases.pieces, trace),
         slack=none_known if parted else slack.measure_slack(trace),
         cells=path_cells(along),
-        longest=along.top_k(MOST_SEGMENTS, by=lasted).sort(lasted, descending=True),
+        longest=along.top_k(MOST_OF_A_KIND, by=lasted).sort(lasted, descending=True),
         stretches=path_stretches(path),
     )
 
@@ -255,7 +254,6 @@ def walk_path(lanes: Lanes) -> pl.DataFrame:
         process, now = int(lane.to[wait]), reached
 
 
-MOST_STEP_BLOCKS: Final = 2000  # of steps: of a longer run, one stands for some neighbours
 PATH_SEGMENT_COLUMNS: Final[dict[str, pl.DataType]] = {
     "rank": pl.Int32(),
     "step": pl.Int32(),
@@ -324,7 +322,7 @@ def _in_order_of_time(on_path: _OnPath, pieces: Segments) -> pl.DataFrame:
 def path_cells(segments: pl.DataFrame) -> pl.DataFrame:
     """Add the path up by step, rank and category, in `CELL_COLUMNS`."""
     known = segments["step"].unique().sort()
-    block = -(-max(known.len(), 1) // MOST_STEP_BLOCKS)
+    block = -(-max(known.len(), 1) // MOST_STEPS)
     first = known.gather_every(block)
     place = first.search_sorted(segments["step"], side="right") - 1
     sizes = pl.DataFrame({"step": first}).with_columns(
@@ -361,9 +359,6 @@ def _overlapping(bounds: Ints, begins: Ints, ends: Ints) -> tuple[Ints, Ints]:
     row = np.repeat(np.arange(len(begins)), count)
     within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
     return first[row] + within, row
-
-
-MOST_STRETCHES: Final = 1 << 16  # of a run
 
 
 def path_stretches(path: pl.DataFrame) -> pl.DataFrame:

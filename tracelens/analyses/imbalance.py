@@ -29,6 +29,17 @@ from tracelens.accounting.compute_time import (
 from tracelens.analyses.servers import shards
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
+from tracelens.stats.constants import (
+    CLEAR,
+    ENOUGH,
+    FEW,
+    FEWEST_STEPS,
+    LARGE_DELAY,
+    LEAST_OF_STEP,
+    NEARLY_ALL,
+    NEGLIGIBLE,
+    WORTH,
+)
 from tracelens.stats.robust import deviation
 
 if TYPE_CHECKING:
@@ -39,12 +50,6 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Trace
 
 
-FEWEST_RANKS: Final = 4  # last arrivals mean nothing among fewer
-FEWEST_STEPS: Final = 30
-LEAST_IMBALANCE: Final = 0.10  # of a step
-WIDTH: Final = 0.06  # of a step: how far any two ranks differ; less, and single spikes do
-WORTH: Final = 0.01  # of the job
-ENTROPY: Final = 0.9  # 1 = each rank is last equally often
 RANK_COLUMNS: Final[dict[str, pl.DataType]] = {
     "rank": pl.Int32(),
     "own_ns": pl.Float64(),  # mean per step
@@ -100,7 +105,7 @@ def _varying_work(phases: Phases, own: ComputeTime, rows: Flags, last: Floats) -
     """Look for work that is uneven in every step, but each time on another rank."""
     total = own.total[rows]
     steps, ranks = total.shape
-    if ranks < FEWEST_RANKS or steps < FEWEST_STEPS:
+    if ranks <= FEW or steps < FEWEST_STEPS:
         return []
     longest = float((total.max(axis=1) - np.median(total, axis=1)).mean())
     imbalance_share = longest / max(own.step_ns, 1.0)
@@ -109,7 +114,7 @@ def _varying_work(phases: Phases, own: ComputeTime, rows: Flags, last: Floats) -
     entropy = min(entropy / float(np.log(min(ranks, steps))), 1.0)
     apart = total - np.median(total, axis=1, keepdims=True)
     width = deviation(apart) / max(own.step_ns, 1.0)
-    if imbalance_share <= LEAST_IMBALANCE or entropy <= ENTROPY or width <= WIDTH:
+    if imbalance_share <= LARGE_DELAY or entropy <= NEARLY_ALL or width <= LEAST_OF_STEP:
         return []
     lost = total.max(axis=1) - balanced(own, rows).max(axis=1)
     saving = float(lost.mean() / np.nanmean(own.length[rows]))
@@ -144,11 +149,6 @@ def _why(reason: Explanation | None) -> str:
     return "the work per rank varies (sequence lengths, sample sizes, a noisy machine)"
 
 
-COMMON_TO_PHASES: Final = 0.3  # of the variance is common to forward and backprop: it is the work
-_TAIL: Final = 3  # deviations
-_LEAST: Final = 0.01  # of the mean: no rank has less to do
-
-
 def balanced(own: ComputeTime, rows: Flags) -> Floats:
     """Return compute time with balanced work, [step, rank], in steps that all ranks took.
 
@@ -166,11 +166,11 @@ def balanced(own: ComputeTime, rows: Flags) -> Floats:
         _clipped_deviation(phases["backprop"]),
     )
     common = float(np.mean(forward * backprop))
-    if common <= COMMON_TO_PHASES * np.sqrt(np.var(forward) * np.var(backprop)):
+    if common <= ENOUGH * np.sqrt(np.var(forward) * np.var(backprop)):
         return flat
     both = phases["forward"] + phases["backprop"]
     work = _relative_work(phases["forward"], phases["backprop"])
-    work = np.maximum(work / work.mean(axis=1, keepdims=True), _LEAST)
+    work = np.maximum(work / work.mean(axis=1, keepdims=True), NEGLIGIBLE)
     kept = np.sqrt(np.clip(_noise(phases, forward, backprop) / common, 0, 1))
     even = both * work ** (kept - 1)
     as_much = both.sum(axis=1, keepdims=True) / np.maximum(even.sum(axis=1, keepdims=True), 1.0)
@@ -181,7 +181,7 @@ def _relative_work(forward: Floats, backprop: Floats) -> Floats:
     """Return how much work each rank had, as a multiple of the median rank's."""
     first, second = _relative(forward), _relative(backprop)
     apart = first - second
-    disturbed = np.abs(apart) > _TAIL * deviation(apart)
+    disturbed = np.abs(apart) > CLEAR * deviation(apart)
     return np.where(disturbed, np.minimum(first, second), _relative(forward + backprop))
 
 
@@ -210,6 +210,6 @@ def _relative(values: Floats) -> Floats:
 def _clipped_deviation(values: Floats) -> Floats:
     """Return each rank's relative deviation from the step's median, without its tails."""
     apart = _relative(values) - 1
-    limit = _TAIL * deviation(apart)
+    limit = CLEAR * deviation(apart)
     clipped = np.clip(apart, -limit, limit)
     return np.asarray(clipped - clipped.mean())

@@ -9,7 +9,7 @@ collective tell who never entered it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -19,13 +19,11 @@ from tracelens.model import fmt
 from tracelens.model.calls import NEVER, arrivals_of
 from tracelens.model.findings import Finding
 from tracelens.schema.vocabulary import CHOSEN_LOSSES, SEGMENTS_SUFFIX
+from tracelens.stats.constants import SHOWN_PARTS, WORTH
 
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
     from tracelens.model.trace import Trace
-
-
-MANY_LOST: Final = 0.01  # of the events: from here on, what is left tells another story
 
 
 @dataclass(frozen=True)
@@ -189,8 +187,13 @@ def _aftermath(row: dict[str, Any], after: list[str]) -> dict[str, str]:
     }
 
 
+def _some(names: list[str]) -> str:
+    """Name a few of many."""
+    return ", ".join(names[:SHOWN_PARTS]) + (" and more" if len(names) > SHOWN_PARTS else "")
+
+
 def _listed(others: list[str]) -> str:
-    return ", ".join(others[:8]) + (" and more" if len(others) > 8 else "") + " ended after it"
+    return _some(others) + " ended after it"
 
 
 def _missing(trace: Trace) -> list[Finding]:
@@ -202,7 +205,7 @@ def _missing(trace: Trace) -> list[Finding]:
     absent = sorted({*asked} - {*trace.workers["rank"]})
     if not absent:
         return []
-    listed = ", ".join(map(str, absent[:8])) + (" and more" if len(absent) > 8 else "")
+    listed = _some([*map(str, absent)])
     plural = "s" if len(absent) > 1 else ""
     return [
         Finding.of(
@@ -226,7 +229,7 @@ def _dropped(trace: Trace) -> list[Finding]:
         Finding.of(
             "dropped_events",
             {"lost": f"{lost:,}", "reasons": reasons},
-            category="fault" if share >= MANY_LOST else "opportunity",
+            category="fault" if share >= WORTH else "opportunity",
             ranks=tuple(losers["rank"].unique().sort().to_list()),
             evidence={"dropped": unasked, "share": share},
         )

@@ -30,6 +30,7 @@ from tracelens.analyses.servers.bottleneck import FEWEST_STEPS
 from tracelens.analyses.servers.queues import NO_QUEUES, Queues
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.verdict import Ledger, Loss
+from tracelens.stats.constants import CUT, ROUNDING
 from tracelens.stats.robust import deviation
 
 if TYPE_CHECKING:
@@ -55,8 +56,6 @@ _EXPLAINED: Final[dict[Group, tuple[str, ...]]] = {
     "overlap": ("transfer", "ps_queue"),
 }
 _ASK_WHY: Final = ("wait", "ps_queue", _UNINSTRUMENTED)  # what no category explains
-BY_CHANCE: Final = 2  # deviations from rank to rank
-_LEAST: Final = 1e-12  # what is less is rounding
 
 
 def measure(
@@ -111,7 +110,7 @@ def measure(
     rank, share = _most_awaited(last or (pushed if of_pushes else None))
     return Ledger(
         useful=useful,
-        losses=tuple(loss for loss in losses if abs(loss.share) > _LEAST),
+        losses=tuple(loss for loss in losses if abs(loss.share) > ROUNDING),
         startup_ns=_startup_ns(trace),
         awaited_rank=rank,
         awaited_share=share,
@@ -226,7 +225,7 @@ def _in_turns(alone: Ints, by_chance_ns: float) -> float:
     alone = np.sort(alone)
     usual = alone[(len(alone) - 1) // 2]
     apart = deviation(alone - np.median(alone)) if len(alone) > 2 else 0.0
-    return float(np.minimum(alone, usual + BY_CHANCE * max(apart, by_chance_ns)).sum())
+    return float(np.minimum(alone, usual + CUT * max(apart, by_chance_ns)).sum())
 
 
 def _most_awaited(found: _Last | None) -> tuple[int | None, float | None]:

@@ -18,6 +18,7 @@ import polars as pl
 
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
+from tracelens.stats.constants import FEW, SHOWN_ROWS
 
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["EPOCH_COLUMNS", "Membership", "begun_again", "left_behind", "run"]
 
 
-FEW_STEPS: Final = 2  # by which ranks may begin or end apart
-MOST_EPOCHS: Final = 64  # in a report
 EPOCH_COLUMNS: Final[dict[str, pl.DataType]] = {
     "first_step": pl.Int32(),
     "last_step": pl.Int32(),
@@ -47,7 +46,7 @@ class Membership:
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
         """What a report shows."""
-        return {"epochs": self.epochs.head(MOST_EPOCHS)}
+        return {"epochs": self.epochs.head(SHOWN_ROWS)}
 
 
 def run(trace: Trace, _phases: Phases) -> Membership:
@@ -77,11 +76,11 @@ def _presence(trace: Trace) -> pl.DataFrame:
         ended=pl.col("end_ns").max(),
         typical=length.median(),
     )
-    few = FEW_STEPS * pl.col("typical").median()
-    later = (pl.col("first") - pl.col("first").min() > FEW_STEPS) & (
+    few = FEW * pl.col("typical").median()
+    later = (pl.col("first") - pl.col("first").min() > FEW) & (
         pl.col("begun") - pl.col("begun").min() > few
     )
-    earlier = (pl.col("last").max() - pl.col("last") > FEW_STEPS) & (
+    earlier = (pl.col("last").max() - pl.col("last") > FEW) & (
         pl.col("ended").max() - pl.col("ended") > few
     )
     again, behind = (pl.col("process").is_in(of(trace)) for of in (begun_again, left_behind))

@@ -23,6 +23,7 @@ import polars as pl
 
 from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.accounting.pieces import spent_before
+from tracelens.stats.constants import ENOUGH, FEW, LEAST_SEEN_NS, MAJORITY, SHOWN_PARTS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -47,13 +48,6 @@ __all__ = [
     "with_code",
 ]
 
-MOST_OF_IT: Final = 0.6  # of the excess is in one call: follow it
-LEAST_SHARE: Final = 0.5  # of the delay must be seen in the samples
-LEAST_SEEN_NS: Final = 10**8  # of a phase, on a rank, or its shares say nothing
-INFORMATIVE: Final = 0.5  # of the best call's informedness: from there on the path is shown
-LEAST_INFORMATIVE: Final = 0.2  # of the best call, or all code is slower alike
-SHOWN_CALLS: Final = 8  # calls that led to the path
-SHOWN_PATH: Final = 4  # calls of it, in a sentence
 RECORDER: Final = " (tracelens_instrument/"  # in the frames of its calls
 
 Stack: TypeAlias = "tuple[str, ...]"
@@ -79,7 +73,7 @@ class Culprit:
     def evidence(self) -> dict[str, object]:
         """The numbers behind it, for a finding."""
         return {
-            "stack": [*self.callers[-SHOWN_CALLS:], *self.path],
+            "stack": [*self.callers[-SHOWN_PARTS:], *self.path],
             "path": list(self.path),
             "extra_ns": round(self.extra_ns),
         }
@@ -96,8 +90,8 @@ def code_sentences(seen: Culprit | None) -> list[str]:
 def path_text(path: Sequence[str]) -> str:
     """Return the functions of a path and where the last was, without repetition or, if long, middle."""
     names = [name for name, _ in groupby(_named(frame).function for frame in path)]
-    if len(names) > SHOWN_PATH:
-        names = [names[0], "…", *names[1 - SHOWN_PATH :]]
+    if len(names) > FEW + 1:
+        names = [names[0], "…", *names[-FEW:]]
     return f"{' > '.join(names)} ({_place(path[-1])})"
 
 
@@ -238,7 +232,7 @@ def _by_shard(trace: Trace, inside: pl.DataFrame, steps: int) -> dict[int, dict[
 
 
 def _enough(found: Culprit | None, extra_ns: float) -> Culprit | None:
-    return found if found and found.extra_ns >= LEAST_SHARE * extra_ns else None
+    return found if found and found.extra_ns >= MAJORITY * extra_ns else None
 
 
 def _sampled(trace: Trace, steps: Ints) -> bool:
@@ -310,8 +304,8 @@ def differing_path(
     functions = tuple(frame for frame in chain[-1] if not _named(frame).line)
     innermost = len(functions) - 1
     begin = innermost
-    if max(informed) >= LEAST_INFORMATIVE:
-        first = next(at for at, one in enumerate(informed) if one >= INFORMATIVE * max(informed))
+    if max(informed) >= ENOUGH:
+        first = next(at for at, one in enumerate(informed) if one >= MAJORITY * max(informed))
         begin = min(first, innermost)
     frames = _lines(functions, slow, usual)
     return Culprit(frames[begin:], frames[:begin], residual[chain[-1]])
@@ -341,7 +335,7 @@ def _chain(residual: Spent) -> list[Stack]:
     chain: list[Stack] = [()]
     while below[chain[-1]]:
         worst = max(below[chain[-1]], key=residual.__getitem__)
-        if residual[worst] < MOST_OF_IT * residual[()]:
+        if residual[worst] < MAJORITY * residual[()]:
             break
         chain.append(worst)
     return chain[1:]

@@ -20,6 +20,7 @@ from tracelens.accounting.phases import job_ns
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.replay.dependencies import Dependencies
+from tracelens.stats.constants import CONSISTENT, FEWEST_STEPS, LEAST_OF_STEP, WORTH
 from tracelens.stats.robust import bootstrap_interval, medians
 
 if TYPE_CHECKING:
@@ -31,10 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["STAGE_COLUMNS", "StageImbalance", "run"]
 
-FEWEST_STEPS: Final = 30
-LEAST_BEYOND: Final = 0.05  # of a step: what the slowest stage takes beyond the mean of all
-CONSISTENT: Final = 0.75  # of the steps: else it is noise, or a change
-WORTH: Final = 0.01  # of the job
 STAGE_COLUMNS: Final[dict[str, pl.DataType]] = {
     "stage": pl.Int32(),  # 0 = where a step begins
     "ranks": pl.Int32(),
@@ -98,7 +95,7 @@ def _finding(
     middle = np.median(usual, axis=0)
     slowest = int(middle.argmax())
     beyond = (usual[:, slowest] - usual.mean(axis=1)) / max(own.step_ns, 1.0)
-    clear = beyond > LEAST_BEYOND
+    clear = beyond > LEAST_OF_STEP
     if len(beyond) < FEWEST_STEPS or clear.mean() < CONSISTENT:
         return None
     lost, job = _lost(trace, phases, own, stages), job_ns(trace)

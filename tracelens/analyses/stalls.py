@@ -19,8 +19,23 @@ from tracelens.accounting.phases import job_ns
 from tracelens.analyses import stacks
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
-from tracelens.replay.counterfactual import price
-from tracelens.stats.changepoint import PERSISTENT, course, greatest_run
+from tracelens.replay.counterfactual import TWO_SIDED, price
+from tracelens.stats.changepoint import course, greatest_run
+from tracelens.stats.constants import (
+    BLOCK,
+    BOUND,
+    CONSISTENT,
+    ENOUGH,
+    FAR_OUT,
+    FEW,
+    FEWEST_STEPS,
+    LARGE_DELAY,
+    MAJORITY,
+    MANY,
+    NEARLY_ALL,
+    NOTICEABLE,
+    WORTH_WITH_PEERS,
+)
 from tracelens.stats.robust import deviation, medians
 
 if TYPE_CHECKING:
@@ -29,18 +44,9 @@ if TYPE_CHECKING:
     from tracelens.arrays import Floats, Indices
     from tracelens.model.findings import Pattern
     from tracelens.model.trace import Trace
+    from tracelens.stats.changepoint import Course
 
 
-LEAST_STEPS: Final = 30
-SHORTEST: Final = 8  # steps in an interval
-FEWEST: Final = 4  # scattered steps
-LONGEST: Final = 0.6  # of the run: beyond, it is how the run is
-SLOW: Final = {"data": 0.2}  # of compute time; other phases drift with the machine
-SLOW_OTHERWISE: Final = 0.5
-NOTICEABLE: Final = 0.03  # of the job
-LOADING: Final = 0.15  # of the job: all ranks load data that long
-_DEVIATIONS: Final = 6
-_STEADY: Final = 0.8  # of the interval's steps are slow
 _KINDS: Final[dict[str, str]] = {
     "data": "data_stall",
     "checkpoint": "checkpoint_stall",
@@ -58,7 +64,7 @@ class Stalls:
 def run(trace: Trace, phases: Phases) -> Stalls:
     """Compare every phase with itself over the run."""
     own = compute_time.measure_compute_time(trace, phases)
-    if len(own.ranks) < 2 or len(own.steps) < LEAST_STEPS or not own.step_ns:
+    if len(own.ranks) < 2 or len(own.steps) < FEWEST_STEPS or not own.step_ns:
         return Stalls()
     job = job_ns(trace)
     found: list[_Found] = []
@@ -110,10 +116,10 @@ def _slow(own: ComputeTime, phase: str, least: Floats, job: int) -> list[_Found]
     residual = values - np.median(values)
     spread = deviation(residual)
     usual = own.usual_ns / own.step_ns
-    level = max(SLOW.get(phase, SLOW_OTHERWISE) * usual, _DEVIATIONS * spread)
+    level = max((ENOUGH if phase == "data" else MAJORITY) * usual, FAR_OUT * spread)
     chosen, pattern = _lasting(residual, level) or (np.flatnonzero(residual > level), "sparse")
     saving = float(np.maximum(residual[chosen], 0).sum() * own.step_ns / job)
-    if not FEWEST <= len(chosen) <= LONGEST * len(residual) or saving < NOTICEABLE:
+    if not FEW < len(chosen) <= MAJORITY * len(residual) or saving < NOTICEABLE:
         return []
     slow = _Slow(rows[chosen], residual[chosen], pattern, saving)
     extra = float(slow.residual.mean()) * own.step_ns
@@ -122,12 +128,10 @@ def _slow(own: ComputeTime, phase: str, least: Floats, job: int) -> list[_Found]
 
 def _lasting(residual: Floats, level: float) -> tuple[Indices, Pattern] | None:
     """Return the interval in which nearly all steps are slow, if there is one."""
-    shape = course(residual, *greatest_run(residual - level / 2))
-    inside = residual[shape.first : shape.last + 1]
-    fits = SHORTEST <= len(inside) <= LONGEST * len(residual)
-    if fits and shape.level >= level and np.mean(inside > level / 2) >= _STEADY:
-        return np.arange(shape.first, shape.last + 1), shape.pattern
-    return None
+    shape = course(residual, *greatest_run(residual - level / 2), better=NEARLY_ALL)
+    steps = np.arange(shape.first, shape.last + 1)
+    usual = len(steps) > MAJORITY * len(residual)
+    return None if usual or len(steps) < BLOCK or shape.level < level else (steps, shape.pattern)
 
 
 def _finding(own: ComputeTime, phase: str, slow: _Slow) -> Finding:
@@ -170,7 +174,7 @@ def _loading(own: ComputeTime, least: Floats, job: int) -> list[_Found]:
     """Return the opportunity of loading data ahead, where every rank always waits for it."""
     usual = float(np.median(least))
     saving = usual * len(least) / job
-    if saving < LOADING:
+    if saving < BOUND:
         return []
     finding = Finding.of(
         "data_stall",
@@ -186,13 +190,6 @@ def _loading(own: ComputeTime, least: Floats, job: int) -> list[_Found]:
     return [_Found(finding, None, usual)]
 
 
-NOTICEABLE_PAUSES: Final = 0.03  # of the job,
-LEAST_PAUSES: Final = 0.005  # or so much, which others' noise may hide, if some rank pauses
-OFTEN_PAUSED: Final = 0.5  # in so many of the steps,
-LONG_PAUSE: Final = 0.1  # and for so much of one
-MOST_PAUSES_OF_ONE: Final = 0.5  # of all pauses: beyond, that rank is a finding by itself
-
-
 def pause_findings(own: ComputeTime, job_ns: int) -> list[Finding]:
     """Report garbage collection that the ranks do out of step."""
     if "gc" not in own.phases:
@@ -204,9 +201,9 @@ def pause_findings(own: ComputeTime, job_ns: int) -> list[Finding]:
         return []  # no rank waits for another
     hit = np.flatnonzero(paused.any(axis=1))
     length = float(paused[paused > 0].mean()) if hit.size else 0.0
-    plain = len(hit) >= OFTEN_PAUSED * len(own.steps) and length >= LONG_PAUSE * own.step_ns
-    least = LEAST_PAUSES if plain else NOTICEABLE_PAUSES
-    if by_rank.max() > MOST_PAUSES_OF_ONE * by_rank.sum() or cost.saving < least:
+    plain = len(hit) >= MAJORITY * len(own.steps) and length >= LARGE_DELAY * own.step_ns
+    least = WORTH_WITH_PEERS if plain else NOTICEABLE
+    if by_rank.max() > MAJORITY * by_rank.sum() or cost.saving < least:
         return []
     ranks = tuple(rank for rank, ns in zip(own.ranks, by_rank, strict=True) if ns > 0)
     fields = {
@@ -234,20 +231,11 @@ def pause_findings(own: ComputeTime, job_ns: int) -> list[Finding]:
 
 
 COMPUTED: Final = ("forward", "backprop", "update", "user")
-LEAST_SLOWDOWN: Final = 0.12  # of the faster one: how far the levels are apart, at least
-SHORTEST_LEVEL: Final = 0.15  # of the run: both levels last as long
-FEWEST_OF_LEVEL: Final = 16  # steps of each level
-APART: Final = 0.9  # of the steps of each level are on its side of the middle
-PRESENT: Final = 0.5  # of the ranks took a step, or it says nothing of all
-SLOW_RANKS: Final = 0.9  # of the ranks are slower by half of it, or more
-NOTICEABLE_SLOWDOWN: Final = 0.03  # of the job
-_EXTREMES: Final = (0.1, 0.9)
 _SLOWER: Final = (
     "at the same time",
     "look for what they share, such as power, cooling, or what was changed then",
 )
 _WARMING: Final = ("at first", "what they share warms up, such as caches, clocks or autotuning")
-_AT_ONCE: Final = 4  # steps after those that are never judged
 
 
 @dataclass(frozen=True)
@@ -267,17 +255,15 @@ class Slowdown:
 def find_slowdown(own: ComputeTime) -> Slowdown | None:
     """Search the run for an interval in which all ranks compute more slowly."""
     computed = _compute_of_ranks(own) / own.step_ns
-    rows = np.flatnonzero(np.mean(~np.isnan(computed), axis=1) >= PRESENT)
+    rows = np.flatnonzero(np.mean(~np.isnan(computed), axis=1) >= MAJORITY)
     rows = rows[rows >= compute_time.WARM_UP]
     computed = computed[rows]
-    fewest = max(FEWEST_OF_LEVEL, SHORTEST_LEVEL * len(rows))
-    if len(rows) < 2 * fewest:
+    if len(rows) < 2 * MANY:
         return None
     typical = medians(computed, axis=1)
-    first, last = greatest_run(typical - np.mean(np.quantile(typical, _EXTREMES)))
-    inside = np.zeros(len(rows), np.bool_)
-    inside[first : last + 1] = True
-    if min(np.count_nonzero(inside), np.count_nonzero(~inside)) < fewest:
+    shape = _upper_level(typical)
+    inside = shape.inside
+    if min(np.count_nonzero(inside), np.count_nonzero(~inside)) < MANY:
         return None
     there = [~np.isnan(computed[part]).all(axis=0) for part in (inside, ~inside)]
     ranks = there[0] & there[1]
@@ -285,17 +271,20 @@ def find_slowdown(own: ComputeTime) -> Slowdown | None:
         return None
     upper, lower = (medians(computed[part][:, ranks], axis=0) for part in (inside, ~inside))
     middle = float(np.median(upper) + np.median(lower)) / 2
-    above, below = np.mean(typical[inside] > middle), np.mean(typical[~inside] < middle)
+    apart = np.mean((typical > middle) == inside)
     level = float(np.median(upper - lower))
     combined = np.mean(upper - lower > level / 2)
-    if (
-        level < LEAST_SLOWDOWN * float(np.median(lower))
-        or min(above, below) < APART
-        or combined < SLOW_RANKS
-    ):
+    if level < LARGE_DELAY * float(np.median(lower)) or apart < NEARLY_ALL or combined < NEARLY_ALL:
         return None
     share, uncertain = _longer(typical[inside], typical[~inside])
-    return Slowdown(int(rows[first]), int(rows[last]), level, share, uncertain)
+    return Slowdown(int(rows[shape.first]), int(rows[shape.last]), level, share, uncertain)
+
+
+def _upper_level(values: Floats) -> Course:
+    """Return where a series is at the upper one of its levels."""
+    lower, upper = np.quantile(values, [1 - NEARLY_ALL, NEARLY_ALL])
+    run = greatest_run(values - (lower + upper) / 2)
+    return course(values - lower, *run, better=NEARLY_ALL)
 
 
 def _longer(inside: Floats, outside: Floats) -> tuple[float, float]:
@@ -312,9 +301,9 @@ def slowdown_findings(own: ComputeTime, job_ns: int, known: list[Finding]) -> li
         return []
     low, saving, high = (
         _saved_by_speed(own, slow, slow.share + by * slow.uncertain) / job_ns
-        for by in (-1.96, 0.0, 1.96)
+        for by in (-TWO_SIDED, 0.0, TWO_SIDED)
     )
-    if saving < NOTICEABLE_SLOWDOWN:
+    if saving < NOTICEABLE:
         return []
     rows = np.arange(slow.first, slow.last + 1)
     finding = _slowdown_finding(own, slow, saving, (low, high))
@@ -323,7 +312,7 @@ def slowdown_findings(own: ComputeTime, job_ns: int, known: list[Finding]) -> li
 
 def warms_up(first: int, last: int, steps: int) -> bool:
     """Return whether rows are the run's beginning: what is slow there was not always faster."""
-    return first <= compute_time.WARM_UP + _AT_ONCE and last < steps - 1
+    return first <= compute_time.WARM_UP + BLOCK and last < steps - 1
 
 
 def _saved_by_speed(own: ComputeTime, slow: Slowdown, share: float) -> float:
@@ -344,7 +333,7 @@ def _same_steps(own: ComputeTime, slow: Slowdown, finding: Finding) -> bool:
         return False
     first, last = (int(own.steps[row]) for row in (slow.first, slow.last))
     common = min(last, finding.steps[1]) - max(first, finding.steps[0]) + 1
-    return common >= 0.5 * (last - first + 1)
+    return common >= MAJORITY * (last - first + 1)
 
 
 def _grown_most(own: ComputeTime, slow: Slowdown) -> str:
@@ -361,7 +350,7 @@ def _slowdown_finding(
 ) -> Finding:
     steps = (int(own.steps[slow.first]), int(own.steps[slow.last]))
     lasting = slow.last - slow.first + 1
-    pattern: Pattern = "persistent" if lasting >= PERSISTENT * len(own.steps) else "transient"
+    pattern: Pattern = "persistent" if lasting >= CONSISTENT * len(own.steps) else "transient"
     phase = _grown_most(own, slow)
     warming = warms_up(slow.first, slow.last, len(own.steps))
     when, cause = _WARMING if warming else _SLOWER

@@ -17,6 +17,7 @@ from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import subject
 from tracelens.model.verdict import MOST_UNEXPLAINED, Verdict, is_mostly_lost
+from tracelens.stats.constants import CRITICAL, MAJORITY, MODERATE
 from tracelens.stats.robust import medians
 
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["conclude"]
 
-CRITICAL: Final = 0.1  # of the job's time
-MODERATE: Final = 0.02
 _STOPS: Final = ("hang", "desync")  # what a job does not go on after
 _IN_PHASE: Final = {
     "data": "Look at the data loading of {ranks}: storage, number of workers, size of samples.",
@@ -39,7 +38,6 @@ _IN_PHASE: Final = {
     "checkpoint": KINDS["checkpoint_stall"].action,
     "uninstrumented": "Wrap that code of {ranks} in a span (tl.span), or record with --sample.",
 }
-_MOST: Final = 0.5
 _WORTH_NAMING: Final = 0.005  # of the time
 _MORE_SPANS: Final = (
     "Wrap more code in spans (tl.span), record with --sample, and mark steps (tl.step)."
@@ -199,7 +197,7 @@ def _awaited(trace: Trace, phases: Phases, ledger: Ledger) -> str:
     rank, share = ledger.awaited_rank, ledger.awaited_share
     if rank is None or share is None:
         return ""
-    most = "most of it" if share > _MOST else fmt.percent(share)
+    most = "most of it" if share > MAJORITY else fmt.percent(share)
     own = measure_compute_time(trace, phases).levelled
     column, where = own.ranks.index(rank), ""
     beyond = [values[:, column] - medians(values, axis=1) for values in own.own]

@@ -9,24 +9,25 @@ loss: Fearnhead & Rigaill 2019).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens.stats.constants import (
+    BLOCK,
+    CONSISTENT,
+    ENOUGH,
+    FEW,
+    MANY,
+    NEARLY_ALL,
+    ROUNDS,
+    TAIL,
+)
 from tracelens.stats.robust import block_edges, block_medians, deviation, deviation_of_steps
 
 if TYPE_CHECKING:
     from tracelens.arrays import Flags, Floats
     from tracelens.model.findings import Pattern
-
-PERSISTENT: Final = 0.6  # of the run
-SHORT: Final = 3  # rows: a stall lasts no longer
-_ROUNDS: Final = 4
-_FEW: Final = 8  # steps: too few to say what is normal outside
-_ENOUGH: Final = 0.25  # of the run: so many say that a rank is normally faster than others
-_TAIL: Final = 0.5  # deviations beyond a level: more says nothing more about where it begins
-_BETTER: Final = 0.9
-_OF_SEVERAL: Final = 2.0  # times the price of an edge, where there may be any number of them
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Course:
     def stalls(self) -> bool:
         """Whether most of the delay is in short runs, of which there are several."""
         lengths = np.array([last - first + 1 for first, last in self.runs])
-        return len(lengths) > 1 and bool(lengths[lengths <= SHORT].sum() > lengths.sum() / 2)
+        return len(lengths) > 1 and bool(lengths[lengths < BLOCK].sum() > lengths.sum() / 2)
 
     @property
     def level(self) -> float:
@@ -76,7 +77,7 @@ def within(runs: tuple[tuple[int, int], ...], count: int) -> Flags:
     return inside
 
 
-def course(residuals: Floats, first: int, last: int, better: float = _BETTER) -> Course:
+def course(residuals: Floats, first: int, last: int, better: float) -> Course:
     """Follow one rank's excess from a window found in it to the edges and shape of one run.
 
     It rises if a line leaves less than `better` times the misfit of two levels.
@@ -88,17 +89,17 @@ def course(residuals: Floats, first: int, last: int, better: float = _BETTER) ->
 def courses(residuals: Floats, inside: Flags, *, scattered: bool = False) -> Course:
     """Follow one rank's excess from rows in which it was found to all runs at about that level.
 
-    `scattered` rows may be short runs; where most of the excess lasts for longer than `SHORT` rows, what
+    `scattered` rows may be short runs; where most of the excess lasts for a block of rows or more, what
     is shorter is noise.
     """
     if scattered:
         short = _two_levels(residuals, inside, shortest=0)
         if short.stalls:
             return short
-    one = _or_rising(residuals, _two_levels(residuals, inside), _BETTER)
+    one = _or_rising(residuals, _two_levels(residuals, inside), NEARLY_ALL)
     if one.pattern == "drifting":
         return one
-    several = _two_levels(residuals, one.inside, shortest=SHORT + 1)
+    several = _two_levels(residuals, one.inside, shortest=BLOCK)
     return several if len(several.runs) > 1 else one
 
 
@@ -111,15 +112,15 @@ def _or_rising(residuals: Floats, flat: Course, better: float) -> Course:
 
 def _two_levels(residuals: Floats, inside: Flags, shortest: int | None = None) -> Course:
     """Fit two levels: rows closer to the upper one form the runs; one run if nothing says how short."""
-    tail = _TAIL * deviation_of_steps(residuals)
-    for _ in range(_ROUNDS):
+    tail = TAIL * deviation_of_steps(residuals)
+    for _ in range(ROUNDS):
         lower, upper = _levels(residuals, inside)
         level = upper - lower
         gains = np.clip(residuals, lower - tail, upper + tail) - (lower + upper) / 2
         if shortest is None:
             runs: tuple[tuple[int, int], ...] = (greatest_run(gains),)
         else:
-            price = max(_OF_SEVERAL * _price(residuals, inside), shortest * level / 4)
+            price = max(_price(residuals, inside), shortest * level / 4)
             runs = runs_of(best_runs(gains, price)) or (greatest_run(gains),)
         inside = within(runs, len(residuals))
     if shortest is None and level > 0:
@@ -151,15 +152,15 @@ def _levels(residuals: Floats, inside: Flags) -> tuple[float, float]:
     """Return the lower and the upper level."""
     upper = float(np.median(residuals[inside]))
     rest = residuals[~inside]
-    lower = float(np.median(rest)) if len(rest) >= _FEW else 0.0
-    least = -upper / 2 if len(rest) >= _ENOUGH * len(residuals) else 0.0
+    lower = float(np.median(rest)) if len(rest) >= MANY else 0.0
+    least = -upper / 2 if len(rest) >= ENOUGH * len(residuals) else 0.0
     return min(max(lower, least), upper / 2), upper
 
 
 def _pattern(runs: tuple[tuple[int, int], ...], inside: Flags) -> Pattern:
     if len(runs) > 1:
         return "intermittent"
-    return "persistent" if np.mean(inside) >= PERSISTENT else "transient"
+    return "persistent" if np.mean(inside) >= CONSISTENT else "transient"
 
 
 def _to_the_ends(gains: Floats, first: int, last: int, price: float) -> tuple[int, int]:
@@ -240,7 +241,7 @@ def _rising(residuals: Floats, last: int) -> Course | None:
     best, lowest = None, np.inf
     for begin in edges[:-1]:
         line = np.where(middles <= last, np.maximum(middles - begin, 0.0), 0.0)
-        if np.count_nonzero(line) < 3:
+        if np.count_nonzero(line) < FEW:
             break
         slope = float(line @ blocks / (line @ line))
         left = float(np.abs(blocks - slope * line).sum())

@@ -13,19 +13,27 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tracelens.stats.constants import (
+    BETWEEN_RANK_SIGMA,
+    CLEAR,
+    CONSISTENT,
+    CUT,
+    MAJORITY,
+    MOST_FREEDOM,
+    NOISE_FREEDOM,
+    SPREAD_FREEDOM,
+)
 from tracelens.stats.robust import deviation
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tracelens.arrays import Floats
-
-_FAR_FROM_LEVEL: Final = 3.0  # deviations
-_MOST_ALIKE: Final = 0.8
 
 
 def student_tail(t: npt.ArrayLike, freedom: npt.ArrayLike) -> Floats:
@@ -58,16 +66,6 @@ def binomial_tail(k: npt.ArrayLike, trials: npt.ArrayLike, rate: npt.ArrayLike) 
     return np.asarray(np.where(inside, tail, np.where(k < 1, 1.0, 0.0)))
 
 
-BETWEEN_RANK_SIGMA: Final = 0.003  # of the step, between ranks that are equal
-_DRIFT_SIGMA: Final = 0.001  # of the step: how much that changes with time
-_SPREAD_FREEDOM: Final = 3  # how equal ranks are is not known
-_EFFICIENCY: Final = 0.6  # of a deviation that values far out hardly count in
-# Noise of a long mean is learnt through correlation: freedom at least, and for each value (measured).
-_NOISE_FREEDOM: Final = (3.0, 0.09)
-_MOST_FREEDOM: Final = 60
-_FAR_OUT: Final = 2.0  # deviations
-_NOT_CUT: Final = 0.92  # of the variance of normal numbers is left if they are cut there
-_LONGEST_CHANGE: Final = 0.75  # of the run: beyond, too little is left to compare with
 # The variance of the median of so many normal numbers (David & Nagaraja 2003, section 3).
 _MEDIANS: Final = (np.inf, 1.0, 0.5, 0.4487, 0.2982, 0.2868, 0.2147, 0.2104)
 
@@ -112,7 +110,7 @@ class NullModel:
         That is the best linear prediction from noise outside and spread between ranks (Henderson 1975):
         all if ranks differ for good, nothing if they hardly do.
         """
-        if length > _LONGEST_CHANGE * self.blocks:
+        if length > CONSISTENT * self.blocks:
             return 0.0
         return self.spread / (self.spread + self.noise.variance(self.blocks - length))
 
@@ -124,25 +122,31 @@ class NullModel:
         lasting = self.lasting(length)
         outside = self.noise.variance(self.blocks - length) if lasting else 0.0
         noise = self.noise.variance(length) + lasting**2 * outside
-        natural = ((1 - lasting) * BETWEEN_RANK_SIGMA) ** 2 + (lasting * _DRIFT_SIGMA) ** 2
+        natural = BETWEEN_RANK_SIGMA**2 * ((1 - lasting) ** 2 + lasting**2)
         values = (self.ranks - 1) * self.blocks
-        least, each = _NOISE_FREEDOM
-        known = min(least + each * values, _MOST_FREEDOM)
-        freedom = min(_EFFICIENCY * values / length, _MOST_FREEDOM)
+        known = min(SPREAD_FREEDOM + NOISE_FREEDOM * values, MOST_FREEDOM)
+        freedom = min(MAJORITY * values / length, MOST_FREEDOM)
         observed = self.wider * _variance(means)
         if observed < noise + natural:
-            firm = _freedom((noise, known), (natural, _SPREAD_FREEDOM))
+            firm = _freedom((noise, known), (natural, SPREAD_FREEDOM))
             both = (freedom * observed + firm * (noise + natural)) / (freedom + firm)
             return float(np.sqrt(both)), freedom + firm
-        uncertain = freedom + _SPREAD_FREEDOM
-        natural = (freedom * (observed - noise) + _SPREAD_FREEDOM * natural) / uncertain
+        uncertain = freedom + SPREAD_FREEDOM
+        natural = (freedom * (observed - noise) + SPREAD_FREEDOM * natural) / uncertain
         return float(np.sqrt(noise + natural)), _freedom((noise, known), (natural, uncertain))
 
 
 def _variance(values: Floats) -> float:
     """Return the variance of values around 0, some of which may be far out."""
-    limit = _FAR_OUT * deviation(values)
-    return float(np.mean(np.clip(values, -limit, limit) ** 2)) / _NOT_CUT
+    limit = CUT * deviation(values)
+    return float(np.mean(np.clip(values, -limit, limit) ** 2)) / _left_of_normal(CUT)
+
+
+def _left_of_normal(limit: float) -> float:
+    """Return what is left of the variance of normal numbers that are cut at `limit` deviations."""
+    normal = NormalDist()
+    inside, beyond = 1 - 2 * normal.cdf(-limit), 2 * normal.cdf(-limit)
+    return inside - 2 * limit * normal.pdf(limit) + limit**2 * beyond
 
 
 def _variance_of_median(count: int) -> float:
@@ -172,13 +176,13 @@ class Noise:
         levels are taken from the same few blocks.
         """
         centred = blocks - np.median(blocks, axis=0)
-        limit = _FAR_FROM_LEVEL * deviation(centred)
+        limit = CLEAR * deviation(centred)
         centred = np.clip(centred, -limit, limit)
         alone = float(np.median((centred**2).mean(axis=0)))
         pairs = centred[1:] * centred[:-1]
         with_next = float(np.median(pairs.mean(axis=0))) if len(pairs) else 0.0
         rho = max(with_next / alone, 0.0) if alone else 0.0
-        rho = min(rho + (1 + 4 * rho) / len(blocks), _MOST_ALIKE)
+        rho = min(rho + (1 + 4 * rho) / len(blocks), CONSISTENT)
         return cls(wider * max(alone - with_next, 0.0) / (1 - rho), rho)
 
     def variance(self, length: int) -> float:

@@ -1,4 +1,4 @@
-"""Robust summaries of what was measured step by step: deviations, blocks, bootstrap, histograms.
+"""Robust summaries of what was measured step by step: deviations, blocks, bootstrap.
 
 A normal distribution's deviation is 1.4826 times its median absolute deviation (Hampel 1974).
 Neighbouring steps are correlated, so levels and intervals are taken from blocks of steps.
@@ -9,24 +9,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import polars as pl
+
+from tracelens.stats.constants import (
+    AT_ONCE,
+    BLOCK,
+    CUT,
+    MOST_PARTS,
+    SAMPLES,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable
 
     from tracelens.arrays import Floats, Ints
 
 
-_BOOTSTRAP_BLOCK: Final = 5  # steps resampled as one: neighbours are correlated
-_FEWEST_BLOCKS: Final = 5  # such blocks, or shorter ones
-_BOOTSTRAP_SAMPLES: Final = 400
-
 _TO_SIGMA: Final = 1.4826
-LEAST_BLOCK: Final = 4  # steps
-MOST_BLOCKS: Final = 64
-_FAR_FROM_BLOCK: Final = 1.5  # deviations
-BINS_PER_DECADE: Final = 20
-_AT_ONCE: Final = 1 << 18  # numbers that are sorted: what is made of them stays small
 
 
 def deviation(values: Floats) -> float:
@@ -41,7 +39,7 @@ def deviation_of_steps(values: Floats) -> float:
 
 def block_edges(steps: int) -> Ints:
     """Return where blocks of steps begin, and the end; a remainder belongs to the last block."""
-    size = max(LEAST_BLOCK, steps // MOST_BLOCKS)
+    size = max(BLOCK, steps // MOST_PARTS)
     edges = np.arange(0, max(steps - size, 0) + 1, size)
     return np.append(edges, steps)
 
@@ -53,9 +51,9 @@ def medians(values: Floats, axis: int) -> Floats:
     to partition them, or to mask what is missing.
     """
     moved = np.moveaxis(values, axis, -1)
-    if moved.ndim == 1 or moved.size <= _AT_ONCE:
+    if moved.ndim == 1 or moved.size <= AT_ONCE:
         return _medians_of_rows(moved)
-    some = max(_AT_ONCE * len(moved) // moved.size, 1)
+    some = max(AT_ONCE * len(moved) // moved.size, 1)
     parts = (moved[first : first + some] for first in range(0, len(moved), some))
     return np.concatenate([_medians_of_rows(part) for part in parts])
 
@@ -87,7 +85,7 @@ def block_levels(values: Floats, edges: Ints) -> Floats:
     middles = block_medians(values, edges)
     rest = np.repeat(middles, np.diff(edges), axis=0)
     np.subtract(values, rest, out=rest)
-    limit = _FAR_FROM_BLOCK * deviation(rest)
+    limit = CUT * deviation(rest)
     return middles + _by_block(np.clip(rest, -limit, limit, out=rest), edges, np.mean)
 
 
@@ -100,47 +98,13 @@ def _by_block(values: Floats, edges: Ints, condense: Callable[[Floats, int], Flo
     return np.concatenate(parts)
 
 
-def log_histogram(
-    parts: Iterable[pl.DataFrame], value: str, by: str, kept: Sequence[str]
-) -> pl.DataFrame:
-    """Count the durations of frames (column `value`, ns) by bin and by the words in the column `by`.
-
-    Returns `by`, from_ns, to_ns, count, and the columns `kept` of the longest of each bin. What is
-    shorter than a nanosecond is in the first bin.
-    """
-    edge = 10.0 ** (pl.col("bin") / BINS_PER_DECADE)
-    longest = pl.col("most").arg_max()
-    return (
-        pl.concat([_counted(rows, value, by, kept) for rows in parts])
-        .group_by(by, "bin")
-        .agg(pl.col("count").sum(), *(pl.col(name).get(longest) for name in kept))
-        .with_columns(from_ns=edge, to_ns=edge * 10.0 ** (1 / BINS_PER_DECADE))
-        .select(by, "from_ns", "to_ns", "count", *kept)
-        .sort(by, "from_ns")
-    )
-
-
-def _counted(rows: pl.DataFrame, value: str, by: str, kept: Sequence[str]) -> pl.DataFrame:
-    power = pl.col(value).clip(lower_bound=1).log10().mul(BINS_PER_DECADE).add(1e-9).floor()
-    longest = pl.col(value).arg_max()
-    return (
-        rows.with_columns(bin=power.cast(pl.Int32))
-        .group_by(by, "bin")
-        .agg(
-            pl.len().cast(pl.Int64).alias("count"),
-            pl.col(value).max().alias("most"),
-            *(pl.col(name).get(longest) for name in kept),
-        )
-    )
-
-
 def bootstrap_interval(lost: Floats, job_ns: float, seed: int = 0) -> tuple[float, float]:
     """Return the 95 % interval of the summed loss as a share of the job, resampling blocks of steps."""
     if not lost.size:
         return 0.0, 0.0
-    block = min(_BOOTSTRAP_BLOCK, max(len(lost) // _FEWEST_BLOCKS, 1))
+    block = min(BLOCK, max(len(lost) // BLOCK, 1))
     count = -(-len(lost) // block)
-    starts = np.random.default_rng(seed).integers(0, len(lost), (_BOOTSTRAP_SAMPLES, count, 1))
-    rows = ((starts + np.arange(block)) % len(lost)).reshape(_BOOTSTRAP_SAMPLES, -1)[:, : len(lost)]
+    starts = np.random.default_rng(seed).integers(0, len(lost), (SAMPLES, count, 1))
+    rows = ((starts + np.arange(block)) % len(lost)).reshape(SAMPLES, -1)[:, : len(lost)]
     low, high = np.quantile(lost[rows].sum(axis=1) / job_ns, [0.025, 0.975])
     return float(low), float(high)

@@ -23,8 +23,24 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tracelens.stats.changepoint import course
-from tracelens.stats.null_model import (
+from tracelens.stats.constants import (
+    AT_ONCE,
     BETWEEN_RANK_SIGMA,
+    BLOCK,
+    CLEAR,
+    CONSISTENT,
+    CUT,
+    ENOUGH,
+    FALSE_RATE,
+    FEW,
+    LARGE_DELAY,
+    LEAST_DELAY,
+    MANY,
+    MOST_PARTS,
+    PAIR_WINDOW,
+    PERMUTATIONS,
+)
+from tracelens.stats.null_model import (
     NullModel,
     binomial_tail,
     least_student_tail,
@@ -32,8 +48,6 @@ from tracelens.stats.null_model import (
     student_tail,
 )
 from tracelens.stats.robust import (
-    LEAST_BLOCK,
-    MOST_BLOCKS,
     block_edges,
     block_levels,
     deviation,
@@ -45,23 +59,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Flags, Floats, Ints
 
 
-WHOLE_RUN: Final = (
-    0.25  # of the chance of a false alarm: most who are late are so for the whole run
-)
-_HARDLY_FAR: Final = 2.5  # deviations: no p-value below can become a finding
-_HOPELESS: Final = 0.01  # no p-value above it can become a finding
-_STEPS_ALIKE: Final = 3  # neighbouring steps are correlated: so many count as one
-_FEW: Final = 16  # ranks: what one of them does is seen in the scale of all
 _BY_RANK: Final = ("mean", "middle", "scale", "p")
-LEAST_EFFECT_OF_PAIR: Final = 0.10  # of the step
-LEAST_WINDOW_OF_PAIR: Final = (8, 40)  # steps: a quarter of the run, but no less and no more
-PERMUTATIONS: Final = 4999
-CONSISTENT: Final = 0.75  # of a window's steps are late, else single spikes made it
-_CLEARLY_BETTER: Final = 0.75  # before a line is taken away as what is no noise
-_LONGEST_CORRELATION: Final = 10  # steps
-_FAR_OUT: Final = 4.0  # robust standard deviations
-_TAKEN_AWAY: Final = 2.0  # a fitted delay takes noise with it, and noise drifts
-_AT_ONCE: Final = 1 << 18  # numbers
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ def peer_residuals(own: Floats, step_ns: float) -> Floats:
     Both are [step, rank]; where a rank lacks a step (nan) it counts as the median.
     """
     residuals = np.empty(own.shape)
-    some = max(_AT_ONCE // max(own.shape[1], 1), 1)
+    some = max(AT_ONCE // max(own.shape[1], 1), 1)
     for first in range(0, len(own), some):
         rows = slice(first, first + some)
         residuals[rows] = _peer_residuals(own[rows], step_ns)
@@ -108,8 +106,8 @@ def _peer_residuals(own: Floats, step_ns: float) -> Floats:
 
 
 def least_effect(ranks: int) -> float:
-    """Return the smallest excess worth reporting, as a share of the step: 1.5 %, more for few ranks."""
-    return 0.015 * (1 + 24 / ranks**2)
+    """Return the smallest excess worth reporting, as a share of the step: more for few ranks."""
+    return LEAST_DELAY + (LARGE_DELAY - LEAST_DELAY) * (2 / ranks) ** 2
 
 
 def scan_ranks(residuals: Floats, known: Flags | None = None) -> Scan:
@@ -137,7 +135,7 @@ def _windows(residuals: Floats, peers: Flags) -> Windows:
     edges = block_edges(len(residuals))
     blocks = block_levels(residuals, edges)
     ranks = np.arange(residuals.shape[1])
-    if len(ranks) > _FEW:
+    if len(ranks) > MANY:
         return _judged(edges, blocks, blocks[:, peers])
     each = [_judged(edges, blocks[:, [rank]], blocks[:, peers & (ranks != rank)]) for rank in ranks]
     return Windows(each[0].first, each[0].last, *_joined(each, _BY_RANK, axis=1))
@@ -168,11 +166,11 @@ def _of_length(
     scale, freedom = normal.scale(length, peers.beyond(starts, length, lasting))
     level = ranks.inside(starts, length) + middle.inside(starts, length)
     whole = length == normal.blocks
-    tried = 1 / WHOLE_RUN if whole else 2 * normal.blocks / length * (lengths - 1) / (1 - WHOLE_RUN)
+    tried = 1 / ENOUGH if whole else 2 * normal.blocks / length * (lengths - 1) / (1 - ENOUGH)
     p = np.ones_like(means)
-    far = np.nonzero(means > _HARDLY_FAR * scale)
+    far = np.nonzero(means > CLEAR * scale)
     t = means[far] / scale
-    hopeful = least_student_tail(t, freedom) * tried < _HOPELESS
+    hopeful = least_student_tail(t, freedom) * tried < FALSE_RATE
     if hopeful.any():
         far = (far[0][hopeful], far[1][hopeful])
         p[far] = np.minimum(student_tail(t[hopeful], freedom) * tried, 1.0)
@@ -229,12 +227,12 @@ class _Steps:
 def _least_likely(steps: _Steps, windows: Windows, rank: int) -> tuple[np.intp, float]:
     """Return a rank's window with the smallest p-value that its steps confirm one by one."""
     p = windows.p[:, rank]
-    if p.min() >= _HOPELESS:
+    if p.min() >= FALSE_RATE:
         return np.argmin(p), 1.0
     order = np.argsort(p, kind="stable")
     best, lowest = order[0], 1.0
     for row in order:
-        if p[row] >= min(lowest, _HOPELESS):
+        if p[row] >= min(lowest, FALSE_RATE):
             break
         first, last = int(windows.first[row]), int(windows.last[row])
         sign = _sign_tail(steps, rank, slice(first, last + 1), windows.middle[row, rank])
@@ -247,15 +245,15 @@ def _least_likely(steps: _Steps, windows: Windows, rank: int) -> tuple[np.intp, 
 
 def _sign_tail(steps: _Steps, rank: int, window: slice, level: float) -> float:
     """Return how likely so many steps are above `level`, judged by the rank outside and its peers."""
-    own = steps.residuals[:, rank]
+    own = steps.residuals[:, rank]  # a few neighbours count as one: they are correlated
     inside = own[window]
     above = np.count_nonzero(inside > level)
     peers_above, peer_steps = steps.above(rank, level)
     outside = len(own) - len(inside)
     own_above = np.count_nonzero(own > level) - above
-    own_rate = own_above / outside if outside >= LEAST_BLOCK else 0.0
+    own_rate = own_above / outside if outside >= BLOCK else 0.0
     rate = max((peers_above + 1) / (peer_steps + 2), own_rate)
-    return float(binomial_tail(above / _STEPS_ALIKE, len(inside) / _STEPS_ALIKE, rate))
+    return float(binomial_tail(above / FEW, len(inside) / FEW, rate))
 
 
 def discoveries(p: Floats, rate: float) -> Flags:
@@ -276,24 +274,23 @@ def scan_pair(difference: Floats, seed: int = 0) -> Scan:
     p, mean, first, last = (np.array(column) for column in zip(*sides, strict=True))
     spread = deviation_of_steps(difference)
     scale = np.maximum(
-        spread * np.sqrt(_LONGEST_CORRELATION / (last - first + 1)), BETWEEN_RANK_SIGMA
+        spread * np.sqrt(_steps_alike(CONSISTENT) / (last - first + 1)), BETWEEN_RANK_SIGMA
     )
     return Scan(p, mean, scale, first, last)
 
 
 def least_window_of_pair(steps: int) -> int:
     """Return how long two ranks must differ; shorter, any third program may be the cause."""
-    shortest, longest = LEAST_WINDOW_OF_PAIR
-    return max(shortest, min(longest, steps // 4))
+    return min(PAIR_WINDOW, max(int(ENOUGH * steps), 1))
 
 
 def _scan_second_of_pair(difference: Floats, seed: int) -> tuple[float, float, int, int]:
     """Return p-value, effect and window (first and last row) in which the second rank is latest."""
     whole = (0, len(difference) - 1)
-    fitted = course(difference, *whole, better=_CLEARLY_BETTER)
+    fitted = course(difference, *whole, better=CONSISTENT)
     residual = _without_spikes(difference - fitted.effect)
     difference = fitted.effect + residual
-    size = max(_correlation_length(residual), len(difference) // MOST_BLOCKS)
+    size = max(_correlation_length(residual), len(difference) // MOST_PARTS)
     first, last = _windows_of_pair(
         len(difference) // size, -(-least_window_of_pair(len(difference)) // size)
     )
@@ -304,28 +301,33 @@ def _scan_second_of_pair(difference: Floats, seed: int) -> tuple[float, float, i
     edges = int(first[row]) * size, int(last[row] + 1) * size - 1
     inside = difference[edges[0] : edges[1] + 1]
     effect = float(np.median(inside))
-    if effect < LEAST_EFFECT_OF_PAIR or np.mean(inside > effect / 2) < CONSISTENT:
+    if effect < LARGE_DELAY or np.mean(inside > effect / 2) < CONSISTENT:
         return 1.0, effect, *edges
-    null = _TAKEN_AWAY * _null_scores(_block_means(residual, size), first, last, seed)
+    null = CUT * _null_scores(_block_means(residual, size), first, last, seed)
     return (1 + np.count_nonzero(null >= scores[row])) / (1 + len(null)), effect, *edges
 
 
 def _without_spikes(residual: Floats) -> Floats:
     """Cut what is far out: a few stalls of the machine must not hide what lasts."""
     middle = np.median(residual)
-    limit = _FAR_OUT * deviation(residual - middle)
+    limit = CLEAR * deviation(residual - middle)
     return np.clip(residual, middle - limit, middle + limit)
 
 
 def _correlation_length(residual: Floats) -> int:
     """Return after how many steps the difference has forgotten, from its lag-1 correlation."""
     centred = residual - np.median(residual)
-    limit = 3 * deviation(centred)
+    limit = CLEAR * deviation(centred)
     centred = np.clip(centred, -limit, limit)
     power = float(centred @ centred)
     rho = float(centred[1:] @ centred[:-1]) / power if power else 0.0
-    rho = min(max(rho + (1 + 4 * rho) / len(residual), 0.0), 0.95)  # Kendall's correction
-    return min(max(LEAST_BLOCK, round((1 + rho) / (1 - rho))), _LONGEST_CORRELATION)
+    rho = min(max(rho + (1 + 4 * rho) / len(residual), 0.0), CONSISTENT)  # Kendall's correction
+    return max(BLOCK, _steps_alike(rho))
+
+
+def _steps_alike(rho: float) -> int:
+    """Return how many neighbours count as one if they are so correlated."""
+    return round((1 + rho) / (1 - rho))
 
 
 def _block_means(values: Floats, size: int) -> Floats:
@@ -335,7 +337,7 @@ def _block_means(values: Floats, size: int) -> Floats:
 
 def _windows_of_pair(count: int, least: int) -> tuple[Ints, Ints]:
     """Return windows of blocks, inclusive: lengths grow by the root of 2, at quarter lengths."""
-    lengths = {round(least * 2 ** (half / 2)) for half in range(40)} | {count}
+    lengths = {round(least * 2 ** (half / 2)) for half in range(2 * count.bit_length())} | {count}
     pairs = [
         (start, start + length - 1)
         for length in sorted(lengths)
@@ -355,5 +357,5 @@ def _scores(blocks: Floats, first: Ints, last: Ints) -> Floats:
 def _null_scores(blocks: Floats, first: Ints, last: Ints, seed: int) -> Floats:
     """Return the greatest score, of either rank, under random exchanges of the ranks in each block."""
     signs = np.random.default_rng(seed).choice((-1.0, 1.0), (PERMUTATIONS, len(blocks)))
-    parts = np.array_split(signs * blocks, 1 + PERMUTATIONS * len(first) // _AT_ONCE)
+    parts = np.array_split(signs * blocks, 1 + PERMUTATIONS * len(first) // AT_ONCE)
     return np.concatenate([np.abs(_scores(part, first, last)).max(axis=1) for part in parts])

@@ -14,7 +14,7 @@ from tracelens.analyses.collectives.arrivals import Arrivals
 from tracelens.load import prepare
 from tracelens.model.trace import Alignment
 from tracelens.simulator.synthetic import Fault, Scenario, generate, random_clocks
-from tracelens.stats import robust
+from tracelens.stats.constants import BINS_PER_DECADE
 
 LATE = Fault("backprop", (5,), steps=(20, 59), factor=1.8)
 RUN = Scenario(ranks=8, steps=80, faults=(LATE,))
@@ -73,7 +73,7 @@ def test_every_call_is_counted_once() -> None:
     calls = trace(RUN).arrivals.select("communicator", "seq").n_unique()
     assert spread["count"].sum() == calls
     assert (spread["to_ns"] / spread["from_ns"]).to_list() == pytest.approx(
-        [10 ** (1 / robust.BINS_PER_DECADE)] * spread.height
+        [10 ** (1 / BINS_PER_DECADE)] * spread.height
     )
     widest = measured(RUN).by_step["skew_max_ns"].max()
     assert isinstance(widest, int)

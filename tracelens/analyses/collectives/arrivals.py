@@ -26,7 +26,8 @@ from tracelens.accounting.categories import CATEGORIES
 from tracelens.model.calls import NEVER, alone_ns, is_uniform
 from tracelens.model.columns import FOREVER
 from tracelens.schema.vocabulary import COLLECTIVES
-from tracelens.stats import robust
+from tracelens.stats.constants import CLEAR, FALSE_RATE
+from tracelens.stats.histogram import log_histogram
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,8 +51,6 @@ __all__ = [
 ]
 
 
-BY_CHANCE: Final = 0.05  # of runs, in which any rank goes beyond
-SIGMAS: Final = 3  # of the clocks' uncertainty: what is less cannot be seen
 _CALL_COLUMNS: Final[dict[str, pl.DataType]] = {
     "communicator": pl.String(),
     "seq": pl.UInt32(),
@@ -108,7 +107,7 @@ class Arrivals:
 
 def run(trace: Trace, phases: Phases) -> Arrivals:
     """Look at the calls to which all their ranks arrived, on clocks that are tied together."""
-    uncertain = SIGMAS * trace.uncertainty_ns
+    uncertain = CLEAR * trace.uncertainty_ns
     seen = [one for grid in trace.calls if (one := _Seen.of(grid, uncertain)) is not None]
     calls = pl.concat([pl.DataFrame(schema=_CALL_COLUMNS), *(_calls(one) for one in seen)])
     seen_calls, messages = _seen_gaps(calls, uncertain), awaited_messages(trace)
@@ -116,7 +115,7 @@ def run(trace: Trace, phases: Phases) -> Arrivals:
     return Arrivals(
         by_step=_by_step(seen, seen_calls, trace.workers.height),
         last=_last(_by_rank(seen), seen_calls, wait_caused_alone(alone, phases)),
-        spread=robust.log_histogram([calls], "skew_ns", "op", _WHERE),
+        spread=log_histogram([calls], "skew_ns", "op", _WHERE),
         by_chance_ns=_by_chance_ns(alone["alone_ns"].to_numpy(), trace.workers.height),
     )
 
@@ -124,7 +123,7 @@ def run(trace: Trace, phases: Phases) -> Arrivals:
 def awaited_messages(trace: Trace) -> pl.DataFrame:
     """Return the waits in messages that the clocks can tell, each of one rank for another alone."""
     lasted = pl.col("end_ns") - pl.col("start_ns")
-    return trace.awaited.filter(lasted > SIGMAS * trace.uncertainty_ns).select(
+    return trace.awaited.filter(lasted > CLEAR * trace.uncertainty_ns).select(
         step="step", last_rank="rank", last_ns="end_ns", alone_ns=lasted
     )
 
@@ -303,7 +302,7 @@ def _last(took: pl.DataFrame, calls: pl.DataFrame, caused: pl.DataFrame) -> pl.D
         pl.col("first_ns", "over_ns").get(longest),
         last=pl.len(),
     )
-    deviations = NormalDist().inv_cdf(1 - BY_CHANCE / max(took.height, 1))
+    deviations = NormalDist().inv_cdf(1 - FALSE_RATE / max(took.height, 1))
     wide = (pl.col("variance") * pl.col("calls") / pl.col("steps")).sqrt() * deviations
     counted = [name for name, kind in took.schema.items() if kind != took.schema["rank"]]
     table = (

@@ -20,6 +20,7 @@ from tracelens.analyses.collectives import cost_model, transfers
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.replay import collectives
+from tracelens.stats.constants import MANY, NEARLY_ALL, NOTICEABLE, ROUNDING, SIZE_CLASS
 from tracelens.stats.robust import bootstrap_interval
 
 if TYPE_CHECKING:
@@ -36,11 +37,7 @@ __all__ = [
 ]
 
 
-WORTH_REPORTING: Final = 0.03  # of the job
-FEWEST_CALLS: Final = 8  # of a size class, to speak of its best
-_BEST: Final = 0.9  # quantile: a single lucky call is no best
 _BY: Final = (*cost_model.BY, "from_bytes")
-_CLASS: Final = 4  # a size class reaches from one power of 4 to the next
 
 BANDWIDTH_COLUMNS: Final[dict[str, pl.DataType]] = {
     "op": pl.String(),
@@ -120,10 +117,10 @@ def _classed(calls: pl.DataFrame) -> pl.DataFrame:
     factors = [
         transfers.bus_factor(op, ranks) for op, ranks in calls.select("op", "ranks").iter_rows()
     ]
-    power = (pl.col("bytes").log(_CLASS) + 1e-9).floor()
+    power = (pl.col("bytes").log(SIZE_CLASS) + ROUNDING).floor()
     bus = pl.col("algorithm_bandwidth") * pl.col("factor")
     return calls.with_columns(
-        from_bytes=(_CLASS**power).round().cast(pl.Int64),
+        from_bytes=(SIZE_CLASS**power).round().cast(pl.Int64),
         algorithm_bandwidth=pl.col("bytes") / pl.col("wire_ns"),
         factor=pl.Series(factors, dtype=pl.Float64),
     ).with_columns(bus_bandwidth=bus)
@@ -134,7 +131,7 @@ def _bandwidths(each: pl.DataFrame) -> pl.DataFrame:
     table = each.group_by(_BY).agg(
         pl.col("bytes", "wire_ns", "algorithm_bandwidth", "bus_bandwidth").median(),
         calls=pl.len().cast(pl.Int64),
-        best=pl.when(pl.len() >= FEWEST_CALLS).then(pl.col("bus_bandwidth").quantile(_BEST)),
+        best=pl.when(pl.len() >= MANY).then(pl.col("bus_bandwidth").quantile(NEARLY_ALL)),
     )
     best = pl.col("best").max().over("ranks")
     return (
@@ -180,7 +177,7 @@ def _small(calls: pl.DataFrame, lines: Costs, phases: Phases, job: int) -> list[
             continue
         fused = [_fused(same, line.latency_ns, phases) for same in collectives.StepCalls.of(part)]
         saving = sum(float(one.saved.sum()) for one in fused) / job
-        if saving >= WORTH_REPORTING:
+        if saving >= NOTICEABLE:
             found.append(_finding(part, line, fused, saving, job))
     return found
 

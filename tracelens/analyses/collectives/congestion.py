@@ -10,7 +10,7 @@ from one to the next.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -22,7 +22,17 @@ from tracelens.model.findings import Finding
 from tracelens.replay.collectives import saved_by_faster_transfer
 from tracelens.replay.counterfactual import TWO_SIDED
 from tracelens.schema.vocabulary import USEFUL_KINDS
-from tracelens.stats.changepoint import PERSISTENT, greatest_run
+from tracelens.stats.changepoint import greatest_run
+from tracelens.stats.constants import (
+    CLEARLY_SLOWER,
+    CONSISTENT,
+    ENOUGH,
+    FAR_OUT,
+    FEW,
+    MANY,
+    NEARLY_ALL,
+    WORTH,
+)
 from tracelens.stats.robust import bootstrap_interval, deviation
 
 if TYPE_CHECKING:
@@ -34,15 +44,6 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Trace
 
 __all__ = ["findings"]
-
-WORTH_REPORTING: Final = 0.01  # of the job
-SLOWER: Final = 1.6  # times as long as outside
-DEVIATIONS: Final = 6  # of the steps outside
-FEWEST: Final = 16  # steps of an episode, and outside of all
-APART: Final = 0.9  # of an episode's steps are slow, and of the others are not
-ALONE: Final = 1 / 3  # of what transfer slows by, computation may
-_TWO_LEVELS: Final = 0.7  # of the variance is between them; of normal noise it is 2 / pi at most
-_ALIKE: Final = 3  # neighbouring steps are correlated: so many count as one
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def findings(trace: Trace, calls: pl.DataFrame, phases: Phases, *, recorded: boo
         for usual in (1.0, 1 + TWO_SIDED * slow.uncertainty, 1 - TWO_SIDED * slow.uncertainty)
     )
     saving = float(lost.sum()) / job
-    if saving < WORTH_REPORTING:
+    if saving < WORTH:
         return []
     limits = [float(limit.sum()) / job for limit in (less, more)]
     interval = _joined(saving, bootstrap_interval(lost, job), limits)
@@ -105,7 +106,7 @@ def _slow_groups(taken: pl.DataFrame, steps: Ints, slow: _Slow) -> dict[str, Flo
         ratio = np.full(len(steps), np.nan)
         ratio[np.searchsorted(steps, part["step"])] = part["wire_ns"] / part["usual"]
         usual, level = (_middle(ratio[rows]) for rows in (~slow.inside, slow.inside))
-        if level >= SLOWER * usual:
+        if level >= CLEARLY_SLOWER * usual:
             found[str(uid)] = np.nan_to_num(ratio[slow.inside] / usual, nan=1.0)
     return found
 
@@ -134,7 +135,7 @@ def _beside_usual(calls: pl.DataFrame) -> pl.DataFrame:
     Calls of a size that is rare are compared with those of about its size, within a factor of 1.4.
     """
     of = ("communicator", "op")
-    rare = pl.len().over(*of, "bytes") < FEWEST
+    rare = pl.len().over(*of, "bytes") < MANY
     size = pl.col("bytes").fill_null(-1)
     about = -2 - (pl.col("bytes") + 1).log(2).mul(2).round().cast(pl.Int64)
     usual = calls.with_columns(size=pl.when(rare & (size >= 0)).then(about).otherwise(size))
@@ -148,10 +149,10 @@ def _beside_usual(calls: pl.DataFrame) -> pl.DataFrame:
 
 def _find(ratio: Floats) -> _Slow | None:
     """Look for episodes beyond what is usual."""
-    if len(ratio) < 2 * FEWEST + WARM_UP:
+    if len(ratio) < 2 * MANY + WARM_UP:
         return None
     usual, spread = _lowest_level(ratio[WARM_UP:])
-    beyond = max((SLOWER - 1) * usual, DEVIATIONS * spread)
+    beyond = max((CLEARLY_SLOWER - 1) * usual, FAR_OUT * spread)
     slow = ratio > usual + beyond / 2
     slow[:WARM_UP] = False
     episodes = _episodes(slow)
@@ -160,31 +161,31 @@ def _find(ratio: Floats) -> _Slow | None:
         inside[first : last + 1] = True
     outside = ~inside
     outside[:WARM_UP] = False
-    if not episodes or outside.sum() < FEWEST or np.mean(slow[outside]) > 1 - APART:
+    if not episodes or outside.sum() < MANY or np.mean(slow[outside]) > 1 - NEARLY_ALL:
         return None
     if np.median(ratio[inside]) < usual + beyond:
         return None
     usual = float(np.median(ratio[outside]))
     level = float(np.median(ratio[inside])) / usual
-    uncertainty = deviation(ratio[outside] - usual) / usual / np.sqrt(outside.sum() / _ALIKE)
+    uncertainty = deviation(ratio[outside] - usual) / usual / np.sqrt(outside.sum() / FEW)
     return _Slow(inside, level, episodes, float(uncertainty))
 
 
 def _lowest_level(ratio: Floats) -> tuple[float, float]:
-    """Return the lowest level that lasts for `FEWEST` steps, and how far its steps deviate.
+    """Return the lowest level that lasts for `MANY` steps, and how far its steps deviate.
 
     Steps are divided in two where logarithms differ most (N. Otsu, A threshold selection method from
     gray-level histograms, 1979), and the lower ones again, as long as there are two levels.
     """
     ordered = np.sort(np.log(ratio))
-    while len(ordered) > FEWEST:
+    while len(ordered) > MANY:
         count = np.arange(1, len(ordered))
         below = np.cumsum(ordered)[:-1]
         apart = below / count - (ordered.sum() - below) / count[::-1]
         between = count * count[::-1] * apart**2 / len(ordered) ** 2
         lower = int(between.argmax()) + 1
-        far = np.median(ordered[lower:]) - np.median(ordered[:lower]) >= np.log(SLOWER)
-        if lower < FEWEST or not far or between.max() < _TWO_LEVELS * np.var(ordered):
+        far = np.median(ordered[lower:]) - np.median(ordered[:lower]) >= np.log(CLEARLY_SLOWER)
+        if lower < MANY or not far or between.max() < CONSISTENT * np.var(ordered):
             break
         ordered = ordered[:lower]
     values = np.exp(ordered)
@@ -194,14 +195,14 @@ def _lowest_level(ratio: Floats) -> tuple[float, float]:
 
 def _episodes(slow: Flags) -> tuple[tuple[int, int], ...]:
     """Return runs of rows, the most of which are slow, in order."""
-    gains = np.where(slow, 1 - APART, -APART)
+    gains = np.where(slow, 1 - NEARLY_ALL, -NEARLY_ALL)
     found: list[tuple[int, int]] = []
     while True:
         first, last = greatest_run(gains)
-        if last - first + 1 < FEWEST or not slow[first]:
+        if last - first + 1 < MANY or not slow[first]:
             return tuple(sorted(found))
         found.append((first, last))
-        gains[first : last + 1] = -APART
+        gains[first : last + 1] = -NEARLY_ALL
 
 
 def _compute_slowdown(phases: Phases, steps: Ints, slow: _Slow) -> bool:
@@ -218,7 +219,7 @@ def _compute_slowdown(phases: Phases, steps: Ints, slow: _Slow) -> bool:
     if np.isnan(computed[slow.inside]).all() or np.isnan(computed[~slow.inside]).all():
         return False
     growth = np.nanmedian(computed[slow.inside]) / np.nanmedian(computed[~slow.inside])
-    return bool(growth - 1 > ALONE * (slow.level - 1))
+    return bool(growth - 1 > ENOUGH * (slow.level - 1))
 
 
 def _ranks_of(trace: Trace, groups: Iterable[str]) -> tuple[int, ...]:
@@ -231,7 +232,7 @@ def _finding(steps: Ints, slow: _Slow, cost: _Cost, *, recorded: bool) -> Findin
     hit = steps[slow.inside]
     first, last = int(hit[0]), int(hit[-1])
     episodes = [[int(steps[row]) for row in edges] for edges in slow.episodes]
-    lasting: Pattern = "persistent" if len(hit) >= PERSISTENT * len(steps) else "transient"
+    lasting: Pattern = "persistent" if len(hit) >= CONSISTENT * len(steps) else "transient"
     when = fmt.steps(first, last)
     if len(episodes) > 1:
         when = f"{len(hit)} of {when} (in {len(episodes)} episodes)"

@@ -21,6 +21,18 @@ import numpy as np
 import polars as pl
 
 from tracelens.analyses.collectives import transfers
+from tracelens.stats.constants import (
+    CLEARLY_SLOWER,
+    MAJORITY,
+    MANY,
+    MOST_OF_A_KIND,
+    MOST_PARTS,
+    MOST_ROUNDS,
+    NEARLY_ALL,
+    NEGLIGIBLE,
+    SAMPLES,
+    SLOWEST_NETWORK,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -42,11 +54,6 @@ __all__ = [
 Key = tuple[str, int, str | None]  # operation, ranks, and algorithm where it was recorded
 Costs = dict[Key, "CostModel"]
 BY: Final = ("op", "ranks", "algorithm")
-
-SLOWEST_NETWORK: Final = 0.001  # bytes / ns, that is 1 MB/s: no training goes over less
-REACHED: Final = 0.5  # of a link's bandwidth, that a collective of many bytes reaches at least
-_SHORTEST: Final = 0.1  # quantile: a single lucky call says nothing
-_BEST: Final = 0.9  # quantile of messages
 
 
 def _parts(calls: pl.DataFrame) -> Iterator[tuple[Key, pl.DataFrame]]:
@@ -83,7 +90,7 @@ def bounds(trace: Trace, calls: pl.DataFrame, lines: Mapping[Key, CostModel]) ->
 def _best_link(trace: Trace) -> float:
     """Return the best bandwidth of messages between ranks, bytes / ns; 0 without any."""
     hops = transfers.point_to_point_messages(trace).filter(pl.col("ns") > 0)
-    best = (hops["bytes"] / hops["ns"]).quantile(_BEST)
+    best = (hops["bytes"] / hops["ns"]).quantile(NEARLY_ALL)
     return best or 0.0
 
 
@@ -95,10 +102,10 @@ def bounded(carried: Floats, ns: Ints, best: float) -> CostModel | None:
         ns: What each call took.
         best: The best bandwidth of a link that was seen, bytes / ns; 0 = none was.
     """
-    if len(ns) < FEWEST_TO_FIT:
+    if len(ns) < MANY:
         return None
     size, usual = float(np.median(carried)), float(np.median(ns))
-    least = float(np.quantile(ns, _SHORTEST)) - size / max(REACHED * best, SLOWEST_NETWORK)
+    least = float(np.quantile(ns, 1 - NEARLY_ALL)) - size / max(MAJORITY * best, SLOWEST_NETWORK)
     if least <= 0:
         return None
     most = usual - (size / best if best else 0.0)
@@ -125,7 +132,7 @@ def latency_share(trace: Trace) -> float | None:
             wire = part["wire_ns"].to_numpy()
             known += float(wire.sum())
             latency += float(np.minimum(wire, costs[key].latency_ns).sum())
-    return latency / known if known > MOST_KNOWN * float(calls["wire_ns"].sum()) else None
+    return latency / known if known > MAJORITY * float(calls["wire_ns"].sum()) else None
 
 
 CHOICE_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -176,16 +183,6 @@ def _fastest(models: Mapping[str | None, CostModel]) -> Iterator[tuple[float, st
     yield from (next(group) for _, group in groupby(fastest, key=itemgetter(1)))
 
 
-MOST_KNOWN: Final = 0.5  # of the transfer, to speak of all
-FEWEST_TO_FIT: Final = 16  # calls
-LEAST_SIZE_RATIO: Final = 2.0  # times the smallest size is the largest, at least
-_MOST_SIZES: Final = 64
-_MOST_CALLS: Final = 256  # of a size, for the interval
-_SAMPLES: Final = 200
-_ROUNDS: Final = 40
-_TINY: Final = 1e-3  # relative error below which a point weighs no more
-
-
 @dataclass(frozen=True)
 class CostModel:
     """`latency_ns` + bytes x `ns_per_byte`, each with its 95 % interval.
@@ -218,7 +215,7 @@ def fit_cost_model(nbytes: Ints, ns: Ints) -> CostModel | None:
         nbytes: Payload of each call, positive.
         ns: What each took.
     """
-    if len(nbytes) < FEWEST_TO_FIT or nbytes.max() < LEAST_SIZE_RATIO * nbytes.min():
+    if len(nbytes) < MANY or nbytes.max() < CLEARLY_SLOWER * nbytes.min():
         return None
     sizes, groups = _by_size(nbytes, ns)
     middles = np.array([np.median(group) for group in groups])
@@ -239,8 +236,8 @@ def fit_cost_model(nbytes: Ints, ns: Ints) -> CostModel | None:
 def _by_size(nbytes: Ints, ns: Ints) -> tuple[Floats, list[Floats]]:
     """Put calls of one size together; of very many sizes, those within a sixteenth of a doubling."""
     keys = nbytes
-    if len(np.unique(nbytes)) > _MOST_SIZES:
-        keys = np.round(np.log2(nbytes) * _MOST_SIZES / 4).astype(np.int64)
+    if len(np.unique(nbytes)) > MOST_PARTS:
+        keys = np.round(np.log2(nbytes) * MOST_PARTS / 4).astype(np.int64)
     order = np.argsort(keys, kind="stable")
     cuts = np.flatnonzero(np.diff(keys[order])) + 1
     groups = np.split(ns[order].astype(np.float64), cuts)
@@ -251,9 +248,9 @@ def _by_size(nbytes: Ints, ns: Ints) -> tuple[Floats, list[Floats]]:
 def _bootstrap_medians(groups: list[Floats]) -> Floats:
     """Return medians of resampled calls, [sample, size]."""
     random = np.random.default_rng(0)
-    thinned = [group[:: -(-len(group) // _MOST_CALLS)] for group in groups]
+    thinned = [group[:: -(-len(group) // MOST_OF_A_KIND)] for group in groups]
     drawn = [
-        np.median(group[random.integers(0, len(group), (_SAMPLES, len(group)))], axis=1)
+        np.median(group[random.integers(0, len(group), (SAMPLES, len(group)))], axis=1)
         for group in thinned
     ]
     return np.stack(drawn, axis=1)
@@ -264,10 +261,10 @@ def _lines(sizes: Floats, times: Floats) -> tuple[Floats, Floats]:
     scale = np.maximum(times, 1.0)
     weight = 1 / scale**2
     latency = slope = np.zeros(len(times))
-    for _ in range(_ROUNDS):
+    for _ in range(MOST_ROUNDS):
         latency, slope = _weighted(sizes, times, weight)
         error = np.abs(latency[:, None] + slope[:, None] * sizes - times) / scale
-        weight = 1 / scale**2 / np.maximum(error, _TINY)
+        weight = 1 / scale**2 / np.maximum(error, NEGLIGIBLE)
     return latency, slope
 
 

@@ -30,6 +30,20 @@ from tracelens.replay.collectives import saved_by_faster_transfer
 from tracelens.schema.vocabulary import USEFUL_KINDS
 from tracelens.stats import window_scan
 from tracelens.stats.changepoint import course
+from tracelens.stats.constants import (
+    CLEAR,
+    CLEARLY_SLOWER,
+    ENOUGH,
+    FALSE_RATE,
+    FEWEST_STEPS,
+    LARGE_DELAY,
+    LEAST_DELAY,
+    MAJORITY,
+    NEARLY_ALL,
+    ROUNDING,
+    SHOWN_ROWS,
+    WORTH,
+)
 from tracelens.stats.robust import bootstrap_interval, medians
 
 if TYPE_CHECKING:
@@ -43,9 +57,6 @@ if TYPE_CHECKING:
 __all__ = ["LINK_COLUMNS", "Links", "SlowLink", "find_slow_links", "run"]
 
 
-WORTH_REPORTING: Final = 0.01  # of the job
-SETS_THE_PACE: Final = 0.6  # of the transfer that the link's messages make up
-MOST_LINKS: Final = 64  # in a report: the slowest
 LINK_COLUMNS: Final[dict[str, pl.DataType]] = {
     "sender": pl.Int32(),
     "receiver": pl.Int32(),
@@ -68,7 +79,7 @@ class Links:
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
         """What a report shows."""
-        return {"links": self.links.head(MOST_LINKS)}
+        return {"links": self.links.head(SHOWN_ROWS)}
 
 
 def run(trace: Trace, phases: Phases) -> Links:
@@ -80,7 +91,7 @@ def run(trace: Trace, phases: Phases) -> Links:
     calls = transfers.collective_calls(trace).filter(pl.col("ranks") > 1, pl.col("wire_ns") > 0)
     slow = find_slow_links(trace, hops, phases)
     found = [_finding(trace, calls, hops, group, phases) for group in _by_rank(slow)]
-    reported = [finding for finding in found if (finding.saving or 0.0) >= WORTH_REPORTING]
+    reported = [finding for finding in found if (finding.saving or 0.0) >= WORTH]
     if not reported:
         reported = congestion.findings(trace, calls, phases, recorded=not hops.is_empty())
     return Links(_table(trace, hops), tuple(reported))
@@ -171,9 +182,9 @@ def _lost(trace: Trace, calls: pl.DataFrame, slow: SlowLink, phases: Phases) -> 
     whole = np.array([known.get(step, 0) for step in slow.steps.tolist()], np.float64)
     if not whole.any():
         return np.minimum(slow.residual_ns, exposed)
-    own = slow.residual_ns * slow.ratio / np.maximum(slow.ratio - 1, 1e-9)
+    own = slow.residual_ns * slow.ratio / np.maximum(slow.ratio - 1, ROUNDING)
     takes = 1 / np.maximum(slow.ratio, 1)
-    if np.median(own / np.maximum(whole, 1)) < SETS_THE_PACE:
+    if np.median(own / np.maximum(whole, 1)) < MAJORITY:
         takes = np.maximum(takes, 1 - slow.residual_ns / np.maximum(whole, 1))
     every = dict.fromkeys(calls["communicator"].cast(pl.String).unique(), takes)
     return saved_by_faster_transfer(trace, calls, slow.steps, every, phases)
@@ -192,16 +203,6 @@ def _subject(group: list[SlowLink], ranks: list[int]) -> str:
     return f"{len(group)} links around ranks {ranks[0]} and {ranks[-1]} are"
 
 
-FEWEST_STEPS: Final = 30
-FEWEST_LINKS: Final = 2  # one does not say what is normal
-ENOUGH: Final = 0.25  # of the messages that the median link has in a step, for a link to be judged
-FALSE_RATE: Final = 0.005
-LEAST_EFFECT: Final = 0.02  # of a step
-LEAST_RATIO: Final = 1.5  # times what others take
-SIGMAS: Final = 3  # of the clocks' uncertainty, by message
-SLOW_RANK: Final = (
-    1.1  # times as long as others a rank computes, to be what is slow inside its host
-)
 _LINK: Final = ("sender", "receiver")
 
 
@@ -246,14 +247,14 @@ def find_slow_links(trace: Trace, hops: pl.DataFrame, phases: Phases) -> list[Sl
 def _slow_of(sheet: _LinkTimes, length_ns: float, uncertainty_ns: int) -> list[SlowLink]:
     """Search links that are alike."""
     steps, links = sheet.taken.shape
-    if steps < FEWEST_STEPS + WARM_UP or links < FEWEST_LINKS:
+    if steps < FEWEST_STEPS + WARM_UP or links < 2:
         return []
     residual = sheet.residual / max(length_ns, 1.0)
     if links == 2:
         scan = window_scan.scan_pair((residual[WARM_UP:, 1] - residual[WARM_UP:, 0]) / 2)
     else:
         scan = window_scan.scan_ranks(residual[WARM_UP:])
-    holds = window_scan.discoveries(scan.p, FALSE_RATE) & (scan.mean >= LEAST_EFFECT)
+    holds = window_scan.discoveries(scan.p, FALSE_RATE) & (scan.mean >= LEAST_DELAY)
     found = []
     for link in np.flatnonzero(holds):
         window = int(scan.first[link]), int(scan.last[link])
@@ -282,14 +283,16 @@ class _Ranks:
             for ends, ratio in sheet.ratios_in(link.steps)
             if rank in ends and ends != (link.sender, link.receiver)
         ]
-        return not others or max(others) >= LEAST_RATIO or self._computes_longer(rank, link.steps)
+        return (
+            not others or max(others) >= CLEARLY_SLOWER or self._computes_longer(rank, link.steps)
+        )
 
     def _computes_longer(self, rank: int, steps: Ints) -> bool:
         computed = self.phases.of(*USEFUL_KINDS)
         ranks = self.phases.pieces.steps["rank"].to_numpy()
         among = self.phases.there & np.isin(self.phases.steps[self.phases.step_places], steps)
         mine, others = computed[among & (ranks == rank)], computed[among & (ranks != rank)]
-        return bool(len(mine) and np.median(mine) > SLOW_RANK * np.median(others))
+        return bool(len(mine) and np.median(mine) > (1 + LARGE_DELAY) * np.median(others))
 
 
 @dataclass(frozen=True)
@@ -346,14 +349,14 @@ def _followed(
     sheet: _LinkTimes, residual: Floats, link: int, window: tuple[int, int], p: float
 ) -> SlowLink | None:
     """Follow a link from edge to edge."""
-    shape = course(residual[WARM_UP:, link], *window)
+    shape = course(residual[WARM_UP:, link], *window, better=NEARLY_ALL)
     first, last = shape.first + WARM_UP, shape.last + WARM_UP
     if shape.first == 0 and np.median(residual[:WARM_UP, link]) > shape.level / 2:
         first = 0
     rows = slice(first, last + 1)
     others = np.delete(sheet.ratio[rows], link, axis=1)
     ratio = sheet.ratio[rows, link] / medians(others, axis=1)
-    if np.nanmedian(ratio) < LEAST_RATIO:
+    if np.nanmedian(ratio) < CLEARLY_SLOWER:
         return None
     lost = np.maximum(sheet.residual[rows, link], 0)
     numbers = sheet.links[link]
@@ -365,4 +368,4 @@ def _followed(
 def _visible(sheet: _LinkTimes, link: int, slow: SlowLink, uncertainty_ns: int) -> bool:
     """Return whether what a message loses is more than clocks may be wrong by."""
     messages = sheet.messages[np.isin(sheet.steps, slow.steps), link].sum()
-    return bool(slow.residual_ns.sum() / max(messages, 1) > SIGMAS * uncertainty_ns)
+    return bool(slow.residual_ns.sum() / max(messages, 1) > CLEAR * uncertainty_ns)

@@ -25,6 +25,7 @@ from tracelens.accounting.thread_activity import training_threads
 from tracelens.model.calls import NEVER
 from tracelens.model.columns import FOREVER
 from tracelens.schema.vocabulary import COLLECTIVES
+from tracelens.stats.constants import CLEAR, ONE_CALL_NS
 
 if TYPE_CHECKING:
     from tracelens.arrays import Flags, Int32s, Ints
@@ -165,11 +166,6 @@ MESSAGE_COLUMNS: Final[dict[str, pl.DataType]] = {
     "bytes": pl.Int64(),
     "ns": pl.Int64(),
 }
-SIGMAS: Final = 3  # of the clocks' uncertainty
-CLEARLY_EARLIER: Final = (
-    0.5  # of a message's time: by so much others of its call must be through before
-)
-ONE_CALL_NS: Final = 10_000  # messages of a rank that end within this end with one call
 
 
 def point_to_point_messages(trace: Trace) -> pl.DataFrame:
@@ -206,7 +202,7 @@ def _plausible(hops: pl.DataFrame, uncertainty_ns: int) -> pl.DataFrame:
     """Leave out long messages that another one of the same call may have kept from ending."""
     if hops.is_empty():  # sends and receives were recorded, but no two of one message
         return hops
-    uncertain = max(ONE_CALL_NS, SIGMAS * uncertainty_ns)
+    uncertain = max(ONE_CALL_NS, CLEAR * uncertainty_ns)
     sure = np.zeros(hops.height, np.bool_)
     ranks = hops["sender"].to_numpy(), hops["receiver"].to_numpy()
     ends = hops["end_ns"].to_numpy(), hops["end_ns_there"].to_numpy()

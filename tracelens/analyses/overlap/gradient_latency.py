@@ -27,6 +27,7 @@ from tracelens.accounting.categories import CATEGORIES
 from tracelens.accounting.weight_updates import followed
 from tracelens.model.calls import NEVER, distinct
 from tracelens.model.columns import FOREVER, NULL
+from tracelens.stats.constants import MAJORITY, NEARLY_ALL, SHORTEST_NS, SHOWN_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -51,7 +52,6 @@ __all__ = [
 ]
 
 
-MOST_ROWS: Final = 64  # in a report
 CHAIN_COLUMNS: Final[dict[str, pl.DataType]] = {
     "of": pl.String(),  # bucket or shard
     "number": pl.Int32(),
@@ -85,8 +85,8 @@ class GradientLatency:
         return {
             "chains": self.chains.select(*CHAIN_COLUMNS)
             .sort("whole_ns", descending=True, nulls_last=True)
-            .head(MOST_ROWS),
-            "background": self.background.sort("usable_ns", "rank").head(MOST_ROWS),
+            .head(SHOWN_ROWS),
+            "background": self.background.sort("usable_ns", "rank").head(SHOWN_ROWS),
         }
 
 
@@ -304,7 +304,6 @@ def _with_return(pushes: pl.LazyFrame, replies: pl.LazyFrame, pulls: pl.LazyFram
 if TYPE_CHECKING:
     _Found = tuple[int, int, Ints, Ints]  # rank, all its time, gaps between updates, what is usable
 
-SHORTEST_NS: Final = 200_000  # twice a switch and a slice of work, both 0.05 ms
 IS_FREE: Final = np.isin(CATEGORIES, ("wait", "ps_queue", "transfer", "idle"))
 UPDATE: Final = CATEGORIES.index("update")
 BUDGET_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -339,7 +338,7 @@ def _by_number_of_gaps(found: list[_Found]) -> Iterable[list[_Found]]:
 def _budget_rows(alike: list[_Found]) -> Iterator[tuple[int, int, int, int, float]]:
     """Yield the row of each rank."""
     gap = np.median([gaps for *_, gaps, _ in alike], axis=1)
-    low, middle = np.quantile([usable for *_, usable in alike], [0.1, 0.5], axis=1)
+    low, middle = np.quantile([usable for *_, usable in alike], [1 - NEARLY_ALL, MAJORITY], axis=1)
     for row, (rank, length, _, usable) in enumerate(alike):
         share = float(usable.sum()) / max(length, 1)
         yield rank, round(float(gap[row])), round(middle[row]), round(low[row]), share

@@ -27,7 +27,8 @@ from tracelens.model.calls import NEVER, distinct, is_uniform
 from tracelens.model.columns import FOREVER, NULL
 from tracelens.model.findings import Finding
 from tracelens.replay.collectives import hideable_transfer
-from tracelens.stats import robust
+from tracelens.stats.constants import BOUND, MAJORITY, NEARLY_ALL, WORTH_ADVICE
+from tracelens.stats.histogram import log_histogram
 
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
@@ -46,9 +47,6 @@ __all__ = [
 ]
 
 
-WORTH_REPORTING: Final = 0.05  # share of job time
-LATENCY_BOUND: Final = 0.5  # of the transfer is latency: fewer bytes hardly help
-BOUND: Final = 0.2  # share of job time that no rank hides, whatever it does
 WITHIN: Final = "within a step"
 BETWEEN: Final = "from step to step"
 OVERLAP_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -120,7 +118,7 @@ def _by_step(phases: Phases) -> pl.DataFrame:
 def _gap_spread(updates: WeightUpdates) -> pl.DataFrame:
     within = pl.when("within").then(pl.lit(WITHIN)).otherwise(pl.lit(BETWEEN))
     named = (some.with_columns(of=within) for some in updates.some_gaps())
-    return robust.log_histogram(named, "gap_ns", "of", ("rank", "start_ns", "gap_ns"))
+    return log_histogram(named, "gap_ns", "of", ("rank", "start_ns", "gap_ns"))
 
 
 def _overlap(phases: Phases) -> pl.DataFrame:
@@ -146,7 +144,7 @@ def _overlap(phases: Phases) -> pl.DataFrame:
 def _exposed(trace: Trace, phases: Phases, overlap: pl.DataFrame, saving: float) -> list[Finding]:
     """Report what could be overlapped, or, if that is little, that more than that is exposed."""
     job = job_ns(trace)
-    if saving < WORTH_REPORTING:
+    if saving < WORTH_ADVICE:
         return _bound(trace, phases, job) if overlap["backprop_ns"].sum() else []
     transfer = int(overlap["transfer_ns"].sum()) / (overlap.height * job)
     mean = overlap["overlap"].mean()
@@ -206,7 +204,7 @@ def _remedy(latency: float | None) -> str:
             "fewer calls, fewer bytes or faster links (latency and bandwidth cannot be separated: "
             "sizes are equal or were not recorded)"
         )
-    if latency >= LATENCY_BOUND:
+    if latency >= MAJORITY:
         return f"fewer calls or lower latency (latency is {fmt.percent(latency)} of the transfer)"
     return "fewer bytes or faster links"
 
@@ -227,8 +225,8 @@ def _between_updates(trace: Trace, updates: WeightUpdates, job: int) -> list[Fin
         .filter(pl.col("ranks") == trace.workers.height)
     )
     saving = int(by_step["gap_ns"].sum()) / job
-    typical, long = within["gap_ns"].median(), within["gap_ns"].quantile(0.9)
-    if saving < WORTH_REPORTING or not isinstance(typical, float) or not isinstance(long, float):
+    typical, long = within["gap_ns"].median(), within["gap_ns"].quantile(NEARLY_ALL)
+    if saving < WORTH_ADVICE or not isinstance(typical, float) or not isinstance(long, float):
         return []
     return [
         Finding.of(

@@ -18,6 +18,7 @@ import polars as pl
 from tracelens.accounting.phases import OWN_CATEGORIES, job_ns
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
+from tracelens.stats.constants import CLEARLY_SLOWER, FEW, NEARLY_ALL, PARTS_OF_RUN, WORTH_ADVICE
 
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
 
 __all__ = ["WORKER_COLUMNS", "Asynchrony", "run"]
 
-WORTH_REPORTING: Final = 0.05  # share of job time
-STALE: Final = 1.5  # times the mean staleness of the others
-VERSIONS: Final = 2.0  # and at least so many versions more
-BLOCKS: Final = 8  # in all of which it must be so: by chance once in 256
-FEWEST: Final = 3  # updates in a block
-OWN_UPDATES: Final = 0.9  # of all contributions have an update of their own: asynchronous
+WORTH_REPORTING: Final = WORTH_ADVICE  # share of job time
+STALE: Final = CLEARLY_SLOWER  # times the mean staleness of the others
+VERSIONS: Final = FEW  # and at least so many versions more
+BLOCKS: Final = PARTS_OF_RUN  # in all of which it must be so: by chance once in 256
+FEWEST: Final = FEW  # updates in a block
+OWN_UPDATES: Final = NEARLY_ALL  # of all contributions have an update of their own: asynchronous
 WORKER_COLUMNS: Final[dict[str, pl.DataType]] = {
     "rank": pl.Int32(),
     "updates": pl.Int64(),  # while all workers train

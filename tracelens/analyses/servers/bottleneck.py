@@ -20,6 +20,16 @@ from tracelens.analyses.servers import small_messages
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.replay.counterfactual import TWO_SIDED
+from tracelens.stats.constants import (
+    CLEARLY_SLOWER,
+    CONSISTENT,
+    ENOUGH,
+    FEW,
+    FEWEST_ROUNDS,
+    MAJORITY,
+    NOTICEABLE,
+    WORTH_ADVICE,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,17 +44,17 @@ if TYPE_CHECKING:
 __all__ = ["Bound", "classify", "findings"]
 Bound = Literal["cpu", "network", "incast"]
 
-FEWEST_STEPS: Final = 20
-SATURATED: Final = 0.8
-IDLE: Final = 0.2
-COLLAPSED: Final = 1.5
-RECEIVING: Final = 0.5  # of the push window, or the incoming link is not what holds it up
-SLOWER: Final = 2.0  # times as long per byte as the other shards
-STEADY: Final = 0.8  # of the steps show it, half as clearly
-FEWEST_PAUSES: Final = 3  # steps, where fewer do; without the longest it must be so, too
-FAULT: Final = 0.03  # of the job
-CHANCE: Final = 0.03
-CLEAR: Final = 0.05  # of the job, where only the gain speaks for it
+FEWEST_STEPS: Final = FEWEST_ROUNDS
+SATURATED: Final = CONSISTENT
+IDLE: Final = ENOUGH
+COLLAPSED: Final = CLEARLY_SLOWER
+RECEIVING: Final = MAJORITY  # of the push window, or the incoming link is not what holds it up
+SLOWER: Final = CLEARLY_SLOWER  # times as long per byte as the other shards
+STEADY: Final = CONSISTENT  # of the steps show it, half as clearly
+FEWEST_PAUSES: Final = FEW  # steps, where fewer do; without the longest it must be so, too
+FAULT: Final = NOTICEABLE  # of the job
+CHANCE: Final = NOTICEABLE
+CLEAR: Final = WORTH_ADVICE  # of the job, where only the gain speaks for it
 _KINDS: Final[dict[Bound, str]] = {
     "cpu": "ps_cpu_bound",
     "network": "ps_network_bound",

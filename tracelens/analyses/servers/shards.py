@@ -37,6 +37,7 @@ from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.replay.exchange import Exchange
 from tracelens.replay.parameter_servers import PROCESSOR, Rounds
+from tracelens.stats.constants import ENOUGH, NEARLY_ALL, NOTICEABLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,12 +50,12 @@ if TYPE_CHECKING:
 
 __all__ = ["SHARD_COLUMNS", "Shards", "measure", "replayable_rounds"]
 
-HOT: Final = 1.25  # times the mean bytes; bytes are exact, only a gain that matters is in doubt
-WORTH_REPORTING: Final = 0.03  # of job time
+HOT: Final = 1 + ENOUGH  # times the mean bytes; these are exact, only a gain is in doubt
+WORTH_REPORTING: Final = NOTICEABLE  # of job time
 QUEUED: Final = (
-    0.3  # of the push/pull window: who is at work for less keeps hardly any request waiting
+    ENOUGH  # of the push/pull window: who is at work for less keeps hardly any request waiting
 )
-EXPOSED: Final = 0.10  # of the workers' time: below, the servers are hidden and harmless
+EXPOSED: Final = 1 - NEARLY_ALL  # of the workers' time: below, the servers are hidden and harmless
 SERVICE: Final = ("aggregate", "apply", "reply")
 
 SHARD_COLUMNS: Final[dict[str, pl.DataType]] = {

@@ -17,15 +17,16 @@ from tracelens.analyses.collectives.cost_model import fit_cost_model
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.replay.parameter_servers import link_time
+from tracelens.stats.constants import FEWEST_ROUNDS, MAJORITY, NOTICEABLE
 
 if TYPE_CHECKING:
     from tracelens.replay.exchange import Exchange
 
 __all__ = ["Messages", "find", "message_costs"]
 
-FEWEST_STEPS: Final = 20
-MOSTLY: Final = 0.5  # of the links' work is for messages, however few their bytes
-CHANCE: Final = 0.03  # of the job
+FEWEST_STEPS: Final = FEWEST_ROUNDS
+MOSTLY: Final = MAJORITY  # of the links' work is for messages, however few their bytes
+CHANCE: Final = NOTICEABLE  # of the job
 
 
 def message_costs(served: pl.DataFrame) -> tuple[tuple[float, float], float]:

@@ -23,6 +23,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.replay.parameter_servers import PROCESSOR
+from tracelens.stats.constants import FEWEST_MESSAGES, MOST_ROUNDS, NOTICEABLE, PARTS_OF_RUN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,10 +115,9 @@ def open_windows(sums: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
     return sums
 
 
-FEWEST_MESSAGES: Final = 64  # messages
-ENOUGH: Final = 0.02  # of the time on the link, for a number of messages to have a goodput
-_ROUNDS: Final = 500
-_PARTS: Final = 8  # of a run
+ENOUGH: Final = NOTICEABLE  # of the time on the link, for a number of messages to have a goodput
+_ROUNDS: Final = MOST_ROUNDS
+_PARTS: Final = PARTS_OF_RUN  # of a run
 
 
 @dataclass(frozen=True)

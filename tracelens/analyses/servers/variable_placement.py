@@ -15,6 +15,7 @@ import polars as pl
 
 from tracelens.model import fmt
 from tracelens.placement import CHUNK_BYTES, STRATEGIES, loads
+from tracelens.stats.constants import LARGE_DELAY, SHOWN_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +41,7 @@ PLACEMENT_COLUMNS: Final[dict[str, pl.DataType]] = {
     "saving": pl.Float64(),  # share of the job, null where rounds cannot be replayed
 }
 ADVISED: Final = ("greedy", "largest_first", "chunked")
-WORTH_SPLITTING: Final = 1.1  # times the load that whole variables could have at best
+WORTH_SPLITTING: Final = 1 + LARGE_DELAY  # times the load that whole variables could have at best
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def _sentence(table: pl.DataFrame, key: str | None, largest: int) -> str:
     )
 
 
-MOST_TENSORS: Final = 64  # of a shard: the largest
+MOST_TENSORS: Final = SHOWN_ROWS  # of a shard: the largest
 TENSOR_COLUMNS: Final[dict[str, pl.DataType]] = {
     "shard": pl.Int32(),
     "tensor": pl.String(),

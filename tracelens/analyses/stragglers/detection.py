@@ -11,6 +11,7 @@ noise that lasts migrates, too, but does not go as far.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -20,22 +21,26 @@ from tracelens.analyses.stragglers.evidence import find_evidence
 from tracelens.replay.counterfactual import Episode
 from tracelens.stats import window_scan
 from tracelens.stats.changepoint import Course, best_runs, courses
-from tracelens.stats.null_model import BETWEEN_RANK_SIGMA, student_tail
-from tracelens.stats.robust import LEAST_BLOCK, block_edges, block_medians, deviation, medians
+from tracelens.stats.constants import (
+    BETWEEN_RANK_SIGMA,
+    BLOCK,
+    CLEAR,
+    CONSISTENT,
+    ENOUGH,
+    FALSE_RATE,
+    FEW,
+    LEAST_OF_STEP,
+    MAJORITY,
+    MOST_FREEDOM,
+    ROUNDS,
+)
+from tracelens.stats.null_model import student_tail
+from tracelens.stats.robust import block_edges, block_medians, deviation, medians
 
 if TYPE_CHECKING:
     from tracelens.accounting.compute_time import ComputeTime
     from tracelens.analyses.stragglers.evidence import Evidence
     from tracelens.arrays import Flags, Floats, Indices, Ints
-
-
-_MOSTLY: Final = 0.5  # of a delay is in phases that are clearly longer
-_SAME_STEPS: Final = 0.5  # overlap, of the shorter one
-_MOST: Final = 0.7  # of a delay: phases that hold so much of it are what is late
-_STILL_THERE: Final = 0.5  # of a delay is left: it is not yet explained
-_CLEAR: Final = 3.0  # standard errors
-_MEDIAN: Final = 1.25  # a median's standard error, as a multiple of a mean's
-_REGULAR: Final = 0.8  # of the stalls keep their period
 
 
 def find_episodes(own: ComputeTime) -> list[Episode]:
@@ -81,7 +86,7 @@ class _Rank:
         found = []
         while evidence:
             one = max(evidence, key=lambda seen: self._gain(seen, rows))
-            same = [other for other in evidence if _overlap(one.rows, other.rows) >= _SAME_STEPS]
+            same = [other for other in evidence if _overlap(one.rows, other.rows) >= MAJORITY]
             followed = self._followed(same, rows)
             evidence = [other for other in evidence if other is not one]
             if followed is not None:
@@ -103,7 +108,7 @@ class _Rank:
         """Return whether a good part of what was seen is not yet explained, and it is the `least`."""
         was = np.median(before[seen.series, seen.rows])
         left = np.median(self.left[seen.series, rows[seen.rows]])
-        return bool(left >= max(_STILL_THERE * was, least))
+        return bool(left >= max(MAJORITY * was, least))
 
     def _followed(self, seen: list[Evidence], rows: Indices) -> tuple[Episode, float] | None:
         """Follow a delay through all steps, in the phases that it is a delay in, and take it away."""
@@ -113,11 +118,11 @@ class _Rank:
         shape = _best_course(values[-1], seen)
         if len(sure) == 1:
             named = _best_course(values[sure[0]], seen)
-            if named.effect.sum() >= _MOST * shape.effect.sum():
+            if named.effect.sum() >= CONSISTENT * shape.effect.sum():
                 shape = named
         parts = _parts(values[:phases], shape, sure)
         chosen = [int(phase) for phase in np.argsort(parts)[::-1] if parts[phase] > 0]
-        if parts.sum() < _MOSTLY * shape.level:  # too little in each phase to tell which
+        if parts.sum() < MAJORITY * shape.level:  # too little in each phase to tell which
             chosen = [int(np.argmax(_heights(values[:phases], shape)))]
         elif sorted(chosen) != sure:
             shape = _best_course(values[chosen].sum(axis=0), seen)
@@ -139,7 +144,7 @@ class _Rank:
             return any(one.stalls for one in seen)
         count = int(np.count_nonzero(self.own.settled))
         pair = len(self.own.ranks) == 2
-        least = window_scan.least_window_of_pair(count) if pair else LEAST_BLOCK
+        least = window_scan.least_window_of_pair(count) if pair else BLOCK
         lasting = not all(one.stalls for one in seen)
         return lasting and steps >= least
 
@@ -179,7 +184,7 @@ class _Rank:
 
 def _same_steps(seen: Evidence, episode: Episode, rows: Indices) -> bool:
     """Return whether evidence is of the steps of an episode, by and large."""
-    return _overlap(rows[seen.rows], episode.touched) >= _SAME_STEPS
+    return _overlap(rows[seen.rows], episode.touched) >= MAJORITY
 
 
 def _overlap(one: Indices, other: Indices) -> float:
@@ -204,7 +209,7 @@ def _period(touched: Indices) -> int | None:
     gaps = gaps[gaps > 1]
     period = int(np.median(gaps)) if len(gaps) else 0
     regular = np.mean(np.abs(gaps - np.maximum(np.rint(gaps / max(period, 1)), 1) * period) <= 1)
-    return period if period > 2 and regular >= _REGULAR else None
+    return period if period > 2 and regular >= CONSISTENT else None
 
 
 def _heights(values: Floats, shape: Course) -> Floats:
@@ -216,7 +221,7 @@ def _heights(values: Floats, shape: Course) -> Floats:
 
 def _enough(inside: Flags) -> bool:
     """Return whether there is enough outside to say what is usual."""
-    return bool(np.mean(~inside) >= 0.25)
+    return bool(np.mean(~inside) >= ENOUGH)
 
 
 def _parts(values: Floats, shape: Course, sure: list[int]) -> Floats:
@@ -235,46 +240,36 @@ def _error(line: Floats, inside: Flags) -> float:
     count, enough = np.count_nonzero(inside), _enough(inside)
     parts = 1 / count + (1 / (len(line) - count) if enough else 0.0)
     return (
-        _CLEAR
-        * _MEDIAN
+        CLEAR
+        * math.sqrt(math.pi / 2)  # a median's standard error, as a multiple of a mean's
         * float(np.sqrt(noise**2 * size * parts + (0.0 if enough else BETWEEN_RANK_SIGMA**2)))
     )
 
 
-LEAST: Final = 0.05  # of the step
-SHORTEST: Final = 5  # steps in a row
-BUSY: Final = 0.4  # of the steps have a rank that is late for a while
-MOST_OF_ONE: Final = 0.4  # of all that is late: beyond, that rank is the finding
-AT_A_TIME: Final = 1.5  # ranks: more are late together, whoever they are
-VISITED: Final = (3, 1 / 8)  # ranks: so many, and such a share of all (or of the visits there are)
-SURE: Final = 1e-4  # the chance that noise which lasts is as late anywhere
-_FREEDOM: Final = 60  # degrees of it: how noise is distributed is known from what was seen only
-_DEVIATIONS: Final = 3.0
-_LEAST_SPREAD: Final = 0.001  # of the step
-_ROUNDS: Final = 3
+_SHORTEST: Final = BLOCK + 1  # steps in a row: more than a block
 
 
 def find_migrating(own: ComputeTime, excess: Floats, by_phase: list[Floats]) -> Episode | None:
     """Search all phases together, `excess` as shares of the step, [step, rank]."""
     rows = np.flatnonzero(own.settled)
     values = excess[own.settled_rows]
-    if values.shape[1] < VISITED[0] or len(rows) < 2 * SHORTEST:
+    if values.shape[1] < FEW or len(rows) < 2 * _SHORTEST:
         return None
     stays = block_medians(values, _edges(len(values)))
     apart = (stays - medians(stays, axis=0))[stays != 0]  # who is not there deviates by nothing
-    spread = max(deviation(apart) if apart.size else 0.0, _LEAST_SPREAD)
-    far = stays[stays > max(LEAST, _DEVIATIONS * spread)]
+    spread = max(deviation(apart) if apart.size else 0.0, BETWEEN_RANK_SIGMA)
+    far = stays[stays > max(LEAST_OF_STEP, CLEAR * spread)]
     if not far.size:
         return None
     level = float(np.median(far))
-    for _ in range(_ROUNDS):
+    for _ in range(ROUNDS):
         gains = np.minimum(values, level + spread) - level / 2
-        late = best_runs(gains, SHORTEST * level / 4)
+        late = best_runs(gains, _SHORTEST * level / 4)
         if not _migrates(late):
             return None
         level = float(np.median(values[late]))
-    chance = min(float(student_tail(level / spread, _FREEDOM)) * stays.size, 1.0)
-    if chance > SURE:
+    chance = min(float(student_tail(level / spread, MOST_FREEDOM)) * stays.size, 1.0)
+    if chance > FALSE_RATE:
         return None
     visited = np.flatnonzero(late.any(axis=0))
     effect = np.zeros_like(excess)
@@ -295,16 +290,14 @@ def find_migrating(own: ComputeTime, excess: Floats, by_phase: list[Floats]) -> 
 def _migrates(late: Flags) -> bool:
     """Return whether nearly always one rank is late, and each time another one."""
     counts, busy = late.sum(axis=0), late.any(axis=1)
-    least, share = VISITED
-    enough = max(least, share * min(late.shape[1], len(late) / SHORTEST))
     return bool(
-        np.count_nonzero(counts) >= enough
-        and busy.mean() >= BUSY
-        and counts.max() <= MOST_OF_ONE * counts.sum()
-        and counts.sum() <= AT_A_TIME * busy.sum()
+        np.count_nonzero(counts) >= FEW
+        and busy.mean() >= MAJORITY
+        and counts.max() <= MAJORITY * counts.sum()
+        and np.mean(late[busy].sum(axis=1) == 1) >= MAJORITY
     )
 
 
 def _edges(steps: int) -> Ints:
     """Return where stays as short as one can be begin, and the end."""
-    return np.append(np.arange(0, steps - SHORTEST, SHORTEST), steps)
+    return np.append(np.arange(0, steps - _SHORTEST, _SHORTEST), steps)

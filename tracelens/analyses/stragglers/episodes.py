@@ -22,6 +22,15 @@ from tracelens.analyses.servers import shards
 from tracelens.analyses.stragglers import detection
 from tracelens.memory import give_back
 from tracelens.replay.counterfactual import as_work_varies, price
+from tracelens.stats.constants import (
+    CONSISTENT,
+    ENOUGH,
+    FALSE_RATE,
+    FEW,
+    MAJORITY,
+    NOTICEABLE,
+    WORTH_WITH_PEERS,
+)
 from tracelens.stats.null_model import Noise
 from tracelens.stats.robust import block_edges, block_levels, medians
 from tracelens.stats.window_scan import peer_residuals
@@ -36,12 +45,6 @@ if TYPE_CHECKING:
     from tracelens.replay.collectives import Pipeline
     from tracelens.replay.counterfactual import Episode, Price
     from tracelens.replay.dependencies import Dependencies
-
-LEAST_SAVING: Final = 0.003  # of the job, or of a rank's time `compute_time.LEAST_LOSS`
-OF_A_PAIR: Final = 0.02  # of the job: two ranks hardly tell what is usual,
-STALLS_OF_A_PAIR: Final = 0.03  # nor which stalls are
-
-_SAME_TIME: Final = 0.6  # overlap of two intervals, of both together, that makes them one
 
 
 def group_episodes(own: ComputeTime, found: list[Episode]) -> list[Episode]:
@@ -92,16 +95,10 @@ def _one_cause(one: Episode, other: Episode) -> bool:
 
 def _alike(one: Episode, other: Episode) -> bool:
     both = len(np.intersect1d(one.touched, other.touched))
-    return both >= _SAME_TIME * len(np.union1d(one.touched, other.touched))
+    return both >= MAJORITY * len(np.union1d(one.touched, other.touched))
 
 
-WHOLE_HOST: Final = 0.75  # of a host's ranks
-FALSE_RATE: Final = 0.001  # the chance that any host is accused wrongly
-_SLOW_RANK: Final = 0.5  # of what a host's ranks usually lose: nearer to that than to nothing
-_SAME_STEPS: Final = 0.5  # overlap, of the shorter one, of two intervals
-_ENOUGH: Final = 0.25  # of the run: so many steps outside say what is normal for a rank
 _NOT_LASTING: Final = ("sparse", "migrating")
-_FEWEST: Final = 3  # hosts: of two, nobody says which is normal
 
 
 def ranks_of_hosts(hosts: tuple[str, ...]) -> dict[str, list[int]]:
@@ -117,7 +114,7 @@ def find_slow_hosts(own: ComputeTime) -> list[Episode]:
     ranks = [*ranks_of_hosts(own.hosts).values()]
     usual = float(np.median([len(each) for each in ranks])) if ranks else 0.0
     alike = [each for each in ranks if len(each) >= max(usual, 2)]
-    if len(alike) < _FEWEST:
+    if len(alike) < FEW:
         return []
     hosts = _as_ranks(own, alike)
     lasting = [late for late in detection.find_episodes(hosts) if late.pattern not in _NOT_LASTING]
@@ -132,7 +129,7 @@ def explained_by_host(late: Episode, hosts: list[Episode]) -> bool:
         set(late.ranks) <= set(host.ranks)
         and {late.phase, *late.also} & {host.phase, *host.also}
         and len(np.intersect1d(late.touched, host.touched))
-        >= _SAME_STEPS * min(len(late.touched), len(host.touched))
+        >= MAJORITY * min(len(late.touched), len(host.touched))
         for host in hosts
     )
 
@@ -158,8 +155,8 @@ def _with_ranks(own: ComputeTime, late: Episode, ranks: list[int]) -> Episode | 
     """Return which ranks a host's lateness is one of, and what each loses; null if only of some."""
     levels, error = _levels(own, late, ranks)
     usual = float(np.sort(levels)[len(levels) // 2])
-    slow = np.asarray(levels > max(_SLOW_RANK * usual, 0.0))
-    if slow.mean() < WHOLE_HOST:
+    slow = np.asarray(levels > max(MAJORITY * usual, 0.0))
+    if slow.mean() < CONSISTENT:
         return None
     height = float(late.effect[late.touched].max(axis=1).mean()) / own.step_ns
     apart = levels[slow] - levels[slow].mean()
@@ -180,7 +177,7 @@ def _levels(own: ComputeTime, late: Episode, ranks: list[int]) -> tuple[Floats, 
     edges = block_edges(int(inside.sum()))
     blocks = block_levels(values[inside], edges)
     levels = blocks.mean(axis=0)
-    if np.count_nonzero(~inside) >= _ENOUGH * len(rows):
+    if np.count_nonzero(~inside) >= ENOUGH * len(rows):
         levels = levels - np.median(values[~inside], axis=0)
     return levels, float(np.sqrt(Noise.of(blocks).variance(len(blocks))))
 
@@ -299,5 +296,5 @@ def _least_saving(own: ComputeTime, late: Episode) -> float:
             late.effect.sum(axis=0).max()
             >= compute_time.LEAST_LOSS * own.length.shape[0] * own.step_ns
         )
-        return 0.0 if loses else LEAST_SAVING
-    return STALLS_OF_A_PAIR if late.pattern == "sparse" else OF_A_PAIR
+        return 0.0 if loses else WORTH_WITH_PEERS
+    return NOTICEABLE

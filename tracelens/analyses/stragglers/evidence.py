@@ -12,12 +12,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from tracelens.stats import window_scan
 from tracelens.stats.changepoint import greatest_run
+from tracelens.stats.constants import (
+    BLOCK,
+    CONSISTENT,
+    FALSE_RATE,
+    FAR_OUT,
+    FEW,
+    LARGE_DELAY,
+    MAJORITY,
+    MANY,
+)
 from tracelens.stats.null_model import binomial_tail
 from tracelens.stats.robust import medians
 
@@ -28,19 +39,8 @@ if TYPE_CHECKING:
     from tracelens.stats.window_scan import Scan
 
 
-FALSE_RATE: Final = 0.003  # the chance that any rank is accused wrongly
-_MATTER: Final = 16  # ranks: one late one of more hardly moves what is normal
-_FEWEST: Final = 3  # ranks tell what is normal
-_MAJORITY: Final = 0.6  # of the ranks must be left to compare with
-LEAST_STALL: Final = 0.08  # of the step
-HEIGHTS: Final = (1, 2, 4, 8, 16)  # times what stands out
-LEAST_COUNT: Final = 4
-_OFF: Final = (0, 1)  # steps by which stalls may miss their period
-_ONE_STALL: Final = 4  # steps
-_DEVIATIONS: Final = 6
-_ONE_SIGMA: Final = 0.841  # so much of normal noise is below one deviation:
-_OF_RANKS: Final = {3: 1.33}  # one of three is the median and deviates by nothing
-_MORE_OFTEN: Final = 3  # than the stalls of its peers
+_ONE_SIGMA: Final = NormalDist().cdf(1.0)
+_OFF: Final = range(2)  # steps by which stalls may miss their period: none, or one
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +104,7 @@ def _among_many(excess: list[Floats]) -> tuple[list[Scan], Floats, Flags]:
 def _worth_again(known: Flags) -> bool:
     """Return whether it matters, and those who are not late still tell what is normal."""
     late, left = np.count_nonzero(known), np.count_nonzero(~known)
-    return bool(late * _MATTER >= len(known) and left >= max(_FEWEST, _MAJORITY * len(known)))
+    return bool(late * MANY >= len(known) and left >= max(FEW, MAJORITY * len(known)))
 
 
 def _judged(excess: list[Floats], known: Flags) -> tuple[list[Scan], Floats, Flags]:
@@ -128,7 +128,7 @@ def _of_two(excess: list[Floats]) -> tuple[list[Scan], Floats, Flags]:
     """Judge two ranks: as `_among_many`."""
     scans = [window_scan.scan_pair(values[:, 1]) for values in excess]
     chance = np.minimum(np.stack([scan.p for scan in scans]) * len(scans), 1.0)
-    large = np.stack([scan.mean for scan in scans]) >= window_scan.LEAST_EFFECT_OF_PAIR
+    large = np.stack([scan.mean for scan in scans]) >= LARGE_DELAY
     return scans, chance, (chance < FALSE_RATE) & large
 
 
@@ -156,16 +156,16 @@ def find_stalls(excess: Floats, steps: Indices, rate: float) -> list[RankStalls]
 
     `rate` is the chance that any rank is accused wrongly.
     """
-    ranks = excess.shape[1]
     apart_by = excess - medians(excess, axis=0)
-    above = float(np.quantile(apart_by, _ONE_SIGMA, overwrite_input=True))
-    least = max(LEAST_STALL, _DEVIATIONS * _OF_RANKS.get(ranks, 1.0) * above)
+    above = float(np.quantile(apart_by[excess != 0], _ONE_SIGMA)) if excess.any() else 0.0
+    least = max(LARGE_DELAY, FAR_OUT * above)
     likeliest: dict[int, RankStalls] = {}
-    for height in HEIGHTS:
-        for one in _stalling(excess > height * least, steps, rate):
+    while (stalled := excess > least).sum(axis=0).max() > FEW:
+        for one in _stalling(stalled, steps, rate):
             known = likeliest.get(one.rank)
             if known is None or one.p < known.p:
                 likeliest[one.rank] = one
+        least *= 2
     return [one for _, one in sorted(likeliest.items()) if one.p < rate]
 
 
@@ -176,9 +176,9 @@ def _stalling(stalled: Flags, numbers: Indices, rate: float) -> Iterator[RankSta
     counts = apart.sum(axis=0)
     usual = _usual(counts)
     scattered = stalled.sum(axis=0) < steps / 2
-    often = (counts >= np.maximum(LEAST_COUNT, _MORE_OFTEN * usual)) & scattered
+    often = (counts > np.maximum(FEW, usual)) & scattered
     p = _chances(counts, usual, steps, often)
-    for rank in np.flatnonzero(counts >= LEAST_COUNT).tolist():
+    for rank in np.flatnonzero(counts > FEW).tolist():
         rows, begins = np.flatnonzero(stalled[:, rank]), np.flatnonzero(apart[:, rank])
         chance = _with_period(float(p[rank]), numbers[begins]) if often[rank] else 1.0
         if chance * ranks >= rate:
@@ -203,9 +203,9 @@ def _with_period(p: float, begins: Indices) -> float:
 def _apart(stalled: Flags) -> Flags:
     """Keep stalls that are four steps or more apart: one disturbance may last longer than a step."""
     kept = np.zeros_like(stalled)
-    last = np.full(stalled.shape[1], -_ONE_STALL)
+    last = np.full(stalled.shape[1], -BLOCK)
     for row in np.flatnonzero(stalled.any(axis=1)):
-        kept[row] = stalled[row] & (row - last >= _ONE_STALL)
+        kept[row] = stalled[row] & (row - last >= BLOCK)
         last[kept[row]] = row
     return kept
 
@@ -216,7 +216,7 @@ def _most_striking(starts: Ints, usual: float, steps: int) -> _Stretch:
     Of each number of stalls the shortest stretch is tried that begins and ends with one, at the rate of
     the peers or of the rank at other times. Chernoff's bound says quickly which is the most striking.
     """
-    numbers = np.arange(LEAST_COUNT, len(starts) + 1)
+    numbers = np.arange(FEW + 1, len(starts) + 1)
     if not len(numbers):
         return _Stretch()
     tried = [starts[number - 1 :] - starts[: len(starts) - number + 1] for number in numbers]
@@ -255,7 +255,7 @@ def _stalls_within(rows: Ints, seen: _Stretch) -> Ints:
 def _usual(counts: Ints) -> Floats:
     """Return for each rank how many stalls are usual: its peers' upper quartile."""
     ordered = np.sort(counts)
-    place = np.ceil(0.75 * (len(counts) - 2)).astype(int)
+    place = np.ceil(CONSISTENT * (len(counts) - 2)).astype(int)
     # Without itself, a rank at or below that place has the next one there.
     usual = np.where(counts <= ordered[place], ordered[place + 1], ordered[place])
     return np.asarray(usual, np.float64)
@@ -271,7 +271,7 @@ def _chances(counts: Ints, usual: Floats, steps: int, often: Flags) -> Floats:
     if not often.any():
         return p
     peers, own, usual = len(counts) - 1, counts[often], usual[often]
-    most = usual + LEAST_COUNT - 1
+    most = usual + FEW
     sums = {limit: np.minimum(counts, limit).sum() for limit in set(most.tolist())}
     total = np.array([sums[limit] for limit in most.tolist()]) - np.minimum(own, most)
     rate = np.maximum(usual / steps, (total + 1) / (peers * steps + 2))

@@ -34,12 +34,23 @@ from tracelens.analyses.collectives.arrivals import (
 )
 from tracelens.analyses.stragglers import episodes
 from tracelens.analyses.stragglers.episodes import priced
-from tracelens.analyses.stragglers.location import MOST_OF_DELAY, parts_of, place_of
+from tracelens.analyses.stragglers.location import parts_of, place_of
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.replay.collectives import Pipeline
 from tracelens.replay.counterfactual import TWO_SIDED, Price
 from tracelens.replay.dependencies import Dependencies
+from tracelens.stats.constants import (
+    CLEAR,
+    CONSISTENT,
+    CUT,
+    ENOUGH,
+    FAULT_OF_A_PAIR,
+    FEW,
+    FEWEST_STEPS,
+    MAJORITY,
+    NEARLY_ALL,
+)
 from tracelens.stats.robust import deviation
 
 if TYPE_CHECKING:
@@ -51,12 +62,6 @@ if TYPE_CHECKING:
     from tracelens.replay.counterfactual import Episode
 
 
-LEAST_STEPS: Final = 30
-FAULT_OF_A_PAIR: Final = 0.15  # of a step: by less, equal processes differed for whole runs
-BLOCKED_SHARE: Final = 0.3  # of the lost time, to be seen in the arrivals at collectives
-BY_CHANCE: Final = 2  # deviations from rank to rank
-SIGMAS: Final = 3  # of the clocks' uncertainty: what is less cannot be seen
-MAJORITY: Final = 0.4  # of all ranks
 _KINDS: Final[dict[str, str]] = {"checkpoint": "checkpoint_stall", "gc": "gc_stall"}
 
 
@@ -83,7 +88,7 @@ def run(trace: Trace, phases: Phases) -> Stragglers:
     )
     worth = episodes.priced_by_exchange(trace, phases, own, worth)
     late = {rank for entry, _ in worth for rank in entry.ranks if entry.pattern != "migrating"}
-    majority = len(own.ranks) > 2 and len(late) > MAJORITY * len(own.ranks)
+    majority = len(own.ranks) > 2 and len(late) > CONSISTENT * (len(own.ranks) - len(late))
     given = measure_workload(phases, own) if worth else {}
     findings = [
         _finding(trace, own, found, _clues(trace, phases, own, found, given))
@@ -99,11 +104,11 @@ def _insufficient(own: ComputeTime, *, chosen: bool) -> str | None:
     if len(own.ranks) < 2:
         return f"{len(own.ranks) or 'No'} worker rank: straggler tests compare ranks, so none was made."
     more = ". Choose more with --steps or --time" if chosen else ""
-    if len(own.steps) < LEAST_STEPS:
+    if len(own.steps) < FEWEST_STEPS:
         hint = more or ". Mark steps with tl.step(i)"
         found = fmt.count(len(own.steps), "step")
-        return f"Only {found} found; straggler tests need {LEAST_STEPS}{hint}."
-    least, settled = LEAST_STEPS - compute_time.WARM_UP, int(np.count_nonzero(own.settled))
+        return f"Only {found} found; straggler tests need {FEWEST_STEPS}{hint}."
+    least, settled = FEWEST_STEPS - compute_time.WARM_UP, int(np.count_nonzero(own.settled))
     if settled < least:
         return (
             f"Only {settled} of {len(own.steps)} steps can be compared: not the first "
@@ -125,18 +130,18 @@ def _corroborated(
     """
     rows = np.union1d(late.touched, np.minimum(late.touched + 1, len(own.steps) - 1))
     ranks = tuple(own.ranks[rank] for rank in late.ranks)
-    if late.pattern == "migrating" or lost_ns < SIGMAS * trace.uncertainty_ns * len(rows):
+    if late.pattern == "migrating" or lost_ns < CLEAR * trace.uncertainty_ns * len(rows):
         return True
     messages = awaited_messages(trace).filter(pl.col("step").is_in(own.steps[rows]))
     if messages.height:
         peers = tuple(own.ranks[rank] for rank in own.peers_of(late.ranks))
         caused = dict(wait_caused_alone(messages, phases).iter_rows())
-        if _beyond(caused, ranks, peers) >= BLOCKED_SHARE * lost_ns:
+        if _beyond(caused, ranks, peers) >= ENOUGH * lost_ns:
             return True
     held = blocked_by(complete_calls(trace, own.steps[rows]), ranks)
     if held is None:
         return not messages.height
-    return held[0] + BY_CHANCE * held[1] >= BLOCKED_SHARE * lost_ns
+    return held[0] + CUT * held[1] >= ENOUGH * lost_ns
 
 
 def _beyond(caused: dict[int, int], ranks: tuple[int, ...], peers: tuple[int, ...]) -> float:
@@ -146,7 +151,7 @@ def _beyond(caused: dict[int, int], ranks: tuple[int, ...], peers: tuple[int, ..
     if not len(theirs):
         return float(mine)
     typical = float(np.median(theirs))
-    return mine - len(ranks) * typical + BY_CHANCE * deviation(theirs - typical)
+    return mine - len(ranks) * typical + CUT * deviation(theirs - typical)
 
 
 def _straggler(own: ComputeTime, late: Episode, cost: Price, *, majority: bool) -> Straggler:
@@ -244,7 +249,7 @@ def _whole_hosts(own: ComputeTime, late: Episode) -> tuple[str, ...]:
     hosts = tuple(dict.fromkeys(own.hosts[rank] for rank in late.ranks))
     whole = all(
         len(members[host]) > 1
-        and len(set(members[host]) & set(late.ranks)) >= episodes.WHOLE_HOST * len(members[host])
+        and len(set(members[host]) & set(late.ranks)) >= CONSISTENT * len(members[host])
         for host in hosts
     )
     return hosts if whole and len(members) > len(hosts) else ()
@@ -261,8 +266,6 @@ def _beside_peers(own: ComputeTime, late: Episode) -> tuple[float, float] | None
 
 
 LAYERED: Final = ("forward", "backprop", "update")
-FEWEST_PARTS: Final = 3
-WORTH_MENTIONING: Final = 0.1  # of the delay, absorbed
 NO_BASELINE: Final = "So many ranks are stragglers that the median rank is no reliable baseline."
 
 
@@ -362,7 +365,7 @@ def _at_best(found: Straggler) -> dict[str, str]:
 
 def layer_sentences(phase: str, parts: Parts | None) -> list[str]:
     """Return which layers it is in, or that all are slower alike, where there are layers to tell."""
-    if parts is None or phase not in LAYERED or len(parts.rows) < FEWEST_PARTS:
+    if parts is None or phase not in LAYERED or len(parts.rows) < FEW:
         return []
     where, share = parts.most
     if where:
@@ -373,7 +376,7 @@ def layer_sentences(phase: str, parts: Parts | None) -> list[str]:
 
 def place_sentences(place: Place | None, seen: Culprit | None) -> list[str]:
     """Return that no span covers it, between what it is, and how to learn more of it."""
-    where = f", {_between(place)}" if place and place.share >= MOST_OF_DELAY else ""
+    where = f", {_between(place)}" if place and place.share >= MAJORITY else ""
     how = "" if seen else ": wrap it in a span (tl.span), or record with --sample to see the code"
     return [f"No span covers it{where}{how}."]
 
@@ -389,7 +392,7 @@ def _between(place: Place) -> str:
 
 
 def _absorbed(cost: Price) -> str:
-    if cost.in_flight < WORTH_MENTIONING:
+    if cost.in_flight < 1 - NEARLY_ALL:
         return ""
     return f"; reductions in flight absorb {fmt.percent(cost.in_flight)} of the delay"
 

@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.categories import CATEGORIES, NOTHING, TRANSFER, UNINSTRUMENTED
+from tracelens.stats.constants import CONSISTENT, ENOUGH, FEW, MAJORITY, SHOWN_PARTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,15 +22,7 @@ if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
     from tracelens.arrays import Floats, Ints
 
-__all__ = ["MOST_OF_DELAY", "Parts", "Place", "parts_of", "place_of"]
-
-
-MOST_OF_DELAY: Final = 0.6  # of the lateness, for one part to stand for it
-NEARLY_ALL: Final = 0.8  # of it, for a few to
-FEW: Final = 3
-OF_THE_TIME: Final = 0.5  # that a few parts usually take at most, or they are no place
-ALIKE: Final = 0.2  # of the lateness lies elsewhere than if all parts were slower by the same share
-SHOWN_PARTS: Final = 8
+__all__ = ["MAJORITY", "Parts", "Place", "parts_of", "place_of"]
 
 
 @dataclass(frozen=True)
@@ -45,7 +38,7 @@ class Parts:
     def slowest(self) -> str | None:
         """The one part in which most of the delay is."""
         name, share = self.rows["name"][0], self._shares[0]
-        return str(name) if name is not None and share >= MOST_OF_DELAY else None
+        return str(name) if name is not None and share >= MAJORITY else None
 
     @property
     def most(self) -> tuple[tuple[str, ...], float]:
@@ -53,7 +46,7 @@ class Parts:
         for count in range(1, FEW + 1):
             first = self.rows.head(count)
             share, usual = float(self._shares[:count].sum()), float(first["usual"].sum())
-            if share >= NEARLY_ALL and usual <= OF_THE_TIME * float(self.rows["usual"].sum()):
+            if share >= CONSISTENT and usual <= MAJORITY * float(self.rows["usual"].sum()):
                 named = first["name"].drop_nulls().cast(pl.String).to_list()
                 return (tuple(named), min(share, 1.0)) if len(named) == count else ((), 0.0)
         return (), 0.0
@@ -62,7 +55,7 @@ class Parts:
     def alike(self) -> bool:
         """Whether all parts are slower by about the same share, as on a slow device."""
         expected = self.rows["usual"] / self.rows["usual"].sum()
-        return float((self._shares - expected).abs().sum()) / 2 <= ALIKE
+        return float((self._shares - expected).abs().sum()) / 2 <= ENOUGH
 
     @cached_property
     def _shares(self) -> pl.Series:

@@ -1,0 +1,46 @@
+"""Histograms of durations, in bins that are equally wide as logarithms."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracelens.stats.constants import BINS_PER_DECADE, ROUNDING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+def log_histogram(
+    parts: Iterable[pl.DataFrame], value: str, by: str, kept: Sequence[str]
+) -> pl.DataFrame:
+    """Count the durations of frames (column `value`, ns) by bin and by the words in the column `by`.
+
+    Returns `by`, from_ns, to_ns, count, and the columns `kept` of the longest of each bin. What is
+    shorter than a nanosecond is in the first bin.
+    """
+    edge = 10.0 ** (pl.col("bin") / BINS_PER_DECADE)
+    longest = pl.col("most").arg_max()
+    return (
+        pl.concat([_counted(rows, value, by, kept) for rows in parts])
+        .group_by(by, "bin")
+        .agg(pl.col("count").sum(), *(pl.col(name).get(longest) for name in kept))
+        .with_columns(from_ns=edge, to_ns=edge * 10.0 ** (1 / BINS_PER_DECADE))
+        .select(by, "from_ns", "to_ns", "count", *kept)
+        .sort(by, "from_ns")
+    )
+
+
+def _counted(rows: pl.DataFrame, value: str, by: str, kept: Sequence[str]) -> pl.DataFrame:
+    power = pl.col(value).clip(lower_bound=1).log10().mul(BINS_PER_DECADE).add(ROUNDING).floor()
+    longest = pl.col(value).arg_max()
+    return (
+        rows.with_columns(bin=power.cast(pl.Int32))
+        .group_by(by, "bin")
+        .agg(
+            pl.len().cast(pl.Int64).alias("count"),
+            pl.col(value).max().alias("most"),
+            *(pl.col(name).get(longest) for name in kept),
+        )
+    )

@@ -218,8 +218,8 @@ def has_waits(columns: Columns, training: int | None) -> bool:
     op = columns.word("op")
     if training is None or not op.places((_ALL_WAITS,)):
         return False
-    here = columns.is_span & (columns.number("thread") == training)
-    return bool((here & op.among((_ALL_WAITS,))).any())
+    on_training = columns.is_span & (columns.number("thread") == training)
+    return bool((on_training & op.among((_ALL_WAITS,))).any())
 
 
 def _on_computing_threads(columns: Columns, on_training: Flags, beside: Flags) -> Flags:

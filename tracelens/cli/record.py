@@ -256,7 +256,7 @@ def _may_grow(place: Path) -> bool:
 
 
 def _nothing(attached: Sequence[str]) -> str:
-    """Say that nothing was recorded, and why, as far as it is known."""
+    """Return the sentence that nothing was recorded, and why, as far as it is known."""
     from tracelens_instrument.core.attachments import USED
 
     used = [words.removeprefix(USED) for words in attached if words.startswith(USED)]

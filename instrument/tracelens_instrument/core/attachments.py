@@ -27,7 +27,7 @@ def note_attached(words: str) -> None:
 
 
 def note_used(framework: str) -> None:
-    """Tell `tracelens record` that the program has loaded a framework, whatever it will do with it."""
+    """Report to `tracelens record` that the program has loaded a framework, whatever it does with it."""
     _report(f"{USED}{framework}")
 
 

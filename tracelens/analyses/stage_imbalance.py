@@ -134,8 +134,8 @@ ALONE: Final = (
 
 def _lost(trace: Trace, phases: Phases, own: ComputeTime, stages: Stages) -> Floats:
     """Return by how much each step would be shorter if all stages had as much work, ns."""
-    played = Dependencies.of(trace, phases, own.steps)
-    if played is None:
+    replay = Dependencies.of(trace, phases, own.steps)
+    if replay is None:
         return np.zeros(0)
     changes = []
     for name, values in zip(own.phases, own.own, strict=True):
@@ -143,7 +143,7 @@ def _lost(trace: Trace, phases: Phases, own: ComputeTime, stages: Stages) -> Flo
         # What one stage alone does (data loading, say) is nothing that could be spread.
         beyond = 1 - usual.mean() / usual if usual.all() else np.zeros(len(usual))
         changes.append(((name,), np.nan_to_num(values * beyond[stages.stage])))
-    return np.maximum(played.lost(*changes), 0.0)
+    return np.maximum(replay.lost(*changes), 0.0)
 
 
 def _phase(own: ComputeTime, stages: Stages, slowest: int) -> str:

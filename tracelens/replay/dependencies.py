@@ -20,6 +20,7 @@ import polars as pl
 from tracelens.accounting.categories import CATEGORIES
 from tracelens.accounting.thread_activity import training_threads
 from tracelens.model.calls import NEVER, taken
+from tracelens.model.verdict import MOST_UNEXPLAINED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,8 +66,8 @@ class Graph:
         source, target, lag = self.source[self.order], self.target[self.order], lag[self.order]
         for begin, end in zip(self.layers[:-1].tolist(), self.layers[1:].tolist(), strict=True):
             heads = np.flatnonzero(np.diff(target[begin:end], prepend=-1))
-            comes = time[source[begin:end]] + lag[begin:end]
-            time[target[begin:end][heads]] = np.maximum.reduceat(comes, heads)
+            moved = time[source[begin:end]] + lag[begin:end]
+            time[target[begin:end][heads]] = np.maximum.reduceat(moved, heads)
         return time
 
 
@@ -111,7 +112,7 @@ class _Sides:
 
     def within(self, first: Ints, last: Ints) -> Flags:
         """Return which lie in the steps of their worker."""
-        return np.asarray((self.begin >= first[self.worker]) & (self.end <= last[self.worker]))
+        return (self.begin >= first[self.worker]) & (self.end <= last[self.worker])
 
 
 @dataclass(frozen=True)
@@ -183,16 +184,17 @@ class Dependencies:
 
     @classmethod
     def of(cls, trace: Trace, phases: Phases, steps: Ints) -> Self | None:
-        """Build it of the messages and collectives of all workers; None where no message was matched."""
+        """Build it of the messages and collectives of all workers.
+
+        None where no message was matched, or where workers are blocked for long by what was not.
+        """
         processes = trace.workers["process"].to_list()
         windows = trace.steps.sort("start_ns").partition_by("process", as_dict=True)
         if not trace.exchanged.height or any((process,) not in windows for process in processes):
             return None
         mine = [windows[process,] for process in processes]
-        first, last = (
-            np.array([part["start_ns"][0] for part in mine]),
-            np.array([part["end_ns"][-1] for part in mine]),
-        )
+        first = np.array([part["start_ns"][0] for part in mine])
+        last = np.array([part["end_ns"][-1] for part in mine])
         sent, received = _messages(trace, first, last)
         calls, met = _calls(trace, first, last)
         if not len(sent.worker):
@@ -200,15 +202,25 @@ class Dependencies:
         threads = []
         for worker, process in enumerate(processes):
             sides = [side.taken(side.worker == worker) for side in (sent, received, calls)]
-            threads.append(_Thread.of(_pieces_of(phases, process), mine[worker], sides))
+            threads.append(
+                _Thread.of(
+                    phases.pieces.of_worker(phases.pieces.processes.index(process)),
+                    mine[worker],
+                    sides,
+                )
+            )
         numbers = _Numbers(threads)
-        since = _all_waits_since(received, phases, processes)
+        since = _all_waits_since(received, threads)
         edges = _of_messages(sent, received, since, numbers)
         last_ns = np.full(int(met.max(initial=-1)) + 1, NEVER)
         np.maximum.at(last_ns, met, calls.begin)
         edges += _of_calls(calls, met, last_ns, numbers)
         recorded = np.concatenate([*(thread.moments for thread in threads), last_ns])
-        edges = [numbers.in_order(_held_by(recorded, edges)), *edges]
+        held = _held_by(recorded, edges)
+        unknown, blocked = numbers.blocked_ns(held)
+        if unknown > MOST_UNEXPLAINED * blocked:
+            return None
+        edges = [numbers.in_order(held), *edges]
         source, target, lag = (np.concatenate([edge[part] for edge in edges]) for part in range(3))
         graph = Graph.of(recorded.astype(np.float64), source, target, lag.astype(np.float64))
         rows = tuple(_rows(thread, steps) for thread in threads)
@@ -223,10 +235,7 @@ class Dependencies:
         lag = self.graph.lag.copy()
         for names, effect in changes:
             parts = zip(self.rows, self._spent_in(names), strict=True)
-            less = [
-                _shared_out(effect[:, worker], rows, spent)
-                for worker, (rows, spent) in enumerate(parts)
-            ]
+            less = [_shared_out(by, *part) for by, part in zip(effect.T, parts, strict=True)]
             lag[: sum(map(len, less))] -= np.concatenate(less)
         before, after = (
             np.where(self.ends >= 0, at[self.ends], -np.inf).max(axis=1)
@@ -250,10 +259,6 @@ def _held_by(recorded: Ints, edges: Sequence[Edges]) -> Ints:
     return np.asarray(target[recorded[source] + lag >= recorded[target]])
 
 
-def _pieces_of(phases: Phases, process: int) -> WorkerPieces:
-    return phases.pieces.of_worker(phases.pieces.processes.index(process))
-
-
 def _waits_since(pieces: WorkerPieces, moments: Ints) -> Ints:
     """Return since when a thread was blocked until some moments; the moment itself where it was not."""
     inside = np.concatenate([[False], _IS_BLOCKED[pieces.category], [False]])
@@ -262,12 +267,12 @@ def _waits_since(pieces: WorkerPieces, moments: Ints) -> Ints:
     return np.where(number % 2 == 1, np.append(edges, 0)[number - 1], moments)
 
 
-def _all_waits_since(received: _Sides, phases: Phases, processes: Sequence[int]) -> Ints:
+def _all_waits_since(received: _Sides, threads: Sequence[_Thread]) -> Ints:
     """Return since when threads waited for messages; receives in flight were begun before."""
     since = received.begin.copy()
-    for worker, process in enumerate(processes):
+    for worker, thread in enumerate(threads):
         rows = np.flatnonzero((received.worker == worker) & ~received.stops)
-        since[rows] = _waits_since(_pieces_of(phases, process), received.end[rows])
+        since[rows] = _waits_since(thread.pieces, received.end[rows])
     return since
 
 
@@ -292,11 +297,7 @@ class _Numbers:
     def __init__(self, threads: Sequence[_Thread]) -> None:
         self._threads = threads
         self._first = np.cumsum([0, *(len(thread.moments) for thread in threads)])
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return int(self._first[-1])
+        self.count = int(self._first[-1])
 
     def of(self, worker: Ints, moment: Ints) -> Ints:
         """Return the number of a moment of each of some workers; -1 where it is none of its thread."""
@@ -308,17 +309,30 @@ class _Numbers:
             found[rows] = np.where(there, self._first[number] + at, -1)
         return found
 
+    def blocked_ns(self, caused: Ints) -> tuple[float, float]:
+        """Return how long threads were blocked by nothing that is known here, and how long in all."""
+        unknown = whole = 0.0
+        for thread, here in zip(self._threads, self._flags(caused), strict=True):
+            blocked = thread.spent(_IS_BLOCKED)
+            unknown += float(blocked[~thread.stopped & ~(thread.arrives & here)[1:]].sum())
+            whole += float(blocked.sum())
+        return unknown, whole
+
+    def _flags(self, numbers: Ints) -> list[Flags]:
+        """Return which moments of each thread are among some."""
+        flags = np.zeros(self.count, np.bool_)
+        flags[numbers[numbers < self.count]] = True
+        return np.split(flags, self._first[1:-1])
+
     def in_order(self, caused: Ints) -> Edges:
         """Return that each moment of a thread follows the one before it; `caused` follow others, too."""
-        flags = np.zeros(self.count, np.bool_)
-        flags[caused[caused < self.count]] = True
         source = [
             np.arange(first, first + len(thread.moments) - 1)
             for first, thread in zip(self._first.tolist(), self._threads, strict=False)
         ]
         lags = [
-            thread.lags(flags[first : first + len(thread.moments)])
-            for first, thread in zip(self._first.tolist(), self._threads, strict=False)
+            thread.lags(flags)
+            for thread, flags in zip(self._threads, self._flags(caused), strict=True)
         ]
         return np.concatenate(source), np.concatenate(source) + 1, np.concatenate(lags)
 

@@ -239,8 +239,9 @@ def main() -> int:
 
 
 def _tried(asked: list[Constant], runs: int, kinds: int) -> list[Tried]:
-    """Judge all values of all constants, a value in a process at a time."""
+    """Judge all values of the constants that any run reaches, a value in a process at a time."""
     judging = {one.name: runs_for(one.name, runs, kinds) for one in asked}
+    asked = [one for one in asked if judging[one.name]]
     tasks = [(one.name, value, judging[one.name]) for one in asked for value in one.grid()]
     with ProcessPoolExecutor() as pool:
         outcomes = dict(zip([task[:2] for task in tasks], pool.map(judged, tasks), strict=True))

@@ -32,10 +32,12 @@ PARTS_OF_RUN: Final = 8  # parts: in all of which something lasting is seen
 PAIR_WINDOW: Final = 40  # steps: so long two ranks must differ, or a quarter of the run
 
 # Shares, and ratios
+SEEN: Final = 0.02  # share: of the time on a link, for a number of messages to have a goodput
 ENOUGH: Final = 0.25  # share: so much of something tells how it is
 MAJORITY: Final = 0.5  # share: most
 CONSISTENT: Final = 0.75  # share: by and large
 NEARLY_ALL: Final = 0.9  # share: hardly with an exception
+BUSY: Final = 0.8  # share: at work for so long, a part of a server binds
 CLEARLY_SLOWER: Final = 1.5  # times: what others take
 
 # Delays
@@ -65,6 +67,7 @@ SIZE_CLASS: Final = 4  # times: from one class of sizes to the next
 # Policy: work, and what is too little to be known
 ROUNDS: Final = 4  # rounds: of fitting levels
 MOST_ROUNDS: Final = 40  # rounds: of fitting lines
+ROUNDS_OF_RATES: Final = 500  # rounds: of fitting rates
 SAMPLES: Final = 400  # samples: drawn for an interval
 PERMUTATIONS: Final = 4999  # exchanges: of two ranks
 AT_ONCE: Final = 1 << 18  # numbers: in memory

@@ -22,7 +22,6 @@ import polars as pl
 
 from tracelens.analyses.collectives import transfers
 from tracelens.stats.constants import (
-    CLEARLY_SLOWER,
     MAJORITY,
     MANY,
     MOST_OF_A_KIND,
@@ -215,7 +214,7 @@ def fit_cost_model(nbytes: Ints, ns: Ints) -> CostModel | None:
         nbytes: Payload of each call, positive.
         ns: What each took.
     """
-    if len(nbytes) < MANY or nbytes.max() < CLEARLY_SLOWER * nbytes.min():
+    if len(nbytes) < MANY or nbytes.max() < 2 * nbytes.min():
         return None
     sizes, groups = _by_size(nbytes, ns)
     middles = np.array([np.median(group) for group in groups])

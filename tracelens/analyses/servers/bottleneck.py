@@ -21,6 +21,7 @@ from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.replay.counterfactual import TWO_SIDED
 from tracelens.stats.constants import (
+    BUSY,
     CLEARLY_SLOWER,
     CONSISTENT,
     ENOUGH,
@@ -45,7 +46,7 @@ __all__ = ["Bound", "classify", "findings"]
 Bound = Literal["cpu", "network", "incast"]
 
 FEWEST_STEPS: Final = FEWEST_ROUNDS
-SATURATED: Final = CONSISTENT
+SATURATED: Final = BUSY
 IDLE: Final = ENOUGH
 COLLAPSED: Final = CLEARLY_SLOWER
 RECEIVING: Final = MAJORITY  # of the push window, or the incoming link is not what holds it up

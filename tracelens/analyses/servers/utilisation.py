@@ -23,7 +23,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.replay.parameter_servers import PROCESSOR
-from tracelens.stats.constants import FEWEST_MESSAGES, MOST_ROUNDS, NOTICEABLE, PARTS_OF_RUN
+from tracelens.stats.constants import FEWEST_MESSAGES, PARTS_OF_RUN, ROUNDS_OF_RATES, SEEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,8 +115,8 @@ def open_windows(sums: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
     return sums
 
 
-ENOUGH: Final = NOTICEABLE  # of the time on the link, for a number of messages to have a goodput
-_ROUNDS: Final = MOST_ROUNDS
+ENOUGH: Final = SEEN  # of the time on the link, for a number of messages to have a goodput
+_ROUNDS: Final = ROUNDS_OF_RATES
 _PARTS: Final = PARTS_OF_RUN  # of a run
 
 

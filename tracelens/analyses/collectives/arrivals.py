@@ -28,6 +28,7 @@ from tracelens.model.columns import FOREVER
 from tracelens.schema.vocabulary import COLLECTIVES
 from tracelens.stats.constants import CLEAR, FALSE_RATE
 from tracelens.stats.histogram import log_histogram
+from tracelens.stats.robust import deviation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -392,7 +393,7 @@ def blocked_by(calls: Sequence[CallGrid], ranks: tuple[int, ...]) -> tuple[float
     if not len(theirs):
         return float(alone), 0.0
     typical = float(np.median(theirs))
-    return float(alone) - typical, robust.deviation(theirs - typical)
+    return float(alone) - typical, deviation(theirs - typical)
 
 
 def _sums_by_last(ranks: Int32s, values: Ints) -> dict[int, int]:

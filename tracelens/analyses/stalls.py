@@ -24,7 +24,6 @@ from tracelens.stats.changepoint import course, greatest_run
 from tracelens.stats.constants import (
     BLOCK,
     BOUND,
-    CONSISTENT,
     ENOUGH,
     FAR_OUT,
     FEW,
@@ -34,6 +33,7 @@ from tracelens.stats.constants import (
     MANY,
     NEARLY_ALL,
     NOTICEABLE,
+    PERSISTENT,
     WORTH_WITH_PEERS,
 )
 from tracelens.stats.robust import deviation, medians
@@ -350,7 +350,7 @@ def _slowdown_finding(
 ) -> Finding:
     steps = (int(own.steps[slow.first]), int(own.steps[slow.last]))
     lasting = slow.last - slow.first + 1
-    pattern: Pattern = "persistent" if lasting >= CONSISTENT * len(own.steps) else "transient"
+    pattern: Pattern = "persistent" if lasting >= PERSISTENT * len(own.steps) else "transient"
     phase = _grown_most(own, slow)
     warming = warms_up(slow.first, slow.last, len(own.steps))
     when, cause = _WARMING if warming else _SLOWER

@@ -15,11 +15,11 @@ import numpy as np
 
 from tracelens.stats.constants import (
     BLOCK,
-    CONSISTENT,
     ENOUGH,
     FEW,
     MANY,
     NEARLY_ALL,
+    PERSISTENT,
     ROUNDS,
     TAIL,
 )
@@ -160,7 +160,7 @@ def _levels(residuals: Floats, inside: Flags) -> tuple[float, float]:
 def _pattern(runs: tuple[tuple[int, int], ...], inside: Flags) -> Pattern:
     if len(runs) > 1:
         return "intermittent"
-    return "persistent" if np.mean(inside) >= CONSISTENT else "transient"
+    return "persistent" if np.mean(inside) >= PERSISTENT else "transient"
 
 
 def _to_the_ends(gains: Floats, first: int, last: int, price: float) -> tuple[int, int]:

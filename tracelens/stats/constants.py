@@ -35,6 +35,7 @@ PAIR_WINDOW: Final = 40  # steps: so long two ranks must differ, or a quarter of
 SEEN: Final = 0.02  # share: of the time on a link, for a number of messages to have a goodput
 ENOUGH: Final = 0.25  # share: so much of something tells how it is
 MAJORITY: Final = 0.5  # share: most
+PERSISTENT: Final = 0.6  # share: of the run; what lasts so long is how it is
 CONSISTENT: Final = 0.75  # share: by and large
 NEARLY_ALL: Final = 0.9  # share: hardly with an exception
 BUSY: Final = 0.8  # share: at work for so long, a part of a server binds

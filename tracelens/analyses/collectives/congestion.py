@@ -31,6 +31,7 @@ from tracelens.stats.constants import (
     FEW,
     MANY,
     NEARLY_ALL,
+    PERSISTENT,
     WORTH,
 )
 from tracelens.stats.robust import bootstrap_interval, deviation
@@ -232,7 +233,7 @@ def _finding(steps: Ints, slow: _Slow, cost: _Cost, *, recorded: bool) -> Findin
     hit = steps[slow.inside]
     first, last = int(hit[0]), int(hit[-1])
     episodes = [[int(steps[row]) for row in edges] for edges in slow.episodes]
-    lasting: Pattern = "persistent" if len(hit) >= CONSISTENT * len(steps) else "transient"
+    lasting: Pattern = "persistent" if len(hit) >= PERSISTENT * len(steps) else "transient"
     when = fmt.steps(first, last)
     if len(episodes) > 1:
         when = f"{len(hit)} of {when} (in {len(episodes)} episodes)"

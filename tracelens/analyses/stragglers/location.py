@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.categories import CATEGORIES, NOTHING, TRANSFER, UNINSTRUMENTED
-from tracelens.stats.constants import CONSISTENT, ENOUGH, FEW, MAJORITY, SHOWN_PARTS
+from tracelens.stats.constants import CONSISTENT, ENOUGH, FEW, MAJORITY, MANY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,7 +63,7 @@ class Parts:
 
     def evidence(self) -> list[dict[str, Any]]:
         """The parts with the greatest extra time, for a finding."""
-        top = self.rows.head(SHOWN_PARTS).with_columns(share=self._shares.head(SHOWN_PARTS))
+        top = self.rows.head(MANY).with_columns(share=self._shares.head(MANY))
         return top.select(
             pl.col("name").cast(pl.String),
             "share",

@@ -23,6 +23,8 @@ MOST_LINES: Final = 450  # of a file
 # Below 100 lines, imported by one module, and no entry of a list: each with the reason why it is a file.
 ALONE: Final = {
     "tracelens.reports.schema": "beside what it describes; only `validate` asks for it",
+    "tracelens_dashboard.app.listening": "all that knows waitress",
+    "tracelens_dashboard.app.posted": "what may be posted, not who may post",
     "tracelens_instrument.device.cuda": "all that calls CUDA, as tests replace it",
     "tracelens_instrument.hooks.torch.loader_worker": "all that runs in loader processes",
     "tracelens_instrument.stacks.launch": "how a process is started, not whether",

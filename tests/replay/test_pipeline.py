@@ -15,7 +15,7 @@ FAULTS = {
     "passing": Fault("backprop", (2,), steps=(30, 69), factor=1.5),
     "before": Fault("forward", (2,), factor=1.5),
     "stalls": Fault("backprop", (2,), extra_ms=10, every=6),
-    "loading": Fault("data", (2,), extra_ms=5, every=5),
+    "loading": Fault("data", (2,), extra_ms=7, every=5),
 }
 RUN = Scenario(ranks=8, steps=100, buckets=8, backprop_ms=16, noise=0.03)
 

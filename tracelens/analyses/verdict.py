@@ -17,7 +17,7 @@ from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import subject
 from tracelens.model.verdict import MOST_UNEXPLAINED, Verdict, is_mostly_lost
-from tracelens.stats.constants import CRITICAL, MAJORITY, MODERATE
+from tracelens.stats.constants import CRITICAL, MAJORITY, MODERATE, WORTH
 from tracelens.stats.robust import medians
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ _IN_PHASE: Final = {
     "checkpoint": KINDS["checkpoint_stall"].action,
     "uninstrumented": "Wrap that code of {ranks} in a span (tl.span), or record with --sample.",
 }
-_WORTH_NAMING: Final = 0.005  # of the time
 _MORE_SPANS: Final = (
     "Wrap more code in spans (tl.span), record with --sample, and mark steps (tl.step)."
 )
@@ -227,9 +226,7 @@ def _bound(ledger: Ledger) -> str:
 def _shares(ledger: Ledger) -> str:
     """Return what the time went into, but for what is hardly any."""
     parts = {name: _of(ledger, *categories) for name, categories in _LOST_TO.items()}
-    spent = [
-        f"{fmt.percent(share)} {name}" for name, share in parts.items() if share >= _WORTH_NAMING
-    ]
+    spent = [f"{fmt.percent(share)} {name}" for name, share in parts.items() if share >= WORTH]
     computed = f"{fmt.percent(ledger.useful)} of the time is computation"
     return f"{', '.join([computed, *spent])}; {fmt.percent(ledger.unexplained)} unexplained."
 

@@ -26,7 +26,7 @@ def app() -> Dash:
 def status(app: Dash, caplog: pytest.LogCaptureFixture, **body: Any) -> int:
     answer = app.server.test_client().post(URL, **body)
     assert "Traceback" not in caplog.text + answer.text
-    return answer.status_code
+    return int(answer.status_code)
 
 
 @pytest.mark.parametrize(

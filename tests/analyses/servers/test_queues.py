@@ -88,7 +88,7 @@ def at_a_barrier(worker: int, push: int, applied: tuple[int, ...]) -> list[dict[
         ),
         span(0, "ps", (push + 1) * MS, (push + 2) * MS, op="receive", bytes=8, **served),
         span(0, "ps", (push + 2) * MS, (push + 4) * MS, op="aggregate", **served),
-        *([span(0, "ps", *(at * MS for at in applied), op="apply", **served)] if applied else []),
+        *([span(0, "ps", applied[0] * MS, applied[1] * MS, op="apply", **served)] if applied else []),
     ]  # fmt: skip
 
 

@@ -50,7 +50,7 @@ def test_info_imports_little(form: str) -> None:
 
 def test_analyze_imports_no_pages() -> None:
     """Nor SciPy, where no rank comes near to being late, nor what prints another format."""
-    names = imported("analyze", str(SAMPLES / "ddp-healthy"), "--again", "--format", "json")
+    names = imported("analyze", str(SAMPLES / "fsdp-healthy"), "--again", "--format", "json")
     assert not names & (NEVER | {"tracelens.readers.table", "tracelens.conversion.segments"})
     assert not names & {"scipy", "rich", "tracelens.reports.to_text"}
 

@@ -335,7 +335,7 @@ def _chain(residual: Spent) -> list[Stack]:
     chain: list[Stack] = [()]
     while below[chain[-1]]:
         worst = max(below[chain[-1]], key=residual.__getitem__)
-        if residual[worst] < MAJORITY * residual[()]:
+        if residual[worst] <= MAJORITY * residual[()]:
             break
         chain.append(worst)
     return chain[1:]

@@ -178,6 +178,7 @@ CALLS: dict[str, tuple[Callable[..., object], list[st.SearchStrategy[Any]], bool
     "track": (recorder.track, [anything], False),
     "identify": (recorder.identify, [anything] * 3, False),
     "clock_reading": (recorder.clock_reading, [anything], False),
+    "on_start": (recorder.on_start, [anything], False),
     "on_stop": (recorder.on_stop, [anything], False),
     "detail": (recorder.detail, [anything], True),
 }

@@ -202,13 +202,8 @@ class Dependencies:
         threads = []
         for worker, process in enumerate(processes):
             sides = [side.taken(side.worker == worker) for side in (sent, received, calls)]
-            threads.append(
-                _Thread.of(
-                    phases.pieces.of_worker(phases.pieces.processes.index(process)),
-                    mine[worker],
-                    sides,
-                )
-            )
+            pieces = phases.pieces.of_worker(phases.pieces.processes.index(process))
+            threads.append(_Thread.of(pieces, mine[worker], sides))
         numbers = _Numbers(threads)
         since = _all_waits_since(received, threads)
         edges = _of_messages(sent, received, since, numbers)
@@ -396,17 +391,14 @@ def _of_messages(sent: _Sides, received: _Sides, since: Ints, numbers: _Numbers)
     workers for which one waited.
     """
     send, sent_by = numbers.of(sent.worker, sent.begin), numbers.of(sent.worker, sent.end)
-    receive, got = (
-        numbers.of(received.worker, received.begin),
-        numbers.of(received.worker, received.end),
-    )
+    receive, got = (numbers.of(received.worker, at) for at in (received.begin, received.end))
     way = received.end - sent.begin
     usual = _usual(sent.worker, received.worker, way, sent.begin >= since)
     awaited = (way > 0) & (sent.begin + usual >= since)
     takes = np.where(awaited, 0, received.end - received.begin)
-    blocked = (received.begin > sent.begin) & (sent.end > received.begin)
     # What is sent and received in one call lasts as long as its receive.
-    once = np.isin(_keys(sent, sent_by), _keys(received, got))
+    once = _in_one_call(sent, received)
+    blocked = (received.begin > sent.begin) & (sent.end > received.begin) & ~once
     lasts = np.where(blocked | once, 0, sent.end - sent.begin)
     edges = [
         (send, got, np.where(awaited, way, np.minimum(usual, way)), way > 0),
@@ -417,16 +409,22 @@ def _of_messages(sent: _Sides, received: _Sides, since: Ints, numbers: _Numbers)
     return [_known(source, target, lag, there) for source, target, lag, there in edges]
 
 
-def _keys(sides: _Sides, end: Ints) -> Ints:
-    """Return a number for each end and duration."""
-    return np.where(end >= 0, (end << 32) + np.minimum(sides.end - sides.begin, 1 << 31), -1)
+def _in_one_call(sent: _Sides, received: _Sides) -> Flags:
+    """Return which sends overlap a receive on their thread."""
+    found = np.zeros(len(sent.worker), np.bool_)
+    for worker in np.unique(sent.worker):
+        mine, others = sent.worker == worker, (received.worker == worker) & received.stops
+        begins, ends = np.sort(received.begin[others]), np.sort(received.end[others])
+        begun = np.searchsorted(begins, sent.end[mine])
+        found[mine] = begun > np.searchsorted(ends, sent.begin[mine], side="right")
+    return found & sent.stops
 
 
 def _usual(sender: Ints, receiver: Ints, way: Ints, awaited: Flags) -> Ints:
-    """Return what a message between the same two takes for which one waits; else the shortest of all."""
+    """Return what a message between the same two takes for which one waits; else one of any two."""
     table = pl.DataFrame({"of": sender, "to": receiver, "way": way, "awaited": awaited})
-    some = pl.col("way").filter("awaited").median().over("of", "to")
-    found = table.select(some.fill_null(pl.col("way").min().over("of", "to")))
+    some = pl.col("way").filter("awaited").median()
+    found = table.select(some.over("of", "to").fill_null(some).fill_null(0))
     return found.to_series().cast(pl.Int64).to_numpy()
 
 

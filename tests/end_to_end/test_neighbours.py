@@ -48,7 +48,9 @@ def test_the_slow_rank_is_named(pattern: str, tmp_path: Path) -> None:
     assert [(finding.kind, finding.ranks) for finding in faults] == [("straggler", (1,))]
     assert report.verdict.headline.startswith("STRAGGLER rank 1")
     assert faults[0].evidence["ranks_waiting"] == RANKS - 1
-    assert faults[0].saving > 0.3  # it takes 12 of some 22 ms longer, or more in a pipeline
+    assert (
+        faults[0].saving or 0.0
+    ) > 0.3  # it takes 12 of some 22 ms longer, or more in a pipeline
     assert report.ledger
     assert report.ledger.awaited_rank == 1
     waits = [loss for loss in report.ledger.losses if loss.category == "wait"]

@@ -7,8 +7,8 @@ labelled kinds of run that it has to tell, and the healthy ones.
 
 A value is as good as the best one if it accuses nobody more, and if chance explains that it is right
 less often (McNemar 1947, exact, of the runs in which the two differ). If not all that were tried are as
-good, the constant is set to the middle one of those that are; if all are, nothing can be told, and it
-stays.
+good, the constant is set to the middle one of those that are; if all are, nothing can be
+distinguished, and it stays.
 
 Run: make calibrate [ARGS="--runs 1 --only BLOCK,CUT --dry"]
 """
@@ -47,7 +47,7 @@ PAGE: Final = "calibration.md"
 PAGES: Final = Path(__file__).parents[2] / "docs" / "analyses"
 POLICY: Final = "Policy"
 FACTORS: Final = (1 / 2, 2 / 3, 1.0, 3 / 2, 2.0)
-CHANCE: Final = 0.05  # that values which differ by nothing are told apart
+CHANCE: Final = 0.05  # that values which differ by nothing are distinguished
 DETECTOR: Final = ("stragglers.", "changepoint", "null_model", "window_scan", "robust")
 # What the other analyses have to tell, by module.
 VERDICTS: Final = {
@@ -177,7 +177,7 @@ class Tried:
 
     @property
     def as_good(self) -> tuple[Number, ...]:
-        """The values that cannot be told from the best."""
+        """The values that cannot be distinguished from the best."""
         least = min(self.accused)
         fair = [at for at, accused in enumerate(self.accused) if accused == least]
         best = max(fair, key=lambda at: (self.right[at], -abs(at - len(self.values) // 2)))
@@ -197,7 +197,7 @@ class Tried:
 
     @property
     def set_to(self) -> Number:
-        """The middle of what is as good as the best; what it was, where nothing can be told."""
+        """The middle of what is as good as the best; what it was, where nothing can be distinguished."""
         good = self.as_good
         return self.constant.value if len(good) == len(self.values) else good[len(good) // 2]
 
@@ -229,11 +229,11 @@ def main() -> int:
     for each in tried:
         if each.set_to != each.constant.value:
             text = written(text, each.constant.name, each.set_to)
-    told = _told(tried, [one for one in rows if one.policy], given.runs, given.kinds)
-    sys.stdout.write(told + "\n")
+    page = _page(tried, [one for one in rows if one.policy], given.runs, given.kinds)
+    sys.stdout.write(page + "\n")
     if not given.dry:
         path.write_text(text, encoding="utf-8")
-        publish(PAGE, SCRIPT, told)
+        publish(PAGE, SCRIPT, page)
         _into_pages(tried)
     return 0
 
@@ -261,7 +261,7 @@ def _into_pages(tried: list[Tried]) -> None:
         page.write_text(text, encoding="utf-8")
 
 
-def _told(tried: list[Tried], policy: list[Constant], runs: int, kinds: int) -> str:
+def _page(tried: list[Tried], policy: list[Constant], runs: int, kinds: int) -> str:
     """Return both tables: what was tried, and what is policy."""
     rows = [
         (
@@ -293,7 +293,7 @@ def _each(values: tuple[Number, ...] | list[int]) -> str:
 def _set(each: Tried) -> str:
     now = f"{each.set_to!r}"
     if len(each.as_good) == len(each.values):
-        return f"{now}, as before: nothing can be told apart"
+        return f"{now}, as before: nothing can be distinguished"
     return now if each.set_to != each.constant.value else f"{now}, as before"
 
 

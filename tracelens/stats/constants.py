@@ -25,7 +25,7 @@ FEW: Final = 3  # ranks, hosts, stalls, steps: a few; fewer do not tell what is 
 MANY: Final = 16  # ranks, steps, calls: one of so many hardly moves what is usual
 FEWEST_STEPS: Final = 30  # steps: fewer are not judged
 BLOCK: Final = 4  # steps: neighbours that are taken together; what is shorter is a stall
-MOST_PARTS: Final = 64  # blocks, sizes: told apart at most
+MOST_PARTS: Final = 64  # blocks, sizes: distinguished at most
 FEWEST_ROUNDS: Final = 20  # steps: of an exchange with servers; fewer are not judged
 FEWEST_MESSAGES: Final = 64  # messages: fewer do not tell how fast a link is
 PARTS_OF_RUN: Final = 8  # parts: in all of which something lasting is seen
@@ -33,7 +33,7 @@ PAIR_WINDOW: Final = 40  # steps: so long two ranks must differ, or a quarter of
 
 # Shares, and ratios
 SEEN: Final = 0.02  # share: of the time on a link, for a number of messages to have a goodput
-ENOUGH: Final = 0.25  # share: so much of something tells how it is
+ENOUGH: Final = 0.25  # share: so much of something shows how it is
 MAJORITY: Final = 0.5  # share: most
 PERSISTENT: Final = 0.6  # share: of the run; what lasts so long is how it is
 CONSISTENT: Final = 0.75  # share: by and large
@@ -44,7 +44,7 @@ CLEARLY_SLOWER: Final = 1.5  # times: what others take
 # Delays
 LEAST_DELAY: Final = 0.015  # of a step: the least, of one rank among many
 LEAST_OF_STEP: Final = 0.05  # of a step: the least by which ranks, or stages, are uneven
-LARGE_DELAY: Final = 0.10  # of a step: the least, where little tells what is usual
+LARGE_DELAY: Final = 0.10  # of a step: the least, where little shows what is usual
 
 # Policy: what is worth a sentence
 FAULT_OF_A_PAIR: Final = 0.15  # of a step: by less, equal processes differed for whole runs

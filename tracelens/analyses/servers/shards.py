@@ -119,20 +119,9 @@ def measure(trace: Trace, phases: Phases) -> Shards:
     every = _asked(trace, served)
     asked = every.filter(pl.col("shard").is_not_null())
     sized = _sized(every)
-    traffic = (
-        asked.group_by("rank", "shard", "op")
-        .agg(
-            _known_sum("bytes"),
-            requests=pl.len().cast(pl.Int64),
-            ns=pl.col("ns").sum(),
-            longest_start_ns=pl.col("start_ns").get(pl.col("ns").arg_max()),
-            longest_end_ns=pl.col("end_ns").get(pl.col("ns").arg_max()),
-        )
-        .select(*TRAFFIC_COLUMNS)
-        .sort("rank", "shard", "op")
-    )
     if every.is_empty() or trace.shards.is_empty():
         return NOTHING
+    traffic = _traffic(asked)
     loads = _loads(trace.shards, traffic, asked, served)
     if asked.height < every.height:
         loads = loads.with_columns(requests=pl.lit(None, pl.Int64))
@@ -175,6 +164,22 @@ def measure(trace: Trace, phases: Phases) -> Shards:
         variable_placement.largest_tensors(asked, one_way, turns),
         tuple(found),
         queues,
+    )
+
+
+def _traffic(asked: pl.DataFrame) -> pl.DataFrame:
+    """Return what workers asked of shards, by operation, and the longest request of each."""
+    return (
+        asked.group_by("rank", "shard", "op")
+        .agg(
+            _known_sum("bytes"),
+            requests=pl.len().cast(pl.Int64),
+            ns=pl.col("ns").sum(),
+            longest_start_ns=pl.col("start_ns").get(pl.col("ns").arg_max()),
+            longest_end_ns=pl.col("end_ns").get(pl.col("ns").arg_max()),
+        )
+        .select(*TRAFFIC_COLUMNS)
+        .sort("rank", "shard", "op")
     )
 
 

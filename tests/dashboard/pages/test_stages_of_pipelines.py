@@ -125,9 +125,9 @@ def test_a_stage_of_one_rank_is_compared_with_its_own_steps() -> None:
 
 def test_code_is_held_against_the_stages_in_a_report(monkeypatch: Any) -> None:
     """What the analyses look for in stacks is what peers of the stage do not do."""
-    asked = []
+    trace, asked = read()[0], []
     monkeypatch.setattr(
         "tracelens.analyses.stacks.of_ranks", lambda *values, **_: asked.append(values[2:4])
     )
-    analyze(read()[0])
+    analyze(trace)
     assert asked == [((slow(),), tuple(rank for rank in FIRST if rank != slow()))]

@@ -17,7 +17,6 @@ from collections import deque
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
@@ -209,6 +208,7 @@ def opened(spec: str | None) -> Iterator[Executor | None]:
 
 def _processes(count: int) -> Executor:
     from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415 - only where it is asked for
+    from multiprocessing import get_context  # noqa: PLC0415 - likewise
 
     # Forked children of a process with threads, as those of polars, can hang.
     return ProcessPoolExecutor(count, get_context("spawn"))

@@ -47,7 +47,7 @@ mutate: $(VENV)/mutate.stamp ## what no test notices of many small changes of a 
 samples: $(VENV)/test.stamp ## record sample_traces/ anew
 	PYTHONPATH=tests $(BIN)/python -m support.samples
 
-example-%: $(VENV)/test.stamp ## record and explain an entry of sample_traces/manifest.toml: make example-mpi-late-rank
+example-%: $(VENV)/test.stamp ## record and explain an entry of sample_traces/manifest.toml; fails if what is planted is not found: make example-mpi-late-rank
 	PYTHONPATH=tests $(BIN)/python -m support.samples $*
 
 screenshots: $(VENV)/test.stamp browser ## one picture of every page of the dashboard, into docs/pictures

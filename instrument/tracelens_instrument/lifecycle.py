@@ -178,8 +178,12 @@ def keep() -> None:
         recording.keep()
 
 
-def end() -> None:
-    """Close the recording and turn its segments into Arrow."""
+def end(*, wait: bool = False) -> None:
+    """Close the recording and turn its segments into Arrow.
+
+    Where a converter has been doing so during the training, three seconds are enough: it goes on by
+    itself. With `wait` the file is there afterwards, unless one warning says otherwise.
+    """
     with _GUARD.lock:
         STATE.waiting = None
         recording = under_way()
@@ -189,7 +193,7 @@ def end() -> None:
             return
         for last in (recording.close, environment.restore):
             contained(last)()
-    _convert(recording)
+    _convert(recording, wait=wait)
 
 
 def on_start(callback: Callable[[], object]) -> None:
@@ -300,9 +304,13 @@ def _run(callbacks: list[Callable[[], object]], moment: str) -> None:
             )
 
 
-def _convert(recording: Recording) -> None:
+def _convert(recording: Recording, *, wait: bool) -> None:
     try:
-        if recording.hand_over() or not recording.folder.exists():
+        if recording.hand_over(wait=wait):
+            if wait:
+                _warn_of_standstill(recording)
+            return
+        if not recording.folder.exists():
             return
         from tracelens_instrument.storage.conversion import convert  # noqa: PLC0415 - not before it is needed
 
@@ -314,6 +322,14 @@ def _convert(recording: Recording) -> None:
                 f"{recording.folder} could not be converted, it stays as it is ({short_repr(error)})",
                 f"write {recording.folder}",
             )
+
+
+def _warn_of_standstill(recording: Recording) -> None:
+    warn_once(
+        f"{recording.folder} is not an Arrow file yet, and the process that makes it comes to nothing; "
+        "all events are there, and `tracelens analyze` reads them as they are",
+        f"write {recording.folder}",
+    )
 
 
 def _in_forked_child() -> None:

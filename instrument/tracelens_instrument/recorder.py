@@ -122,8 +122,14 @@ def start(
 
 
 def stop() -> None:
-    """End the recording and write its Arrow file; the end of the process does it, too."""
-    lifecycle.end()
+    """End the recording, and return when its Arrow file is there.
+
+    Of a long recording most of it has been written beside the training. The end of the process ends the
+    recording, too, but waits for no more than three seconds: what is left then is written by a process
+    that goes on, or by whoever reads the trace. Where the file cannot be written a warning says so, and
+    the events stay readable in their segments.
+    """
+    lifecycle.end(wait=True)
     steps.forget_steps()
 
 

@@ -6,7 +6,13 @@ import threading
 from dataclasses import replace
 
 from tracelens.schema.side import END_LINE, MAX_NAME, ClockReading, Thread, to_line
-from tracelens.schema.vocabulary import CLIPPED, DETAILS, FAILED, TOO_MANY_NAMES
+from tracelens.schema.vocabulary import (
+    CLIPPED,
+    DETAILS,
+    FAILED,
+    TOO_MANY_NAMES,
+    UNFINISHED_FILE,
+)
 from tracelens_instrument.core.arguments import any_text
 from tracelens_instrument.core.clock import now, read_clocks
 from tracelens_instrument.core.failures import contain
@@ -218,9 +224,14 @@ class Recording:
         self._side.append(END_LINE)
         self._side.close()
 
-    def hand_over(self) -> bool:
-        """Hand the closed recording over to the converter process; False if there is none."""
-        return self._background is not None and self._background.end()
+    def hand_over(self, *, wait: bool) -> bool:
+        """Hand the closed recording over to the converter process; False if none is at it any more.
+
+        With `wait` that is as soon as it has ended, unless it comes to a standstill.
+        """
+        if self._background is None:
+            return False
+        return self._background.end(self.folder / UNFINISHED_FILE if wait else None)
 
     def abandon(self) -> None:
         """Release everything, in a forked child: it all belongs to the parent."""

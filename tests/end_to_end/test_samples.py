@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from support.samples import SAMPLES, Sample, differences, manifest
+from support.samples import SAMPLES, Sample, differences, explain, manifest
 
 from tracelens.analyses import analyze
 from tracelens.load import open as open_trace
@@ -47,3 +48,15 @@ def test_every_folder_is_in_the_manifest() -> None:
     """No sample lies there without a word on how it was recorded."""
     folders = {path.name for path in SAMPLES.iterdir() if path.is_dir()}
     assert folders == {sample.name for sample in manifest()}
+
+
+def test_an_example_fails_if_its_fault_is_not_found(capfd: pytest.CaptureFixture[str]) -> None:
+    """`make example-NAME` prints the report, and ends well only if what is planted stands in it."""
+    (sample,) = (sample for sample in manifest() if sample.name == "ddp-slow-backprop")
+    explain(sample, sample.folder)
+    assert "rank 1" in capfd.readouterr().out
+    other = replace(sample, expect={**sample.expect, "ranks": [0]})
+    with pytest.raises(SystemExit, match=r"not found: ranks: planted \[0\], found \[1\]"):
+        explain(other, sample.folder)
+    explain(replace(sample, expect={}), sample.folder)
+    assert "a fault where none is planted" in capfd.readouterr().out

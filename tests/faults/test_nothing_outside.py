@@ -12,12 +12,13 @@ from support.runs.segments import PROCESS, Slot, write_folder
 
 import tracelens as tl
 from tracelens.cli import main
-from tracelens.conversion.folder import PROGRESS_FILE, UNFINISHED_FILE
+from tracelens.conversion.folder import PROGRESS_FILE
 from tracelens.distil import places
 from tracelens.errors import NotATrace
 from tracelens.lod import index, opening
 from tracelens.schema.host import clock_domain, host_name, leave_note
 from tracelens.schema.ownership import MARKER_FILE, mark
+from tracelens.schema.vocabulary import UNFINISHED_FILE
 
 if TYPE_CHECKING:
     from pathlib import Path

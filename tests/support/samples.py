@@ -1,7 +1,7 @@
 """Record the sample traces, and hold a report against what its manifest entry says is planted.
 
 Run as a program it records all of `sample_traces/` anew, or those that are named into ``traces/NAME``,
-and explains them.
+and explains them, and fails if one is not found to have what is planted in it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from support.launch.patience import PATIENCE_S
+
+import tracelens as tl
 
 if TYPE_CHECKING:
     from tracelens.model.findings import Finding
@@ -147,6 +149,22 @@ def _near(found: tuple[int, int] | None, planted: list[int], edge: int) -> bool:
     )
 
 
+def explain(sample: Sample, folder: Path) -> None:
+    """Print the report of a recorded sample.
+
+    Raises:
+        SystemExit: none of its findings is what was planted; it says what was found instead.
+    """
+    words = [sys.executable, "-m", "tracelens", "analyze", str(folder)]
+    subprocess.run(words, check=True)
+    report = tl.analyze(tl.open(folder))
+    if not sample.expect:  # a busy machine may have done something to it
+        sys.stdout.writelines(f"{wrong}\n" for wrong in differences(report, {}))
+    elif not any(departures(one, sample.expect) == [] for one in report.findings):
+        wrong = "; ".join(differences(report, sample.expect))
+        raise SystemExit(f"{sample.name}: what is planted was not found: {wrong}")
+
+
 def main() -> None:
     """Record every sample anew, or explain those that are named."""
     named = sys.argv[1:]
@@ -158,9 +176,12 @@ def main() -> None:
         sys.stdout.flush()
         folder = ROOT / "traces" / sample.name if named else sample.folder
         shutil.rmtree(folder, ignore_errors=True)
-        record(sample, folder)
+        try:
+            record(sample, folder)
+        except (RuntimeError, subprocess.TimeoutExpired) as error:
+            raise SystemExit(f"{sample.name} could not be recorded: {error}") from error
         if named:
-            subprocess.run([sys.executable, "-m", "tracelens", "analyze", str(folder)], check=True)
+            explain(sample, folder)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = [
     "PROGRESS_FILE",
     "SLOT_BITS",
-    "UNFINISHED_FILE",
     "Held",
     "Progress",
     "Segment",
@@ -44,7 +43,6 @@ __all__ = [
 SLOT_BITS: Final = 32  # of an origin: segment << SLOT_BITS | slot
 _UNUSED_HEADER: Final = bytes(RECORD_BYTES)
 PROGRESS_FILE: Final = "progress.json"
-UNFINISHED_FILE: Final = "events.unfinished"
 
 
 class Segment(NamedTuple):

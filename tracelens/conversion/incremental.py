@@ -18,7 +18,6 @@ from tracelens.conversion.batches import BATCH_ROWS, ChunkMode, Conversion
 from tracelens.conversion.columns import SLOT, UNKNOWN_DEPTH, RecordChunk, join, pick
 from tracelens.conversion.folder import (
     SLOT_BITS,
-    UNFINISHED_FILE,
     Held,
     Progress,
     load_progress,
@@ -27,7 +26,7 @@ from tracelens.conversion.folder import (
 )
 from tracelens.conversion.retention import cut_to_last, steps_cut_off, stretches
 from tracelens.schema.side import Past, from_lines, summarized
-from tracelens.schema.vocabulary import OUTDATED, SIDE_FILE
+from tracelens.schema.vocabulary import OUTDATED, SIDE_FILE, UNFINISHED_FILE
 
 if TYPE_CHECKING:
     from collections import Counter

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from tracelens.conversion.arrow_file import read_growing
 from tracelens.conversion.batches import Conversion
-from tracelens.conversion.folder import PROGRESS_FILE, UNFINISHED_FILE, load_progress, segment_files
+from tracelens.conversion.folder import PROGRESS_FILE, load_progress, segment_files
 from tracelens.conversion.incremental import IncrementalConversion, convert_rest
 from tracelens.conversion.lock import locked
 from tracelens.errors import NotATrace, TraceNotFound
@@ -31,6 +31,7 @@ from tracelens.schema.vocabulary import (
     SEGMENT_SUFFIX,
     SIDE_FILE,
     TRACE_SUFFIX,
+    UNFINISHED_FILE,
     parse_stem,
     stem,
 )

@@ -99,6 +99,7 @@ SEGMENTS_SUFFIX: Final = ".segments"
 ELSEWHERE_SUFFIX: Final = ".elsewhere"
 SEGMENT_SUFFIX: Final = ".seg"
 SIDE_FILE: Final = "side.jsonl"
+UNFINISHED_FILE: Final = "events.unfinished"  # what is Arrow already of a recording
 SAMPLES_FOLDER: Final = "samples"  # of call stacks
 
 _STEM: Final = r"(?P<role>worker|ps)-(?P<rank>\d{5,})-(?P<pid>\d+)"

@@ -46,7 +46,10 @@ _START_AT: Final = 32  # full segments: 130,000 events
 _REPORT_EVERY: Final = 4
 _STARTS: Final = 3  # of converters, one after the other, if they are killed
 _PATIENCE_MS: Final = 3000
+_LOOK_EVERY_MS: Final = 1000
+_STILL: Final = 60  # looks at a file that does not grow: its converter is given up
 _SEND_FLAGS: Final = 0x4040  # MSG_NOSIGNAL | MSG_DONTWAIT
+_NO_MORE: Final = 1  # SHUT_WR
 _SHELL: Final = "/bin/sh"
 _ORPHAN: Final = 'exec 3<&0; "$@" <&3 3<&- &'  # with our end of the line; the shell ends at once
 _BACKGROUND_PROGRAM: Final = (
@@ -112,12 +115,22 @@ class Background:
                 reraise_if_handlers(error)
         self._send(b"%d\n" % number)
 
-    def end(self) -> bool:
-        """Hand over the rest for conversion; False if no converter runs any more. None starts now."""
+    def end(self, growing: Path | None = None) -> bool:
+        """Hand over the rest for conversion; False if no converter runs any more. None starts now.
+
+        It is given three seconds, or as long as the file `growing` grows, if one is named.
+        """
         self._left = 0
         self._send(b"end\n")
         line, self._line = self._line, None
-        return line is not None and not line.broken_off(_PATIENCE_MS)
+        if line is None:
+            return False
+        try:
+            line.finish_sending()
+            ended = line.broken_off(_PATIENCE_MS)
+            return not (ended or (growing is not None and _await_end(line, growing)))
+        finally:
+            line.let_go()
 
     def abandon(self) -> None:
         """Drop the connection, in a forked child: it is the parent's."""
@@ -152,21 +165,56 @@ class _Channel:
             return False
         return True
 
+    def finish_sending(self) -> None:
+        """Send no more; the other end notices this even if the last message found no room."""
+        with Tolerated(OSError):
+            if self._descriptor.number is not None:
+                self._socket.shutdown(_NO_MORE)
+
     def broken_off(self, patience_ms: int) -> bool:
-        """Wait until the other end has gone, or for so long; hang up."""
+        """Wait until the other end has gone, or for so long; return whether it has."""
         import select  # noqa: PLC0415 - not before it is needed: recording must start quickly
 
         poller = select.poll()
         poller.register(self._socket, 0)
-        found = bool(poller.poll(patience_ms))
-        self.let_go()
-        return found
+        return bool(poller.poll(patience_ms))
 
     def let_go(self) -> None:
         """Close the socket, unless the training has done so: the number may be another file's now."""
         self._socket.detach()
         with Tolerated(OSError):
             self._descriptor.close()
+
+
+def _await_end(line: _Channel, growing: Path) -> bool:
+    """Wait for a converter as long as its file grows; return whether it has ended."""
+    size, still = -1, 0
+    try:
+        while still < _STILL:
+            if line.broken_off(_LOOK_EVERY_MS):
+                return True
+            before, size = size, _size_of(growing)
+            still = still + 1 if size == before else 0
+            _show(f"TraceLens: writing the recording, {max(size, 0) / 1e6:.0f} MB so far")
+    finally:
+        _show("")
+    return False
+
+
+def _show(text: str) -> None:
+    """Replace the last line of the terminal; nothing where standard error is none."""
+    with Tolerated(Exception):  # it may be closed, or the training's own
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r{text}\x1b[K")
+            sys.stderr.flush()
+
+
+def _size_of(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError as error:
+        reraise_if_handlers(error)
+        return -1  # it is not begun, or has its place already
 
 
 def _start_converter(place: Path) -> _Channel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import signal
 import socket
@@ -103,6 +104,7 @@ def test_second_converter_is_refused(converter: int, trace: Path) -> None:
     assert recording is not None
     line = conversion._start_converter(recording.place)
     assert line.broken_off(20_000)
+    line.let_go()
     assert converters_of(folder_of(trace)) == [converter]
 
 
@@ -119,6 +121,61 @@ def test_killed_ones_are_replaced(converter: int, trace: Path) -> None:
     assert len(seen) <= conversion._STARTS
     tl.stop()
     check_whole(converted(trace), 6 * STEPS)
+
+
+@pytest.mark.end_to_end
+def test_stop_returns_with_the_file(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long that takes: here the patience of an exit is over at once."""
+    monkeypatch.setattr(conversion, "_PATIENCE_MS", 0)
+    train(steps=2 * STEPS)
+    assert list(folder_of(trace).glob("*.seg"))
+    tl.stop()
+    assert [path.suffix for path in trace.iterdir()] == [".arrow"]
+    check_whole(trace, 2 * STEPS)
+
+
+@pytest.mark.end_to_end
+def test_one_that_stands_still_is_given_up(
+    converter: int, trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a sentence; all is there, and becomes the file when the converter goes on."""
+    for name, value in (("_PATIENCE_MS", 0), ("_LOOK_EVERY_MS", 1), ("_STILL", 3)):
+        monkeypatch.setattr(conversion, name, value)
+    os.kill(converter, signal.SIGSTOP)
+    with pytest.warns(RuntimeWarning, match="not an Arrow file yet"):
+        tl.stop()
+    check_whole(trace, STEPS)
+    os.kill(converter, signal.SIGCONT)
+    check_whole(converted(trace), STEPS)
+
+
+class Terminal(io.StringIO):
+    """Standard error on a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("stderr", [Terminal(), io.StringIO(), None])
+def test_waiting_shows_on_a_terminal(
+    stderr: io.StringIO | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line, which goes away; elsewhere nothing is written."""
+    monkeypatch.setattr(conversion, "_LOOK_EVERY_MS", 0)
+    file = tmp_path / "events.unfinished"
+    file.write_bytes(bytes(3_000_000))
+    ours, theirs = socket.socketpair()
+    line = conversion._Channel(ours)
+    with theirs, monkeypatch.context() as patched:
+        patched.setattr(sys, "stderr", stderr)
+        assert not conversion._await_end(line, file)
+    line.let_go()
+    if isinstance(stderr, Terminal):
+        lines = stderr.getvalue().split("\r")
+        assert lines[1] == "TraceLens: writing the recording, 3 MB so far\x1b[K"
+        assert lines[-1] == "\x1b[K"
+    elif stderr is not None:
+        assert stderr.getvalue() == ""
 
 
 @pytest.mark.end_to_end

@@ -55,8 +55,13 @@ def written(chosen: Selection) -> list[dict[str, Any]]:
 
 
 def drawn(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Leave out names of processes and threads."""
-    return [event for event in events if event["ph"] != "M"]
+    """Return the spans among the events."""
+    return [event for event in events if event["ph"] in {"X", "B"}]
+
+
+def counted(events: list[dict[str, Any]]) -> int:
+    """Count what is no name of a process or thread."""
+    return sum(event["ph"] != "M" for event in events)
 
 
 @EVERY_RUN
@@ -68,11 +73,17 @@ def test_events_are_as_the_format_says(run: str) -> None:
         assert event["name"]
         assert isinstance(event["pid"], int)
         assert event["pid"] > 0
+        if event["ph"] == "C":  # a counter is a track of its process
+            assert event["ts"] >= 0
+            continue
         assert isinstance(event["tid"], int)
         if event["ph"] == "M":
             named[event["name"]].add((event["pid"], event["tid"]))
             continue
-        assert event["ph"] == "X"
+        assert event["ts"] >= 0
+        if event["ph"] != "X":
+            assert event["ph"] in set("stfCi")
+            continue
         assert event["dur"] >= 0
         assert isinstance(event["ts"], (int, float))
         assert (event["pid"], event["tid"]) in named["thread_name"]
@@ -90,7 +101,8 @@ def test_every_span_is_there_once(run: str) -> None:
     on_devices = spans["stream"].count()
     events = written(selected(trace))
     told = perfetto.size(selected(trace))
-    assert len(drawn(events)) == spans.height + on_devices == told.events
+    assert len(drawn(events)) == spans.height + on_devices
+    assert counted(events) == told.events
     real = len("".join(perfetto.write(selected(trace))))
     assert told.nbytes == pytest.approx(real, rel=0.15)
 
@@ -152,4 +164,24 @@ def test_recorded_runs_are_written() -> None:
     """A real recording, with collectives in flight and a killed rank, is valid too."""
     trace: Trace = tracelens.open(SAMPLES / "mpi-killed-rank")
     chosen = selected(trace)
-    assert len(drawn(written(chosen))) == perfetto.size(chosen).events
+    assert counted(written(chosen)) == perfetto.size(chosen).events
+
+
+@EVERY_RUN
+def test_arrows_begin_before_they_end(run: str) -> None:
+    """Each begins once, ends once, in order of time, and every point lies within a span of its track."""
+    events = written(selected(traced(RUNS[run])))
+    arrows: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for event in events:
+        if event["ph"] in {"s", "t", "f"}:
+            arrows[event["id"]].append(event)
+    assert arrows
+    spans: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for event in drawn(events):
+        spans[event["tid"]].append((event["ts"], event["ts"] + event.get("dur", math.inf)))
+    for points in arrows.values():
+        ordered = sorted(points, key=lambda point: point["ts"])
+        middle = ["t"] * (len(ordered) - 2)
+        assert [point["ph"] for point in ordered] == ["s", *middle, "f"]
+        for point in ordered:
+            assert any(a <= point["ts"] < b for a, b in spans[point["tid"]])

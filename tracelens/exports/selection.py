@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracelens.model.trace import SAMPLE_COLUMNS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -38,10 +40,11 @@ class Size:
 
 @dataclass(frozen=True)
 class Selection:
-    """Processes and a window [start, end) in ns; `spans_of` reads one process, as in `Trace.spans`.
+    """Processes and a window [start, end) in ns; `events_of` reads one process, as in `Trace.events`.
 
-    Times are written from `origin_ns` on; `threads` has process, thread, name, device. `notes` are
-    sentences on what was left out.
+    Times are written from `origin_ns` on, or from the first event if that is earlier; `threads` has
+    process, thread, name, device; `samples_of` reads a process's stacks, null = none are wanted. `notes`
+    are sentences on what was left out.
     """
 
     run: str
@@ -50,11 +53,20 @@ class Selection:
     end_ns: int
     origin_ns: int
     threads: pl.DataFrame
-    spans_of: Callable[[int], pl.DataFrame]
+    events_of: Callable[[int], pl.DataFrame]
+    samples_of: Callable[[int], pl.DataFrame] | None = None
     notes: tuple[str, ...] = ()
 
-    def spans(self, owner: Owner) -> pl.DataFrame:
-        """Return the spans of one process that touch the window."""
-        still = pl.col("end_ns").is_null() | (pl.col("end_ns") > self.start_ns)
-        inside = (pl.col("start_ns") < self.end_ns) & still
-        return self.spans_of(owner.process).filter(inside)
+    def events(self, owner: Owner) -> pl.DataFrame:
+        """Return the events of one process that touch the window."""
+        until = pl.when(pl.col("type") == "span").then("end_ns").otherwise("start_ns")
+        return self.events_of(owner.process).filter(
+            pl.col("start_ns") < self.end_ns, until.is_null() | (until > self.start_ns)
+        )
+
+    def samples(self, owner: Owner) -> pl.DataFrame:
+        """Return the samples of one process's stacks that touch the window."""
+        if self.samples_of is None:
+            return pl.DataFrame(schema=SAMPLE_COLUMNS)
+        touching = (pl.col("start_ns") < self.end_ns) & (pl.col("end_ns") > self.start_ns)
+        return self.samples_of(owner.process).filter(touching)

@@ -94,7 +94,7 @@ def selection_of(store: Store, view: ViewState) -> Selection:
         end_ns=origin + seen.end_ns,
         origin_ns=origin,
         threads=store.run.threads,
-        spans_of=store.spans_of,
+        events_of=store.spans_of,
     )
 
 

@@ -33,6 +33,7 @@ from tracelens_instrument.core.backend import backend
 SCRIPT = "tests/benchmarks/recorder.py"
 PAGE = "benchmarks.md"
 SWITCHES = {"native": "1", "python": "0"}
+ERROR_CHARACTERS = 4000  # of a child's errors, from their end
 
 
 def one(rounds: int) -> None:
@@ -53,12 +54,26 @@ def both(rounds: int, turns: int) -> tuple[dict[str, Found], dict[str, str]]:
         for name, switch in SWITCHES.items():
             command = [sys.executable, __file__, "--one", "--rounds", str(rounds)]
             environment = os.environ | {"TRACELENS_NATIVE": switch}
-            done = subprocess.run(command, env=environment, capture_output=True, check=True)
-            used, rows, reasons = json.loads(done.stdout.splitlines()[-1])
+            used, rows, reasons = json.loads(last_line(command, environment))
             failed |= reasons
             if used == name:
                 found.setdefault(name, Found([])).add(Row(**row) for row in rows)
     return found, failed
+
+
+def last_line(command: list[str], environment: dict[str, str]) -> str:
+    """Run a child, and return the last line that it prints.
+
+    Raises:
+        SystemExit: it failed; with the end of what it wrote to stderr.
+    """
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode or not done.stdout.strip():
+        raise SystemExit(
+            f"A process that measures ended with exit code {done.returncode}, expected 0 and a line "
+            f"of results. Its errors end with:\n{done.stderr[-ERROR_CHARACTERS:].strip() or '(nothing)'}"
+        )
+    return done.stdout.splitlines()[-1]
 
 
 def versions() -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from benchmarks.published import with_measured
+from benchmarks.recorder import last_line
 from benchmarks.recorders import starting
 from benchmarks.recorders.by_hand import INLINE, JsonLines
 from benchmarks.recorders.found import Found, middle
@@ -59,6 +60,13 @@ def test_spans_on_disk_are_counted(kind: type[Recorder], tmp_path: Path) -> None
     run("--child", kind.__name__, folder, said, 60)
     assert int.from_bytes(said.read_bytes(), sys.byteorder) == 60
     assert kind.kept(folder) == 60
+
+
+def test_an_error_of_a_child_is_shown() -> None:
+    """Whoever measures is told what went wrong in the process that did not."""
+    command = [sys.executable, "-c", "raise SystemExit('no room for it')"]
+    with pytest.raises(SystemExit, match=r"exit code 1(.|\n)*no room for it"):
+        last_line(command, clean_environment())
 
 
 def test_ratios_are_taken_round_by_round() -> None:

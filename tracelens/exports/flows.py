@@ -59,7 +59,8 @@ def survey(chosen: Selection) -> Survey:
     for place, owner in enumerate(chosen.owners):
         events = chosen.events(owner).with_row_index("row")
         first = events.select(pl.min_horizontal("start_ns", "device_start_ns").min()).item()
-        begins += [t for t in (first, chosen.samples(owner)["start_ns"].min()) if _is_time(t)]
+        sampled = chosen.samples(owner)["start_ns"].min()
+        begins += [time for time in (first, sampled) if isinstance(time, int)]
         ends = _with_ends(events.filter(pl.col("type") == "span"), place)
         calls.append(_calls(ends))
         requests.append(_requests(ends, served=owner.role == "ps"))
@@ -71,10 +72,6 @@ def survey(chosen: Selection) -> Survey:
     for (place, row), point in _each(numbered):
         points.setdefault(chosen.owners[place].process, {}).setdefault(row, []).append(point)
     return Survey(min(begins), points)
-
-
-def _is_time(value: object) -> bool:
-    return isinstance(value, int)
 
 
 def _each(numbered: pl.DataFrame) -> Iterator[tuple[tuple[int, int], Point]]:

@@ -319,22 +319,25 @@ def _common(first: list[str], second: list[str]) -> int:
 
 def _slice(row: dict[str, Any], owner: Owner, track: int, origin_ns: int) -> str:
     start, end = row["start_ns"], row["end_ns"]
-    arguments = {name: row[name] for name in _ARGUMENTS if row.get(name) not in _SILENT}
     event = {
         "name": row["name"] or row["kind"],
         "cat": row["kind"],
         "ph": "B" if end is None else "X",
         "pid": owner.process + 1,
         "tid": track,
-        "args": arguments,
+        "args": _arguments(row),
     }
     return _timed(start - origin_ns, event, None if end is None else end - start)
 
 
 def _instant(row: dict[str, Any], owner: Owner, track: int, origin_ns: int) -> str:
-    place = {"pid": owner.process + 1, "tid": track, "s": "t"}
+    place = {"pid": owner.process + 1, "tid": track, "s": "t", "args": _arguments(row)}
     event = {"name": row["name"] or row["kind"], "cat": row["kind"], "ph": "i"} | place
     return _timed(row["start_ns"] - origin_ns, event)
+
+
+def _arguments(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in _ARGUMENTS if row.get(name) not in _SILENT}
 
 
 def _arrow(point: Point, owner: Owner, track: int, origin_ns: int) -> str:

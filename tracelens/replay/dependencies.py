@@ -20,7 +20,6 @@ import polars as pl
 from tracelens.accounting.categories import CATEGORIES
 from tracelens.accounting.thread_activity import training_threads
 from tracelens.model.calls import NEVER, taken
-from tracelens.model.verdict import MOST_UNEXPLAINED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Dependencies", "Graph"]
 
+_MOST_UNMATCHED: Final = 0.05  # of the time in which ranks are blocked: more is not replayed
 _IS_BLOCKED: Final = np.isin(CATEGORIES, ("wait", "ps_queue", "transfer"))
 
 
@@ -213,7 +213,7 @@ class Dependencies:
         recorded = np.concatenate([*(thread.moments for thread in threads), last_ns])
         held = _held_by(recorded, edges)
         unknown, blocked = numbers.blocked_ns(held)
-        if unknown > MOST_UNEXPLAINED * blocked:
+        if unknown > _MOST_UNMATCHED * blocked:
             return None
         edges = [numbers.in_order(held), *edges]
         source, target, lag = (np.concatenate([edge[part] for edge in edges]) for part in range(3))

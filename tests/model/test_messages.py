@@ -47,7 +47,7 @@ def test_a_send_waits_only_if_it_is_not_buffered(ends: int, waits: list[Any]) ->
     assert awaited(trace) == waits
 
 
-WAIT = {"op": "request_wait", "depth": 1}
+WAIT: dict[str, Any] = {"op": "request_wait", "depth": 1}
 
 
 def test_a_send_in_flight_is_awaited_in_the_wait_for_it() -> None:

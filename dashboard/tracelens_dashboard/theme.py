@@ -80,7 +80,7 @@ NAMES: Final = {
     "checkpoint": "checkpoint",
     "gc": "garbage collection",
     "user": "other compute",
-    "wait": "wait at collectives",
+    "wait": "wait for other ranks",
     "ps_queue": "server queue",
     "transfer": "transfer",
     "idle": "idle",

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from benchmarks.labelled import kinds_of_pipelines, kinds_of_ranks
+from benchmarks.labelled import kinds_of_pipelines, kinds_of_ranks, pipeline
 from benchmarks.labelled.endtoend import report
+from benchmarks.labelled.makers import synchronous
 from benchmarks.labelled.setting import Setting
 
+from tracelens.accounting import phases
 from tracelens.accounting.stages import Stages
-from tracelens.analyses.stage_imbalance import ALONE, StageImbalance
+from tracelens.analyses.stage_imbalance import ALONE, StageImbalance, _blocked_ns
+from tracelens.load import prepare
+from tracelens.replay.dependencies import Dependencies
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,3 +88,55 @@ def test_stages_number_their_members() -> None:
     """In the order of ranks."""
     stages = Stages(np.array([1, 0, 1, 0]), np.zeros(4, np.int64))
     assert [members.tolist() for members in stages.members] == [[1, 3], [0, 2]]
+
+
+def bubble(plant: Callable[[Setting, Work], Label], setting: Setting) -> tuple[float, float]:
+    """Return the share of a run that is bubble by its report, and by its schedule."""
+    case = kinds_of_pipelines.staged(plant)(setting)
+    found = report(case)
+    assert found.ledger
+    stages, micro = pipeline.STAGES[setting.ranks], pipeline.MICRO_BATCHES
+    own = found.results["stages"]
+    assert isinstance(own, StageImbalance)
+    assert found.efficiency
+    step_ns = found.efficiency.job_ns / setting.steps
+    # Each stage is idle for the forward and backward of one micro-batch for each other stage.
+    pipelined = COMPUTED * float(own.stages["own_ns"].mean() or 0.0)  # type: ignore[arg-type]  # a column of numbers
+    return found.ledger.of("bubble"), (stages - 1) / micro * pipelined / step_ns
+
+
+COMPUTED = 0.8  # of own time: forward and backprop
+
+
+@pytest.mark.parametrize("ranks", [8, 64])
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    "plant",
+    [kinds_of_ranks.nothing, kinds_of_pipelines.straggler, kinds_of_pipelines.unequal_stages],
+)
+def test_what_the_schedule_makes_is_a_bubble(
+    plant: Callable[[Setting, Work], Label], seed: int, ranks: int
+) -> None:
+    """One micro-batch for each other stage, with noise, a straggler, or unequal stages as without."""
+    measured, due = bubble(
+        plant, Setting(ranks, 80, ranks // 4, "mild", "lognormal", 5_000_000 + seed)
+    )
+    assert measured == pytest.approx(due, rel=0.15)
+
+
+def test_the_bubble_of_a_recorded_run_is_what_it_waited() -> None:
+    """Without any change, the replay waits as long as is waited in the run."""
+    trace = prepare(made(kinds_of_ranks.nothing).recording.trace())
+    phases_of = phases.run(trace)
+    replay = Dependencies.of(trace, phases_of, np.arange(SETTING.steps))
+    assert replay
+    waits = phases_of.of("wait").sum()
+    assert _blocked_ns(replay, replay.graph.lag) == pytest.approx(waits, rel=0.01)
+
+
+def test_other_runs_have_no_bubble() -> None:
+    """Ranks that only reduce wait in turns."""
+    found = report(synchronous(kinds_of_ranks.nothing)(replace(SETTING, ranks=8)))
+    assert found.ledger
+    assert found.ledger.of("bubble") == 0
+    assert found.ledger.of("jitter") > 0

@@ -47,6 +47,48 @@ def test_a_send_waits_only_if_it_is_not_buffered(ends: int, waits: list[Any]) ->
     assert awaited(trace) == waits
 
 
+WAIT: dict[str, Any] = {"op": "request_wait", "depth": 1}
+
+
+def test_a_send_in_flight_is_awaited_in_the_wait_for_it() -> None:
+    """A rendezvous: from the begin of `Waitall` on, not from that of the send, until it is received."""
+    rows = [
+        message("send", 0, 1, 20, 80, thread=1),
+        span(0, "wait", 40, 80, **WAIT),
+        message("recv", 1, 0, 60, 80),
+    ]
+    trace = run(*rows)
+    assert awaited(trace) == [(0, 40, 60, 1)]
+    mine = [row for row in phases.run(trace).segments.iter_rows(named=True) if row["rank"] == 0]
+    found = [(str(row["category"]), row["start_ns"], row["end_ns"]) for row in mine]
+    assert ("wait", 40, 60) in found
+    assert ("transfer", 60, 80) in found
+
+
+def test_a_wait_for_messages_as_well_is_none_for_a_send() -> None:
+    """It may have been buffered long ago."""
+    rows = [
+        message("send", 0, 1, 20, 80, thread=1),
+        message("recv", 0, 1, 20, 80, thread=1, seq=7),
+        span(0, "wait", 40, 80, **WAIT),
+        message("recv", 1, 0, 60, 80),
+        message("send", 1, 0, 70, 75, seq=7),
+    ]
+    assert awaited(run(*rows)) == [(0, 40, 70, 1)]
+
+
+def test_a_receive_in_flight_is_awaited_in_the_wait_for_it() -> None:
+    """Before, its thread works; what was sent meanwhile is waited for by no rank."""
+    waits = [span(0, "wait", 40, 50, **WAIT), span(0, "wait", 70, 95, **WAIT)]
+    rows = [
+        message("recv", 0, 1, 10, 50, seq=0, thread=1),
+        message("send", 1, 0, 30, 32, seq=0),
+        message("recv", 0, 1, 60, 95, seq=1, thread=1),
+        message("send", 1, 0, 90, 92, seq=1),
+    ]
+    assert awaited(run(*rows, *waits)) == [(0, 70, 90, 1)]
+
+
 def test_a_send_in_flight_waits_for_nobody() -> None:
     """The thread goes on beside it, whenever it is found to have ended."""
     trace = run(message("send", 0, 1, 20, 90, thread=1), message("recv", 1, 0, 60, 75))

@@ -29,7 +29,7 @@ def test_the_verdict_comes_first() -> None:
     assert [line.split("  ")[1] for line in bars] == [
         "useful computation",
         "data loading",
-        "wait at collectives",
+        "wait for other ranks",
         "exposed communication",
     ]
     assert any(line.startswith("Efficiency is POP parallel efficiency") for line in lines)

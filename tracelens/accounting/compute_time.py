@@ -43,8 +43,9 @@ class ComputeTime:
     """Matrices in nanoseconds, [step, rank] or [phase, step, rank]; nan where a rank lacks a step.
 
     `settled` says which rows (steps) statistics may use: not those of the warm-up, nor those that
-    were extraordinarily long on every rank. `parted`: other ranks were left out as asked, so that it is
-    not known who waits for whom. `stages` separates ranks that play different parts.
+    were extraordinarily long on every rank in the same phases. `parted`: other ranks were left out as
+    asked, so that it is not known who waits for whom. `stages` separates ranks that play different
+    parts.
     """
 
     ranks: tuple[int, ...]
@@ -171,7 +172,7 @@ def _measured(trace: Trace, phases: Phases) -> ComputeTime:
         own=own,
         length=present,
         wait=wait,
-        settled=_settled(own.sum(axis=0)),
+        settled=_settled(own),
         parted=bool(trace.parted),
         stages=stages_of(trace, phases),
     )
@@ -219,14 +220,20 @@ class _Grid:
         return matrix
 
 
-def _settled(total: Floats) -> Flags:
-    """Return which steps compare: half of the ranks there, after the warm-up, not extraordinary."""
-    ranks = total.shape[1]
-    settled = np.count_nonzero(~np.isnan(total), axis=1) * 2 >= max(ranks, 1)
+def _settled(own: Floats) -> Flags:
+    """Return which steps compare: half of the ranks there, after the warm-up, not extraordinary.
+
+    `own` is [phase, step, rank]. Extraordinary is what no rank is spared: what the rank takes that takes
+    least for a phase. Where others wait for a stall without a span for it, in another phase, that is
+    nothing.
+    """
+    total = own.sum(axis=0)
+    settled = np.count_nonzero(~np.isnan(total), axis=1) * 2 >= max(total.shape[1], 1)
     settled[:WARM_UP] = False
     if settled.any():
-        middle = np.sort(total, axis=1)[:, (ranks - 1) // 2]  # a straggler never represents all
-        settled &= ~(middle > 3 * np.nanmedian(middle[settled]))
+        common = np.fmin.reduce(own, axis=2).sum(axis=0)
+        usual = np.nanmedian(np.fmin.reduce(total, axis=1)[settled])
+        settled &= ~(common > 3 * usual)
     return np.asarray(settled)
 
 

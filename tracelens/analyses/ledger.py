@@ -1,7 +1,8 @@
 """The ledger of losses: what of ranks x job time no rank computed in, and which finding explains it.
 
 Findings claim losses in the order of the report, each at most what it costs; of what is left, some
-categories speak for themselves. Waiting does not: where ranks wait for each other in turns, as much for
+categories speak for themselves. Waiting does not: what stages of a pipeline wait for each other if all
+are alike is its bubble (`stage_imbalance.py`); where ranks wait for each other in turns, as much for
 one as for another, it is jitter (of n ranks, some are always a little later than others); what they wait
 for one rank beyond that is unexplained, and so is time in code that no span covers, beyond the peers'.
 
@@ -28,6 +29,7 @@ from tracelens.analyses.collectives.arrivals import Arrivals
 from tracelens.analyses.imbalance import Imbalance
 from tracelens.analyses.servers.bottleneck import FEWEST_STEPS
 from tracelens.analyses.servers.queues import NO_QUEUES, Queues
+from tracelens.analyses.stage_imbalance import StageImbalance
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.verdict import Ledger, Loss
 from tracelens.stats.constants import CUT, ROUNDING
@@ -88,6 +90,12 @@ def measure(
         for kind, spent in (("", queues.at_work_ns), ("ps_uninstrumented", queues.held_ns))
     }
     losses = list(_claimed(findings, left, beyond, at_shards))
+    staged = results.get("stages")
+    bubble = (
+        min(staged.bubble_ns / total, left["wait"]) if isinstance(staged, StageImbalance) else 0.0
+    )
+    left["wait"] -= bubble
+    losses.append(Loss("wait", bubble, "bubble"))
     found = _arrivals(results)
     last = _Last(found.last, found.by_chance_ns) if found else None
     pushed = _Last(queues.alone, queues.by_chance_ns) if queues.alone.height > 1 else None

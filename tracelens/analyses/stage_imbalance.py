@@ -5,6 +5,10 @@ that take longer than others are no fault: layers are spread unevenly, and the s
 the one with most. What an even spread would save is found by a replay of the same messages
 (`replay/dependencies.py`), in which each stage takes as many times longer or shorter, phase by phase, as
 makes its usual rank take what stages take on average.
+
+What stages wait in a replay in which, moreover, no rank and no step differs from the usual one is the
+pipeline's bubble: its schedule makes that, and neither imbalance nor noise. It is waited at receives,
+and, by stages that end early, at the collective that ends the step.
 """
 
 from __future__ import annotations
@@ -43,9 +47,14 @@ STAGE_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 @dataclass(frozen=True)
 class StageImbalance:
-    """`stages` has a row a stage; none where all ranks play the same part."""
+    """`stages` has a row a stage; none where all ranks play the same part.
+
+    `bubble_ns` is what all ranks together wait if nothing but the schedule makes them; 0 where that
+    cannot be replayed.
+    """
 
     stages: pl.DataFrame
+    bubble_ns: float = 0.0
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -62,9 +71,12 @@ def run(trace: Trace, phases: Phases) -> StageImbalance:
     usual = _by_stage(own, own.stages, own.total)
     if not len(usual):
         return StageImbalance(pl.DataFrame(schema=STAGE_COLUMNS))
-    table = _table(own, own.stages, usual)
-    found = _finding(trace, phases, own, own.stages, usual)
-    return StageImbalance(table, () if found is None else (found,))
+    table, replay = _table(own, own.stages, usual), Dependencies.of(trace, phases, own.steps)
+    if replay is None:
+        return StageImbalance(table)
+    found = _finding(job_ns(trace), replay, own, own.stages, usual)
+    bubble = _blocked_ns(replay, replay.lags(*_alike(own, own.stages)))
+    return StageImbalance(table, bubble, () if found is None else (found,))
 
 
 def _by_stage(own: ComputeTime, stages: Stages, values: Floats) -> Floats:
@@ -89,7 +101,7 @@ def _table(own: ComputeTime, stages: Stages, usual: Floats) -> pl.DataFrame:
 
 
 def _finding(
-    trace: Trace, phases: Phases, own: ComputeTime, stages: Stages, usual: Floats
+    job: int, replay: Dependencies, own: ComputeTime, stages: Stages, usual: Floats
 ) -> Finding | None:
     """Return what is said of the stage that takes longest, if it takes clearly longer for good."""
     middle = np.median(usual, axis=0)
@@ -98,7 +110,7 @@ def _finding(
     clear = beyond > LEAST_OF_STEP
     if len(beyond) < FEWEST_STEPS or clear.mean() < CONSISTENT:
         return None
-    lost, job = _lost(trace, phases, own, stages), job_ns(trace)
+    lost = np.maximum(replay.lost(*_even(own, stages)), 0.0)
     saving = float(lost.sum()) / max(job, 1)
     if saving < WORTH:
         return None
@@ -132,18 +144,45 @@ ALONE: Final = (
 )
 
 
-def _lost(trace: Trace, phases: Phases, own: ComputeTime, stages: Stages) -> Floats:
-    """Return by how much each step would be shorter if all stages had as much work, ns."""
-    replay = Dependencies.of(trace, phases, own.steps)
-    if replay is None:
-        return np.zeros(0)
-    changes = []
+def _even(own: ComputeTime, stages: Stages) -> list[tuple[tuple[str, ...], Floats]]:
+    """Return what is to be taken off each phase so that all stages have as much work, ns."""
+    changes: list[tuple[tuple[str, ...], Floats]] = []
     for name, values in zip(own.phases, own.own, strict=True):
         usual = np.median(_by_stage(own, stages, values), axis=0)
         # What one stage alone does (data loading, say) is nothing that could be spread.
         beyond = 1 - usual.mean() / usual if usual.all() else np.zeros(len(usual))
         changes.append(((name,), np.nan_to_num(values * beyond[stages.stage])))
-    return np.maximum(replay.lost(*changes), 0.0)
+    return changes
+
+
+def _alike(own: ComputeTime, stages: Stages) -> list[tuple[tuple[str, ...], Floats]]:
+    """Return what is to be taken off each phase so that all ranks and steps are alike, too, ns."""
+    changes: list[tuple[tuple[str, ...], Floats]] = []
+    for name, values in zip(own.phases, own.own, strict=True):
+        usual = np.median(_by_stage(own, stages, values), axis=0)
+        level = np.full(len(usual), usual.mean()) if usual.all() else usual
+        changes.append(((name,), np.nan_to_num(values - level[stages.stage])))
+    return changes
+
+
+def _blocked_ns(replay: Dependencies, lag: Floats) -> float:
+    """Return for how long threads wait in a replay for others: for messages, and the last arrivals.
+
+    A wait lies between a moment, with the work after it, and the next one on the thread, which follows
+    a moment of another thread, too.
+    """
+    graph = replay.graph
+    at, first = graph.play(lag), np.cumsum([0, *(len(one.moments) for one in replay.threads)])
+    thread, in_order = np.arange(len(at)), sum(len(one) for one in replay.rows)
+    thread = np.searchsorted(first, thread, side="right")  # one more than all: a collective
+    source, target = (part[in_order:] for part in (graph.source, graph.target))
+    others = (thread[source] != thread[target]) & (target < first[-1])
+    begun = at.copy()
+    begun[graph.target[:in_order]] = at[graph.source[:in_order]] + lag[:in_order]
+    waits = np.zeros(len(at))
+    source, target = source[others], target[others]
+    np.maximum.at(waits, target, np.minimum(at[source], at[target]) - begun[target])
+    return float(waits.sum())
 
 
 def _phase(own: ComputeTime, stages: Stages, slowest: int) -> str:

@@ -231,7 +231,10 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
             by=("slow_link", "congestion", "small_messages", *_OF_SERVERS),
             share=0.5,
         ),
-        action="Start reductions during backprop; for the rest, see if calls or bytes take the time.",
+        action=(
+            "Communicate while ranks compute (reductions, or pushes, during backprop); for the rest, "
+            "see if calls or bytes take the time."
+        ),
         sentence=(
             "Exposed communication takes {exposed} of the time, and {overlap} of all communication "
             "overlaps with compute: started while backprop still runs, it could shorten the job by "

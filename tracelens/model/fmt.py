@@ -39,7 +39,7 @@ _PHASES: Final = {
     "checkpoint": "checkpointing",
     "gc": "garbage collection",
     "user": "other compute",
-    "wait": "wait at collectives",
+    "wait": "wait for other ranks",
     "ps_queue": "server queue",
     "transfer": "exposed communication",
     "idle": "idle (cause known)",

@@ -98,33 +98,55 @@ def _within(begins: Ints, over: Ints, start: Ints, end: Ints) -> Flags:
     return np.asarray(latest[place] >= end)
 
 
-def awaited(exchanged: pl.DataFrame) -> pl.DataFrame:
+def awaited(exchanged: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
     """Return all waits for the other side of matched messages, in `AWAITED_COLUMNS`.
 
     A receive waits until the message is sent. A send waits for its receive only where it stops the
-    training thread until that has begun; a shorter one was buffered.
+    training thread until that has begun; a shorter one was buffered. What is in flight is waited for
+    from the begin of that one of the `waits` (for requests: `process`, `wait_ns`, `over_ns`) on in which
+    it ends. Of a process without any, it is not known from when: receives count since they were begun.
     """
     both = exchanged.filter(~pl.col("hop"), ~pl.col("hop_there"))
-    for_sender = both.select(
-        process="process_there",
-        start_ns="start_ns_there",
-        end_ns=pl.min_horizontal("end_ns_there", "start_ns"),
-        step="step_there",
-        to="process",
-        rank="sender",
-    )
-    blocked = pl.col("stops") & (pl.col("end_ns") > pl.col("start_ns_there"))
-    for_receiver = both.filter(blocked).select(
-        "process",
-        "start_ns",
-        "step",
-        end_ns="start_ns_there",
-        to="process_there",
-        rank="receiver",
-    )
-    found = pl.concat([for_sender, for_receiver.select(for_sender.columns)])
+    received = _since(_side(both, "_there", "", "sender"), waits)
+    sent = _since(_side(both, "", "_there", "receiver"), waits)
+    # A wait in which messages came as well may have been for these.
+    alone = sent.join(received, on=("process", "wait_ns"), how="anti").filter(~pl.col("stops"))
+    blocking = pl.concat([sent.filter("stops"), alone.drop_nulls("wait_ns")])
+    unknown = ~pl.col("process").is_in(waits["process"].unique().implode())
+    awaited_receives = received.filter(pl.col("stops") | unknown | pl.col("wait_ns").is_not_null())
+    awaited_sends = blocking.filter(pl.col("end_ns") > pl.col("other_ns"))
     return (
-        found.filter(pl.col("end_ns") > pl.col("start_ns"))
+        pl.concat([awaited_receives, awaited_sends])
+        .with_columns(
+            start_ns=pl.max_horizontal("start_ns", "wait_ns"),
+            end_ns=pl.min_horizontal("end_ns", "other_ns"),
+        )
+        .filter(pl.col("end_ns") > pl.col("start_ns"))
         .select(pl.col(name).cast(kind) for name, kind in AWAITED_COLUMNS.items())
         .sort("process", "start_ns")
     )
+
+
+def _side(both: pl.DataFrame, mine: str, other: str, rank: str) -> pl.DataFrame:
+    """Return one side of messages; `other_ns` is when the other one, of a `rank`, began."""
+    own = ("process", "start_ns", "end_ns", "step", "stops")
+    return both.select(
+        *(pl.col(f"{name}{mine}").alias(name) for name in own),
+        to=f"process{other}",
+        rank=rank,
+        other_ns=f"start_ns{other}",
+    )
+
+
+def _since(side: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
+    """Add when the wait began in which each of them ended; null for what stops the thread itself."""
+    joined = side.sort("end_ns").join_asof(
+        waits.sort("wait_ns"),
+        left_on="end_ns",
+        right_on="wait_ns",
+        by="process",
+        coalesce=False,
+        check_sortedness=False,
+    )
+    inside = ~pl.col("stops") & (pl.col("end_ns") <= pl.col("over_ns"))
+    return joined.with_columns(wait_ns=pl.when(inside).then("wait_ns")).drop("over_ns")

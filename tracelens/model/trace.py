@@ -279,11 +279,28 @@ class Trace:
         """The spans of exchanges with parameter servers, or with the center of elastic averaging."""
         return self._spans_where("requests", pl.col("kind").is_in(EXCHANGE_KINDS))
 
-    @cached_property
+    @property
     def messages(self) -> pl.DataFrame:
         """The spans of messages between two ranks."""
-        between = pl.col("op").is_in(POINT_TO_POINT)
-        return self._spans_where("messages", (pl.col("kind") == "reduction") & between)
+        return self._exchanging.filter(pl.col("kind") == "reduction")
+
+    @cached_property
+    def _exchanging(self) -> pl.DataFrame:
+        """The spans of messages, and of waiting for requests, of processes with messages."""
+        between = (pl.col("kind") == "reduction") & pl.col("op").is_in(POINT_TO_POINT)
+        return self._spans_where("messages", between | (pl.col("op") == "request_wait"))
+
+    @property
+    def request_waits(self) -> pl.DataFrame:
+        """When training threads waited for requests, as `messages.awaited` takes it."""
+        found = self._exchanging.filter(
+            pl.col("op") == "request_wait", pl.col("end_ns").is_not_null()
+        )
+        threads = self.processes.select("process", "training_thread")
+        mine = found.join(threads, on="process").filter(
+            pl.col("thread") == pl.col("training_thread")
+        )
+        return mine.select("process", wait_ns="start_ns", over_ns="end_ns")
 
     @property
     def sent(self) -> pl.DataFrame:
@@ -304,7 +321,7 @@ class Trace:
     @cached_property
     def awaited(self) -> pl.DataFrame:
         """The waits for the other side of a message, in `messages.AWAITED_COLUMNS`."""
-        return awaited(self.exchanged)
+        return awaited(self.exchanged, self.request_waits)
 
     @cached_property
     def opened(self) -> pl.DataFrame:

@@ -18,7 +18,7 @@ __all__ = [
 
 State = Literal["faults", "healthy", "inconclusive"]
 Lead = Literal["fault", "opportunity", "healthy", "inconclusive"]
-Cause = Literal["finding", "known", "jitter", "unexplained"]
+Cause = Literal["finding", "known", "bubble", "jitter", "unexplained"]
 MOST_UNEXPLAINED: Final = 0.05  # of ranks x job time: from here on no run is called healthy
 _LEAST_USEFUL: Final = 0.5  # of it: with less, the headline says what is lost instead of healthy
 
@@ -29,8 +29,9 @@ class Loss:
 
     `category` is one of the partition's, or ``outside``; of uninstrumented time only what ranks have
     beyond their peers is a loss. `cause` is ``finding`` (of which number in the report, from 0),
-    ``known`` (the category says it all), ``jitter`` (ranks wait for each other in turns, as much for
-    one as for another) or ``unexplained``.
+    ``known`` (the category says it all), ``bubble`` (stages of a pipeline wait for each other as its
+    schedule makes them, however alike they are), ``jitter`` (ranks wait for each other in turns, as
+    much for one as for another) or ``unexplained``.
     """
 
     category: str

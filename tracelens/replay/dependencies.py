@@ -20,7 +20,6 @@ import polars as pl
 from tracelens.accounting.categories import CATEGORIES
 from tracelens.accounting.thread_activity import training_threads
 from tracelens.model.calls import NEVER, taken
-from tracelens.model.verdict import MOST_UNEXPLAINED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Dependencies", "Graph"]
 
+_MOST_UNMATCHED: Final = 0.05  # of the time in which ranks are blocked: more is not replayed
 _IS_BLOCKED: Final = np.isin(CATEGORIES, ("wait", "ps_queue", "transfer"))
 
 
@@ -213,7 +213,7 @@ class Dependencies:
         recorded = np.concatenate([*(thread.moments for thread in threads), last_ns])
         held = _held_by(recorded, edges)
         unknown, blocked = numbers.blocked_ns(held)
-        if unknown > MOST_UNEXPLAINED * blocked:
+        if unknown > _MOST_UNMATCHED * blocked:
             return None
         edges = [numbers.in_order(held), *edges]
         source, target, lag = (np.concatenate([edge[part] for edge in edges]) for part in range(3))
@@ -222,21 +222,24 @@ class Dependencies:
         return cls(graph, tuple(threads), numbers.ends(steps), rows)
 
     def lost(self, *changes: tuple[tuple[str, ...], Floats]) -> Floats:
-        """Return by how much shorter each step is if ranks work for less, [step].
+        """Return by how much shorter each step is with other `lags`, [step]."""
+        before, after = (
+            np.where(self.ends >= 0, at[self.ends], -np.inf).max(axis=1)
+            for at in (self.graph.recorded, self.graph.play(self.lags(*changes)))
+        )
+        return np.diff(before - after, prepend=0.0)
 
-        `changes` are names of phases with what is taken away of them (or, below 0, added), in
-        nanoseconds, [step, rank].
+    def lags(self, *changes: tuple[tuple[str, ...], Floats]) -> Floats:
+        """Return the lags of all edges if ranks work for less.
+
+        `changes` are names of phases, and what is taken off them (below 0: added), ns, [step, rank].
         """
         lag = self.graph.lag.copy()
         for names, effect in changes:
             parts = zip(self.rows, self._spent_in(names), strict=True)
             less = [_shared_out(by, *part) for by, part in zip(effect.T, parts, strict=True)]
             lag[: sum(map(len, less))] -= np.concatenate(less)
-        before, after = (
-            np.where(self.ends >= 0, at[self.ends], -np.inf).max(axis=1)
-            for at in (self.graph.recorded, self.graph.play(lag))
-        )
-        return np.diff(before - after, prepend=0.0)
+        return lag
 
     def _spent_in(self, names: tuple[str, ...]) -> list[Floats]:
         """Return for each thread how much of some phases lies between its moments."""

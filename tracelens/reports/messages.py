@@ -23,8 +23,8 @@ __all__ = ["CAUSES", "accounted", "cause", "clean", "lines_of", "noted", "saving
 _WORTH_NAMING: Final = 0.005  # of ranks x job time
 _MOST_NAMED: Final = 5
 CAUSES: Final = {
-    "late_ranks": "wait at collectives",
-    "wait": "wait at collectives",
+    "late_ranks": "wait for other ranks",
+    "wait": "wait for other ranks",
     "slow_host": "wait for a slow host",
     "ps_queue": "server queue",
     "transfer": "exposed communication",
@@ -36,6 +36,9 @@ CAUSES: Final = {
     "outside": "outside steps",
     "uninstrumented": "uninstrumented",
 }
+
+
+_BY_CAUSE: Final = {"bubble": "pipeline bubble", "jitter": "jitter"}
 
 
 def clean(text: str) -> str:
@@ -76,7 +79,7 @@ def accounted(ledger: Ledger, findings: Sequence[Finding]) -> str:
 
 def _lost_to(loss: Loss, findings: Sequence[Finding]) -> str:
     if loss.finding is None:
-        return "jitter" if loss.cause == "jitter" else cause(loss.category)
+        return _BY_CAUSE.get(loss.cause) or cause(loss.category)
     finding = findings[loss.finding]
     culprit = subject(finding)
     if KINDS[finding.kind].group != "ranks" or not culprit:

@@ -61,7 +61,7 @@ def overlap_by_step(table: pl.DataFrame, theme: Theme) -> Drawing:
     summary = (
         f"Of {each} of communication per step, {_share_text(hidden / whole)} is overlapped with "
         f"compute; {text.percent(moved / whole)} is exposed communication, "
-        f"{text.percent(waited / whole)} wait at collectives or in server queues."
+        f"{text.percent(waited / whole)} wait for other ranks or in server queues."
     )
     return Drawing(
         stacked_steps.draw(table, parts, theme), summary, stacked_steps.rows(table, parts)

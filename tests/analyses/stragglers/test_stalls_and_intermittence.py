@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from support.runs.matrices import healthy, own_time
 
+from tracelens.accounting import compute_time
 from tracelens.analyses.stragglers import detection
 from tracelens.analyses.stragglers.evidence import find_stalls
 
@@ -22,11 +25,40 @@ def test_six_regular_stalls_among_three_ranks(seed: int) -> None:
     assert late.touched.tolist() == list(range(6, 60, 9))
 
 
-def test_six_irregular_stalls_among_three_ranks_may_be_chance() -> None:
-    """Some rank has them all often enough."""
-    excess = 0.01 * np.random.default_rng(0).standard_normal((60, 3))
-    excess[[6, 11, 25, 31, 47, 52], 1] += 8.0
-    assert find_stalls(excess, np.arange(len(excess)), RATE) == []
+IRREGULAR = [6, 11, 25, 31, 47, 52]
+
+
+@pytest.mark.parametrize(("length", "named"), [(0.3, []), (8.0, [1])])
+def test_six_irregular_stalls_among_three_ranks(length: float, named: list[int]) -> None:
+    """Counted, some rank has all short ones often enough; long ones are more than equal ranks lose."""
+    residuals = 0.01 * np.random.default_rng(0).standard_normal((60, 3))
+    residuals[IRREGULAR, 1] += length
+    assert [one.rank for one in find_stalls(residuals, np.arange(60), RATE)] == named
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_long_stalls_of_any_rank_are_no_ones_fault(seed: int) -> None:
+    """However long they are, if all three ranks have some."""
+    draw = np.random.default_rng(seed)
+    residuals = 0.01 * draw.standard_normal((120, 3))
+    for row in draw.choice(np.arange(0, 120, 5), 12, replace=False):
+        residuals[row, draw.integers(3)] += 8.0
+    assert find_stalls(residuals, np.arange(120), RATE) == []
+
+
+def test_stalls_that_others_wait_for_without_a_span() -> None:
+    """Then all ranks take as long in these steps, but not in the same phases: the steps count."""
+    own = own_time(healthy(3, 3, 60))
+    rows, data = [8, 15, 27, 33, 41, 55], own.phases.index("data")
+    longer = own.own.copy()
+    for rank in range(3):
+        longer[data if rank == 1 else own.phases.index("backprop"), rows, rank] += 6 * own.step_ns
+    settled = compute_time._settled(longer)
+    assert settled[rows].all()
+    late = detection.find_episodes(replace(own, own=longer, settled=settled))
+    assert (1, "data") in [(*one.ranks, one.phase) for one in late]
+    longer[data, rows] = 6 * own.step_ns
+    assert not compute_time._settled(longer)[rows].any()
 
 
 @pytest.mark.parametrize("ranks", [4, 8, 64])

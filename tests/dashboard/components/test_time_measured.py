@@ -34,7 +34,7 @@ def test_the_sentence_names_length_and_shares() -> None:
     """Most time first, in words."""
     said = answers.time_in(slow_rank(), {"points": [], "range": {"x": [0.3, 0.2], "y": [0, 5]}})
     assert said.startswith("Selected: 100 ms, starting at 200 ms. All ranks: backprop ")
-    assert "wait at collectives" in said
+    assert "wait for other ranks" in said
 
 
 @pytest.mark.parametrize(

@@ -87,8 +87,8 @@ def test_a_click_shows_who_entered_last(browser: Browser, url: str) -> None:
         for patience_ms, share in itertools.product((2000, 15_000), range(5, 100, 10)):
             page.mouse.click(x + width * share / 100, y + height * 0.1)
             with contextlib.suppress(AssertionError):
-                waiting = "wait at collectives on rank 0"
+                waiting = "wait for other ranks on rank 0"
                 expect(details).to_contain_text(waiting, timeout=patience_ms)
                 expect(pointed).to_have_count(1, timeout=patience_ms)
                 return
-        pytest.fail("nothing that was clicked is a wait at collectives")
+        pytest.fail("nothing that was clicked is a wait for other ranks")

@@ -5,7 +5,8 @@ as a family. Of stalls, steps in which a rank is far behind, too few and scatter
 questions are asked: does a rank stall more often than its peers in the whole run, and is there a while
 in which it stalls more often than they and itself at other times? Both are asked of steps that stand
 out and of those that stand out several times as far, so that small disturbances of peers hide no long
-ones. Stalls that keep a period are less likely to be chance.
+ones. The longer stalls are, the fewer of them tell: equal ranks lose little of their time to stalls, so
+long ones are rare, whether peers show any or not. Stalls that keep a period are less likely chance.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from tracelens.stats.constants import (
     FAR_OUT,
     FEW,
     LARGE_DELAY,
+    LEAST_DELAY,
     MAJORITY,
     MANY,
 )
@@ -161,7 +163,7 @@ def find_stalls(excess: Floats, steps: Indices, rate: float) -> list[RankStalls]
     least = max(LARGE_DELAY, FAR_OUT * above)
     likeliest: dict[int, RankStalls] = {}
     while (stalled := excess > least).sum(axis=0).max() > FEW:
-        for one in _stalling(stalled, steps, rate):
+        for one in _stalling(stalled, steps, rate, least):
             known = likeliest.get(one.rank)
             if known is None or one.p < known.p:
                 likeliest[one.rank] = one
@@ -169,15 +171,15 @@ def find_stalls(excess: Floats, steps: Indices, rate: float) -> list[RankStalls]
     return [one for _, one in sorted(likeliest.items()) if one.p < rate]
 
 
-def _stalling(stalled: Flags, numbers: Indices, rate: float) -> Iterator[RankStalls]:
-    """Judge every rank by when it stalled, [step, rank]."""
+def _stalling(stalled: Flags, numbers: Indices, rate: float, length: float) -> Iterator[RankStalls]:
+    """Judge every rank by when it stalled, [step, rank], for `length` of a step or longer."""
     steps, ranks = stalled.shape
     apart = _apart(stalled)
     counts = apart.sum(axis=0)
     usual = _usual(counts)
     scattered = stalled.sum(axis=0) < steps / 2
     often = (counts > np.maximum(FEW, usual)) & scattered
-    p = _chances(counts, usual, steps, often)
+    p = _chances(counts, usual, steps, often, length)
     for rank in np.flatnonzero(counts > FEW).tolist():
         rows, begins = np.flatnonzero(stalled[:, rank]), np.flatnonzero(apart[:, rank])
         chance = _with_period(float(p[rank]), numbers[begins]) if often[rank] else 1.0
@@ -261,11 +263,15 @@ def _usual(counts: Ints) -> Floats:
     return np.asarray(usual, np.float64)
 
 
-def _chances(counts: Ints, usual: Floats, steps: int, often: Flags) -> Floats:
+def _chances(counts: Ints, usual: Floats, steps: int, often: Flags, length: float) -> Floats:
     """Return how likely so many stalls are; 1 for ranks that do not stall `often`.
 
     They must be too many for the usual rate, and too large a part of all stalls of this rank and its
     peers, since that rate is itself known from few of them. Other ranks that stall count little.
+
+    What equal ranks lose to stalls bounds how often those of a `length` occur (Markov's inequality). Of
+    a rate that is exponential before anything is seen, with that mean, so many stalls are as likely as
+    with so many peers more that show none: a gamma distribution's rate predicts a negative binomial.
     """
     p = np.ones(len(counts))
     if not often.any():
@@ -276,6 +282,7 @@ def _chances(counts: Ints, usual: Floats, steps: int, often: Flags) -> Floats:
     total = np.array([sums[limit] for limit in most.tolist()]) - np.minimum(own, most)
     rate = np.maximum(usual / steps, (total + 1) / (peers * steps + 2))
     by_rate = binomial_tail(own, steps, rate)
-    by_part = binomial_tail(own, own + total, 1 / (1 + peers))
+    unseen = length / (LEAST_DELAY * steps)
+    by_part = binomial_tail(own, own + total, 1 / (1 + peers + unseen))
     p[often] = np.maximum(by_rate, by_part)
     return p

@@ -112,8 +112,8 @@ def _insufficient(own: ComputeTime, *, chosen: bool) -> str | None:
     if settled < least:
         return (
             f"Only {settled} of {len(own.steps)} steps can be compared: not the first "
-            f"{compute_time.WARM_UP}, nor those in which half of the ranks take far longer than usual "
-            f"or are not there; straggler tests need {least}{more}."
+            f"{compute_time.WARM_UP}, nor those in which all ranks take far longer than usual "
+            f"or half are not there; straggler tests need {least}{more}."
         )
     return None
 

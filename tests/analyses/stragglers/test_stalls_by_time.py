@@ -1,0 +1,60 @@
+"""Recorded runs whose stalls only the time that they cost shows: named, and healthy twins silent."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from benchmarks.labelled.endtoend import report
+from benchmarks.labelled.label import Label
+from benchmarks.labelled.makers import synchronous
+from benchmarks.labelled.setting import Setting
+from benchmarks.labelled.work import STEP_MS
+
+if TYPE_CHECKING:
+    from benchmarks.labelled.work import Work
+
+    from tracelens.model.findings import Finding
+
+FIRST = 5_000_000
+
+
+def stalls(setting: Setting, work: Work, *, count: int, steps: float, blips: float = 0.0) -> Label:
+    """Let rank 1 stall in forward `count` times, irregularly; all ranks have as many short blips."""
+    draw = setting.stream("stalls")
+    places = np.arange(8, setting.steps, 4)
+    for rank in range(setting.ranks):
+        rows = draw.choice(places, count, replace=False)
+        work.phases["forward"][rows, rank] += blips * STEP_MS
+    rows = draw.choice(places, count, replace=False)
+    work.phases["forward"][rows, 1] += steps * STEP_MS
+    return Label("straggler", ranks=(1,), priced=False)
+
+
+def faults(ranks: int, seed: int, *, count: int, steps: float, blips: float = 0.0) -> list[Finding]:
+    setting = Setting(ranks, 120, 1, "mild", "lognormal", FIRST + seed)
+    plant = partial(stalls, count=count, steps=steps, blips=blips)
+    found = report(synchronous(plant)(setting)).findings
+    return [one for one in found if one.category == "fault"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_six_long_stalls_of_one_of_three_ranks(seed: int) -> None:
+    (found,) = faults(3, seed, count=6, steps=8.0)
+    assert (found.kind, found.ranks, found.phase) == ("straggler", (1,), "forward")
+    assert found.evidence["steps_late"] == 6
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("ranks", [3, 8])
+def test_blips_of_all_hide_no_dozen_stalls_ten_times_as_long(ranks: int, seed: int) -> None:
+    (found,) = faults(ranks, seed, count=12, steps=2.0, blips=0.2)
+    assert (found.kind, found.ranks, found.phase) == ("straggler", (1,), "forward")
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("ranks", [3, 8])
+def test_blips_of_all_alone_are_no_fault(ranks: int, seed: int) -> None:
+    assert faults(ranks, seed, count=12, steps=0.0, blips=0.2) == []

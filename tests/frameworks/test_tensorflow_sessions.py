@@ -88,3 +88,11 @@ def test_workers_number_a_step_alike(trace: Trace) -> None:
     length = both["end_ns"] - both["start_ns"]
     apart = (both["end_ns"] - both["end_ns_right"]).abs()
     assert (apart < length).sum() > 0.9 * both.height
+
+
+def test_without_servers_it_is_said_that_nothing_is_recorded(tmp_path: Path) -> None:
+    """What else the program records is there all the same."""
+    program = "import tensorflow, tracelens as tl\nwith tl.span('mine'): tensorflow.constant(1) + 1"
+    done = run_record("--out", tmp_path / "t", "--", sys.executable, "-c", program)
+    assert "recorded 1 process" in done.stderr
+    assert "TensorFlow was used, nothing of it is recorded: no session" in done.stderr

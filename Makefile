@@ -117,7 +117,7 @@ bench-savings: $(VENV)/test.stamp ## what fixing real faults saves, beside what 
 test-tensorflow: ## real parameter servers of TensorFlow, in an environment of their own
 	$(PYTHON) -m venv .venv-tensorflow
 	.venv-tensorflow/bin/python -m pip install --quiet --disable-pip-version-check -e '.[analyze]' tensorflow-cpu pytest pytest-timeout pytest-randomly
-	.venv-tensorflow/bin/python -m pytest tests/frameworks/test_tensorflow.py $(PYTEST_ARGS)
+	.venv-tensorflow/bin/python -m pytest tests/frameworks/test_tensorflow.py tests/frameworks/test_tensorflow_sessions.py $(PYTEST_ARGS)
 
 # The last release sets C++14, and PyTorch needs C++17; nothing else stands in the way (ten minutes).
 HOROVOD := 0.28.1

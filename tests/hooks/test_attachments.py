@@ -53,3 +53,12 @@ def test_a_file_that_is_not_there_is_not_made(
     attachments.note_attached("a model")
     assert attached() == ["a model"]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("framework", ["TensorFlow", "JAX"])
+def test_a_framework_of_which_nothing_is_recorded_is_named(framework: str) -> None:
+    """Beside others that are recorded; and not once something of it is."""
+    used = [f"{attachments.USED}{framework}", f"{attachments.USED}mpi4py", "MPI with 2 ranks"]
+    (sentence,) = attachments.unrecorded(used)
+    assert sentence.startswith(f"{framework} was used, nothing of it is recorded: ")
+    assert attachments.unrecorded([*used, f"{framework}'s steps"]) == []

@@ -87,6 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     if rank is None:
         files = _recorded(folder) - before
         _print(_summary(folder, files, attached) if files else _nothing(attached), code)
+        _write_unrecorded(attached if files else ())
         if files and not arguments.no_verdict:
             _explain(folder)
     elif rank == 0:
@@ -281,6 +282,13 @@ def _summary(folder: Path, files: Collection[Path], attached: Sequence[str]) -> 
     attachments = f" ({', '.join(attached)})" if attached else ""
     shown = _shown(folder)
     return f"recorded {what}{attachments} to {shown}; next: tracelens analyze {shown}"
+
+
+def _write_unrecorded(attached: Sequence[str]) -> None:
+    from tracelens_instrument.core.attachments import unrecorded
+
+    for sentence in unrecorded(attached):
+        _write(sentence)
 
 
 def _explain(folder: Path) -> None:

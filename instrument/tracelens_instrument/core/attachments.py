@@ -7,12 +7,19 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Final
 
-__all__ = ["ATTACHED_VARIABLE", "USED", "attached", "note_attached", "note_used"]
+__all__ = ["ATTACHED_VARIABLE", "USED", "attached", "note_attached", "note_used", "unrecorded"]
 
 ATTACHED_VARIABLE: Final = "TRACELENS_ATTACHED"
 USED: Final = "used: "  # how a line begins that names a framework, attached or not
+# Of these nothing is recorded before something is noted as attached, as "TensorFlow's ...".
+_NEEDED: Final = {
+    "TensorFlow": "no session or ClusterCoordinator trained for some seconds with servers of jobs "
+    "named 'worker' and 'ps'",
+    "JAX": "no step was marked with jax.profiler.StepTraceAnnotation",
+}
 
 _ATTACHED: Final[list[str]] = []
 
@@ -45,6 +52,16 @@ def _append(path: str, line: bytes) -> None:
         os.write(file, line)
     finally:
         os.close(file)
+
+
+def unrecorded(reported: Sequence[str]) -> list[str]:
+    """Return a sentence for each framework that was used, and of which nothing is recorded."""
+    return [
+        f"{framework} was used, nothing of it is recorded: {reason}"
+        for framework, reason in _NEEDED.items()
+        if f"{USED}{framework}" in reported
+        and not any(words.startswith(f"{framework}'s ") for words in reported)
+    ]
 
 
 def attached() -> list[str]:

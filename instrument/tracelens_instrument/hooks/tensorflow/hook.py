@@ -20,8 +20,11 @@ from tracelens_instrument import recorder
 from tracelens_instrument.core.attachments import note_attached
 from tracelens_instrument.core.clock import now
 from tracelens_instrument.core.environment import wanted_directory
+from tracelens_instrument.core.failures import warn_once
 from tracelens_instrument.hooks.base import guarded
+from tracelens_instrument.hooks.tensorflow import sessions
 from tracelens_instrument.hooks.tensorflow.plan import Plan, has_plan, read_plan, write_plan
+from tracelens_instrument.hooks.tensorflow.sessions import SESSIONS
 from tracelens_instrument.hooks.tensorflow.spans import Event, spans_of
 
 if TYPE_CHECKING:
@@ -47,13 +50,14 @@ def record_when_planned(directory: Path, role: str, number: int) -> None:
     """Wait for the plan, profile, record: the body of a thread of its own."""
     while (plan := read_plan(directory)) is None:
         time.sleep(LOOK_EVERY_S)
+    SESSIONS.plan = plan
     time.sleep(max(plan.begin_ns - time.time_ns(), 0) / 1e9)
     with tempfile.TemporaryDirectory() as folder:
         wall_minus_monotonic = time.time_ns() - now()
         _profile(folder, plan)
         (file,) = Path(folder).rglob("*.xplane.pb")
         events = list(_events(file.read_bytes(), wall_minus_monotonic))
-    for seen in spans_of(events, role, number, plan):
+    for seen in spans_of(events, role, number, plan, tuple(SESSIONS.runs)):
         _record_span(seen)
     recorder.stop()  # nothing more will come, and servers are ended by being killed
 
@@ -127,6 +131,7 @@ def install(_tensorflow: Any) -> None:
         "ClusterCoordinator.schedule",
         _schedule,
     )
+    sessions.install()
 
 
 def _make_server(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> None:
@@ -142,6 +147,11 @@ def _begin(server: Any) -> None:
     definition = server.server_def
     role, number = _ROLES.get(definition.job_name), definition.task_index
     directory = wanted_directory()
+    if role is None:
+        warn_once(
+            f"TensorFlow's job {definition.job_name!r} is not recorded: only jobs named "
+            "'worker' and 'ps' are"
+        )
     if role is None or directory is None:
         return
     cluster = ClusterSpec(definition.cluster)

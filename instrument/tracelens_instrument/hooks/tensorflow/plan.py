@@ -7,7 +7,8 @@ import json
 import os
 import re
 import time
-from dataclasses import asdict, dataclass
+from collections import Counter
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
 
 if TYPE_CHECKING:
@@ -16,12 +17,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AHEAD_S",
+    "SERVER",
+    "UPDATES",
     "WINDOW_S",
     "WINDOW_VARIABLE",
     "Plan",
     "Transfer",
     "has_plan",
     "read_plan",
+    "size_of",
     "write_plan",
 ]
 
@@ -29,10 +33,10 @@ WINDOW_VARIABLE: Final = "TRACELENS_TENSORFLOW_S"
 WINDOW_S: Final = 2.0
 AHEAD_S: Final = 1.0
 _FILE: Final = ".tensorflow.json"  # names that begin with a dot are no recordings
-_SERVER: Final = re.compile(r"/job:ps/.*task:(\d+)")
+SERVER: Final = re.compile(r"/job:ps/.*task:(\d+)")
 _READ: Final = "ReadVariableOp"
-_UPDATES: Final = re.compile(
-    r"Assign(Add|Sub)?VariableOp|ResourceApply\w+|ResourceScatter\w+|ResourceSparseApply\w+"
+UPDATES: Final = re.compile(
+    r"Assign(Add|Sub)?VariableOp|Assign(Add|Sub)|(Resource)?(Sparse)?Apply\w+|(Resource)?Scatter\w+"
 )
 
 
@@ -42,18 +46,25 @@ class Transfer:
 
     variable: str
     shard: int
-    nbytes: int
+    nbytes: int | None  # None: it is as large as its batch wants it
     update: str = ""  # the operation that takes it in
+    served: str = "apply"  # what that does: apply it, or aggregate it
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Transfers by the name of the tensor's operation, and the window of wall-clock time, ns."""
+    """Transfers by the name of the tensor's operation, and the window of wall-clock time, ns.
+
+    Of sessions also the updates that servers make by themselves, by operation, and the operations that
+    hand out tokens to workers that are in step.
+    """
 
     pulls: dict[str, Transfer]
     pushes: dict[str, Transfer]
     begin_ns: int
     end_ns: int
+    applied: dict[str, Transfer] = field(default_factory=dict)
+    tokens: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, graphs: Iterable[Any]) -> Self:
@@ -67,13 +78,34 @@ class Plan:
                 if place is None:
                     continue
                 if operation.type == _READ:
-                    size = _size(operation.outputs[0])
+                    size = size_of(operation.outputs[0])
                     pulls[operation.name] = Transfer(*place, size)
-                elif _UPDATES.fullmatch(operation.type):
+                elif UPDATES.fullmatch(operation.type):
                     for tensor in operation.inputs[1:]:
-                        pushes[tensor.op.name] = Transfer(*place, _size(tensor), operation.name)
+                        pushes[tensor.op.name] = Transfer(*place, size_of(tensor), operation.name)
+        return cls.soon(pulls, pushes)
+
+    @classmethod
+    def soon(
+        cls,
+        pulls: dict[str, Transfer],
+        pushes: dict[str, Transfer],
+        applied: dict[str, Transfer] | None = None,
+        tokens: Iterable[str] = (),
+        wanted_s: float = 0.0,
+    ) -> Self:
+        """Begin in a moment, for as long as the environment says, else as long as wanted."""
         begin = time.time_ns() + round(AHEAD_S * 1e9)
-        return cls(pulls, pushes, begin, begin + round(_window_s() * 1e9))
+        end = begin + round(_window_s(wanted_s) * 1e9)
+        return cls(pulls, pushes, begin, end, applied or {}, list(tokens))
+
+    @property
+    def placed(self) -> dict[int, int]:
+        """Bytes that a worker pushes to each server in a step, as far as they are known."""
+        sizes: Counter[int] = Counter()
+        for push in set(self.pushes.values()):
+            sizes[push.shard] += push.nbytes or 0
+        return dict(sorted(sizes.items()))
 
     @property
     def variables(self) -> set[str]:
@@ -98,7 +130,7 @@ def read_plan(directory: Path) -> Plan | None:
     """Return the plan, as soon as there is one that is still to come."""
     with contextlib.suppress(OSError, ValueError, TypeError):
         raw = json.loads((directory / _FILE).read_text())
-        for which in ("pulls", "pushes"):
+        for which in ("pulls", "pushes", "applied"):
             raw[which] = {name: Transfer(**values) for name, values in raw[which].items()}
         plan = Plan(**raw)
         return plan if plan.end_ns > time.time_ns() else None
@@ -110,7 +142,7 @@ def _variables(graph: Any) -> dict[str, tuple[str, int]]:
     names = {id(variable.handle): variable.name for variable in graph.variables}
     found = {}
     for outside, inside in graph.captures:
-        server = _SERVER.search(getattr(outside, "device", None) or "")
+        server = SERVER.search(getattr(outside, "device", None) or "")
         if server and id(outside) in names:
             found[inside.op.name] = (names[id(outside)].partition(":")[0], int(server[1]))
     return found
@@ -121,12 +153,14 @@ def _resource(operation: Any) -> str:
     return inputs[0].op.name if len(inputs) else ""
 
 
-def _size(tensor: Any) -> int:
+def size_of(tensor: Any) -> int | None:
+    """Return a tensor's bytes; None where its shape is not known before it runs."""
     elements = tensor.shape.num_elements()
-    return 0 if elements is None else elements * int(tensor.dtype.size)
+    return None if elements is None else elements * int(tensor.dtype.size)
 
 
-def _window_s() -> float:
+def _window_s(wanted_s: float) -> float:
+    usual = max(wanted_s, WINDOW_S)
     with contextlib.suppress(ValueError):
-        return float(os.environ.get(WINDOW_VARIABLE, WINDOW_S))
-    return WINDOW_S
+        return float(os.environ.get(WINDOW_VARIABLE, usual))
+    return usual

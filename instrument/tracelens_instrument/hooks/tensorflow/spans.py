@@ -2,7 +2,8 @@
 
 A function that is spread over a worker and servers has one `step_id` on all of them. A tensor that one
 of them waits for shows as the start and the end of a ``_Recv`` operation, one that it gives away as a
-``_Send``; so both ends of a transfer are known by step and tensor.
+``_Send``; so both ends of a transfer are known by step and tensor. The same holds for what a session
+runs, whose begin, end and number Python has seen.
 """
 
 from __future__ import annotations
@@ -15,19 +16,22 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from tracelens_instrument.hooks.tensorflow.plan import Plan, Transfer
 
-__all__ = ["Event", "Seen", "spans_of"]
+__all__ = ["Event", "Run", "Seen", "spans_of"]
 
 _EXECUTOR: Final = "ExecutorState::Process"
 _BEGUN: Final = f"{_EXECUTOR}Async::Start"
 _DONE: Final = f"{_EXECUTOR}Async::Done"
-_NUMBERED: Final = re.compile(r"/_\d+(:_Send)?$")  # what partitioning a graph adds to a name
+_NUMBERED: Final = re.compile(r"(/_|_S)\d+(:_Send)?$")  # what partitioning a graph adds to a name
 _WORKER: Final = re.compile(r"/job:worker/[^;]*task:(\d+)")
 _IDLE: Final = "wait for the coordinator"  # until it gives the worker its next function to run
-_GRADIENTS: Final = "gradient_tape/"
+_TOUCHING_NS: Final = 50_000  # what lies between two operations of one computation
+_BETWEEN: Final = "between session runs"  # the program's own Python
+_AWAITED: Final = "wait for the token"
+_GRADIENTS: Final = re.compile(r"gradient_tape/|(.*/)?gradients(_\d+)?/")
 _WORDY: Final = ("ExecutorState", "Threadpool", "Eager", "FunctionRun", "KernelAndDevice")
 
 
@@ -40,6 +44,15 @@ class Event:
     start_ns: int
     end_ns: int
     about: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A session's run of a training operation, and which step that was."""
+
+    start_ns: int
+    end_ns: int
+    number: int
 
 
 @dataclass(frozen=True)
@@ -73,14 +86,20 @@ class _Step:
         return worker << 40 | int.from_bytes(blake2b(text, digest_size=5).digest(), "big")
 
 
-def spans_of(events: Iterable[Event], role: str, number: int, plan: Plan) -> Iterator[Seen]:
-    """Yield the spans of worker or server `number`."""
+def spans_of(
+    events: Iterable[Event], role: str, number: int, plan: Plan, runs: Sequence[Run] = ()
+) -> Iterator[Seen]:
+    """Yield the spans of worker or server `number`; `runs` are those of a worker's sessions, by time."""
     steps = _steps(list(events))
     if role == "ps":
         for step in steps:
             yield from _served(step, number, plan)
+        yield from _applied(steps, number, plan)
         return
     own = [step for step in steps if step.begun.keys() & plan.pulls.keys() or _pushed(step, plan)]
+    if runs:
+        yield from _of_runs(own, runs, number, plan)
+        return
     idle_since = None
     for index, step in enumerate(own):
         seen = list(_worked(step, index, number, plan))
@@ -88,6 +107,50 @@ def spans_of(events: Iterable[Event], role: str, number: int, plan: Plan) -> Ite
             yield Seen(_IDLE, "wait", "launch", idle_since, seen[0].start_ns)
         idle_since = seen[0].end_ns if seen else idle_since
         yield from seen
+
+
+def _of_runs(own: list[_Step], runs: Sequence[Run], worker: int, plan: Plan) -> Iterator[Seen]:
+    """Put what was profiled into the runs of which the begin was seen, too."""
+    ended: Run | None = None
+    for step in own:
+        first = min([*step.begun.values(), *(start for start, _ in step.sent.values())])
+        at = bisect_right(runs, first, key=lambda run: run.start_ns) - 1
+        if at < 0 or first > runs[at].end_ns or not step.begun.keys() & plan.pulls.keys():
+            continue
+        run = runs[at]
+        seen = list(_worked(step, run.number, worker, plan))
+        seen = [*(one for one in seen if one.kind == "ps"), *_computing(step, run, plan)]
+        if not seen or (ended and run.number <= ended.number):
+            continue
+        if ended and ended.number + 1 == run.number:
+            gap = {"step": ended.number}
+            yield Seen(_BETWEEN, "user", None, ended.end_ns, run.start_ns, values=gap)
+        ended = run
+        yield Seen("step", "step", None, run.start_ns, run.end_ns, values={"step": run.number})
+        yield from seen
+        yield from _token(step, run, plan)
+
+
+def _computing(step: _Step, run: Run, plan: Plan) -> Iterator[Seen]:
+    """Forward and backprop, without the pauses in which a variable had not come yet."""
+    pulled = max((step.arrived[name][1] for name in plan.pulls if name in step.arrived), default=0)
+    for kind, part in _phases(step.computed):
+        begin, end = part[0].start_ns, part[0].end_ns
+        for event in part[1:]:
+            if end + _TOUCHING_NS < event.start_ns and end < pulled:
+                yield Seen(kind, kind, None, begin, end, values={"step": run.number})
+                begin = event.start_ns
+            end = max(end, event.end_ns)
+        yield Seen(kind, kind, None, begin, end, values={"step": run.number})
+
+
+def _token(step: _Step, run: Run, plan: Plan) -> Iterator[Seen]:
+    """A worker in step with the others has pushed everything, and waits for all to be updated."""
+    arrivals = [step.arrived[token][1] for token in plan.tokens if token in step.arrived]
+    done = [event.end_ns for event in step.computed if arrivals and event.end_ns < arrivals[0]]
+    done += [end for _, end in step.sent.values()]
+    if arrivals and done and max(done) < arrivals[0]:
+        yield Seen(_AWAITED, "wait", None, max(done), arrivals[0], values={"step": run.number})
 
 
 def _steps(events: list[Event]) -> list[_Step]:
@@ -153,7 +216,7 @@ def _worked(step: _Step, index: int, worker: int, plan: Plan) -> Iterator[Seen]:
 def _phases(computed: list[Event]) -> Iterator[tuple[str, list[Event]]]:
     """Forward until the first operation of the gradient, backprop from there."""
     first = next(
-        (at for at, event in enumerate(computed) if event.name.startswith(_GRADIENTS)),
+        (at for at, event in enumerate(computed) if _GRADIENTS.match(event.name)),
         len(computed),
     )
     for kind, part in (("forward", computed[:first]), ("backprop", computed[first:])):
@@ -164,7 +227,7 @@ def _phases(computed: list[Event]) -> Iterator[tuple[str, list[Event]]]:
 def _pulls(step: _Step, index: int, worker: int, plan: Plan) -> Iterator[Seen]:
     for lane, (tensor, transfer) in enumerate(plan.pulls.items()):
         if tensor in step.begun and tensor in step.arrived:
-            values = {"nbytes": transfer.nbytes, "request": step.request(worker, tensor)}
+            values = _moved(transfer, step.request(worker, tensor))
             yield Seen(
                 f"pull {transfer.variable}",
                 "ps",
@@ -183,7 +246,7 @@ def _pushes(step: _Step, index: int, worker: int, plan: Plan) -> Iterator[Seen]:
     for lane, (tensor, transfer) in enumerate(plan.pushes.items(), len(plan.pulls)):
         if tensor in step.sent:
             begin, end = step.sent[tensor]
-            values = {"nbytes": transfer.nbytes, "request": step.request(worker, tensor)}
+            values = _moved(transfer, step.request(worker, tensor))
             yield Seen(
                 f"push {transfer.variable}",
                 "ps",
@@ -210,15 +273,35 @@ def _served(step: _Step, shard: int, plan: Plan) -> Iterator[Seen]:
         yield _part("receive", step, tensor, transfer, step.arrived[tensor])
         event = applied.get(transfer.update)
         if event:
-            yield _part("apply", step, tensor, transfer, (event.start_ns, event.end_ns))
+            yield _part(transfer.served, step, tensor, transfer, (event.start_ns, event.end_ns))
+
+
+def _applied(steps: list[_Step], shard: int, plan: Plan) -> Iterator[Seen]:
+    """Updates that a server makes of what it added up: each belongs to the last push before it."""
+    added: defaultdict[str, list[tuple[int, _Step, str]]] = defaultdict(list)
+    for step in (step for step in steps if step.peer is not None):
+        done = {event.name.partition(":")[0]: event.end_ns for event in step.computed}
+        for tensor, push in plan.pushes.items():
+            if tensor in step.arrived and push.served == "aggregate" and push.update in done:
+                added[push.variable].append((done[push.update], step, tensor))
+    for pushes in added.values():
+        pushes.sort(key=lambda one: one[0])
+    for event in (event for step in steps if step.peer is None for event in step.computed):
+        update = plan.applied.get(event.name.partition(":")[0])
+        before = added.get(update.variable, []) if update and update.shard == shard else []
+        at = bisect_right(before, event.start_ns, key=lambda one: one[0]) - 1
+        if update and at >= 0:
+            _, step, tensor = before[at]
+            yield _part("apply", step, tensor, update, (event.start_ns, event.end_ns))
 
 
 def _part(op: str, step: _Step, tensor: str, transfer: Transfer, times: tuple[int, int]) -> Seen:
     """What a server does for a worker."""
     assert step.peer is not None
-    values = {
-        "nbytes": transfer.nbytes,
-        "request": step.request(step.peer, tensor),
-        "peer": step.peer,
-    }
+    values = _moved(transfer, step.request(step.peer, tensor)) | {"peer": step.peer}
     return Seen(f"{op} {transfer.variable}", "ps", op, *times, transfer.shard, None, values)
+
+
+def _moved(transfer: Transfer, request: int) -> dict[str, Any]:
+    size = {} if transfer.nbytes is None else {"nbytes": transfer.nbytes}
+    return size | {"request": request}

@@ -1,0 +1,131 @@
+"""Sessions of TensorFlow 1: each run of a training operation on a cluster is a step of its worker.
+
+A session runs a part of its graph, spread over a worker and the servers. Which tensors that moves
+follows from the devices of the graph's operations, and when, from the profile of a moment. The worker
+whose session trains first writes the plan for all, after some runs have told how long one takes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
+
+import wrapt
+
+from tracelens_instrument.core.attachments import note_attached
+from tracelens_instrument.core.clock import now
+from tracelens_instrument.core.environment import wanted_directory
+from tracelens_instrument.hooks.base import attempt
+from tracelens_instrument.hooks.tensorflow.plan import Plan, has_plan, write_plan
+from tracelens_instrument.hooks.tensorflow.session_graph import plan_of
+from tracelens_instrument.hooks.tensorflow.spans import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = ["SESSIONS", "install"]
+
+WARM_UP: Final = 5  # runs, of which the first ones also place and start things
+PROFILED_RUNS: Final = 60  # at least, where a window may be long enough
+LONGEST_S: Final = 60.0
+_MOST_RUNS: Final = 100_000  # kept: a window never has more
+
+
+class Sessions:
+    """The training runs of this process, and which operations train."""
+
+    def __init__(self) -> None:
+        self.runs: deque[Run] = deque(maxlen=_MOST_RUNS)
+        self.plan: Plan | None = None  # as soon as one is known
+        self._durations: list[float] = []
+        self._offset: int | None = None  # what a run's number has more than its index
+        self._trains: WeakKeyDictionary[Any, dict[tuple[str, ...], bool]] = WeakKeyDictionary()
+
+    def is_training(self, session: Any, targets: Iterable[Any], fetches: Iterable[Any]) -> bool:
+        """Return whether a run updates variables on servers."""
+        if not session._target:  # noqa: SLF001 - nothing public says it
+            return False
+        operations = [*targets, *(tensor.op for tensor in fetches)]
+        names = tuple(operation.name for operation in operations)
+        known = self._trains.setdefault(session.graph, {})
+        if names not in known:
+            updates = {push.update for push in plan_of(session.graph, 0.0).pushes.values()}
+            known[names] = not updates.isdisjoint(_needed(operations))
+        return known[names]
+
+    def before(self, session: Any) -> None:
+        """Take the number of the first profiled run from the global step, which workers share."""
+        plan = self.plan
+        if plan is None or self._offset is not None or time.time_ns() < plan.begin_ns:
+            return
+        self._offset = -len(self.runs)
+        if plan.tokens:
+            self._offset += _global_step(session)
+
+    def after(self, session: Any, begin_ns: int) -> None:
+        """Note a run; write the plan as soon as it is known how long one takes."""
+        end = now()
+        self.runs.append(Run(begin_ns, end, len(self.runs) + (self._offset or 0)))
+        if self.plan is None and len(self._durations) <= WARM_UP:
+            self._durations.append((end - begin_ns) / 1e9)
+            if len(self._durations) == WARM_UP:
+                self._write(session.graph)
+
+    def _write(self, graph: Any) -> None:
+        directory = wanted_directory()
+        if directory is None or has_plan(directory):
+            return
+        wanted_s = min(PROFILED_RUNS * median(self._durations), LONGEST_S)
+        plan = plan_of(graph, wanted_s)
+        write_plan(directory, plan)
+        sizes = ", ".join(f"{size:,} on server {shard}" for shard, size in plan.placed.items())
+        note_attached(
+            f"TensorFlow's sessions with {len(plan.variables)} variables on parameter servers, "
+            f"bytes pushed a run: {sizes}"
+        )
+
+
+SESSIONS: Final = Sessions()
+
+
+def install() -> None:
+    """Record every session's training runs."""
+    wrapt.wrap_function_wrapper(
+        "tensorflow.python.client.session", "BaseSession._do_run", _around_run
+    )
+
+
+def _around_run(
+    run: Callable[..., Any], session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    _handle, targets, fetches = args[:3] if len(args) > 2 else (None, (), ())
+    if not attempt(SESSIONS.is_training, session, targets, fetches):
+        return run(*args, **kwargs)
+    attempt(SESSIONS.before, session)
+    begin = now()
+    result = run(*args, **kwargs)
+    attempt(SESSIONS.after, session, begin)
+    return result
+
+
+def _needed(operations: Iterable[Any]) -> set[str]:
+    """Return the names of all operations that these need, their own among them."""
+    seen: set[str] = set()
+    waiting = list(operations)
+    while waiting:
+        operation = waiting.pop()
+        if operation.name not in seen:
+            seen.add(operation.name)
+            waiting += [tensor.op for tensor in operation.inputs]
+            waiting += operation.control_inputs
+    return seen
+
+
+def _global_step(session: Any) -> int:
+    from tensorflow.python.training.training_util import get_global_step  # noqa: PLC0415 - only with TensorFlow
+
+    step = get_global_step(session.graph)
+    return 0 if step is None else int(session.run(step))

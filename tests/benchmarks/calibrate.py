@@ -10,7 +10,8 @@ less often (McNemar 1947, exact, of the runs in which the two differ). If not al
 good, the constant is set to the middle one of those that are; if all are, nothing can be
 distinguished, and it stays.
 
-Run: make calibrate [ARGS="--runs 1 --only BLOCK,CUT --dry"]
+Run: make calibrate [ARGS="--runs 1 --only BLOCK,CUT --dry"]. `--kept FILE` lets it go on where it was
+stopped (`--minutes`).
 """
 
 from __future__ import annotations
@@ -18,18 +19,22 @@ from __future__ import annotations
 import argparse
 import importlib
 import math
+import os
 import pkgutil
 import re
 import sys
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
+import time
+from contextlib import contextmanager, nullcontext
+from dataclasses import astuple, dataclass
 from functools import cache
 from inspect import get_annotations
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.planted import labelled_runs, tables
+os.environ.setdefault("POLARS_MAX_THREADS", "1")  # runs, not threads, fill the cores
+
+from benchmarks.labelled.kept import Performer
+from benchmarks.planted import Outcome, Run, labelled_runs, tables
 from benchmarks.published import publish, table
 
 import tracelens.analyses
@@ -39,8 +44,6 @@ from tracelens.stats import constants
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
-
-    from benchmarks.planted import Outcome, Run
 
 SCRIPT: Final = "tests/benchmarks/calibrate.py"
 PAGE: Final = "calibration.md"
@@ -67,6 +70,8 @@ VERDICTS: Final = {
     "servers.utilisation": ("ps_incast",),
 }
 Number = int | float
+Task = tuple[Run, tuple[tuple[str, Number], ...]]
+_AS_IT_IS: Final = ("", 0)
 
 
 @dataclass(frozen=True)
@@ -160,11 +165,15 @@ def runs_for(name: str, runs: int, kinds: int) -> list[Run]:
     return found + (labelled_runs(verdicts, kinds) if verdicts else [])
 
 
-def judged(task: tuple[str, Number, list[Run]]) -> list[Outcome]:
-    """Judge runs with another value of a constant."""
-    name, value, runs = task
-    with changed(name, value):
-        return [run.judged() for run in runs]
+def judged(task: Task) -> dict[str, Any]:
+    """Make a run, and judge it with other values of constants, each for itself."""
+    run, pairs = task
+    judge = run.made()
+    found = []
+    for name, value in pairs:
+        with changed(name, value) if name else nullcontext():
+            found.append(astuple(judge()))
+    return {"run": astuple(run), "judged": found}
 
 
 @dataclass(frozen=True)
@@ -217,6 +226,9 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=4, help="tables of each size, noise and fault")
     parser.add_argument("--kinds", type=int, default=1, help="runs of each kind and level")
     parser.add_argument("--only", default="", help="some constants, with commas between")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--kept", type=Path, help="keep outcomes there, and go on from them")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="end after so many")
     parser.add_argument("--dry", action="store_true", help="print, and write nothing")
     given = parser.parse_args()
     path = Path(constants.__file__)
@@ -225,7 +237,9 @@ def main() -> int:
     asked = [
         one for one in rows if given.only in ("", one.name) or one.name in given.only.split(",")
     ]
-    tried = _tried([one for one in asked if not one.policy], given.runs, given.kinds)
+    until = time.monotonic() + 60 * given.minutes
+    by = Performer(given.workers, given.kept, until)
+    tried = _tried([one for one in asked if not one.policy], given.runs, given.kinds, by)
     for each in tried:
         if each.set_to != each.constant.value:
             text = written(text, each.constant.name, each.set_to)
@@ -238,17 +252,39 @@ def main() -> int:
     return 0
 
 
-def _tried(asked: list[Constant], runs: int, kinds: int) -> list[Tried]:
-    """Judge all values of the constants that any run reaches, a value in a process at a time."""
+def _tried(asked: list[Constant], runs: int, kinds: int, by: Performer) -> list[Tried]:
+    """Judge all values of the constants that any run reaches, a run in a process at a time.
+
+    With the constants as they are, each run is judged once for all of them.
+    """
     judging = {one.name: runs_for(one.name, runs, kinds) for one in asked}
     asked = [one for one in asked if judging[one.name]]
-    tasks = [(one.name, value, judging[one.name]) for one in asked for value in one.grid()]
-    with ProcessPoolExecutor() as pool:
-        outcomes = dict(zip([task[:2] for task in tasks], pool.map(judged, tasks), strict=True))
+    pairs: dict[Run, list[tuple[str, Number]]] = {}
+    for one in asked:
+        other = [(one.name, value) for value in one.grid() if value != one.value]
+        for run in judging[one.name]:
+            pairs.setdefault(run, [_AS_IT_IS]).extend(other)
+    outcomes: dict[tuple[Run, str, Number], Outcome] = {}
+    for row in by.each(judged, [(run, tuple(values)) for run, values in pairs.items()]):
+        run = Run(*row["run"])
+        found = zip(pairs[run], row["judged"], strict=True)
+        outcomes |= {(run, *pair): Outcome(*each) for pair, each in found}
+    if len(outcomes) < sum(map(len, pairs.values())):
+        sys.exit("Not all runs are judged yet: nothing was written; go on with the same --kept.")
     return [
-        Tried(one, one.grid(), tuple(outcomes[one.name, value] for value in one.grid()))
+        Tried(
+            one, one.grid(), tuple(_of_all(outcomes, one, v, judging[one.name]) for v in one.grid())
+        )
         for one in asked
     ]
+
+
+def _of_all(
+    outcomes: dict[tuple[Run, str, Number], Outcome], one: Constant, value: Number, runs: list[Run]
+) -> list[Outcome]:
+    """Return what came out for a value, in the order of the runs."""
+    pair = _AS_IT_IS if value == one.value else (one.name, value)
+    return [outcomes[run, *pair] for run in runs]
 
 
 def _into_pages(tried: list[Tried]) -> None:

@@ -7,8 +7,10 @@ each rank in turn. A table is right if the ranks are and no other is named.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
+from unittest.mock import patch
 
 import numpy as np
 from benchmarks.labelled.endtoend import report
@@ -19,12 +21,18 @@ from benchmarks.labelled.setting import FIRST_SEED, LEVELS, TUNED_FAMILY, settin
 from scipy.signal import lfilter
 from support.runs.matrices import PHASES, own_time
 
+from tracelens import load
+from tracelens.accounting import phases
+from tracelens.analyses import analyze
 from tracelens.analyses.stragglers import detection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from benchmarks.labelled.label import Case
     from support.runs.matrices import Floats
+
+    from tracelens.model.result import Report
 
 __all__ = ["Outcome", "Run", "labelled_runs", "tables"]
 
@@ -53,30 +61,54 @@ class Run:
     seed: int
     table: bool
 
-    def judged(self) -> Outcome:
-        """Draw it and judge it with the constants as they are."""
-        return self._judged_table() if self.table else self._judged_kind()
+    def made(self) -> Callable[[], Outcome]:
+        """Draw it, and return how it is judged with the constants as they are then."""
+        judge = self._table() if self.table else self._recorded()
 
-    def _judged_table(self) -> Outcome:
+        def judged() -> Outcome:
+            try:
+                return judge()
+            except (ArithmeticError, LookupError, ValueError):
+                return Outcome(right=False, accused=True)  # a value that the code cannot bear
+
+        return judged
+
+    def _table(self) -> Callable[[], Outcome]:
         draw = np.random.default_rng([self.ranks, self.variant, self.seed])
         noise = FAMILIES[self.variant]
         matrices = [share * (1 + noise(draw, (STEPS, self.ranks))) for share in PHASES]
         truth = FAULTS[self.kind](matrices[-1])
-        try:
-            found = detection.find_episodes(own_time(matrices))
-        except (ArithmeticError, LookupError, ValueError):
-            return Outcome(right=False, accused=True)  # a value that the code cannot bear
-        named = {rank for late in found for rank in late.ranks}
-        return Outcome(named == truth, bool(named - truth))
 
-    def _judged_kind(self) -> Outcome:
+        def judge() -> Outcome:
+            found = detection.find_episodes(own_time(matrices))
+            named = {rank for late in found for rank in late.ranks}
+            return Outcome(named == truth, bool(named - truth))
+
+        return judge
+
+    def _recorded(self) -> Callable[[], Outcome]:
         place = setting(self.ranks, LEVELS[self.variant], TUNED_FAMILY, self.seed)
         case = KINDS[self.kind].make(place)
-        try:
-            told = outcome(report(case).findings, case.label)
-        except (ArithmeticError, LookupError, ValueError):
-            return Outcome(right=False, accused=True)
-        return Outcome(bool(told["right"]), bool(told["false"]))
+        reported = partial(report, case) if case.through_files else _accounted(case)
+
+        def judge() -> Outcome:
+            told = outcome(reported().findings, case.label)
+            return Outcome(bool(told["right"]), bool(told["false"]))
+
+        return judge
+
+
+def _accounted(case: Case) -> Callable[[], Report]:
+    """Return how a run is analyzed whose time is accounted for once: that rests on no constant."""
+    trace = load.prepare(case.recording.trace())
+    parts = phases.run(trace)
+
+    def reported() -> Report:
+        # A copy is another key of what analyses keep beside it.
+        with patch.object(phases, "run", lambda *_, **__: replace(parts)):
+            return analyze(trace)
+
+    return reported
 
 
 def tables(runs: int) -> list[Run]:

@@ -1,7 +1,7 @@
 """Record the sample traces, and hold a report against what its manifest entry says is planted.
 
-Run as a program it records all of `sample_traces/` anew, or those that are named into ``traces/NAME``,
-and explains them, and fails if one is not found to have what is planted in it.
+Run as a program it records all of `sample_traces/` anew, or those that are named into ``traces/NAME``:
+it explains these, and fails if what is planted in one is not found.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from tracelens.schema.vocabulary import EXCHANGE_KINDS
+from tracelens.schema.vocabulary import COLLECTIVES, EXCHANGE_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -93,8 +93,9 @@ def _with_ends(spans: pl.DataFrame, place: int) -> pl.DataFrame:
 
 
 def _calls(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls of collectives; messages are numbered apart, for each pair of ranks."""
     numbered = pl.col("communicator").is_not_null() & pl.col("seq").is_not_null()
-    calls = spans.filter(numbered, pl.col("kind") == "reduction")
+    calls = spans.filter(numbered, pl.col("op").cast(pl.String).is_in(COLLECTIVES))
     return calls.with_columns(pl.col("communicator").cast(pl.String)).select(_OF_CALL)
 
 

@@ -127,7 +127,7 @@ def launch(arguments: argparse.Namespace) -> int:
     others = [start("worker", task) for task in range(1, arguments.workers)]
     last = chief.stdout.readline()
     print(last, end="")
-    # A chief that closes its session may wait two minutes for gradients that nobody sends any more.
+    # A chief that closes its session may wait two minutes for gradients that are not sent any more.
     for process in (chief, *others, *servers):
         process.terminate()
         process.wait()

@@ -90,10 +90,7 @@ def measure(
         for kind, spent in (("", queues.at_work_ns), ("ps_uninstrumented", queues.held_ns))
     }
     losses = list(_claimed(findings, left, beyond, at_shards))
-    staged = results.get("stages")
-    bubble = (
-        min(staged.bubble_ns / total, left["wait"]) if isinstance(staged, StageImbalance) else 0.0
-    )
+    bubble = min(_bubble_ns(results) / total, left["wait"])
     left["wait"] -= bubble
     losses.append(Loss("wait", bubble, "bubble"))
     found = _arrivals(results)
@@ -123,6 +120,11 @@ def measure(
         awaited_rank=rank,
         awaited_share=share,
     )
+
+
+def _bubble_ns(results: Mapping[str, Result]) -> float:
+    staged = results.get("stages")
+    return staged.bubble_ns if isinstance(staged, StageImbalance) else 0.0
 
 
 def _parts_of_ranks(trace: Trace, phases: Phases) -> dict[int, int]:

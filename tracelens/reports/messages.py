@@ -36,8 +36,6 @@ CAUSES: Final = {
     "outside": "outside steps",
     "uninstrumented": "uninstrumented",
 }
-
-
 _BY_CAUSE: Final = {"bubble": "pipeline bubble", "jitter": "jitter"}
 
 

@@ -2,7 +2,7 @@
 
 A session runs a part of its graph, spread over a worker and the servers. Which tensors that moves
 follows from the devices of the graph's operations, and when, from the profile of a moment. The worker
-whose session trains first writes the plan for all, after some runs have told how long one takes.
+whose session trains first writes the plan for all, after some runs have shown how long one takes.
 """
 
 from __future__ import annotations

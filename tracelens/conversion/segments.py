@@ -23,6 +23,7 @@ from tracelens.conversion.incremental import IncrementalConversion, convert_rest
 from tracelens.conversion.lock import locked
 from tracelens.errors import NotATrace, TraceNotFound
 from tracelens.schema.arrow import EVENT_SCHEMA
+from tracelens.schema.gate import contents
 from tracelens.schema.host import clock_domain, find_segments, host_name, process_started_ns
 from tracelens.schema.ownership import MARKER_FILE
 from tracelens.schema.side import SideTables, from_lines
@@ -197,8 +198,7 @@ def side_of(place: Path) -> SideTables:
 
 def _read_side(folder: Path) -> SideTables:
     try:
-        with (folder / SIDE_FILE).open("rb") as lines:
-            return from_lines(lines)
+        return from_lines(contents(folder / SIDE_FILE, "side").split(b"\n"))
     except FileNotFoundError as error:
         raise TraceNotFound(
             f"{folder} has no {SIDE_FILE}, without which it is not known whose events these are"

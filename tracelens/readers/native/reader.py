@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 import pyarrow as pa
 
+from tracelens.conversion.arrow_file import read_samples
 from tracelens.distil.outline import KEPT, OUTLINED, outline
 from tracelens.errors import NotATrace
 from tracelens.memory import forget
@@ -40,7 +41,7 @@ from tracelens.readers.native.recordings import (
     wanted,
 )
 from tracelens.readers.native.side_checks import check_inside, check_no_links
-from tracelens.schema.arrow import SAMPLE_SCHEMA, read_samples
+from tracelens.schema.arrow import SAMPLE_SCHEMA
 from tracelens.schema.ownership import belongs_to
 from tracelens.schema.vocabulary import (
     SAMPLES_FOLDER,
@@ -228,11 +229,8 @@ def _with_samples(trace: Trace, folder: Path, parts: list[Part]) -> Trace:
 
 
 def _read_samples(file: Path, process: int, pid: int, index_of: dict[int, int]) -> pl.DataFrame:
-    """Read a rank's samples, of which every buffer is looked at before anything is done with it."""
-    batches = list(read_samples(file))
-    for batch in batches:
-        batch.validate(full=True)
-    rows = pl.DataFrame(pa.Table.from_batches(batches, SAMPLE_SCHEMA))
+    """Read a rank's samples."""
+    rows = pl.DataFrame(pa.Table.from_batches(read_samples(file), SAMPLE_SCHEMA))
     index = pl.col("thread").replace_strict(index_of, default=None, return_dtype=pl.UInt16)
     return rows.select(
         pl.lit(process, pl.Int32).alias("process"),

@@ -139,8 +139,13 @@ def _publish(unfinished: Path, path: Path) -> None:
 
 
 def _cleared(place: Path, folder: Path, path: Path) -> Path:
-    """Remove what a file was made of; return the file."""
-    names = (PROGRESS_FILE, UNFINISHED_FILE, f".{PROGRESS_FILE}", SIDE_FILE, MARKER_FILE)
+    """Remove what a file was made of; return the file.
+
+    The side file goes first: who reads the folder meanwhile reads it last, so either nothing was gone
+    before, or it is known that the whole file is there.
+    """
+    (folder / SIDE_FILE).unlink(missing_ok=True)
+    names = (PROGRESS_FILE, UNFINISHED_FILE, f".{PROGRESS_FILE}", MARKER_FILE)
     for file in [*folder.glob(f"*{SEGMENT_SUFFIX}"), *(folder / name for name in names)]:
         file.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # a file of another program is in it

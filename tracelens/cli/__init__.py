@@ -28,6 +28,7 @@ COMMANDS: Final = (
     "analyze",
     "compare",
     "convert",
+    "simulate",
     "validate",
     "index",
     "serve",

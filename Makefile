@@ -92,6 +92,9 @@ calibrate: $(VENV)/test.stamp ## set the constants of the analyses by runs whose
 bench-gate: $(VENV)/test.stamp ## how often `tracelens compare` fails equal runs and misses slower ones, simulated and real (10 minutes; PUBLISH=1: write docs/compare.md)
 	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/gate.py $(if $(PUBLISH),--publish) $(if $(KEEP),--keep $(KEEP)) $(ARGS)
 
+bench-simulate: $(VENV)/test.stamp ## what simulating 512 workers with 64 servers takes (a minute)
+	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/simulate.py $(ARGS)
+
 bench-dashboard: $(VENV)/test.stamp ## the dashboard on large runs: index, memory, zooms, also in a browser (SPANS=100000000: 15 minutes, 12 GB of memory, 20 of disk; PUBLISH=1: write docs/dashboard.md)
 	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/dashboard.py $(SPANS) $(if $(PUBLISH),--publish)
 

@@ -1,7 +1,7 @@
 """Three stages of a pipeline by PyTorch's send and recv, with a fault in rank 1 or without, unmarked.
 
 Usage: pipeline_torch.py FAULT, where FAULT is none, uneven (its stage has three times the work) or stall
-(50 ms a step for a part of the run).
+(150 ms a step for a part of the run).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ for step in range(STEPS):
             dist.send(made.detach(), rank + 1)
         passed.append((given, made))
     if fault == "stall" and rank == 1 and 16 <= step < 34:
-        time.sleep(0.05)
+        time.sleep(0.15)
     for given, made in reversed(passed):
         gradient = torch.ones_like(made)
         if rank < last:

@@ -96,13 +96,14 @@ def test_ranks_that_the_program_spawns_into_one_folder_twice(tmp_path: Path) -> 
 
 
 def test_record_inside_record(tmp_path: Path) -> None:
-    """The inner one records, since it is nearer to the program; the outer one says what it has."""
+    """The inner one records, since it is nearer to the program; the outer one says so."""
     outer, inner = tmp_path / "outer", tmp_path / "inner"
     command = record_command("--out", inner, "--", *spawning("ddp"))
     done = run(record_command("--out", outer, "--", *command))
     assert len(lines(done)) == 2
     check_ranks(inner)
     assert not list(outer.glob("*.arrow"))
+    assert "nothing was recorded here: the command's own" in done.stderr
 
 
 def test_slurms_variables_name_the_rank(tmp_path: Path) -> None:

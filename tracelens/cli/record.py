@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     command = _command(arguments.command)
     folder = _writable((arguments.out or default_folder()).absolute())
     before = _recorded(folder)
-    _note_here(folder)
+    _note_recorder(folder)
     code, attached = _run(command, environment(folder) | kept)
     if arguments.sample:
         _await_samples(folder)
@@ -165,8 +165,8 @@ def _run(command: Sequence[str], variables: dict[str, str]) -> tuple[int, list[s
         return code, list(dict.fromkeys(listing.read().splitlines()))
 
 
-def _note_here(folder: Path) -> None:
-    """Tell a `record` that we run under that the command is recorded here, not there."""
+def _note_recorder(folder: Path) -> None:
+    """Report to a `record` that we run under where the command is recorded."""
     from tracelens_instrument.core.attachments import note_recorder
 
     note_recorder(str(folder))

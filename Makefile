@@ -105,7 +105,12 @@ bench-easgd: $(VENV)/test.stamp ## how much the methods of the EASGD family comm
 	PYTHONPATH=.:instrument:tests $(BIN)/python tests/benchmarks/easgd.py $(if $(PUBLISH),--publish) $(ARGS)
 
 # With Open MPI as well where it is installed: apt-get install openmpi-bin.
-suites: $(VENV)/test.stamp ## mpi4py's own tests at 2 and 4 ranks, without and under `tracelens record` (PUBLISH=1: write docs/harmless.md)
+suites: suite-torch suite-mpi4py ## the own tests of PyTorch and mpi4py, without and under `tracelens record` (PUBLISH=1: write docs/harmless.md)
+
+suite-torch: $(VENV)/test.stamp ## PyTorch's own tests of c10d, DDP and FSDP on gloo (ARGS="--classes Fsdp": some of them)
+	PYTHONPATH=.:tests $(BIN)/python tests/suites/torch_suite.py $(if $(PUBLISH),--publish) $(ARGS)
+
+suite-mpi4py: $(VENV)/test.stamp ## mpi4py's own tests at 2 and 4 ranks (ARGS="--ranks 2 --files test_comm": some of them)
 	PYTHONPATH=.:tests $(BIN)/python tests/suites/mpi4py_suite.py $(if $(PUBLISH),--publish) $(ARGS)
 
 bench-accuracy: $(VENV)/test.stamp ## how right verdicts are, beside other tools' rules (hours; QUICK=1: a minute)

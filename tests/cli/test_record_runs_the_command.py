@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from support.launch.record import run_record
+from support.launch.record import record_command, run_record, short
 from support.launch.recording import read_one
 
 if TYPE_CHECKING:
@@ -91,6 +91,17 @@ def test_a_framework_that_did_nothing_is_named(options: tuple[str, ...], tmp_pat
     done = run_record(*options, "--out", tmp_path / "t", "--", sys.executable, "-c", program)
     assert "nothing was recorded: the command used mpi4py" in _line(done.stderr)
     assert done.returncode == 0
+
+
+def test_a_recorder_inside_is_named(tmp_path: Path) -> None:
+    """It is not said that the command used nothing that is recorded: it is recorded, but elsewhere."""
+    program = "import tracelens as tl\nwith tl.span('work'): pass"
+    inner = record_command("--out", tmp_path / "inner", "--", sys.executable, "-c", program)
+    done = run_record("--no-verdict", "--out", tmp_path / "outer", "--", *inner)
+    last = done.stderr.splitlines()[-1]
+    assert f"the command's own `tracelens record` records to {short(tmp_path / 'inner')}" in last
+    assert list((tmp_path / "inner").glob("*.arrow"))
+    assert not (tmp_path / "outer").exists()
 
 
 def test_a_python_that_keeps_us_out_is_not_said_to_use_nothing(tmp_path: Path) -> None:

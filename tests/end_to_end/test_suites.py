@@ -1,4 +1,4 @@
-"""Some of mpi4py's own tests pass under `tracelens record` as without (all of them: `make suites`)."""
+"""Tests of mpi4py and PyTorch pass under `tracelens record` as without (all: `make suites`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from suites.mpi4py_suite import MPIS, compare, find_tests
+from suites import mpi4py_suite, torch_suite
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,13 +17,32 @@ FILES = (
     *("test_attributes", "test_comm", "test_comm_topo", "test_pickle", "test_request"),
     *("test_subclass", "test_p2p_buf", "test_p2p_obj_matched"),
 )
+TESTS = (
+    *("DistributedSpawned.test_all_gather", "DdpUnderRpc.test_backward_ddp_inside"),
+    *(
+        f"Distributed.test_{name}"
+        for name in (
+            *("all_gather_object_default_pg", "broadcast", "isend", "send_recv"),
+            *("monitored_barrier_gloo", "accumulate_gradients_no_sync"),
+        )
+    ),
+    *("Fsdp.test_nested_full", "Fsdp.test_transformer_prefetched"),
+)
 
 
-def test_nothing_fails_because_it_is_recorded(tmp_path: Path) -> None:
+def test_nothing_of_mpi4py_fails_because_it_is_recorded(tmp_path: Path) -> None:
     try:
-        tests = find_tests(tmp_path)
+        tests = mpi4py_suite.find_tests(tmp_path)
     except (subprocess.SubprocessError, OSError) as error:
         pytest.skip(f"the source of mpi4py cannot be downloaded ({error})")
-    suite = compare(MPIS[0], 2, tests, FILES)
+    suite = mpi4py_suite.compare_files(mpi4py_suite.MPIS[0], 2, tests, FILES)
     assert suite.passed, suite.new
     assert len(suite.recorded.ran) == len(suite.without.ran) > 200
+
+
+def test_nothing_of_pytorch_fails_because_it_is_recorded() -> None:
+    pytest.importorskip("torch")
+    suite = torch_suite.compare_tests(TESTS)
+    assert suite.passed, suite.new
+    assert suite.recorded.ran == suite.without.ran == set(TESTS)
+    assert not suite.without.failed

@@ -10,40 +10,7 @@ import unittest
 from pathlib import Path
 from typing import Any
 
-
-def result_class(outcomes: Path) -> type[unittest.TextTestResult]:
-    """Make a class of results that writes them to a file of this rank."""
-    from mpi4py import MPI  # noqa: PLC0415 - the suite says how MPI begins
-
-    file = (outcomes / f"{MPI.COMM_WORLD.rank}.txt").open("w", encoding="utf-8", buffering=1)
-
-    class Result(unittest.TextTestResult):
-        def stopTestRun(self) -> None:  # noqa: N802 - unittest's
-            super().stopTestRun()
-            file.write("ended\n")
-
-        def addSuccess(self, test: Any) -> None:  # noqa: N802
-            super().addSuccess(test)
-            file.write(f"passed {test.id()}\n")
-
-        def addError(self, test: Any, err: Any) -> None:  # noqa: N802
-            super().addError(test, err)
-            file.write(f"failed {test.id()}\n")
-
-        def addFailure(self, test: Any, err: Any) -> None:  # noqa: N802
-            super().addFailure(test, err)
-            file.write(f"failed {test.id()}\n")
-
-        def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:  # noqa: N802
-            super().addSubTest(test, subtest, err)
-            if err is not None:
-                file.write(f"failed {test.id()}\n")
-
-        def addUnexpectedSuccess(self, test: Any) -> None:  # noqa: N802
-            super().addUnexpectedSuccess(test)
-            file.write(f"failed {test.id()}\n")
-
-    return Result
+from suites.unittest_outcomes import result_class
 
 
 def runner(outcomes: Path) -> type[unittest.TextTestRunner]:
@@ -51,8 +18,10 @@ def runner(outcomes: Path) -> type[unittest.TextTestRunner]:
 
     class Runner(unittest.TextTestRunner):
         def __init__(self, **options: Any) -> None:
+            from mpi4py import MPI  # noqa: PLC0415 - the suite says how MPI begins
+
             super().__init__(**options)
-            self.resultclass = result_class(outcomes)
+            self.resultclass = result_class(outcomes / f"{MPI.COMM_WORLD.rank}.txt")
 
     return Runner
 

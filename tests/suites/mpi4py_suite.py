@@ -1,15 +1,8 @@
-"""mpi4py's own tests, without and under `tracelens record`: no new failure, and events are recorded.
-
-All files of tests run in the same ranks, first without and then recorded; each in ranks of its own, if
-these do not end. Files in which something fails only recorded are run once more, both ways: new is what
-fails each time that it is recorded, and never without. `make suites` runs this.
-"""
+"""mpi4py's own tests, without and under `tracelens record`, with each MPI that is installed."""
 
 from __future__ import annotations
 
 import argparse
-import os
-import re
 import shutil
 import subprocess
 import sys
@@ -20,19 +13,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.published import publish, table
+from suites.comparison import LIMIT_S, Outcome, Suite, compare, conclude, row, run, say
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-__all__ = ["MPIS", "Mpi", "Outcome", "Suite", "compare", "find_tests"]
+__all__ = ["MPIS", "Mpi", "compare_files", "find_tests"]
 
-_PAGE: Final = "harmless.md"
-_LIMIT_S: Final = 1800
 _EACH_RANK: Final = Path(__file__).with_name("each_rank.py")
 _OPEN_MPI: Final = Path("/usr/lib/x86_64-linux-gnu/libmpi.so.40")
-_EVENTS: Final = re.compile(r"with ([\d,]+) events")
-_OURS: Final = ("TRACELENS_", "PMI", "OMPI_", "PRTE_", "PMIX_")
 
 
 @dataclass(frozen=True)
@@ -59,33 +48,6 @@ MPIS: Final = (
 )
 
 
-@dataclass
-class Outcome:
-    """What tests came to: which ran, which failed, and how many events were recorded."""
-
-    ran: set[str] = field(default_factory=set)
-    failed: set[str] = field(default_factory=set)
-    events: int = 0
-    ended: bool = True
-
-
-@dataclass
-class Suite:
-    """What the tests of some files came to, both ways."""
-
-    mpi: str
-    ranks: int
-    files: int
-    without: Outcome = field(default_factory=Outcome)
-    recorded: Outcome = field(default_factory=Outcome)
-    new: set[str] = field(default_factory=set)
-
-    @property
-    def passed(self) -> bool:
-        """Whether nothing fails because it is recorded, and something was recorded."""
-        return not self.new and self.recorded.events > 0
-
-
 def find_tests(folder: Path) -> Path:
     """Download the source of the installed mpi4py; return its folder of tests.
 
@@ -100,7 +62,7 @@ def find_tests(folder: Path) -> Path:
         ],
         check=True,
         capture_output=True,
-        timeout=_LIMIT_S,
+        timeout=LIMIT_S,
     )
     (archive,) = folder.glob("mpi4py-*.tar.gz")
     with tarfile.open(archive) as found:
@@ -108,123 +70,23 @@ def find_tests(folder: Path) -> Path:
     return folder / f"mpi4py-{version}" / "test"
 
 
-def compare(mpi: Mpi, ranks: int, tests: Path, files: Sequence[str]) -> Suite:
+def compare_files(mpi: Mpi, ranks: int, tests: Path, files: Sequence[str]) -> Suite:
     """Run some files of tests without and under `tracelens record`."""
-    suite = Suite(mpi.name, ranks, len(files))
-    groups = [tuple(files)]
-    while groups:
-        group = groups.pop()
-        found = _both(mpi, ranks, tests, group)
-        if len(group) > 1 and not all(outcome.ended for outcome in found):
-            groups += [(file,) for file in group]
-            continue
-        suite.new |= _new(mpi, ranks, tests, found)
-        for total, part in zip((suite.without, suite.recorded), found, strict=True):
-            total.ran |= part.ran
-            total.failed |= part.failed
-            total.events += part.events
-    return suite
 
+    def run_files(chosen: Sequence[str], recorded: bool) -> Outcome:  # noqa: FBT001 - as `Run` says
+        names = "|".join(f"{file}[.]py" for file in chosen)
 
-def _new(mpi: Mpi, ranks: int, tests: Path, found: tuple[Outcome, Outcome]) -> set[str]:
-    new = found[1].failed - found[0].failed
-    if new:
-        files = sorted({test.partition(".")[0] for test in new})
-        without, recorded = _both(mpi, ranks, tests, files)
-        new = (new & recorded.failed) - without.failed
-    return new
+        def command(outcomes: Path) -> list[str]:
+            rank = [sys.executable, "-m", "mpi4py", _EACH_RANK, tests, outcomes, names]
+            return [*mpi.launcher, "-n", str(ranks), *map(str, rank)]
 
+        return run(command, chosen, ranks, mpi.variables, recorded=recorded)
 
-def _both(mpi: Mpi, ranks: int, tests: Path, files: Sequence[str]) -> tuple[Outcome, Outcome]:
-    without, recorded = (_run(mpi, ranks, tests, files, recorded=it) for it in (False, True))
-    return without, recorded
-
-
-def _run(mpi: Mpi, ranks: int, tests: Path, files: Sequence[str], *, recorded: bool) -> Outcome:
-    with tempfile.TemporaryDirectory() as place:
-        trace, outcomes = Path(place) / "trace", Path(place) / "outcomes"
-        outcomes.mkdir()
-        chosen = "|".join(f"{file}[.]py" for file in files)
-        rank = [sys.executable, "-m", "mpi4py", str(_EACH_RANK), str(tests), str(outcomes), chosen]
-        command = [*mpi.launcher, "-n", str(ranks), *rank]
-        if recorded:
-            record = ["record", "--no-verdict", "--out", str(trace), "--"]
-            command = [sys.executable, "-m", "tracelens", *record, *command]
-        said = _said(command, mpi.variables)
-        lines = list(_lines(outcomes))
-        found = Outcome(
-            ran={test for _, test in lines},
-            failed={test for outcome, test in lines if outcome == "failed"},
-            ended=said is not None and lines.count(("ended", "")) == ranks,
-        )
-        found.ran.discard("")
-        if not found.ended:
-            found.failed |= {f"{file}.(does not end)" for file in files}
-        events = _EVENTS.search(said or "")
-        found.events = int(events[1].replace(",", "")) if events else 0
-        return found
-
-
-def _lines(outcomes: Path) -> Iterator[tuple[str, str]]:
-    for path in outcomes.iterdir():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            outcome, _, test = line.partition(" ")
-            yield outcome, test
-
-
-def _said(command: Sequence[str], variables: Mapping[str, str]) -> str | None:
-    """Return what a command writes to its standard error; None if it does not end by itself."""
-    ours = {name: text for name, text in os.environ.items() if not name.startswith(_OURS)}
-    with subprocess.Popen(
-        command,
-        env=ours | dict(variables),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            return process.communicate(timeout=_LIMIT_S)[1]
-        except subprocess.TimeoutExpired:
-            process.terminate()
-            try:
-                process.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-            return None
-
-
-def _row(suite: Suite) -> tuple[str, ...]:
-    without, recorded = suite.without, suite.recorded
-    return (
-        suite.mpi,
-        str(suite.ranks),
-        str(suite.files),
-        str(len(without.ran)),
-        str(len(recorded.ran)),
-        str(len(without.failed)),
-        str(len(recorded.failed)),
-        ", ".join(sorted(suite.new)) or "none",
-        f"{recorded.events:,}",
-    )
-
-
-def _table(suites: Sequence[Suite]) -> str:
-    head = (
-        "MPI", "ranks", "files", "tests without", "tests recorded", "failures without",
-        "failures recorded", "new failures", "events",
-    )  # fmt: skip
-    return table(f"mpi4py {metadata.version('mpi4py')}", head, map(_row, suites))
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+    return compare(mpi.name, ranks, files, run_files)
 
 
 def main() -> int:
-    """Run the suites that can be run here, and say what they came to."""
+    """Run the suites that can be run here, and print what they came to."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--mpi", nargs="+", default=[mpi.name for mpi in MPIS])
@@ -240,16 +102,14 @@ def main() -> int:
         suites = []
         for mpi in (mpi for mpi in MPIS if mpi.name in arguments.mpi):
             if not mpi.is_there:
-                _say(f"{mpi.name} is not installed here: {mpi.launcher[0]} was not found")
+                say(f"{mpi.name} is not installed here: {mpi.launcher[0]} was not found")
                 continue
             for ranks in arguments.ranks:
-                suites.append(compare(mpi, ranks, tests, files))
-                _say(" | ".join(_row(suites[-1])))
-    text = _table(suites)
-    _say(text)
-    if arguments.publish:
-        publish(_PAGE, "tests/suites/mpi4py_suite.py", text)
-    return 0 if suites and all(suite.passed for suite in suites) else 1
+                suites.append(compare_files(mpi, ranks, tests, files))
+                say(" | ".join(row(suites[-1])))
+    title = f"mpi4py {metadata.version('mpi4py')}"
+    script = "tests/suites/mpi4py_suite.py"
+    return conclude(title, "files", suites, script, published=arguments.publish)
 
 
 if __name__ == "__main__":

@@ -79,6 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     command = _command(arguments.command)
     folder = _writable((arguments.out or default_folder()).absolute())
     before = _recorded(folder)
+    _note_recorder(folder)
     code, attached = _run(command, environment(folder) | kept)
     if arguments.sample:
         _await_samples(folder)
@@ -162,6 +163,13 @@ def _run(command: Sequence[str], variables: dict[str, str]) -> tuple[int, list[s
     with tempfile.NamedTemporaryFile("r", encoding="utf-8", errors="replace") as listing:
         code = run_child(command, variables | {ATTACHED_VARIABLE: listing.name})
         return code, list(dict.fromkeys(listing.read().splitlines()))
+
+
+def _note_recorder(folder: Path) -> None:
+    """Report to a `record` that we run under where the command is recorded."""
+    from tracelens_instrument.core.attachments import note_recorder
+
+    note_recorder(str(folder))
 
 
 def _command(words: Sequence[str]) -> list[str]:
@@ -258,8 +266,14 @@ def _may_grow(place: Path) -> bool:
 
 def _nothing(attached: Sequence[str]) -> str:
     """Return the sentence that nothing was recorded, and why, as far as it is known."""
-    from tracelens_instrument.core.attachments import USED
+    from tracelens_instrument.core.attachments import RECORDED_TO, USED
 
+    inner = [words for words in attached if words.startswith(RECORDED_TO)]
+    if inner:
+        folder = _shown(Path(inner[0].removeprefix(RECORDED_TO)))
+        return (
+            f"nothing was recorded here: the command's own `tracelens record` records to {folder}"
+        )
     used = [words.removeprefix(USED) for words in attached if words.startswith(USED)]
     if used:
         return (
@@ -274,11 +288,11 @@ def _nothing(attached: Sequence[str]) -> str:
 
 
 def _summary(folder: Path, files: Collection[Path], attached: Sequence[str]) -> str:
-    from tracelens_instrument.core.attachments import USED
+    from tracelens_instrument.core.attachments import RECORDED_TO, USED
 
     events = sum(map(_events, files))
     what = f"{_count(files, 'process', 'processes')} with {events:,} events"
-    attached = [words for words in attached if not words.startswith(USED)]
+    attached = [words for words in attached if not words.startswith((USED, RECORDED_TO))]
     attachments = f" ({', '.join(attached)})" if attached else ""
     shown = _shown(folder)
     return f"recorded {what}{attachments} to {shown}; next: tracelens analyze {shown}"

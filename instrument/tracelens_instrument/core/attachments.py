@@ -10,10 +10,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Final
 
-__all__ = ["ATTACHED_VARIABLE", "USED", "attached", "note_attached", "note_used", "unrecorded"]
+__all__ = [
+    "ATTACHED_VARIABLE",
+    "RECORDED_TO",
+    "USED",
+    "attached",
+    "note_attached",
+    "note_recorder",
+    "note_used",
+    "unrecorded",
+]
 
 ATTACHED_VARIABLE: Final = "TRACELENS_ATTACHED"
 USED: Final = "used: "  # how a line begins that names a framework, attached or not
+RECORDED_TO: Final = "recorded to: "  # how a line begins that names the folder of an inner `record`
 # Of these nothing is recorded before something is noted as attached, as "TensorFlow's ...".
 _NEEDED: Final = {
     "TensorFlow": "no session or ClusterCoordinator trained for some seconds with servers of jobs "
@@ -36,6 +46,11 @@ def note_attached(words: str) -> None:
 def note_used(framework: str) -> None:
     """Report to `tracelens record` that the program has loaded a framework, whatever it does with it."""
     _report(f"{USED}{framework}")
+
+
+def note_recorder(folder: str) -> None:
+    """Report to an outer `tracelens record` that this one records the command, and where."""
+    _report(f"{RECORDED_TO}{folder}")
 
 
 def _report(words: str) -> None:

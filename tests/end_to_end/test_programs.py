@@ -1,0 +1,116 @@
+"""Trainings as in tutorials come to the same weights, output and exit code when recorded."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from support.launch.patience import PATIENCE_S
+from support.launch.record import record_command
+from support.launch.recording import clean_environment, read_all
+from support.launch.torchrun import torchrun_command
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.end_to_end
+
+PROGRAMS = Path(__file__).parents[1] / "support" / "launch" / "programs" / "torch_programs.py"
+TUTORIALS = (
+    *("ddp", "no_sync", "fsdp", "gpt", "activation_checkpointing", "images"),
+    *("checkpointing", "amp", "join", "collectives"),
+)
+DDP_STEPS, DDP_BUCKETS = 4, 1
+
+
+def run(command: Sequence[str], **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a command as a user does, and wait for it."""
+    return subprocess.run(
+        command,
+        env=clean_environment(OMP_NUM_THREADS="1", MASTER_PORT=free_port(), **variables),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+def free_port() -> str:
+    """Return a port that nobody listens at."""
+    with socket.socket() as found:
+        found.bind(("localhost", 0))
+        return str(found.getsockname()[1])
+
+
+def spawning(*names: str, options: Sequence[str] = ()) -> list[str]:
+    """Build the command of a program that starts its two ranks by `torch.multiprocessing.spawn`."""
+    return [sys.executable, *options, str(PROGRAMS), "--spawn=2", *names]
+
+
+def lines(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """Return what the ranks of a run that ended well printed, in the order of their texts."""
+    assert done.returncode == 0, done.stderr
+    return sorted(done.stdout.splitlines())
+
+
+def check_ranks(folder: Path, ranks: Sequence[int] = (0, 1)) -> None:
+    """Each rank of a DDP training has a file with all of its buckets."""
+    found = [one for one in read_all(folder) if one.named("bucket")]
+    assert sorted(one.side.process.rank for one in found) == list(ranks)
+    assert {len(one.named("bucket")) for one in found} == {DDP_STEPS * DDP_BUCKETS}
+
+
+def test_tutorials_come_to_the_same_weights(tmp_path: Path) -> None:
+    """To the last bit, with the same output; and the recorder's sentence is all that is added."""
+    command = torchrun_command(PROGRAMS, 2, TUTORIALS)
+    without, recorded = run(command), run(record_command("--out", tmp_path, "--", *command))
+    assert len(lines(without)) == 2 * len(TUTORIALS)
+    assert lines(recorded) == lines(without)
+    ours = re.search(r"recorded 2 processes with ([\d,]+) events", recorded.stderr)
+    assert ours is not None, recorded.stderr
+    assert int(ours[1].replace(",", "")) > 50 * len(TUTORIALS)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++")
+def test_a_compiled_model_comes_to_the_same_weights(tmp_path: Path) -> None:
+    command = torchrun_command(PROGRAMS, 2, ["compiled"])
+    recorded = run(record_command("--out", tmp_path, "--", *command))
+    assert lines(recorded) == lines(run(command))
+    assert "recorded 2 processes" in recorded.stderr
+
+
+def test_ranks_that_the_program_spawns_into_one_folder_twice(tmp_path: Path) -> None:
+    """By `torch.multiprocessing.spawn`, also with `python -O`; the second run's files stand beside."""
+    first = run(record_command("--out", tmp_path, "--", *spawning("ddp")))
+    check_ranks(tmp_path)
+    second = run(record_command("--out", tmp_path, "--", *spawning("ddp", options=["-O"])))
+    assert lines(first) == lines(second) == lines(run(spawning("ddp")))
+    check_ranks(tmp_path, (0, 0, 1, 1))
+
+
+def test_record_inside_record(tmp_path: Path) -> None:
+    """The inner one records, since it is nearer to the program; the outer one says so."""
+    outer, inner = tmp_path / "outer", tmp_path / "inner"
+    command = record_command("--out", inner, "--", *spawning("ddp"))
+    done = run(record_command("--out", outer, "--", *command))
+    assert len(lines(done)) == 2
+    check_ranks(inner)
+    assert not list(outer.glob("*.arrow"))
+    assert "nothing was recorded here: the command's own" in done.stderr
+
+
+def test_slurms_variables_name_the_rank(tmp_path: Path) -> None:
+    """A process that Slurm started, of a job with this one task."""
+    slurm = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "7"}
+    command = [sys.executable, str(PROGRAMS), "ddp"]
+    done = run(record_command("--out", tmp_path, "--", *command), **slurm)
+    assert lines(done) == lines(run(command, **slurm))
+    check_ranks(tmp_path, (0,))
+    assert read_all(tmp_path)[0].side.process.job == "7"

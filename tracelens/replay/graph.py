@@ -30,7 +30,11 @@ class Graph:
 
     @classmethod
     def of(cls, recorded: Floats, source: Indices, target: Indices, lag: Floats) -> Self:
-        """Make it; there must be no circle."""
+        """Make it.
+
+        Raises:
+            ValueError: moments follow each other in a circle.
+        """
         layer = _layers(len(recorded), source, target)[target]
         order = np.lexsort((target, layer))
         layers = np.searchsorted(layer[order], np.arange(1, layer.max(initial=0) + 2))
@@ -60,6 +64,8 @@ def _layers(moments: int, source: Indices, target: Indices) -> Ints:
         np.subtract.at(left, reached, 1)
         ready = np.unique(reached[left[reached] == 0])
         number += 1
+    if left.any():
+        raise ValueError(f"{np.count_nonzero(left)} moments follow each other in a circle")
     return layer
 
 

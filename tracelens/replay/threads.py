@@ -6,11 +6,13 @@ A moment is a begin or an end of what a thread exchanges with others, or the end
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 
 from tracelens.accounting.categories import CATEGORIES
+from tracelens.model.columns import FOREVER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,8 +24,18 @@ if TYPE_CHECKING:
 
     Edges = tuple[Ints, Ints, Ints]  # sources, targets and lags
 
-__all__ = ["IS_BLOCKED", "Numbers", "Sides", "Thread", "rows_of", "waits_since"]
+__all__ = [
+    "IS_BLOCKED",
+    "Blocked",
+    "Numbers",
+    "Sides",
+    "Thread",
+    "first_updates",
+    "rows_of",
+    "waits_since",
+]
 
+_NOTED_LATER: Final = 0.05  # of the stretch that a thread was blocked
 IS_BLOCKED: Final = np.isin(CATEGORIES, ("wait", "ps_queue", "transfer"))
 
 
@@ -95,9 +107,61 @@ class Thread:
         lags = np.where((self.arrives & caused)[1:], passed, np.diff(self.moments))
         return np.where(self.stopped, 0, lags).astype(np.int64)
 
+    @cached_property
+    def needs(self) -> Ints:
+        """Return from when on it needs what was in flight: see `Numbers.needed`."""
+        updates = first_updates(self.pieces)
+        known = updates[np.isin(updates, self.moments)]
+        return np.unique(np.concatenate([self.moments[self.arrives], self.ends, known]))
+
+    @property
+    def passed(self) -> Floats:
+        """How long it worked between the moments: nothing while it is in a message or collective."""
+        return np.where(self.stopped, 0.0, self.spent(~IS_BLOCKED))
+
     def spent(self, counts: Flags) -> Floats:
         """Return how much of some categories lies between the moments."""
         return np.diff(self.pieces.spent_before(counts, self.moments))
+
+
+class Blocked:
+    """When each worker's training thread was blocked: begins and ends of its stretches."""
+
+    def __init__(self, pieces: Sequence[WorkerPieces]) -> None:
+        self.stretches = [_stretches(one) for one in pieces]
+
+    def noticed(self, worker: Ints, begun: Ints, end: Ints) -> Ints:
+        """Return when threads noticed that something was over, which another thread noted later.
+
+        That is the end of the stretch in which they were blocked until just before, as seen from its
+        length; else it is when it was noted.
+        """
+        found = end.copy()
+        for number, (begin, over) in enumerate(self.stretches):
+            rows = np.flatnonzero(worker == number)
+            if not len(rows) or not len(over):
+                continue
+            at = np.searchsorted(over, end[rows]) - 1
+            late = end[rows] - over[at]
+            length = over[at] - begin[at]
+            inside = (at >= 0) & (late <= _NOTED_LATER * length)
+            next_begin = np.append(begin, FOREVER)[at + 1]
+            inside &= (end[rows] <= next_begin) & (over[at] > begun[rows])
+            found[rows[inside]] = over[at[inside]]
+        return found
+
+
+def _stretches(pieces: WorkerPieces) -> tuple[Ints, Ints]:
+    inside = np.concatenate([[False], IS_BLOCKED[pieces.category], [False]])
+    edges = pieces.bounds[np.flatnonzero(inside[1:] != inside[:-1])]
+    return edges[::2], edges[1::2]
+
+
+def first_updates(pieces: WorkerPieces) -> Ints:
+    """Return when a thread began to update weights, once a step."""
+    rows = np.flatnonzero(pieces.category == CATEGORIES.index("update"))
+    _, first = np.unique(pieces.step[rows], return_index=True)
+    return pieces.bounds[rows[first]]
 
 
 def waits_since(pieces: WorkerPieces, moments: Ints) -> Ints:
@@ -132,6 +196,26 @@ class Numbers:
             at = np.minimum(np.searchsorted(thread.moments, moment[rows]), len(thread.moments) - 1)
             there = thread.moments[at] == moment[rows]
             found[rows] = np.where(there, self._first[number] + at, -1)
+        return found
+
+    def times(self, numbers: Ints) -> Ints:
+        """Return when moments were, by number; 0 where one is none."""
+        moments = np.concatenate([thread.moments for thread in self._threads])
+        return np.where(numbers >= 0, moments[np.maximum(numbers, 0)], 0)
+
+    def needed(self, worker: Ints, moment: Ints) -> Ints:
+        """Return the number of the moment from which on a thread needs what was over before.
+
+        That is when it next was blocked by something in flight, or began to update weights, or ended
+        the step; -1 where no step follows.
+        """
+        found = np.full(len(worker), -1, np.int64)
+        for number, thread in enumerate(self._threads):
+            rows = np.flatnonzero(worker == number)
+            at = np.searchsorted(thread.needs, moment[rows])
+            known = at < len(thread.needs)
+            place = np.searchsorted(thread.moments, thread.needs[at[known]])
+            found[rows[known]] = self._first[number] + place
         return found
 
     def blocked_ns(self, caused: Ints) -> tuple[float, float]:

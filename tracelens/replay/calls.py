@@ -37,9 +37,9 @@ _ROOTED: Final = (*FROM_ROOT, *TO_ROOT)
 class Calls:
     """Calls of one communicator and operation that all ranks came to and left, in their order.
 
-    `start`, `end` and `stops` are [call, rank], `worker` is [rank]; `went` is when each was on the wire,
-    and `through` when the first rank left it. `follows` says which could not go before the one before
-    was through.
+    `start`, `end` and `stops` are [call, rank], `worker` is [rank]; `on_wire` is from when on each was
+    on the wire, and `through` when the first rank left it. `follows` says which could not go before the
+    one before was through.
     """
 
     uid: str
@@ -52,14 +52,14 @@ class Calls:
     step: Ints
     nbytes: Ints
     root: Ints
-    went: Ints
+    on_wire: Ints
     through: Ints
     follows: Flags
 
     @property
     def height(self) -> int:
         """How many there are."""
-        return len(self.went)
+        return len(self.on_wire)
 
     @property
     def line(self) -> Line:
@@ -89,27 +89,26 @@ class Calls:
             sides.stops, sides.end, blocked.noticed(sides.worker, sides.begin, sides.end)
         )
         end = end.reshape(self.end.shape)
-        return replace(self, end=end, through=np.maximum(end.min(axis=1), self.went))
+        return replace(self, end=end, through=np.maximum(end.min(axis=1), self.on_wire))
 
     def add_links(self, links: Links, numbers: Numbers, first: int) -> None:
-        """Add what they follow; a call went at moment `first` + 2 x its place, and was through after."""
+        """Add what they follow; each was on the wire from moment `first` + 2 x its place to the next."""
         sides, shape = self.sides, self.start.shape
         begin, end = (
             numbers.of(sides.worker, at).reshape(shape) for at in (sides.begin, sides.end)
         )
         needed = numbers.needed(sides.worker, sides.end).reshape(shape)
         end = np.where(end < 0, needed, end)
-        late = numbers.times(end) - self.end  # a rank that did not wait needs it later
         if self.is_rooted:
             self._with_root(links, begin, end)
             return
-        went = first + 2 * np.arange(self.height)
-        everyone = np.broadcast_to(went[:, None], shape).ravel()
+        on_wire = first + 2 * np.arange(self.height)
+        everyone = np.broadcast_to(on_wire[:, None], shape).ravel()
         links.add(begin.ravel(), everyone, np.zeros(everyone.shape))
-        links.add(went[:-1] + 1, went[1:], np.zeros(self.height - 1), self.follows[1:])
-        wire = self.through - self.went
-        links.add(went, went + 1, wire, line=self.line, nbytes=self.nbytes, step=self.step)
-        leaves = np.where(late > 0, 0, self.end - self.through[:, None])
+        links.add(on_wire[:-1] + 1, on_wire[1:], np.zeros(self.height - 1), self.follows[1:])
+        wire = self.through - self.on_wire
+        links.add(on_wire, on_wire + 1, wire, line=self.line, nbytes=self.nbytes, step=self.step)
+        leaves = self.end - self.through[:, None]
         links.add(everyone + 1, end.ravel(), leaves.ravel())
 
     def _with_root(self, links: Links, begin: Ints, end: Ints) -> None:
@@ -159,7 +158,7 @@ def _of_one_kind(grid: CallGrid, rows: Indices, worker: Ints, training: Ints) ->
     before = np.concatenate([arrived[:1], through[:-1]])
     flying = ~stops.any(axis=1)
     follows = flying & (before <= through) & (np.arange(len(rows)) > 0)
-    went = np.where(follows, np.maximum(arrived, before), arrived)
+    on_wire = np.where(follows, np.maximum(arrived, before), arrived)
     return Calls(
         uid=grid.uid,
         op=int(grid.first("op")[rows[0]]),
@@ -171,8 +170,8 @@ def _of_one_kind(grid: CallGrid, rows: Indices, worker: Ints, training: Ints) ->
         step=grid.first("step")[rows].astype(np.int64),
         nbytes=grid.first("nbytes")[rows],
         root=_roots(grid, rows),
-        went=went,
-        through=np.maximum(through, went),
+        on_wire=on_wire,
+        through=np.maximum(through, on_wire),
         follows=follows,
     )
 

@@ -61,7 +61,7 @@ class Costs:
         }
         part = "latency_ns" if latency != 1 else "ns_per_byte"
         if not any(getattr(model, part) > 0 for model in found.values()):
-            raise InvalidArgument(self._lacks(network=network))
+            raise InvalidArgument(self.lacks(network=network))
         return lag * self.factors(found, self.links.nbytes, latency, pace)
 
     def factors(
@@ -81,15 +81,16 @@ class Costs:
         model = self.models[number]
         return model.latency_ns + nbytes * model.ns_per_byte
 
-    def _lacks(self, *, network: bool) -> str:
+    def lacks(self, *, network: bool) -> str:
+        """Return what is missing for a line of messages, or of servers' own work."""
         kinds = [line.network == network for line in self.links.lines]
         mine = np.append(kinds, False)[self.links.line]
         sizes = np.unique(self.links.nbytes[mine & self._sized])
         what = "messages" if network else "services of parameter servers"
         if not len(sizes):
-            return f"This needs {what} whose bytes were recorded; this trace has none."
+            return f"this needs {what} whose bytes were recorded; this trace has none."
         return (
-            f"This needs {what} of at least two sizes, one twice the other, in 16 of a kind or more: "
-            f"those of this trace ({len(sizes)} sizes, {sizes[0]:,.0f} to {sizes[-1]:,.0f} bytes) do not "
-            "tell what is paid for a message from what is paid for its bytes."
+            f"this needs {what} of at least two sizes, one twice the other, in 16 of a kind or more; "
+            f"those of this trace ({sizes[0]:,.0f} to {sizes[-1]:,.0f} bytes) do not tell what is paid "
+            "for a message from what is paid for its bytes."
         )

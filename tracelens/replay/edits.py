@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -11,7 +10,9 @@ import numpy as np
 from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.errors import InvalidArgument
 from tracelens.model.fmt import parsed_size, size
+from tracelens.replay.changed import Changed
 from tracelens.replay.costs import Costs
+from tracelens.replay.placements import place, spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,22 +20,12 @@ if TYPE_CHECKING:
     from tracelens.arrays import Floats, Ints
     from tracelens.replay.model import Model
 
-__all__ = ["FORMS", "Changed", "edited", "known_edits"]
+__all__ = ["FORMS", "edited", "known_edits"]
 
 FORMS: Final = (
     "rank:R=median, rank:R,phase:P=median, phase:P=0, phase:P*F, bandwidth*F, latency/F, "
-    "message_cost/F, buckets=SIZE, overlap=off"
+    "message_cost/F, buckets=SIZE, overlap=off, placement=STRATEGY, shards=N"
 )
-
-
-@dataclass
-class Changed:
-    """A run that was changed: lags of its links, and `more` links (source, target)."""
-
-    model: Model
-    lag: Floats
-    more: list[tuple[Ints, Ints]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
 
 
 def edited(model: Model, edits: Sequence[str]) -> Changed:
@@ -65,10 +56,14 @@ def known_edits(model: Model) -> list[str]:
         for name in OWN_CATEGORIES
         if any(float(part.sum()) for part in model.worked((name,)))
     ]
-    sizes = [call.nbytes.max() for call in model.calls if call.in_flight.any() and call.height]
+    sizes = [call.nbytes.max() for call in model.calls if call.height > len(model.steps)]
     largest = 4 * max(map(int, sizes), default=0)
     buckets = [f"buckets={largest}B"] if largest > 0 else []
-    return [*ranks, *phases, "bandwidth*2", "latency/2", "message_cost/2", *buckets, "overlap=off"]
+    messages = ["bandwidth*2", "latency/2", "message_cost/2", *buckets, "overlap=off"]
+    servers = ["placement=chunked"] if bool((model.links.shard >= 0).any()) else []
+    if servers and model.variables:
+        servers = ["placement=greedy", "placement=largest_first", *servers]
+    return [*ranks, *phases, *messages, *servers]
 
 
 def _factor(sign: str, number: str) -> float:
@@ -108,11 +103,23 @@ def _shown(ranks: Sequence[int]) -> str:
 def _target(each: Floats, worker: int, to: str) -> Floats:
     """Return how long a worker is to be in a phase in each step, of [step, worker]."""
     if to == "=median":
-        others = np.delete(each, worker, axis=1)
-        return np.asarray(np.median(others, axis=1))
+        return _as_others(np.delete(each, worker, axis=1), worker)
     if to == "=0":
         return np.zeros(len(each))
     return np.asarray(each[:, worker] * _factor(to[0], to[1:]))
+
+
+def _as_others(others: Floats, seed: int) -> Floats:
+    """Return what a rank like some others, [step, rank], would take: [step].
+
+    That is their median in the step, and what one of them differed by from it in some step: else the
+    rank would be the only one without noise, and the slowest of all be too quick.
+    """
+    random = np.random.default_rng(seed)
+    usual = np.median(others, axis=1)
+    rows = random.permutation(len(others))
+    columns = random.integers(0, others.shape[1], len(others))
+    return np.maximum(usual + others[rows, columns] - usual[rows], 0.0)
 
 
 def _by_step(model: Model, worked: Sequence[Floats]) -> Floats:
@@ -175,7 +182,11 @@ def _buckets(changed: Changed, nbytes: str) -> None:
         expected = costs.predicted(number, np.maximum(call.nbytes, 1).astype(np.float64))
         edges = wires[at + 2 * np.arange(call.height)]
         taken = np.bincount(groups, changed.lag[edges])
-        whole = taken * costs.predicted(number, total) / np.bincount(groups, expected)
+        whole = (
+            taken
+            * costs.predicted(number, total.astype(np.float64))
+            / np.bincount(groups, expected)
+        )
         last = np.append(np.flatnonzero(np.diff(groups)), call.height - 1)
         changed.lag[edges] = 0.0
         changed.lag[edges[last]] = whole
@@ -183,8 +194,8 @@ def _buckets(changed: Changed, nbytes: str) -> None:
         largest = max(largest, int(total.max()) // max(int(call.nbytes.max()), 1))
     if not before:
         raise InvalidArgument(
-            "this needs collectives of at least two sizes, one twice the other, in 16 of a kind or more, "
-            "that tell what is paid for a call from what is paid for its bytes."
+            "this needs collectives of at least two sizes, one twice the other, in 16 of a kind or "
+            "more, that tell what is paid for a call from what is paid for its bytes."
         )
     changed.notes.append(f"{before} calls become {joined}.")
     if largest > 1:
@@ -227,7 +238,7 @@ def _no_overlap(changed: Changed) -> None:
 
 def _refusal(needs: str) -> Callable[..., None]:
     def refuse(_changed: Changed, **_found: str) -> None:
-        raise InvalidArgument(f"this is not answered: {needs}")
+        raise InvalidArgument(f"a replay of this trace cannot answer that: {needs}")
 
     return refuse
 
@@ -244,5 +255,13 @@ _EDITS: Final[tuple[tuple[re.Pattern[str], Callable[..., None]], ...]] = tuple(
         (rf"message_cost{_FACTOR}", _message_cost),
         (r"buckets=(?P<nbytes>.+)", _buckets),
         (r"overlap=off", _no_overlap),
+        (r"placement=(?P<strategy>\w+)(?::(?P<chunk>.+))?", place),
+        (r"shards=(?P<count>\d+)", spread),
+        (r"overlap=on", _refusal("when each gradient is ready within backprop is not recorded.")),
+        (r"algorithm=.*", _refusal("the calls were not measured with other algorithms.")),
+        (r"ranks=.*", _refusal("how work and collectives grow needs runs of several sizes.")),
+        (r"async=.*", _refusal("how updates would interleave does not follow from this run.")),
+        (r"arrangement=.*", _refusal("which links machines share is not recorded.")),
+        (r"background=.*", _refusal("what a background write costs its rank is not recorded.")),
     )
 )

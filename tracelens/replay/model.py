@@ -2,19 +2,19 @@
 
 Moments are what training threads exchange with others (`threads.py`), when collectives went and were
 through (`calls.py`), and when servers' services began and ended (`requests.py`). What a thread works
-between two of its moments takes as long as it did; how long it is blocked follows from what it waits for.
-Time in which it was blocked by nothing that is known is not there: by that, and by what comes too early,
-the replay of the run as it was differs from the run. That difference is the replay's error.
+between two of its moments takes as long as it did; until when it is blocked follows from what it waits
+for. Where what it waits for does not explain that, the replay of the run as it was differs from the run:
+that difference is the replay's error. Time in which it is blocked by nothing that is known stays as it
+was (`kept_share`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
-import polars as pl
 
 from tracelens.accounting.categories import CATEGORIES
 from tracelens.replay.calls import Calls, complete_calls
@@ -35,6 +35,8 @@ from tracelens.replay.threads import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import polars as pl
+
     from tracelens.accounting.phases import Phases
     from tracelens.accounting.pieces import WorkerPieces
     from tracelens.arrays import Floats, Ints
@@ -47,10 +49,10 @@ __all__ = ["Model"]
 class Model:
     """A run that can be replayed.
 
-    The first links are those of `threads`, in their order. `ends` are moments at which steps end, [step,
-    worker], -1 where a worker lacks one, `begin_ns` is when the first of them began; `rows` are the steps
-    of the first links, by thread, -1 for none. `calls` are on the wire from moment `calls_at` on, two
-    moments a call.
+    The first links are those of `threads`, in their order. `ends` are moments at which steps end,
+    [step, worker], -1 where a worker lacks one, `begin_ns` is when the first of them began; `rows` are
+    the steps of the first links, by thread, -1 for none. `calls` are on the wire from moment `calls_at`
+    on, two moments a call. `variables` are the bytes of each that workers push, by key.
     """
 
     steps: Ints
@@ -63,7 +65,7 @@ class Model:
     calls: tuple[Calls, ...]
     calls_at: tuple[int, ...]
     ranks: tuple[int, ...]
-    _graphs: dict[int, Graph] = field(default_factory=dict)
+    variables: dict[int, int]
 
     @classmethod
     def of(cls, trace: Trace, phases: Phases) -> Self | None:
@@ -92,7 +94,7 @@ class Model:
         for call in calls:
             places.append(count)
             count += 2 * call.height
-            recorded.append(np.stack([call.went, call.through], axis=1).ravel())
+            recorded.append(np.stack([call.on_wire, call.through], axis=1).ravel())
         recorded.append(requests.moments)
         times = np.concatenate(recorded)
         for call, place in zip(calls, places, strict=True):
@@ -116,6 +118,7 @@ class Model:
             calls=calls,
             calls_at=tuple(places),
             ranks=tuple(trace.workers["rank"].to_list()),
+            variables=requests.variables,
         )
 
     @cached_property
@@ -132,7 +135,7 @@ class Model:
         found[links.source[rows]] = rows
         return found
 
-    def played(self, lag: Floats, more: Sequence[tuple[Ints, Ints]] = ()) -> Floats:
+    def replayed(self, lag: Floats, more: Sequence[tuple[Ints, Ints]] = ()) -> Floats:
         """Return when moments come with other lags, and `more` links (source, target) without one.
 
         Raises:
@@ -182,8 +185,9 @@ class Model:
             count = len(thread.moments)
             blocked, lag = thread.spent(IS_BLOCKED), self.links.lag[begin : begin + count - 1]
             known = np.minimum(np.maximum(lag - thread.passed, 0), blocked)
-            mine = np.where(alone[first + 1 : first + count], blocked, known)
-            kept += float(mine[~thread.stopped].sum())
+            by_itself = alone[first + 1 : first + count]
+            mine = np.where(thread.stopped, 0.0, known)
+            kept += float(np.where(by_itself, blocked, mine).sum())
             whole += float(thread.moments[-1] - thread.moments[0])
             first, begin = first + count, begin + count - 1
         return kept / max(whole, 1.0)

@@ -3,7 +3,7 @@
 A request reaches its server after the way that such requests usually take. A service follows the one
 before of the same request; the one before at its server, if that serves in turn, or if the request had
 come before that was over; and an update follows all that it joins. A worker that is blocked without any
-partner goes on with the last service that ended meanwhile: it stood at a barrier, or waited for its turn.
+partner goes on with the last service that ended meanwhile: it stood at a barrier, or awaited its turn.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ __all__ = ["Requests"]
 
 _OWN: Final = ("turn_wait", "worker_update", "master_update")  # of a worker: no message
 _NETWORK: Final = ("receive", "reply", "weights_down", "weights_up")
-_IN_TURN: Final = (
-    0.05  # of the time of services, at most, in which a server has two: it has them in turn
-)
+_IN_TURN: Final = 0.05  # of the time of services: by no more they overlap where they are in turn
 
 
 @dataclass(frozen=True)
@@ -79,6 +77,14 @@ class Requests:
         names = ("worker", "start_ns", "end_ns", "stops")
         worker, begin, end, stops = (self.asked[name].to_numpy() for name in names)
         return Sides(worker.astype(np.int64), begin, end, stops)
+
+    @property
+    def variables(self) -> dict[int, int]:
+        """The bytes of each variable that is pushed, by its key: all its parts in a step together."""
+        pushed = self.asked.filter(pl.col("op") == "push").drop_nulls(["key", "bytes"])
+        by_step = pushed.group_by("key", "step", "process").agg(pl.col("bytes").sum())
+        sizes = by_step.group_by("key").agg(pl.col("bytes").max()).sort("key")
+        return dict(sizes.iter_rows())
 
     @property
     def moments(self) -> Ints:
@@ -229,21 +235,15 @@ class Requests:
         over = self.served["end_ns"].to_numpy()
         asked = self.served["asked"].to_numpy()
         got = self.asked["end_ns"].to_numpy()
-        inside = (
-            (asked >= 0) & (self.served["start_ns"].to_numpy() <= got[np.maximum(asked, 0)])
-            if len(got)
-            else asked < -1
-        )
+        begun = self.served["start_ns"].to_numpy()
+        inside = (asked >= 0) & (begun <= np.append(got, 0)[asked])
         last = table.filter(pl.Series(inside)).group_by("asked").agg(pl.col("row").max())
         row, service = (last[name].to_numpy() for name in ("asked", "row"))
         within = over[service] <= got[row]
         source = begin[service] + within
-        late = recorded[np.maximum(gets, 0)] > got
-        lag = np.where(
-            late[row], np.minimum(got[row] - recorded[source], 0), got[row] - recorded[source]
-        )
-        links.add(source, gets[row], np.maximum(lag, 0), line=Line("way back", 0, network=True))
+        lag = np.maximum(got[row] - recorded[source], 0)
+        links.add(source, gets[row], lag, line=Line("way back", 0, network=True))
         alone = np.ones(len(got), np.bool_)
         alone[row] = False
         length = got - self.asked["start_ns"].to_numpy()
-        links.add(asks, gets, np.where(late, 0, length), alone, line=KEPT)
+        links.add(asks, gets, length, alone, line=KEPT)

@@ -198,11 +198,6 @@ class Numbers:
             found[rows] = np.where(there, self._first[number] + at, -1)
         return found
 
-    def times(self, numbers: Ints) -> Ints:
-        """Return when moments were, by number; 0 where one is none."""
-        moments = np.concatenate([thread.moments for thread in self._threads])
-        return np.where(numbers >= 0, moments[np.maximum(numbers, 0)], 0)
-
     def needed(self, worker: Ints, moment: Ints) -> Ints:
         """Return the number of the moment from which on a thread needs what was over before.
 

@@ -2,7 +2,7 @@
 
 The run is replayed without edits and with them (`model.py`); what the steps differ by is the saving, and
 its interval resamples blocks of steps (Künsch 1989). The replay without edits is held to the recorded
-run: from an error of 3 % on, no answer is to be relied upon. An answer tells nothing of what an edit does
+run: beyond an error of 3 %, no answer is to be relied upon. An answer tells nothing of what an edit does
 beyond the lengths that it names: of contention for cores, caches and links, for one.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from tracelens.accounting import phases as accounting
 from tracelens.errors import InvalidArgument
-from tracelens.replay.edits import Changed, edited, known_edits
+from tracelens.replay.edits import edited, known_edits
 from tracelens.replay.model import Model
 from tracelens.stats.robust import bootstrap_interval
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from tracelens.accounting.phases import Phases
     from tracelens.model.trace import Trace
+    from tracelens.replay.changed import Changed
 
 __all__ = ["FORMAT", "Answer", "Identity", "WhatIf", "whatif"]
 
@@ -133,7 +134,7 @@ def _identity(model: Model) -> Identity:
 
 def _answer(model: Model, edits: Sequence[str]) -> Answer:
     changed = edited(model, edits)
-    times = _played(changed, edits)
+    times = _replayed(changed, edits)
     saved = model.lengths(model.usual) - model.lengths(times)
     recorded = model.lengths(model.recorded)
     whole, count = float(recorded.sum()), len(recorded)
@@ -156,9 +157,9 @@ def _answer(model: Model, edits: Sequence[str]) -> Answer:
     )
 
 
-def _played(changed: Changed, edits: Sequence[str]) -> Any:
+def _replayed(changed: Changed, edits: Sequence[str]) -> Any:
     try:
-        return changed.model.played(changed.lag, changed.more)
+        return changed.model.replayed(changed.lag, changed.more)
     except ValueError:
         raise InvalidArgument(
             f"{', '.join(edits)}: what the last call of a step follows needs an earlier one to be over."

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tracelens.model.fmt import duration, percent
 from tracelens.reports.messages import clean
+from tracelens.reports.to_markdown import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,9 +29,13 @@ def text(found: WhatIf) -> str:
 
 def markdown(found: WhatIf) -> str:
     """Write the same as Markdown."""
-    rows = [_HEADINGS, ("---", *["---:"] * (len(_HEADINGS) - 1)), *map(_cells, found.answers)]
-    lines = [f"| {' | '.join(row)} |".replace("*", "\\*") for row in rows]
-    return "\n".join([*lines, "", *(f"- {line}" for line in _below(found))]) + "\n"
+    rows = [
+        _HEADINGS,
+        ("---", *["---:"] * (len(_HEADINGS) - 1)),
+        *(map(escaped, _cells(one)) for one in found.answers),
+    ]
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([*lines, "", *(f"- {escaped(line)}" for line in _below(found))]) + "\n"
 
 
 def _cells(answer: Answer) -> tuple[str, ...]:
@@ -39,7 +44,7 @@ def _cells(answer: Answer) -> tuple[str, ...]:
         clean(" + ".join(answer.edits)),
         duration(answer.before_ns),
         duration(answer.after_ns),
-        f"{duration(low)} – {duration(high)}",
+        f"{duration(low)} to {duration(high)}",
         percent(answer.saving, 1),
     )
 

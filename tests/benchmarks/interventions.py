@@ -2,8 +2,8 @@
 
 Each program is recorded as it is; of this first run the prediction is made, and written down, before the
 other one is run for the first time. Then both run in turns, always in fresh processes. Three ranks sleep
-where they would work, so that they share no core (two over MPI, whose ranks poll while they wait); those
-of gloo talk over a network of pretend hosts.
+where they would work, so that they share no core (two over MPI, whose ranks poll while they wait); with
+a network, they are on pretend hosts, and talk over gloo.
 The true saving is the difference of the median mean steps; the error is that of the prediction of the
 first run, as a share of the true saving. Where nothing is changed it is a share of the step.
 
@@ -43,6 +43,7 @@ ROUNDS: Final = 5
 CORES: Final = (
     2  # ranks of MPI poll while they wait: more of them than cores would hold each other up
 )
+GLOO: Final = PROGRAMS / "layered_gloo.py"
 _PYTHON: Final = sys.executable
 
 
@@ -51,12 +52,16 @@ def _mpi(fault: str) -> tuple[str, ...]:
 
 
 def _ddp(fault: str) -> tuple[str, ...]:
-    return tuple(torchrun_command(DDP, RANKS, [fault]))
+    return tuple(torchrun_command(DDP, RANKS, [fault, "--steps=60"]))
 
 
-def _gloo(rate: str, *options: str) -> tuple[str, ...]:
+def _gloo(*options: str) -> tuple[str, ...]:
+    return tuple(torchrun_command(GLOO, RANKS, options))
+
+
+def _network(rate: str, *options: str) -> tuple[str, ...]:
     hosts = (str(EXAMPLES / "pretend_hosts.py"), "--hosts", str(RANKS), "--rate", rate, "--")
-    return (_PYTHON, *hosts, _PYTHON, str(PROGRAMS / "layered_gloo.py"), *options)
+    return (_PYTHON, *hosts, _PYTHON, str(GLOO), *options)
 
 
 @dataclass(frozen=True)
@@ -69,38 +74,37 @@ class Intervention:
     edits: tuple[str, ...]
 
 
+_MANY: Final = ("--steps=30", "--repeats=4")
 INTERVENTIONS: Final = (
-    Intervention("MPI: a sleep removed", _mpi("work"), _mpi("none"), ("rank:1=median",)),
-    Intervention("MPI: stalls removed", _mpi("stalls"), _mpi("none"), ("rank:1=median",)),
-    Intervention("DDP: a loader's sleep removed", _ddp("loader"), _ddp("none"), ("rank:1=median",)),
+    Intervention("gloo: a sleep removed", _gloo("--late-ms=60"), _gloo(), ("rank:1=median",)),
     Intervention(
-        "DDP: backward's sleep removed", _ddp("backward"), _ddp("none"), ("rank:1=median",)
+        "gloo: stalls removed",
+        _gloo("--late-ms=300", "--late-every=5"),
+        _gloo(),
+        ("rank:1=median",),
     ),
     Intervention(
-        "gloo: all loaders twice as fast",
-        _gloo("1gbit", "--data-ms=40"),
-        _gloo("1gbit", "--data-ms=20"),
+        "gloo: loaders twice as fast",
+        _gloo("--data-ms=80"),
+        _gloo("--data-ms=40"),
         ("phase:data/2",),
     ),
+    Intervention("DDP: loader's sleep removed", _ddp("loader"), _ddp("none"), ("rank:1=median",)),
+    Intervention("DDP: backward's removed", _ddp("backward"), _ddp("none"), ("rank:1=median",)),
+    Intervention("MPI: 40 ms removed", _mpi("apart"), _mpi("none"), ("rank:1=median",)),
     Intervention(
-        "gloo: messages joined",
-        _gloo("100mbit", "--steps=40"),
-        _gloo("100mbit", "--steps=40", "--fuse=131072"),
+        "network: messages joined",
+        _network("100mbit", *_MANY),
+        _network("100mbit", *_MANY, "--fuse=131072"),
         ("buckets=131072B",),
     ),
     Intervention(
-        "gloo: twice the bandwidth",
-        _gloo("50mbit", "--steps=40"),
-        _gloo("100mbit", "--steps=40"),
+        "network: twice the bandwidth",
+        _network("50mbit", *_MANY),
+        _network("100mbit", *_MANY),
         ("bandwidth*2",),
     ),
-    Intervention(
-        "gloo: a sleep removed, and twice the bandwidth",
-        _gloo("50mbit", "--steps=40", "--late-ms=100"),
-        _gloo("100mbit", "--steps=40"),
-        ("rank:1=median", "bandwidth*2"),
-    ),
-    Intervention("DDP: nothing changed", _ddp("none"), _ddp("none"), ("rank:1=median",)),
+    Intervention("gloo: nothing changed", _gloo(), _gloo(), ("rank:1=median",)),
 )
 
 

@@ -29,6 +29,7 @@ from tracelens.replay.threads import (
     Sides,
     Thread,
     first_updates,
+    rows_by_worker,
     rows_of,
 )
 
@@ -196,8 +197,13 @@ class Model:
 def _threads(
     pieces: Sequence[WorkerPieces], windows: Sequence[pl.DataFrame], sides: Sequence[Sides]
 ) -> list[Thread]:
+    rows = [rows_by_worker(side.worker, len(pieces)) for side in sides]
     return [
-        Thread.of(one, windows[worker], [side.taken(side.worker == worker) for side in sides])
+        Thread.of(
+            one,
+            windows[worker],
+            [side.taken(mine[worker]) for side, mine in zip(sides, rows, strict=True)],
+        )
         for worker, one in enumerate(pieces)
     ]
 

@@ -31,6 +31,7 @@ __all__ = [
     "Sides",
     "Thread",
     "first_updates",
+    "rows_by_worker",
     "rows_of",
     "waits_since",
 ]
@@ -137,8 +138,8 @@ class Blocked:
         length; else it is when it was noted.
         """
         found = end.copy()
-        for number, (begin, over) in enumerate(self.stretches):
-            rows = np.flatnonzero(worker == number)
+        each = rows_by_worker(worker, len(self.stretches))
+        for (begin, over), rows in zip(self.stretches, each, strict=True):
             if not len(rows) or not len(over):
                 continue
             at = np.searchsorted(over, end[rows]) - 1
@@ -155,6 +156,14 @@ def _stretches(pieces: WorkerPieces) -> tuple[Ints, Ints]:
     inside = np.concatenate([[False], IS_BLOCKED[pieces.category], [False]])
     edges = pieces.bounds[np.flatnonzero(inside[1:] != inside[:-1])]
     return edges[::2], edges[1::2]
+
+
+def rows_by_worker(worker: Ints, workers: int) -> list[Indices]:
+    """Return the rows of each worker, in order."""
+    small = worker.astype(np.uint16) if workers <= 1 << 16 else worker
+    order = np.argsort(small, kind="stable")
+    bounds = np.searchsorted(small[order], np.arange(workers + 1))
+    return np.split(order, bounds[1:-1])
 
 
 def first_updates(pieces: WorkerPieces) -> Ints:
@@ -191,8 +200,8 @@ class Numbers:
     def of(self, worker: Ints, moment: Ints) -> Ints:
         """Return the number of a moment of each of some workers; -1 where it is none of its thread."""
         found = np.full(len(worker), -1, np.int64)
-        for number, thread in enumerate(self._threads):
-            rows = np.flatnonzero(worker == number)
+        each = rows_by_worker(worker, len(self._threads))
+        for number, (thread, rows) in enumerate(zip(self._threads, each, strict=True)):
             at = np.minimum(np.searchsorted(thread.moments, moment[rows]), len(thread.moments) - 1)
             there = thread.moments[at] == moment[rows]
             found[rows] = np.where(there, self._first[number] + at, -1)
@@ -205,8 +214,8 @@ class Numbers:
         the step; -1 where no step follows.
         """
         found = np.full(len(worker), -1, np.int64)
-        for number, thread in enumerate(self._threads):
-            rows = np.flatnonzero(worker == number)
+        each = rows_by_worker(worker, len(self._threads))
+        for number, (thread, rows) in enumerate(zip(self._threads, each, strict=True)):
             at = np.searchsorted(thread.needs, moment[rows])
             known = at < len(thread.needs)
             place = np.searchsorted(thread.moments, thread.needs[at[known]])

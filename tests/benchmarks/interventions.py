@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -59,6 +60,15 @@ def _gloo(*options: str) -> tuple[str, ...]:
     return tuple(torchrun_command(GLOO, RANKS, options))
 
 
+def _grpc(*options: str) -> tuple[str, ...]:
+    script = EXAMPLES / "grpc_parameter_server.py"
+    return (_PYTHON, str(script), "--hidden=96", f"--workers={RANKS}", "--steps=40", *options)
+
+
+def _slow(phase: str, *options: str) -> tuple[str, ...]:
+    return _grpc("--slow-rank=1", f"--slow-phase={phase}", "--slow-ms=60", *options)
+
+
 def _network(rate: str, *options: str) -> tuple[str, ...]:
     hosts = (str(EXAMPLES / "pretend_hosts.py"), "--hosts", str(RANKS), "--rate", rate, "--")
     return (_PYTHON, *hosts, _PYTHON, str(GLOO), *options)
@@ -76,6 +86,17 @@ class Intervention:
 
 _MANY: Final = ("--steps=30", "--repeats=4")
 INTERVENTIONS: Final = (
+    Intervention("gRPC: a sleep removed", _slow("backprop"), _grpc(), ("rank:1=median",)),
+    Intervention(
+        "gRPC: loader's sleep removed", _slow("data"), _grpc(), ("rank:1,phase:data=median",)
+    ),
+    Intervention(
+        "gRPC: one in half of the steps removed",
+        _slow("backprop", "--slow-steps=20:39"),
+        _grpc(),
+        ("rank:1=median",),
+    ),
+    Intervention("gRPC: nothing changed", _grpc(), _grpc(), ("rank:1=median",)),
     Intervention("gloo: a sleep removed", _gloo("--late-ms=60"), _gloo(), ("rank:1=median",)),
     Intervention(
         "gloo: stalls removed",
@@ -110,10 +131,12 @@ INTERVENTIONS: Final = (
 
 def recorded(folder: Path, command: Sequence[str]) -> tl.Trace:
     """Record a command as a user does, unless that was done before."""
-    if not folder.exists():
+    if not folder.exists():  # under its name when it is whole: the next call goes on from there
+        begun = folder.with_name(f"{folder.name}, begun")
+        shutil.rmtree(begun, ignore_errors=True)
         tracelens = str(Path(sys.executable).with_name("tracelens"))
         done = subprocess.run(
-            [tracelens, "record", "--no-verdict", "--out", str(folder), "--", *command],
+            [tracelens, "record", "--no-verdict", "--out", str(begun), "--", *command],
             env=clean_environment(OMP_NUM_THREADS="1"),
             capture_output=True,
             text=True,
@@ -122,6 +145,7 @@ def recorded(folder: Path, command: Sequence[str]) -> tl.Trace:
         )
         if done.returncode:
             raise RuntimeError(f"{command[0]} failed: {done.stderr.strip().splitlines()[-1:]}")
+        begun.rename(folder)
     return tl.open(folder)
 
 

@@ -6,7 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from support.samples import SAMPLES
 
+import tracelens as tl
 from tracelens.accounting.phases import job_ns
 from tracelens.errors import InvalidArgument
 from tracelens.load import prepare
@@ -134,3 +136,12 @@ def test_equal_sizes_tell_no_bandwidth() -> None:
     """Calls of one size do not tell latency from bandwidth, and nothing is made up."""
     with pytest.raises(InvalidArgument, match="at least two sizes"):
         whatif(run(Scenario(ranks=3, steps=20)), "bandwidth*2")
+
+
+def test_hot_shard_as_the_report_says() -> None:
+    """Dealt out, the bytes of a hot shard save what its finding says, on a real run."""
+    trace = tl.open(SAMPLES / "ps-hot-shard")
+    (finding,) = (one for one in tl.analyze(trace).findings if one.kind == "ps_hot_shard")
+    (answer,) = whatif(trace, "placement=chunked").answers
+    assert finding.saving is not None
+    assert answer.saving == pytest.approx(finding.saving, abs=0.03)

@@ -3,7 +3,7 @@
 A request reaches its server after the way that such requests usually take. A service follows the one
 before of the same request; the one before at its server, if that serves in turn, or if the request had
 come before that was over; and an update follows all that it joins. A worker that is blocked without any
-partner goes on with the last service that ended meanwhile: it stood at a barrier, or awaited its turn.
+partner goes on with the last update that ended meanwhile: it stood at a barrier, or awaited its turn.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Requests"]
 
 _OWN: Final = ("turn_wait", "worker_update", "master_update")  # of a worker: no message
+_UPDATES: Final = ("apply", "master_update")
 _NETWORK: Final = ("receive", "reply", "weights_down", "weights_up")
 _IN_TURN: Final = 0.05  # of the time of services: by no more they overlap where they are in turn
 
@@ -92,6 +93,11 @@ class Requests:
         times = np.stack([self.served[name].to_numpy() for name in ("start_ns", "end_ns")], axis=1)
         return times.ravel().astype(np.int64)
 
+    @property
+    def _updates(self) -> pl.DataFrame:
+        """The services after which a barrier opens, or a turn passes on, with their places."""
+        return self.served.with_row_index("place").filter(pl.col("op").is_in(_UPDATES))
+
     def noticed(self, blocked: Blocked) -> Requests:
         """Return them with answers when training threads noticed them."""
         sides = self.sides
@@ -101,9 +107,9 @@ class Requests:
         return replace(self, asked=self.asked.with_columns(end_ns=pl.Series(end, dtype=pl.Int64)))
 
     def released(self, blocked: Blocked, others: Sequence[Sides]) -> Sides:
-        """Return when workers went on because of a service of another's request, and nothing else."""
+        """Return when workers went on because of an update, and nothing else."""
         none = np.zeros(0, np.int64)
-        ends = np.sort(self.served["end_ns"].to_numpy())
+        ends = np.sort(self._updates["end_ns"].to_numpy())
         workers, found = [none], [none]
         for worker, (begin, end) in enumerate(blocked.stretches if len(ends) else ()):
             mine = [none, *(side.end[side.worker == worker] for side in others)]
@@ -133,10 +139,10 @@ class Requests:
         self._add_turns(links, begin, end)
         links.settle(settled, recorded.astype(np.float64))
         self._add_answers(links, (asks, gets), begin, recorded)
-        service = np.argsort(recorded[end], kind="stable")
-        place = np.searchsorted(recorded[end][service], released.end)
-        if len(rows):
-            by = end[service[np.minimum(place, len(rows) - 1)]]
+        updates = self._updates.sort("end_ns")
+        if updates.height:
+            place = updates["end_ns"].search_sorted(pl.Series(released.end)).to_numpy()
+            by = end[updates["place"].to_numpy()[np.minimum(place, updates.height - 1)]]
             goes_on = numbers.of(released.worker, released.end)
             links.add(by, goes_on, np.zeros(len(by)))
 
@@ -213,18 +219,28 @@ class Requests:
         links.add(end[one], begin[two], np.zeros(len(one)))
 
     def _orders(self) -> Iterator[tuple[Ints, Flags]]:
-        """Yield the services of each server in order, and which of them wait for the one before."""
+        """Yield the services of each server in order, and which of them wait for the one before.
+
+        A server that does one thing at a time takes in no request meanwhile; else only what it does with
+        requests that it has is in turn.
+        """
         table = self.served
         sent = np.append(self.asked["start_ns"].to_numpy(), 0)
         come = sent[table["asked"].to_numpy()]
-        begins, ends = table["start_ns"].to_numpy(), table["end_ns"].to_numpy()
+        ends = table["end_ns"].to_numpy()
         working = (table["op"] != "receive").to_numpy()
         for server in table["server"].unique().to_list():
-            mine = np.flatnonzero((table["server"] == server).to_numpy() & working)
-            whole = float((ends - begins)[mine].sum())
-            beside = float(np.maximum(ends[mine[:-1]] - begins[mine[1:]], 0).sum())
+            mine = np.flatnonzero((table["server"] == server).to_numpy())
+            if not self._in_turn(mine):
+                mine = mine[working[mine]]
             before = np.append(0, ends[mine])[:-1]
-            yield mine, (come[mine] < before) | (beside <= _IN_TURN * whole)
+            yield mine, (come[mine] < before) | self._in_turn(mine)
+
+    def _in_turn(self, services: Ints) -> bool:
+        """Return whether services hardly overlap; they are in order of their begins."""
+        begins, ends = (self.served[name].to_numpy()[services] for name in ("start_ns", "end_ns"))
+        beside = float(np.maximum(ends[:-1] - begins[1:], 0).sum())
+        return beside <= _IN_TURN * float((ends - begins).sum())
 
     def _add_answers(
         self, links: Links, asking: tuple[Ints, Ints], begin: Ints, recorded: Ints

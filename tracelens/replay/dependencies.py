@@ -12,7 +12,7 @@ holds it up.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from tracelens.model.calls import NEVER, taken
 from tracelens.replay.graph import Graph
 from tracelens.replay.messages import all_waits_since, known_edges, message_edges, messages_of
 from tracelens.replay.threads import Numbers, Sides, Thread, rows_of
+from tracelens.stats.constants import MOST_UNMATCHED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from tracelens.replay.threads import Edges
 
 __all__ = ["Dependencies"]
-
-_MOST_UNMATCHED: Final = 0.05  # of the time in which ranks are blocked: more is not replayed
 
 
 @dataclass(frozen=True)
@@ -81,8 +80,8 @@ class Dependencies:
         edges += _of_calls(calls, met, last_ns, numbers)
         recorded = np.concatenate([*(thread.moments for thread in threads), last_ns])
         held = _held_by(recorded, edges)
-        unknown, blocked = numbers.blocked_ns(held)
-        if unknown > _MOST_UNMATCHED * blocked:
+        unknown, blocked = numbers.blocked_ns()
+        if unknown > MOST_UNMATCHED * blocked:
             return None
         edges = [numbers.in_order(held), *edges]
         source, target, lag = (np.concatenate([edge[part] for edge in edges]) for part in range(3))

@@ -222,12 +222,12 @@ class Numbers:
             found[rows[known]] = self._first[number] + place
         return found
 
-    def blocked_ns(self, caused: Ints) -> tuple[float, float]:
+    def blocked_ns(self) -> tuple[float, float]:
         """Return how long threads were blocked by nothing that is known here, and how long in all."""
         unknown = whole = 0.0
-        for thread, here in zip(self._threads, self._flags(caused), strict=True):
+        for thread in self._threads:
             blocked = thread.spent(IS_BLOCKED)
-            unknown += float(blocked[~thread.stopped & ~(thread.arrives & here)[1:]].sum())
+            unknown += float(blocked[~thread.stopped & ~thread.arrives[1:]].sum())
             whole += float(blocked.sum())
         return unknown, whole
 

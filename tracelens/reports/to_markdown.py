@@ -48,5 +48,5 @@ def _rows(rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def escaped(text: str) -> str:
-    """Return text as Markdown shows it."""
+    """Return text that Markdown shows as it is."""
     return _SPECIAL.sub(_BACKSLASHED, clean(text))

@@ -186,9 +186,9 @@ class Model:
             count = len(thread.moments)
             blocked, lag = thread.spent(IS_BLOCKED), self.links.lag[begin : begin + count - 1]
             known = np.minimum(np.maximum(lag - thread.passed, 0), blocked)
-            by_itself = alone[first + 1 : first + count]
+            unpartnered = alone[first + 1 : first + count]
             mine = np.where(thread.stopped, 0.0, known)
-            kept += float(np.where(by_itself, blocked, mine).sum())
+            kept += float(np.where(unpartnered, blocked, mine).sum())
             whole += float(thread.moments[-1] - thread.moments[0])
             first, begin = first + count, begin + count - 1
         return kept / max(whole, 1.0)

@@ -165,7 +165,7 @@ class Requests:
         return (self.served["end_ns"] - self.served["start_ns"]).to_numpy()
 
     def _add_ways(self, links: Links, asks: Ints, begin: Ints) -> None:
-        """Add when requests come to their server: after what such ways take where nobody waits."""
+        """Add when requests come to their server: after what such ways take where no request waits."""
         asked = self.served["asked"].to_numpy()
         head = np.zeros(len(asked), np.bool_)
         _, first = np.unique(asked, return_index=True)

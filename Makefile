@@ -125,6 +125,9 @@ bench-verdicts: $(VENV)/test.stamp $(VENV)-traceml/traceml.stamp ## rank and pla
 bench-savings: $(VENV)/test.stamp ## what fixing real faults saves, beside what reports state (15 minutes; PUBLISH=1: write docs/accuracy.md)
 	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/savings.py $(if $(PUBLISH),--publish) $(ARGS)
 
+bench-whatif: $(VENV)/test.stamp ## what whatif predicts, beside what came of it when it was done (20 minutes, as root; PUBLISH=1: write docs/whatif.md)
+	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/interventions.py $(if $(PUBLISH),--publish) $(ARGS)
+
 # TensorFlow needs seconds to be imported and a gigabyte, so it has an environment of its own.
 test-tensorflow: ## real parameter servers of TensorFlow, in an environment of their own
 	$(PYTHON) -m venv .venv-tensorflow

@@ -43,6 +43,7 @@ __all__ = [
     "step",
     "stop",
     "traced",
+    "whatif",
 ]
 
 _HOMES: Final = {
@@ -59,6 +60,7 @@ _HOMES: Final = {
     "step": "tracelens_instrument.recorder",
     "stop": "tracelens_instrument.recorder",
     "traced": "tracelens_instrument.recorder",
+    "whatif": "tracelens.replay.whatif",
 }
 
 

@@ -14,7 +14,8 @@ from support.runs.traces import span, trace_of
 from tracelens.accounting import phases
 from tracelens.accounting.compute_time import measure_compute_time
 from tracelens.load import prepare
-from tracelens.replay.dependencies import Dependencies, Graph
+from tracelens.replay.dependencies import Dependencies
+from tracelens.replay.graph import Graph
 
 if TYPE_CHECKING:
     from typing import Any

@@ -26,6 +26,7 @@ COMMANDS: Final = (
     "record",
     "info",
     "analyze",
+    "whatif",
     "compare",
     "convert",
     "simulate",

@@ -10,9 +10,9 @@ import pytest
 from support.runs.analysed import faults, report, trace
 
 from tracelens.accounting.phases import job_ns
-from tracelens.analyses.collectives import cost_model
 from tracelens.analyses.collectives.transfers import bus_factor
 from tracelens.simulator.synthetic import Fault, Scenario, random_clocks
+from tracelens.stats import cost_line
 
 if TYPE_CHECKING:
     from tracelens.analyses.collectives.communication import Communication
@@ -126,8 +126,8 @@ def test_healthy_runs_are_left_alone() -> None:
 def test_a_line_needs_sizes_and_calls() -> None:
     """No line from few calls or equal sizes."""
     sizes = np.array([1000, 1500] * 20)
-    assert cost_model.fit_cost_model(sizes, sizes * 2) is None
-    assert cost_model.fit_cost_model(np.array([10, 1000]), np.array([1, 2])) is None
+    assert cost_line.fit_cost_model(sizes, sizes * 2) is None
+    assert cost_line.fit_cost_model(np.array([10, 1000]), np.array([1, 2])) is None
 
 
 def test_disturbed_calls_do_not_bend_the_line() -> None:
@@ -136,7 +136,7 @@ def test_disturbed_calls_do_not_bend_the_line() -> None:
     sizes = random.choice([1 << 10, 1 << 14, 1 << 18, 1 << 22], 400)
     ns = 20_000 + sizes * 0.25
     ns[random.random(400) < 0.25] *= 10
-    line = cost_model.fit_cost_model(sizes, ns.astype(np.int64))
+    line = cost_line.fit_cost_model(sizes, ns.astype(np.int64))
     assert line is not None
     assert line.latency_ns == pytest.approx(20_000, rel=0.02)
     assert line.ns_per_byte == pytest.approx(0.25, rel=0.02)
@@ -146,8 +146,8 @@ def test_disturbed_calls_do_not_bend_the_line() -> None:
 def test_the_line_is_never_negative() -> None:
     """Times that fall with size give latency only, times beyond proportion bandwidth only."""
     sizes = np.repeat([1000, 10_000, 100_000], 20)
-    flat = cost_model.fit_cost_model(sizes, np.repeat([900, 800, 700], 20))
-    steep = cost_model.fit_cost_model(sizes, np.repeat([10, 200, 4000], 20))
+    flat = cost_line.fit_cost_model(sizes, np.repeat([900, 800, 700], 20))
+    steep = cost_line.fit_cost_model(sizes, np.repeat([10, 200, 4000], 20))
     assert flat is not None
     assert (flat.ns_per_byte, flat.half_bandwidth_bytes) == (0, np.inf)
     assert steep is not None

@@ -25,9 +25,10 @@ from tracelens.stats.robust import bootstrap_interval
 
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
-    from tracelens.analyses.collectives.cost_model import CostModel, Costs
+    from tracelens.analyses.collectives.cost_model import Costs
     from tracelens.model.trace import Trace
     from tracelens.replay.collectives import Fused
+    from tracelens.stats.cost_line import CostModel
 
 __all__ = [
     "BANDWIDTH_COLUMNS",

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 import polars as pl
 
-from tracelens.analyses.collectives.cost_model import fit_cost_model
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.replay.parameter_servers import link_time
 from tracelens.stats.constants import FEWEST_ROUNDS, MAJORITY, NOTICEABLE
+from tracelens.stats.cost_line import fit_cost_model
 
 if TYPE_CHECKING:
     from tracelens.replay.exchange import Exchange

@@ -1,0 +1,59 @@
+"""CPU seconds that a replay of a large run takes, beside the rest of what an answer needs.
+
+The run is synchronous, written by `support/runs/large_runs.py`; `whatif` opens it, accounts for its
+time, makes moments of it and replays them. CPU seconds are those of this process, all its threads.
+
+Run: PYTHONPATH=.:tests python tests/benchmarks/replaying.py [--spans 10000000] [--ranks 64]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from support.runs.large_runs import LargeRun
+
+import tracelens as tl
+from tracelens.accounting import phases
+from tracelens.replay.model import Model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_T = TypeVar("_T")
+
+
+def timed(name: str, work: Callable[[], _T]) -> _T:
+    """Do some work, and print what CPU time it took."""
+    begin = time.process_time()
+    found = work()
+    sys.stdout.write(f"| {name} | {time.process_time() - begin:.1f} |\n")
+    return found
+
+
+def main() -> None:
+    """Write the run, and print a row for each part of an answer."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--spans", type=int, default=10_000_000)
+    parser.add_argument("--ranks", type=int, default=64)
+    given = parser.parse_args()
+    large = LargeRun.of(given.spans, given.ranks)
+    with tempfile.TemporaryDirectory() as folder:
+        for rank in range(large.ranks):
+            large.write(rank, Path(folder))
+        sys.stdout.write(f"| {large.spans:,} spans, {large.ranks} ranks | CPU s |\n|---|---|\n")
+        trace = timed("open", lambda: tl.open(folder))
+        account = timed("account for time", lambda: phases.run(trace))
+        model = timed("make moments", lambda: Model.of(trace, account))
+        assert model
+        timed("put them in order", lambda: model.graph)
+        timed("replay", lambda: model.replayed(model.links.lag))
+    sys.stdout.write(f"| moments | {len(model.recorded):,} |\n")
+
+
+if __name__ == "__main__":
+    main()

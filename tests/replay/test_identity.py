@@ -1,0 +1,47 @@
+"""A replay without edits gives back the recorded run, on every sample trace."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.samples import SAMPLES, manifest
+
+import tracelens as tl
+from tracelens.accounting import phases
+from tracelens.replay.model import Model
+
+SYNCHRONOUS, OTHERS = 0.01, 0.03
+AT_THEIR_OWN_PACE = ("async", "hogwild", "measgd", "original", "pipelined", "tensorflow")
+
+
+@pytest.mark.parametrize("name", [sample.name for sample in manifest()])
+def test_identity(name: str) -> None:
+    """The usual step differs by 1 % at most where ranks meet in every step, by 3 % elsewhere."""
+    trace = tl.open(SAMPLES / name)
+    model = Model.of(trace, phases.run(trace))
+    assert model is not None
+    recorded, replayed = model.lengths(model.recorded), model.lengths(model.usual)
+    error = np.abs(replayed / recorded - 1)
+    most = OTHERS if any(word in name for word in AT_THEIR_OWN_PACE) else SYNCHRONOUS
+    assert np.median(error) <= most
+    assert abs(replayed.sum() / recorded.sum() - 1) <= most
+    own = sum(len(thread.moments) for thread in model.threads)
+    follows = np.unique(model.links.target[model.links.target < own])
+    assert len(follows) == own - len(model.threads), "a moment within a run follows nothing"
+
+
+def test_blocked_time_is_replayed_from_its_causes() -> None:
+    """Waits are no lengths of their own: a rank that works less makes the others wait less."""
+    trace = tl.open(SAMPLES / "mpi-late-rank")
+    model = Model.of(trace, phases.run(trace))
+    assert model is not None
+    late = model.ranks.index(2)
+    begin = sum(len(thread.moments) - 1 for thread in model.threads[:late])
+    mine = slice(begin, begin + len(model.threads[late].moments) - 1)
+    lag = model.links.lag.copy()
+    lag[mine] /= 2
+    before = model.waited(model.usual, model.links.lag)
+    after = model.waited(model.replayed(lag), lag)
+    others = [rank for rank in range(len(model.ranks)) if rank != late]
+    assert (after[others] < before[others]).all()
+    assert after[late] > before[late]

@@ -1,0 +1,147 @@
+"""What a replay predicts is what the same simulated run comes to, with the same random numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from support.samples import SAMPLES
+
+import tracelens as tl
+from tracelens.accounting.phases import job_ns
+from tracelens.errors import InvalidArgument
+from tracelens.load import prepare
+from tracelens.replay.whatif import whatif
+from tracelens.simulator.synthetic import Fault, Scenario, generate
+
+if TYPE_CHECKING:
+    from tracelens.model.trace import Trace
+
+BASE = Scenario(
+    ranks=6,
+    steps=60,
+    seed=3,
+    noise=0.03,
+    buckets=6,
+    bucket_sizes=tuple(1 << power for power in (16, 18, 19, 20, 21, 22)),
+    transfer_ms=1.5,
+    message_ms=0.3,
+)
+BLOCKING = replace(BASE, overlap=False)
+SERVERS = replace(
+    BASE, shards=2, shard_bytes=(6 << 20, 2 << 20), aggregate_gbytes_per_s=2.0, link_gbytes_per_s=3
+)
+CLOSE, NOISE = 0.06, 0.002  # of the saving; of the run
+
+
+def run(scenario: Scenario) -> Trace:
+    return prepare(generate(scenario))
+
+
+def faulty(scenario: Scenario, phase: str, **how: object) -> Scenario:
+    return replace(scenario, faults=(Fault(phase, (2,), **how),))  # type: ignore[arg-type]
+
+
+CASES = {
+    "slow forward": (faulty(BASE, "forward", factor=1.6), BASE, ("rank:2=median",)),
+    "slow backprop": (faulty(BLOCKING, "backprop", factor=1.6), BLOCKING, ("rank:2=median",)),
+    "slow for a while, by phase": (
+        faulty(BASE, "forward", factor=2.0, steps=(10, 39)),
+        BASE,
+        ("rank:2,phase:forward=median",),
+    ),
+    "stalls": (faulty(BASE, "data", extra_ms=30, every=10), BASE, ("rank:2=median",)),
+    "no loader": (BASE, replace(BASE, data_ms=1e-9), ("phase:data=0",)),
+    "a quicker loader": (BASE, replace(BASE, data_ms=0.5), ("phase:data/2",)),
+    "bandwidth": (BASE, replace(BASE, transfer_ms=0.75), ("bandwidth*2",)),
+    "bandwidth, blocking": (BLOCKING, replace(BLOCKING, transfer_ms=4.5), ("bandwidth/3",)),
+    "latency": (BLOCKING, replace(BLOCKING, message_ms=0.15), ("latency/2",)),
+    "no overlap": (BASE, BLOCKING, ("overlap=off",)),
+    "two at once": (
+        faulty(BLOCKING, "forward", factor=1.6),
+        replace(BLOCKING, transfer_ms=0.75),
+        ("rank:2=median", "bandwidth*2"),
+    ),
+    "servers' links": (SERVERS, replace(SERVERS, link_gbytes_per_s=6), ("bandwidth*2",)),
+    "bytes dealt out": (
+        SERVERS,
+        replace(SERVERS, shard_bytes=(4 << 20,) * 2),
+        ("placement=chunked",),
+    ),
+    "more shards": (
+        SERVERS,
+        replace(SERVERS, shards=4, shard_bytes=(2 << 20,) * 4),
+        ("shards=4",),
+    ),
+    "nothing": (BASE, BASE, ("rank:0*1",)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_saving_is_the_true_one(case: str) -> None:
+    """The saving is that of the run in which it is really so, and its interval holds it."""
+    before, after, edits = CASES[case]
+    recorded = run(before)
+    truth = 1 - job_ns(run(after)) / job_ns(recorded)
+    found = whatif(recorded, *edits)
+    (answer,) = found.answers
+    assert found.identity.reliable
+    assert answer.saving == pytest.approx(truth, rel=CLOSE, abs=NOISE)
+    assert answer.interval[0] <= answer.saving <= answer.interval[1]
+
+
+def test_what_is_absorbed_saves_nothing() -> None:
+    """A late rank whose lateness ends under reductions in flight costs nothing, and is said so."""
+    slow = replace(BASE, transfer_ms=12.0)  # the last bucket is long under way after the update
+    both = [run(scenario) for scenario in (faulty(slow, "backprop", factor=1.1), slow)]
+    truth = 1 - job_ns(both[1]) / job_ns(both[0])
+    (answer,) = whatif(both[0], "rank:2=median").answers
+    assert answer.saving == pytest.approx(truth, abs=NOISE)
+
+
+def test_all_ranks_single_edits() -> None:
+    """With ``all``, every edit has an answer or a reason, the largest saving first."""
+    found = whatif(run(faulty(BASE, "forward", factor=2.0)), "all")
+    savings = [answer.saving for answer in found.answers]
+    assert savings == sorted(savings, reverse=True)
+    assert {"rank:2=median", "bandwidth*2", "phase:data=0"} <= {
+        answer.edits[0] for answer in found.answers
+    }
+    assert dict(found.refused)["message_cost/2"].startswith("this needs services")
+
+
+@pytest.mark.parametrize(
+    ("edit", "why"),
+    [
+        ("faster", "no edit that is known"),
+        ("rank:9=median", "rank 9 is none of 0 to 5"),
+        ("phase:lunch=0", "phase lunch is none of data, forward"),
+        ("message_cost/2", "services of parameter servers"),
+        ("bandwidth*0", "expected one above 0"),
+        ("buckets=1KiB", "they can only be joined"),
+        ("buckets=many", "no number of bytes"),
+        ("shards=4", "needs parameter servers"),
+        ("placement=best", "none of round_robin, greedy"),
+        ("ranks=512", "needs runs of several sizes"),
+    ],
+)
+def test_refusals(edit: str, why: str) -> None:
+    """What a trace cannot answer is refused with one sentence."""
+    with pytest.raises(InvalidArgument, match=why):
+        whatif(run(replace(BASE, steps=12)), edit)
+
+
+def test_equal_sizes_tell_no_bandwidth() -> None:
+    """Calls of one size do not tell latency from bandwidth, and nothing is made up."""
+    with pytest.raises(InvalidArgument, match="at least two sizes"):
+        whatif(run(Scenario(ranks=3, steps=20)), "bandwidth*2")
+
+
+def test_hot_shard_as_the_report_says() -> None:
+    """Dealt out, the bytes of a hot shard save what its finding says, on a real run."""
+    trace = tl.open(SAMPLES / "ps-hot-shard")
+    (finding,) = (one for one in tl.analyze(trace).findings if one.kind == "ps_hot_shard")
+    (answer,) = whatif(trace, "placement=chunked").answers
+    assert finding.saving is not None
+    assert answer.saving == pytest.approx(finding.saving, abs=0.03)

@@ -1,0 +1,185 @@
+"""Collectives in a replay: they go when all have come and the one before is through.
+
+Calls of a communicator that are in flight hold the wire one after the other, and a rank that does not
+wait for one needs it when it next waits, or updates weights. A call with a root goes for a rank as soon
+as the root has come; its root goes when all have.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens.accounting.thread_activity import training_threads
+from tracelens.model.calls import FROM_ROOT, NEVER, TO_ROOT, taken
+from tracelens.model.columns import FOREVER
+from tracelens.replay.links import Line
+from tracelens.replay.threads import Sides
+from tracelens.schema.vocabulary import COLLECTIVES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tracelens.arrays import Array, Flags, Indices, Ints
+    from tracelens.model.calls import CallGrid
+    from tracelens.model.trace import Trace
+    from tracelens.replay.links import Links
+    from tracelens.replay.threads import Blocked, Numbers
+
+__all__ = ["Calls", "complete_calls"]
+
+_ROOTED: Final = (*FROM_ROOT, *TO_ROOT)
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Calls of one communicator and operation that all ranks came to and left, in their order.
+
+    `start`, `end` and `stops` are [call, rank], `worker` is [rank]; `on_wire` is from when on each was
+    on the wire, and `through` when the first rank left it. `follows` says which could not go before the
+    one before was through.
+    """
+
+    uid: str
+    op: int
+    worker: Ints
+    ranks: Ints
+    start: Ints
+    end: Ints
+    stops: Flags
+    step: Ints
+    nbytes: Ints
+    root: Ints
+    on_wire: Ints
+    through: Ints
+    follows: Flags
+
+    @property
+    def height(self) -> int:
+        """How many there are."""
+        return len(self.on_wire)
+
+    @property
+    def line(self) -> Line:
+        """What takes alike."""
+        return Line(COLLECTIVES[self.op], len(self.worker), network=True)
+
+    @property
+    def is_rooted(self) -> bool:
+        """Whether ranks wait for a root, or a root for them, instead of all for all."""
+        return self.op in _ROOTED
+
+    @property
+    def in_flight(self) -> Flags:
+        """Which calls no training thread was in, [call]."""
+        return ~np.asarray(self.stops.any(axis=1))
+
+    @property
+    def sides(self) -> Sides:
+        """Every rank in every call."""
+        everyone = np.broadcast_to(self.worker, self.start.shape).ravel()
+        return Sides(everyone, self.start.ravel(), self.end.ravel(), self.stops.ravel())
+
+    def noticed(self, blocked: Blocked) -> Calls:
+        """Return them with ends when training threads noticed them."""
+        sides = self.sides
+        end = np.where(
+            sides.stops, sides.end, blocked.noticed(sides.worker, sides.begin, sides.end)
+        )
+        end = end.reshape(self.end.shape)
+        return replace(self, end=end, through=np.maximum(end.min(axis=1), self.on_wire))
+
+    def add_links(self, links: Links, numbers: Numbers, first: int) -> None:
+        """Add what they follow; each was on the wire from moment `first` + 2 x its place to the next."""
+        sides, shape = self.sides, self.start.shape
+        begin, end = (
+            numbers.of(sides.worker, at).reshape(shape) for at in (sides.begin, sides.end)
+        )
+        needed = numbers.needed(sides.worker, sides.end).reshape(shape)
+        end = np.where(end < 0, needed, end)
+        if self.is_rooted:
+            self._with_root(links, begin, end)
+            return
+        on_wire = first + 2 * np.arange(self.height)
+        everyone = np.broadcast_to(on_wire[:, None], shape).ravel()
+        links.add(begin.ravel(), everyone, np.zeros(everyone.shape))
+        links.add(on_wire[:-1] + 1, on_wire[1:], np.zeros(self.height - 1), self.follows[1:])
+        wire = self.through - self.on_wire
+        links.add(on_wire, on_wire + 1, wire, line=self.line, nbytes=self.nbytes, step=self.step)
+        leaves = self.end - self.through[:, None]
+        links.add(everyone + 1, end.ravel(), leaves.ravel())
+
+    def _with_root(self, links: Links, begin: Ints, end: Ints) -> None:
+        """Add that ranks wait for the root, or the root for all."""
+        rows = np.arange(self.height)
+        root = np.maximum(self.root, 0)
+        come = np.broadcast_to(self.start[rows, root][:, None], self.start.shape)
+        if self.op in TO_ROOT:
+            come = np.broadcast_to(self.start.max(axis=1)[:, None], self.start.shape)
+        is_root = root[:, None] == np.arange(len(self.worker))
+        waits = (is_root if self.op in TO_ROOT else ~is_root) & (come <= self.end)
+        waits &= (self.root >= 0)[:, None]
+        lag = self.end - np.where(waits, np.maximum(come, self.start), self.start)
+        about = {"line": self.line, "nbytes": np.repeat(self.nbytes, len(self.worker))}
+        links.add(begin.ravel(), end.ravel(), lag.ravel(), **about)  # type: ignore[arg-type]
+        for column in range(len(self.worker)):
+            by = begin[rows, root] if self.op in FROM_ROOT else begin[:, column]
+            of = end[:, column] if self.op in FROM_ROOT else end[rows, root]
+            there = waits[:, column] if self.op in FROM_ROOT else waits[rows, root]
+            after = lag[:, column] if self.op in FROM_ROOT else lag[rows, root]
+            links.add(by, of, after, there, line=self.line, nbytes=self.nbytes)
+
+
+def complete_calls(trace: Trace, first: Ints, last: Ints) -> Iterator[Calls]:
+    """Yield the calls that lie within the steps of all their workers, between `first` and `last`."""
+    training = training_threads(trace)
+    place = {process: at for at, process in enumerate(trace.workers["process"].to_list())}
+    for grid in trace.calls:
+        if not set(grid.processes.tolist()) <= set(place):
+            continue
+        worker = np.array([place[process] for process in grid.processes.tolist()], np.int64)
+        over = grid.there & (grid.end_ns != FOREVER)
+        rows = np.flatnonzero(over.all(axis=1) & (grid.last_ns != NEVER))
+        start, end = taken(grid.start_ns, rows), taken(grid.end_ns, rows)
+        within = ((start >= first[worker]) & (end <= last[worker])).all(axis=1)
+        rows = rows[within]
+        ops = grid.first("op")[rows]
+        for op in np.unique(ops).tolist():
+            yield _of_one_kind(grid, rows[ops == op], worker, training)
+
+
+def _of_one_kind(grid: CallGrid, rows: Indices, worker: Ints, training: Ints) -> Calls:
+    start, end = taken(grid.start_ns, rows), taken(grid.end_ns, rows)
+    stops = np.asarray((grid.thread == training[grid.processes])[rows])
+    arrived, left = start.max(axis=1), end.min(axis=1)
+    through = np.maximum(left, arrived)
+    before = np.concatenate([arrived[:1], through[:-1]])
+    flying = ~stops.any(axis=1)
+    follows = flying & (before <= through) & (np.arange(len(rows)) > 0)
+    on_wire = np.where(follows, np.maximum(arrived, before), arrived)
+    return Calls(
+        uid=grid.uid,
+        op=int(grid.first("op")[rows[0]]),
+        worker=worker,
+        ranks=grid.ranks,
+        start=start,
+        end=end,
+        stops=stops,
+        step=grid.first("step")[rows].astype(np.int64),
+        nbytes=grid.first("nbytes")[rows],
+        root=_roots(grid, rows),
+        on_wire=on_wire,
+        through=np.maximum(through, on_wire),
+        follows=follows,
+    )
+
+
+def _roots(grid: CallGrid, rows: Indices) -> Ints:
+    """Return the column of each call's root; -1 where it is not known."""
+    peer: Array = grid.first("peer")[rows]
+    found = np.full(len(rows), -1, np.int64)
+    for column, rank in enumerate(grid.ranks.tolist()):
+        found[peer == rank] = column
+    return found

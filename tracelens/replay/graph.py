@@ -1,0 +1,76 @@
+"""Moments that follow each other, each after a lag, and when they come with other lags."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from tracelens.arrays import Floats, Indices, Ints
+
+__all__ = ["Graph"]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Moments and what each follows: it comes no earlier than any `source` of it and that edge's lag.
+
+    `order` puts the edges into layers, in which moments can be played one layer after the other;
+    `layers` are their begins in it, one more than layers.
+    """
+
+    recorded: Floats
+    source: Indices
+    target: Indices
+    lag: Floats
+    order: Indices
+    layers: Ints
+
+    @classmethod
+    def of(cls, recorded: Floats, source: Indices, target: Indices, lag: Floats) -> Self:
+        """Make it.
+
+        Raises:
+            ValueError: moments follow each other in a circle.
+        """
+        layer = _layers(len(recorded), source, target)[target]
+        order = np.lexsort((target, layer))
+        layers = np.searchsorted(layer[order], np.arange(1, layer.max(initial=0) + 2))
+        return cls(recorded, source, target, lag, order, layers)
+
+    def play(self, lag: Floats) -> Floats:
+        """Return when all moments come with other lags; those that follow nothing come as they did."""
+        time = self.recorded.copy()
+        source, target, lag = self.source[self.order], self.target[self.order], lag[self.order]
+        for begin, end in zip(self.layers[:-1].tolist(), self.layers[1:].tolist(), strict=True):
+            heads = np.flatnonzero(np.diff(target[begin:end], prepend=-1))
+            moved = time[source[begin:end]] + lag[begin:end]
+            time[target[begin:end][heads]] = np.maximum.reduceat(moved, heads)
+        return time
+
+
+def _layers(moments: int, source: Indices, target: Indices) -> Ints:
+    """Return for each moment how many it follows, one after the other, at most."""
+    order = np.argsort(source, kind="stable")
+    follows, begins = target[order], np.searchsorted(source[order], np.arange(moments + 1))
+    left = np.bincount(target, minlength=moments)
+    layer = np.zeros(moments, np.int64)
+    ready, number = np.flatnonzero(left == 0), 0
+    while len(ready):
+        layer[ready] = number
+        reached = follows[_stretches(begins[ready], begins[ready + 1])]
+        np.subtract.at(left, reached, 1)
+        ready = np.unique(reached[left[reached] == 0])
+        number += 1
+    if left.any():
+        raise ValueError(f"{np.count_nonzero(left)} moments follow each other in a circle")
+    return layer
+
+
+def _stretches(begin: Ints, end: Ints) -> Indices:
+    """Return the numbers of several stretches, one after the other."""
+    count = end - begin
+    before = np.cumsum(count) - count
+    return np.asarray(np.arange(count.sum()) - np.repeat(before - begin, count))

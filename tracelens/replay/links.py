@@ -1,0 +1,131 @@
+"""Links between moments: what follows what, after which lag, and what the lag is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from tracelens.arrays import Array, Flags, Floats, Ints
+
+__all__ = ["KEPT", "Line", "LinkTable", "Links"]
+
+
+class Line(NamedTuple):
+    """What takes latency + bytes / bandwidth alike; `network` is false for a server's own work."""
+
+    what: str
+    ranks: int
+    network: bool
+
+
+KEPT: Final = Line(
+    "kept as recorded", 0, network=False
+)  # no partner is known, so nothing changes it
+
+
+@dataclass(frozen=True)
+class LinkTable:
+    """Links as columns: `target` comes no earlier than `lag` ns after `source`.
+
+    `line` is a place in `lines`, -1 for none; `nbytes` are those that the lag is for, -1 unknown; `step`
+    is the step's number, -1 for none; `shard` the server's, -1 for none.
+    """
+
+    source: Ints
+    target: Ints
+    lag: Floats
+    line: Ints
+    nbytes: Floats
+    step: Ints
+    shard: Ints
+    lines: tuple[Line, ...]
+
+
+@dataclass
+class Links:
+    """Collects links; those of which an end is no moment (-1), or both are one, are left out."""
+
+    lines: list[Line] = field(default_factory=list)
+    _parts: list[tuple[Array, ...]] = field(default_factory=list)
+
+    def add(
+        self,
+        source: Ints,
+        target: Ints,
+        lag: Ints | Floats,
+        there: Flags | None = None,
+        *,
+        line: Line | None = None,
+        nbytes: Ints | None = None,
+        step: Ints | None = None,
+        shard: Ints | None = None,
+    ) -> None:
+        """Add some links; `there` says which of them there are."""
+        kept = (source >= 0) & (target >= 0) & (source != target)
+        rows = np.flatnonzero(kept if there is None else kept & there)
+        none = np.full(len(rows), -1, np.int64)
+        number = -1 if line is None else self._number(line)
+        of_rows = [none if values is None else values[rows] for values in (nbytes, step, shard)]
+        ends = (source[rows], target[rows], np.asarray(lag[rows], np.float64))
+        self._parts.append((*ends, np.full(len(rows), number), *of_rows))
+
+    def add_first(self, source: Ints, target: Ints, lag: Ints) -> None:
+        """Add links, all of them, before all others."""
+        none = np.full((4, len(source)), -1, np.int64)
+        self._parts.insert(0, (source, target, lag.astype(np.float64), *none))
+
+    @property
+    def targets(self) -> Ints:
+        """Return the moments that follow others."""
+        return np.unique(
+            np.concatenate([np.zeros(0, np.int64), *(part[1] for part in self._parts)])
+        )
+
+    def settle(self, first: int, recorded: Floats) -> None:
+        """Make the targets of all parts since the `first` come when they did.
+
+        What a target came later than the last of what it follows is added to all lags to it; where it
+        came earlier, it is taken off.
+        """
+        parts = self._parts[first:]
+        if not parts:
+            return
+        source, target, lag = (np.concatenate([part[at] for part in parts]) for at in range(3))
+        latest = np.full(len(recorded), -np.inf)
+        np.maximum.at(latest, target, recorded[source] + lag)
+        more = (recorded - np.where(np.isfinite(latest), latest, recorded))[target]
+        after = np.cumsum([len(part[0]) for part in parts])[:-1]
+        for at, extra in enumerate(np.split(more, after), first):
+            part = self._parts[at]
+            self._parts[at] = (*part[:2], part[2] + extra, *part[3:])
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def _number(self, line: Line) -> int:
+        if line not in self.lines:
+            self.lines.append(line)
+        return self.lines.index(line)
+
+    def table(self, recorded: Floats) -> LinkTable:
+        """Return all of them, in the order in which they were added.
+
+        What came before what it would follow, by clocks that are not sure, does not follow it.
+        """
+        columns = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
+        forward = recorded[columns[0]] <= recorded[columns[1]]
+        columns = [column[forward] for column in columns]
+        source, target, lag, line, nbytes, step, shard = columns
+        return LinkTable(
+            source=source,
+            target=target,
+            lag=lag,
+            line=line,
+            nbytes=nbytes.astype(np.float64),
+            step=step,
+            shard=shard,
+            lines=tuple(self.lines),
+        )

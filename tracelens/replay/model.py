@@ -1,0 +1,216 @@
+"""A run as moments that follow each other, of which a change of any length or bond gives another run.
+
+Moments are what training threads exchange with others (`threads.py`), when collectives went and were
+through (`calls.py`), and when servers' services began and ended (`requests.py`). What a thread works
+between two of its moments takes as long as it did; until when it is blocked follows from what it waits
+for. Where what it waits for does not explain that, the replay of the run as it was differs from the run:
+that difference is the replay's error. Time in which it is blocked by nothing that is known stays as it
+was (`kept_share`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from tracelens.accounting.categories import CATEGORIES
+from tracelens.replay.calls import Calls, complete_calls
+from tracelens.replay.graph import Graph
+from tracelens.replay.links import KEPT, Links, LinkTable
+from tracelens.replay.messages import all_waits_since, message_edges, messages_of
+from tracelens.replay.requests import Requests
+from tracelens.replay.threads import (
+    IS_BLOCKED,
+    Blocked,
+    Numbers,
+    Sides,
+    Thread,
+    first_updates,
+    rows_by_worker,
+    rows_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import polars as pl
+
+    from tracelens.accounting.phases import Phases
+    from tracelens.accounting.pieces import WorkerPieces
+    from tracelens.arrays import Floats, Ints
+    from tracelens.model.trace import Trace
+
+__all__ = ["Model"]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A run that can be replayed.
+
+    The first links are those of `threads`, in their order. `ends` are moments at which steps end,
+    [step, worker], -1 where a worker lacks one, `begin_ns` is when the first of them began; `rows` are
+    the steps of the first links, by thread, -1 for none. `calls` are on the wire from moment `calls_at`
+    on, two moments a call. `variables` are the bytes of each that workers push, by key.
+    """
+
+    steps: Ints
+    begin_ns: int
+    threads: tuple[Thread, ...]
+    rows: tuple[Ints, ...]
+    ends: Ints
+    links: LinkTable
+    recorded: Floats
+    calls: tuple[Calls, ...]
+    calls_at: tuple[int, ...]
+    ranks: tuple[int, ...]
+    variables: dict[int, int]
+
+    @classmethod
+    def of(cls, trace: Trace, phases: Phases) -> Self | None:
+        """Build it; None for a run without steps, or in which a worker has none."""
+        processes = trace.workers["process"].to_list()
+        windows = trace.steps.sort("start_ns").partition_by("process", as_dict=True)
+        if not processes or any((process,) not in windows for process in processes):
+            return None
+        mine = [windows[process,] for process in processes]
+        first = np.array([part["start_ns"][0] for part in mine])
+        last = np.array([part["end_ns"][-1] for part in mine])
+        pieces = [
+            phases.pieces.of_worker(phases.pieces.processes.index(process)) for process in processes
+        ]
+        sent, received = messages_of(trace, first, last)
+        blocked = Blocked(pieces)
+        calls = tuple(call.noticed(blocked) for call in complete_calls(trace, first, last))
+        requests = Requests.of(trace, first, last).noticed(blocked)
+        sides = [sent, received, *(call.sides for call in calls), requests.sides]
+        released = requests.released(blocked, sides)
+        threads = _threads(pieces, mine, [*sides, released, _updates(pieces)])
+        numbers = Numbers(threads)
+        links = Links()
+        recorded = [np.concatenate([thread.moments for thread in threads])]
+        places, count = [], numbers.count
+        for call in calls:
+            places.append(count)
+            count += 2 * call.height
+            recorded.append(np.stack([call.on_wire, call.through], axis=1).ravel())
+        recorded.append(requests.moments)
+        times = np.concatenate(recorded)
+        for call, place in zip(calls, places, strict=True):
+            call.add_links(links, numbers, place)
+        for source, target, lag in message_edges(
+            sent, received, all_waits_since(received, threads), numbers
+        ):
+            links.add(source, target, lag)
+        if requests.asked.height:
+            requests.add_links(links, numbers, count, times, released)
+        links.add_first(*numbers.in_order(links.targets))
+        steps = np.unique(trace.steps["step"].to_numpy()).astype(np.int64)
+        return cls(
+            steps=steps,
+            begin_ns=int(first.min()),
+            threads=tuple(threads),
+            rows=tuple(rows_of(thread, steps) for thread in threads),
+            ends=numbers.ends(steps),
+            links=links.table(times),
+            recorded=times.astype(np.float64),
+            calls=calls,
+            calls_at=tuple(places),
+            ranks=tuple(trace.workers["rank"].to_list()),
+            variables=requests.variables,
+        )
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The moments and links as they were."""
+        links = self.links
+        return Graph.of(self.recorded, links.source, links.target, links.lag)
+
+    @cached_property
+    def wires(self) -> Ints:
+        """The link, by a moment at which a call went, or a service began, to when it was over."""
+        links, found = self.links, np.full(len(self.recorded), -1, np.int64)
+        rows = np.flatnonzero((links.target == links.source + 1) & (links.line >= 0))
+        found[links.source[rows]] = rows
+        return found
+
+    def replayed(self, lag: Floats, more: Sequence[tuple[Ints, Ints]] = ()) -> Floats:
+        """Return when moments come with other lags, and `more` links (source, target) without one.
+
+        Raises:
+            ValueError: with these links, moments follow each other in a circle.
+        """
+        if not more:
+            return self.graph.play(lag)
+        ends = [(self.links.source, self.links.target), *more]
+        source, target = (np.concatenate([one[side] for one in ends]) for side in (0, 1))
+        whole = np.concatenate([lag, np.zeros(len(source) - len(lag))])
+        return Graph.of(self.recorded, source, target, whole).play(whole)
+
+    def waited(self, times: Floats, lag: Floats) -> Floats:
+        """Return how long each worker was blocked, or in communication, ns, [worker]."""
+        first, begin, found = 0, 0, []
+        for thread in self.threads:
+            count = len(thread.moments)
+            worked = lag[begin : begin + count - 1].sum()
+            found.append(times[first + count - 1] - times[first] - worked)
+            first, begin = first + count, begin + count - 1
+        return np.array(found)
+
+    @cached_property
+    def usual(self) -> Floats:
+        """When moments come in the replay of the run as it was."""
+        return self.graph.play(self.links.lag)
+
+    def lengths(self, times: Floats) -> Floats:
+        """Return how long after the one before each step was over on all workers, ns, [step]."""
+        over = np.where(self.ends >= 0, times[self.ends], -np.inf).max(axis=1)
+        return np.diff(np.maximum.accumulate(over), prepend=float(self.begin_ns))
+
+    def worked(self, names: Sequence[str]) -> list[Floats]:
+        """Return how long each thread was in some phases between its moments, ns."""
+        counts = np.isin(CATEGORIES, list(names))
+        return [np.where(thread.stopped, 0.0, thread.spent(counts)) for thread in self.threads]
+
+    @property
+    def kept_share(self) -> float:
+        """What share of workers' time they are blocked by what is not known: it stays as recorded."""
+        alone = np.zeros(len(self.recorded), np.bool_)
+        if KEPT in self.links.lines:
+            alone[self.links.target[self.links.line == self.links.lines.index(KEPT)]] = True
+        first = begin = 0
+        kept = whole = 0.0
+        for thread in self.threads:
+            count = len(thread.moments)
+            blocked, lag = thread.spent(IS_BLOCKED), self.links.lag[begin : begin + count - 1]
+            known = np.minimum(np.maximum(lag - thread.passed, 0), blocked)
+            unpartnered = alone[first + 1 : first + count]
+            mine = np.where(thread.stopped, 0.0, known)
+            kept += float(np.where(unpartnered, blocked, mine).sum())
+            whole += float(thread.moments[-1] - thread.moments[0])
+            first, begin = first + count, begin + count - 1
+        return kept / max(whole, 1.0)
+
+
+def _threads(
+    pieces: Sequence[WorkerPieces], windows: Sequence[pl.DataFrame], sides: Sequence[Sides]
+) -> list[Thread]:
+    rows = [rows_by_worker(side.worker, len(pieces)) for side in sides]
+    return [
+        Thread.of(
+            one,
+            windows[worker],
+            [side.taken(mine[worker]) for side, mine in zip(sides, rows, strict=True)],
+        )
+        for worker, one in enumerate(pieces)
+    ]
+
+
+def _updates(pieces: Sequence[WorkerPieces]) -> Sides:
+    """Return when workers began to update weights, as moments without length."""
+    begins = [first_updates(one) for one in pieces]
+    worker = np.repeat(np.arange(len(pieces)), [len(begin) for begin in begins])
+    moments = np.concatenate(begins)
+    return Sides(worker, moments, moments, np.zeros(len(moments), np.bool_))

@@ -1,0 +1,166 @@
+"""Asks a run "what if": how long its steps would be with one or several edits, and how sure that is.
+
+The run is replayed without edits and with them (`model.py`); what the steps differ by is the saving, and
+its interval resamples blocks of steps (Künsch 1989). The replay without edits is held to the recorded
+run: beyond an error of 3 %, no answer is to be relied upon. An answer tells nothing of what an edit does
+beyond the lengths that it names: of contention for cores, caches and links, for one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tracelens.accounting import phases as accounting
+from tracelens.errors import InvalidArgument
+from tracelens.replay.edits import edited, known_edits
+from tracelens.replay.model import Model
+from tracelens.stats.robust import bootstrap_interval
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelens.accounting.phases import Phases
+    from tracelens.model.trace import Trace
+    from tracelens.replay.changed import Changed
+
+__all__ = ["FORMAT", "Answer", "Identity", "WhatIf", "whatif"]
+
+FORMAT: Final = "tracelens.whatif/1"
+UNRELIABLE: Final = 0.03  # from this error of the replay without edits on
+EVERY: Final = "all"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """How far the replay without edits is from the recorded run, as shares.
+
+    `whole` is of the run's length, `median_step` that of the usual step. `kept` is the share of workers'
+    time in which they were blocked by what the trace does not tell: no edit changes it.
+    """
+
+    whole: float
+    median_step: float
+    kept: float
+
+    @property
+    def reliable(self) -> bool:
+        """Whether answers may be relied upon."""
+        return max(abs(self.whole), self.median_step) <= UNRELIABLE
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What edits do to the mean step: `saving` is a share of it, with its 95 % `interval`.
+
+    `waits` are nanoseconds a step that each rank waits or communicates, before and after.
+    """
+
+    edits: tuple[str, ...]
+    before_ns: float
+    after_ns: float
+    after_interval_ns: tuple[float, float]
+    saving: float
+    interval: tuple[float, float]
+    waits: dict[int, tuple[float, float]]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """The answers to what was asked of a run of so many steps, the largest saving first.
+
+    `refused` are edits that it cannot answer, and why.
+    """
+
+    trace: str
+    steps: int
+    identity: Identity
+    answers: tuple[Answer, ...]
+    refused: tuple[tuple[str, str], ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values, for JSON."""
+        return {
+            "format": FORMAT,
+            "trace": self.trace,
+            "steps": self.steps,
+            "identity": asdict(self.identity) | {"reliable": self.identity.reliable},
+            "answers": [asdict(answer) for answer in self.answers],
+            "refused": [{"edit": edit, "reason": reason} for edit, reason in self.refused],
+        }
+
+
+def whatif(trace: Trace, *edits: str, phases: Phases | None = None) -> WhatIf:
+    """Answer edits that are made together; with ``all``, every single one that is known.
+
+    Args:
+        trace: As `tracelens.open` returns it.
+        edits: Such as ``rank:3=median`` (docs/whatif.md).
+        phases: The partition of its time, if that was made before.
+
+    Raises:
+        InvalidArgument: an edit is none, or one that this trace cannot answer; or it has no steps.
+    """
+    if not edits:
+        raise InvalidArgument("what if what? Name at least one edit, such as 'rank:3=median'.")
+    model = Model.of(trace, accounting.run(trace) if phases is None else phases)
+    if model is None:
+        raise InvalidArgument(
+            "The run has no steps on all its workers: there is nothing to replay."
+        )
+    name = trace.path.name if trace.path else ""
+    identity = _identity(model)
+    if EVERY not in edits:
+        return WhatIf(name, len(model.steps), identity, (_answer(model, edits),))
+    answers, refused = [], []
+    for edit in known_edits(model):
+        try:
+            answers.append(_answer(model, [edit]))
+        except InvalidArgument as error:
+            refused.append((edit, str(error).removeprefix(f"{edit}: ")))
+    answers.sort(key=lambda answer: -answer.saving)
+    return WhatIf(name, len(model.steps), identity, tuple(answers), tuple(refused))
+
+
+def _identity(model: Model) -> Identity:
+    recorded, usual = model.lengths(model.recorded), model.lengths(model.usual)
+    each = np.abs(usual / np.maximum(recorded, 1.0) - 1)
+    whole = float(usual.sum() / max(recorded.sum(), 1.0) - 1)
+    return Identity(whole, float(np.median(each)), model.kept_share)
+
+
+def _answer(model: Model, edits: Sequence[str]) -> Answer:
+    changed = edited(model, edits)
+    times = _replayed(changed, edits)
+    saved = model.lengths(model.usual) - model.lengths(times)
+    recorded = model.lengths(model.recorded)
+    whole, count = float(recorded.sum()), len(recorded)
+    share = float(saved.sum() / whole)
+    low, high = bootstrap_interval(saved, whole)
+    before = whole / count
+    waits = model.waited(model.usual, model.links.lag), model.waited(times, changed.lag)
+    return Answer(
+        edits=tuple(edits),
+        before_ns=before,
+        after_ns=before * (1 - share),
+        after_interval_ns=(before * (1 - high), before * (1 - low)),
+        saving=share,
+        interval=(low, high),
+        waits={
+            rank: (float(was) / count, float(then) / count)
+            for rank, was, then in zip(model.ranks, *waits, strict=True)
+        },
+        notes=tuple(changed.notes),
+    )
+
+
+def _replayed(changed: Changed, edits: Sequence[str]) -> Any:
+    try:
+        return changed.model.replayed(changed.lag, changed.more)
+    except ValueError:
+        raise InvalidArgument(
+            f"{', '.join(edits)}: what the last call of a step follows needs an earlier one to be over."
+        ) from None

@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def _rows(file: Path) -> int:
-    with pa.OSFile(str(file)) as opened:
+    with pa.OSFile(str(file), "rb") as opened:
         reader = pa.ipc.open_file(opened)
         return sum(reader.get_batch(k).num_rows for k in range(reader.num_record_batches))
 

@@ -92,7 +92,7 @@ class _Exchange:
 
     def _wire(self, step: int, shard: int, sizes: Ints) -> Ints:
         each = self.scenario.message_ms * MILLISECOND
-        return np.rint(each + sizes * self._per_byte[step, shard]).astype(np.int64)
+        return np.asarray(np.rint(each + sizes * self._per_byte[step, shard]).astype(np.int64))
 
     def record(self, sheet: Sheet) -> None:
         """Add both sides of all requests."""

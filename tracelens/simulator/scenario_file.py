@@ -205,7 +205,7 @@ def _values(table: str, held: Mapping[str, Any], entries: Mapping[str, _Entry]) 
 
 def _value(name: str, value: Any, entry: _Entry) -> Any:
     _, kind, least = entry
-    allowed: tuple[type, ...] = (int, float) if kind is float else (kind,)
+    allowed: Any = (int, float) if kind is float else kind
     if not isinstance(value, allowed) or (kind is not bool and isinstance(value, bool)):
         raise InvalidArgument(f"Found {name} = {value!r}: expected {_TYPES[kind]}.")
     if least is not None and not least <= value < 1e15:
@@ -213,7 +213,7 @@ def _value(name: str, value: Any, entry: _Entry) -> Any:
     if kind is not list:
         return value
     whole = name.rpartition(".")[2] in _WHOLE
-    numbers: tuple[type, ...] = (int,) if whole else (int, float)
+    numbers: Any = int if whole else (int, float)
     if not value or not all(
         isinstance(one, numbers) and not isinstance(one, bool) and one >= 0 for one in value
     ):

@@ -17,7 +17,6 @@ from tracelens.readers.kineto.words import IN_NO_ROW, LIBRARIES, category, phase
 from tracelens.schema.vocabulary import MOST_RANKS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from tracelens.readers.kineto.stream import Event

@@ -20,19 +20,17 @@ __all__ = ["gaps_of"]
 _PHASES: Final = ("forward", "backprop", "update")
 _MOST_UNMATCHED: Final = 0.5
 _DEVICE_BACKENDS: Final = ("nccl", "rccl", "xccl", "hccl")
-_SHOWN: Final = 8
 _WAITS: Final = "which rank others wait for"
 
 
 def gaps_of(
-    rows: pl.DataFrame, tables: Sequence[EventTable], ranks: Sequence[int], world: int
+    rows: pl.DataFrame, tables: Sequence[EventTable], ranks: Sequence[int]
 ) -> tuple[Gap, ...]:
     """Return what is missing in the rows of all files, the most important first."""
     return tuple(
         gap
         for found in (
             _unknown_format(tables),
-            _ranks(ranks, world),
             _damage(tables),
             _devices(rows, tables),
             _communication(rows, ranks),
@@ -54,21 +52,6 @@ def _unknown_format(tables: Sequence[EventTable]) -> Iterator[Gap]:
             "--map.",
             decisive=every,
         )
-
-
-def _ranks(ranks: Sequence[int], world: int) -> Iterator[Gap]:
-    if len(ranks) < world:
-        few = f"only {'rank' if len(ranks) == 1 else 'ranks'} {_listed(ranks)} of {world:,}"
-        yield Gap(
-            f"{few} {'is' if len(ranks) == 1 else 'are'} here",
-            _WAITS,
-            "Export the profile of every rank into one folder, and analyze that.",
-        )
-
-
-def _listed(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:_SHOWN]))
-    return shown + (f" and {len(ranks) - _SHOWN} more" if len(ranks) > _SHOWN else "")
 
 
 def _damage(tables: Sequence[EventTable]) -> Iterator[Gap]:

@@ -77,7 +77,7 @@ class KinetoReader:
             once=True,
             notes=notes,
             members=members,
-            recognition=_recognition(rows, tables, ranks, world),
+            recognition=_recognition(rows, tables, ranks),
         )
         return spans.build(rows.drop("issued_ns"), origin).with_(path=path)
 
@@ -190,7 +190,7 @@ def _described(rows: pl.DataFrame, table: EventTable, rank: int, world: int) -> 
 
 
 def _recognition(
-    rows: pl.DataFrame, tables: Sequence[EventTable], ranks: Sequence[int], world: int
+    rows: pl.DataFrame, tables: Sequence[EventTable], ranks: Sequence[int]
 ) -> Recognition:
     """Return what was made of the files."""
     left_out: dict[str, int] = {}
@@ -210,7 +210,7 @@ def _recognition(
         format="trace in Chrome's event format" if every else "profile by torch.profiler",
         found=(("events", f"{events:,}: {listed}"),),
         left_out=tuple((what, count) for what, count in left_out.items() if count),
-        gaps=gaps_of(rows, tables, sorted(set(ranks)), world),
+        gaps=gaps_of(rows, tables, sorted(set(ranks))),
     )
 
 

@@ -73,9 +73,13 @@ def _of_rank(rank: int, rows: pl.DataFrame) -> DeviceTime:
     compute = _union(rows.filter(~pl.col("communicates"), ~pl.col("moves")))
     both = _union(rows.filter(pl.col("communicates") | ~pl.col("moves")))
     busy = _union(rows)
-    lengths = [_length(part) for part in (busy, compute, communication, both)]
     return DeviceTime(
-        rank, int(busy[1][-1] - busy[0][0]), *lengths[:3], exposed_ns=lengths[3] - lengths[1]
+        rank,
+        whole_ns=int(busy[1][-1] - busy[0][0]),
+        busy_ns=_length(busy),
+        compute_ns=_length(compute),
+        communication_ns=_length(communication),
+        exposed_ns=_length(both) - _length(compute),
     )
 
 
@@ -148,7 +152,7 @@ def _steps(trace: Trace) -> str:
     assert isinstance(first, int)
     assert isinstance(last, int)
     least, most = counts.min(), counts.max()
-    a_rank = f"{most}" if least == most else f"{least} to {most}"
+    a_rank = f"{most!s}" if least == most else f"{least!s} to {most!s}"
     return f"{a_rank} a rank ({fmt.steps(first, last)})"
 
 
@@ -208,6 +212,6 @@ def _device(one: DeviceTime) -> str:
     if one.overlap is None:
         return text
     return (
-        f"{text}, communicating {share(one.communication_ns)} ({fmt.percent(one.overlap)} of that beside "
+        f"{text}, communicating {share(one.communication_ns)} ({fmt.percent(one.overlap)} of it beside "
         f"computation, {share(one.exposed_ns)} exposed)"
     )

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from tracelens.remote.address import Place
 
 WHAT: Final = (
-    "trace folder, a profile by torch.profiler (.json, .json.gz) or a folder of one a rank, or a table of "
-    "spans (.arrow, .feather, .parquet, .csv); also the address of one, such as s3://BUCKET/RUN"
+    "trace folder, a profile by torch.profiler (.json, .json.gz) or a folder of one a rank, or a table "
+    "of spans (.arrow, .feather, .parquet, .csv); also the address of one, such as s3://BUCKET/RUN"
 )
 # What libraries read when they are loaded: NumPy starts a thread a core for its BLAS, of which no matrix
 # here has need, and polars keeps for half a second and more what it has freed.

@@ -1,7 +1,8 @@
 """Numbers the collectives of all ranks, where files do not: by their order in each step of the profiler.
 
-Only where all ranks that recorded a group made the same calls in that step; elsewhere they stay without a
-number, and unmatched. A number that one rank has twice (one call, several kernels) counts once.
+Only where all ranks that recorded a group made the same calls in that step; elsewhere they stay
+without a number, and unmatched. A number that one rank has twice (one call, several kernels) counts
+once.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Final
 
 import polars as pl
 
+from tracelens.readers.kineto.rank_rows import UNKNOWN_GROUP
 from tracelens.schema.vocabulary import COLLECTIVES
 
 __all__ = ["numbered"]
@@ -22,7 +24,7 @@ def numbered(rows: pl.DataFrame) -> pl.DataFrame:
     """Return the rows of all ranks with `seq` filled in where it can be known."""
     rows = rows.with_row_index(_ROW)
     is_call = (pl.col("kind") == "reduction") & pl.col("op").cast(pl.String).is_in(COLLECTIVES)
-    calls = rows.filter(is_call, pl.col(_GROUP).is_not_null()).sort("rank", "issued_ns")
+    calls = rows.filter(is_call, pl.col(_GROUP) != UNKNOWN_GROUP).sort("rank", "issued_ns")
     if calls.is_empty():
         return rows.drop(_ROW)
     told = pl.col("seq").is_not_null().any().over(_GROUP)

@@ -1,8 +1,8 @@
 """Reads trace events in JSON as a stream: an object with `traceEvents`, or a list of events.
 
-Both plain and gzip. A file is taken in pieces of a few megabytes, each cut after the last whole event, and
-each piece is parsed by orjson. What orjson refuses is parsed event by event: damage costs the event that it
-is in, which is counted. A file that was cut off yields every event that is whole.
+Both plain and gzip. A file is taken in pieces of a few megabytes, each cut after the last whole event,
+and each piece is parsed by orjson. What orjson refuses is parsed event by event: damage costs the
+event that it is in, which is counted. A file that was cut off yields every event that is whole.
 
 The format: "Trace Event Format" (Google, 2016); what Kineto writes around it: `libkineto`,
 output_json.cpp.
@@ -34,13 +34,16 @@ _KEY: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY: Final = re.compile(rb"\}\s*,?\s*(?=\{)")
 _MOST_HEAD: Final = 64 << 20  # before the first event; deviceProperties and metadata of large jobs
 _LONGEST_EVENT: Final = 16 << 20
-_NEAR_END: Final = 1 << 18
+_NEAR_END: Final = 1 << 15
 _TRIED: Final = 4  # boundaries, from the last: within a string or a nested list there may be some
+_TRIED_ENDS: Final = 64  # of lists, in the last event and behind it
 _JOINED: Final = 8  # pieces of one event that has objects in it
+_PHASE: Final = b'"ph"'
 _BEHIND: Final = "unexpected content after document"
 _BEGIN_BYTES: Final = 1 << 16
 _NO_NUMBER: Final = re.compile(rb"(?<=[:\s,\[])[-+]?(?:nan|inf|infinity)\b", re.IGNORECASE)
 _ESCAPE: Final = re.compile(rb'\\(?!["\\/bfnrtu])')
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _EXACT: Final = re.compile(rb'("ts"\s*:\s*-?\d{14,})\.(\d{3})(?=\s*[,}])')
 
 
@@ -62,8 +65,8 @@ def looks_like_events(path: Path) -> bool:
 class EventStream:
     """The events of one file; what is beside them is complete when all have been read.
 
-    `facts` are the other members of the object. `lost` counts events that could not be parsed, `cut` says
-    that the file ends before its list does, `damage` is the first reason for either.
+    `facts` are the other members of the object. `lost` counts events that could not be parsed, `cut`
+    says that the file ends before its list does, `damage` is the first reason for either.
     """
 
     path: Path
@@ -108,7 +111,7 @@ class EventStream:
                 events, rest = self._whole(self._exactly(rest))
                 yield events
             if len(rest) > _LONGEST_EVENT:
-                self._lose(f"no event ends in {len(rest) >> 20} MiB of it")
+                self._lose(f"no event ends in {len(rest) >> 20} MiB of it", rest)
                 rest = b""
         if not self._ended:
             events, rest = self._last(self._exactly(rest))
@@ -134,8 +137,8 @@ class EventStream:
             if len(head) > _MOST_HEAD:
                 break
         raise NotATrace(
-            f"'{self.path}' holds no trace events: expected a JSON object with \"traceEvents\", or a list of "
-            "events, such as torch.profiler's export_chrome_trace writes."
+            f"'{self.path}' holds no trace events: expected a JSON object with \"traceEvents\", or a "
+            "list of events, such as torch.profiler's export_chrome_trace writes."
         )
 
     def _learn(self, text: bytes) -> None:
@@ -173,18 +176,21 @@ class EventStream:
         ends = [found.end() for found in _BOUNDARY.finditer(text)]
         before = ends[-1] if ends else 0
         found = self._one_by_one(text[:before]) if before else []
-        return found + self._rest(text[before:]), b""
+        events, behind = self._rest(text[before:])
+        return found + events, behind
 
-    def _rest(self, text: bytes) -> list[Event]:
-        """Return the last event of a list that has no end."""
-        if not text.strip():
-            events: list[Event] | None = []
-        else:
-            events, _ = _parsed_list(text)
+    def _rest(self, text: bytes) -> tuple[list[Event], bytes]:
+        """Return the last event, and what stands behind the end of the list if that is there."""
+        events, ended = _parsed_list(text) if text.strip() else ([], None)
+        if events is None:
+            events, ended = _mended_to_its_end(text)
+        if ended is not None:
+            self._ended = True
+            return events or [], text[ended:]
         if not self._is_list or events is None:
             self.cut = True
             self._note("it ends within its list of events")
-        return events or []
+        return events or [], b""
 
     def _exactly(self, text: bytes) -> bytes:
         """Turn microseconds that doubles cannot hold to the nanosecond into whole nanoseconds."""
@@ -195,7 +201,7 @@ class EventStream:
         return exact
 
     def _one_by_one(self, text: bytes) -> list[Event]:
-        """Return the events of a text that orjson refuses as a whole; count those that nobody can parse."""
+        """Return the events of a text that orjson refuses as a whole; count those beyond repair."""
         edges = [0, *(found.end() for found in _BOUNDARY.finditer(text)), len(text)]
         found: list[Event] = []
         place, last = 0, len(edges) - 1
@@ -208,12 +214,13 @@ class EventStream:
                     place = beyond
                     break
             else:
+                self._lose("some of it is not JSON", text[edges[place] : edges[place + 1]])
                 place += 1
-                self._lose("some of it is not JSON")
         return found
 
-    def _lose(self, reason: str) -> None:
-        self.lost += 1
+    def _lose(self, reason: str, text: bytes) -> None:
+        """Count the events in a text that cannot be parsed, of which each has a phase."""
+        self.lost += max(1, text.count(_PHASE))
         self._note(reason)
 
 
@@ -263,14 +270,28 @@ def _parsed_list(text: bytes, *, closed: bool = False) -> tuple[list[Event] | No
 
 
 def _mended(text: bytes) -> list[Event] | None:
-    """Parse events with numbers, escapes and characters that JSON has not; null if that does not help."""
+    """Parse events with numbers, escapes and characters that JSON has not; null if none are."""
     found = _patiently(b"[%b]" % text.strip().removesuffix(b","))
     return found if isinstance(found, list) else None
 
 
+def _mended_to_its_end(text: bytes) -> tuple[list[Event] | None, int | None]:
+    """Parse the last event with patience, and find where its list ends: null where there is no end."""
+    place = text.find(b"]")
+    for _ in range(_TRIED_ENDS):
+        if place < 0:
+            break
+        events = _mended(text[:place])
+        if events is not None:
+            return events, place + 1
+        place = text.find(b"]", place + 1)
+    return _mended(text), None
+
+
 def _patiently(text: bytes) -> Any:
-    mended = _ESCAPE.sub(rb"\\\\", _NO_NUMBER.sub(b"null", text)).decode("utf-8", "replace")
+    mended = _ESCAPE.sub(rb"\\\\", _NO_NUMBER.sub(b"null", text))
+    mended = _SURROGATE.sub(rb"\\ufffd", mended)
     try:
-        return json.loads(mended, strict=False)
+        return json.loads(mended.decode("utf-8", "replace"), strict=False)
     except (ValueError, RecursionError):
         return None

@@ -55,7 +55,7 @@ class DeviceTime:
 
 def device_time(trace: Trace) -> list[DeviceTime]:
     """Return the time of devices by rank, of all ranks that have any."""
-    timed = trace.on_device.select(
+    timed = _on_device(trace).select(
         "rank",
         start="device_start_ns",
         end=pl.col("device_start_ns") + pl.col("device_duration_ns"),
@@ -66,6 +66,14 @@ def device_time(trace: Trace) -> list[DeviceTime]:
         _of_rank(int(rank), part)
         for (rank,), part in timed.partition_by("rank", as_dict=True, maintain_order=True).items()
     ]
+
+
+def _on_device(trace: Trace) -> pl.DataFrame:
+    """Return the spans of what devices did, which they timed."""
+    times = ("device_start_ns", "device_duration_ns")
+    timed = pl.all_horizontal(pl.col(time).is_not_null() for time in times)
+    chosen = trace.spans.filter(timed).select("process", "rank", "thread", "kind", "name", *times)
+    return chosen.collect()
 
 
 def _of_rank(rank: int, rows: pl.DataFrame) -> DeviceTime:
@@ -180,8 +188,10 @@ def _phases(trace: Trace) -> str:
 
 
 def _streams(trace: Trace) -> str:
-    there = trace.on_device.group_by("process", "thread").agg(
-        reduces=(pl.col("kind") == "reduction").mean()
+    there = (
+        _on_device(trace)
+        .group_by("process", "thread")
+        .agg(reduces=(pl.col("kind") == "reduction").mean())
     )
     if there.is_empty():
         return "none: no device is recorded"

@@ -103,9 +103,11 @@ def _tables(path: Path, how: Reading) -> tuple[list[EventTable], list[Note]]:
         try:
             tables.append(read_events(file))
         except (NotATrace, OSError) as error:
+            reason = str(error)
+            sentence = reason if reason.startswith("'") else f"'{file}' cannot be read: {reason}."
             if len(files) == 1:
-                raise NotATrace(str(error)) from error
-            notes.append(Note(file.name, str(error), "unreadable"))
+                raise NotATrace(sentence) from error
+            notes.append(Note(file.name, sentence, "unreadable"))
     if not tables:
         raise NotATrace(
             notes[0].sentence if notes else f"'{path}' holds no .json and no .json.gz file."

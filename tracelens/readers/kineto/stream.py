@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from tracelens.errors import NotATrace
+from tracelens.schema.gate import opened, refuse_beyond
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from io import FileIO
     from pathlib import Path
-    from typing import BinaryIO
 
 __all__ = ["EventStream", "looks_like_events"]
 
@@ -50,11 +51,11 @@ _EXACT: Final = re.compile(rb'("ts"\s*:\s*-?\d{14,})\.(\d{3})(?=\s*[,}])')
 def looks_like_events(path: Path) -> bool:
     """Return whether a file begins as trace events in JSON do."""
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             begin = b"".join(_first(_plain(file, _BEGIN_BYTES), _BEGIN_BYTES)).lstrip(
                 b"\xef\xbb\xbf \r\n\t"
             )
-    except (OSError, zlib.error):
+    except (OSError, EOFError, NotATrace, zlib.error):
         return False
     if begin.startswith(b"{"):
         return b'"traceEvents"' in begin or b'"schemaVersion"' in begin
@@ -83,9 +84,9 @@ class EventStream:
         """Yield lists of events.
 
         Raises:
-            NotATrace: there is no list of events.
+            NotATrace: there is no list of events, it is no regular file, or too large.
         """
-        with self.path.open("rb") as file:
+        with opened(self.path) as file:
             yield from self._events(self._guarded(_plain(file, PIECE_BYTES)))
 
     def _guarded(self, parts: Iterator[bytes]) -> Iterator[bytes]:
@@ -93,6 +94,7 @@ class EventStream:
         try:
             for part in parts:
                 self.read_bytes += len(part)
+                refuse_beyond("decompressed", self.read_bytes)
                 yield part
         except (zlib.error, EOFError, OSError) as error:
             self._note(f"it cannot be decompressed to its end ({error})")
@@ -150,6 +152,7 @@ class EventStream:
         if isinstance(found, dict):
             self.facts |= found
         else:
+            self.lost += text.count(_PHASE)
             self._note("what stands beside its events is not JSON")
 
     def _whole(self, text: bytes) -> tuple[list[Event], bytes]:
@@ -232,7 +235,7 @@ def _first(parts: Iterator[bytes], size: int) -> Iterator[bytes]:
             return
 
 
-def _plain(file: BinaryIO, size: int) -> Iterator[bytes]:
+def _plain(file: FileIO, size: int) -> Iterator[bytes]:
     """Yield the content of a file, decompressed if it is gzip (of several members, too)."""
     begin = file.read(2)
     file.seek(0)

@@ -112,7 +112,7 @@ def check(data: bytes, file: Path, events: int) -> str:
         Exception: whatever the reader should not have raised.
     """
     file.write_bytes(data)
-    begun = time.monotonic()
+    begun = time.process_time()
     try:
         table = read_events(file)
     except TraceLensError:
@@ -134,7 +134,7 @@ def check(data: bytes, file: Path, events: int) -> str:
         return "refused"
     assert what == "whole" or trace.notes
     assert trace.events.collect().height <= table.rows.height * 2
-    assert time.monotonic() - begun < SLOW_S
+    assert time.process_time() - begun < SLOW_S
     return what
 
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DeviceTime", "device_time", "facts_of", "gaps_of"]
 
-_SHOWN: Final = 6
 _MEMORY: Final = r"(?i)^(mem(cpy|set)|memory copy)"
 
 
@@ -147,8 +146,8 @@ def _ranks(trace: Trace) -> str:
 
 def _groups(trace: Trace) -> str:
     named = trace.communicators.select("name", pl.col("ranks").list.len().alias("size")).rows()
-    shown = [f"{name}: {fmt.count(size or 0, 'rank')}" for name, size in named[:_SHOWN]]
-    more = [f"{len(named) - _SHOWN} more"] if len(named) > _SHOWN else []
+    shown = [f"{name}: {fmt.count(size or 0, 'rank')}" for name, size in named[:fmt.MOST_LISTED]]
+    more = [f"{len(named) - fmt.MOST_LISTED} more"] if len(named) > fmt.MOST_LISTED else []
     return "; ".join([*shown, *more]) or "none"
 
 
@@ -200,9 +199,9 @@ def _streams(trace: Trace) -> str:
     ).sort("name")  # fmt: skip
     shown = [
         f"{name} ({'communication' if share > 0.5 else 'computation'})"
-        for name, share in named.head(_SHOWN).rows()
+        for name, share in named.head(fmt.MOST_LISTED).rows()
     ]
-    more = [f"{named.height - _SHOWN} more"] if named.height > _SHOWN else []
+    more = [f"{named.height - fmt.MOST_LISTED} more"] if named.height > fmt.MOST_LISTED else []
     return ", ".join([*shown, *more])
 
 

@@ -13,6 +13,7 @@ from tracelens.memory import give_back
 from tracelens.model.choice import EVERYTHING, Choice
 from tracelens.model.events import Numbered, Source
 from tracelens.model.fmt import shown_name
+from tracelens.model.recognition import joined
 from tracelens.model.trace import OF_PROCESSES, Trace
 from tracelens.readers import READERS
 from tracelens.readers.base import Reading
@@ -38,6 +39,7 @@ def open(  # noqa: A001 - reads as tracelens.open
     *,
     map: Mapping[str, str] | None = None,  # noqa: A002 - called what the command line calls it
     one_clock: bool = False,
+    rank_of: Mapping[str, int] | None = None,
     executor: Executor | None = None,
     memory: int = 0,
     ranks: str | None = None,
@@ -47,11 +49,14 @@ def open(  # noqa: A001 - reads as tracelens.open
     """Read a trace, or a part of it, and prepare it.
 
     Args:
-        path: A trace folder, a file of one, or a table of spans (.arrow, .feather, .parquet, .csv); or
-            the address of one, such as ``s3://bucket/run`` (docs/remote.md).
+        path: A trace folder, a file of one, a profile by torch.profiler (.json, .json.gz) or a folder of
+            one a rank, or a table of spans (.arrow, .feather, .parquet, .csv); or the address of one,
+            such as ``s3://bucket/run`` (docs/remote.md).
         progress: Called with (done, total) processes.
         map: For a table: what its columns and words are called in TraceLens (docs/tables.md).
         one_clock: For a table: all its times come from one clock.
+        rank_of: For profiles and other trace events in JSON: of which rank a file is that does not say
+            so itself, by its name.
         executor: Reads the files of a folder; None = in threads of this process.
         memory: About how many bytes a report may take: a part of them keeps events that it asks for
             again, which are else read again.
@@ -70,6 +75,7 @@ def open(  # noqa: A001 - reads as tracelens.open
         progress,
         map=map,
         one_clock=one_clock,
+        rank_of=rank_of,
         executor=executor,
         memory=memory,
         choice=Choice.parse(ranks, steps, time),
@@ -82,6 +88,7 @@ def open_joined(
     *,
     map: Mapping[str, str] | None = None,  # noqa: A002 - called what the command line calls it
     one_clock: bool = False,
+    rank_of: Mapping[str, int] | None = None,
     executor: Executor | None = None,
     memory: int = 0,
     choice: Choice = EVERYTHING,
@@ -97,7 +104,7 @@ def open_joined(
     places, named = _wanted([local(path, progress) for path in paths], choice)
     # Workers elsewhere read events again, which takes less than sending them to and fro.
     kept = 0 if executor else memory // _FOR_EVENTS // len(places)
-    how = Reading(progress, executor, kept, choice)
+    how = Reading(progress, executor, kept, choice, rank_of or {})
     # What was read has no name here: alignment replaces the largest of it, which is then freed.
     return prepare(
         selection.of_ranks(
@@ -298,6 +305,7 @@ def _join(traces: Sequence[Trace]) -> Trace:
         Source({process: part for process, part, _ in parts}, kept=kept),
         outlines={process: found for process, _, found in parts} if whole else None,
         communicators=_joined_communicators(traces),
+        recognition=joined([trace.recognition for trace in traces]),
         notes=tuple(dict.fromkeys(note for trace in traces for note in trace.notes)),
         dropped=dropped,
         **numbered,
@@ -335,7 +343,8 @@ def _unknown(place: Path) -> NotATrace | EmptyTrace:
     if place.is_file():
         return NotATrace(
             f"'{place}' is not a trace that TraceLens reads: expected a trace folder, an .arrow "
-            "file of one, or a table of spans (.arrow, .feather, .parquet, .csv)."
+            "file of one, a profile by torch.profiler (.json, .json.gz), or a table of spans (.arrow, "
+            ".feather, .parquet, .csv)."
         )
     inner = runs_in(place)
     advice = (

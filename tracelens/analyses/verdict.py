@@ -12,6 +12,7 @@ import numpy as np
 
 from tracelens.accounting.compute_time import measure_compute_time
 from tracelens.accounting.phases import job_ns
+from tracelens.analyses.recognised import gaps_of
 from tracelens.analyses.stacks import path_text
 from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from tracelens.accounting.phases import Phases
     from tracelens.model.findings import Finding
+    from tracelens.model.recognition import Gap
     from tracelens.model.result import Summary
     from tracelens.model.trace import Note, Trace
     from tracelens.model.verdict import Ledger, Loss
@@ -64,6 +66,9 @@ def conclude(
     """Return the verdict that findings and losses lead to."""
     scope = _scope(trace, summary, ledger, notes)
     faults = [finding for finding in findings if finding.category == "fault"]
+    gaps = [gap for gap in gaps_of(trace) if gap.decisive]
+    if gaps and all(KINDS[fault.kind].group == "trace" for fault in faults):
+        return _open(trace, gaps, scope)
     if faults:
         worst = max(faults, key=lambda one: (one.kind in _STOPS, one.saving or 0.0))
         return Verdict("faults", _name(worst), _why(worst), _next(worst), scope, worst.kind)
@@ -106,6 +111,20 @@ def conclude(
         else "Nothing to fix: compare later runs with this one (tracelens serve A B).",
         scope,
         best.kind if best else None,
+    )
+
+
+def _open(trace: Trace, gaps: Sequence[Gap], scope: str) -> Verdict:
+    """Return that the verdict is open, as something is missing in what was read, or not understood."""
+    assert trace.recognition
+    missing = "; ".join(gap.missing for gap in gaps)
+    return Verdict(
+        "inconclusive",
+        f"INCONCLUSIVE: {gaps[0].missing}",
+        f"Not known: {fmt.series(list(dict.fromkeys(gap.unknown for gap in gaps)))}. In this "
+        f"{trace.recognition.format}: {missing}.",
+        gaps[0].advice,
+        scope,
     )
 
 
@@ -254,5 +273,6 @@ def _scope(trace: Trace, summary: Summary, ledger: Ledger | None, notes: Sequenc
         unknown.append("stragglers (too few steps or ranks)")
     if trace.parted:
         unknown.append("waits for ranks that were left out")
+    unknown += dict.fromkeys(gap.unknown for gap in gaps_of(trace))
     missing = f"; not known: {fmt.series(unknown)}" if unknown else ""
     return f"{ranks}{shards}, {fmt.count(summary.steps, 'step')}{lasted}{part}{apart}{missing}."

@@ -36,6 +36,8 @@ EXAMPLES: Final = """\
   tracelens analyze traces/today --full    # with all tables
   tracelens analyze traces/today --format json > report.json
   tracelens analyze traces/today --html report.html    # one file with charts, works offline
+  tracelens analyze traces/today --format prometheus > tracelens.prom
+  tracelens analyze traces/today --tables today    # findings and all result tables as CSV
   tracelens analyze traces/today --ranks 0-7,12 --steps 200-260    # reads only what that needs
   tracelens analyze traces/today --time 10s-70s    # from the run's begin: the steps in that time
   tracelens analyze /nodes/*/today    # folders of one run, such as of node-local disks
@@ -54,12 +56,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--again", action="store_true", help="explain it anew, though its report was kept"
     )
-    parser.add_argument("--format", choices=("text", "json", "markdown"), default="text")
+    parser.add_argument(
+        "--format", choices=("text", "json", "markdown", "html", "prometheus"), default="text"
+    )
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--full", action="store_true", help="as text: with all tables and notes")
     length.add_argument("--verdict", action="store_true", help="as text: only the verdict")
     parser.add_argument(
         "--html", type=Path, metavar="FILE", help="also write a report with charts, in one file"
+    )
+    parser.add_argument(
+        "--tables", type=Path, metavar="DIR", help="also write findings and result tables as CSV"
     )
 
 
@@ -82,6 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
         _index(places[0], trace, report, again=arguments.again)
     if arguments.html:
         _write_page(arguments.html, places[0], trace, report)
+    if arguments.tables:
+        report.save_tables(arguments.tables)
     return 0
 
 
@@ -102,7 +111,8 @@ def _kept(arguments: argparse.Namespace, places: Sequence[Path], choice: Choice)
     """Return the report that was kept; for a page only if there is an index, too."""
     from tracelens.distil import kept_report
 
-    if arguments.again or len(places) > 1 or arguments.map or arguments.one_clock:
+    anew = arguments.again or arguments.tables  # a report that was kept has a part of the tables
+    if anew or len(places) > 1 or arguments.map or arguments.one_clock:
         return None
     report = kept_report.find(places[0], choice)
     if report and arguments.html:

@@ -21,6 +21,7 @@ from tracelens.memory import give_back
 from tracelens.model.choice import EVERYTHING, Choice
 from tracelens.model.events import Numbered, Source
 from tracelens.model.fmt import shown_name
+from tracelens.model.recognition import joined
 from tracelens.model.trace import OF_PROCESSES, Trace
 from tracelens.readers import READERS
 from tracelens.readers.base import Reading
@@ -328,6 +329,7 @@ def _join(traces: Sequence[Trace]) -> Trace:
         Source({process: part for process, part, _ in parts}, kept=kept),
         outlines={process: found for process, _, found in parts} if whole else None,
         communicators=_joined_communicators(traces),
+        recognition=joined([trace.recognition for trace in traces]),
         notes=tuple(dict.fromkeys(note for trace in traces for note in trace.notes)),
         dropped=dropped,
         **numbered,

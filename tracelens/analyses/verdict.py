@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from tracelens.accounting.phases import Phases
     from tracelens.model.findings import Finding
+    from tracelens.model.recognition import Gap
     from tracelens.model.result import Summary
     from tracelens.model.trace import Note, Trace
     from tracelens.model.verdict import Ledger, Loss
@@ -49,6 +50,7 @@ _RECORD: Final = {
         "--sample), and at least 20 steps; page PS shards shows where requests wait."
     ),
 }
+_SHOWN_GAPS: Final = 3
 _WAITED: Final = {"wait": "waiting for other ranks", "ps_queue": "waiting in queues of servers"}
 
 
@@ -67,6 +69,9 @@ def conclude(
     if faults:
         worst = max(faults, key=lambda one: (one.kind in _STOPS, one.saving or 0.0))
         return Verdict("faults", _name(worst), _why(worst), _next(worst), scope, worst.kind)
+    gaps = trace.recognition.decisive if trace.recognition else ()
+    if gaps:
+        return _open(trace, gaps, scope)
     if ledger is None:
         return Verdict(
             "inconclusive",
@@ -106,6 +111,20 @@ def conclude(
         else "Nothing to fix: compare later runs with this one (tracelens serve A B).",
         scope,
         best.kind if best else None,
+    )
+
+
+def _open(trace: Trace, gaps: Sequence[Gap], scope: str) -> Verdict:
+    """Return that the verdict is open, as something is missing in what was read, or not understood."""
+    assert trace.recognition
+    missing = "; ".join(gap.missing for gap in gaps[:_SHOWN_GAPS])
+    return Verdict(
+        "inconclusive",
+        f"INCONCLUSIVE: {gaps[0].missing}",
+        f"Not known: {fmt.series(list(dict.fromkeys(gap.unknown for gap in gaps)))}. In this "
+        f"{trace.recognition.format}: {missing}.",
+        gaps[0].advice,
+        scope,
     )
 
 
@@ -254,5 +273,7 @@ def _scope(trace: Trace, summary: Summary, ledger: Ledger | None, notes: Sequenc
         unknown.append("stragglers (too few steps or ranks)")
     if trace.parted:
         unknown.append("waits for ranks that were left out")
+    if trace.recognition:
+        unknown += [gap.unknown for gap in trace.recognition.gaps]
     missing = f"; not known: {fmt.series(unknown)}" if unknown else ""
     return f"{ranks}{shards}, {fmt.count(summary.steps, 'step')}{lasted}{part}{apart}{missing}."

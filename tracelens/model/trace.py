@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tracelens.model.choice import Choice
     from tracelens.model.events import Change
     from tracelens.model.outline import Outline
+    from tracelens.model.recognition import Recognition
 
 
 EVENT_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -237,6 +238,7 @@ class Trace:
     dropped: dict[str, int] = field(default_factory=dict)
     moved: Mapping[int, Moved] = field(default_factory=dict)
     path: Path | None = None
+    recognition: Recognition | None = None  # null = TraceLens recorded it, or a table of spans
     choice: Choice = EVERYTHING
     cut_short: bool = False
     parts: Source | None = None  # where `events` come from; null = from a frame

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 LATEST_NS: Final = 9_214_646_400_000_000_000  # the year 2262, near the end of 64 bits
 LONGEST_NS: Final = 366 * 86_400 * 1_000_000_000  # nothing lasts a year from a run's median
 
+_LONGEST: Final = 60  # of a word in a sentence
+
 Progress = Callable[[int, int], None]  # (done, total), in processes or files
 
 
@@ -58,6 +60,11 @@ class Reader(Protocol):
         Raises:
             UnusableInput: nothing of it can be read.
         """
+
+
+def quoted(text: str) -> str:
+    """Return a text in quotes; what is not printed as itself is escaped."""
+    return repr(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...")
 
 
 def sane() -> pl.Expr:

@@ -13,6 +13,7 @@ import polars as pl
 
 from tracelens.errors import EmptyTrace, UnusableInput
 from tracelens.model.trace import Note
+from tracelens.readers.base import quoted
 from tracelens.readers.table.columns import (
     NEEDED,
     describe,
@@ -23,7 +24,7 @@ from tracelens.readers.table.columns import (
     is_text,
     mapped,
 )
-from tracelens.readers.table.naming import TIMES, map_option, quoted
+from tracelens.readers.table.naming import TIMES, map_option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -28,7 +28,6 @@ __all__ = [
     "Column",
     "describe",
     "distinct_words",
-    "fitted",
     "is_absent",
     "is_moment",
     "is_opaque",
@@ -56,14 +55,6 @@ _TEXT: Final = pl.String()
 _FLOAT: Final = pl.Float64()
 _COUNT: Final = pl.Int32()
 _LIMITS: Final = {"rank": MOST_RANKS, "world": MOST_RANKS + 1}  # exclusive
-
-
-def fitted(frame: pl.DataFrame, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
-    """Return exactly `columns`, in order and typed; what the frame does not have is null."""
-    return frame.select(
-        pl.col(name).cast(kind) if name in frame.columns else pl.lit(None, kind).alias(name)
-        for name, kind in columns.items()
-    )
 
 
 def distinct_words(column: pl.Series) -> list[str]:

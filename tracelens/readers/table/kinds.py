@@ -13,13 +13,13 @@ import polars as pl
 
 from tracelens.errors import UnusableInput
 from tracelens.model.trace import Note
+from tracelens.readers.base import quoted
 from tracelens.readers.table.columns import distinct_words, mapped
 from tracelens.readers.table.naming import (
     kernel_meaning,
     map_option,
     meaning,
     normal,
-    quoted,
     role,
 )
 from tracelens.schema.vocabulary import OPS

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tracelens.errors import InvalidArgument, UnusableInput
+from tracelens.readers.base import quoted
 from tracelens.schema.vocabulary import KINDS, OPS, ROLES
 
 if TYPE_CHECKING:
@@ -36,12 +37,10 @@ __all__ = [
     "meaning",
     "normal",
     "plan",
-    "quoted",
     "role",
 ]
 
 
-_LONGEST = 60
 _KIND_SYNONYMS: Final[dict[str, str]] = {
     "step": "train_step training_step iteration iter profiler_step",
     "data": "dataloader data_loader data_loading data_load load loading loader input next_batch "
@@ -146,11 +145,6 @@ _WORD = re.compile(r"[^\W_]+")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SHOWN: Final = 20
 _T = TypeVar("_T")
-
-
-def quoted(text: str) -> str:
-    """Return a text in quotes; what is not printed as itself is escaped."""
-    return repr(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...")
 
 
 def map_option(theirs: str, ours: str) -> str:

@@ -17,20 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tracelens.errors import InvalidArgument, NotATrace
-from tracelens.model.trace import CLOCK_COLUMNS, EVENT_COLUMNS, Note, Trace
-from tracelens.readers.base import LONGEST_NS, SIMPLY, Reading
-from tracelens.readers.table import inferred
+from tracelens.model.trace import CLOCK_COLUMNS, Note, Trace
+from tracelens.readers import spans
+from tracelens.readers.base import LONGEST_NS, SIMPLY, Reading, quoted
+from tracelens.readers.spans import Origin
 from tracelens.readers.table.cells import gather
-from tracelens.readers.table.columns import fitted
 from tracelens.readers.table.kinds import translate, translate_roles
-from tracelens.readers.table.naming import Renaming, plan, quoted
-from tracelens.readers.table.rows import (
-    number_processes,
-    process_table,
-    usable_rows,
-    wall_clocks,
-    without_repeats,
-)
+from tracelens.readers.table.naming import Renaming, plan
 from tracelens.schema.arrow import mapped
 from tracelens.schema.json_text import loads
 from tracelens.schema.side import CONVERSION_KEY, METADATA_KEY
@@ -181,27 +174,15 @@ def build(table: pl.LazyFrame, renaming: Renaming, file: str, *, one_clock: bool
     planned = plan(table.collect_schema().names(), renaming, name)
     cells = gather(table, planned, name)
     rows, words = translate(cells.frame, renaming)
-    rows, lost = usable_rows(translate_roles(rows, renaming, name), cells.unusable, name)
-    rows, twice = without_repeats(number_processes(rows))
-    rows, threads, beside = inferred.lay_out_threads(rows)
-    rows, matched = inferred.match_collectives(inferred.number_steps(rows))
-    rows = inferred.number_messages(rows)
-    processes = process_table(rows, threads, lost, name, file, one_clock=one_clock)
-    notes = (*_unused(planned), *cells.notes, *words, *twice, *beside, *matched)
-    return Trace(
-        events=_events(rows).lazy(),
-        processes=processes,
-        communicators=inferred.communicator_table(rows),
-        threads=threads,
-        clocks=wall_clocks(processes, dates=cells.wall),
-        notes=(*notes, *lost.notes),
-        dropped=lost.counts,
+    origin = Origin(
+        name,
+        file,
+        one_clock=one_clock,
+        dates=cells.wall,
+        unusable=cells.unusable,
+        notes=(*_unused(planned), *cells.notes, *words),
     )
-
-
-def _events(rows: pl.DataFrame) -> pl.DataFrame:
-    """Complete rows to all columns of events, in their types and order."""
-    return fitted(rows, EVENT_COLUMNS).sort("process", "start_ns", "depth")
+    return spans.build(translate_roles(rows, renaming, name), origin)
 
 
 def _unused(planned: Plan) -> list[Note]:

@@ -1,4 +1,4 @@
-"""What tables seldom hold and rows imply: threads in flight, step numbers, matching collectives.
+"""What rows of spans seldom hold and imply: threads in flight, step numbers, matching collectives.
 
 Communication on a thread of its own is in flight, and so is what runs on a device's stream. So is
 communication that crosses other work of its thread, since no thread does two things at once, and where
@@ -17,17 +17,20 @@ the status ``estimated``. Anything else stays unmatched.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
 
 from tracelens.conversion.columns import depths
 from tracelens.model.trace import COMMUNICATOR_COLUMNS, THREAD_COLUMNS, Note
-from tracelens.readers.table.columns import fitted
-from tracelens.readers.table.naming import quoted
-from tracelens.readers.table.streams import find_streams, level_of_thread
+from tracelens.readers.base import quoted
+from tracelens.readers.spans.rows import fitted
+from tracelens.readers.spans.streams import find_streams, level_of_thread
 from tracelens.schema.vocabulary import COLLECTIVES, POINT_TO_POINT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 __all__ = [
     "WORLD",
@@ -283,13 +286,24 @@ def number_messages(frame: pl.DataFrame) -> pl.DataFrame:
     return numbered.with_columns(seq=pl.coalesce("seq", "number")).drop("row", "number")
 
 
-def communicator_table(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return the communicators that collectives name, with the ranks that call them."""
+def communicator_table(frame: pl.DataFrame, known: Mapping[str, Sequence[int]]) -> pl.DataFrame:
+    """Return the communicators that collectives name, with the ranks that call them.
+
+    And with those that are `known` to be members, by communicator, though nothing of theirs is here.
+    """
+    named = pl.DataFrame(
+        {"communicator": list(known), "ranks": [list(ranks) for ranks in known.values()]},
+        schema={"communicator": pl.String(), "ranks": pl.List(pl.Int32())},
+    )
     members = (
         frame.filter((pl.col("role") == "worker") & pl.col("communicator").is_not_null())
         .group_by("communicator")
-        .agg(ranks=pl.col("rank").unique().sort())
+        .agg(called=pl.col("rank").unique().cast(pl.Int32))
         .with_columns(name=pl.col("communicator").cast(pl.String))
+        .join(named, left_on="name", right_on="communicator", how="left")
+        .with_columns(
+            ranks=pl.col("called").list.set_union(pl.col("ranks").fill_null([])).list.sort()
+        )
     )
     return fitted(members.sort("name"), COMMUNICATOR_COLUMNS)
 

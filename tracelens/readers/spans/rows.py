@@ -1,4 +1,4 @@
-"""Which rows of a table are usable, and of which processes they are.
+"""Which rows of spans are usable, and of which processes they are.
 
 Other rows are left out and counted. There is a process for each rank and role, with its host and
 its clock.
@@ -7,20 +7,22 @@ its clock.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from tracelens.errors import UnusableInput
 from tracelens.model.trace import CLOCK_COLUMNS, EVENT_COLUMNS, PROCESS_COLUMNS, Note
-from tracelens.readers.base import LONGEST_NS, sane
+from tracelens.readers.base import LONGEST_NS, quoted, sane
 from tracelens.readers.native.checks import timed_on_device
-from tracelens.readers.table.columns import fitted
-from tracelens.readers.table.naming import quoted
 from tracelens.schema.vocabulary import EVENT_TYPES, STATUSES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = [
     "Rejected",
+    "fitted",
     "number_processes",
     "process_table",
     "usable_rows",
@@ -35,7 +37,7 @@ _WORKER: Final = ("role", "rank")
 _EPOCH_NS: Final = (946_684_800_000_000_000, 4_102_444_800_000_000_000)  # the years 2000 to 2100
 _WINDOW_NS: Final = 1_000
 _PER_PROCESS: Final = ("role", "rank")
-_MAYBE: Final = ("host", "clock", "world", "shard")
+_MAYBE: Final = ("host", "clock", "world", "shard", "pid", "file")
 _ONE: Final = "table"
 
 
@@ -46,6 +48,14 @@ class Rejected:
     counts: dict[str, int]
     rows: pl.DataFrame
     notes: tuple[Note, ...] = ()
+
+
+def fitted(frame: pl.DataFrame, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """Return exactly `columns`, in order and typed; what the frame does not have is null."""
+    return frame.select(
+        pl.col(name).cast(kind) if name in frame.columns else pl.lit(None, kind).alias(name)
+        for name, kind in columns.items()
+    )
 
 
 def usable_rows(frame: pl.DataFrame, unusable: int, name: str) -> tuple[pl.DataFrame, Rejected]:
@@ -77,10 +87,12 @@ def usable_rows(frame: pl.DataFrame, unusable: int, name: str) -> tuple[pl.DataF
     return kept, Rejected(counts, lost, _rejection_notes(counts, name))
 
 
-def without_repeats(frame: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
-    """Drop rows that repeat another in every column."""
+def without_repeats(frame: pl.DataFrame, *, once: bool) -> tuple[pl.DataFrame, list[Note]]:
+    """Sort rows, and drop those that repeat another in every column; with `once` none does."""
     place = ("process", "start_ns", "end_ns")
     frame = frame.sort("process", "start_ns", "end_ns", descending=[False, False, True])
+    if once:
+        return frame, []
     again = pl.all_horizontal(
         pl.col(column).eq_missing(pl.col(column).shift(1)) for column in place
     )
@@ -174,7 +186,7 @@ def process_table(
         main=pl.lit(value=True),
         complete=~pl.col("process").is_in(broken["process"].unique().implode()),
         dropped=pl.col("dropped").fill_null(0),
-        file=pl.lit(file),
+        file=pl.coalesce("file", pl.lit(file)),
     )
     return fitted(described, PROCESS_COLUMNS)
 
@@ -195,7 +207,7 @@ def wall_clocks(processes: pl.DataFrame, *, dates: bool) -> pl.DataFrame:
 def _gathered(frame: pl.DataFrame) -> pl.DataFrame:
     """Return one row a process; what the table does not have is null."""
     absent = [column for column in _MAYBE if column not in frame.columns]
-    words = [pl.col(column).cast(pl.String) for column in ("role", "host", "clock")]
+    words = [pl.col(column).cast(pl.String) for column in ("role", "host", "clock", "file")]
     return (
         frame.lazy()
         .with_columns(pl.lit(None, pl.Int32).alias(column) for column in absent)

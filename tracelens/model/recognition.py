@@ -1,0 +1,60 @@
+"""What a reader made of a file that something else recorded, and what therefore cannot be concluded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Gap", "Recognition", "joined"]
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Something that the file does not hold, or that the reader does not know.
+
+    `missing` is a clause on what there is not, such as "no step is marked". `unknown` completes "not
+    known: ", such as "which rank is slow". `advice` is a sentence on what to record, or tell, next
+    time. Of a run with a `decisive` gap nobody may say that it is healthy: its verdict is inconclusive
+    unless a fault was found.
+    """
+
+    missing: str
+    unknown: str
+    advice: str
+    decisive: bool = True
+
+
+@dataclass(frozen=True)
+class Recognition:
+    """What was recognised of a run that something else recorded.
+
+    `format` names it as its users do. `found` are facts that the trace itself does not show (ranks,
+    groups, steps, collectives, phases and streams are counted from it); `left_out` says, one phrase a
+    sort, what was read and is in no event, with how many there were. `gaps` are in order of weight.
+    """
+
+    format: str
+    found: tuple[tuple[str, str], ...] = ()
+    left_out: tuple[tuple[str, int], ...] = ()
+    gaps: tuple[Gap, ...] = ()
+
+    @property
+    def decisive(self) -> tuple[Gap, ...]:
+        """The gaps that leave a verdict open."""
+        return tuple(gap for gap in self.gaps if gap.decisive)
+
+
+def joined(parts: list[Recognition | None]) -> Recognition | None:
+    """Return what was recognised of all parts of a run; null if all are TraceLens' own recordings."""
+    known = [part for part in parts if part is not None]
+    if not known:
+        return None
+    left_out: dict[str, int] = {}
+    for part in known:
+        for what, count in part.left_out:
+            left_out[what] = left_out.get(what, 0) + count
+    return Recognition(
+        format=", ".join(dict.fromkeys(part.format for part in known)),
+        found=tuple(dict.fromkeys(fact for part in known for fact in part.found)),
+        left_out=tuple(left_out.items()),
+        gaps=tuple(dict.fromkeys(gap for part in known for gap in part.gaps)),
+    )

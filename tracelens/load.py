@@ -177,8 +177,9 @@ def _read_by_plugin(place: Path, how: Reading) -> Trace:
         UnusableInput: none recognises it, or the one that does fails.
     """
     for plugin in plugins.installed(plugins.READERS):
-        reader: Reader = plugin.load()
+        named = plugin.load()
         try:
+            reader: Reader = named() if isinstance(named, type) else named
             if reader.sniff(place):
                 return reader.read(place, how)
         except TraceLensError:

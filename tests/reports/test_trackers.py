@@ -1,0 +1,90 @@
+"""A report in TensorBoard, MLflow and W&B: read back with what each of them reads with.
+
+TensorBoard is among the tests' libraries; `make test-trackers` installs the others in an environment of
+their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from support.runs.analysed import RUNS, report
+
+from tracelens.reports import trackers
+
+SLOW = RUNS["slow rank"][0]
+
+
+def test_metrics_are_the_numbers_of_the_report() -> None:
+    found = trackers.metrics_of(report(SLOW))
+    efficiency = report(SLOW).efficiency
+    assert efficiency
+    assert found["tracelens/efficiency_ratio"] == efficiency.achieved
+    assert found["tracelens/verdict/state=faults"] == 1
+    lost = sum(value for name, value in found.items() if name.startswith("tracelens/lost_ratio"))
+    assert lost + efficiency.achieved == pytest.approx(1)
+
+
+def test_tensorboard(tmp_path: Path) -> None:
+    """Scalars at their step, and the report as text, read by TensorBoard's own reader."""
+    tensorboard: ModuleType = pytest.importorskip("torch.utils.tensorboard")
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    with tensorboard.SummaryWriter(str(tmp_path)) as writer:
+        trackers.log_to_tensorboard(report(SLOW), writer, step=7)
+    events = accumulator.EventAccumulator(str(tmp_path))
+    events.Reload()
+    expected = trackers.metrics_of(report(SLOW))
+    assert set(events.Tags()["scalars"]) == set(expected)
+    for name, value in expected.items():
+        (scalar,) = events.Scalars(name)
+        assert scalar.step == 7
+        assert scalar.value == pytest.approx(value, rel=1e-6)
+    (text,) = events.Tensors("tracelens/report/text_summary")
+    assert b"Rank 2 is a straggler" in text.tensor_proto.string_val[0]
+
+
+def test_mlflow(tmp_path: Path) -> None:
+    """Metrics, the verdict and both files, in a store of files."""
+    mlflow = pytest.importorskip("mlflow", reason="make test-trackers installs it")
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
+    place = (tmp_path / "artefacts").as_uri()
+    experiment = client.create_experiment("runs", artifact_location=place)
+    run = client.create_run(experiment)
+    trackers.log_to_mlflow(report(SLOW), client, run.info.run_id, step=3)
+    found = client.get_run(run.info.run_id).data
+    expected = trackers.metrics_of(report(SLOW))
+    assert found.metrics == {name.replace("=", "."): value for name, value in expected.items()}
+    assert found.tags["tracelens.verdict"] == report(SLOW).verdict.headline
+    kept = {entry.path for entry in client.list_artifacts(run.info.run_id, "tracelens")}
+    assert kept == {"tracelens/report.html", "tracelens/report.json"}
+    copied = client.download_artifacts(run.info.run_id, "tracelens/report.json")
+    assert json.loads(Path(copied).read_text())["verdict"] == "faults"
+
+
+def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offline: what would be sent lies in a file, which W&B's own reader opens."""
+    wandb = pytest.importorskip("wandb", reason="make test-trackers installs it")
+    datastore = pytest.importorskip("wandb.sdk.internal.datastore")
+    messages = pytest.importorskip("wandb.proto.wandb_internal_pb2")
+    monkeypatch.setitem(os.environ, "WANDB_SILENT", "true")
+    run = wandb.init(project="runs", dir=str(tmp_path), mode="offline")
+    trackers.log_to_wandb(report(SLOW), run)
+    run.finish()
+    (file,) = tmp_path.rglob("*.wandb")
+    store = datastore.DataStore()
+    store.open_for_scan(str(file))
+    history, summary = {}, {}
+    while (data := store.scan_data()) is not None:
+        record = messages.Record()
+        record.ParseFromString(data)
+        for item in record.history.item:
+            history[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
+        for item in record.summary.update:
+            summary[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
+    for name, value in trackers.metrics_of(report(SLOW)).items():
+        assert history[name] == pytest.approx(value)
+    assert summary["tracelens/verdict"] == report(SLOW).verdict.headline

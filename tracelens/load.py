@@ -47,6 +47,7 @@ def open(  # noqa: A001 - reads as tracelens.open
     *,
     map: Mapping[str, str] | None = None,  # noqa: A002 - called what the command line calls it
     one_clock: bool = False,
+    rank_of: Mapping[str, int] | None = None,
     executor: Executor | None = None,
     memory: int = 0,
     ranks: str | None = None,
@@ -56,11 +57,14 @@ def open(  # noqa: A001 - reads as tracelens.open
     """Read a trace, or a part of it, and prepare it.
 
     Args:
-        path: A trace folder, a file of one, or a table of spans (.arrow, .feather, .parquet, .csv); or
-            the address of one, such as ``s3://bucket/run`` (docs/remote.md).
+        path: A trace folder, a file of one, a profile by torch.profiler (.json, .json.gz) or a folder of
+            one a rank, or a table of spans (.arrow, .feather, .parquet, .csv); or the address of one, such
+            as ``s3://bucket/run`` (docs/remote.md).
         progress: Called with (done, total) processes.
         map: For a table: what its columns and words are called in TraceLens (docs/tables.md).
         one_clock: For a table: all its times come from one clock.
+        rank_of: For profiles and other trace events in JSON: of which rank a file is that does not say
+            so itself, by its name.
         executor: Reads the files of a folder; None = in threads of this process.
         memory: About how many bytes a report may take: a part of them keeps events that it asks for
             again, which are else read again.
@@ -79,6 +83,7 @@ def open(  # noqa: A001 - reads as tracelens.open
         progress,
         map=map,
         one_clock=one_clock,
+        rank_of=rank_of,
         executor=executor,
         memory=memory,
         choice=Choice.parse(ranks, steps, time),
@@ -91,6 +96,7 @@ def open_joined(
     *,
     map: Mapping[str, str] | None = None,  # noqa: A002 - called what the command line calls it
     one_clock: bool = False,
+    rank_of: Mapping[str, int] | None = None,
     executor: Executor | None = None,
     memory: int = 0,
     choice: Choice = EVERYTHING,
@@ -106,7 +112,7 @@ def open_joined(
     places, named = _wanted([local(path, progress) for path in paths], choice)
     # Workers elsewhere read events again, which takes less than sending them to and fro.
     kept = 0 if executor else memory // _FOR_EVENTS // len(places)
-    how = Reading(progress, executor, kept, choice)
+    how = Reading(progress, executor, kept, choice, rank_of or {})
     # What was read has no name here: alignment replaces the largest of it, which is then freed.
     return prepare(
         selection.of_ranks(
@@ -368,7 +374,8 @@ def _unknown(place: Path) -> NotATrace | EmptyTrace:
     if place.is_file():
         return NotATrace(
             f"'{place}' is not a trace that TraceLens reads: expected a trace folder, an .arrow "
-            "file of one, or a table of spans (.arrow, .feather, .parquet, .csv)."
+            "file of one, a profile by torch.profiler (.json, .json.gz), or a table of spans (.arrow, "
+            ".feather, .parquet, .csv)."
         )
     inner = runs_in(place)
     advice = (

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens.cli import build_parser
-from tracelens.readers.table.naming import COLUMNS, OTHERS, TIMES, meaning
+from tracelens.readers.table.naming import COLUMNS, OTHERS, TIMES
+from tracelens.readers.words import meaning
 
 if TYPE_CHECKING:
     import pytest

@@ -12,6 +12,7 @@ import numpy as np
 
 from tracelens.accounting.compute_time import measure_compute_time
 from tracelens.accounting.phases import job_ns
+from tracelens.analyses.recognised import gaps_of
 from tracelens.analyses.stacks import path_text
 from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
@@ -66,12 +67,12 @@ def conclude(
     """Return the verdict that findings and losses lead to."""
     scope = _scope(trace, summary, ledger, notes)
     faults = [finding for finding in findings if finding.category == "fault"]
+    gaps = [gap for gap in gaps_of(trace) if gap.decisive]
+    if gaps and all(KINDS[fault.kind].group == "trace" for fault in faults):
+        return _open(trace, gaps, scope)
     if faults:
         worst = max(faults, key=lambda one: (one.kind in _STOPS, one.saving or 0.0))
         return Verdict("faults", _name(worst), _why(worst), _next(worst), scope, worst.kind)
-    gaps = trace.recognition.decisive if trace.recognition else ()
-    if gaps:
-        return _open(trace, gaps, scope)
     if ledger is None:
         return Verdict(
             "inconclusive",
@@ -273,7 +274,6 @@ def _scope(trace: Trace, summary: Summary, ledger: Ledger | None, notes: Sequenc
         unknown.append("stragglers (too few steps or ranks)")
     if trace.parted:
         unknown.append("waits for ranks that were left out")
-    if trace.recognition:
-        unknown += [gap.unknown for gap in trace.recognition.gaps]
+    unknown += dict.fromkeys(gap.unknown for gap in gaps_of(trace))
     missing = f"; not known: {fmt.series(unknown)}" if unknown else ""
     return f"{ranks}{shards}, {fmt.count(summary.steps, 'step')}{lasted}{part}{apart}{missing}."

@@ -11,6 +11,7 @@ from tracelens.cli.opening import (
     add_part,
     add_trace,
     choice_of,
+    is_told,
     matched,
     memory_of,
     open_joined,
@@ -95,7 +96,7 @@ def _report(arguments: argparse.Namespace, sources: Sequence[Path]) -> Report | 
     """Return the report of the run, if one was kept."""
     from tracelens.distil import kept_report
 
-    as_it_is = len(sources) == 1 and not (arguments.map or arguments.one_clock)
+    as_it_is = len(sources) == 1 and not is_told(arguments)
     return kept_report.find(sources[0]) if as_it_is else None
 
 

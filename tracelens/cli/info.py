@@ -6,7 +6,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from tracelens.cli.opening import add_trace, local, named, open_trace, progress
+from tracelens.cli.opening import add_trace, is_told, local, named, open_trace, progress
 from tracelens.schema.vocabulary import DETAILS
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ HELP: Final = "list the processes of a recorded run: ranks, hosts, steps, events
 EXAMPLES: Final = """\
   tracelens info traces/today
   tracelens info traces/today --format json
+  tracelens info profiles/    # what torch.profiler exports: what was recognised, and what was not
   tracelens info events.csv
   tracelens info s3://bucket/run    # reads the ends of its files (docs/remote.md)
 """
@@ -37,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Gather the facts and print them."""
     place = arguments.trace
-    as_table = arguments.map or arguments.one_clock
+    as_table = is_told(arguments)
     arguments.trace = local(place, None if as_table else _has_summary)
     facts = (
         _of_files(arguments.trace) if _is_recorded(arguments) else describe(open_trace(arguments))
@@ -66,7 +67,7 @@ def _is_recorded(arguments: argparse.Namespace) -> bool:
     """Return whether it is a finished recording, whose files tell it all: no table of spans."""
     from tracelens.readers.native.summary import is_finished
 
-    as_table = arguments.map or arguments.one_clock
+    as_table = is_told(arguments)
     if as_table or not is_finished(arguments.trace):
         return False
     if arguments.trace.is_dir():
@@ -186,6 +187,25 @@ def describe(trace: Trace) -> dict[str, Any]:
         "sampled": trace.samples["process"].n_unique(),
         "devices": trace.device_clocks.to_dicts(),
         "notes": [noted(note) for note in trace.notes],
+        "recognised": _recognised(trace),
+    }
+
+
+def _recognised(trace: Trace) -> dict[str, Any] | None:
+    """Return what was made of a trace that something else recorded; null for our own."""
+    if trace.recognition is None:
+        return None
+    from tracelens.analyses.recognised import facts_of, gaps_of
+
+    return {
+        "format": trace.recognition.format,
+        "found": [{"what": what, "there": there} for what, there in facts_of(trace)],
+        "left_out": [{"what": what, "events": count} for what, count in trace.recognition.left_out],
+        "not_known": [
+            {"missing": gap.missing, "unknown": gap.unknown, "decisive": gap.decisive}
+            | {"advice": gap.advice}
+            for gap in gaps_of(trace)
+        ],
     }
 
 
@@ -202,8 +222,27 @@ def _print(facts: dict[str, Any], *, markdown: bool) -> None:
         lines.append(_devices(facts["devices"]))
     rows = [_COLUMNS, *map(_cells, facts["processes"])]
     lines += ["", *(_markdown(rows) if markdown else _columns(rows)), ""]
+    lines += _as_recognised(facts.get("recognised"))
     lines += [f"note: {note}" for note in facts["notes"]]
     sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _as_recognised(found: dict[str, Any] | None) -> list[str]:
+    """Return what was recognised, what was not, and what therefore cannot be concluded."""
+    if found is None:
+        return []
+    wide = max(len(fact["what"]) for fact in found["found"])
+    facts = [f"  {fact['what'].ljust(wide)}  {fact['there']}" for fact in found["found"]]
+    aside = [f"  {one['events']:,} {one['what']}" for one in found["left_out"]]
+    unknown = [
+        f"  {gap['unknown']}, as {gap['missing']}. {gap['advice']}" for gap in found["not_known"]
+    ]
+    parts = (
+        (f"Recognised, as {found['format']}:", facts),
+        ("Read, and in no span:", aside),
+        ("Not known, so nothing is concluded on it:", unknown),
+    )
+    return [line for head, body in parts if body for line in (head, *body, "")]
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

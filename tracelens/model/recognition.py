@@ -37,11 +37,6 @@ class Recognition:
     left_out: tuple[tuple[str, int], ...] = ()
     gaps: tuple[Gap, ...] = ()
 
-    @property
-    def decisive(self) -> tuple[Gap, ...]:
-        """The gaps that leave a verdict open."""
-        return tuple(gap for gap in self.gaps if gap.decisive)
-
 
 def joined(parts: list[Recognition | None]) -> Recognition | None:
     """Return what was recognised of all parts of a run; null if all are TraceLens' own recordings."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tracelens.readers.base import SIMPLY, Reading
+from tracelens.schema.vocabulary import SEGMENTS_SUFFIX, TRACE_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tracelens.model.trace import Trace
     from tracelens.readers.base import Reader
+
+_EVENTS: Final = (".json", ".json.gz")
 
 
 @dataclass(frozen=True)
@@ -48,4 +52,24 @@ def _native() -> Reader:
     return NativeReader()
 
 
-READERS: Final[tuple[Reader, ...]] = (Format(Path.is_file, _table), Format(Path.exists, _native))
+def _kineto() -> Reader:
+    from tracelens.readers.kineto import KinetoReader
+
+    return KinetoReader()
+
+
+def _may_hold_events(path: Path) -> bool:
+    """Return whether names say that there may be trace events in JSON, and no recording of our own."""
+    if not path.is_dir():
+        return path.name.endswith(_EVENTS)
+    with os.scandir(path) as entries:
+        names = [entry.name for entry in entries]
+    ours = any(name.endswith((TRACE_SUFFIX, SEGMENTS_SUFFIX)) for name in names)
+    return not ours and any(name.endswith(_EVENTS) for name in names)
+
+
+READERS: Final[tuple[Reader, ...]] = (
+    Format(Path.is_file, _table),
+    Format(_may_hold_events, _kineto),
+    Format(Path.exists, _native),
+)

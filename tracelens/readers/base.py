@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tracelens.model.choice import EVERYTHING, Choice
 from tracelens.schema.vocabulary import EVENT_TYPES, STATUSES
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from concurrent.futures import Executor
     from pathlib import Path
 
@@ -32,13 +33,14 @@ class Reading:
 
     Files are read by `executor`, where there are several; None = in threads of this process. Of the
     events that a report asks for again, `kept_bytes` may be kept. Ranks that `choice` leaves out are
-    not read where their files say so.
+    not read where their files say so. `rank_of` are the ranks that the user says files are of, by name.
     """
 
     progress: Progress | None = None
     executor: Executor | None = None
     kept_bytes: int = 0
     choice: Choice = EVERYTHING
+    rank_of: Mapping[str, int] = field(default_factory=dict)
 
 
 SIMPLY: Final = Reading()

@@ -15,19 +15,15 @@ from tracelens.errors import UnusableInput
 from tracelens.model.trace import Note
 from tracelens.readers.base import quoted
 from tracelens.readers.table.columns import distinct_words, mapped
-from tracelens.readers.table.naming import (
-    kernel_meaning,
-    map_option,
-    meaning,
-    normal,
-    role,
-)
+from tracelens.readers.table.naming import map_option
+from tracelens.readers.words import kernel_meaning, meaning, normal, role
 from tracelens.schema.vocabulary import OPS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tracelens.readers.table.naming import Meaning, Renaming
+    from tracelens.readers.table.naming import Renaming
+    from tracelens.readers.words import Meaning
 
 __all__ = ["translate", "translate_roles"]
 

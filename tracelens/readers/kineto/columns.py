@@ -1,0 +1,287 @@
+"""Takes trace events apart into columns, a piece at a time, and counts whatever does not become a row.
+
+Complete events (``X``), and begins and ends (``B``, ``E``) of one thread, are rows; what a thread or a
+process is called is kept beside them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from tracelens.readers.kineto.stream import EventStream
+from tracelens.readers.kineto.words import IN_NO_ROW, LIBRARIES, category, phase_of_event
+from tracelens.schema.vocabulary import MOST_RANKS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracelens.readers.kineto.stream import Event
+
+__all__ = ["ROW_COLUMNS", "EventTable", "read_events"]
+
+_US: Final = 1_000
+_SURELY_NS: Final = 10**17  # as microseconds this would be in the year 5138
+_MOST_US: Final = 9.2e15
+_MOST_DIGITS: Final = 18
+_NOTHING: Final[dict[str, Any]] = {}
+_PLACE: Final = ("pid", "tid")
+# What of an event's arguments is read of every one, and by what name and type.
+_ARGUMENTS: Final[dict[str, tuple[str, pl.DataType]]] = {
+    "correlation": ("correlation", pl.Int64()),
+    "external": ("External id", pl.Int64()),
+    "sequence": ("Sequence number", pl.Int64()),
+    "stream": ("stream", pl.Int64()),
+    "device": ("device", pl.Int64()),
+}
+_COLLECTIVE: Final = "Collective name"
+ROW_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "category": pl.Categorical(),
+    "name": pl.Categorical(),
+    "pid": pl.Categorical(),
+    "tid": pl.Categorical(),
+    "start_ns": pl.Int64(),
+    "duration_ns": pl.Int64(),
+    **{name: kind for name, (_, kind) in _ARGUMENTS.items()},
+    "call": pl.Int32(),  # place in `EventTable.calls`
+}
+
+
+@dataclass
+class EventTable:
+    """The rows of one file, in `ROW_COLUMNS`, and what else is known of it.
+
+    `calls` are the arguments of events that name a collective, or may say how large one is. `left_out`
+    counts events that are read but become no row, by what they are; `unusable` those without a name or a
+    time. `threads` and `processes` are their names.
+    """
+
+    path: Path
+    rows: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=ROW_COLUMNS))
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    threads: dict[tuple[str, str], str] = field(default_factory=dict)
+    processes: dict[str, str] = field(default_factory=dict)
+    left_out: Counter[str] = field(default_factory=Counter)
+    events: int = 0
+    unusable: int = 0
+    lost: int = 0
+    cut: bool = False
+    damage: str = ""
+
+    @property
+    def base_ns(self) -> int:
+        """What times are counted from; 0 if that is 1970, or not said."""
+        base = self.facts.get("baseTimeNanoseconds")
+        return base if isinstance(base, int) and 0 <= base < 2**62 else 0
+
+    @property
+    def distributed(self) -> dict[str, Any]:
+        """What the file says of its job; empty if nothing."""
+        found = self.facts.get("distributedInfo")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def rank(self) -> int | None:
+        """The rank that the file says it is of."""
+        return _below(self.distributed.get("rank"), MOST_RANKS)
+
+    @property
+    def world(self) -> int:
+        """How many ranks the job has; 0 if the file does not say so."""
+        return _below(self.distributed.get("world_size"), MOST_RANKS + 1) or 0
+
+    @property
+    def host(self) -> str | None:
+        """The name of its host."""
+        found = self.facts.get("host_name")
+        return found if isinstance(found, str) and found else None
+
+    @property
+    def pid(self) -> int | None:
+        """The process that most rows of the host are of."""
+        host = self.rows.filter(~pl.col("category").is_in(["kernel", "copy"]))
+        most = host["pid"].value_counts(sort=True).cast({"pid": pl.String})["pid"]
+        first = most[0] if len(most) else None
+        return int(first) if first and first.isdecimal() and len(first) < _MOST_DIGITS else None
+
+    @property
+    def is_other(self) -> bool:
+        """Whether nothing shows that torch.profiler wrote it."""
+        known = {"distributedInfo", "schemaVersion", "deviceProperties"} & self.facts.keys()
+        return not known and (self.rows["category"] == "other").all()
+
+
+def _below(value: object, limit: int) -> int | None:
+    return value if type(value) is int and 0 <= value < limit else None
+
+
+def read_events(path: Path) -> EventTable:
+    """Read a file of trace events.
+
+    Raises:
+        NotATrace: it holds no list of events.
+        OSError: it cannot be read.
+    """
+    table, stream = EventTable(path), EventStream(path)
+    opened: dict[tuple[str, str], list[Event]] = {}
+    parts = [_rows(piece, table, opened) for piece in stream.pieces()]
+    table.left_out["begins without an end"] += sum(map(len, opened.values()))
+    table.facts, table.lost = stream.facts, stream.lost
+    table.cut, table.damage = stream.cut, stream.damage
+    if parts:
+        table.rows = pl.concat(parts, rechunk=True)
+        parts.clear()
+    return table
+
+
+def _rows(
+    events: list[Event], table: EventTable, opened: dict[tuple[str, str], list[Event]]
+) -> pl.DataFrame:
+    """Return the rows of a piece, and count what else is in it."""
+    table.events += len(events)
+    complete = _complete(events, table, opened)
+    frame = _frame(complete, table)
+    timed = frame.filter(
+        pl.col("start_ns").is_not_null(),
+        pl.col("name").is_not_null(),
+        pl.col("duration_ns") >= 0,
+    )
+    table.unusable += frame.height - timed.height
+    return timed
+
+
+def _complete(
+    events: list[Event], table: EventTable, opened: dict[tuple[str, str], list[Event]]
+) -> list[Event]:
+    """Return the events that are rows: complete ones, and pairs of begin and end."""
+    rows: list[Event] = []
+    others: list[Any] = []
+    for event in events:
+        if type(event) is dict and event.get("ph") == "X":
+            rows.append(event)
+        else:
+            others.append(event)
+    for event in others:
+        if not isinstance(event, dict):
+            table.unusable += 1
+            continue
+        phase = event.get("ph")
+        if phase == "M":
+            _name(event, table)
+        elif phase == "B":
+            opened.setdefault(_place(event), []).append(event)
+        elif phase == "E":
+            _close(event, table, opened, rows)
+        else:
+            table.left_out[phase_of_event(phase)] += 1
+    return rows
+
+
+def _close(
+    event: Event,
+    table: EventTable,
+    opened: dict[tuple[str, str], list[Event]],
+    rows: list[Event],
+) -> None:
+    begun = opened.get(_place(event))
+    if not begun:
+        table.left_out["ends without a begin"] += 1
+        return
+    first = begun.pop()
+    begin, end = first.get("ts"), event.get("ts")
+    if not isinstance(begin, (int, float)) or not isinstance(end, (int, float)):
+        table.unusable += 1
+        return
+    arguments = [one.get("args") for one in (first, event)]
+    merged = {k: v for one in arguments if isinstance(one, dict) for k, v in one.items()}
+    table.left_out["ends that are part of a row"] += 1
+    rows.append(event | first | {"dur": end - begin, "args": merged})
+
+
+def _frame(rows: list[Event], table: EventTable) -> pl.DataFrame:
+    """Return complete events as columns; what cannot be read is null."""
+    arguments = [found if type(found := row.get("args")) is dict else _NOTHING for row in rows]
+    columns: dict[str, pl.Series] = {
+        name: _column(name, [row.get(key) for row in rows], pl.String())
+        for name, key in (("category", "cat"), ("name", "name"), ("pid", "pid"), ("tid", "tid"))
+    }
+    for name, (key, kind) in _ARGUMENTS.items():
+        columns[name] = _column(name, [one.get(key) for one in arguments], kind)
+    columns["call"] = _column("call", _calls(rows, arguments, table), pl.Int32())
+    times = {
+        "start_ns": [row.get("ts") for row in rows],
+        "duration_ns": [row.get("dur") for row in rows],
+    }
+    for name, values in times.items():
+        columns[name] = _nanoseconds(name, values)
+    frame = pl.DataFrame(columns)
+    known = {word: category(word) for word in frame["category"].unique().drop_nulls().to_list()}
+    meant = pl.col("category").replace_strict(known, default="other", return_dtype=pl.String)
+    frame = frame.with_columns(meant.fill_null("other"))
+    aside = pl.col("category").is_in(list(IN_NO_ROW))
+    for what, count in frame.filter(aside)["category"].value_counts().rows():
+        table.left_out[IN_NO_ROW[what]] += count
+    return frame.filter(~aside).select(
+        pl.col(name).cast(kind) for name, kind in ROW_COLUMNS.items()
+    )
+
+
+def _column(name: str, values: list[Any], kind: pl.DataType) -> pl.Series:
+    return pl.Series(name, values, dtype=kind, strict=False)
+
+
+def _nanoseconds(name: str, values: list[Any]) -> pl.Series:
+    """Return times, which are microseconds unless they are whole numbers too large for that."""
+    if any(type(value) is int and value > _SURELY_NS for value in values):
+        whole = [
+            value if type(value) is int and value > _SURELY_NS else _whole(value)
+            for value in values
+        ]
+        return _column(name, whole, pl.Int64())
+    number = pl.col(name)
+    fits = number.is_finite() & (number.abs() < _MOST_US)
+    return (
+        _column(name, values, pl.Float64())
+        .to_frame()
+        .select(pl.when(fits).then((number * _US).round()).cast(pl.Int64))
+        .to_series()
+    )
+
+
+def _whole(value: Any) -> int | None:
+    fits = isinstance(value, (int, float)) and abs(value) < _MOST_US
+    return round(value * _US) if fits else None
+
+
+def _calls(
+    rows: list[Event], arguments: list[dict[str, Any]], table: EventTable
+) -> list[int | None]:
+    """Keep the arguments of communication; return for each event where they are."""
+    found: list[int | None] = [None] * len(rows)
+    for place, (row, one) in enumerate(zip(rows, arguments, strict=True)):
+        if _COLLECTIVE in one or (one and str(row.get("name")).startswith(LIBRARIES)):
+            found[place] = len(table.calls)
+            table.calls.append(one)
+    return found
+
+
+def _place(event: Event) -> tuple[str, str]:
+    pid, tid = (str(event.get(name)) for name in _PLACE)
+    return pid, tid
+
+
+def _name(event: Event, table: EventTable) -> None:
+    """Take the name of a thread or process."""
+    arguments = event.get("args")
+    name = arguments.get("name") if isinstance(arguments, dict) else None
+    if isinstance(name, str):
+        pid, tid = _place(event)
+        if event.get("name") == "thread_name":
+            table.threads[pid, tid] = name
+        elif event.get("name") == "process_name":
+            table.processes[pid] = name
+    table.left_out["names of threads and processes"] += 1

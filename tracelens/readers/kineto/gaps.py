@@ -1,0 +1,136 @@
+"""What of a profiled run is missing, and what therefore cannot be concluded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from tracelens.model import fmt
+from tracelens.model.recognition import Gap
+from tracelens.schema.vocabulary import COLLECTIVES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tracelens.readers.kineto.columns import EventTable
+
+__all__ = ["gaps_of"]
+
+_PHASES: Final = ("forward", "backprop", "update")
+_MOST_UNMATCHED: Final = 0.5
+_DEVICE_BACKENDS: Final = ("nccl", "rccl", "xccl", "hccl")
+_WAITS: Final = "which rank others wait for"
+
+
+def gaps_of(
+    rows: pl.DataFrame, tables: Sequence[EventTable], ranks: Sequence[int]
+) -> tuple[Gap, ...]:
+    """Return what is missing in the rows of all files, the most important first."""
+    return tuple(
+        gap
+        for found in (
+            _unknown_format(tables),
+            _damage(tables),
+            _devices(rows, tables),
+            _communication(rows, ranks),
+            _training(rows),
+            _details(rows, tables),
+        )
+        for gap in found
+    )
+
+
+def _unknown_format(tables: Sequence[EventTable]) -> Iterator[Gap]:
+    others = sum(table.rows.filter(pl.col("category") == "other").height for table in tables)
+    if others:
+        every = all(table.is_other for table in tables)
+        yield Gap(
+            f"{others:,} spans are of no kind that torch.profiler writes",
+            "what those spans are, but for what their names say",
+            "Name ranges as phases are called (forward, backward, optimizer), or give a table of spans with "
+            "--map.",
+            decisive=every,
+        )
+
+
+def _damage(tables: Sequence[EventTable]) -> Iterator[Gap]:
+    cut = [table.path.name for table in tables if table.cut]
+    if cut:
+        yield Gap(
+            f"{fmt.series(cut)} {'was' if len(cut) == 1 else 'were'} cut off",
+            f"what happened after the last whole event of {'it' if len(cut) == 1 else 'them'}",
+            "Export the profile again, and copy it whole.",
+        )
+    lost = sum(table.lost + table.unusable for table in tables)
+    if lost:
+        yield Gap(
+            f"{fmt.count(lost, 'event')} cannot be read",
+            "what the events that cannot be read were",
+            "Export the profile again.",
+            decisive=False,
+        )
+
+
+def _devices(rows: pl.DataFrame, tables: Sequence[EventTable]) -> Iterator[Gap]:
+    backends = {str(table.distributed.get("backend", "")) for table in tables}
+    on_devices = any(name in backend for name in _DEVICE_BACKENDS for backend in backends)
+    launched = rows.filter(pl.col("name").cast(pl.String).str.starts_with("nccl:")).height > 0
+    if (on_devices or launched) and not rows["stream"].count():
+        yield Gap(
+            "no kernel is recorded",
+            "what devices did, and when collectives ran",
+            "Profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].",
+        )
+
+
+def _communication(rows: pl.DataFrame, ranks: Sequence[int]) -> Iterator[Gap]:
+    calls = rows.filter(
+        pl.col("kind") == "reduction", pl.col("op").cast(pl.String).is_in(COLLECTIVES)
+    )
+    if len(ranks) < 2 or calls.is_empty():
+        return
+    unmatched = calls["seq"].null_count()
+    if unmatched:
+        yield Gap(
+            f"{unmatched:,} of {calls.height:,} collectives cannot be matched between ranks, as their order "
+            "differs and none has a number",
+            f"{_WAITS} in them",
+            "Profile the same steps on all ranks (schedule=torch.profiler.schedule(...)).",
+            decisive=unmatched > _MOST_UNMATCHED * calls.height,
+        )
+    if not calls["bytes"].count():
+        yield Gap(
+            "no collective says its size",
+            "bandwidth",
+            "Profile with record_shapes=True.",
+            decisive=False,
+        )
+
+
+def _training(rows: pl.DataFrame) -> Iterator[Gap]:
+    kinds = set(rows["kind"].unique().cast(pl.String))
+    if not kinds & set(_PHASES):
+        yield Gap(
+            "no operator, annotation or kernel says a phase of training",
+            "what ranks did",
+            "Profile with activities=[ProfilerActivity.CPU], and mark phases with record_function.",
+        )
+    if "step" not in kinds:
+        yield Gap(
+            "no step is marked",
+            "where steps begin, but by the updates or collectives that come back",
+            "Call prof.step() after every step.",
+            decisive=False,
+        )
+
+
+def _details(rows: pl.DataFrame, tables: Sequence[EventTable]) -> Iterator[Gap]:
+    python = sum(table.left_out["Python functions (with_stack)"] for table in tables)
+    if python:
+        yield Gap(
+            "Python functions are not read",
+            "which line of code a phase spends its time in",
+            "Record with tracelens record --sample.",
+            decisive=False,
+        )

@@ -1,0 +1,222 @@
+"""The reader for torch.profiler's files, and other trace events in JSON: a raw `Trace` of one file a rank.
+
+Which rank a file is of stands in its `distributedInfo`, or is said by the user: it is never guessed. Several
+files of one rank are one rank if their times do not overlap, as those of several profiled windows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from tracelens.errors import EmptyTrace, NotATrace, UnusableInput
+from tracelens.model import fmt
+from tracelens.model.recognition import Recognition
+from tracelens.model.trace import Note
+from tracelens.readers import spans
+from tracelens.readers.base import SIMPLY, Reading
+from tracelens.readers.kineto.collectives import group_name, groups_of
+from tracelens.readers.kineto.columns import read_events
+from tracelens.readers.kineto.gaps import gaps_of
+from tracelens.readers.kineto.matching import numbered
+from tracelens.readers.kineto.rank_rows import rows_of
+from tracelens.readers.kineto.stream import looks_like_events
+from tracelens.readers.spans import Origin
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from tracelens.model.trace import Trace
+    from tracelens.readers.kineto.columns import EventTable
+
+__all__ = ["KinetoReader"]
+
+_SUFFIXES: Final = (".json", ".json.gz")
+_SHOWN: Final = 3
+
+
+@dataclass(frozen=True)
+class KinetoReader:
+    """Reads a file or a folder of trace events in JSON."""
+
+    name: str = "trace events in JSON (torch.profiler)"
+
+    def sniff(self, path: Path) -> bool:
+        """Return whether it is a file of events, or a folder with at least one."""
+        return any(map(looks_like_events, _files(path)))
+
+    def read(self, path: Path, how: Reading = SIMPLY) -> Trace:
+        """Read all files; what cannot be read becomes a note.
+
+        Raises:
+            NotATrace: no file holds events.
+            UnusableInput: a file does not say its rank, and the user does not either, or two say the same.
+        """
+        tables, notes = _tables(path, how)
+        ranks = _ranks_of(tables, how.rank_of)
+        world = max([len(set(ranks)), *(table.world for table in tables)])
+        parts, members = [], {}
+        for table, rank in zip(tables, ranks, strict=True):
+            groups = groups_of(table.facts)
+            parts.append(_described(rows_of(table, groups), table, rank, world))
+            members |= {group_name(name, *group): group[1] for name, group in groups.items()}
+        _check_windows(tables, ranks)
+        rows = numbered(pl.concat(parts))
+        del parts
+        if rows.is_empty():
+            raise EmptyTrace(
+                f"'{path}' holds no event that lasts: expected operators, kernels or ranges."
+            )
+        origin = Origin(
+            f"'{path.name}'",
+            path.name,
+            dates=all(table.base_ns for table in tables),
+            once=True,
+            notes=notes,
+            members=members,
+            recognition=_recognition(rows, tables, ranks),
+        )
+        return spans.build(rows.drop("issued_ns"), origin).with_(path=path)
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    return sorted(
+        entry for entry in path.iterdir() if entry.name.endswith(_SUFFIXES) and entry.is_file()
+    )
+
+
+def _tables(path: Path, how: Reading) -> tuple[list[EventTable], list[Note]]:
+    """Read the files one by one; of a folder those that hold no events are noted."""
+    files = _files(path)
+    tables, notes = [], []
+    for done, file in enumerate(files):
+        if how.progress:
+            how.progress(done, len(files))
+        try:
+            tables.append(read_events(file))
+        except (NotATrace, OSError) as error:
+            if len(files) == 1:
+                raise NotATrace(str(error)) from error
+            notes.append(Note(file.name, str(error), "unreadable"))
+    if not tables:
+        raise NotATrace(
+            notes[0].sentence if notes else f"'{path}' holds no .json and no .json.gz file."
+        )
+    for table in tables:
+        notes += _damaged(table)
+    return tables, notes
+
+
+def _damaged(table: EventTable) -> list[Note]:
+    """Note what of a file is not whole."""
+    notes = []
+    if table.cut:
+        sentence = (
+            f"'{table.path.name}' was cut off ({table.damage}): the {table.events:,} events before that "
+            "are read."
+        )
+        notes.append(Note(table.path.name, sentence, "truncated"))
+    bad = table.lost + table.unusable
+    if bad:
+        reason = f", as {table.damage}" if table.damage and not table.cut else ""
+        sentence = (
+            f"Of '{table.path.name}', {fmt.count(bad, 'event')} cannot be read{reason}: "
+            f"{table.lost:,} as JSON, {table.unusable:,} for want of a name or of times."
+        )
+        notes.append(Note(table.path.name, sentence, "dropped"))
+    return notes
+
+
+def _ranks_of(tables: Sequence[EventTable], told: Mapping[str, int]) -> list[int]:
+    """Return the rank of each file.
+
+    Raises:
+        UnusableInput: it is not known.
+    """
+    ranks = [told.get(table.path.name, table.rank) for table in tables]
+    silent = [table.path.name for table, rank in zip(tables, ranks, strict=True) if rank is None]
+    if silent:
+        shown = fmt.series([f"'{name}'" for name in silent[:_SHOWN]])
+        more = f" and {len(silent) - _SHOWN} more" if len(silent) > _SHOWN else ""
+        plural = ("does", "it is") if len(silent) == 1 else ("do", "each is")
+        raise UnusableInput(
+            f"{shown}{more} {plural[0]} not say of which rank {plural[1]} (no distributedInfo: "
+            "torch.distributed was not in use, or the profiler is an old one): say so with "
+            f"--rank-of {silent[0]}=0"
+            + (", once for each file." if len(silent) > 1 else ", with the rank that it is of.")
+        )
+    return [rank for rank in ranks if rank is not None]
+
+
+def _check_windows(tables: Sequence[EventTable], ranks: Sequence[int]) -> None:
+    """Refuse two files of one rank that cover the same time.
+
+    Raises:
+        UnusableInput: there are such.
+    """
+    spans_of: dict[int, list[tuple[int, int, str]]] = {}
+    for table, rank in zip(tables, ranks, strict=True):
+        if table.rows.height:
+            begin, end = table.rows["start_ns"].min(), table.rows["end_ns"].max()
+            assert isinstance(begin, int)
+            assert isinstance(end, int)
+            spans_of.setdefault(rank, []).append((begin, end, table.path.name))
+    for rank, found in spans_of.items():
+        found.sort()
+        for before, after in zip(found, found[1:], strict=False):
+            if after[0] < before[1]:
+                raise UnusableInput(
+                    f"'{before[2]}' and '{after[2]}' are both of rank {rank}, at the same time: leave one "
+                    f"out, or say of which rank it is with --rank-of {after[2]}=RANK."
+                )
+
+
+def _described(rows: pl.DataFrame, table: EventTable, rank: int, world: int) -> pl.DataFrame:
+    """Add whose rows they are."""
+    name = table.path.name
+    return rows.with_columns(
+        pl.lit(rank, pl.Int32).alias("rank"),
+        pl.lit(world, pl.Int32).alias("world"),
+        pl.lit(table.host, pl.Categorical).alias("host"),
+        pl.lit(f"rank {rank}", pl.Categorical).alias("clock"),
+        pl.lit(name, pl.Categorical).alias("file"),
+        pl.lit(table.pid, pl.Int64).alias("pid"),
+    )
+
+
+def _recognition(
+    rows: pl.DataFrame, tables: Sequence[EventTable], ranks: Sequence[int]
+) -> Recognition:
+    """Return what was made of the files."""
+    left_out: dict[str, int] = {}
+    for table in tables:
+        for what, count in table.left_out.items():
+            left_out[what] = left_out.get(what, 0) + count
+    events = sum(table.events for table in tables)
+    sorts: dict[str, int] = {}
+    for table in tables:
+        for category, count in table.rows["category"].value_counts().rows():
+            sorts[category] = sorts.get(category, 0) + count
+    listed = ", ".join(
+        f"{count:,} {_plural(sort)}" for sort, count in sorted(sorts.items(), key=lambda s: -s[1])
+    )
+    every = all(table.is_other for table in tables)
+    return Recognition(
+        format="trace in Chrome's event format" if every else "profile by torch.profiler",
+        found=(("events", f"{events:,}: {listed}"),),
+        left_out=tuple((what, count) for what, count in left_out.items() if count),
+        gaps=gaps_of(rows, tables, sorted(set(ranks))),
+    )
+
+
+def _plural(sort: str) -> str:
+    return {
+        "copy": "copies and sets of memory",
+        "runtime": "calls of the runtime",
+        "other": "others",
+    }.get(sort, f"{sort}s")

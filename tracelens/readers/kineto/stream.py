@@ -1,0 +1,276 @@
+"""Reads trace events in JSON as a stream: an object with `traceEvents`, or a list of events.
+
+Both plain and gzip. A file is taken in pieces of a few megabytes, each cut after the last whole event, and
+each piece is parsed by orjson. What orjson refuses is parsed event by event: damage costs the event that it
+is in, which is counted. A file that was cut off yields every event that is whole.
+
+The format: "Trace Event Format" (Google, 2016); what Kineto writes around it: `libkineto`,
+output_json.cpp.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from tracelens.errors import NotATrace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from typing import BinaryIO
+
+__all__ = ["EventStream", "looks_like_events"]
+
+Event = dict[str, Any]
+PIECE_BYTES: Final = 1 << 18
+_GZIP: Final = b"\x1f\x8b"
+_KEY: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BOUNDARY: Final = re.compile(rb"\}\s*,?\s*(?=\{)")
+_MOST_HEAD: Final = 64 << 20  # before the first event; deviceProperties and metadata of large jobs
+_LONGEST_EVENT: Final = 16 << 20
+_NEAR_END: Final = 1 << 18
+_TRIED: Final = 4  # boundaries, from the last: within a string or a nested list there may be some
+_JOINED: Final = 8  # pieces of one event that has objects in it
+_BEHIND: Final = "unexpected content after document"
+_BEGIN_BYTES: Final = 1 << 16
+_NO_NUMBER: Final = re.compile(rb"(?<=[:\s,\[])[-+]?(?:nan|inf|infinity)\b", re.IGNORECASE)
+_ESCAPE: Final = re.compile(rb'\\(?!["\\/bfnrtu])')
+_EXACT: Final = re.compile(rb'("ts"\s*:\s*-?\d{14,})\.(\d{3})(?=\s*[,}])')
+
+
+def looks_like_events(path: Path) -> bool:
+    """Return whether a file begins as trace events in JSON do."""
+    try:
+        with path.open("rb") as file:
+            begin = b"".join(_first(_plain(file, _BEGIN_BYTES), _BEGIN_BYTES)).lstrip(
+                b"\xef\xbb\xbf \r\n\t"
+            )
+    except (OSError, zlib.error):
+        return False
+    if begin.startswith(b"{"):
+        return b'"traceEvents"' in begin or b'"schemaVersion"' in begin
+    return begin.startswith(b"[") and b'"ph"' in begin
+
+
+@dataclass
+class EventStream:
+    """The events of one file; what is beside them is complete when all have been read.
+
+    `facts` are the other members of the object. `lost` counts events that could not be parsed, `cut` says
+    that the file ends before its list does, `damage` is the first reason for either.
+    """
+
+    path: Path
+    facts: dict[str, Any] = field(default_factory=dict)
+    lost: int = 0
+    cut: bool = False
+    damage: str = ""
+    read_bytes: int = 0
+    _ended: bool = False
+    _is_list: bool = False
+    exact: bool = False  # times are whole nanoseconds, where doubles could not hold them
+
+    def pieces(self) -> Iterator[list[Event]]:
+        """Yield lists of events.
+
+        Raises:
+            NotATrace: there is no list of events.
+        """
+        with self.path.open("rb") as file:
+            yield from self._events(self._guarded(_plain(file, PIECE_BYTES)))
+
+    def _guarded(self, parts: Iterator[bytes]) -> Iterator[bytes]:
+        """Count bytes; a compressed stream that breaks off is a file that was cut."""
+        try:
+            for part in parts:
+                self.read_bytes += len(part)
+                yield part
+        except (zlib.error, EOFError, OSError) as error:
+            self._note(f"it cannot be decompressed to its end ({error})")
+            self.cut = True
+
+    def _note(self, reason: str) -> None:
+        self.damage = self.damage or reason
+
+    def _events(self, parts: Iterator[bytes]) -> Iterator[list[Event]]:
+        rest = self._after_head(parts)
+        for part in parts:
+            rest += part
+            if self._ended:
+                continue
+            if len(rest) >= PIECE_BYTES:
+                events, rest = self._whole(self._exactly(rest))
+                yield events
+            if len(rest) > _LONGEST_EVENT:
+                self._lose(f"no event ends in {len(rest) >> 20} MiB of it")
+                rest = b""
+        if not self._ended:
+            events, rest = self._last(self._exactly(rest))
+            yield events
+        if self._ended and not self._is_list:
+            self._learn(b"{" + rest.strip().removeprefix(b","))
+
+    def _after_head(self, parts: Iterator[bytes]) -> bytes:
+        """Read up to the first event; return what was read beyond."""
+        head = b""
+        for part in parts:
+            head += part
+            stripped = head.lstrip(b"\xef\xbb\xbf \r\n\t")
+            if stripped[:1] == b"[":
+                self._is_list = True
+                return stripped[1:]
+            if stripped and stripped[:1] != b"{":
+                break
+            found = _KEY.search(head)
+            if found:
+                self._learn(head[: found.start()].rstrip().rstrip(b",") + b"}")
+                return head[found.end() :]
+            if len(head) > _MOST_HEAD:
+                break
+        raise NotATrace(
+            f"'{self.path}' holds no trace events: expected a JSON object with \"traceEvents\", or a list of "
+            "events, such as torch.profiler's export_chrome_trace writes."
+        )
+
+    def _learn(self, text: bytes) -> None:
+        """Take the members of an object beside its events."""
+        try:
+            found = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            found = _patiently(text)
+        if isinstance(found, dict):
+            self.facts |= found
+        else:
+            self._note("what stands beside its events is not JSON")
+
+    def _whole(self, text: bytes) -> tuple[list[Event], bytes]:
+        """Return the events of a text up to the last boundary, and what is behind that."""
+        near = max(0, len(text) - _NEAR_END)
+        ends = [found.end() for found in _BOUNDARY.finditer(text, near)]
+        for end in ends[: -_TRIED - 1 : -1]:
+            events, ended = _parsed_list(text[:end])
+            if ended is not None:
+                self._ended = True
+                return events or [], text[ended:]
+            if events is not None:
+                return events, text[end:]
+        if not ends:
+            return [], text
+        return self._one_by_one(text[: ends[-1]]), text[ends[-1] :]
+
+    def _last(self, text: bytes) -> tuple[list[Event], bytes]:
+        """Return the events up to the end of the list, and what stands behind it."""
+        events, ended = _parsed_list(text, closed=True)
+        if ended is not None:
+            self._ended = True
+            return events or [], text[ended:]
+        ends = [found.end() for found in _BOUNDARY.finditer(text)]
+        before = ends[-1] if ends else 0
+        found = self._one_by_one(text[:before]) if before else []
+        return found + self._rest(text[before:]), b""
+
+    def _rest(self, text: bytes) -> list[Event]:
+        """Return the last event of a list that has no end."""
+        if not text.strip():
+            events: list[Event] | None = []
+        else:
+            events, _ = _parsed_list(text)
+        if not self._is_list or events is None:
+            self.cut = True
+            self._note("it ends within its list of events")
+        return events or []
+
+    def _exactly(self, text: bytes) -> bytes:
+        """Turn microseconds that doubles cannot hold to the nanosecond into whole nanoseconds."""
+        if not self.read_bytes or "baseTimeNanoseconds" in self.facts:
+            return text
+        exact, count = _EXACT.subn(rb"\1\2", text)
+        self.exact = self.exact or bool(count)
+        return exact
+
+    def _one_by_one(self, text: bytes) -> list[Event]:
+        """Return the events of a text that orjson refuses as a whole; count those that nobody can parse."""
+        edges = [0, *(found.end() for found in _BOUNDARY.finditer(text)), len(text)]
+        found: list[Event] = []
+        place, last = 0, len(edges) - 1
+        while place < last:
+            for beyond in range(place + 1, min(place + _JOINED, last) + 1):
+                part = text[edges[place] : edges[beyond]]
+                events = _parsed_list(part)[0] or _mended(part)
+                if events is not None:
+                    found += events
+                    place = beyond
+                    break
+            else:
+                place += 1
+                self._lose("some of it is not JSON")
+        return found
+
+    def _lose(self, reason: str) -> None:
+        self.lost += 1
+        self._note(reason)
+
+
+def _first(parts: Iterator[bytes], size: int) -> Iterator[bytes]:
+    for part in parts:
+        yield part[:size]
+        size -= len(part)
+        if size <= 0:
+            return
+
+
+def _plain(file: BinaryIO, size: int) -> Iterator[bytes]:
+    """Yield the content of a file, decompressed if it is gzip (of several members, too)."""
+    begin = file.read(2)
+    file.seek(0)
+    if begin != _GZIP:
+        while part := file.read(size):
+            yield part
+        return
+    unpack = zlib.decompressobj(wbits=31)
+    while packed := file.read(size // 8):
+        while packed:
+            yield from filter(None, [unpack.decompress(packed, size)])
+            packed = unpack.unconsumed_tail
+            if unpack.eof:
+                packed = unpack.unused_data.lstrip(b"\0")
+                if packed:
+                    unpack = zlib.decompressobj(wbits=31)
+    if not unpack.eof:
+        raise EOFError("it ends within the compressed stream")
+
+
+def _parsed_list(text: bytes, *, closed: bool = False) -> tuple[list[Event] | None, int | None]:
+    """Parse events with commas between; null if they are not JSON.
+
+    With them comes where the list ends, if that is within the text; `closed`: only if it does.
+    """
+    opened = b"[" + text.rstrip().removesuffix(b",")
+    try:
+        found = orjson.loads(opened if closed else opened + b"]")
+    except orjson.JSONDecodeError as error:
+        if not error.msg.startswith(_BEHIND):
+            return None, None
+        ended = len(error.doc[: error.pos].encode())
+        return orjson.loads(opened[:ended]), ended - 1
+    return found, len(text) if closed else None
+
+
+def _mended(text: bytes) -> list[Event] | None:
+    """Parse events with numbers, escapes and characters that JSON has not; null if that does not help."""
+    found = _patiently(b"[%b]" % text.strip().removesuffix(b","))
+    return found if isinstance(found, list) else None
+
+
+def _patiently(text: bytes) -> Any:
+    mended = _ESCAPE.sub(rb"\\\\", _NO_NUMBER.sub(b"null", text)).decode("utf-8", "replace")
+    try:
+        return json.loads(mended, strict=False)
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,159 @@
+"""What torch.profiler calls things, of today and of years ago, in our words.
+
+Sources: `libkineto` (ActivityType.cpp, output_json.cpp), PyTorch (`ParamCommsUtils.hpp`, `profiler_kineto.cpp`,
+`torch.optim.Optimizer`, `torch.utils.data.DataLoader`), and the names of NCCL's and RCCL's kernels.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from tracelens.readers.words import meaning
+from tracelens.schema.vocabulary import COLLECTIVES
+
+__all__ = [
+    "IN_NO_ROW",
+    "LIBRARIES",
+    "SYNCHRONIZES",
+    "category",
+    "collective",
+    "element_bytes",
+    "phase_of_annotation",
+    "phase_of_event",
+    "step_number",
+]
+
+_CATEGORIES: Final[dict[str, str]] = {
+    "cpu_op": "operator",
+    "operator": "operator",
+    "user_annotation": "annotation",
+    "kernel": "kernel",
+    "gpu_memcpy": "copy",
+    "memcpy": "copy",
+    "gpu_memset": "copy",
+    "memset": "copy",
+    "cuda_runtime": "runtime",
+    "cuda_driver": "runtime",
+    "xpu_runtime": "runtime",
+    "xpu_driver": "runtime",
+    "mtia_runtime": "runtime",
+    "glow_runtime": "runtime",
+    "privateuse1_runtime": "runtime",
+    "privateuse1_driver": "runtime",
+    "runtime": "runtime",
+    "concurrent_kernel": "kernel",
+    "mtia_ccp_events": "kernel",
+    "python_function": "python",
+    "gpu_user_annotation": "shadow",
+    "trace": "profiler",
+    "overhead": "overhead",
+    "cuda_sync": "synchronization",
+    "cuda_event": "synchronization",
+    "cuda_profiler_range": "overhead",
+    "cpu_instant_event": "mark",
+}
+# Read, counted, and in no row.
+IN_NO_ROW: Final[dict[str, str]] = {
+    "python": "Python functions (with_stack)",
+    "shadow": "annotations repeated on streams",
+    "profiler": "spans of the profiler itself",
+    "overhead": "overhead of the profiler",
+    "synchronization": "synchronization records of streams",
+    "mark": "marks and memory records",
+}
+_EVENTS: Final[dict[str, str]] = {
+    **dict.fromkeys("stf", "arrows between events"),
+    **dict.fromkeys("iIRn", "marks and memory records"),
+    **dict.fromkeys("be", "asynchronous events"),
+    **dict.fromkeys("STpF", "asynchronous events"),
+    **dict.fromkeys("C", "counters"),
+    **dict.fromkeys("NOD", "objects"),
+    **dict.fromkeys("vV", "memory dumps"),
+    **dict.fromkeys("P", "samples"),
+    **dict.fromkeys("c(),", "contexts and clock marks"),
+}
+LIBRARIES: Final = ("nccl:", "gloo:", "mpi:", "ucc:", "xccl:", "hccl:", "c10d::", "rccl:")
+_STEP: Final = re.compile(r"^ProfilerStep\s*#\s*(\d{1,9})$")
+_ANNOTATIONS: Final = (
+    (re.compile(r"^Optimizer\.step(#|$)|^optimizer_step$"), "update"),
+    (re.compile(r"^enumerate\(DataLoader\)#|DataLoader.*\.__next__$|^\[pl\].*\.train_dataloader_next$"), "data"),
+    (re.compile(r"^(DistributedDataParallel|DataParallel)\.forward$|^FullyShardedDataParallel\.forward"), "forward"),
+    (re.compile(r"^FSDP::root_pre_forward|^FSDP::pre_forward|^FSDP::post_forward"), "forward"),
+    (re.compile(r"^FSDP::(pre|post)_backward|^FullyShardedDataParallel\._(pre|post)_backward"), "backprop"),
+    (re.compile(r"^torch\.distributed\.ddp\.reducer::"), "backprop"),
+)  # fmt: skip
+_PHASES: Final = ("forward", "backprop", "update", "data", "checkpoint", "gc", "step")
+_DECORATION: Final = re.compile(r"^[\W_]+|[\W_]+$")
+# What c10d calls collectives in record_param_comms, normalized; whatever else names one is found by meaning.
+_COLLECTIVES: Final[dict[str, str]] = {
+    "allreduce_coalesced": "allreduce",
+    "allreduce_sparse": "allreduce",
+    "_allgather_base": "all_gather",
+    "allgather_into_tensor_coalesced": "all_gather",
+    "allgather_coalesced": "all_gather",
+    "_reduce_scatter_base": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "all_to_allv": "all_to_all",
+    "alltoall_base": "all_to_all",
+    "broadcast_oop": "broadcast",
+    "_broadcast_oop": "broadcast",
+    "_reduce_oop": "reduce",
+}
+_ELEMENT_BYTES: Final[dict[str, int]] = {
+    **dict.fromkeys(("double", "float64", "long", "int64", "complexfloat", "longint", "unsignedlong"), 8),
+    **dict.fromkeys(("float", "float32", "int", "int32", "complexhalf", "uint32", "unsignedint"), 4),
+    **dict.fromkeys(("half", "bfloat16", "float16", "short", "int16", "uint16", "c10half", "c10bfloat16"), 2),
+    **dict.fromkeys(("byte", "char", "bool", "int8", "uint8", "unsignedchar", "signedchar"), 1),
+    **dict.fromkeys(("float8e4m3fn", "float8e5m2", "float8e4m3fnuz", "float8e5m2fnuz"), 1),
+    "complexdouble": 16,
+}  # fmt: skip
+SYNCHRONIZES: Final = r"^(cuda|cu|hip)(Ctx|Device|Stream|Event)?Synchronize"
+
+
+def category(word: str) -> str:
+    """Return what an event of a category is; other where that is unknown."""
+    return _CATEGORIES.get(word.casefold(), "other")
+
+
+def phase_of_event(phase: Any) -> str:
+    """Return what an event that is no row is, by its phase (`ph`)."""
+    known = _EVENTS.get(phase) if isinstance(phase, str) else None
+    return known or f"events of the unknown type {str(phase)[:20]!r}"
+
+
+def step_number(name: str) -> int | None:
+    """Return the number of a step that the profiler marked."""
+    found = _STEP.match(name)
+    return int(found[1]) if found else None
+
+
+def phase_of_annotation(name: str) -> str | None:
+    """Return the phase of training that an annotation names; null if it names none."""
+    for pattern, phase in _ANNOTATIONS:
+        if pattern.search(name):
+            return phase
+    found = meaning(_DECORATION.sub("", name))
+    return found[0] if found and found[0] in _PHASES else None
+
+
+def collective(name: str) -> str | None:
+    """Return the operation of a collective, or message, by any of its names; null if it is none."""
+    bare = name.partition(":")[2] if name.startswith(LIBRARIES) else name
+    bare = bare.lstrip(":").rstrip("_")
+    known = _COLLECTIVES.get(bare.casefold())
+    if known:
+        return known
+    found = meaning(bare)
+    return found[1] if found and found[0] == "reduction" else None
+
+
+def element_bytes(dtype: object) -> int | None:
+    """Return how many bytes an element takes; null if that is unknown."""
+    word = re.sub(r"[\W_]+", "", dtype).casefold() if isinstance(dtype, str) else ""
+    return _ELEMENT_BYTES.get(word) or _ELEMENT_BYTES.get(
+        word.removeprefix("c10").removeprefix("at")
+    )
+
+
+assert set(_COLLECTIVES.values()) <= set(COLLECTIVES)

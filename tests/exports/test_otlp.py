@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
@@ -16,7 +15,11 @@ from support.samples import SAMPLES
 import tracelens
 from tracelens.exports import otlp
 from tracelens.exports.content import of_trace
-from tracelens.model.trace import Trace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracelens.model.trace import Trace
 
 IDS = ("traceId", "spanId", "parentSpanId")
 

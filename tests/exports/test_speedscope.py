@@ -1,4 +1,4 @@
-"""Stacks in speedscope's own schema (version 1.25 of its npm package), each for as long as it was seen."""
+"""Stacks in speedscope's own schema (npm package 1.25), each for as long as it was seen."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Balance(HTMLParser):
         self.feed(text)
         self.close()
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag: str, _attrs: object) -> None:  # type: ignore[override]
         self.seen.append(tag)
         if tag not in VOID:
             self.open.append(tag)

@@ -40,7 +40,9 @@ def _copy(source: Path, target: Path) -> None:
 
 def run(site: Path, *arguments: str, code: int = 0) -> str:
     """Run a verb with `site` among the places of modules; return what it printed."""
-    environment = os.environ | {"PYTHONPATH": f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    environment = os.environ | {
+        "PYTHONPATH": f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    }
     command = [sys.executable, "-m", "tracelens", *arguments]
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
     assert done.returncode == code, done.stderr
@@ -48,7 +50,9 @@ def run(site: Path, *arguments: str, code: int = 0) -> str:
 
 
 def explained(site: Path, place: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(run(site, "analyze", str(place), "--format", "json", "--again"))
+    found: dict[str, Any] = json.loads(
+        run(site, "analyze", str(place), "--format", "json", "--again")
+    )
     return found
 
 
@@ -86,7 +90,9 @@ def test_a_kept_report_is_of_the_same_plugins(installed: Path, tmp_path: Path) -
         if file.is_file():
             (trace / file.name).write_bytes(file.read_bytes())
     run(tmp_path, "analyze", str(trace))
-    asked = "from tracelens.distil import kept_report; import sys; print(kept_report.find(sys.argv[1]))"
+    asked = (
+        "from tracelens.distil import kept_report; import sys; print(kept_report.find(sys.argv[1]))"
+    )
     kept = [_python(site, asked.replace("sys.argv[1]", f"__import__('pathlib').Path({str(trace)!r})"))
             for site in (tmp_path, installed)]  # fmt: skip
     assert kept[0].startswith("Report(")
@@ -94,7 +100,9 @@ def test_a_kept_report_is_of_the_same_plugins(installed: Path, tmp_path: Path) -
 
 
 def _python(site: Path, code: str) -> str:
-    environment = os.environ | {"PYTHONPATH": f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    environment = os.environ | {
+        "PYTHONPATH": f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    }
     command = [sys.executable, "-c", code]
     return subprocess.run(
         command, check=True, capture_output=True, text=True, env=environment

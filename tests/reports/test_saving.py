@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
@@ -12,6 +12,9 @@ from support.runs.analysed import RUNS, report, trace
 from tracelens.errors import InvalidArgument
 from tracelens.reports import REPORTS, report_format, schema
 from tracelens.reports.saving import FORMATS, frames
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SLOW = RUNS["slow rank"][0]
 
@@ -26,7 +29,7 @@ def test_the_end_of_the_name_is_the_format(suffix: str, tmp_path: Path) -> None:
     report(SLOW).save(place)
     text = place.read_text(encoding="utf-8")
     assert "Rank 2 is a straggler" in " ".join(text.split())
-    if suffix not in (".txt",):  # which is as wide as the terminal otherwise
+    if suffix != ".txt":  # which is as wide as the terminal otherwise
         assert text.rstrip() == report_format(FORMATS[suffix]).render(report(SLOW)).rstrip()
 
 

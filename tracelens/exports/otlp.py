@@ -1,7 +1,7 @@
 """OpenTelemetry's spans as OTLP/JSON lines, as its file exporter writes them and collectors read them.
 
-A run is one trace. A process is a resource, a thread a scope; a span's parent is the one around it on its
-thread, and of a parameter server's spans the request that they serve. What is still open ends with the
+A run is one trace. A process is a resource, a thread a scope; a span's parent is the one around it on
+its thread, and of a parameter server's spans the request that they serve. What is still open ends with the
 last event of its process. Instants are spans without length; counters and stacks are left out.
 Source: OTLP 1.x, "JSON Protobuf Encoding" (ids are hexadecimal, 64-bit numbers are texts) and
 "OpenTelemetry Protocol File Exporter".
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["OPEN_WITH", "SUFFIX", "save", "unix_offset_ns"]
 
 SUFFIX: Final = ".otlp.jsonl"
-OPEN_WITH: Final = "an OpenTelemetry collector (receiver otlpjsonfile), or Jaeger and Tempo behind it"
+OPEN_WITH: Final = (
+    "an OpenTelemetry collector (receiver otlpjsonfile), or Jaeger and Tempo behind it"
+)
 _SPANS_A_LINE: Final = 1 << 10
 _INTERNAL, _SERVER, _CLIENT = 1, 2, 3
 _ERROR: Final = 2

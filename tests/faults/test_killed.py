@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -12,13 +15,19 @@ import pytest
 from support.launch.patience import PATIENCE_S
 from support.launch.recording import clean_environment
 from support.runs.damage import own_time, written
+from support.runs.segments import PROCESS, Slot, write_folder
 
 from tracelens import load
 from tracelens.accounting import phases
-from tracelens.errors import NotATrace
+from tracelens.conversion import segments
+from tracelens.errors import NotATrace, TraceNotFound
+from tracelens.schema.host import clock_domain, host_name
+from tracelens.schema.ownership import mark
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    import pyarrow as pa
+
+    from tracelens.schema.side import SideTables
 
 KILLED = """
 import os, signal, sys
@@ -123,3 +132,49 @@ def test_nothing_but_broken_segments(tmp_path: Path) -> None:
     (tmp_path / "worker-00009-9.segments").mkdir()
     with pytest.raises(NotATrace, match="None of the 1 recordings"):
         load.open(tmp_path)
+
+
+def left_segments(folder: Path) -> Path:
+    """Return what a killed process of this host left beside two other ranks, as its recorder does."""
+    written(folder)
+    dead = replace(
+        PROCESS, host=host_name(), clock_domain=clock_domain(), pid=2**22 + 1, incarnation=1
+    )
+    place = write_folder(folder, [Slot(1, 2), Slot(3, 4)], process=dead, end=False)
+    mark(place, folder)
+    return place
+
+
+def test_converted_by_another_reader_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who finds the segments gone reads the file that they have become."""
+    place = left_segments(tmp_path)
+    decode = segments.decode
+
+    def late(folder: Path) -> tuple[pa.Table, SideTables]:
+        segments.convert(folder)
+        return decode(folder)
+
+    monkeypatch.setattr(segments, "decode", late)
+    trace = load.open(tmp_path)
+    assert not place.exists()
+    assert not [note for note in trace.notes if note.kind == "unreadable"]
+    assert trace.processes.filter(rank=PROCESS.rank)["events"].to_list() == [2]
+
+
+def test_read_while_segments_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At no moment of it is the recording taken for an empty one."""
+    place = left_segments(tmp_path)
+    unlink = Path.unlink
+    seen: list[int] = []
+
+    def watched(path: Path, *, missing_ok: bool = False) -> None:
+        unlink(path, missing_ok=missing_ok)
+        with contextlib.suppress(TraceNotFound):
+            seen.append(segments.decode(place)[0].num_rows)
+
+    monkeypatch.setattr(Path, "unlink", watched)
+    segments.convert(place)
+    assert {*seen} <= {2}
+    assert not place.exists()

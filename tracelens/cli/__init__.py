@@ -83,6 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _tried(arguments: argparse.Namespace) -> int:
     """Run the verb; an expected failure becomes one sentence and an exit code."""
     try:
+        if getattr(arguments, "limit", None):
+            import_module("tracelens.cli.opening").raise_limits(arguments.limit)
         code: int = arguments.run(arguments)
     except TraceLensError as error:
         return _fail(error)

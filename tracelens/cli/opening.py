@@ -15,6 +15,7 @@ from tracelens.memory import keep_room
 from tracelens.model.fmt import parsed_size, shown_name
 from tracelens.remote.address import place, shown
 from tracelens.schema.vocabulary import MOST_RANKS
+from tracelens.schema.gate import LIMITS, raise_limit
 
 if TYPE_CHECKING:
     import argparse
@@ -87,6 +88,28 @@ def add_trace(
         metavar="FILE=RANK",
         help="of which rank a file is that does not say so itself; again for each",
     )
+    parser.add_argument(
+        "--limit",
+        action="append",
+        metavar="NAME=VALUE",
+        help=f"how much a file may hold ({', '.join(LIMITS)}), such as file=16GiB (docs/reliability.md)",
+    )
+
+
+def raise_limits(given: Sequence[str]) -> None:
+    """Set the limits of what is read that `--limit` asked for.
+
+    Raises:
+        InvalidArgument: one is none, or not written as NAME=VALUE.
+    """
+    for text in given:
+        name, _, value = text.partition("=")
+        try:
+            raise_limit(name, parsed_size(value))
+        except ValueError as error:
+            raise InvalidArgument(
+                f"--limit {text}: expected NAME=VALUE, such as file=16GiB or rows=200000000."
+            ) from error
 
 
 def add_executor(parser: argparse.ArgumentParser) -> None:

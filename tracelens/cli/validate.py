@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.cli.opening import add_trace, local, named, open_trace
 from tracelens.errors import TraceNotFound, UnusableInput
+from tracelens.schema.gate import contents, opened
 from tracelens.schema.json_text import loads
 
 if TYPE_CHECKING:
@@ -63,11 +64,11 @@ def _of_trace(arguments: argparse.Namespace) -> tuple[str, list[str]]:
 def _report(path: Path) -> Any:
     """Return what a JSON file holds if it looks like a report of ours, else None."""
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             if not file.read(1 << 10).lstrip().startswith(b"{"):
                 return None
-        found = loads(path.read_bytes())
-    except (OSError, ValueError):
+        found = loads(contents(path))
+    except (OSError, ValueError, UnusableInput):
         return None
     return found if str(found.get("format")).startswith(_MARK) else None
 

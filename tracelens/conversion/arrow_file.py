@@ -9,6 +9,7 @@ the columns that are the same in a whole file, should the process learn its rank
 
 from __future__ import annotations
 
+import contextlib
 import io
 import mmap
 import os
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 import pyarrow as pa
 
+from tracelens.conversion.layout import Growth
 from tracelens.conversion.messages import (
     CHECKSUM_KEY,
     END,
@@ -32,6 +34,7 @@ from tracelens.conversion.messages import (
 from tracelens.conversion.tally import Tally
 from tracelens.errors import NotATrace
 from tracelens.schema.arrow import BATCH_ROWS, EVENT_SCHEMA, FILE_SCHEMA, WRITE_OPTIONS, mapped
+from tracelens.schema.gate import contents
 from tracelens.schema.ownership import NO_LINK
 from tracelens.schema.vocabulary import SCHEMA_VERSION, stem
 
@@ -191,12 +194,37 @@ def read_growing(path: Path, length: int) -> list[pa.RecordBatch]:
     Returns batches in `EVENT_SCHEMA`.
 
     Raises:
+        NotATrace: it is no regular file, or would grow out of proportion.
         FileNotFoundError: there is no such file.
         OSError: it cannot be read, or is shorter.
     """
     if not length:
         return []
-    return list(_read_stream(mapped(path).slice(0, length).slice(len(LEAD))))
+    content = mapped(path).slice(0, length)
+    Growth(length).add_all(memoryview(content))
+    batches = list(_read_stream(content.slice(len(LEAD))))
+    for batch in batches:
+        batch.validate(full=True)
+    return batches
+
+
+def read_samples(path: Path) -> list[pa.RecordBatch]:
+    """Read the sampled stacks of a process, as many batches as are whole, in `SAMPLE_SCHEMA`.
+
+    Raises:
+        NotATrace: it is no regular file, beyond its limit, or would grow out of proportion.
+        OSError: there is no such file.
+        ValueError: it does not begin as one of these, or contradicts itself (`pyarrow.ArrowInvalid`).
+    """
+    content = contents(path, "samples")
+    Growth(len(content)).add_all(memoryview(content), begin=0)
+    batches: list[pa.RecordBatch] = []
+    with pa.ipc.open_stream(content) as stream, contextlib.suppress(pa.ArrowInvalid, OSError):
+        for batch in stream:
+            batches.append(batch)  # noqa: PERF402 - what is whole stays if one is not
+    for batch in batches:
+        batch.validate(full=True)
+    return batches
 
 
 def write_events(path: Path, events: pa.Table, side: SideTables) -> None:

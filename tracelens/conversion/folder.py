@@ -16,6 +16,7 @@ import numpy as np
 
 from tracelens.conversion.columns import SLOT, RecordChunk, Records, pick
 from tracelens.errors import NotATrace
+from tracelens.schema.gate import contents
 from tracelens.schema.json_text import loads
 from tracelens.schema.ownership import NO_LINK
 from tracelens.schema.record import BYTE_ORDER, HEADER, MAGIC, RECORD_BYTES
@@ -78,7 +79,7 @@ class SegmentFile(NamedTuple):
             NotATrace: it is no segment, or none that can be read here.
             OSError: it cannot be read, or is gone.
         """
-        content = self.path.read_bytes()
+        content = contents(self.path, "segment")
         header = content[:RECORD_BYTES]
         if len(header) < RECORD_BYTES or header == _UNUSED_HEADER:
             return Segment(self.number, np.empty(0, SLOT))  # killed while it was being made
@@ -145,7 +146,7 @@ def load_progress(folder: Path) -> Progress:
         NotATrace: the progress file is damaged.
     """
     try:
-        row = loads((folder / PROGRESS_FILE).read_bytes())
+        row = loads(contents(folder / PROGRESS_FILE, "side"))
         held = tuple(Held(*map(int, slot)) for slot in row.pop("held"))
         return Progress(held=held, **row)
     except FileNotFoundError:

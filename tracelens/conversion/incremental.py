@@ -25,6 +25,7 @@ from tracelens.conversion.folder import (
     segment_files,
 )
 from tracelens.conversion.retention import cut_to_last, steps_cut_off, stretches
+from tracelens.schema.gate import opened
 from tracelens.schema.side import Past, from_lines, summarized
 from tracelens.schema.vocabulary import OUTDATED, SIDE_FILE, UNFINISHED_FILE
 
@@ -292,7 +293,7 @@ class _GrowingSideFile:
 
     def read_on(self) -> SideTables:
         """Read the lines that were added since."""
-        with self._path.open("rb") as file:
+        with opened(self._path, "side") as file:
             file.seek(self._at)
             content = file.read()
         whole = content[: content.rfind(b"\n") + 1]

@@ -10,14 +10,19 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tracelens.conversion.flatbuffers import byte, field, followed, number, records, root
-from tracelens.conversion.messages import BATCH, DICTIONARY, footer_content
+from tracelens.conversion.messages import BATCH, DICTIONARY, LEAD, footer_content, messages
+from tracelens.errors import NotATrace
+from tracelens.schema.gate import limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from tracelens.conversion.messages import Message
+
 __all__ = [
     "STORED",
     "ZSTD",
+    "Growth",
     "Layout",
     "absent_columns",
     "declared_bytes",
@@ -26,6 +31,8 @@ __all__ = [
     "layout_of",
 ]
 
+MAX_GROWTH: Final = 200  # traces shrink about 15-fold; a bomb a thousandfold
+MIN_ALLOWANCE: Final = 16 << 20  # tiny files may grow more
 _PAIR: Final = struct.Struct("<qq")
 STORED: Final = -1  # in place of a length: the buffer is not compressed
 ZSTD: Final = 1  # CompressionType in Message.fbs
@@ -106,6 +113,40 @@ def declared_bytes(header: memoryview, body: memoryview) -> int:
         else:
             total += abs(length)
     return total
+
+
+class Growth:
+    """How many bytes a file of so many bytes claims to become when it is decompressed, so far."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._allowed = min(max(MIN_ALLOWANCE, MAX_GROWTH * size), limit("decompressed"))
+        self._total = 0
+
+    def add(self, message: Message, content: memoryview) -> None:
+        """Count one more message.
+
+        Raises:
+            NotATrace: it is too much.
+            struct.error: it is damaged.
+        """
+        self._total += declared_bytes(message.header(content), message.body(content))
+        if self._total > self._allowed:
+            raise NotATrace(
+                f"its {self._size} bytes would become more than {self._allowed} when decompressed"
+            )
+
+    def add_all(self, content: memoryview, begin: int = len(LEAD)) -> None:
+        """Count all messages of a stream, up to the first that is damaged or cut off.
+
+        Raises:
+            NotATrace: they are too much.
+        """
+        try:
+            for message in messages(content, begin):
+                self.add(message, content)
+        except struct.error:
+            return
 
 
 @lru_cache(_FEW)

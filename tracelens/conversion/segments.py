@@ -23,6 +23,7 @@ from tracelens.conversion.incremental import IncrementalConversion, convert_rest
 from tracelens.conversion.lock import locked
 from tracelens.errors import NotATrace, TraceNotFound
 from tracelens.schema.arrow import EVENT_SCHEMA
+from tracelens.schema.gate import contents
 from tracelens.schema.host import clock_domain, find_segments, host_name, process_started_ns
 from tracelens.schema.ownership import MARKER_FILE
 from tracelens.schema.side import SideTables, from_lines
@@ -138,8 +139,13 @@ def _publish(unfinished: Path, path: Path) -> None:
 
 
 def _cleared(place: Path, folder: Path, path: Path) -> Path:
-    """Remove what a file was made of; return the file."""
-    names = (PROGRESS_FILE, UNFINISHED_FILE, f".{PROGRESS_FILE}", SIDE_FILE, MARKER_FILE)
+    """Remove what a file was made of; return the file.
+
+    The side file goes first: who reads the folder meanwhile reads it last, so either nothing was gone
+    before, or it is known that the whole file is there.
+    """
+    (folder / SIDE_FILE).unlink(missing_ok=True)
+    names = (PROGRESS_FILE, UNFINISHED_FILE, f".{PROGRESS_FILE}", MARKER_FILE)
     for file in [*folder.glob(f"*{SEGMENT_SUFFIX}"), *(folder / name for name in names)]:
         file.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # a file of another program is in it
@@ -197,8 +203,7 @@ def side_of(place: Path) -> SideTables:
 
 def _read_side(folder: Path) -> SideTables:
     try:
-        with (folder / SIDE_FILE).open("rb") as lines:
-            return from_lines(lines)
+        return from_lines(contents(folder / SIDE_FILE, "side").split(b"\n"))
     except FileNotFoundError as error:
         raise TraceNotFound(
             f"{folder} has no {SIDE_FILE}, without which it is not known whose events these are"

@@ -11,14 +11,14 @@ be read as far as it was written. Its schema's metadata give the rate.
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from tracelens.schema.gate import opened
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 BATCH_ROWS: Final = 1 << 16
@@ -79,21 +79,9 @@ def mapped(path: Path) -> pa.Buffer:
     """Map a file, for as long as anything made of the buffer is there.
 
     Raises:
+        NotATrace: it is no regular file, or beyond the limit of a file.
         OSError: it cannot be opened.
         ValueError: it is empty.
     """
-    with path.open("rb") as file:
+    with opened(path) as file:
         return pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-
-
-def read_samples(path: Path) -> Iterator[pa.RecordBatch]:
-    """Read as many batches as there are whole.
-
-    Raises:
-        OSError: there is no such file.
-        pyarrow.ArrowInvalid: it does not begin as one of these.
-    """
-    with path.open("rb") as file:
-        stream = pa.ipc.open_stream(file)
-        with contextlib.suppress(pa.ArrowInvalid, OSError):
-            yield from stream

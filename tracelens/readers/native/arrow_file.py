@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from tracelens.conversion.columns import null_column
-from tracelens.conversion.layout import absent_columns, declared_bytes
+from tracelens.conversion.layout import Growth, absent_columns
 from tracelens.conversion.messages import (
     BATCH,
     END,
@@ -36,6 +36,7 @@ from tracelens.conversion.messages import (
 from tracelens.conversion.tally import valid_of, values_of
 from tracelens.errors import NotATrace
 from tracelens.schema.arrow import EVENT_SCHEMA, FILE_SCHEMA, mapped
+from tracelens.schema.gate import contents
 from tracelens.schema.side import SideTables, Summary, is_intact
 
 if TYPE_CHECKING:
@@ -43,10 +44,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from tracelens.conversion.messages import Footer, Message
+    from tracelens.conversion.messages import Footer
 
 __all__ = [
-    "MAX_FILE_BYTES",
     "FileEnd",
     "Recording",
     "checked_footer",
@@ -56,10 +56,7 @@ __all__ = [
     "read_end",
 ]
 
-MAX_FILE_BYTES: Final = 4 << 30
 _HELD_BYTES: Final = 64 << 20  # of a file, which few are larger than
-MAX_GROWTH: Final = 200  # traces shrink about 15-fold; a bomb a thousandfold
-MIN_ALLOWANCE: Final = 16 << 20  # tiny files may grow more
 MAX_COLUMNS: Final = 256
 _COLUMNS: Final = tuple(EVENT_SCHEMA.names)
 _TIMES: Final = ("start_ns", "duration_ns")
@@ -139,20 +136,13 @@ def content_of(path: Path, in_memory: int = _HELD_BYTES) -> pa.Buffer:
     size = path.stat().st_size
     if size == 0:
         raise NotATrace("it is empty (0 bytes)")
-    if size > MAX_FILE_BYTES:
-        raise NotATrace(f"it has {size} bytes, more than the limit of {MAX_FILE_BYTES}")
-    content = pa.py_buffer(_read(path)) if size <= in_memory else mapped(path)
+    content = pa.py_buffer(contents(path)) if size <= in_memory else mapped(path)
     begin = bytes(memoryview(content)[: len(LEAD)])
     if not begin.startswith(MAGIC):
         raise NotATrace(f"it is not an Arrow file (it begins with {begin!r})")
     if size <= len(LEAD):
         raise NotATrace(_DAMAGED_SCHEMA)
     return content
-
-
-def _read(path: Path) -> bytes:
-    with path.open("rb", buffering=0) as file:
-        return file.readall()
 
 
 def _first_schema(content: pa.Buffer) -> pa.Schema:
@@ -198,34 +188,12 @@ def checked_footer(content: pa.Buffer) -> Footer | None:
             begin = batch.end
         if begin == len(LEAD) or bytes(view[begin : begin + len(END)]) != END:
             return None
-        growth = _Growth(len(view))
+        growth = Growth(len(view))
         for message in (*footer.dictionaries, *footer.batches):
             growth.add(message, view)
     except struct.error:
         return None
     return footer
-
-
-class _Growth:
-    """How many bytes a file claims to become, so far."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._allowed = max(MIN_ALLOWANCE, MAX_GROWTH * size)
-        self._total = 0
-
-    def add(self, message: Message, content: memoryview) -> None:
-        """Count one more message.
-
-        Raises:
-            NotATrace: it is too much.
-            struct.error: it is damaged.
-        """
-        self._total += declared_bytes(message.header(content), message.body(content))
-        if self._total > self._allowed:
-            raise NotATrace(
-                f"its {self._size} bytes would become more than {self._allowed} when decompressed"
-            )
 
 
 def _by_footer(
@@ -292,7 +260,7 @@ def _sound_batches(view: memoryview) -> tuple[int, bool]:
 
     Where one batch has a checksum, so must those after it.
     """
-    growth = _Growth(len(view))
+    growth = Growth(len(view))
     count, begin, checked = 0, len(LEAD), False
     try:
         for message in messages(view):

@@ -11,13 +11,14 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import polars as pl
 import pyarrow as pa
 
+from tracelens.conversion.arrow_file import read_samples
 from tracelens.distil.outline import KEPT, OUTLINED, outline
-from tracelens.errors import NotATrace
+from tracelens.errors import NotATrace, TraceNotFound
 from tracelens.memory import forget
 from tracelens.model.fmt import shown_name
 from tracelens.model.packed_columns import PackedColumns
@@ -40,12 +41,13 @@ from tracelens.readers.native.recordings import (
     wanted,
 )
 from tracelens.readers.native.side_checks import check_inside, check_no_links
-from tracelens.schema.arrow import SAMPLE_SCHEMA, read_samples
+from tracelens.schema.arrow import SAMPLE_SCHEMA
 from tracelens.schema.ownership import belongs_to
 from tracelens.schema.vocabulary import (
     SAMPLES_FOLDER,
     SEGMENTS_SUFFIX,
     TRACE_SUFFIX,
+    parse_stem,
 )
 
 if TYPE_CHECKING:
@@ -54,6 +56,8 @@ if TYPE_CHECKING:
 
     from tracelens.model.trace import Trace
     from tracelens.readers.native.plain_columns import Usable
+
+    _Problem: TypeAlias = tuple[Path, Exception]
 
 
 _SOME: Final = 64  # files, which tell how large the others are
@@ -84,23 +88,13 @@ class NativeReader:
     def read(self, path: Path, how: Reading = SIMPLY) -> Trace:
         """Read every process that is wanted; one that cannot be read becomes a note."""
         found = wanted(recordings(path), how.choice)
-        parts: list[Part] = []
-        problems: list[tuple[Path, Exception]] = []
         root = None if path in found else path  # a file that was named itself may be a link
-        room = how.kept_bytes
-        brief = _mean_bytes(found[:_SOME]) < _SMALL
-        count = at_once(len(found), how.executor) if brief else 1
-        some = (found[first : first + count] for first in range(0, len(found), count))
-        things = ((files, room > 0) for files in some)
-        made = mapped(partial(_tried, trace=root), things, how.executor, brief=brief)
-        for done, (file, part) in enumerate(zip(found, chain.from_iterable(made), strict=True)):
-            if isinstance(part, Part):
-                fitting, room = part.fitting(room, beside=parts[-1] if parts else None)
-                parts.append(fitting)
-            else:
-                problems.append((file, part))
-            if how.progress:
-                how.progress(done + 1, len(found))
+        parts, problems = _read_all(found, root, how)
+        if any(isinstance(error, TraceNotFound) for _, error in problems):
+            files = [file for file in wanted(recordings(path), how.choice) if file not in found]
+            late, unread = _read_all(files, root, how)
+            parts += late
+            problems = [*_unconverted(problems, files), *unread]
         forget()
         if not parts:
             raise refusal(path, problems) if problems else vanished(path)
@@ -112,6 +106,42 @@ class NativeReader:
         if not trace.processes["events"].sum():
             raise no_events(path, len(found))
         return trace.with_(path=path)
+
+
+def _read_all(
+    found: Sequence[Path], root: Path | None, how: Reading
+) -> tuple[list[Part], list[_Problem]]:
+    """Read files; return also what is wrong with those that cannot be read."""
+    parts: list[Part] = []
+    problems: list[_Problem] = []
+    room = how.kept_bytes
+    brief = _mean_bytes(found[:_SOME]) < _SMALL
+    count = at_once(len(found), how.executor) if brief else 1
+    some = (found[first : first + count] for first in range(0, len(found), count))
+    things = ((files, room > 0) for files in some)
+    made = mapped(partial(_tried, trace=root), things, how.executor, brief=brief)
+    for done, (file, part) in enumerate(zip(found, chain.from_iterable(made), strict=True)):
+        if isinstance(part, Part):
+            fitting, room = part.fitting(room, beside=parts[-1] if parts else None)
+            parts.append(fitting)
+        else:
+            problems.append((file, part))
+        if how.progress:
+            how.progress(done + 1, len(found))
+    return parts, problems
+
+
+def _unconverted(problems: list[_Problem], files: list[Path]) -> list[_Problem]:
+    """Leave out segments that became one of some Arrow files while they were being read."""
+    names = (parse_stem(file.name) for file in files)
+    made = {(known[0], known[2]) for known in names if known}
+    return [
+        (place, error)
+        for place, error in problems
+        if not isinstance(error, TraceNotFound)
+        or (known := parse_stem(place.stem)) is None
+        or (known[0], known[2]) not in made
+    ]
 
 
 def _mean_bytes(files: Sequence[Path]) -> float:
@@ -228,11 +258,8 @@ def _with_samples(trace: Trace, folder: Path, parts: list[Part]) -> Trace:
 
 
 def _read_samples(file: Path, process: int, pid: int, index_of: dict[int, int]) -> pl.DataFrame:
-    """Read a rank's samples, of which every buffer is looked at before anything is done with it."""
-    batches = list(read_samples(file))
-    for batch in batches:
-        batch.validate(full=True)
-    rows = pl.DataFrame(pa.Table.from_batches(batches, SAMPLE_SCHEMA))
+    """Read a rank's samples."""
+    rows = pl.DataFrame(pa.Table.from_batches(read_samples(file), SAMPLE_SCHEMA))
     index = pl.col("thread").replace_strict(index_of, default=None, return_dtype=pl.UInt16)
     return rows.select(
         pl.lit(process, pl.Int32).alias("process"),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from tracelens.conversion.arrow_file import read_samples
 from tracelens.conversion.tally import TALLIED, Tally, valid_of, values_of
 from tracelens.errors import NotATrace
 from tracelens.model.fmt import shown_name
@@ -36,7 +37,6 @@ from tracelens.readers.native.recordings import (
     vanished,
 )
 from tracelens.readers.native.side_checks import check_inside, check_side
-from tracelens.schema.arrow import read_samples
 from tracelens.schema.vocabulary import CHOSEN_LOSSES, EVENT_TYPES, SAMPLES_FOLDER, TRACE_SUFFIX
 
 if TYPE_CHECKING:

@@ -7,8 +7,11 @@ would have been; `TableReader` has the options that such a table may need.
 from __future__ import annotations
 
 import io
+import os
+import struct
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +19,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tracelens.conversion.layout import Growth, layout_of
+from tracelens.conversion.messages import BATCH, LEAD, messages
 from tracelens.errors import InvalidArgument, NotATrace
 from tracelens.model.trace import CLOCK_COLUMNS, Note, Trace
 from tracelens.readers import spans
@@ -25,12 +30,12 @@ from tracelens.readers.table.cells import gather
 from tracelens.readers.table.kinds import translate, translate_roles
 from tracelens.readers.table.naming import Renaming, plan
 from tracelens.schema.arrow import mapped
+from tracelens.schema.gate import contents, limit, opened, refuse_beyond
 from tracelens.schema.json_text import loads
 from tracelens.schema.side import CONVERSION_KEY, METADATA_KEY
 from tracelens.schema.vocabulary import SUMMED_UP
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterator
 
     from tracelens.readers.table.naming import Plan
@@ -42,6 +47,7 @@ _ARROW: Final = b"ARROW1"
 _PARQUET: Final = b"PAR1"
 _TEXT: Final = (".csv", ".tsv")
 _NAMED: Final = (".parquet", ".feather", *_TEXT)
+_SHORTEST_ROW: Final = 6  # bytes of a row with a rank and two times
 _DELIMITERS: Final = (",", ";", "\t", "|")
 
 
@@ -59,9 +65,15 @@ def scan(path: Path) -> pl.LazyFrame:
     """Open a file; nothing but its header is read.
 
     Raises:
-        NotATrace: its content is not what its name says.
+        NotATrace: its content is not what its name says, or it would become too large.
     """
     begin = _begin(path)
+    try:
+        _refuse_huge(path, begin)
+    except NotATrace as error:
+        raise NotATrace(f"'{path}' cannot be read as a table: {error}.") from error
+    except (OSError, ValueError, struct.error, pa.ArrowException):
+        pass  # who reads it says what is wrong with it
     try:
         if begin.startswith(_PARQUET):
             return _opened(pl.scan_parquet(_source(path), glob=False))
@@ -76,6 +88,42 @@ def scan(path: Path) -> pl.LazyFrame:
         f"'{path}' is neither an Arrow nor a Parquet file (it begins with {begin!r}): expected one, "
         "or a .csv with a header line."
     )
+
+
+def _refuse_huge(path: Path, begin: bytes) -> None:
+    """Refuse what is no regular file, or claims to hold more than the limits, before it is read.
+
+    Raises:
+        NotATrace: it is, or does.
+        OSError, ValueError, struct.error, pyarrow.ArrowException: it is damaged.
+    """
+    with opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+    rows, columns = 0, 0
+    if begin.startswith(_PARQUET):
+        held = pq.read_metadata(path)
+        rows, columns = held.num_rows, held.num_columns
+        groups = map(held.row_group, range(held.num_row_groups))
+        refuse_beyond("decompressed", sum(max(0, group.total_byte_size) for group in groups))
+    elif begin.startswith(_ARROW):
+        content = mapped(path)
+        view = memoryview(content)
+        Growth(size).add_all(view)
+        rows = sum(
+            layout_of(message.header(view)).rows
+            for message in messages(view)
+            if message.kind == BATCH
+        )
+        columns = len(pa.ipc.read_schema(content.slice(len(LEAD))))
+    elif size > _SHORTEST_ROW * limit("rows"):
+        rows = _line_breaks(path)
+    refuse_beyond("rows", rows)
+    refuse_beyond("columns", columns)
+
+
+def _line_breaks(path: Path) -> int:
+    with opened(path) as file:
+        return sum(block.count(b"\n") for block in iter(partial(file.read, 1 << 20), b""))
 
 
 def from_object(table: Any) -> pl.LazyFrame:
@@ -143,15 +191,15 @@ def _source(path: Path) -> Path | io.BytesIO:
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        return io.BytesIO(path.read_bytes())
+        return io.BytesIO(contents(path))
     return path
 
 
 def _begin(path: str | os.PathLike[str]) -> bytes:
     try:
-        with Path(path).open("rb") as file:
+        with opened(Path(path)) as file:
             return file.read(8)
-    except OSError:
+    except (OSError, NotATrace):
         return b""
 
 

@@ -1,0 +1,119 @@
+"""The gate through which every file of a trace is opened: regular files only, none beyond its limit.
+
+A trace may come from a stranger. A named pipe would be waited for without end, a device read until
+memory is used up, and a file of some kilobytes may claim to become gigabytes. So whoever reads a file
+opens it here, and asks here how much it may hold, before anything is allocated for it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+
+from tracelens.errors import InvalidArgument, NotATrace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Final
+
+__all__ = ["LIMITS", "contents", "limit", "opened", "raise_limit", "refuse_beyond"]
+
+# What each limit is about, and its value; `--limit NAME=VALUE` sets another one.
+LIMITS: Final = {
+    "file": (4 << 30, "bytes of an Arrow file, or of a table"),
+    "decompressed": (64 << 30, "bytes that one file may become when it is decompressed"),
+    "rows": (50_000_000, "rows of a table of spans, which is held in memory"),
+    "columns": (10_000, "columns of a table of spans"),
+    "side": (256 << 20, "bytes of a recording's side file, or of its progress"),
+    "segment": (256 << 20, "bytes of one live segment"),
+    "samples": (1 << 30, "bytes of a file of sampled stacks"),
+}
+# In the environment, so that workers in other processes hold to the same.
+_VARIABLE: Final = "TRACELENS_LIMITS"
+_KINDS: Final = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+_WITHOUT_WAITING: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+def limit(name: str) -> int:
+    """Return the value of a limit, as `LIMITS` or `raise_limit` set it."""
+    return _raised().get(name, LIMITS[name][0])
+
+
+def raise_limit(name: str, value: int) -> None:
+    """Set a limit for this process and those that it starts.
+
+    Raises:
+        InvalidArgument: there is no such limit, or no file could be read with this value.
+    """
+    if name not in LIMITS:
+        raise InvalidArgument(
+            f"there is no limit '{name}': expected one of {', '.join(sorted(LIMITS))}."
+        )
+    if value < 1:
+        raise InvalidArgument(f"the limit '{name}' is {value}: expected 1 or more.")
+    values = _raised() | {name: value}
+    os.environ[_VARIABLE] = ",".join(f"{name}={value}" for name, value in values.items())
+
+
+def _raised() -> dict[str, int]:
+    pairs = (pair.partition("=") for pair in os.environ.get(_VARIABLE, "").split(",") if pair)
+    return {name: int(value) for name, _, value in pairs if name in LIMITS and value.isdecimal()}
+
+
+def refuse_beyond(name: str, found: int) -> None:
+    """Refuse what is more than a limit.
+
+    Raises:
+        NotATrace: it is; the sentence says how to raise the limit.
+    """
+    most = limit(name)
+    if found > most:
+        unit = LIMITS[name][1].partition(" ")[0]
+        raise NotATrace(
+            f"it has {found} {unit}, more than the limit of {most} ('--limit {name}=...' raises it)"
+        )
+
+
+def opened(path: Path, name: str = "file") -> io.FileIO:
+    """Open a regular file, unbuffered, that is no larger than a limit.
+
+    Raises:
+        NotATrace: it is no regular file, or too large.
+        OSError: the system refused; there may be no such file.
+    """
+    descriptor = os.open(path, _WITHOUT_WAITING)
+    try:
+        _check(os.fstat(descriptor), name)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return io.FileIO(descriptor)
+
+
+def _check(state: os.stat_result, name: str) -> None:
+    if not stat.S_ISREG(state.st_mode):
+        kind = next((kind for matches, kind in _KINDS if matches(state.st_mode)), "special")
+        raise NotATrace(f"it is {kind}, expected a regular file")
+    refuse_beyond(name, state.st_size)
+
+
+def contents(path: Path, name: str = "file") -> bytes:
+    """Read a regular file that is no larger than a limit, also if it grows meanwhile.
+
+    Raises:
+        NotATrace, OSError: as `opened` does.
+    """
+    with opened(path, name) as file:
+        size = os.fstat(file.fileno()).st_size
+        content = file.read(size)
+        while len(content) < size and (more := file.read(size - len(content))):
+            content += more
+    return content

@@ -14,8 +14,8 @@ from tracelens.errors import InvalidArgument
 from tracelens.memory import keep_room
 from tracelens.model.fmt import parsed_size, shown_name
 from tracelens.remote.address import place, shown
-from tracelens.schema.vocabulary import MOST_RANKS
 from tracelens.schema.gate import LIMITS, raise_limit
+from tracelens.schema.vocabulary import MOST_RANKS
 
 if TYPE_CHECKING:
     import argparse

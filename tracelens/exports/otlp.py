@@ -1,8 +1,8 @@
 """OpenTelemetry's spans as OTLP/JSON lines, as its file exporter writes them and collectors read them.
 
 A run is one trace. A process is a resource, a thread a scope; a span's parent is the one around it on
-its thread, and of a parameter server's spans the request that they serve. What is still open ends with the
-last event of its process. Instants are spans without length; counters and stacks are left out.
+its thread, and of a parameter server's spans the request that they serve. What is still open ends with
+the last event of its process. Instants are spans without length; counters and stacks are left out.
 Source: OTLP 1.x, "JSON Protobuf Encoding" (ids are hexadecimal, 64-bit numbers are texts) and
 "OpenTelemetry Protocol File Exporter".
 """

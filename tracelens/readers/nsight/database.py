@@ -1,4 +1,4 @@
-"""Columns of SQLite files that others wrote: only of plain tables, and never more than the file can hold."""
+"""Columns of SQLite files that others wrote: of plain tables only, within what their size allows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Database:
     columns: Mapping[str, tuple[str, ...]]
     nbytes: int
 
-    def table(self, name: str, **wanted: pl.DataType) -> pl.DataFrame:
+    def table(self, name: str, /, **wanted: pl.DataType) -> pl.DataFrame:
         """Read columns of a table; what it lacks, and cells of another type, are null.
 
         Raises:
@@ -105,7 +105,7 @@ def opened(path: Path) -> Iterator[Database]:
         connection.execute("pragma trusted_schema = off")
         connection.execute("pragma cell_size_check = on")
         yield Database(connection, _columns(connection), path.stat().st_size)
-    except (sqlite3.Error, OverflowError, MemoryError) as error:
+    except (sqlite3.Error, UnicodeDecodeError, OverflowError, MemoryError) as error:
         raise _damaged(path, error) from error
     finally:
         connection.close()
@@ -113,7 +113,9 @@ def opened(path: Path) -> Iterator[Database]:
 
 def _columns(connection: sqlite3.Connection) -> dict[str, tuple[str, ...]]:
     """Return the columns of the tables that are plain; views and virtual tables may run anything."""
-    found = connection.execute("select name, sql from sqlite_master where type = 'table'").fetchall()
+    found = connection.execute(
+        "select name, sql from sqlite_master where type = 'table'"
+    ).fetchall()
     names = [
         name
         for name, sql in found

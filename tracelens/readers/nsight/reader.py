@@ -51,6 +51,8 @@ class NsightReader:
         profiles, notes = _profiles(_files(path), how)
         owners = _owners(profiles, how.rank_of)
         rows = _rows(profiles, owners)
+        unowned = rows["rank"].null_count()
+        rows = rows.drop_nulls("rank")
         if rows.is_empty():
             raise EmptyTrace(
                 f"'{path}' holds no kernel, no range of NVTX and no call of MPI of a rank: trace them "
@@ -67,7 +69,7 @@ class NsightReader:
             once=True,
             unusable=unusable,
             notes=notes,
-            recognition=_recognition(profiles, rows),
+            recognition=_recognition(profiles, rows, unowned),
         )
         return spans.build(rows, origin).with_(path=path)
 
@@ -75,9 +77,7 @@ class NsightReader:
 def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
-    return sorted(
-        entry for entry in path.iterdir() if entry.suffix in SUFFIXES and entry.is_file()
-    )
+    return sorted(entry for entry in path.iterdir() if entry.suffix in SUFFIXES and entry.is_file())
 
 
 def _is_profile(file: Path) -> bool:
@@ -130,8 +130,8 @@ def _owners(
     for (file, _), rank in owners.items():
         if rank in places:
             raise UnusableInput(
-                f"'{places[rank]}' and '{file}' both hold rank {rank}: leave one out, or say of which rank "
-                f"it is with --rank-of {file}=RANK."
+                f"'{places[rank]}' and '{file}' both hold rank {rank}: leave one out, or say of which "
+                f"rank it is with --rank-of {file}=RANK."
             )
         places[rank] = file
     return owners
@@ -145,16 +145,14 @@ def _unknown(file: str, profile: Profile, silent: Sequence[int]) -> UnusableInpu
             f"--rank-of {file}=0, with the rank of '{names[0]}'."
         )
     return UnusableInput(
-        f"'{file}' holds {len(silent)} processes ({fmt.series(sorted(set(names)))}) and does not say which "
-        "ranks they are: profile each rank into a file of its own, such as with "
+        f"'{file}' holds {len(silent)} processes ({fmt.series(sorted(set(names)))}) and does not say "
+        "which ranks they are: profile each rank into a file of its own, such as with "
         "'mpiexec -n 4 nsys profile -o report.%q{PMI_RANK} ...'."
     )
 
 
-def _rows(
-    profiles: Mapping[str, Profile], owners: Mapping[tuple[str, int], int]
-) -> pl.DataFrame:
-    """Join the rows of all files, each process with its rank and each file with a clock of its own."""
+def _rows(profiles: Mapping[str, Profile], owners: Mapping[tuple[str, int], int]) -> pl.DataFrame:
+    """Join the rows of all files, each process with its rank (null: not known), each file with a clock."""
     parts = []
     for file, profile in profiles.items():
         ranks = {process: rank for (of, process), rank in owners.items() if of == file}
@@ -167,16 +165,16 @@ def _rows(
                 end_ns=pl.col("end_ns") + begin,
                 pid=pl.col("process") // (1 << 24) % (1 << 24),
                 host=pl.lit(profile.host or None, pl.String),
-                clock=pl.lit(profile.host or file),
+                clock=pl.lit(file),
                 file=pl.lit(file),
-            ).drop_nulls("rank")
+            )
         )
     return pl.concat(parts).drop("process")
 
 
-def _recognition(profiles: Mapping[str, Profile], rows: pl.DataFrame) -> Recognition:
+def _recognition(profiles: Mapping[str, Profile], rows: pl.DataFrame, unowned: int) -> Recognition:
     counts: dict[str, int] = {}
-    left_out: dict[str, int] = {}
+    left_out = {"events of processes of no known rank": unowned} if unowned else {}
     for profile in profiles.values():
         for total, part in ((counts, profile.counts), (left_out, profile.left_out)):
             for what, count in part.items():

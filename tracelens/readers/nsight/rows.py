@@ -22,10 +22,15 @@ __all__ = ["Profile", "profile_of"]
 _INT: Final = pl.Int64()
 _TEXT: Final = pl.String()
 _PROCESS: Final = ~0xFFFFFF
-_RANGES: Final = (59, 60, 70, 71)  # pushed and popped, started and ended; the latter two with a payload
+_RANGES: Final = (
+    59,
+    60,
+    70,
+    71,
+)  # pushed and popped, started and ended; the latter two with a payload
 _THREAD_NAME: Final = 39
 _RANK: Final = re.compile(r"^MPI Rank (\d{1,7})$", re.IGNORECASE)
-_STEP: Final = re.compile(r"^(?:\w+[ ._#-])?(?:step|iter|iteration|batch)[ ._#:-]*(\d{1,9})$", re.IGNORECASE)
+_STEP: Final = re.compile(r"(?i)^(?:\w+[ ._#-])?(?:step|iter|iteration|batch)[ ._#:-]*(\d{1,9})$")
 _COPIES: Final = {
     0: "memcpy", 1: "memcpy HtoD", 2: "memcpy DtoH", 8: "memcpy DtoD", 10: "memcpy PtoP",
 }  # fmt: skip
@@ -97,7 +102,7 @@ def profile_of(database: Database) -> Profile:
     }
     rows = pl.concat(
         [device.drop("correlation"), _host_side(ranges, kernels), calls], how="diagonal"
-    ).select(_COLUMNS)
+    ).select(*_COLUMNS)
     whole = rows.filter(pl.col("start_ns").is_not_null(), pl.col("end_ns").is_not_null())
     beside = {what: database.count(table) for what, table in _BESIDE}
     return Profile(
@@ -155,7 +160,9 @@ def _copies(database: Database) -> pl.DataFrame:
     copied = database.table("CUPTI_ACTIVITY_KIND_MEMCPY", copyKind=_INT, **wanted)
     sort = pl.col("copyKind").replace_strict(_COPIES, default="memcpy", return_dtype=_TEXT)
     copied = copied.with_columns(name=sort).drop("copyKind")
-    filled = database.table("CUPTI_ACTIVITY_KIND_MEMSET", **wanted).with_columns(name=pl.lit("memset"))
+    filled = database.table("CUPTI_ACTIVITY_KIND_MEMSET", **wanted).with_columns(
+        name=pl.lit("memset")
+    )
     both = pl.concat([copied, filled], how="diagonal")
     nothing = pl.lit(None, _TEXT)
     return _on_stream(both.with_columns(kind=pl.lit("device"), op=nothing))
@@ -173,12 +180,14 @@ def _on_stream(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _meant(table: pl.DataFrame, *, kernels: bool = False) -> pl.DataFrame:
-    """Add kind and operation by what names mean; other kernels are work of a device, others the user's."""
+    """Add kind and operation by what names mean; others are work of a device, or the user's."""
     found = {}
     for name in table["name"].drop_nulls().unique():
         step = None if kernels else _STEP.match(name)
         found[name] = ("step", None) if step else (kernel_meaning if kernels else meaning)(name)
-    rows = [(name, *(known or ("device" if kernels else "user", None))) for name, known in found.items()]
+    rows = [
+        (name, *(known or ("device" if kernels else "user", None))) for name, known in found.items()
+    ]
     known = pl.DataFrame(rows, schema={"name": _TEXT, "kind": _TEXT, "op": _TEXT}, orient="row")
     rest = pl.lit("device" if kernels else "user")
     return table.join(known, on="name", how="left").with_columns(pl.col("kind").fill_null(rest))
@@ -187,12 +196,14 @@ def _meant(table: pl.DataFrame, *, kernels: bool = False) -> pl.DataFrame:
 def _ranges(
     database: Database, names: pl.DataFrame
 ) -> tuple[pl.DataFrame, dict[int, int], dict[str, int]]:
-    """Return the ranges of NVTX, the ranks that threads are named after, and how many marks there are."""
+    """Return the ranges of NVTX, ranks that threads are named after, and the number of marks."""
     table = database.table(
         "NVTX_EVENTS", start=_INT, end=_INT, eventType=_INT, text=_TEXT, textId=_INT, globalTid=_INT
     )
     table = _named(table, "textId", names, "registered")
-    table = table.with_columns(name=pl.coalesce("text", "registered"), process=_process("globalTid"))
+    table = table.with_columns(
+        name=pl.coalesce("text", "registered"), process=_process("globalTid")
+    )
     ranks = {}
     for process, name in table.filter(eventType=_THREAD_NAME).select("process", "name").iter_rows():
         found = _RANK.match(name or "")
@@ -200,7 +211,7 @@ def _ranges(
             ranks[process] = int(found[1])
     is_range = pl.col("eventType").is_in(_RANGES).fill_null(value=False)
     found = _meant(table.filter(is_range))
-    step = pl.col("name").str.extract(_STEP.pattern.replace("(?:", "(?i:", 1), 1).cast(pl.Int32, strict=False)
+    step = pl.col("name").str.extract(_STEP.pattern, 1).cast(pl.Int32, strict=False)
     ranges = found.select(
         "process", "kind", "op", "name",
         start_ns="start", end_ns="end", thread=_thread("globalTid"), globalTid="globalTid",
@@ -246,7 +257,9 @@ def _by_launch(database: Database, device: pl.DataFrame, ranges: pl.DataFrame) -
     inside = inside.filter(pl.col("start") <= pl.col("end_ns"))
     known = inside.select("process", "phase", correlation="correlationId")
     joined = device.join(known, on=["process", "correlation"], how="left")
-    computed = pl.col("phase").is_in(("forward", "backprop", "update")) & (pl.col("kind") == "device")
+    computed = pl.col("phase").is_in(("forward", "backprop", "update")) & (
+        pl.col("kind") == "device"
+    )
     kind = pl.when(computed).then("phase").otherwise("kind")
     return joined.with_columns(kind=kind).drop("phase")
 

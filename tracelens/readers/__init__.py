@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _EVENTS: Final = (".json", ".json.gz")
 _DATABASES: Final = (".sqlite", ".sqlite3", ".db")
+_PICKLE: Final = b"\x80"
 _SQLITE: Final = b"SQLite format 3\x00"
 
 
@@ -66,6 +67,20 @@ def _nsight() -> Reader:
     return NsightReader()
 
 
+def _flight_recorder() -> Reader:
+    from tracelens.readers.flight_recorder import FlightRecorderReader
+
+    return FlightRecorderReader()
+
+
+def _may_be_pickle(path: Path) -> bool:
+    """Return whether a file begins as pickles do, or the names in a folder end in ranks."""
+    if path.is_file():
+        with path.open("rb") as file:
+            return file.read(1) == _PICKLE
+    return _holds(path, tuple("0123456789"))
+
+
 def _may_be_database(path: Path) -> bool:
     """Return whether a file begins as SQLite's do, or names in a folder say that some may."""
     if path.is_file():
@@ -92,6 +107,7 @@ def _holds(path: Path, suffixes: tuple[str, ...]) -> bool:
 READERS: Final[tuple[Reader, ...]] = (
     Format(Path.is_file, _table),
     Format(_may_be_database, _nsight),
+    Format(_may_be_pickle, _flight_recorder),
     Format(_may_hold_events, _kineto),
     Format(Path.exists, _native),
 )

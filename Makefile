@@ -156,6 +156,14 @@ test-trainers: ## Lightning and Hugging Face's Trainer, in an environment of the
 	.venv-trainers/bin/python -m pip install --quiet --disable-pip-version-check -e '.[analyze]' lightning transformers accelerate pytest pytest-timeout pytest-randomly
 	.venv-trainers/bin/python -m pytest tests/frameworks/test_trainers.py $(PYTEST_ARGS)
 
+test-trackers: ## a report in MLflow and W&B, in an environment of their own
+	$(PYTHON) -m venv .venv-trackers
+	.venv-trackers/bin/python -m pip install --quiet --disable-pip-version-check -e '.[analyze]' mlflow-skinny sqlalchemy alembic wandb pytest pytest-timeout pytest-randomly
+	.venv-trackers/bin/python -m pytest tests/reports/test_trackers.py $(PYTEST_ARGS)
+
+notebook: $(VENV)/test.stamp ## execute docs/notebook.ipynb anew
+	cd tests && $(abspath $(VENV))/bin/python -m support.notebook
+
 test-jax: ## JAX on two processes, in an environment of its own
 	$(PYTHON) -m venv .venv-jax
 	.venv-jax/bin/python -m pip install --quiet --disable-pip-version-check -e '.[analyze]' jax pytest pytest-timeout pytest-randomly

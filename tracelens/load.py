@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
+from tracelens import plugins
 from tracelens.align import DEFAULT_TRANSFORMS, devices, selection
-from tracelens.errors import EmptyTrace, InvalidArgument, NotATrace, TraceNotFound
+from tracelens.errors import (
+    EmptyTrace,
+    InvalidArgument,
+    NotATrace,
+    TraceLensError,
+    TraceNotFound,
+    UnusableInput,
+)
 from tracelens.memory import give_back
 from tracelens.model.choice import EVERYTHING, Choice
 from tracelens.model.events import Numbered, Source
@@ -25,7 +33,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from tracelens.model.trace import Moved
-    from tracelens.readers.base import Progress
+    from tracelens.readers.base import Progress, Reader
     from tracelens.readers.native.reader import NativeReader
     from tracelens.readers.table import TableReader
 
@@ -165,6 +173,29 @@ def _read(
     for known in READERS:
         if known.sniff(place):
             return known.read(place, how)
+    return _read_by_plugin(place, how)
+
+
+def _read_by_plugin(place: Path, how: Reading) -> Trace:
+    """Ask the readers of other distributions, by name.
+
+    Raises:
+        UnusableInput: none recognises it, or the one that does fails.
+    """
+    for plugin in plugins.installed(plugins.READERS):
+        named = plugin.load()
+        try:
+            reader: Reader = named() if isinstance(named, type) else named
+            if reader.sniff(place):
+                return reader.read(place, how)
+        except TraceLensError:
+            raise
+        except Exception as error:  # code of others may raise anything
+            reason = f"{type(error).__name__}: {error}".rstrip(".")
+            raise UnusableInput(
+                f"The reader '{plugin.name}' of {plugin.distribution} failed with '{place}' ({reason}): "
+                "report it to whoever wrote that reader."
+            ) from error
     raise _unknown(place)
 
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from plotly import graph_objects as go
 
-from tracelens.lod.lanes import FIRST_LEVEL, LABELS, LEVELS, SHADE
+from tracelens.lod.colours import NAMES, PALE, STRONG, rgb, shades
+from tracelens.lod.lanes import LEVELS
 
 if TYPE_CHECKING:
     from tracelens.lod.raster import Colour
@@ -40,58 +41,12 @@ _LEGEND: Final[Any] = {
 }
 _SCALE: Final[Any] = {"thickness": 10, "outlinewidth": 0, "len": 1, "xpad": 8, "ypad": 0}
 
-_STRENGTHS: Final = (1.0, 0.72, 0.5, 0.34)  # of what took most of a pixel, by how full it is
-
-_STRONG: Final = {
-    "data": "#DDAA33",
-    "forward": "#4477AA",
-    "backprop": "#66CCEE",
-    "update": "#228833",
-    "checkpoint": "#44AA99",
-    "gc": "#EE6677",
-    "user": "#999999",
-    "transfer": "#AA3377",
-    "receive": "#C58BB0",
-    "aggregate": "#EE8866",
-    "apply": "#228833",
-    "reply": "#7B5EA7",
-    "stack": "#8E9BA8",
-    "next_stack": "#B3A58F",
-}
-_PALE_LIGHT: Final = {
-    "wait": "#E9DADD",
-    "ps_queue": "#DFC9DA",
-    "idle": "#F4F4F5",
-    "uninstrumented": "#E4E6E9",
-    "unselected": "#FAFAFB",
-}
 _PALE_DARK: Final = {
     "wait": "#4B3A40",
     "ps_queue": "#544056",
     "idle": "#333333",
     "uninstrumented": "#3D3F42",
     "unselected": "#262728",
-}
-NAMES: Final = {
-    "data": "data loading",
-    "forward": "forward",
-    "backprop": "backprop",
-    "update": "weight update",
-    "checkpoint": "checkpoint",
-    "gc": "garbage collection",
-    "user": "other compute",
-    "wait": "wait for other ranks",
-    "ps_queue": "server queue",
-    "transfer": "transfer",
-    "idle": "idle",
-    "uninstrumented": "uninstrumented",
-    "receive": "server: receive",
-    "aggregate": "server: aggregate",
-    "apply": "server: apply update",
-    "reply": "server: reply",
-    "stack": "sampled code",
-    "next_stack": "sampled code",
-    "unselected": "not selected",
 }
 
 
@@ -130,7 +85,7 @@ LIGHT: Final = Theme(
     slower="#C9681A",
     quiet="#C9CED4",
     flame="#EBE4D2",
-    categories=_STRONG | _PALE_LIGHT,
+    categories=STRONG | PALE,
     ramp=("#FAF7EF", "#FAF0D4", "#F5CF79", "#EB8F35", "#C93529", "#7A0A24"),
 )
 DARK: Final = Theme(
@@ -144,7 +99,7 @@ DARK: Final = Theme(
     slower="#E8923F",
     quiet="#6A6E73",
     flame="#4A473F",
-    categories=_STRONG | _PALE_DARK,
+    categories=STRONG | _PALE_DARK,
     ramp=("#333130", "#443D2E", "#7F662D", "#CF8A2C", "#F0563F", "#FFC2B8"),
 )
 
@@ -205,21 +160,11 @@ def blank() -> go.Figure:
 def palette(scheme: str) -> tuple[Colour, ...]:
     """Return the colours of every palette index of `tracelens.lod.lanes`."""
     theme = of(scheme)
-    colours = [rgb(theme.surface)] * FIRST_LEVEL
-    for shade, strength in enumerate(_STRENGTHS):
-        for code, label in enumerate(LABELS, start=1):
-            colours[code + shade * SHADE] = mixed(theme.categories[label], theme.surface, strength)
+    colours = shades(theme.categories, theme.surface)
     stops = np.array([rgb(colour) for colour in theme.ramp], float)
     places = np.linspace(0, len(stops) - 1, LEVELS)
     channels = [np.interp(places, range(len(stops)), stops[:, c]).round() for c in range(3)]
     return (*colours, *((int(r), int(g), int(b)) for r, g, b in zip(*channels, strict=True)))
-
-
-def mixed(colour: str, ground: str, strength: float) -> Colour:
-    """Lay a colour thinly over another: `strength` of 1 hides what is below."""
-    over, under = rgb(colour), rgb(ground)
-    r, g, b = (round(strength * o + (1 - strength) * u) for o, u in zip(over, under, strict=True))
-    return r, g, b
 
 
 def readable(ground: Colour) -> str:
@@ -237,8 +182,3 @@ def _luminance(colour: Colour) -> float:
     shares = [channel / 255 for channel in colour]
     red, green, blue = (s / 12.92 if s <= 0.03928 else ((s + 0.055) / 1.055) ** 2.4 for s in shares)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def rgb(colour: str) -> Colour:
-    """Read ``#RRGGBB``."""
-    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)

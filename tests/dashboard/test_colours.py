@@ -9,17 +9,16 @@ from pathlib import Path
 import pytest
 
 import tracelens_dashboard
+from tracelens.lod.colours import mixed, rgb
 from tracelens.lod.lanes import CODES, FIRST_LEVEL, LABELS, LEVELS
 from tracelens_dashboard.theme import (
     DARK,
     LIGHT,
     Theme,
     contrast,
-    mixed,
     name_of,
     palette,
     readable,
-    rgb,
 )
 
 THEMES = pytest.mark.parametrize("theme", [LIGHT, DARK], ids=lambda theme: theme.name)

@@ -40,6 +40,7 @@ from tracelens.accounting.weight_updates import WeightUpdates, followed
 from tracelens.accounting.workers import Accounted, Amounts, Task, account
 from tracelens.distil.outline import in_flight_tracks, outlined
 from tracelens.memory import forget, give_back
+from tracelens.model.shown import Shown
 from tracelens.parallel import at_once, mapped
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ NO_TIME: Final = 1 << 62  # where no rank has a time that could be the least
 
 
 @dataclass(frozen=True, eq=False)
-class Phases:
+class Phases(Shown):
     """The partition of every worker's time; per rank and step it sums to the step exactly.
 
     `pieces` are the touching pieces themselves. `spent` sums them up, [step window, category] in the

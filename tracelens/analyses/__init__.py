@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tracelens import plugins
 from tracelens.accounting import compute_time, efficiency, phases
 from tracelens.analyses import (
     critical_path,
@@ -123,11 +124,14 @@ def analyze(
             compute_time.forget(parts)
         give_back()
         on_progress(half + half * done // len(ANALYSES), 100)
+    added, failed = _added(trace, parts)
+    results |= added
     found = (finding for result in results.values() for finding in result.findings)
     parted = trace.choice.ranks is not None
     findings = ranked(f for f in found if not (parted and KINDS[f.kind].needs_all_ranks))
     spent = efficiency.measure(trace, parts)
-    summary, notes = _summary(trace, parts), (*trace.notes, *_unjudged(results))
+    summary = _summary(trace, parts)
+    notes = (*trace.notes, *_unjudged(results), *failed)
     losses = ledger.measure(trace, parts, findings, results)
     return Report(
         verdict=verdict.conclude(
@@ -159,6 +163,30 @@ def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
         return (1, -finding.saving) if finding.saving is not None else (0, 0.0)
 
     return tuple(sorted((f for f in kept if not suppressed(f, kept)), key=place))
+
+
+def _added(trace: Trace, parts: Phases) -> tuple[dict[str, Result], list[Note]]:
+    """Run the analyses of other distributions: their results, and what failed.
+
+    Results are called as the entry points are, which name a function as `Analysis.run`.
+    """
+    results: dict[str, Result] = {}
+    failed = []
+    for plugin in plugins.installed(plugins.ANALYSES):
+        try:
+            result = plugin.load()(trace, parts)
+            if not all(isinstance(finding, Finding) for finding in result.findings):
+                raise TypeError("its 'findings' are no tracelens.analyses.Finding")  # noqa: TRY301 - as other failures
+        except Exception as error:  # noqa: BLE001 - code of others may raise anything; the report stands
+            reason = f"{type(error).__name__}: {error}".rstrip(".")
+            sentence = (
+                f"The analysis '{plugin.name}' of {plugin.distribution} failed, and what it would find "
+                f"is not in this report ({reason})."
+            )
+            failed.append(Note(file="", sentence=sentence, kind="plugin"))
+        else:
+            results[plugin.name] = result
+    return results, failed
 
 
 def _unjudged(results: Mapping[str, Result]) -> tuple[Note, ...]:

@@ -24,6 +24,7 @@ from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
 from tracelens.accounting.phases import after_steps, job_ns
 from tracelens.accounting.pieces import categories, covered_before
 from tracelens.model.calls import NEVER
+from tracelens.model.shown import Shown
 from tracelens.replay import slack
 from tracelens.stats.constants import MOST_OF_A_KIND, MOST_STEPS, MOST_STRETCHES, SHOWN_ROWS
 
@@ -63,7 +64,7 @@ SHARE_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 
 @dataclass(frozen=True)
-class CriticalPath:
+class CriticalPath(Shown):
     """`path` holds its intervals, the last first; `shares` sums to 1; `slack` has a row a rank.
 
     `cells` adds it up by step, rank and category, `longest` holds its longest pieces

@@ -29,6 +29,7 @@ from tracelens.accounting.compute_time import (
 from tracelens.analyses.servers import shards
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
+from tracelens.model.shown import Shown
 from tracelens.stats.constants import (
     CLEAR,
     ENOUGH,
@@ -59,7 +60,7 @@ RANK_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 
 @dataclass(frozen=True)
-class Imbalance:
+class Imbalance(Shown):
     """Imbalance of ranks (`lasting` on totals, `per_step` on average) and of shards."""
 
     ranks: pl.DataFrame

@@ -18,6 +18,7 @@ from tracelens.analyses.membership import left_behind
 from tracelens.model import fmt
 from tracelens.model.calls import NEVER, arrivals_of
 from tracelens.model.findings import Finding
+from tracelens.model.shown import Shown
 from tracelens.schema.vocabulary import CHOSEN_LOSSES, SEGMENTS_SUFFIX
 from tracelens.stats.constants import SHOWN_PARTS, WORTH
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Integrity:
+class Integrity(Shown):
     """The findings; `open_spans` holds what each process that was cut off was in, innermost."""
 
     open_spans: pl.DataFrame

@@ -18,6 +18,7 @@ import polars as pl
 
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
+from tracelens.model.shown import Shown
 from tracelens.stats.constants import FEW, SHOWN_ROWS
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ EPOCH_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 
 @dataclass(frozen=True)
-class Membership:
+class Membership(Shown):
     """`epochs` divides the run by membership: one row where no rank joins or leaves."""
 
     epochs: pl.DataFrame

@@ -23,6 +23,7 @@ from tracelens.accounting.compute_time import measure_compute_time
 from tracelens.accounting.phases import job_ns
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
+from tracelens.model.shown import Shown
 from tracelens.replay.dependencies import Dependencies
 from tracelens.stats.constants import CONSISTENT, FEWEST_STEPS, LEAST_OF_STEP, WORTH
 from tracelens.stats.robust import bootstrap_interval, medians
@@ -46,7 +47,7 @@ STAGE_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 
 @dataclass(frozen=True)
-class StageImbalance:
+class StageImbalance(Shown):
     """`stages` has a row a stage; none where all ranks play the same part.
 
     `bubble_ns` is what all ranks together wait if nothing but the schedule makes them; 0 where that

@@ -19,6 +19,7 @@ from tracelens.accounting.phases import job_ns
 from tracelens.analyses import stacks
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
+from tracelens.model.shown import Shown
 from tracelens.replay.counterfactual import TWO_SIDED, price
 from tracelens.stats.changepoint import course, greatest_run
 from tracelens.stats.constants import (
@@ -55,7 +56,7 @@ _KINDS: Final[dict[str, str]] = {
 
 
 @dataclass(frozen=True)
-class Stalls:
+class Stalls(Shown):
     """Findings on all ranks combined."""
 
     findings: tuple[Finding, ...] = ()

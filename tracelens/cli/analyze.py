@@ -33,15 +33,19 @@ _MOST_INDEXED: Final = (1 << 25, 1 << 10)  # spans and ranks
 NAME: Final = "analyze"
 HELP: Final = "report what costs time in a recorded run, findings first"
 EXAMPLES: Final = """\
-  tracelens analyze traces/today tracelens analyze traces/today --full    # with all tables tracelens
-  analyze traces/today --format json > report.json tracelens analyze traces/today --html report.html
-  # one file with charts, works offline tracelens analyze traces/today --ranks 0-7,12 --steps 200-260
-  # reads only what that needs tracelens analyze traces/today --time 10s-70s    # from the run's begin:
-  the steps in that time tracelens analyze /nodes/*/today    # folders of one run, such as of node-
-  local disks tracelens analyze s3://bucket/run   # or https://host/events.parquet (docs/remote.md)
-  tracelens analyze profiles/    # a folder of what torch.profiler exports, a file a rank
-  (docs/kineto.md) tracelens analyze events.parquet tracelens analyze events.csv --map worker_no=rank
-  --map t0=start_us --map kind:predict=forward
+  tracelens analyze traces/today
+  tracelens analyze traces/today --full    # with all tables
+  tracelens analyze traces/today --format json > report.json
+  tracelens analyze traces/today --html report.html    # one file with charts, works offline
+  tracelens analyze traces/today --format prometheus > tracelens.prom
+  tracelens analyze traces/today --tables today    # findings and all result tables as CSV
+  tracelens analyze traces/today --ranks 0-7,12 --steps 200-260    # reads only what that needs
+  tracelens analyze traces/today --time 10s-70s    # from the run's begin: the steps in that time
+  tracelens analyze /nodes/*/today    # folders of one run, such as of node-local disks
+  tracelens analyze s3://bucket/run   # or https://host/events.parquet (docs/remote.md)
+  tracelens analyze profiles/    # a folder of what torch.profiler exports, a file a rank (docs/kineto.md)
+  tracelens analyze events.parquet
+  tracelens analyze events.csv --map worker_no=rank --map t0=start_us --map kind:predict=forward
 """
 
 
@@ -54,12 +58,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--again", action="store_true", help="explain it anew, though its report was kept"
     )
-    parser.add_argument("--format", choices=("text", "json", "markdown"), default="text")
+    parser.add_argument(
+        "--format", choices=("text", "json", "markdown", "html", "prometheus"), default="text"
+    )
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--full", action="store_true", help="as text: with all tables and notes")
     length.add_argument("--verdict", action="store_true", help="as text: only the verdict")
     parser.add_argument(
         "--html", type=Path, metavar="FILE", help="also write a report with charts, in one file"
+    )
+    parser.add_argument(
+        "--tables", type=Path, metavar="DIR", help="also write findings and result tables as CSV"
     )
 
 
@@ -82,6 +91,8 @@ def run(arguments: argparse.Namespace) -> int:
         _index(places[0], trace, report, again=arguments.again)
     if arguments.html:
         _write_page(arguments.html, places[0], trace, report)
+    if arguments.tables:
+        report.save_tables(arguments.tables)
     return 0
 
 
@@ -102,7 +113,8 @@ def _kept(arguments: argparse.Namespace, places: Sequence[Path], choice: Choice)
     """Return the report that was kept; for a page only if there is an index, too."""
     from tracelens.distil import kept_report
 
-    if arguments.again or len(places) > 1 or is_told(arguments):
+    anew = arguments.again or arguments.tables  # a report that was kept has a part of the tables
+    if anew or len(places) > 1 or is_told(arguments):
         return None
     report = kept_report.find(places[0], choice)
     if report and arguments.html:

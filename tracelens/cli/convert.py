@@ -34,10 +34,12 @@ EXAMPLES: Final = """\
   tracelens convert traces/today --to perfetto --ranks 0-3,41 --steps 200-260 --out late.json
   tracelens convert traces/today --to native --keep flagged --out traces/small
   tracelens convert traces/today --to parquet --anonymize --out shared.parquet
+  tracelens convert traces/today --to speedscope    # stacks that were sampled
+  tracelens convert traces/today --to otlp --steps 200-210    # for an OpenTelemetry collector
   tracelens convert s3://bucket/run --to native --out traces/run
   tracelens convert traces/host0 traces/host1 --to native --out traces/whole
 """
-FORMATS: Final = ("native", "parquet", "perfetto", "csv")
+FORMATS: Final = ("native", "parquet", "perfetto", "csv", "otlp", "speedscope")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from tracelens import plugins
 from tracelens.distil import places
 from tracelens.model.choice import EVERYTHING
 from tracelens.model.findings import Finding
 from tracelens.model.notes import Note
 from tracelens.model.result import Efficiency, Report, Share, Summary
+from tracelens.model.shown import Shown
 from tracelens.model.trace import Alignment, HostClock
 from tracelens.model.verdict import Ledger, Loss, Verdict
 from tracelens.schema.json_text import loads
@@ -46,7 +48,7 @@ MOST_PARTS: Final = 8  # reports of parts of a run
 
 
 @dataclass(frozen=True)
-class KeptTables:
+class KeptTables(Shown):
     """The tables of a report that was kept; its findings stand in the report itself."""
 
     tables: Mapping[str, pl.DataFrame]
@@ -133,9 +135,10 @@ def _name(state: str, choice: Choice) -> str:
 
 @cache
 def _code() -> str:
-    """Return a digest of what this code is made of: names, sizes and times of its files."""
+    """Return a digest of what this code is made of: its files' names, sizes and times, and plug-ins."""
     root = Path(__file__).parents[1]
-    described = []
+    added = (*plugins.installed(plugins.READERS), *plugins.installed(plugins.ANALYSES))
+    described = [f"{plugin.distribution} {plugin.name} {plugin.value}" for plugin in added]
     for folder, inner, names in os.walk(root):
         inner[:] = [name for name in inner if name != "__pycache__"]
         for name in names:

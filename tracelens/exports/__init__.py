@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from tracelens.exports import native, perfetto, table
+from tracelens.exports import native, otlp, perfetto, speedscope, table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,4 +34,6 @@ EXPORTS: Final[dict[str, ExportFormat]] = {
     "parquet": table.PARQUET,
     "perfetto": perfetto,
     "csv": table.CSV,
+    "otlp": otlp,
+    "speedscope": speedscope,
 }

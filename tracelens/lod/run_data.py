@@ -137,7 +137,7 @@ def outlined(trace: Trace, report: Report) -> tuple[Run, Iterator[Lanes]]:
     windows = residuals.boundaries(trace.steps)
     loads: Shards = cast("Imbalance", report.results["imbalance"]).shards
     workers = trace.workers.select("process", "rank").rows()
-    others = _other_lanes(trace)
+    others = other_lanes(trace)
     run = Run(
         name=shown_name(trace.path.resolve().name) if trace.path else "run",
         report=report,
@@ -198,7 +198,8 @@ def _scene(
     return Scene(lanes.empty_lanes(steps.lanes), steps, whole, step_ns, peaks)
 
 
-def _other_lanes(trace: Trace) -> list[Lanes]:
+def other_lanes(trace: Trace) -> list[Lanes]:
+    """Return the rows of devices' streams and of parameter servers."""
     streams = _streams(trace)
     found = [streams] if len(streams) else []
     shards = trace.shards.select("process", _SHARD).rows()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from tracelens.model import fmt
 from tracelens.model.finding_entries import Category, fields_of
 from tracelens.model.finding_kinds import KINDS
+from tracelens.model.shown import above
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -101,6 +102,14 @@ class Finding:
             given.setdefault("saving", fmt.saving(saving, details.get("interval")))
         sentence = " ".join([entry.message(case, given), *more])
         return cls(kind=kind, category=chosen, sentence=sentence, **details)
+
+    def __repr__(self) -> str:
+        """Return the kind, the category and the sentence in one line."""
+        return f"Finding({self.kind}, {self.category}: {self.sentence!r})"
+
+    def _repr_html_(self) -> str:
+        page: str = above("tracelens.reports.to_html").of_findings([self])
+        return page
 
 
 def suppressed(finding: Finding, findings: Iterable[Finding]) -> bool:

@@ -6,14 +6,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from tracelens.model.choice import described
+from tracelens.model.fmt import count
+from tracelens.model.shown import above, to_pandas
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping
+    from typing import Any
 
     import polars as pl
 
     from tracelens.model.findings import Finding
-    from tracelens.model.trace import Alignment, Note
+    from tracelens.model.trace import Alignment, Note, Trace
     from tracelens.model.verdict import Ledger, Verdict
 
 REPORT_FORMAT: Final = "tracelens.report/2"
@@ -103,3 +107,55 @@ class Report:
         """The tables of all results that belong into a report, by name (docs/report.md)."""
         parts = [result.tables for result in self.results.values() if isinstance(result, Tabled)]
         return {name: table for part in parts for name, table in part.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain lists, objects, numbers and texts (docs/report.md)."""
+        found: dict[str, Any] = above("tracelens.reports.to_json").to_object(self)
+        return found
+
+    def to_markdown(self) -> str:
+        """Return the report as Markdown."""
+        text: str = above("tracelens.reports.to_markdown").render(self)
+        return text
+
+    def to_pandas(self, table: str = "findings") -> Any:
+        """Return its findings, or a table of its results, as a frame of pandas.
+
+        Raises:
+            InvalidArgument: it has no such table.
+            MissingExtra: pandas is not installed.
+        """
+        frames = above("tracelens.reports.saving").frames(self)
+        return to_pandas(frames, table, "this report")
+
+    def save(self, path: str | os.PathLike[str], trace: Trace | None = None) -> None:
+        """Write the report; what ends the name says how.
+
+        ``.json``, ``.md``, ``.html``, ``.txt``, ``.prom`` (Prometheus' text format); the page has
+        charts if the trace is given, too.
+
+        Raises:
+            InvalidArgument: the name ends otherwise, or the file cannot be written.
+            MissingExtra: charts need libraries that are not installed.
+        """
+        above("tracelens.reports.saving").save(self, path, trace)
+
+    def save_tables(self, folder: str | os.PathLike[str]) -> list[str]:
+        """Write its findings and all tables of its results as CSV, a file each; return their names.
+
+        Raises:
+            InvalidArgument: the folder cannot be written to.
+        """
+        names: list[str] = above("tracelens.reports.saving").save_tables(self, folder)
+        return names
+
+    def __repr__(self) -> str:
+        """Return the verdict, and how much it is about, in one line."""
+        ranks, steps = self.summary.ranks_seen, self.summary.steps
+        size = ", ".join((count(ranks, "rank"), count(steps, "step")))
+        found = count(len(self.findings), "finding")
+        return f"Report({self.verdict.state}: {self.verdict.headline!r}, {size}, {found})"
+
+    def _repr_html_(self) -> str:
+        page: str = above("tracelens.reports.to_html").fragment(self)
+        return page

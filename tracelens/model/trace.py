@@ -16,8 +16,10 @@ import polars as pl
 from tracelens.model.calls import arrivals_of, grids_of
 from tracelens.model.choice import EVERYTHING
 from tracelens.model.events import Source, completed, source_of
+from tracelens.model.fmt import count, shown_name
 from tracelens.model.messages import awaited, ends, matched, with_hops
 from tracelens.model.notes import Note as Note  # noqa: PLC0414, TC001 - for who reads a trace
+from tracelens.model.shown import above, frames_of, to_pandas
 from tracelens.schema.vocabulary import EVENT_TYPES, EXCHANGE_KINDS, POINT_TO_POINT, STATUSES
 
 if TYPE_CHECKING:
@@ -386,3 +388,26 @@ class Trace:
         if "arrivals" in changes:
             changes["calls"] = grids_of(changes.pop("arrivals"))
         return replace(self, **changes)
+
+    def to_pandas(self, table: str = "events") -> Any:
+        """Return its events, or another of its tables, as a frame of pandas.
+
+        Raises:
+            InvalidArgument: it has no such table.
+            MissingExtra: pandas is not installed.
+        """
+        frames = {"events": self.events, "arrivals": self.arrivals} | frames_of(self)
+        return to_pandas(frames, table, "a trace")
+
+    def __repr__(self) -> str:
+        """Return its name and how much it holds, in one line."""
+        name = repr(shown_name(self.path.name)) if self.path else "in memory"
+        shards, events = self.shards.height, self.processes["events"].sum()
+        parts = [count(self.workers.height, "rank")]
+        parts += [count(shards, "parameter server")] if shards else []
+        parts += [count(self.steps["step"].n_unique(), "step"), count(int(events), "event")]
+        return f"Trace({name}: {', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        page: str = above("tracelens.lod.timeline_page").render(self)
+        return page

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from tracelens.readers.base import Reader
 
 _EVENTS: Final = (".json", ".json.gz")
+_DATABASES: Final = (".sqlite", ".sqlite3", ".db")
+_PICKLE: Final = b"\x80"
+_SQLITE: Final = b"SQLite format 3\x00"
 
 
 @dataclass(frozen=True)
@@ -58,18 +61,53 @@ def _kineto() -> Reader:
     return KinetoReader()
 
 
+def _nsight() -> Reader:
+    from tracelens.readers.nsight import NsightReader
+
+    return NsightReader()
+
+
+def _flight_recorder() -> Reader:
+    from tracelens.readers.flight_recorder import FlightRecorderReader
+
+    return FlightRecorderReader()
+
+
+def _may_be_pickle(path: Path) -> bool:
+    """Return whether a file begins as pickles do, or the names in a folder end in ranks."""
+    if path.is_file():
+        with path.open("rb") as file:
+            return file.read(1) == _PICKLE
+    return _holds(path, tuple("0123456789"))
+
+
+def _may_be_database(path: Path) -> bool:
+    """Return whether a file begins as SQLite's do, or names in a folder say that some may."""
+    if path.is_file():
+        with path.open("rb") as file:
+            return file.read(len(_SQLITE)) == _SQLITE
+    return _holds(path, _DATABASES)
+
+
 def _may_hold_events(path: Path) -> bool:
     """Return whether names say that there may be trace events in JSON, and no recording of our own."""
+    return _holds(path, _EVENTS) if path.is_dir() else path.name.endswith(_EVENTS)
+
+
+def _holds(path: Path, suffixes: tuple[str, ...]) -> bool:
+    """Return whether a folder has a file with one of the suffixes, and no recording of our own."""
     if not path.is_dir():
-        return path.name.endswith(_EVENTS)
+        return False
     with os.scandir(path) as entries:
         names = [entry.name for entry in entries]
     ours = any(name.endswith((TRACE_SUFFIX, SEGMENTS_SUFFIX)) for name in names)
-    return not ours and any(name.endswith(_EVENTS) for name in names)
+    return not ours and any(name.endswith(suffixes) for name in names)
 
 
 READERS: Final[tuple[Reader, ...]] = (
     Format(Path.is_file, _table),
+    Format(_may_be_database, _nsight),
+    Format(_may_be_pickle, _flight_recorder),
     Format(_may_hold_events, _kineto),
     Format(Path.exists, _native),
 )

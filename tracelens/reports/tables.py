@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-__all__ = ["Section", "sections"]
+__all__ = ["OF_FORMAT", "Section", "sections"]
 
 Column = tuple[str, str, "Callable[[Any], str]"]
 MOST_ROWS: Final = 8
@@ -143,6 +143,7 @@ SHOWN: Final[dict[str, tuple[str, tuple[Column, ...]]]] = {
         ),
     ),
 }
+OF_FORMAT: Final = frozenset((*SHOWN, "slack"))  # what the JSON report has (docs/report.md)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tracelens.model.result import REPORT_FORMAT
+from tracelens.reports.tables import OF_FORMAT
 
 if TYPE_CHECKING:
     from tracelens.model.findings import Finding
@@ -43,7 +44,11 @@ def to_object(report: Report) -> dict[str, Any]:
         "efficiency": _efficiency(report.efficiency),
         "ledger": _ledger(report.ledger),
         "findings": [_finding(finding) for finding in report.findings],
-        "tables": {name: _plain(table.to_dicts()) for name, table in report.tables.items()},
+        "tables": {
+            name: _plain(table.to_dicts())
+            for name, table in report.tables.items()
+            if name in OF_FORMAT  # a plug-in may have others
+        },
         "notes": [asdict(note) for note in report.notes],
     }
 

@@ -1,14 +1,13 @@
 """A run's report in one HTML file that works anywhere: no request, no server, light and dark.
 
 All that it draws with is in it; its policy lets it load nothing and run no script but its own two.
-Every name from a trace is escaped here.
+Every name from a trace is escaped, here and in `tracelens.reports.to_html`.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from html import escape
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any, Final
@@ -16,21 +15,22 @@ from typing import TYPE_CHECKING, Any, Final
 from plotly.offline import get_plotlyjs
 
 from tracelens.errors import InvalidArgument
-from tracelens.model.verdict import lead_of
-from tracelens.reports.messages import clean, lines_of, noted
-from tracelens.reports.tables import sections
+from tracelens.reports.to_html import (
+    escaped,
+    html_table,
+    notes_section,
+    table_sections,
+    verdict_section,
+)
 from tracelens_dashboard import text, theme
 from tracelens_dashboard.components import finding_card
 from tracelens_dashboard.export.charts import chosen
 from tracelens_dashboard.runs import current
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    import polars as pl
+    from collections.abc import Sequence
 
     from tracelens.model.findings import Finding
-    from tracelens.model.result import Report
     from tracelens_dashboard.export.charts import Chart
     from tracelens_dashboard.runs.store import Store
 
@@ -121,18 +121,6 @@ def _file(name: str) -> str:
     return (_FOLDER / name).read_text(encoding="utf-8")
 
 
-def escaped(value: object) -> str:
-    """Write anything as text that cannot act."""
-    return escape(clean(str(value)))
-
-
-def verdict_section(report: Report) -> str:
-    """Return the verdict as a heading, and below it why, what to do next, and what it is about."""
-    lines = "".join(f"<dt>{name}</dt><dd>{escaped(line)}</dd>" for name, line in lines_of(report))
-    head = f"<h1>{escaped(report.verdict.headline)}</h1><dl>{lines}</dl>"
-    return f'<div class="lead lead-{lead_of(report.verdict, report.ledger)}">{head}</div>'
-
-
 def findings_section(found: Sequence[Finding]) -> str:
     """List the findings, the most costly first."""
     if not found:
@@ -147,26 +135,6 @@ def _finding(finding: Finding) -> str:
         f'<span class="points {colour}">{escaped(amount)}</span>'
         f"<div><b>{escaped(finding_card.title(finding))}</b>{escaped(finding.sentence)}</div>"
     )
-
-
-def table_sections(known: Mapping[str, pl.DataFrame]) -> str:
-    """Write the report's tables, as its other formats do."""
-    found = [
-        f"<section><h2>{escaped(part.title)}</h2>{html_table(part.headings, part.rows)}</section>"
-        for part in sections(known)
-    ]
-    return "".join(found)
-
-
-def notes_section(report: Report) -> str:
-    """List what limits the trace."""
-    lines = [noted(note) for note in report.notes]
-    lines += [
-        f"{number:,} events dropped while recording: {reason}."
-        for reason, number in report.summary.dropped.items()
-    ]
-    items = "".join(f"<li>{escaped(line)}</li>" for line in lines)
-    return f"<section><h2>Limitations of this trace</h2><ul>{items}</ul></section>" if lines else ""
 
 
 def chart_section(
@@ -187,10 +155,3 @@ def _numbers(rows: Sequence[dict[str, Any]]) -> str:
     more = len(rows) - MOST_TABLE_ROWS
     rest = f'<p class="quiet">and {text.count(more, "more row")}</p>' if more > 0 else ""
     return f"<details><summary>Table</summary>{shown}{rest}</details>"
-
-
-def html_table(headings: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
-    """Write a table."""
-    head = "".join(f"<th>{escaped(heading)}</th>" for heading in headings)
-    body = "".join(f"<tr>{''.join(f'<td>{escaped(c)}</td>' for c in row)}</tr>" for row in rows)
-    return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'

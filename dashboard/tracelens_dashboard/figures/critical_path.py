@@ -8,11 +8,12 @@ import numpy as np
 import polars as pl
 from plotly import graph_objects as go
 
+from tracelens.lod.colours import mixed
 from tracelens.model.fmt import capital
 from tracelens_dashboard import text
 from tracelens_dashboard.figures.axes import TIMES, cell_lead, scaled
 from tracelens_dashboard.figures.drawing import Drawing, empty, figure
-from tracelens_dashboard.theme import mixed, name_of
+from tracelens_dashboard.theme import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,12 +9,13 @@ import numpy as np
 import polars as pl
 from plotly import graph_objects as go
 
+from tracelens.lod.colours import mixed
 from tracelens_dashboard import text
 from tracelens_dashboard.figures import axes
 from tracelens_dashboard.figures.axes import TIMES, scaled
 from tracelens_dashboard.figures.drawing import Drawing, empty, figure
 from tracelens_dashboard.figures.timeline.frame import SECOND
-from tracelens_dashboard.theme import mixed, readable
+from tracelens_dashboard.theme import readable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

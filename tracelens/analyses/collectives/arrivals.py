@@ -25,6 +25,7 @@ import polars as pl
 from tracelens.accounting.categories import CATEGORIES
 from tracelens.model.calls import NEVER, alone_ns, is_uniform
 from tracelens.model.columns import FOREVER
+from tracelens.model.shown import Shown
 from tracelens.schema.vocabulary import COLLECTIVES
 from tracelens.stats.constants import CLEAR, FALSE_RATE
 from tracelens.stats.histogram import log_histogram
@@ -92,7 +93,7 @@ _WHERE: Final = ("step", "first_ns", "over_ns", "last_rank")
 
 
 @dataclass(frozen=True)
-class Arrivals:
+class Arrivals(Shown):
     """`by_step` and `last` (a row a rank), and the `spread` of the skew by operation.
 
     `by_chance_ns` is by how much the time that all wait for one rank alone differs from one rank to the

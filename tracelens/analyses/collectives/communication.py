@@ -19,6 +19,7 @@ from tracelens.accounting.phases import exposed_transfer, job_ns
 from tracelens.analyses.collectives import cost_model, transfers
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
+from tracelens.model.shown import Shown
 from tracelens.replay import collectives
 from tracelens.stats.constants import MANY, NEARLY_ALL, NOTICEABLE, ROUNDING, SIZE_CLASS
 from tracelens.stats.robust import bootstrap_interval
@@ -69,7 +70,7 @@ LINE_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 
 @dataclass(frozen=True)
-class Communication:
+class Communication(Shown):
     """`calls` is one row a collective, `bandwidths` by size class, `lines` the fits.
 
     `choices` says which of several algorithms is fastest from which size on.

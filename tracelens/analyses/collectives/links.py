@@ -26,6 +26,7 @@ from tracelens.accounting.phases import exposed_transfer, job_ns
 from tracelens.analyses.collectives import congestion, transfers
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
+from tracelens.model.shown import Shown
 from tracelens.replay.collectives import saved_by_faster_transfer
 from tracelens.schema.vocabulary import USEFUL_KINDS
 from tracelens.stats import window_scan
@@ -70,7 +71,7 @@ LINK_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 
 @dataclass(frozen=True)
-class Links:
+class Links(Shown):
     """`links` has a row for each pair of ranks that sent messages, the slowest first."""
 
     links: pl.DataFrame

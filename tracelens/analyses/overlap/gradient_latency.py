@@ -27,6 +27,7 @@ from tracelens.accounting.categories import CATEGORIES
 from tracelens.accounting.weight_updates import followed
 from tracelens.model.calls import NEVER, distinct
 from tracelens.model.columns import FOREVER, NULL
+from tracelens.model.shown import Shown
 from tracelens.stats.constants import MAJORITY, NEARLY_ALL, SHORTEST_NS, SHOWN_ROWS
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ SHOWN_COLUMNS: Final[dict[str, pl.DataType]] = CHAIN_COLUMNS | {  # what pages d
 
 
 @dataclass(frozen=True)
-class GradientLatency:
+class GradientLatency(Shown):
     """`chains` by bucket or shard, `background` by rank."""
 
     chains: pl.DataFrame

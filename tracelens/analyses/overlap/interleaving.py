@@ -26,6 +26,7 @@ from tracelens.model import fmt
 from tracelens.model.calls import NEVER, distinct, is_uniform
 from tracelens.model.columns import FOREVER, NULL
 from tracelens.model.findings import Finding
+from tracelens.model.shown import Shown
 from tracelens.replay.collectives import hideable_transfer
 from tracelens.stats.constants import BOUND, MAJORITY, NEARLY_ALL, WORTH_ADVICE
 from tracelens.stats.histogram import log_histogram
@@ -60,7 +61,7 @@ OVERLAP_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 
 @dataclass(frozen=True)
-class Interleaving:
+class Interleaving(Shown):
     """Overlap per rank, step and bucket, gaps between updates, and what better interleaving could save.
 
     `gap_spread` counts the gaps by length (`robust.py`), within steps and from step to step.

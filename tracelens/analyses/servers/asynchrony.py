@@ -18,6 +18,7 @@ import polars as pl
 from tracelens.accounting.phases import OWN_CATEGORIES, job_ns
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
+from tracelens.model.shown import Shown
 from tracelens.stats.constants import CLEARLY_SLOWER, FEW, NEARLY_ALL, PARTS_OF_RUN, WORTH_ADVICE
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ _MADE: Final = ("apply", "master_update")
 
 
 @dataclass(frozen=True)
-class Asynchrony:
+class Asynchrony(Shown):
     """A row a worker; empty where workers take no turns and servers number no updates."""
 
     workers: pl.DataFrame

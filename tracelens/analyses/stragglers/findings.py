@@ -37,6 +37,7 @@ from tracelens.analyses.stragglers.episodes import priced
 from tracelens.analyses.stragglers.location import parts_of, place_of
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
+from tracelens.model.shown import Shown
 from tracelens.replay.collectives import Pipeline
 from tracelens.replay.counterfactual import TWO_SIDED, Price
 from tracelens.replay.dependencies import Dependencies
@@ -66,7 +67,7 @@ _KINDS: Final[dict[str, str]] = {"checkpoint": "checkpoint_stall", "gc": "gc_sta
 
 
 @dataclass(frozen=True)
-class Stragglers:
+class Stragglers(Shown):
     """`statement` says in a sentence what could not be judged; null if everything was."""
 
     findings: tuple[Finding, ...] = ()

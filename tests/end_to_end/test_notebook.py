@@ -1,0 +1,48 @@
+"""docs/notebook.ipynb runs, and its outputs are those that it has now."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.notebook import NOTEBOOK
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.side_by_side]
+
+
+def cells(path: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return [cell for cell in found if cell["cell_type"] == "code"]
+
+
+def structure(cell: dict[str, Any]) -> list[tuple[str, list[str]]]:
+    """Return the kind of each output, and in which forms it is there."""
+    return [(one["output_type"], sorted(one.get("data", {}))) for one in cell["outputs"]]
+
+
+def test_its_outputs_are_current(tmp_path: Path) -> None:
+    """Executed anew it has the same outputs of the same kinds, and the same lines of text."""
+    out = tmp_path / "executed.ipynb"
+    command = [sys.executable, "-m", "support.notebook", str(out)]
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, cwd=NOTEBOOK.parents[1] / "tests"
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    kept, new = cells(NOTEBOOK), cells(out)
+    assert [cell["source"] for cell in kept] == [cell["source"] for cell in new]
+    assert [structure(cell) for cell in kept] == [structure(cell) for cell in new], "make notebook"
+    assert all(cell["outputs"] for cell in kept)
+    texts = [
+        [one.get("text", one.get("data", {}).get("text/plain")) for one in cell["outputs"]]
+        for cell in (*kept, *new)
+    ]
+    assert texts[: len(kept)] == texts[len(kept) :], "make notebook"
+    pages = ["".join(one["data"]["text/html"]) for one in kept[0]["outputs"] + kept[1]["outputs"]]
+    assert "data:image/png;base64," in pages[0]
+    assert "STRAGGLER rank 1" in pages[1]

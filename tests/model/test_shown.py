@@ -1,0 +1,159 @@
+"""Traces, reports, findings and results: one line as text, HTML in notebooks, frames of pandas."""
+
+from __future__ import annotations
+
+import base64
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from support.runs.analysed import RUNS, report, trace
+
+import tracelens as tl
+from tracelens.analyses import ANALYSES
+from tracelens.errors import InvalidArgument, MissingExtra
+from tracelens.lod import timeline_page
+from tracelens.model import shown
+
+SLOW = RUNS["slow rank"][0]
+VOID = {"meta", "img"}
+
+
+class Balance(HTMLParser):
+    """Notes what is opened and closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, _attrs: object) -> None:  # type: ignore[override]
+        self.seen.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def check_part(text: str) -> list[str]:
+    """Everything that is opened is closed, and no script and no address of elsewhere is in it."""
+    found = Balance(text)
+    assert found.open == []
+    assert not {"script", "iframe", "link"} & set(found.seen)
+    assert "http" not in text
+    return found.seen
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_a_value_is_a_line(run: str) -> None:
+    """Whatever the run: no table is printed by `repr`."""
+    scenario = RUNS[run][0]
+    values = [trace(scenario), report(scenario), *report(scenario).findings]
+    for value in [*values, *report(scenario).results.values()]:
+        text = repr(value)
+        assert "\n" not in text
+        assert text.startswith(type(value).__name__ + "(")
+
+
+def test_lines_say_what_there_is() -> None:
+    found = report(SLOW)
+    assert repr(trace(SLOW)).startswith("Trace(in memory: 4 ranks, 80 steps, ")
+    assert repr(found) == (
+        f"Report(faults: {found.verdict.headline!r}, 4 ranks, 80 steps, "
+        f"{len(found.findings)} finding{'s' * (len(found.findings) != 1)})"
+    )
+    assert repr(found.findings[0]).startswith("Finding(straggler, fault: 'Rank 2 is a straggler")
+    assert repr(found.results["stragglers"]) == "Stragglers(1 finding)"
+    assert "by_step: 80 rows" in repr(found.results["interleaving"])
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_notebooks_show_every_kind_of_run(run: str) -> None:
+    """Pages are whole HTML; a page of a report has every finding."""
+    scenario = RUNS[run][0]
+    check_part(trace(scenario)._repr_html_())
+    page = report(scenario)._repr_html_()
+    check_part(page)
+    for finding in report(scenario).findings:
+        assert finding.sentence.split(":")[0] in page
+        check_part(finding._repr_html_())
+
+
+@pytest.mark.parametrize("analysis", ANALYSES, ids=lambda analysis: analysis.name)
+def test_notebooks_show_every_result(analysis: object) -> None:
+    """With its tables, of which the first rows."""
+    for run in ("slow rank", "hot shard", "alone"):
+        result = report(RUNS[run][0]).results[analysis.name]  # type: ignore[attr-defined]  # an Analysis
+        tags = check_part(result._repr_html_())  # type: ignore[attr-defined]  # of `Shown`
+        filled = [frame for frame in shown.frames_of(result).values() if frame.height]
+        assert tags.count("table") == len(filled)
+
+
+def test_names_of_a_trace_do_not_act() -> None:
+    found = report(SLOW)
+    bad = "<img src=x onerror=alert(1)>"
+    first = replace(found.findings[0], sentence=bad)
+    page = replace(found, findings=(first,))._repr_html_()
+    assert bad not in page
+    assert "&lt;img src=x" in page
+
+
+def test_the_picture_is_the_run() -> None:
+    """As many rows of pixels as the plan has; rank 2, whose forward is slow, has most of forward."""
+    page = trace(SLOW)._repr_html_()
+    data = re.search(r"data:image/png;base64,([A-Za-z0-9+/=]+)", page)
+    assert data
+    assert base64.b64decode(data[1]).startswith(b"\x89PNG")
+    for rank in range(4):
+        assert f">rank {rank}<" in page
+    lanes = timeline_page._lanes(trace(SLOW))
+    code = timeline_page.rows.CODES["forward"]
+    spent = [
+        int(np.sum((lanes.ends[part] - lanes.starts[part])[lanes.codes[part] == code]))
+        for part in (slice(*lanes.offsets[i : i + 2]) for i in range(4))
+    ]
+    assert spent.index(max(spent)) == 2
+    for word in ("forward", "backprop", "wait for other ranks"):
+        assert word in page
+
+
+def test_a_large_run_has_words_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeline_page, "MOST_EVENTS", 10)
+    page = trace(SLOW)._repr_html_()
+    assert "img" not in check_part(page)
+    assert "Too many events" in page
+
+
+def test_tables_become_frames_of_pandas() -> None:
+    """Of a trace, of a report, of a result; with the same rows."""
+    pandas = pytest.importorskip("pandas")
+    run, found = trace(SLOW), report(SLOW)
+    steps = run.to_pandas("steps")
+    assert isinstance(steps, pandas.DataFrame)
+    assert len(steps) == run.steps.height
+    assert len(run.to_pandas()) == run.events.collect().height
+    assert list(found.to_pandas()["kind"]) == [finding.kind for finding in found.findings]
+    assert len(found.to_pandas("bandwidths")) == found.tables["bandwidths"].height
+    by_step = found.results["interleaving"].to_pandas("by_step")  # type: ignore[attr-defined]  # of `Shown`
+    assert len(by_step) == 80
+
+
+def test_an_unknown_table_is_named() -> None:
+    with pytest.raises(InvalidArgument, match="a trace has no table 'stepz': there are events,"):
+        trace(SLOW).to_pandas("stepz")
+
+
+def test_without_pandas_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shown, "find_spec", lambda _name: None)
+    with pytest.raises(MissingExtra, match="'notebook'"):
+        trace(SLOW).to_pandas("steps")
+
+
+def test_the_front_door_returns_such_values() -> None:
+    assert tl.Trace.__repr__ is not object.__repr__
+    assert tl.Report._repr_html_

@@ -1,0 +1,97 @@
+"""Whatever bytes of a database are changed: rows, or a sentence; never a traceback, a hang or a view.
+
+`TRACELENS_MUTATIONS=20000` changes so many.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from support.nsight import training
+
+from tracelens.errors import NotATrace, TraceLensError
+from tracelens.readers.nsight import NsightReader, database
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MUTATIONS: Final = int(os.environ.get("TRACELENS_MUTATIONS", "300"))
+
+
+def mutated(content: bytes, seed: int) -> bytes:
+    """Change some bytes, cut the end off, or repeat a part."""
+    luck = random.Random(seed)
+    changed = bytearray(content)
+    for _ in range(luck.choice((1, 2, 8, 64))):
+        place = luck.randrange(16 if luck.random() < 0.98 else 0, len(changed))
+        flipped = changed[place] ^ (1 << luck.randrange(8))
+        changed[place] = luck.choice((0, 255, luck.randrange(256), flipped))
+    if luck.random() < 0.1:
+        del changed[luck.randrange(len(changed)) :]
+    if luck.random() < 0.1:
+        page = luck.randrange(len(changed) // 4096 + 1) * 4096
+        other = luck.randrange(len(changed) // 4096 + 1) * 4096
+        changed[page : page + 4096] = changed[other : other + 4096]
+    return bytes(changed)
+
+
+def test_changed_bytes_are_read_or_refused(tmp_path: Path) -> None:
+    """Both happen, or the changes would show nothing."""
+    whole = training(0, steps=4).write(tmp_path / "whole.sqlite").read_bytes()
+    outcomes: dict[str, int] = defaultdict(int)
+    for seed in range(MUTATIONS):
+        place = tmp_path / "changed.sqlite"
+        place.write_bytes(mutated(whole, seed))
+        try:
+            trace = NsightReader().read(place)
+            assert trace.events.collect().height > 0
+            outcomes["read"] += 1
+        except TraceLensError as error:
+            outcomes["refused" if "\n" not in str(error) else f"{seed}: {error}"] += 1
+    assert set(outcomes) == {"read", "refused"}
+    assert min(outcomes.values()) > MUTATIONS // 50, outcomes
+
+
+def test_views_are_not_read(tmp_path: Path) -> None:
+    """A view called as a table of Nsight could run for ever; it counts as missing."""
+    place = training(0, steps=4).write(tmp_path / "a.sqlite")
+    with sqlite3.connect(place) as connection:
+        connection.execute("drop table CUPTI_ACTIVITY_KIND_KERNEL")
+        connection.execute(
+            "create view CUPTI_ACTIVITY_KIND_KERNEL as with recursive t(start) as "
+            "(select 1 union all select start + 1 from t) select start from t"
+        )
+    connection.close()
+    names = set(NsightReader().read(place).events.collect()["name"].cast(str))
+    assert names == {"forward", "backward", *(f"step {step}" for step in range(4))}
+
+
+def test_work_without_end_is_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More instructions than the file's size allows are taken for damage."""
+    place = training(0, steps=200).write(tmp_path / "a.sqlite")
+    monkeypatch.setattr(database, "_MOST_INSTRUCTIONS", (0, 0))
+    monkeypatch.setattr(database, "_BETWEEN_CHECKS", 10)
+    with pytest.raises(NotATrace, match="interrupted"):
+        NsightReader().read(place)
+
+
+def test_a_file_beyond_the_limit_is_not_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = training(0, steps=4).write(tmp_path / "a.sqlite")
+    monkeypatch.setenv("TRACELENS_LIMITS", "file=1000")
+    with pytest.raises(NotATrace, match="--limit file="):
+        NsightReader().read(place)
+
+
+def test_of_a_folder_the_others_are_read(tmp_path: Path) -> None:
+    training(0, steps=4).write(tmp_path / "a.sqlite")
+    (tmp_path / "b.sqlite").write_bytes(database.MAGIC + b"\x00" * 5000)
+    trace = NsightReader().read(tmp_path)
+    assert trace.processes["rank"].to_list() == [0]
+    assert [note.kind for note in trace.notes if note.file == "b.sqlite"] == ["unreadable"]

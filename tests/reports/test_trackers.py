@@ -1,0 +1,109 @@
+"""A report in TensorBoard, MLflow and W&B: read back with what each of them reads with.
+
+TensorBoard is among the tests' libraries; `make test-trackers` installs the others in an environment of
+their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from support.runs.analysed import RUNS, report
+
+from tracelens.reports import trackers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
+
+SLOW = RUNS["slow rank"][0]
+
+
+def test_metrics_are_the_numbers_of_the_report() -> None:
+    found = trackers.metrics_of(report(SLOW))
+    efficiency = report(SLOW).efficiency
+    assert efficiency
+    assert found["tracelens/efficiency_ratio"] == efficiency.achieved
+    assert found["tracelens/verdict/state=faults"] == 1
+    lost = sum(value for name, value in found.items() if name.startswith("tracelens/lost_ratio"))
+    assert lost + efficiency.achieved == pytest.approx(1)
+
+
+def test_tensorboard(tmp_path: Path) -> None:
+    """Scalars at their step, and the report as text, read by TensorBoard's own reader."""
+    tensorboard: ModuleType = pytest.importorskip("torch.utils.tensorboard")
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    with tensorboard.SummaryWriter(str(tmp_path)) as writer:
+        trackers.log_to_tensorboard(report(SLOW), writer, step=7)
+    events = accumulator.EventAccumulator(str(tmp_path))
+    events.Reload()
+    expected = trackers.metrics_of(report(SLOW))
+    assert set(events.Tags()["scalars"]) == set(expected)
+    for name, value in expected.items():
+        (scalar,) = events.Scalars(name)
+        assert scalar.step == 7
+        assert scalar.value == pytest.approx(value, rel=1e-6)
+    (text,) = events.Tensors("tracelens/report/text_summary")
+    assert b"Rank 2 is a straggler" in text.tensor_proto.string_val[0]
+
+
+@pytest.mark.filterwarnings("ignore")  # MLflow's own calls of SQLAlchemy
+def test_mlflow(tmp_path: Path) -> None:
+    """Metrics, the verdict and both files, in a store of files."""
+    mlflow = pytest.importorskip("mlflow", reason="make test-trackers installs it")
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
+    place = (tmp_path / "artefacts").as_uri()
+    experiment = client.create_experiment("runs", artifact_location=place)
+    run = client.create_run(experiment)
+    trackers.log_to_mlflow(report(SLOW), client, run.info.run_id, step=3)
+    found = client.get_run(run.info.run_id).data
+    expected = trackers.metrics_of(report(SLOW))
+    assert found.metrics == {name.replace("=", "."): value for name, value in expected.items()}
+    assert found.tags["tracelens.verdict"] == report(SLOW).verdict.headline
+    kept = {entry.path for entry in client.list_artifacts(run.info.run_id, "tracelens")}
+    assert kept == {"tracelens/report.html", "tracelens/report.json"}
+    copied = client.download_artifacts(run.info.run_id, "tracelens/report.json")
+    assert json.loads(Path(copied).read_text())["verdict"] == "faults"
+
+
+def logged(log: bytes) -> Iterator[bytes]:
+    """Yield the records of a log in LevelDB's format, whose first block is 7 bytes shorter."""
+    block, at, parts = (1 << 15) - 7, 0, b""
+    while at + 7 <= len(log):
+        left = block - at % (1 << 15) if at < block else (1 << 15) - (at - block) % (1 << 15)
+        if left < 7:
+            at += left
+            continue
+        size, sort = struct.unpack("<HB", log[at + 4 : at + 7])
+        parts += log[at + 7 : at + 7 + size]
+        at += 7 + size
+        if sort in (1, 4):  # whole, or the last part
+            yield parts
+            parts = b""
+
+
+def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offline: what would be sent lies in a file, in W&B's own messages."""
+    wandb = pytest.importorskip("wandb", reason="make test-trackers installs it")
+    messages = pytest.importorskip("wandb.proto.wandb_internal_pb2")
+    monkeypatch.setitem(os.environ, "WANDB_SILENT", "true")
+    run = wandb.init(project="runs", dir=str(tmp_path), mode="offline")
+    trackers.log_to_wandb(report(SLOW), run)
+    run.finish()
+    (file,) = tmp_path.rglob("*.wandb")
+    history, summary = {}, {}
+    for data in logged(file.read_bytes()[7:]):
+        record = messages.Record()
+        record.ParseFromString(data)
+        for item in record.history.item:
+            history[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
+        for item in record.summary.update:
+            summary[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
+    for name, value in trackers.metrics_of(report(SLOW)).items():
+        assert history[name] == pytest.approx(value)
+    assert summary["tracelens/verdict"] == report(SLOW).verdict.headline

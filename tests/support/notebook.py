@@ -1,0 +1,34 @@
+"""Execute docs/notebook.ipynb, as a person would from its folder: into a file, or in its place.
+
+Run: PYTHONPATH=tests python -m support.notebook [OUT]
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+NOTEBOOK: Final = Path(__file__).parents[2] / "docs" / "notebook.ipynb"
+_SECONDS: Final = 300
+
+
+def main() -> None:
+    """Execute each cell; the first that fails ends it with its traceback."""
+    import nbformat  # noqa: PLC0415 - who only asks where the notebook is needs none of it
+    from nbclient import NotebookClient  # noqa: PLC0415
+
+    book = nbformat.read(NOTEBOOK, as_version=4)
+    place = {"metadata": {"path": str(NOTEBOOK.parent)}}
+    NotebookClient(book, timeout=_SECONDS, kernel_name="python3", resources=place).execute()
+    for cell in book.cells:
+        cell.metadata.pop("execution", None)  # when it ran, which changes each time
+    book.metadata = {
+        "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}
+    }
+    out = Path(sys.argv[1]) if len(sys.argv) > 1 else NOTEBOOK
+    out.write_text(nbformat.writes(book) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""OpenTelemetry's spans as OTLP/JSON lines, as its file exporter writes them and collectors read them.
+
+A run is one trace. A process is a resource, a thread a scope; a span's parent is the one around it on
+its thread, and of a parameter server's spans the request that they serve. What is still open ends with
+the last event of its process. Instants are spans without length; counters and stacks are left out.
+Source: OTLP 1.x, "JSON Protobuf Encoding" (ids are hexadecimal, 64-bit numbers are texts) and
+"OpenTelemetry Protocol File Exporter".
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import polars as pl
+
+from tracelens.align.selection import begin_of
+from tracelens.exports.content import Saved
+from tracelens.exports.output import new_file, size_of
+from tracelens.schema.vocabulary import EXCHANGE_KINDS, FACTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from tracelens.exports.content import Content
+    from tracelens.model.trace import Trace
+
+__all__ = ["OPEN_WITH", "SUFFIX", "save", "unix_offset_ns"]
+
+SUFFIX: Final = ".otlp.jsonl"
+OPEN_WITH: Final = (
+    "an OpenTelemetry collector (receiver otlpjsonfile), or Jaeger and Tempo behind it"
+)
+_SPANS_A_LINE: Final = 1 << 10
+_INTERNAL, _SERVER, _CLIENT = 1, 2, 3
+_ERROR: Final = 2
+_REQUEST: Final = 1 << 63  # marks ids that requests have, which both sides know
+_ARGUMENTS: Final = ("kind", "step", *FACTS)
+_SILENT: Final = {None, -1, "closed"}
+_NO_DATE: Final = "When the run was recorded is not known: times are from 1970 on."
+_LEFT_OUT: Final = "Counters and stacks are left out: OpenTelemetry's spans have no place for them."
+
+
+def save(content: Content, place: Path) -> Saved:
+    """Write the spans and instants of main processes, process by process.
+
+    Raises:
+        InvalidArgument: there is something at `place`, it cannot be written, or nothing is chosen.
+    """
+    offset_ns = unix_offset_ns(content.trace)
+    main = content.processes.filter("main")
+    events = summed_up = sums = left_out = 0
+    with new_file(place) as draft, draft.open("w", encoding="utf-8") as file:
+        for owner in main.iter_rows(named=True):
+            part = content.part(owner["process"])
+            writer = _Process.of(content, owner, part.events, offset_ns or 0)
+            for line, spans in writer.lines():
+                file.write(line + "\n")
+                events += spans
+            summed_up, sums = summed_up + part.summed_up, sums + part.sums
+            left_out += part.events.height - writer.rows.height
+        if not events:
+            raise content.nothing()
+    notes = (_NO_DATE,) * (offset_ns is None) + (_LEFT_OUT,) * bool(left_out)
+    return Saved(events, size_of(place), summed_up, sums, notes)
+
+
+def unix_offset_ns(trace: Trace) -> int | None:
+    """Return what added to common times gives nanoseconds since 1970; null where no clock says so."""
+    readings = trace.clocks.drop_nulls("wall_ns").filter(pl.col("method") == "local")
+    found = []
+    for process, monotonic, wall in readings.select("process", "monotonic_ns", "wall_ns").rows():
+        moved = trace.moved.get(process)
+        common = int(moved.apply(np.array([monotonic]))[0]) if moved else monotonic
+        found.append(wall - common)
+    return sorted(found)[len(found) // 2] if found else None
+
+
+@dataclass(frozen=True)
+class _Process:
+    """The spans of one process, in order of begin, with numbers for their parents."""
+
+    trace_id: str
+    resource: Mapping[str, Any]
+    names: Mapping[int, str]
+    rows: pl.DataFrame
+    process: int
+    serves: bool
+    offset_ns: int
+    last_ns: int
+
+    @classmethod
+    def of(
+        cls, content: Content, owner: Mapping[str, Any], events: pl.DataFrame, offset_ns: int
+    ) -> _Process:
+        """Prepare the spans and instants of a process."""
+        rows = events.filter(pl.col("type") != "counter").sort("start_ns", "depth")
+        ends = [rows["end_ns"].max(), rows["start_ns"].max()]
+        threads = content.trace.threads.filter(process=owner["process"])
+        name = f"{'ps' if owner['role'] == 'ps' else 'rank'} {owner['rank']}"
+        known = {
+            "service.name": content.name,
+            "service.instance.id": name,
+            "host.name": owner["host"],
+            "process.pid": owner["pid"],
+            "tracelens.rank": owner["rank"],
+            "tracelens.role": owner["role"],
+        }
+        return cls(
+            trace_id=_trace_id(content, offset_ns),
+            resource={"attributes": _attributes(known)},
+            names={
+                number: content.text(text or f"thread {number}")
+                for number, text in threads.select("thread", "name").iter_rows()
+            },
+            rows=rows,
+            process=owner["process"],
+            serves=owner["role"] == "ps",
+            offset_ns=offset_ns,
+            last_ns=max((end for end in ends if isinstance(end, int)), default=0),
+        )
+
+    def lines(self) -> Iterator[tuple[str, int]]:
+        """Yield lines, each with so many spans of one thread."""
+        seen: set[int] = set()
+        numbered = self.rows.with_row_index("row", offset=1)
+        for (thread,), rows in numbered.group_by("thread", maintain_order=True):
+            number = int(thread)
+            scope = {"name": self.names.get(number, f"thread {number}")}
+            spans = [*self._spans(rows, seen)]
+            for first in range(0, len(spans), _SPANS_A_LINE):
+                part = spans[first : first + _SPANS_A_LINE]
+                scoped = {"scope": scope, "spans": part}
+                whole = {"resource": self.resource, "scopeSpans": [scoped]}
+                yield json.dumps({"resourceSpans": [whole]}, separators=(",", ":")), len(part)
+
+    def _spans(self, rows: pl.DataFrame, seen: set[int]) -> Iterator[dict[str, Any]]:
+        around: list[tuple[int, str]] = []  # ends and ids of the spans that are open
+        for row in rows.iter_rows(named=True):
+            end = row["start_ns"] if row["type"] == "instant" else row["end_ns"]
+            end = max(self.last_ns if end is None else end, row["start_ns"])
+            while around and (around[-1][0] <= row["start_ns"] or around[-1][0] < end):
+                around.pop()
+            asked = row["request"] if row["kind"] in EXCHANGE_KINDS else None
+            parent = around[-1][1] if around else self._asking(asked)
+            number = self._number(row["row"], asked, seen)
+            yield self._span(row, end, number, parent, asked)
+            around.append((end, number))
+
+    def _asking(self, asked: int | None) -> str:
+        """Return the id of the request that a server's span serves."""
+        return _hexadecimal(asked | _REQUEST) if self.serves and asked is not None else ""
+
+    def _number(self, row: int, asked: int | None, seen: set[int]) -> str:
+        """Return a span's id; that of its request, which servers know, if it is the first of it."""
+        if self.serves or asked is None or asked in seen:
+            return _hexadecimal((self.process + 1) << 40 | row)
+        seen.add(asked)
+        return _hexadecimal(asked | _REQUEST)
+
+    def _span(
+        self, row: Mapping[str, Any], end: int, number: str, parent: str, asked: int | None
+    ) -> dict[str, Any]:
+        known = {name: row[name] for name in _ARGUMENTS if row.get(name) not in _SILENT}
+        side = _SERVER if self.serves else _CLIENT
+        span = {
+            "traceId": self.trace_id,
+            "spanId": number,
+            "name": row["name"] or row["kind"],
+            "kind": _INTERNAL if asked is None else side,
+            "startTimeUnixNano": str(row["start_ns"] + self.offset_ns),
+            "endTimeUnixNano": str(end + self.offset_ns),
+            "attributes": _attributes({f"tracelens.{name}": v for name, v in known.items()}),
+        }
+        if parent:
+            span["parentSpanId"] = parent
+        if row["status"] == "exception":
+            span["status"] = {"code": _ERROR}
+        return span
+
+
+def _trace_id(content: Content, offset_ns: int) -> str:
+    """Return the same for all processes of a run, and another one for a run of that name later."""
+    begin = f"{content.name} {begin_of(content.trace) + offset_ns}"
+    return sha256(begin.encode()).hexdigest()[:32]
+
+
+def _hexadecimal(number: int) -> str:
+    return f"{number & 0xFFFF_FFFF_FFFF_FFFF:016x}"
+
+
+def _attributes(known: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"key": name, "value": _value(value)} for name, value in known.items() if value is not None
+    ]
+
+
+def _value(value: Any) -> dict[str, Any]:
+    if isinstance(value, bool):
+        return {"boolValue": value}
+    if isinstance(value, int):
+        return {"intValue": str(value)}
+    return {"doubleValue": value} if isinstance(value, float) else {"stringValue": str(value)}

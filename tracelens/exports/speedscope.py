@@ -1,0 +1,106 @@
+"""Sampled stacks as speedscope's JSON, a profile a thread; www.speedscope.app opens it.
+
+Only runs that were recorded with `--sample` have any. Weights are nanoseconds: a sample counts for as
+long as its stack was seen. Source: https://www.speedscope.app/file-format-schema.json.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from tracelens.align.selection import begin_of
+from tracelens.errors import InvalidArgument
+from tracelens.exports.content import Saved
+from tracelens.exports.output import new_file, size_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import polars as pl
+
+    from tracelens.exports.content import Content
+
+__all__ = ["OPEN_WITH", "SUFFIX", "save"]
+
+SUFFIX: Final = ".speedscope.json"
+OPEN_WITH: Final = "https://www.speedscope.app (it stays in the browser), or speedscope {place}"
+_SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
+_NONE: Final = "Events are left out: speedscope shows stacks."
+
+
+def save(content: Content, place: Path) -> Saved:
+    """Write the stacks of main processes, and of the children sampled with them.
+
+    Raises:
+        InvalidArgument: there is something at `place`, it cannot be written, or there are no samples.
+    """
+    frames: dict[str, int] = {}
+    profiles = list(_profiles(content, frames))
+    if not profiles:
+        raise InvalidArgument(
+            "There are no sampled stacks in what is chosen, and speedscope shows nothing else: record "
+            "with 'tracelens record --sample'."
+        )
+    names = [{"name": name} | _place(text) for text in frames for name in (_name(text),)]
+    document = {
+        "$schema": _SCHEMA,
+        "exporter": "TraceLens",
+        "name": content.name,
+        "activeProfileIndex": 0,
+        "shared": {"frames": names},
+        "profiles": profiles,
+    }
+    with new_file(place) as draft, draft.open("w", encoding="utf-8") as file:
+        json.dump(document, file, separators=(",", ":"))
+    samples = sum(len(profile["samples"]) for profile in profiles)
+    return Saved(samples, size_of(place), notes=(_NONE,))
+
+
+def _profiles(content: Content, frames: dict[str, int]) -> Iterator[dict[str, Any]]:
+    origin_ns = begin_of(content.trace)
+    for owner in content.processes.filter("main").iter_rows(named=True):
+        rank = f"{'PS' if owner['role'] == 'ps' else 'rank'} {owner['rank']}"
+        samples = content.samples(owner["process"]).sort("start_ns")
+        for (pid, thread), rows in samples.group_by("pid", "thread_name", maintain_order=True):
+            child = "" if pid == owner["pid"] else f", process {pid}"
+            yield _profile(f"{rank}: {thread}{child}", rows, frames, origin_ns)
+
+
+def _profile(
+    name: str, rows: pl.DataFrame, frames: dict[str, int], origin_ns: int
+) -> dict[str, Any]:
+    """Return one profile; between samples that do not touch there is an empty stack."""
+    samples: list[list[int]] = []
+    weights: list[int] = []
+    first = until = rows["start_ns"][0]
+    for start, end, stack in rows.select("start_ns", "end_ns", "frames").iter_rows():
+        if start > until:
+            samples.append([])
+            weights.append(start - until)
+        begin = max(start, until)
+        samples.append([frames.setdefault(text, len(frames)) for text in stack])
+        weights.append(max(end - begin, 0))
+        until = max(until, end)
+    return {
+        "type": "sampled",
+        "name": name,
+        "unit": "nanoseconds",
+        "startValue": first - origin_ns,
+        "endValue": until - origin_ns,
+        "samples": samples,
+        "weights": weights,
+    }
+
+
+def _name(text: str) -> str:
+    """Return the function of ``function (file:line)``."""
+    return text.rpartition(" (")[0] or text
+
+
+def _place(text: str) -> dict[str, Any]:
+    """Return the file and the line of a frame, where it names them."""
+    _, _, place = text.removesuffix(")").rpartition(" (")
+    file, _, line = place.rpartition(":")
+    return {"file": file, "line": int(line)} if file and line.isascii() and line.isdigit() else {}

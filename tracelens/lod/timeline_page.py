@@ -1,0 +1,126 @@
+"""A trace as a picture in a notebook: a row a rank, stream and shard, and what took most of each pixel.
+
+Making it goes through all events, as an analysis does, so a large run is described in words only.
+"""
+
+from __future__ import annotations
+
+import base64
+from html import escape
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens.accounting import phases
+from tracelens.lod import lanes as rows
+from tracelens.lod import pyramid, raster, run_data
+from tracelens.lod.colours import NAMES, PALE, STRONG, shades
+from tracelens.lod.viewport import Window, plan
+from tracelens.model.fmt import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tracelens.arrays import Bytes
+    from tracelens.lod.lanes import Lane, Lanes
+    from tracelens.lod.viewport import Band, Plan
+    from tracelens.model.trace import Trace
+
+__all__ = ["MOST_EVENTS", "render"]
+
+MOST_EVENTS: Final = 2_000_000  # a few seconds
+_COLUMNS: Final = 960
+_LEAST_PX: Final = 11  # of a row with a label
+_SURFACE: Final = "#FFFFFF"
+_COLOURS: Final = STRONG | PALE
+
+
+def render(trace: Trace) -> str:
+    """Return the picture, its rows named, with a legend and the time that it is about."""
+    head = f"<p><b>{escape(repr(trace)[len('Trace(') : -1])}</b></p>"
+    if trace.steps.is_empty():
+        return _part([head, "<p>No step is known, so there is no timeline.</p>"])
+    if int(trace.processes["events"].sum()) > MOST_EVENTS:
+        return _part(
+            [head, "<p>Too many events for a picture here: tracelens serve shows them.</p>"]
+        )
+    whole = Window(_moment(trace, "start_ns"), _moment(trace, "end_ns"))
+    lanes = _lanes(trace)
+    layout = plan(lanes)
+    painted = _painted(lanes, whole, layout)
+    png = raster.encode_png(painted, shades(_COLOURS, _SURFACE), small=True)
+    return _part([head, _picture(png, lanes, layout), _axis(whole), _legend(painted)])
+
+
+def _moment(trace: Trace, column: str) -> int:
+    found = trace.steps[column].min() if column == "start_ns" else trace.steps[column].max()
+    assert isinstance(found, int)
+    return found
+
+
+def _lanes(trace: Trace) -> Lanes:
+    workers = trace.workers.select("process", "rank").rows()
+    parts = phases.run(trace)
+    whole = trace.choice.steps is None and trace.choice.time is None
+    ends = None if whole else trace.steps.sort("process", "start_ns")["end_ns"].to_numpy()
+    return rows.joined(
+        [*rows.each_worker(parts.pieces, workers, ends), *run_data.other_lanes(trace)]
+    )
+
+
+def _painted(lanes: Lanes, whole: Window, layout: Plan) -> Bytes:
+    """Return palette indexes, [pixel row, pixel column]; of many lanes in a band, the first."""
+    bins = pyramid.Bins.over(whole.start_ns, whole.end_ns, max(1, whole.width_ns // _COLUMNS))
+    chosen = [band.lanes[0] for band in layout.bands]
+    drawn = np.array([pyramid.of_lane(lanes, lane, [bins])[0] for lane in chosen], np.uint8)
+    return raster.fill(layout, drawn, range(len(chosen)))
+
+
+def _picture(png: bytes, lanes: Lanes, layout: Plan) -> str:
+    names = "".join(_labels(lanes, layout))
+    data = base64.b64encode(png).decode()
+    return (
+        '<div style="display:flex">'
+        f'<div style="position:relative;width:90px;height:{layout.height}px">{names}</div>'
+        f'<img alt="timeline" src="data:image/png;base64,{data}" style="width:{_COLUMNS}px;'
+        f'height:{layout.height}px;max-width:none;margin:0;image-rendering:pixelated"></div>'
+    )
+
+
+def _labels(lanes: Lanes, layout: Plan) -> Iterator[str]:
+    free = 0.0
+    for band in layout.bands:
+        if band.middle - _LEAST_PX / 2 >= free:
+            free = band.middle + _LEAST_PX / 2
+            name = escape(_name(lanes.lanes[band.lanes[0]], band))
+            style = f"position:absolute;top:{band.middle - 8:.0f}px;right:8px;font-size:11px"
+            yield f'<span style="{style};line-height:16px">{name}</span>'
+
+
+def _name(lane: Lane, band: Band) -> str:
+    if band.section == "shards":
+        return f"PS {lane.rank}"
+    return f"{lane.rank} {lane.part}"[:14] if lane.part else f"rank {lane.rank}"
+
+
+def _axis(whole: Window) -> str:
+    return (
+        f'<div style="margin-left:90px;width:{_COLUMNS}px;display:flex;justify-content:space-between;'
+        f'font-size:11px"><span>0</span><span>{duration(whole.width_ns)}</span></div>'
+    )
+
+
+def _legend(painted: Bytes) -> str:
+    """Name the colours that occur."""
+    labels = dict.fromkeys(rows.label_of(int(code)) for code in np.unique(painted) if code)
+    items = "".join(
+        f'<span style="margin-right:14px"><span style="display:inline-block;width:10px;height:10px;'
+        f'background:{_COLOURS[label]};border:1px solid #ccc"></span> {escape(NAMES[label])}</span>'
+        for label in labels
+    )
+    return f'<div style="margin-left:90px;font-size:11px">{items}</div>'
+
+
+def _part(parts: list[str]) -> str:
+    style = "color:#1f2328;background:#fff;font:13px/1.4 system-ui,sans-serif;padding:8px"
+    return f'<div style="{style};overflow-x:auto">{"".join(parts)}</div>'

@@ -1,0 +1,83 @@
+"""How values show themselves: a line of text each, a page in a notebook, frames of pandas.
+
+What draws stands in rooms above this one. It is imported by name when it is first asked for, so that
+the model needs none of them (as `tracelens` itself does with its names).
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from tracelens.errors import InvalidArgument, MissingExtra
+from tracelens.model.fmt import count
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Shown", "above", "frames_of", "to_pandas"]
+
+
+def above(module: str) -> Any:
+    """Import a module of a room above."""
+    return import_module(module)
+
+
+class Shown:
+    """A result of an analysis: its `repr` is one line, a notebook shows its findings and tables."""
+
+    def __init_subclass__(cls) -> None:
+        """Set the `repr` before a dataclass would, which prints whole tables."""
+        super().__init_subclass__()
+        if "__repr__" not in cls.__dict__:
+            cls.__repr__ = _line  # type: ignore[method-assign]  # on the class, or a dataclass sets its own
+
+    def to_pandas(self, table: str) -> Any:
+        """Return one of its tables as a frame of pandas.
+
+        Raises:
+            InvalidArgument: it has no such table.
+            MissingExtra: pandas is not installed.
+        """
+        return to_pandas(frames_of(self), table, type(self).__name__)
+
+    def _repr_html_(self) -> str:
+        page: str = above("tracelens.reports.to_html").of_result(self)
+        return page
+
+
+def frames_of(value: Any) -> dict[str, Any]:
+    """Return the frames among a dataclass's fields by name; those of its parts as ``part.name``."""
+    found = {}
+    for field in fields(value):
+        part = getattr(value, field.name)
+        if hasattr(part, "to_pandas") and hasattr(part, "height"):
+            found[field.name] = part
+        elif is_dataclass(part) and not isinstance(part, type):
+            found |= {f"{field.name}.{name}": frame for name, frame in frames_of(part).items()}
+    return found
+
+
+def to_pandas(frames: Mapping[str, Any], table: str, owner: str) -> Any:
+    """Return one of some frames as a frame of pandas; `owner` names whose they are.
+
+    Raises:
+        InvalidArgument: none is called `table`.
+        MissingExtra: pandas is not installed.
+    """
+    if table not in frames:
+        known = f"there are {', '.join(frames)}" if frames else "it has none"
+        raise InvalidArgument(f"{owner} has no table '{table}': {known}.")
+    if find_spec("pandas") is None:
+        raise MissingExtra.naming("to_pandas()", "notebook")
+    frame = frames[table]
+    return (frame.collect() if hasattr(frame, "collect") else frame).to_pandas()
+
+
+def _line(result: Any) -> str:
+    """Return the name of a result, how many findings it has, and the rows of its tables."""
+    parts = [count(len(getattr(result, "findings", ())), "finding")]
+    parts += [f"{name}: {count(frame.height, 'row')}" for name, frame in frames_of(result).items()]
+    return f"{type(result).__name__}({', '.join(parts)})"

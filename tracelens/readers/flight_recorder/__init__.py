@@ -1,0 +1,9 @@
+"""Reads the dumps of PyTorch's Flight Recorder, one a rank: which call of which group hangs, and for whom.
+
+`unpickle` runs as a process of its own, `dump` translates one file, `hangs` compares ranks, and `reader`
+hands all to `tracelens.readers.spans` (docs/formats.md).
+"""
+
+from tracelens.readers.flight_recorder.reader import FlightRecorderReader
+
+__all__ = ["FlightRecorderReader"]

@@ -1,0 +1,168 @@
+"""The reader for Flight Recorder's dumps: a file, or a folder of one a rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from tracelens.errors import EmptyTrace, NotATrace, UnusableInput
+from tracelens.model import fmt
+from tracelens.model.notes import Note
+from tracelens.model.recognition import Gap, Recognition
+from tracelens.readers import spans
+from tracelens.readers.base import SIMPLY, Reading
+from tracelens.readers.flight_recorder.dump import Dump, dump_of, rank_in
+from tracelens.readers.flight_recorder.hangs import hang_facts, mismatches
+from tracelens.readers.spans import Origin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from tracelens.model.trace import Trace
+
+__all__ = ["FlightRecorderReader"]
+
+_PICKLE: Final = b"\x80"
+_HEAD: Final = 1 << 16
+_WORDS: Final = (b"pg_config", b"entries", b"pg_status")
+_FEWEST_WORDS: Final = 2
+_CLOCK: Final = "wall clocks"  # of all hosts, taken for one: calls that are over have no end to tie them by
+
+
+@dataclass(frozen=True)
+class FlightRecorderReader:
+    """Reads what `TORCH_FR_DUMP_TEMP_FILE` names, or `_dump_fr_trace()` returned; executes nothing of it."""
+
+    name: str = "dump of PyTorch's Flight Recorder"
+
+    def sniff(self, path: Path) -> bool:
+        """Return whether a file, or the first of a folder, is such a pickle."""
+        return any(_is_dump(file) for file in _files(path)[:1])
+
+    def read(self, path: Path, how: Reading = SIMPLY) -> Trace:
+        """Read all files; one that cannot be read is noted, where there are others.
+
+        Raises:
+            NotATrace: no file is a whole dump.
+            EmptyTrace: there is no call in them.
+            UnusableInput: a file is not named after its rank, or two are of the same one.
+        """
+        dumps, notes = _dumps(_files(path), how)
+        ranks = _ranks(dumps, how.rank_of)
+        rows = pl.concat(
+            dump.rows.with_columns(
+                rank=pl.lit(rank, pl.Int32), clock=pl.lit(_CLOCK), file=pl.lit(dump.file)
+            )
+            for dump, rank in zip(dumps, ranks, strict=True)
+        )
+        if rows.is_empty():
+            raise EmptyTrace(
+                f"'{path}' holds no call of a collective: set TORCH_FR_BUFFER_SIZE=2000 before training."
+            )
+        members = {name: found for dump in dumps for name, found in dump.members.items()}
+        unusable = sum(dump.unusable for dump in dumps)
+        if unusable:
+            sentence = f"{fmt.count(unusable, 'entry', 'entries')} without a time are left out."
+            notes.append(Note("", sentence, "dropped"))
+        notes += [Note("", sentence, "desync") for sentence in mismatches(rows)]
+        origin = Origin(
+            f"'{path.name}'",
+            path.name,
+            dates=True,
+            once=True,
+            unusable=unusable,
+            notes=notes,
+            members=members,
+            recognition=Recognition(
+                format=f"dump of PyTorch's Flight Recorder (version {dumps[0].version})",
+                found=tuple(hang_facts(rows, members)),
+                left_out=(),
+                gaps=tuple(_gaps(rows, dumps)),
+            ),
+        )
+        trace = spans.build(rows.drop("group", "shapes", "called"), origin)
+        # Whoever wrote its dump was there to do so: what is open is a hang, no end of the recording.
+        whole = trace.processes.with_columns(complete=pl.lit(value=True))
+        return trace.with_(processes=whole, path=path)
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    named = (entry for entry in path.iterdir() if rank_in(entry.name) is not None)
+    return sorted(entry for entry in named if entry.is_file())
+
+
+def _is_dump(file: Path) -> bool:
+    with file.open("rb") as content:
+        head = content.read(_HEAD)
+    return head.startswith(_PICKLE) and sum(word in head for word in _WORDS) >= _FEWEST_WORDS
+
+
+def _dumps(files: Sequence[Path], how: Reading) -> tuple[list[Dump], list[Note]]:
+    found, notes = [], []
+    for done, file in enumerate(files, 1):
+        try:
+            found.append(dump_of(file))
+        except NotATrace as error:
+            if len(files) == 1:
+                raise
+            notes.append(Note(file.name, str(error), "unreadable"))
+        if how.progress:
+            how.progress(done, len(files))
+    if not found:
+        raise NotATrace(f"None of {len(files)} files is a whole dump: {notes[0].sentence}")
+    return found, notes
+
+
+def _ranks(dumps: Sequence[Dump], given: Mapping[str, int]) -> list[int]:
+    """Return the rank of each dump: as the user says, or as PyTorch names its file."""
+    ranks: list[int] = []
+    for dump in dumps:
+        rank = given.get(dump.file, rank_in(dump.file))
+        if rank is None:
+            raise UnusableInput(
+                f"'{dump.file}' is not named after a rank, as 'nccl_trace_rank_3' is: say which it is of "
+                f"with --rank-of {dump.file}=RANK."
+            )
+        if rank in ranks:
+            other = dumps[ranks.index(rank)].file
+            raise UnusableInput(
+                f"'{other}' and '{dump.file}' are both of rank {rank}: leave one out, or say of which "
+                f"rank it is with --rank-of {dump.file}=RANK."
+            )
+        ranks.append(rank)
+    return ranks
+
+
+def _gaps(rows: pl.DataFrame, dumps: Sequence[Dump]) -> Iterator[Gap]:
+    yield Gap(
+        "Flight Recorder holds calls of collectives only",
+        "what ranks did between their calls",
+        "Record the run with 'tracelens record', or profile it with torch.profiler.",
+    )
+    if len(dumps) > 1:
+        yield Gap(
+            "the clocks of hosts are taken for one",
+            "by how much ranks are apart, to less than clocks of hosts differ",
+            "Record the run with 'tracelens record'.",
+            decisive=False,
+        )
+    untimed = sum(dump.untimed for dump in dumps)
+    if untimed:
+        yield Gap(
+            f"of {untimed:,} calls it is not recorded when they ended",
+            "how long they took",
+            "With NCCL, set TORCH_NCCL_ENABLE_TIMING=1.",
+            decisive=False,
+        )
+    if rows["seq"].null_count():
+        yield Gap(
+            "messages between two ranks have no number that both sides share",
+            "which message hangs",
+            "Look at the last messages of each rank.",
+            decisive=False,
+        )

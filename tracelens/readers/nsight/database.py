@@ -1,0 +1,137 @@
+"""Columns of SQLite files that others wrote: of plain tables only, within what their size allows."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from tracelens.errors import NotATrace
+from tracelens.schema.gate import refuse_beyond
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+__all__ = ["MAGIC", "Database", "opened"]
+
+MAGIC: Final = b"SQLite format 3\x00"
+_PLAIN: Final = "create table"
+_BETWEEN_CHECKS: Final = 10_000  # instructions of SQLite's machine
+_MOST_INSTRUCTIONS: Final = (1 << 24, 64)  # at least, and a byte of the file
+
+
+@dataclass(frozen=True)
+class Database:
+    """An open file; `columns` lists those of each plain table."""
+
+    connection: sqlite3.Connection
+    columns: Mapping[str, tuple[str, ...]]
+    nbytes: int
+
+    def table(self, name: str, /, **wanted: pl.DataType) -> pl.DataFrame:
+        """Read columns of a table; what it lacks, and cells of another type, are null.
+
+        Raises:
+            sqlite3.Error: the file is damaged there.
+        """
+        known = self.columns.get(name, ())
+        there = [column for column in wanted if column in known]
+        if not there:
+            return pl.DataFrame(schema=wanted)
+        listed = ", ".join(f'"{column}"' for column in there)
+        found = self._fetched(f'select {listed} from "{name}"')  # noqa: S608 - names are constants of ours
+        cells = zip(*found, strict=True) if found else [()] * len(there)
+        read = {
+            column: pl.Series(column, _fitting(values, wanted[column]), wanted[column])
+            for column, values in zip(there, cells, strict=True)
+        }
+        height = len(found)
+        return pl.DataFrame(
+            [
+                read.get(column, pl.Series(column, [None] * height, kind))
+                for column, kind in wanted.items()
+            ]
+        )
+
+    def count(self, name: str) -> int:
+        """Count the rows of a table; 0 where there is none of that name."""
+        if name not in self.columns:
+            return 0
+        ((count,),) = self._fetched(f'select count(*) from "{name}"')  # noqa: S608 - as above
+        return int(count)
+
+    def _fetched(self, query: str) -> list[tuple[Any, ...]]:
+        least, a_byte = _MOST_INSTRUCTIONS
+        left = (least + a_byte * self.nbytes) // _BETWEEN_CHECKS
+
+        def check() -> int:
+            nonlocal left
+            left -= 1
+            return int(left < 0)
+
+        self.connection.set_progress_handler(check, _BETWEEN_CHECKS)
+        return self.connection.execute(query).fetchall()
+
+
+def _fitting(values: tuple[Any, ...], kind: pl.DataType) -> list[Any]:
+    """Return cells with those of another type as null: SQLite lets a column hold any."""
+    if kind == pl.String:
+        return [value if isinstance(value, str) else None for value in values]
+    return [value if isinstance(value, int) else None for value in values]
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Database]:
+    """Open a file for reading; nothing is written beside it, and no code of its schema is trusted.
+
+    Raises:
+        NotATrace: it is no database, beyond the limit of a file, or damaged where it was read.
+    """
+    try:
+        refuse_beyond("file", path.stat().st_size)
+    except NotATrace as error:
+        raise NotATrace(f"'{path}' is not read: {error}.") from error
+    address = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
+    try:
+        connection = sqlite3.connect(address, uri=True)
+    except sqlite3.Error as error:
+        raise _damaged(path, error) from error
+    try:
+        connection.text_factory = lambda text: text.decode("utf-8", "replace")
+        connection.execute("pragma trusted_schema = off")
+        connection.execute("pragma cell_size_check = on")
+        yield Database(connection, _columns(connection), path.stat().st_size)
+    except (sqlite3.Error, UnicodeDecodeError, OverflowError, MemoryError) as error:
+        raise _damaged(path, error) from error
+    finally:
+        connection.close()
+
+
+def _columns(connection: sqlite3.Connection) -> dict[str, tuple[str, ...]]:
+    """Return the columns of the tables that are plain; views and virtual tables may run anything."""
+    found = connection.execute(
+        "select name, sql from sqlite_master where type = 'table'"
+    ).fetchall()
+    names = [
+        name
+        for name, sql in found
+        if isinstance(name, str)
+        and isinstance(sql, str)
+        and sql.lower().startswith(_PLAIN)
+        and '"' not in name
+    ]
+    return {
+        name: tuple(row[1] for row in connection.execute(f'pragma table_info("{name}")'))
+        for name in names
+    }
+
+
+def _damaged(path: Path, error: Exception) -> NotATrace:
+    reason = str(error).strip().rstrip(".") or type(error).__name__
+    return NotATrace(
+        f"'{path}' is no whole SQLite file ({reason}): export it again with 'nsys export --type sqlite'."
+    )

@@ -1,0 +1,212 @@
+"""The reader for Nsight Systems' SQLite: which rank each process is, and what cannot be concluded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from tracelens.errors import EmptyTrace, NotATrace, UnusableInput
+from tracelens.model import fmt
+from tracelens.model.notes import Note
+from tracelens.model.recognition import Gap, Recognition
+from tracelens.readers import spans
+from tracelens.readers.base import SIMPLY, Reading
+from tracelens.readers.nsight.database import MAGIC, opened
+from tracelens.readers.nsight.rows import Profile, profile_of
+from tracelens.readers.spans import Origin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from tracelens.model.trace import Trace
+
+__all__ = ["SUFFIXES", "NsightReader"]
+
+SUFFIXES: Final = (".sqlite", ".sqlite3", ".db")
+_MARKS: Final = ("StringIds", "TARGET_INFO_SYSTEM_ENV", "CUPTI_ACTIVITY_KIND_KERNEL", "NVTX_EVENTS")
+_FEWEST_MARKS: Final = 2  # tables that a file of Nsight Systems has
+
+
+@dataclass(frozen=True)
+class NsightReader:
+    """Reads a file that `nsys export --type sqlite` wrote, or a folder of them."""
+
+    name: str = "Nsight Systems export (SQLite)"
+
+    def sniff(self, path: Path) -> bool:
+        """Return whether a file, or the first of a folder, is a database of Nsight Systems."""
+        return any(_is_profile(file) for file in _files(path)[:1])
+
+    def read(self, path: Path, how: Reading = SIMPLY) -> Trace:
+        """Read all files; one that cannot be read is noted, where there are others.
+
+        Raises:
+            NotATrace: no file is whole.
+            EmptyTrace: nothing that lasts is in them.
+            UnusableInput: of a process it is not known which rank it is, or two are the same one.
+        """
+        profiles, notes = _profiles(_files(path), how)
+        owners = _owners(profiles, how.rank_of)
+        rows = _rows(profiles, owners)
+        unowned = rows["rank"].null_count()
+        rows = rows.drop_nulls("rank")
+        if rows.is_empty():
+            raise EmptyTrace(
+                f"'{path}' holds no kernel, no range of NVTX and no call of MPI of a rank: trace them "
+                "with 'nsys profile --trace=cuda,nvtx,mpi'."
+            )
+        unusable = sum(profile.unusable for profile in profiles.values())
+        if unusable:
+            sentence = f"{fmt.count(unusable, 'row')} without a begin or an end are left out."
+            notes.append(Note("", sentence, "dropped"))
+        origin = Origin(
+            f"'{path.name}'",
+            path.name,
+            dates=all(profile.begin_ns for profile in profiles.values()),
+            once=True,
+            unusable=unusable,
+            notes=notes,
+            recognition=_recognition(profiles, rows, unowned),
+        )
+        return spans.build(rows, origin).with_(path=path)
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    return sorted(entry for entry in path.iterdir() if entry.suffix in SUFFIXES and entry.is_file())
+
+
+def _is_profile(file: Path) -> bool:
+    with file.open("rb") as begin:
+        if begin.read(len(MAGIC)) != MAGIC:
+            return False
+    try:
+        with opened(file) as database:
+            return sum(name in database.columns for name in _MARKS) >= _FEWEST_MARKS
+    except NotATrace:
+        return True  # which reading says, in a sentence
+
+
+def _profiles(files: Sequence[Path], how: Reading) -> tuple[dict[str, Profile], list[Note]]:
+    found, notes = {}, []
+    for done, file in enumerate(files, 1):
+        try:
+            with opened(file) as database:
+                found[file.name] = profile_of(database)
+        except NotATrace as error:
+            if len(files) == 1:
+                raise
+            notes.append(Note(file.name, str(error), "unreadable"))
+        if how.progress:
+            how.progress(done, len(files))
+    if not found:
+        raise NotATrace(f"None of {len(files)} files is a whole SQLite file: {notes[0].sentence}")
+    return found, notes
+
+
+def _owners(
+    profiles: Mapping[str, Profile], given: Mapping[str, int]
+) -> dict[tuple[str, int], int]:
+    """Return the rank of each process that recorded something, by file and number.
+
+    Raises:
+        UnusableInput: it is not known, or not one of a kind.
+    """
+    owners: dict[tuple[str, int], int] = {}
+    for file, profile in profiles.items():
+        there = [int(process) for process in profile.rows["process"].drop_nulls().unique().sort()]
+        ranks = {process: profile.ranks[process] for process in there if process in profile.ranks}
+        if file in given and len(there) == 1:
+            ranks = {there[0]: given[file]}
+        silent = [process for process in there if process not in ranks]
+        if silent and not ranks:
+            raise _unknown(file, profile, silent)
+        owners |= {(file, process): rank for process, rank in ranks.items()}
+    places: dict[int, str] = {}
+    for (file, _), rank in owners.items():
+        if rank in places:
+            raise UnusableInput(
+                f"'{places[rank]}' and '{file}' both hold rank {rank}: leave one out, or say of which "
+                f"rank it is with --rank-of {file}=RANK."
+            )
+        places[rank] = file
+    return owners
+
+
+def _unknown(file: str, profile: Profile, silent: Sequence[int]) -> UnusableInput:
+    names = [profile.processes.get(process, "?") for process in silent]
+    if len(silent) == 1:
+        return UnusableInput(
+            f"'{file}' does not say of which rank it is (no MPI rank is in it): say so with "
+            f"--rank-of {file}=0, with the rank of '{names[0]}'."
+        )
+    return UnusableInput(
+        f"'{file}' holds {len(silent)} processes ({fmt.series(sorted(set(names)))}) and does not say "
+        "which ranks they are: profile each rank into a file of its own, such as with "
+        "'mpiexec -n 4 nsys profile -o report.%q{PMI_RANK} ...'."
+    )
+
+
+def _rows(profiles: Mapping[str, Profile], owners: Mapping[tuple[str, int], int]) -> pl.DataFrame:
+    """Join the rows of all files, each process with its rank (null: not known), each file with a clock."""
+    parts = []
+    for file, profile in profiles.items():
+        ranks = {process: rank for (of, process), rank in owners.items() if of == file}
+        rank = pl.col("process").replace_strict(ranks, default=None, return_dtype=pl.Int32)
+        begin = profile.begin_ns or 0
+        parts.append(
+            profile.rows.with_columns(
+                rank=rank,
+                start_ns=pl.col("start_ns") + begin,
+                end_ns=pl.col("end_ns") + begin,
+                pid=pl.col("process") // (1 << 24) % (1 << 24),
+                host=pl.lit(profile.host or None, pl.String),
+                clock=pl.lit(file),
+                file=pl.lit(file),
+            )
+        )
+    return pl.concat(parts).drop("process")
+
+
+def _recognition(profiles: Mapping[str, Profile], rows: pl.DataFrame, unowned: int) -> Recognition:
+    counts: dict[str, int] = {}
+    left_out = {"events of processes of no known rank": unowned} if unowned else {}
+    for profile in profiles.values():
+        for total, part in ((counts, profile.counts), (left_out, profile.left_out)):
+            for what, count in part.items():
+                total[what] = total.get(what, 0) + count
+    listed = ", ".join(f"{count:,} {what}" for what, count in counts.items())
+    return Recognition(
+        format="profile by Nsight Systems",
+        found=(("events", listed),),
+        left_out=tuple(left_out.items()),
+        gaps=tuple(_gaps(rows)),
+    )
+
+
+def _gaps(rows: pl.DataFrame) -> Iterator[Gap]:
+    kinds = set(rows["kind"].unique())
+    if "step" not in kinds:
+        yield Gap(
+            "no step is marked",
+            "how steps differ, and which rank is slow in them",
+            "Put each step into a range of NVTX called 'step N'.",
+        )
+    if not kinds & {"forward", "backprop", "update"}:
+        yield Gap(
+            "no range says a phase of training",
+            "which phase ranks compute in",
+            "Put phases into ranges of NVTX called forward, backward and optimizer.",
+            decisive=False,
+        )
+    if "reduction" in kinds:
+        yield Gap(
+            "Nsight Systems does not say which calls of a collective belong to each other",
+            "which rank others wait for, where their number of calls differs",
+            "Profile the same steps on all ranks.",
+            decisive=False,
+        )

@@ -1,0 +1,286 @@
+"""One file of Nsight Systems as rows in our words: device work, ranges of NVTX, calls of MPI.
+
+Source: NVIDIA Nsight Systems User Guide, "SQLite Schema Reference" (schemas 2.9 to 3.x). Ids of threads
+hold those of their process: the lower 24 bits are the thread's number, the next 24 the process's.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from tracelens.readers.words import kernel_meaning, meaning
+
+if TYPE_CHECKING:
+    from tracelens.readers.nsight.database import Database
+
+__all__ = ["Profile", "profile_of"]
+
+_INT: Final = pl.Int64()
+_TEXT: Final = pl.String()
+_PROCESS: Final = ~0xFFFFFF
+_RANGES: Final = (
+    59,
+    60,
+    70,
+    71,
+)  # pushed and popped, started and ended; the latter two with a payload
+_THREAD_NAME: Final = 39
+_RANK: Final = re.compile(r"^MPI Rank (\d{1,7})$", re.IGNORECASE)
+_STEP: Final = re.compile(r"(?i)^(?:\w+[ ._#-])?(?:step|iter|iteration|batch)[ ._#:-]*(\d{1,9})$")
+_COPIES: Final = {
+    0: "memcpy", 1: "memcpy HtoD", 2: "memcpy DtoH", 8: "memcpy DtoD", 10: "memcpy PtoP",
+}  # fmt: skip
+_MPI: Final = (
+    "MPI_COLLECTIVES_EVENTS",
+    "MPI_P2P_EVENTS",
+    "MPI_START_WAIT_EVENTS",
+    "MPI_OTHER_EVENTS",
+)
+_PHASES: Final = ("data", "forward", "backprop", "update", "checkpoint", "step")
+_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "process": _INT,  # Nsight's number
+    "start_ns": _INT,
+    "end_ns": _INT,
+    "kind": _TEXT,
+    "op": _TEXT,
+    "name": _TEXT,
+    "thread": _TEXT,
+    "stream": _INT,
+    "step": pl.Int32(),
+    "bytes": _INT,
+    "peer": pl.Int32(),
+}
+_BESIDE: Final = (
+    ("calls of the CUDA runtime", "CUPTI_ACTIVITY_KIND_RUNTIME"),
+    ("synchronisations with a device", "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"),
+    ("calls of the system", "OSRT_API"),
+    ("samples of stacks", "COMPOSITE_EVENTS"),
+    ("changes of threads on processors", "SCHED_EVENTS"),
+    ("overhead of the profiler", "PROFILER_OVERHEAD"),
+)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What one file holds.
+
+    `rows` have the columns above; `ranks` says of which rank a process is, as far as the file does;
+    `counts` are of what was read, `left_out` of what was not. `begin_ns` is when times begin, since
+    1970; null where the file does not say. `unusable` rows have no begin or no end.
+    """
+
+    rows: pl.DataFrame
+    ranks: dict[int, int]
+    host: str
+    begin_ns: int | None
+    counts: dict[str, int]
+    left_out: dict[str, int]
+    unusable: int = 0
+    processes: dict[int, str] = field(default_factory=dict)
+
+
+def profile_of(database: Database) -> Profile:
+    """Translate a file.
+
+    Raises:
+        sqlite3.Error: it is damaged.
+    """
+    names = _texts(database)
+    ranges, ranks, marks = _ranges(database, names)
+    kernels, copies = _kernels(database, names), _copies(database)
+    calls = _mpi(database, names)
+    device = _by_launch(database, pl.concat([kernels, copies]), ranges)
+    parts = {
+        "kernels": kernels.height,
+        "copies and sets of memory": copies.height,
+        "ranges of NVTX": ranges.height,
+        "calls of MPI": calls.height,
+    }
+    rows = pl.concat(
+        [device.drop("correlation"), _host_side(ranges, kernels), calls], how="diagonal"
+    ).select(*_COLUMNS)
+    whole = rows.filter(pl.col("start_ns").is_not_null(), pl.col("end_ns").is_not_null())
+    beside = {what: database.count(table) for what, table in _BESIDE}
+    return Profile(
+        rows=whole.with_columns(name=pl.col("name").fill_null("?")),
+        ranks=_ranks_of_mpi(database) or ranks,
+        host=_system(database, "Hostname") or "",
+        begin_ns=_first(database.table("TARGET_INFO_SESSION_START_TIME", utcEpochNs=_INT)),
+        counts={what: count for what, count in parts.items() if count},
+        left_out={what: count for what, count in (beside | marks).items() if count},
+        unusable=rows.height - whole.height,
+        processes=_process_names(database),
+    )
+
+
+def _first(table: pl.DataFrame) -> int | None:
+    found = table.to_series().drop_nulls()
+    return int(found[0]) if len(found) and found[0] > 0 else None
+
+
+def _texts(database: Database) -> pl.DataFrame:
+    known = database.table("StringIds", id=_INT, value=_TEXT)
+    return known.drop_nulls("id").unique("id", keep="first")
+
+
+def _named(table: pl.DataFrame, column: str, names: pl.DataFrame, to: str) -> pl.DataFrame:
+    """Replace numbers of texts by the texts."""
+    joined = table.join(names.rename({"id": column, "value": to}), on=column, how="left")
+    return joined.drop(column)
+
+
+def _process_names(database: Database) -> dict[int, str]:
+    table = database.table("PROCESSES", globalPid=_INT, name=_TEXT).drop_nulls()
+    return dict(table.iter_rows())
+
+
+def _system(database: Database, name: str) -> str | None:
+    table = database.table("TARGET_INFO_SYSTEM_ENV", name=_TEXT, value=_TEXT)
+    found = table.filter(pl.col("name") == name)["value"].drop_nulls()
+    return str(found[0]) if len(found) else None
+
+
+def _kernels(database: Database, names: pl.DataFrame) -> pl.DataFrame:
+    """Return kernels: communication by their name, else work of a device."""
+    table = database.table(
+        "CUPTI_ACTIVITY_KIND_KERNEL",
+        start=_INT, end=_INT, deviceId=_INT, streamId=_INT, correlationId=_INT, globalPid=_INT,
+        shortName=_INT,
+    )  # fmt: skip
+    return _on_stream(_meant(_named(table, "shortName", names, "name"), kernels=True))
+
+
+def _copies(database: Database) -> pl.DataFrame:
+    wanted = {"start": _INT, "end": _INT, "deviceId": _INT, "streamId": _INT}
+    wanted |= {"correlationId": _INT, "globalPid": _INT, "bytes": _INT}
+    copied = database.table("CUPTI_ACTIVITY_KIND_MEMCPY", copyKind=_INT, **wanted)
+    sort = pl.col("copyKind").replace_strict(_COPIES, default="memcpy", return_dtype=_TEXT)
+    copied = copied.with_columns(name=sort).drop("copyKind")
+    filled = database.table("CUPTI_ACTIVITY_KIND_MEMSET", **wanted).with_columns(
+        name=pl.lit("memset")
+    )
+    both = pl.concat([copied, filled], how="diagonal")
+    nothing = pl.lit(None, _TEXT)
+    return _on_stream(both.with_columns(kind=pl.lit("device"), op=nothing))
+
+
+def _on_stream(table: pl.DataFrame) -> pl.DataFrame:
+    """Number streams: those of a process are of all its devices."""
+    stream = pl.col("deviceId").fill_null(0) * 1_000 + pl.col("streamId")
+    if "bytes" not in table.columns:
+        table = table.with_columns(bytes=pl.lit(None, _INT))
+    return table.select(
+        "kind", "op", "name", "bytes",
+        process="globalPid", start_ns="start", end_ns="end", stream=stream, correlation="correlationId",
+    )  # fmt: skip
+
+
+def _meant(table: pl.DataFrame, *, kernels: bool = False) -> pl.DataFrame:
+    """Add kind and operation by what names mean; others are work of a device, or the user's."""
+    found = {}
+    for name in table["name"].drop_nulls().unique():
+        step = None if kernels else _STEP.match(name)
+        found[name] = ("step", None) if step else (kernel_meaning if kernels else meaning)(name)
+    rows = [
+        (name, *(known or ("device" if kernels else "user", None))) for name, known in found.items()
+    ]
+    known = pl.DataFrame(rows, schema={"name": _TEXT, "kind": _TEXT, "op": _TEXT}, orient="row")
+    rest = pl.lit("device" if kernels else "user")
+    return table.join(known, on="name", how="left").with_columns(pl.col("kind").fill_null(rest))
+
+
+def _ranges(
+    database: Database, names: pl.DataFrame
+) -> tuple[pl.DataFrame, dict[int, int], dict[str, int]]:
+    """Return the ranges of NVTX, ranks that threads are named after, and the number of marks."""
+    table = database.table(
+        "NVTX_EVENTS", start=_INT, end=_INT, eventType=_INT, text=_TEXT, textId=_INT, globalTid=_INT
+    )
+    table = _named(table, "textId", names, "registered")
+    table = table.with_columns(
+        name=pl.coalesce("text", "registered"), process=_process("globalTid")
+    )
+    ranks = {}
+    for process, name in table.filter(eventType=_THREAD_NAME).select("process", "name").iter_rows():
+        found = _RANK.match(name or "")
+        if found and process is not None:
+            ranks[process] = int(found[1])
+    is_range = pl.col("eventType").is_in(_RANGES).fill_null(value=False)
+    found = _meant(table.filter(is_range))
+    step = pl.col("name").str.extract(_STEP.pattern, 1).cast(pl.Int32, strict=False)
+    ranges = found.select(
+        "process", "kind", "op", "name",
+        start_ns="start", end_ns="end", thread=_thread("globalTid"), globalTid="globalTid",
+        step=pl.when(pl.col("kind") == "step").then(step),
+    )  # fmt: skip
+    return ranges, ranks, {"names and marks of NVTX": table.filter(~is_range).height}
+
+
+def _process(column: str) -> pl.Expr:
+    return pl.col(column) - pl.col(column) % (1 << 24)
+
+
+def _thread(column: str) -> pl.Expr:
+    return "thread " + (pl.col(column) % (1 << 24)).cast(_TEXT)
+
+
+def _host_side(ranges: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Return ranges as spans of code: where kernels communicate, NCCL's own ranges only queue them."""
+    queued = pl.col("name").str.starts_with("nccl") & pl.lit(
+        bool((kernels["kind"] == "reduction").any())
+    )
+    return ranges.drop("globalTid").with_columns(
+        kind=pl.when(queued).then(pl.lit("user")).otherwise("kind"),
+        op=pl.when(~queued).then("op"),
+    )
+
+
+def _by_launch(database: Database, device: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:
+    """Give work of a device the phase of the range in which it was launched."""
+    phases = ranges.filter(pl.col("kind").is_in(_PHASES[:-1])).drop_nulls(["start_ns", "end_ns"])
+    if phases.is_empty() or device.is_empty():
+        return device
+    launches = database.table(
+        "CUPTI_ACTIVITY_KIND_RUNTIME", start=_INT, globalTid=_INT, correlationId=_INT
+    ).drop_nulls()
+    launches = launches.with_columns(process=_process("globalTid")).unique(
+        ["process", "correlationId"], keep="first"
+    )
+    inside = launches.sort("start").join_asof(
+        phases.sort("start_ns").select("globalTid", "start_ns", "end_ns", phase="kind"),
+        left_on="start", right_on="start_ns", by="globalTid", check_sortedness=False,
+    )  # fmt: skip
+    inside = inside.filter(pl.col("start") <= pl.col("end_ns"))
+    known = inside.select("process", "phase", correlation="correlationId")
+    joined = device.join(known, on=["process", "correlation"], how="left")
+    computed = pl.col("phase").is_in(("forward", "backprop", "update")) & (
+        pl.col("kind") == "device"
+    )
+    kind = pl.when(computed).then("phase").otherwise("kind")
+    return joined.with_columns(kind=kind).drop("phase")
+
+
+def _mpi(database: Database, names: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls of MPI, where Nsight recorded them by tables of their own."""
+    parts = []
+    for table in _MPI:
+        calls = database.table(
+            table, start=_INT, end=_INT, globalTid=_INT, textId=_INT, size=_INT, remoteRank=_INT
+        )
+        parts.append(_named(calls, "textId", names, "name"))
+    calls = _meant(pl.concat(parts))
+    return calls.select(
+        "kind", "op", "name",
+        process=_process("globalTid"), start_ns="start", end_ns="end", thread=_thread("globalTid"),
+        bytes=pl.when(pl.col("size") >= 0).then("size"),
+        peer=pl.when(pl.col("remoteRank") >= 0).then("remoteRank").cast(pl.Int32, strict=False),
+    )  # fmt: skip
+
+
+def _ranks_of_mpi(database: Database) -> dict[int, int]:
+    table = database.table("MPI_RANKS", globalPid=_INT, rank=_INT).drop_nulls()
+    return {process: rank for process, rank in table.iter_rows() if rank >= 0}

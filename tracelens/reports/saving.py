@@ -1,0 +1,120 @@
+"""A report as files: in the format that a name's end asks for, and its tables as CSV."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from tracelens.errors import InvalidArgument, MissingExtra
+from tracelens.model.fmt import series, shown_name
+from tracelens.model.shown import above, frames_of
+from tracelens.reports import report_format
+from tracelens.reports.to_json import to_object
+
+if TYPE_CHECKING:
+    import os
+
+    from tracelens.model.result import Report
+    from tracelens.model.trace import Trace
+
+__all__ = ["FORMATS", "frames", "save", "save_tables"]
+
+FORMATS: Final = {
+    ".json": "json",
+    ".md": "markdown",
+    ".html": "html",
+    ".txt": "text",
+    ".prom": "prometheus",
+}
+_FINDINGS: Final[dict[str, Any]] = {
+    "kind": pl.String,
+    "category": pl.String,
+    "sentence": pl.String,
+    "saving": pl.Float64,
+    "interval": pl.List(pl.Float64),
+    "cost": pl.Float64,
+    "slowdown": pl.Float64,
+    "confidence": pl.Float64,
+    "ranks": pl.List(pl.Int64),
+    "hosts": pl.List(pl.String),
+    "shards": pl.List(pl.Int64),
+    "phase": pl.String,
+    "pattern": pl.String,
+    "steps": pl.List(pl.Int64),
+    "tensor": pl.String,
+    "function": pl.String,
+    "evidence": pl.String,  # JSON
+}
+
+
+def save(report: Report, path: str | os.PathLike[str], trace: Trace | None = None) -> None:
+    """Write a report; arguments and errors as of `Report.save`."""
+    place = Path(path)
+    name = FORMATS.get(place.suffix.lower())
+    if name is None:
+        raise InvalidArgument(
+            f"'{shown_name(place)}' ends in no format of a report: expected {series(list(FORMATS))}."
+        )
+    if trace is not None and name == "html":
+        text = _with_charts(report, trace)
+    elif name == "text":
+        text = above("tracelens.reports.to_text").render(report, width=100)
+    else:
+        text = report_format(name).render(report)
+    try:
+        place.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
+    except OSError as error:
+        raise InvalidArgument(f"'{shown_name(place)}' cannot be written ({error}).") from error
+
+
+def _with_charts(report: Report, trace: Trace) -> str:
+    try:
+        store = above("tracelens_dashboard.runs.store").Store.of(trace, report)
+        text: str = above("tracelens_dashboard.export.report").render(store)
+    except ModuleNotFoundError as error:
+        raise MissingExtra.naming("a page with charts", "dashboard") from error
+    return text
+
+
+def frames(report: Report) -> dict[str, pl.DataFrame]:
+    """Return the findings, the tables that belong into a report, and those of each result.
+
+    The latter are called ``analysis.table``; a report that was kept beside its trace has none of them.
+    """
+    found = {"findings": _findings(report), **report.tables}
+    for name, result in report.results.items():
+        tables = frames_of(result) if name != "kept" else {}
+        found |= {f"{name}.{table}": frame for table, frame in tables.items()}
+    return found
+
+
+def _findings(report: Report) -> pl.DataFrame:
+    rows = to_object(report)["findings"]
+    told = [row | {"evidence": json.dumps(row["evidence"])} for row in rows]
+    return pl.DataFrame(told, schema=_FINDINGS)
+
+
+def save_tables(report: Report, folder: str | os.PathLike[str]) -> list[str]:
+    """Write all frames of a report, as `Report.save_tables` says; lists are joined by blanks."""
+    place, names = Path(folder), []
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        for name, frame in frames(report).items():
+            _flat(frame).write_csv(place / f"{name}.csv")
+            names.append(f"{name}.csv")
+    except OSError as error:
+        raise InvalidArgument(f"'{shown_name(place)}' cannot be written to ({error}).") from error
+    return names
+
+
+def _flat(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return a frame with cells that CSV can hold."""
+    lists = [name for name, kind in frame.schema.items() if isinstance(kind, pl.List)]
+    nested = [name for name, kind in frame.schema.items() if isinstance(kind, pl.Struct)]
+    return frame.with_columns(
+        *(pl.col(name).cast(pl.List(pl.String)).list.join(" ") for name in lists),
+        *(pl.col(name).struct.json_encode() for name in nested),
+    )

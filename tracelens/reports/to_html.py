@@ -1,0 +1,160 @@
+"""The report as HTML without charts or scripts: a page, and the same as a part of a notebook.
+
+What a trace named is escaped, and the styles hold only within the part.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Any, Final
+
+from tracelens.model.finding_kinds import KINDS
+from tracelens.model.fmt import percent
+from tracelens.model.shown import frames_of
+from tracelens.model.verdict import lead_of
+from tracelens.reports.messages import cause, clean, lines_of, noted, saving
+from tracelens.reports.tables import sections
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import polars as pl
+
+    from tracelens.model.findings import Finding
+    from tracelens.model.result import Efficiency, Report, Result
+
+__all__ = [
+    "escaped",
+    "fragment",
+    "html_table",
+    "notes_section",
+    "of_findings",
+    "of_result",
+    "render",
+    "table_sections",
+    "verdict_section",
+]
+
+_MOST_ROWS: Final = 10  # of a table of a single result
+_STYLE: Final = """
+.tracelens{color:#1f2328;background:#fff;font:14px/1.5 system-ui,sans-serif;max-width:1100px;padding:8px}
+.tracelens h1{font-size:20px;margin:4px 0}.tracelens h2{font-size:15px;margin:14px 0 4px}
+.tracelens dl{display:grid;grid-template-columns:max-content 1fr;gap:0 12px;margin:4px 0}
+.tracelens dd{margin:0}.tracelens .lead{border-left:4px solid #5c636a;padding-left:12px}
+.tracelens .lead-fault{border-color:#c4473a}.tracelens .lead-opportunity{border-color:#8a6100}
+.tracelens .lead-healthy{border-color:#1a7f4b}
+.tracelens ul{margin:4px 0;padding-left:20px}.tracelens .fault{color:#c4473a}
+.tracelens .opportunity{color:#8a6100}.tracelens table{border-collapse:collapse;font-size:13px}
+.tracelens td,.tracelens th{border-bottom:1px solid #e3e6ea;padding:2px 14px 2px 0;text-align:left}
+.tracelens .bar{background:#aa3377;display:inline-block;height:9px}.tracelens .useful{background:#4477aa}
+.tracelens .scroll{overflow-x:auto}
+"""
+_PAGE: Final = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title></head><body>
+{body}
+</body></html>
+"""
+_BAR_PX: Final = 300
+
+
+def render(report: Report) -> str:
+    """Write the report as a page."""
+    title = f"{escaped(report.verdict.headline)} \N{MIDDLE DOT} TraceLens"
+    return _PAGE.format(title=title, body=fragment(report))
+
+
+def fragment(report: Report) -> str:
+    """Write the report as a part of a page."""
+    parts = [verdict_section(report)]
+    if report.findings:
+        parts.append(f"<section><h2>Findings</h2>{_listed(report.findings)}</section>")
+    parts += [_waterfall(report.efficiency)] if report.efficiency else []
+    return _part([*parts, table_sections(report.tables), notes_section(report)])
+
+
+def of_findings(found: Sequence[Finding]) -> str:
+    """Write findings as a part of a page."""
+    return _part([_listed(found) if found else "<p>No findings.</p>"])
+
+
+def of_result(result: Result) -> str:
+    """Write the findings and the tables of one analysis; of each table the first rows."""
+    parts = [_listed(result.findings) if result.findings else "<p>No findings.</p>"]
+    for name, frame in frames_of(result).items():
+        if frame.height:
+            rows = [map(_cell, row) for row in frame.head(_MOST_ROWS).iter_rows()]
+            more = f" ({_MOST_ROWS} of {frame.height:,})" * (frame.height > _MOST_ROWS)
+            parts.append(f"<h2>{escaped(name + more)}</h2>{html_table(frame.columns, rows)}")
+    return _part([f"<h1>{escaped(type(result).__name__)}</h1>", *parts])
+
+
+def escaped(value: object) -> str:
+    """Write anything as text that cannot act."""
+    return escape(clean(str(value)))
+
+
+def _part(parts: Iterable[str]) -> str:
+    return f'<div class="tracelens"><style>{_STYLE}</style>{"".join(parts)}</div>'
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _listed(found: Iterable[Finding]) -> str:
+    return f"<ul>{''.join(map(_finding, found))}</ul>"
+
+
+def _finding(finding: Finding) -> str:
+    gain = saving(finding)
+    title = f'<b class="{finding.category}">{escaped(KINDS[finding.kind].title)}</b>'
+    price = f" ({escaped(gain)})" if gain else ""
+    return f"<li>{title}{price}: {escaped(finding.sentence)}</li>"
+
+
+def _waterfall(spent: Efficiency) -> str:
+    rows = [("useful computation", spent.achieved, " useful")]
+    rows += [(cause(bar.cause), bar.share, "") for bar in spent.waterfall if bar.share >= 0.0005]
+    body = "".join(
+        f"<tr><td>{escaped(name)}</td><td>{percent(share, 1)}</td><td>"
+        f'<span class="bar{kind}" style="width:{max(round(share * _BAR_PX), 1)}px"></span></td></tr>'
+        for name, share, kind in rows
+    )
+    return f"<section><h2>Where the time went</h2><table>{body}</table></section>"
+
+
+def verdict_section(report: Report) -> str:
+    """Return the verdict as a heading, and below it why, what to do next, and what it is about."""
+    lines = "".join(f"<dt>{name}</dt><dd>{escaped(line)}</dd>" for name, line in lines_of(report))
+    head = f"<h1>{escaped(report.verdict.headline)}</h1><dl>{lines}</dl>"
+    return f'<div class="lead lead-{lead_of(report.verdict, report.ledger)}">{head}</div>'
+
+
+def table_sections(known: Mapping[str, pl.DataFrame]) -> str:
+    """Write the report's tables, as its other formats do."""
+    found = [
+        f"<section><h2>{escaped(part.title)}</h2>{html_table(part.headings, part.rows)}</section>"
+        for part in sections(known)
+    ]
+    return "".join(found)
+
+
+def notes_section(report: Report) -> str:
+    """List what limits the trace."""
+    lines = [noted(note) for note in report.notes]
+    lines += [
+        f"{number:,} events dropped while recording: {reason}."
+        for reason, number in report.summary.dropped.items()
+    ]
+    items = "".join(f"<li>{escaped(line)}</li>" for line in lines)
+    return f"<section><h2>Limitations of this trace</h2><ul>{items}</ul></section>" if lines else ""
+
+
+def html_table(headings: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
+    """Write a table."""
+    head = "".join(f"<th>{escaped(heading)}</th>" for heading in headings)
+    body = "".join(f"<tr>{''.join(f'<td>{escaped(c)}</td>' for c in row)}</tr>" for row in rows)
+    return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'

@@ -1,0 +1,129 @@
+"""The report as Prometheus' text format, for a node exporter's folder of text files or a push gateway.
+
+Gauges are named after what the JSON report calls them (docs/report.md). A value that was not measured
+has no line; sentences stand in comments.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tracelens.reports.messages import clean, noted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tracelens.model.findings import Finding
+    from tracelens.model.result import Report
+
+__all__ = ["Gauge", "gauges", "render"]
+
+_STATES: Final = ("faults", "healthy", "inconclusive")
+_HELP: Final = {
+    "verdict": "1 for the state that the verdict is in",
+    "ranks": "Ranks seen",
+    "ranks_expected": "Ranks that the run has",
+    "steps": "Steps seen",
+    "spans": "Spans recorded",
+    "dropped_events": "Events dropped while recording, by reason",
+    "job_seconds": "Length of the job",
+    "clock_uncertainty_seconds": "How sure times of different hosts compare, at worst",
+    "efficiency_ratio": "POP parallel efficiency: useful computation / (ranks x job time)",
+    "uninstrumented_ratio": "Share of ranks x job time that no span covers, within the efficiency",
+    "lost_ratio": "Share of ranks x job time by cause; with the efficiency it sums to 1",
+    "pop_ratio": "Factors of the efficiency",
+    "unexplained_ratio": "Share of ranks x job time that no finding and no cause explains",
+    "findings": "Findings by kind and category",
+    "finding_saving_ratio": "Share of job time that fixing the finding would save",
+    "finding_cost_ratio": "Waiting of others / (ranks x job time)",
+    "finding_slowdown_ratio": "Time beside that of peers",
+}
+
+
+class Gauge(NamedTuple):
+    """A number with its name, without the prefix, and its labels."""
+
+    name: str
+    value: float
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+def render(report: Report) -> str:
+    """Write the report; names begin with ``tracelens_``."""
+    lines = [f"# {clean(report.verdict.headline)}"]
+    lines += [f"# {clean(finding.sentence)}" for finding in report.findings]
+    lines += [f"# {noted(note)}" for note in report.notes]
+    found = list(gauges(report))
+    for name, about in _HELP.items():
+        values = [gauge for gauge in found if gauge.name == name]
+        if values:
+            lines += [f"# HELP tracelens_{name} {about}.", f"# TYPE tracelens_{name} gauge"]
+            lines += [
+                f"tracelens_{name}{_labels(gauge)} {float(gauge.value)!r}" for gauge in values
+            ]
+    return "\n".join(lines) + "\n"
+
+
+def gauges(report: Report) -> Iterator[Gauge]:
+    """Yield the numbers of a report; shares are between 0 and 1, times in seconds."""
+    for state in _STATES:
+        yield Gauge("verdict", float(report.verdict.state == state), (("state", state),))
+    summary = report.summary
+    yield Gauge("ranks", summary.ranks_seen)
+    yield Gauge("ranks_expected", summary.ranks_expected)
+    yield Gauge("steps", summary.steps)
+    yield Gauge("spans", summary.spans)
+    for reason, number in summary.dropped.items():
+        yield Gauge("dropped_events", number, (("reason", reason),))
+    yield Gauge("clock_uncertainty_seconds", report.clock.uncertainty_ns / 1e9)
+    yield from _efficiency(report)
+    if report.ledger:
+        yield Gauge("unexplained_ratio", report.ledger.unexplained)
+    yield from _findings(report.findings)
+
+
+def _efficiency(report: Report) -> Iterator[Gauge]:
+    spent = report.efficiency
+    if spent is None:
+        return
+    yield Gauge("job_seconds", spent.job_ns / 1e9)
+    yield Gauge("efficiency_ratio", spent.achieved)
+    yield Gauge("uninstrumented_ratio", spent.uninstrumented)
+    for bar in spent.waterfall:
+        yield Gauge("lost_ratio", bar.share, (("cause", bar.cause),))
+    for factor, value in spent.pop.items():
+        yield Gauge("pop_ratio", value, (("factor", factor),))
+
+
+def _findings(found: tuple[Finding, ...]) -> Iterator[Gauge]:
+    counts: dict[tuple[str, str], int] = {}
+    for finding in found:
+        key = (finding.kind, finding.category)
+        counts[key] = counts.get(key, 0) + 1
+    for (kind, category), number in counts.items():
+        yield Gauge("findings", number, (("kind", kind), ("category", category)))
+    for place, finding in enumerate(found):
+        labels = (("place", str(place)), ("kind", finding.kind), *_subject(finding))
+        for name in ("saving", "cost", "slowdown"):
+            value = getattr(finding, name)
+            if value is not None:
+                yield Gauge(f"finding_{name}_ratio", value, labels)
+
+
+def _subject(finding: Finding) -> Iterator[tuple[str, str]]:
+    named = {"ranks": finding.ranks, "hosts": finding.hosts, "shards": finding.shards}
+    for name, values in named.items():
+        if values:
+            yield name, ",".join(map(str, values))
+    if finding.phase:
+        yield "phase", finding.phase
+
+
+def _labels(gauge: Gauge) -> str:
+    if not gauge.labels:
+        return ""
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in gauge.labels) + "}"
+
+
+def _escaped(value: str) -> str:
+    return clean(value).replace("\\", "\\\\").replace('"', '\\"')

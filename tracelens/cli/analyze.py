@@ -13,8 +13,8 @@ from tracelens.cli.opening import (
     add_part,
     add_trace,
     choice_of,
+    has_options,
     import_libraries,
-    is_told,
     matched,
     memory_of,
     open_joined,
@@ -33,15 +33,17 @@ _MOST_INDEXED: Final = (1 << 25, 1 << 10)  # spans and ranks
 NAME: Final = "analyze"
 HELP: Final = "report what costs time in a recorded run, findings first"
 EXAMPLES: Final = """\
-  tracelens analyze traces/today tracelens analyze traces/today --full    # with all tables tracelens
-  analyze traces/today --format json > report.json tracelens analyze traces/today --html report.html
-  # one file with charts, works offline tracelens analyze traces/today --ranks 0-7,12 --steps 200-260
-  # reads only what that needs tracelens analyze traces/today --time 10s-70s    # from the run's begin:
-  the steps in that time tracelens analyze /nodes/*/today    # folders of one run, such as of node-
-  local disks tracelens analyze s3://bucket/run   # or https://host/events.parquet (docs/remote.md)
-  tracelens analyze profiles/    # a folder of what torch.profiler exports, a file a rank
-  (docs/kineto.md) tracelens analyze events.parquet tracelens analyze events.csv --map worker_no=rank
-  --map t0=start_us --map kind:predict=forward
+  tracelens analyze traces/today
+  tracelens analyze traces/today --full    # with all tables
+  tracelens analyze traces/today --format json > report.json
+  tracelens analyze traces/today --html report.html    # one file with charts, works offline
+  tracelens analyze traces/today --ranks 0-7,12 --steps 200-260    # reads only what that needs
+  tracelens analyze traces/today --time 10s-70s    # from the run's begin: the steps in that time
+  tracelens analyze /nodes/*/today    # folders of one run, such as of node-local disks
+  tracelens analyze s3://bucket/run   # or https://host/events.parquet (docs/remote.md)
+  tracelens analyze profiles/         # what torch.profiler exports, a file a rank (docs/kineto.md)
+  tracelens analyze events.parquet
+  tracelens analyze events.csv --map worker_no=rank --map t0=start_us --map kind:predict=forward
 """
 
 
@@ -102,7 +104,7 @@ def _kept(arguments: argparse.Namespace, places: Sequence[Path], choice: Choice)
     """Return the report that was kept; for a page only if there is an index, too."""
     from tracelens.distil import kept_report
 
-    if arguments.again or len(places) > 1 or is_told(arguments):
+    if arguments.again or len(places) > 1 or has_options(arguments):
         return None
     report = kept_report.find(places[0], choice)
     if report and arguments.html:

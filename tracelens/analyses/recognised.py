@@ -127,11 +127,11 @@ def gaps_of(trace: Trace) -> tuple[Gap, ...]:
 
 
 def _missing_ranks(trace: Trace) -> Iterator[Gap]:
-    here = trace.workers["rank"].to_list()
-    if trace.choice.ranks is None and len(here) < trace.expected_ranks:
-        verb = "is" if len(here) == 1 else "are"
+    present = trace.workers["rank"].to_list()
+    if trace.choice.ranks is None and len(present) < trace.expected_ranks:
+        verb = "is" if len(present) == 1 else "are"
         yield Gap(
-            f"only {fmt.listing('rank', here)} of {trace.expected_ranks:,} {verb} here",
+            f"only {fmt.listing('rank', present)} of {trace.expected_ranks:,} {verb} here",
             "which rank others wait for",
             "Give the files of all ranks, in one folder.",
         )
@@ -146,7 +146,7 @@ def _ranks(trace: Trace) -> str:
 
 def _groups(trace: Trace) -> str:
     named = trace.communicators.select("name", pl.col("ranks").list.len().alias("size")).rows()
-    shown = [f"{name}: {fmt.count(size or 0, 'rank')}" for name, size in named[:fmt.MOST_LISTED]]
+    shown = [f"{name}: {fmt.count(size or 0, 'rank')}" for name, size in named[: fmt.MOST_LISTED]]
     more = [f"{len(named) - fmt.MOST_LISTED} more"] if len(named) > fmt.MOST_LISTED else []
     return "; ".join([*shown, *more]) or "none"
 

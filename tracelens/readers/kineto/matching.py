@@ -27,11 +27,11 @@ def numbered(rows: pl.DataFrame) -> pl.DataFrame:
     calls = rows.filter(is_call, pl.col(_GROUP) != UNKNOWN_GROUP).sort("rank", "issued_ns")
     if calls.is_empty():
         return rows.drop(_ROW)
-    told = pl.col("seq").is_not_null().any().over(_GROUP)
-    given = calls.filter(told).with_columns(
+    has_numbers = pl.col("seq").is_not_null().any().over(_GROUP)
+    given = calls.filter(has_numbers).with_columns(
         number=pl.when(pl.int_range(pl.len()).over("rank", _GROUP, "seq") == 0).then("seq")
     )
-    counted = _by_order(calls.filter(~told), rows.filter(pl.col("kind") == "step"))
+    counted = _by_order(calls.filter(~has_numbers), rows.filter(pl.col("kind") == "step"))
     found = pl.concat([part.select(_ROW, "number") for part in (given, counted)])
     return (
         rows.join(found, on=_ROW, how="left", maintain_order="left")

@@ -27,7 +27,7 @@ _FINISHES: Final = (
     "torch.distributed.ddp.reducer::"  # what DDP does when it has waited for a bucket
 )
 _OLD_BACKWARD: Final = r"Backward\d*$"  # before PyTorch 1.9
-_LATE: Final = 10  # one part of so many of a gap
+_SLACK: Final = 10  # one part of so many of a gap
 _NOT_OWN: Final = ("step", "gc")
 WINDOW_COLUMNS: Final[dict[str, pl.DataType]] = {
     "pid": pl.Categorical(),
@@ -80,8 +80,8 @@ def _waits(since_ns: Ints, until_ns: Ints, ends_ns: Ints) -> Flags:
 
     What the library says of an end may come a little after the thread goes on.
     """
-    late = (until_ns - since_ns).clip(min=0) // _LATE
-    ended = np.searchsorted(ends_ns, until_ns + late, "right")
+    slack = (until_ns - since_ns).clip(min=0) // _SLACK
+    ended = np.searchsorted(ends_ns, until_ns + slack, "right")
     return np.asarray(ended > np.searchsorted(ends_ns, since_ns, "right"))
 
 

@@ -137,13 +137,13 @@ def _damaged(table: EventTable) -> list[Note]:
     return notes
 
 
-def _ranks_of(tables: Sequence[EventTable], told: Mapping[str, int]) -> list[int]:
+def _ranks_of(tables: Sequence[EventTable], given: Mapping[str, int]) -> list[int]:
     """Return the rank of each file.
 
     Raises:
         UnusableInput: it is not known.
     """
-    ranks = [told.get(table.path.name, table.rank) for table in tables]
+    ranks = [given.get(table.path.name, table.rank) for table in tables]
     silent = [table.path.name for table, rank in zip(tables, ranks, strict=True) if rank is None]
     if silent:
         shown = fmt.series([f"'{name}'" for name in silent[:_SHOWN]])

@@ -186,7 +186,7 @@ class EventStream:
         """Return the last event, and what stands behind the end of the list if that is there."""
         events, ended = _parsed_list(text) if text.strip() else ([], None)
         if events is None:
-            events, ended = _mended_to_its_end(text)
+            events, ended = _repaired_to_its_end(text)
         if ended is not None:
             self._ended = True
             return events or [], text[ended:]
@@ -211,7 +211,7 @@ class EventStream:
         while place < last:
             for beyond in range(place + 1, min(place + _JOINED, last) + 1):
                 part = text[edges[place] : edges[beyond]]
-                events = _parsed_list(part)[0] or _mended(part)
+                events = _parsed_list(part)[0] or _repaired(part)
                 if events is not None:
                     found += events
                     place = beyond
@@ -272,29 +272,29 @@ def _parsed_list(text: bytes, *, closed: bool = False) -> tuple[list[Event] | No
     return found, len(text) if closed else None
 
 
-def _mended(text: bytes) -> list[Event] | None:
+def _repaired(text: bytes) -> list[Event] | None:
     """Parse events with numbers, escapes and characters that JSON has not; null if none are."""
     found = _patiently(b"[%b]" % text.strip().removesuffix(b","))
     return found if isinstance(found, list) else None
 
 
-def _mended_to_its_end(text: bytes) -> tuple[list[Event] | None, int | None]:
+def _repaired_to_its_end(text: bytes) -> tuple[list[Event] | None, int | None]:
     """Parse the last event with patience, and find where its list ends: null where there is no end."""
     place = text.find(b"]")
     for _ in range(_TRIED_ENDS):
         if place < 0:
             break
-        events = _mended(text[:place])
+        events = _repaired(text[:place])
         if events is not None:
             return events, place + 1
         place = text.find(b"]", place + 1)
-    return _mended(text), None
+    return _repaired(text), None
 
 
 def _patiently(text: bytes) -> Any:
-    mended = _ESCAPE.sub(rb"\\\\", _NO_NUMBER.sub(b"null", text))
-    mended = _SURROGATE.sub(rb"\\ufffd", mended)
+    repaired = _ESCAPE.sub(rb"\\\\", _NO_NUMBER.sub(b"null", text))
+    repaired = _SURROGATE.sub(rb"\\ufffd", repaired)
     try:
-        return json.loads(mended.decode("utf-8", "replace"), strict=False)
+        return json.loads(repaired.decode("utf-8", "replace"), strict=False)
     except (ValueError, RecursionError):
         return None

@@ -92,8 +92,8 @@ class NativeReader:
         parts, problems = _read_all(found, root, how)
         if any(isinstance(error, TraceNotFound) for _, error in problems):
             files = [file for file in wanted(recordings(path), how.choice) if file not in found]
-            late, unread = _read_all(files, root, how)
-            parts += late
+            converted, unread = _read_all(files, root, how)
+            parts += converted
             problems = [*_unconverted(problems, files), *unread]
         forget()
         if not parts:

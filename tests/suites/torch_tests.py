@@ -99,7 +99,9 @@ class Fsdp(Forked, FSDPTestMixin, MultiProcessTestCase):
     world_size = property(lambda _self: int(os.environ["WORLD_SIZE"]))
 
     @classmethod
-    def _run(cls, rank: int, test_name: str, file_name: str, pipe: Any, **_kwargs: Any) -> None:
+    def _run(  # type: ignore[override] - its two bases name the last one differently
+        cls, rank: int, test_name: str, file_name: str, pipe: Any, **_kwargs: Any
+    ) -> None:
         self = cls(test_name)
         self.rank, self.file_name = rank, file_name
         dist.init_process_group(

@@ -13,7 +13,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
+from torch.multiprocessing.spawn import spawn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
@@ -64,7 +65,7 @@ def train(
     losses = []
     for step in range(steps):
         with around(step) if around else contextlib.nullcontext():
-            loss = functional.mse_loss(model(torch.randn(20, 10)), torch.randn(20, 5))
+            loss: Any = functional.mse_loss(model(torch.randn(20, 10)), torch.randn(20, 5))
             loss.backward()
         if step % 2 or not around:
             optimizer.step()
@@ -143,7 +144,7 @@ def gpt(*, again: bool = False) -> str:
     for _ in range(STEPS):
         tokens = torch.randint(0, 32, (4, 16))
         scores = model(tokens)
-        loss = functional.cross_entropy(scores.view(-1, 32), tokens.sort(dim=1)[0].view(-1))
+        loss: Any = functional.cross_entropy(scores.view(-1, 32), tokens.sort(dim=1)[0].view(-1))
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -165,7 +166,7 @@ def images() -> str:
     sampler: DistributedSampler[tuple[Tensor, ...]] = DistributedSampler(data)
     loader = DataLoader(data, batch_size=4, sampler=sampler, num_workers=1)
     layers = (nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4))
-    model = DistributedDataParallel(nn.Sequential(*layers))
+    model: Any = DistributedDataParallel(nn.Sequential(*layers))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     losses = []
     for epoch in range(2):
@@ -173,7 +174,7 @@ def images() -> str:
         model.train()
         for pictures, labels in loader:
             optimizer.zero_grad()
-            loss = functional.cross_entropy(model(pictures), labels)
+            loss: Any = functional.cross_entropy(model(pictures), labels)
             loss.backward()
             optimizer.step()
         model.eval()
@@ -224,7 +225,8 @@ def compiled() -> str:
     """Train a DDP model that is compiled."""
     model = DistributedDataParallel(ToyModel())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    return digest(model, train(torch.compile(model), optimizer))
+    faster: Any = torch.compile(model)
+    return digest(model, train(faster, optimizer))
 
 
 def collectives() -> str:
@@ -280,7 +282,7 @@ def main() -> None:
     os.environ.setdefault("MASTER_ADDR", "localhost")
     os.environ.setdefault("MASTER_PORT", "29511")
     if given.spawn:
-        torch.multiprocessing.spawn(spawned, (given.spawn, given.names), nprocs=given.spawn)  # type: ignore[no-untyped-call]
+        spawn(spawned, (given.spawn, given.names), nprocs=given.spawn)  # type: ignore[no-untyped-call]
     else:
         variables = (
             ("RANK", "WORLD_SIZE") if "RANK" in os.environ else ("SLURM_PROCID", "SLURM_NTASKS")

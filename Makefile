@@ -88,6 +88,13 @@ bench-stragglers: $(VENV)/test.stamp ## false alarms and recall of the straggler
 calibrate: $(VENV)/test.stamp ## set the constants of the analyses by runs whose truth is known (ARGS=--dry: only print)
 	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/calibrate.py $(ARGS)
 
+# KEEP: a folder for the real runs, to which each call adds some (ARGS="--seconds 200"); without one they are recorded anew.
+bench-gate: $(VENV)/test.stamp ## how often `tracelens compare` fails equal runs and misses slower ones, simulated and real (10 minutes; PUBLISH=1: write docs/compare.md)
+	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/gate.py $(if $(PUBLISH),--publish) $(if $(KEEP),--keep $(KEEP)) $(ARGS)
+
+bench-simulate: $(VENV)/test.stamp ## what simulating 512 workers with 64 servers takes (a minute)
+	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/simulate.py $(ARGS)
+
 bench-dashboard: $(VENV)/test.stamp ## the dashboard on large runs: index, memory, zooms, also in a browser (SPANS=100000000: 15 minutes, 12 GB of memory, 20 of disk; PUBLISH=1: write docs/dashboard.md)
 	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/dashboard.py $(SPANS) $(if $(PUBLISH),--publish)
 

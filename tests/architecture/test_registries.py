@@ -14,6 +14,7 @@ import pytest
         ("tracelens.analyses", "ANALYSES"),
         ("tracelens.reports", "REPORTS"),
         ("tracelens.exports", "EXPORTS"),
+        ("tracelens.comparison", "COMPARISONS"),
         ("tracelens.cli", "COMMANDS"),
         ("tracelens_instrument.hooks", "HOOKS"),
         ("tracelens_dashboard.pages", "PAGES"),

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from benchmarks.resident import memory_of
+from benchmarks.unwatched import unwatched
 from support.web.browser import chromium, opened, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from playwright.sync_api import Browser, Page
+    from benchmarks.unwatched import Unwatched
+    from playwright.sync_api import Page
 
 __all__ = ["Zoom", "browse"]
 
@@ -57,12 +59,13 @@ class Zoom(NamedTuple):
 
 def browse(trace: Path) -> dict[str, str]:
     """Open a run's pages and zoom its timeline; return what that took, in words, by name."""
-    with serving(trace) as (url, server), chromium() as browser:
-        found = {
-            "first paint of the overview, median": paints(browser, url, OVERVIEW),
-            "first paint of the timeline, median": paints(browser, url + "timeline", TIMELINE),
-        }
-        with opened(browser, url + "timeline") as page:
+    with serving(trace) as (url, server):
+        with unwatched() as browser:
+            found = {
+                "first paint of the overview, median": paints(browser, url, OVERVIEW),
+                "first paint of the timeline, median": paints(browser, url + "timeline", TIMELINE),
+            }
+        with chromium() as watched, opened(watched, url + "timeline") as page:
             page.wait_for_function(f"() => {TIMELINE}")
             zooms = list(zoomed(page))
         for name, indexed in (("drawn from the index", True), ("of the deepest zooms", False)):
@@ -73,13 +76,13 @@ def browse(trace: Path) -> dict[str, str]:
     return found
 
 
-def paints(browser: Browser, url: str, seen: str) -> str:
+def paints(browser: Unwatched, url: str, seen: str) -> str:
     """Open an address anew, some times."""
     ms, worked = [], []
     for _ in range(PAINTS):
         before = cpu_ms()
-        with opened(browser, url) as page:
-            ms.append(page.evaluate(_PAINTED.replace("SEEN", seen)))
+        with browser.page(url, _PAINTED.replace("SEEN", seen)) as painted_ms:
+            ms.append(painted_ms)
             worked.append(cpu_ms() - before)
     return f"{np.median(ms) / 1e3:.1f} s (processors: {np.median(worked) / 1e3:.1f} s)"
 
@@ -111,7 +114,7 @@ def told(zooms: list[Zoom]) -> str:
 
 
 def cpu_ms() -> float:
-    """Return what this process and all that it started, living ones, have worked."""
+    """Return what this process and all that it started have worked."""
     table = dict(_processes())
     mine, more = {os.getpid()}, True
     while more:
@@ -122,10 +125,10 @@ def cpu_ms() -> float:
 
 
 def _processes() -> Iterator[tuple[int, tuple[int, int]]]:
-    """Yield each process with its parent and the ticks that it worked."""
+    """Yield each process with its parent, and the ticks that it and what it waited for worked."""
     for place in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = place.read_text().rpartition(")")[2].split()
         except OSError:
             continue  # gone meanwhile
-        yield int(place.parent.name), (int(fields[1]), int(fields[11]) + int(fields[12]))
+        yield int(place.parent.name), (int(fields[1]), sum(map(int, fields[11:15])))

@@ -6,9 +6,10 @@ as they are: a share by its odds, what else there is by a factor. All values jud
 labelled kinds of run that it has to tell, and the healthy ones.
 
 A value is as good as the best one if it accuses nobody more, and if chance explains that it is right
-less often (McNemar 1947, exact, of the runs in which the two differ). If not all that were tried are as
-good, the constant is set to the middle one of those that are; if all are, nothing can be
-distinguished, and it stays.
+less often (McNemar 1947, exact, of the runs in which the two differ). A constant stays as it is where
+that is as good; else it is set to the middle one of the values that are. Where all are as good, nothing
+can be distinguished: between half of the value and twice as much, no verdict on these runs depends on
+it by more than chance.
 
 Run: make calibrate [ARGS="--runs 1 --only BLOCK,CUT --dry"]. `--kept FILE` lets it go on where it was
 stopped (`--minutes`).
@@ -206,9 +207,9 @@ class Tried:
 
     @property
     def set_to(self) -> Number:
-        """The middle of what is as good as the best; what it was, where nothing can be distinguished."""
+        """What it was, if that is as good as the best; else the middle of what is."""
         good = self.as_good
-        return self.constant.value if len(good) == len(self.values) else good[len(good) // 2]
+        return self.constant.value if self.constant.value in good else good[len(good) // 2]
 
 
 def worse(one: list[Outcome], other: list[Outcome]) -> bool:
@@ -327,10 +328,11 @@ def _each(values: tuple[Number, ...] | list[int]) -> str:
 
 
 def _set(each: Tried) -> str:
-    now = f"{each.set_to!r}"
-    if len(each.as_good) == len(each.values):
-        return f"{now}, as before: nothing can be distinguished"
-    return now if each.set_to != each.constant.value else f"{now}, as before"
+    now, bad = f"{each.set_to!r}", [one for one in each.values if one not in each.as_good]
+    if each.set_to != each.constant.value:
+        return now
+    why = f"worse: {', '.join(map(repr, bad))}" if bad else "nothing can be distinguished"
+    return f"{now}, as before; {why}"
 
 
 if __name__ == "__main__":

@@ -92,8 +92,8 @@ class Run:
         reported = partial(report, case) if case.through_files else _accounted(case)
 
         def judge() -> Outcome:
-            told = outcome(reported().findings, case.label)
-            return Outcome(bool(told["right"]), bool(told["false"]))
+            found = outcome(reported().findings, case.label)
+            return Outcome(bool(found["right"]), bool(found["false"]))
 
         return judge
 

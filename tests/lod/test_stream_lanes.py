@@ -7,49 +7,71 @@ from support.runs.frames import scene_of
 
 from tracelens.lod import lanes, viewport
 from tracelens.lod.lanes import CODES
+from tracelens.model.columns import Columns
 
 STREAM, REDUCTIONS = "cuda:0 stream 0", "cuda:0 reductions"
 
 
-def spans_of(spans: list[tuple[int, str, str, int, int]]) -> pl.DataFrame:
-    """Build spans from (process, stream, kind, start, end)."""
+NAMES = {4: STREAM, 5: REDUCTIONS}
+
+
+def columns_of(spans: list[tuple[str, str, int, int]]) -> Columns:
+    """Build events from (stream, kind, start, end), and one that no device timed."""
     table = pl.DataFrame(
-        spans, schema=["process", "stream_name", "kind", "start_ns", "end_ns"], orient="row"
+        [(*span, "span") for span in [*spans, (STREAM, "user", 0, None)]],
+        schema=["stream", "kind", "begun", "ended", "type"],
+        orient="row",
     )
-    return table.with_columns(pl.col("process").cast(pl.Int32), name=pl.col("kind"), step=pl.lit(0))
+    begun, thread = pl.col("begun"), {name: number for number, name in NAMES.items()}
+    return Columns.of_frame(
+        table.select(
+            "type",
+            "kind",
+            start_ns=begun - 5,
+            end_ns=begun - 4,
+            name=pl.col("kind"),
+            step=pl.lit(0, pl.Int32),
+            device_start_ns=pl.when(pl.col("ended").is_not_null()).then(begun),
+            device_duration_ns=pl.col("ended") - begun,
+            stream=pl.col("stream").replace_strict(thread, return_dtype=pl.UInt16),
+        )
+    )
 
 
 def test_each_stream_is_a_row() -> None:
     """Compute has the colours of its phases, reductions that of transfer."""
-    spans = spans_of(
+    spans = columns_of(
         [
-            (3, STREAM, "forward", 0, 10),
-            (3, STREAM, "backprop", 10, 30),
-            (3, REDUCTIONS, "reduction", 20, 40),
+            (STREAM, "forward", 0, 10),
+            (STREAM, "backprop", 10, 30),
+            (REDUCTIONS, "reduction", 20, 40),
         ]
     )
-    found = lanes.from_streams(spans, [(3, 0, REDUCTIONS), (3, 0, STREAM)])
+    found = lanes.from_streams(3, 0, spans, NAMES)
     assert [(lane.role, lane.part) for lane in found.lanes] == [
         ("device", REDUCTIONS),
         ("device", STREAM),
     ]
     assert found.codes[:].tolist() == [CODES["transfer"], CODES["forward"], CODES["backprop"]]
     assert found.offsets.tolist() == [0, 1, 3]
+    assert [found.words[name] for name in found.names[:]] == ["reduction", "forward", "backprop"]
+    assert found.words == ("", "backprop", "forward", "reduction")
 
 
 def test_buckets_that_are_ready_early_are_drawn_one_after_another() -> None:
     """Each keeps the part in which no earlier one still ran."""
-    spans = spans_of([(1, REDUCTIONS, "reduction", 0, 10), (1, REDUCTIONS, "reduction", 4, 16)])
-    found = lanes.from_streams(spans, [(1, 1, REDUCTIONS)])
+    ready = [(4, 16), (0, 10), (3, 9)]  # the last one is over before it is its turn
+    spans = columns_of([(REDUCTIONS, "reduction", *times) for times in ready])
+    found = lanes.from_streams(1, 1, spans, NAMES)
     assert list(zip(found.starts[:], found.ends[:], strict=True)) == [(0, 10), (10, 16)]
 
 
 def test_streams_stand_below_the_workers() -> None:
     """In a section of their own, in the given order."""
     workers = scene_of(2, 3).lanes
-    spans = spans_of([(0, STREAM, "forward", 0, 10), (1, STREAM, "forward", 0, 10)])
-    streams = lanes.from_streams(spans, [(0, 0, STREAM), (1, 1, STREAM)])
-    both = lanes.joined([workers, streams])
+    spans = columns_of([(STREAM, "forward", 0, 10)])
+    streams = [lanes.from_streams(rank, rank, spans, NAMES) for rank in range(2)]
+    both = lanes.joined([workers, *streams])
     plan = viewport.plan(both)
     assert [band.lanes for band in plan.section("streams")] == [(2,), (3,)]
     assert plan.section("streams")[0].top > plan.section("workers")[-1].top

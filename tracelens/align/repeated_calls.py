@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Flags, Floats, Indices, Ints
     from tracelens.model.calls import CallGrid
 
-__all__ = ["Repeated", "find"]
+__all__ = ["FEWEST_TIMES", "REGULAR", "Repeated", "after_long", "find"]
 
 FEWEST_TIMES: Final = 4  # that a call comes back: less is no loop
 REGULAR: Final = 0.9  # of the times, equally many calls lie between
@@ -31,11 +31,16 @@ MOST_LOOKED_AT: Final = 32  # ranks, which all make the same calls
 
 @dataclass(frozen=True)
 class Repeated:
-    """Where the steps of each process begin, the end of the last one, and the call that says so."""
+    """Where the steps of each process begin, the end of the last one, and what says so."""
 
     begins_ns: Mapping[int, Ints]
     last_ns: Mapping[int, int]
-    call: str
+    what: str
+
+    @property
+    def often(self) -> int:
+        """How many steps there are."""
+        return min(map(len, self.begins_ns.values()), default=0)
 
 
 def find(calls: Sequence[CallGrid], processes: Collection[int]) -> Repeated | None:
@@ -57,7 +62,9 @@ def find(calls: Sequence[CallGrid], processes: Collection[int]) -> Repeated | No
         if process in processes:
             until = np.maximum.accumulate(end)
             found[process], ends[process] = until[begins[1:] - 1], int(until[last])
-    return Repeated(found, ends, _named(whole, int(begins[0])))
+    return Repeated(
+        found, ends, f"the collectives that they repeat ({_named(whole, int(begins[0]))})"
+    )
 
 
 def _begins(grid: CallGrid) -> Indices | None:
@@ -67,7 +74,7 @@ def _begins(grid: CallGrid) -> Indices | None:
     start, end = (times[:, :MOST_LOOKED_AT] for times in (grid.start_ns, grid.end_ns))
     kinds = np.stack([grid.first("op").astype(np.int64), grid.first("nbytes")])
     _, kind = np.unique(kinds, axis=1, return_inverse=True)
-    for long in (_after_long(np.median(start[1:] - end[:-1], axis=1)), np.True_):
+    for long in (after_long(np.median(start[1:] - end[:-1], axis=1)), np.True_):
         every = (np.flatnonzero((kind.ravel() == one) & long) for one in np.unique(kind))
         regular = [places for places in every if _is_regular(places)]
         if regular:
@@ -75,7 +82,7 @@ def _begins(grid: CallGrid) -> Indices | None:
     return None
 
 
-def _after_long(apart: Floats) -> Flags:
+def after_long(apart: Floats) -> Flags:
     """Return which calls come after a long time without one, if times are of two sorts.
 
     That is where their logarithms are best divided in two (N. Otsu, A threshold selection method from

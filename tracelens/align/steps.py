@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
-from tracelens.align import repeated_calls
+from tracelens.align import repeated_calls, repeated_messages
 from tracelens.align.clocks.common import moved_times
 from tracelens.align.collectives import gather
 from tracelens.distil.outline import in_flight_tracks, outlined
@@ -185,14 +185,14 @@ def _completed(marks: dict[int, _Marks], trace: Trace) -> tuple[dict[int, _Marks
     if not without:
         return marks, []
     counts = {len(marks[process].step) for process in without}
-    joint = len(without) == len(marks) and bool(trace.calls)
+    joint = len(without) == len(marks)
     how = (
         "their steps are taken from the step numbers of other events, or the updates that end them"
     )
     if max(counts) < 2 or (joint and len(counts) > 1):
-        found = repeated_calls.find(trace.calls, marks) if joint else None
+        found = _repeating(trace, marks) if joint else None
         if found:
-            how = f"their steps are taken from the collectives that they repeat ({found.call})"
+            how = f"their steps are taken from {found.what}"
             marks = {process: _repeated(one, found, process) for process, one in marks.items()}
         else:
             how = "nothing says where steps begin, so the whole run counts as one"
@@ -202,6 +202,18 @@ def _completed(marks: dict[int, _Marks], trace: Trace) -> tuple[dict[int, _Marks
         "tl.step(i), or in a table with a column 'step'."
     )
     return marks, [Note(file="", sentence=sentence, kind="incomplete")]
+
+
+def _repeating(trace: Trace, marks: Mapping[int, _Marks]) -> Repeated | None:
+    """Return the steps by what comes back most often: collectives, or messages between ranks."""
+    calls = repeated_calls.find(trace.calls, marks)
+    outlines = trace.outlines or {}
+    if not all(process in outlines and outlines[process].messages for process in marks):
+        return calls
+    messages = repeated_messages.find(trace.sent, marks)
+    if calls is None or messages is None:
+        return calls or messages
+    return max(calls, messages, key=lambda one: one.often)  # of equals, the first
 
 
 def _repeated(one: _Marks, found: Repeated, process: int) -> _Marks:

@@ -17,10 +17,11 @@ from tracelens.lod.packed import Blocks, first_from
 from tracelens.schema.vocabulary import OWN_KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tracelens.accounting.pieces import Segments
-    from tracelens.arrays import Bytes, Int32s, Ints
+    from tracelens.arrays import Bytes, Indices, Int32s, Ints
+    from tracelens.model.columns import Columns, Words
 
 
 BLANK: Final = 0  # nothing there: the page shows through
@@ -29,6 +30,8 @@ STACKS: Final = ("stack", "next_stack")  # sampled code; another one than before
 UNSELECTED: Final = "unselected"  # between steps of which others were asked for
 LABELS: Final = (*CATEGORIES, *SHARD_OPS, *STACKS, UNSELECTED)
 CODES: Final = {label: 1 + index for index, label in enumerate(LABELS)}
+_CODE_OF_KIND: Final = {kind: CODES[kind] for kind in OWN_KINDS}
+TIMED_ON_DEVICE: Final = ("device_start_ns", "device_duration_ns")
 
 # A pixel that is a category for a part of its time only is fainter: code + shade * SHADE.
 SHADE: Final = 32
@@ -163,17 +166,51 @@ def from_shards(spans: pl.DataFrame, shards: Sequence[tuple[int, int]]) -> Lanes
     return _build(table.with_columns(code=codes), owners)
 
 
-def from_streams(spans: pl.DataFrame, streams: Sequence[tuple[int, int, str]]) -> Lanes:
-    """Make one lane a stream of a device, of the spans that were timed there.
+def from_streams(process: int, rank: int, columns: Columns, names: Mapping[int, str]) -> Lanes:
+    """Make one lane a stream of a process's devices, of the spans that were timed there.
 
-    `spans` have the device's times and their stream's name; `streams` lists (process, rank, name).
-    What overlaps (a bucket that is ready while the one before it is reduced) is drawn one after another.
+    `names` are those of its threads and streams. What overlaps (a bucket that is ready while the one
+    before it is reduced) is drawn one after another.
     """
-    kind = pl.col("kind").cast(pl.String)
-    category = pl.when(kind.is_in(OWN_KINDS)).then(kind).otherwise(pl.lit("transfer"))
-    codes = category.replace_strict(CODES, return_dtype=pl.UInt8)
-    table = _without_overlap(spans.with_columns(part="stream_name", code=codes))
-    return _build(table, [Lane(process, "device", rank, name) for process, rank, name in streams])
+    begun, length = (columns.number(name) for name in TIMED_ON_DEVICE)
+    stream = columns.number("stream")
+    timed = np.flatnonzero(columns.is_span & (length >= 0) & (stream >= 0))
+    numbers: dict[str, list[int]] = {}
+    for number in np.flatnonzero(np.bincount(stream[timed])).tolist():
+        if number in names:
+            numbers.setdefault(names[number], []).append(number)
+    word, words = _used_words(columns.word("name"), timed)
+    codes = columns.word("kind").translated(_CODE_OF_KIND, CODES["transfer"])
+    step, parts = columns.number("step"), []
+    for name, alike in sorted(numbers.items()):
+        rows = timed[np.isin(stream[timed], alike)]
+        rows = rows[np.argsort(begun[rows], kind="stable")]
+        over = np.maximum.accumulate(begun[rows] + length[rows])
+        start = np.maximum(begun[rows], np.append(begun[rows[:1]], over[:-1]))
+        left = over > start
+        rows = rows[left]
+        parts.append(
+            Lanes(
+                lanes=(Lane(process, "device", rank, name),),
+                offsets=np.array([0, len(rows)]),
+                starts=start[left],
+                ends=over[left],
+                codes=codes[rows].astype(np.uint8),
+                steps=step[rows].astype(np.int32),
+                names=word[rows],
+                words=words,
+            )
+        )
+    return joined(parts)
+
+
+def _used_words(column: Words, rows: Indices) -> tuple[Int32s, tuple[str, ...]]:
+    """Return the place of each row's word among those of some rows, in order, the first being none."""
+    used = np.flatnonzero(np.bincount(column.codes[rows] + 1, minlength=len(column.known) + 1)[1:])
+    words = sorted((column.known[code], code) for code in used.tolist())
+    places = np.zeros(len(column.known) + 1, np.int32)  # the last one is for -1
+    places[[code for _, code in words]] = np.arange(1, len(words) + 1, dtype=np.int32)
+    return places[column.codes], ("", *(name for name, _ in words))
 
 
 def joined(parts: Sequence[Lanes]) -> Lanes:

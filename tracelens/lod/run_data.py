@@ -72,6 +72,7 @@ KEPT_TABLES: Final[dict[str, str]] = {
     "slack": "critical_path.slack",
     "tensors": "imbalance.shards.tensors",
 }
+ON_STREAMS: Final = ("type", "kind", "name", "step", "stream", *lanes.TIMED_ON_DEVICE)
 _SHARD: Final = pl.col("shard").fill_null(pl.col("rank")).alias("rank")
 GLANCE_FILE: Final = "glance.json"
 MOST_POINTS: Final = 120
@@ -86,10 +87,6 @@ def tables_of(report: Report) -> dict[str, pl.DataFrame]:
             table: pl.DataFrame = attrgetter(way)(report.results[analysis])
             found[name] = table.head(MOST_TABLE_ROWS)
     return found
-
-
-if TYPE_CHECKING:
-    Streams = list[tuple[int, int, str]]
 
 
 @dataclass(frozen=True)
@@ -166,15 +163,16 @@ def outlined(trace: Trace, report: Report) -> tuple[Run, Iterator[Lanes]]:
     return run, chain(lanes.each_worker(phases.pieces, workers, ends), others)
 
 
-def stream_spans(trace: Trace) -> pl.DataFrame:
-    """Return what ran on the workers' devices: the spans, with the device's times, and their stream."""
-    names = trace.threads.select("process", stream="thread", stream_name="name")
-    end = pl.col("device_start_ns") + pl.col("device_duration_ns")
-    return (
-        trace.on_device.join(trace.workers.select("process"), on="process", how="semi")
-        .with_columns(start_ns="device_start_ns", end_ns=end)
-        .join(names, on=["process", "stream"], how="inner")
-    )
+def _streams(trace: Trace) -> Lanes:
+    """Return rows of what ran on the workers' devices, a stream each; a process at a time is read."""
+    found = []
+    for process, rank in trace.workers.select("process", "rank").iter_rows():
+        if trace.outlines is None or trace.outlines[process].on_device:
+            threads = trace.threads.filter(pl.col("process") == process)
+            names = dict(threads.select("thread", "name").iter_rows())
+            columns = trace.source.columns(process, ON_STREAMS)
+            found.append(lanes.from_streams(process, rank, columns, names))
+    return lanes.joined(found)
 
 
 def shard_spans(trace: Trace) -> pl.DataFrame:
@@ -202,13 +200,8 @@ def _scene(
 
 def other_lanes(trace: Trace) -> list[Lanes]:
     """Return the rows of devices' streams and of parameter servers."""
-    found = []
-    spans = stream_spans(trace)
-    streams: Streams = (
-        spans.select("process", "rank", "stream_name").unique().sort("rank", "stream_name").rows()
-    )
-    if streams:
-        found.append(lanes.from_streams(spans, streams))
+    streams = _streams(trace)
+    found = [streams] if len(streams) else []
     shards = trace.shards.select("process", _SHARD).rows()
     if shards:
         found.append(lanes.from_shards(shard_spans(trace), shards))

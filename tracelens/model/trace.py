@@ -332,12 +332,6 @@ class Trace:
         """The spans that were still open when their recording ended."""
         return self._spans_where("opened", pl.col("status") == "open")
 
-    @cached_property
-    def on_device(self) -> pl.DataFrame:
-        """The spans of what a device did, which it timed."""
-        timed = pl.col("device_start_ns").is_not_null() & pl.col("device_duration_ns").is_not_null()
-        return self._spans_where("on_device", timed)
-
     def _spans_where(self, count: str, chosen: pl.Expr) -> pl.DataFrame:
         """Return spans of some kind; what outlines say to have none of them is not read."""
         outlines = self.outlines

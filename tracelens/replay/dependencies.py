@@ -20,6 +20,7 @@ import polars as pl
 from tracelens.accounting.categories import CATEGORIES
 from tracelens.accounting.thread_activity import training_threads
 from tracelens.model.calls import NEVER, taken
+from tracelens.stats.constants import MOST_UNMATCHED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Dependencies", "Graph"]
 
-_MOST_UNMATCHED: Final = 0.05  # of the time in which ranks are blocked: more is not replayed
 _IS_BLOCKED: Final = np.isin(CATEGORIES, ("wait", "ps_queue", "transfer"))
 
 
@@ -212,8 +212,8 @@ class Dependencies:
         edges += _of_calls(calls, met, last_ns, numbers)
         recorded = np.concatenate([*(thread.moments for thread in threads), last_ns])
         held = _held_by(recorded, edges)
-        unknown, blocked = numbers.blocked_ns(held)
-        if unknown > _MOST_UNMATCHED * blocked:
+        unknown, blocked = numbers.blocked_ns()
+        if unknown > MOST_UNMATCHED * blocked:
             return None
         edges = [numbers.in_order(held), *edges]
         source, target, lag = (np.concatenate([edge[part] for edge in edges]) for part in range(3))
@@ -307,12 +307,12 @@ class _Numbers:
             found[rows] = np.where(there, self._first[number] + at, -1)
         return found
 
-    def blocked_ns(self, caused: Ints) -> tuple[float, float]:
+    def blocked_ns(self) -> tuple[float, float]:
         """Return how long threads were blocked by nothing that is known here, and how long in all."""
         unknown = whole = 0.0
-        for thread, here in zip(self._threads, self._flags(caused), strict=True):
+        for thread in self._threads:
             blocked = thread.spent(_IS_BLOCKED)
-            unknown += float(blocked[~thread.stopped & ~(thread.arrives & here)[1:]].sum())
+            unknown += float(blocked[~thread.stopped & ~thread.arrives[1:]].sum())
             whole += float(blocked.sum())
         return unknown, whole
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tracelens.model.result import Report
 
-__all__ = ["render"]
+__all__ = ["escaped", "render"]
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#])")
 _BACKSLASHED = r"\\\1"
@@ -23,13 +23,13 @@ _BACKSLASHED = r"\\\1"
 
 def render(report: Report) -> str:
     """Write the report as Markdown."""
-    lines = [f"**TraceLens**: {_escaped(report.verdict.headline)}", ""]
-    lines += [*(f"- {name}: {_escaped(line)}" for name, line in lines_of(report)), ""]
+    lines = [f"**TraceLens**: {escaped(report.verdict.headline)}", ""]
+    lines += [*(f"- {name}: {escaped(line)}" for name, line in lines_of(report)), ""]
     for number, finding in enumerate(report.findings, 1):
         gain = saving(finding)
         price = f", {gain}" if gain else ""
         lines.append(f"{number}. **{KINDS[finding.kind].title}** ({finding.category}{price}):")
-        lines.append(f"   {_escaped(finding.sentence)}")
+        lines.append(f"   {escaped(finding.sentence)}")
     if report.efficiency:
         shares = [("useful computation (POP parallel efficiency)", report.efficiency.achieved)]
         shares.append(("of it uninstrumented", report.efficiency.uninstrumented))
@@ -44,8 +44,9 @@ def render(report: Report) -> str:
 
 
 def _rows(rows: Iterable[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(map(_escaped, row))} |" for row in rows]
+    return [f"| {' | '.join(map(escaped, row))} |" for row in rows]
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """Return text that Markdown shows as it is."""
     return _SPECIAL.sub(_BACKSLASHED, clean(text))

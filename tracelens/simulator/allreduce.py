@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from math import ceil, log2
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -29,6 +30,26 @@ if TYPE_CHECKING:
 
 TRAINING_THREAD = 0
 REDUCTION_TRACK = 1
+ALGORITHMS: Final = ("ring", "tree", "recursive_doubling")
+
+
+def transfer(algorithm: str, ranks: int) -> tuple[int, float]:
+    """Return how many messages go one after the other, and how often the payload goes over a link.
+
+    Thakur, Rabenseifner & Gropp, "Optimization of collective communication operations in MPICH", 2005.
+
+    Args:
+        algorithm: One of `ALGORITHMS`: a ring of reduce-scatter and all-gather, a binomial tree to the
+            root and back, or recursive doubling of whole payloads.
+        ranks: How many take part; of a single one nothing is sent.
+    """
+    if ranks < 2:
+        return 0, 0.0
+    if algorithm == "ring":
+        return 2 * (ranks - 1), 2 * (ranks - 1) / ranks
+    depth = ceil(log2(ranks))
+    hops = 2 * depth if algorithm == "tree" else depth
+    return hops, float(hops)
 
 
 class Ring:
@@ -134,9 +155,12 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
 
 
 def _made(scenario: Scenario) -> Ints:
-    """Return how much of all gradients backprop has made when each bucket is full."""
+    """Return how much of backprop is done when each bucket is full, and last, what all of it is."""
+    if scenario.bucket_ready:
+        return np.rint(np.array([*scenario.bucket_ready, 1.0]) * 1e6).astype(np.int64)
     sizes = np.array(scenario.bytes_of_buckets, np.int64)
-    return np.cumsum(np.maximum(sizes // max(np.gcd.reduce(sizes), 1), 1))
+    shares = np.cumsum(np.maximum(sizes // max(np.gcd.reduce(sizes), 1), 1))
+    return np.append(shares, shares[-1])
 
 
 def _overlapped(
@@ -148,7 +172,7 @@ def _overlapped(
     shares: Ints,
 ) -> tuple[Ints, Ints]:
     """Reduce buckets while backprop runs: when each rank enters and leaves, [rank, bucket]."""
-    enter = begin[:, None] + (end - begin)[:, None] * shares // shares[-1]
+    enter = begin[:, None] + (end - begin)[:, None] * shares[:-1] // shares[-1]
     leave = np.empty_like(enter)
     free = np.int64(0)
     for bucket, transfer in enumerate(transfers):
@@ -206,7 +230,7 @@ def record_compute(
     sheet.spans(start, data_end, name="next_batch", kind="data", **place)
     sheet.spans(data_end, forward_end, name="forward", kind="forward", **place)
     sheet.spans(forward_end, backprop_end, name="backprop", kind="backprop", **place)
-    _only(sheet, data_end, own.gc, name="gc", kind="gc", **at(scenario, 2))
+    only(sheet, data_end, own.gc, name="gc", kind="gc", **at(scenario, 2))
     if scenario.layers > 1:
         _layers(scenario, sheet, data_end + own.gc, own.forward, "forward")
         _layers(scenario, sheet, forward_end, own.backprop, "backprop")
@@ -221,7 +245,7 @@ def record_compute(
         moved = gap * layer
         sheet.spans(begin + moved, finish + moved, name=name, kind="update", bucket=bucket, **place)
     update_end = update_at + own.update + _gaps(scenario)
-    _only(sheet, update_end, own.checkpoint, name="checkpoint", kind="checkpoint", **place)
+    only(sheet, update_end, own.checkpoint, name="checkpoint", kind="checkpoint", **place)
 
 
 def _layers(scenario: Scenario, sheet: Sheet, start: Ints, duration: Ints, kind: str) -> None:
@@ -232,7 +256,7 @@ def _layers(scenario: Scenario, sheet: Sheet, start: Ints, duration: Ints, kind:
         sheet.spans(begin, end, name=f"{kind}.{layer}", kind=kind, **at(scenario, 2))
 
 
-def _only(sheet: Sheet, start: Ints, duration: Ints, **columns: Any) -> None:
+def only(sheet: Sheet, start: Ints, duration: Ints, **columns: Any) -> None:
     """Add a span only where it lasts."""
     steps, ranks = np.nonzero(duration)
     if len(steps):

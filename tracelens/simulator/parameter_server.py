@@ -94,15 +94,15 @@ def _exchange(
     """
     latency, each = round(scenario.latency_us * 1_000), scenario.message_ms * MILLISECOND
     service, per_byte = takes
-    held = [(shard, *scenario.pieces_of(shard)) for shard in _used(scenario)]
+    held = [(shard, *scenario.pieces_of(shard)) for shard in used(scenario)]
     for shard, columns, sizes in held:
         wire = np.rint(each + sizes * per_byte[shard]).astype(np.int64)
         arrive = np.repeat((ready + latency)[:, None], len(sizes), axis=1)
-        received = _received(scenario, arrive, wire)
+        through = received(scenario, arrive, wire)
         work = np.rint(service[shard] * sizes / max(int(sizes.sum()), 1)).astype(np.int64)
-        serve, served, depth = _queue(received, work, free[shard])
+        serve, served, depth = queue(through, work, free[shard])
         out["push"][:, columns], out["arrive"][:, columns] = ready[:, None], arrive
-        out["received"][:, columns], out["depth"][:, columns] = received, depth
+        out["received"][:, columns], out["depth"][:, columns] = through, depth
         out["serve"][:, columns], out["served"][:, columns] = serve, served
         out["push_end"][:, columns] = served + latency
     pull = out["push_end"].max(axis=1)
@@ -110,7 +110,7 @@ def _exchange(
         wire = np.rint(each + sizes * per_byte[shard]).astype(np.int64)
         applied = out["served"][:, columns].max() + round(scenario.apply_ms * MILLISECOND)
         asked = np.repeat((pull + latency)[:, None], len(sizes), axis=1)
-        reply, replied, _ = _queue(asked, wire, applied)
+        reply, replied, _ = queue(asked, wire, applied)
         free[shard] = replied.max()
         out["pull"][:, columns], out["asked"][:, columns] = pull[:, None], asked
         out["reply"][:, columns], out["replied"][:, columns] = reply, replied
@@ -118,12 +118,12 @@ def _exchange(
     return np.asarray(out["pull_end"].max(axis=1))
 
 
-def _used(scenario: Scenario) -> list[int]:
+def used(scenario: Scenario) -> list[int]:
     """Return the shards that hold something."""
     return sorted({piece.shard for piece in scenario.pieces})
 
 
-def _received(scenario: Scenario, arrive: Ints, wire: Ints) -> Ints:
+def received(scenario: Scenario, arrive: Ints, wire: Ints) -> Ints:
     """Return when each push, [rank, piece], is in; `wire` is what it takes alone."""
     if not scenario.shared_links:
         return np.asarray(arrive + np.cumsum(wire))
@@ -131,7 +131,7 @@ def _received(scenario: Scenario, arrive: Ints, wire: Ints) -> Ints:
     return _through_shared_link(arrive.ravel(), work.ravel(), scenario.incast).reshape(arrive.shape)
 
 
-def _queue(arrive: Ints, work: Ints, free: np.int64) -> tuple[Ints, Ints, Ints]:
+def queue(arrive: Ints, work: Ints, free: np.int64) -> tuple[Ints, Ints, Ints]:
     """Serve in order of arrival, one at a time: start, end, and how many wait at the start.
 
     `arrive` is [rank, piece], `work` what each piece takes. Nothing is served before `free`.
@@ -150,7 +150,7 @@ def _queue(arrive: Ints, work: Ints, free: np.int64) -> tuple[Ints, Ints, Ints]:
     return begin, end, depth
 
 
-def _ids(scenario: Scenario, *, pull: bool) -> Ints:
+def request_ids(scenario: Scenario, *, pull: bool) -> Ints:
     """Return the request ids, [step, rank, shard]."""
     steps = np.arange(scenario.steps)[:, None, None]
     ranks = np.arange(scenario.ranks)[None, :, None]
@@ -160,7 +160,10 @@ def _ids(scenario: Scenario, *, pull: bool) -> Ints:
 
 
 def _record_workers(scenario: Scenario, sheet: Sheet, times: dict[str, Ints]) -> None:
-    for op, ids in (("push", _ids(scenario, pull=False)), ("pull", _ids(scenario, pull=True))):
+    for op, ids in (
+        ("push", request_ids(scenario, pull=False)),
+        ("pull", request_ids(scenario, pull=True)),
+    ):
         begin, end = times[op], times[f"{op}_end"]
         waited = f"wait_{op}"
         sheet.spans(begin[..., 0], end.max(axis=-1), name=waited, kind="wait", **at(scenario))
@@ -178,10 +181,10 @@ def _record_workers(scenario: Scenario, sheet: Sheet, times: dict[str, Ints]) ->
 
 
 def _record_shards(scenario: Scenario, sheet: Sheet, times: dict[str, Ints]) -> None:
-    pushes, pulls = _ids(scenario, pull=False), _ids(scenario, pull=True)
+    pushes, pulls = request_ids(scenario, pull=False), request_ids(scenario, pull=True)
     for row, piece in enumerate(scenario.pieces):
         part = {name: array[..., row] for name, array in times.items()}
-        both = _on_shard(scenario, piece.shard) | {"bytes": piece.nbytes}
+        both = on_shard(scenario, piece.shard) | {"bytes": piece.nbytes}
         if scenario.variables:
             both |= {"key": piece.variable}
         push = both | {"request": pushes[..., row]}
@@ -192,14 +195,15 @@ def _record_shards(scenario: Scenario, sheet: Sheet, times: dict[str, Ints]) -> 
         queued = {"queue_depth": part["depth"], "op": "aggregate", "name": "aggregate"}
         sheet.spans(part["serve"], part["served"], **(push | queued))
         sheet.spans(part["reply"], part["replied"], **(pull | {"op": "reply", "name": "reply"}))
-    for shard in _used(scenario):
+    for shard in used(scenario):
         begin = times["served"][..., scenario.pieces_of(shard)[0]].max(axis=(1, 2))
         end = begin + round(scenario.apply_ms * MILLISECOND)
-        apply = _on_shard(scenario, shard) | {"step": np.arange(scenario.steps), "peer": None}
+        apply = on_shard(scenario, shard) | {"step": np.arange(scenario.steps), "peer": None}
         sheet.spans(begin, end, **(apply | {"op": "apply", "name": "apply"}))
 
 
-def _on_shard(scenario: Scenario, shard: int) -> dict[str, Any]:
+def on_shard(scenario: Scenario, shard: int) -> dict[str, Any]:
+    """Return where a shard's spans stand."""
     return {
         "process": scenario.ranks + shard,
         "rank": shard,

@@ -73,13 +73,16 @@ class Scenario:
     `spread` the lasting relative difference between ranks, `common` noise shared by all ranks.
     `overlap` reduces buckets beside backprop, as DDP does; else one blocking call a bucket.
     A bucket of mean size is `transfer_ms` on the wire, and every message `message_ms` more, however
-    small; `bucket_sizes` (bytes) are `bucket_bytes` each if not given.
+    small; `bucket_sizes` (bytes) are `bucket_bytes` each if not given, and a bucket is full when
+    `bucket_ready` of backprop is done, else when its share of all bytes is.
     `hops` records the sends and receives of the ring that every reduction then is.
     `layers` > 1 records each layer of forward, backprop and update. `clocks` holds one clock a
     host (the workers' hosts, then one host a shard); empty = all share one. With `shards`, gradients
     go to parameter servers instead of an allreduce; `variables` (bytes) are then put on them by
     `placement` (`tracelens.placement`), each pushed and pulled by itself. With `shared_links` pushes
     share their shard's link evenly, and n of them get 1 / (1 + `incast` (n - 1)) of its work done.
+    `beside_compute` lets transfers go on while workers compute (`interleaved_servers`); `work` then says
+    how much of forward, and of backprop, belongs to each variable (any unit; equal if not given).
     `on_device`: every worker has a device that does the work, while its host queues it in `launch_share`
     of the time and waits for the rest of the step. `present` names ranks that take part only from one
     step to another, inclusive: ``((3, (20, 39)),)``.
@@ -95,6 +98,7 @@ class Scenario:
     buckets: int = 2
     bucket_bytes: int = 4 << 20
     bucket_sizes: tuple[int, ...] = ()
+    bucket_ready: tuple[float, ...] = ()
     transfer_ms: float = 1.0
     message_ms: float = 0.0
     update_ms: float = 1.0
@@ -112,6 +116,8 @@ class Scenario:
     shard_bytes: tuple[int, ...] = ()
     variables: tuple[int, ...] = ()
     placement: str = "round_robin"
+    work: tuple[float, ...] = ()
+    beside_compute: bool = False
     shared_links: bool = False
     incast: float = 0.0
     link_gbytes_per_s: float = 2.0
@@ -144,6 +150,21 @@ class Scenario:
                 f"A scenario with {self.buckets} buckets needs as many bucket_sizes, "
                 f"found {len(self.bucket_sizes)}."
             )
+        if self.bucket_ready and (
+            len(self.bucket_ready) != self.buckets or max(self.bucket_ready) > 1
+        ):
+            raise InvalidArgument(
+                f"A scenario with {self.buckets} buckets needs as many values of bucket_ready, "
+                f"each at most 1, found {self.bucket_ready}."
+            )
+        self._check_servers()
+        if self.clocks and len(self.clocks) != self.hosts:
+            raise InvalidArgument(
+                f"A scenario with {self.hosts} hosts needs as many clocks, found {len(self.clocks)}."
+            )
+
+    def _check_servers(self) -> None:
+        """Refuse shards that fit to nothing else."""
         if self.shard_bytes and len(self.shard_bytes) != self.shards:
             raise InvalidArgument(
                 f"A scenario with {self.shards} shards needs as many shard_bytes, "
@@ -157,12 +178,17 @@ class Scenario:
             raise InvalidArgument(
                 "A scenario with variables needs shards to place them on, and no shard_bytes."
             )
+        if self.work and len(self.work) != len(self.variables):
+            raise InvalidArgument(
+                f"A scenario with {len(self.variables)} variables needs as many values of work, "
+                f"found {len(self.work)}."
+            )
+        if self.beside_compute and not self.shards:
+            raise InvalidArgument(
+                "A scenario whose transfers go on beside compute at servers needs shards."
+            )
         if self.on_device and self.shards:
             raise InvalidArgument("A scenario has either devices or shards, found both.")
-        if self.clocks and len(self.clocks) != self.hosts:
-            raise InvalidArgument(
-                f"A scenario with {self.hosts} hosts needs as many clocks, found {len(self.clocks)}."
-            )
 
     @property
     def worker_hosts(self) -> int:

@@ -88,6 +88,11 @@ class _Block:
         return pl.DataFrame(flat).select(*casts, *constants)
 
     def _where(self, process: int) -> tuple[Any, ...]:
-        """Return the cells of one process; of a block by step and rank its columns, at no cost."""
+        """Return the cells of one process; of a block by step and rank its columns, at no cost.
+
+        The first axis of `process` is that of ranks: [rank], or [rank, 1] of a block by piece, too.
+        """
         owner = self.arrays.get("process")
-        return () if owner is None else (..., np.flatnonzero(owner == process))
+        if owner is None:
+            return ()
+        return (..., np.flatnonzero(owner == process), *(slice(None),) * (owner.ndim - 1))

@@ -14,7 +14,14 @@ from tracelens.model.trace import COMMUNICATOR_COLUMNS, PROCESS_COLUMNS, THREAD_
 from tracelens.readers.native.recorded import write_process
 from tracelens.schema.side import ClockReading, Communicator, Process, SideTables, Thread
 from tracelens.schema.vocabulary import TRACE_SUFFIX, stem
-from tracelens.simulator import allreduce, clocks, devices, membership, parameter_server
+from tracelens.simulator import (
+    allreduce,
+    clocks,
+    devices,
+    interleaved_servers,
+    membership,
+    parameter_server,
+)
 from tracelens.simulator.clocks import host_of
 from tracelens.simulator.scenario import Clock, Fault, Scenario, random_clocks
 from tracelens.simulator.sheet import Sheet
@@ -63,7 +70,8 @@ def write(scenario: Scenario, folder: Path) -> None:
 
 def _simulated(scenario: Scenario) -> Sheet:
     sheet = Sheet()
-    (parameter_server if scenario.shards else allreduce).simulate(scenario, sheet)
+    servers = interleaved_servers if scenario.beside_compute else parameter_server
+    (servers if scenario.shards else allreduce).simulate(scenario, sheet)
     return sheet
 
 

@@ -11,11 +11,13 @@ from typing import Final
 
 # Noise
 FALSE_RATE: Final = 0.003  # probability: that noise alone has anybody of a healthy run accused
+RISK: Final = 0.05  # probability: that equal runs are said to differ
 CLEAR: Final = 3  # standard errors: from here on a difference is one
 FAR_OUT: Final = 6.0  # standard deviations: a single step stands out
 CUT: Final = 2.0  # standard deviations: what is farther out counts no more
 TAIL: Final = 0.5  # standard deviations beyond a level: more does not say where it begins
 BETWEEN_RANK_SIGMA: Final = 0.003  # of a step: by so much equal ranks differ, for good or not
+RUN_SIGMA: Final = 0.01  # share: by so much equal runs differ, for good or not
 SPREAD_FREEDOM: Final = 3  # degrees of freedom: of what is known before anything is seen
 NOISE_FREEDOM: Final = 0.09  # degrees of freedom: that each value adds
 MOST_FREEDOM: Final = 60  # degrees of freedom: noise is known no better
@@ -75,6 +77,7 @@ AT_ONCE: Final = 1 << 18  # numbers: in memory
 PIECES_OF_MEMORY: Final = 32  # parts: of the memory, one for each piece of work
 NEGLIGIBLE: Final = 1e-3  # share: of less, nothing depends
 ROUNDING: Final = 1e-9  # share: less is none
+MOST_UNMATCHED: Final = 0.05  # share: of blocked time; by more that nothing matches, no replay is right
 SLOWEST_NETWORK: Final = 0.001  # bytes / ns: no training goes over less than 1 MB/s
 ONE_CALL_NS: Final = 10_000  # ns: messages of a rank that end within this end with one call
 SHORTEST_NS: Final = 200_000  # ns: a pause that background work can use: two switches and work

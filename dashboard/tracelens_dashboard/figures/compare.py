@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from plotly import graph_objects as go
 
+from tracelens.comparison.series import CATEGORY_OF
 from tracelens.lod.step_times import parts
 from tracelens_dashboard import text
 from tracelens_dashboard.figures import axes
@@ -16,7 +17,8 @@ from tracelens_dashboard.theme import name_of
 
 if TYPE_CHECKING:
     from tracelens.arrays import Floats
-    from tracelens.lod.comparison import Difference
+    from tracelens.comparison.changes import Metric
+    from tracelens.comparison.series import Difference
     from tracelens_dashboard.theme import Theme
 
 NOTHING: Final = "The two runs have no rank, or no step, in common."
@@ -88,11 +90,10 @@ def _means(found: Difference) -> Floats:
     return np.asarray(np.nansum(found.compute_ns, axis=1) / there)
 
 
-def by_category(
-    moved: list[tuple[str, float, float]], names: tuple[str, str], theme: Theme
-) -> Drawing:
-    """Draw a pair of bars a category: a rank's mean time in a step, here and in the other run."""
-    shown = [row for row in moved if max(row[1], row[2]) >= LEAST_NS]
+def by_category(phases: list[Metric], names: tuple[str, str], theme: Theme) -> Drawing:
+    """Draw a pair of bars a category: what a usual step has of it, here and in the other run."""
+    rows = [(CATEGORY_OF[one.name], one.change.after, one.change.before) for one in phases]
+    shown = [row for row in rows if max(row[1], row[2]) >= LEAST_NS]
     if not shown:
         return empty(theme, "No steps recorded.")
     labels = [name_of(name) for name, *_ in shown]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
 from dash import Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
-from tracelens.lod import comparison
+from tracelens.comparison import Steps
+from tracelens.comparison import compare as compared
+from tracelens.comparison.series import CATEGORY_OF, MEAN_STEP_TIME, STEP_TIME, difference
 from tracelens_dashboard import ids, text
 from tracelens_dashboard.components import chart, finding_card
 from tracelens_dashboard.components.timeline import side_by_side
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from dash import Dash
     from dash.development.base_component import Component
 
+    from tracelens.comparison import Comparison
     from tracelens.model.findings import Finding
     from tracelens_dashboard.figures.drawing import Drawing
     from tracelens_dashboard.runs.store import Store
@@ -39,6 +43,7 @@ THERE: Final = "compare-there"
 MOVED: Final = "compare-moved"
 MAP: Final = "compare-map"
 SHOWN: Final = 6
+_KEPT: Final = 2  # comparisons: of which a page has the charts drawn
 ROW_PX: Final = 26
 QUESTION: Final = "What changed?"
 ALONE: Final = (
@@ -147,16 +152,16 @@ def _moved(store: Store, theme: Theme, other: Any) -> Drawing:
     found = current.other(other)
     if found is None:
         return empty(theme, NOT_CHOSEN)
-    changes = comparison.moved(store.times, found.times)
-    return compare.by_category(changes, (current.name(store), current.name(found)), theme)
+    names = current.name(store), current.name(found)
+    return compare.by_category(_comparison(store, found).phases, names, theme)
 
 
 def _map(store: Store, theme: Theme, other: Any) -> Drawing:
     found = current.other(other)
     if found is None:
         return empty(theme, NOT_CHOSEN)
-    difference = comparison.difference(store.residuals, found.residuals)
-    return compare.by_rank(difference, theme, step_ns=store.times.usual_ns)
+    cells = difference(store.residuals, found.residuals)
+    return compare.by_rank(cells, theme, step_ns=store.times.usual_ns)
 
 
 def _sentence(store: Store, other: Store) -> Component:
@@ -165,20 +170,29 @@ def _sentence(store: Store, other: Store) -> Component:
     return html.Div(dmc.Title(text.tied(sentence), order=2, id="verdict"), className="verdict")
 
 
+@lru_cache(_KEPT)
+def _comparison(store: Store, other: Store) -> Comparison:
+    """Compare this run with the other one, its baseline."""
+    return compared([Steps.of(other.run)], Steps.of(store.run))
+
+
 def _steps(store: Store, other: Store) -> str:
-    change = comparison.step_change(store.run, other.run)
-    if change is None:
+    found = _comparison(store, other)
+    step, mean = found.metric(STEP_TIME), found.metric(MEAN_STEP_TIME)
+    if step is None or mean is None:
         return "One of the runs has no steps."
+    change = step.change
     usual = (
-        f"Median step {text.duration(change.after_ns)}, in {current.name(other)} "
-        f"{text.duration(change.before_ns)}"
+        f"Median step {text.duration(change.after)}, in {current.name(other)} "
+        f"{text.duration(change.before)}"
     )
-    mean = f"the mean step is {_more(change.mean)}"
-    if not change.clear:
-        return f"{usual}: no clear difference; {mean}."
-    low, high = sorted((abs(change.low), abs(change.high)))
+    share = change.share(change.delta) or 0.0
+    end = f"the mean step is {_more(mean.change.share(mean.change.delta) or 0.0)}"
+    if not step.clear or change.low is None or change.high is None:
+        return f"{usual}: no clear difference; {end}."
+    low, high = sorted(abs(change.share(edge) or 0.0) for edge in (change.low, change.high))
     between = f"95 % interval {text.points(low)} to {text.percent(high)}"
-    return f"{usual}: {_more(change.share)} here ({between}); {mean}."
+    return f"{usual}: {_more(share)} here ({between}); {end}."
 
 
 def _more(share: float) -> str:
@@ -196,18 +210,19 @@ def _efficiency(store: Store, other: Store) -> str:
 
 
 def _category(store: Store, other: Store) -> str:
-    moved = comparison.moved(store.times, other.times)
-    if not moved:
+    phases = _comparison(store, other).phases
+    if not phases:
         return ""
-    name, mine, theirs = moved[0]
-    more = "more" if mine > theirs else "less"
-    return f"Largest change: {name_of(name)}, {text.duration(abs(mine - theirs))} {more} per step."
+    largest, delta = name_of(CATEGORY_OF[phases[0].name]), phases[0].change.delta
+    more = "more" if delta > 0 else "less"
+    return f"Largest change: {largest}, {text.duration(abs(delta))} {more} per step."
 
 
 def _findings(store: Store, other: Store) -> Component:
     """List what appeared, and what is not there any more."""
-    new = comparison.only_in(store.report.findings, other.report.findings)
-    departed = comparison.only_in(other.report.findings, store.report.findings)
+    rows = _comparison(store, other).findings
+    new = [row.finding for row in rows if row.state == "new"]
+    departed = [row.finding for row in rows if row.state == "gone"]
     half = {"base": 12, "md": 6}
     columns = [
         dmc.GridCol(_listed(f"Only in {current.name(store)}", store, new), span=half),

@@ -12,7 +12,7 @@ from support.runs.indexes import explained, recorded
 from support.web.callbacks import call
 from support.web.stores import slow_rank
 
-from tracelens.lod import comparison
+from tracelens.comparison.series import Difference, difference
 from tracelens.simulator.synthetic import Fault, Scenario
 from tracelens_dashboard import theme
 from tracelens_dashboard.app.server import create_app
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tracelens_dashboard.runs.catalog import Entry
     from tracelens_dashboard.runs.store import Store
 
-LATE = Fault("data", (1,), steps=(10, 29), extra_ms=9)
+LATE = Fault("data", (1,), steps=(10, 49), extra_ms=9)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_the_sentence_says_what_changed(runs: Runs) -> None:
 def test_the_map_shows_who_is_slower(runs: Runs) -> None:
     """The late rank's row is positive in its steps; a scale with zero in its middle."""
     late, healthy = pair(runs)
-    found = comparison.difference(late.residuals, healthy.residuals)
+    found = difference(late.residuals, healthy.residuals)
     drawing = compare.by_rank(found, theme.LIGHT, step_ns=late.times.usual_ns)
     cells = np.asarray(drawing.figure.data[0].z)
     assert cells.shape == (3, 30)
@@ -105,13 +105,13 @@ def test_of_many_ranks_the_largest_difference_stands_for_its_neighbours() -> Non
     """One slower rank among 4096 keeps its sign and its size in the row that it shares."""
     own = np.zeros((4096, 5))
     own[1000, 3], own[3000, 2] = -7e6, 9e6
-    found = comparison.Difference(tuple(range(4096)), tuple(range(5)), tuple(range(5)), own)
+    found = Difference(tuple(range(4096)), tuple(range(5)), tuple(range(5)), own)
     drawing = compare.by_rank(found, theme.DARK)
     cells = np.asarray(drawing.figure.data[0].z)
     assert len(cells) <= MOST_ROWS
     assert cells[:, 3].min() == np.float32(-7e6)
     assert cells[:, 2].max() == np.float32(9e6)
-    nothing = comparison.Difference((), (), (), np.zeros((0, 0)))
+    nothing = Difference((), (), (), np.zeros((0, 0)))
     assert compare.by_rank(nothing, theme.DARK).summary == compare.NOTHING
 
 

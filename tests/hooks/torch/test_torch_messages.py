@@ -64,3 +64,18 @@ def test_they_end_when_they_have_come(ranks: list[Recorded]) -> None:
         for event in _messages(receiver, "recv"):
             began = sent[tuple(event[n] for n in names)]["start_ns"]
             assert event["start_ns"] + event["duration_ns"] >= began
+
+
+def test_they_end_within_the_wait_for_them(ranks: list[Recorded]) -> None:
+    """That is all that says which wait it was."""
+    for rank in ranks:
+        waits = [
+            (event["start_ns"], event["start_ns"] + event["duration_ns"])
+            for event in rank.events
+            if event["name"] == "wait for collectives"
+        ]
+        assert waits
+        for event in rank.events:
+            if event["op"] in {"send", "recv"}:
+                end = event["start_ns"] + event["duration_ns"]
+                assert any(begin <= end <= over for begin, over in waits)

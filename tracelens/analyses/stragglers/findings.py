@@ -388,7 +388,7 @@ def _between(place: Place) -> str:
         for name in (place.before, place.after)
     )
     if before == after == "communication":
-        return "between collective calls"
+        return "between calls of communication"
     return f"between {before} and {after}"
 
 

@@ -32,6 +32,7 @@ from tracelens_instrument.core.state import STATE
 from tracelens_instrument.hooks.base import Switch, attempt, warn_failed
 from tracelens_instrument.hooks.torch import backward, buckets
 from tracelens_instrument.hooks.torch.process_groups import Flight, Group, end_waited_for, group_of
+from tracelens_instrument.hooks.torch.steps import STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -222,6 +223,7 @@ def _watch_message(
         if buckets.in_users_hook():
             return None
         try:
+            STEPS.exchanging()
             return begin(args)
         except Exception as error:  # noqa: BLE001 - the border to the user's training code
             warn_failed(begin, error)
@@ -345,10 +347,10 @@ def _around_wait(
     wait: Callable[..., Any], work: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     failed = True
-    try:
-        with _WAIT:
+    with _WAIT:  # what is waited for ends within: later, nothing would say that it was this wait
+        try:
             done = wait(*args, **kwargs)
-        failed = False
-    finally:
-        attempt(end_waited_for, work, failed=failed)
+            failed = False
+        finally:
+            attempt(end_waited_for, work, failed=failed)
     return done

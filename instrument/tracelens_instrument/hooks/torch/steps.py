@@ -51,8 +51,9 @@ class ImplicitSteps:
     The first begins with the first batch or forward pass that is recorded. A program may have several
     optimizers: each step holds one step of the optimizer that was the first to make one, and lasts
     until the next batch is fetched, or trained on if that was fetched before. So what else is updated
-    with this batch is part of it. The last ends with the last update; one in which nothing was computed
-    is none.
+    with this batch is part of it. Where no batch is fetched, the first message to or from another rank
+    after the update begins a step, too: a stage of a pipeline is sent what it computes on. The last ends
+    with the last update; one in which nothing was computed is none.
     """
 
     def __init__(self) -> None:
@@ -80,6 +81,11 @@ class ImplicitSteps:
         if not self._forward:
             self._compute()
         self._forward = False
+
+    def exchanging(self) -> None:
+        """Called when a message between ranks begins."""
+        if self._updated_ns is not None and not self._fetches:
+            self._advance()
 
     def _compute(self) -> None:
         if self._fresh or not self._fetches or not self._begun:

@@ -1,0 +1,176 @@
+"""Runs are compared where they can be: metric by metric, finding by finding, rank by rank."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from support.web.stores import HOT, LATE, SLOW_RANK, open_run
+
+from tracelens.comparison import Steps, compare
+from tracelens.comparison.series import difference
+from tracelens.simulator.synthetic import Fault, Scenario
+
+if TYPE_CHECKING:
+    from tracelens.comparison import Comparison
+    from tracelens.comparison.changes import FindingChange
+    from tracelens.model.findings import Finding
+    from tracelens.stats.between_runs import Change
+    from tracelens_dashboard.runs.store import Store
+
+HEALTHY = Scenario(ranks=6, steps=50)
+BEGIN, END = 20, 39
+
+
+@cache
+def slow() -> Store:
+    return open_run(SLOW_RANK, LATE)
+
+
+@cache
+def healthy(seed: int = 0) -> Store:
+    return open_run(replace(HEALTHY, seed=seed))
+
+
+@cache
+def steps(seed: int = 0) -> Steps:
+    return Steps.of(healthy(seed).run)
+
+
+@cache
+def slower() -> Steps:
+    """Backprop of 1.6 times its length on all ranks."""
+    everywhere = Fault("backprop", tuple(range(6)), factor=1.6)
+    return Steps.of(open_run(replace(HEALTHY, seed=9, faults=(everywhere,))).run)
+
+
+def found_in(runs: list[tuple[Finding, ...]], new: tuple[Finding, ...]) -> list[FindingChange]:
+    baselines = [replace(steps(), findings=findings) for findings in runs]
+    return list(compare(baselines, replace(steps(), findings=new)).findings)
+
+
+def test_what_only_one_run_has_is_left_out() -> None:
+    """Of 4 ranks and 60 steps here, 6 and 50 there, 4 ranks and 50 steps are compared."""
+    found = difference(slow().residuals, healthy().residuals)
+    assert found.ranks == (0, 1, 2, 3)
+    assert found.compute_ns.shape == (4, 50)
+    assert found.steps == found.others == tuple(range(50))
+
+
+def test_the_planted_difference_is_where_it_was_planted() -> None:
+    """Rank 2 works longer in steps 20-39, and nowhere else does anything of that size show."""
+    own = difference(slow().residuals, healthy().residuals).compute_ns
+    planted = own[2, BEGIN : END + 1]
+    rest = own.copy()
+    rest[2, BEGIN : END + 1] = 0
+    assert planted.min() > 3 * np.abs(rest).max()
+
+
+def test_steps_are_matched_by_their_place_not_their_number() -> None:
+    """A run that goes on from a checkpoint at step 1000 is compared from its first step on."""
+    late = slow().residuals
+    resumed = replace(late, steps=tuple(step + 1000 for step in late.steps))
+    found = difference(late, resumed)
+    assert found.others[0] == 1000
+    assert np.nanmax(np.abs(found.compute_ns)) == 0
+
+
+def test_ranks_are_matched_by_their_number() -> None:
+    """The order of the rows of a run plays no part."""
+    late = slow().residuals
+    turned = replace(late, ranks=late.ranks[::-1], compute_ns=late.compute_ns[::-1])
+    assert np.nanmax(np.abs(difference(late, turned).compute_ns)) == 0
+
+
+def test_a_run_does_not_differ_from_itself() -> None:
+    """Neither in any metric nor in its findings."""
+    run = Steps.of(slow().run)
+    found = compare([run], run)
+    assert [metric.change.delta for metric in found.metrics] == [0] * len(found.metrics)
+    assert not any(metric.clear for metric in found.metrics)
+    assert {row.state for row in found.findings} == {"both"}
+
+
+@pytest.mark.parametrize("baselines", [1, 3])
+def test_what_was_planted_is_what_changed(baselines: int) -> None:
+    """Backprop lasts 1.6 times as long, the step by as much; the other phases are as they were."""
+    found = compare([steps(seed) for seed in range(baselines)], slower())
+    step, backprop = found.metric("step_time"), found.metric("phase:backprop")
+    assert step
+    assert backprop
+    assert step.clear
+    assert backprop.clear
+    assert backprop.change.share(backprop.change.delta) == pytest.approx(0.6, abs=0.03)
+    assert backprop.change.delta == pytest.approx(step.change.delta, rel=0.1)
+    assert found.phases[0] is backprop
+    for name in ("phase:data", "phase:forward", "phase:update"):
+        other = found.metric(name)
+        assert other
+        assert not other.clear
+
+
+def test_the_interval_holds_the_truth() -> None:
+    """Of the step: between what is certain and what was planted."""
+    change = found_step(compare([steps(0), steps(1), steps(2)], slower()))
+    assert change.low is not None
+    assert change.high is not None
+    assert 0 < change.low < change.delta < change.high
+
+
+def found_step(found: Comparison) -> Change:
+    step = found.metric("step_time")
+    assert step
+    return step.change
+
+
+def test_baselines_that_differ_widen_the_interval() -> None:
+    """A change that one baseline makes clear is within what three noisy ones differ by."""
+    noisy = [scaled(steps(k), factor) for k, factor in enumerate((0.8, 1.0, 1.2))]
+    new = scaled(steps(5), 1.15)
+    one, three = compare([steps(0)], new), compare(noisy, new)
+    assert found_step(one).between is None
+    assert (found_step(three).between or 0) > 0.15 * found_step(three).before
+    assert one.metrics[0].clear
+    assert not three.metrics[0].clear
+
+
+def scaled(run: Steps, factor: float) -> Steps:
+    return replace(run, metrics={name: series * factor for name, series in run.metrics.items()})
+
+
+def test_a_run_without_steps_has_no_metrics() -> None:
+    """Its findings are compared all the same."""
+    empty = replace(steps(), count=0, metrics={}, findings=(LATE,))
+    found = compare([steps()], empty)
+    assert found.metrics == ()
+    assert [row.state for row in found.findings] == ["new"]
+
+
+def test_what_most_steps_lack_is_measured_by_its_mean() -> None:
+    """A checkpoint in each tenth step has a median of nothing."""
+    rare = np.where(np.arange(50) % 10 == 0, 5e6, 0.0)
+    before = replace(steps(), metrics={**steps().metrics, "phase:checkpoint": rare})
+    after = replace(steps(), metrics={**steps().metrics, "phase:checkpoint": 2 * rare})
+    metric = compare([before], after).metric("phase:checkpoint")
+    assert metric
+    assert metric.statistic == "mean"
+    assert (metric.change.before, metric.change.after) == (5e5, 1e6)
+
+
+def test_findings_are_alike_by_what_they_are_and_what_they_name() -> None:
+    """Other steps or costs are the same finding; another rank is a new one, and the first is gone."""
+    again = replace(LATE, steps=(5, 9), saving=0.01)
+    rows = found_in([(LATE,)], (again, HOT))
+    assert [(row.finding, row.state) for row in rows] == [(HOT, "new"), (again, "both")]
+    assert (rows[1].before, rows[1].after) == (LATE.saving, 0.01)
+    moved = found_in([(LATE,)], (replace(LATE, ranks=(3,)),))
+    assert [row.state for row in moved] == ["new", "gone"]
+
+
+def test_a_finding_that_any_baseline_has_is_not_new() -> None:
+    """How many have it is counted."""
+    rows = found_in([(), (LATE,), ()], (LATE,))
+    assert [(row.state, row.baselines) for row in rows] == [("both", 1)]

@@ -1,0 +1,101 @@
+"""A comparison as text, Markdown and JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.web.stores import HOT, LATE
+
+from tracelens.comparison import COMPARISONS, Comparison, Steps, compare, comparison_format
+from tracelens.comparison.gates import judge, parse
+from tracelens.comparison.series import CATEGORY_OF
+
+PAGE = (Path(__file__).parents[2] / "docs" / "compare.md").read_text()
+GATES = [parse(text) for text in ("step_time>+3%", "phase:data>+2ms", "straggler", "wait>+50%")]
+
+
+def run(factor: float, seed: int, findings: int = 0) -> Steps:
+    """A run with all metrics, and many findings."""
+    lengths = 1e7 * factor * np.exp(0.02 * np.random.default_rng(seed).standard_normal(100))
+    metrics = {"step_time": lengths, "mean_step_time": lengths, "efficiency": np.full(100, 0.75)}
+    parts = {name: lengths / (2 + place) for place, name in enumerate(CATEGORY_OF)}
+    named = tuple(replace(LATE, ranks=(rank,)) for rank in range(findings))
+    name = f"/scratch/some/where/traces/2026-11-24T08-00-00/a-long-name-{seed}"
+    return Steps(name, 4, 0, 100, metrics | parts, (*named, HOT))
+
+
+def compared() -> Comparison:
+    return compare([run(1, seed) for seed in range(1, 9)], run(1.1, 0, findings=20))
+
+
+def test_text_fits_a_terminal() -> None:
+    """At most 30 lines of 80 columns, whatever is compared; what is left out is counted."""
+    found = compared()
+    lines = comparison_format("text").render(found, judge(GATES, found)).splitlines()
+    assert len(lines) <= 30
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith("Verdict  SLOWER: median step")
+    assert "and 15 more: --format json" in "\n".join(lines)
+    assert any(re.search(r"; \d+ more: --format json", line) for line in lines)
+
+
+def test_one_baseline_is_not_enough_to_know_noise() -> None:
+    """Every format says so."""
+    found = compare([run(1, 1)], run(1.1, 0))
+    for name in COMPARISONS:
+        assert "how much equal runs differ" in comparison_format(name).render(found, ())
+
+
+def test_other_numbers_of_ranks_are_named() -> None:
+    found = compare([run(1, 1)], replace(run(1.1, 0), ranks=8))
+    assert "4 and 8 ranks" in comparison_format("text").render(found, ())
+
+
+def test_runs_without_steps_are_not_comparable() -> None:
+    """In words; findings are listed."""
+    found = compare([run(1, 1)], replace(run(1, 0), count=0, metrics={}, name="empty"))
+    text = comparison_format("text").render(found, ())
+    assert "NOT COMPARABLE: empty has no steps" in text
+    assert "still there: Hot shard, PS 0" in text
+
+
+def test_markdown_is_whole() -> None:
+    """All metrics, all findings, all gates; recorded names do nothing."""
+    found = compare([replace(run(1, 1), name="a|b<script>")], run(1.1, 0, findings=20))
+    text = comparison_format("markdown").render(found, judge(GATES, found))
+    assert "| `step_time>+3%` | **failed** |" in text
+    assert text.count("\n| new |") == 20
+    assert "<script>" not in text
+
+
+def test_json_says_the_same() -> None:
+    """Numbers as they are; what is not known is null."""
+    found = compared()
+    read = json.loads(comparison_format("json").render(found, judge(GATES, found)))
+    assert read["format"] == "tracelens.comparison/1"
+    assert read["verdict"] == "slower"
+    assert read["metrics"][0]["change"] == pytest.approx(0.1, abs=0.03)
+    assert [gate["state"] for gate in read["gates"]] == ["failed", "passed", "failed", "passed"]
+    short = compare([replace(run(1, 1), count=9, metrics=cut())], run(1, 0))
+    read = json.loads(comparison_format("json").render(short, ()))
+    assert read["metrics"][0]["interval"] is None
+    assert read["metrics"][0]["probability"] is None
+
+
+def cut() -> dict[str, np.ndarray]:
+    return {name: series[:9] for name, series in run(1, 1).metrics.items()}
+
+
+def test_every_field_and_metric_is_described() -> None:
+    """docs/compare.md names each."""
+    found = compared()
+    read = json.loads(comparison_format("json").render(found, judge(GATES, found)))
+    names = set(read) | {metric["name"] for metric in read["metrics"]}
+    for part in ("metrics", "findings", "gates", "baselines"):
+        names |= set(read[part][0])
+    assert sorted(name for name in names if f"`{name}`" not in PAGE) == []

@@ -1,0 +1,91 @@
+"""First runs of programs whose ranks send each other messages: steps and culprits without any mark."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from support.launch.mpi import launch
+from support.launch.patience import PATIENCE_S
+from support.launch.recording import clean_environment
+from support.launch.torchrun import torchrun_command
+
+import tracelens as tl
+from tracelens.accounting.stages import find_stages
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+pytestmark = pytest.mark.end_to_end
+
+PROGRAMS = Path(__file__).parents[1] / "support" / "launch" / "programs"
+MPI, PIPELINE = PROGRAMS / "unmarked_mpi.py", PROGRAMS / "pipeline_torch.py"
+RANKS = 3
+STEPS = {"borders": 119, "ring": 79, "server": 79}  # what was done before the second is start-up
+
+
+def recorded(folder: Path, command: Sequence[str]) -> tl.Trace:
+    """Record a run as it is, and open it."""
+    tracelens = str(Path(sys.executable).with_name("tracelens"))
+    subprocess.run(
+        [tracelens, "record", "--no-verdict", "--out", str(folder), "--", *command],
+        env=clean_environment(OMP_NUM_THREADS="1"),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    return tl.open(folder)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fault", "culprit"),
+    [("borders", "work", 2), ("ring", "work", 2), ("server", "apply", 0)],
+)
+def test_who_makes_the_others_wait_is_named(
+    pattern: str, fault: str, culprit: int, tmp_path: Path
+) -> None:
+    """Also where a few collectives come beside the messages, and where a server is the slow one."""
+    report = tl.analyze(recorded(tmp_path / "t", [*launch(MPI, RANKS), pattern, fault]))
+    first = report.findings[0]
+    assert (first.kind, first.ranks, first.phase) == ("straggler", (culprit,), "uninstrumented")
+    assert report.verdict.headline.startswith(f"STRAGGLER rank {culprit}")
+    assert report.summary.steps == STEPS[pattern]
+
+
+@pytest.mark.parametrize("pattern", STEPS)
+def test_no_rank_is_accused_without_a_fault(pattern: str, tmp_path: Path) -> None:
+    """The same steps are found."""
+    trace = recorded(tmp_path / "t", [*launch(MPI, RANKS), pattern, "none"])
+    report = tl.analyze(trace)
+    assert [f.sentence for f in report.findings if f.category == "fault"] == []
+    assert report.summary.steps == STEPS[pattern]
+    assert "the messages that they repeat" in trace.notes[0].sentence
+
+
+def test_a_stage_that_is_slow_for_a_while_is_a_straggler(tmp_path: Path) -> None:
+    """It has no peers; its other steps say what is usual."""
+    pytest.importorskip("torch")
+    report = tl.analyze(recorded(tmp_path / "t", torchrun_command(PIPELINE, RANKS, ["stall"])))
+    first = report.findings[0]
+    assert (first.kind, first.ranks, first.phase) == ("straggler", (1,), "uninstrumented")
+
+
+@pytest.mark.parametrize("fault", ["none", "uneven"])
+def test_stages_are_no_stragglers_by_what_they_are_given(fault: str, tmp_path: Path) -> None:
+    """A longer one is stage imbalance; what an even pipeline waits is its bubble."""
+    pytest.importorskip("torch")
+    trace = recorded(tmp_path / "t", torchrun_command(PIPELINE, RANKS, [fault]))
+    stages = find_stages(trace)
+    assert stages is not None
+    assert stages.stage.tolist() == [0, 1, 2]
+    report = tl.analyze(trace)
+    assert [f.sentence for f in report.findings if f.category == "fault"] == []
+    named = [f.ranks for f in report.findings if f.kind == "stage_imbalance"]
+    assert named == ([(1,)] if fault == "uneven" else [])
+    assert report.ledger
+    assert any(loss.cause == "bubble" and loss.share > 0.05 for loss in report.ledger.losses)
+    assert report.verdict.state != "inconclusive"

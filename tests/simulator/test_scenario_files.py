@@ -1,0 +1,139 @@
+"""A scenario from TOML: what it may hold, and a sentence for each mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tracelens.errors import InvalidArgument, TraceNotFound, UnusableInput
+from tracelens.simulator.allreduce import transfer
+from tracelens.simulator.scenario import Fault, Scenario
+from tracelens.simulator.scenario_file import load
+
+SERVERS = "[servers]\nvariables = [8, 4]\n"
+
+
+def read(folder: Path, text: str, *changes: str) -> Scenario:
+    file = folder / "scenario.toml"
+    file.write_text(text)
+    return load(file, changes)
+
+
+def test_an_empty_file_is_the_usual_scenario(tmp_path: Path) -> None:
+    """Of its network, whose time is now that of a ring of 4."""
+    found = read(tmp_path, "")
+    assert (found.ranks, found.steps, found.buckets) == (4, 50, 2)
+    assert found.transfer_ms == pytest.approx(1.5 * (4 << 20) / 2e6)
+    assert found.message_ms == pytest.approx(6 * 0.02)
+
+
+def test_all_tables_are_read(tmp_path: Path) -> None:
+    """Names of files become those of scenarios; shared links and transfers beside compute are usual."""
+    text = """
+        [run]
+        workers = 8
+        seed = 3
+        [network]
+        gbytes_per_s = 10
+        message_us = 5
+        [servers]
+        shards = 2
+        variables = [8, 4]
+        work = [1, 2.5]
+        placement = "greedy"
+        [[fault]]
+        phase = "wire"
+        ranks = [1]
+        steps = [3, 9]
+        factor = 2
+    """
+    found = read(tmp_path, text)
+    assert (found.ranks, found.seed, found.shards) == (8, 3, 2)
+    assert (found.link_gbytes_per_s, found.message_ms) == (10, 0.005)
+    assert (found.variables, found.work) == ((8, 4), (1, 2.5))
+    assert found.shared_links
+    assert found.beside_compute
+    assert found.faults == (Fault("wire", (1,), (3, 9), 2),)
+
+
+def test_a_preset_is_changed_by_the_file_and_by_options(tmp_path: Path) -> None:
+    """Entry by entry; the option wins."""
+    text = 'preset = "resnet50"\n[run]\nworkers = 8\nsteps = 2\n'
+    found = read(tmp_path, text, "run.steps=7", "servers.placement=chunked")
+    assert (found.ranks, found.steps, found.shards) == (8, 7, 64)
+    assert found.placement == "chunked"
+    assert len(found.variables) == 161
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "ranks", "messages", "share"),
+    [
+        ("ring", 4, 6, 1.5),
+        ("ring", 1, 0, 0),
+        ("tree", 8, 6, 6),
+        ("recursive_doubling", 8, 3, 3),
+        ("recursive_doubling", 5, 3, 3),
+    ],
+)
+def test_algorithms_cost_what_their_hops_do(
+    algorithm: str, ranks: int, messages: int, share: float
+) -> None:
+    assert transfer(algorithm, ranks) == (messages, share)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("[runs]\n", "'runs' in a scenario, which there is not: did you mean 'run'"),
+        ("[run]\nworker = 3\n", "'worker' in [run], which there is not: did you mean 'workers'"),
+        ("[run]\nworkers = 0\n", "run.workers = 0: expected at least 1"),
+        ("[run]\nworkers = 2.5\n", "run.workers = 2.5: expected a whole number"),
+        ('[run]\nworkers = "8"\n', "run.workers = '8': expected a whole number"),
+        ("[run]\nworkers = true\n", "expected a whole number"),
+        ("[compute]\nforward_ms = -1\n", "compute.forward_ms = -1: expected at least 0"),
+        ("[compute]\nforward_ms = nan\n", "expected at least 0"),
+        ("[compute]\nforward_ms = inf\n", "expected at least 0"),
+        ("run = 3\n", "expected a table, [run]"),
+        ("[servers]\n", "no servers.variables"),
+        ("[servers]\nvariables = []\n", "expected a list of whole numbers"),
+        ("[servers]\nvariables = [1.5]\n", "expected a list of whole numbers"),
+        ("[servers]\nvariables = [-4]\n", "expected a list of whole numbers"),
+        (
+            SERVERS + 'placement = "best"\n',
+            "servers.placement = 'best': expected one of round_robin",
+        ),
+        (SERVERS + "work = [1]\n", "needs as many values of work"),
+        (SERVERS + "[allreduce]\n", "[servers] and [allreduce]"),
+        ('[allreduce]\nalgorithm = "star"\n', "allreduce.algorithm = 'star': expected one of ring"),
+        ('[allreduce]\nalgorithm = "tree"\nhops = true\n', "only those of a ring"),
+        ("[allreduce]\nbuckets = [8]\nready = [1.5]\n", "each at most 1"),
+        ('[[fault]]\nphase = "lunch"\n', "fault.phase = 'lunch': expected one of data"),
+        ('[[fault]]\nphase = "data"\nsteps = [3]\n', "expected [first, last]"),
+        ("fault = 3\n", "[[fault]]"),
+        ('preset = "vgg"\n', "no preset 'vgg'; presets are resnet50"),
+    ],
+)
+def test_a_mistake_is_one_sentence(tmp_path: Path, text: str, part: str) -> None:
+    """What was found, and what was expected."""
+    with pytest.raises(InvalidArgument) as wrong:
+        read(tmp_path, text)
+    assert part in str(wrong.value)
+    assert "\n" not in str(wrong.value)
+
+
+def test_what_is_no_scenario(tmp_path: Path) -> None:
+    """No file, no TOML, no TOML's letters."""
+    with pytest.raises(TraceNotFound, match="nowhere"):
+        load(tmp_path / "nowhere.toml")
+    with pytest.raises(UnusableInput, match="is no TOML"):
+        read(tmp_path, "[run")
+    (tmp_path / "scenario.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(UnusableInput, match="is no TOML"):
+        load(tmp_path / "scenario.toml")
+
+
+@pytest.mark.parametrize("change", ["workers=3", "run.workers", "run.workers=", ".=3"])
+def test_a_wrong_change_is_one_sentence(change: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"expected TABLE\.NAME=VALUE"):
+        load(Path("hepcnn"), [change])

@@ -1,0 +1,86 @@
+"""Whether runs differ by more than equal ones do, and how often that is wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tracelens.stats import between_runs
+from tracelens.stats.between_runs import Level
+
+
+def level(value: float) -> Level:
+    return Level(value, np.zeros(0))
+
+
+def error_rate(sigma: float, baselines: int, runs: int = 2000) -> float:
+    """Return how often equal runs seem to differ upwards at 5 %."""
+    random = np.random.default_rng(1)
+    drawn = 100 * (1 + sigma * random.standard_normal((runs, baselines + 1)))
+    changes = [
+        between_runs.change([level(v) for v in row[:-1]], level(row[-1]), 100.0) for row in drawn
+    ]
+    return float(np.mean([between_runs.rare(change.more) for change in changes]))
+
+
+@pytest.mark.parametrize("baselines", [2, 3, 5])
+def test_equal_runs_rarely_differ(baselines: int) -> None:
+    """In no more than the 5 % that are allowed, where runs differ as is usual."""
+    assert error_rate(0.01, baselines) <= 0.055
+    assert error_rate(0.003, baselines) <= 0.01
+
+
+def test_noisier_runs_than_usual_are_judged_by_what_they_differ() -> None:
+    """With five baselines the error stays near what is allowed at five times the usual noise."""
+    assert error_rate(0.05, 5) <= 0.1
+
+
+def test_one_baseline_is_judged_by_noise_within_runs() -> None:
+    """The interval covers the true change as often as it says."""
+    covered = 0
+    for seed in range(100):
+        random = np.random.default_rng(seed)
+        series = [factor * np.exp(0.05 * random.standard_normal(200)) for factor in (1.0, 1.02)]
+        old, new = (between_runs.level(one, mean=False, seed=k) for k, one in enumerate(series))
+        change = between_runs.change([old], new, 1.0)
+        assert change.low is not None
+        assert change.high is not None
+        covered += change.low <= 0.02 <= change.high
+    assert covered >= 88
+
+
+def test_few_steps_tell_nothing_with_one_baseline() -> None:
+    few = between_runs.level(np.arange(10.0), mean=False, seed=0)
+    change = between_runs.change([few], few, 1.0)
+    assert (change.low, change.more, change.either) == (None, None, None)
+    assert not between_runs.rare(change.either)
+
+
+def test_correlated_steps_are_less_certain() -> None:
+    """Blocks of neighbours are resampled: noise that lasts counts for more."""
+    random = np.random.default_rng(0)
+    fresh = random.standard_normal(1000)
+    lasting = np.repeat(random.standard_normal(100), 10)
+    variances = [between_runs.level(one, mean=True, seed=0).variance for one in (fresh, lasting)]
+    assert variances[1] > 3 * variances[0]
+
+
+def test_constant_runs() -> None:
+    """No noise at all: the same is the same, and more is more."""
+    same, more = (between_runs.level(np.full(50, v), mean=False, seed=0) for v in (1.0, 1.1))
+    assert between_runs.change([same], same, 0.0).either == 1.0
+    assert between_runs.change([same], more, 0.0).more == 0.0
+    assert between_runs.change([same], more, 0.0).less == 1.0
+
+
+def test_probabilities_are_adjusted_as_by_hand() -> None:
+    """Holm: the smallest of three counts three times, the next twice; none falls below one before."""
+    assert between_runs.adjusted([0.04, None, 0.01, 0.03]) == [0.06, None, 0.03, 0.06]
+    assert between_runs.adjusted([0.9, 0.8]) == [1.0, 1.0]
+    assert between_runs.adjusted([]) == []
+
+
+def test_no_value_is_negative() -> None:
+    """Nor does an interval reach below nothing."""
+    change = between_runs.change([level(1.0), level(9.0)], level(2.0), 5.0)
+    assert change.low == -change.before

@@ -1,0 +1,75 @@
+"""Ranks that send each other messages, in a script without any mark, with a fault or without.
+
+Usage: unmarked_mpi.py PATTERN FAULT. PATTERN is borders (each rank exchanges its borders with those
+beside it, in a ring, and all reduce a norm every fifth time), ring (an all-reduce written by hand, of
+messages that do not block) or server (rank 0 takes pickled gradients from whoever is first, and replies
+with weights). FAULT is none, work (rank 2 works twice as long) or, of a server, apply (what it does
+takes longer than two workers' work).
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import numpy as np
+from mpi4py import MPI
+
+WORK_S = 0.015
+APPLY_S = 0.025
+comm = MPI.COMM_WORLD
+rank, size = comm.rank, comm.size
+pattern, fault = sys.argv[1:3]
+
+
+def work() -> None:
+    """Take as long as the fault says; asleep, so that ranks do not share the cores."""
+    time.sleep(WORK_S * (2 if fault == "work" and rank == 2 else 1))
+
+
+def borders() -> None:
+    """Relax a field, and look at its norm now and then."""
+    field, left, right = np.ones(50_000), np.empty(1), np.empty(1)
+    for number in range(120):
+        comm.Sendrecv(field[:1], dest=(rank - 1) % size, recvbuf=right, source=(rank + 1) % size)
+        comm.Sendrecv(field[-1:], dest=(rank + 1) % size, recvbuf=left, source=(rank - 1) % size)
+        work()
+        if number % 5 == 0:
+            comm.allreduce(float(field.sum()))
+
+
+def ring() -> None:
+    """Reduce a gradient in as many parts as there are ranks."""
+    for _ in range(80):
+        work()
+        parts = np.array_split(np.ones(60_000), size)
+        for turn in range(2 * (size - 1)):
+            received = np.empty_like(parts[(rank - turn - 1) % size])
+            requests = [
+                comm.Isend(
+                    np.ascontiguousarray(parts[(rank - turn) % size]), (rank + 1) % size, turn
+                ),
+                comm.Irecv(received, (rank - 1) % size, turn),
+            ]
+            MPI.Request.Waitall(requests)
+            parts[(rank - turn - 1) % size] = received
+
+
+def server() -> None:
+    """Serve, or work and exchange a gradient for weights."""
+    rounds = 80
+    weights = np.zeros(10_000)
+    for _ in range(rounds * (size - 1) if rank == 0 else rounds):
+        if rank == 0:
+            status = MPI.Status()
+            weights -= 0.01 * comm.recv(source=MPI.ANY_SOURCE, tag=7, status=status)
+            time.sleep(APPLY_S if fault == "apply" else 0)
+            comm.send(weights, dest=status.Get_source(), tag=8)
+        else:
+            work()
+            comm.send(0.1 * weights + 1, dest=0, tag=7)
+            weights = comm.recv(source=0, tag=8)
+    comm.Barrier()
+
+
+{"borders": borders, "ring": ring, "server": server}[pattern]()

@@ -1,0 +1,130 @@
+"""Steps that nothing marks, of programs whose ranks send each other the same messages again and again.
+
+Of a rank the messages repeat with the shortest period after which most of them are equal (other rank,
+tag, bytes, and whether a long time without messages was before). A step begins where the message before
+the first one of a period ends. All ranks must repeat equally often. One whose messages are in no order,
+as a server takes them from whoever is first, repeats one of its messages as often. What was done before
+the second time is start-up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import polars as pl
+
+from tracelens.align.repeated_calls import FEWEST_TIMES, REGULAR, Repeated, after_long
+from tracelens.model.columns import FOREVER
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from tracelens.arrays import Indices, Ints
+
+__all__ = ["find"]
+
+MOST_LOOKED_AT: Final = 1 << 14  # messages of a rank, to see how they repeat
+LONGEST: Final = 1 << 10  # messages of a step
+_SORTS: Final = (("bytes", "long"), ("long",), ("bytes",), ())  # the first that fits is taken
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """The messages of a process in order of their begins; `sort` numbers those that are equal."""
+
+    start_ns: Ints
+    end_ns: Ints
+    sort: Ints
+
+
+def find(messages: pl.DataFrame, processes: Collection[int]) -> Repeated | None:
+    """Look for a loop in the messages of all of some processes; None without one."""
+    closed = messages.filter(
+        pl.col("end_ns").is_not_null() & (pl.col("end_ns") < FOREVER), pl.col("peer") >= 0
+    ).sort("process", "start_ns")
+    by_process = {
+        int(process): rows for (process,), rows in closed.group_by("process", maintain_order=True)
+    }
+    if set(by_process) != set(processes):
+        return None
+    for sort in _SORTS:
+        sent = {process: _sent(rows, sort) for process, rows in by_process.items()}
+        begins = _begins(sent)
+        if begins:
+            return _repeated(sent, begins)
+    return None
+
+
+def _sent(rows: pl.DataFrame, sort: tuple[str, ...]) -> _Sent:
+    start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
+    facts = [
+        rows[name].cast(pl.Int64).fill_null(-1).to_numpy()
+        for name in ("peer", "key", *(["bytes"] if "bytes" in sort else []))
+    ]
+    facts.append(rows["op"].cast(pl.String).eq("send").to_numpy())
+    if "long" in sort:
+        until = np.maximum.accumulate(end)
+        facts.append(after_long(start[1:] - until[:-1]))
+    _, number = np.unique(np.stack(facts).astype(np.int64), axis=1, return_inverse=True)
+    return _Sent(start, end, number.ravel())
+
+
+def _begins(sent: dict[int, _Sent]) -> dict[int, Indices] | None:
+    """Return the first messages of each process's steps; None if processes repeat unequally often."""
+    found = {process: _of_period(one.sort) for process, one in sent.items()}
+    often = {len(places) for places in found.values() if len(places)}
+    if not often or max(often) - min(often) > 1 or min(often) < FEWEST_TIMES:
+        return None
+    times = min(often)
+    for process, places in found.items():
+        found[process] = places[:times] if len(places) else _so_often(sent[process].sort, times)
+    return found if all(len(places) == times for places in found.values()) else None
+
+
+def _of_period(sort: Ints) -> Indices:
+    """Return where each period begins; nothing if there is none."""
+    looked_at = sort[:MOST_LOOKED_AT]
+    for period in range(1, min(len(looked_at) // FEWEST_TIMES, LONGEST) + 1):
+        equal = looked_at[period:] == looked_at[:-period]
+        if np.count_nonzero(equal) >= REGULAR * len(equal):
+            break
+    else:
+        return np.zeros(0, np.intp)
+    equal[0] = True  # what was before the first message is not known
+    first = _first_run(np.flatnonzero(~equal), len(equal), period)
+    again = looked_at[first + period : first + 2 * period]
+    alike = np.count_nonzero(again == again[0])  # of a period; they are no begins of others
+    places = np.flatnonzero(sort == again[0])
+    second = int(np.searchsorted(places, first + period))
+    return np.concatenate([[first], places[second::alike]])
+
+
+def _first_run(apart: Indices, count: int, period: int) -> int:
+    """Return from where on a whole period is repeated."""
+    edges = np.concatenate([[-1], apart, [count]])
+    long = np.flatnonzero(np.diff(edges) > period)
+    return int(edges[long[0]] + 1) if len(long) else 0
+
+
+def _so_often(sort: Ints, times: int) -> Indices:
+    """Return where the first message is that comes so often; nothing if none does."""
+    number, first, count = np.unique(sort, return_index=True, return_counts=True)
+    fitting = np.flatnonzero(count == times)
+    if not len(fitting):
+        return np.zeros(0, np.intp)
+    return np.flatnonzero(sort == number[fitting[np.argmin(first[fitting])]])
+
+
+def _repeated(sent: dict[int, _Sent], begins: dict[int, Indices]) -> Repeated:
+    """Return where steps begin; the last one ends with its last message."""
+    found: dict[int, Ints] = {}
+    ends: dict[int, int] = {}
+    for process, places in begins.items():
+        one = sent[process]
+        until = np.maximum.accumulate(one.end_ns)
+        found[process] = np.minimum(until[places[1:] - 1], one.start_ns[places[1:]])
+        last = min(int(places[-1] + np.median(np.diff(places))), len(until)) - 1
+        ends[process] = max(int(until[last]), int(found[process][-1]))
+    return Repeated(found, ends, "the messages that they repeat")

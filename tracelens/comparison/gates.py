@@ -1,0 +1,206 @@
+"""Conditions on which a comparison fails, such as `step_time>+3%`, and whether they hold.
+
+A condition on a metric fails where the metric changed by more than its limit *and* equal runs would
+rarely differ so far in that direction: noise alone fails nothing, and neither does a change that is
+certain but small. One on findings fails where the new run has such a finding and no baseline has it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from tracelens.comparison.series import METRICS
+from tracelens.errors import InvalidArgument, UnusableInput
+from tracelens.model import fmt
+from tracelens.model.finding_kinds import KINDS
+from tracelens.stats import between_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelens.comparison.changes import Comparison
+    from tracelens.stats.between_runs import Change
+
+FAULTS: Final = "faults"
+_UNITS: Final = {"%": 0.01, "ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
+_CONDITION: Final = re.compile(
+    r"\s*(?P<name>[a-z_]+(?::[a-z_]+)?)\s*"
+    r"(?:(?P<way>[<>])\s*(?P<limit>[+-]?\d+(?:\.\d+)?)\s*(?P<unit>%|ns|us|µs|ms|s))?\s*"
+)
+EXPECTED: Final = (
+    "expected METRIC>+N% (or METRIC<-N%, or N in ms), such as 'step_time>+3%', 'phase:data>+2ms' or "
+    "'efficiency<-2%', or findings, such as 'straggler', 'straggler>2%' or 'faults'"
+)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A condition: `text` as it was given, and what it says.
+
+    `limit` is signed: a share of the baseline if `relative`, else ns; of findings a share of the job,
+    null if any new finding counts.
+    """
+
+    text: str
+    name: str
+    limit: float | None = None
+    relative: bool = True
+    decrease: bool = False
+
+    @property
+    def of_findings(self) -> bool:
+        """Whether it is about findings, not about a metric."""
+        return self.name == FAULTS or self.name in KINDS
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Whether a gate failed, and why or why not, in words; `probability` as `judge` says."""
+
+    gate: Gate
+    state: Literal["failed", "passed"]
+    reason: str
+    probability: float | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether the condition holds."""
+        return self.state == "failed"
+
+
+def parse(text: str) -> Gate:
+    """Read a condition.
+
+    Raises:
+        InvalidArgument: it is none, or about a metric or kind of finding that does not exist.
+    """
+    found = _CONDITION.fullmatch(text)
+    if not found:
+        raise InvalidArgument(f"--fail-if '{text}': {EXPECTED}.")
+    name, way, unit = found["name"], found["way"], found["unit"]
+    name = {"phase:wait": "wait", "phase:transfer": "exposed"}.get(name, name)
+    if name not in METRICS and name not in KINDS and name != FAULTS:
+        raise InvalidArgument(
+            f"--fail-if '{text}': there is no metric or kind of finding '{name}'; metrics are "
+            f"{', '.join(METRICS)}; kinds of findings stand in docs/findings."
+        )
+    if way is None:
+        if name in METRICS:
+            raise InvalidArgument(f"--fail-if '{text}': a metric needs a limit; {EXPECTED}.")
+        return Gate(text, name)
+    limit = float(found["limit"]) * _UNITS[unit]
+    gate = Gate(text, name, limit, relative=unit == "%", decrease=way == "<")
+    if gate.of_findings and (gate.decrease or not gate.relative):
+        raise InvalidArgument(
+            f"--fail-if '{text}': findings are limited by the share of the job that fixing them would "
+            f"save, such as '{name}>2%'."
+        )
+    if limit and gate.decrease != (limit < 0):
+        raise InvalidArgument(
+            f"--fail-if '{text}': '>' goes with an increase and '<' with a decrease, "
+            f"such as '{name}>+3%' or '{name}<-3%'."
+        )
+    if name == "efficiency" and not gate.relative:
+        raise InvalidArgument(f"--fail-if '{text}': efficiency has no unit; its limit is in %.")
+    return gate
+
+
+def judge(gates: Sequence[Gate], found: Comparison) -> list[Outcome]:
+    """Return which gates fail, in their order.
+
+    Probabilities are those of equal runs to differ so far in the gate's direction, adjusted for how many
+    gates are about metrics (Holm 1979).
+
+    Raises:
+        UnusableInput: a gate cannot be judged: no steps, or too few of them with one baseline.
+    """
+    on_metrics = [gate for gate in gates if not gate.of_findings]
+    changes = [_change(gate, found) for gate in on_metrics]
+    joint = between_runs.adjusted(
+        [
+            _probability(gate, one) if one else None
+            for gate, one in zip(on_metrics, changes, strict=True)
+        ]
+    )
+    judged = {
+        gate: _of_metric(gate, change, probability)
+        for gate, change, probability in zip(on_metrics, changes, joint, strict=True)
+    }
+    return [judged[gate] if gate in judged else _of_findings(gate, found) for gate in gates]
+
+
+def _change(gate: Gate, found: Comparison) -> Change | None:
+    """Return a metric's change; null where no run has any of it."""
+    short = [run for run in (*found.baselines, found.new) if not run.count]
+    if short:
+        raise UnusableInput(
+            f"'{short[0].name}' has no steps, so '{gate.text}' cannot be judged: "
+            "mark steps with tl.step(i)."
+        )
+    metric = found.metric(gate.name)
+    if metric and metric.change.more is None:
+        raise UnusableInput(
+            f"'{gate.text}' cannot be judged with one baseline and so few steps "
+            f"({min(found.baselines[0].count, found.new.count)}): give several baselines, or 30 steps."
+        )
+    return metric.change if metric else None
+
+
+def _probability(gate: Gate, change: Change) -> float | None:
+    return change.less if gate.decrease else change.more
+
+
+def _of_metric(gate: Gate, change: Change | None, probability: float | None) -> Outcome:
+    if change is None:
+        return Outcome(gate, "passed", "in no run for a thousandth of a step")
+    limit = gate.limit or 0.0
+    moved = change.share(change.delta) if gate.relative else change.delta
+    if moved is None:  # nothing before: any share is exceeded
+        moved = float("inf") if change.delta > 0 else 0.0
+    beyond = moved < limit if gate.decrease else moved > limit
+    failed = beyond and between_runs.rare(probability)
+    reason = f"{signed(change, relative=gate.relative)}, {_chance(probability)}"
+    if beyond and not failed:
+        reason += ": equal runs may differ so far"
+    return Outcome(gate, "failed" if failed else "passed", reason, probability)
+
+
+def _of_findings(gate: Gate, found: Comparison) -> Outcome:
+    rows = [
+        row
+        for row in found.findings
+        if gate.name == row.finding.kind
+        or (gate.name == FAULTS and row.finding.category == "fault")
+    ]
+    new = [row for row in rows if row.state == "new"]
+    if gate.limit is None:
+        what = fmt.count(len(new), "new finding") if new else "no new finding"
+        return Outcome(gate, "failed" if new else "passed", what)
+    after, before = (sum(getattr(row, side) or 0.0 for row in rows) for side in ("after", "before"))
+    more = after - before
+    words = f"{fmt.percent(after)} of the job, {fmt.percent(before)} in the baselines"
+    return Outcome(gate, "failed" if more > gate.limit else "passed", words)
+
+
+def signed(change: Change, *, relative: bool = True) -> str:
+    """Write a change with its sign: `+4.6 %`, or `+2.30 ms`."""
+    share = change.share(change.delta)
+    if relative and share is not None:
+        return f"{'+' if share >= 0 else '-'}{fmt.percent(abs(share), 1)}"
+    return f"{'+' if change.delta >= 0 else '-'}{fmt.duration(abs(change.delta))}"
+
+
+def _chance(probability: float | None) -> str:
+    shown = chance(probability)
+    return f"p {shown}" if shown.startswith("<") else f"p = {shown}"
+
+
+def chance(probability: float | None) -> str:
+    """Write a probability: `0.03`, `< 0.001`; a dash where it is not known."""
+    if probability is None:
+        return "-"
+    if probability < 0.001:
+        return "< 0.001"
+    return f"{probability:.3f}" if probability < 0.1 else f"{probability:.2f}"

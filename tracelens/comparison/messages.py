@@ -1,0 +1,142 @@
+"""The parts of a comparison that every format writes in the same words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from tracelens.comparison.gates import chance, signed
+from tracelens.comparison.series import EFFICIENCY, STEP_TIME, title
+from tracelens.model import fmt
+from tracelens.model.finding_kinds import KINDS
+from tracelens.model.findings import subject
+from tracelens.reports.messages import clean
+
+if TYPE_CHECKING:
+    from tracelens.comparison.changes import Comparison, FindingChange, Metric
+
+ONE_BASELINE: Final = (
+    "With one baseline it is not known how much equal runs differ: intervals cover only the noise "
+    "within runs. Give several baselines."
+)
+STATES: Final = {"new": "new", "gone": "gone", "both": "still there"}
+
+
+class Row(NamedTuple):
+    """A metric as tables show it; `mark` is a star where the change is clear."""
+
+    title: str
+    before: str
+    after: str
+    change: str
+    interval: str
+    probability: str
+    mark: str
+
+
+HEADINGS: Final = Row("per step", "baseline", "new", "change", "95 % CI", "p", "")
+
+
+def verdict(found: Comparison) -> str:
+    """Return in a word what became of the step."""
+    step = found.metric(STEP_TIME)
+    if step is None:
+        return "NOT COMPARABLE"
+    if not step.clear:
+        return "NO CLEAR CHANGE"
+    return "SLOWER" if step.change.delta > 0 else "FASTER"
+
+
+def headline(found: Comparison) -> str:
+    """Return what became of the median step, in a sentence."""
+    step = found.metric(STEP_TIME)
+    if step is None:
+        without = next(run.name for run in (*found.baselines, found.new) if not run.count)
+        return f"{clean(without)} has no steps, so only findings are compared."
+    before, after = fmt.duration(step.change.before), fmt.duration(step.change.after)
+    between = _interval(step)
+    ci = f" (95 % CI {between})" if between else ""
+    return f"median step {after}, {before} in the baseline: {signed(step.change)}{ci}."
+
+
+def cautions(found: Comparison) -> list[str]:
+    """Return what limits the comparison, a sentence each."""
+    ranks = sorted({run.ranks for run in (*found.baselines, found.new)})
+    shards = sorted({run.shards for run in (*found.baselines, found.new)})
+    sentences = []
+    for noun, counts in (("rank", ranks), ("PS shard", shards)):
+        if len(counts) > 1:
+            listed = fmt.series([str(count) for count in counts])
+            sentences.append(f"The runs are not of one size: {listed} {noun}s.")
+    if len(found.baselines) == 1:
+        sentences.append(ONE_BASELINE)
+    step = found.metric(STEP_TIME)
+    if step and step.change.low is None:
+        sentences.append("Too few steps to judge with one baseline: 30 are needed in each run.")
+    return sentences
+
+
+def scope(found: Comparison) -> tuple[str, str]:
+    """Return what the baselines are, and what the new run is."""
+    names = fmt.series([clean(run.name) for run in found.baselines])
+    step = found.metric(STEP_TIME)
+    if step and step.change.between is not None and step.change.before:
+        share = fmt.percent(step.change.between / step.change.before, 1)
+        count = len(found.baselines)
+        names = f"{count} runs whose steps differ by {share} (standard deviation): {names}"
+    new = found.new
+    steps, ranks = fmt.count(new.count, "step"), fmt.count(new.ranks, "rank")
+    return f"{names}.", f"{steps}, {ranks}: {clean(new.name)}."
+
+
+def row(metric: Metric) -> Row:
+    """Return a metric as text."""
+    change = metric.change
+    write = (lambda v: fmt.percent(v, 1)) if metric.name == EFFICIENCY else fmt.duration
+    name = title(metric.name)
+    if metric.statistic == "mean" and "mean" not in name:
+        name += ", mean"
+    return Row(
+        name,
+        write(change.before),
+        write(change.after),
+        signed(change),
+        _interval(metric),
+        chance(metric.probability),
+        "*" if metric.clear else "",
+    )
+
+
+def finding(found: FindingChange, baselines: int) -> str:
+    """Return a finding, and what became of it, in a line."""
+    about = subject(found.finding)
+    named = f"{KINDS[found.finding.kind].title}{about and ', '}{about}"
+    if found.finding.phase:
+        named += f", {fmt.phase(found.finding.phase)}"
+    price = [fmt.percent(s) if s is not None else "?" for s in (found.before, found.after)]
+    if found.state == "new":
+        return f"{named}: {price[1]} of the job" if found.after is not None else named
+    seen = (
+        "" if found.baselines == baselines else f" (in {found.baselines} of {baselines} baselines)"
+    )
+    if found.state == "gone":
+        return f"{named}: {price[0]} of the job before{seen}" if found.before else named + seen
+    if found.before is None and found.after is None:
+        return named + seen
+    return f"{named}: {price[1]} of the job, {price[0]} before{seen}"
+
+
+def _interval(metric: Metric) -> str:
+    change = metric.change
+    if change.low is None or change.high is None:
+        return ""
+    low, high = change.share(change.low), change.share(change.high)
+    if low is None or high is None:
+        return f"{_signed_ns(change.low)} to {_signed_ns(change.high)}"
+    digits = 0 if max(abs(low), abs(high)) >= 0.995 else 1
+    return f"{100 * low:+.{digits}f} to {100 * high:+.{digits}f} %"
+
+
+def _signed_ns(ns: float) -> str:
+    return f"{'+' if np.sign(ns) >= 0 else '-'}{fmt.duration(abs(ns))}"

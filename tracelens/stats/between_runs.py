@@ -1,0 +1,165 @@
+"""What a run measures, and whether it differs from others by more than they differ among themselves.
+
+A run is one sample: its steps share a machine, a placement and a time of day, so many steps make its own
+median certain and say nothing about the next run. With several baselines their spread is the null
+model; with one, only the noise within the runs is known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tracelens.stats.constants import (
+    FEWEST_STEPS,
+    MOST_STEPS,
+    RISK,
+    RUN_SIGMA,
+    SAMPLES,
+    SPREAD_FREEDOM,
+)
+from tracelens.stats.null_model import student_tail
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelens.arrays import Floats
+
+
+@dataclass(frozen=True)
+class Level:
+    """The median (or mean) of a run's steps, and `samples` of it, resampled; none of a short run."""
+
+    value: float
+    samples: Floats
+
+    @property
+    def variance(self) -> float:
+        """Return how uncertain the value is within its run."""
+        return float(self.samples.var(ddof=1)) if len(self.samples) else 0.0
+
+
+@dataclass(frozen=True)
+class Change:
+    """How much `after` is beyond `before`, the mean of the baselines, with a 95 % interval.
+
+    `more` and `less` are the probabilities that equal runs differ so far upwards, or downwards; these
+    and the interval are null where neither several baselines nor enough steps tell. `between` is the
+    standard deviation of the baselines, null of one.
+    """
+
+    before: float
+    after: float
+    low: float | None
+    high: float | None
+    more: float | None
+    less: float | None
+    between: float | None
+
+    @property
+    def delta(self) -> float:
+        """Return the difference, in the unit of the values."""
+        return self.after - self.before
+
+    @property
+    def either(self) -> float | None:
+        """Return the probability that equal runs differ so far, in either direction."""
+        if self.more is None or self.less is None:
+            return None
+        return min(1.0, 2 * min(self.more, self.less))
+
+    def share(self, value: float | None) -> float | None:
+        """Return a difference as a share of `before`; null where there was nothing before."""
+        return None if value is None or not self.before else value / self.before
+
+
+def level(series: Floats, *, mean: bool, seed: int) -> Level:
+    """Return the median of a run's steps, or their mean, and resamples of it.
+
+    Blocks of neighbouring steps are resampled, as steps are correlated (Künsch 1989). Of a long run
+    every n-th step counts. Runs that are compared have a `seed` each.
+    """
+    taken = series[:: max(-(-len(series) // MOST_STEPS), 1)]
+    middle = np.mean if mean else np.median
+    value = float(middle(taken)) if len(taken) else 0.0
+    if len(taken) < FEWEST_STEPS:
+        return Level(value, np.zeros(0))
+    return Level(value, _resampled(taken, middle, seed))
+
+
+def change(baselines: Sequence[Level], new: Level, unit: float) -> Change:
+    """Compare a run with baselines.
+
+    The variance of a run is that of the baselines, moderated by what is known beforehand: a standard
+    deviation of `RUN_SIGMA` x `unit`, worth `SPREAD_FREEDOM` degrees of freedom (as in Smyth 2004); but
+    never less than what the baselines differ by.
+
+    Args:
+        baselines: One at least.
+        new: The run to judge.
+        unit: What runs usually differ by is a share of this, in the unit of the values.
+    """
+    values = np.array([one.value for one in baselines])
+    before, count = float(values.mean()), len(values)
+    within = float(np.mean([one.variance for one in baselines]))
+    if count == 1:
+        return _within_runs(baselines[0], new)
+    between = float(values.var(ddof=1))
+    prior = (RUN_SIGMA * unit) ** 2 + within
+    freedom = count - 1 + SPREAD_FREEDOM
+    variance = max(between, ((count - 1) * between + SPREAD_FREEDOM * prior) / freedom)
+    error = np.sqrt(variance * (1 + 1 / count) + max(0.0, new.variance - within))
+    delta = new.value - before
+    reach = _quantile(freedom) * float(error)
+    low = max(delta - reach, min(delta, -before))  # no value is negative
+    more, less = _tails(delta, float(error), freedom)
+    return Change(before, new.value, low, delta + reach, more, less, float(np.sqrt(between)))
+
+
+def adjusted(probabilities: Sequence[float | None]) -> list[float | None]:
+    """Adjust probabilities for how many there are (Holm 1979); those that are null do not count."""
+    known = sorted((p, place) for place, p in enumerate(probabilities) if p is not None)
+    found: list[float | None] = [None] * len(probabilities)
+    largest = 0.0
+    for rank, (p, place) in enumerate(known):
+        largest = max(largest, min(1.0, p * (len(known) - rank)))
+        found[place] = largest
+    return found
+
+
+def rare(probability: float | None) -> bool:
+    """Return whether equal runs would rarely differ so far; not where that is not known."""
+    return probability is not None and probability < RISK
+
+
+def _within_runs(old: Level, new: Level) -> Change:
+    if not len(old.samples) or not len(new.samples):
+        return Change(old.value, new.value, None, None, None, None, None)
+    low, high = np.percentile(new.samples - old.samples, (2.5, 97.5))
+    error = float(np.sqrt(old.variance + new.variance))
+    more, less = _tails(new.value - old.value, error, np.inf)
+    return Change(old.value, new.value, float(low), float(high), more, less, None)
+
+
+def _tails(delta: float, error: float, freedom: float) -> tuple[float, float]:
+    """Return the probabilities of a difference at least so far up, and so far down."""
+    if not error:
+        return float(delta <= 0), float(delta >= 0)
+    return tuple(student_tail(np.array([delta, -delta]) / error, freedom).tolist())
+
+
+def _quantile(freedom: float) -> float:
+    from scipy import special  # noqa: PLC0415 - few runs are compared
+
+    return float(special.stdtrit(freedom, 0.975))
+
+
+def _resampled(series: Floats, middle: Any, seed: int) -> Floats:
+    count = len(series)
+    block = max(round(count ** (1 / 3)), 1)
+    random = np.random.default_rng(seed)
+    begins = random.integers(0, count - block + 1, (SAMPLES, -(-count // block)))
+    places = (begins[:, :, None] + np.arange(block)).reshape(SAMPLES, -1)[:, :count]
+    return np.asarray(middle(series[places], axis=1))

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DeviceTime", "device_time", "facts_of", "gaps_of"]
 
-_SHOWN: Final = 6
 _MEMORY: Final = r"(?i)^(mem(cpy|set)|memory copy)"
 
 
@@ -55,7 +54,7 @@ class DeviceTime:
 
 def device_time(trace: Trace) -> list[DeviceTime]:
     """Return the time of devices by rank, of all ranks that have any."""
-    timed = trace.on_device.select(
+    timed = _on_device(trace).select(
         "rank",
         start="device_start_ns",
         end=pl.col("device_start_ns") + pl.col("device_duration_ns"),
@@ -68,14 +67,26 @@ def device_time(trace: Trace) -> list[DeviceTime]:
     ]
 
 
+def _on_device(trace: Trace) -> pl.DataFrame:
+    """Return the spans of what devices did, which they timed."""
+    times = ("device_start_ns", "device_duration_ns")
+    timed = pl.all_horizontal(pl.col(time).is_not_null() for time in times)
+    chosen = trace.spans.filter(timed).select("process", "rank", "thread", "kind", "name", *times)
+    return chosen.collect()
+
+
 def _of_rank(rank: int, rows: pl.DataFrame) -> DeviceTime:
     communication = _union(rows.filter("communicates"))
     compute = _union(rows.filter(~pl.col("communicates"), ~pl.col("moves")))
     both = _union(rows.filter(pl.col("communicates") | ~pl.col("moves")))
     busy = _union(rows)
-    lengths = [_length(part) for part in (busy, compute, communication, both)]
     return DeviceTime(
-        rank, int(busy[1][-1] - busy[0][0]), *lengths[:3], exposed_ns=lengths[3] - lengths[1]
+        rank,
+        whole_ns=int(busy[1][-1] - busy[0][0]),
+        busy_ns=_length(busy),
+        compute_ns=_length(compute),
+        communication_ns=_length(communication),
+        exposed_ns=_length(both) - _length(compute),
     )
 
 
@@ -116,11 +127,11 @@ def gaps_of(trace: Trace) -> tuple[Gap, ...]:
 
 
 def _missing_ranks(trace: Trace) -> Iterator[Gap]:
-    here = trace.workers["rank"].to_list()
-    if trace.choice.ranks is None and len(here) < trace.expected_ranks:
-        verb = "is" if len(here) == 1 else "are"
+    present = trace.workers["rank"].to_list()
+    if trace.choice.ranks is None and len(present) < trace.expected_ranks:
+        verb = "is" if len(present) == 1 else "are"
         yield Gap(
-            f"only {fmt.listing('rank', here)} of {trace.expected_ranks:,} {verb} here",
+            f"only {fmt.listing('rank', present)} of {trace.expected_ranks:,} {verb} here",
             "which rank others wait for",
             "Give the files of all ranks, in one folder.",
         )
@@ -135,8 +146,8 @@ def _ranks(trace: Trace) -> str:
 
 def _groups(trace: Trace) -> str:
     named = trace.communicators.select("name", pl.col("ranks").list.len().alias("size")).rows()
-    shown = [f"{name}: {fmt.count(size or 0, 'rank')}" for name, size in named[:_SHOWN]]
-    more = [f"{len(named) - _SHOWN} more"] if len(named) > _SHOWN else []
+    shown = [f"{name}: {fmt.count(size or 0, 'rank')}" for name, size in named[: fmt.MOST_LISTED]]
+    more = [f"{len(named) - fmt.MOST_LISTED} more"] if len(named) > fmt.MOST_LISTED else []
     return "; ".join([*shown, *more]) or "none"
 
 
@@ -148,7 +159,7 @@ def _steps(trace: Trace) -> str:
     assert isinstance(first, int)
     assert isinstance(last, int)
     least, most = counts.min(), counts.max()
-    a_rank = f"{most}" if least == most else f"{least} to {most}"
+    a_rank = f"{most!s}" if least == most else f"{least!s} to {most!s}"
     return f"{a_rank} a rank ({fmt.steps(first, last)})"
 
 
@@ -176,8 +187,10 @@ def _phases(trace: Trace) -> str:
 
 
 def _streams(trace: Trace) -> str:
-    there = trace.on_device.group_by("process", "thread").agg(
-        reduces=(pl.col("kind") == "reduction").mean()
+    there = (
+        _on_device(trace)
+        .group_by("process", "thread")
+        .agg(reduces=(pl.col("kind") == "reduction").mean())
     )
     if there.is_empty():
         return "none: no device is recorded"
@@ -186,9 +199,9 @@ def _streams(trace: Trace) -> str:
     ).sort("name")  # fmt: skip
     shown = [
         f"{name} ({'communication' if share > 0.5 else 'computation'})"
-        for name, share in named.head(_SHOWN).rows()
+        for name, share in named.head(fmt.MOST_LISTED).rows()
     ]
-    more = [f"{named.height - _SHOWN} more"] if named.height > _SHOWN else []
+    more = [f"{named.height - fmt.MOST_LISTED} more"] if named.height > fmt.MOST_LISTED else []
     return ", ".join([*shown, *more])
 
 
@@ -208,6 +221,6 @@ def _device(one: DeviceTime) -> str:
     if one.overlap is None:
         return text
     return (
-        f"{text}, communicating {share(one.communication_ns)} ({fmt.percent(one.overlap)} of that beside "
+        f"{text}, communicating {share(one.communication_ns)} ({fmt.percent(one.overlap)} of it beside "
         f"computation, {share(one.exposed_ns)} exposed)"
     )

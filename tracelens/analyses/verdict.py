@@ -51,7 +51,6 @@ _RECORD: Final = {
         "--sample), and at least 20 steps; page PS shards shows where requests wait."
     ),
 }
-_SHOWN_GAPS: Final = 3
 _WAITED: Final = {"wait": "waiting for other ranks", "ps_queue": "waiting in queues of servers"}
 
 
@@ -118,7 +117,7 @@ def conclude(
 def _open(trace: Trace, gaps: Sequence[Gap], scope: str) -> Verdict:
     """Return that the verdict is open, as something is missing in what was read, or not understood."""
     assert trace.recognition
-    missing = "; ".join(gap.missing for gap in gaps[:_SHOWN_GAPS])
+    missing = "; ".join(gap.missing for gap in gaps)
     return Verdict(
         "inconclusive",
         f"INCONCLUSIVE: {gaps[0].missing}",

@@ -13,8 +13,8 @@ from tracelens.cli.opening import (
     add_part,
     add_trace,
     choice_of,
+    has_options,
     import_libraries,
-    is_told,
     matched,
     memory_of,
     open_joined,
@@ -43,7 +43,7 @@ EXAMPLES: Final = """\
   tracelens analyze traces/today --time 10s-70s    # from the run's begin: the steps in that time
   tracelens analyze /nodes/*/today    # folders of one run, such as of node-local disks
   tracelens analyze s3://bucket/run   # or https://host/events.parquet (docs/remote.md)
-  tracelens analyze profiles/    # a folder of what torch.profiler exports, a file a rank (docs/kineto.md)
+  tracelens analyze profiles/         # what torch.profiler exports, a file a rank (docs/kineto.md)
   tracelens analyze events.parquet
   tracelens analyze events.csv --map worker_no=rank --map t0=start_us --map kind:predict=forward
 """
@@ -114,7 +114,7 @@ def _kept(arguments: argparse.Namespace, places: Sequence[Path], choice: Choice)
     from tracelens.distil import kept_report
 
     anew = arguments.again or arguments.tables  # a report that was kept has a part of the tables
-    if anew or len(places) > 1 or is_told(arguments):
+    if anew or len(places) > 1 or has_options(arguments):
         return None
     report = kept_report.find(places[0], choice)
     if report and arguments.html:

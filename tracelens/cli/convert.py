@@ -11,7 +11,7 @@ from tracelens.cli.opening import (
     add_part,
     add_trace,
     choice_of,
-    is_told,
+    has_options,
     matched,
     memory_of,
     open_joined,
@@ -96,7 +96,7 @@ def _report(arguments: argparse.Namespace, sources: Sequence[Path]) -> Report | 
     """Return the report of the run, if one was kept."""
     from tracelens.distil import kept_report
 
-    as_it_is = len(sources) == 1 and not is_told(arguments)
+    as_it_is = len(sources) == 1 and not has_options(arguments)
     return kept_report.find(sources[0]) if as_it_is else None
 
 

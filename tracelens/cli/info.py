@@ -6,7 +6,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from tracelens.cli.opening import add_trace, is_told, local, named, open_trace, progress
+from tracelens.cli.opening import add_trace, has_options, local, named, open_trace, progress
 from tracelens.schema.vocabulary import DETAILS
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Gather the facts and print them."""
     place = arguments.trace
-    as_table = is_told(arguments)
+    as_table = has_options(arguments)
     arguments.trace = local(place, None if as_table else _has_summary)
     facts = (
         _of_files(arguments.trace) if _is_recorded(arguments) else describe(open_trace(arguments))
@@ -67,7 +67,7 @@ def _is_recorded(arguments: argparse.Namespace) -> bool:
     """Return whether it is a finished recording, whose files tell it all: no table of spans."""
     from tracelens.readers.native.summary import is_finished
 
-    as_table = is_told(arguments)
+    as_table = has_options(arguments)
     if as_table or not is_finished(arguments.trace):
         return False
     if arguments.trace.is_dir():

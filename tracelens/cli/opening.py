@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from tracelens.remote.address import Place
 
 WHAT: Final = (
-    "trace folder, a profile by torch.profiler (.json, .json.gz) or a folder of one a rank, or a table of "
-    "spans (.arrow, .feather, .parquet, .csv); also the address of one, such as s3://BUCKET/RUN"
+    "trace folder, a profile by torch.profiler (.json, .json.gz) or a folder of one a rank, or a table "
+    "of spans (.arrow, .feather, .parquet, .csv); also the address of one, such as s3://BUCKET/RUN"
 )
 # What libraries read when they are loaded: NumPy starts a thread a core for its BLAS, of which no matrix
 # here has need, and polars keeps for half a second and more what it has freed.
@@ -176,30 +176,30 @@ def open_path(
 
     renamed = dict(map(_pair, getattr(arguments, "map", None) or ()))
     one_clock = getattr(arguments, "one_clock", False)
-    rank_of = ranks_told(arguments)
+    rank_of = ranks_of_files(arguments)
     return open_any(
         path, on_progress, map=renamed, one_clock=one_clock, memory=memory, rank_of=rank_of
     )
 
 
-def is_told(arguments: argparse.Namespace) -> bool:
+def has_options(arguments: argparse.Namespace) -> bool:
     """Return whether the user says how a file is to be read, so that nothing kept can be of it."""
     return bool(arguments.map or arguments.one_clock or arguments.rank_of)
 
 
-def ranks_told(arguments: argparse.Namespace) -> dict[str, int]:
+def ranks_of_files(arguments: argparse.Namespace) -> dict[str, int]:
     """Return of which ranks files are, by name, as the user says.
 
     Raises:
         InvalidArgument: what is said is no file and rank.
     """
-    told: dict[str, int] = {}
+    ranks: dict[str, int] = {}
     for text in getattr(arguments, "rank_of", None) or ():
         file, _, rank = text.rpartition("=")
         if not file or not rank.isdecimal() or int(rank) >= MOST_RANKS:
             raise InvalidArgument(f"--rank-of {text}: expected FILE=RANK, such as trace.json.gz=3.")
-        told[Path(file).name] = int(rank)
-    return told
+        ranks[Path(file).name] = int(rank)
+    return ranks
 
 
 def import_libraries() -> None:
@@ -269,7 +269,7 @@ def open_joined(
             on_progress,
             map=dict(map(_pair, arguments.map or ())),
             one_clock=arguments.one_clock,
-            rank_of=ranks_told(arguments),
+            rank_of=ranks_of_files(arguments),
             executor=executor,
             memory=memory,
             choice=choice or EVERYTHING,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from tracelens.cli.opening import add_trace, is_told, matched, open_path, open_trace
+from tracelens.cli.opening import add_trace, has_options, matched, open_path, open_trace
 
 if TYPE_CHECKING:
     import argparse
@@ -59,7 +59,7 @@ def _served(arguments: argparse.Namespace) -> Runs | Store:
     from tracelens_dashboard.runs.catalog import Runs
     from tracelens_dashboard.runs.store import Store
 
-    renamed = is_told(arguments)  # then no index can be of it
+    renamed = has_options(arguments)  # then no index can be of it
     places = matched(arguments.trace)
     found = [run for place in places for run in runs_in(place)] or places
     if len(found) > 1:

@@ -1,4 +1,4 @@
-"""Which of our kinds, operations and roles a word of somebody else means.
+"""Which of our kinds, operations and roles a word of another tool means.
 
 In words case and separators do not count, nor do a library's name in front or a number behind:
 ``AllReduce``, ``all_reduce``, ``MPI_Allreduce`` and ``nccl:all_reduce`` are one word, ``forward.3`` is

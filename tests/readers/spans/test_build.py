@@ -23,12 +23,17 @@ def rows(slow_ms: int = 0) -> pl.DataFrame:
     """Two ranks with clocks 3 s apart: forward on the host, kernels and a collective on streams."""
     found = []
     for rank in (0, 1):
-        own = {"rank": rank, "clock": f"clock {rank}", "file": f"rank{rank}.json", "pid": 70 + rank}
+        own: dict[str, object] = {
+            "rank": rank,
+            "clock": f"clock {rank}",
+            "file": f"rank{rank}.json",
+            "pid": 70 + rank,
+        }
         for step in range(STEPS):
             at = step * 20 * MS + rank * 3_000 * MS
             own_ms = 5 + slow_ms * rank
-            host = {"thread": "main", "step": step}
-            spans = [
+            host: dict[str, object] = {"thread": "main", "step": step}
+            spans: list[tuple[str, str, int, int, dict[str, object]]] = [
                 ("step", "step", 0, 20, host),
                 ("forward", "forward", 0, own_ms, host),
                 ("device", "gemm", 1, 4, {"stream": 7}),

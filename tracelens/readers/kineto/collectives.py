@@ -1,8 +1,8 @@
 """The communication in a rank's file: what, by which group, how many bytes, and which call of the group.
 
-A collective is a kernel of NCCL or RCCL on its stream, or a span of gloo, MPI or UCC on a thread of its own.
-What it is stands in the arguments of `record_param_comms`, which newer files repeat at the kernel; else
-the kernel is tied to them by its launch (`External id`).
+A collective is a kernel of NCCL or RCCL on its stream, or a span of gloo, MPI or UCC on a thread of
+its own. What it is stands in the arguments of `record_param_comms`, which newer files repeat at the
+kernel; else the kernel is tied to them by its launch (`External id`).
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def _communicates(rows: pl.DataFrame) -> pl.Expr:
 
 def _facts(call: Mapping[str, Any], name: str, groups: Groups) -> tuple[Any, ...]:
     """Return what one call is, in the order of `CALL_COLUMNS`."""
-    told = call.get("Collective name")
-    op = collective(told) if isinstance(told, str) else None
+    given = call.get("Collective name")
+    op = collective(given) if isinstance(given, str) else None
     if op is None:
         meant = kernel_meaning(name)
         op = meant[1] if meant else collective(name)
@@ -145,9 +145,9 @@ def _group(call: Mapping[str, Any], groups: Groups) -> tuple[str | None, Sequenc
 
 def _ranks(call: Mapping[str, Any]) -> Sequence[int]:
     """Return the ranks that a call says its group has: one by one, or by their stride."""
-    told = _numbers(call.get("Process Group Ranks"))
-    if told:
-        return told
+    given = _numbers(call.get("Process Group Ranks"))
+    if given:
+        return given
     first, stride, size = (
         call.get(key) for key in ("Global rank start", "Global rank stride", "Group size")
     )
@@ -195,8 +195,8 @@ def _shown(ranks: Sequence[int]) -> str:
 
 def groups_of(facts: Mapping[str, Any]) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Return the process groups that a file lists: purpose and ranks by name."""
-    told = facts.get("distributedInfo")
-    listed = told.get("pg_config") if isinstance(told, dict) else None
+    given = facts.get("distributedInfo")
+    listed = given.get("pg_config") if isinstance(given, dict) else None
     found: dict[str, tuple[str, tuple[int, ...]]] = {}
     for one in listed if isinstance(listed, list) else []:
         if not isinstance(one, dict):

@@ -38,6 +38,17 @@ _ARGUMENTS: Final[dict[str, tuple[str, pl.DataType]]] = {
     "device": ("device", pl.Int64()),
 }
 _COLLECTIVE: Final = "Collective name"
+_SHAPES: Final = "Input Dims"
+_ROWS_AT_ONCE: Final = 1 << 16
+# What is read of an event itself, by name of the column.
+_WORDS: Final = ("category", "name", "pid", "tid")
+_MEMBERS: Final = dict(
+    zip(
+        (*_WORDS, "start_ns", "duration_ns"),
+        ("cat", "name", "pid", "tid", "ts", "dur"),
+        strict=True,
+    )
+)
 ROW_COLUMNS: Final[dict[str, pl.DataType]] = {
     "category": pl.Categorical(),
     "name": pl.Categorical(),
@@ -128,30 +139,79 @@ def read_events(path: Path) -> EventTable:
     """
     table, stream = EventTable(path), EventStream(path)
     opened: dict[tuple[str, str], list[Event]] = {}
-    parts = [_rows(piece, table, opened) for piece in stream.pieces()]
+    parts: list[pl.DataFrame] = []
+    cells = _Cells()
+    for piece in stream.pieces():
+        table.events += len(piece)
+        cells.take(_complete(piece, table, opened))
+        if cells.count >= _ROWS_AT_ONCE:
+            parts.append(cells.frame(table, exact=stream.exact))
+            cells = _Cells()
+    parts.append(cells.frame(table, exact=stream.exact))
     table.left_out["begins without an end"] += sum(map(len, opened.values()))
     table.facts, table.lost = stream.facts, stream.lost
     table.cut, table.damage = stream.cut, stream.damage
-    if parts:
-        table.rows = pl.concat(parts, rechunk=True)
-        parts.clear()
+    table.rows = pl.concat(parts, rechunk=True)
     return table
 
 
-def _rows(
-    events: list[Event], table: EventTable, opened: dict[tuple[str, str], list[Event]]
-) -> pl.DataFrame:
-    """Return the rows of a piece, and count what else is in it."""
-    table.events += len(events)
-    complete = _complete(events, table, opened)
-    frame = _frame(complete, table)
-    timed = frame.filter(
-        pl.col("start_ns").is_not_null(),
-        pl.col("name").is_not_null(),
-        pl.col("duration_ns") >= 0,
-    )
-    table.unusable += frame.height - timed.height
-    return timed
+class _Cells:
+    """Cells of complete events, column by column, until there are enough for a frame."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._arguments: list[dict[str, Any]] = []
+        self._of_event: dict[str, list[Any]] = {name: [] for name in _MEMBERS}
+        self._of_arguments: dict[str, list[Any]] = {name: [] for name in _ARGUMENTS}
+
+    def take(self, rows: list[Event]) -> None:
+        """Take the members of events that are read."""
+        self.count += len(rows)
+        for name, key in _MEMBERS.items():
+            self._of_event[name] += [row.get(key) for row in rows]
+        arguments = [found if type(found := row.get("args")) is dict else _NOTHING for row in rows]
+        for name, (key, _) in _ARGUMENTS.items():
+            self._of_arguments[name] += [one.get(key) for one in arguments]
+        self._arguments += [
+            one if _COLLECTIVE in one or _SHAPES in one else _NOTHING for one in arguments
+        ]
+
+    def frame(self, table: EventTable, *, exact: bool) -> pl.DataFrame:
+        """Return the rows, in `ROW_COLUMNS`, and count what is none."""
+        of_event = self._of_event
+        columns = {name: _column(name, of_event[name], pl.String()) for name in _WORDS}
+        for name, (_, kind) in _ARGUMENTS.items():
+            columns[name] = _column(name, self._of_arguments[name], kind)
+        for name in ("start_ns", "duration_ns"):
+            columns[name] = _nanoseconds(name, of_event[name], exact=exact)
+        columns["call"] = _column("call", self._calls(columns["name"], table), pl.Int32())
+        frame = pl.DataFrame(columns)
+        known = {word: category(word) for word in frame["category"].unique().drop_nulls().to_list()}
+        meant = pl.col("category").replace_strict(known, default="other", return_dtype=pl.String)
+        frame = frame.with_columns(meant.fill_null("other"))
+        aside = pl.col("category").is_in(list(IN_NO_ROW))
+        for what, count in frame.filter(aside)["category"].value_counts().rows():
+            table.left_out[IN_NO_ROW[what]] += count
+        timed = (
+            pl.col("start_ns").is_not_null() & pl.col("name").is_not_null()
+            & (pl.col("duration_ns") >= 0).fill_null(value=False)
+        )  # fmt: skip
+        kept = frame.filter(~aside & timed)
+        table.unusable += frame.filter(~aside & ~timed).height
+        return kept.select(pl.col(name).cast(kind) for name, kind in ROW_COLUMNS.items())
+
+    def _calls(self, names: pl.Series, table: EventTable) -> list[int | None]:
+        """Keep the arguments of communication; return for each row where they are."""
+        distinct = names.unique().drop_nulls().to_list()
+        libraries = {name for name in distinct if name.startswith(LIBRARIES)}
+        found: list[int | None] = [None] * self.count
+        for place, (one, name) in enumerate(
+            zip(self._arguments, self._of_event["name"], strict=True)
+        ):
+            if one and (_COLLECTIVE in one or (type(name) is str and name in libraries)):
+                found[place] = len(table.calls)
+                table.calls.append(one)
+        return found
 
 
 def _complete(
@@ -202,41 +262,13 @@ def _close(
     rows.append(event | first | {"dur": end - begin, "args": merged})
 
 
-def _frame(rows: list[Event], table: EventTable) -> pl.DataFrame:
-    """Return complete events as columns; what cannot be read is null."""
-    arguments = [found if type(found := row.get("args")) is dict else _NOTHING for row in rows]
-    columns: dict[str, pl.Series] = {
-        name: _column(name, [row.get(key) for row in rows], pl.String())
-        for name, key in (("category", "cat"), ("name", "name"), ("pid", "pid"), ("tid", "tid"))
-    }
-    for name, (key, kind) in _ARGUMENTS.items():
-        columns[name] = _column(name, [one.get(key) for one in arguments], kind)
-    columns["call"] = _column("call", _calls(rows, arguments, table), pl.Int32())
-    times = {
-        "start_ns": [row.get("ts") for row in rows],
-        "duration_ns": [row.get("dur") for row in rows],
-    }
-    for name, values in times.items():
-        columns[name] = _nanoseconds(name, values)
-    frame = pl.DataFrame(columns)
-    known = {word: category(word) for word in frame["category"].unique().drop_nulls().to_list()}
-    meant = pl.col("category").replace_strict(known, default="other", return_dtype=pl.String)
-    frame = frame.with_columns(meant.fill_null("other"))
-    aside = pl.col("category").is_in(list(IN_NO_ROW))
-    for what, count in frame.filter(aside)["category"].value_counts().rows():
-        table.left_out[IN_NO_ROW[what]] += count
-    return frame.filter(~aside).select(
-        pl.col(name).cast(kind) for name, kind in ROW_COLUMNS.items()
-    )
-
-
 def _column(name: str, values: list[Any], kind: pl.DataType) -> pl.Series:
     return pl.Series(name, values, dtype=kind, strict=False)
 
 
-def _nanoseconds(name: str, values: list[Any]) -> pl.Series:
-    """Return times, which are microseconds unless they are whole numbers too large for that."""
-    if any(type(value) is int and value > _SURELY_NS for value in values):
+def _nanoseconds(name: str, values: list[Any], *, exact: bool) -> pl.Series:
+    """Return times, which are microseconds; if exact, whole numbers too large for that are not."""
+    if exact:
         whole = [
             value if type(value) is int and value > _SURELY_NS else _whole(value)
             for value in values
@@ -255,18 +287,6 @@ def _nanoseconds(name: str, values: list[Any]) -> pl.Series:
 def _whole(value: Any) -> int | None:
     fits = isinstance(value, (int, float)) and abs(value) < _MOST_US
     return round(value * _US) if fits else None
-
-
-def _calls(
-    rows: list[Event], arguments: list[dict[str, Any]], table: EventTable
-) -> list[int | None]:
-    """Keep the arguments of communication; return for each event where they are."""
-    found: list[int | None] = [None] * len(rows)
-    for place, (row, one) in enumerate(zip(rows, arguments, strict=True)):
-        if _COLLECTIVE in one or (one and str(row.get("name")).startswith(LIBRARIES)):
-            found[place] = len(table.calls)
-            table.calls.append(one)
-    return found
 
 
 def _place(event: Event) -> tuple[str, str]:

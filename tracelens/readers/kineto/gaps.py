@@ -8,6 +8,7 @@ import polars as pl
 
 from tracelens.model import fmt
 from tracelens.model.recognition import Gap
+from tracelens.readers.kineto.rank_rows import UNKNOWN_GROUP
 from tracelens.schema.vocabulary import COLLECTIVES
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def gaps_of(
             _devices(rows, tables),
             _communication(rows, ranks),
             _training(rows),
-            _details(rows, tables),
+            _details(tables),
         )
         for gap in found
     )
@@ -48,8 +49,8 @@ def _unknown_format(tables: Sequence[EventTable]) -> Iterator[Gap]:
         yield Gap(
             f"{others:,} spans are of no kind that torch.profiler writes",
             "what those spans are, but for what their names say",
-            "Name ranges as phases are called (forward, backward, optimizer), or give a table of spans with "
-            "--map.",
+            "Name ranges as phases are called (forward, backward, optimizer), or give a table of spans "
+            "with --map.",
             decisive=every,
         )
 
@@ -90,11 +91,18 @@ def _communication(rows: pl.DataFrame, ranks: Sequence[int]) -> Iterator[Gap]:
     )
     if len(ranks) < 2 or calls.is_empty():
         return
-    unmatched = calls["seq"].null_count()
+    unknown = calls.filter(pl.col("communicator") == UNKNOWN_GROUP).height
+    if unknown:
+        yield Gap(
+            f"{unknown:,} of {calls.height:,} collectives do not say of which group they are",
+            f"{_WAITS} in them",
+            "Use a newer PyTorch, or the NCCL backend: both record the group of a call.",
+        )
+    unmatched = calls["seq"].null_count() - unknown
     if unmatched:
         yield Gap(
-            f"{unmatched:,} of {calls.height:,} collectives cannot be matched between ranks, as their order "
-            "differs and none has a number",
+            f"{unmatched:,} of {calls.height:,} collectives cannot be matched between ranks, as their "
+            "order differs and none has a number",
             f"{_WAITS} in them",
             "Profile the same steps on all ranks (schedule=torch.profiler.schedule(...)).",
             decisive=unmatched > _MOST_UNMATCHED * calls.height,
@@ -125,7 +133,7 @@ def _training(rows: pl.DataFrame) -> Iterator[Gap]:
         )
 
 
-def _details(rows: pl.DataFrame, tables: Sequence[EventTable]) -> Iterator[Gap]:
+def _details(tables: Sequence[EventTable]) -> Iterator[Gap]:
     python = sum(table.left_out["Python functions (with_stack)"] for table in tables)
     if python:
         yield Gap(

@@ -1,7 +1,8 @@
 """Numbers the collectives of all ranks, where files do not: by their order in each step of the profiler.
 
-Only where all ranks that recorded a group made the same calls in that step; elsewhere they stay without a
-number, and unmatched. A number that one rank has twice (one call, several kernels) counts once.
+Only where all ranks that recorded a group made the same calls in that step; elsewhere they stay
+without a number, and unmatched. A number that one rank has twice (one call, several kernels) counts
+once.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Final
 
 import polars as pl
 
+from tracelens.readers.kineto.rank_rows import UNKNOWN_GROUP
 from tracelens.schema.vocabulary import COLLECTIVES
 
 __all__ = ["numbered"]
@@ -22,14 +24,14 @@ def numbered(rows: pl.DataFrame) -> pl.DataFrame:
     """Return the rows of all ranks with `seq` filled in where it can be known."""
     rows = rows.with_row_index(_ROW)
     is_call = (pl.col("kind") == "reduction") & pl.col("op").cast(pl.String).is_in(COLLECTIVES)
-    calls = rows.filter(is_call, pl.col(_GROUP).is_not_null()).sort("rank", "issued_ns")
+    calls = rows.filter(is_call, pl.col(_GROUP) != UNKNOWN_GROUP).sort("rank", "issued_ns")
     if calls.is_empty():
         return rows.drop(_ROW)
-    told = pl.col("seq").is_not_null().any().over(_GROUP)
-    given = calls.filter(told).with_columns(
+    has_numbers = pl.col("seq").is_not_null().any().over(_GROUP)
+    given = calls.filter(has_numbers).with_columns(
         number=pl.when(pl.int_range(pl.len()).over("rank", _GROUP, "seq") == 0).then("seq")
     )
-    counted = _by_order(calls.filter(~told), rows.filter(pl.col("kind") == "step"))
+    counted = _by_order(calls.filter(~has_numbers), rows.filter(pl.col("kind") == "step"))
     found = pl.concat([part.select(_ROW, "number") for part in (given, counted)])
     return (
         rows.join(found, on=_ROW, how="left", maintain_order="left")

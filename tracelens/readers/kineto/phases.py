@@ -1,7 +1,7 @@
 """Which phase of training each event of a rank belongs to.
 
-Phases are windows of a thread: annotations that name one, the operators that autograd runs backwards, and
-those that it records for that. What follows each other in one phase is one window. An operator
+Phases are windows of a thread: annotations that name one, the operators that autograd runs backwards,
+and those that it records for that. What follows each other in one phase is one window. An operator
 belongs to the window it begins in, a kernel to that in which it was launched.
 
 A window ends where the thread waits for communication to end, as at the end of backprop under
@@ -18,12 +18,16 @@ import polars as pl
 from tracelens.readers.kineto.words import phase_of_annotation
 
 if TYPE_CHECKING:
-    from tracelens.arrays import Ints
+    from tracelens.arrays import Flags, Ints
 
 __all__ = ["WINDOW_COLUMNS", "phase_at", "windows_of", "with_phases"]
 
 _BACKWARD: Final = r"^autograd::engine::evaluate_function|^torch\.distributed\.ddp\.reducer::"
+_FINISHES: Final = (
+    "torch.distributed.ddp.reducer::"  # what DDP does when it has waited for a bucket
+)
 _OLD_BACKWARD: Final = r"Backward\d*$"  # before PyTorch 1.9
+_SLACK: Final = 10  # one part of so many of a gap
 _NOT_OWN: Final = ("step", "gc")
 WINDOW_COLUMNS: Final[dict[str, pl.DataType]] = {
     "pid": pl.Categorical(),
@@ -49,9 +53,9 @@ def windows_of(host: pl.DataFrame, ends_ns: Ints) -> pl.DataFrame:
     outer = _outermost(marked.sort(*_PLACE, "start_ns", "end_ns", descending=[False] * 3 + [True]))
     outer = outer.sort("start_ns", "end_ns")
     begin, end = (outer[name].to_numpy() for name in ("start_ns", "end_ns"))
-    waited = np.searchsorted(ends_ns, begin[1:], "right") > np.searchsorted(
-        ends_ns, end[:-1], "right"
-    )
+    waited = _waits(end[:-1], begin[1:], ends_ns)
+    finishes = outer["finishes"].to_numpy()
+    waited |= finishes[1:] & ~finishes[:-1]
     steps = host.filter(pl.col("phase") == "step")["start_ns"].sort().to_numpy()
     outer = outer.with_columns(
         step=np.searchsorted(steps, begin, "right"), cut=np.cumsum(np.append(False, waited))
@@ -69,6 +73,16 @@ def windows_of(host: pl.DataFrame, ends_ns: Ints) -> pl.DataFrame:
     return grouped.sort("start_ns").select(
         pl.col(name).cast(kind) for name, kind in WINDOW_COLUMNS.items()
     )
+
+
+def _waits(since_ns: Ints, until_ns: Ints, ends_ns: Ints) -> Flags:
+    """Return in which gaps communication ended that a thread waited for.
+
+    What the library says of an end may come a little after the thread goes on.
+    """
+    slack = (until_ns - since_ns).clip(min=0) // _SLACK
+    ended = np.searchsorted(ends_ns, until_ns + slack, "right")
+    return np.asarray(ended > np.searchsorted(ends_ns, since_ns, "right"))
 
 
 def with_phases(host: pl.DataFrame) -> pl.DataFrame:
@@ -127,9 +141,11 @@ def _marked(host: pl.DataFrame) -> pl.DataFrame:
         backward.with_columns(phase=pl.lit("backprop", pl.Categorical), annotated=False),
         recorded.with_columns(phase=pl.lit("forward", pl.Categorical), annotated=False),
     ]
-    return pl.concat(
-        [part.select(*_PLACE, "start_ns", "end_ns", "phase", "annotated") for part in parts]
+    marked = pl.concat(
+        [part.select(*_PLACE, "name", "start_ns", "end_ns", "phase", "annotated") for part in parts]
     )
+    name = pl.col("name").cast(pl.String)
+    return marked.with_columns(finishes=name.str.starts_with(_FINISHES)).drop("name")
 
 
 def _outermost(ordered: pl.DataFrame) -> pl.DataFrame:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tracelens.readers.kineto.collectives import Groups
     from tracelens.readers.kineto.columns import EventTable
 
-__all__ = ["SPAN_COLUMNS", "rows_of"]
+__all__ = ["SPAN_COLUMNS", "UNKNOWN_GROUP", "rows_of"]
 
 _WORD: Final = pl.Categorical()
 SPAN_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -28,8 +28,10 @@ SPAN_COLUMNS: Final[dict[str, pl.DataType]] = {
     "stream": pl.Int32(),
     "step": pl.Int32(),
     "issued_ns": pl.Int64(),  # when a thread called for communication
+    "status": _WORD,
     **CALL_COLUMNS,
 }
+UNKNOWN_GROUP: Final = "group not known"  # of several; such calls are not matched
 _ON_DEVICE: Final = ("forward", "backprop", "update")
 _MOST_STREAMS: Final = 1_000  # of one device
 _LAUNCHES: Final = "launches and other calls of the device's runtime"
@@ -54,7 +56,7 @@ def rows_of(table: EventTable, groups: Groups) -> pl.DataFrame:
         _windows(windows, table),
         _awaited(runtime, windows, table),
         _on_streams(others, runtime, windows),
-        _in_flight(calls, runtime, table),
+        _in_flight(calls, runtime, table, groups),
     ]
     table.left_out[_LAUNCHES] += runtime.height - parts[2].height
     return pl.concat([_fitted(part) for part in parts])
@@ -74,9 +76,9 @@ def _on_threads(host: pl.DataFrame, windows: pl.DataFrame, table: EventTable) ->
     )
     other = _meant(host, "other", _kind_of_word)
     steps = {
-        name: number
+        name: of_step
         for name in host.filter(pl.col("category") == "annotation")["name"].unique().cast(pl.String)
-        if (number := step_number(name)) is not None
+        if (of_step := step_number(name)) is not None
     }
     kind = pl.coalesce(named, "phase", other, phase_at(host, windows), pl.lit("user", _WORD))
     number = (
@@ -104,10 +106,10 @@ def _kind_of_word(name: str) -> str | None:
 
 
 def _threads(table: EventTable) -> pl.Expr:
-    """Return what each row's thread is called: its name, with its number, and its process if there are several."""
+    """Return what each row's thread is called: its name and number, and if need be its process."""
     places = table.rows.select("pid", "tid").unique().cast(pl.String).fill_null("-").rows()
     several = len({pid for pid, _ in places}) > 1
-    names = {}
+    names: dict[str, str] = {}
     for pid, tid in places:
         name = table.threads.get((pid, tid), "")
         called = name if tid in name and name else f"thread {tid}" + (f" ({name})" if name else "")
@@ -176,9 +178,12 @@ def _since_issued(calls: pl.DataFrame, host: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([calls.filter(~flying), moved])
 
 
-def _in_flight(calls: pl.DataFrame, runtime: pl.DataFrame, table: EventTable) -> pl.DataFrame:
+def _in_flight(
+    calls: pl.DataFrame, runtime: pl.DataFrame, table: EventTable, groups: Groups
+) -> pl.DataFrame:
     """Return the communication: kernels on their streams, the rest on its threads."""
     on_device = pl.col("category") == "kernel"
+    unknown = pl.col("communicator").is_null() & (len(groups) > 1)
     launches = runtime.drop_nulls("correlation").unique("correlation", keep="first")
     launches = launches.select("correlation", issued_ns="start_ns")
     issued = calls.join(launches, on="correlation", how="left", maintain_order="left")
@@ -187,4 +192,6 @@ def _in_flight(calls: pl.DataFrame, runtime: pl.DataFrame, table: EventTable) ->
         kind=pl.lit("reduction", _WORD),
         stream=pl.when(on_device).then(_stream(table.rows.filter(pl.col("category") == "kernel"))),
         thread=pl.when(~on_device).then(_threads(table)),
+        communicator=pl.when(unknown).then(pl.lit(UNKNOWN_GROUP, _WORD)).otherwise("communicator"),
+        status=pl.when(unknown).then(pl.lit("estimated", _WORD)),
     )

@@ -1,12 +1,14 @@
-"""The reader for torch.profiler's files, and other trace events in JSON: a raw `Trace` of one file a rank.
+"""The reader for trace events in JSON, above all torch.profiler's: a raw `Trace`, of a file a rank.
 
-Which rank a file is of stands in its `distributedInfo`, or is said by the user: it is never guessed. Several
-files of one rank are one rank if their times do not overlap, as those of several profiled windows.
+Which rank a file is of stands in its `distributedInfo`, or is said by the user: it is never guessed.
+Several files of one rank are one rank if their times do not overlap, as those of several profiled
+windows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -52,13 +54,14 @@ class KinetoReader:
         """Read all files; what cannot be read becomes a note.
 
         Raises:
-            NotATrace: no file holds events.
-            UnusableInput: a file does not say its rank, and the user does not either, or two say the same.
+            NotATrace: no file holds events. UnusableInput: a file does not say its rank, and the user
+            does not either, or two say the same.
         """
         tables, notes = _tables(path, how)
         ranks = _ranks_of(tables, how.rank_of)
         world = max([len(set(ranks)), *(table.world for table in tables)])
-        parts, members = [], {}
+        parts: list[pl.DataFrame] = []
+        members: dict[str, Sequence[int]] = {}
         for table, rank in zip(tables, ranks, strict=True):
             groups = groups_of(table.facts)
             parts.append(_described(rows_of(table, groups), table, rank, world))
@@ -100,9 +103,11 @@ def _tables(path: Path, how: Reading) -> tuple[list[EventTable], list[Note]]:
         try:
             tables.append(read_events(file))
         except (NotATrace, OSError) as error:
+            reason = str(error)
+            sentence = reason if reason.startswith("'") else f"'{file}' cannot be read: {reason}."
             if len(files) == 1:
-                raise NotATrace(str(error)) from error
-            notes.append(Note(file.name, str(error), "unreadable"))
+                raise NotATrace(sentence) from error
+            notes.append(Note(file.name, sentence, "unreadable"))
     if not tables:
         raise NotATrace(
             notes[0].sentence if notes else f"'{path}' holds no .json and no .json.gz file."
@@ -132,13 +137,13 @@ def _damaged(table: EventTable) -> list[Note]:
     return notes
 
 
-def _ranks_of(tables: Sequence[EventTable], told: Mapping[str, int]) -> list[int]:
+def _ranks_of(tables: Sequence[EventTable], given: Mapping[str, int]) -> list[int]:
     """Return the rank of each file.
 
     Raises:
         UnusableInput: it is not known.
     """
-    ranks = [told.get(table.path.name, table.rank) for table in tables]
+    ranks = [given.get(table.path.name, table.rank) for table in tables]
     silent = [table.path.name for table, rank in zip(tables, ranks, strict=True) if rank is None]
     if silent:
         shown = fmt.series([f"'{name}'" for name in silent[:_SHOWN]])
@@ -168,11 +173,11 @@ def _check_windows(tables: Sequence[EventTable], ranks: Sequence[int]) -> None:
             spans_of.setdefault(rank, []).append((begin, end, table.path.name))
     for rank, found in spans_of.items():
         found.sort()
-        for before, after in zip(found, found[1:], strict=False):
+        for before, after in pairwise(found):
             if after[0] < before[1]:
                 raise UnusableInput(
-                    f"'{before[2]}' and '{after[2]}' are both of rank {rank}, at the same time: leave one "
-                    f"out, or say of which rank it is with --rank-of {after[2]}=RANK."
+                    f"'{before[2]}' and '{after[2]}' are both of rank {rank}, at the same time: leave "
+                    f"one out, or say of which rank it is with --rank-of {after[2]}=RANK."
                 )
 
 

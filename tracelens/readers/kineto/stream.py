@@ -1,8 +1,8 @@
 """Reads trace events in JSON as a stream: an object with `traceEvents`, or a list of events.
 
-Both plain and gzip. A file is taken in pieces of a few megabytes, each cut after the last whole event, and
-each piece is parsed by orjson. What orjson refuses is parsed event by event: damage costs the event that it
-is in, which is counted. A file that was cut off yields every event that is whole.
+Both plain and gzip. A file is taken in pieces of a few megabytes, each cut after the last whole event,
+and each piece is parsed by orjson. What orjson refuses is parsed event by event: damage costs the
+event that it is in, which is counted. A file that was cut off yields every event that is whole.
 
 The format: "Trace Event Format" (Google, 2016); what Kineto writes around it: `libkineto`,
 output_json.cpp.
@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from tracelens.errors import NotATrace
+from tracelens.schema.gate import opened, refuse_beyond
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from io import FileIO
     from pathlib import Path
-    from typing import BinaryIO
 
 __all__ = ["EventStream", "looks_like_events"]
 
@@ -34,24 +35,27 @@ _KEY: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY: Final = re.compile(rb"\}\s*,?\s*(?=\{)")
 _MOST_HEAD: Final = 64 << 20  # before the first event; deviceProperties and metadata of large jobs
 _LONGEST_EVENT: Final = 16 << 20
-_NEAR_END: Final = 1 << 18
+_NEAR_END: Final = 1 << 15
 _TRIED: Final = 4  # boundaries, from the last: within a string or a nested list there may be some
+_TRIED_ENDS: Final = 64  # of lists, in the last event and behind it
 _JOINED: Final = 8  # pieces of one event that has objects in it
+_PHASE: Final = b'"ph"'
 _BEHIND: Final = "unexpected content after document"
 _BEGIN_BYTES: Final = 1 << 16
 _NO_NUMBER: Final = re.compile(rb"(?<=[:\s,\[])[-+]?(?:nan|inf|infinity)\b", re.IGNORECASE)
 _ESCAPE: Final = re.compile(rb'\\(?!["\\/bfnrtu])')
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _EXACT: Final = re.compile(rb'("ts"\s*:\s*-?\d{14,})\.(\d{3})(?=\s*[,}])')
 
 
 def looks_like_events(path: Path) -> bool:
     """Return whether a file begins as trace events in JSON do."""
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             begin = b"".join(_first(_plain(file, _BEGIN_BYTES), _BEGIN_BYTES)).lstrip(
                 b"\xef\xbb\xbf \r\n\t"
             )
-    except (OSError, zlib.error):
+    except (OSError, EOFError, NotATrace, zlib.error):
         return False
     if begin.startswith(b"{"):
         return b'"traceEvents"' in begin or b'"schemaVersion"' in begin
@@ -62,8 +66,8 @@ def looks_like_events(path: Path) -> bool:
 class EventStream:
     """The events of one file; what is beside them is complete when all have been read.
 
-    `facts` are the other members of the object. `lost` counts events that could not be parsed, `cut` says
-    that the file ends before its list does, `damage` is the first reason for either.
+    `facts` are the other members of the object. `lost` counts events that could not be parsed, `cut`
+    says that the file ends before its list does, `damage` is the first reason for either.
     """
 
     path: Path
@@ -80,9 +84,9 @@ class EventStream:
         """Yield lists of events.
 
         Raises:
-            NotATrace: there is no list of events.
+            NotATrace: there is no list of events, it is no regular file, or too large.
         """
-        with self.path.open("rb") as file:
+        with opened(self.path) as file:
             yield from self._events(self._guarded(_plain(file, PIECE_BYTES)))
 
     def _guarded(self, parts: Iterator[bytes]) -> Iterator[bytes]:
@@ -90,6 +94,7 @@ class EventStream:
         try:
             for part in parts:
                 self.read_bytes += len(part)
+                refuse_beyond("decompressed", self.read_bytes)
                 yield part
         except (zlib.error, EOFError, OSError) as error:
             self._note(f"it cannot be decompressed to its end ({error})")
@@ -108,7 +113,7 @@ class EventStream:
                 events, rest = self._whole(self._exactly(rest))
                 yield events
             if len(rest) > _LONGEST_EVENT:
-                self._lose(f"no event ends in {len(rest) >> 20} MiB of it")
+                self._lose(f"no event ends in {len(rest) >> 20} MiB of it", rest)
                 rest = b""
         if not self._ended:
             events, rest = self._last(self._exactly(rest))
@@ -134,8 +139,8 @@ class EventStream:
             if len(head) > _MOST_HEAD:
                 break
         raise NotATrace(
-            f"'{self.path}' holds no trace events: expected a JSON object with \"traceEvents\", or a list of "
-            "events, such as torch.profiler's export_chrome_trace writes."
+            f"'{self.path}' holds no trace events: expected a JSON object with \"traceEvents\", or a "
+            "list of events, such as torch.profiler's export_chrome_trace writes."
         )
 
     def _learn(self, text: bytes) -> None:
@@ -147,6 +152,7 @@ class EventStream:
         if isinstance(found, dict):
             self.facts |= found
         else:
+            self.lost += text.count(_PHASE)
             self._note("what stands beside its events is not JSON")
 
     def _whole(self, text: bytes) -> tuple[list[Event], bytes]:
@@ -173,18 +179,21 @@ class EventStream:
         ends = [found.end() for found in _BOUNDARY.finditer(text)]
         before = ends[-1] if ends else 0
         found = self._one_by_one(text[:before]) if before else []
-        return found + self._rest(text[before:]), b""
+        events, behind = self._rest(text[before:])
+        return found + events, behind
 
-    def _rest(self, text: bytes) -> list[Event]:
-        """Return the last event of a list that has no end."""
-        if not text.strip():
-            events: list[Event] | None = []
-        else:
-            events, _ = _parsed_list(text)
+    def _rest(self, text: bytes) -> tuple[list[Event], bytes]:
+        """Return the last event, and what stands behind the end of the list if that is there."""
+        events, ended = _parsed_list(text) if text.strip() else ([], None)
+        if events is None:
+            events, ended = _repaired_to_its_end(text)
+        if ended is not None:
+            self._ended = True
+            return events or [], text[ended:]
         if not self._is_list or events is None:
             self.cut = True
             self._note("it ends within its list of events")
-        return events or []
+        return events or [], b""
 
     def _exactly(self, text: bytes) -> bytes:
         """Turn microseconds that doubles cannot hold to the nanosecond into whole nanoseconds."""
@@ -195,25 +204,26 @@ class EventStream:
         return exact
 
     def _one_by_one(self, text: bytes) -> list[Event]:
-        """Return the events of a text that orjson refuses as a whole; count those that nobody can parse."""
+        """Return the events of a text that orjson refuses as a whole; count those beyond repair."""
         edges = [0, *(found.end() for found in _BOUNDARY.finditer(text)), len(text)]
         found: list[Event] = []
         place, last = 0, len(edges) - 1
         while place < last:
             for beyond in range(place + 1, min(place + _JOINED, last) + 1):
                 part = text[edges[place] : edges[beyond]]
-                events = _parsed_list(part)[0] or _mended(part)
+                events = _parsed_list(part)[0] or _repaired(part)
                 if events is not None:
                     found += events
                     place = beyond
                     break
             else:
+                self._lose("some of it is not JSON", text[edges[place] : edges[place + 1]])
                 place += 1
-                self._lose("some of it is not JSON")
         return found
 
-    def _lose(self, reason: str) -> None:
-        self.lost += 1
+    def _lose(self, reason: str, text: bytes) -> None:
+        """Count the events in a text that cannot be parsed, of which each has a phase."""
+        self.lost += max(1, text.count(_PHASE))
         self._note(reason)
 
 
@@ -225,7 +235,7 @@ def _first(parts: Iterator[bytes], size: int) -> Iterator[bytes]:
             return
 
 
-def _plain(file: BinaryIO, size: int) -> Iterator[bytes]:
+def _plain(file: FileIO, size: int) -> Iterator[bytes]:
     """Yield the content of a file, decompressed if it is gzip (of several members, too)."""
     begin = file.read(2)
     file.seek(0)
@@ -262,15 +272,29 @@ def _parsed_list(text: bytes, *, closed: bool = False) -> tuple[list[Event] | No
     return found, len(text) if closed else None
 
 
-def _mended(text: bytes) -> list[Event] | None:
-    """Parse events with numbers, escapes and characters that JSON has not; null if that does not help."""
+def _repaired(text: bytes) -> list[Event] | None:
+    """Parse events with numbers, escapes and characters that JSON has not; null if none are."""
     found = _patiently(b"[%b]" % text.strip().removesuffix(b","))
     return found if isinstance(found, list) else None
 
 
+def _repaired_to_its_end(text: bytes) -> tuple[list[Event] | None, int | None]:
+    """Parse the last event with patience, and find where its list ends: null where there is no end."""
+    place = text.find(b"]")
+    for _ in range(_TRIED_ENDS):
+        if place < 0:
+            break
+        events = _repaired(text[:place])
+        if events is not None:
+            return events, place + 1
+        place = text.find(b"]", place + 1)
+    return _repaired(text), None
+
+
 def _patiently(text: bytes) -> Any:
-    mended = _ESCAPE.sub(rb"\\\\", _NO_NUMBER.sub(b"null", text)).decode("utf-8", "replace")
+    repaired = _ESCAPE.sub(rb"\\\\", _NO_NUMBER.sub(b"null", text))
+    repaired = _SURROGATE.sub(rb"\\ufffd", repaired)
     try:
-        return json.loads(mended, strict=False)
+        return json.loads(repaired.decode("utf-8", "replace"), strict=False)
     except (ValueError, RecursionError):
         return None

@@ -1,7 +1,8 @@
 """What torch.profiler calls things, of today and of years ago, in our words.
 
-Sources: `libkineto` (ActivityType.cpp, output_json.cpp), PyTorch (`ParamCommsUtils.hpp`, `profiler_kineto.cpp`,
-`torch.optim.Optimizer`, `torch.utils.data.DataLoader`), and the names of NCCL's and RCCL's kernels.
+Sources: `libkineto` (ActivityType.cpp, output_json.cpp), PyTorch (`ParamCommsUtils.hpp`,
+`profiler_kineto.cpp`, `torch.optim.Optimizer`, `torch.utils.data.DataLoader`), and the names of NCCL's
+and RCCL's kernels.
 """
 
 from __future__ import annotations
@@ -77,15 +78,15 @@ LIBRARIES: Final = ("nccl:", "gloo:", "mpi:", "ucc:", "xccl:", "hccl:", "c10d::"
 _STEP: Final = re.compile(r"^ProfilerStep\s*#\s*(\d{1,9})$")
 _ANNOTATIONS: Final = (
     (re.compile(r"^Optimizer\.step(#|$)|^optimizer_step$"), "update"),
-    (re.compile(r"^enumerate\(DataLoader\)#|DataLoader.*\.__next__$|^\[pl\].*\.train_dataloader_next$"), "data"),
-    (re.compile(r"^(DistributedDataParallel|DataParallel)\.forward$|^FullyShardedDataParallel\.forward"), "forward"),
+    (re.compile(r"^enumerate\(DataLoader\)#|DataLoader.*\.__next__$|train_dataloader_next$"), "data"),
+    (re.compile(r"^((Distributed|FullySharded)?DataParallel)\.forward"), "forward"),
     (re.compile(r"^FSDP::root_pre_forward|^FSDP::pre_forward|^FSDP::post_forward"), "forward"),
-    (re.compile(r"^FSDP::(pre|post)_backward|^FullyShardedDataParallel\._(pre|post)_backward"), "backprop"),
+    (re.compile(r"^(FSDP::|FullyShardedDataParallel\._)(pre|post)_backward"), "backprop"),
     (re.compile(r"^torch\.distributed\.ddp\.reducer::"), "backprop"),
 )  # fmt: skip
 _PHASES: Final = ("forward", "backprop", "update", "data", "checkpoint", "gc", "step")
 _DECORATION: Final = re.compile(r"^[\W_]+|[\W_]+$")
-# What c10d calls collectives in record_param_comms, normalized; whatever else names one is found by meaning.
+# What c10d calls collectives in record_param_comms, where meaning does not find it.
 _COLLECTIVES: Final[dict[str, str]] = {
     "allreduce_coalesced": "allreduce",
     "allreduce_sparse": "allreduce",
@@ -101,9 +102,9 @@ _COLLECTIVES: Final[dict[str, str]] = {
     "_reduce_oop": "reduce",
 }
 _ELEMENT_BYTES: Final[dict[str, int]] = {
-    **dict.fromkeys(("double", "float64", "long", "int64", "complexfloat", "longint", "unsignedlong"), 8),
+    **dict.fromkeys(("double", "float64", "long", "int64", "uint64", "complexfloat"), 8),
     **dict.fromkeys(("float", "float32", "int", "int32", "complexhalf", "uint32", "unsignedint"), 4),
-    **dict.fromkeys(("half", "bfloat16", "float16", "short", "int16", "uint16", "c10half", "c10bfloat16"), 2),
+    **dict.fromkeys(("half", "bfloat16", "float16", "short", "int16", "uint16"), 2),
     **dict.fromkeys(("byte", "char", "bool", "int8", "uint8", "unsignedchar", "signedchar"), 1),
     **dict.fromkeys(("float8e4m3fn", "float8e5m2", "float8e4m3fnuz", "float8e5m2fnuz"), 1),
     "complexdouble": 16,

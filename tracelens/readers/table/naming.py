@@ -1,8 +1,8 @@
 """Which column of a table is which, and what its words mean: by synonyms, or by the user's `--map`.
 
 Times may carry their unit in a column's name (``start_us``, ``Duration (ms)``). What a word for a
-kind, an operation or a role means is in `tracelens.readers.words`. In sentences a table's own words stand on one line, short, and such
-that a shell takes them.
+kind, an operation or a role means is in `tracelens.readers.words`. In sentences a table's own words
+stand on one line, short, and such that a shell takes them.
 """
 
 from __future__ import annotations

@@ -1,0 +1,145 @@
+"""Public profiles are read to the last event: the counts that their own readers and queries give."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+import pytest
+
+import tracelens as tl
+from tracelens.analyses.recognised import device_time
+from tracelens.errors import UnusableInput
+from tracelens.readers.kineto.columns import EventTable, read_events
+
+ROOT: Final = Path(__file__).parents[3]
+HTA: Final = ROOT / ".venv-hta/bin/python"
+ASK_HTA: Final = """
+import json, sys
+from hta.trace_analysis import TraceAnalysis
+told = TraceAnalysis(trace_files={0: sys.argv[1]}, trace_dir="/", include_last_profiler_step=True)
+spent = told.get_temporal_breakdown(visualize=False).iloc[0].to_dict()
+overlap = told.get_comm_comp_overlap(visualize=False).iloc[0].to_dict()
+print("=" + json.dumps({k: float(v) for k, v in (spent | overlap).items()}))
+"""
+
+
+def public(name: str) -> Path:
+    places = [folder / "shared/traces/kineto" / name for folder in ROOT.parents[:2]]
+    found = next((place for place in places if place.exists()), None)
+    if found is None:
+        pytest.skip(f"{name} of the public traces is not here (../shared/traces/kineto)")
+    return found
+
+
+def sorts(table: EventTable) -> dict[str, int]:
+    return dict(table.rows["category"].cast(pl.String).value_counts().rows())
+
+
+def steps(table: EventTable) -> int:
+    names = table.rows.filter(pl.col("category") == "annotation")["name"].cast(pl.String)
+    return int(names.str.starts_with("ProfilerStep").sum())
+
+
+def nccl(table: EventTable) -> int:
+    names = table.rows.filter(pl.col("category") == "kernel")["name"].cast(pl.String)
+    return int(names.str.starts_with("nccl").sum())
+
+
+@pytest.mark.parametrize(
+    ("name", "events", "kernels", "of_nccl", "marked"),
+    [
+        ("hta_nccl_data.json.gz", 40_573, 2_700, 21, 3),
+        ("hta_ns_resolution_rank0.json.gz", 68_692, 4_350, 0, 5),
+        ("hta_cpu_only_rank34.json.gz", 30, 0, 0, 1),
+        ("hta_mi250_rocm.json.gz", 220, 14, 0, 2),
+        ("hta_no_distributed_info.json.gz", 2_467, 0, 0, 1),
+    ],
+)
+def test_every_event_is_counted(
+    name: str, events: int, kernels: int, of_nccl: int, marked: int
+) -> None:
+    table = read_events(public(name))
+    assert (table.events, sorts(table).get("kernel", 0)) == (events, kernels)
+    assert (nccl(table), steps(table)) == (of_nccl, marked)
+    assert (table.lost, table.unusable, table.cut) == (0, 0, False)
+    assert table.events == table.rows.height + sum(table.left_out.values())
+
+
+def test_rank_world_and_backend_are_those_of_the_file() -> None:
+    table = read_events(public("hta_cpu_only_rank34.json.gz"))
+    assert (table.rank, table.world, table.distributed["backend"]) == (34, 300, "gloo")
+
+
+def test_collectives_have_group_operation_and_bytes() -> None:
+    """Of NCCL's kernels, by the arguments of their launch."""
+    trace = tl.open(public("hta_nccl_data.json.gz"))
+    calls = trace.events.filter(pl.col("kind") == "reduction").collect()
+    assert sorted(calls["op"].value_counts().cast({"op": pl.String}).rows()) == [
+        ("allreduce", 15),
+        ("broadcast", 6),
+    ]
+    assert calls["communicator"].cast(pl.String).unique().to_list() == ["default_pg 0 (ranks 0-1)"]
+    first = calls.filter(pl.col("op") == "allreduce").sort("start_ns")["bytes"][0]
+    assert first == 4 * 2_049_000
+    assert trace.communicators["ranks"].to_list() == [[0, 1]]
+
+
+def test_a_folder_without_a_mark_has_its_steps() -> None:
+    """By the twelve updates."""
+    trace = tl.open(public("ddp_gloo_2_ranks"))
+    assert trace.steps.group_by("rank").len().sort("rank").rows() == [(0, 12), (1, 12)]
+    assert sum(grid.start_ns.shape[0] for grid in trace.calls) == 14
+
+
+def test_nothing_is_healthy_of_one_rank_among_many() -> None:
+    for name in ("hta_nccl_data.json.gz", "hta_cpu_only_rank34.json.gz"):
+        verdict = tl.analyze(tl.open(public(name))).verdict
+        assert verdict.state == "inconclusive"
+        assert "is here" in verdict.headline
+
+
+def test_a_file_that_says_no_rank_is_asked_about() -> None:
+    file = public("hta_no_distributed_info.json.gz")
+    with pytest.raises(UnusableInput, match=r"--rank-of hta_no_distributed_info.json.gz=0"):
+        tl.open(file)
+    trace = tl.open(file, rank_of={file.name: 3})
+    assert trace.processes["rank"].to_list() == [3]
+    assert tl.analyze(trace).verdict.headline == "INCONCLUSIVE: no kernel is recorded"
+
+
+@pytest.mark.parametrize(
+    "name", ["hta_nccl_data.json.gz", "hta_ns_resolution_rank0.json.gz", "hta_mi250_rocm.json.gz"]
+)
+def test_devices_are_as_busy_as_hta_says(name: str, tmp_path: Path) -> None:
+    """Busy, computing and overlapped time within a point of HTA's own functions."""
+    file = public(name)
+    if not HTA.exists():
+        pytest.skip("HTA is not installed (make .venv-hta/hta.stamp)")
+    shutil.copy(file, tmp_path)
+    told = hta(tmp_path / name)
+    (ours,) = device_time(
+        tl.open(file, rank_of={} if "nccl" in name or "ns" in name else {name: 0})
+    )
+    assert 100 * (1 - ours.busy_ns / ours.whole_ns) == pytest.approx(told["idle_time_pctg"], abs=1)
+    assert 100 * ours.compute_ns / ours.whole_ns == pytest.approx(told["compute_time_pctg"], abs=1)
+    if ours.overlap is not None:
+        assert 100 * ours.overlap == pytest.approx(told["comp_comm_overlap_pctg"], abs=1)
+
+
+def hta(file: Path) -> dict[str, Any]:
+    done = subprocess.run(
+        [str(HTA), "-c", ASK_HTA, str(file)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("=")]
+    assert lines, done.stderr[-2000:]
+    found: dict[str, Any] = json.loads(lines[-1][1:])
+    return found

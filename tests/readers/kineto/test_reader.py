@@ -1,0 +1,197 @@
+"""Profiles become a trace: a file a rank, whole or cut off, and what is missing is said."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+import pytest
+
+import tracelens as tl
+from tracelens.cli import main
+from tracelens.errors import NotATrace, UnusableInput
+from tracelens.readers.kineto.columns import read_events
+from tracelens.readers.kineto.stream import EventStream, looks_like_events
+
+TWO_RANKS: Final = Path(__file__).parents[2] / "data/kineto/two_ranks"
+
+
+def profile(rank: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(
+        gzip.decompress((TWO_RANKS / f"rank{rank}.pt.trace.json.gz").read_bytes())
+    )
+    return found
+
+
+def written(file: Path, content: object) -> Path:
+    text = json.dumps(content).encode()
+    file.write_bytes(gzip.compress(text) if file.suffix == ".gz" else text)
+    return file
+
+
+def test_a_folder_of_ranks_is_a_run() -> None:
+    """Steps as the profiler numbers them, collectives with their bytes, one clock by their exits."""
+    trace = tl.open(TWO_RANKS)
+    assert trace.alignment.method == "collective_exits"
+    assert trace.steps.group_by("rank").agg(pl.col("step").sort()).sort("rank").rows() == [
+        (0, [2, 3, 4, 5, 6, 7]),
+        (1, [2, 3, 4, 5, 6, 7]),
+    ]
+    (grid,) = trace.calls
+    assert (grid.start_ns >= 0).sum() == 12
+    events = trace.events.collect()
+    assert events.filter(pl.col("kind") == "reduction")["bytes"].unique().to_list() == [19_240]
+    assert set(events["kind"].cast(pl.String).unique()) == {
+        *("step", "data", "forward", "backprop", "update", "reduction", "user")
+    }
+    assert trace.processes["file"].to_list() == [f"rank{r}.pt.trace.json.gz" for r in (0, 1)]
+
+
+def test_phases_nest_in_their_steps() -> None:
+    """Each step: data, forward, backprop, update, in this order, on the thread that trains."""
+    trace = tl.open(TWO_RANKS)
+    phases = ["data", "forward", "backprop", "update"]
+    outer = trace.spans.filter(
+        pl.col("kind").is_in(phases), pl.col("rank") == 0, pl.col("depth") <= 1
+    ).collect()
+    order = outer.sort("start_ns").select(
+        pl.col("kind").cast(pl.String).rle().struct.field("value")
+    )
+    runs = order["value"].to_list()
+    assert [kind for kind in runs if kind != "data"][:9] == phases[1:] * 3
+
+
+def test_info_says_what_is_known_and_what_is_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(tmp_path / "rank0.json.gz", profile())
+    assert main(["info", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    for line in (
+        "Recognised, as profile by torch.profiler:",
+        "ranks        1 of 2 (rank 0), 1 host",
+        "groups       default_pg 0 (ranks 0-1): 2 ranks",
+        "6 allreduce; 112.7 KiB",
+        "phases       data loading, forward, backprop, optimizer update",
+        "which rank others wait for, as only rank 0 of 2 is here.",
+    ):
+        assert line in printed
+    assert main(["info", "--format", "json", str(tmp_path)]) == 0
+    facts = json.loads(capsys.readouterr().out)["recognised"]
+    assert facts["not_known"][0]["decisive"]
+    assert main(["analyze", str(tmp_path)]) == 0
+    assert "INCONCLUSIVE: only rank 0 of 2 is here" in capsys.readouterr().out
+
+
+def test_files_may_be_named_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", *(str(TWO_RANKS / f"rank{r}.pt.trace.json.gz") for r in (0, 1))]) == 0
+    printed = capsys.readouterr().out
+    assert "2 ranks, 6 steps" in printed
+    assert "is here" not in printed
+
+
+def test_a_rank_that_no_file_says_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank in (0, 1):
+        content = profile(rank)
+        del content["distributedInfo"]
+        written(tmp_path / f"{rank}.json", content)
+    assert main(["analyze", str(tmp_path)]) == 3
+    assert "--rank-of 0.json=0, once for each file." in capsys.readouterr().err
+    told = ["--rank-of", "0.json=4", "--rank-of", "1.json=5"]
+    assert main(["info", *told, str(tmp_path)]) == 0
+    assert "worker 4" in capsys.readouterr().out
+    assert main(["info", "--rank-of", "0.json=-1", str(tmp_path)]) == 2
+
+
+def test_two_files_of_one_rank_at_once_are_refused(tmp_path: Path) -> None:
+    """Two windows of one rank are not: they are one rank."""
+    for name in ("a", "b"):
+        written(tmp_path / f"{name}.json", profile())
+    with pytest.raises(UnusableInput, match="are both of rank 0, at the same time"):
+        tl.open(tmp_path)
+    later = profile()
+    for event in later["traceEvents"]:
+        if isinstance(event.get("ts"), float):
+            event["ts"] += 60e6
+    written(tmp_path / "b.json", later)
+    assert tl.open(tmp_path).processes["rank"].to_list() == [0]
+
+
+@pytest.mark.parametrize("share", [0.3, 0.7, 0.999])
+@pytest.mark.parametrize("suffix", [".json", ".json.gz"])
+def test_what_was_cut_off_is_read_to_the_last_whole_event(
+    share: float, suffix: str, tmp_path: Path
+) -> None:
+    """And the verdict says that the file was cut off."""
+    text = json.dumps(profile(), indent=1).encode()
+    whole = text if suffix == ".json" else gzip.compress(text)
+    file = tmp_path / f"rank0{suffix}"
+    file.write_bytes(whole[: int(share * len(whole))])
+    table = read_events(file)
+    assert table.cut
+    if suffix == ".json":
+        begun = file.read_bytes().count(b'"ph"')
+        assert begun - 1 <= table.events <= begun
+    report = tl.analyze(tl.open(tmp_path))
+    assert any("was cut off" in note.sentence for note in report.notes)
+    assert "cut off" in report.verdict.why or "cut off" in report.verdict.headline
+
+
+def test_events_of_other_tools_are_no_profile(tmp_path: Path) -> None:
+    """Their names are believed, and the verdict is open; begins and ends are paired."""
+    events = [
+        {"ph": ph, "name": "forward", "pid": 1, "tid": 1, "ts": 100 * n + late}
+        for n in range(40)
+        for ph, late in (("B", 0), ("E", 50))
+    ]
+    file = written(tmp_path / "trace.json", events)
+    trace = tl.open(file, rank_of={"trace.json": 0})
+    assert trace.recognition
+    assert trace.recognition.format == "trace in Chrome's event format"
+    assert trace.spans.filter(pl.col("kind") == "forward").collect().height >= 40
+    verdict = tl.analyze(trace).verdict
+    assert verdict.state == "inconclusive"
+    assert "no kind that torch.profiler writes" in verdict.headline
+
+
+def test_what_stands_behind_the_events_is_learned(tmp_path: Path) -> None:
+    """Rank and base of times may be there, in files that another program wrote again."""
+    content = profile()
+    ordered = {"traceEvents": content.pop("traceEvents"), **content, "more": [{"a": 1}, {"b": 2}]}
+    stream = EventStream(written(tmp_path / "x.json", ordered))
+    assert sum(map(len, stream.pieces())) == len(ordered["traceEvents"])
+    assert stream.facts == content | {"more": [{"a": 1}, {"b": 2}]}
+    assert (stream.lost, stream.cut) == (0, False)
+
+
+def test_times_are_exact_to_the_nanosecond(tmp_path: Path) -> None:
+    """Also as microseconds since 1970, which doubles hold to a quarter of one only."""
+    event = '{"ph": "X", "cat": "cpu_op", "name": "a", "ts": 1712195495519695.801, "dur": 2}'
+    text = f'{{"traceEvents": [{event}]}}'
+    file = tmp_path / "x.json"
+    file.write_text(text)
+    assert read_events(file).rows["start_ns"].to_list() == [1_712_195_495_519_695_801]
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1, 2]", '{"a": 1}', "no"])
+def test_other_files_are_refused(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+    file.write_text(text)
+    assert not looks_like_events(file)
+    with pytest.raises(NotATrace):
+        tl.open(file)
+
+
+def test_a_report_is_no_folder_of_events(tmp_path: Path) -> None:
+    """Other JSON in a folder is left out, with a note."""
+    written(tmp_path / "rank0.json", profile())
+    written(tmp_path / "rank1.json", profile(1))
+    (tmp_path / "settings.json").write_text('{"lr": 1}')
+    trace = tl.open(tmp_path)
+    assert trace.processes.height == 2
+    assert [note.file for note in trace.notes if note.kind == "unreadable"] == ["settings.json"]

@@ -1,4 +1,4 @@
-"""Dumps of PyTorch's Flight Recorder: which call hangs, who never came, what differs; nothing is executed."""
+"""Dumps of PyTorch's Flight Recorder: which call hangs, who never came, what differs; none is run."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def test_who_never_came_is_named(tmp_path: Path) -> None:
     ranks = [[call(1), call(2), call(3, **OPEN)] for _ in range(3)]
     trace = tl.open(written(tmp_path, [*ranks, [call(1), call(2)]]))
     assert facts_of(trace)["group default_pg"] == (
-        "last completed by all: call 2; first missing: call 3 (nccl:all_reduce at /home/me/train.py:12), "
-        "entered by ranks 0, 1 and 2, never by rank 3"
+        "last completed by all: call 2; first missing: call 3 (nccl:all_reduce at /home/me/train.py:12)"
+        ", entered by ranks 0, 1 and 2, never by rank 3"
     )
     assert [f.ranks for f in tl.analyze(trace).findings if f.kind == "hang"] == [(3,)]
 
@@ -240,7 +240,7 @@ print(json.dumps(outcomes))
 
 
 def test_changed_bytes_are_read_or_refused(tmp_path: Path) -> None:
-    """Whatever is loaded is translated, each entry counted; `TRACELENS_MUTATIONS=20000` changes so many."""
+    """What is loaded is translated, each entry counted; `TRACELENS_MUTATIONS=20000` changes so many."""
     place = tmp_path / "trace_rank_0"
     place.write_bytes(pickle.dumps(dump([call(seq) for seq in range(1, 9)])))
     command = [sys.executable, "-c", MUTATE, str(place), str(MUTATIONS)]

@@ -87,7 +87,8 @@ def translated(value: Any, path: Path) -> Dump:
     entries = value.get("entries") if isinstance(value, dict) else None
     if not isinstance(entries, list) or "version" not in value:
         raise NotATrace(
-            f"'{path}' is no dump of Flight Recorder: expected a dictionary with 'version' and 'entries'."
+            f"'{path}' is no dump of Flight Recorder: expected a dictionary with 'version' and "
+            "'entries'."
         )
     rows = [row for entry in entries for row in [_row(entry)] if row is not None]
     table = pl.DataFrame(rows, schema=COLUMNS, orient="row", strict=False)

@@ -1,4 +1,4 @@
-"""Who hangs where: of each group the last call that all completed, and the first that not all entered."""
+"""Where groups hang: the last call that all ranks completed, and the first that not all entered."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def _where(calls: pl.DataFrame, ranks: Sequence[int]) -> str:
     )
     state = state.sort("seq")
     done = state.filter(pl.col("done") >= len(ranks))["seq"].max()
-    parts = [f"last completed by all: call {done}" if done is not None else "no call completed by all"]
+    parts = [
+        f"last completed by all: call {done}" if done is not None else "no call completed by all"
+    ]
     since = state.filter(pl.col("seq") > (done if isinstance(done, int) else -1))
     for seq, op, entered, called in since.select("seq", "op", "entered", "called").iter_rows():
         absent = sorted(set(ranks) - set(entered))

@@ -29,12 +29,12 @@ _PICKLE: Final = b"\x80"
 _HEAD: Final = 1 << 16
 _WORDS: Final = (b"pg_config", b"entries", b"pg_status")
 _FEWEST_WORDS: Final = 2
-_CLOCK: Final = "wall clocks"  # of all hosts, taken for one: calls that are over have no end to tie them by
+_CLOCK: Final = "wall clocks"  # of all hosts, taken for one: calls have no ends to tie them by
 
 
 @dataclass(frozen=True)
 class FlightRecorderReader:
-    """Reads what `TORCH_FR_DUMP_TEMP_FILE` names, or `_dump_fr_trace()` returned; executes nothing of it."""
+    """Reads what `TORCH_FR_DUMP_TEMP_FILE` names; executes nothing of it."""
 
     name: str = "dump of PyTorch's Flight Recorder"
 
@@ -125,8 +125,8 @@ def _ranks(dumps: Sequence[Dump], given: Mapping[str, int]) -> list[int]:
         rank = given.get(dump.file, rank_in(dump.file))
         if rank is None:
             raise UnusableInput(
-                f"'{dump.file}' is not named after a rank, as 'nccl_trace_rank_3' is: say which it is of "
-                f"with --rank-of {dump.file}=RANK."
+                f"'{dump.file}' is not named after a rank, as 'nccl_trace_rank_3' is: say which it is "
+                f"of with --rank-of {dump.file}=RANK."
             )
         if rank in ranks:
             other = dumps[ranks.index(rank)].file

@@ -20,7 +20,9 @@ class PlainUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> NoReturn:
         """Refuse a name."""
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}, and a dump has plain values only")
+        raise pickle.UnpicklingError(
+            f"it asks for {module}.{name}, and a dump has plain values only"
+        )
 
     def persistent_load(self, pid: object) -> NoReturn:  # noqa: ARG002 - pickle's own method
         """Refuse an object that is kept elsewhere."""

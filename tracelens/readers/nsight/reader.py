@@ -152,7 +152,7 @@ def _unknown(file: str, profile: Profile, silent: Sequence[int]) -> UnusableInpu
 
 
 def _rows(profiles: Mapping[str, Profile], owners: Mapping[tuple[str, int], int]) -> pl.DataFrame:
-    """Join the rows of all files, each process with its rank (null: not known), each file with a clock."""
+    """Join the rows of all files, each process with its rank or null, each file with a clock."""
     parts = []
     for file, profile in profiles.items():
         ranks = {process: rank for (of, process), rank in owners.items() if of == file}

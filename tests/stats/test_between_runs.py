@@ -30,9 +30,13 @@ def test_equal_runs_rarely_differ(baselines: int) -> None:
     assert error_rate(0.003, baselines) <= 0.01
 
 
-def test_noisier_runs_than_usual_are_judged_by_what_they_differ() -> None:
-    """With five baselines the error stays near what is allowed at five times the usual noise."""
-    assert error_rate(0.05, 5) <= 0.1
+@pytest.mark.parametrize("baselines", [2, 3, 5])
+@pytest.mark.parametrize("sigma", [0.05, 0.25])
+def test_noisier_runs_than_usual_are_judged_by_what_they_differ(
+    sigma: float, baselines: int
+) -> None:
+    """The error stays near what is allowed (5 %), at many times the usual noise."""
+    assert error_rate(sigma, baselines) <= 0.07
 
 
 def test_one_baseline_is_judged_by_noise_within_runs() -> None:

@@ -93,8 +93,8 @@ def change(baselines: Sequence[Level], new: Level, unit: float) -> Change:
     """Compare a run with baselines.
 
     The variance of a run is that of the baselines, moderated by what is known beforehand: a standard
-    deviation of `RUN_SIGMA` x `unit`, worth `SPREAD_FREEDOM` degrees of freedom (as in Smyth 2004); but
-    never less than what the baselines differ by.
+    deviation of `RUN_SIGMA` x `unit`, worth `SPREAD_FREEDOM` degrees of freedom (as in Smyth 2004).
+    Baselines that differ by more than that are taken at their word, and Student's t is theirs alone.
 
     Args:
         baselines: One at least.
@@ -108,8 +108,10 @@ def change(baselines: Sequence[Level], new: Level, unit: float) -> Change:
         return _within_runs(baselines[0], new)
     between = float(values.var(ddof=1))
     prior = (RUN_SIGMA * unit) ** 2 + within
-    freedom = count - 1 + SPREAD_FREEDOM
-    variance = max(between, ((count - 1) * between + SPREAD_FREEDOM * prior) / freedom)
+    freedom, variance = count - 1, between
+    if between <= prior:
+        freedom += SPREAD_FREEDOM
+        variance = ((count - 1) * between + SPREAD_FREEDOM * prior) / freedom
     error = np.sqrt(variance * (1 + 1 / count) + max(0.0, new.variance - within))
     delta = new.value - before
     reach = _quantile(freedom) * float(error)

@@ -113,6 +113,7 @@ suites: suite-torch suite-mpi4py ## the own tests of PyTorch and mpi4py, without
 
 suite-torch: $(VENV)/test.stamp ## PyTorch's own tests of c10d, DDP and FSDP on gloo (ARGS="--classes Fsdp": some of them)
 	PYTHONPATH=.:tests $(BIN)/python tests/suites/torch_suite.py $(if $(PUBLISH),--publish) $(ARGS)
+	TRACELENS_ALL_PROGRAMS=1 $(BIN)/pytest tests/end_to_end/test_programs.py $(PYTEST_ARGS)
 
 suite-mpi4py: $(VENV)/test.stamp ## mpi4py's own tests at 2 and 4 ranks (ARGS="--ranks 2 --files test_comm": some of them)
 	PYTHONPATH=.:tests $(BIN)/python tests/suites/mpi4py_suite.py $(if $(PUBLISH),--publish) $(ARGS)

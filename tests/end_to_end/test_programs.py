@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import socket
@@ -78,6 +79,7 @@ def test_tutorials_come_to_the_same_weights(tmp_path: Path) -> None:
     assert int(ours[1].replace(",", "")) > 50 * len(TUTORIALS)
 
 
+@pytest.mark.skipif("TRACELENS_ALL_PROGRAMS" not in os.environ, reason="slow: make suite-torch")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++")
 def test_a_compiled_model_comes_to_the_same_weights(tmp_path: Path) -> None:
     command = torchrun_command(PROGRAMS, 2, ["compiled"])

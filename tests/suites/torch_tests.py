@@ -99,7 +99,7 @@ class Fsdp(Forked, FSDPTestMixin, MultiProcessTestCase):
     world_size = property(lambda _self: int(os.environ["WORLD_SIZE"]))
 
     @classmethod
-    def _run(  # type: ignore[override] - its two bases name the last one differently
+    def _run(  # type: ignore[override]  # its bases differ, too
         cls, rank: int, test_name: str, file_name: str, pipe: Any, **_kwargs: Any
     ) -> None:
         self = cls(test_name)

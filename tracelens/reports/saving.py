@@ -93,8 +93,8 @@ def frames(report: Report) -> dict[str, pl.DataFrame]:
 
 def _findings(report: Report) -> pl.DataFrame:
     rows = to_object(report)["findings"]
-    told = [row | {"evidence": json.dumps(row["evidence"])} for row in rows]
-    return pl.DataFrame(told, schema=_FINDINGS)
+    findings = [row | {"evidence": json.dumps(row["evidence"])} for row in rows]
+    return pl.DataFrame(findings, schema=_FINDINGS)
 
 
 def save_tables(report: Report, folder: str | os.PathLike[str]) -> list[str]:

@@ -68,8 +68,8 @@ def mismatches(rows: pl.DataFrame) -> list[str]:
     for group, seq, ranks, ops, shapes in found.head(_SHOWN).select(
         "group", "seq", "rank", "op", "shapes"
     ).iter_rows():  # fmt: skip
-        told = sorted(zip(ranks, ops, shapes, strict=True))[: fmt.MOST_LISTED]
-        listed = ", ".join(f"rank {rank} {op} of {shape}" for rank, op, shape in told)
+        differing = sorted(zip(ranks, ops, shapes, strict=True))[: fmt.MOST_LISTED]
+        listed = ", ".join(f"rank {rank} {op} of {shape}" for rank, op, shape in differing)
         sentences.append(f"Call {seq} of group {group} is not the same on all ranks: {listed}.")
     if found.height > _SHOWN:
         sentences.append(f"{found.height - _SHOWN:,} more calls differ between ranks.")

@@ -62,6 +62,9 @@ bench: bench-recorder bench-conversion bench-stragglers ## all benchmarks
 bench-recorder: $(VENV)/peers.stamp ## what recording costs, beside other recorders (PUBLISH=1: write docs/benchmarks.md)
 	PYTHONPATH=.:instrument:tests $(PEERS)/bin/python tests/benchmarks/recorder.py $(if $(PUBLISH),--publish) $(ARGS)
 
+bench-amortised: $(VENV)/test.stamp ## what a span costs with steps, segments and pages: means over 10^5 spans (PUBLISH=1: write docs/benchmarks.md)
+	PYTHONPATH=.:instrument:tests $(BIN)/python tests/benchmarks/amortised.py $(if $(PUBLISH),--publish) $(ARGS)
+
 bench-start: $(VENV)/test.stamp ## what importing and starting takes (PUBLISH=1: write docs/benchmarks.md)
 	PYTHONPATH=.:instrument:tests $(BIN)/python tests/benchmarks/start.py $(if $(PUBLISH),--publish) $(ARGS)
 

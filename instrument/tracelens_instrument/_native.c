@@ -19,6 +19,7 @@
 #include "native/values.h"
 #include "native/span.h"
 #include "native/lookup.h"
+#include "native/step.h"
 
 static PyObject *install(PyObject *module, PyObject *args, PyObject *kwargs)
 {
@@ -62,6 +63,14 @@ static PyObject *use_counter_in_python(PyObject *module, PyObject *usable)
 static PyMethodDef functions[] = {
     {"install", METHOD(install), METH_VARARGS | METH_KEYWORDS,
      "install(state, fallback, reduce)\n--\n\nConnect with the parts that are in Python; once."},
+    {"install_steps", install_steps, METH_VARARGS,
+     "install_steps(step, samples, tokens, put_counter, fallback)\n--\n\nConnect with core.steps; once."},
+    {"span_of", span_of, METH_O, "span_of(definition)\n--\n\nMake the handle of a definition."},
+    {"step", METHOD(step_make), METH_FASTCALL | METH_KEYWORDS,
+     "step($module, /, number, samples=None, tokens=None)\n--\n\n"
+     "One training step, around its whole body: ``with tl.step(i, samples=len(batch)):``.\n\n"
+     "Everything recorded inside, by any thread, carries its number. `samples` and `tokens` are the\n"
+     "work done in it: throughput, and whether ranks had the same work, come from them."},
     {"redirect", redirect, METH_VARARGS,
      "redirect(slots, memory)\n--\n\nSend whatever is still written through `slots` to `memory`."},
     {"use_counter", use_counter_in_python, METH_O,
@@ -83,7 +92,8 @@ static int add_types(PyObject *module)
         || add_type(module, "Fields", &fields_spec, &FieldsType) < 0
         || add_type(module, "Token", &token_spec, &TokenType) < 0
         || add_type(module, "Span", &span_spec, &SpanType) < 0
-        || add_type(module, "Lookup", &lookup_spec, &LookupType) < 0)
+        || add_type(module, "Lookup", &lookup_spec, &LookupType) < 0
+        || add_type(module, "Step", &step_spec, &StepType) < 0)
         return -1;
     if (add_lookup(SpanType, "__enter__", SPAN_ENTER) < 0
         || add_lookup(SpanType, "__exit__", SPAN_LEAVE) < 0

@@ -25,12 +25,19 @@ class Fields:  # as `core.state.State` describes them
     recording: Any
     local: local
     step: int
+    infers_steps: bool
     blank: bytes
     blank_beside_bytes: bytes
+    left: int
+    def arm(self, ns: int, most: int, least: int) -> bool: ...
+    def disarm(self) -> None: ...
+    def pass_boundary(self) -> bool: ...
 
 Span: Any  # as `core.spans.PythonSpan`
 Token: Any  # as `core.spans.PythonToken`
+Step: Any  # as `core.steps.PythonStep`
 
+def span_of(definition: int) -> Any: ...
 def install(
     state: Fields,
     fallback: Callable[[int], Any],
@@ -39,3 +46,11 @@ def install(
 def redirect(slots: Iterator[tuple[int, int]], memory: bytearray) -> None: ...
 def now() -> int: ...
 def use_counter(usable: bool) -> None: ...
+def install_steps(
+    step: Any,
+    samples: Any,
+    tokens: Any,
+    put_counter: Callable[[Any, Any], None],
+    fallback: Callable[[int, float | None, float | None], Any],
+) -> None: ...
+def step(number: int, samples: float | None = None, tokens: float | None = None) -> Any: ...

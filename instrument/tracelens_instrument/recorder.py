@@ -12,11 +12,11 @@ from tracelens.schema.side import MAX_NAME
 from tracelens.schema.vocabulary import KINDS
 from tracelens_instrument import lifecycle
 from tracelens_instrument.core import arguments, steps
-from tracelens_instrument.core.backend import backend
+from tracelens_instrument.core.backend import NATIVE, backend
 from tracelens_instrument.core.clock import now
 from tracelens_instrument.core.failures import contained, warn_once
 from tracelens_instrument.core.registry import LAST_THREAD, MOST_NAMES, REGISTRY
-from tracelens_instrument.core.spans import Span, Token, Values
+from tracelens_instrument.core.spans import Span, Token, Values, span_of
 from tracelens_instrument.core.state import STATE
 from tracelens_instrument.core.steps import Step, begin_step, end_step, put_counter
 from tracelens_instrument.lifecycle import on_start, on_stop
@@ -70,6 +70,7 @@ __all__ = [
 ]
 
 _handles: dict[tuple[str, str, str], Span] = {}
+_definitions: dict[tuple[str, str, str | None], int] = {}  # of spans that only have these
 
 
 def start(
@@ -179,6 +180,18 @@ def span(
         InvalidArgument: an unknown kind, an operation that this kind does not have, or a name or
             number that is none.
     """
+    plain = (
+        type(name) is str
+        and type(kind) is str
+        and (op is None or type(op) is str)
+        and algorithm is None
+        and communicator is None
+        and shard is None
+    )
+    if plain and device is False:
+        known = _definitions.get((name, kind, op))
+        if known is not None:
+            return span_of(known)
     name = arguments.text("name of a span", name)
     kind, op = arguments.checked_kind(kind, op)
     if algorithm is not None:
@@ -190,6 +203,8 @@ def span(
     number = REGISTRY.definition(
         name, kind, op=op, algorithm=algorithm, communicator=communicator, shard=shard
     )
+    if plain and REGISTRY.lookup(number).name == name:  # not one of too many names
+        _definitions[name, kind, op] = number
     return _on_device(Span(number)) if arguments.is_true(device) else Span(number)
 
 
@@ -238,6 +253,10 @@ def step(number: int, samples: float | None = None, tokens: float | None = None)
     work done in it: throughput, and whether ranks had the same work, come from them.
     """
     return Step(number, samples, tokens)
+
+
+if not TYPE_CHECKING and NATIVE:
+    from tracelens_instrument._native import step
 
 
 def instant(name: str, kind: str = "user", **values: Unpack[Values]) -> None:

@@ -104,6 +104,7 @@ class Recording:
 
         with self._lock:
             if self._devices is None:
+                STATE.disarm()  # they are asked at each boundary
                 self._devices = Devices(self.clock_reading, self._losses)
             return self._devices
 
@@ -208,6 +209,8 @@ class Recording:
                 self._losses.report_if_due(moment)
                 if moment >= self._clock_due:
                     self.read_clocks()
+            if self._devices is None and self._request is None:
+                self.storage.pass_boundaries(self._look_due - moment)
         except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
             contain(error)
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from support.runs.segments import Slot, write_folder
 
+from tracelens.cli import main
 from tracelens.conversion.columns import SLOT
 from tracelens.conversion.segments import convert
 from tracelens.schema import record, side, vocabulary
@@ -113,12 +114,26 @@ def test_slot_is_what_the_recorder_packs() -> None:
 
 def test_snippet_runs(tmp_path: Path) -> None:
     """What the page tells to type reads a trace, without TraceLens."""
-    (snippet,) = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
+    snippet, *_ = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
     assert "tracelens" not in snippet.replace('b"tracelens"', "")
     path = convert(write_folder(tmp_path, [Slot(start_ns=1, end_ns=2)]))
     found: dict[str, Any] = {"path": str(path)}
     exec(snippet, found)  # noqa: S102 - our own page is what is tested
     assert (found["rank"], found["world"], found["names"]) == (3, 4, ["piece"])
+
+
+def test_one_query_tells_which_rank(tmp_path: Path) -> None:
+    """The recipes with DuckDB and polars find the rank that was made slow, and the phase."""
+    run = tmp_path / "run"
+    sample = Path(__file__).parents[2] / "sample_traces" / "mpi-late-rank"
+    assert main(["convert", str(sample), "--to", "native", "--out", str(run)]) == 0
+    _, *recipes = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
+    found: dict[str, Any] = {"folder": run}
+    exec("\n".join(recipes), found)  # noqa: S102 - as above
+    assert found["longest"][0][:2] == (2, "forward")
+    assert sorted(found["longest_too"].rows()) == sorted(
+        (rank, kind, pytest.approx(seconds)) for rank, kind, seconds in found["longest"]
+    )
 
 
 def test_version() -> None:

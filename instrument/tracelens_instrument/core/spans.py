@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from tracelens_instrument.core.state import OpenSegment
 
-__all__ = ["NOTHING", "PythonSpan", "PythonToken", "Span", "Token", "Values", "reduced"]
+__all__ = ["NOTHING", "PythonSpan", "PythonToken", "Span", "Token", "Values", "reduced", "span_of"]
 
 
 _write_definition = struct.Struct("@I").pack_into
@@ -341,6 +341,13 @@ if TYPE_CHECKING or not NATIVE:
     Span = PythonSpan
     Token = PythonToken
 else:
-    from tracelens_instrument._native import Span, Token, install
+    from tracelens_instrument._native import Span, Token, install, span_of
 
     install(state=STATE, fallback=PythonSpan, reduce=reduced)
+
+
+if TYPE_CHECKING or not NATIVE:
+
+    def span_of(definition: int) -> Span:
+        """Make the handle of a definition."""
+        return Span(definition)

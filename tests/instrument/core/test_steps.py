@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +10,11 @@ import pytest
 from support.launch.recording import read_one
 
 import tracelens as tl
+from tracelens.schema.record import RECORD_BYTES
 from tracelens_instrument import recorder, recording
 from tracelens_instrument.core import clock
+from tracelens_instrument.lifecycle import under_way
+from tracelens_instrument.storage.segments import SEGMENT_BYTES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -123,6 +127,7 @@ def test_clocks_are_read_again_during_the_run(trace: Path, monkeypatch: pytest.M
     """Every ten seconds, at the end of a step."""
     moment = clock.now()
     monkeypatch.setattr(recording, "now", lambda: moment)
+    monkeypatch.setattr(recording, "_LOOK_EVERY_NS", 0)  # by the true clock, which C reads
     for _ in range(25):
         moment += 10**9
         with tl.step(1):
@@ -130,3 +135,58 @@ def test_clocks_are_read_again_during_the_run(trace: Path, monkeypatch: pytest.M
     tl.stop()
     clocks = read_one(trace).side.clocks
     assert [reading.method for reading in clocks] == ["local"] * 4  # start, 10 s, 20 s, stop
+
+
+def test_boundaries_that_are_passed_over_leave_the_room_exact(trace: Path) -> None:
+    """Steps of many sizes, in several segments: what was used is known to a slot."""
+    span, slots = tl.span("piece"), SEGMENT_BYTES // RECORD_BYTES - 1
+    recorded = 0
+    for number in range(700):
+        pieces = 3000 if number % 300 == 7 else number % 11
+        with tl.step(number, samples=2.5):
+            for _ in range(pieces):
+                with span:
+                    pass
+        recorded += pieces + 2
+        if number % 50 == 49:
+            current = under_way()
+            assert current is not None
+            current.at_step_boundary()
+            assert current.storage._position == recorded  # what it prepares follows from it
+            assert current.segment.number * slots <= recorded
+    tl.stop()
+    assert len(read_one(trace).events) == recorded
+
+
+def test_a_step_is_called_like_a_function(trace: Path) -> None:
+    """By position or name, and with nothing else; entered once more, it is another one."""
+    for wrong in ({}, {"number": 1, "steps": 2}):
+        with pytest.raises(TypeError):
+            tl.step(**wrong)
+    with pytest.raises(TypeError):
+        tl.step(1, 2, 3, 4)  # type: ignore[call-arg]  # as above
+    step = tl.step(number=4, tokens=7, samples=None)
+    for _ in range(2):
+        with step:
+            pass
+    tl.stop()
+    recorded = read_one(trace)
+    assert [event["step"] for event in recorded.named("step")] == [4, 4]
+    assert [event["value"] for event in recorded.named("tokens")] == [7.0, 7.0]
+
+
+def test_handles_made_at_each_use_are_apart(trace: Path) -> None:
+    """Coroutines that take turns inside spans of one name end each its own."""
+
+    async def work(nap: float) -> None:
+        with tl.span("nap", kind="data"):
+            await asyncio.sleep(nap)
+
+    async def both() -> None:
+        await asyncio.gather(work(0.0), work(0.05))
+
+    asyncio.run(both())
+    tl.stop()
+    first, second = read_one(trace).named("nap")
+    assert first["start_ns"] <= second["start_ns"]
+    assert first["duration_ns"] < second["duration_ns"]

@@ -160,10 +160,10 @@ test-trainers: ## Lightning and Hugging Face's Trainer, in an environment of the
 	.venv-trainers/bin/python -m pip install --quiet --disable-pip-version-check -e '.[analyze]' lightning transformers accelerate pytest pytest-timeout pytest-randomly
 	.venv-trainers/bin/python -m pytest tests/frameworks/test_trainers.py $(PYTEST_ARGS)
 
-test-trackers: ## a report in MLflow and W&B, in an environment of their own
+test-trackers: ## a report in MLflow and W&B, frames of pandas: in an environment of their own
 	$(PYTHON) -m venv .venv-trackers
-	.venv-trackers/bin/python -m pip install --quiet --disable-pip-version-check -e '.[analyze]' mlflow-skinny sqlalchemy alembic wandb pytest pytest-timeout pytest-randomly
-	.venv-trackers/bin/python -m pytest tests/reports/test_trackers.py $(PYTEST_ARGS)
+	.venv-trackers/bin/python -m pip install --quiet --disable-pip-version-check -e '.[analyze,notebook]' mlflow-skinny sqlalchemy alembic wandb pytest pytest-timeout pytest-randomly
+	.venv-trackers/bin/python -m pytest tests/reports/test_trackers.py tests/model/test_shown.py $(PYTEST_ARGS)
 
 notebook: $(VENV)/test.stamp ## execute docs/notebook.ipynb anew
 	cd tests && $(abspath $(VENV))/bin/python -m support.notebook

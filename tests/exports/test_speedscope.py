@@ -59,3 +59,12 @@ def test_without_stacks_there_is_nothing(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="record with 'tracelens record --sample'"):
         written("jax", tmp_path / "a.json")
     assert not (tmp_path / "a.json").exists()
+
+
+def test_nothing_is_written_over(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("mine")
+    with pytest.raises(InvalidArgument, match="exists"):
+        written("mpi-sampled", tmp_path / "a.json")
+    assert (tmp_path / "a.json").read_text() == "mine"
+    with pytest.raises(InvalidArgument, match="cannot be written"):
+        written("mpi-sampled", tmp_path / "nowhere" / "a.json")

@@ -67,7 +67,9 @@ def conclude(
     scope = _scope(trace, summary, ledger, notes)
     faults = [finding for finding in findings if finding.category == "fault"]
     gaps = [gap for gap in gaps_of(trace) if gap.decisive]
-    if gaps and all(KINDS[fault.kind].group == "trace" for fault in faults):
+    limiting = (fault for fault in faults if fault.kind not in _STOPS)
+    stopped = any(fault.kind in _STOPS for fault in faults)
+    if gaps and not stopped and all(KINDS[fault.kind].group == "trace" for fault in limiting):
         return _open(trace, gaps, scope)
     if faults:
         worst = max(faults, key=lambda one: (one.kind in _STOPS, one.saving or 0.0))

@@ -25,7 +25,7 @@ _HELP: Final = {
     "ranks_expected": "Ranks that the run has",
     "steps": "Steps seen",
     "spans": "Spans recorded",
-    "dropped_events": "Events dropped while recording, by reason",
+    "events_dropped": "Events dropped while recording, by reason",
     "job_seconds": "Length of the job",
     "clock_uncertainty_seconds": "How sure times of different hosts compare, at worst",
     "efficiency_ratio": "POP parallel efficiency: useful computation / (ranks x job time)",
@@ -74,7 +74,7 @@ def gauges(report: Report) -> Iterator[Gauge]:
     yield Gauge("steps", summary.steps)
     yield Gauge("spans", summary.spans)
     for reason, number in summary.dropped.items():
-        yield Gauge("dropped_events", number, (("reason", reason),))
+        yield Gauge("events_dropped", number, (("reason", reason),))
     yield Gauge("clock_uncertainty_seconds", report.clock.uncertainty_ns / 1e9)
     yield from _efficiency(report)
     if report.ledger:

@@ -13,10 +13,10 @@ from support.web.stores import alone, slow_rank
 
 from tracelens.lod import opening
 from tracelens.lod.run_data import Glance
+from tracelens.reports.to_html import verdict_section
 from tracelens.simulator.synthetic import Fault, Scenario
 from tracelens_dashboard.app import run_list
 from tracelens_dashboard.app.server import create_app
-from tracelens_dashboard.export.report import verdict_section
 from tracelens_dashboard.pages import overview
 from tracelens_dashboard.runs.catalog import Runs
 from tracelens_dashboard.runs.store import Store

@@ -10,6 +10,7 @@ import pytest
 from support.runs.crowds import crowd, with_peaks
 from support.web.pngs import chunks, pixels_of
 
+from tracelens.lod.colours import rgb
 from tracelens.lod.lanes import FIRST_LEVEL, LEVELS
 from tracelens_dashboard import theme as themes
 from tracelens_dashboard.figures.timeline import plot
@@ -40,4 +41,4 @@ def test_it_has_the_colour_of_the_latest(scheme: str, *, kept: bool) -> None:
     assert end > STEP / 1000
     assert end - begin < 4 * width_s
     palette = chunks(data)[b"PLTE"]
-    assert tuple(palette[3 * WORST : 3 * WORST + 3]) == themes.rgb(theme.ramp[-1])
+    assert tuple(palette[3 * WORST : 3 * WORST + 3]) == rgb(theme.ramp[-1])

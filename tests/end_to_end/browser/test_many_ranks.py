@@ -14,6 +14,7 @@ from support.web.browser import chromium, opened
 from support.web.pixels import coloured, plot
 from waitress import create_server
 
+from tracelens.lod.colours import rgb
 from tracelens_dashboard import theme
 from tracelens_dashboard.app.server import create_app
 from tracelens_dashboard.runs.store import Store
@@ -36,7 +37,7 @@ FITS = """async () => {
   await image.decode();
   return plot.right <= window.innerWidth && image.naturalWidth <= plot.width;
 }"""
-LATEST = theme.rgb(theme.LIGHT.ramp[-1])
+LATEST = rgb(theme.LIGHT.ramp[-1])
 
 
 @pytest.fixture

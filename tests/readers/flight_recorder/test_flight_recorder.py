@@ -43,7 +43,11 @@ def call(seq: int, name: str = "nccl:all_reduce", size: int = 1024, **facts: Any
     } | facts
 
 
-OPEN: Final = {"state": "started", "retired": False, "time_discovered_completed_ns": None}
+OPEN: Final[dict[str, Any]] = {
+    "state": "started",
+    "retired": False,
+    "time_discovered_completed_ns": None,
+}
 
 
 def dump(entries: list[Any], world: int = 4) -> dict[str, Any]:

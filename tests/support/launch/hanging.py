@@ -6,16 +6,18 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _dump_fr_trace
+from torch._C import _distributed_c10d
 
 WAIT_S = 2.0
 
 
 def main() -> None:
     """Write ``trace_rank_N`` into the folder that is named, and leave without waiting for anyone."""
+    dump: Any = getattr(_distributed_c10d, "_dump_fr_trace")  # noqa: B009 - no stub has it
     folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
     dist.init_process_group("gloo")
     pair = dist.new_group([0, 1])
@@ -27,7 +29,7 @@ def main() -> None:
     if rank != 2:
         dist.all_reduce(values, async_op=True)  # which rank 2 never enters
     time.sleep(WAIT_S)
-    (folder / f"trace_rank_{rank}").write_bytes(_dump_fr_trace())
+    (folder / f"trace_rank_{rank}").write_bytes(dump())
     (folder / f"done_{rank}.txt").write_text("")
     while len(list(folder.glob("done_*.txt"))) < 3:
         time.sleep(0.05)

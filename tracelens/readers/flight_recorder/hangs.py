@@ -35,11 +35,10 @@ def _where(calls: pl.DataFrame, ranks: Sequence[int]) -> str:
         open=pl.col("rank").filter(pl.col("end_ns").is_null()).unique(),
     )
     state = state.sort("seq")
-    done = state.filter(pl.col("done") >= len(ranks))["seq"].max()
-    parts = [
-        f"last completed by all: call {done}" if done is not None else "no call completed by all"
-    ]
-    since = state.filter(pl.col("seq") > (done if isinstance(done, int) else -1))
+    last = state.filter(pl.col("done") >= len(ranks))["seq"].max()
+    done = last if isinstance(last, int) else None
+    parts = ["no call completed by all" if done is None else f"last completed by all: call {done}"]
+    since = state.filter(pl.col("seq") > (-1 if done is None else done))
     for seq, op, entered, called in since.select("seq", "op", "entered", "called").iter_rows():
         absent = sorted(set(ranks) - set(entered))
         if absent:

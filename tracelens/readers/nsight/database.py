@@ -131,7 +131,7 @@ def _columns(connection: sqlite3.Connection) -> dict[str, tuple[str, ...]]:
 
 
 def _damaged(path: Path, error: Exception) -> NotATrace:
-    reason = str(error).strip().rstrip(".") or type(error).__name__
+    reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
     return NotATrace(
         f"'{path}' is no whole SQLite file ({reason}): export it again with 'nsys export --type sqlite'."
     )

@@ -206,9 +206,9 @@ def _ranges(
     )
     ranks = {}
     for process, name in table.filter(eventType=_THREAD_NAME).select("process", "name").iter_rows():
-        found = _RANK.match(name or "")
-        if found and process is not None:
-            ranks[process] = int(found[1])
+        rank = _RANK.match(name or "")
+        if rank and process is not None:
+            ranks[process] = int(rank[1])
     is_range = pl.col("eventType").is_in(_RANGES).fill_null(value=False)
     found = _meant(table.filter(is_range))
     step = pl.col("name").str.extract(_STEP.pattern, 1).cast(pl.Int32, strict=False)

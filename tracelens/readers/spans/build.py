@@ -76,6 +76,8 @@ def build(rows: pl.DataFrame, origin: Origin) -> Trace:
     """
     if "role" not in rows.columns:
         rows = rows.with_columns(role=pl.lit("worker", pl.Categorical()))
+    if "op" not in rows.columns:
+        rows = rows.with_columns(op=pl.lit(None, pl.Categorical()))
     rows, lost = usable_rows(rows, origin.unusable, origin.name)
     rows = number_processes(rows)
     rows, twice = without_repeats(rows, once=origin.once)

@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -103,7 +103,9 @@ def _by_hand(folder: Path, target: Path) -> float:
     before = time.process_time()
     parts = [np.fromfile(path, SLOT)[1:] for path in segments(folder)]
     records = np.concatenate(parts)
-    fields = {name: np.ascontiguousarray(records[name]) for name in SLOT.names or ()}
+    fields: dict[str, Any] = {
+        name: np.ascontiguousarray(records[name]) for name in SLOT.names or ()
+    }
     written = pa.table(fields)
     with pa.ipc.new_file(str(target), written.schema, options=WRITE_OPTIONS) as writer:
         writer.write_table(written, max_chunksize=BATCH_ROWS)

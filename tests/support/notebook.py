@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 NOTEBOOK: Final = Path(__file__).parents[2] / "docs" / "notebook.ipynb"
 _SECONDS: Final = 300
@@ -18,7 +18,8 @@ def main() -> None:
     import nbformat  # noqa: PLC0415 - who only asks where the notebook is needs none of it
     from nbclient import NotebookClient  # noqa: PLC0415
 
-    book = nbformat.read(NOTEBOOK, as_version=4)
+    formats: Any = nbformat  # its functions have no types
+    book = formats.read(NOTEBOOK, as_version=4)
     place = {"metadata": {"path": str(NOTEBOOK.parent)}}
     NotebookClient(book, timeout=_SECONDS, kernel_name="python3", resources=place).execute()
     for cell in book.cells:
@@ -27,7 +28,7 @@ def main() -> None:
         "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}
     }
     out = Path(sys.argv[1]) if len(sys.argv) > 1 else NOTEBOOK
-    out.write_text(nbformat.writes(book) + "\n", encoding="utf-8")
+    out.write_text(formats.writes(book) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -172,7 +172,9 @@ class LargeRun:
         codes = np.array([known.index(word) if word else 0 for word in words], np.int8)
         absent = np.tile([word is None for word in words], self.steps)
         indexes = pa.array(np.tile(codes, self.steps), mask=absent)
-        coded: pa.Array[Any] = pa.DictionaryArray.from_arrays(cast("Any", indexes), known)
+        coded: pa.Array[Any] = pa.DictionaryArray.from_arrays(
+            cast("Any", indexes), cast("Any", known)
+        )
         return coded
 
     def _tiled(self, values: list[int]) -> np.ndarray[Any, np.dtype[np.uint16]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from typing import TYPE_CHECKING, Final
 
 from tracelens.cli.opening import add_trace, open_trace
@@ -26,6 +27,7 @@ EXAMPLES: Final = """\
 
 _HEADINGS: Final = ("what if", "step before", "after", "95 % interval", "saving")
 _MOST_RANKS: Final = 8
+_COLUMNS: Final = 88
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +64,8 @@ def text(found: WhatIf) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     lines.insert(1, "-" * (sum(widths) + 2 * len(widths) - 2))
-    return "\n".join([*lines, "", *_below(found)]) + "\n"
+    below = (textwrap.fill(line, _COLUMNS, subsequent_indent="  ") for line in _below(found))
+    return "\n".join([*lines, "", *below]) + "\n"
 
 
 def markdown(found: WhatIf) -> str:

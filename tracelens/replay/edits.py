@@ -257,10 +257,16 @@ _EDITS: Final[tuple[tuple[re.Pattern[str], Callable[..., None]], ...]] = tuple(
         (r"overlap=off", _no_overlap),
         (r"placement=(?P<strategy>\w+)(?::(?P<chunk>.+))?", place),
         (r"shards=(?P<count>\d+)", spread),
-        (r"overlap=on", _refusal("when each gradient is ready within backprop is not recorded.")),
-        (r"algorithm=.*", _refusal("the calls were not measured with other algorithms.")),
+        (
+            r"overlap=on",
+            _refusal("when gradients would be ready within backprop is not modelled yet."),
+        ),
+        (
+            r"algorithm=.*",
+            _refusal("what calls would take by another algorithm is not modelled yet."),
+        ),
         (r"ranks=.*", _refusal("how work and collectives grow needs runs of several sizes.")),
-        (r"async=.*", _refusal("how updates would interleave does not follow from this run.")),
+        (r"async=.*", _refusal("how updates would interleave is not modelled yet.")),
         (r"arrangement=.*", _refusal("which links machines share is not recorded.")),
         (r"background=.*", _refusal("what a background write costs its rank is not recorded.")),
     )

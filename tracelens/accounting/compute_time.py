@@ -147,7 +147,7 @@ _MEASURED: Final[WeakKeyDictionary[Phases, ComputeTime]] = WeakKeyDictionary()
 
 def _measured(trace: Trace, phases: Phases) -> ComputeTime:
     workers = trace.workers
-    mine = trace.steps["process"].is_in(workers["process"])
+    mine = trace.steps["process"].is_in(workers["process"].implode())
     steps = trace.steps if mine.all() else trace.steps.filter(mine)
     numbers = steps["step"].unique().sort().to_numpy().astype(np.int64)
     ranks = workers["rank"].to_list()

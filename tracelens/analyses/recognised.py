@@ -17,6 +17,7 @@ import polars as pl
 from tracelens.model import fmt
 from tracelens.model.recognition import Gap
 from tracelens.schema.vocabulary import COLLECTIVES, OWN_KINDS
+from tracelens.stats.constants import BOUND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,7 +124,7 @@ def gaps_of(trace: Trace) -> tuple[Gap, ...]:
     """Return what is missing, as the reader and the trace itself say; nothing of our own recordings."""
     if not trace.recognition:
         return ()
-    return (*_missing_ranks(trace), *trace.recognition.gaps)
+    return (*_missing_ranks(trace), *trace.recognition.gaps, *_idle_devices(trace))
 
 
 def _missing_ranks(trace: Trace) -> Iterator[Gap]:
@@ -134,6 +135,19 @@ def _missing_ranks(trace: Trace) -> Iterator[Gap]:
             f"only {fmt.listing('rank', present)} of {trace.expected_ranks:,} {verb} here",
             "which rank others wait for",
             "Give the files of all ranks, in one folder.",
+        )
+
+
+def _idle_devices(trace: Trace) -> Iterator[Gap]:
+    """Where devices are idle, what the host does meanwhile need not be work: it may launch, or wait."""
+    times = device_time(trace)
+    whole = sum(one.whole_ns for one in times)
+    idle = 1 - sum(one.busy_ns for one in times) / whole if whole else 0.0
+    if idle > BOUND:
+        yield Gap(
+            f"devices are idle for {fmt.percent(idle)} of the time",
+            "what devices wait for",
+            "Look at what the host does meanwhile: launches of small kernels, input, synchronization.",
         )
 
 

@@ -195,3 +195,36 @@ def test_a_report_is_no_folder_of_events(tmp_path: Path) -> None:
     trace = tl.open(tmp_path)
     assert trace.processes.height == 2
     assert [note.file for note in trace.notes if note.kind == "unreadable"] == ["settings.json"]
+
+
+def on_a_device(steps: int, kernel_us: int) -> dict[str, Any]:
+    """Steps of 1 ms, in each of which a kernel of so many microseconds is launched."""
+    about = {"ph": "X", "pid": 1, "tid": 1}
+    return {
+        "distributedInfo": {"rank": 0, "world_size": 1, "backend": "nccl"},
+        "traceEvents": [
+            event
+            for n in range(steps)
+            for event in (
+                about | {"cat": "user_annotation", "name": f"ProfilerStep#{n}"}
+                | {"ts": 1000 * n, "dur": 990},
+                about | {"cat": "user_annotation", "name": "forward", "ts": 1000 * n + 5, "dur": 980},
+                about | {"cat": "cuda_runtime", "name": "cudaLaunchKernel"}
+                | {"ts": 1000 * n + 10, "dur": 5, "args": {"correlation": n + 1}},
+                {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7}
+                | {"ts": 1000 * n + 20, "dur": kernel_us}
+                | {"args": {"device": 0, "stream": 7, "correlation": n + 1}},
+            )
+        ],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("kernel_us", "idle"), [(20, True), (950, False)])
+def test_a_device_that_is_idle_is_not_bound_by_compute(
+    kernel_us: int, tmp_path: Path, *, idle: bool
+) -> None:
+    """What the host does meanwhile is launching, or waiting: that does not make the run healthy."""
+    file = written(tmp_path / "x.pt.trace.json", on_a_device(40, kernel_us))
+    verdict = tl.analyze(tl.open(file)).verdict
+    assert ("devices are idle for" in verdict.headline) is idle
+    assert (verdict.state == "inconclusive") is idle

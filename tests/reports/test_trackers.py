@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import os
 import struct
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.runs.analysed import RUNS, report
@@ -87,6 +88,16 @@ def logged(log: bytes) -> Iterator[bytes]:
             parts = b""
 
 
+def whole(file: Path, messages: Any) -> list[Any]:
+    """Return all records, once the process that writes them has written its last one."""
+    for _ in range(300):
+        records = [messages.Record.FromString(data) for data in logged(file.read_bytes()[7:])]
+        if any(record.HasField("exit") for record in records):
+            return records
+        time.sleep(0.1)
+    raise AssertionError(f"no exit in {file}")
+
+
 def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Offline: what would be sent lies in a file, in W&B's own messages."""
     wandb = pytest.importorskip("wandb", reason="make test-trackers installs it")
@@ -97,9 +108,7 @@ def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run.finish()
     (file,) = tmp_path.rglob("*.wandb")
     history, summary = {}, {}
-    for data in logged(file.read_bytes()[7:]):
-        record = messages.Record()
-        record.ParseFromString(data)
+    for record in whole(file, messages):
         for item in record.history.item:
             history[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
         for item in record.summary.update:

@@ -20,7 +20,7 @@ HELP: Final = "say what changed from one run, or several, to another; fail if it
 EXAMPLES: Final = """\
   tracelens compare traces/before traces/after
   tracelens compare traces/main-1 traces/main-2 traces/main-3 traces/new --fail-if 'step_time>+3%'
-  tracelens compare 'traces/main-*' traces/new --fail-if 'phase:data>+2ms' --fail-if straggler
+  tracelens compare 'traces/main-*' traces/new --fail-if 'phase:data>+2ms' --fail-if faults
   tracelens compare traces/before traces/after --format markdown >> "$GITHUB_STEP_SUMMARY"
 """
 
@@ -40,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="CONDITION",
         help="exit with 1 if it holds, such as 'step_time>+3%%', 'phase:data>+2ms', 'efficiency<-2%%', "
-        "'straggler' or 'faults'; again for each (docs/compare.md)",
+        "'faults' or a kind of finding; again for each (docs/compare.md)",
     )
     parser.add_argument(
         "--map", action="append", metavar="THEIRS=OURS", help="as of analyze, of all"

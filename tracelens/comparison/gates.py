@@ -31,7 +31,7 @@ _CONDITION: Final = re.compile(
 )
 EXPECTED: Final = (
     "expected METRIC>+N% (or METRIC<-N%, or N in ms), such as 'step_time>+3%', 'phase:data>+2ms' or "
-    "'efficiency<-2%', or findings, such as 'straggler', 'straggler>2%' or 'faults'"
+    "'efficiency<-2%', or findings: 'faults', or a kind of docs/findings, also as KIND>2%"
 )
 
 

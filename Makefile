@@ -204,10 +204,21 @@ $(VENV)/demo.stamp: pyproject.toml $(NATIVE) | $(VENV)/bin/python
 	$(PIP) -e '.[demo]'
 	touch $@
 
-$(VENV)/test.stamp: pyproject.toml $(NATIVE) | $(VENV)/bin/python
+# What the tests use is locked, with hashes; PyTorch is not, as its CPU build lies elsewhere on each machine.
+LOCK := tests/requirements.txt
+$(VENV)/test.stamp: pyproject.toml $(LOCK) $(NATIVE) | $(VENV)/bin/python
+	$(PIP) --require-hashes --no-deps -r $(LOCK)
 	$(PIP) 'torch==2.13.0'
-	$(PIP) -e '.[test]'
+	$(PIP) --no-build-isolation -e '.[test]'
 	touch $@ $(VENV)/demo.stamp
+
+# Of PyTorch only what its CPU build needs, too: CUDA comes with other builds.
+NOT_LOCKED := torch triton cuda-bindings cuda-pathfinder cuda-toolkit $(addprefix nvidia-,cublas cuda-cupti cuda-nvrtc \
+  cuda-runtime cudnn-cu13 cufft cufile curand cusolver cusparse cusparselt-cu13 nccl-cu13 nvjitlink nvshmem-cu13 nvtx)
+lock: $(VENV)/bin/python ## the newest versions of what the tests use, with hashes, into tests/requirements.txt
+	$(PIP) 'uv>=0.9'
+	$(BIN)/uv pip compile pyproject.toml --extra test --universal --python-version 3.11 --generate-hashes --no-annotate --quiet \
+	  --upgrade --custom-compile-command 'make lock' $(addprefix --no-emit-package ,$(NOT_LOCKED)) --output-file $(LOCK)
 
 $(VENV)/mutate.stamp: $(VENV)/test.stamp
 	$(PIP) 'cosmic-ray>=8.4'

@@ -1,0 +1,65 @@
+"""Each dependency stands on its page with a reason; the lock of the tests' ones is of this project."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from packaging.requirements import Requirement
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT: Final = Path(__file__).parents[2]
+NAME: Final = "tracelens-training"
+PINNED: Final = re.compile(
+    r"^([a-z0-9_.-]+)(?:\[[a-z0-9,-]+\])?==([^ ;\\]+)([^\n]*\\\n    --hash=)?", re.MULTILINE
+)
+
+
+def project() -> dict[str, Any]:
+    loaded: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return loaded
+
+
+def required(extra: str) -> Iterator[Requirement]:
+    """Yield what an extra asks for, with what it takes from other extras."""
+    for found in map(Requirement, project()["optional-dependencies"][extra]):
+        if found.name != NAME:
+            yield found
+        for other in found.extras if found.name == NAME else ():
+            yield from required(other)
+
+
+def test_each_library_has_its_reason() -> None:
+    page = (ROOT / "docs" / "dependencies.md").read_text()
+    named = {
+        *re.findall(r"^\| (\(base\)|\w+) \| `([\w-]+)` \| [^|]+ \| [^|]+ \|$", page, re.MULTILINE)
+    }
+    asked = {("(base)", Requirement(text).name) for text in project()["dependencies"]}
+    for extra, texts in project()["optional-dependencies"].items():
+        if extra not in {"test", "all"}:
+            asked |= {
+                (extra, found.name) for found in map(Requirement, texts) if found.name != NAME
+            }
+    assert named == asked
+
+
+def test_the_lock_is_of_this_project() -> None:
+    """`make lock` was run after the last change of what the tests ask for."""
+    lock = (ROOT / "tests" / "requirements.txt").read_text()
+    pinned: dict[str, list[str]] = {}
+    for name, version, hashed in PINNED.findall(lock):
+        assert hashed, f"{name} has no hash"
+        pinned.setdefault(name, []).append(version)
+    for wanted in required("test"):
+        name = wanted.name.lower().replace("_", "-")
+        if name != "torch":
+            assert [v for v in pinned.get(name, []) if v in wanted.specifier], wanted
+
+
+def test_the_lock_names_no_place() -> None:
+    """Which index the libraries come from is a matter of who installs them."""
+    assert "://" not in (ROOT / "tests" / "requirements.txt").read_text()

@@ -96,6 +96,7 @@ def _of_files(path: Path) -> dict[str, Any]:
         "sampled": sampled(path, found),
         "devices": _device_clocks(found),
         "notes": [noted(note) for note in (*unreadable, *notes_of(found), *restarts)],
+        "recognised": None,  # it is a recording of our own
     }
 
 

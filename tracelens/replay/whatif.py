@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["FORMAT", "Answer", "Identity", "WhatIf", "whatif"]
 
 FORMAT: Final = "tracelens.whatif/1"
-UNRELIABLE: Final = 0.03  # from this error of the replay without edits on
+_UNRELIABLE: Final = 0.03  # from this error of the replay without edits on
 EVERY: Final = "all"
 
 
@@ -48,7 +48,7 @@ class Identity:
     @property
     def reliable(self) -> bool:
         """Whether answers may be relied upon."""
-        return max(abs(self.whole), self.median_step) <= UNRELIABLE
+        return max(abs(self.whole), self.median_step) <= _UNRELIABLE
 
 
 @dataclass(frozen=True)

@@ -145,6 +145,7 @@ def test_following_a_zoom_sends_a_patch() -> None:
 def test_two_runs_in_one_process_do_not_mix() -> None:
     """Each application serves its own run."""
     first, second = create_app(slow_rank()), create_app(sharded())
-    chips = [app.server.test_client().get("/_dash-layout").text for app in (first, second)]
-    assert "4 ranks \\u00b7 60 steps" in chips[0]
+    layouts = [app.server.test_client().get("/_dash-layout").json for app in (first, second)]
+    chips = [json.dumps(layout, ensure_ascii=False) for layout in layouts]
+    assert "4 ranks · 60 steps" in chips[0]
     assert "3 shards" in chips[1]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.end_to_end
 
-ANALYZER = ["Report", "Trace", "__version__", "analyze", "open"]
+ANALYZER = ["Report", "Trace", "__version__", "analyze", "open", "whatif"]
 
 
 @both_recorders

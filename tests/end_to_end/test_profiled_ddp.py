@@ -24,8 +24,9 @@ pytestmark = pytest.mark.end_to_end
 SCRIPT: Final = Path(__file__).parents[1] / "support/launch/programs/profiled_ddp.py"
 SLOW_MS: Final = 80
 CLOSE: Final = 0.02  # of a phase's time
-SMALL: Final = 0.05  # of a step: of less, so much of a step may differ
-POINT: Final = 0.01  # of a step
+POINT: Final = (
+    0.01  # of a step: the profiler's ranges hold what our hooks take, and a phase may be short
+)
 
 
 def trained(folder: Path, slow_ms: float) -> tuple[tl.Trace, tl.Trace]:
@@ -65,7 +66,7 @@ def test_both_recordings_say_the_same(slow_ms: int, tmp_path: Path) -> None:
     assert stragglers[0] == stragglers[1] == ([((1,), "forward")] if slow_ms else [])
     for phase in ("forward", "backprop", "update"):
         here, there = shares(ours, phase), shares(profiles, phase)
-        allowed = np.maximum(CLOSE * here, CLOSE * SMALL)
+        allowed = np.maximum(CLOSE * here, POINT)
         assert np.all(np.abs(there - here) <= allowed), (phase, here, there)
     hidden = [shares(trace) for trace in (ours, profiles)]
     # Issuing a call takes longer the busier the machine is: one point where it is idle (docs/kineto.md).

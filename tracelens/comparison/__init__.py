@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from tracelens.comparison.changes import Comparison, compare
+from tracelens.comparison.changes import Comparison, Metric, compare
 from tracelens.comparison.series import Steps
 
 if TYPE_CHECKING:
@@ -17,7 +17,15 @@ if TYPE_CHECKING:
 
     from tracelens.comparison.gates import Outcome
 
-__all__ = ["COMPARISONS", "Comparison", "ComparisonFormat", "Steps", "compare", "comparison_format"]
+__all__ = [
+    "COMPARISONS",
+    "Comparison",
+    "ComparisonFormat",
+    "Metric",
+    "Steps",
+    "compare",
+    "comparison_format",
+]
 
 # Each a module `to_NAME` beside this one; only the one asked for is imported.
 COMPARISONS: Final = ("text", "json", "markdown")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dash import Dash
     from dash.development.base_component import Component
 
-    from tracelens.comparison import Comparison
+    from tracelens.comparison import Comparison, Metric
     from tracelens.model.findings import Finding
     from tracelens_dashboard.figures.drawing import Drawing
     from tracelens_dashboard.runs.store import Store
@@ -186,17 +186,21 @@ def _steps(store: Store, other: Store) -> str:
         f"Median step {text.duration(change.after)}, in {current.name(other)} "
         f"{text.duration(change.before)}"
     )
-    share = change.share(change.delta) or 0.0
-    end = f"the mean step is {_more(mean.change.share(mean.change.delta) or 0.0)}"
-    if not step.clear or change.low is None or change.high is None:
+    end = f"the mean step is {_more(mean)}"
+    if not step.clear:
         return f"{usual}: no clear difference; {end}."
+    return f"{usual}: {_more(step)}; {end}."
+
+
+def _more(metric: Metric) -> str:
+    """Return by how much a metric is longer or shorter, with its interval where that is clear."""
+    change = metric.change
+    share = change.share(change.delta) or 0.0
+    words = f"{text.percent(abs(share))} {'longer' if share > 0 else 'shorter'}"
+    if not metric.clear or change.low is None or change.high is None:
+        return words
     low, high = sorted(abs(change.share(edge) or 0.0) for edge in (change.low, change.high))
-    between = f"95 % interval {text.points(low)} to {text.percent(high)}"
-    return f"{usual}: {_more(share)} here ({between}); {end}."
-
-
-def _more(share: float) -> str:
-    return f"{text.percent(abs(share))} {'longer' if share > 0 else 'shorter'}"
+    return f"{words} (95 % interval {text.points(low)} to {text.percent(high)})"
 
 
 def _efficiency(store: Store, other: Store) -> str:

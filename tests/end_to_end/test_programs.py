@@ -44,7 +44,7 @@ def run(command: Sequence[str], **variables: str) -> subprocess.CompletedProcess
 
 
 def free_port() -> str:
-    """Return a port that nobody listens at."""
+    """Return a port that is free."""
     with socket.socket() as found:
         found.bind(("localhost", 0))
         return str(found.getsockname()[1])

@@ -92,7 +92,7 @@ def test_saving_is_the_true_one(case: str) -> None:
 
 
 def test_what_is_absorbed_saves_nothing() -> None:
-    """A late rank whose lateness ends under reductions in flight costs nothing, and is said so."""
+    """A late rank whose delay ends under reductions in flight costs nothing, and is said so."""
     slow = replace(BASE, transfer_ms=12.0)  # the last bucket is long under way after the update
     both = [run(scenario) for scenario in (faulty(slow, "backprop", factor=1.1), slow)]
     truth = 1 - job_ns(both[1]) / job_ns(both[0])

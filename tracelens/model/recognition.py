@@ -13,7 +13,7 @@ class Gap:
 
     `missing` is a clause on what there is not, such as "no step is marked". `unknown` completes "not
     known: ", such as "which rank is slow". `advice` is a sentence on what to record, or tell, next
-    time. Of a run with a `decisive` gap nobody may say that it is healthy: its verdict is inconclusive
+    time. Of a run with a `decisive` gap it is never said that it is healthy: its verdict is inconclusive
     unless a fault was found.
     """
 

@@ -83,7 +83,7 @@ def _held(model: Model) -> dict[int, float]:
         raise InvalidArgument(
             "this needs parameter servers, and bytes of their services; none are here."
         )
-    # Every kind of service tells the same: that with the most bytes tells it of all requests.
+    # Every kind of service has the same: that with the most bytes knows it of all requests.
     by_line = np.bincount(links.line[rows], links.nbytes[rows])
     rows = rows[links.line[rows] == by_line.argmax()]
     total = np.bincount(links.shard[rows], links.nbytes[rows]) / len(model.steps)

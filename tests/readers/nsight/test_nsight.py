@@ -72,7 +72,7 @@ def test_saxpy() -> None:
 
 @needs_files
 def test_what_is_not_known_is_no_health() -> None:
-    """No step is marked, so nobody may say that the run is healthy."""
+    """No step is marked, so the run may not be called healthy."""
     report = tl.analyze(tl.open(NSIGHT / "saxpy.sqlite"))
     assert report.verdict.state == "inconclusive"
     assert "no step is marked" in report.verdict.headline

@@ -69,7 +69,7 @@ def test_rows_become_a_trace() -> None:
     ("gaps", "state"), [((), "healthy"), ((GAP,), "healthy"), ((GAP, OPEN), "inconclusive")]
 )
 def test_a_decisive_gap_leaves_the_verdict_open(gaps: tuple[Gap, ...], state: str) -> None:
-    """Nobody says "healthy" of a run of which a reader did not understand what that takes."""
+    """No run is called healthy of which a reader did not understand what that takes."""
     recognition = Recognition("Some format", gaps=gaps)
     found = analyze(prepare(build(rows(), Origin("the run", recognition=recognition)))).verdict
     assert found.state == state

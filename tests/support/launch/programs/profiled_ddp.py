@@ -23,7 +23,7 @@ LAYERS = 4
 
 
 class Slow(nn.Module):
-    """The loss, which takes longer by as many seconds as it is told."""
+    """The loss, which takes longer by so many seconds."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()

@@ -145,7 +145,7 @@ def rank_layout(store: Store) -> Component:
     panel = html.Div(
         [
             html.P(id=RANK_NOTE, className="summary"),
-            html.Div(chart.graph(RANK_GRAPH), role="img", id=RANK_PLOT),
+            html.Div(chart.graph(RANK_GRAPH), role="img", id=RANK_PLOT, **aria("a rank")),
         ],
         id=RANK_PANEL,
         hidden=True,

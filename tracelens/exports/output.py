@@ -32,7 +32,7 @@ def new_file(place: Path) -> Iterator[Path]:
     """
     if os.path.lexists(place):
         raise InvalidArgument(
-            f"'{shown_name(place)}' exists, and nothing is written over: name another file with --out."
+            f"'{shown_name(place)}' exists, and nothing is written over: name another file."
         )
     draft = place.with_name(f".{place.name}.{os.getpid()}{_UNFINISHED}")
     try:
@@ -57,7 +57,7 @@ def new_folder(place: Path) -> Iterator[Path]:
     if not made and not _is_empty(place):
         raise InvalidArgument(
             f"'{shown_name(place)}' exists and is no empty folder, and nothing is written over: name "
-            "another folder with --out."
+            "another folder."
         )
     done = False
     try:

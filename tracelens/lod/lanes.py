@@ -60,7 +60,7 @@ class Lane:
     part: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Lanes:
     """Rows of spans that do not overlap within their row.
 

@@ -194,7 +194,7 @@ def _claimed_by_ranks(losses: Iterable[Loss], findings: Sequence[Finding]) -> fl
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Last:
     """For how long others waited for each `rank` alone, and by how much that differs by chance."""
 

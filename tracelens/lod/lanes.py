@@ -65,7 +65,7 @@ class Lane:
     level: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Lanes:
     """Rows of spans that do not overlap within their row.
 

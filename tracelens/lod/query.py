@@ -34,7 +34,7 @@ BAR_PX: Final = 6
 PATH_PX: Final = 2  # the mean width of a stay below which neighbours are joined
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scene:
     """All that a timeline can show.
 
@@ -55,7 +55,7 @@ class Scene:
         return len(self.lanes.starts) / max(len(self.steps.starts), 1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Bars:
     """Spans to draw as shapes: `items` of the scene's lanes, in the band of the same place.
 
@@ -67,7 +67,7 @@ class Bars:
     every: bool = True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Picture:
     """Pixels to lay under the axes, and the few spans to draw as shapes; `inside`: opened processes."""
 

@@ -89,7 +89,7 @@ def tables_of(report: Report) -> dict[str, pl.DataFrame]:
     return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Run:
     """A run as pages see it; nothing in it changes.
 

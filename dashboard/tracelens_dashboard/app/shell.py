@@ -242,4 +242,5 @@ def _help() -> Component:
     rows = [html.Tr([html.Td(dmc.Kbd(keys)), html.Td(action)]) for keys, action in KEYS]
     mouse = "In the timeline: wheel to zoom, drag to move, click a span for its details."
     body = [html.Table(html.Tbody(rows), className="keys"), html.P(mouse, className="summary")]
-    return dmc.Modal(body, id=ids.HELP, title="Keys", opened=False)
+    close = aria("close")
+    return dmc.Modal(body, id=ids.HELP, title="Keys", opened=False, closeButtonProps=close)

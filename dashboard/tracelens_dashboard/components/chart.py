@@ -47,8 +47,11 @@ def graph(identity: Any, height: int | None = None) -> dcc.Graph:
     )
 
 
-def card(chart: str, title: str, height: int, *extra: Component) -> dmc.Card:
-    """Return the card of a chart; `extra` stands beside its title. Its plot fills a higher card."""
+def card(chart: str, title: str, height: int, *extra: Component, scrolls: bool = False) -> dmc.Card:
+    """Return the card of a chart; `extra` stands beside its title. Its plot fills a higher card.
+
+    In a narrow window a plot may be wider than its card (`scrolls`): the keyboard reaches it, too.
+    """
     return dmc.Card(
         [
             _heading(chart, title, *extra),
@@ -58,8 +61,10 @@ def card(chart: str, title: str, height: int, *extra: Component) -> dmc.Card:
                 graph(ids.part(chart, "graph")),
                 id=ids.part(chart, "plot"),
                 role="img",
+                **aria(title),  # until it is drawn: then the sentence about what it shows
                 className=PLOT,
                 style={"minHeight": f"{height}px"},
+                tabIndex=0 if scrolls else None,
             ),
             html.Div(id=ids.part(chart, "grid"), hidden=True, style={"height": f"{height}px"}),
         ],

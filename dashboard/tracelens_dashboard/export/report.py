@@ -12,8 +12,6 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any, Final
 
-from plotly.offline import get_plotlyjs
-
 from tracelens.errors import InvalidArgument
 from tracelens.reports.to_html import (
     escaped,
@@ -22,7 +20,7 @@ from tracelens.reports.to_html import (
     table_sections,
     verdict_section,
 )
-from tracelens_dashboard import text, theme
+from tracelens_dashboard import chart_library, text, theme
 from tracelens_dashboard.components import finding_card
 from tracelens_dashboard.export.charts import chosen
 from tracelens_dashboard.runs import current
@@ -58,7 +56,7 @@ def write(store: Store, path: Path) -> None:
 
 def render(store: Store) -> str:
     """Return the report; charts that would make it larger than 8 MB are left out, and named."""
-    library, script = get_plotlyjs(), _file("report.js")
+    library, script = chart_library.source(), _file("report.js")
     parts = {
         "findings": findings_section(store.report.findings),
         "tables": table_sections({**store.run.tables, **store.report.tables}),

@@ -9,6 +9,7 @@ from dash import dcc, html
 
 from tracelens_dashboard.components import chart
 from tracelens_dashboard.components.timeline import answers, controls, drawing, gutter, keys, names
+from tracelens_dashboard.ids import aria
 from tracelens_dashboard.view import viewport
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ TITLE: Final = controls.TITLE
 
 def layout(store: Store, view: ViewState) -> Component:
     """Return the page."""
-    graph = html.Div(chart.graph(names.GRAPH), role="img", id=names.PLOT)
+    graph = html.Div(chart.graph(names.GRAPH), role="img", id=names.PLOT, **aria("timeline"))
     beside = html.Div(id=names.GUTTER, className="gutter")
     rows = html.Div([graph, beside], className="rows")
     shown = [controls.layout(store, view), controls.strip_layout(), rows]

@@ -92,7 +92,7 @@ IS_WAIT: Final = np.array(CATEGORIES) == "wait"
 _WHERE: Final = ("step", "first_ns", "over_ns", "last_rank")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Arrivals(Shown):
     """`by_step` and `last` (a row a rank), and the `spread` of the skew by operation.
 
@@ -135,7 +135,7 @@ def _by_chance_ns(alone: Ints, ranks: int) -> float:
     return float(np.sqrt(np.square(alone, dtype=np.float64).sum() * fair * (1 - fair)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Seen:
     """Calls of a communicator, [call, rank]: who left them, and the waits that the clocks can tell.
 

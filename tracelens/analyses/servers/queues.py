@@ -36,7 +36,7 @@ _SAME: Final = ("shard", "step", "key")
 _ALONE: Final[dict[str, pl.DataType]] = {"rank": pl.Int32(), "alone_ns": pl.Int64()}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Queues:
     """Summed over workers, nanoseconds: for shards at work, that hold requests, for pushes not yet sent.
 

@@ -270,7 +270,7 @@ LAYERED: Final = ("forward", "backprop", "update")
 NO_BASELINE: Final = "So many ranks are stragglers that the median rank is no reliable baseline."
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Straggler:
     """An episode as it is reported; `ranks` and `steps` are those of the run, `hosts` only if whole."""
 
@@ -284,7 +284,7 @@ class Straggler:
     majority: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Clues:
     """What points to the cause; null is what cannot be known of this straggler.
 

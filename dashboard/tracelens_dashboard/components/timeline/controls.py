@@ -145,7 +145,8 @@ def _zoom() -> Component:
 
 def strip_layout() -> Component:
     """Return the strip, and the window over it."""
-    plot = html.Div(chart.graph(names.STRIP, STRIP_PX), role="img", id=names.STRIP_PLOT)
+    graph = chart.graph(names.STRIP, STRIP_PX)
+    plot = html.Div(graph, role="img", id=names.STRIP_PLOT, **aria("the whole run"))
     window = html.Div(html.Div(id=names.WINDOW, className="window"), className="window-track")
     return html.Div([plot, window], className="strip")
 

@@ -97,7 +97,9 @@ def test_a_bucket_is_seen_beside_backprop_and_its_link_opens_again(
         bars = page.locator("#timeline .barlayer .point text", has_text="bucket")
         box_of(bars.first)
         boxes = [box_of(bar) for bar in bars.all()]
-        box = next(box for box in boxes if box["x"] > left)  # those beside the window are drawn, too
+        box = next(
+            box for box in boxes if box["x"] > left
+        )  # those beside the window are drawn, too
         page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
         title = page.locator("#details-title")
         expect(title).to_contain_text("bucket")

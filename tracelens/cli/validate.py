@@ -62,7 +62,7 @@ def _repair(arguments: argparse.Namespace) -> int:
     """Write the copy, and say what is in it and what is not."""
     from tracelens.exports.repair import repair
     from tracelens.model.fmt import count
-    from tracelens.reports.messages import clean
+    from tracelens.model.inert import clean
 
     done = repair(arguments.trace, arguments.repair)
     for sentence in done.sentences:
@@ -100,7 +100,7 @@ def _report(path: Path) -> Any:
 def _written(form: str, name: str, what: str, problems: list[str]) -> str:
     if form == "json":
         return json.dumps({"path": name, "what": what, "problems": problems}, indent=2) + "\n"
-    from tracelens.reports.messages import clean
+    from tracelens.model.inert import clean
 
     lines = [f"{'- ' if form == 'markdown' else ''}{clean(problem)}" for problem in problems]
     return "\n".join(lines or [f"{name}: no problem in this {what}."]) + "\n"

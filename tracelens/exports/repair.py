@@ -68,7 +68,7 @@ def repair(trace: Path, place: Path) -> Repaired:
         )
     result = Repaired()
     problems: list[tuple[Path, Exception]] = []
-    with new_folder(place) as folder:
+    with new_folder(place, "--repair") as folder:
         for file in found:
             try:
                 if file != trace:

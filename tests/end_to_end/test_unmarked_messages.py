@@ -68,6 +68,20 @@ def test_who_makes_the_others_wait_is_named(
     assert report.summary.steps == STEPS[pattern]
 
 
+@pytest.mark.parametrize("fault", ["none", "work"])
+def test_a_slow_worker_of_a_server_that_nobody_waits_for(fault: str, tmp_path: Path) -> None:
+    """Others make the steps that it does not: rank 0 is no peer, and it is no fault of it to wait."""
+    report = tl.analyze(recorded(tmp_path / "t", [*launch(MPI, RANKS), "queue", fault]))
+    faults = [finding for finding in report.findings if finding.category == "fault"]
+    assert (report.verdict.state == "faults") == (fault == "work")
+    assert [(one.kind, one.ranks) for one in faults] == (
+        [("straggler", (2,))] if fault == "work" else []
+    )
+    for one in faults:
+        assert "the others make the steps that it does not" in one.sentence
+        assert one.saving == pytest.approx(0.25, abs=0.05)  # 1 / 15 + 1 / 30 of 2 / 15 steps a ms
+
+
 @pytest.mark.parametrize("pattern", STEPS)
 def test_no_rank_is_accused_without_a_fault(pattern: str, tmp_path: Path) -> None:
     """The same steps are found."""

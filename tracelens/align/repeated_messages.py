@@ -3,8 +3,8 @@
 Of a rank the messages repeat with the shortest period after which most of them are equal (other rank,
 tag, bytes, and whether a long time without messages was before). A step begins where the message before
 the first one of a period ends. All ranks must repeat equally often. One whose messages are in no order,
-as a server takes them from whoever is first, repeats one of its messages as often. What was done before
-the second time is start-up.
+as a server takes them from whoever is first, repeats one of its messages as often; if there is one, the
+others may repeat at their own pace. What was done before the second time is start-up.
 """
 
 from __future__ import annotations
@@ -85,12 +85,18 @@ def _begins(sent: dict[int, _Sent]) -> dict[int, Indices] | None:
     """Return the first messages of each process's steps; None if processes repeat unequally often."""
     found = {process: _of_period(one) for process, one in sent.items()}
     often = {len(places) for places in found.values() if len(places)}
-    if not often or max(often) - min(often) > 1 or min(often) < FEWEST_TIMES:
+    if not often or min(often) < FEWEST_TIMES:
         return None
-    times = min(often)
-    for process, places in found.items():
-        found[process] = places[:times] if len(places) else _so_often(sent[process].sort, times)
-    return found if all(len(places) == times for places in found.values()) else None
+    unordered = [process for process, places in found.items() if not len(places)]
+    if max(often) - min(often) > 1 and not unordered:
+        return None
+    own_pace = max(often) - min(often) > 1
+    for process in found:
+        if process in unordered:
+            found[process] = _so_often(sent[process].sort, max(often) if own_pace else min(often))
+        elif not own_pace:
+            found[process] = found[process][: min(often)]
+    return found if all(map(len, found.values())) else None
 
 
 def _of_period(sent: _Sent) -> Indices:

@@ -33,6 +33,11 @@ _PAINTED: Final = """new Promise((resolve) => {
   const look = () => (SEEN) ? resolve(performance.now()) : requestAnimationFrame(look);
   look();
 })"""
+_SENT: Final = """new Promise((resolve) => {
+  const all = () => performance.getEntries().reduce((sum, one) => sum + (one.transferSize || 0), 0);
+  const look = () => (SEEN) ? resolve(all()) : requestAnimationFrame(look);
+  look();
+})"""
 _ZOOM: Final = """([begin, end]) => new Promise((resolve, reject) => {
   const react = window.Plotly.react;
   const begun = performance.now();
@@ -62,6 +67,7 @@ def browse(trace: Path) -> dict[str, str]:
     with serving(trace) as (url, server):
         with unwatched() as browser:
             found = {
+                "bytes on the wire until the overview stands there": sent(browser, url, OVERVIEW),
                 "first paint of the overview, median": paints(browser, url, OVERVIEW),
                 "first paint of the timeline, median": paints(browser, url + "timeline", TIMELINE),
             }
@@ -85,6 +91,12 @@ def paints(browser: Unwatched, url: str, seen: str) -> str:
             ms.append(painted_ms)
             worked.append(cpu_ms() - before)
     return f"{np.median(ms) / 1e3:.1f} s (processors: {np.median(worked) / 1e3:.1f} s)"
+
+
+def sent(browser: Unwatched, url: str, seen: str) -> str:
+    """Open an address with nothing in the cache, and add up what came."""
+    with browser.page(url, _SENT.replace("SEEN", seen)) as came:
+        return f"{came / 1e6:.2f} MB"
 
 
 def zoomed(page: Page) -> Iterator[Zoom]:

@@ -24,7 +24,7 @@ CEILING_QUANTILE: Final = 0.98
 SMALLEST_CEILING: Final = 0.1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Residuals:
     """Compute time of every rank in every step, [rank, step] in ns; NaN where the rank was absent.
 

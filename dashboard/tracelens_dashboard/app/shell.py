@@ -39,6 +39,10 @@ KEYS: Final = (
     ("0", "timeline: show the whole run"),
     ("f", "timeline: fit to the selected span, else to the finding's steps"),
     ("p", "timeline: pin or unpin the rank under the mouse"),
+    (
+        "o",
+        "timeline: open or close the tracks of the process under the mouse, else of the selected one",
+    ),
     ("[, ]", "timeline: previous and next step; in a wide view, finding"),
     ("/", "find spans by name in the timeline, runs in their list"),
     ("Shift and drag", "timeline: measure a time range"),
@@ -238,4 +242,5 @@ def _help() -> Component:
     rows = [html.Tr([html.Td(dmc.Kbd(keys)), html.Td(action)]) for keys, action in KEYS]
     mouse = "In the timeline: wheel to zoom, drag to move, click a span for its details."
     body = [html.Table(html.Tbody(rows), className="keys"), html.P(mouse, className="summary")]
-    return dmc.Modal(body, id=ids.HELP, title="Keys", opened=False)
+    close = aria("close")
+    return dmc.Modal(body, id=ids.HELP, title="Keys", opened=False, closeButtonProps=close)

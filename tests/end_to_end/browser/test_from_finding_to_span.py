@@ -11,7 +11,7 @@ from support.launch.patience import until
 from support.web.browser import box_of, opened, place_saying, served, settled
 
 from tracelens.simulator.synthetic import Fault, Scenario, write
-from tracelens_dashboard.app import server
+from tracelens_dashboard.app import wire
 from tracelens_dashboard.pages import PAGES, shards, stragglers
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def test_from_a_finding_to_the_spans_behind_it(browser: Browser, url: str) -> No
             for path in page.evaluate(REQUESTED)
             if "plotly" in path or "async-community" in path
         ]
-        assert large == [server.LIBRARY_PATH]  # once, and nothing for tables that nobody asked for
+        assert large == [wire.LIBRARY_PATH]  # once, and nothing for tables that nobody asked for
 
 
 def test_a_link_restores_the_view(browser: Browser, url: str) -> None:

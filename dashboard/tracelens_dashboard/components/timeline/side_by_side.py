@@ -160,7 +160,12 @@ def _begin(store: Store, place: int) -> int:
 
 def _plot(name: str, identity: str) -> Component:
     title = html.Div(name, className="fact together-name")
-    return html.Div([title, html.Div(chart.graph(identity), role="img", id=f"{identity}-plot")])
+    return html.Div(
+        [
+            title,
+            html.Div(chart.graph(identity), role="img", id=f"{identity}-plot", **aria("timeline")),
+        ]
+    )
 
 
 def _figure(store: Store | None, sync: Any, at: int, theme: themes.Theme) -> go.Figure:

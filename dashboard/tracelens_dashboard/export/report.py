@@ -22,6 +22,7 @@ from tracelens.reports.to_html import (
 )
 from tracelens_dashboard import chart_library, text, theme
 from tracelens_dashboard.components import finding_card
+from tracelens_dashboard.components.table import NOT_MEASURED
 from tracelens_dashboard.export.charts import chosen
 from tracelens_dashboard.runs import current
 
@@ -149,7 +150,12 @@ def chart_section(
 def _numbers(rows: Sequence[dict[str, Any]]) -> str:
     if not rows:
         return ""
-    shown = html_table(list(rows[0]), [list(row.values()) for row in rows[:MOST_TABLE_ROWS]])
+    shown = html_table(list(rows[0]), [_read(row) for row in rows[:MOST_TABLE_ROWS]])
     more = len(rows) - MOST_TABLE_ROWS
     rest = f'<p class="quiet">and {text.count(more, "more row")}</p>' if more > 0 else ""
     return f"<details><summary>Table</summary>{shown}{rest}</details>"
+
+
+def _read(row: dict[str, Any]) -> list[Any]:
+    """Return a row's cells; those that were not measured are left open."""
+    return [NOT_MEASURED if value is None else value for value in row.values()]

@@ -12,7 +12,7 @@ from plotly.subplots import make_subplots
 from tracelens.lod import step_times
 from tracelens_dashboard import text
 from tracelens_dashboard import theme as themes
-from tracelens_dashboard.figures import axes, histogram, stacked_steps
+from tracelens_dashboard.figures import axes, histogram, quantity, stacked_steps
 from tracelens_dashboard.figures.drawing import Drawing, empty, figure
 from tracelens_dashboard.figures.stacked_steps import Part
 
@@ -86,9 +86,9 @@ def last_arrivals_table(last: pl.DataFrame) -> list[dict[str, Any]]:
             "last arrivals": row["last"],
             "expected by chance": round(row["expected"], 1),
             "chance, upper bound": round(row["chance"], 1),
-            "wait caused alone": text.duration(row["alone_ns"]),
-            "waited": text.duration(row["wait_ns"]),
-            "transfer": text.duration(row["transfer_ns"]),
+            "wait caused alone": quantity.time(row["alone_ns"]),
+            "waited": quantity.time(row["wait_ns"]),
+            "transfer": quantity.time(row["transfer_ns"]),
         }
         for row in last.sort("alone_ns", descending=True).iter_rows(named=True)
     ]
@@ -276,8 +276,8 @@ def over_run_table(by_step: pl.DataFrame) -> list[dict[str, Any]]:
         {
             "step": row["step"],
             "calls": row["calls"],
-            "skew, median": text.duration(row["skew_ns"]),
-            "skew, max": text.duration(row["skew_max_ns"]),
+            "skew, median": quantity.time(row["skew_ns"]),
+            "skew, max": quantity.time(row["skew_max_ns"]),
             "last rank": row["last_rank"],
         }
         for row in worst.iter_rows(named=True)

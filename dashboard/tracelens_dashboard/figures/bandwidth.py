@@ -10,7 +10,7 @@ from plotly import graph_objects as go
 
 from tracelens.model import fmt
 from tracelens_dashboard import text
-from tracelens_dashboard.figures import axes
+from tracelens_dashboard.figures import axes, quantity
 from tracelens_dashboard.figures.drawing import Drawing, empty, figure
 
 if TYPE_CHECKING:
@@ -91,14 +91,12 @@ def sizes_table(bandwidths: pl.DataFrame) -> list[dict[str, Any]]:
             "operation": text.safe(row["op"]),
             "ranks": row["ranks"],
             **({"algorithm": text.safe(row["algorithm"])} if row["algorithm"] else {}),
-            "size": text.size(row["bytes"]),
+            "size": quantity.size(row["bytes"]),
             "calls": row["calls"],
-            "time": text.duration(row["wire_ns"]),
-            "algorithm bandwidth": fmt.bandwidth(row["algorithm_bandwidth"]),
-            "bus bandwidth": fmt.bandwidth(row["bus_bandwidth"]),
-            "% of peak observed": text.percent(row["of_best"])
-            if row["of_best"] is not None
-            else "-",
+            "time": quantity.time(row["wire_ns"]),
+            "algorithm bandwidth": quantity.bandwidth(row["algorithm_bandwidth"]),
+            "bus bandwidth": quantity.bandwidth(row["bus_bandwidth"]),
+            "% of peak observed": quantity.share(row["of_best"]),
         }
         for row in bandwidths.iter_rows(named=True)
     ]
@@ -256,9 +254,9 @@ def links_table(links: pl.DataFrame) -> list[dict[str, Any]]:
             "from host": text.safe(row["sender_host"]),
             "to host": text.safe(row["receiver_host"]),
             "messages": row["messages"],
-            "bytes": text.size(row["bytes"]),
-            "time per message": text.duration(row["message_ns"]),
-            "bandwidth": fmt.bandwidth(row["bandwidth"]),
+            "bytes": quantity.size(row["bytes"]),
+            "time per message": quantity.time(row["message_ns"]),
+            "bandwidth": quantity.bandwidth(row["bandwidth"]),
         }
         for row in links.iter_rows(named=True)
     ]

@@ -10,7 +10,7 @@ import polars as pl
 from plotly import graph_objects as go
 
 from tracelens_dashboard import text
-from tracelens_dashboard.figures import axes
+from tracelens_dashboard.figures import axes, quantity
 from tracelens_dashboard.figures.drawing import figure
 
 if TYPE_CHECKING:
@@ -122,8 +122,8 @@ def rows(bars: Sequence[Bars], counted: str) -> list[dict[str, Any]]:
     return [
         {
             **({"of": part.name} if len(bars) > 1 else {}),
-            "from": text.duration(float(part.edges[place])),
-            "to": text.duration(float(part.edges[place + 1])),
+            "from": quantity.time(float(part.edges[place])),
+            "to": quantity.time(float(part.edges[place + 1])),
             counted: int(part.counts[place]),
         }
         for part in bars

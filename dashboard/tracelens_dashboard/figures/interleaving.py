@@ -10,7 +10,7 @@ from plotly import graph_objects as go
 
 from tracelens.model import fmt
 from tracelens_dashboard import text
-from tracelens_dashboard.figures import axes, histogram, stacked_steps
+from tracelens_dashboard.figures import axes, histogram, quantity, stacked_steps
 from tracelens_dashboard.figures.drawing import Drawing, empty, figure
 from tracelens_dashboard.figures.stacked_steps import Part
 
@@ -128,8 +128,8 @@ def _share_text(share: float) -> str:
 
 def _bucket_rows(table: pl.DataFrame, theme: Theme) -> list[dict[str, Any]]:
     return [
-        {"bucket": row["bucket"], "calls": row["calls"], "bytes": text.size(row["bytes"] or 0)}
-        | {part.name: text.duration(row[part.column]) for part in _overlap_parts(theme)}
+        {"bucket": row["bucket"], "calls": row["calls"], "bytes": quantity.size(row["bytes"])}
+        | {part.name: quantity.time(row[part.column]) for part in _overlap_parts(theme)}
         for row in table.iter_rows(named=True)
     ]
 
@@ -181,11 +181,11 @@ def latency_summary(chains: pl.DataFrame) -> str:
 def latency_table(chains: pl.DataFrame) -> list[dict[str, Any]]:
     """List all chains."""
     return [
-        {"of": row["of"], "number": row["number"], "ready after": _stage_hover(row["ready_ns"])}
-        | {name: _stage_hover(row[column]) for column, name, _ in STAGES}
+        {"of": row["of"], "number": row["number"], "ready after": quantity.time(row["ready_ns"])}
+        | {name: quantity.time(row[column]) for column, name, _ in STAGES}
         | {
-            "total": _stage_hover(row["whole_ns"]),
-            "p90": _stage_hover(row["whole_p90_ns"]),
+            "total": quantity.time(row["whole_ns"]),
+            "p90": quantity.time(row["whole_p90_ns"]),
         }
         for row in chains.iter_rows(named=True)
     ]
@@ -298,10 +298,10 @@ def idle_table(background: pl.DataFrame) -> list[dict[str, Any]]:
     return [
         {
             "rank": row["rank"],
-            "between updates": text.duration(row["gap_ns"]),
-            "overlappable": text.duration(row["usable_ns"]),
-            "p10": text.duration(row["usable_p10_ns"]),
-            "share of step time": text.percent(row["share"]),
+            "between updates": quantity.time(row["gap_ns"]),
+            "overlappable": quantity.time(row["usable_ns"]),
+            "p10": quantity.time(row["usable_p10_ns"]),
+            "share of step time": quantity.share(row["share"]),
         }
         for row in background.sort("usable_ns", "rank").iter_rows(named=True)
     ]

@@ -10,7 +10,7 @@ from plotly import graph_objects as go
 
 from tracelens.lod import step_times
 from tracelens_dashboard import text
-from tracelens_dashboard.figures import axes, histogram
+from tracelens_dashboard.figures import axes, histogram, quantity
 from tracelens_dashboard.figures.axes import rank_label, ranks_and_steps
 from tracelens_dashboard.figures.drawing import Drawing, empty, figure
 
@@ -93,9 +93,9 @@ def over_run_table(times: StepTimes, found: Sequence[Regime]) -> list[dict[str, 
             "regime": number,
             "first step": times.steps[part.first],
             "last step": times.steps[part.last],
-            "level": text.duration(part.level),
-            "vs. first": f"{100 * (part.level / max(first, 1e-9) - 1):+.1f} %",
-            "longest": text.duration(float(times.longest_ns[part.first : part.last + 1].max())),
+            "level": quantity.time(part.level),
+            "vs. first": quantity.change(part.level / max(first, 1e-9) - 1),
+            "longest": quantity.time(float(times.longest_ns[part.first : part.last + 1].max())),
         }
         for number, part in enumerate(found, 1)
     ]
@@ -257,7 +257,7 @@ def by_rank_table(grid: StepGrid) -> list[dict[str, Any]]:
         if cells[row, column] >= 0:
             rank, step = grid.longest(row, column)
             rows.append(
-                {"rank": rank, "step": step, "duration": text.duration(float(cells[row, column]))}
+                {"rank": rank, "step": step, "duration": quantity.time(float(cells[row, column]))}
             )
     return rows
 

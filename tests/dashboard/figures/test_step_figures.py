@@ -83,7 +83,7 @@ def test_the_map_says_whom_a_cell_stands_for() -> None:
     assert cells.shape == (axes.MOST_ROWS, axes.MOST_COLUMNS)
     assert np.sum(cells == 3_000_000) == 1
     assert drawing.summary.startswith("The longest is 3.00 ms, on rank 3017 in step 77.")
-    assert drawing.rows[0] == {"rank": 3017, "step": 77, "duration": "3.00 ms"}
+    assert drawing.rows[0] == {"rank": 3017, "step": 77, "duration": 3e6}
     assert "up to 26 ranks and 2 steps" in drawing.summary
 
 

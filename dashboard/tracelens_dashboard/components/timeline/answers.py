@@ -16,7 +16,7 @@ from dash.exceptions import PreventUpdate
 from tracelens.lod import search
 from tracelens.lod.lanes import label_of
 from tracelens.lod.viewport import Window
-from tracelens.reports.messages import clean
+from tracelens.model.inert import clean
 from tracelens.schema.vocabulary import FACTS
 from tracelens_dashboard import text
 from tracelens_dashboard.components.timeline import names

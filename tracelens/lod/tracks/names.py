@@ -56,13 +56,13 @@ def _text() -> pl.Expr:
     """Return what a search looks at: label, kind, operation, bucket and shard, in small letters."""
     parts = [_label(), pl.col("kind").cast(pl.String), pl.col("op").cast(pl.String)]
     numbers = [pl.lit(f"{name} ") + pl.col(name).cast(pl.String) for name in ("bucket", "shard")]
-    told = [pl.lit("ps ") + pl.col("shard").cast(pl.String)]
-    joined = pl.concat_str([*parts, *numbers, *told], separator=" ", ignore_nulls=True)
+    server = [pl.lit("ps ") + pl.col("shard").cast(pl.String)]
+    joined = pl.concat_str([*parts, *numbers, *server], separator=" ", ignore_nulls=True)
     return joined.str.to_lowercase()
 
 
 def _holds(text: pl.Expr, wanted: str) -> pl.Expr:
-    """Say whether all words that are asked for occur."""
+    """Return whether all words that are asked for occur."""
     words = wanted.lower().split()
     return pl.all_horizontal([text.str.contains(word, literal=True) for word in words])
 

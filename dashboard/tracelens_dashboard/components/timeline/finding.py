@@ -14,7 +14,7 @@ from dash.exceptions import PreventUpdate
 
 from tracelens.lod.tracks import names as counted
 from tracelens.lod.viewport import Window
-from tracelens.reports.messages import clean
+from tracelens.model.inert import clean
 from tracelens_dashboard import ids, text
 from tracelens_dashboard.components.timeline import answers, keys, names
 from tracelens_dashboard.figures.timeline import plot
@@ -158,8 +158,8 @@ def _same(store: Store, row: int, other: int) -> bool:
 def _beside(store: Store, asked: str, row: int, place: Place, way: int) -> int:
     """Return which one of a process's spans comes before or after a place."""
     found = counted.hits(store.events_of(_process(store, row)), asked)
-    here = -1 if place.track is None else store.event_row(place.lane, place.track, place.at_ns)
-    same = np.flatnonzero(found["row"].to_numpy() == here)
+    event = -1 if place.track is None else store.event_row(place.lane, place.track, place.at_ns)
+    same = np.flatnonzero(found["row"].to_numpy() == event)
     if len(same):
         return int(same[0]) + way
     after = int(np.searchsorted(found["start_ns"].to_numpy(), place.at_ns, side="right"))
@@ -196,8 +196,8 @@ def matches_of(store: Store, asked: str) -> Component:
     """List what is called as asked, by the time that it takes in the whole run."""
     found = store.names.find(asked)
     if found.is_empty():
-        said = f"Nothing in this run is called \u201c{asked}\u201d."
-        return html.P(said, className="summary", role="status")
+        words = f"Nothing in this run is called \u201c{asked}\u201d."
+        return html.P(words, className="summary", role="status")
     alike = found.group_by("label").agg(
         pl.col("count", "total_ns").sum(),
         pl.col("process").n_unique().alias("processes"),

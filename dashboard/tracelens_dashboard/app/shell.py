@@ -44,7 +44,8 @@ KEYS: Final = (
         "timeline: open or close the tracks of the process under the mouse, else of the selected one",
     ),
     ("[, ]", "timeline: previous and next step; in a wide view, finding"),
-    ("/", "find spans by name in the timeline, runs in their list"),
+    ("/", "find spans in the timeline by name, kind, bucket or shard; runs in their list"),
+    ("Enter, n, N", "timeline: the next, or the previous, of what is found"),
     ("Shift and drag", "timeline: measure a time range"),
     ("?", "this help"),
 )

@@ -114,6 +114,14 @@ def to_moment(store: Store, window: Window, ranks: tuple[int, ...] = ()) -> str:
     return _framed(store, ViewState(pins=ranks[:MOST_PINS]), _around(window)).link(TIMELINE)
 
 
+def to_found(store: Store, window: Window, row: int, asked: str) -> str:
+    """Show a span that was found, selected, its process opened; `row` is that of the process."""
+    key = next(key for key, known in store.groups.items() if known == row)
+    chosen = (row, window.start_ns - store.whole.start_ns)
+    view = ViewState(opened=(key,), selected=chosen, find=asked)
+    return _framed(store, view, _around(window)).link(TIMELINE)
+
+
 def to_call(store: Store, window: Window) -> str:
     """Show a collective, selected: the timeline says who entered it when; who came last is pinned.
 

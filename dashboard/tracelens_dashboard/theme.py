@@ -47,6 +47,8 @@ _PALE_DARK: Final = {
     "idle": "#333333",
     "uninstrumented": "#3D3F42",
     "unselected": "#262728",
+    "step": "#4A5563",
+    "next_step": "#3B4552",
 }
 
 

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.end_to_end
 
 PROGRAMS = Path(__file__).parents[1] / "support" / "launch" / "programs"
 SCRIPT, DDP = PROGRAMS / "plain_mpi.py", PROGRAMS / "plain_ddp.py"
+SPAWNED = PROGRAMS / "spawned_ddp.py"
 RANKS = 3
 STEPS_OF_STOPS = 1500  # half a minute: less is over before it was stopped often
 MARKS = ("none", "step", "phases")
@@ -95,3 +96,38 @@ def test_a_ddp_training_whose_loader_is_slow_on_a_rank(tmp_path: Path) -> None:
     assert path[0].startswith("_BaseDataLoaderIter.__next__ (torch/")
     assert any("<module> (" in frame for frame in first.evidence["samples"]["stack"])
     assert not any("<module> (" in frame for frame in path)
+
+
+@pytest.mark.parametrize(
+    ("what", "place"),
+    [("log", "between optimizer update and forward"), ("inspect", "between forward and backprop")],
+)
+def test_what_a_rank_does_beside_a_training_in_every_step(
+    what: str, place: str, tmp_path: Path
+) -> None:
+    """Of processes that `torch.multiprocessing.spawn` starts: 30 ms, around which there is no span."""
+    pytest.importorskip("torch")
+    report, printed = explained(tmp_path / "t", [sys.executable, str(SPAWNED), what])
+    first = report.findings[0]
+    assert (first.kind, first.ranks, first.phase) == ("straggler", (0,), "uninstrumented")
+    assert f"No span covers it, {place}" in first.sentence
+    assert report.verdict.headline in printed
+
+
+def test_evaluations_of_one_rank_are_no_jitter(tmp_path: Path) -> None:
+    """Half a second four times: a stall of rank 0, or not explained, but never called healthy."""
+    pytest.importorskip("torch")
+    report, _ = explained(tmp_path / "t", [sys.executable, str(SPAWNED), "evaluate"], "--sample")
+    verdict = report.verdict
+    assert verdict.state in ("faults", "inconclusive")
+    assert "rank 0" in f"{verdict.headline} {verdict.why}"
+    assert "evaluate" in f"{verdict.why} {verdict.action}"
+    assert report.ledger
+    assert report.ledger.awaited_rank == 0
+
+
+def test_a_spawned_training_without_a_fault_accuses_nobody(tmp_path: Path) -> None:
+    """The same program, with nothing beside the training."""
+    pytest.importorskip("torch")
+    report, _ = explained(tmp_path / "t", [sys.executable, str(SPAWNED), "nothing"])
+    assert [f.sentence for f in report.findings if f.kind == "straggler"] == []

@@ -3,8 +3,8 @@
 Findings claim losses in the order of the report, each at most what it costs; of what is left, some
 categories speak for themselves. Waiting does not: what stages of a pipeline wait for each other if all
 are alike is its bubble (`stage_imbalance.py`); where ranks wait for each other in turns, as much for
-one as for another, it is jitter (of n ranks, some are always a little later than others); what they wait
-for one rank beyond that is unexplained, and so is time in code that no span covers, beyond the peers'.
+one as for another and in many steps, it is jitter (`jitter.py`); what they wait for one rank beyond
+that, or in few steps, is unexplained, and so is time in code that no span covers, beyond the peers'.
 
 Of queues at parameter servers, a finding that names shards claims what workers were queued while these
 were at work, or, if it is about that, held requests without a span (`servers/queues.py`), whatever
@@ -15,11 +15,9 @@ at collectives.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import polars as pl
 
 from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
 from tracelens.accounting.efficiency import USEFUL
@@ -27,19 +25,21 @@ from tracelens.accounting.phases import job_ns
 from tracelens.accounting.stages import stages_of
 from tracelens.analyses.collectives.arrivals import Arrivals
 from tracelens.analyses.imbalance import Imbalance
+from tracelens.analyses.jitter import Waits
 from tracelens.analyses.servers.bottleneck import FEWEST_STEPS
 from tracelens.analyses.servers.queues import NO_QUEUES, Queues
 from tracelens.analyses.stage_imbalance import StageImbalance
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.verdict import Ledger, Loss
-from tracelens.stats.constants import CUT, ROUNDING
-from tracelens.stats.robust import deviation
+from tracelens.stats.constants import ROUNDING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    import polars as pl
+
     from tracelens.accounting.phases import Phases
-    from tracelens.arrays import Floats, Ints
+    from tracelens.arrays import Floats
     from tracelens.model.finding_entries import Group
     from tracelens.model.findings import Finding
     from tracelens.model.result import Result
@@ -93,14 +93,12 @@ def measure(
     bubble = min(_bubble_ns(results) / total, left["wait"])
     left["wait"] -= bubble
     losses.append(Loss("wait", bubble, "bubble"))
-    found = _arrivals(results)
-    last = _Last(found.last, found.by_chance_ns) if found else None
-    pushed = _Last(queues.alone, queues.by_chance_ns) if queues.alone.height > 1 else None
+    last, pushed = _at_calls(results, phases), _at_servers(queues, phases)
     named = {rank for finding in findings if finding.category == "fault" for rank in finding.ranks}
     delayed = queues.missing_ns / total - _claimed_by_ranks(losses, findings)
     awaited = {"wait": left["wait"], "ps_queue": min(max(delayed, 0.0), left["ps_queue"])}
-    for (name, share), alone in zip(awaited.items(), (last, pushed), strict=True):
-        in_turns = share * _jitter(alone, named, part)
+    for (name, share), waits in zip(awaited.items(), (last, pushed), strict=True):
+        in_turns = share * (waits.jitter(named, part) if waits else 0.0)
         left[name] -= in_turns
         losses.append(Loss(name, in_turns, "jitter"))
     if trace.steps["step"].n_unique() >= FEWEST_STEPS:  # else it was not judged what shards do
@@ -194,57 +192,38 @@ def _claimed_by_ranks(losses: Iterable[Loss], findings: Sequence[Finding]) -> fl
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Last:
-    """For how long others waited for each `rank` alone, and by how much that differs by chance."""
-
-    last: pl.DataFrame
-    by_chance_ns: float
-
-
 def _queues(results: Mapping[str, Result]) -> Queues:
     found = results.get("imbalance")
     return found.shards.queues if isinstance(found, Imbalance) else NO_QUEUES
 
 
-def _arrivals(results: Mapping[str, Result]) -> Arrivals | None:
+def _at_calls(results: Mapping[str, Result], phases: Phases) -> Waits | None:
     """Return how long all waited for each rank alone, where ranks came together."""
     found = results.get("arrivals")
-    return found if isinstance(found, Arrivals) and found.last.height > 1 else None
+    if not isinstance(found, Arrivals) or found.last.height < 2:
+        return None
+    return _waits(found.last["rank"], found.alone, phases, "wait")
 
 
-def _jitter(found: _Last | None, named: set[int], part: Mapping[int, int]) -> float:
-    """Return what share of waits would be if all ranks let others wait as long as the usual peer.
-
-    Ranks that a fault names are not asked: for them others waited for a reason.
-    """
-    if found is None:
-        return 0.0
-    last = found.last.filter(~pl.col("rank").is_in(named))
-    alone, parts = last["alone_ns"].to_numpy(), np.array([part[rank] for rank in last["rank"]])
-    if len(alone) < 2 or not alone.any():
-        return 1.0 if len(alone) else 0.0
-    in_turns = sum(_in_turns(alone[parts == one], found.by_chance_ns) for one in np.unique(parts))
-    return float(in_turns / alone.sum())
+def _at_servers(queues: Queues, phases: Phases) -> Waits | None:
+    """Return how long each rank's push was the only one that was missing."""
+    if len(queues.ranks) < 2:
+        return None
+    return _waits(queues.ranks, queues.alone, phases, "ps_queue")
 
 
-def _in_turns(alone: Ints, by_chance_ns: float) -> float:
-    """Return for how long peers let others wait, of each no more than is usual."""
-    if len(alone) < 2:
-        return float(alone.sum())
-    alone = np.sort(alone)
-    usual = alone[(len(alone) - 1) // 2]
-    apart = deviation(alone - np.median(alone)) if len(alone) > 2 else 0.0
-    return float(np.minimum(alone, usual + CUT * max(apart, by_chance_ns)).sum())
+def _waits(ranks: Iterable[int], alone: pl.DataFrame, phases: Phases, category: str) -> Waits:
+    waited = phases.by_step(phases.of(category)).astype(np.float64)
+    return Waits(tuple(ranks), alone, phases.steps, waited)
 
 
-def _most_awaited(found: _Last | None) -> tuple[int | None, float | None]:
+def _most_awaited(found: Waits | None) -> tuple[int | None, float | None]:
     """Return for which rank all others waited longest, and for what share of all such time."""
-    alone = found.last["alone_ns"].to_numpy() if found else np.zeros(0)
+    alone = found.by_rank if found else np.zeros(0)
     if found is None or not alone.any():
         return None, None
     most = int(alone.argmax())
-    return int(found.last["rank"][most]), float(alone[most] / alone.sum())
+    return found.ranks[most], float(alone[most] / alone.sum())
 
 
 def _startup_ns(trace: Trace) -> int | None:

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
-from tracelens.accounting.compute_time import measure_compute_time
 from tracelens.accounting.phases import job_ns
 from tracelens.analyses.recognised import gaps_of
 from tracelens.analyses.stacks import path_text
+from tracelens.analyses.stragglers.location import awaited_text
 from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import subject
 from tracelens.model.verdict import MOST_UNEXPLAINED, Verdict, is_mostly_lost
-from tracelens.stats.constants import CRITICAL, MAJORITY, MODERATE, WORTH
-from tracelens.stats.robust import medians
+from tracelens.stats.constants import CRITICAL, MODERATE, WORTH
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -209,23 +206,7 @@ def _unexplained(trace: Trace, phases: Phases, ledger: Ledger) -> str:
         for loss in parts
         if loss.share >= MOST_UNEXPLAINED / 10
     ]
-    return f"{fmt.capital(fmt.series(seen))}{_awaited(trace, phases, ledger)}."
-
-
-def _awaited(trace: Trace, phases: Phases, ledger: Ledger) -> str:
-    """Return for whom all others wait most, and in which phase that rank is later than its peers."""
-    rank, share = ledger.awaited_rank, ledger.awaited_share
-    if rank is None or share is None:
-        return ""
-    most = "most of it" if share > MAJORITY else fmt.percent(share)
-    own = measure_compute_time(trace, phases).levelled
-    column, where = own.ranks.index(rank), ""
-    beyond = [values[:, column] - medians(values, axis=1) for values in own.own]
-    extra = [float(np.nansum(np.maximum(by, 0))) / len(own.steps) for by in beyond]
-    if extra:
-        phase = fmt.phase(own.phases[int(np.argmax(extra))])
-        where = f" ({phase}: {fmt.duration(max(extra))} per step beyond the others)"
-    return f"; {most} for rank {rank}{where}"
+    return f"{fmt.capital(fmt.series(seen))}{awaited_text(trace, phases, ledger)}."
 
 
 _LOST_TO: Final = {

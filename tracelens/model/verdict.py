@@ -31,7 +31,7 @@ class Loss:
     beyond their peers is a loss. `cause` is ``finding`` (of which number in the report, from 0),
     ``known`` (the category says it all), ``bubble`` (stages of a pipeline wait for each other as its
     schedule makes them, however alike they are), ``jitter`` (ranks wait for each other in turns, as
-    much for one as for another) or ``unexplained``.
+    much for one as for another, and in many steps) or ``unexplained``.
     """
 
     category: str

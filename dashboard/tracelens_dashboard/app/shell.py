@@ -40,6 +40,10 @@ KEYS: Final = (
     ("0", "timeline: show the whole run"),
     ("f", "timeline: fit to the selected span, else to the finding's steps"),
     ("p", "timeline: pin or unpin the rank under the mouse"),
+    (
+        "o",
+        "timeline: open or close the tracks of the process under the mouse, else of the selected one",
+    ),
     ("[, ]", "timeline: previous and next step; in a wide view, finding"),
     ("/", "find spans by name in the timeline, runs in their list"),
     ("Shift and drag", "timeline: measure a time range"),

@@ -17,7 +17,7 @@
     return [start, start + size];
   };
 
-  const ASKED = ["f", "p", "[", "]"]; // keys whose meaning the server knows
+  const ASKED = ["f", "p", "o", "[", "]"]; // keys whose meaning the server knows
   let presses = 0;
 
   const press = (key) => {
@@ -53,7 +53,9 @@
   const resized = () => {
     if (!document.getElementById("timeline")) return;
     const { set_props, tracelens } = window.dash_clientside;
-    set_props("timeline-wide", { data: tracelens.wide() });
+    const [wide, tall] = tracelens.wide();
+    set_props("timeline-wide", { data: wide });
+    set_props("timeline-tall", { data: tall });
   };
   window.addEventListener("resize", () => {
     clearTimeout(resizing);

@@ -10,7 +10,7 @@ from dash import dcc, html
 from tracelens.accounting.phases import OWN_CATEGORIES
 from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
-from tracelens.reports.messages import clean
+from tracelens.model.inert import clean
 from tracelens_dashboard import text, theme
 from tracelens_dashboard.view import links
 

@@ -8,7 +8,7 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 
 from tracelens_dashboard.components import chart
-from tracelens_dashboard.components.timeline import answers, controls, drawing, keys, names
+from tracelens_dashboard.components.timeline import answers, controls, drawing, gutter, keys, names
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.view import viewport
 
@@ -26,16 +26,18 @@ TITLE: Final = controls.TITLE
 def layout(store: Store, view: ViewState) -> Component:
     """Return the page."""
     graph = html.Div(chart.graph(names.GRAPH), role="img", id=names.PLOT, **aria("timeline"))
-    shown = [controls.layout(store, view), controls.strip_layout(), graph]
+    beside = html.Div(id=names.GUTTER, className="gutter")
+    rows = html.Div([graph, beside], className="rows")
+    shown = [controls.layout(store, view), controls.strip_layout(), rows]
     return html.Div(
         [
             dcc.Store(id=names.VIEW, data=_seen(store, view)),
             dcc.Store(id=names.WIDE),
+            *gutter.stores(view),
             dcc.Store(id=names.SELECTED, data=answers.clicked(view)),
             keys.layout(),
             dmc.Card(shown, className="card"),
             dmc.Card(answers.described(store, view), id=names.DETAILS, className="card", mt="sm"),
-            drawing.rank_layout(store),
         ],
         className="page",
     )
@@ -46,7 +48,7 @@ def register(app: Dash) -> None:
     drawing.register(app)
     controls.register_strip(app)
     answers.register(app)
-    drawing.register_rank(app, names.VIEW, names.WIDE)
+    gutter.register(app)
     keys.register(app, names.GRAPH, names.VIEW, names.SELECTED, (names.PINS, names.SORT))
 
 

@@ -58,3 +58,16 @@ def test_blips_of_all_hide_no_dozen_stalls_ten_times_as_long(ranks: int, seed: i
 @pytest.mark.parametrize("ranks", [3, 8])
 def test_blips_of_all_alone_are_no_fault(ranks: int, seed: int) -> None:
     assert faults(ranks, seed, count=12, steps=0.0, blips=0.2) == []
+
+
+@pytest.mark.parametrize("steps", [0.0, 30.0])
+def test_four_very_long_stalls_of_one_of_three_ranks_that_keep_a_period(steps: float) -> None:
+    """As evaluations after each epoch; without them nobody is accused."""
+    setting = Setting(3, 120, 1, "mild", "lognormal", FIRST)
+
+    def plant(setting: Setting, work: Work) -> Label:
+        work.phases["forward"][23 : setting.steps - 5 : 24, 0] += steps * STEP_MS
+        return Label("straggler", ranks=(0,), priced=False)
+
+    found = [one for one in report(synchronous(plant)(setting)).findings if one.category == "fault"]
+    assert [(one.ranks, one.pattern) for one in found] == ([((0,), "sparse")] if steps else [])

@@ -23,6 +23,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.categories import CATEGORIES
+from tracelens.analyses.jitter import ALONE_COLUMNS
 from tracelens.model.calls import NEVER, alone_ns, is_uniform
 from tracelens.model.columns import FOREVER
 from tracelens.model.shown import Shown
@@ -96,14 +97,13 @@ _WHERE: Final = ("step", "first_ns", "over_ns", "last_rank")
 class Arrivals(Shown):
     """`by_step` and `last` (a row a rank), and the `spread` of the skew by operation.
 
-    `by_chance_ns` is by how much the time that all wait for one rank alone differs from one rank to the
-    next (standard deviation) if in each call any of them is the last one.
+    `alone` says for how long others waited for each rank alone, by step (`jitter.py`).
     """
 
     by_step: pl.DataFrame
     last: pl.DataFrame
     spread: pl.DataFrame
-    by_chance_ns: float = 0.0
+    alone: pl.DataFrame
     findings: tuple[Finding, ...] = ()
 
 
@@ -118,7 +118,7 @@ def run(trace: Trace, phases: Phases) -> Arrivals:
         by_step=_by_step(seen, seen_calls, trace.workers.height),
         last=_last(_by_rank(seen), seen_calls, wait_caused_alone(alone, phases)),
         spread=log_histogram([calls], "skew_ns", "op", _WHERE),
-        by_chance_ns=_by_chance_ns(alone["alone_ns"].to_numpy(), trace.workers.height),
+        alone=_by_step_and_rank(alone, phases, trace.workers.height),
     )
 
 
@@ -130,9 +130,18 @@ def awaited_messages(trace: Trace) -> pl.DataFrame:
     )
 
 
-def _by_chance_ns(alone: Ints, ranks: int) -> float:
+def _by_step_and_rank(calls: pl.DataFrame, phases: Phases, ranks: int) -> pl.DataFrame:
+    """Return `ALONE_COLUMNS`: what others waited for each rank alone in each step."""
     fair = 1 / max(ranks, 1)
-    return float(np.sqrt(np.square(alone, dtype=np.float64).sum() * fair * (1 - fair)))
+    square = pl.col("alone_ns").cast(pl.Float64) ** 2
+    by_chance = calls.group_by("step", rank="last_rank").agg(
+        variance=(square * fair * (1 - fair)).sum()
+    )
+    caused = _caused(calls, phases).group_by("rank", "step").agg(pl.col("alone_ns").sum())
+    table = by_chance.join(caused, on=("rank", "step"), how="left").sort("rank", "step")
+    return table.select(
+        pl.col(name).cast(kind).fill_null(0.0) for name, kind in ALONE_COLUMNS.items()
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -325,19 +334,30 @@ def wait_caused_alone(calls: pl.DataFrame, phases: Phases) -> pl.DataFrame:
         calls: A row a call: `last_rank`, when it arrived (`last_ns`), and after how long (`alone_ns`).
         phases: Where ranks themselves waited.
     """
+    found = _caused(calls, phases).group_by("rank").agg(pl.col("alone_ns").sum())
+    return found.with_columns(pl.col("alone_ns").round().cast(pl.Int64))
+
+
+def _caused(calls: pl.DataFrame, phases: Phases) -> pl.DataFrame:
+    """Return the times in which a rank was waited for alone: `rank`, `step`, `alone_ns`.
+
+    Of each what the rank waited itself meanwhile is left out.
+    """
     moments = _once(calls).partition_by("rank", as_dict=True, maintain_order=True)
     rank_of = dict(phases.pieces.steps.select("process", "rank").unique().iter_rows())
     place = {rank_of[process]: at for at, process in enumerate(phases.pieces.processes)}
-    rows = []
+    parts = [pl.DataFrame(schema=_CAUSED)]
     for (rank,), mine in moments.items():
-        start, end = (mine[name].to_numpy() for name in ("start_ns", "end_ns"))
-        whole = int((end - start).sum())
+        times = mine.select("start_ns", "end_ns").to_numpy()
+        alone = np.diff(times, axis=1)[:, 0].astype(np.float64)
         if rank in place:
-            times = np.stack([start, end], axis=1)
             waited = phases.pieces.of_worker(place[rank]).spent_before(IS_WAIT, times)
-            whole -= round(float((waited[:, 1] - waited[:, 0]).sum()))
-        rows.append({"rank": rank, "alone_ns": whole})
-    return pl.DataFrame(rows, schema={"rank": pl.Int32, "alone_ns": pl.Int64})
+            alone -= np.diff(waited, axis=1)[:, 0]
+        parts.append(mine.select("rank", "step", alone_ns=pl.Series(alone)))
+    return pl.concat(parts)
+
+
+_CAUSED: Final = {"rank": pl.Int32(), "step": pl.Int32(), "alone_ns": pl.Float64()}
 
 
 def _once(calls: pl.DataFrame) -> pl.DataFrame:
@@ -345,7 +365,12 @@ def _once(calls: pl.DataFrame) -> pl.DataFrame:
     reached = pl.col("end_ns").cum_max().shift(1).over("rank")
     return (
         calls.filter(pl.col("alone_ns") > 0)
-        .select(rank="last_rank", start_ns=pl.col("last_ns") - pl.col("alone_ns"), end_ns="last_ns")
+        .select(
+            "step",
+            rank="last_rank",
+            start_ns=pl.col("last_ns") - pl.col("alone_ns"),
+            end_ns="last_ns",
+        )
         .sort("rank", "start_ns")
         .with_columns(start_ns=pl.max_horizontal("start_ns", reached))
         .filter(pl.col("start_ns") < pl.col("end_ns"))

@@ -16,6 +16,7 @@ import polars as pl
 
 from tracelens.accounting.categories import CATEGORIES
 from tracelens.accounting.server_queues import server_queues
+from tracelens.analyses.jitter import ALONE_COLUMNS
 from tracelens.analyses.servers.bottleneck import CHANCE, FEWEST_STEPS
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
@@ -33,7 +34,6 @@ __all__ = ["NO_QUEUES", "Queues", "held_requests", "measure_queues", "waits_at_b
 
 IS_QUEUE: Final = np.array(CATEGORIES) == "ps_queue"
 _SAME: Final = ("shard", "step", "key")
-_ALONE: Final[dict[str, pl.DataType]] = {"rank": pl.Int32(), "alone_ns": pl.Int64()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,20 +41,20 @@ class Queues:
     """Summed over workers, nanoseconds: for shards at work, that hold requests, for pushes not yet sent.
 
     A shard that is not at work holds them in code that no span covers.
-    `alone` says for how long each rank's push was the only one that was missing, `by_chance_ns` by how
-    much that differs from one rank to the next if any of them may be the last one in each step.
+    `alone` says for how long the push of each of `ranks` was the only one that was missing, by step
+    (`analyses/jitter.py`).
     `at_barriers` says that workers wait for updates without a request, before they go on.
     """
 
     at_work_ns: Mapping[int, float]
     held_ns: Mapping[int, float]
     missing_ns: float
+    ranks: tuple[int, ...]
     alone: pl.DataFrame
-    by_chance_ns: float
     at_barriers: bool = False
 
 
-NO_QUEUES: Final = Queues({}, {}, 0.0, pl.DataFrame(schema=_ALONE), 0.0)
+NO_QUEUES: Final = Queues({}, {}, 0.0, (), pl.DataFrame(schema=ALONE_COLUMNS))
 
 
 def measure_queues(
@@ -76,15 +76,12 @@ def measure_queues(
     share = _share_at_work(queued, served)
     missing, rest = spent[:, 0], spent[:, 1]
     shard = queued["shard"].to_numpy()
-    alone = _alone(pushes)
-    caused = alone.group_by("rank").agg(pl.col("alone_ns").sum())
-    ranks = pushes.select("rank").unique().sort("rank")
     return Queues(
         at_work_ns=_by_shard(shard, rest * share),
         held_ns=_by_shard(shard, rest * (1 - share)),
         missing_ns=float(missing.sum()),
-        alone=ranks.join(caused, on="rank", how="left").fill_null(0).sort("rank"),
-        by_chance_ns=_by_chance_ns(alone),
+        ranks=tuple(pushes["rank"].unique().sort().to_list()),
+        alone=_alone(pushes),
         at_barriers=_wait_at_barriers(queued, phases),
     )
 
@@ -147,22 +144,17 @@ def _share_at_work(queued: pl.DataFrame, served: pl.DataFrame) -> Floats:
 
 
 def _alone(pushes: pl.DataFrame) -> pl.DataFrame:
-    """Return who sent last in each step, and how much later than the others."""
+    """Return who sent last in each step, and how much later than the others (`ALONE_COLUMNS`)."""
     ready = pushes.group_by("step", "rank").agg(pl.col("sent").max()).sort("sent", "rank")
     ends = ready.group_by("step", maintain_order=True).agg(
         pl.col("rank").last(),
         alone_ns=pl.col("sent").last() - pl.col("sent").slice(-2, 1).first(),
         ranks=pl.len(),
     )
-    return ends.filter(pl.col("ranks") > 1)
-
-
-def _by_chance_ns(alone: pl.DataFrame) -> float:
-    if alone.is_empty():
-        return 0.0
-    fair = 1 / alone["ranks"].to_numpy()
-    each = np.square(alone["alone_ns"].to_numpy(), dtype=np.float64)
-    return float(np.sqrt((each * fair * (1 - fair)).sum()))
+    fair = 1 / pl.col("ranks")
+    variance = pl.col("alone_ns").cast(pl.Float64) ** 2 * fair * (1 - fair)
+    found = ends.filter(pl.col("ranks") > 1).with_columns(variance=variance).sort("rank", "step")
+    return found.select(pl.col(name).cast(kind) for name, kind in ALONE_COLUMNS.items())
 
 
 def held_requests(exchange: Exchange, held_ns: Mapping[int, float], workers: int) -> list[Finding]:

@@ -280,9 +280,9 @@ def _chances(counts: Ints, usual: Floats, steps: int, often: Flags, length: floa
     most = usual + FEW
     sums = {limit: np.minimum(counts, limit).sum() for limit in set(most.tolist())}
     total = np.array([sums[limit] for limit in most.tolist()]) - np.minimum(own, most)
-    rate = np.maximum(usual / steps, (total + 1) / (peers * steps + 2))
-    by_rate = binomial_tail(own, steps, rate)
     unseen = length / (LEAST_DELAY * steps)
+    rate = np.maximum(usual / steps, (total + 1) / ((peers + unseen) * steps + 2))
+    by_rate = binomial_tail(own, steps, rate)
     by_part = binomial_tail(own, own + total, 1 / (1 + peers + unseen))
     p[often] = np.maximum(by_rate, by_part)
     return p

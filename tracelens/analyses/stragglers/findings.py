@@ -377,19 +377,9 @@ def layer_sentences(phase: str, parts: Parts | None) -> list[str]:
 
 def place_sentences(place: Place | None, seen: Culprit | None) -> list[str]:
     """Return that no span covers it, between what it is, and how to learn more of it."""
-    where = f", {_between(place)}" if place and place.share >= MAJORITY else ""
+    where = f", {place.text}" if place and place.share >= MAJORITY else ""
     how = "" if seen else ": wrap it in a span (tl.span), or record with --sample to see the code"
     return [f"No span covers it{where}{how}."]
-
-
-def _between(place: Place) -> str:
-    before, after = (
-        "communication" if name == "transfer" else fmt.phase(name)
-        for name in (place.before, place.after)
-    )
-    if before == after == "communication":
-        return "between calls of communication"
-    return f"between {before} and {after}"
 
 
 def _absorbed(cost: Price) -> str:

@@ -1,7 +1,8 @@
-"""Where in a phase a straggler's delay is: in which layers, and between what.
+"""Where a straggler's delay is, or that of who is only waited for: in which layers, and between what.
 
 Layers, or other recorded parts of the phase, hold it if a few of them take most of it, or all alike. In
-which code it is, samples of the stack tell (`tracelens/analyses/stacks.py`).
+which code it is, samples of the stack tell (`tracelens/analyses/stacks.py`). Where no finding says why
+ranks wait, all there is to say is for whom they do so most, and where that one is later than its peers.
 """
 
 from __future__ import annotations
@@ -14,15 +15,22 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.categories import CATEGORIES, NOTHING, TRANSFER, UNINSTRUMENTED
+from tracelens.accounting.compute_time import measure_compute_time
+from tracelens.analyses import stacks
+from tracelens.analyses.jitter import in_few_steps
+from tracelens.model import fmt
 from tracelens.stats.constants import CONSISTENT, ENOUGH, FEW, MAJORITY, MANY
+from tracelens.stats.robust import medians
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tracelens.accounting.phases import Phases
-    from tracelens.arrays import Floats, Ints
+    from tracelens.arrays import Flags, Floats, Ints
+    from tracelens.model.trace import Trace
+    from tracelens.model.verdict import Ledger
 
-__all__ = ["MAJORITY", "Parts", "Place", "parts_of", "place_of"]
+__all__ = ["MAJORITY", "Parts", "Place", "awaited_text", "parts_of", "place_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +108,17 @@ class Place:
     after: str
     share: float
 
+    @property
+    def text(self) -> str:
+        """It in words."""
+        before, after = (
+            "communication" if name == "transfer" else fmt.phase(name)
+            for name in (self.before, self.after)
+        )
+        if before == after == "communication":
+            return "between calls of communication"
+        return f"between {before} and {after}"
+
 
 def place_of(
     phases: Phases, ranks: tuple[int, ...], peers: tuple[int, ...], steps: Ints
@@ -136,3 +155,43 @@ def _around_uninstrumented(phases: Phases, steps: Ints) -> Iterator[tuple[int, F
 
 
 _IS_COMMUNICATION: Final = np.isin(CATEGORIES, ("wait", "ps_queue", "transfer"))
+
+
+def awaited_text(trace: Trace, phases: Phases, ledger: Ledger) -> str:
+    """Return for whom all others wait most, and where it is later than its peers; may be empty."""
+    rank, share = ledger.awaited_rank, ledger.awaited_share
+    if rank is None or share is None:
+        return ""
+    most = "most of it" if share > MAJORITY else fmt.percent(share)
+    return f"; {most} for rank {rank}{_where(trace, phases, rank)}"
+
+
+def _where(trace: Trace, phases: Phases, rank: int) -> str:
+    own = measure_compute_time(trace, phases).levelled
+    column = own.ranks.index(rank)
+    beyond = [np.nan_to_num(by[:, column] - medians(by, axis=1), nan=0.0) for by in own.own]
+    if not beyond:
+        return ""
+    longer = [np.maximum(by, 0.0) for by in beyond]
+    most = int(np.argmax([float(by.sum()) for by in longer]))
+    phase, extra = own.phases[most], longer[most]
+    few = in_few_steps(extra) & (extra > extra.max() / MANY)  # not what hardly matters beside
+    if extra[few].sum() < MAJORITY * extra.sum():
+        per_step = fmt.duration(float(extra.sum()) / len(own.steps))
+        return f" ({fmt.phase(phase)}: {per_step} per step beyond the others)"
+    steps, peers = own.steps[few], tuple(one for one in own.ranks if one != rank)
+    parts = [fmt.phase(phase)]
+    if phase == CATEGORIES[UNINSTRUMENTED]:
+        place = place_of(phases, (rank,), peers, steps)
+        parts += [place.text] if place and place.share >= MAJORITY else []
+    usual = float(extra[few].mean())
+    seen = stacks.of_ranks(trace, phases, (rank,), peers, phase, steps=steps, extra_ns=usual)
+    code = f", in {stacks.path_text(seen.path)}" if seen else ""
+    return f" ({', '.join(parts)}: {_in_steps(extra, few, own.steps)}{code})"
+
+
+def _in_steps(extra: Floats, few: Flags, steps: Ints) -> str:
+    """Return by how much it is later in which few steps."""
+    lasted, named = fmt.duration(float(extra[few].mean())), steps[few].tolist()
+    each = "each of " if len(named) > 1 else ""
+    return f"{lasted} beyond the others in {each}{fmt.listing('step', named)}"

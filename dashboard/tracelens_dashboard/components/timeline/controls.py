@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
@@ -9,6 +10,7 @@ from dash import Input, Output, html
 from dash.exceptions import PreventUpdate
 
 from tracelens.lod.lanes import SHARD_OPS
+from tracelens.lod.viewport import LEAST_ROW_PX, MOST_ROW_PX
 from tracelens_dashboard import ids, text
 from tracelens_dashboard import theme as themes
 from tracelens_dashboard.components import chart
@@ -40,7 +42,14 @@ SORT_LABELS: Final = {
 
 def layout(store: Store, view: ViewState) -> Component:
     """Return what stands above the plot."""
-    ways = [_search(), _pins(store, view), _sort(view), path_switch(store, view), _zoom()]
+    ways = [
+        _search(),
+        _pins(store, view),
+        _sort(view),
+        _row_height(view),
+        path_switch(store, view),
+        _zoom(),
+    ]
     heading = dmc.Group(
         [
             dmc.Title(TITLE, order=1, className="card-title"),
@@ -56,7 +65,8 @@ def layout(store: Store, view: ViewState) -> Component:
 
 def pinned(store: Store, view: ViewState) -> list[str]:
     """Pin what a link names; on the whole run, whom faults name."""
-    if view == ViewState(sort=view.sort, run=view.run, compare=view.compare, path=view.path):
+    whole = ViewState(sort=view.sort, run=view.run, compare=view.compare, path=view.path)
+    if replace(view, opened=None, row_px=None) == whole:
         return [str(rank) for rank in sorted(store.flagged)[:MOST_FLAGGED]]
     return [str(rank) for rank in view.pins if rank in set(store.ranks)]
 
@@ -80,6 +90,21 @@ def _pins(store: Store, view: ViewState) -> Component:
 def _sort(view: ViewState) -> Component:
     data = [{"value": name, "label": SORT_LABELS[name]} for name in SORTS]
     return dmc.SegmentedControl(id=names.SORT, data=data, value=view.sort, size="xs")
+
+
+def _row_height(view: ViewState) -> Component:
+    return dmc.NumberInput(
+        id=names.ROW,
+        value=view.row_px or "",
+        min=LEAST_ROW_PX,
+        max=MOST_ROW_PX,
+        step=4,
+        placeholder="Row px",
+        size="xs",
+        w=80,
+        debounce=300,
+        **aria("row height in pixels; empty: as there is room"),
+    )
 
 
 def path_switch(store: Store, view: ViewState) -> Component:

@@ -11,6 +11,11 @@ STRIP_PLOT: Final = "timeline-strip-plot"
 WINDOW: Final = "timeline-window"
 VIEW: Final = "timeline-view"
 WIDE: Final = "timeline-wide"  # the plot's width in pixels
+TALL: Final = "timeline-tall"  # the room for it in the window, in pixels
+OPENED: Final = "timeline-opened"  # processes whose tracks are shown; null = as there is room
+TOGGLE: Final = "timeline-toggle"  # assets/tracks.js says there which one is to open or close
+ROW: Final = "timeline-row"  # the height of rows that is asked for
+GUTTER: Final = "timeline-gutter"
 PINS: Final = "timeline-pins"
 SORT: Final = "timeline-sort"
 PATH: Final = "timeline-path"  # whether the critical path is drawn

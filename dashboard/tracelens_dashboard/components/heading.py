@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import dash_mantine_components as dmc
-from dash import dcc
+from dash import dcc, html
 
 from tracelens_dashboard.ids import aria
 
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from dash.development.base_component import Component
 
 GLOSSARY: Final = "/glossary"
-WIDTH_PX: Final = 300
 
 # By title. The words themselves are defined in docs/glossary.md, which the page "Glossary" shows.
 EXPLAINED: Final = {
@@ -118,17 +117,6 @@ def card_title(title: str, *, suffix: str = "") -> Component:
 def _what_is(title: str) -> Component:
     """Return the "?" of a title; what it opens stays open until it is closed."""
     name = aria(f"what is: {title}")
-    button = dmc.ActionIcon(
-        "?", variant="default", size=18, radius="xl", fz=11, className="what", **name
-    )
-    words = [
-        dmc.Text(EXPLAINED[title], size="sm"),
-        dcc.Link("Glossary", href=GLOSSARY, className="way"),
-    ]
-    return dmc.Popover(
-        [dmc.PopoverTarget(button), dmc.PopoverDropdown(words)],
-        width=WIDTH_PX,
-        position="bottom-start",
-        withArrow=True,
-        shadow="md",
-    )
+    way = dcc.Link("Glossary", href=GLOSSARY, className="way")
+    says = html.Div([html.P(EXPLAINED[title]), way], className="what-says")
+    return html.Details([html.Summary("?", className="what", **name), says], className="what-is")

@@ -258,8 +258,8 @@ def _within(entry: Path, deep: int) -> list[Path]:
     return [run for child in inner for run in _within(child, deep - 1)]
 
 
-def spans_of(path: Path, process: int, moved: Moved | None) -> pl.DataFrame:
-    """Read the spans of one process from its file, as they are in the whole trace.
+def events_of(path: Path, process: int, moved: Moved | None) -> pl.DataFrame:
+    """Read the events of one process from its file, as they are in the whole trace.
 
     Args:
         path: The file of that process.
@@ -270,11 +270,13 @@ def spans_of(path: Path, process: int, moved: Moved | None) -> pl.DataFrame:
         UnusableInput: the file cannot be read (any more).
     """
     alone = devices.place(_native_reader().read(path))
-    spans = alone.spans.with_columns(process=pl.lit(process, pl.Int32)).collect()
+    events = alone.events.with_columns(process=pl.lit(process, pl.Int32)).collect()
     if moved is None:
-        return spans
+        return events
     times = ("start_ns", "end_ns", "device_start_ns")
-    return spans.with_columns(_moved(spans[name], moved) for name in times if spans[name].count())
+    return events.with_columns(
+        _moved(events[name], moved) for name in times if events[name].count()
+    )
 
 
 def samples_of(path: Path, process: int, moved: Moved | None) -> pl.DataFrame:

@@ -26,6 +26,7 @@ _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
 _LARGE: Final = 32 << 20  # bytes, the most that it takes; the matrices of a long run are larger
 _ROOM: Final = 32 << 20
+_SMALL: Final = 384 << 20  # bytes in memory, libraries included
 
 
 def keep_room() -> None:
@@ -38,10 +39,17 @@ def keep_room() -> None:
 
 
 def give_back() -> None:
-    """Give back whatever is free; for the end of a pass."""
+    """Give back whatever is free; for the end of a pass. A small process keeps it: it is used again."""
     malloc_trim = getattr(_c_library(), "malloc_trim", None)
-    if malloc_trim is not None:
+    if malloc_trim is not None and _most_so_far() > _SMALL:
         malloc_trim(0)
+
+
+def _most_so_far() -> int:
+    """Return how many bytes this process had in memory at its most, on Linux."""
+    import resource  # noqa: PLC0415 - other systems lack it
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 @cache

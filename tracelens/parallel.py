@@ -12,10 +12,8 @@ from where each is read once; through pipes and messages they are copied several
 from __future__ import annotations
 
 import pickle
-import re
 from collections import deque
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryDirectory
@@ -24,22 +22,18 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 import numpy as np
 import polars as pl
 
-from tracelens.errors import InvalidArgument, MissingExtra
+from tracelens.executors import USUAL_WORKERS
 from tracelens.memory import keep_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["EXECUTORS", "at_once", "mapped", "opened"]
+__all__ = ["at_once", "mapped"]
 
-EXECUTORS: Final = "threads, processes:N, mpi or dask://HOST:PORT"
 _AHEAD: Final = 2  # things handed out for each that is worked on
 _MOST_AHEAD: Final = 64
 _MOST_AT_ONCE: Final = 8
 _TURNS: Final = 8  # of each worker, so that all end at about the same time
-_USUAL: Final = 8  # workers, of an executor that does not say how many it has
-_PATIENCE_S: Final = 10
-_BETWEEN_LOOKS_S: Final = 1e-4  # for messages of MPI workers
 _DIED: Final = ("KilledWorker", "FutureCancelledError", "CancelledError")  # Dask's words for it
 _Thing = TypeVar("_Thing")
 _Made = TypeVar("_Made")
@@ -179,75 +173,9 @@ def _result(
 
 
 def _workers(pool: Executor) -> int:
-    return int(getattr(pool, "_max_workers", None) or getattr(pool, "num_workers", None) or _USUAL)
-
-
-@contextmanager
-def opened(spec: str | None) -> Iterator[Executor | None]:
-    """Yield the executor that a text names (`EXECUTORS`); None for threads of this process.
-
-    Raises:
-        InvalidArgument: there is no such executor, or nothing answers there.
-        MissingExtra: the library that it needs is not installed.
-    """
-    if spec is None or spec == "threads":
-        yield None
-        return
-    kind, _, rest = spec.partition(":")
-    if spec == "mpi":
-        pool: Any = _mpi()
-    elif kind == "processes" and (count := re.fullmatch(r"[1-9]\d{0,3}", rest)):
-        pool = _processes(int(count[0]))
-    elif kind == "dask" and rest.startswith("//"):
-        pool = _dask(rest.removeprefix("//"))
-    else:
-        raise InvalidArgument(f"--executor {spec}: expected one of {EXECUTORS}.")
-    with pool as ready:
-        yield ready
-
-
-def _processes(count: int) -> Executor:
-    from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415 - only where it is asked for
-    from multiprocessing import get_context  # noqa: PLC0415 - likewise
-
-    # Forked children of a process with threads, as those of polars, can hang.
-    return ProcessPoolExecutor(count, get_context("spawn"))
-
-
-def _mpi() -> Executor:
-    """Return the ranks of this MPI job but this one as workers."""
-    try:
-        from mpi4py import MPI  # noqa: PLC0415 - an extra
-        from mpi4py.futures import MPIPoolExecutor  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingExtra.naming("An executor of MPI ranks", "mpi") from error
-    if MPI.COMM_WORLD.Get_size() < 2:
-        raise InvalidArgument(
-            "--executor mpi: this is the only rank, and the others do the work; start it with 'mpiexec "
-            "-n N python -m mpi4py.futures -m tracelens analyze ... --executor mpi', N at least 2."
-        )
-    # By default it looks for messages every millisecond; what is sent here takes several looks.
-    found: Executor = MPIPoolExecutor(backoff=_BETWEEN_LOOKS_S)
-    return found
-
-
-@contextmanager
-def _dask(address: str) -> Iterator[Executor]:
-    try:
-        import distributed  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise MissingExtra.naming("An executor of Dask workers", "cluster") from error
-    try:
-        found: Any = distributed  # has no types
-        client = found.Client(f"tcp://{address}", timeout=_PATIENCE_S, set_as_default=False)
-    except (OSError, ValueError) as error:
-        raise InvalidArgument(
-            f"--executor dask://{address}: no Dask scheduler answers there ({error})."
-        ) from error
-    with client:
-        pool = client.get_executor(pure=False)
-        pool.num_workers = max(sum(client.nthreads().values()), _USUAL)  # more may come later
-        yield pool
+    return int(
+        getattr(pool, "_max_workers", None) or getattr(pool, "num_workers", None) or USUAL_WORKERS
+    )
 
 
 def _cores() -> int:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Final
 
 from tracelens.model.fmt import count, duration, listing, percent, points, size, steps
-from tracelens.reports.messages import clean
+from tracelens.model.inert import clean
 
 __all__ = [
     "count",

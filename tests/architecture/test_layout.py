@@ -22,12 +22,14 @@ MOST_FILES: Final = 20  # of a folder
 MOST_LINES: Final = 450  # of a file
 # Below 100 lines, imported by one module, and no entry of a list: each with the reason why it is a file.
 ALONE: Final = {
+    "tracelens.lod.tracks.recorded_spans": "what is read of a trace, not what is made of it",
     "tracelens.readers.flight_recorder.hangs": "compares all ranks, where a dump is of one",
     "tracelens.readers.kineto.matching": "what concerns the files of all ranks, not one",
     "tracelens.readers.spans.build": "what every reader ends with, and the columns it hands over",
     "tracelens.reports.schema": "beside what it describes; only `validate` asks for it",
     "tracelens_dashboard.app.listening": "all that knows waitress",
     "tracelens_dashboard.app.posted": "what may be posted, not who may post",
+    "tracelens_dashboard.app.wire": "how answers travel, not what is in them",
     "tracelens_instrument.device.cuda": "all that calls CUDA, as tests replace it",
     "tracelens_instrument.hooks.torch.loader_worker": "all that runs in loader processes",
     "tracelens_instrument.stacks.launch": "how a process is started, not whether",

@@ -22,7 +22,7 @@ __all__ = ["Zoom", "browse"]
 SHARES: Final = (1.0, 0.3, 0.1, 0.03, 0.01, 0.001, 0.0003, 0.00005, 0.00001)
 ZOOMS: Final = 10  # of each width
 PAINTS: Final = 3
-INDEXED: Final = ("how late a rank was", "what took most of its time")
+INDEXED: Final = ("a rank's residual", "what took most of its time")
 _TICK_MS: Final = 1000 / os.sysconf("SC_CLK_TCK")
 
 # Each tells when, in ms since the address was asked for, what matters of a page stands there.
@@ -31,6 +31,11 @@ OVERVIEW: Final = """document.querySelector("#verdict")?.innerText &&
 TIMELINE: Final = 'document.querySelector("#timeline image")'
 _PAINTED: Final = """new Promise((resolve) => {
   const look = () => (SEEN) ? resolve(performance.now()) : requestAnimationFrame(look);
+  look();
+})"""
+_SENT: Final = """new Promise((resolve) => {
+  const all = () => performance.getEntries().reduce((sum, one) => sum + (one.transferSize || 0), 0);
+  const look = () => (SEEN) ? resolve(all()) : requestAnimationFrame(look);
   look();
 })"""
 _ZOOM: Final = """([begin, end]) => new Promise((resolve, reject) => {
@@ -62,6 +67,7 @@ def browse(trace: Path) -> dict[str, str]:
     with serving(trace) as (url, server):
         with unwatched() as browser:
             found = {
+                "bytes on the wire until the overview stands there": sent(browser, url, OVERVIEW),
                 "first paint of the overview, median": paints(browser, url, OVERVIEW),
                 "first paint of the timeline, median": paints(browser, url + "timeline", TIMELINE),
             }
@@ -87,11 +93,17 @@ def paints(browser: Unwatched, url: str, seen: str) -> str:
     return f"{np.median(ms) / 1e3:.1f} s (processors: {np.median(worked) / 1e3:.1f} s)"
 
 
+def sent(browser: Unwatched, url: str, seen: str) -> str:
+    """Open an address with nothing in the cache, and add up what came."""
+    with browser.page(url, _SENT.replace("SEEN", seen)) as came:
+        return f"{came / 1e6:.2f} MB"
+
+
 def zoomed(page: Page) -> Iterator[Zoom]:
     """Look at random windows of many widths, each once before it is measured."""
-    whole = page.evaluate(
-        'document.querySelector("#timeline .js-plotly-plot").layout.xaxis.maxallowed'
-    )
+    whole = page.wait_for_function(
+        '() => document.querySelector("#timeline .js-plotly-plot").layout.xaxis.maxallowed'
+    ).json_value()
     draw = np.random.default_rng(0)
     for share in SHARES:
         for begin in draw.uniform(0, whole * (1 - share), ZOOMS):

@@ -10,6 +10,8 @@ from typing import Final
 
 import pytest
 
+from tracelens.cli import COMMANDS
+
 SAMPLES: Final = Path(__file__).parents[2] / "sample_traces"
 RUN: Final = """
 import json, sys
@@ -56,8 +58,13 @@ def test_analyze_imports_no_pages() -> None:
 
 
 def test_help_of_a_verb_imports_that_verb() -> None:
-    """Its own module is all that it takes; no library that computes."""
+    """Its own module is all that it takes."""
     names = imported("convert", "--help")
     verbs = {name for name in names if name.startswith("tracelens.cli.")}
     assert verbs == {"tracelens.cli.bug", "tracelens.cli.convert", "tracelens.cli.opening"}
-    assert not names & {"polars", "numpy", "pyarrow", "rich"}
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_help_imports_no_library_that_computes(verb: str) -> None:
+    """Each is imported in `run`, after what says how many threads it starts (`import_libraries`)."""
+    assert not imported(verb, "--help") & {"polars", "numpy", "pyarrow", "rich"}

@@ -48,6 +48,16 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
+def test_nothing_is_kept_where_that_is_asked_for(trace: Path, tmp_path: Path) -> None:
+    """Neither beside the trace nor in the cache; and the report is the same."""
+    before = contents(trace)
+    assert main(["analyze", str(trace), "--no-keep", "--format", "json"]) == 0
+    assert contents(trace) == before
+    assert not [file for file in (tmp_path / "cache").rglob("*") if file.is_file()]
+    assert index.find(trace) is None
+    assert kept_report.find(trace) is None
+
+
 def test_an_index_after_a_report(trace: Path, tmp_path: Path) -> None:
     """It is finished without an event, and is the one that is made of the trace alone."""
     alone = recorded(tmp_path / "alone" / "run", SLOW)

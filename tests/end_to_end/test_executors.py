@@ -15,7 +15,8 @@ import pytest
 from support.launch.mpi import MPIEXEC
 
 from tracelens.errors import InvalidArgument
-from tracelens.parallel import mapped, opened
+from tracelens.executors import opened
+from tracelens.parallel import mapped
 from tracelens.simulator.synthetic import Fault, Scenario, random_clocks, write
 
 if TYPE_CHECKING:

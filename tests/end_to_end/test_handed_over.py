@@ -12,7 +12,8 @@ import pytest
 
 import tracelens as tl
 from tracelens import load, parallel
-from tracelens.parallel import at_once, mapped, opened
+from tracelens.executors import opened
+from tracelens.parallel import at_once, mapped
 from tracelens.reports import to_json
 from tracelens.simulator.synthetic import Scenario, write
 

@@ -1,140 +1,170 @@
-"""A name that is not UTF-8 is a name: every verb reads what it stands for, and writes it legibly."""
+"""Names that a stranger chose do nothing: in a terminal, on a page, in a spreadsheet, in a viewer."""
 
 from __future__ import annotations
 
+import csv
 import json
-import os
+import re
 import shutil
-import subprocess
-import sys
-from typing import TYPE_CHECKING, Any
+import unicodedata
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
+import pyarrow as pa
 import pytest
-from support.launch.patience import PATIENCE_S
-from support.runs.damage import assert_left_out, rewritten, with_side, written
+from support.runs.damage import rewritten
+from support.samples import SAMPLES
 
-from tracelens import load
-from tracelens.lod import index, opening
-from tracelens_dashboard.runs.catalog import id_of, short_names
-from tracelens_dashboard.runs.store import Store
+from tracelens.cli import main
+from tracelens.exports.repair import repair
+from tracelens.model.csv_cells import cells
+from tracelens.model.inert import clean
+from tracelens.schema.side import SideTables
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-ODD = os.fsdecode(b"worker-00001-\xff.arrow")
-SHOWN = "worker-00001-\\xff.arrow"
-
-
-@pytest.fixture
-def oddly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A trace in a folder with such a name, of which one file has one, too."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    plain = tmp_path / "plain"
-    written(plain).rename(plain / ODD)
-    return plain.rename(tmp_path / os.fsdecode(b"tr\xe9ce"))
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["info"],
-        ["info", "--format", "json"],
-        ["analyze"],
-        ["analyze", "--format", "json"],
-        ["analyze", "--format", "markdown"],
-        ["analyze", "--html", "report.html"],
-        ["validate"],
-        ["validate", "--format", "json"],
-        ["index"],
-        ["convert", "--to", "perfetto"],
-    ],
-    ids=" ".join,
+HOSTILE: Final = (
+    "\x1b[2J\x1b]0;owned\x07",  # clears the screen, and names the window
+    "\u202egnp.exe\u2066",  # runs the other way
+    '=HYPERLINK("http://a.b/?"&A1)',
+    "@SUM(1+1)*cmd|' /C calc'!A0",
+    "-2+3+cmd",
+    "+1",
+    "\t=1+1",
+    "<script>document.title='hostile'</script>",
+    "<img src=x onerror=alert(1)>",
+    "](javascript:alert(1)) | `code` | **bold**",
+    "one\nrank: 7\r\n\x00",
+    "'; DROP TABLE spans; --",
+    "\ud7ff\U000e0041\ufeff",
 )
-def test_every_verb(arguments: list[str], oddly: Path, tmp_path: Path) -> None:
-    """It ends well, and what it prints is UTF-8."""
-    verb, *options = arguments
-    done = subprocess.run(
-        [sys.executable, "-m", "tracelens", verb, str(oddly), *options],
-        cwd=tmp_path,
-        check=False,
-        capture_output=True,
-        timeout=PATIENCE_S,
+TEXTS: Final = (
+    ("info",),
+    ("info", "--format", "markdown"),
+    ("analyze",),
+    ("analyze", "--full"),
+    ("analyze", "--format", "markdown"),
+    ("analyze", "--format", "prometheus"),
+    ("analyze", "--format", "html"),
+    ("validate",),
+    ("validate", "--format", "markdown"),
+    ("whatif", "--what", "all"),
+)
+JSON: Final = (
+    ("info", "--format", "json"),
+    ("analyze", "--format", "json"),
+    ("validate", "--format", "json"),
+    ("whatif", "--what", "all", "--format", "json"),
+)
+FILES: Final = {"perfetto": ".json", "otlp": ".json", "speedscope": ".json"}
+TAGS: Final = ("<script>document", "<img src=x")
+Output = pytest.CaptureFixture[str]
+
+
+def renamed(table: pa.Table) -> pa.Table:
+    """Give every span name, the host, the job, the thread and the group a hostile one."""
+    place = table.schema.get_field_index("name")
+    chunks: list[Any] = table["name"].chunks
+    words = chunks[0].dictionary
+    names = pa.array([HOSTILE[number % len(HOSTILE)] + str(number) for number in range(len(words))])
+    hostile = [pa.DictionaryArray.from_arrays(chunk.indices, names) for chunk in chunks]
+    side = SideTables.from_metadata(table.schema.metadata)
+    odd = replace(side.process, host=HOSTILE[0], job=HOSTILE[7])
+    threads = tuple(
+        replace(row, name=HOSTILE[number % len(HOSTILE)]) for number, row in enumerate(side.threads)
     )
-    assert done.returncode == 0, done.stderr
-    said = done.stdout.decode()
-    if "json" in options:
-        json.loads(said)
+    groups = tuple(replace(row, name=HOSTILE[8]) for row in side.communicators)
+    side = replace(side, process=odd, threads=threads, communicators=groups, notes=HOSTILE)
+    table = table.set_column(place, table.schema.field(place), pa.chunked_array(hostile))
+    return table.replace_schema_metadata(dict(table.schema.metadata) | side.to_metadata())
 
 
-def test_the_file_is_read_as_any_other(oddly: Path, tmp_path: Path) -> None:
-    """The same events as under a plain name; notes and tables show the name."""
-    plain = tmp_path / "plain"
-    written(plain)
-    expected, found = load.open(plain), load.open(oddly)
-    assert found.events.collect().equals(expected.events.collect())
-    assert SHOWN in found.processes["file"].to_list()
-    (oddly / ODD).write_bytes((oddly / ODD).read_bytes()[:-1])
-    (note,) = load.open(oddly).notes
-    assert note.file == SHOWN
-    assert f"'{SHOWN}' is damaged or cut off" in note.sentence
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stranger") / "<b>run\x1b[2J"
+    shutil.copytree(SAMPLES / "mpi-sampled", folder)
+    for file in list(folder.glob("*.arrow")):
+        rewritten(file, lambda table: renamed(table.unify_dictionaries()))
+    (folder / "worker-00009-\x1b[2J=1.arrow").write_bytes(b"nothing")
+    return folder
 
 
-def test_its_spans_are_found_again(oddly: Path) -> None:
-    """An index knows the name as it is shown, and finds the file."""
-    made = opening.explained(load.open(oddly))
-    assert index.find(oddly) is not None
-    assert made.name == "tr\\xe9ce"
-    store = Store.indexed(oddly)
-    assert store is not None
-    process = made.workers.filter(rank=1)["process"][0]
-    assert store.spans_of(process).height > 0
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def test_the_list_of_runs(oddly: Path) -> None:
-    """It has an id and a name that every browser can show."""
-    assert short_names([oddly]) == ["tr\\xe9ce"]
-    assert id_of(oddly) != id_of(oddly.parent)
+def acting(text: str) -> set[str]:
+    """Return the characters of a text that act on whatever shows it."""
+    return {c for c in text if unicodedata.category(c) in {"Cc", "Cf"}} - {"\n"}
 
 
-@pytest.mark.parametrize("kind", [".csv", ".parquet", ".arrow"])
-def test_table(kind: str, tmp_path: Path) -> None:
-    """A table of spans, too; one whose name looks like a pattern is read itself, and nothing else."""
-    frame = pl.DataFrame(
-        {"rank": [0, 1], "start_ns": [0, 5], "end_ns": [9, 9], "kind": ["step"] * 2}
-    )
-    plain = tmp_path / f"plain{kind}"
-    if kind == ".csv":
-        frame.write_csv(plain)
-    elif kind == ".parquet":
-        frame.write_parquet(plain)
-    else:
-        frame.write_ipc(plain)
-    for name in (os.fsdecode(b"t\xff"), "[ab]*"):
-        place = tmp_path / f"{name}{kind}"
-        shutil.copyfile(plain, place)
-        assert load.open(place).events.collect().height == 2
+@pytest.mark.parametrize("verb", TEXTS, ids=" ".join)
+def test_text_for_people(verb: tuple[str, ...], trace: Path, capsys: Output) -> None:
+    code = main([verb[0], str(trace), *verb[1:]])
+    out, err = capsys.readouterr()
+    assert code in {0, 1}
+    assert acting(out) | acting(err) == set()
+    if "markdown" in verb:
+        assert not re.search(r"(?<!\\)(<script|<img|\]\(javascript)", out)
+    if "html" in verb:
+        assert not [tag for tag in TAGS if tag in out]
 
 
-def test_nothing_there_is_said(tmp_path: Path) -> None:
-    """A path that is nowhere gets its sentence and its exit code."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tracelens", "info", str(tmp_path / ODD)],
-        check=False,
-        capture_output=True,
-        timeout=PATIENCE_S,
-    )
-    assert done.returncode == 3
-    assert b"There is no" in done.stderr
-    assert b"Traceback" not in done.stderr
+@pytest.mark.parametrize("verb", JSON, ids=" ".join)
+def test_json(verb: tuple[str, ...], trace: Path, capsys: Output) -> None:
+    main([verb[0], str(trace), *verb[1:]])
+    out = capsys.readouterr().out
+    assert json.loads(out)
+    assert acting(out) == set()
 
 
-def test_halves_of_characters_in_metadata(tmp_path: Path) -> None:
-    """JSON can spell them, text cannot hold them: one rank is left out."""
-    victim = written(tmp_path)
+@pytest.mark.parametrize("form", FILES)
+def test_files_for_viewers(form: str, trace: Path, tmp_path: Path) -> None:
+    """Viewers show names as text; a file is text of which nothing acts either."""
+    out = tmp_path / f"out{FILES[form]}"
+    assert main(["convert", str(trace), "--to", form, "--out", str(out)]) == 0
+    text = out.read_text("utf-8")
+    assert all(map(json.loads, text.splitlines() if form == "otlp" else [text]))
+    assert acting(text) == set()
 
-    def change(side: dict[str, Any]) -> None:
-        side["process"]["host"] = "\ud800"
 
-    rewritten(victim, lambda table: with_side(table, change))
-    assert_left_out(tmp_path, "metadata is damaged", "host")
+def test_a_table_for_a_spreadsheet(trace: Path, tmp_path: Path) -> None:
+    """No cell begins like a formula, and none holds what acts on a terminal."""
+    main(["convert", str(trace), "--to", "csv", "--out", str(tmp_path / "spans.csv")])
+    main(["analyze", str(trace), "--tables", str(tmp_path / "tables")])
+    files = [tmp_path / "spans.csv", *(tmp_path / "tables").glob("*.csv")]
+    assert len(files) > 5
+    for file in files:
+        text = file.read_text("utf-8")
+        assert acting(text) == set(), file.name
+        for row in csv.DictReader(text.splitlines()):
+            assert not [cell for cell in row.values() if is_formula(cell)], file.name
+
+
+def is_formula(cell: str) -> bool:
+    """Return whether a spreadsheet would compute with it; numbers may be negative."""
+    try:
+        float(cell)
+    except ValueError:
+        return cell.startswith(("=", "+", "-", "@", "\t", "\r"))
+    return False
+
+
+def test_the_page_with_charts(trace: Path, tmp_path: Path) -> None:
+    main(["analyze", str(trace), "--html", str(tmp_path / "report.html")])
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert not [tag for tag in TAGS if tag in page]
+
+
+def test_a_repaired_copy(trace: Path, tmp_path: Path) -> None:
+    assert acting("".join(map(clean, repair(trace, tmp_path / "copy").sentences))) == set()
+
+
+def test_names_that_do_nothing_stay_as_they_are() -> None:
+    frame = pl.DataFrame({"name": ["forward", "a-b=c", None], "n": [-1, 2, 3]})
+    assert cells(frame).equals(frame)
+    (cell,) = cells(pl.DataFrame({"name": ["=1\x07"]}))["name"]
+    assert cell == "'=1\\x07"

@@ -10,7 +10,7 @@ from support.runs.indexes import explained, recorded
 
 from tracelens import load
 from tracelens.lod import opening
-from tracelens.lod.rank_detail import RecordedSpans
+from tracelens.lod.tracks.recorded_spans import RecordedSpans
 from tracelens.simulator.synthetic import Scenario, random_clocks
 
 if TYPE_CHECKING:

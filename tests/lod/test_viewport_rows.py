@@ -35,3 +35,40 @@ def test_order_and_pins_are_respected() -> None:
     plan = viewport.plan(scene_of(3, 2).lanes, pinned=[1], order=[2, 0, 1])
     assert [band.lanes[0] for band in plan.bands] == [1, 2, 0, 1]
     assert [band.section for band in plan.bands][:2] == ["pinned", "workers"]
+
+
+def test_below_an_opened_lane_there_is_room() -> None:
+    """Rows go on below its tracks; its row is its own, also where others share theirs."""
+    for ranks in (4, 1500):
+        scene = scene_of(ranks, 2)
+        closed = viewport.plan(scene.lanes)
+        plan = viewport.plan(scene.lanes, opened={2: 100})
+        mine = next(band for band in plan.bands if band.lanes == (2,))
+        below = next(band for band in plan.bands if band.top > mine.top)
+        assert viewport.TRACK_PX <= plan.slots[2] - mine.top <= viewport.OPENED_PX
+        assert below.top == plan.slots[2] + 100
+        assert [lane for band in plan.bands for lane in band.lanes] == list(range(ranks))
+        assert plan.height > closed.height
+
+
+def test_tracks_are_opened_once_where_a_rank_is_pinned() -> None:
+    """They stand below the pinned row, not below the other one again."""
+    plan = viewport.plan(scene_of(4, 2).lanes, pinned=[3], opened={3: 50})
+    assert plan.slots == {3: plan.bands[0].top + viewport.PINNED_PX}
+
+
+@pytest.mark.parametrize("ranks", [4, 64, 4096])
+def test_rows_are_as_tall_as_asked(ranks: int) -> None:
+    """Of more ranks than can be scrolled through, several share a row."""
+    plan = viewport.plan(scene_of(ranks, 2).lanes, row_px=24)
+    assert {band.height for band in plan.bands} == {24 - viewport.GAP_PX}
+    assert plan.height <= viewport.TALLEST_PLAN_PX
+    assert [lane for band in plan.bands for lane in band.lanes] == list(range(ranks))
+
+
+def test_rows_use_the_room_there_is() -> None:
+    """In a taller window more ranks have a row of their own."""
+    lanes = scene_of(900, 2).lanes
+    low, tall = viewport.plan(lanes), viewport.plan(lanes, room=950)
+    assert len(low.bands) == viewport.WORKERS_PX
+    assert len(tall.bands) == 900

@@ -39,7 +39,7 @@ EXPLAINS_MOST: Final = 0.5  # of the variance of own time
 EXPLAINS_HARDLY: Final = 0.1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ComputeTime:
     """Matrices in nanoseconds, [step, rank] or [phase, step, rank]; nan where a rank lacks a step.
 
@@ -210,7 +210,7 @@ def _matters(spent: Ints, phases: Phases) -> bool:
     return bool((spent >= LEAST_LOSS * whole)[whole > 0].any())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Grid:
     """Puts rows of (rank, step, ns) into a [step, rank] matrix."""
 

@@ -45,7 +45,7 @@ def grouped(
         yield group
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Joined:
     """Where the time and the rows of each process are, when they are one after the other.
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Array, Indices, Int8s, Int32s, Ints
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Intervals:
     """Begins and ends."""
 
@@ -56,7 +56,7 @@ def _small(values: Ints) -> Array:
     return values.astype(np.int32) if fits else values
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Spans:
     """A thread's spans; `code` says what each means, `name` is any number that stands for its name."""
 
@@ -98,7 +98,7 @@ def _no_spans() -> Spans:
     return Spans(none, none, none, none)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Surroundings:
     """Concurrent activity of the rank: waits, shard queues, communication, other causes.
 
@@ -121,7 +121,7 @@ class Surroundings:
         return Surroundings(wait, queue, flying, cause, device, self.waits)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pieces:
     """Touching pieces of time: boundaries (one more than pieces), and what each piece is."""
 

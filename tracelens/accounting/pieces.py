@@ -49,7 +49,7 @@ SEGMENT_COLUMNS: Final[dict[str, pl.DataType]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PackedPieces:
     """`Pieces` in little memory: lengths instead of boundaries, and where each step's pieces begin."""
 
@@ -165,7 +165,7 @@ class PieceStore(Sequence[PackedPieces]):
         return entry.read() if isinstance(entry, _Stored) else entry
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class WorkerPieces:
     """The pieces of one worker: boundaries (one more than pieces), and what each piece is.
 
@@ -203,7 +203,7 @@ class WorkerPieces:
         return covered_before(edges[::2], edges[1::2], moments)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Segments:
     """Pieces worker by worker, each with the row of `steps` at which it begins.
 

@@ -56,7 +56,7 @@ class Covers(NamedTuple):
     cause: Edges
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Layers:
     """Spans, outer ones before inner ones; `code` is a category, or one that stands beside them."""
 

@@ -159,7 +159,7 @@ class ThreadActivity:
         return work_times(self._columns, rows)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Rows:
     """Which events of a worker are what, by all columns but times; spans with what each means.
 

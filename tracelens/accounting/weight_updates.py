@@ -55,7 +55,7 @@ def followed(trace: Trace) -> int:
     return max(calls // MOST_FOLLOWED, 1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Updates:
     """Those of one worker: columns of the tables above without rank and process."""
 
@@ -149,7 +149,7 @@ _ORDERED: Final[Known[tuple[Array, ...]]] = Known(_KNOWN_ROWS)
 _FIRST: Final[Known[tuple[Array, ...]]] = Known(_KNOWN_ROWS)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class WeightUpdates:
     """Those of all workers, by process: `updates` in `UPDATE_COLUMNS`, `used` in `USED_COLUMNS`.
 

@@ -33,7 +33,7 @@ _KNOWN_ROWS: Final = 1 << 19  # of workers that others are compared with
 AMOUNTS: Final = ("tokens", "samples")  # of work, as counters of steps tell it
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Accounted:
     """What a worker's time came to, by step window, and what it was cut into.
 
@@ -50,7 +50,7 @@ class Accounted:
     spans: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Task:
     """What accounts for one worker's time: its events, and what is known of the other ranks'.
 

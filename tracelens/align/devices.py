@@ -63,7 +63,7 @@ def _maps(readings: pl.DataFrame) -> tuple[dict[tuple[Any, ...], ClockMap], pl.D
     return maps, pl.DataFrame(rows, schema=DEVICE_CLOCK_COLUMNS)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Placing:
     """Moves device times of each process to its host's clock, and spans in flight to their device's."""
 

@@ -29,7 +29,7 @@ REGULAR: Final = 0.9  # of the times, equally many calls lie between
 MOST_LOOKED_AT: Final = 32  # ranks, which all make the same calls
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Repeated:
     """Where the steps of each process begin, the end of the last one, and what says so."""
 

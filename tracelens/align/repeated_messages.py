@@ -30,7 +30,7 @@ LONGEST: Final = 1 << 10  # messages of a step
 _SORTS: Final = (("bytes", "long"), ("long",), ("bytes",), ())  # the first that fits is taken
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Sent:
     """The messages of a process in order of their begins; `sort` numbers those that are equal.
 

@@ -224,7 +224,7 @@ def window_of(trace: Trace, choice: Choice) -> tuple[int, int]:
     return begin + choice.time[0], begin + choice.time[1]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Within:
     """Keeps the events that touch windows of time, of each process or of all others.
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 SAMPLES: Final = "samples"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Marks:
     """Where the steps of a process begin, in order of time, and what else tells where they end.
 
@@ -245,7 +245,7 @@ def _numbered(marks: dict[int, _Marks]) -> tuple[dict[int, _Marks], list[Note]]:
     return counted, [Note(file="", sentence=sentence, kind="renumbered")]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Numbering:
     """Gives events the step in whose window they begin.
 

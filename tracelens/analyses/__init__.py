@@ -47,7 +47,7 @@ __all__ = ["ANALYSES", "Analysis", "Finding", "Report", "Result", "analyze"]
 _LAST_OF_COMPUTE_TIME: Final = "imbalance"  # of the analyses that ask for its matrices
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Analysis:
     """An entry of `ANALYSES`: its name, the question that it answers, and what runs it."""
 

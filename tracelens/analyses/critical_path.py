@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from tracelens.accounting.phases import Phases
     from tracelens.accounting.pieces import Segments, WorkerPieces
-    from tracelens.arrays import Array, Int32s, Ints
+    from tracelens.arrays import Array, Flags, Int32s, Ints
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
 
@@ -63,7 +63,7 @@ SHARE_COLUMNS: Final[dict[str, pl.DataType]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CriticalPath(Shown):
     """`path` holds its intervals, the last first; `shares` sums to 1; `slack` has a row a rank.
 
@@ -152,7 +152,7 @@ PATH_COLUMNS: Final[dict[str, pl.DataType]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Lane:
     """When one rank's time begins and ends, and its waits for other ranks.
 
@@ -273,7 +273,7 @@ CELL_COLUMNS: Final[dict[str, pl.DataType]] = {
 _CELL: Final = ("rank", "step", "category")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _OnPath:
     """Pieces on the path, clipped to it: rows of `Segments.steps`, categories, names, and times."""
 
@@ -298,26 +298,37 @@ def _on_path(path: pl.DataFrame, pieces: Segments) -> _OnPath:
 
 def path_segments(on_path: _OnPath, pieces: Segments) -> pl.DataFrame:
     """Join neighbours of a rank, step and category; in order of time, in `PATH_SEGMENT_COLUMNS`."""
-    table = _in_order_of_time(on_path, pieces)
-    longest = (pl.col("end_ns") - pl.col("start_ns")).arg_max()
-    joined = table.group_by(pl.struct(_CELL).rle_id().alias("run"), maintain_order=True).agg(
-        pl.col(_CELL).first(),
-        pl.col("name").get(longest),
-        pl.col("start_ns").first(),
-        pl.col("end_ns").last(),
-    )
-    return joined.select(pl.col(name).cast(kind) for name, kind in PATH_SEGMENT_COLUMNS.items())
+    order = np.argsort(on_path.start_ns, kind="stable")
+    row, category = on_path.row[order], on_path.category[order]
+    start, end = on_path.start_ns[order], on_path.end_ns[order]
+    rank, step = (pieces.steps[name].to_numpy()[row] for name in ("rank", "step"))
+    first = np.flatnonzero(_changes(rank) | _changes(step) | _changes(category))
+    longest = _first_longest(end - start, first)
+    columns = {
+        "rank": rank[first],
+        "step": step[first],
+        "category": categories(category[first]).cast(pl.String),
+        "name": pieces.names(on_path.name[order][longest]).cast(pl.String),
+        "start_ns": start[first],
+        "end_ns": end[np.append(first[1:], len(end))[: len(first)] - 1],
+    }
+    return pl.DataFrame(columns, schema=PATH_SEGMENT_COLUMNS)
 
 
-def _in_order_of_time(on_path: _OnPath, pieces: Segments) -> pl.DataFrame:
-    """Put pieces on the path in order of time."""
-    of_step = pieces.steps.select("rank", "step")[on_path.row]
-    return of_step.with_columns(
-        category=categories(on_path.category).cast(pl.String),
-        name=pieces.names(on_path.name).cast(pl.String),
-        start_ns=on_path.start_ns,
-        end_ns=on_path.end_ns,
-    ).sort("start_ns")
+def _changes(values: Array) -> Flags:
+    """Return where a value differs from the one before; the first one does."""
+    changes = np.ones(len(values), bool)
+    changes[1:] = values[1:] != values[:-1]
+    return changes
+
+
+def _first_longest(length: Ints, first: Ints) -> Ints:
+    """Return the place of the (first) longest of each run; `first` are where runs begin."""
+    if not len(first):
+        return first
+    run = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(length))))
+    longest = np.flatnonzero(length == np.maximum.reduceat(length, first)[run])
+    return longest[_changes(run[longest])]
 
 
 def path_cells(segments: pl.DataFrame) -> pl.DataFrame:

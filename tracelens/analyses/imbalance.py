@@ -59,7 +59,7 @@ RANK_COLUMNS: Final[dict[str, pl.DataType]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Imbalance(Shown):
     """Imbalance of ranks (`lasting` on totals, `per_step` on average) and of shards."""
 

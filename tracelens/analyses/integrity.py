@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Trace
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Integrity(Shown):
     """The findings; `open_spans` holds what each process that was cut off was in, innermost."""
 

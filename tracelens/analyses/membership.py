@@ -37,7 +37,7 @@ EPOCH_COLUMNS: Final[dict[str, pl.DataType]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Membership(Shown):
     """`epochs` divides the run by membership: one row where no rank joins or leaves."""
 

@@ -46,7 +46,7 @@ STAGE_COLUMNS: Final[dict[str, pl.DataType]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StageImbalance(Shown):
     """`stages` has a row a stage; none where all ranks play the same part.
 

@@ -79,7 +79,7 @@ def run(trace: Trace, phases: Phases) -> Stalls:
     return Stalls((*explained, *pause_findings(own, job)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Found:
     """A finding, the rows in which all ranks are slow (null: in all), and by how much."""
 
@@ -100,7 +100,7 @@ def _with_code(trace: Trace, phases: Phases, own: ComputeTime, found: _Found) ->
     return stacks.with_code(found.finding, seen)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Slow:
     """Rows in which all ranks are slow, and by what share of a step."""
 

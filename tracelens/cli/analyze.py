@@ -59,6 +59,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--again", action="store_true", help="explain it anew, though its report was kept"
     )
     parser.add_argument(
+        "--no-keep", action="store_true", help="keep neither report nor index for later verbs"
+    )
+    parser.add_argument(
         "--format", choices=("text", "json", "markdown", "html", "prometheus"), default="text"
     )
     length = parser.add_mutually_exclusive_group()
@@ -78,16 +81,16 @@ def run(arguments: argparse.Namespace) -> int:
     from tracelens.distil import kept_report
 
     places, choice = matched(arguments.trace), choice_of(arguments)
+    # A recording that ends, of which the verdict is asked, still holds what it recorded.
+    keeps = len(places) == 1 and not (arguments.no_keep or arguments.verdict)
     report, trace = _kept(arguments, places, choice), None
     if report is None:
         trace, report = _explained(arguments, places, choice)
-        if (
-            len(places) == 1 and not arguments.verdict
-        ):  # a recording that ends holds what it recorded
+        if keeps:
             kept_report.keep(places[0], report, choice)
     sys.stdout.write(_written(report, arguments).rstrip("\n") + "\n")
     sys.stdout.flush()
-    if trace and len(places) == 1 and choice.is_all and not arguments.verdict:
+    if trace and keeps and choice.is_all:
         _index(places[0], trace, report, again=arguments.again)
     if arguments.html:
         _write_page(arguments.html, places[0], trace, report)
@@ -127,7 +130,7 @@ def _kept(arguments: argparse.Namespace, places: Sequence[Path], choice: Choice)
 def _explained(
     arguments: argparse.Namespace, places: Sequence[Path], choice: Choice
 ) -> tuple[Trace, Report]:
-    from tracelens.parallel import opened
+    from tracelens.executors import opened
 
     memory = memory_of(arguments)
     with opened(arguments.executor) as executor:

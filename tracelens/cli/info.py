@@ -215,16 +215,23 @@ def _seconds(first_ns: int | None, last_ns: int | None) -> float | None:
 
 
 def _print(facts: dict[str, Any], *, markdown: bool) -> None:
+    """Write the facts as text, in which nothing that was recorded acts."""
+    if markdown:
+        from tracelens.reports.to_markdown import escaped as shown
+    else:
+        from tracelens.model.inert import clean as shown
+
     count, detail = len(facts["processes"]), _detail(facts["processes"])
-    lines = [f"{facts['trace']}: {count} processes, clocks: {facts['clock']}{detail}"]
+    lines = [f"{shown(facts['trace'])}: {count} processes, clocks: {facts['clock']}{detail}"]
     if facts["sampled"]:
         lines.append(f"stacks sampled in {facts['sampled']} processes")
     if facts["devices"]:
         lines.append(_devices(facts["devices"]))
-    rows = [_COLUMNS, *map(_cells, facts["processes"])]
+    cells = map(_cells, facts["processes"])
+    rows = [_COLUMNS, *(tuple(map(shown, row)) for row in cells)]
     lines += ["", *(_markdown(rows) if markdown else _columns(rows)), ""]
-    lines += _as_recognised(facts.get("recognised"))
-    lines += [f"note: {note}" for note in facts["notes"]]
+    lines += map(shown, _as_recognised(facts.get("recognised")))
+    lines += [f"note: {shown(note)}" for note in facts["notes"]]
     sys.stdout.write("\n".join(lines) + "\n")
 
 
@@ -261,7 +268,7 @@ def _columns(rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def _markdown(rows: list[tuple[str, ...]]) -> list[str]:
-    head, *body = (f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |" for row in rows)
+    head, *body = (f"| {' | '.join(row)} |" for row in rows)
     return [head, f"|{'---|' * len(rows[0])}", *body]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from tracelens.errors import InvalidArgument
+from tracelens.executors import EXECUTORS
 from tracelens.memory import keep_room
 from tracelens.model.fmt import parsed_size, shown_name
 from tracelens.remote.address import place, shown
@@ -114,8 +115,6 @@ def raise_limits(given: Sequence[str]) -> None:
 
 def add_executor(parser: argparse.ArgumentParser) -> None:
     """Add the option that says where the files of a run are worked on."""
-    from tracelens.parallel import EXECUTORS
-
     parser.add_argument(
         "--executor",
         metavar="WHERE",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.cli.opening import add_trace, local, named, open_trace
@@ -13,7 +14,6 @@ from tracelens.schema.json_text import loads
 
 if TYPE_CHECKING:
     import argparse
-    from pathlib import Path
 
 NAME: Final = "validate"
 HELP: Final = (
@@ -23,6 +23,7 @@ EXAMPLES: Final = """\
   tracelens validate traces/today
   tracelens validate events.parquet
   tracelens validate report.json
+  tracelens validate traces/damaged --repair traces/repaired    # a copy of all that can be used
 """
 _MARK: Final = "tracelens.report/"
 
@@ -30,13 +31,22 @@ _MARK: Final = "tracelens.report/"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `validate`."""
     add_trace(parser, also="a report (.json)")
-    parser.add_argument("--format", choices=("text", "json", "markdown"), default="text")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--format", choices=("text", "json", "markdown"), default="text")
+    form.add_argument(
+        "--repair",
+        type=Path,
+        metavar="OUT",
+        help="copy all that can be used of a trace to a new folder",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Check and print; exit code 1 if there is a problem."""
     place = arguments.trace
     arguments.trace = local(place)
+    if arguments.repair:
+        return _repair(arguments)
     report = _report(arguments.trace)
     if report is None:
         what, problems = _of_trace(arguments)
@@ -46,6 +56,20 @@ def run(arguments: argparse.Namespace) -> int:
         what, problems = "report", broken(report)
     sys.stdout.write(_written(arguments.format, named(place), what, problems))
     return 1 if problems else 0
+
+
+def _repair(arguments: argparse.Namespace) -> int:
+    """Write the copy, and say what is in it and what is not."""
+    from tracelens.exports.repair import repair
+    from tracelens.model.fmt import count
+    from tracelens.model.inert import clean
+
+    done = repair(arguments.trace, arguments.repair)
+    for sentence in done.sentences:
+        sys.stdout.write(f"{clean(sentence)}\n")
+    files = f"{count(done.whole, 'file')} as recorded, {count(done.parts, 'file')} written anew"
+    sys.stdout.write(f"wrote {named(arguments.repair)}: {count(done.events, 'event')}, {files}\n")
+    return 0
 
 
 def _of_trace(arguments: argparse.Namespace) -> tuple[str, list[str]]:
@@ -76,7 +100,7 @@ def _report(path: Path) -> Any:
 def _written(form: str, name: str, what: str, problems: list[str]) -> str:
     if form == "json":
         return json.dumps({"path": name, "what": what, "problems": problems}, indent=2) + "\n"
-    from tracelens.reports.messages import clean
+    from tracelens.model.inert import clean
 
     lines = [f"{'- ' if form == 'markdown' else ''}{clean(problem)}" for problem in problems]
     return "\n".join(lines or [f"{name}: no problem in this {what}."]) + "\n"

@@ -82,7 +82,7 @@ def markdown(found: WhatIf) -> str:
 
 
 def _cells(answer: Answer) -> tuple[str, ...]:
-    from tracelens.reports.messages import clean
+    from tracelens.model.inert import clean
 
     low, high = answer.after_interval_ns
     return (
@@ -95,7 +95,7 @@ def _cells(answer: Answer) -> tuple[str, ...]:
 
 
 def _below(found: WhatIf) -> Sequence[str]:
-    from tracelens.reports.messages import clean
+    from tracelens.model.inert import clean
 
     lines = [_trust(found)]
     if len(found.answers) == 1:

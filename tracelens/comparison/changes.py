@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 State = Literal["new", "gone", "both"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Metric:
     """A metric's change; `probability` is that of equal runs, two-sided and adjusted (Holm).
 
@@ -54,7 +54,7 @@ class FindingChange:
     after: float | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Comparison:
     """What changed: `metrics` in the order of `METRICS`, those that no run has left out."""
 

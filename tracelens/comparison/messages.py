@@ -11,7 +11,7 @@ from tracelens.comparison.series import EFFICIENCY, STEP_TIME, title
 from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import subject
-from tracelens.reports.messages import clean
+from tracelens.model.inert import clean
 
 if TYPE_CHECKING:
     from tracelens.comparison.changes import Comparison, FindingChange, Metric

@@ -33,7 +33,7 @@ def title(metric: str) -> str:
     return titles.get(metric) or fmt.phase(CATEGORY_OF[metric])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Steps:
     """A run as it is compared: `metrics` hold a value per step, ns (efficiency: a share), by name."""
 
@@ -76,7 +76,7 @@ def measured(lengths: Floats, times: Times) -> dict[str, Floats]:
     return metrics
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Difference:
     """Own time here less that of the other run, ns, [rank, place]; NaN where one was not there.
 

@@ -247,7 +247,7 @@ def _of_definitions(rows: Int32s, meanings: Meanings) -> dict[str, pa.Array[Any]
     }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class OnDevice:
     """The device times of a process, sorted by the name of their span; `used`: it may have some."""
 

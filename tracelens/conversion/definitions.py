@@ -27,7 +27,7 @@ NO_INDEX: Final = np.iinfo(np.int64).min
 _OTHER: Final = "other"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Column:
     """Words of the definitions: a code for each row, negative where there is none."""
 
@@ -35,7 +35,7 @@ class Column:
     words: pa.Array[Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Meanings:
     """Sound definitions by row, in the order in which they were made; row 0 stands for no definition.
 

@@ -61,7 +61,7 @@ class Sampling(NamedTuple):
         return np.asarray((step >= 0) & (step % self.every >= self.burst))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sampled:
     """Events to choose from, as columns; `phase` and `group` are numbers for them, see below.
 

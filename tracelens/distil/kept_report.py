@@ -47,7 +47,7 @@ _SUFFIX: Final = ".arrow"
 MOST_PARTS: Final = 8  # reports of parts of a run
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class KeptTables(Shown):
     """The tables of a report that was kept; its findings stand in the report itself."""
 

@@ -113,7 +113,7 @@ def outline(columns: Columns, in_flight: Iterable[int] = ()) -> Outline:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Found:
     """What of an outline follows without times: counts, rows, and what else stands in these."""
 

@@ -43,7 +43,7 @@ class Saved:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Content:
     """A part of a run; `names` replaces names, `kept` says what is not summed up; null for neither.
 

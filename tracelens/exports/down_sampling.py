@@ -55,7 +55,7 @@ class Part(NamedTuple):
     sums: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Flagged:
     """Which steps of which processes are kept whole; `named` lists the findings behind that."""
 
@@ -272,7 +272,7 @@ def _laid_out(rows: pl.DataFrame, start: Ints, end: Ints, unchanged: Flags) -> p
     ).with_columns(end_ns=pl.max_horizontal("start_ns", "end_ns"))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Taken:
     """The time of a thread that is taken by spans that stay: disjoint stretches, and their sums."""
 

@@ -80,7 +80,7 @@ def unix_offset_ns(trace: Trace) -> int | None:
     return sorted(found)[len(found) // 2] if found else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Process:
     """The spans of one process, in order of begin, with numbers for their parents."""
 

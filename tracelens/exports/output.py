@@ -45,8 +45,8 @@ def new_file(place: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def new_folder(place: Path) -> Iterator[Path]:
-    """Yield a folder to write into, whose entries are in `place` afterwards.
+def new_folder(place: Path, option: str = "--out") -> Iterator[Path]:
+    """Yield a folder to write into, whose entries are in `place` afterwards; `option` named it.
 
     `place` is made, with the marker of folders that TraceLens makes, or is an empty folder.
 
@@ -57,7 +57,7 @@ def new_folder(place: Path) -> Iterator[Path]:
     if not made and not _is_empty(place):
         raise InvalidArgument(
             f"'{shown_name(place)}' exists and is no empty folder, and nothing is written over: name "
-            "another folder with --out."
+            f"another folder with {option}."
         )
     done = False
     try:

@@ -38,7 +38,7 @@ class Size:
     nbytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Selection:
     """Processes and a window [start, end) in ns; `events_of` reads one process, as in `Trace.events`.
 

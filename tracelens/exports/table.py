@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from tracelens.exports.content import Saved
 from tracelens.exports.output import new_file, size_of
+from tracelens.model.csv_cells import cells
 from tracelens.schema.side import CONVERSION_KEY
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ class _Csv:
     def write(self, table: pa.Table) -> None:
         frame = pl.DataFrame(table)
         for part in frame.iter_slices(_CSV_ROWS):
-            self._file.write(part.write_csv(include_header=False).encode())
+            self._file.write(cells(part).write_csv(include_header=False).encode())
 
     def end(self, facts: dict[str, Any]) -> None:
         """Leave the facts to the terminal: a CSV has no place for them."""

@@ -38,6 +38,8 @@ PALE: Final = {
     "idle": "#F4F4F5",
     "uninstrumented": "#E4E6E9",
     "unselected": "#FAFAFB",
+    "step": "#CBD5E1",
+    "next_step": "#DDE4EC",
 }
 NAMES: Final = {
     "data": "data loading",

@@ -103,7 +103,7 @@ def _write(writers: dict[str, Writer], items: _Items) -> Ints:
     return np.stack([items.starts[first], items.ends[first]])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Times:
     """Decodes the starts and the ends of a block's items, both at once."""
 

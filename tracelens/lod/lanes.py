@@ -28,7 +28,8 @@ BLANK: Final = 0  # nothing there: the page shows through
 SHARD_OPS: Final = ("receive", "aggregate", "apply", "reply")
 STACKS: Final = ("stack", "next_stack")  # sampled code; another one than before it
 UNSELECTED: Final = "unselected"  # between steps of which others were asked for
-LABELS: Final = (*CATEGORIES, *SHARD_OPS, *STACKS, UNSELECTED)
+STEPS: Final = ("step", "next_step")  # whole steps, in turn
+LABELS: Final = (*CATEGORIES, *SHARD_OPS, *STACKS, UNSELECTED, *STEPS)
 CODES: Final = {label: 1 + index for index, label in enumerate(LABELS)}
 _CODE_OF_KIND: Final = {kind: CODES[kind] for kind in OWN_KINDS}
 TIMED_ON_DEVICE: Final = ("device_start_ns", "device_duration_ns")
@@ -52,15 +53,19 @@ Role = Literal["worker", "device", "ps"]
 
 @dataclass(frozen=True)
 class Lane:
-    """The process of a row; `part` distinguishes several rows of one process."""
+    """The process of a row; `part` distinguishes several rows of one process.
+
+    `level` is how far a row of an opened process lies below the first one of its track.
+    """
 
     process: int
     role: Role
     rank: int
     part: str = ""
+    level: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Lanes:
     """Rows of spans that do not overlap within their row.
 

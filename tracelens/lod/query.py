@@ -34,7 +34,7 @@ BAR_PX: Final = 6
 PATH_PX: Final = 2  # the mean width of a stay below which neighbours are joined
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scene:
     """All that a timeline can show.
 
@@ -55,17 +55,21 @@ class Scene:
         return len(self.lanes.starts) / max(len(self.steps.starts), 1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Bars:
-    """Spans to draw as shapes: `items` of the scene's lanes, in the band of the same place."""
+    """Spans to draw as shapes: `items` of the scene's lanes, in the band of the same place.
+
+    `every`: those of all bands, not only of the pinned ones.
+    """
 
     items: Ints
     bands: Ints
+    every: bool = True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Picture:
-    """Pixels to lay under the axes, and the few spans to draw as shapes."""
+    """Pixels to lay under the axes, and the few spans to draw as shapes; `inside`: opened processes."""
 
     grid: Grid
     pixels: Bytes
@@ -73,23 +77,26 @@ class Picture:
     spans: int
     hidden: int
     bars: Bars | None
+    inside: tuple[Picture, ...] = ()
 
 
-def look(scene: Scene, seen: Window, plan: Plan, columns: int = COLUMNS) -> Picture:
+def look(
+    scene: Scene, seen: Window, plan: Plan, columns: int = COLUMNS, most_bars: int = MOST_BARS
+) -> Picture:
     """Choose the level of detail for a window and draw it."""
     grid = viewport.snap(seen, scene.whole, columns)
     step_px = scene.step_ns / grid.step_ns
     colours = scene.pyramid.grid(grid.window, grid.step_ns) if scene.pyramid else None
     needed = STEP_PX if colours else max(STEP_PX, SPAN_PX * scene.spans_a_step)
     detailed = [step_px >= _share(band) * needed for band in plan.bands]
-    bars = _bars(scene, grid, plan)
+    bars = _bars(scene, grid, plan, most_bars)
     chosen = viewport.worst([band.lanes for band in plan.bands], _severity(scene, grid))
     if any(detailed):
         grid = colours or grid
     elif scene.peaks:
         grid = scene.peaks.grid(grid.window, grid.step_ns) or grid
     pixels, hidden = _paint(scene, seen, grid, chosen, detailed)
-    whole = bars is not None and len(set(bars.bands.tolist())) == len(plan.bands)
+    whole = bars is not None and bars.every
     workers = [d for d, band in zip(detailed, plan.bands, strict=True) if band.section != "pinned"]
     inside: Level = "dominant" if grid is colours else "sampled"
     return Picture(
@@ -147,7 +154,7 @@ def _severity(scene: Scene, grid: Grid) -> Ints:
     return np.where(last > first, worst, 0)
 
 
-def _bars(scene: Scene, grid: Grid, plan: Plan) -> Bars | None:
+def _bars(scene: Scene, grid: Grid, plan: Plan, most: int) -> Bars | None:
     """Choose the bands that can be shapes: all of them if they are few spans, else the pinned."""
     every = list(enumerate(plan.bands))
     for bands in (every, [(row, b) for row, b in every if b.section == "pinned"]):
@@ -156,11 +163,12 @@ def _bars(scene: Scene, grid: Grid, plan: Plan) -> Bars | None:
         lanes = [band.lanes[0] for _, band in bands]
         first, last = scene.lanes.bounds(grid.start_ns, grid.end_ns, lanes)
         counts = last - first
-        if 0 < counts.sum() <= MOST_BARS:
+        if 0 < counts.sum() <= most:
             parts = zip(first.tolist(), last.tolist(), strict=True)
             return Bars(
                 items=np.concatenate([np.arange(begin, end) for begin, end in parts]),
                 bands=np.repeat([row for row, _ in bands], counts),
+                every=bands is every,
             )
     return None
 

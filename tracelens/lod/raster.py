@@ -71,10 +71,11 @@ def highest(lanes: Lanes, chosen: Sequence[int], grid: Grid) -> Bytes:
 
 
 def fill(plan: Plan, rows: Bytes, band_rows: Sequence[int]) -> Bytes:
-    """Stretch rows to the bands of a plan; `band_rows` lists the row of each band."""
-    row_of = np.full(plan.height, len(rows))
+    """Stretch rows to the bands of a plan, from its top on; `band_rows` lists the row of each band."""
+    row_of = np.full(plan.height - plan.top, len(rows))
     for band, row in zip(plan.bands, band_rows, strict=True):
-        row_of[band.top : band.top + band.height] = row
+        begin = band.top - plan.top
+        row_of[begin : begin + band.height] = row
     blank = np.full((1, rows.shape[1]), BLANK, np.uint8)
     return np.asarray(np.concatenate([rows, blank])[row_of])
 

@@ -89,12 +89,12 @@ def tables_of(report: Report) -> dict[str, pl.DataFrame]:
     return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Run:
     """A run as pages see it; nothing in it changes.
 
     `workers` and `shards` list process, rank, host and file of the main processes, in order, and workers
-    their training thread and stage; `rank_detail` names threads and devices' streams (process, thread,
+    their training thread and stage; `threads` names threads and devices' streams (process, thread,
     name, device); `windows` each step's usual window (step, start_ns, end_ns); `loads` and `traffic` are
     as in `analyses.shards`, `moved` as in `Trace`. `tables` are results of analyses, by name
     (`tracelens.lod.run_data`).

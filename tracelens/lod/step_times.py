@@ -46,7 +46,7 @@ class Sums(NamedTuple):
         return cls(np.array(sums).reshape(len(ns), -1), there[EVERY].sum(axis=1))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Times:
     """`ns` has each category's times, [step, rank]; `there` is whether a rank took part, [step, rank].
 
@@ -143,7 +143,7 @@ def chunks(times: Times) -> Iterator[slice]:
         yield slice(first, min(first + width, len(times.steps)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StepGrid:
     """Time in some categories as cells, each the longest of `viewport` (ranks) and `files` (steps)."""
 
@@ -186,7 +186,7 @@ class StepGrid:
         return self.times.ranks[ranks.start + int(rank)], self.times.steps[steps.start + int(step)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StepTimes:
     """Time in some categories by step, ns; `longest_rank` took `longest_ns`.
 

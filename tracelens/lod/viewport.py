@@ -1,17 +1,18 @@
 """What a timeline has room for: windows of time, the pixel grid they snap to, rows for lanes.
 
-Rows go from top to bottom: pinned ranks, all workers, devices' streams, shards.
+Rows go from top to bottom: pinned ranks, all workers, devices' streams, shards. Below the row of an
+opened process there is room for its tracks.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tracelens.arrays import Ints
     from tracelens.lod.lanes import Lanes
@@ -28,6 +29,15 @@ WORKERS_PX: Final = 512
 STREAMS_PX: Final = 384
 SHARDS_PX: Final = 192
 MAX_PINNED: Final = 12
+TRACK_PX: Final = 20  # of a lane of an opened process: its spans' names can be read
+TALLEST_TRACK_PX: Final = 28  # where the window has room
+LOW_TRACK_PX: Final = 9
+OPENED_PX: Final = 26  # of the row above them
+MANY_TRACKS: Final = 32  # lanes that are so low
+BETWEEN_TRACKS_PX: Final = 4
+BESIDE_GROUP_PX: Final = 6
+LEAST_ROW_PX, MOST_ROW_PX = 3, 80  # that one can ask for
+TALLEST_PLAN_PX: Final = 6000  # that one can scroll through
 
 
 @dataclass(frozen=True)
@@ -91,7 +101,7 @@ def snap(window: Window, whole: Window, columns: int) -> Grid:
     return Grid(start, step, max(1, (end - start) // step))
 
 
-Section = Literal["pinned", "workers", "streams", "shards"]
+Section = Literal["pinned", "workers", "streams", "shards", "tracks"]
 
 
 @dataclass(frozen=True)
@@ -111,10 +121,12 @@ class Band:
 
 @dataclass(frozen=True)
 class Plan:
-    """All bands from top to bottom."""
+    """All bands from top to bottom, within [top, height); `slots`: where the tracks of a lane begin."""
 
     bands: tuple[Band, ...]
     height: int
+    top: int = 0
+    slots: Mapping[int, int] = field(default_factory=dict)
 
     def at(self, y: float) -> Band | None:
         """Return the band at a height; None between bands."""
@@ -126,31 +138,103 @@ class Plan:
         return tuple(band for band in self.bands if band.section == name)
 
 
-def plan(lanes: Lanes, pinned: Sequence[int] = (), order: Sequence[int] | None = None) -> Plan:
-    """Assign a band to every lane; `pinned` and `order` list lanes (order: of the workers)."""
+def plan(
+    lanes: Lanes,
+    pinned: Sequence[int] = (),
+    order: Sequence[int] | None = None,
+    *,
+    opened: Mapping[int, int] | None = None,
+    room: int = 0,
+    row_px: int | None = None,
+) -> Plan:
+    """Assign a band to every lane.
+
+    Args:
+        lanes: All lanes.
+        pinned: Lanes that stand above the others, too.
+        order: The workers' lanes, in the order that is asked for.
+        opened: Lanes below which there is room for tracks, and how many pixels of it.
+        room: The pixels of the window; workers get what the others leave of it, or `WORKERS_PX`.
+        row_px: The height of a row that is asked for; null = as there is room.
+    """
     workers = [i for i, lane in enumerate(lanes.lanes) if lane.role == "worker"]
-    streams = [i for i, lane in enumerate(lanes.lanes) if lane.role == "device"]
+    shown = {
+        lanes.lanes[lane].process for lane in opened or ()
+    }  # with the streams among their tracks
+    streams = [
+        i
+        for i, lane in enumerate(lanes.lanes)
+        if lane.role == "device" and lane.process not in shown
+    ]
     shards = [i for i, lane in enumerate(lanes.lanes) if lane.role == "ps"]
+    stack = _Stack(opened or {}, row_px)
+    stack.add("pinned", list(pinned)[:MAX_PINNED], PINNED_PX * MAX_PINNED)
+    beside = sum((opened or {}).values()) + stack.top
+    stack.add("workers", list(order or workers), max(WORKERS_PX, room - beside))
+    stack.add("streams", streams, STREAMS_PX)
+    stack.add("shards", shards, SHARDS_PX)
+    return Plan(tuple(stack.bands), max(stack.top, 1), slots=stack.slots)
+
+
+def tracks(lanes: Lanes, top: int = 0, row_px: int | None = None) -> Plan:
+    """Assign a band to each lane of an opened process, from `top` on."""
+    pitch = row_px or (LOW_TRACK_PX if len(lanes) > MANY_TRACKS else TRACK_PX)
     bands: list[Band] = []
-    top = _stack(bands, "pinned", list(pinned)[:MAX_PINNED], 0, PINNED_PX * MAX_PINNED)
-    top = _stack(bands, "workers", list(order or workers), top, WORKERS_PX)
-    top = _stack(bands, "streams", streams, top, STREAMS_PX)
-    top = _stack(bands, "shards", shards, top, SHARDS_PX)
-    return Plan(tuple(bands), max(top, 1))
+    at = top + BESIDE_GROUP_PX
+    for index, lane in enumerate(lanes.lanes):
+        at += BETWEEN_TRACKS_PX if bands and not lane.level else 0
+        bands.append(Band("tracks", at, max(1, pitch - 1), (index,)))
+        at += pitch
+    return Plan(tuple(bands), at + BESIDE_GROUP_PX, top)
 
 
-def _stack(bands: list[Band], section: Section, lanes: list[int], top: int, room: int) -> int:
-    """Append one section's bands below `top`; return where it ends."""
-    if not lanes:
-        return top
-    top += BETWEEN_SECTIONS_PX if bands else 0
-    tallest = PINNED_PX if section == "pinned" else TALLEST_PX
-    pitch = max(1, min(tallest, room // len(lanes)))
-    gap = GAP_PX if pitch >= GAP_FROM_PX else 0
-    for group in np.array_split(np.array(lanes), min(len(lanes), room)):
-        bands.append(Band(section, top, pitch - gap, tuple(group.tolist())))
-        top += pitch
-    return top
+class _Stack:
+    """Bands, added section by section, one below the other."""
+
+    def __init__(self, opened: Mapping[int, int], row_px: int | None) -> None:
+        self.bands: list[Band] = []
+        self.slots: dict[int, int] = {}
+        self.top = 0
+        self._opened = opened
+        self._row_px = row_px
+
+    def add(self, section: Section, lanes: list[int], room: int) -> None:
+        """Append one section's bands."""
+        if not lanes:
+            return
+        self.top += BETWEEN_SECTIONS_PX if self.bands else 0
+        tallest = PINNED_PX if section == "pinned" else TALLEST_PX
+        pitch = max(1, min(tallest, room // len(lanes)))
+        if self._row_px:
+            pitch, room = self._row_px, max(room, TALLEST_PLAN_PX // self._row_px * self._row_px)
+        rows = room // pitch
+        for group in np.array_split(np.array(lanes), min(len(lanes), rows)):
+            for part in self._parted(group.tolist()):
+                self._band(section, part, pitch)
+
+    def _parted(self, group: list[int]) -> Iterator[tuple[int, ...]]:
+        """Give each opened lane a band of its own."""
+        closed: list[int] = []
+        for lane in group:
+            if lane in self._opened and lane not in self.slots:
+                if closed:
+                    yield tuple(closed)
+                yield (lane,)
+                closed = []
+            else:
+                closed.append(lane)
+        if closed:
+            yield tuple(closed)
+
+    def _band(self, section: Section, lanes: tuple[int, ...], pitch: int) -> None:
+        opened = len(lanes) == 1 and lanes[0] in self._opened and lanes[0] not in self.slots
+        pitch = min(max(pitch, TRACK_PX), max(OPENED_PX, self._row_px or 0)) if opened else pitch
+        gap = GAP_PX if pitch >= GAP_FROM_PX else 0
+        self.bands.append(Band(section, self.top, pitch - gap, lanes))
+        self.top += pitch
+        if opened:
+            self.slots[lanes[0]] = self.top
+            self.top += self._opened[lanes[0]]
 
 
 def worst(groups: Sequence[tuple[int, ...]], severity: Ints) -> list[int]:

@@ -71,7 +71,7 @@ _OF_CALL: Final = ("last_ns", "last_rank", "expected")
 _AT_ONCE: Final = 1 << 18  # cells
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class CallFacts:
     """What is known of calls: their numbers, when they began and ended, and what they were."""
 
@@ -87,7 +87,7 @@ class CallFacts:
     status: Array
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class CallGrid(CallFacts):
     """The calls of one communicator, in order of their numbers; times in nanoseconds.
 

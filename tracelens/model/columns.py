@@ -48,7 +48,7 @@ _FEW: Final = 64  # columns without a value
 _SIGNED: Final = {"UInt16": pl.Int32, "UInt32": pl.Int64}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Words:
     """A column of words: for each row the place of its word in `known`; -1 = none."""
 
@@ -77,7 +77,7 @@ class Words:
         return Words(self.codes[rows], self.known)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Columns:
     """Some columns of one process's events, in order of their begins, outer spans first.
 

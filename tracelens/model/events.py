@@ -67,7 +67,7 @@ class Change(Protocol):
         """Return what of it concerns one process, to be sent to where that is read."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Source:
     """The parts of a run by process, and what is changed in them, in order.
 
@@ -160,7 +160,7 @@ def completed(events: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> pl.Dat
     return events.with_columns(nulls).select(*schema)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FramePart:
     """The rows of one process in a frame of several."""
 
@@ -188,7 +188,7 @@ class FramePart:
         return self
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Numbered:
     """A part under another process number, as in a run of which it is one of several traces."""
 
@@ -212,7 +212,7 @@ class Numbered:
         return Numbered(self.part.around(first_ns, last_ns), self.process)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class WholeFrame:
     """The events of all processes, taken apart by process when they are first asked for."""
 

@@ -21,7 +21,7 @@ __all__ = ["NO_CALLS", "NO_COUNTERS", "NO_STEPS", "CallRows", "Counters", "Outli
 _OWN: Final = ("start_ns", "end_ns")  # times, which no two processes share
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class CallRows(CallFacts):
     """Calls of collectives, by begin; `op` and `status` are words, `communicator` uids by number.
 
@@ -40,7 +40,7 @@ _NO_FACTS: Final[dict[str, Any]] = {field.name: _NONE for field in fields(CallFa
 NO_CALLS: Final = CallRows(uids=(), communicator=_NONE, ops=(), statuses=(), **_NO_FACTS)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StepSpans:
     """Spans of kind step, by begin; `on_training` says which are on the training thread."""
 
@@ -51,7 +51,7 @@ class StepSpans:
     on_training: Flags
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Counters:
     """Readings of counters, by time; `name` is a place in `names`."""
 
@@ -67,7 +67,7 @@ NO_STEPS: Final = StepSpans(*(_NONE for _ in fields(StepSpans)))
 NO_COUNTERS: Final = Counters((), *(_NONE for _ in fields(Counters)[1:]))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Outline:
     """What of one process's events all ranks must know.
 

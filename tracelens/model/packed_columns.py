@@ -28,7 +28,7 @@ _KNOWN_ROWS: Final = 1 << 21  # of arrays that processes share
 _OPEN: Final = -1  # the length of a span that was open when the recording ended
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PackedColumns:
     """Some columns of one process's events.
 

@@ -206,7 +206,7 @@ class FromTable(Protocol):
         """Return the trace."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trace:
     """A run. Frames are documented by the column tables of this module.
 
@@ -343,7 +343,7 @@ class Trace:
         ]
         return pl.concat([pl.DataFrame(schema=EVENT_COLUMNS), *found])
 
-    @property
+    @cached_property
     def workers(self) -> pl.DataFrame:
         """The main process of every worker rank, by rank."""
         chosen = (pl.col("role") == "worker") & pl.col("main")

@@ -33,7 +33,7 @@ __all__ = ["Calls", "complete_calls"]
 _ROOTED: Final = (*FROM_ROOT, *TO_ROOT)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Calls:
     """Calls of one communicator and operation that all ranks came to and left, in their order.
 

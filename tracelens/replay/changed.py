@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["Changed"]
 
 
-@dataclass
+@dataclass(eq=False)
 class Changed:
     """A run that was changed: lags of its links, and `more` links (source, target)."""
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tracelens.replay.counterfactual import Episode
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StepCalls:
     """The calls of a communicator in steps that have equally many of them, [step, call]."""
 
@@ -63,7 +63,7 @@ class StepCalls:
         return parts
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Fused:
     """`saved` nanoseconds of each step, with `messages` instead of `calls`."""
 
@@ -246,7 +246,7 @@ WAITS_FIRST: Final = 0.05  # of a step that the thread waits before its last cal
 GOES_ON: Final = 0.25  # nor where it works for so much of a step after it
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _CallArrivals:
     """Calls of steps that have equally many: where they are among all, [step, call], and their wire.
 
@@ -289,7 +289,7 @@ class _CallArrivals:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pipeline:
     """The reductions that run beside the training thread, and the pieces of its time."""
 

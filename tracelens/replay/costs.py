@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Costs"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Costs:
     """Lines (latency + bytes / bandwidth) fitted to the links of a run, one for each `Line`."""
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ALL_PHASES: Final = ""  # stands for all phases together
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Episode:
     """Ranks that are late in a phase in the same steps; numbers are columns and rows of `OwnTime`.
 

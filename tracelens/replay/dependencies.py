@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["Dependencies"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Dependencies:
     """A run as a graph of moments, in which ranks may work for less than they did.
 

@@ -25,7 +25,7 @@ __all__ = ["Exchange"]
 SUMS: Final = ("cpu", "wire", "received", "push_window", "pull_window", "open")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Exchange:
     """What shards did, [step, shard], nanoseconds; `exposed` is what a worker gave them, [step].
 

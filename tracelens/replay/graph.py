@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["Graph"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Graph:
     """Moments and what each follows: it comes no earlier than any `source` of it and that edge's lag.
 

@@ -26,7 +26,7 @@ KEPT: Final = Line(
 )  # no partner is known, so nothing changes it
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LinkTable:
     """Links as columns: `target` comes no earlier than `lag` ns after `source`.
 
@@ -44,7 +44,7 @@ class LinkTable:
     lines: tuple[Line, ...]
 
 
-@dataclass
+@dataclass(eq=False)
 class Links:
     """Collects links; those of which an end is no moment (-1), or both are one, are left out."""
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["Model"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Model:
     """A run that can be replayed.
 

@@ -81,7 +81,7 @@ MOST_REQUESTS: Final = 500_000  # played again: of a long run, its first steps
 _TIMES: Final = ("start_ns", "end_ns", "arrived", "got", "begun", "done", "busy")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Change:
     """How many times as long each shard's processor and link take.
 
@@ -108,7 +108,7 @@ class Change:
         return np.asarray(fixed * self.messages + (work - fixed) * self.wire[shard])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _AtShard:
     """The requests of a round at one shard; `at_once` says that it serves them beside each other.
 
@@ -125,7 +125,7 @@ class _AtShard:
     at_once: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Round:
     """Requests of all workers, [worker, request]: times as recorded, nanoseconds."""
 

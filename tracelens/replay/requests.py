@@ -34,7 +34,7 @@ _NETWORK: Final = ("receive", "reply", "weights_down", "weights_up")
 _IN_TURN: Final = 0.05  # of the time of services: by no more they overlap where they are in turn
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Requests:
     """What workers asked for, a row each, and the services for it, by server and begin.
 

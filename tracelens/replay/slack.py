@@ -89,7 +89,7 @@ def _backwards(trace: Trace, calls: list[_Calls], steps: int) -> Floats:
     return slack
 
 
-@dataclass
+@dataclass(eq=False)
 class _Calls:
     """The full calls of a communicator in steps: when the last came and left, and who had to wait.
 

@@ -40,7 +40,7 @@ _NOTED_LATER: Final = 0.05  # of the stretch that a thread was blocked
 IS_BLOCKED: Final = np.isin(CATEGORIES, ("wait", "ps_queue", "transfer"))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sides:
     """Messages on one side, or ranks in collectives: of which worker, from when until when.
 
@@ -61,7 +61,7 @@ class Sides:
         return (self.begin >= first[self.worker]) & (self.end <= last[self.worker])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Thread:
     """A training thread: its moments, and what lies between two of them.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import subject
+from tracelens.model.inert import clean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Note
     from tracelens.model.verdict import Ledger, Loss
 
-__all__ = ["CAUSES", "accounted", "cause", "clean", "lines_of", "noted", "saving"]
+__all__ = ["CAUSES", "accounted", "cause", "lines_of", "noted", "saving"]
 
 _WORTH_NAMING: Final = 0.005  # of ranks x job time
 _MOST_NAMED: Final = 5
@@ -38,13 +38,6 @@ CAUSES: Final = {
 }
 _BY_CAUSE: Final = {"bubble": "pipeline bubble", "jitter": "jitter"}
 _KNOWN: Final = {"wait": "server that waits for requests"}
-
-
-def clean(text: str) -> str:
-    """Make control and direction characters of recorded names visible, so that none acts."""
-    return "".join(
-        c if not unicodedata.category(c).startswith("C") else f"\\x{ord(c):02x}" for c in text
-    )
 
 
 def cause(name: str) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from tracelens.errors import InvalidArgument, MissingExtra
+from tracelens.model.csv_cells import cells
 from tracelens.model.fmt import series, shown_name
 from tracelens.model.shown import above, frames_of
 from tracelens.reports import report_format
@@ -103,7 +104,7 @@ def save_tables(report: Report, folder: str | os.PathLike[str]) -> list[str]:
     try:
         place.mkdir(parents=True, exist_ok=True)
         for name, frame in frames(report).items():
-            _flat(frame).write_csv(place / f"{name}.csv")
+            cells(_flat(frame)).write_csv(place / f"{name}.csv")
             names.append(f"{name}.csv")
     except OSError as error:
         raise InvalidArgument(f"'{shown_name(place)}' cannot be written to ({error}).") from error

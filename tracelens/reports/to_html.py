@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.fmt import percent
+from tracelens.model.inert import clean
 from tracelens.model.shown import frames_of
 from tracelens.model.verdict import lead_of
-from tracelens.reports.messages import cause, clean, lines_of, noted, saving
+from tracelens.reports.messages import cause, lines_of, noted, saving
 from tracelens.reports.tables import sections
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.fmt import percent
-from tracelens.reports.messages import cause, clean, lines_of, noted, saving
+from tracelens.model.inert import clean
+from tracelens.reports.messages import cause, lines_of, noted, saving
 from tracelens.reports.tables import sections
 
 if TYPE_CHECKING:

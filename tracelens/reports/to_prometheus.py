@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tracelens.reports.messages import clean, noted
+from tracelens.model.inert import clean
+from tracelens.reports.messages import noted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,8 @@ from rich.text import Text
 from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.fmt import duration, percent
-from tracelens.reports.messages import cause, clean, lines_of, noted, saving
+from tracelens.model.inert import clean
+from tracelens.reports.messages import cause, lines_of, noted, saving
 from tracelens.reports.tables import sections
 
 if TYPE_CHECKING:

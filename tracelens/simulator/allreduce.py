@@ -93,7 +93,7 @@ class Ring:
                     sheet.spans(begin, end, name="Sendrecv", op=op, peer=peer, **columns, **place)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ComputeTimes:
     """Durations of a worker's own work, [step, rank]."""
 

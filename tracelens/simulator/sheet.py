@@ -60,7 +60,7 @@ class Sheet:
         self._blocks.append(_Block(arrays["start_ns"].shape, per_event, words))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Block:
     """Arrays that broadcast to `shape`, and what is the same in all rows."""
 

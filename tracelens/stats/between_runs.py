@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Floats
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Level:
     """The median (or mean) of a run's steps, and `samples` of it, resampled; none of a short run."""
 

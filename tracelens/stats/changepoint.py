@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tracelens.model.findings import Pattern
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Course:
     """Runs of rows at the upper level (first and last, inclusive); `effect` is the delay of every row.
 

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 _BY_RANK: Final = ("mean", "middle", "scale", "p")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Windows:
     """Windows of steps (rows), inclusive, and how far each rank is beyond what it is compared with."""
 
@@ -74,7 +74,7 @@ class Windows:
     p: Floats
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scan:
     """The least likely window of every rank; `mean` is the excess in it, `scale` what is normal."""
 
@@ -178,7 +178,7 @@ def _of_length(
     return Windows(edges[starts], edges[starts + length] - 1, means, level - means / 2, scales, p)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Sums:
     """Sums of blocks up to each, [block, rank], so that every window's mean costs the same."""
 
@@ -205,7 +205,7 @@ def _lengths(count: int) -> list[int]:
     return [*sorted(length for length in half_powers if length < count), count]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Steps:
     """All steps, [step, rank], and who are the peers."""
 

@@ -134,7 +134,10 @@ def _check_origin() -> None:
 
 def _own(origin: str | None) -> bool:
     """Return whether a page of this server sent it; programs other than browsers send no origin."""
-    return origin is None or urlsplit(origin).netloc == request.host
+    try:
+        return origin is None or urlsplit(origin).netloc == request.host
+    except ValueError:  # a bracket that does not close
+        return False
 
 
 def _check_token(token: str) -> Response | None:

@@ -11,7 +11,7 @@ import dash_mantine_components as dmc
 import numpy as np
 from dash import Input, Output, ctx, dcc, html
 
-from tracelens.reports.messages import clean
+from tracelens.model.inert import clean
 from tracelens_dashboard import text
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current

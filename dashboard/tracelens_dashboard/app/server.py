@@ -1,10 +1,4 @@
-"""Build the web application over runs, and serve it until Ctrl-C: here, or to a network by token.
-
-The library that draws charts is served apart, since a page would wait for it longest. A browser
-compiles the functions of a script when they are first called, one after the other, on the one thread
-that also draws the page. The first line that is sent promises that all will be called: then it
-compiles them while the script arrives, on another thread (https://v8.dev/blog/explicit-compile-hints).
-"""
+"""Build the web application over runs, and serve it until Ctrl-C: here, or to a network by token."""
 
 from __future__ import annotations
 
@@ -20,13 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dash
 from dash import Dash, set_props
-from flask import Response
-from plotly.offline import get_plotlyjs, get_plotlyjs_version
 
 from tracelens.errors import TraceLensError
 from tracelens.load import open as open_trace
 from tracelens_dashboard import ids
-from tracelens_dashboard.app import guards, loading, run_list, shell
+from tracelens_dashboard.app import glossary, guards, loading, run_list, shell, wire
 from tracelens_dashboard.app.guards import LOOPBACK, Access
 from tracelens_dashboard.app.listening import listen
 from tracelens_dashboard.components import chart
@@ -45,9 +37,6 @@ if TYPE_CHECKING:
 
     from tracelens_dashboard.pages import Page
 
-LIBRARY_PATH: Final = "/plotly.js"
-LIBRARY_ADDRESS: Final = f"{LIBRARY_PATH}?v={get_plotlyjs_version()}"
-COMPILE_HINT: Final = "//# allFunctionsCalledOnLoad\n"
 ASSETS: Final = Path(__file__).parents[1] / "assets"
 INDEX: Final = """<!DOCTYPE html>
 <html lang="en">
@@ -86,7 +75,7 @@ def create_app(served: Runs | Store, access: Access | None = None) -> Dash:
         pages_folder="",
         assets_folder=str(ASSETS),
         assets_path_ignore=["^early$"],  # what stands in INDEX itself
-        index_string=INDEX.replace("{library}", LIBRARY_ADDRESS),
+        index_string=INDEX.replace("{library}", wire.LIBRARY_ADDRESS),
         title="TraceLens",
         update_title="",
         suppress_callback_exceptions=True,
@@ -99,27 +88,17 @@ def create_app(served: Runs | Store, access: Access | None = None) -> Dash:
         _add(page.PATH, page.TITLE, _run_layout(page))
         page.register(app)
     _add(run_list.PATH, run_list.TITLE, _list_layout)
+    _add(glossary.PATH, glossary.TITLE, _glossary_layout)
     run_list.register(app)
     loading.register(app, PAGES)
     chart.register_switches(app)
     chart.register_following(app)
     shell.register(app, PAGES)
     downloads.register(app)
-    register_library(app)
+    wire.register(app)
     app.layout = shell.shell(runs, PAGES)
     guards.protect(app, access)
     return app
-
-
-def register_library(app: Dash) -> None:
-    """Serve the library that draws charts. Its address has the version: a browser asks for it once."""
-    app.server.add_url_rule(LIBRARY_PATH, "plotly", _library)
-
-
-def _library() -> Response:
-    answer = Response(COMPILE_HINT + get_plotlyjs(), mimetype="text/javascript")
-    answer.headers["Cache-Control"] = "private, max-age=31536000, immutable"
-    return answer
 
 
 def _add(path: str, title: str, layout: Callable[..., Component]) -> None:
@@ -141,6 +120,10 @@ def _run_layout(page: Page) -> Callable[..., Component]:
 
 def _list_layout(**query: str) -> Component:
     return run_list.layout(current.runs(), state.parse(query))
+
+
+def _glossary_layout(**query: str) -> Component:
+    return glossary.layout(current.runs(), state.parse(query))
 
 
 def _report_error(error: Exception) -> Any:
@@ -174,6 +157,7 @@ def serve(
             shown to a network without a token.
         UnusableInput: the trace cannot be read.
     """
+    host = host.removeprefix("[").removesuffix("]")  # as addresses are written in links
     access = Access.of(host, token=token)
     runs = source if isinstance(source, Runs) else Runs.of(_opened(source))
     server = listen(create_app(runs, access).server, host, port)

@@ -5,7 +5,9 @@
   const BESIDE_PLOT = 136; // figures/timeline/frame.py: LEFT_PX + RIGHT_PX
   let waiting = null;
 
-  const query = (view, pins, sort, selected, path) => {
+  const BESIDE_ROWS = 96; // figures/timeline/plot.py: TOP_PX + BOTTOM_PX, and the card's edge
+
+  const query = (view, pins, sort, selected, path, opened, row, find) => {
     const values = new URLSearchParams();
     const now = new URLSearchParams(window.location.search);
     for (const name of ["run", "compare"]) if (now.has(name)) values.set(name, now.get(name));
@@ -15,7 +17,13 @@
     }
     if (pins && pins.length) values.set("pin", pins.join(","));
     if (view.steps) values.set("steps", view.steps.join("-"));
-    if (selected) values.set("sel", selected.lane + "-" + selected.at);
+    if (selected) {
+      const parts = [selected.lane, selected.at, selected.track].filter((part) => part != null);
+      values.set("sel", parts.join("-"));
+    }
+    if (opened) values.set("open", opened.join(",") || "none");
+    if (row) values.set("row", row);
+    if (find && find.trim()) values.set("find", find.trim().slice(0, 100));
     if (path) values.set("path", "1");
     if (sort && sort !== "rank") values.set("sort", sort);
     return values.toString().replaceAll("%2C", ",");
@@ -42,11 +50,25 @@
         return { ...view, t0, t1: t0 + width };
       },
       // How many pixels the timeline's plot is wide: its image has as many columns, so none is dropped.
-      wide: () => (document.getElementById("timeline")?.clientWidth || window.innerWidth) - BESIDE_PLOT,
+      // And how tall it can be, so that it fills the window.
+      wide() {
+        const graph = document.getElementById("timeline");
+        const top = graph ? graph.getBoundingClientRect().top + window.scrollY : 0;
+        const tall = Math.max(0, Math.round(window.innerHeight - top - BESIDE_ROWS));
+        return [(graph?.clientWidth || window.innerWidth) - BESIDE_PLOT, tall];
+      },
       // Moves the timeline to a window, through the same event as the mouse.
       go(range) {
         const graph = document.querySelector("#timeline .js-plotly-plot");
         if (range && graph) window.Plotly.relayout(graph, { "xaxis.range": range });
+      },
+      // Scrolls to the selected row, once the plot is as tall as it will be.
+      reveal(row) {
+        if (!row) return;
+        setTimeout(() => {
+          const top = document.getElementById("timeline").getBoundingClientRect().top + row.y;
+          if (top < 80 || top > window.innerHeight - 60) window.scrollBy(0, top - window.innerHeight / 2);
+        }, REMEMBER_MS);
       },
       // Keeps the address bar true to what is seen, and moves the window over the strip.
       remember(view, ...shown) {

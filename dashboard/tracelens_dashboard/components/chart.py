@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import dash_ag_grid as dag
 import dash_mantine_components as dmc
 from dash import ALL, MATCH, ClientsideFunction, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
 from tracelens_dashboard import ids, theme
+from tracelens_dashboard.components.heading import card_title
+from tracelens_dashboard.components.table import table
 from tracelens_dashboard.figures import axes
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current
 from tracelens_dashboard.theme import GRAPH_CONFIG
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from dash import Dash
     from dash.development.base_component import Component
@@ -31,12 +32,6 @@ if TYPE_CHECKING:
 
 PLOT: Final = "plot"
 NOTHING: Final = "plot nothing"  # what there is to say stands above it
-GRID_OPTIONS: Final = {
-    "suppressFieldDotNotation": True,  # column names are words, not paths
-    "animateRows": False,
-    "rowHeight": 32,
-    "headerHeight": 34,
-}
 
 
 def graph(identity: Any, height: int | None = None) -> dcc.Graph:
@@ -47,19 +42,33 @@ def graph(identity: Any, height: int | None = None) -> dcc.Graph:
     )
 
 
-def card(chart: str, title: str, height: int, *extra: Component) -> dmc.Card:
-    """Return the card of a chart; `extra` stands beside its title. Its plot fills a higher card."""
+def card(
+    chart: str,
+    title: str,
+    height: int,
+    *extra: Component,
+    scrolls: bool = False,
+    suffix: str = "",
+) -> dmc.Card:
+    """Return the card of a chart; `extra` stands beside its title. Its plot fills a higher card.
+
+    `title` is one of `heading.EXPLAINED`; a `suffix` says of which run it is.
+
+    In a narrow window a plot may be wider than its card (`scrolls`): the keyboard reaches it, too.
+    """
     return dmc.Card(
         [
-            _heading(chart, title, *extra),
+            _heading(chart, title, suffix, *extra),
             dcc.Store(id=ids.part(chart, "lead")),
             html.P(id=ids.part(chart, "summary"), className="summary"),
             html.Div(
                 graph(ids.part(chart, "graph")),
                 id=ids.part(chart, "plot"),
                 role="img",
+                **aria(title),  # until it is drawn: then the sentence about what it shows
                 className=PLOT,
                 style={"minHeight": f"{height}px"},
+                tabIndex=0 if scrolls else None,
             ),
             html.Div(id=ids.part(chart, "grid"), hidden=True, style={"height": f"{height}px"}),
         ],
@@ -67,14 +76,14 @@ def card(chart: str, title: str, height: int, *extra: Component) -> dmc.Card:
     )
 
 
-def _heading(chart: str, title: str, *extra: Component) -> Component:
+def _heading(chart: str, title: str, suffix: str, *extra: Component) -> Component:
     switch = dmc.Switch(
         id=ids.part(chart, "switch"), label="Table", size="xs", className="table-switch"
     )
     parts = [
-        dmc.Title(title, order=2, className="card-title"),
+        card_title(title, suffix=suffix),
         html.Div(extra, className="card-choices") if extra else None,
-        html.Div([picture(title), switch], className="card-tools"),
+        html.Div([picture(title + suffix), switch], className="card-tools"),
     ]
     return html.Div([part for part in parts if part], className="card-heading")
 
@@ -87,42 +96,13 @@ def picture(title: str) -> dmc.Button:
     )
 
 
-def grid(identity: Any, rows: Sequence[dict[str, Any]]) -> dag.AgGrid:
-    """Return a table that sorts and filters; its cells are text, never HTML."""
-    return dag.AgGrid(
-        id=identity,
-        rowData=rows,
-        columnDefs=columns(rows),
-        defaultColDef={"sortable": True, "resizable": True, "minWidth": 104, "flex": 1},
-        dashGridOptions=GRID_OPTIONS,
-        style={"height": "100%"},
-    )
-
-
-def columns(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Describe a table's columns by its first row."""
-    if not rows:
-        return []
-    return [
-        {
-            "field": name,
-            "headerName": name,
-            "type": "numericColumn" if isinstance(value, (int, float)) else None,
-            "filter": not isinstance(value, (int, float)),
-            "wrapHeaderText": True,
-            "autoHeaderHeight": True,
-        }
-        for name, value in rows[0].items()
-    ]
-
-
 def bind(app: Dash, chart: str, draw: Callable[..., Drawing], *inputs: Input | State) -> None:
     """Draw a chart whenever the colour scheme, or one of `inputs`, changes.
 
     `draw` is given the run that the page shows, the theme, then the values of `inputs`. The table is
     made when it is asked for: a page with several would show its charts later.
     """
-    listed, table = Input(ids.part(chart, "switch"), "checked"), ids.part(chart, "grid")
+    listed, place = Input(ids.part(chart, "switch"), "checked"), ids.part(chart, "grid")
     scheme = Input(ids.SCHEME, "computedColorScheme")
 
     def drawn(scheme: str | None, run: Any, *values: Any) -> Drawing:
@@ -135,7 +115,7 @@ def bind(app: Dash, chart: str, draw: Callable[..., Drawing], *inputs: Input | S
         Output(ids.part(chart, "summary"), "children"),
         Output(ids.part(chart, "plot"), "aria-label"),
         Output(ids.part(chart, "plot"), "className"),
-        Output(table, "children"),
+        Output(place, "children"),
         _looked_up(listed),
         scheme,
         current.RUN,
@@ -144,19 +124,19 @@ def bind(app: Dash, chart: str, draw: Callable[..., Drawing], *inputs: Input | S
     def redraw(checked: Any, *given: Any) -> tuple[Any, ...]:
         drawing = drawn(*given)
         shown = PLOT if drawing.figure.data else NOTHING
-        rows = grid(ids.part(chart, "rows"), drawing.rows) if checked else None
+        rows = table(ids.part(chart, "rows"), drawing.rows) if checked else None
         return drawing.figure, drawing.summary, drawing.summary, shown, rows
 
     @app.callback(
-        Output(table, "children", allow_duplicate=True),
+        Output(place, "children", allow_duplicate=True),
         listed,
         *map(_looked_up, (scheme, current.RUN, *inputs)),
         prevent_initial_call=True,
     )
-    def tabulate(checked: Any, *given: Any) -> dag.AgGrid:
+    def tabulate(checked: Any, *given: Any) -> Component:
         if not checked:
             raise PreventUpdate
-        return grid(ids.part(chart, "rows"), drawn(*given).rows)
+        return table(ids.part(chart, "rows"), drawn(*given).rows)
 
 
 def _looked_up(given: Input | State) -> State:

@@ -11,6 +11,7 @@ from dash.exceptions import PreventUpdate
 from tracelens.exports import perfetto
 from tracelens_dashboard import ids, text
 from tracelens_dashboard.export import downloads
+from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current
 from tracelens_dashboard.view import state
 
@@ -44,7 +45,16 @@ def dialog() -> Component:
     """Return what it opens."""
     waiting = dcc.Loading(html.Div(id=OFFER), delay_show=300, type="dot")
     return html.Div(
-        [dcc.Store(id=ADDRESS), dmc.Modal(waiting, id=DIALOG, title="Export", opened=False)]
+        [
+            dcc.Store(id=ADDRESS),
+            dmc.Modal(
+                waiting,
+                id=DIALOG,
+                title="Export",
+                opened=False,
+                closeButtonProps=aria("close"),
+            ),
+        ]
     )
 
 

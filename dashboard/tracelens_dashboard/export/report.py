@@ -12,8 +12,6 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any, Final
 
-from plotly.offline import get_plotlyjs
-
 from tracelens.errors import InvalidArgument
 from tracelens.reports.to_html import (
     escaped,
@@ -22,8 +20,9 @@ from tracelens.reports.to_html import (
     table_sections,
     verdict_section,
 )
-from tracelens_dashboard import text, theme
+from tracelens_dashboard import chart_library, text, theme
 from tracelens_dashboard.components import finding_card
+from tracelens_dashboard.components.table import NOT_MEASURED
 from tracelens_dashboard.export.charts import chosen
 from tracelens_dashboard.runs import current
 
@@ -58,7 +57,7 @@ def write(store: Store, path: Path) -> None:
 
 def render(store: Store) -> str:
     """Return the report; charts that would make it larger than 8 MB are left out, and named."""
-    library, script = get_plotlyjs(), _file("report.js")
+    library, script = chart_library.source(), _file("report.js")
     parts = {
         "findings": findings_section(store.report.findings),
         "tables": table_sections({**store.run.tables, **store.report.tables}),
@@ -151,7 +150,12 @@ def chart_section(
 def _numbers(rows: Sequence[dict[str, Any]]) -> str:
     if not rows:
         return ""
-    shown = html_table(list(rows[0]), [list(row.values()) for row in rows[:MOST_TABLE_ROWS]])
+    shown = html_table(list(rows[0]), [_read(row) for row in rows[:MOST_TABLE_ROWS]])
     more = len(rows) - MOST_TABLE_ROWS
     rest = f'<p class="quiet">and {text.count(more, "more row")}</p>' if more > 0 else ""
     return f"<details><summary>Table</summary>{shown}{rest}</details>"
+
+
+def _read(row: dict[str, Any]) -> list[Any]:
+    """Return a row's cells; those that were not measured are left open."""
+    return [NOT_MEASURED if value is None else value for value in row.values()]

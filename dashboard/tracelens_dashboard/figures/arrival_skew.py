@@ -12,7 +12,7 @@ from plotly.subplots import make_subplots
 from tracelens.lod import step_times
 from tracelens_dashboard import text
 from tracelens_dashboard import theme as themes
-from tracelens_dashboard.figures import axes, histogram, stacked_steps
+from tracelens_dashboard.figures import axes, histogram, quantity, stacked_steps
 from tracelens_dashboard.figures.drawing import Drawing, empty, figure
 from tracelens_dashboard.figures.stacked_steps import Part
 
@@ -86,9 +86,9 @@ def last_arrivals_table(last: pl.DataFrame) -> list[dict[str, Any]]:
             "last arrivals": row["last"],
             "expected by chance": round(row["expected"], 1),
             "chance, upper bound": round(row["chance"], 1),
-            "wait caused alone": text.duration(row["alone_ns"]),
-            "waited": text.duration(row["wait_ns"]),
-            "transfer": text.duration(row["transfer_ns"]),
+            "wait caused alone": quantity.time(row["alone_ns"]),
+            "waited": quantity.time(row["wait_ns"]),
+            "transfer": quantity.time(row["transfer_ns"]),
         }
         for row in last.sort("alone_ns", descending=True).iter_rows(named=True)
     ]
@@ -145,7 +145,7 @@ def _alone(shown: pl.DataFrame, labels: list[str], theme: Theme) -> go.Bar:
         orientation="h",
         y=labels,
         x=shown["alone_ns"].to_list(),
-        marker={"color": theme.categories["data"]},
+        marker={"color": theme.categories["wait"], "line": {"width": 1, "color": theme.secondary}},
         customdata=[list(pair) for pair in zip(lengths, _leads(shown), strict=True)],
         hovertemplate="wait caused by %{y}alone: %{customdata[0]}<extra></extra>",
     )
@@ -239,7 +239,7 @@ def over_run(by_step: pl.DataFrame, theme: Theme) -> Drawing:
         kept.group_by("last_rank").agg(pl.col("skew_max_ns").sum()).sort("skew_max_ns", "last_rank")
     )
     named = lost["last_rank"].reverse().to_list()[:NAMED]
-    strong = (theme.loss, theme.categories["data"], theme.accent)
+    strong = theme.series
     points = [
         _points(kept.filter(pl.col("last_rank") == rank), f"rank {rank} last", colour)
         for rank, colour in zip(named, strong, strict=False)
@@ -276,8 +276,8 @@ def over_run_table(by_step: pl.DataFrame) -> list[dict[str, Any]]:
         {
             "step": row["step"],
             "calls": row["calls"],
-            "skew, median": text.duration(row["skew_ns"]),
-            "skew, max": text.duration(row["skew_max_ns"]),
+            "skew, median": quantity.time(row["skew_ns"]),
+            "skew, max": quantity.time(row["skew_max_ns"]),
             "last rank": row["last_rank"],
         }
         for row in worst.iter_rows(named=True)

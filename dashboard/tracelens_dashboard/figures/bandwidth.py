@@ -10,10 +10,12 @@ from plotly import graph_objects as go
 
 from tracelens.model import fmt
 from tracelens_dashboard import text
-from tracelens_dashboard.figures import axes
+from tracelens_dashboard.figures import axes, quantity
 from tracelens_dashboard.figures.drawing import Drawing, empty, figure
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from tracelens_dashboard.theme import Theme
 
 
@@ -25,7 +27,7 @@ NO_BYTES: Final = (
     "with nbytes=…"
 )
 MOST_LINKS: Final = 24
-SLOW: Final = 1.5  # times slower than the median link: in red
+ALIKE: Final = 1.05
 NO_MESSAGES: Final = (
     "No messages between two ranks were recorded. Collectives alone do not identify a slow link; "
     "point-to-point calls do: with MPI, tl.attach(comm) records them."
@@ -53,7 +55,7 @@ def by_size(
     most = rows.group_by(_BY).agg(pl.col("calls").sum()).sort("calls", *_BY, descending=True)
     shown = most.head(MOST_SERIES).sort(_BY)
     traces: list[go.Scatter] = []
-    for row, colour in zip(shown.iter_rows(named=True), _colours(theme), strict=False):
+    for row, colour in zip(shown.iter_rows(named=True), theme.series, strict=False):
         mine = [pl.col(name).eq_missing(pl.lit(row[name])) for name in _BY]
         traces += _series(rows.filter(mine), lines.filter(mine), colour)
     _name_once(traces)
@@ -91,14 +93,12 @@ def sizes_table(bandwidths: pl.DataFrame) -> list[dict[str, Any]]:
             "operation": text.safe(row["op"]),
             "ranks": row["ranks"],
             **({"algorithm": text.safe(row["algorithm"])} if row["algorithm"] else {}),
-            "size": text.size(row["bytes"]),
+            "size": quantity.size(row["bytes"]),
             "calls": row["calls"],
-            "time": text.duration(row["wire_ns"]),
-            "algorithm bandwidth": fmt.bandwidth(row["algorithm_bandwidth"]),
-            "bus bandwidth": fmt.bandwidth(row["bus_bandwidth"]),
-            "% of peak observed": text.percent(row["of_best"])
-            if row["of_best"] is not None
-            else "-",
+            "time": quantity.time(row["wire_ns"]),
+            "algorithm bandwidth": quantity.bandwidth(row["algorithm_bandwidth"]),
+            "bus bandwidth": quantity.bandwidth(row["bus_bandwidth"]),
+            "% of peak observed": quantity.share(row["of_best"]),
         }
         for row in bandwidths.iter_rows(named=True)
     ]
@@ -196,28 +196,26 @@ def _label(best: float, theme: Theme) -> dict[str, Any]:
     }
 
 
-def _colours(theme: Theme) -> list[str]:
-    names = ("forward", "transfer", "data", "update", "gc", "backprop")
-    return [theme.categories[name] for name in names]
-
-
 def _operation(row: dict[str, Any]) -> str:
     how = f" ({text.safe(row['algorithm'])})" if row["algorithm"] else ""
     return f"{text.safe(row['op'])} of {row['ranks']} ranks{how}"
 
 
-def by_link(links: pl.DataFrame, theme: Theme) -> Drawing:
-    """Draw a bar a link; `links` as `links.LINK_COLUMNS`, the slowest first."""
+def by_link(links: pl.DataFrame, theme: Theme, found: Collection[tuple[int, int]] = ()) -> Drawing:
+    """Draw a bar a link, red if it is among those that findings name, (sender, receiver).
+
+    `links` as `links.LINK_COLUMNS`, the slowest first.
+    """
     if links.is_empty():
         return empty(theme, NO_MESSAGES)
     shown = links.head(MOST_LINKS)
-    usual = _median_bandwidth(links)
     speeds = shown["bandwidth"].to_numpy()
+    ends = shown.select("sender", "receiver").rows()
     trace = go.Bar(
         orientation="h",
         y=[_link_name(row) + " " for row in shown.iter_rows(named=True)],
         x=speeds,
-        marker={"color": np.where(speeds * SLOW < usual, theme.loss, theme.accent)},
+        marker={"color": [theme.loss if pair in found else theme.accent for pair in ends]},
         customdata=[
             [_link_hover(row), [row["sender"], row["receiver"]]]
             for row in shown.iter_rows(named=True)
@@ -231,20 +229,18 @@ def by_link(links: pl.DataFrame, theme: Theme) -> Drawing:
         "yaxis": {"autorange": "reversed", "fixedrange": True, "tickfont": {"color": theme.text}},
         "bargap": 0.35,
     }
-    return Drawing(figure(theme, trace, **layout), links_summary(links), links_table(links))
+    return Drawing(figure(theme, trace, **layout), links_summary(links, found), links_table(links))
 
 
-def links_summary(links: pl.DataFrame) -> str:
-    """Return the slowest link, and how far it is below the median."""
+def links_summary(links: pl.DataFrame, found: Collection[tuple[int, int]] = ()) -> str:
+    """Return the slowest link, how far it is below the median, and whether a finding names it."""
     first, usual = links.row(0, named=True), _median_bandwidth(links)
     ratio = usual / max(float(first["bandwidth"]), 1e-12)
     begin = f"The slowest of {text.count(links.height, 'link')}, {_link_name(first)}, moves"
     speed = fmt.bandwidth(first["bandwidth"])
-    if ratio < SLOW:
-        return f"{begin} {speed}; none deviates from the median link ({fmt.bandwidth(usual)})."
-    return (
-        f"{begin} {speed}: {ratio:.1f} times slower than the median link ({fmt.bandwidth(usual)})."
-    )
+    times = f"{ratio:.1f} times slower than" if ratio > ALIKE else "no slower than"
+    named = "a finding" if (first["sender"], first["receiver"]) in found else "no finding"
+    return f"{begin} {speed}: {times} the median link ({fmt.bandwidth(usual)}); {named} names it."
 
 
 def links_table(links: pl.DataFrame) -> list[dict[str, Any]]:
@@ -256,9 +252,9 @@ def links_table(links: pl.DataFrame) -> list[dict[str, Any]]:
             "from host": text.safe(row["sender_host"]),
             "to host": text.safe(row["receiver_host"]),
             "messages": row["messages"],
-            "bytes": text.size(row["bytes"]),
-            "time per message": text.duration(row["message_ns"]),
-            "bandwidth": fmt.bandwidth(row["bandwidth"]),
+            "bytes": quantity.size(row["bytes"]),
+            "time per message": quantity.time(row["message_ns"]),
+            "bandwidth": quantity.bandwidth(row["bandwidth"]),
         }
         for row in links.iter_rows(named=True)
     ]

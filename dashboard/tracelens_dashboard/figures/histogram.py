@@ -10,7 +10,7 @@ import polars as pl
 from plotly import graph_objects as go
 
 from tracelens_dashboard import text
-from tracelens_dashboard.figures import axes
+from tracelens_dashboard.figures import axes, quantity
 from tracelens_dashboard.figures.drawing import figure
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ def of_table(table: pl.DataFrame, by: str, lead: Sequence[str], theme: Theme) ->
     ratio = float(table["to_ns"][0] / table["from_ns"][0])
     first, last = (round(float(np.log(ns) / np.log(ratio))) for ns in _reach(table))
     edges: Floats = np.power(ratio, np.arange(first, last + 1, dtype=np.float64))
-    names = ("forward", "transfer", "data", "update", "gc", "backprop")
     found = []
     for number, part in enumerate(table.partition_by(by, maintain_order=True)):
         places = (np.log(part["from_ns"].to_numpy()) / np.log(ratio)).round().astype(int) - first
@@ -58,7 +57,7 @@ def of_table(table: pl.DataFrame, by: str, lead: Sequence[str], theme: Theme) ->
         counts[places] = part["count"].to_numpy()
         for place, row in zip(places.tolist(), part.select(lead).rows(), strict=True):
             examples[place] = list(row)
-        colour = theme.categories[names[number % len(names)]]
+        colour = theme.series[number % len(theme.series)]
         found.append(Bars(text.safe(str(part[by][0])), edges, counts, colour, examples))
     return found
 
@@ -122,8 +121,8 @@ def rows(bars: Sequence[Bars], counted: str) -> list[dict[str, Any]]:
     return [
         {
             **({"of": part.name} if len(bars) > 1 else {}),
-            "from": text.duration(float(part.edges[place])),
-            "to": text.duration(float(part.edges[place + 1])),
+            "from": quantity.time(float(part.edges[place])),
+            "to": quantity.time(float(part.edges[place + 1])),
             counted: int(part.counts[place]),
         }
         for part in bars

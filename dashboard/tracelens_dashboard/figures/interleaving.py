@@ -10,7 +10,7 @@ from plotly import graph_objects as go
 
 from tracelens.model import fmt
 from tracelens_dashboard import text
-from tracelens_dashboard.figures import axes, histogram, stacked_steps
+from tracelens_dashboard.figures import axes, histogram, quantity, stacked_steps
 from tracelens_dashboard.figures.drawing import Drawing, empty, figure
 from tracelens_dashboard.figures.stacked_steps import Part
 
@@ -32,6 +32,8 @@ STAGES: Final = (
     ("updating_ns", "optimizer update", "update"),
     ("until_use_ns", "wait for next forward", "idle"),
 )
+IN_ALL: Final = "ready to first use"
+NOT_KNOWN: Final = "-"
 NO_CHAINS: Final = (
     "No gradient can be traced: that needs reductions that name their bucket, or requests to shards, "
     "and weight updates (kind update) in the same steps. Hooks of frameworks record both."
@@ -128,8 +130,8 @@ def _share_text(share: float) -> str:
 
 def _bucket_rows(table: pl.DataFrame, theme: Theme) -> list[dict[str, Any]]:
     return [
-        {"bucket": row["bucket"], "calls": row["calls"], "bytes": text.size(row["bytes"] or 0)}
-        | {part.name: text.duration(row[part.column]) for part in _overlap_parts(theme)}
+        {"bucket": row["bucket"], "calls": row["calls"], "bytes": quantity.size(row["bytes"])}
+        | {part.name: quantity.time(row[part.column]) for part in _overlap_parts(theme)}
         for row in table.iter_rows(named=True)
     ]
 
@@ -155,11 +157,28 @@ def latency(chains: pl.DataFrame, theme: Theme) -> Drawing:
     for stage in STAGES:
         bars.append(_stage(shown, base, stage, theme))
         base = base + shown[stage[0]].fill_null(0)
-    last = base.to_numpy().max()
+    ends = shown.select(pl.col("ready_ns").fill_null(0) + pl.col("whole_ns"))["ready_ns"]
+    last = max(float(base.to_numpy().max()), float(ends.fill_null(0).to_numpy().max()))
     return Drawing(
-        figure(theme, *bars, **_latency_axes(float(last), theme)),
+        figure(theme, *bars, _in_all(shown, ends, theme), **_latency_axes(last, theme)),
         latency_summary(chains),
         latency_table(chains),
+    )
+
+
+def _in_all(shown: pl.DataFrame, ends: pl.Series, theme: Theme) -> go.Scatter:
+    """Mark the median of whole chains: medians of parts do not add up to it."""
+    return go.Scatter(
+        name=IN_ALL,
+        x=ends.to_list(),
+        y=[f"{of} {number} " for of, number in shown.select("of", "number").iter_rows()],
+        mode="markers",
+        marker={"symbol": "line-ns-open", "size": 15, "color": theme.text, "line": {"width": 2}},
+        customdata=[
+            [text.duration(ns) if ns is not None else NOT_KNOWN, list(lead)]
+            for ns, lead in zip(shown["whole_ns"], shown.select("rank", "step").rows(), strict=True)
+        ],
+        hovertemplate="%{y}from ready to first use: %{customdata[0]}<extra></extra>",
     )
 
 
@@ -171,21 +190,22 @@ def latency_summary(chains: pl.DataFrame) -> str:
     spent = {name: longest[column] or 0 for column, name, _ in STAGES}
     most = max(spent, key=lambda name: spent[name])
     whole = longest["whole_ns"] or sum(spent.values())
+    mark = " (the mark; medians of stages need not add up to it)" if longest["whole_ns"] else ""
     return (
         f"{fmt.capital(longest['of'])} {longest['number']} has the longest gradient-to-weight latency, "
-        f"{text.duration(whole)} from ready to first use; most of it, {text.duration(spent[most])}, is "
-        f"the stage “{most}”."
+        f"in the median {text.duration(whole)} from ready to first use{mark}. Its longest stage is "
+        f"“{most}”, in the median {text.duration(spent[most])}."
     )
 
 
 def latency_table(chains: pl.DataFrame) -> list[dict[str, Any]]:
     """List all chains."""
     return [
-        {"of": row["of"], "number": row["number"], "ready after": _stage_hover(row["ready_ns"])}
-        | {name: _stage_hover(row[column]) for column, name, _ in STAGES}
+        {"of": row["of"], "number": row["number"], "ready after": quantity.time(row["ready_ns"])}
+        | {name: quantity.time(row[column]) for column, name, _ in STAGES}
         | {
-            "total": _stage_hover(row["whole_ns"]),
-            "p90": _stage_hover(row["whole_p90_ns"]),
+            "total": quantity.time(row["whole_ns"]),
+            "p90": quantity.time(row["whole_p90_ns"]),
         }
         for row in chains.iter_rows(named=True)
     ]
@@ -211,7 +231,7 @@ def _stage(
 
 
 def _stage_hover(ns: float | None) -> str:
-    return "-" if ns is None else text.duration(ns)
+    return NOT_KNOWN if ns is None else text.duration(ns)
 
 
 def _latency_axes(last: float, theme: Theme) -> dict[str, Any]:
@@ -265,7 +285,7 @@ def idle_time(
     drawn = figure(
         theme,
         _idle_bars(shown, labels, "gap_ns", "between updates", theme.quiet),
-        _idle_bars(shown, labels, "usable_ns", "overlappable", theme.categories["update"]),
+        _idle_bars(shown, labels, "usable_ns", "overlappable", theme.accent),
         _least_idle(shown, labels, theme),
         **_idle_axes(shown, theme),
     )
@@ -298,10 +318,10 @@ def idle_table(background: pl.DataFrame) -> list[dict[str, Any]]:
     return [
         {
             "rank": row["rank"],
-            "between updates": text.duration(row["gap_ns"]),
-            "overlappable": text.duration(row["usable_ns"]),
-            "p10": text.duration(row["usable_p10_ns"]),
-            "share of step time": text.percent(row["share"]),
+            "between updates": quantity.time(row["gap_ns"]),
+            "overlappable": quantity.time(row["usable_ns"]),
+            "p10": quantity.time(row["usable_p10_ns"]),
+            "share of step time": quantity.share(row["share"]),
         }
         for row in background.sort("usable_ns", "rank").iter_rows(named=True)
     ]

@@ -11,7 +11,7 @@ from plotly import graph_objects as go
 from tracelens.lod import step_times
 from tracelens.reports.messages import cause
 from tracelens_dashboard import text
-from tracelens_dashboard.figures import axes
+from tracelens_dashboard.figures import axes, quantity
 from tracelens_dashboard.figures.drawing import Drawing, empty, figure
 from tracelens_dashboard.figures.timeline.frame import LEFT_PX, NARROW, RIGHT_PX, SECOND
 from tracelens_dashboard.theme import name_of
@@ -156,9 +156,9 @@ def _parts_rows(times: Times, mean: Floats) -> list[dict[str, Any]]:
     """List the longest steps."""
     longest = np.argsort(-mean.sum(axis=0), kind="stable")[:TABLE_ROWS]
     return [
-        {"step": times.steps[at], "step time": text.duration(float(mean[:, at].sum()))}
+        {"step": times.steps[at], "step time": quantity.time(float(mean[:, at].sum()))}
         | {
-            name_of(name): text.duration(float(ns))
+            name_of(name): quantity.time(float(ns))
             for name, ns in zip(times.categories, mean[:, at], strict=True)
         }
         for at in longest.tolist()

@@ -10,7 +10,7 @@ from plotly import graph_objects as go
 
 from tracelens.lod import step_times
 from tracelens_dashboard import text
-from tracelens_dashboard.figures import axes
+from tracelens_dashboard.figures import axes, quantity
 from tracelens_dashboard.figures.drawing import figure
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def rows(table: pl.DataFrame, parts: Sequence[Part], most: int = 500) -> list[di
     total = table.select(part.column for part in parts).sum_horizontal()
     longest = table.with_columns(total=total).sort("total", descending=True).head(most)
     return [
-        {"step": row["step"]} | {part.name: text.duration(row[part.column] or 0) for part in parts}
+        {"step": row["step"]} | {part.name: quantity.time(row[part.column]) for part in parts}
         for row in longest.iter_rows(named=True)
     ]
 

@@ -10,7 +10,7 @@ from plotly import graph_objects as go
 
 from tracelens.lod import step_times
 from tracelens_dashboard import text
-from tracelens_dashboard.figures import axes, histogram
+from tracelens_dashboard.figures import axes, histogram, quantity
 from tracelens_dashboard.figures.axes import rank_label, ranks_and_steps
 from tracelens_dashboard.figures.drawing import Drawing, empty, figure
 
@@ -34,6 +34,7 @@ ALIKE: Final = (
     "which rank causes the wait."
 )
 _LOW, _HIGH = 0.05, 0.98
+LEAST_USUAL, MOST_USUAL = 1.25, 2.5  # where the map's scale ends, times the usual step
 
 
 @dataclass(frozen=True)
@@ -93,9 +94,9 @@ def over_run_table(times: StepTimes, found: Sequence[Regime]) -> list[dict[str, 
             "regime": number,
             "first step": times.steps[part.first],
             "last step": times.steps[part.last],
-            "level": text.duration(part.level),
-            "vs. first": f"{100 * (part.level / max(first, 1e-9) - 1):+.1f} %",
-            "longest": text.duration(float(times.longest_ns[part.first : part.last + 1].max())),
+            "level": quantity.time(part.level),
+            "vs. first": quantity.change(part.level / max(first, 1e-9) - 1),
+            "longest": quantity.time(float(times.longest_ns[part.first : part.last + 1].max())),
         }
         for number, part in enumerate(found, 1)
     ]
@@ -257,7 +258,7 @@ def by_rank_table(grid: StepGrid) -> list[dict[str, Any]]:
         if cells[row, column] >= 0:
             rank, step = grid.longest(row, column)
             rows.append(
-                {"rank": rank, "step": step, "duration": text.duration(float(cells[row, column]))}
+                {"rank": rank, "step": step, "duration": quantity.time(float(cells[row, column]))}
             )
     return rows
 
@@ -268,9 +269,12 @@ def _alone(column: Floats) -> bool:
 
 
 def _scale(cells: Floats) -> tuple[float, float]:
-    low = float(np.nanquantile(cells, _LOW))
+    """Choose the scale by the usual step: neither noise nor a few very long steps use its colours up."""
+    usual = float(np.nanmedian(cells))
+    low = min(float(np.nanquantile(cells, _LOW)), usual)
     worst = np.nan_to_num(cells).max(axis=0)
-    return low, max(float(np.quantile(worst, _HIGH)), 1.2 * low, 1.0)
+    most = float(np.quantile(worst, _HIGH))
+    return low, max(min(most, MOST_USUAL * usual), LEAST_USUAL * usual, 1.0)
 
 
 def _colour_bar(low: float, high: float) -> dict[str, Any]:

@@ -8,8 +8,9 @@ import dash_mantine_components as dmc
 from dash import html
 
 from tracelens.accounting.efficiency import CAUSES, SLOW_HOST
+from tracelens.model.inert import clean
 from tracelens.model.verdict import lead_of
-from tracelens.reports.messages import clean, lines_of, noted
+from tracelens.reports.messages import lines_of, noted
 from tracelens_dashboard import text
 from tracelens_dashboard.components import chart, finding_card
 from tracelens_dashboard.figures import axes, overview, stragglers

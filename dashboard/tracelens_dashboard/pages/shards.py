@@ -10,7 +10,7 @@ from dash import Input, dcc, html
 
 from tracelens.lod.viewport import Window
 from tracelens.model.finding_kinds import KINDS
-from tracelens_dashboard.components import chart, finding_card
+from tracelens_dashboard.components import chart, finding_card, heading
 from tracelens_dashboard.figures import shards, staleness
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.view import links
@@ -58,7 +58,7 @@ def layout(store: Store, view: ViewState) -> Component:
     return html.Div(
         [
             dcc.Store(id=MARKED, data=view.shard),
-            dmc.Title("Is there a hot shard?", order=1, className="page-title"),
+            heading.page_title("Parameter servers"),
             dmc.Stack(cards, gap="xs", mb="sm" if cards else 0),
             dmc.Grid(_charts(store, view), gutter="sm"),
         ],
@@ -84,7 +84,7 @@ def _charts(store: Store, view: ViewState) -> list[Component]:
     shown = [] if store.run.loads.is_empty() else _requests(store, view)
     if not store.table("asynchrony").is_empty():
         height = _height(len(store.ranks), 130)
-        shown.append((chart.card(STALENESS, "Staleness and fairness", height), WIDE))
+        shown.append((chart.card(STALENESS, "Staleness and fairness", height, scrolls=True), WIDE))
     if not shown:
         note = html.P(WHAT_IT_SHOWS, className="summary")
         shown.append((dmc.Card(note, className="card prose"), WIDE))
@@ -94,7 +94,7 @@ def _charts(store: Store, view: ViewState) -> list[Component]:
 def _requests(store: Store, view: ViewState) -> list[tuple[Component, dict[str, int]]]:
     """Return the cards of requests with shards; of tensors where requests name theirs."""
     ranks = len(store.ranks)
-    dots = chart.card(DOTS, "Load per shard", _height(store.shard_count, 100))
+    dots = chart.card(DOTS, "Load per shard", _height(store.shard_count, 100), scrolls=True)
     traffic = chart.card(TRAFFIC, "Bytes between workers and shards", _height(ranks, 110, 320))
     placed = chart.card(PLACEMENTS, "Variable placement", 240)
     if store.table("tensors").is_empty():

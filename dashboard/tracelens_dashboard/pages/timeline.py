@@ -8,7 +8,16 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 
 from tracelens_dashboard.components import chart
-from tracelens_dashboard.components.timeline import answers, controls, drawing, keys, names
+from tracelens_dashboard.components.timeline import (
+    answers,
+    controls,
+    drawing,
+    finding,
+    gutter,
+    keys,
+    names,
+)
+from tracelens_dashboard.ids import aria
 from tracelens_dashboard.view import viewport
 
 if TYPE_CHECKING:
@@ -24,17 +33,20 @@ TITLE: Final = controls.TITLE
 
 def layout(store: Store, view: ViewState) -> Component:
     """Return the page."""
-    graph = html.Div(chart.graph(names.GRAPH), role="img", id=names.PLOT)
-    shown = [controls.layout(store, view), controls.strip_layout(), graph]
+    chosen = finding.resolved(store, view)
+    graph = html.Div(chart.graph(names.GRAPH), role="img", id=names.PLOT, **aria("timeline"))
+    beside = html.Div(id=names.GUTTER, className="gutter")
+    rows = html.Div([graph, beside], className="rows")
+    shown = [controls.layout(store, view), controls.strip_layout(), rows]
     return html.Div(
         [
             dcc.Store(id=names.VIEW, data=_seen(store, view)),
             dcc.Store(id=names.WIDE),
-            dcc.Store(id=names.SELECTED, data=answers.clicked(view)),
+            *gutter.stores(view),
+            dcc.Store(id=names.SELECTED, data=chosen),
             keys.layout(),
             dmc.Card(shown, className="card"),
-            dmc.Card(answers.described(store, view), id=names.DETAILS, className="card", mt="sm"),
-            drawing.rank_layout(store),
+            dmc.Card(answers.described(store, chosen), id=names.DETAILS, className="card", mt="sm"),
         ],
         className="page",
     )
@@ -45,7 +57,8 @@ def register(app: Dash) -> None:
     drawing.register(app)
     controls.register_strip(app)
     answers.register(app)
-    drawing.register_rank(app, names.VIEW, names.WIDE)
+    gutter.register(app)
+    finding.register(app)
     keys.register(app, names.GRAPH, names.VIEW, names.SELECTED, (names.PINS, names.SORT))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -11,25 +12,31 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
-from tracelens.lod import opening, rank_detail, residuals, run_data, search
-from tracelens.lod.rank_detail import KEPT_PROCESSES, RecordedSpans
+from tracelens.errors import TraceLensError
+from tracelens.lod import opening, residuals, run_data, search
 from tracelens.lod.run_data import Run
 from tracelens.lod.step_times import StepTimes
+from tracelens.lod.tracks.group import group_of
+from tracelens.lod.tracks.names import Names
+from tracelens.lod.tracks.recorded_spans import KEPT_PROCESSES, RecordedSpans
 from tracelens.lod.viewport import Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from tracelens.arrays import Array
+    from tracelens.lod.lanes import Lane
     from tracelens.lod.opening import Progress
     from tracelens.lod.query import Scene
     from tracelens.lod.residuals import Residuals
     from tracelens.lod.search import Call
     from tracelens.lod.step_times import Times
+    from tracelens.lod.tracks.group import Group
     from tracelens.model.result import Report
     from tracelens.model.trace import Trace
 
 _SPAN_BYTES: Final = 150  # of a span with all its columns, in a trace that has no index
+KEPT_GROUPS: Final = 16  # processes whose tracks stay in memory
 _CELL_BYTES: Final = 16  # of a rank in a step: its compute time, and its residual
 
 
@@ -41,7 +48,10 @@ class Store:
         self.run_id = run_id  # what addresses call it, where several runs are served
         self.on_disk = isinstance(source, Path)
         self._recorded = RecordedSpans(shown, source)
-        self._opened = lru_cache(KEPT_PROCESSES)(self._open)
+        pyramid = shown.scene.pyramid
+        processes = [*shown.workers["process"], *shown.shards["process"]]
+        self.names = Names(processes, self._recorded.read, pyramid.folder if pyramid else None)
+        self.opened = lru_cache(KEPT_GROUPS)(self._open)
         self.step_times = lru_cache(KEPT_PROCESSES)(self._step_times)
 
     @classmethod
@@ -87,7 +97,12 @@ class Store:
 
     def refine(self) -> None:
         """Let the levels that the run's index lacks be made, beside all else."""
-        Thread(target=opening.refined, args=(self.run,), daemon=True).start()
+        Thread(target=self._refine, daemon=True).start()
+
+    def _refine(self) -> None:
+        opening.refined(self.run)
+        with suppress(TraceLensError):  # whoever searches is told
+            _ = self.names.table
 
     @property
     def name(self) -> str:
@@ -182,19 +197,28 @@ class Store:
         """Return the row of a worker rank in the scene."""
         return self.ranks.index(rank) if rank in self.ranks else None
 
-    def opened(self, rank: int) -> Scene:
-        """Return the threads of a rank, row by row.
+    def _open(self, row: int) -> Group:
+        """Return the tracks of the process of a row of the scene.
 
         Raises:
             UnusableInput: its file cannot be read any more.
         """
-        return self._opened(rank)
+        lane = self.scene.lanes.lanes[row]
+        named = self.run.threads.filter(process=lane.process)
+        names = dict(named.select("thread", "name").iter_rows())
+        events = self._recorded.events_of(lane.process)
+        if lane.role == "ps":
+            return group_of(events, lane, names, None, whole=self.whole)
+        samples = self.samples(lane.rank) if lane.rank in self.sampled else None
+        mine = self.run.workers.row(by_predicate=pl.col("process") == lane.process, named=True)
+        thread = mine["training_thread"]
+        return group_of(events, lane, names, thread, whole=self.whole, samples=samples)
 
-    def _open(self, rank: int) -> Scene:
-        process = int(self.run.workers.filter(rank=rank)["process"][0])
-        names = dict(self.run.threads.filter(process=process).select("thread", "name").iter_rows())
-        samples = self.samples(rank) if rank in self.sampled else None
-        return rank_detail.rank_scene(self._recorded.of(process), names, rank, self.whole, samples)
+    @cached_property
+    def groups(self) -> dict[str, int]:
+        """The row below which the tracks of each process are shown, by what addresses call it."""
+        every = enumerate(self.scene.lanes.lanes)
+        return {key_of(lane): row for row, lane in every if lane.role != "device"}
 
     @cached_property
     def sampled(self) -> tuple[int, ...]:
@@ -215,6 +239,36 @@ class Store:
     def call_at(self, rank: int, at_ns: int) -> Call | None:
         """Return the collective that a rank was in at a moment: of several, what ends first."""
         return search.call_at(self.run.calls, rank, at_ns)
+
+    def events_of(self, process: int) -> pl.DataFrame:
+        """Return all recorded events of a process.
+
+        Raises:
+            UnusableInput: its file cannot be read any more.
+        """
+        return self._recorded.events_of(process)
+
+    def event_at(self, row: int, track: int, at_ns: int) -> dict[str, Any] | None:
+        """Return the event of a span in a track of an opened process; None where there is none."""
+        number = self.event_row(row, track, at_ns)
+        if number < 0:
+            return None
+        events = self._recorded.events_of(self.scene.lanes.lanes[row].process)
+        return events.row(number, named=True)
+
+    def event_row(self, row: int, track: int, at_ns: int) -> int:
+        """Return which event of its process a span in a track is; -1 where there is none."""
+        group = self.opened(row)
+        lanes = group.scene.lanes
+        items = lanes.between(track, at_ns, at_ns + 1) if track < len(lanes) else slice(0, 0)
+        return int(group.rows[items.start]) if items.start < items.stop else -1
+
+    def call_of(self, row: int, track: int, at_ns: int) -> Call | None:
+        """Return the collective that a span in a track of an opened process is."""
+        event = self.event_at(row, track, at_ns)
+        if event is None or event["communicator"] is None or event["seq"] is None:
+            return None
+        return search.find_call(self.run.calls, event["communicator"], event["seq"])
 
     def call_around(self, window: Window) -> Call | None:
         """Return the collective that a stretch of time is of."""
@@ -248,6 +302,11 @@ class Store:
         mine = self._recorded.of(process).filter(pl.col("stream").is_in(number.implode()))
         mine = mine.with_columns(start_ns="device_start_ns", end_ns=end)
         return mine.filter(inside).sort("depth", "start_ns")
+
+
+def key_of(lane: Lane) -> str:
+    """Return what addresses call the process of a row."""
+    return f"ps{lane.rank}" if lane.role == "ps" else str(lane.rank)
 
 
 def _held(value: Any) -> int:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, urlencode
 
+from tracelens.lod.viewport import LEAST_ROW_PX, MOST_ROW_PX
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -14,11 +16,15 @@ LONGEST_VALUE: Final = 200
 LONGEST_QUERY: Final = 4000
 NO_RUN: Final = "unknown"
 MOST_PINS: Final = 12
+MOST_OPENED: Final = 12
+LONGEST_SEARCH: Final = 100
+NONE_OPENED: Final = "none"
 SORTS: Final = ("rank", "lateness")
 
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _RUN = re.compile(r"[0-9a-f]{12}")
-_PLACE = re.compile(r"([0-9]{1,6})-([0-9]{1,18})")
+_PLACE = re.compile(r"([0-9]{1,6})-([0-9]{1,18})(?:-([0-9]{1,3}))?")
+_KEY = re.compile(r"(?:ps)?[0-9]{1,7}")
 _RANGE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 
 
@@ -26,9 +32,11 @@ _RANGE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 class ViewState:
     """What is looked at: a window in ns since the run's start, pinned ranks, marked steps, a shard.
 
-    `selected` is a row of the timeline and the moment of a click, in ns since the start; `run` says
-    of which run, where several are served, and `compare` with which other one; `path` whether the
-    critical path is drawn.
+    `selected` is a row of the timeline and the moment of a click, in ns since the start, and then of
+    which track, if it was one of an opened process; `run` says of which run, where several are served,
+    and `compare` with which other one; `path` whether the critical path is drawn. `opened` are the
+    processes whose tracks are shown, by rank, shards as ``ps0``; null = as many as there is room for.
+    `row_px` is the height of rows that was asked for; `find` what is looked for by name.
     """
 
     start_ns: int | None = None
@@ -39,8 +47,11 @@ class ViewState:
     sort: str = "rank"
     run: str | None = None
     compare: str | None = None
-    selected: tuple[int, int] | None = None
+    selected: tuple[int, ...] | None = None
     path: bool = False
+    opened: tuple[str, ...] | None = None
+    row_px: int | None = None
+    find: str = ""
 
     @property
     def query(self) -> str:
@@ -53,7 +64,10 @@ class ViewState:
             "pin": ",".join(map(str, self.pins)) or None,
             "steps": f"{self.steps[0]}-{self.steps[1]}" if self.steps else None,
             "shard": self.shard,
-            "sel": f"{self.selected[0]}-{self.selected[1]}" if self.selected else None,
+            "sel": "-".join(map(str, self.selected)) if self.selected else None,
+            "open": None if self.opened is None else ",".join(self.opened) or NONE_OPENED,
+            "row": self.row_px,
+            "find": self.find or None,
             "path": 1 if self.path else None,
             "sort": self.sort if self.sort != SORTS[0] else None,
         }
@@ -82,6 +96,9 @@ def parse(query: Mapping[str, object]) -> ViewState:
         compare=_run(values.get("compare")),
         selected=_place(values.get("sel")),
         path=values.get("path") == "1",
+        opened=_opened(values.get("open")),
+        row_px=row_height(values.get("row")),
+        find=_found(values.get("find")),
     )
 
 
@@ -111,9 +128,35 @@ def _numbers(value: object) -> tuple[int, ...]:
     return tuple(dict.fromkeys(n for n in found if n is not None))[:MOST_PINS]
 
 
-def _place(value: object) -> tuple[int, int] | None:
+def _place(value: object) -> tuple[int, ...] | None:
     match = _PLACE.fullmatch(value) if isinstance(value, str) else None
-    return (int(match[1]), int(match[2])) if match else None
+    return tuple(int(number) for number in match.groups() if number) if match else None
+
+
+def _opened(value: object) -> tuple[str, ...] | None:
+    """Read which processes are opened; null where the address does not say."""
+    if not isinstance(value, str) or not value:
+        return None
+    return opened_keys([] if value == NONE_OPENED else value.split(","))
+
+
+def _found(value: object) -> str:
+    text = value.strip() if isinstance(value, str) else ""
+    return text if text.isprintable() and len(text) <= LONGEST_SEARCH else ""
+
+
+def opened_keys(values: object) -> tuple[str, ...]:
+    """Return those of some values that name processes, each once."""
+    known = values if isinstance(values, list | tuple) else ()
+    keys = [key for key in known if isinstance(key, str) and _KEY.fullmatch(key)]
+    return tuple(dict.fromkeys(keys))[:MOST_OPENED]
+
+
+def row_height(value: object) -> int | None:
+    """Read the height of rows in pixels; null where none is asked for that is possible."""
+    number = _number(str(value)) if isinstance(value, int | str) else None
+    possible = number is not None and LEAST_ROW_PX <= number <= MOST_ROW_PX
+    return number if possible else None
 
 
 def _steps(value: object) -> tuple[int, int] | None:

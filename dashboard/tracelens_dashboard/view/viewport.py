@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from tracelens.lod import query, viewport
 from tracelens.lod.viewport import Window
 from tracelens_dashboard import text
-from tracelens_dashboard.figures.timeline.frame import SECOND, Frame
-from tracelens_dashboard.view.state import MOST_PINS, ViewState
+from tracelens_dashboard.figures.timeline.frame import SECOND, Frame, Opened, Selected
+from tracelens_dashboard.view.state import (
+    MOST_OPENED,
+    MOST_PINS,
+    ViewState,
+    opened_keys,
+    row_height,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tracelens.lod.lanes import Lanes
     from tracelens.lod.query import Picture
     from tracelens.lod.search import Call
+    from tracelens.lod.viewport import Plan
     from tracelens_dashboard.runs.store import Store
 
 
 FEWEST_COLUMNS: Final = 160
 MOST_COLUMNS: Final = 2400
+MOST_TALL_PX: Final = 4000
+MOST_READ_UNASKED: Final = 300_000  # recorded spans
+MOST_ROWS_UNASKED: Final = 24
 
 
 def window_of(store: Store, view: ViewState) -> Window:
@@ -29,6 +42,17 @@ def window_of(store: Store, view: ViewState) -> Window:
     if view.start_ns is None or view.end_ns is None:
         return whole
     return Window(view.start_ns, view.end_ns).clamp(whole)
+
+
+class Rows(NamedTuple):
+    """What the browser says of rows: which processes are opened, rows' height, the window's height."""
+
+    opened: Any = ()
+    px: Any = None
+    tall: Any = None
+
+
+NO_ROWS: Final = Rows()
 
 
 def frame(
@@ -40,28 +64,105 @@ def frame(
     *,
     wide: Any = None,
     path: Any = False,
+    rows: Rows = NO_ROWS,
 ) -> Frame:
     """Build the timeline's frame from the page's view, pinned ranks, the others' order, a selection.
 
     `wide` is the plot's width in pixels: of an image with more columns a browser would drop some;
-    `path` says whether the critical path is drawn.
+    `path` says whether the critical path is drawn; of `rows`, null opens as many as there is room for.
     All come from the browser and are taken for what they may be: anything.
     """
     now = seen(store, view)
     origin = store.whole.start_ns
     steps = _marked_steps(view)
-    return Frame(
+    plan, opened = _laid_out(store, _lanes(store, pins), _order(store, sort), rows)
+    found = Frame(
         scene=store.scene,
-        plan=viewport.plan(store.scene.lanes, _lanes(store, pins), _order(store, sort)),
+        plan=plan,
         seen=Window(origin + now.start_ns, origin + now.end_ns),
         windows=store.windows,
         flagged=store.flagged,
         marked=marked(store, view),
         marked_label=text.steps(*steps) if steps else "",
-        call=_selected(store, selected),
+        call=_call(store, selected),
+        opened=opened,
         path=store.table("critical_stays") if path is True else None,
         columns=_columns(wide),
     )
+    place = place_of(store, selected)
+    return replace(found, selected=tuple(_outlined(store, found, place))) if place else found
+
+
+def _laid_out(
+    store: Store, pinned: list[int], order: list[int] | None, rows: Rows
+) -> tuple[Plan, tuple[Opened, ...]]:
+    """Assign rows to all lanes, and to the tracks of what is opened, in the order of rows."""
+    lanes, px = store.scene.lanes, row_height(rows.px)
+    tall = min(_natural(rows.tall) or 0, MOST_TALL_PX)
+    keys = opened_in(store, rows, len(set(pinned)))
+    groups = {store.groups[key]: key for key in keys}
+
+    def drawn(px: int | None, track_px: int | None) -> Plan:
+        heights = {row: tracks_of(store, row, 0, track_px).height for row in groups}
+        return viewport.plan(lanes, pinned, order, opened=heights, room=tall, row_px=px)
+
+    plan, track_px = drawn(px, px), px
+    every = sum(len(store.opened(row).scene.lanes) for row in groups)
+    more = (tall - plan.height) // every if every and not px else 0
+    if more > 0:
+        track_px = min(viewport.TRACK_PX + more, viewport.TALLEST_TRACK_PX)
+        plan = drawn(px, track_px)
+    opened = tuple(
+        Opened(groups[row], store.opened(row), tracks_of(store, row, top, track_px))
+        for row, top in sorted(plan.slots.items(), key=lambda slot: slot[1])
+    )
+    return plan, opened
+
+
+def tracks_of(store: Store, row: int, top: int, track_px: int | None) -> Plan:
+    """Assign rows to the tracks of a process, from `top` on."""
+    return viewport.tracks(store.opened(row).scene.lanes, top, track_px)
+
+
+def opened_in(store: Store, rows: Rows, pinned: int = 0) -> list[str]:
+    """Return what is opened: what is asked for, or, if nothing is, what there is room for.
+
+    Only few recorded spans are read unasked.
+    """
+    if rows.opened is not None:
+        return [key for key in opened_keys(rows.opened) if key in store.groups]
+    tall, lanes = _natural(rows.tall) or 0, store.scene.lanes
+    if store.report.summary.spans > MOST_READ_UNASKED or len(lanes) > MOST_ROWS_UNASKED:
+        return []
+    left = tall - viewport.plan(lanes).height - viewport.PINNED_PX * pinned
+    first = sorted(store.groups, key=lambda key: (not _is_flagged(store, key), store.groups[key]))
+    chosen: list[str] = []
+    for key in first[: MOST_OPENED if left > 0 else 0]:
+        left -= viewport.tracks(store.opened(store.groups[key]).scene.lanes).height
+        if left < 0:
+            break
+        chosen.append(key)
+    return chosen
+
+
+def _is_flagged(store: Store, key: str) -> bool:
+    return key.isdecimal() and int(key) in store.flagged
+
+
+def _outlined(store: Store, now: Frame, place: Place) -> Iterator[Selected]:
+    """Find the selected span in the rows that show it."""
+    for one in now.opened:
+        if store.groups[one.key] == place.lane and place.track is not None:
+            yield from _spans_at(one.group.scene.lanes, one.plan, place.track, place.at_ns)
+    if place.track is None:
+        yield from _spans_at(store.scene.lanes, now.plan, place.lane, place.at_ns)
+
+
+def _spans_at(lanes: Lanes, plan: Plan, lane: int, at_ns: int) -> Iterator[Selected]:
+    items = lanes.between(lane, at_ns, at_ns + 1) if lane < len(lanes) else slice(0, 0)
+    if items.start < items.stop:
+        begin, end = int(lanes.starts[items.start]), int(lanes.ends[items.start])
+        yield from (Selected(band, begin, end) for band in plan.bands if band.lanes == (lane,))
 
 
 def seen(store: Store, view: Any) -> Window:
@@ -77,40 +178,46 @@ def marked(store: Store, view: Any) -> Window | None:
     return store.window_of(*steps) if steps else None
 
 
-def place_of(store: Store, selected: Any) -> tuple[int, int] | None:
+class Place(NamedTuple):
+    """A row of the scene and a moment; `track` is the row within the process, if it is one of those."""
+
+    lane: int
+    at_ns: int
+    track: int | None = None
+
+
+def place_of(store: Store, selected: Any) -> Place | None:
     """Read the row and the moment that a click left; None where there is no such row."""
     known = selected if isinstance(selected, dict) else {}
     lane, at = _natural(known.get("lane")), _natural(known.get("at"))
     if lane is None or at is None or lane >= len(store.scene.lanes.lanes):
         return None
-    return lane, store.whole.start_ns + at
-
-
-def opened(store: Store, view: Any, rank: Any, *, wide: Any = None) -> Frame | None:
-    """Build the frame of one rank's threads, in the page's window; None where there is no such rank."""
-    if not str(rank).isdecimal() or int(rank) not in store.ranks:
-        return None
-    scene = store.opened(int(rank))
-    now = frame(store, view, [], None, wide=wide)
-    return replace(
-        now, scene=scene, plan=viewport.plan(scene.lanes), flagged=frozenset(), opened=True
-    )
+    return Place(lane, store.whole.start_ns + at, _natural(known.get("track")))
 
 
 def picture(now: Frame) -> Picture:
     """Draw it."""
-    return query.look(now.scene, now.seen, now.plan, now.columns)
+    most = query.MOST_BARS // (1 + len(now.opened))
+    inside = tuple(
+        query.look(one.group.scene, now.seen, one.plan, now.columns, most) for one in now.opened
+    )
+    drawn = query.look(now.scene, now.seen, now.plan, now.columns, most)
+    return replace(drawn, inside=inside)
 
 
-def at(now: Frame, click: Any) -> tuple[int, int] | None:
-    """Return the lane and the moment that a click meant; None beside the rows."""
+def at(store: Store, now: Frame, click: Any) -> Place | None:
+    """Return the row and the moment that a click meant; None beside the rows."""
     place = _place(click)
     if place is None:
         return None
     seconds, height = place
-    lane = query.lane_at(now.scene, now.seen, now.plan, height, now.columns)
     moment = now.scene.whole.start_ns + int(seconds * SECOND)
-    return None if lane is None else (lane, moment)
+    for one in now.opened:
+        band = one.plan.at(height)
+        if band:
+            return Place(store.groups[one.key], moment, band.lanes[0])
+    lane = query.lane_at(now.scene, now.seen, now.plan, height, now.columns)
+    return None if lane is None else Place(lane, moment)
 
 
 def _place(click: Any) -> tuple[float, float] | None:
@@ -124,13 +231,15 @@ def _place(click: Any) -> tuple[float, float] | None:
     return (float(xs[0]), float(ys[0])) if numbers else None
 
 
-def _selected(store: Store, selected: Any) -> Call | None:
+def _call(store: Store, selected: Any) -> Call | None:
     """Return the collective that was under way where a click was."""
     place = place_of(store, selected)
     if place is None:
         return None
-    lane = store.scene.lanes.lanes[place[0]]
-    return None if lane.role == "ps" else store.call_at(lane.rank, place[1])
+    if place.track is not None:
+        return store.call_of(place.lane, place.track, place.at_ns)
+    lane = store.scene.lanes.lanes[place.lane]
+    return None if lane.role == "ps" else store.call_at(lane.rank, place.at_ns)
 
 
 def _marked_steps(view: Any) -> tuple[int, int] | None:

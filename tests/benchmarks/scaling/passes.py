@@ -16,8 +16,8 @@ from pathlib import Path
 
 from tracelens import load
 from tracelens.accounting import phases
+from tracelens.executors import opened
 from tracelens.memory import keep_room
-from tracelens.parallel import opened
 from tracelens.readers.base import Reading
 from tracelens.readers.native.reader import NativeReader
 

@@ -46,6 +46,7 @@ def test_another_page_cannot_post(app: Dash) -> None:
     assert call(app, GRAPH, LIGHT, **host, Origin="https://evil.example").status_code == 403
     assert call(app, GRAPH, LIGHT, **host, Origin="http://127.0.0.1:9999").status_code == 403
     assert call(app, GRAPH, LIGHT, **host, Origin="null").status_code == 403
+    assert call(app, GRAPH, LIGHT, **host, Origin="http://[::1").status_code == 403
     assert call(app, GRAPH, LIGHT, **host, Origin="http://127.0.0.1:8050").status_code == 200
     assert call(app, GRAPH, LIGHT, **host).status_code == 200
 

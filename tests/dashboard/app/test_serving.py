@@ -107,5 +107,17 @@ def test_from_another_thread_it_serves_as_well() -> None:
         assert serving.exception(timeout=PATIENCE_S) is stop
 
 
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_an_address_of_ipv6_may_stand_in_brackets(host: str) -> None:
+    """As it does in links; there, `Host` and `Origin` have brackets, too."""
+
+    def look(url: str) -> None:
+        assert url.startswith("http://[::1]:")
+        raise _Stop
+
+    with pytest.raises(_Stop):
+        serve(slow_rank(), host=host, port=0, ready=look)
+
+
 class _Stop(Exception):
     """Ends what serves, so that the test does."""

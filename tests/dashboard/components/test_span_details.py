@@ -10,14 +10,15 @@ from support.web.stores import SLOW_RANK, devices, sharded, slow_rank, traced
 
 from tracelens.accounting import phases
 from tracelens_dashboard.components.timeline import answers
+from tracelens_dashboard.view.viewport import Place
 
 if TYPE_CHECKING:
     from tracelens_dashboard.runs.store import Store
 
 
-def described(store: Store, lane: int, at_ns: int) -> str:
+def described(store: Store, lane: int, at_ns: int, track: int | None = None) -> str:
     """Write the details as they are sent to the browser."""
-    return json.dumps(answers.span_details(store, lane, at_ns), cls=PlotlyJSONEncoder)
+    return json.dumps(answers.span_details(store, Place(lane, at_ns, track)), cls=PlotlyJSONEncoder)
 
 
 def test_the_planted_phase_is_named_and_compared() -> None:
@@ -70,3 +71,20 @@ def test_a_stream_shows_what_ran_on_it() -> None:
 def test_where_nothing_was_recorded_it_says_so() -> None:
     """Before the start there is nothing, and that is what it says."""
     assert "Nothing recorded on rank 1" in described(slow_rank(), 1, 0)
+
+
+def test_a_reduction_in_flight_shows_what_was_recorded() -> None:
+    """In its track of the opened rank: its name, kind, and size, though backprop hides it."""
+    store = slow_rank()
+    spans = traced(SLOW_RANK).spans.collect()
+    bucket = spans.filter(process=0, step=5, kind="reduction", bucket=1)
+    lanes = store.opened(0).scene.lanes
+    at = bucket["start_ns"][0] + 1
+    tracks = range(len(lanes))
+    track = next(i for i in tracks if "reductions" in lanes.lanes[i].part)
+    page = described(store, 0, at, track)
+    assert "on rank 0, reductions in step 5" in page
+    assert "allreduce" in page
+    beside = described(store, 0, int(store.whole.start_ns), track)
+    assert "Nothing recorded on rank 0, reductions" in beside
+    assert "Nothing recorded" in described(store, 0, at, 99)

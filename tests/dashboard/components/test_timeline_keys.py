@@ -91,12 +91,13 @@ def test_fit_shows_the_clicked_span() -> None:
     lane = 2
     selected = {"lane": lane, "at": at}
     place = viewport.place_of(store, selected)
-    assert place == (lane, at + store.whole.start_ns)
+    assert place is not None
+    assert tuple(place) == (lane, at + store.whole.start_ns, None)
     found = keys.destination(store, "f", {}, selected)
     assert found is not None
     assert found.start_ns < at < found.end_ns
     lanes = store.scene.lanes
-    item = lanes.between(lane, place[1], place[1] + 1).start
+    item = lanes.between(lane, place.at_ns, place.at_ns + 1).start
     assert found.width_ns == pytest.approx(3 * int(lanes.ends[item] - lanes.starts[item]), rel=0.01)
     steps = keys.destination(store, "f", {"steps": [20, 39]}, None)
     assert steps is not None

@@ -50,4 +50,4 @@ def test_a_click_selects_what_was_under_way() -> None:
     click = {"xvals": [0.3], "yvals": [5]}
     answer = call(app, "timeline-details.children", {"timeline.clickData": click}).get_json()
     chosen = answer["response"]["timeline-selected"]["data"]
-    assert chosen == {"lane": 0, "at": 300_000_000}
+    assert chosen == {"lane": 0, "at": 300_000_000, "track": None}

@@ -11,7 +11,7 @@ from support.web.stores import DEVICES, SLOW_RANK, devices, sharded, slow_rank, 
 from tracelens.accounting import phases
 from tracelens.lod.raster import PNG_SIGNATURE
 from tracelens_dashboard.figures.timeline import plot
-from tracelens_dashboard.figures.timeline.frame import lane_label
+from tracelens_dashboard.figures.timeline.frame import CLOSED, lane_label
 from tracelens_dashboard.theme import DARK, LIGHT
 from tracelens_dashboard.view import viewport
 
@@ -35,7 +35,7 @@ def test_a_pinned_rank_is_on_top_and_bold() -> None:
     """Its row comes first with a bold label, and it is still in its place below."""
     frame = viewport.frame(slow_rank(), WHOLE, ["2"], "rank")
     axis = plot.draw(frame, viewport.picture(frame), LIGHT).layout.yaxis
-    labels = [label.strip() for label in axis.ticktext]
+    labels = [label.removeprefix(CLOSED).strip() for label in axis.ticktext]
     assert labels == ["<b>rank 2</b>", "rank 0", "rank 1", "rank 2", "rank 3"]
 
 
@@ -43,7 +43,7 @@ def test_ranks_can_be_sorted_by_lateness() -> None:
     """The rank that lost most time comes first."""
     frame = viewport.frame(slow_rank(), WHOLE, [], "lateness")
     axis = plot.draw(frame, viewport.picture(frame), LIGHT).layout.yaxis
-    assert axis.ticktext[0].strip() == "rank 2"
+    assert axis.ticktext[0].strip() == f"{CLOSED} rank 2"
 
 
 def test_flagged_ranks_are_pointed_at() -> None:
@@ -121,12 +121,13 @@ def test_a_click_finds_rank_and_moment() -> None:
     store = slow_rank()
     frame = viewport.frame(store, WHOLE, ["2"], "rank")
     third = frame.plan.section("workers")[2].middle
-    assert viewport.at(frame, {"xvals": [0.25], "yvals": [third]}) == (
+    assert viewport.at(store, frame, {"xvals": [0.25], "yvals": [third]}) == (
         2,
         store.whole.start_ns + 250 * MS,
+        None,
     )
     gap = frame.plan.bands[0].top + frame.plan.bands[0].height + 3
-    assert viewport.at(frame, {"xvals": [0.25], "yvals": [gap]}) is None
+    assert viewport.at(store, frame, {"xvals": [0.25], "yvals": [gap]}) is None
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,7 @@ def test_a_click_finds_rank_and_moment() -> None:
 )
 def test_a_senseless_click_finds_nothing(junk: object) -> None:
     """What is not a click is not an error."""
-    assert viewport.at(viewport.frame(slow_rank(), None, None, None), junk) is None
+    assert viewport.at(slow_rank(), viewport.frame(slow_rank(), None, None, None), junk) is None
 
 
 @pytest.mark.parametrize("view", [None, [], {"t0": "x"}, {"t0": -1, "t1": 5}, {"steps": ["a", 2]}])

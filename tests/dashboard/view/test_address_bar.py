@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens_dashboard.view.state import MOST_PINS, NO_RUN, SORTS, ViewState, parse, read
+from tracelens.lod.viewport import LEAST_ROW_PX, MOST_ROW_PX
+from tracelens_dashboard.view.state import (
+    MOST_OPENED,
+    MOST_PINS,
+    NO_RUN,
+    SORTS,
+    ViewState,
+    parse,
+    read,
+)
 
 VIEWS = st.builds(
     ViewState,
@@ -20,8 +29,13 @@ VIEWS = st.builds(
     sort=st.sampled_from(SORTS),
     run=st.none() | st.from_regex(r"[0-9a-f]{12}", fullmatch=True, alphabet="0123456789abcdef"),
     compare=st.none() | st.just("0123456789ab"),
-    selected=st.none() | st.tuples(st.integers(0, 5000), st.integers(0, 10**15)),
+    selected=st.none()
+    | st.tuples(st.integers(0, 5000), st.integers(0, 10**15))
+    | st.tuples(st.integers(0, 5000), st.integers(0, 10**15), st.integers(0, 159)),
     path=st.booleans(),
+    opened=st.none()
+    | st.lists(st.sampled_from(["0", "17", "ps0", "ps31"]), unique=True).map(tuple),
+    row_px=st.none() | st.integers(LEAST_ROW_PX, MOST_ROW_PX),
 )
 
 
@@ -36,7 +50,20 @@ def test_a_link_restores_the_view(view: ViewState) -> None:
 @given(
     query=st.dictionaries(
         st.sampled_from(
-            ["t0", "t1", "pin", "steps", "sort", "shard", "run", "compare", "sel", "path"]
+            [
+                "t0",
+                "t1",
+                "pin",
+                "steps",
+                "sort",
+                "shard",
+                "run",
+                "compare",
+                "sel",
+                "path",
+                "open",
+                "row",
+            ]
         ),
         st.text(),
     )
@@ -63,6 +90,10 @@ def test_nonsense_is_ignored(query: dict[str, str]) -> None:
         {"shard": "²"},
         {"sel": "3"},
         {"sel": "-1-5"},
+        {"sel": "1-5-x"},
+        {"row": "1000"},
+        {"row": "0"},
+        {"open": ""},
         {"sort": "rank; drop"},
         {"t0": ["1"], "t1": {"a": 2}},
     ],
@@ -76,6 +107,14 @@ def test_repeated_and_too_many_pins() -> None:
     """Pins are kept once each, in their order, up to a limit."""
     assert parse({"pin": "3,1,3,x,2"}).pins == (3, 1, 2)
     assert len(parse({"pin": ",".join(map(str, range(50)))}).pins) == MOST_PINS
+
+
+def test_nothing_opened_is_not_the_same_as_nothing_said() -> None:
+    """Without a word as many as there is room for are opened; what names no process is left out."""
+    assert parse({}).opened is None
+    assert parse({"open": "none"}).opened == ()
+    assert parse({"open": "3,ps1,3,x,../etc"}).opened == ("3", "ps1")
+    assert len(parse({"open": ",".join(map(str, range(50)))}).opened or ()) == MOST_OPENED
 
 
 @pytest.mark.parametrize("run", ["../../etc/passwd", "0123", "0123456789AB", "run-1", "%2e%2e"])

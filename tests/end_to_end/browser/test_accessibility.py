@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 from support.launch.patience import until
-from support.web.accessibility import faint, nameless, tabbed
+from support.web.accessibility import faint, nameless, tabbed, violations
 from support.web.browser import opened, settled
 
 from tracelens_dashboard.app import run_list
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
+    from support.web.browser import Scheme
 
 pytestmark = pytest.mark.end_to_end
 
@@ -62,6 +63,27 @@ def test_light_pages_can_be_read_named_and_reached(
             read_as_tables(page)
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(
+    browser: Browser, addresses: dict[str, str], scheme: Scheme
+) -> None:
+    """On no page, wide or narrow, nor while it arrives, nor where tables stand for charts."""
+    found: dict[str, list[str]] = {}
+    with opened(browser, addresses[run_list.TITLE], scheme) as page:
+        for title, address in addresses.items():
+            page.set_viewport_size({"width": 1440, "height": 900})
+            page.goto(address)
+            found[f"{title}, arriving"] = violations(page)
+            visit(page, address)
+            found[title] = violations(page)
+            page.set_viewport_size({"width": 420, "height": 900})
+            page.wait_for_function(FITS)
+            found[f"{title}, narrow"] = violations(page)
+            read_as_tables(page)
+            found[f"{title}, as tables"] = violations(page)
+    assert {where: what for where, what in found.items() if what} == {}
+
+
 def test_dark_pages_and_dialogs_can_be_read(browser: Browser, addresses: dict[str, str]) -> None:
     """Text has a contrast of 4.5 with what is behind it, as it is styled; 420 pixels hold all of it."""
     with opened(browser, addresses[run_list.TITLE], "dark") as page:
@@ -77,6 +99,6 @@ def test_dark_pages_and_dialogs_can_be_read(browser: Browser, addresses: dict[st
             page.locator(button).click()
             expect(page.get_by_role("dialog")).to_contain_text(dialog)
             settled(page)
-            assert faint(page) == []
+            assert (faint(page), violations(page)) == ([], [])
             page.keyboard.press("Escape")
             expect(page.get_by_role("dialog")).to_have_count(0)

@@ -11,7 +11,7 @@ from support.launch.patience import until
 from support.web.browser import box_of, opened, place_saying, served, settled
 
 from tracelens.simulator.synthetic import Fault, Scenario, write
-from tracelens_dashboard.app import server
+from tracelens_dashboard.app import wire
 from tracelens_dashboard.pages import PAGES, shards, stragglers
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def test_from_a_finding_to_the_spans_behind_it(browser: Browser, url: str) -> No
             for path in page.evaluate(REQUESTED)
             if "plotly" in path or "async-community" in path
         ]
-        assert large == [server.LIBRARY_PATH]  # once, and nothing for tables that nobody asked for
+        assert large == [wire.LIBRARY_PATH]  # once, and nothing for tables that nobody asked for
 
 
 def test_a_link_restores_the_view(browser: Browser, url: str) -> None:
@@ -140,7 +140,7 @@ def test_every_page_shows_tables_and_no_cloud(browser: Browser, url: str) -> Non
     with opened(browser, url) as page:
         expect(page.locator("#findings")).to_be_visible()
         for shown, heading in (
-            (stragglers, "Which ranks are stragglers?"),
+            (stragglers, "Stragglers"),
             (shards, "No parameter servers"),
         ):
             page.keyboard.press(str(PAGES.index(shown) + 1))
@@ -159,7 +159,7 @@ def test_a_narrow_window_has_a_sidebar_to_open(browser: Browser, url: str) -> No
         page.set_viewport_size({"width": 600, "height": 800})
         page.get_by_role("button", name="pages").click()
         page.get_by_role("link", name="Stragglers").click()
-        expect(page.get_by_role("heading", name="Which ranks are stragglers?")).to_be_visible()
+        expect(page.get_by_role("heading", name="Stragglers")).to_be_visible()
         expect(page.get_by_role("link", name="Stragglers")).not_to_be_in_viewport()
         page.wait_for_function("() => document.documentElement.scrollWidth <= window.innerWidth")
 

@@ -133,9 +133,8 @@ def test_a_frame_shows_when_it_ran(browser: Browser, addresses: dict[str, str]) 
         expect(times).to_contain_text(SLOWED)
         click(page, drawn(page, stacks.TIMES), ".nsewdrag", height=12)
         expect_spans(page, "t0=")
-        page.locator("#opened-rank").click()
-        page.get_by_role("option", name="rank 1").click()
-        expect(page.locator("#opened-note")).to_contain_text("sampled code, by innermost")
+        labels = page.locator("#timeline .yaxislayer-above text")
+        expect(labels.filter(has_text="code of MainT").first).to_be_attached()
 
 
 def test_the_chain_of_a_gradient_leads_to_its_spans(browser: Browser, slow_rank_url: str) -> None:

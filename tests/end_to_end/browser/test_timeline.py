@@ -1,4 +1,4 @@
-"""In a real browser: spans are found by name, time is measured, a rank is opened, a call is followed."""
+"""In a real browser: spans are found, time is measured, ranks are opened, a call is followed."""
 
 from __future__ import annotations
 
@@ -26,24 +26,55 @@ def url(slow_rank_url: str) -> str:
 
 def drawn(page: Page) -> tuple[float, float, float, float]:
     """Wait for the timeline; return where its plot is: x, y, width, height."""
-    expect(page.locator("#timeline image")).to_have_count(1)
+    expect(page.locator("#timeline image").first).to_be_attached()
     expect(page.locator("#timeline-note")).to_contain_text("in view")
     box = box_of(page.locator("#timeline .nsewdrag").first)
     return box["x"], box["y"], box["width"], box["height"]
 
 
 def test_spans_are_found_by_name(browser: Browser, url: str) -> None:
-    """The slash leads to the field; a link leads to the longest span of that name, rank pinned."""
-    with opened(browser, url + "timeline") as page:
+    """The slash leads to the field; a link leads to the longest span, selected, its rank opened."""
+    with opened(browser, url + "timeline?open=none") as page:
         drawn(page)
         page.keyboard.press("/")
         page.keyboard.type("BACKP")
         found = page.locator("#timeline-found")
         expect(found).to_contain_text("on rank 2")
-        before = page.url
+        page.wait_for_function("() => location.search.includes('find=BACKP')")
         found.get_by_role("link", name="Show").first.click()
-        page.wait_for_function("before => location.href !== before", arg=before)
-        assert "pin=2" in page.url
+        expect(page.locator("#details-title")).to_contain_text("backprop on rank 2, MainThread")
+        page.wait_for_function(
+            "() => /open=2.*find=BACKP|find=BACKP.*open=2/.test(location.search)"
+        )
+
+
+def test_a_bucket_is_found_selected_and_reopened_by_keyboard(browser: Browser, url: str) -> None:
+    """Enter and `n` lead from one to the next: selected, its rank opened, in view; the link keeps it."""
+    with opened(browser, url + "timeline?open=none") as page:
+        drawn(page)
+        page.keyboard.press("/")
+        page.keyboard.type("bucket 1")
+        expect(page.locator("#timeline-found")).to_contain_text("480 spans of the run match")
+        page.keyboard.press("Enter")
+        hit = page.locator("#timeline-hit")
+        expect(hit).to_contain_text("1 of 480")
+        page.keyboard.press("n")
+        expect(hit).to_contain_text("2 of 480")
+        page.keyboard.press("N")
+        expect(hit).to_contain_text("1 of 480")
+        page.keyboard.press("N")
+        expect(hit).to_contain_text("480 of 480")
+        title = page.locator("#details-title")
+        expect(title).to_contain_text("on rank 3, reductions in step 119")
+        page.wait_for_function("() => /sel=3-[0-9]+-[0-9]+/.test(location.search)")
+        page.wait_for_function(
+            "() => location.search.includes('open=0%2C3') || /open=0,3/.test(location.search)"
+        )
+        said, link = title.inner_text(), page.url
+    with opened(browser, link) as page:
+        drawn(page)
+        expect(page.locator("#details-title")).to_have_text(said)
+        expect(page.locator("#timeline-search")).to_have_value("bucket 1")
 
 
 def test_time_is_measured_with_shift(browser: Browser, url: str) -> None:
@@ -65,21 +96,85 @@ def test_time_is_measured_with_shift(browser: Browser, url: str) -> None:
         assert page.url == before
 
 
-def test_a_rank_is_opened(browser: Browser, url: str) -> None:
-    """Its threads and nested spans get rows, in the same window."""
-    with opened(browser, url + WINDOW) as page:
+def toggle(page: Page, name: str) -> None:
+    """Press the button beside a row."""
+    page.get_by_role("button", name=f"tracks of {name}", exact=True).first.click()
+
+
+def test_a_rank_is_opened_and_closed(browser: Browser, url: str) -> None:
+    """Its threads and reductions get rows below it, in the same window; the address says so."""
+    with opened(browser, url + WINDOW + "&open=none") as page:
         drawn(page)
-        page.locator("#opened-rank").click()
-        page.get_by_role("option", name="rank 2").click()
-        expect(page.locator("#opened-note")).to_contain_text("Rank 2:")
-        rows = page.locator("#opened-graph .yaxislayer-above text")
-        expect(rows.filter(has_text="reductions")).to_have_count(1)
-        expect(page.locator("#opened-graph .barlayer .point path").first).to_be_attached()
+        labels = page.locator("#timeline .yaxislayer-above text")
+        expect(labels.filter(has_text="reductions")).to_have_count(0)
+        toggle(page, "rank 2")
+        expect(labels.filter(has_text="reductions")).to_have_count(1)
+        expect(page.locator("#timeline image")).to_have_count(2)
+        expect(page.locator("#timeline-note")).to_contain_text("1 process is opened")
+        page.wait_for_function("() => location.search.includes('open=2')")
+        page.reload()
+        expect(labels.filter(has_text="reductions")).to_have_count(1)
+        toggle(page, "rank 2")
+        expect(labels.filter(has_text="reductions")).to_have_count(0)
+        page.wait_for_function("() => location.search.includes('open=none')")
+
+
+def test_a_bucket_is_seen_beside_backprop_and_its_link_opens_again(
+    browser: Browser, url: str
+) -> None:
+    """In the opened rank a bucket has a bar of its own; a click selects it, and the link keeps it."""
+    with opened(browser, url + WINDOW + "&open=0") as page:
+        left = drawn(page)[0]
+        bars = page.locator("#timeline .barlayer .point text", has_text="bucket")
+        box_of(bars.first)
+        boxes = [box_of(bar) for bar in bars.all()]
+        box = next(
+            box for box in boxes if box["x"] > left
+        )  # those beside the window are drawn, too
+        page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        title = page.locator("#details-title")
+        expect(title).to_contain_text("bucket")
+        page.wait_for_function("() => /sel=0-[0-9]+-[0-9]+/.test(location.search)")
+        said, link = title.inner_text(), page.url
+    with opened(browser, link) as page:
+        drawn(page)
+        expect(page.locator("#details-title")).to_have_text(said)
+        expect(page.locator("#timeline .shapelayer path").first).to_be_attached()
+
+
+def test_rows_are_made_taller_by_their_edge(browser: Browser, url: str) -> None:
+    """A drag of a row's lower edge makes all rows as tall; the address keeps it; the field undoes it."""
+    with opened(browser, url + WINDOW + "&open=none") as page:
+        before = drawn(page)[3]
+        edge = box_of(page.locator(".row-edge").first)
+        page.mouse.move(edge["x"] + edge["width"] / 2, edge["y"] + edge["height"] / 2)
+        page.mouse.down()
+        page.mouse.move(edge["x"] + edge["width"] / 2, edge["y"] + 22, steps=4)
+        page.mouse.up()
+        page.wait_for_function("() => /row=[0-9]+/.test(location.search)")
+        page.wait_for_function(
+            "before => document.querySelector('#timeline .nsewdrag').getBoundingClientRect().height"
+            " > before + 40",
+            arg=before,
+        )
+        page.reload()
+        assert drawn(page)[3] > before + 40
+
+
+def test_few_ranks_are_opened_unasked(browser: Browser, url: str) -> None:
+    """The rank that a finding names comes first, and the plot is no taller than the window."""
+    with opened(browser, url + "timeline") as page:
+        drawn(page)
+        row = page.get_by_role("button", name="tracks of rank 2", exact=True).first
+        expect(row).to_have_attribute("aria-expanded", "true")
+        page.keyboard.press("o")
+        tall = page.evaluate("document.documentElement.scrollHeight")
+        assert tall < 1500
 
 
 def test_a_click_shows_who_entered_last(browser: Browser, url: str) -> None:
     """In a step in which rank 2 is slow, a click on a waiting rank points at rank 2."""
-    with opened(browser, url + WINDOW) as page:
+    with opened(browser, url + WINDOW + "&open=none") as page:
         x, y, width, height = drawn(page)
         details = page.locator("#timeline-details")
         pointed = page.locator("#timeline .annotation").filter(has_text="rank 2 arrives last")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from axe_playwright_python.sync_playwright import Axe
+
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 LEAST: Final = 4.5  # contrast of text; WCAG 2.1, 1.4.3
 MOST_STOPS: Final = 200
+SERIOUS: Final = {"serious", "critical"}
 
 # Texts whose contrast with what is behind them is too small. Words inside of bars are left out: what is
 # behind them is drawn, not styled.
@@ -118,6 +121,17 @@ def nameless(page: Page) -> list[str]:
     """Return what has no name for a screen reader."""
     found: list[str] = page.evaluate(NAMELESS)
     return found
+
+
+def violations(page: Page) -> list[str]:
+    """Return what Deque's axe calls a serious or critical violation, with the element."""
+    found = Axe().run(page).response["violations"]
+    return [
+        f"{one['id']}: {node['html'][:160]}"
+        for one in found
+        if one["impact"] in SERIOUS
+        for node in one["nodes"]
+    ]
 
 
 def tabbed(page: Page) -> tuple[list[str], list[str]]:

@@ -61,7 +61,7 @@ def align(trace: Trace) -> Trace:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Moving:
     """Puts the events of each process onto the common clock."""
 

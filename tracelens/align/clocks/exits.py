@@ -120,7 +120,7 @@ def _blocks(aligned: Floats, reference: Floats) -> tuple[Floats, Floats, list[In
     return x, y, parts
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Residual:
     """What a clock's line leaves, at aligned times; jumps are (time, height)."""
 
@@ -131,7 +131,7 @@ class _Residual:
     jumps: tuple[tuple[float, float], ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Synchronised:
     """Exits of collectives that did synchronise, [collective, clock].
 
@@ -233,7 +233,7 @@ def _line_of_side(t: Floats, rest: Floats) -> Line:
     return theil_sen(x, np.array([np.median(rest[part]) for part in parts]))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Lags:
     """Lag of each host beyond the usual one, and its standard error; nan where unknown."""
 
@@ -310,7 +310,7 @@ def shifted(found: ClockMap, by: float, uncertainty: float) -> ClockMap:
     return replace(found, correction=correction, uncertainty_ns=round(uncertainty))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Exits:
     """Clocks, where each begins to count, exits and time since the last entry, [collective, clock]."""
 
@@ -321,7 +321,7 @@ class _Exits:
     sizes: Ints
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Ends:
     """The full calls of a communicator by clock: [call, clock], nanoseconds; `there` says which are."""
 

@@ -20,7 +20,7 @@ _AT_ONCE: Final = 1 << 14  # times that are moved
 FAR: Final = 1e16  # beyond any run, from its start, in nanoseconds
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ClockMap:
     """Common time = t - base + target - correction(t - base).
 
@@ -78,7 +78,7 @@ class ClockMap:
         return tuple(int(self.apply(np.array([round(at) + self.base]))[0]) for at, _ in found)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Correction:
     """What to take off a clock at its times: a piecewise straight line through knots.
 

@@ -37,7 +37,7 @@ PLAUSIBLE_PPM: Final = 100.0  # no quartz drifts more
 _GOOD_WINDOW: Final = 1.5  # readings this much wider than the best are left out
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Readings:
     """Readings of a clock in order of time: the known one's times, windows, known minus read."""
 
@@ -57,7 +57,7 @@ def map_if_consistent(readings: Readings) -> ClockMap | None:
     return found.clock_map() if np.all(found.low <= found.high + _ROUNDING_NS) else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Bounds:
     """Bounds of the offset from a line by all readings, at times of the read clock since `base`.
 

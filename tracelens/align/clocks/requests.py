@@ -114,7 +114,7 @@ def from_requests(
     return None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Windows:
     """Windows by requests to one mapped clock: our times, and the bounds of its lead."""
 

@@ -93,7 +93,7 @@ IS_WAIT: Final = np.array(CATEGORIES) == "wait"
 _WHERE: Final = ("step", "first_ns", "over_ns", "last_rank")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Arrivals(Shown):
     """`by_step` and `last` (a row a rank), and the `spread` of the skew by operation.
 
@@ -144,7 +144,7 @@ def _by_step_and_rank(calls: pl.DataFrame, phases: Phases, ranks: int) -> pl.Dat
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Seen:
     """Calls of a communicator, [call, rank]: who left them, and the waits that the clocks can tell.
 

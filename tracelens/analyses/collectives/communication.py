@@ -69,7 +69,7 @@ LINE_COLUMNS: Final[dict[str, pl.DataType]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Communication(Shown):
     """`calls` is one row a collective, `bandwidths` by size class, `lines` the fits.
 

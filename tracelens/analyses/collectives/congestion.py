@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["findings"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Slow:
     """Rows of steps with slow transfer, of which a typical one takes `level` times as long as usual.
 

@@ -70,7 +70,7 @@ LINK_COLUMNS: Final[dict[str, pl.DataType]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Links(Shown):
     """`links` has a row for each pair of ranks that sent messages, the slowest first."""
 
@@ -207,7 +207,7 @@ def _subject(group: list[SlowLink], ranks: list[int]) -> str:
 _LINK: Final = ("sender", "receiver")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SlowLink:
     """A link, the steps (numbers, ascending) in which it is slow, and by what in each of them.
 
@@ -265,7 +265,7 @@ def _slow_of(sheet: _LinkTimes, length_ns: float, uncertainty_ns: int) -> list[S
     return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Ranks:
     """What ranks do beside a link inside their host: they compute, and use other links."""
 
@@ -296,7 +296,7 @@ class _Ranks:
         return bool(len(mine) and np.median(mine) > (1 + LARGE_DELAY) * np.median(others))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _LinkTimes:
     """What links took and should have taken, [step, link], nanoseconds; 0 where nothing was sent."""
 

@@ -72,7 +72,7 @@ SHOWN_COLUMNS: Final[dict[str, pl.DataType]] = CHAIN_COLUMNS | {  # what pages d
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GradientLatency(Shown):
     """`chains` by bucket or shard, `background` by rank."""
 

@@ -60,7 +60,7 @@ OVERLAP_COLUMNS: Final[dict[str, pl.DataType]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Interleaving(Shown):
     """Overlap per rank, step and bucket, gaps between updates, and what better interleaving could save.
 
@@ -263,7 +263,7 @@ def overlap_of_buckets(trace: Trace, phases: Phases) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=BUCKET_COLUMNS, orient="row")
 
 
-@dataclass
+@dataclass(eq=False)
 class _Bucket:
     """Sums over the calls of a bucket, and the call with most exposed."""
 

@@ -46,7 +46,7 @@ _SENT: Final = ("push", "weights_up")
 _MADE: Final = ("apply", "master_update")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Asynchrony(Shown):
     """A row a worker; empty where workers take no turns and servers number no updates."""
 

@@ -68,7 +68,7 @@ _BUSY: Final[dict[Bound, dict[str, str]]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Case:
     """What is reported of some shards, and what changes if they are fixed."""
 

@@ -36,7 +36,7 @@ IS_QUEUE: Final = np.array(CATEGORIES) == "ps_queue"
 _SAME: Final = ("shard", "step", "key")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Queues:
     """Summed over workers, nanoseconds: for shards at work, that hold requests, for pushes not yet sent.
 

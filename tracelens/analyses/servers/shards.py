@@ -87,7 +87,7 @@ TRAFFIC_COLUMNS: Final[dict[str, pl.DataType]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Shards:
     """Load per shard, per worker and shard, by placement and by tensor; empty where a run has no PS.
 

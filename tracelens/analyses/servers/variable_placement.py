@@ -44,7 +44,7 @@ ADVISED: Final = ("greedy", "largest_first", "chunked")
 WORTH_SPLITTING: Final = 1 + LARGE_DELAY  # times the load that whole variables could have at best
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Advice:
     """Loads by placement, what bounds them, and a sentence that says what to do.
 

@@ -71,7 +71,7 @@ def _residuals(own: ComputeTime, values: Floats) -> Floats:
     return np.stack([-difference, difference], axis=1)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Rank:
     """What of a rank's delays is not yet explained: shares of the step, [series, step]."""
 

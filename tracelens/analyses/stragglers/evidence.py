@@ -134,7 +134,7 @@ def _of_two(excess: list[Floats]) -> tuple[list[Scan], Floats, Flags]:
     return scans, chance, (chance < FALSE_RATE) & large
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RankStalls:
     """One rank's stalls: their rows, and how likely chance is."""
 

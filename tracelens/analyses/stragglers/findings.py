@@ -273,7 +273,7 @@ LAYERED: Final = ("forward", "backprop", "update")
 NO_BASELINE: Final = "So many ranks are stragglers that the median rank is no reliable baseline."
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Straggler:
     """An episode as it is reported; `ranks` and `steps` are those of the run, `hosts` only if whole.
 
@@ -291,7 +291,7 @@ class Straggler:
     at_own_pace: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Clues:
     """What points to the cause; null is what cannot be known of this straggler.
 

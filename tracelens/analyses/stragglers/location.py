@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["MAJORITY", "Parts", "Place", "awaited_text", "parts_of", "place_of"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Parts:
     """Spans within a phase: `name`, `extra` over the peers and `usual` time, ns a step and late rank.
 

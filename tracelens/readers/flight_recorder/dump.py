@@ -51,7 +51,7 @@ _BARRIER: Final = "barrier"
 _OWN_FILES: Final = ("torch/distributed/", "torch/nn/parallel/")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Dump:
     """What one file holds: `rows` in `COLUMNS`; `members` are the ranks of groups, where it says so."""
 

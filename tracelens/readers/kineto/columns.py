@@ -61,7 +61,7 @@ ROW_COLUMNS: Final[dict[str, pl.DataType]] = {
 }
 
 
-@dataclass
+@dataclass(eq=False)
 class EventTable:
     """The rows of one file, in `ROW_COLUMNS`, and what else is known of it.
 

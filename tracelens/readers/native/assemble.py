@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from tracelens.schema.side import SideTables
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Part:
     """What one file holds: its events in outline, how many are not usable, and side tables.
 
@@ -124,7 +124,7 @@ def _recorded(index: int, part: Part) -> RecordedPart:
     return RecordedPart(part.path, index, process.rank, process.role, part.side, part.table)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RecordedPart:
     """The events of one process, in its file, or in memory where they are in none."""
 

@@ -151,6 +151,14 @@ def _words(column: pa.ChunkedArray[Any]) -> set[str | None]:
     return {word for chunk in chunks for word in chunk.dictionary.to_pylist()}
 
 
+def sound_rows(table: pa.Table) -> Ints:
+    """Return which rows of a recording are usable, all columns of which are there."""
+    if _is_sound(table):
+        return np.arange(table.num_rows)
+    frame = cast("pl.DataFrame", pl.from_arrow(table)).with_row_index("row")
+    return _sound_rows(frame)["row"].to_numpy().astype(np.int64)
+
+
 def _sound_rows(table: pl.DataFrame) -> pl.DataFrame:
     usable = table.filter(sane(), pl.all_horizontal(pl.col(ALWAYS_SET).is_not_null()))
     near = (pl.col("start_ns") - pl.col("start_ns").median()).abs() < LONGEST_NS

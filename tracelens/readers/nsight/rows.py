@@ -64,7 +64,7 @@ _BESIDE: Final = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Profile:
     """What one file holds.
 

@@ -41,7 +41,7 @@ _MAYBE: Final = ("host", "clock", "world", "shard", "pid", "file")
 _ONE: Final = "table"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rejected:
     """Rows left out: `counts` by reason, `rows` by role and rank where these are known."""
 

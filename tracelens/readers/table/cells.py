@@ -37,7 +37,7 @@ __all__ = ["Cells", "gather"]
 _LEFT_OVER: Final = "{}!"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cells:
     """`frame` has our columns, those that the table has, and `start_ns` and `end_ns`.
 

@@ -1,7 +1,7 @@
-"""What the timeline answers when it is asked: for a span, for a name, for a time range.
+"""What the timeline answers when it is asked: for a span, for a time range.
 
-A clicked span is shown with its time, its peers' time, and what was recorded there; a name with the
-spans that have it; a range selected with the mouse with what it was spent on.
+A clicked span is shown with its time, its peers' time, and what was recorded there; a range selected
+with the mouse with what it was spent on.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from dash.exceptions import PreventUpdate
 
 from tracelens.lod import search
 from tracelens.lod.lanes import label_of
-from tracelens.lod.search import MOST_NAMES, find
 from tracelens.lod.viewport import Window
-from tracelens.reports.messages import clean
+from tracelens.model.inert import clean
 from tracelens.schema.vocabulary import FACTS
 from tracelens_dashboard import text
 from tracelens_dashboard.components.timeline import names
@@ -25,39 +24,46 @@ from tracelens_dashboard.figures.timeline.frame import SECOND
 from tracelens_dashboard.runs import current
 from tracelens_dashboard.theme import name_of
 from tracelens_dashboard.view import links, viewport
+from tracelens_dashboard.view.viewport import Rows
 
 if TYPE_CHECKING:
     import polars as pl
     from dash import Dash
     from dash.development.base_component import Component
 
-    from tracelens.lod.lanes import Lane
-    from tracelens.lod.search import Match
+    from tracelens.lod.lanes import Lane, Lanes
     from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.view.state import ViewState
+    from tracelens_dashboard.view.viewport import Place
+
+Chosen = dict[str, int | None]  # what the browser keeps of what is selected
 
 MOST_SPANS: Final = 12  # that lie around a moment
 MOST_CATEGORIES: Final = 6
-LONGEST_SEARCH: Final = 100
-MATCH_COLUMNS: Final = ("span", "count", "total", "longest", "")
 
 
 def register(app: Dash) -> None:
-    """Describe what is clicked, found and measured."""
+    """Describe what is clicked and measured."""
     _register_details(app)
-    _register_search(app)
     _register_measure(app)
 
 
-def clicked(view: ViewState) -> dict[str, int] | None:
+def selected(store: Store, place: Place) -> Chosen:
+    """Return what the browser keeps of what is selected."""
+    return {"lane": place.lane, "at": place.at_ns - store.whole.start_ns, "track": place.track}
+
+
+def clicked(view: ViewState) -> Chosen | None:
     """Return what a link selects, as a click would."""
-    return {"lane": view.selected[0], "at": view.selected[1]} if view.selected else None
+    return (
+        dict(zip(("lane", "at", "track"), view.selected, strict=False)) if view.selected else None
+    )
 
 
-def described(store: Store, view: ViewState) -> Component:
+def described(store: Store, chosen: Any) -> Component:
     """Describe what a link selects; without that, what a click would do."""
-    place = viewport.place_of(store, clicked(view))
-    return span_details(store, *place) if place else click_hint()
+    place = viewport.place_of(store, chosen)
+    return span_details(store, place) if place else click_hint()
 
 
 def _register_details(app: Dash) -> None:
@@ -69,30 +75,20 @@ def _register_details(app: Dash) -> None:
         State(names.SORT, "value"),
         State(names.VIEW, "data"),
         State(names.WIDE, "data"),
+        State(names.OPENED, "data"),
+        State(names.ROW, "value"),
+        State(names.TALL, "data"),
         current.RUN,
         prevent_initial_call=True,
     )
     def describe(click: Any, *shown: Any) -> tuple[Component, Any]:
-        pins, sort, view, wide, run = shown
+        pins, sort, view, wide, *rows, run = shown
         store = current.store(run)
-        found = viewport.at(viewport.frame(store, view, pins, sort, wide=wide), click)
+        frame = viewport.frame(store, view, pins, sort, wide=wide, rows=Rows(*rows))
+        found = viewport.at(store, frame, click)
         if found is None:
             raise PreventUpdate
-        lane, at_ns = found
-        return span_details(store, *found), {"lane": lane, "at": at_ns - store.whole.start_ns}
-
-
-def _register_search(app: Dash) -> None:
-    @app.callback(
-        Output(names.FOUND, "children"),
-        Input(names.SEARCH, "value"),
-        Input(names.VIEW, "data"),
-        current.RUN,
-        prevent_initial_call=True,
-    )
-    def find(wanted: Any, view: Any, run: Any) -> Component | None:
-        store = current.store(run)
-        return matches_of(store, wanted, viewport.frame(store, view, [], None).seen)
+        return span_details(store, found), selected(store, found)
 
 
 def _register_measure(app: Dash) -> None:
@@ -111,26 +107,66 @@ def click_hint() -> Component:
     return html.P("Click a span to see what it was.", className="summary")
 
 
-def span_details(store: Store, lane_index: int, at_ns: int) -> Component:
-    """Describe what a lane did at a moment."""
+def span_details(store: Store, place: Place) -> Component:
+    """Describe what a row did at a moment."""
+    lane = store.scene.lanes.lanes[place.lane]
+    if place.track is not None:
+        event = store.event_at(place.lane, place.track, place.at_ns)
+        tracks = store.opened(place.lane).scene.lanes
+        if event is not None:
+            return _event_details(store, lane, tracks.lanes[place.track].part, place.at_ns, event)
+        return _nothing(f"{_subject(lane)}, {_track_name(tracks, place.track)}")
     lanes = store.scene.lanes
-    lane = lanes.lanes[lane_index]
-    part = lanes.between(lane_index, at_ns, at_ns + 1)
+    part = lanes.between(place.lane, place.at_ns, place.at_ns + 1)
     subject = _subject(lane)
     if part.start == part.stop:
-        return html.P(f"Nothing recorded on {subject} at this time.", className="summary")
+        return _nothing(subject)
     item = part.start
     category = label_of(int(lanes.codes[item]))
+    step = int(lanes.steps[item])
     facts = _facts(store, lane, item, category)
-    heading = [name_of(category), f"on {subject}", f"in step {lanes.steps[item]}"]
+    heading = f"{name_of(category)} on {subject} in step {step}"
+    return _described(store, lane, heading, facts, at_ns=place.at_ns, step=step)
+
+
+def _nothing(subject: str) -> Component:
+    return html.P(f"Nothing recorded on {subject} at this time.", className="summary")
+
+
+def _track_name(tracks: Lanes, track: int) -> str:
+    return clean(tracks.lanes[track].part) if track < len(tracks) else "no such track"
+
+
+def _event_details(
+    store: Store, lane: Lane, track: str, at_ns: int, event: dict[str, Any]
+) -> Component:
+    """Describe a recorded span."""
+    end, origin = event["end_ns"], store.whole.start_ns
+    lasted = "still open" if end is None else text.duration(end - event["start_ns"])
+    facts = [
+        ("span", clean(event["name"]) or "unnamed"),
+        ("kind", event["kind"]),
+        ("duration", lasted),
+        ("began", f"{text.duration(event['start_ns'] - origin)} after the start"),
+        *((name.replace("_", " "), _value(name, event[name])) for name in _given(event)),
+    ]
+    step = int(event["step"])
+    inside = f" in step {step}" if step >= 0 else ""
+    heading = f"{clean(event['name']) or event['kind']} on {_subject(lane)}, {clean(track)}{inside}"
+    return _described(store, lane, heading, facts, at_ns=at_ns, step=step)
+
+
+def _described(
+    store: Store, lane: Lane, heading: str, facts: list[tuple[str, str]], *, at_ns: int, step: int
+) -> Component:
     return html.Div(
         [
-            dmc.Title(" ".join(heading), order=2, className="card-title", id="details-title"),
+            dmc.Title(heading, order=2, className="card-title", id="details-title"),
             dmc.SimpleGrid(
                 [_fact(*fact) for fact in facts], cols={"base": 2, "sm": 4}, spacing="xs"
             ),
             _recorded(_spans_at(store, lane, at_ns)),
-            _links(store, lane, int(lanes.steps[item])),
+            _links(store, lane, step),
         ]
     )
 
@@ -191,14 +227,21 @@ def _recorded(spans: pl.DataFrame) -> Component:
 def _line(row: dict[str, Any]) -> list[str]:
     end = row["end_ns"]
     lasted = text.duration(end - row["start_ns"]) if end is not None else "still open"
-    facts = [_fact_text(name, row[name]) for name in FACTS if row[name] not in {None, "closed"}]
+    facts = [_fact_text(name, row[name]) for name in _given(row)]
     return ["· " * row["depth"] + clean(row["name"]), row["kind"], lasted, ", ".join(facts)]
 
 
+def _given(row: dict[str, Any]) -> list[str]:
+    return [name for name in FACTS if row[name] not in {None, "closed"}]
+
+
+def _value(name: str, value: Any) -> str:
+    return text.size(value) if name == "bytes" else str(value)
+
+
 def _fact_text(name: str, value: Any) -> str:
-    if name == "bytes":
-        return text.size(value)
-    return str(value) if name in {"op", "status"} else f"{name.replace('_', ' ')} {value}"
+    given = _value(name, value)
+    return given if name in {"bytes", "op", "status"} else f"{name.replace('_', ' ')} {given}"
 
 
 def _links(store: Store, lane: Lane, step: int) -> Component:
@@ -207,37 +250,6 @@ def _links(store: Store, lane: Lane, step: int) -> Component:
     ranks = () if lane.role == "ps" else (lane.rank,)
     href = links.to_step(store, step, ranks)
     return html.Div(dcc.Link(f"Zoom to step {step}", href=href, className="way"), className="ways")
-
-
-def matches_of(store: Store, wanted: object, seen: Window) -> Component | None:
-    """List the spans of a window that match a name; nothing where nothing was asked."""
-    asked = wanted.strip()[:LONGEST_SEARCH] if isinstance(wanted, str) else ""
-    if not asked:
-        return None
-    found = find(store.scene.lanes, asked, seen)
-    if not found:
-        return html.P(f"No span in view matches “{asked}”.", className="summary", role="status")
-    rows = [html.Tr([html.Td(cell) for cell in _match_row(store, match)]) for match in found]
-    more = f", the {MOST_NAMES} with most time" if len(found) == MOST_NAMES else ""
-    head = html.Thead(html.Tr([html.Th(name) for name in MATCH_COLUMNS]))
-    caption = html.Caption(f"Spans in view matching “{asked}”{more}")
-    return html.Table([caption, head, html.Tbody(rows)], className="spans", role="status")
-
-
-def _match_row(store: Store, match: Match) -> list[str | Component]:
-    lanes = store.scene.lanes
-    lane = lanes.lanes[match.lane]
-    length = int(lanes.ends[match.longest] - lanes.starts[match.longest])
-    ranks = () if lane.role == "ps" else (lane.rank,)
-    where = f"PS {lane.rank}" if lane.role == "ps" else f"rank {lane.rank}"
-    href = links.to_span(store, match.longest, ranks)
-    return [
-        match.name,
-        f"{match.count:,}",
-        text.duration(match.total_ns),
-        f"{text.duration(length)} on {where}, step {lanes.steps[match.longest]}",
-        dcc.Link("Show", href=href, className="way"),
-    ]
 
 
 def time_in(store: Store, selected: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
@@ -9,10 +10,11 @@ from dash import Input, Output, html
 from dash.exceptions import PreventUpdate
 
 from tracelens.lod.lanes import SHARD_OPS
+from tracelens.lod.viewport import LEAST_ROW_PX, MOST_ROW_PX
 from tracelens_dashboard import ids, text
 from tracelens_dashboard import theme as themes
 from tracelens_dashboard.components import chart
-from tracelens_dashboard.components.timeline import names
+from tracelens_dashboard.components.timeline import finding, names
 from tracelens_dashboard.figures import overview
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current
@@ -40,7 +42,14 @@ SORT_LABELS: Final = {
 
 def layout(store: Store, view: ViewState) -> Component:
     """Return what stands above the plot."""
-    ways = [_search(), _pins(store, view), _sort(view), path_switch(store, view), _zoom()]
+    ways = [
+        _search(view),
+        _pins(store, view),
+        _sort(view),
+        _row_height(view),
+        path_switch(store, view),
+        _zoom(),
+    ]
     heading = dmc.Group(
         [
             dmc.Title(TITLE, order=1, className="card-title"),
@@ -50,13 +59,14 @@ def layout(store: Store, view: ViewState) -> Component:
     )
     note = html.P(id=names.NOTE, className="summary", role="status")
     measured = html.P(id=names.MEASURED, className="summary", role="status")
-    found = html.Div([measured, html.Div(id=names.FOUND)])
+    found = html.Div([measured, *finding.layout()])
     return html.Div([heading, found, note, html.Div(id=names.LEGEND, className="legend")])
 
 
 def pinned(store: Store, view: ViewState) -> list[str]:
     """Pin what a link names; on the whole run, whom faults name."""
-    if view == ViewState(sort=view.sort, run=view.run, compare=view.compare, path=view.path):
+    whole = ViewState(sort=view.sort, run=view.run, compare=view.compare, path=view.path)
+    if replace(view, opened=None, row_px=None) == whole:
         return [str(rank) for rank in sorted(store.flagged)[:MOST_FLAGGED]]
     return [str(rank) for rank in view.pins if rank in set(store.ranks)]
 
@@ -82,6 +92,21 @@ def _sort(view: ViewState) -> Component:
     return dmc.SegmentedControl(id=names.SORT, data=data, value=view.sort, size="xs")
 
 
+def _row_height(view: ViewState) -> Component:
+    return dmc.NumberInput(
+        id=names.ROW,
+        value=view.row_px or "",
+        min=LEAST_ROW_PX,
+        max=MOST_ROW_PX,
+        step=4,
+        placeholder="Row px",
+        size="xs",
+        w=80,
+        debounce=300,
+        **aria("row height in pixels; empty: as there is room"),
+    )
+
+
 def path_switch(store: Store, view: ViewState) -> Component:
     """Return the switch of the critical path; it cannot be used where there is no path."""
     without = store.table("critical_stays").is_empty()
@@ -91,9 +116,10 @@ def path_switch(store: Store, view: ViewState) -> Component:
     )
 
 
-def _search() -> Component:
+def _search(view: ViewState) -> Component:
     return dmc.TextInput(
         id=names.SEARCH,
+        value=view.find,
         placeholder="Find spans (/)",
         size="xs",
         debounce=400,
@@ -120,7 +146,8 @@ def _zoom() -> Component:
 
 def strip_layout() -> Component:
     """Return the strip, and the window over it."""
-    plot = html.Div(chart.graph(names.STRIP, STRIP_PX), role="img", id=names.STRIP_PLOT)
+    graph = chart.graph(names.STRIP, STRIP_PX)
+    plot = html.Div(graph, role="img", id=names.STRIP_PLOT, **aria("the whole run"))
     window = html.Div(html.Div(id=names.WINDOW, className="window"), className="window-track")
     return html.Div([plot, window], className="strip")
 

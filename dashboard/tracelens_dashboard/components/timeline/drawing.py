@@ -1,39 +1,25 @@
-"""Draw the timeline, answer zoom, drag and selection with what they change; open one rank below it.
-
-An opened rank shows its threads and nested spans, in the window of the timeline above.
-"""
+"""Draw the timeline; answer zoom, drag, selection, opening and closing with what they change."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-import dash_mantine_components as dmc
-from dash import ClientsideFunction, Input, Output, Patch, State, html
+from dash import ClientsideFunction, Input, Output, Patch, State
 from dash.exceptions import PreventUpdate
 
-from tracelens_dashboard import ids, text
+from tracelens_dashboard import ids
 from tracelens_dashboard import theme as themes
-from tracelens_dashboard.components import chart
-from tracelens_dashboard.components.timeline import names
+from tracelens_dashboard.components.timeline import gutter, names
 from tracelens_dashboard.figures.timeline import plot
-from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current
 from tracelens_dashboard.view import viewport
+from tracelens_dashboard.view.viewport import Rows
 
 if TYPE_CHECKING:
     from dash import Dash
-    from dash.development.base_component import Component
 
     from tracelens.lod.query import Picture
     from tracelens_dashboard.figures.timeline.frame import Frame
-    from tracelens_dashboard.runs.store import Store
-
-RANK_CHOICE: Final = "opened-rank"
-RANK_PANEL: Final = "opened-panel"
-RANK_GRAPH: Final = "opened-graph"
-RANK_PLOT: Final = "opened-plot"
-RANK_NOTE: Final = "opened-note"
-SAMPLED_NOTE: Final = " The last row is sampled code, by innermost frame."
 
 
 def register(app: Dash) -> None:
@@ -43,6 +29,7 @@ def register(app: Dash) -> None:
     app.clientside_callback(
         ClientsideFunction(ids.NAMESPACE, "wide"),
         Output(names.WIDE, "data"),
+        Output(names.TALL, "data"),
         Input(ids.SCHEME, "computedColorScheme"),
     )
     app.clientside_callback(
@@ -60,6 +47,9 @@ def register(app: Dash) -> None:
         Input(names.SORT, "value"),
         Input(names.SELECTED, "data"),
         Input(names.PATH, "checked"),
+        Input(names.OPENED, "data"),
+        Input(names.ROW, "value"),
+        Input(names.SEARCH, "value"),
     )
 
 
@@ -69,8 +59,12 @@ def _register_drawing(app: Dash) -> None:
         Output(names.GRAPH, "style"),
         Output(names.NOTE, "children"),
         Output(names.PLOT, "aria-label"),
+        Output(names.GUTTER, "children"),
         Input(ids.SCHEME, "computedColorScheme"),
         Input(names.WIDE, "data"),
+        Input(names.TALL, "data"),
+        Input(names.OPENED, "data"),
+        Input(names.ROW, "value"),
         Input(names.PINS, "value"),
         Input(names.SORT, "value"),
         State(names.VIEW, "data"),
@@ -85,7 +79,8 @@ def _register_drawing(app: Dash) -> None:
         picture = viewport.picture(frame)
         figure = plot.draw(frame, picture, themes.of(scheme))
         note = plot.note(frame, picture)
-        return figure, {"height": f"{plot.height(frame.plan)}px"}, note, note
+        style = {"height": f"{plot.height(frame.plan)}px"}
+        return figure, style, note, note, gutter.layout(frame)
 
 
 def _register_following(app: Dash) -> None:
@@ -97,23 +92,29 @@ def _register_following(app: Dash) -> None:
         Input(names.SELECTED, "data"),
         Input(names.PATH, "checked"),
         State(ids.SCHEME, "computedColorScheme"),
+        State(names.WIDE, "data"),
+        State(names.TALL, "data"),
+        State(names.OPENED, "data"),
+        State(names.ROW, "value"),
         State(names.PINS, "value"),
         State(names.SORT, "value"),
-        State(names.WIDE, "data"),
         current.RUN,
         prevent_initial_call=True,
     )
     def follow(view: Any, call: Any, path: Any, scheme: str | None, *how: Any) -> tuple[Any, ...]:
-        pins, sort, wide, run = how
-        frame = _frame(wide, pins, sort, view, call, path, run)
+        *shape, run = how
+        frame = _frame(*shape, view, call, path, run)
         picture = viewport.picture(frame)
         note = plot.note(frame, picture)
         return _patch(frame, picture, themes.of(scheme)), note, note
 
 
-def _frame(wide: Any, pins: Any, sort: Any, *seen: Any) -> Frame:
-    view, call, path, run = seen
-    return viewport.frame(current.store(run), view, pins, sort, call, wide=wide, path=path)
+def _frame(wide: Any, tall: Any, opened: Any, px: Any, *seen: Any) -> Frame:
+    pins, sort, view, call, path, run = seen
+    rows = Rows(opened, px, tall)
+    return viewport.frame(
+        current.store(run), view, pins, sort, call, wide=wide, path=path, rows=rows
+    )
 
 
 def _patch(frame: Frame, picture: Picture, theme: themes.Theme) -> Patch:
@@ -126,61 +127,3 @@ def _patch(frame: Frame, picture: Picture, theme: themes.Theme) -> Patch:
     for name, texts in plot.tick_texts(frame, parts["ticks"]).items():
         patch["layout"]["xaxis2"][name] = texts
     return patch
-
-
-def rank_layout(store: Store) -> Component:
-    """Return the card: a choice of rank, and its rows once there is one."""
-    ranks = [{"value": str(rank), "label": f"rank {rank}"} for rank in store.ranks]
-    choice = dmc.Select(
-        id=RANK_CHOICE,
-        data=ranks,
-        placeholder="Open a rank",
-        searchable=True,
-        clearable=True,
-        limit=50,
-        size="xs",
-        **aria("rank to open"),
-    )
-    title = dmc.Title("Threads of a rank", order=2, className="card-title")
-    panel = html.Div(
-        [
-            html.P(id=RANK_NOTE, className="summary"),
-            html.Div(chart.graph(RANK_GRAPH), role="img", id=RANK_PLOT),
-        ],
-        id=RANK_PANEL,
-        hidden=True,
-    )
-    heading = dmc.Group([title, choice], justify="space-between")
-    return dmc.Card([heading, panel], className="card", mt="sm")
-
-
-def register_rank(app: Dash, view: str, wide: str) -> None:
-    """Draw the chosen rank whenever the window (component `view`) or the width (`wide`) changes."""
-
-    @app.callback(
-        Output(RANK_GRAPH, "figure"),
-        Output(RANK_GRAPH, "style"),
-        Output(RANK_NOTE, "children"),
-        Output(RANK_PLOT, "aria-label"),
-        Output(RANK_PANEL, "hidden"),
-        Input(RANK_CHOICE, "value"),
-        Input(view, "data"),
-        Input(ids.SCHEME, "computedColorScheme"),
-        Input(wide, "data"),
-        current.RUN,
-    )
-    def draw(rank: Any, seen: Any, scheme: str | None, *shown: Any) -> tuple[Any, ...]:
-        if scheme is None:
-            raise PreventUpdate
-        px, run = shown
-        store = current.store(run)
-        frame = viewport.opened(store, seen, rank, wide=px)
-        if frame is None:
-            return themes.blank(), {}, "", "", True
-        picture = viewport.picture(frame)
-        figure = plot.draw(frame, picture, themes.of(scheme))
-        figure.update_xaxes(fixedrange=True)
-        spans = text.count(picture.spans, "span")
-        note = f"Rank {rank}: {spans} in view; nested spans below each thread."
-        note += SAMPLED_NOTE if int(rank) in store.sampled else ""
-        return figure, {"height": f"{plot.height(frame.plan)}px"}, note, note, False

@@ -1,4 +1,4 @@
-"""Keys of the timeline that need to know the run: fit, pin, the step or finding before and after.
+"""Keys of the timeline that need to know the run: fit, pin, open, the step or finding before and after.
 
 What the browser sends is taken for what it may be: anything. Windows are in ns since the run's start.
 """
@@ -13,11 +13,14 @@ from dash.exceptions import PreventUpdate
 
 from tracelens.lod.viewport import Window
 from tracelens_dashboard import ids
+from tracelens_dashboard.components.timeline import names
 from tracelens_dashboard.figures.timeline.frame import SECOND
 from tracelens_dashboard.runs import current
+from tracelens_dashboard.runs.store import key_of
 from tracelens_dashboard.view import viewport
 from tracelens_dashboard.view.links import MARGIN
 from tracelens_dashboard.view.state import MOST_PINS
+from tracelens_dashboard.view.viewport import Rows
 
 if TYPE_CHECKING:
     from dash import Dash
@@ -30,6 +33,8 @@ PRESSED: Final = "timeline-key"  # assets/timeline.js says there which key was p
 GOTO: Final = "timeline-goto"
 FIT: Final = "f"
 PIN: Final = "p"
+OPEN: Final = "o"
+SHAPE: Final = ((names.OPENED, "data"), (names.ROW, "value"), (names.TALL, "data"))
 WAYS: Final = {"[": -1, "]": 1}
 FEW_STEPS: Final = 40  # in view: steps can be distinguished, so a key leads from step to step
 AROUND_SPAN: Final = 1.0  # of a span's length, on either side
@@ -66,24 +71,49 @@ def register(app: Dash, graph: str, view: str, selected: str, rows: tuple[str, s
         State(sort, "value"),
         State(graph, "hoverData"),
         State(selected, "data"),
+        *(State(*part) for part in SHAPE),
         current.RUN,
         prevent_initial_call=True,
     )
-    def pin(pressed: Any, seen: Any, pinned: Any, order: Any, *rest: Any) -> list[str]:
-        hover, chosen, run = rest
+    def pin(pressed: Any, *shown: Any) -> list[str]:
         if _pressed_key(pressed) != PIN:
             raise PreventUpdate
-        store = current.store(run)
-        place = viewport.at(viewport.frame(store, seen, pinned, order), hover)
-        place = place or viewport.place_of(store, chosen)
-        changed = with_pin(store, pinned, rank_of(store, place and place[0]))
+        store, pinned = current.store(shown[-1]), shown[1]
+        changed = with_pin(store, pinned, rank_of(store, _meant(store, *shown[:-1])))
         if changed is None:
             raise PreventUpdate
         return changed
 
+    @app.callback(
+        Output(names.TOGGLE, "data"),
+        Input(PRESSED, "data"),
+        State(view, "data"),
+        State(pins, "value"),
+        State(sort, "value"),
+        State(graph, "hoverData"),
+        State(selected, "data"),
+        *(State(*part) for part in SHAPE),
+        current.RUN,
+        prevent_initial_call=True,
+    )
+    def open_or_close(pressed: Any, *shown: Any) -> dict[str, Any]:
+        store = current.store(shown[-1])
+        lane = _meant(store, *shown[:-1]) if _pressed_key(pressed) == OPEN else None
+        if lane is None:
+            raise PreventUpdate
+        return {"key": key_of(store.scene.lanes.lanes[lane]), "presses": pressed.get("presses")}
+
     app.clientside_callback(
         ClientsideFunction(ids.NAMESPACE, "go"), Input(GOTO, "data"), prevent_initial_call=True
     )
+
+
+def _meant(store: Store, *shown: Any) -> int | None:
+    """Return the row that is under the mouse, else the selected one."""
+    seen, pinned, order, hover, chosen, *rows = shown
+    frame = viewport.frame(store, seen, pinned, order, rows=Rows(*rows))
+    place = viewport.at(store, frame, hover) or viewport.place_of(store, chosen)
+    return place.lane if place else None
 
 
 def _pressed_key(pressed: Any) -> object:
@@ -123,10 +153,11 @@ def _fitted(store: Store, view: Any, selected: Any) -> Window | None:
     """Show the selected span, else the steps that are marked."""
     place = viewport.place_of(store, selected)
     if place:
-        lane, at_ns = place
-        part = store.scene.lanes.between(lane, at_ns, at_ns + 1)
-        if part.start < part.stop:
-            lanes = store.scene.lanes
+        inside = place.track is not None
+        lanes = store.opened(place.lane).scene.lanes if inside else store.scene.lanes
+        lane = place.lane if place.track is None else place.track
+        part = lanes.between(lane, place.at_ns, place.at_ns + 1) if lane < len(lanes) else slice(0)
+        if (part.start or 0) < part.stop:
             span = Window(int(lanes.starts[part.start]), int(lanes.ends[part.start]))
             return _wider(store, span, AROUND_SPAN)
     marked = viewport.marked(store, view)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from tracelens.lod.query import COLUMNS
@@ -11,15 +11,39 @@ from tracelens_dashboard import text
 if TYPE_CHECKING:
     import polars as pl
 
+    from tracelens.lod.lanes import Lane
     from tracelens.lod.query import Scene
     from tracelens.lod.search import Call
+    from tracelens.lod.tracks.group import Group
     from tracelens.lod.viewport import Band, Plan, Window
 
 
 LEFT_PX: Final = 120  # for the rows' labels; other figures with this axis have the same
 RIGHT_PX: Final = 16
 SECOND: Final = 1e9
+LONGEST_LABEL: Final = 17
 NARROW: Final = "\N{NO-BREAK SPACE}" * 3  # between a row and its label: room for a mark
+
+
+OPEN, CLOSED = "\N{BLACK DOWN-POINTING SMALL TRIANGLE}", "\N{BLACK RIGHT-POINTING SMALL TRIANGLE}"
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The tracks of a process below its row; `key` is what addresses call it."""
+
+    key: str
+    group: Group
+    plan: Plan
+
+
+@dataclass(frozen=True)
+class Selected:
+    """A span that is selected: its row (`band`), from when to when."""
+
+    band: Band
+    start_ns: int
+    end_ns: int
 
 
 @dataclass(frozen=True)
@@ -34,7 +58,8 @@ class Frame:
     marked: Window | None = None
     marked_label: str = ""
     call: Call | None = None  # the selected collective
-    opened: bool = False  # its rows are the threads of one rank
+    opened: tuple[Opened, ...] = ()
+    selected: tuple[Selected, ...] = ()
     path: pl.DataFrame | None = None  # the critical path, if it is to be drawn
     columns: int = COLUMNS  # pixels of the plot's width
 
@@ -42,13 +67,33 @@ class Frame:
         """Place a moment on the time axis."""
         return (at_ns - self.scene.whole.start_ns) / SECOND
 
+    @property
+    def keys(self) -> frozenset[str]:
+        """What addresses call the processes that are opened."""
+        return frozenset(one.key for one in self.opened)
+
+    def inside(self, opened: Opened) -> Frame:
+        """Return the frame of an opened process alone."""
+        return replace(
+            self, scene=opened.group.scene, plan=opened.plan, opened=(), flagged=frozenset()
+        )
+
 
 def lane_label(frame: Frame, band: Band) -> str:
-    """Name the rank, its device's stream, or the shard, of a band."""
+    """Name the rank, its device's stream, or the shard, of a band; within a process, its track."""
     lane = frame.scene.lanes.lanes[band.lanes[0]]
-    if frame.opened:
-        return text.safe(lane.part)
+    if band.section == "tracks":
+        owner = f"PS {lane.rank}" if lane.role == "ps" else f"rank {lane.rank}"
+        return f"{owner}, {text.safe(lane.part)}"
     if lane.role == "ps":
         return f"PS {lane.rank} {lane.part}s"
     stream = lane.part.partition(" ")[2]  # without the device: there is little room
     return f"rank {lane.rank} {stream}".rstrip()
+
+
+def track_label(lane: Lane) -> str:
+    """Return what stands beside the first row of a track; nothing beside those below it."""
+    if lane.level:
+        return ""
+    name = lane.part if len(lane.part) <= LONGEST_LABEL else lane.part[: LONGEST_LABEL - 1] + "…"
+    return text.safe(name)

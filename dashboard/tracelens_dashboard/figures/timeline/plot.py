@@ -12,15 +12,24 @@ from tracelens.lod.lanes import LABELS, label_of
 from tracelens_dashboard import text
 from tracelens_dashboard import theme as themes
 from tracelens_dashboard.figures.drawing import figure
-from tracelens_dashboard.figures.timeline import overlays
-from tracelens_dashboard.figures.timeline.frame import LEFT_PX, NARROW, RIGHT_PX, SECOND, lane_label
+from tracelens_dashboard.figures.timeline import overlays, tracks
+from tracelens_dashboard.figures.timeline.frame import (
+    CLOSED,
+    LEFT_PX,
+    NARROW,
+    OPEN,
+    RIGHT_PX,
+    SECOND,
+    lane_label,
+    track_label,
+)
 
 if TYPE_CHECKING:
     import polars as pl
     from plotly import graph_objects as go
 
     from tracelens.lod.query import Picture
-    from tracelens.lod.viewport import Plan, Window
+    from tracelens.lod.viewport import Band, Plan, Window
     from tracelens_dashboard.figures.timeline.frame import Frame
     from tracelens_dashboard.theme import Theme
 
@@ -32,6 +41,8 @@ MOST_STEP_TICKS: Final = 12
 TICK_PX: Final = 28  # from one to the next: room for three digits
 TIME_TICK_PX: Final = 70
 LETTER_PX: Final = 7
+EDGE_PX: Final = 0.5  # between spans of a track: neighbours of one kind are distinguished
+OPENING: Final = ("", "receive")  # parts of processes: tracks are shown below these
 LEVELS: Final = {
     "residuals": "Steps are narrow here: colour is a rank's residual against its peers in compute time. "
     "Zoom in to see what it did.",
@@ -79,14 +90,29 @@ def height(plan: Plan) -> int:
 
 def changing(frame: Frame, picture: Picture, theme: Theme) -> dict[str, Any]:
     """Return what panning, zooming and selecting change: images, traces, marks, ticks of steps."""
+    inner = [
+        (frame.inside(one), one, drawn)
+        for one, drawn in zip(frame.opened, picture.inside, strict=True)
+    ]
     return {
-        "images": [_image(frame, picture, theme)],
+        "images": [
+            _image(frame, picture, theme),
+            *(_image(inside, drawn, theme) for inside, _, drawn in inner),
+        ],
         "data": [
             _anchor(),
             *span_bars(frame, picture, theme),
+            *(bar for inside, _, drawn in inner for bar in span_bars(inside, drawn, theme)),
+            *(
+                line
+                for inside, one, _ in inner
+                for line in tracks.counter_lines(inside, one, theme)
+            ),
             *overlays.arrival_marks(frame, theme),
         ],
         "shapes": [
+            *(tracks.ground(one, theme) for one in frame.opened),
+            *tracks.outlines(frame, theme),
             *mark_edges(frame, theme),
             *overlays.path_shapes(frame, picture, theme),
             *overlays.arrival_line(frame, theme),
@@ -138,9 +164,9 @@ def _image(frame: Frame, picture: Picture, theme: Theme) -> dict[str, Any]:
         "xref": "x",
         "yref": "y",
         "x": frame.seconds(grid.start_ns),
-        "y": 0,
+        "y": frame.plan.top,
         "sizex": grid.columns * grid.step_ns / SECOND,
-        "sizey": frame.plan.height,
+        "sizey": frame.plan.height - frame.plan.top,
         "xanchor": "left",
         "yanchor": "top",
         "sizing": "stretch",
@@ -208,15 +234,44 @@ def _row_axis(frame: Frame, theme: Theme) -> dict[str, Any]:
 
 
 def _row_labels(frame: Frame) -> list[tuple[float, str]]:
-    """Label pinned rows in bold, the others as closely as they can be read."""
-    labels, free = [], 0.0
-    for band in frame.plan.bands:
-        if band.section == "pinned":
-            labels.append((band.middle, f"<b>{lane_label(frame, band)}</b>"))
-        elif band.middle >= free:
-            labels.append((band.middle, lane_label(frame, band)))
-            free = band.middle + (LABEL_EVERY_PX if band.height < LABEL_EVERY_PX // 2 else 1)
+    """Label pinned rows in bold, the others as closely as they can be read, and tracks below theirs."""
+    labels = [
+        (band.middle, f"{sign(frame, band)} {_row_label(frame, band)}") for band in labelled(frame)
+    ]
+    for one in frame.opened:
+        lanes = one.group.scene.lanes.lanes
+        named = [(band.middle, track_label(lanes[band.lanes[0]])) for band in one.plan.bands]
+        labels += [(y, name) for y, name in named if name]
     return labels
+
+
+def _row_label(frame: Frame, band: Band) -> str:
+    name = lane_label(frame, band)
+    return f"<b>{name}</b>" if band.section == "pinned" else name
+
+
+def labelled(frame: Frame) -> list[Band]:
+    """Return the rows that have room for a label."""
+    found, free = [], 0.0
+    for band in frame.plan.bands:
+        if band.section == "pinned" or band.middle >= free or _is_open(frame, band):
+            found.append(band)
+            if band.section != "pinned":
+                least = 1 if band.height >= LABEL_EVERY_PX // 2 else LABEL_EVERY_PX
+                free = band.middle + least
+    return found
+
+
+def sign(frame: Frame, band: Band) -> str:
+    """Return the sign of a row that opens; nothing for other rows, such as those of streams."""
+    lane = frame.scene.lanes.lanes[band.lanes[0]]
+    if lane.role == "device" or lane.part not in OPENING:
+        return ""
+    return OPEN if _is_open(frame, band) else CLOSED
+
+
+def _is_open(frame: Frame, band: Band) -> bool:
+    return len(band.lanes) == 1 and band.lanes[0] in frame.plan.slots
 
 
 def span_bars(frame: Frame, picture: Picture, theme: Theme) -> list[dict[str, Any]]:
@@ -255,7 +310,13 @@ def _category_bars(
         "x": [length / SECOND for length in lengths],
         "y": [band.middle for band in places],
         "width": [band.height for band in places],
-        "marker": {"color": theme.categories[label], "line": {"width": 0}},
+        "marker": {
+            "color": theme.categories[label],
+            "line": {
+                "width": EDGE_PX if places[0].section == "tracks" else 0,
+                "color": theme.surface,
+            },
+        },
         "customdata": details,
         "text": [
             name if length / picture.grid.step_ns > LETTER_PX * len(name) + 10 else ""
@@ -360,5 +421,5 @@ def note(frame: Frame, picture: Picture) -> str:
         if picture.hidden
         else ""
     )
-    path = overlays.path_sentence(frame, picture)
+    path = overlays.path_sentence(frame, picture) + tracks.sentence(frame, picture)
     return f"{text.count(picture.spans, 'span')} in view. {LEVELS[picture.level]}{grouped}{hidden}{path}"

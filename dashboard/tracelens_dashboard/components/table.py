@@ -1,0 +1,119 @@
+"""A table that sorts, filters, and can be copied or saved as CSV; assets/tables.js does the last three.
+
+A number that has a measure travels twice: as a number, in one unit for its column, which is what is
+sorted, filtered and saved; and as the text that is read.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import dash_ag_grid as dag
+import dash_mantine_components as dmc
+from dash import html
+
+from tracelens_dashboard.figures import quantity
+from tracelens_dashboard.figures.quantity import Quantity
+from tracelens_dashboard.ids import aria
+
+if TYPE_CHECKING:
+    from dash.development.base_component import Component
+
+    from tracelens_dashboard.figures.drawing import Rows
+
+READ: Final = " as read"  # behind a column's name: the texts of its numbers
+NOT_MEASURED: Final = "-"
+DIGITS: Final = 9  # more than anything is measured with
+GRID_OPTIONS: Final = {
+    "suppressFieldDotNotation": True,  # column names are words, not paths
+    "animateRows": False,
+    "rowHeight": 32,
+    "headerHeight": 34,
+    "enableCellTextSelection": True,
+    "ensureDomOrder": True,
+}
+
+
+def table(identity: Any, rows: Rows) -> Component:
+    """Return a table with what finds, copies and saves its rows."""
+    return html.Div([_tools(), html.Div(grid(identity, rows), className="grid")], className="table")
+
+
+def grid(identity: Any, rows: Rows) -> dag.AgGrid:
+    """Return the table alone; its cells are text, never HTML."""
+    units = _units(rows)
+    return dag.AgGrid(
+        id=identity,
+        rowData=[_cells(row, units) for row in rows],
+        columnDefs=columns(rows),
+        defaultColDef={"sortable": True, "resizable": True, "minWidth": 104, "flex": 1},
+        dashGridOptions=GRID_OPTIONS,
+        style={"height": "100%"},
+    )
+
+
+def columns(rows: Rows) -> list[dict[str, Any]]:
+    """Describe a table's columns by the first value of each."""
+    units = _units(rows)
+    return [_column(name, _first(rows, name), units.get(name)) for name in (rows or [{}])[0]]
+
+
+def _column(name: str, value: Any, unit: tuple[float, str] | None) -> dict[str, Any]:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    column: dict[str, Any] = {
+        "field": name,
+        "headerName": name,
+        "filter": "agNumberColumnFilter" if number else "agTextColumnFilter",
+        "wrapHeaderText": True,
+        "autoHeaderHeight": True,
+    }
+    if number:
+        column["type"] = "numericColumn"
+    if unit:
+        place = json.dumps(name + READ)
+        column["valueFormatter"] = {"function": f"params.data ? params.data[{place}] : ''"}
+        column["context"] = {"unit": unit[1]}
+        column["filterParams"] = {"filterPlaceholder": f"in {unit[1]}"}
+    return column
+
+
+def _first(rows: Rows, name: str) -> Any:
+    return next((row[name] for row in rows if row.get(name) is not None), None)
+
+
+def _units(rows: Rows) -> dict[str, tuple[float, str]]:
+    """Choose a unit for each column of numbers with a measure."""
+    found: dict[str, list[Quantity]] = {}
+    for row in rows:
+        for name, value in row.items():
+            if isinstance(value, Quantity):
+                found.setdefault(name, []).append(value)
+    return {name: quantity.unit(values) for name, values in found.items()}
+
+
+def _cells(row: dict[str, Any], units: dict[str, tuple[float, str]]) -> dict[str, Any]:
+    """Return what a row sends: numbers in their column's unit, and how they read."""
+    sent: dict[str, Any] = dict(row)
+    for name, (factor, _) in units.items():
+        value = row.get(name)
+        sent[name + READ] = NOT_MEASURED if value is None else str(value)
+        if value is not None:
+            sent[name] = float(f"{float(value) / factor:.{DIGITS}g}")
+    return sent
+
+
+def _tools() -> Component:
+    find = dmc.TextInput(
+        placeholder="Filter rows", size="xs", className="table-filter", **aria("filter rows")
+    )
+    copy = _button("Copy", "table-copy", "copy the table")
+    save = _button("CSV", "table-csv", "save the table as CSV")
+    note = html.Span(className="table-note", role="status")
+    return html.Div([find, note, copy, save], className="table-tools")
+
+
+def _button(label: str, name: str, doing: str) -> Component:
+    return dmc.Button(
+        label, variant="default", size="compact-xs", className=name, fw=500, **aria(doing)
+    )

@@ -1,0 +1,103 @@
+"""Beside the timeline: a button for each row that opens, and edges by which rows are made taller.
+
+The labels themselves are the plot's, so that they are in pictures, too; the buttons lie over them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from dash import Input, Output, State, dcc, html
+from dash.exceptions import PreventUpdate
+
+from tracelens_dashboard.components.timeline import names
+from tracelens_dashboard.figures.timeline import plot
+from tracelens_dashboard.figures.timeline.frame import OPEN, lane_label
+from tracelens_dashboard.ids import aria
+from tracelens_dashboard.runs import current
+from tracelens_dashboard.runs.store import key_of
+from tracelens_dashboard.view import viewport
+from tracelens_dashboard.view.state import MOST_OPENED
+from tracelens_dashboard.view.viewport import Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dash import Dash
+    from dash.development.base_component import Component
+
+    from tracelens.lod.viewport import Band
+    from tracelens_dashboard.figures.timeline.frame import Frame
+    from tracelens_dashboard.runs.store import Store
+    from tracelens_dashboard.view.state import ViewState
+
+LEAST_PX: Final = 16  # of a button, however low its row is
+
+
+def stores(view: ViewState) -> list[Component]:
+    """Return what the browser keeps of rows."""
+    opened = None if view.opened is None else list(view.opened)
+    return [
+        dcc.Store(id=names.TALL),
+        dcc.Store(id=names.OPENED, data=opened),
+        dcc.Store(id=names.TOGGLE),
+    ]
+
+
+def layout(frame: Frame) -> list[Component]:
+    """Return the buttons and edges of what is drawn."""
+    return [part for band in plot.labelled(frame) for part in _beside(frame, band)]
+
+
+def _beside(frame: Frame, band: Band) -> Iterator[Component]:
+    shown = plot.sign(frame, band)
+    if not shown:
+        return
+    lane = frame.scene.lanes.lanes[band.lanes[0]]
+    is_open, name = shown == OPEN, lane_label(frame, band)
+    height = max(band.height, LEAST_PX)
+    yield html.Button(
+        className="row-button",
+        title=f"{'Close' if is_open else 'Open'} {name}",
+        style={"top": f"{plot.TOP_PX + band.middle - height / 2:.0f}px", "height": f"{height}px"},
+        **aria(f"tracks of {name}"),
+        **_attributes(**{"aria-expanded": str(is_open).lower(), "data-track": key_of(lane)}),
+    )
+    edge = plot.TOP_PX + band.top + band.height
+    height_px = _attributes(**{"data-height": str(band.height)})
+    yield html.Div(className="row-edge", style={"top": f"{edge}px"}, **height_px)
+
+
+def _attributes(**named: str) -> dict[str, Any]:
+    return named
+
+
+def register(app: Dash) -> None:
+    """Open and close."""
+
+    @app.callback(
+        Output(names.OPENED, "data"),
+        Input(names.TOGGLE, "data"),
+        State(names.OPENED, "data"),
+        State(names.TALL, "data"),
+        State(names.PINS, "value"),
+        current.RUN,
+        prevent_initial_call=True,
+    )
+    def toggle(asked: Any, opened: Any, tall: Any, pins: Any, run: Any) -> list[str]:
+        pinned = len(pins) if isinstance(pins, list) else 0
+        key = asked.get("key") if isinstance(asked, dict) else None
+        found = toggled(current.store(run), key, Rows(opened, None, tall), pinned)
+        if found is None:
+            raise PreventUpdate
+        return found
+
+
+def toggled(store: Store, key: object, rows: Rows, pinned: int = 0) -> list[str] | None:
+    """Return what is opened after a process was opened or closed; None where there is no such one."""
+    if not isinstance(key, str) or key not in store.groups:
+        return None
+    now = viewport.opened_in(store, rows, pinned)
+    if key in now:
+        return [one for one in now if one != key]
+    return [*now, key][-MOST_OPENED:]

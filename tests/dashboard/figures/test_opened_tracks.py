@@ -1,0 +1,124 @@
+"""Opened processes show their tracks below their row: drawn, labelled, counted, clicked, selected."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from support.web.stores import devices, sharded, slow_rank
+
+from tracelens_dashboard.components.timeline import answers, gutter
+from tracelens_dashboard.figures.timeline import plot
+from tracelens_dashboard.figures.timeline.frame import CLOSED, OPEN, Frame
+from tracelens_dashboard.theme import DARK, LIGHT
+from tracelens_dashboard.view import viewport
+from tracelens_dashboard.view.viewport import Place, Rows
+
+if TYPE_CHECKING:
+    from tracelens_dashboard.runs.store import Store
+
+
+def step_view(store: Store, step: int) -> dict[str, int]:
+    window = store.window_of(step, step)
+    assert window
+    origin = store.whole.start_ns
+    return {"t0": window.start_ns - origin, "t1": window.end_ns - origin}
+
+
+def frame_of(store: Store, *keys: str, step: int = 5, selected: object = None) -> Frame:
+    return viewport.frame(
+        store, step_view(store, step), [], None, selected, rows=Rows(list(keys), None, 700)
+    )
+
+
+def test_reductions_in_flight_are_drawn_beside_backprop() -> None:
+    """Each bucket of the step is a bar of the opened rank, where backprop hid it."""
+    store = slow_rank()
+    frame = frame_of(store, "1")
+    data = plot.changing(frame, viewport.picture(frame), LIGHT)["data"]
+    names = [words[1] for bars in data if bars["type"] == "bar" for words in bars["customdata"]]
+    recorded = store.spans_of(1).filter(step=5, kind="reduction")
+    assert recorded.height > 1
+    assert sum(name.startswith("bucket") or "reduce" in name for name in names) >= recorded.height
+
+
+def test_each_track_is_labelled_once_below_its_row() -> None:
+    """The row's sign turns, and the tracks' names follow from top to bottom."""
+    frame = frame_of(slow_rank(), "1")
+    axis = plot.draw(frame, viewport.picture(frame), DARK).layout.yaxis
+    labels = [label.strip() for _, label in sorted(zip(axis.tickvals, axis.ticktext, strict=True))]
+    assert labels[0] == f"{CLOSED} rank 0"
+    assert labels[1] == f"{OPEN} rank 1"
+    tracks = labels[2 : labels.index(f"{CLOSED} rank 2")]
+    assert tracks[0] == "MainThread"
+    assert len(tracks) == len(set(tracks)) > 1
+
+
+def test_a_shard_shows_queue_and_service() -> None:
+    """Its requests wait between their arrival and their service, in lanes of their own."""
+    frame = frame_of(sharded(), "ps0")
+    (one,) = frame.opened
+    parts = [lane.part for lane in one.group.scene.lanes.lanes]
+    assert parts.index("queue") < len(parts) - 1
+    lanes = one.group.scene.lanes
+    queue = [i for i, lane in enumerate(lanes.lanes) if lane.part == "queue"]
+    items = slice(int(lanes.offsets[queue[0]]), int(lanes.offsets[queue[-1] + 1]))
+    assert {lanes.words[name].rsplit(" ", 1)[0] for name in lanes.names[items]} == {
+        "request of worker"
+    }
+
+
+def test_streams_are_among_the_tracks_and_not_shown_twice() -> None:
+    """The opened rank's streams leave the section below; the other rank's stay."""
+    frame = frame_of(devices(), "0")
+    below = {frame.scene.lanes.lanes[band.lanes[0]].rank for band in frame.plan.section("streams")}
+    assert below == {1}
+    parts = [lane.part for lane in frame.opened[0].group.scene.lanes.lanes if lane.role == "device"]
+    assert parts == ["cuda:0 reductions", "cuda:0 stream 0"]
+
+
+def test_a_click_on_a_track_finds_its_span() -> None:
+    """The span under the mouse is selected, framed, and leads to its collective."""
+    store = slow_rank()
+    bucket = store.spans_of(1).filter(step=5, kind="reduction").row(0, named=True)
+    frame = frame_of(store, "1")
+    (one,) = frame.opened
+    lanes = one.group.scene.lanes
+    row = next(i for i, lane in enumerate(lanes.lanes) if "reductions" in lane.part)
+    moment = (bucket["start_ns"] + bucket["end_ns"]) // 2
+    seconds = (moment - store.whole.start_ns) / 1e9
+    place = viewport.at(store, frame, {"xvals": [seconds], "yvals": [one.plan.bands[row].middle]})
+    assert place is not None
+    assert (place.lane, place.track) == (1, row)
+    again = frame_of(store, "1", selected=answers.selected(store, place))
+    assert [(o.start_ns, o.end_ns) for o in again.selected] == [
+        (bucket["start_ns"], bucket["end_ns"])
+    ]
+    assert again.call is not None
+    assert again.call.seq == bucket["seq"]
+    shapes = plot.changing(again, viewport.picture(again), LIGHT)["shapes"]
+    assert sum(shape.get("name") == "selected" for shape in shapes) == 1
+
+
+def test_processes_open_and_close() -> None:
+    """What was opened unasked counts as opened; what is no process changes nothing."""
+    store = slow_rank()
+    assert gutter.toggled(store, "2", Rows([])) == ["2"]
+    assert gutter.toggled(store, "2", Rows(["0", "2"])) == ["0"]
+    unasked = viewport.opened_in(store, Rows(None, None, 600))
+    assert unasked[0] == "2"  # a finding names it
+    closed = gutter.toggled(store, "2", Rows(None, None, 600))
+    assert closed == unasked[1:]
+    for junk in (None, "77", "ps0", 3, "", "../x"):
+        assert gutter.toggled(store, junk, Rows([])) is None
+
+
+@pytest.mark.parametrize("rows", [Rows("x", "y", "z"), Rows({}, [], {}), Rows([3, None], -1, -1)])
+def test_senseless_rows_are_ignored(rows: Rows) -> None:
+    """Whatever the browser sends, nothing fails."""
+    frame = viewport.frame(
+        slow_rank(), {}, [], None, {"lane": 0, "at": 5, "track": 10**6}, rows=rows
+    )
+    assert frame.opened == ()
+    assert frame.selected == ()
+    assert Place(0, 0).track is None

@@ -1,0 +1,160 @@
+"""An opened process has a lane for each thread and depth, and for each call that is in flight."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.runs.traces import call, span, trace_of
+
+from tracelens.lod import viewport
+from tracelens.lod.lanes import CODES, Lane
+from tracelens.lod.query import look
+from tracelens.lod.tracks import group
+from tracelens.lod.tracks.group import Group, group_of
+from tracelens.lod.viewport import Window
+from tracelens.model.trace import SAMPLE_COLUMNS
+
+if TYPE_CHECKING:
+    import pytest
+
+NAMES = {0: "MainThread", 1: "reductions"}
+WHOLE = Window(0, 100_000)
+RANK = Lane(0, "worker", 0)
+
+
+def events() -> pl.DataFrame:
+    """Record a step with nested layers, and two reductions beside it that overlap."""
+    recorded = [
+        span(0, "step", 0, 90_000, step=7),
+        span(0, "forward", 1_000, 40_000, depth=1),
+        span(0, "forward", 2_000, 20_000, "layer 0", depth=2),
+        span(0, "backprop", 40_000, 80_000, depth=1),
+        call(0, 0, 30_000, 70_000),
+        call(0, 1, 50_000, 75_000),
+        span(0, "update", 90_000, None),
+    ]
+    return trace_of(recorded).events.collect()
+
+
+def opened(samples: pl.DataFrame | None = None) -> Group:
+    return group_of(events(), RANK, NAMES, 0, whole=WHOLE, samples=samples)
+
+
+def in_track(found: Group, name: str) -> list[list[tuple[str, int, int]]]:
+    """Return the spans of a track, a list a lane."""
+    lanes = found.scene.lanes
+    mine = [i for i, lane in enumerate(lanes.lanes) if lane.part == name]
+    return [
+        [
+            (lanes.words[lanes.names[item]], int(lanes.starts[item]), int(lanes.ends[item]))
+            for item in range(int(lanes.offsets[lane]), int(lanes.offsets[lane + 1]))
+        ]
+        for lane in mine
+    ]
+
+
+def test_threads_and_depths_are_lanes() -> None:
+    """From the outermost spans to the innermost; a span that is still open lasts until the end."""
+    assert in_track(opened(), "MainThread") == [
+        [("step 7", 0, 90_000), ("update", 90_000, 100_000)],
+        [("forward", 1_000, 40_000), ("backprop", 40_000, 80_000)],
+        [("layer 0", 2_000, 20_000)],
+    ]
+
+
+def test_reductions_in_flight_have_a_lane_each() -> None:
+    """They overlap, so neither hides the other."""
+    first, second = in_track(opened(), "reductions")
+    assert [times for _, *times in first] == [[30_000, 70_000]]
+    assert [times for _, *times in second] == [[50_000, 75_000]]
+
+
+def test_every_span_leads_to_its_event() -> None:
+    """What is drawn of a span is that of the event that it says."""
+    found, table = opened(), events()
+    lanes = found.scene.lanes
+    assert table["start_ns"].gather(found.rows).to_list() == lanes.starts[:].tolist()
+    assert sorted(found.rows.tolist()) == list(range(table.height))
+    assert found.hidden == 0
+
+
+def test_few_spans_become_shapes() -> None:
+    """A window with few of them shows every span, and lanes that are empty there change nothing."""
+    found = opened()
+    for window in (WHOLE, Window(0, 25_000)):
+        picture = look(found.scene, window, viewport.tracks(found.scene.lanes))
+        assert picture.level == "spans"
+    assert look(found.scene, WHOLE, viewport.tracks(found.scene.lanes)).spans == 7
+
+
+def test_a_process_without_events_has_no_lanes() -> None:
+    """Nothing recorded is not an error."""
+    found = group_of(events().clear(), RANK, NAMES, 0, whole=WHOLE)
+    assert len(found.scene.lanes) == 0
+    look(found.scene, WHOLE, viewport.tracks(found.scene.lanes))
+
+
+def test_sampled_code_is_a_lane() -> None:
+    """By its innermost call; two calls in a row are told apart, and each knows its step."""
+    rows_seen = [
+        (0, 0, 100, "MainThread", 1_000, 4_000, ["main (a:1)", "load (b:2)"]),
+        (0, 0, 100, "MainThread", 4_000, 9_000, ["main (a:1)", "work (/home/me/c.py:3)"]),
+        (0, 0, 100, "MainThread", 9_000, 9_500, []),
+    ]
+    samples = pl.DataFrame(rows_seen, schema=SAMPLE_COLUMNS, orient="row")
+    lanes = opened(samples).scene.lanes
+    assert lanes.lanes[-1].part == "code of MainThread"
+    mine = slice(int(lanes.offsets[-2]), int(lanes.offsets[-1]))
+    assert [lanes.words[name] for name in lanes.names[mine]] == ["load (b:2)", "work (c.py:3)"]
+    assert lanes.codes[mine].tolist() == [CODES["stack"], CODES["next_stack"]]
+    assert lanes.ends[mine].tolist() == [4_000, 9_000]
+    assert set(lanes.steps[mine].tolist()) == {7}
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 500), st.integers(1, 200)), min_size=1, max_size=60)
+
+
+@given(spans=SPANS)
+@settings(max_examples=60)
+def test_no_two_calls_of_a_lane_overlap(spans: list[tuple[int, int]]) -> None:
+    """Whatever overlaps, all is drawn as it was recorded, in as many lanes as were in flight at once."""
+    rows = [call(0, seq, begin, begin + lasts) for seq, (begin, lasts) in enumerate(sorted(spans))]
+    found = group_of(trace_of(rows).events.collect(), RANK, NAMES, None, whole=Window(0, 1_000))
+    lanes = found.scene.lanes
+    for lane in range(len(lanes)):
+        mine = slice(int(lanes.offsets[lane]), int(lanes.offsets[lane + 1]))
+        assert (lanes.starts[mine][1:] >= lanes.ends[mine][:-1]).all()
+    drawn = sorted(zip(lanes.starts[:].tolist(), lanes.ends[:].tolist(), strict=True))
+    assert drawn == sorted((begin, begin + lasts) for begin, lasts in spans)
+    at_once = max(sum(b <= at < b + lasts for b, lasts in spans) for at, _ in spans)
+    assert len(lanes) == at_once
+
+
+def test_what_has_no_lane_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more calls at once than there are lanes, those left out are told."""
+    monkeypatch.setattr(group, "MOST_LEVELS", 3)
+    rows = [call(0, seq, 10, 50) for seq in range(5)]
+    found = group_of(trace_of(rows).events.collect(), RANK, NAMES, None, whole=WHOLE)
+    assert len(found.scene.lanes) == 3
+    assert found.hidden == 2
+
+
+def test_counters_are_read_by_time() -> None:
+    """Each has a lane of its own below the spans, which holds no span."""
+    table = events()
+    reading = {"type": "counter", "name": "samples", "value": 8.0, "kind": "step", "thread": 0}
+    read = pl.DataFrame([reading | {"start_ns": at} for at in (500, 100)]).cast(
+        {"type": table.schema["type"], "thread": pl.UInt16}
+    )
+    joined = pl.concat(
+        [table.with_columns(pl.col("kind", "name").cast(pl.String)), read], how="diagonal"
+    )
+    found = group_of(joined, RANK, NAMES, 0, whole=WHOLE)
+    ((lane, counter),) = found.counters.items()
+    assert found.scene.lanes.lanes[lane].part == "samples"
+    assert np.diff(found.scene.lanes.offsets)[lane] == 0
+    assert counter.at_ns.tolist() == [100, 500]

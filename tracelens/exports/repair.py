@@ -1,0 +1,168 @@
+"""A clean copy of a damaged trace: whole files as they are, of the others every row that can be used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from tracelens.conversion import segments
+from tracelens.conversion.arrow_file import read_samples, write_events
+from tracelens.errors import InvalidArgument
+from tracelens.exports.output import new_folder
+from tracelens.model.fmt import count, shown_name
+from tracelens.readers.native.arrow_file import Recording, read_arrow
+from tracelens.readers.native.checks import sound_rows
+from tracelens.readers.native.recordings import DAMAGE, left_out, recordings, refusal
+from tracelens.readers.native.side_checks import check_inside, check_no_links, check_side
+from tracelens.schema.arrow import WRITE_OPTIONS
+from tracelens.schema.gate import contents
+from tracelens.schema.ownership import belongs_to
+from tracelens.schema.vocabulary import SAMPLES_FOLDER, TRACE_SUFFIX
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracelens.arrays import Ints
+    from tracelens.schema.side import SideTables
+
+__all__ = ["Repaired", "repair"]
+
+UNUSABLE: Final = "rows that no reader can use"
+_REFUSED: Final = (*DAMAGE, pl.exceptions.PolarsError, pl.exceptions.PanicException)
+
+
+@dataclass
+class Repaired:
+    """Copied files: whole ones, those of which a part is; their events; a sentence for the rest."""
+
+    whole: int = 0
+    parts: int = 0
+    events: int = 0
+    sentences: tuple[str, ...] = ()
+
+    def report(self, sentence: str) -> None:
+        """Add a sentence on what is not in the copy, or may not be all."""
+        self.sentences += (sentence,)
+
+
+def repair(trace: Path, place: Path) -> Repaired:
+    """Copy what is whole of a trace folder to a new place. Times stay on the clocks that recorded them.
+
+    The checksum of every batch is verified: of a file, the batches before the first with a wrong one are
+    used, of a segment all that has a right one.
+
+    Raises:
+        InvalidArgument: there is something at `place`, it is inside of the trace, or cannot be written.
+        NotATrace: not one recording can be used.
+    """
+    found = recordings(trace)
+    inside = trace if trace.is_dir() else trace.parent
+    if place.resolve().is_relative_to(inside.resolve()):
+        raise InvalidArgument(
+            f"'{shown_name(place)}' is inside of the trace, of which nothing is changed: name another "
+            "folder with --repair."
+        )
+    result = Repaired()
+    problems: list[tuple[Path, Exception]] = []
+    with new_folder(place, "--repair") as folder:
+        for file in found:
+            try:
+                if file != trace:
+                    check_inside(file, trace)
+                recording, kept = _read(file)
+            except _REFUSED as error:
+                problems.append((file, error))
+                result.report(left_out(file, error))
+            else:
+                _copy(file, recording, kept, folder, result)
+        if not result.whole + result.parts:
+            raise refusal(trace, problems)
+    return result
+
+
+def _is_live(file: Path) -> bool:
+    return not file.name.endswith(TRACE_SUFFIX)
+
+
+def _read(file: Path) -> tuple[Recording, Ints]:
+    """Read one recording, and which of its rows are usable."""
+    recording = _of_segments(file) if _is_live(file) else read_arrow(file)
+    check_side(recording.side)
+    return recording, sound_rows(recording.table)
+
+
+def _copy(file: Path, recording: Recording, kept: Ints, folder: Path, result: Repaired) -> None:
+    """Copy one recording, and its samples; as it is, if nothing is wrong with it."""
+    table = recording.table
+    lost = table.num_rows - len(kept)
+    copy = folder / file.with_suffix(TRACE_SUFFIX).name
+    if _is_live(file) or recording.cut or lost or not _in_order(table):
+        write_events(copy, table.take(kept), _with_loss(recording, lost))
+        result.parts += 1
+        result.report(_rewritten(file, recording, len(kept), lost))
+    else:
+        copy.write_bytes(contents(file))
+        result.whole += 1
+    result.events += len(kept)
+    _copy_samples(file, folder, result)
+
+
+def _of_segments(place: Path) -> Recording:
+    folder = segments.folder_of(place)
+    if folder != place and not belongs_to(folder, place.parent):
+        raise InvalidArgument(f"it names {shown_name(folder)}, which does not belong to this trace")
+    check_no_links(folder)
+    return Recording(*segments.decode(place))
+
+
+def _in_order(table: pa.Table) -> bool:
+    begins = table["start_ns"].to_numpy()
+    return bool(np.all(begins[1:] >= begins[:-1]))
+
+
+def _with_loss(recording: Recording, lost: int) -> SideTables:
+    """Return side tables that count the rows which were left out; what they define is in the columns."""
+    side = recording.side
+    dropped = side.dropped | ({UNUSABLE: side.dropped.get(UNUSABLE, 0) + lost} if lost else {})
+    complete = side.complete and not recording.cut
+    return replace(side, definitions=(), dropped=dropped, complete=complete, sorted=True)
+
+
+def _rewritten(file: Path, recording: Recording, kept: int, lost: int) -> str:
+    """Return a sentence on a file that is not copied as it is."""
+    name = shown_name(file.name)
+    if recording.cut:
+        what = f"it is damaged or cut off; the first {count(kept, 'event')} are copied"
+    elif _is_live(file):
+        what = f"its segments became an Arrow file of {count(kept, 'event')}"
+    elif lost:
+        what = f"{count(kept, 'event')} are copied"
+    else:
+        what = "its rows are sorted by start_ns now"
+    more = f", {count(lost, 'row')} that no reader can use are left out" if lost else ""
+    return f"'{name}': {what}{more}."
+
+
+def _copy_samples(file: Path, folder: Path, result: Repaired) -> None:
+    """Copy the sampled stacks of a process, as many batches as are whole."""
+    name = file.with_suffix(TRACE_SUFFIX).name
+    samples = file.parent / SAMPLES_FOLDER / name
+    try:
+        check_inside(samples, file.parent)
+        batches = read_samples(samples)
+    except FileNotFoundError:
+        return
+    except _REFUSED as error:
+        if samples.exists():
+            result.report(f"Samples of {left_out(samples, error)}")
+        return
+    if batches:
+        (folder / SAMPLES_FOLDER).mkdir(exist_ok=True)
+        place, schema = folder / SAMPLES_FOLDER / name, batches[0].schema
+        with pa.ipc.new_stream(str(place), schema, options=WRITE_OPTIONS) as stream:
+            for batch in batches:
+                stream.write_batch(batch)

@@ -1,0 +1,352 @@
+"""The tracks of one process: its threads by depth, what was in flight, streams, counters, samples.
+
+A track is one lane for each depth of nesting; where calls overlap without nesting (reductions in
+flight, requests to shards), one lane for each of those that are in flight at once.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from tracelens.lod import pyramid
+from tracelens.lod.lanes import BLANK, CODES, SHARD_OPS, STACKS, STEPS, Lane, Lanes, empty_lanes
+from tracelens.lod.query import Scene
+from tracelens.schema.vocabulary import COMMUNICATION_KINDS, OWN_KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from tracelens.arrays import Floats, Ints
+    from tracelens.lod.lanes import Role
+    from tracelens.lod.viewport import Window
+
+__all__ = ["Counter", "Group", "group_of", "label"]
+
+MOST_LEVELS: Final = 40  # lanes of one track
+MOST_LANES: Final = 160  # of one process
+FOLDERS: Final = r" \(.*[/\\]"  # of the file that a frame names
+REQUEST_BITS: Final = 40  # of a request's number; the worker stands above them
+# What spans that are no work of the rank's own look like.
+_LOOKS: Final = {kind: kind for kind in OWN_KINDS} | {
+    "wait": "wait", "reduction": "transfer", "ps": "transfer", "elastic": "transfer", "step": STEPS[0],
+}  # fmt: skip
+_QUEUE: Final = -1  # in place of a thread: requests that a shard has and does not serve yet
+_STACKS: Final = -2
+
+
+class Counter(NamedTuple):
+    """Readings of a counter by time."""
+
+    name: str
+    at_ns: Ints
+    values: Floats
+
+
+@dataclass(frozen=True)
+class Group:
+    """The tracks of a process.
+
+    `rows` says of each item of the lanes which event of the process it is, -1 = none of them;
+    `counters` are drawn as lines, by lane; `hidden` counts spans for which there was no lane.
+    """
+
+    scene: Scene
+    rows: Ints
+    counters: Mapping[int, Counter]
+    hidden: int
+
+
+class _Track(NamedTuple):
+    """The spans of one track; `levels` are their lanes within it."""
+
+    name: str
+    role: Role
+    spans: pl.DataFrame
+    levels: Ints
+
+
+def label(*, numbered: bool = True) -> pl.Expr:
+    """Return what a span is called: its name, with its bucket and shard where it lacks them.
+
+    `numbered` steps have their number, too.
+    """
+    name = pl.col("name").cast(pl.String).fill_null("")
+    parts = [name]
+    if numbered:
+        steps = (pl.col("kind") == "step") & (pl.col("step") >= 0)
+        parts += [pl.when(steps).then(pl.format(" {}", "step")).otherwise(pl.lit(""))]
+    bucket = pl.when(name.str.contains("bucket")).then(pl.lit(" ")).otherwise(pl.lit(" bucket "))
+    for column, before in (("bucket", bucket), ("shard", pl.lit(" to PS "))):
+        number = pl.col(column).cast(pl.String)
+        clear = pl.lit(column == "shard") & pl.col("op").cast(pl.String).is_in(SHARD_OPS)
+        there = name.str.contains(number, literal=True) | clear
+        parts.append(
+            pl.when(number.is_not_null() & ~there.fill_null(value=False))
+            .then(before + number)
+            .otherwise(pl.lit(""))
+        )
+    return pl.concat_str(parts)
+
+
+def group_of(
+    events: pl.DataFrame,
+    owner: Lane,
+    names: Mapping[int, str],
+    training: int | None,
+    *,
+    whole: Window,
+    samples: pl.DataFrame | None = None,
+) -> Group:
+    """Make the tracks of a process.
+
+    Args:
+        events: Its events, in `EVENT_COLUMNS`; a span that is still open lasts until the run's end.
+        owner: The summary lane of the process.
+        names: The names of its threads and streams.
+        training: Its training thread, which comes first.
+        whole: The run.
+        samples: Its sampled stacks, as in `Trace.samples`.
+    """
+    spans = _spans(events.with_row_index("row"), whole)
+    tracks = list(_tracks(spans, owner, names, training))
+    if samples is not None and samples.height:
+        seen = _stacks(samples, events)
+        tracks += [
+            _Track(name, "worker", part, np.zeros(part.height, np.int64))
+            for (name,), part in seen.partition_by("part", as_dict=True).items()
+        ]
+    lanes, rows, hidden = _in_lanes(tracks, owner)
+    counters = _counters(events)
+    more = [Lane(owner.process, owner.role, owner.rank, one.name) for one in counters]
+    first = len(lanes)
+    lanes = Lanes(
+        (*lanes.lanes, *more), np.pad(lanes.offsets, (0, len(more)), mode="edge"),
+        lanes.starts, lanes.ends, lanes.codes, lanes.steps, lanes.names, lanes.words,
+    )  # fmt: skip
+    scene = Scene(
+        lanes=lanes,
+        steps=_one_each(lanes, whole),
+        whole=whole,
+        step_ns=max(whole.width_ns, 1),
+        pyramid=pyramid.colours(lanes, whole),
+    )
+    return Group(scene, rows, {first + at: one for at, one in enumerate(counters)}, hidden)
+
+
+def _spans(events: pl.DataFrame, whole: Window) -> pl.DataFrame:
+    """Return what is drawn of a process: spans on their threads, and those that devices timed there."""
+    kind, op = pl.col("kind").cast(pl.String), pl.col("op").cast(pl.String)
+    looks = (
+        pl.when(op.is_in(SHARD_OPS))
+        .then(op)
+        .otherwise(kind.replace_strict(_LOOKS, default="uninstrumented"))
+    )
+    other = (pl.col("kind") == "step") & (pl.col("step") % 2 != 0)
+    looks = pl.when(other).then(pl.lit(STEPS[1])).otherwise(looks)
+    spans = events.filter(pl.col("type") == "span").with_columns(
+        end_ns=pl.col("end_ns").fill_null(whole.end_ns),
+        name=label(),
+        code=looks.replace_strict(CODES, return_dtype=pl.UInt8),
+        kind=kind,
+        op=op,
+        device=pl.lit(value=False),
+    )
+    timed = spans.filter(pl.col("device_duration_ns").is_not_null(), pl.col("stream").is_not_null())
+    on_device = timed.with_columns(
+        thread="stream",
+        start_ns="device_start_ns",
+        end_ns=pl.col("device_start_ns") + pl.col("device_duration_ns"),
+        depth=pl.lit(0, spans.schema["depth"]),
+        device=pl.lit(value=True),
+    )
+    both = pl.concat([spans, on_device]) if timed.height else spans
+    return both.select(
+        "row", "thread", "depth", "start_ns",
+        pl.max_horizontal("end_ns", pl.col("start_ns") + 1).alias("end_ns"),
+        "code", "step", "name", "kind", "op", "request", "device",
+    )  # fmt: skip
+
+
+def _tracks(
+    spans: pl.DataFrame, owner: Lane, names: Mapping[int, str], training: int | None
+) -> Iterator[_Track]:
+    """Put the training thread first, then what was in flight, other threads, and streams."""
+    parts = spans.partition_by("device", "thread", as_dict=True)
+    if owner.role == "ps":
+        queue = _queued(spans)
+        parts |= {(False, _QUEUE): queue} if queue.height else {}
+    found = {key: _Track(
+        _thread_name(names, int(key[1])), "device" if key[0] else owner.role, part, _levels(part)
+    ) for key, part in parts.items()}  # fmt: skip
+
+    def place(key: tuple[object, ...]) -> tuple[bool, int, int]:
+        device, thread = bool(key[0]), int(str(key[1]))
+        kinds, ops = (set(parts[key][name].unique()) for name in ("kind", "op"))
+        if thread == training:
+            order = 0
+        elif owner.role == "ps":
+            order = 1 if ops == {"receive"} else 2 if thread == _QUEUE else 3
+        else:
+            order = 1 if kinds <= set(COMMUNICATION_KINDS) else 2
+        return device, order, thread
+
+    for key in sorted(found, key=place):
+        yield found[key]
+
+
+def _thread_name(names: Mapping[int, str], thread: int) -> str:
+    return "queue" if thread == _QUEUE else names.get(thread, f"thread {thread}")
+
+
+def _queued(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return when requests were with a shard that did not serve them yet, a row each."""
+    served = pl.col("op").is_in([op for op in SHARD_OPS if op != "receive"])
+    received = pl.col("op") == "receive"
+    worker = (pl.col("request").cast(pl.UInt64) // (1 << REQUEST_BITS)).cast(pl.String)
+    begun = (
+        spans.filter(pl.col("request").is_not_null(), ~pl.col("device"))
+        .group_by("request")
+        .agg(
+            start_ns=pl.col("end_ns").filter(received).min(),
+            end_ns=pl.col("start_ns").filter(served).min(),
+            step=pl.col("step").first(),
+        )
+        .filter(pl.col("start_ns") < pl.col("end_ns"))
+    )
+    rows = begun.with_columns(
+        row=pl.lit(None, spans.schema["row"]),
+        thread=pl.lit(_QUEUE),
+        depth=pl.lit(0, spans.schema["depth"]),
+        code=pl.lit(CODES["ps_queue"], pl.UInt8),
+        name=pl.lit("request of worker ") + worker,
+        kind=pl.lit("ps"),
+        op=pl.lit(None, pl.String),
+        device=pl.lit(value=False),
+    )
+    return rows.select(spans.columns).sort("start_ns", "end_ns")
+
+
+def _levels(spans: pl.DataFrame) -> Ints:
+    """Return each span's lane within its track: its depth, or, of calls that overlap, the first free."""
+    starts, ends = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
+    depth = spans["depth"].to_numpy().astype(np.int64)
+    order = np.lexsort((starts, depth))
+    over = (starts[order][1:] < ends[order][:-1]) & (np.diff(depth[order]) == 0)
+    if over.any():
+        return np.minimum(_first_free(starts, ends), MOST_LEVELS - 1)
+    levels: Ints = np.unique(depth, return_inverse=True)[1]
+    return np.minimum(levels, MOST_LEVELS - 1)
+
+
+def _first_free(starts: Ints, ends: Ints) -> Ints:
+    """Put each span into the first lane in which nothing is under way, outer spans first."""
+    levels = np.zeros(len(starts), np.int64)
+    order = np.lexsort((-ends, starts))
+    busy: list[tuple[int, int]] = []
+    free: list[int] = []
+    begins, lasts = starts[order].tolist(), ends[order].tolist()
+    for place, begin, end in zip(order.tolist(), begins, lasts, strict=True):
+        while busy and busy[0][0] <= begin:
+            heapq.heappush(free, heapq.heappop(busy)[1])
+        level = heapq.heappop(free) if free else len(busy)
+        levels[place] = level
+        heapq.heappush(busy, (end, level))
+    return levels
+
+
+def _in_lanes(tracks: Sequence[_Track], owner: Lane) -> tuple[Lanes, Ints, int]:
+    """Put the spans of all tracks into lanes; count those for which there is no room."""
+    owners: list[Lane] = []
+    places: list[Ints] = []
+    for track in tracks:
+        count = int(track.levels.max(initial=-1)) + 1
+        places.append(track.levels + len(owners))
+        owners += [
+            Lane(owner.process, track.role, owner.rank, track.name, level) for level in range(count)
+        ]
+    if not owners:
+        return empty_lanes(()), np.zeros(0, np.int64), 0
+    drawn = ["row", "start_ns", "end_ns", "code", "step", "name"]
+    table = pl.concat([track.spans.select(drawn) for track in tracks])
+    lane = np.concatenate(places)
+    start, end = table["start_ns"].to_numpy(), table["end_ns"].to_numpy()
+    order = np.lexsort((start, lane))
+    order = order[lane[order] < MOST_LANES]
+    first = np.maximum(start[order], _before(lane[order], end[order]))
+    left = end[order] > first
+    order, first = order[left], first[left]
+    owners = owners[:MOST_LANES]
+    words = table["name"].unique().sort()
+    numbers = table["name"].replace_strict(words, range(len(words)), return_dtype=pl.Int32)
+    lanes = Lanes(
+        lanes=tuple(owners),
+        offsets=np.searchsorted(lane[order], np.arange(len(owners) + 1)),
+        starts=first,
+        ends=end[order],
+        codes=table["code"].to_numpy()[order],
+        steps=table["step"].to_numpy()[order].astype(np.int32),
+        names=numbers.to_numpy()[order],
+        words=tuple(words),
+    )
+    rows = table["row"].cast(pl.Int64).fill_null(-1).to_numpy()[order]
+    return lanes, rows, len(lane) - len(order)
+
+
+def _before(lane: Ints, end: Ints) -> Ints:
+    """Return, for spans by lane and begin, when the last of those before in the same lane ends."""
+    if not len(end):
+        return end
+    least = int(end.min()) - 1
+    apart = (lane - lane[0]) * (int(end.max()) - least + 1)
+    latest = np.maximum.accumulate(end - least + apart)
+    before = np.append(0, latest[:-1]) - apart
+    return np.where(before > 0, before + least, np.iinfo(np.int64).min)
+
+
+def _stacks(samples: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
+    """Return sampled stacks by innermost call, neighbours distinguished by their code."""
+    innermost = pl.col("frames").list.last().str.replace(FOLDERS, " (")
+    steps = events.filter(pl.col("kind") == "step", pl.col("type") == "span")
+    steps = steps.select("start_ns", "step").sort("start_ns")
+    seen = samples.filter(pl.col("frames").list.len() > 0).sort("start_ns")
+    part = pl.format("code of {}", "thread_name")
+    joined = seen.with_columns(name=innermost, part=part).join_asof(steps, on="start_ns")
+    run = pl.col("name").rle_id().over("part")
+    this, other = (pl.lit(CODES[label], pl.UInt8) for label in STACKS)
+    return joined.with_columns(
+        row=pl.lit(None, pl.UInt32),
+        code=pl.when(run % 2 == 0).then(this).otherwise(other),
+        step=pl.col("step").fill_null(-1),
+    )
+
+
+def _counters(events: pl.DataFrame) -> list[Counter]:
+    """Return the counters that a process read, each by time."""
+    read = events.filter(pl.col("type") == "counter", pl.col("value").is_finite())
+    named = read.with_columns(pl.col("name").cast(pl.String).fill_null("counter")).sort("start_ns")
+    parts = named.partition_by("name", as_dict=True, maintain_order=True)
+    return [
+        Counter(str(name), part["start_ns"].to_numpy(), part["value"].to_numpy())
+        for (name,), part in sorted(parts.items())
+    ]
+
+
+def _one_each(lanes: Lanes, whole: Window) -> Lanes:
+    """Return one item, the run, for each lane: steps are not drawn."""
+    count = len(lanes)
+    numbers = np.zeros(count, np.int32)
+    return Lanes(
+        lanes=lanes.lanes,
+        offsets=np.arange(count + 1),
+        starts=np.full(count, whole.start_ns),
+        ends=np.full(count, whole.end_ns),
+        codes=np.full(count, BLANK, np.uint8),
+        steps=numbers,
+        names=numbers,
+        words=("",),
+    )

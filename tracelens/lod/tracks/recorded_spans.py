@@ -1,0 +1,86 @@
+"""Recorded events of single processes with all their columns, read when they are asked for.
+
+An index holds the summary of each rank; what was recorded is in the trace, a file a process, and is
+read from there, so an opened rank costs an index nothing.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from tracelens.model.fmt import shown_name
+from tracelens.schema.vocabulary import SAMPLES_FOLDER
+
+if TYPE_CHECKING:
+    from tracelens.lod.run_data import Run
+    from tracelens.model.trace import Trace
+
+
+KEPT_PROCESSES: Final = 4  # processes whose spans stay in memory
+MOST_SAMPLED: Final = 16  # and those whose samples do: a rank's, and its peers'
+
+
+class RecordedSpans:
+    """The events of a run's main processes, from their files or from a trace in memory."""
+
+    def __init__(self, run: Run, source: Path | Trace) -> None:
+        self._source = source
+        self._run = run
+        both = [part.select("process", "file") for part in (run.workers, run.shards)]
+        self._files = dict(pl.concat(both).iter_rows())
+        self.events_of = lru_cache(KEPT_PROCESSES)(self.read)
+        self.samples_of = lru_cache(MOST_SAMPLED)(self._samples_of)
+
+    @property
+    def sampled(self) -> frozenset[int]:
+        """The processes whose stacks were sampled."""
+        if not isinstance(self._source, Path):
+            return frozenset(self._source.samples["process"])
+        there = {shown_name(file.name) for file in (self._source / SAMPLES_FOLDER).glob("*")}
+        return frozenset(process for process, file in self._files.items() if file in there)
+
+    def of(self, process: int) -> pl.DataFrame:
+        """Return the spans of one process as in `Trace.spans`, in order of their begins.
+
+        Raises:
+            UnusableInput: its file cannot be read (any more).
+        """
+        return self.events_of(process).filter(pl.col("type") == "span")
+
+    def read(self, process: int) -> pl.DataFrame:
+        """Return the events of one process, which are not kept in memory.
+
+        Raises:
+            UnusableInput: its file cannot be read (any more).
+        """
+        from tracelens.load import events_of  # noqa: PLC0415 - an index opens without readers
+
+        if isinstance(self._source, Path):
+            file = self._file(self._source, process)
+            return events_of(file, process, self._run.moved.get(process))
+        return self._source.events_of(process)
+
+    def _samples_of(self, process: int) -> pl.DataFrame:
+        """Return the samples of one process's stacks as in `Trace.samples`, in order of their begins.
+
+        Raises:
+            UnusableInput: its file cannot be read (any more).
+        """
+        from tracelens.load import samples_of  # noqa: PLC0415 - an index opens without readers
+
+        if isinstance(self._source, Path):
+            file = self._file(self._source, process)
+            return samples_of(file, process, self._run.moved.get(process)).sort("start_ns")
+        return self._source.samples.filter(pl.col("process") == process).sort("start_ns")
+
+    def _file(self, folder: Path, process: int) -> Path:
+        """Return the file of a process: tables hold its name as it is shown."""
+        name: str = self._files[process]
+        if (folder / name).exists():
+            return folder / name
+        known = (entry for entry in folder.glob("*") if shown_name(entry.name) == name)
+        return next(known, folder / name)

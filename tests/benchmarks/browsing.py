@@ -22,7 +22,7 @@ __all__ = ["Zoom", "browse"]
 SHARES: Final = (1.0, 0.3, 0.1, 0.03, 0.01, 0.001, 0.0003, 0.00005, 0.00001)
 ZOOMS: Final = 10  # of each width
 PAINTS: Final = 3
-INDEXED: Final = ("how late a rank was", "what took most of its time")
+INDEXED: Final = ("a rank's residual", "what took most of its time")
 _TICK_MS: Final = 1000 / os.sysconf("SC_CLK_TCK")
 
 # Each tells when, in ms since the address was asked for, what matters of a page stands there.
@@ -101,9 +101,9 @@ def sent(browser: Unwatched, url: str, seen: str) -> str:
 
 def zoomed(page: Page) -> Iterator[Zoom]:
     """Look at random windows of many widths, each once before it is measured."""
-    whole = page.evaluate(
-        'document.querySelector("#timeline .js-plotly-plot").layout.xaxis.maxallowed'
-    )
+    whole = page.wait_for_function(
+        '() => document.querySelector("#timeline .js-plotly-plot").layout.xaxis.maxallowed'
+    ).json_value()
     draw = np.random.default_rng(0)
     for share in SHARES:
         for begin in draw.uniform(0, whole * (1 - share), ZOOMS):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from support.samples import SAMPLES
 
 from tracelens.cli import COMMANDS, command, main
 
@@ -31,6 +34,14 @@ def test_verb_stands_in_the_overview(verb: str, capsys: pytest.CaptureFixture[st
     assert verb == command(verb).NAME
     assert verb in text
     assert "unusable input" in text
+
+
+def test_verbs_run_without_docstrings() -> None:
+    """Python leaves them out with -OO."""
+    run = SAMPLES / "mpi-late-rank"
+    command_line = [sys.executable, "-OO", "-m", "tracelens", "info", str(run)]
+    done = subprocess.run(command_line, check=True, capture_output=True, text=True)
+    assert "worker 0" in done.stdout
 
 
 def test_readme_mentions_every_verb() -> None:

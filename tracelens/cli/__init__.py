@@ -1,8 +1,4 @@
-"""The command line: one module a verb, and the only place where errors become exit codes.
-
-Exit codes: 0 done (findings included), 1 a gate failed, 2 usage, 3 unusable input, 4 a missing extra,
-70 a bug in TraceLens.
-"""
+"""The command line: one module a verb, and the only place where errors become exit codes."""
 
 from __future__ import annotations
 
@@ -20,7 +16,11 @@ from tracelens.model.fmt import shown_name
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["COMMANDS", "Command", "command", "main"]
+__all__ = ["COMMANDS", "EXIT_CODES", "Command", "command", "main"]
+EXIT_CODES: Final = """\
+Exit codes: 0 done (findings included), 1 a gate failed, 2 usage, 3 unusable input, 4 a missing extra,
+70 a bug in TraceLens.
+"""
 # The verbs, each a module of this name beside this one; only the one asked for is imported.
 COMMANDS: Final = (
     "record",
@@ -114,7 +114,7 @@ def build_parser(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tracelens",
         description="Find where distributed training loses its time.",
-        epilog=__doc__.rpartition("\n\n")[2],
+        epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"tracelens {__version__}")

@@ -7,7 +7,7 @@
 
   const BESIDE_ROWS = 96; // figures/timeline/plot.py: TOP_PX + BOTTOM_PX, and the card's edge
 
-  const query = (view, pins, sort, selected, path, opened, row) => {
+  const query = (view, pins, sort, selected, path, opened, row, find) => {
     const values = new URLSearchParams();
     const now = new URLSearchParams(window.location.search);
     for (const name of ["run", "compare"]) if (now.has(name)) values.set(name, now.get(name));
@@ -23,6 +23,7 @@
     }
     if (opened) values.set("open", opened.join(",") || "none");
     if (row) values.set("row", row);
+    if (find && find.trim()) values.set("find", find.trim().slice(0, 100));
     if (path) values.set("path", "1");
     if (sort && sort !== "rank") values.set("sort", sort);
     return values.toString().replaceAll("%2C", ",");
@@ -60,6 +61,14 @@
       go(range) {
         const graph = document.querySelector("#timeline .js-plotly-plot");
         if (range && graph) window.Plotly.relayout(graph, { "xaxis.range": range });
+      },
+      // Scrolls to the selected row, once the plot is as tall as it will be.
+      reveal(row) {
+        if (!row) return;
+        setTimeout(() => {
+          const top = document.getElementById("timeline").getBoundingClientRect().top + row.y;
+          if (top < 80 || top > window.innerHeight - 60) window.scrollBy(0, top - window.innerHeight / 2);
+        }, REMEMBER_MS);
       },
       // Keeps the address bar true to what is seen, and moves the window over the strip.
       remember(view, ...shown) {

@@ -17,13 +17,14 @@
     return [start, start + size];
   };
 
-  const ASKED = ["f", "p", "o", "[", "]"]; // keys whose meaning the server knows
+  const ASKED = ["f", "p", "o", "n", "N", "[", "]"]; // keys whose meaning the server knows
   let presses = 0;
 
   const press = (key) => {
     if (document.getElementById("timeline")) {
       presses += 1;
-      window.dash_clientside.set_props("timeline-key", { data: { key, presses } });
+      const text = document.getElementById("timeline-search")?.value;
+      window.dash_clientside.set_props("timeline-key", { data: { key, presses, text } });
     } else stepTogether(key);
   };
 
@@ -77,6 +78,11 @@
   document.addEventListener("keyup", (event) => event.key === "Shift" && drag("pan"));
 
   document.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && event.target.id === "timeline-search") {
+      event.target.blur();
+      press(event.shiftKey ? "N" : "n");
+      return;
+    }
     if (event.key === "Shift" && !writing(event.target)) drag("select");
     if (writing(event.target) || event.ctrlKey || event.metaKey || event.altKey) return;
     const search = document.querySelector("#timeline-search, #run-search");

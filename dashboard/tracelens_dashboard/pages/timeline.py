@@ -8,7 +8,15 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 
 from tracelens_dashboard.components import chart
-from tracelens_dashboard.components.timeline import answers, controls, drawing, gutter, keys, names
+from tracelens_dashboard.components.timeline import (
+    answers,
+    controls,
+    drawing,
+    finding,
+    gutter,
+    keys,
+    names,
+)
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.view import viewport
 
@@ -25,6 +33,7 @@ TITLE: Final = controls.TITLE
 
 def layout(store: Store, view: ViewState) -> Component:
     """Return the page."""
+    chosen = finding.resolved(store, view)
     graph = html.Div(chart.graph(names.GRAPH), role="img", id=names.PLOT, **aria("timeline"))
     beside = html.Div(id=names.GUTTER, className="gutter")
     rows = html.Div([graph, beside], className="rows")
@@ -34,10 +43,10 @@ def layout(store: Store, view: ViewState) -> Component:
             dcc.Store(id=names.VIEW, data=_seen(store, view)),
             dcc.Store(id=names.WIDE),
             *gutter.stores(view),
-            dcc.Store(id=names.SELECTED, data=answers.clicked(view)),
+            dcc.Store(id=names.SELECTED, data=chosen),
             keys.layout(),
             dmc.Card(shown, className="card"),
-            dmc.Card(answers.described(store, view), id=names.DETAILS, className="card", mt="sm"),
+            dmc.Card(answers.described(store, chosen), id=names.DETAILS, className="card", mt="sm"),
         ],
         className="page",
     )
@@ -49,6 +58,7 @@ def register(app: Dash) -> None:
     controls.register_strip(app)
     answers.register(app)
     gutter.register(app)
+    finding.register(app)
     keys.register(app, names.GRAPH, names.VIEW, names.SELECTED, (names.PINS, names.SORT))
 
 

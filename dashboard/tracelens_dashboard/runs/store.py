@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -11,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
+from tracelens.errors import TraceLensError
 from tracelens.lod import opening, residuals, run_data, search
 from tracelens.lod.run_data import Run
 from tracelens.lod.step_times import StepTimes
 from tracelens.lod.tracks.group import group_of
+from tracelens.lod.tracks.names import Names
 from tracelens.lod.tracks.recorded_spans import KEPT_PROCESSES, RecordedSpans
 from tracelens.lod.viewport import Window
 
@@ -45,6 +48,9 @@ class Store:
         self.run_id = run_id  # what addresses call it, where several runs are served
         self.on_disk = isinstance(source, Path)
         self._recorded = RecordedSpans(shown, source)
+        pyramid = shown.scene.pyramid
+        processes = [*shown.workers["process"], *shown.shards["process"]]
+        self.names = Names(processes, self._recorded.read, pyramid.folder if pyramid else None)
         self.opened = lru_cache(KEPT_GROUPS)(self._open)
         self.step_times = lru_cache(KEPT_PROCESSES)(self._step_times)
 
@@ -91,7 +97,12 @@ class Store:
 
     def refine(self) -> None:
         """Let the levels that the run's index lacks be made, beside all else."""
-        Thread(target=opening.refined, args=(self.run,), daemon=True).start()
+        Thread(target=self._refine, daemon=True).start()
+
+    def _refine(self) -> None:
+        opening.refined(self.run)
+        with suppress(TraceLensError):  # whoever searches is told
+            _ = self.names.table
 
     @property
     def name(self) -> str:
@@ -229,16 +240,28 @@ class Store:
         """Return the collective that a rank was in at a moment: of several, what ends first."""
         return search.call_at(self.run.calls, rank, at_ns)
 
+    def events_of(self, process: int) -> pl.DataFrame:
+        """Return all recorded events of a process.
+
+        Raises:
+            UnusableInput: its file cannot be read any more.
+        """
+        return self._recorded.events_of(process)
+
     def event_at(self, row: int, track: int, at_ns: int) -> dict[str, Any] | None:
         """Return the event of a span in a track of an opened process; None where there is none."""
-        group = self.opened(row)
-        lanes = group.scene.lanes
-        items = lanes.between(track, at_ns, at_ns + 1) if track < len(lanes) else slice(0, 0)
-        number = int(group.rows[items.start]) if items.start < items.stop else -1
+        number = self.event_row(row, track, at_ns)
         if number < 0:
             return None
         events = self._recorded.events_of(self.scene.lanes.lanes[row].process)
         return events.row(number, named=True)
+
+    def event_row(self, row: int, track: int, at_ns: int) -> int:
+        """Return which event of its process a span in a track is; -1 where there is none."""
+        group = self.opened(row)
+        lanes = group.scene.lanes
+        items = lanes.between(track, at_ns, at_ns + 1) if track < len(lanes) else slice(0, 0)
+        return int(group.rows[items.start]) if items.start < items.stop else -1
 
     def call_of(self, row: int, track: int, at_ns: int) -> Call | None:
         """Return the collective that a span in a track of an opened process is."""

@@ -114,6 +114,14 @@ def to_moment(store: Store, window: Window, ranks: tuple[int, ...] = ()) -> str:
     return _framed(store, ViewState(pins=ranks[:MOST_PINS]), _around(window)).link(TIMELINE)
 
 
+def to_found(store: Store, window: Window, row: int, asked: str) -> str:
+    """Show a span that was found, selected, its process opened; `row` is that of the process."""
+    key = next(key for key, known in store.groups.items() if known == row)
+    chosen = (row, window.start_ns - store.whole.start_ns)
+    view = ViewState(opened=(key,), selected=chosen, find=asked)
+    return _framed(store, view, _around(window)).link(TIMELINE)
+
+
 def to_call(store: Store, window: Window) -> str:
     """Show a collective, selected: the timeline says who entered it when; who came last is pinned.
 
@@ -179,3 +187,12 @@ def _framed(store: Store, view: ViewState, window: Window | None) -> ViewState:
     seen = Window(window.start_ns - beside, window.end_ns + beside).clamp(store.whole)
     start = store.whole.start_ns
     return replace(view, start_ns=seen.start_ns - start, end_ns=seen.end_ns - start)
+
+
+def slow_links(store: Store) -> frozenset[tuple[int, int]]:
+    """Return the links that findings name, as (sender, receiver)."""
+    return frozenset(
+        (sender, receiver)
+        for finding in store.report.findings
+        for sender, receiver in finding.evidence.get("slow_links", ())
+    )

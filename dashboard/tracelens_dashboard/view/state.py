@@ -17,6 +17,7 @@ LONGEST_QUERY: Final = 4000
 NO_RUN: Final = "unknown"
 MOST_PINS: Final = 12
 MOST_OPENED: Final = 12
+LONGEST_SEARCH: Final = 100
 NONE_OPENED: Final = "none"
 SORTS: Final = ("rank", "lateness")
 
@@ -35,7 +36,7 @@ class ViewState:
     which track, if it was one of an opened process; `run` says of which run, where several are served,
     and `compare` with which other one; `path` whether the critical path is drawn. `opened` are the
     processes whose tracks are shown, by rank, shards as ``ps0``; null = as many as there is room for.
-    `row_px` is the height of rows that was asked for.
+    `row_px` is the height of rows that was asked for; `find` what is looked for by name.
     """
 
     start_ns: int | None = None
@@ -50,6 +51,7 @@ class ViewState:
     path: bool = False
     opened: tuple[str, ...] | None = None
     row_px: int | None = None
+    find: str = ""
 
     @property
     def query(self) -> str:
@@ -65,6 +67,7 @@ class ViewState:
             "sel": "-".join(map(str, self.selected)) if self.selected else None,
             "open": None if self.opened is None else ",".join(self.opened) or NONE_OPENED,
             "row": self.row_px,
+            "find": self.find or None,
             "path": 1 if self.path else None,
             "sort": self.sort if self.sort != SORTS[0] else None,
         }
@@ -95,6 +98,7 @@ def parse(query: Mapping[str, object]) -> ViewState:
         path=values.get("path") == "1",
         opened=_opened(values.get("open")),
         row_px=row_height(values.get("row")),
+        find=_found(values.get("find")),
     )
 
 
@@ -134,6 +138,11 @@ def _opened(value: object) -> tuple[str, ...] | None:
     if not isinstance(value, str) or not value:
         return None
     return opened_keys([] if value == NONE_OPENED else value.split(","))
+
+
+def _found(value: object) -> str:
+    text = value.strip() if isinstance(value, str) else ""
+    return text if text.isprintable() and len(text) <= LONGEST_SEARCH else ""
 
 
 def opened_keys(values: object) -> tuple[str, ...]:

@@ -33,17 +33,48 @@ def drawn(page: Page) -> tuple[float, float, float, float]:
 
 
 def test_spans_are_found_by_name(browser: Browser, url: str) -> None:
-    """The slash leads to the field; a link leads to the longest span of that name, rank pinned."""
-    with opened(browser, url + "timeline") as page:
+    """The slash leads to the field; a link leads to the longest span, selected, its rank opened."""
+    with opened(browser, url + "timeline?open=none") as page:
         drawn(page)
         page.keyboard.press("/")
         page.keyboard.type("BACKP")
         found = page.locator("#timeline-found")
         expect(found).to_contain_text("on rank 2")
-        before = page.url
+        page.wait_for_function("() => location.search.includes('find=BACKP')")
         found.get_by_role("link", name="Show").first.click()
-        page.wait_for_function("before => location.href !== before", arg=before)
-        assert "pin=2" in page.url
+        expect(page.locator("#details-title")).to_contain_text("backprop on rank 2, MainThread")
+        page.wait_for_function(
+            "() => /open=2.*find=BACKP|find=BACKP.*open=2/.test(location.search)"
+        )
+
+
+def test_a_bucket_is_found_selected_and_reopened_by_keyboard(browser: Browser, url: str) -> None:
+    """Enter and `n` lead from one to the next: selected, its rank opened, in view; the link keeps it."""
+    with opened(browser, url + "timeline?open=none") as page:
+        drawn(page)
+        page.keyboard.press("/")
+        page.keyboard.type("bucket 1")
+        expect(page.locator("#timeline-found")).to_contain_text("480 spans of the run match")
+        page.keyboard.press("Enter")
+        hit = page.locator("#timeline-hit")
+        expect(hit).to_contain_text("1 of 480")
+        page.keyboard.press("n")
+        expect(hit).to_contain_text("2 of 480")
+        page.keyboard.press("N")
+        expect(hit).to_contain_text("1 of 480")
+        page.keyboard.press("N")
+        expect(hit).to_contain_text("480 of 480")
+        title = page.locator("#details-title")
+        expect(title).to_contain_text("on rank 3, reductions in step 119")
+        page.wait_for_function("() => /sel=3-[0-9]+-[0-9]+/.test(location.search)")
+        page.wait_for_function(
+            "() => location.search.includes('open=0%2C3') || /open=0,3/.test(location.search)"
+        )
+        said, link = title.inner_text(), page.url
+    with opened(browser, link) as page:
+        drawn(page)
+        expect(page.locator("#details-title")).to_have_text(said)
+        expect(page.locator("#timeline-search")).to_have_value("bucket 1")
 
 
 def test_time_is_measured_with_shift(browser: Browser, url: str) -> None:

@@ -70,11 +70,16 @@ class _Track(NamedTuple):
     levels: Ints
 
 
-def label() -> pl.Expr:
-    """Return what a span is called: its name, with its step, bucket, and shard where it lacks them."""
+def label(*, numbered: bool = True) -> pl.Expr:
+    """Return what a span is called: its name, with its bucket and shard where it lacks them.
+
+    `numbered` steps have their number, too.
+    """
     name = pl.col("name").cast(pl.String).fill_null("")
-    steps = (pl.col("kind") == "step") & (pl.col("step") >= 0)
-    parts = [name, pl.when(steps).then(pl.format(" {}", "step")).otherwise(pl.lit(""))]
+    parts = [name]
+    if numbered:
+        steps = (pl.col("kind") == "step") & (pl.col("step") >= 0)
+        parts += [pl.when(steps).then(pl.format(" {}", "step")).otherwise(pl.lit(""))]
     bucket = pl.when(name.str.contains("bucket")).then(pl.lit(" ")).otherwise(pl.lit(" bucket "))
     for column, before in (("bucket", bucket), ("shard", pl.lit(" to PS "))):
         number = pl.col(column).cast(pl.String)

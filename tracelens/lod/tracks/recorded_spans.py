@@ -32,7 +32,7 @@ class RecordedSpans:
         self._run = run
         both = [part.select("process", "file") for part in (run.workers, run.shards)]
         self._files = dict(pl.concat(both).iter_rows())
-        self.events_of = lru_cache(KEPT_PROCESSES)(self._events_of)
+        self.events_of = lru_cache(KEPT_PROCESSES)(self.read)
         self.samples_of = lru_cache(MOST_SAMPLED)(self._samples_of)
 
     @property
@@ -51,7 +51,12 @@ class RecordedSpans:
         """
         return self.events_of(process).filter(pl.col("type") == "span")
 
-    def _events_of(self, process: int) -> pl.DataFrame:
+    def read(self, process: int) -> pl.DataFrame:
+        """Return the events of one process, which are not kept in memory.
+
+        Raises:
+            UnusableInput: its file cannot be read (any more).
+        """
         from tracelens.load import events_of  # noqa: PLC0415 - an index opens without readers
 
         if isinstance(self._source, Path):

@@ -1,7 +1,7 @@
-"""What the timeline answers when it is asked: for a span, for a name, for a time range.
+"""What the timeline answers when it is asked: for a span, for a time range.
 
-A clicked span is shown with its time, its peers' time, and what was recorded there; a name with the
-spans that have it; a range selected with the mouse with what it was spent on.
+A clicked span is shown with its time, its peers' time, and what was recorded there; a range selected
+with the mouse with what it was spent on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from dash.exceptions import PreventUpdate
 
 from tracelens.lod import search
 from tracelens.lod.lanes import label_of
-from tracelens.lod.search import MOST_NAMES, find
 from tracelens.lod.viewport import Window
 from tracelens.model.inert import clean
 from tracelens.schema.vocabulary import FACTS
@@ -33,39 +32,37 @@ if TYPE_CHECKING:
     from dash.development.base_component import Component
 
     from tracelens.lod.lanes import Lane, Lanes
-    from tracelens.lod.search import Match
     from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.view.state import ViewState
     from tracelens_dashboard.view.viewport import Place
 
+Chosen = dict[str, int | None]  # what the browser keeps of what is selected
+
 MOST_SPANS: Final = 12  # that lie around a moment
 MOST_CATEGORIES: Final = 6
-LONGEST_SEARCH: Final = 100
-MATCH_COLUMNS: Final = ("span", "count", "total", "longest", "")
 
 
 def register(app: Dash) -> None:
-    """Describe what is clicked, found and measured."""
+    """Describe what is clicked and measured."""
     _register_details(app)
-    _register_search(app)
     _register_measure(app)
 
 
-def selected(store: Store, place: Place) -> dict[str, int | None]:
+def selected(store: Store, place: Place) -> Chosen:
     """Return what the browser keeps of what is selected."""
     return {"lane": place.lane, "at": place.at_ns - store.whole.start_ns, "track": place.track}
 
 
-def clicked(view: ViewState) -> dict[str, int] | None:
+def clicked(view: ViewState) -> Chosen | None:
     """Return what a link selects, as a click would."""
     return (
         dict(zip(("lane", "at", "track"), view.selected, strict=False)) if view.selected else None
     )
 
 
-def described(store: Store, view: ViewState) -> Component:
+def described(store: Store, chosen: Any) -> Component:
     """Describe what a link selects; without that, what a click would do."""
-    place = viewport.place_of(store, clicked(view))
+    place = viewport.place_of(store, chosen)
     return span_details(store, place) if place else click_hint()
 
 
@@ -92,19 +89,6 @@ def _register_details(app: Dash) -> None:
         if found is None:
             raise PreventUpdate
         return span_details(store, found), selected(store, found)
-
-
-def _register_search(app: Dash) -> None:
-    @app.callback(
-        Output(names.FOUND, "children"),
-        Input(names.SEARCH, "value"),
-        Input(names.VIEW, "data"),
-        current.RUN,
-        prevent_initial_call=True,
-    )
-    def find(wanted: Any, view: Any, run: Any) -> Component | None:
-        store = current.store(run)
-        return matches_of(store, wanted, viewport.frame(store, view, [], None).seen)
 
 
 def _register_measure(app: Dash) -> None:
@@ -266,37 +250,6 @@ def _links(store: Store, lane: Lane, step: int) -> Component:
     ranks = () if lane.role == "ps" else (lane.rank,)
     href = links.to_step(store, step, ranks)
     return html.Div(dcc.Link(f"Zoom to step {step}", href=href, className="way"), className="ways")
-
-
-def matches_of(store: Store, wanted: object, seen: Window) -> Component | None:
-    """List the spans of a window that match a name; nothing where nothing was asked."""
-    asked = wanted.strip()[:LONGEST_SEARCH] if isinstance(wanted, str) else ""
-    if not asked:
-        return None
-    found = find(store.scene.lanes, asked, seen)
-    if not found:
-        return html.P(f"No span in view matches “{asked}”.", className="summary", role="status")
-    rows = [html.Tr([html.Td(cell) for cell in _match_row(store, match)]) for match in found]
-    more = f", the {MOST_NAMES} with most time" if len(found) == MOST_NAMES else ""
-    head = html.Thead(html.Tr([html.Th(name) for name in MATCH_COLUMNS]))
-    caption = html.Caption(f"Spans in view matching “{asked}”{more}")
-    return html.Table([caption, head, html.Tbody(rows)], className="spans", role="status")
-
-
-def _match_row(store: Store, match: Match) -> list[str | Component]:
-    lanes = store.scene.lanes
-    lane = lanes.lanes[match.lane]
-    length = int(lanes.ends[match.longest] - lanes.starts[match.longest])
-    ranks = () if lane.role == "ps" else (lane.rank,)
-    where = f"PS {lane.rank}" if lane.role == "ps" else f"rank {lane.rank}"
-    href = links.to_span(store, match.longest, ranks)
-    return [
-        match.name,
-        f"{match.count:,}",
-        text.duration(match.total_ns),
-        f"{text.duration(length)} on {where}, step {lanes.steps[match.longest]}",
-        dcc.Link("Show", href=href, className="way"),
-    ]
 
 
 def time_in(store: Store, selected: Any) -> str:

@@ -14,7 +14,7 @@ from tracelens.lod.viewport import LEAST_ROW_PX, MOST_ROW_PX
 from tracelens_dashboard import ids, text
 from tracelens_dashboard import theme as themes
 from tracelens_dashboard.components import chart
-from tracelens_dashboard.components.timeline import names
+from tracelens_dashboard.components.timeline import finding, names
 from tracelens_dashboard.figures import overview
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current
@@ -43,7 +43,7 @@ SORT_LABELS: Final = {
 def layout(store: Store, view: ViewState) -> Component:
     """Return what stands above the plot."""
     ways = [
-        _search(),
+        _search(view),
         _pins(store, view),
         _sort(view),
         _row_height(view),
@@ -59,7 +59,7 @@ def layout(store: Store, view: ViewState) -> Component:
     )
     note = html.P(id=names.NOTE, className="summary", role="status")
     measured = html.P(id=names.MEASURED, className="summary", role="status")
-    found = html.Div([measured, html.Div(id=names.FOUND)])
+    found = html.Div([measured, *finding.layout()])
     return html.Div([heading, found, note, html.Div(id=names.LEGEND, className="legend")])
 
 
@@ -116,9 +116,10 @@ def path_switch(store: Store, view: ViewState) -> Component:
     )
 
 
-def _search() -> Component:
+def _search(view: ViewState) -> Component:
     return dmc.TextInput(
         id=names.SEARCH,
+        value=view.find,
         placeholder="Find spans (/)",
         size="xs",
         debounce=400,

@@ -49,6 +49,7 @@ def register(app: Dash) -> None:
         Input(names.PATH, "checked"),
         Input(names.OPENED, "data"),
         Input(names.ROW, "value"),
+        Input(names.SEARCH, "value"),
     )
 
 

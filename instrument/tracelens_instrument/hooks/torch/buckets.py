@@ -126,9 +126,9 @@ def _met(buffer: torch.Tensor, group: Group) -> _Buffer:
     return known
 
 
-def _forget(gone: weakref.ref[torch.Tensor]) -> None:
+def _forget(dropped: weakref.ref[torch.Tensor]) -> None:
     for key, known in list(_BUFFERS.items()):
-        if known.buffer is gone:
+        if known.buffer is dropped:
             del _BUFFERS[key]
 
 

@@ -79,9 +79,9 @@ def group_of(process_group: dist.ProcessGroup) -> Group:
     return group
 
 
-def _forget(gone: weakref.ref[dist.ProcessGroup]) -> None:
+def _forget(dropped: weakref.ref[dist.ProcessGroup]) -> None:
     for key, (known, _) in list(_GROUPS.items()):
-        if known is gone:
+        if known is dropped:
             del _GROUPS[key]
 
 

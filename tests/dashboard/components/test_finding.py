@@ -1,0 +1,119 @@
+"""From one span that is called as asked to the next, over all processes of a run, and back again."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from plotly.utils import PlotlyJSONEncoder
+from support.web.callbacks import call
+from support.web.stores import sharded, slow_rank
+from support.web.views import view_of
+
+from tracelens_dashboard.app.server import create_app
+from tracelens_dashboard.components.timeline import finding
+from tracelens_dashboard.view.state import LONGEST_SEARCH, ViewState
+from tracelens_dashboard.view.viewport import Place
+
+if TYPE_CHECKING:
+    from tracelens_dashboard.components.timeline.finding import Hit
+    from tracelens_dashboard.runs.store import Store
+
+
+def walked(store: Store, asked: str, way: int, steps: int) -> list[Hit]:
+    found: list[Hit] = []
+    for _ in range(steps):
+        hit = finding.next_hit(store, asked, found[-1].place if found else None, way)
+        assert hit
+        found.append(hit)
+    return found
+
+
+@pytest.mark.parametrize("way", [1, -1])
+def test_all_are_visited_once_and_then_again(way: int) -> None:
+    """As many as there are, each at its own begin, on the rank that recorded it."""
+    store = slow_rank()
+    recorded = {
+        (rank, row["start_ns"])
+        for rank in store.ranks
+        for row in store.spans_of(rank).filter(bucket=1).iter_rows(named=True)
+    }
+    total = len(recorded)
+    hits = walked(store, "bucket 1", way, total + 1)
+    assert {(hit.place.lane, hit.place.at_ns) for hit in hits} == recorded
+    assert {hit.total for hit in hits} == {total}
+    numbers = [hit.number for hit in hits]
+    assert numbers[:total] == list(range(1, total + 1))[::way]
+    assert hits[-1] == hits[0]
+
+
+def test_it_goes_on_from_where_one_is() -> None:
+    """From a moment on a rank to the next one there, and from the span itself back."""
+    store = slow_rank()
+    mine = store.spans_of(2).filter(kind="backprop", step=30).row(0, named=True)
+    after = finding.next_hit(store, "backprop", Place(2, mine["start_ns"] - 1), 1)
+    assert after
+    assert (after.place.lane, after.place.at_ns, after.end_ns) == (
+        2,
+        mine["start_ns"],
+        mine["end_ns"],
+    )
+    later = finding.next_hit(store, "backprop", after.place, 1)
+    assert later
+    assert later.place.at_ns > mine["end_ns"]
+    assert finding.next_hit(store, "backprop", later.place, -1) == after
+
+
+def test_shards_are_searched_too() -> None:
+    """What only servers do is found on their tracks."""
+    store = sharded()
+    hit = finding.next_hit(store, "aggregate", None, 1)
+    assert hit
+    assert store.scene.lanes.lanes[hit.place.lane].role == "ps"
+    assert finding.next_hit(store, "no such span", None, 1) is None
+
+
+def test_a_found_span_has_a_link_that_selects_it() -> None:
+    """Its process is opened, and the track is found again by what was asked for."""
+    store = slow_rank()
+    page = json.loads(json.dumps(finding.matches_of(store, "backprop"), cls=PlotlyJSONEncoder))
+    cells = page["props"]["children"][2]["props"]["children"][0]["props"]["children"]
+    link = cells[-1]["props"]["children"]["props"]["href"]
+    view = view_of(link)
+    assert (view.opened, view.find) == (("2",), "backprop")
+    chosen = finding.resolved(store, view)
+    assert chosen
+    event = store.event_at(2, chosen["track"] or 0, store.whole.start_ns + (chosen["at"] or 0))
+    assert event
+    assert event["kind"] == "backprop"
+    assert event["end_ns"] - event["start_ns"] == max(
+        row["end_ns"] - row["start_ns"]
+        for row in store.spans_of(2).filter(kind="backprop").iter_rows(named=True)
+    )
+
+
+def test_a_key_selects_opens_and_leads_there() -> None:
+    """What the browser posts is answered with all that changes."""
+    app = create_app(slow_rank())
+    pressed = {"key": "n", "presses": 1, "text": "bucket 1"}
+    values = {"timeline-key.data": pressed, "timeline-opened.data": ["3"]}
+    output = next(
+        entry["output"].removeprefix("..").split("...")[0]
+        for entry in app.server.test_client().get("/_dash-dependencies").get_json()
+        if "timeline-hit" in entry["output"]
+    )
+    answer = call(app, output, values).get_json()["response"]
+    assert answer["timeline-hit"]["children"].startswith("1 of ")
+    said = json.dumps(answer)
+    assert '"3", "0"' in said
+    assert "timeline-goto" in said
+
+
+@pytest.mark.parametrize("junk", [None, 3, [], {"a": 1}, "", "   "])
+def test_nothing_asked_finds_nothing(junk: object) -> None:
+    """Whatever the browser sends, nothing fails."""
+    assert finding.asked_for(junk) == ""
+    assert len(finding.asked_for("x" * 500)) == LONGEST_SEARCH
+    view = ViewState(find="backprop", selected=(0, 0))
+    assert finding.resolved(slow_rank(), view) == {"lane": 0, "at": 0}

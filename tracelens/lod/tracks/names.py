@@ -1,0 +1,117 @@
+"""What the spans of a run are called: how often, how long, on which process; and where each of them is.
+
+All recorded spans are counted once, process by process, by name, kind, operation, bucket and shard; the
+table is kept beside the run's index. A search asks the table how many there are and which processes
+have them, and reads one of these for the place of the next one.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from tracelens.lod.tracks.group import label
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+FILE: Final = "names.arrow"
+IDENTITY: Final = ("name", "kind", "op", "bucket", "shard")
+# One row for what is called alike in one process.
+NAME_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "process": pl.Int32(),
+    "label": pl.String(),
+    "text": pl.String(),  # what a search looks at
+    "count": pl.UInt32(),
+    "total_ns": pl.Int64(),
+    "longest_ns": pl.Int64(),
+    "longest_at": pl.Int64(),
+}
+
+
+def count(process: int, events: pl.DataFrame) -> pl.DataFrame:
+    """Count the spans of a process by what they are called, in `NAME_COLUMNS`."""
+    length = pl.col("end_ns") - pl.col("start_ns")
+    spans = events.filter(pl.col("type") == "span").with_columns(length=length.fill_null(0))
+    found = spans.group_by(*IDENTITY).agg(
+        count=pl.len(),
+        total_ns=pl.col("length").sum(),
+        longest_ns=pl.col("length").max(),
+        longest_at=pl.col("start_ns").sort_by("length").last(),
+    )
+    named = found.with_columns(label=_label(), text=_text(), process=pl.lit(process, pl.Int32))
+    return named.select(*NAME_COLUMNS).cast(pl.Schema(NAME_COLUMNS)).sort("text")
+
+
+def _label() -> pl.Expr:
+    """Name what is called alike; steps are, whatever their number."""
+    return label(numbered=False)
+
+
+def _text() -> pl.Expr:
+    """Return what a search looks at: label, kind, operation, bucket and shard, in small letters."""
+    parts = [_label(), pl.col("kind").cast(pl.String), pl.col("op").cast(pl.String)]
+    numbers = [pl.lit(f"{name} ") + pl.col(name).cast(pl.String) for name in ("bucket", "shard")]
+    server = [pl.lit("ps ") + pl.col("shard").cast(pl.String)]
+    joined = pl.concat_str([*parts, *numbers, *server], separator=" ", ignore_nulls=True)
+    return joined.str.to_lowercase()
+
+
+def _holds(text: pl.Expr, wanted: str) -> pl.Expr:
+    """Return whether all words that are asked for occur."""
+    words = wanted.lower().split()
+    return pl.all_horizontal([text.str.contains(word, literal=True) for word in words])
+
+
+class Names:
+    """The names of a run, counted when they are first asked for, or read from beside its index."""
+
+    def __init__(
+        self, processes: Sequence[int], read: Callable[[int], pl.DataFrame], folder: Path | None
+    ) -> None:
+        self._processes = processes
+        self._read = read
+        self._file = folder / FILE if folder else None
+        self._lock = Lock()
+        self._table: pl.DataFrame | None = None
+
+    @property
+    def table(self) -> pl.DataFrame:
+        """All names of all processes, in `NAME_COLUMNS`.
+
+        Raises:
+            UnusableInput: a file of the trace cannot be read any more.
+        """
+        with self._lock:
+            if self._table is None:
+                self._table = self._kept()
+            return self._table
+
+    def find(self, wanted: str) -> pl.DataFrame:
+        """Return what is called as asked, in `NAME_COLUMNS`; nothing where nothing is asked for."""
+        if not wanted.strip():
+            return pl.DataFrame(schema=NAME_COLUMNS)
+        return self.table.filter(_holds(pl.col("text"), wanted))
+
+    def _kept(self) -> pl.DataFrame:
+        if self._file and self._file.exists():
+            with suppress(OSError, pl.exceptions.PolarsError):
+                return pl.read_ipc(self._file)
+        counted = [count(process, self._read(process)) for process in self._processes]
+        table = pl.concat([pl.DataFrame(schema=NAME_COLUMNS), *counted])
+        if self._file:
+            draft = self._file.with_name(f".{FILE}.unfinished")
+            with suppress(OSError):
+                table.write_ipc(draft, compression="zstd")
+                draft.rename(self._file)
+        return table
+
+
+def hits(events: pl.DataFrame, wanted: str) -> pl.DataFrame:
+    """Return the spans of a process that are called as asked: rows among its events, and begins."""
+    spans = events.with_row_index("row").filter(pl.col("type") == "span")
+    return spans.filter(_holds(_text(), wanted)).select("row", "start_ns").sort("start_ns", "row")

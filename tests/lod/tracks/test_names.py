@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
@@ -39,7 +39,7 @@ def test_every_name_of_every_sample_is_found(sample: str) -> None:
             assert hits.height == int(there.filter(process=process)["count"][0])
 
 
-def run_of(*rows: object) -> Names:
+def run_of(*rows: dict[str, Any]) -> Names:
     trace = trace_of(list(rows))
     return Names(trace.processes["process"].to_list(), trace.events_of, None)
 
